@@ -1,0 +1,153 @@
+// The contract between the core (baseline code) and the kernels of one instruction set.
+//
+// Every kernel is planned, then run. Planning sees shapes, strides and dtypes, never an address;
+// it chooses the algorithm and says how much workspace it wants. Running sees addresses only,
+// allocates nothing, and may happen any number of times, from any thread. A Plan is plain bytes:
+// it may live on the stack (eager mode) or in a list (a compiled program).
+//
+// Only C function pointers and plain types cross this line, so that no inline function compiled
+// for one instruction set can be merged with its twin of another.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace needle {
+
+constexpr int kMaxDims = 16;
+constexpr int kMaxFused = 48;  // instructions in a fused program
+constexpr size_t kPlanBytes = 1536;
+
+enum DType : int32_t {
+  kFloat32, kFloat64, kBFloat16, kFloat16, kInt8, kInt16, kInt32, kInt64, kUInt8, kBool, kDTypes,
+};
+constexpr int64_t kItemSize[kDTypes] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 1};
+
+// The elementwise functions, in the order of functions.def.
+enum Function : int32_t {
+#define UNARY(name, ...) k_##name,
+#define BINARY(name, ...) k_##name,
+#define TERNARY(name, ...) k_##name,
+#include "functions.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+  kFunctions,
+};
+
+enum Reduction : int32_t { kSum, kProd, kMax, kMin, kMean, kArgMax, kArgMin, kAny, kAll, kReductions };
+enum Scan : int32_t { kCumSum, kCumProd, kScans };
+
+// A view without its address. Strides are in elements and may be zero or negative. The pointers
+// are read during planning only.
+struct Operand {
+  DType dtype;
+  int32_t ndim;
+  const int64_t* shape;
+  const int64_t* strides;
+};
+
+// One instruction of a fused elementwise program. Registers 0..n_inputs-1 are the inputs;
+// instruction i writes register n_inputs + i. The last n_outs instructions are the outputs.
+struct Instruction {
+  int32_t function;
+  int16_t args[3];
+};
+
+// buffers: the outputs, then the inputs, each at its view's first element. workspace: at least
+// plan->workspace bytes, 64-byte aligned (null if 0). Returns -1, or the position (in the index
+// operand, C order) of the first index out of range; then out is unspecified.
+struct Plan;
+using Run = int64_t (*)(const Plan* plan, void* const* buffers, void* workspace);
+struct Plan {
+  Run run;
+  int64_t workspace;
+  alignas(16) unsigned char state[kPlanBytes];
+};
+
+// n elements of contiguous operands, one thread: the shortcut of small eager ops.
+using Contiguous = void (*)(void* out, const void* const* inputs, int64_t n);
+
+struct Adam {
+  double lr, beta1, beta2, eps, weight_decay;  // weight_decay: added to the gradient, or
+  bool decoupled;                              // (AdamW) taken from the parameter
+  double correction1, correction2;             // 1 - beta1^t, 1 - beta2^t
+};
+struct Sgd {
+  double lr, momentum, dampening, weight_decay;
+  bool nesterov, first;  // first: velocity is not read (PyTorch: starts as the gradient)
+};
+
+// Planning functions return null, or a static sentence that says why there is no such kernel;
+// the caller then raises, or falls back to an expansion. `axes` is a bit mask. Unless a comment
+// says otherwise inputs may have any strides, out is dense in C order and does not overlap them.
+struct Kernels {
+  const char* isa;
+  int32_t vector_bits;
+  void (*set_threads)(int32_t n);
+
+  Contiguous (*contiguous)(int32_t function, DType input, DType out);  // null: not supported
+  // inputs are already broadcast to out's shape (stride 0) and share one dtype, except where's
+  // bool condition; out has that dtype or bool, as functions.def says. out may have any strides
+  // and may be one of the inputs (same view).
+  const char* (*plan_elementwise)(Plan*, int32_t function, const Operand& out,
+                                  const Operand* inputs, int32_t n);
+  const char* (*plan_fused)(Plan*, const Instruction* program, int32_t length, const Operand* outs,
+                            int32_t n_outs, const Operand* inputs, int32_t n_inputs);
+  const char* (*plan_copy)(Plan*, const Operand& out, const Operand& x);  // casts; any strides out
+  const char* (*plan_fill)(Plan*, const Operand& out, double value);      // any strides out
+  const char* (*plan_random_bits)(Plan*, const Operand& out, uint64_t key, uint64_t counter);
+
+  // out: x's shape with the reduced axes 1; arg reductions: int64 out, one axis or all of them
+  // (position in C order). kMean, and sums of float16/bfloat16, accumulate in float32 or wider.
+  const char* (*plan_reduce)(Plan*, int32_t reduction, const Operand& out, const Operand& x,
+                             uint32_t axes);
+  const char* (*plan_scan)(Plan*, int32_t scan, const Operand& out, const Operand& x, int32_t axis);
+  // out [..., m, n], a [..., m, k], b [..., k, n]; batch axes equal or stride 0.
+  const char* (*plan_matmul)(Plan*, const Operand& out, const Operand& a, const Operand& b);
+
+  // out[i..., j, k...] = x[i..., index[i..., j, k...], k...]: index has out's shape (stride 0 where
+  // it does not vary: rows are then copied whole), x too except along axis. Negative indices wrap.
+  const char* (*plan_gather)(Plan*, const Operand& out, const Operand& x, const Operand& index,
+                             int32_t axis);
+  // out[i..., index[i..., j, k...], k...] += updates[i..., j, k...]; out is not cleared; the order
+  // of additions does not depend on the number of threads. buffers: out, index, updates.
+  const char* (*plan_scatter_add)(Plan*, const Operand& out, const Operand& index,
+                                  const Operand& updates, int32_t axis);
+  // Stable; NaN last. buffers: values, indices (int64), x.
+  const char* (*plan_sort)(Plan*, const Operand& values, const Operand& indices, const Operand& x,
+                           int32_t axis, bool descending);
+
+  // Over the last axis. kind 0: softmax, 1: log_softmax.
+  const char* (*plan_softmax)(Plan*, int32_t kind, const Operand& out, const Operand& x);
+  // dx from out (the result), g. buffers: dx, out, g.
+  const char* (*plan_softmax_grad)(Plan*, int32_t kind, const Operand& dx, const Operand& out,
+                                   const Operand& g);
+  // loss [n], lse [n] (log of the sum of exponentials) from logits [n, classes], labels [n]
+  // integer; rows whose label is `ignore` give 0; smoothing as in PyTorch, in [0, 1].
+  // buffers: loss, lse, logits, labels.
+  const char* (*plan_cross_entropy)(Plan*, const Operand& logits, const Operand& labels,
+                                    int64_t ignore, double smoothing);
+  // dlogits[i, :] = g[i] * (softmax - target). buffers: dlogits, g, logits, labels, lse.
+  const char* (*plan_cross_entropy_grad)(Plan*, const Operand& logits, const Operand& labels,
+                                         int64_t ignore, double smoothing);
+  // Last axis d. kind 0: layer norm (mean, rstd), 1: RMS norm (mean unused). x, out dense
+  // [rows, d]; weight, bias [d]; mean, rstd [rows] of float32 (float64 for float64 x).
+  // buffers: out, mean, rstd, x, weight, bias.
+  const char* (*plan_layer_norm)(Plan*, int32_t kind, const Operand& x, double eps);
+  // buffers: dx, dweight, dbias, g, x, weight, mean, rstd.
+  const char* (*plan_layer_norm_grad)(Plan*, int32_t kind, const Operand& x);
+  // Training-mode batch norm over rows of dense [rows, c]. buffers: out, mean, var (biased), x,
+  // weight, bias; and dx, dweight, dbias, g, x, weight, mean, var.
+  const char* (*plan_batch_norm)(Plan*, const Operand& x, double eps);
+  const char* (*plan_batch_norm_grad)(Plan*, const Operand& x, double eps);
+
+  // Multi-tensor updates, in place where out == in; dense float32 or float64 tensors of sizes[i]
+  // elements. pointers: per tensor p_out, p, grad, m, v (Adam; m and v are updated in place) or
+  // p_out, p, grad, velocity (SGD; null without momentum).
+  void (*adam)(DType dtype, const Adam& rule, int64_t tensors, const int64_t* sizes,
+               void* const* pointers);
+  void (*sgd)(DType dtype, const Sgd& rule, int64_t tensors, const int64_t* sizes,
+              void* const* pointers);
+};
+
+}  // namespace needle

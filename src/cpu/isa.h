@@ -1,0 +1,14 @@
+// Included first by every kernel file: one namespace per instruction set names the frames in
+// profiles and stack traces; the linker's version script keeps the objects apart.
+#pragma once
+#ifndef NEEDLE_ISA
+#error "compile kernels with -DNEEDLE_ISA=<instruction set>"
+#endif
+#include "kernels.h"
+
+namespace needle::NEEDLE_ISA {
+
+int threads();  // how many a parallel region may use (parallel.cc)
+constexpr int64_t kSerial = 32768;  // elements below which a region runs on one thread
+
+}  // namespace needle::NEEDLE_ISA
