@@ -1,0 +1,33 @@
+"""Needle: the necessary elements of deep learning."""
+
+from needle import autograd, backend, config, device, dtype, errors, graph, ops
+from needle.autograd import (
+    backward,
+    checkpoint,
+    custom_gradient,
+    grad,
+    lazy_mode,
+    no_grad,
+    value_and_grad,
+    vjp,
+)
+from needle.backend.ndarray import NDArray
+from needle.device import Device, all_devices, cpu, cpu_numpy, cuda, default_device, meta
+from needle.dtype import (
+    DType,
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    result_type,
+    uint8,
+)
+from needle.dtype import bool_ as bool_
+from needle.ops.random import manual_seed
+from needle.tensor import Parameter, Tensor, TensorTuple, Value
+
+__version__ = "0.1.0"

@@ -1,0 +1,430 @@
+"""Differentiation. Gradients are built from the same ops, on the same graph.
+
+In eager mode gradient ops run as they are built, with recording off unless ``create_graph``; in
+lazy mode they are graph that runs when a value is read. One code path.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from needle import config, executor, graph
+from needle.backend.ndarray import array, full
+from needle.errors import GradientError, ShapeError, explain
+from needle.ops.base import Op, needed
+
+__all__ = [
+    "Op", "backward", "checkpoint", "compute_gradient_of_variables", "custom_gradient",
+    "find_topo_sort", "grad", "no_grad", "value_and_grad", "vjp",
+]  # fmt: skip
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Record nothing within a ``with`` block: results need no gradient."""
+    with executor.modes(recording=False):
+        yield
+
+
+@contextmanager
+def lazy_mode(on: bool = True) -> Iterator[None]:
+    """Postpone computation within a ``with`` block until a value is read."""
+    with executor.modes(lazy=on):
+        yield
+
+
+def _seed(out: Any, out_grad: Any) -> Any:
+    spec = executor.spec_of(out)
+    if out_grad is None:
+        return graph.wrap(full(spec.shape, 1.0, spec.dtype, spec.device))
+    if not isinstance(out_grad, graph.TensorBase):
+        out_grad = graph.wrap(array(np.asarray(out_grad), spec.dtype, spec.device))
+    given = executor.spec_of(out_grad).shape
+    if given != spec.shape:
+        raise ShapeError(f"backward: out_grad has shape {given}, the result {spec.shape}")
+    return out_grad
+
+
+def _walk(
+    outs: Sequence[Any],
+    seeds: Sequence[Any],
+    retain_graph: bool,
+    visit: Callable[[Any, Any], None],
+    towards: frozenset[Any] | None = None,
+) -> None:
+    """Pass gradients from ``outs`` down; call ``visit(node, gradient)`` once per node reached.
+
+    The order is the reverse of a topological one: when a node is visited all its consumers were,
+    so its gradient is complete. That also holds for a value that is used several times.
+
+    Args:
+        towards: go only where these nodes lie below, and not below them; None: everywhere.
+    """
+    grads: dict[Any, Any] = {}
+    for out, seed in zip(outs, seeds, strict=True):
+        node = graph.leaf(out)
+        grads[node] = grads[node] + seed if node in grads else seed
+    order = graph.topo(list(grads), True, towards)
+    reached = None if towards is None else _above(order, towards)
+    while order:
+        node = order.pop()
+        out_grad = grads.pop(node, None)
+        if out_grad is None:
+            continue
+        visit(node, out_grad)
+        op = node.op
+        if op is None or (towards is not None and node in towards):
+            continue
+        parts = op.gradient_as_tuple(out_grad, graph.handle(node))
+        for below, part in zip(node.inputs, parts, strict=True):
+            if part is not None and below.needs and (reached is None or below in reached):
+                known = grads.get(below)
+                grads[below] = part if known is None else known + part
+        if not retain_graph:
+            graph.release(node)
+
+
+def _above(order: Sequence[Any], towards: frozenset[Any]) -> set[Any]:
+    """Return the nodes of a topological order that have one of ``towards`` at or below them."""
+    found: set[Any] = set()
+    for node in order:
+        if node in towards or any(below in found for below in node.inputs):
+            found.add(node)
+    return found
+
+
+def backward(
+    out: Any,
+    out_grad: Any = None,
+    *,
+    retain_graph: bool | None = None,
+    create_graph: bool | None = None,
+    accumulate: bool = False,
+) -> None:
+    """Compute the gradients of ``out`` and store them in ``.grad`` of the tensors below.
+
+    That is: of every leaf that requires a gradient, and of results that a variable still holds.
+
+    Args:
+        out: the tensor to differentiate; it need not be a scalar.
+        out_grad: gradient with respect to ``out``; ones for None.
+        retain_graph: keep saved values, so that backward can run again. Otherwise each is freed as
+            soon as it was used. None: as ``create_graph``.
+        create_graph: make the gradients part of the graph, so that they can be differentiated.
+            None: false, or true with ``NEEDLE_BACKEND=np`` (the course's rule).
+        accumulate: add to ``.grad`` (PyTorch's rule) instead of replacing it.
+
+    Raises:
+        GradientError: if ``out`` requires no gradient.
+        ReleasedError: if an earlier backward freed what this one needs.
+    """
+    if not out.requires_grad:
+        raise explain(
+            GradientError, "backward", "the tensor requires no gradient", [("out", out)],
+            "a gradient flows from a result to the leaves with requires_grad=True",
+            "check requires_grad of the inputs, no_grad() and detach()",
+        )  # fmt: skip
+    if create_graph is None:
+        create_graph = config.current().backend == "np"
+    if retain_graph is None:
+        retain_graph = create_graph
+
+    def deliver(node: Any, out_grad: Any) -> None:
+        tensor = graph.owner(node) if node.op is None else graph.peek(node)
+        if tensor is None:
+            return
+        old = tensor.grad
+        tensor.grad = old + out_grad if accumulate and old is not None else out_grad
+
+    old_recording = graph.set_recording(create_graph)
+    try:
+        _walk([out], [_seed(out, out_grad)], retain_graph, deliver)
+    finally:
+        graph.set_recording(old_recording)
+
+
+def _collect(
+    outs: Sequence[Any],
+    seeds: Sequence[Any],
+    inputs: Sequence[Any],
+    retain_graph: bool,
+) -> list[Any]:
+    wanted = {graph.leaf(x): i for i, x in enumerate(inputs)}
+    found: list[Any] = [None] * len(inputs)
+
+    def keep(node: Any, out_grad: Any) -> None:
+        if node in wanted:
+            found[wanted[node]] = out_grad
+
+    _walk(outs, seeds, retain_graph, keep, frozenset(wanted))
+    return [full_like(x, 0.0) if g is None else g for x, g in zip(inputs, found, strict=True)]
+
+
+def full_like(x: Any, value: float) -> Any:
+    """Return a tensor of one value with the spec of x."""
+    spec = executor.spec_of(x)
+    return graph.wrap(full(spec.shape, value, spec.dtype, spec.device))
+
+
+def _leaves(args: Sequence[Any]) -> list[Any]:
+    """Return fresh leaves over the arguments' values, so that a function sees variables."""
+    leaves = []
+    for x in args:
+        leaf = executor.apply(_Identity.of(), x) if graph.recording() and x.requires_grad else None
+        if leaf is None:
+            leaf = graph.wrap(executor.value_of(x))
+            leaf.requires_grad = True
+        leaves.append(leaf)
+    return leaves
+
+
+class _Identity(Op):
+    """x itself, as a node of its own."""
+
+    def compute(self, x: Any) -> Any:
+        return x
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (out_grad,)
+
+
+def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tuple[Any, ...]]]:
+    """Return ``function(*args)`` and the map from an output gradient to the inputs' gradients.
+
+    >>> out, pull = vjp(lambda x: x * x, Tensor([3.0]))
+    >>> pull(Tensor([1.0]))[0].numpy()
+    array([6.], dtype=float32)
+    """
+    outer = graph.recording()
+    leaves = _leaves(args)
+    with executor.modes(recording=True):
+        out = function(*leaves)
+
+    def pull(out_grad: Any = None) -> tuple[Any, ...]:
+        with executor.modes(recording=outer):
+            if not out.requires_grad:
+                return tuple(full_like(x, 0.0) for x in leaves)
+            return tuple(_collect([out], [_seed(out, out_grad)], leaves, True))
+
+    return out, pull
+
+
+def value_and_grad(
+    function: Callable[..., Any], argnums: int | Sequence[int] = 0
+) -> Callable[..., tuple[Any, Any]]:
+    """Return a function that gives ``function``'s value and its gradient.
+
+    The gradients are part of the graph: apply it again for higher orders.
+
+    Args:
+        function: returns a scalar tensor (one element).
+        argnums: which positional arguments to differentiate; a tuple gives a tuple.
+    """
+    positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    def call(*args: Any) -> tuple[Any, Any]:
+        leaves = list(args)
+        for position, leaf in zip(positions, _leaves([args[i] for i in positions]), strict=True):
+            leaves[position] = leaf
+        with executor.modes(recording=True):
+            out = function(*leaves)
+            if executor.spec_of(out).size != 1:
+                raise GradientError(
+                    f"grad: the function returned shape {executor.spec_of(out).shape}, a scalar is "
+                    "needed\n  try: .sum() it, or use vjp"
+                )
+            wanted = [leaves[i] for i in positions]
+            if out.requires_grad:
+                grads = _collect([out], [_seed(out, None)], wanted, True)
+            else:
+                grads = [full_like(x, 0.0) for x in wanted]
+        return out, grads[0] if isinstance(argnums, int) else tuple(grads)
+
+    return call
+
+
+def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """Return the gradient function of a scalar function; see ``value_and_grad``.
+
+    >>> grad(grad(lambda x: x * x * x))(Tensor(2.0)).item()
+    12.0
+    """
+    both = value_and_grad(function, argnums)
+
+    def call(*args: Any) -> Any:
+        return both(*args)[1]
+
+    return call
+
+
+def gradient_through(
+    function: Callable[..., Any], inputs: Sequence[Any], out_grad: Any, wanted: Sequence[bool]
+) -> tuple[Any, ...]:
+    """Return the gradients of ``function(*inputs)``, which is run again, or None where not wanted.
+
+    The gradients depend on the inputs too, so that they can be differentiated in turn.
+    """
+    leaves = [
+        leaf if want else x for x, leaf, want in zip(inputs, _leaves(inputs), wanted, strict=True)
+    ]
+    with executor.modes(recording=True):
+        out = function(*leaves)
+    chosen = [x for x, want in zip(leaves, wanted, strict=True) if want]
+    found = iter(_collect([out], [out_grad], chosen, graph.recording()))
+    return tuple(next(found) if want else None for want in wanted)
+
+
+# ---- regions with a rule of their own ---------------------------------------------
+
+
+class _Checkpoint(Op):
+    """A region whose inner values are computed again for the gradient (see ``checkpoint``)."""
+
+    function: Callable[..., Any]
+    count: int
+    state: Any
+    saves = (tuple(range(62)),)
+
+    def setup(self) -> None:
+        self.opaque = True
+
+    def compute(self, *arrays: Any) -> Any:
+        with executor.modes(recording=False, lazy=False), replayed(self.state):
+            return executor.value_of(self.function(*map(graph.wrap, arrays[: self.count])))
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        inputs = out.inputs
+        wanted = needed(out)
+        leaves = _leaves(inputs[: self.count])
+        with executor.modes(recording=True), replayed(self.state):
+            inner = self.function(*leaves)
+        sources = [*leaves, *inputs[self.count :]]
+        chosen = [x for x, want in zip(sources, wanted, strict=True) if want]
+        found = iter(_collect([inner], [out_grad], chosen, graph.recording()))
+        return tuple(next(found) if want else None for want in wanted)
+
+
+@contextmanager
+def replayed(state: Any) -> Iterator[None]:
+    """Draw the same random numbers as when ``state`` was taken, then go on as before."""
+    from needle.ops import random
+
+    now = random.get_state()
+    random.set_state(state)
+    try:
+        yield
+    finally:
+        random.set_state(now)
+
+
+def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that keeps its inputs only, and runs again once for the gradient.
+
+    Saves memory for time (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+    Parameters that the function reaches otherwise get their gradients too, and random numbers
+    (dropout) are the same in the second run.
+
+    >>> block = checkpoint(lambda x: (x @ w).relu())
+    """
+
+    def call(*args: Any) -> Any:
+        from needle.ops import random
+
+        state = random.get_state()
+        leaves = [graph.wrap(executor.value_of(x)) for x in args]
+        for leaf, x in zip(leaves, args, strict=True):
+            leaf.requires_grad = x.requires_grad
+        with executor.modes(lazy=False):
+            out = function(*leaves)
+        if not out.requires_grad:
+            return out
+        own = {graph.leaf(x) for x in leaves}
+        reached = [
+            graph.owner(node)
+            for node in graph.topo([out.node], True)
+            if node.op is None and node not in own
+        ]
+        parameters = [x for x in reached if x is not None]
+        op = _Checkpoint(function, len(args), state)
+        return graph.record(op, [*args, *parameters], executor.value_of(out))
+
+    return call
+
+
+class _Custom(Op):
+    """A function with a gradient given by the user (see ``custom_gradient``)."""
+
+    function: Callable[..., Any]
+    pull: Any
+
+    def setup(self) -> None:
+        self.opaque = True
+
+    def compute(self, *arrays: Any) -> Any:
+        with executor.modes(recording=False, lazy=False):
+            return executor.value_of(self.function(*map(graph.wrap, arrays))[0])
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return self.pull(out_grad)
+
+
+def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function a gradient of its own.
+
+    Args:
+        function: returns ``(out, pull)``, where ``pull(out_grad)`` returns the gradients of the
+            inputs, a tensor or one per input.
+
+    >>> @custom_gradient
+    ... def clipped(x):
+    ...     return x, lambda g: g.clip(-1, 1)
+    """
+
+    def call(*args: Any) -> Any:
+        with executor.modes(recording=False):
+            out, pull = function(*args)
+        if not graph.recording() or not any(x.requires_grad for x in args):
+            return out
+        return graph.record(_Custom(function, pull), args, executor.value_of(out))
+
+    return call
+
+
+# ---- the course's functions ----------------------------------------------------
+
+
+def compute_gradient_of_variables(output_tensor: Any, out_grad: Any) -> None:
+    """Store in ``.grad`` of every tensor below the gradient of ``output_tensor``, as graph."""
+    backward(output_tensor, out_grad, create_graph=True)
+
+
+def find_topo_sort(node_list: Sequence[Any]) -> list[Any]:
+    """Return all tensors below, inputs first: depth first in the order of inputs."""
+    return [graph.handle(node) for node in graph.topo([graph.leaf(x) for x in node_list])]
+
+
+class _Autograd(types.ModuleType):
+    """Lets programs of the course write ``needle.autograd.LAZY_MODE = True``."""
+
+    @property
+    def LAZY_MODE(self) -> bool:
+        """Whether this thread postpones computation."""
+        return bool(graph.lazy())
+
+    @LAZY_MODE.setter
+    def LAZY_MODE(self, on: bool) -> None:
+        graph.set_lazy(bool(on))
+
+    @property
+    def TENSOR_COUNTER(self) -> int:
+        """Number of live tensors."""
+        return int(graph.live_tensors())
+
+
+sys.modules[__name__].__class__ = _Autograd

@@ -1,0 +1,175 @@
+"""Compute backends: where bytes and kernels live. Everything structural is above.
+
+A backend implements ``Backend``. Every call takes ``(out, inputs...)``: arrays as kernels see
+them (handle, dtype, shape, strides, offset), inputs with any strides, out fresh. Shapes and dtypes
+were checked by the caller (``kernels.py``), once for all devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from needle import config, device
+from needle.errors import DeviceError
+
+if TYPE_CHECKING:
+    from needle.backend.ndarray import NDArray
+
+__all__ = ["Backend", "find_override", "override", "overrides_of"]
+
+
+class Backend:
+    """All that a device must know. Everything else is built from these, or overridden by choice."""
+
+    name: str
+
+    # memory
+    def allocate(self, nbytes: int) -> Any:
+        """Return a handle to at least ``nbytes`` bytes, 64-byte aligned, not initialised."""
+        raise NotImplementedError
+
+    def upload(self, out: NDArray, values: Any) -> None:
+        """Copy a NumPy array of out's shape and dtype into out."""
+        raise NotImplementedError
+
+    def download(self, x: NDArray) -> Any:
+        """Return a NumPy array of x's values, a view of x's memory where that is possible."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Wait until everything asked of the device is done."""
+
+    def memory_info(self) -> dict[str, int]:
+        """Return ``live`` and ``reserved`` bytes."""
+        return {"live": 0, "reserved": 0}
+
+    # numbers
+    def copy(self, out: NDArray, x: NDArray) -> None:
+        """Copy x to out, casting to out's dtype. out may have any strides."""
+        raise NotImplementedError
+
+    def fill(self, out: NDArray, value: float) -> None:
+        """Set every element of out. out may have any strides."""
+        raise NotImplementedError
+
+    def elementwise(self, function: str, out: NDArray, *inputs: NDArray) -> None:
+        """Apply a function of functions.def; inputs are broadcast to out's shape already."""
+        raise NotImplementedError
+
+    def reduce(self, function: str, out: NDArray, x: NDArray, axes: tuple[int, ...]) -> None:
+        """Reduce over axes, which out keeps with size 1."""
+        raise NotImplementedError
+
+    def scan(self, function: str, out: NDArray, x: NDArray, axis: int) -> None:
+        """Cumulate along axis."""
+        raise NotImplementedError
+
+    def matmul(self, out: NDArray, a: NDArray, b: NDArray) -> None:
+        """Batched matrix product; transposes are strides."""
+        raise NotImplementedError
+
+    def gather(self, out: NDArray, x: NDArray, index: NDArray, axis: int) -> int:
+        """out[i, j, k] = x[i, index[i, j, k], k]; return the position of a bad index, or -1."""
+        raise NotImplementedError
+
+    def scatter_add(self, out: NDArray, index: NDArray, updates: NDArray, axis: int) -> int:
+        """out[i, index[i, j, k], k] += updates[i, j, k]; return as ``gather`` does."""
+        raise NotImplementedError
+
+    def sort(
+        self, values: NDArray, indices: NDArray, x: NDArray, axis: int, descending: bool
+    ) -> None:
+        """Sort along axis, stable, NaN last; indices are int64."""
+        raise NotImplementedError
+
+    def random_bits(self, out: NDArray, key: int, counter: int) -> None:
+        """Fill out (int32 or int64) with Philox4x32-10 bits: the same on every device."""
+        raise NotImplementedError
+
+    def run_fused(
+        self,
+        program: Sequence[tuple[str, tuple[int, ...]]],
+        outs: Sequence[NDArray],
+        inputs: Sequence[NDArray],
+    ) -> None:
+        """Run an elementwise program: instruction i writes register ``len(inputs) + i``.
+
+        The last ``len(outs)`` instructions are the outputs. This default interprets it through
+        ``elementwise``; a backend may do better.
+        """
+        from needle.backend.ndarray import empty
+
+        registers = list(inputs)
+        first_out = len(program) - len(outs)
+        for i, (function, args) in enumerate(program):
+            like = outs[0]
+            out = (
+                outs[i - first_out]
+                if i >= first_out
+                else empty(like.shape, like.dtype, like.device)
+            )
+            self.elementwise(function, out, *[registers[a] for a in args])
+            registers.append(out)
+
+
+_Override = Callable[..., Any]
+_F = TypeVar("_F", bound=_Override)
+_overrides: dict[tuple[str, str], _Override] = {}
+
+
+def override(device_name: str, op_name: str) -> Callable[[_F], _F]:
+    """Register a device's own way to compute an op: ``(op, *arrays) -> array | NotImplemented``.
+
+    NotImplemented means "not this dtype or stride; use the expansion". The choice may depend on
+    specs and static attributes alone, so that eager, lazy and compiled runs choose the same.
+    """
+
+    def register(function: _F) -> _F:
+        _overrides[device_name, op_name] = function
+        return function
+
+    return register
+
+
+def find_override(device_name: str, op_name: str) -> _Override | None:
+    """Return the device's override of an op, or None (always, with overrides switched off)."""
+    found = _overrides.get((device_name, op_name))
+    return found if found is not None and config.current().overrides == "on" else None
+
+
+def overrides_of(op_name: str) -> list[str]:
+    """Return the names of the devices that override an op."""
+    return [device_name for device_name, name in _overrides if name == op_name]
+
+
+def _load_cpu() -> Backend:
+    from needle import core
+
+    if core.native is None:
+        raise DeviceError(f"the native module is missing ({core.native_error})")
+    from needle.backend.native import NativeBackend
+
+    return NativeBackend(core.native)
+
+
+def _load_numpy() -> Backend:
+    from needle.backend.numpy import NumpyBackend
+
+    return NumpyBackend()
+
+
+def _load_meta() -> Backend:
+    from needle.backend.meta import MetaBackend
+
+    return MetaBackend()
+
+
+def _load_cuda() -> Backend:
+    raise DeviceError("this version of Needle has no CUDA backend")
+
+
+device.register("cpu", _load_cpu)
+device.register("cuda", _load_cuda)
+device.register("cpu_numpy", _load_numpy)
+device.register("meta", _load_meta)

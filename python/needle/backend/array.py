@@ -1,0 +1,22 @@
+"""The base types ``Spec`` and ``Array``: native where the module is there, else definition.py's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from needle import core, definition
+from needle.definition import MAX_DIMS, dense_strides
+
+if TYPE_CHECKING:
+    from needle.definition import Array, Spec
+
+__all__ = [
+    "MAX_DIMS", "Array", "Spec", "dense_strides", "make_array", "make_spec", "set_array_class",
+]  # fmt: skip
+
+_source: Any = definition if core.native is None else core.native
+
+if not TYPE_CHECKING:
+    Spec, Array = _source.Spec, _source.Array
+make_spec, make_array = _source.make_spec, _source.make_array
+set_array_class = _source.set_array_class

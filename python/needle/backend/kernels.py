@@ -1,0 +1,294 @@
+"""Operations that compute: each checks shapes, dtypes and devices once, for every device.
+
+An op's ``compute`` calls these; on the meta device they are its rule for shapes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle import core
+from needle import dtype as dtypes
+from needle.backend.array import make_array, make_spec
+from needle.backend.ndarray import (
+    NDArray,
+    Shape,
+    broadcast_shapes,
+    empty,
+    normalise_axes,
+    normalise_axis,
+)
+from needle.dtype import DType
+from needle.errors import DeviceError, DtypeError, IndexRangeError, ShapeError, explain
+
+_NAMES = ("x", "y", "z", "w")
+
+
+def _named(arrays: tuple[NDArray, ...]) -> list[tuple[str, NDArray]]:
+    return list(zip(_NAMES, arrays, strict=False))
+
+
+def same_device(operation: str, *arrays: NDArray) -> None:
+    """Check that the operands live together.
+
+    Raises:
+        DeviceError: if they do not.
+    """
+    first = arrays[0].device
+    for x in arrays:
+        if x.device is not first and x.device != first:
+            raise explain(
+                DeviceError, operation, f"operands on devices {first} and {x.device}",
+                _named(arrays), advice="move one with .to(device)",
+            )  # fmt: skip
+
+
+def same_dtype(operation: str, *arrays: NDArray) -> DType:
+    """Check that the operands have one dtype, and return it.
+
+    Raises:
+        DtypeError: if they do not.
+    """
+    first = arrays[0].dtype
+    for x in arrays:
+        if x.dtype is not first:
+            raise explain(
+                DtypeError, operation, f"dtypes {first} and {x.dtype} differ", _named(arrays),
+                advice="cast one with .astype(dtype)",
+            )  # fmt: skip
+    return first
+
+
+def _kept_order(shape: Shape, arrays: tuple[NDArray, ...]) -> Shape | None:
+    """Return dense strides in the memory order of the first operand of full shape (NHWC stays)."""
+    for x in arrays:
+        if x.shape == shape and x.strides != x.spec.strides and 0 not in x.strides:
+            order = sorted(range(len(shape)), key=lambda i: (-abs(x.strides[i]), i))
+            strides, step = [0] * len(shape), 1
+            for axis in reversed(order):
+                strides[axis] = step
+                step *= shape[axis]
+            return tuple(strides)
+        if x.shape == shape:
+            return None
+    return None
+
+
+def elementwise(function: str, *arrays: NDArray, dtype: DType | None = None) -> NDArray:
+    """Apply an elementwise function to broadcast operands.
+
+    Args:
+        function: a row of functions.def.
+        arrays: operands of one dtype (``where``: a bool condition first).
+        dtype: of the result; that of the operands for None.
+    """
+    same_device(function, *arrays)
+    common = same_dtype(function, *(arrays[1:] if function == "where" else arrays))
+    shapes = [x.shape for x in arrays]
+    shape = shapes[0]
+    if any(other != shape for other in shapes):
+        shape = broadcast_shapes(function, *shapes)
+    target = common if dtype is None else dtype
+    device = arrays[0].device
+    spec = make_spec(target, device, shape)
+    handle = device.backend.allocate(spec.size * target.itemsize)
+    out = make_array(spec, handle, 0, _kept_order(shape, arrays))
+    device.backend.elementwise(
+        function, out, *[x if x.shape == shape else x.broadcast_to(shape) for x in arrays]
+    )
+    return out
+
+
+def reduced_dtype(function: str, dtype: DType) -> DType:
+    """Return the dtype of a reduction: small integers and bools add up in int64."""
+    if function in ("any", "all"):
+        return dtypes.bool_
+    if function in ("argmax", "argmin"):
+        return dtypes.int64
+    if function in ("sum", "prod") and dtype.kind != "f":
+        return dtypes.int64
+    return dtype
+
+
+def reduce(function: str, x: NDArray, axes: Shape, keepdims: bool = False) -> NDArray:
+    """Reduce over axes (counted from 0, sorted).
+
+    Raises:
+        ShapeError: if max, min, argmax or argmin has nothing to choose from.
+    """
+    empty_axis = any(x.shape[axis] == 0 for axis in axes)
+    if empty_axis and function in ("max", "min", "argmax", "argmin"):
+        raise ShapeError(f"{function}: no elements along axes {axes} of shape {x.shape}")
+    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    out = empty(kept, reduced_dtype(function, x.dtype), x.device)
+    x.device.backend.reduce(function, out, x, axes)
+    return out if keepdims else out.squeeze(axes)
+
+
+def scan(function: str, x: NDArray, axis: int) -> NDArray:
+    """Cumulate ("cumsum" or "cumprod") along an axis."""
+    dtype = dtypes.int64 if x.dtype.kind != "f" else x.dtype
+    out = empty(x.shape, dtype, x.device)
+    x.device.backend.scan(function, out, x, normalise_axis(axis, x.ndim))
+    return out
+
+
+def matmul(a: NDArray, b: NDArray) -> NDArray:
+    """Matrix product of [..., m, k] and [..., k, n]; batch axes broadcast.
+
+    Raises:
+        ShapeError: if the inner sizes differ, or an operand has fewer than 2 axes.
+    """
+    same_device("matmul", a, b)
+    dtype = same_dtype("matmul", a, b)
+    rule = "a[..., m, k] @ b[..., k, n] -> [..., m, n]"
+    operands = [("a", a), ("b", b)]
+    if a.ndim < 2 or b.ndim < 2:
+        problem = f"operands have {a.ndim} and {b.ndim} axes, both need 2"
+        raise explain(ShapeError, "matmul", problem, operands, rule)
+    if a.shape[-1] != b.shape[-2]:
+        turned = b.shape[-1] == a.shape[-1]
+        raise explain(
+            ShapeError, "matmul", f"inner sizes differ, {a.shape[-1]} and {b.shape[-2]}",
+            operands, rule,
+            "a @ b.transpose()   (b looks like a weight stored as [out, in])" if turned else "",
+        )  # fmt: skip
+    batch = broadcast_shapes("matmul", a.shape[:-2], b.shape[:-2])
+    out = empty((*batch, a.shape[-2], b.shape[-1]), dtype, a.device)
+    a.device.backend.matmul(
+        out, a.broadcast_to((*batch, *a.shape[-2:])), b.broadcast_to((*batch, *b.shape[-2:]))
+    )
+    return out
+
+
+def _check_index(operation: str, index: NDArray) -> None:
+    if index.dtype.kind not in "iu":
+        raise explain(
+            DtypeError, operation, f"indices are {index.dtype}, they must be integers",
+            [("index", index)], advice='index.astype("int64")',
+        )  # fmt: skip
+
+
+def _bad_index(operation: str, index: NDArray, position: int, size: int) -> IndexRangeError:
+    value = index.numpy().reshape(-1)[position]
+    return IndexRangeError(
+        f"{operation}: index {value} at position {position} is out of range for {size} entries"
+    )
+
+
+def gather(x: NDArray, index: NDArray, axis: int) -> NDArray:
+    """Pick along an axis: out[i, j, k] = x[i, index[i, j, k], k] (NumPy's take_along_axis).
+
+    x and index broadcast against each other on the other axes.
+
+    Raises:
+        IndexRangeError: naming the first index out of range.
+    """
+    same_device("gather", x, index)
+    _check_index("gather", index)
+    if x.ndim != index.ndim:
+        raise ShapeError(f"gather: x has {x.ndim} axes and index {index.ndim}")
+    axis = normalise_axis(axis, x.ndim)
+    other = tuple(1 if i == axis else n for i, n in enumerate(x.shape))
+    shape = broadcast_shapes("gather", other, index.shape)
+    out = empty(shape, x.dtype, x.device)
+    source = x.broadcast_to(tuple(x.shape[axis] if i == axis else n for i, n in enumerate(shape)))
+    where = index.broadcast_to(shape)
+    bad = x.device.backend.gather(out, source, where, axis)
+    if bad >= 0:
+        raise _bad_index("gather", where, bad, x.shape[axis])
+    return out
+
+
+def scatter_add(index: NDArray, updates: NDArray, axis: int, shape: Shape) -> NDArray:
+    """Return zeros of ``shape`` with updates[i, j, k] added at [i, index[i, j, k], k].
+
+    Raises:
+        IndexRangeError: naming the first index out of range.
+    """
+    same_device("scatter_add", index, updates)
+    _check_index("scatter_add", index)
+    axis = normalise_axis(axis, updates.ndim)
+    out = empty(shape, updates.dtype, updates.device)
+    out.device.backend.fill(out, 0)
+    where = index.broadcast_to(updates.shape)
+    bad = out.device.backend.scatter_add(out, where, updates, axis)
+    if bad >= 0:
+        raise _bad_index("scatter_add", where, bad, shape[axis])
+    return out
+
+
+def sort(x: NDArray, axis: int, descending: bool = False) -> tuple[NDArray, NDArray]:
+    """Return values and int64 indices, sorted along an axis; stable, NaN last."""
+    values = empty(x.shape, x.dtype, x.device)
+    indices = empty(x.shape, dtypes.int64, x.device)
+    x.device.backend.sort(values, indices, x, normalise_axis(axis, x.ndim), descending)
+    return values, indices
+
+
+def random_bits(shape: Shape, key: int, counter: int, dtype: DType, device: Any) -> NDArray:
+    """Return an integer array of Philox4x32-10 bits."""
+    out = empty(shape, dtype, device)
+    out.device.backend.random_bits(out, key, counter)
+    return out
+
+
+def concatenate(arrays: tuple[NDArray, ...], axis: int) -> NDArray:
+    """Join along an axis.
+
+    Raises:
+        ShapeError: if another axis differs in size.
+    """
+    same_device("concat", *arrays)
+    same_dtype("concat", *arrays)
+    first = arrays[0]
+    axis = normalise_axis(axis, first.ndim)
+    for x in arrays:
+        same = x.ndim == first.ndim and all(
+            n == m for i, (n, m) in enumerate(zip(x.shape, first.shape, strict=True)) if i != axis
+        )
+        if not same:
+            raise ShapeError(
+                f"concat: shapes {first.shape} and {x.shape} differ outside axis {axis}"
+            )
+    total = sum(x.shape[axis] for x in arrays)
+    out = empty(
+        tuple(total if i == axis else n for i, n in enumerate(first.shape)),
+        first.dtype, first.device,
+    )  # fmt: skip
+    start = 0
+    for x in arrays:
+        ranges = [(0, n, 1) for n in x.shape]
+        ranges[axis] = (start, x.shape[axis], 1)
+        out.device.backend.copy(out.slice(ranges), x)
+        start += x.shape[axis]
+    return out
+
+
+def pad(x: NDArray, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> NDArray:
+    """Surround with a constant: widths (before, after) per axis."""
+    if len(widths) != x.ndim or any(w < 0 for pair in widths for w in pair):
+        raise ShapeError(f"pad: widths {widths} for {x.ndim} axes; one pair >= 0 for each")
+    shape = tuple(n + low + high for n, (low, high) in zip(x.shape, widths, strict=True))
+    out = empty(shape, x.dtype, x.device)
+    out.device.backend.fill(out, value)
+    inner = out.slice([(low, n, 1) for n, (low, _) in zip(x.shape, widths, strict=True)])
+    out.device.backend.copy(inner, x)
+    return out
+
+
+def flat_axes(axes: Any, x: NDArray) -> Shape:
+    """Return axes of x counted from 0 (all for None)."""
+    return normalise_axes(axes, x.ndim)
+
+
+def function_code(name: str) -> int:
+    """Return the number of an elementwise function in the native table, or -1."""
+    if core.native is None:
+        return -1
+    return int(core.native.functions().get(name, -1))
+
+
+def reduction_code(name: str) -> int:
+    """Return the number of a reduction in the native table, or -1."""
+    return -1 if core.native is None else int(core.native.reductions()[name])

@@ -1,0 +1,85 @@
+"""The native CPU: binds the compiled module to the ``Backend`` contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from needle.backend import Backend
+from needle.backend.numpy import view
+from needle.errors import DtypeError
+
+
+class NativeBackend(Backend):
+    """Calls of the compiled module. A handle is a ``_core.Storage``: aligned, cached memory."""
+
+    name = "cpu"
+
+    def __init__(self, core: ModuleType) -> None:
+        self.core = core
+        self.functions: dict[str, int] = core.functions()
+        self.reductions: dict[str, int] = core.reductions()
+
+    def allocate(self, nbytes: int) -> Any:
+        return self.core.allocate(nbytes)
+
+    def memory_info(self) -> dict[str, int]:
+        return dict(self.core.memory_info())
+
+    def upload(self, out: Any, values: Any) -> None:
+        view(out)[...] = values
+
+    def download(self, x: Any) -> Any:
+        return view(x)
+
+    def copy(self, out: Any, x: Any) -> None:
+        self.core.copy(out, x)
+
+    def fill(self, out: Any, value: float) -> None:
+        self.core.fill(out, value)
+
+    def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
+        self.core.elementwise(self._code(function, inputs), out, *inputs)
+
+    def _code(self, function: str, inputs: Sequence[Any]) -> int:
+        try:
+            return self.functions[function]
+        except KeyError:
+            raise DtypeError(f"{function}: the native CPU has no such function") from None
+
+    def reduce(self, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> None:
+        self.core.reduce(self.reductions[function], out, x, sum(1 << axis for axis in axes))
+
+    def scan(self, function: str, out: Any, x: Any, axis: int) -> None:
+        self.core.scan(0 if function == "cumsum" else 1, out, x, axis)
+
+    def matmul(self, out: Any, a: Any, b: Any) -> None:
+        self.core.matmul(out, a, b)
+
+    def gather(self, out: Any, x: Any, index: Any, axis: int) -> int:
+        return int(self.core.gather(out, x, index, axis))
+
+    def scatter_add(self, out: Any, index: Any, updates: Any, axis: int) -> int:
+        return int(self.core.scatter_add(out, index, updates, axis))
+
+    def sort(self, values: Any, indices: Any, x: Any, axis: int, descending: bool) -> None:
+        self.core.sort(values, indices, x, axis, descending)
+
+    def random_bits(self, out: Any, key: int, counter: int) -> None:
+        self.core.random_bits(out, key, counter)
+
+    def run_fused(
+        self,
+        program: Sequence[tuple[str, tuple[int, ...]]],
+        outs: Sequence[Any],
+        inputs: Sequence[Any],
+    ) -> None:
+        code = [(self._code(function, inputs), args) for function, args in program]
+        self.core.run_fused(code, list(outs), list(inputs))
+
+    def adopt(self, values: np.ndarray[Any, Any]) -> Any:
+        """Return a handle over a NumPy array's memory, kept alive by the handle."""
+        return self.core.adopt(values)

@@ -1,0 +1,509 @@
+"""NDArray: shape, strides, offset, device, handle and dtype. Views never touch memory.
+
+Structural operations live here once for all devices, with their checks; kernels.py holds the
+operations that compute. Indexing and operators follow the course: indexing keeps every axis,
+operands must have equal shapes, comparisons give 0.0 and 1.0.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from needle import config
+from needle import device as devices
+from needle import dtype as dtypes
+from needle.backend.array import (
+    MAX_DIMS,
+    Array,
+    Spec,
+    dense_strides,
+    make_array,
+    make_spec,
+    set_array_class,
+)
+from needle.device import Device
+from needle.dtype import DType
+from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
+
+Shape = tuple[int, ...]
+
+
+def normalise_axis(axis: int, ndim: int, name: str = "axis") -> int:
+    """Return axis counted from 0.
+
+    Raises:
+        IndexRangeError: if there is no such axis.
+    """
+    if not -ndim <= axis < ndim:
+        raise IndexRangeError(f"{name} {axis} is out of range for {ndim} dimensions")
+    return axis + ndim if axis < 0 else axis
+
+
+def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
+    """Return axes as a sorted tuple counted from 0; None means all of them.
+
+    Raises:
+        IndexRangeError: if there is no such axis.
+        ShapeError: if an axis is named twice.
+    """
+    if axes is None:
+        return tuple(range(ndim))
+    given = (axes,) if isinstance(axes, int) else tuple(axes)
+    result = tuple(sorted(normalise_axis(int(axis), ndim) for axis in given))
+    if len(set(result)) != len(result):
+        raise ShapeError(f"axes {given} name an axis twice")
+    return result
+
+
+def broadcast_shapes(operation: str, *shapes: Shape) -> Shape:
+    """Return the common shape by NumPy's rule.
+
+    Raises:
+        ShapeError: if two sizes of one axis differ and neither is 1.
+    """
+    ndim = max(map(len, shapes))
+    result = [1] * ndim
+    for shape in shapes:
+        for i, size in enumerate(shape, ndim - len(shape)):
+            if size != 1:
+                if result[i] not in (1, size):
+                    raise ShapeError(
+                        f"{operation}: shapes do not broadcast, axis {i - ndim} has sizes "
+                        f"{result[i]} and {size}\n  shapes: {', '.join(map(str, shapes))}\n"
+                        "  rule: aligned at the last axis, sizes are equal or one of them is 1"
+                    )
+                result[i] = size
+    return tuple(result)
+
+
+def default_dtype(values: Any, typed: bool) -> DType:
+    """Return the dtype for values whose dtype the user did not give.
+
+    With ``NEEDLE_BACKEND=np`` as NumPy infers. Otherwise float32 for floating values and for
+    Python numbers; typed integers and bools keep theirs.
+
+    Args:
+        values: the values as a NumPy array.
+        typed: whether the user handed over a NumPy array rather than Python numbers.
+    """
+    kind = values.dtype.kind
+    if kind in "OSUVcmM":
+        raise DtypeError(f"values of type {values.dtype} cannot be stored in an array")
+    if config.current().backend == "np":
+        return dtypes.as_dtype(values.dtype)
+    if kind == "f":
+        return dtypes.float32 if values.dtype == np.float64 else dtypes.as_dtype(values.dtype)
+    if kind in "iu" and not typed:
+        return dtypes.float32
+    return dtypes.as_dtype(values.dtype)
+
+
+def _reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
+    """Return the strides of a reshaped view, or None if it needs a copy."""
+    old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    result: list[int] = []
+    i = 0
+    group: list[tuple[int, int]] = []
+    room = 1
+    for size in new:
+        if size == 1:
+            result.append(result[-1] if result else 1)
+            continue
+        while room < size and i < len(old):
+            group.append(old[i])
+            room *= old[i][0]
+            i += 1
+        if room % size:
+            return None
+        if any(a[1] != b[0] * b[1] for a, b in zip(group, group[1:], strict=False)):
+            return None
+        room //= size
+        result.append(group[-1][1] * room)
+        if room == 1:
+            group = []
+    return tuple(result)
+
+
+class NDArray(Array):
+    """A strided view of memory on a device.
+
+    Args:
+        other: an NDArray, NumPy array, nested list or number; it is copied.
+        device: where to; the default device for None, or other's own.
+        dtype: element type; see ``default_dtype`` for None.
+    """
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # == compares elements
+    spec: Spec
+    handle: Any
+    offset: int
+    shape: Shape
+    strides: Shape
+    dtype: DType
+    device: Device
+    ndim: int
+    size: int
+
+    def __new__(cls, other: Any, device: Any = None, dtype: Any = None) -> NDArray:
+        if isinstance(other, NDArray):
+            copied = other.astype(dtype or other.dtype, copy=True)
+            return copied.to(device) if device is not None else copied
+        return array(other, dtype, device)
+
+    # fields under their names in the course
+    @property
+    def _shape(self) -> Shape:
+        return self.shape
+
+    @property
+    def _strides(self) -> Shape:
+        return self.strides
+
+    @property
+    def _offset(self) -> int:
+        return self.offset
+
+    @property
+    def _device(self) -> Device:
+        return self.device
+
+    @property
+    def _handle(self) -> Any:
+        return self.handle
+
+    @staticmethod
+    def make(
+        shape: Shape,
+        strides: Shape | None = None,
+        device: Any = None,
+        handle: Any = None,
+        offset: int = 0,
+        dtype: Any = "float32",
+    ) -> NDArray:
+        """Return an array over a handle (a new one for None), without checks."""
+        spec = make_spec(dtypes.as_dtype(dtype), devices.as_device(device), tuple(shape))
+        if handle is None:
+            return empty(spec.shape, spec.dtype, spec.device)
+        return make_array(spec, handle, offset, None if strides is None else tuple(strides))
+
+    @staticmethod
+    def compact_strides(shape: Shape) -> Shape:
+        """Return the strides of a dense array of this shape."""
+        return dense_strides(tuple(shape))
+
+    # ---- views ---------------------------------------------------------------
+
+    def view(self, shape: Shape, strides: Shape, offset: int) -> NDArray:
+        """Return a view of the same memory; no checks."""
+        return make_array(make_spec(self.dtype, self.device, shape), self.handle, offset, strides)
+
+    def as_strided(self, shape: Shape, strides: Shape) -> NDArray:
+        """Return a view with these strides, from the same first element; no checks."""
+        return self.view(tuple(shape), tuple(strides), self.offset)
+
+    def is_compact(self) -> bool:
+        """Return whether the elements lie in C order without gaps, the whole handle."""
+        nbytes = getattr(self.handle, "nbytes", None)
+        whole = nbytes is None or nbytes == self.size * self.dtype.itemsize
+        return self.is_dense() and whole and self.offset == 0
+
+    def is_dense(self) -> bool:
+        """Return whether the elements lie in C order without gaps."""
+        if self.strides == self.spec.strides or self.size == 0:
+            return True
+        pairs = zip(self.shape, self.strides, self.spec.strides, strict=True)
+        return all(n == 1 or a == b for n, a, b in pairs)
+
+    def compact(self) -> NDArray:
+        """Return self if compact, else a compact copy."""
+        return self if self.is_compact() else self.copy()
+
+    def copy(self) -> NDArray:
+        """Return a dense copy."""
+        out = empty(self.shape, self.dtype, self.device)
+        self.device.backend.copy(out, self)
+        return out
+
+    def reshape(self, *shape: Any) -> NDArray:
+        """Return the elements in C order under another shape: a view where strides allow it.
+
+        One size may be -1. Raises ShapeError if the sizes differ.
+        """
+        new = shape_of(shape, self.size, self.shape)
+        strides = (
+            dense_strides(new)
+            if self.is_dense()
+            else _reshape_strides(self.shape, self.strides, new)
+        )
+        if strides is None:
+            return self.copy().reshape(new)
+        return self.view(new, strides, self.offset)
+
+    def permute(self, axes: Sequence[int]) -> NDArray:
+        """Return a view with the axes in another order."""
+        order = tuple(normalise_axis(axis, self.ndim) for axis in axes)
+        if sorted(order) != list(range(self.ndim)):
+            raise ShapeError(f"permute: {tuple(axes)} is not an order of {self.ndim} axes")
+        shape, strides = self.shape, self.strides
+        return self.view(
+            tuple(shape[i] for i in order), tuple(strides[i] for i in order), self.offset
+        )
+
+    def broadcast_to(self, shape: Sequence[int]) -> NDArray:
+        """Return a view with axes of size 1 repeated and leading axes added, all of stride 0."""
+        new = tuple(shape)
+        lead = len(new) - self.ndim
+        sizes = zip(self.shape, new[lead:], strict=False)
+        if lead < 0 or any(n not in (1, m) for n, m in sizes):
+            raise explain(
+                ShapeError, "broadcast_to", f"shape {self.shape} does not broadcast to {new}",
+                rule="aligned at the last axis, sizes are equal or the source's is 1",
+            )  # fmt: skip
+        kept = zip(self.shape, self.strides, new[lead:], strict=True)
+        strides = (0,) * lead + tuple(s if n == m else 0 for n, s, m in kept)
+        return self.view(new, strides, self.offset)
+
+    def slice(self, ranges: Sequence[tuple[int, int, int]]) -> NDArray:
+        """Return a view: per axis (first index, number of elements, step), unchecked."""
+        strides = self.strides
+        offset = self.offset + sum(r[0] * s for r, s in zip(ranges, strides, strict=True))
+        return self.view(
+            tuple(r[1] for r in ranges),
+            tuple(r[2] * s for r, s in zip(ranges, strides, strict=True)),
+            offset,
+        )
+
+    def flip(self, axes: int | Sequence[int]) -> NDArray:
+        """Return a view with the elements of these axes in reverse order."""
+        flipped = normalise_axes(axes, self.ndim)
+        return self.slice(
+            [
+                (max(n - 1, 0), n, -1) if axis in flipped else (0, n, 1)
+                for axis, n in enumerate(self.shape)
+            ]
+        )
+
+    def squeeze(self, axes: int | Sequence[int] | None = None) -> NDArray:
+        """Return a view without these axes of size 1 (all such axes for None)."""
+        if axes is None:
+            axes = [i for i, n in enumerate(self.shape) if n == 1]
+        gone = normalise_axes(axes, self.ndim)
+        for axis in gone:
+            if self.shape[axis] != 1:
+                raise ShapeError(f"squeeze: axis {axis} has size {self.shape[axis]}, not 1")
+        kept = [i for i in range(self.ndim) if i not in gone]
+        strides = self.strides
+        return self.view(
+            tuple(self.shape[i] for i in kept), tuple(strides[i] for i in kept), self.offset
+        )
+
+    def unsqueeze(self, axes: int | Sequence[int]) -> NDArray:
+        """Return a view with new axes of size 1 at these places of the result."""
+        count = 1 if isinstance(axes, int) else len(axes)
+        new = normalise_axes(axes, self.ndim + count)
+        shape, strides = list(self.shape), list(self.strides)
+        for axis in new:
+            shape.insert(axis, 1)
+            strides.insert(axis, strides[axis] * shape[axis + 1] if axis < len(strides) else 1)
+        return self.view(tuple(shape), tuple(strides), self.offset)
+
+    def windows(
+        self,
+        axes: Sequence[int],
+        sizes: Sequence[int],
+        steps: Sequence[int] | int = 1,
+        dilations: Sequence[int] | int = 1,
+    ) -> NDArray:
+        """Return a view of all windows: each axis becomes a count, window axes are appended.
+
+        Shapes: [..., n, ...] -> [..., (n - dilation * (size - 1) - 1) // step + 1, ..., size]
+        Raises: ShapeError if a window is larger than its axis.
+        """
+        steps = [steps] * len(axes) if isinstance(steps, int) else steps
+        dilations = [dilations] * len(axes) if isinstance(dilations, int) else dilations
+        shape, strides = list(self.shape), list(self.strides)
+        for axis, size, step, dilation in zip(axes, sizes, steps, dilations, strict=True):
+            axis = normalise_axis(axis, self.ndim)
+            span = dilation * (size - 1) + 1
+            if size < 1 or step < 1 or dilation < 1 or span > self.shape[axis]:
+                raise ShapeError(
+                    f"windows: size {size} with dilation {dilation}, step {step} does not fit "
+                    f"axis {axis} of size {self.shape[axis]}"
+                )
+            shape.append(size)
+            strides.append(self.strides[axis] * dilation)
+            shape[axis] = (self.shape[axis] - span) // step + 1
+            strides[axis] = self.strides[axis] * step
+        return self.view(tuple(shape), tuple(strides), self.offset)
+
+    # ---- values --------------------------------------------------------------
+
+    @property
+    def flat(self) -> NDArray:
+        """The elements in C order: a one-dimensional view where possible."""
+        return self.reshape((self.size,))
+
+    def fill(self, value: float) -> None:
+        """Set every element, in place."""
+        _check_writable(self)
+        self.device.backend.fill(self, value)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return the values as a NumPy array: a copy, or a view on the NumPy device."""
+        self.device.backend.synchronize()
+        values = self.device.backend.download(self)
+        return values if self.device.name == "cpu_numpy" else np.array(values)
+
+    def to(self, device: Any) -> NDArray:
+        """Return self, or a copy on another device."""
+        target = devices.as_device(device)
+        if target == self.device:
+            return self
+        out = empty(self.shape, self.dtype, target)
+        target.backend.upload(out, self.device.backend.download(self))
+        return out
+
+    def astype(self, dtype: Any, copy: bool = True) -> NDArray:
+        """Return a copy with another element type (self if it is the same and not copy)."""
+        target = dtypes.as_dtype(dtype)
+        if target is self.dtype and not copy:
+            return self
+        out = empty(self.shape, target, self.device)
+        self.device.backend.copy(out, self)
+        return out
+
+    def item(self) -> bool | int | float:
+        """Return the value of a one-element array as a Python number."""
+        if self.size != 1:
+            raise ShapeError(f"item: needs one element, the array has {self.size}")
+        return self.device.backend.download(self).item()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        self.device.backend.synchronize()
+        values = self.device.backend.download(self)
+        return np.array(values, dtype, copy=copy)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.device.backend.download(self).__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device.backend.download(self).__dlpack_device__()
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("len: a 0-dimensional array has no length")
+        return self.shape[0]
+
+    def __str__(self) -> str:
+        return str(self.numpy())
+
+    def __repr__(self) -> str:
+        return f"NDArray({self.numpy()}, device={self.device})"
+
+    def __deepcopy__(self, memo: Any) -> NDArray:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NDArray, (self.numpy(), self.device, self.dtype)
+
+    # ---- the course's indexing: every axis stays ------------------------------
+
+    def process_slice(self, sl: builtins.slice, dim: int) -> builtins.slice:
+        """Return a slice with start, stop and step as numbers."""
+        start, stop, step = sl.indices(self.shape[dim])
+        return builtins.slice(start, stop, step)
+
+    def _ranges(self, index: Any) -> list[tuple[int, int, int]]:
+        given = index if isinstance(index, tuple) else (index,)
+        if len(given) > self.ndim:
+            raise IndexRangeError(f"{len(given)} indices for {self.ndim} dimensions")
+        ranges = []
+        for axis, size in enumerate(self.shape):
+            part = given[axis] if axis < len(given) else builtins.slice(None)
+            if isinstance(part, builtins.slice):
+                start, stop, step = part.indices(size)
+                ranges.append((start, len(range(start, stop, step)), step))
+            else:
+                ranges.append((normalise_axis(int(part), size, f"index of axis {axis}"), 1, 1))
+        return ranges
+
+    def __getitem__(self, index: Any) -> NDArray:
+        return self.slice(self._ranges(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        target = self.slice(self._ranges(index))
+        _check_writable(self)
+        if not isinstance(value, NDArray):
+            if np.ndim(value) == 0:
+                target.fill(value)
+                return
+            value = array(value, self.dtype, self.device)
+        if value.size != target.size:
+            raise ShapeError(f"assignment of {value.size} elements to {target.size}")
+        self.device.backend.copy(target, value.reshape(target.shape))
+
+
+set_array_class(NDArray)
+
+
+def _check_writable(x: NDArray) -> None:
+    if getattr(x.handle, "readonly", False):
+        raise ValueError("the array shares read-only memory; copy it first")
+
+
+def shape_of(shape: Any, size: int, old: Shape | None = None) -> Shape:
+    """Return a shape given as numbers or as one sequence, with at most one -1 worked out.
+
+    Raises:
+        ShapeError: if the sizes do not make ``size`` elements.
+    """
+    if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)):
+        shape = shape[0]
+    new = tuple(int(n) for n in shape)
+    if -1 in new:
+        known = -prod(new)
+        if new.count(-1) == 1 and known > 0 and size % known == 0:
+            return tuple(size // known if n == -1 else n for n in new)
+    if prod(new) != size or any(n < 0 for n in new):
+        raise explain(
+            ShapeError, "reshape", f"{size} elements of shape {old} do not fill {new}",
+            rule="the product of the sizes stays the same; one size may be -1",
+        )  # fmt: skip
+    if len(new) > MAX_DIMS:
+        raise ShapeError(f"reshape: {len(new)} dimensions, at most {MAX_DIMS} are possible")
+    return new
+
+
+def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
+    """Return a dense array whose values are not set."""
+    where = devices.as_device(device)
+    spec = make_spec(dtypes.as_dtype(dtype), where, tuple(shape))
+    if len(spec.shape) > MAX_DIMS:
+        raise ShapeError(f"{len(spec.shape)} dimensions, at most {MAX_DIMS} are possible")
+    if any(n < 0 for n in spec.shape):
+        raise ShapeError(f"a size is negative: {spec.shape}")
+    return make_array(spec, where.backend.allocate(spec.size * spec.dtype.itemsize))
+
+
+def full(shape: Shape, value: float, dtype: Any = "float32", device: Any = None) -> NDArray:
+    """Return a dense array of one value."""
+    out = empty(shape, dtype, device)
+    out.device.backend.fill(out, value)
+    return out
+
+
+def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
+    """Return a dense copy of a NumPy array, nested list or number; see ``default_dtype``."""
+    typed = hasattr(values, "dtype")
+    source = np.asarray(values)
+    target = default_dtype(source, typed) if dtype is None else dtypes.as_dtype(dtype)
+    out = empty(source.shape, target, device)
+    with np.errstate(all="ignore"):
+        out.device.backend.upload(out, source.astype(target.numpy, copy=False))
+    return out

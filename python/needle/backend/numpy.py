@@ -1,0 +1,230 @@
+"""The NumPy device: short and obviously right, the reference for all others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from needle.backend import Backend
+
+_ERF = np.frompyfunc(math.erf, 1, 1)
+
+
+def _erf(x: Any) -> Any:
+    return _ERF(x).astype(x.dtype) if x.dtype != object else x
+
+
+def _sigmoid(x: Any) -> Any:
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+def _gelu(x: Any) -> Any:
+    return 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _divide_integers(function: Any) -> Any:
+    """Integer division by zero gives 0, as in the native kernels; floats as NumPy."""
+
+    def divide(x: Any, y: Any) -> Any:
+        if x.dtype.kind not in "iu":
+            return function(x, y)
+        return np.where(y == 0, 0, function(x, np.where(y == 0, 1, y))).astype(x.dtype)
+
+    return divide
+
+
+def _shift(function: Any) -> Any:
+    """Shift counts outside the width give 0 (or the sign, to the right)."""
+
+    def shift(x: Any, y: Any) -> Any:
+        bits = 8 * x.dtype.itemsize
+        y = y.astype(np.int64)
+        if function is np.right_shift:
+            return function(x, np.where((y < 0) | (y >= bits), bits - 1, y).astype(x.dtype))
+        wide = (y < 0) | (y >= bits)
+        return np.where(wide, 0, function(x, np.where(wide, 0, y).astype(x.dtype))).astype(x.dtype)
+
+    return shift
+
+
+# Functions of functions.def whose NumPy name differs, or that NumPy lacks.
+FUNCTIONS: dict[str, Any] = {
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "round": np.rint, "abs": np.absolute,
+    "sigmoid": _sigmoid, "erf": _erf, "gelu": _gelu, "gelu_tanh": _gelu_tanh,
+    "softplus": lambda x: np.logaddexp(x, np.zeros_like(x)),
+    "relu": lambda x: np.maximum(x, np.zeros_like(x)),
+    "silu": lambda x: x * _sigmoid(x),
+    "bitwise_invert": np.invert,
+    "bitwise_left_shift": _shift(np.left_shift), "bitwise_right_shift": _shift(np.right_shift),
+    "floor_divide": _divide_integers(np.floor_divide), "remainder": _divide_integers(np.remainder),
+    "where": np.where,
+    "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "relu_grad": lambda x, g: np.where(x > 0, g, np.zeros_like(g)),
+}  # fmt: skip
+
+REDUCTIONS: dict[str, Any] = {
+    "sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "mean": np.mean,
+    "any": np.any, "all": np.all, "argmax": np.argmax, "argmin": np.argmin,
+}  # fmt: skip
+
+
+def view(x: Any) -> Any:
+    """Return the NumPy view of an array of this device."""
+    step = x.dtype.itemsize
+    return np.ndarray(
+        x.shape,
+        x.dtype.numpy,
+        buffer=x.handle,
+        offset=x.offset * step,
+        strides=[stride * step for stride in x.strides],
+    )
+
+
+def _wide(x: Any) -> Any:
+    """Half-precision values as float32, in which every device computes them."""
+    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
+
+
+def _indices(index: Any, axis: int) -> tuple[Any, ...]:
+    grid = list(np.ogrid[tuple(slice(0, size) for size in index.shape)])
+    grid[axis] = index
+    return tuple(grid)
+
+
+def philox(key: int, blocks: Any) -> Any:
+    """Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+
+    Args:
+        key: 64 bits.
+        blocks: uint64 [n], the low counter words.
+
+    Returns:
+        uint32 [n, 4].
+    """
+    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    zero = np.zeros_like(blocks)
+    c0, c1, c2, c3 = blocks & mask, blocks >> shift, zero, zero
+    k0, k1 = key & 0xFFFFFFFF, key >> 32
+    for _ in range(10):
+        p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (
+            (p1 >> shift) ^ c1 ^ np.uint64(k0),
+            p1 & mask,
+            (p0 >> shift) ^ c3 ^ np.uint64(k1),
+            p0 & mask,
+        )
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
+
+
+class NumpyBackend(Backend):
+    """Every primitive as one NumPy call. A handle is a flat array of bytes."""
+
+    name = "cpu_numpy"
+
+    def allocate(self, nbytes: int) -> Any:
+        return np.empty(nbytes, np.uint8)
+
+    def upload(self, out: Any, values: Any) -> None:
+        view(out)[...] = values
+
+    def download(self, x: Any) -> Any:
+        return view(x)
+
+    def copy(self, out: Any, x: Any) -> None:
+        with np.errstate(all="ignore"):
+            values = view(x)
+            if out.dtype.kind in "iu" and x.dtype.kind == "f":
+                values = np.nan_to_num(values.astype(np.float64), nan=0.0)
+                bounds = np.iinfo(out.dtype.numpy)
+                high = values >= bounds.max
+                values = np.clip(values, bounds.min, bounds.max)
+                view(out)[...] = np.where(
+                    high, bounds.max, np.where(high, 0, values).astype(out.dtype.numpy)
+                )
+                return
+            if out.dtype.kind == "b":
+                values = values != 0
+            view(out)[...] = values.astype(out.dtype.numpy)
+
+    def fill(self, out: Any, value: float) -> None:
+        view(out)[...] = value
+
+    def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
+        call = FUNCTIONS.get(function) or getattr(np, function)
+        with np.errstate(all="ignore"):
+            view(out)[...] = call(*[_wide(view(x)) for x in inputs])
+
+    def reduce(self, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> None:
+        values = _wide(view(x))
+        if function.startswith("arg"):
+            axis = axes[0] if len(axes) == 1 and x.ndim > 1 else None
+            view(out)[...] = REDUCTIONS[function](values, axis=axis).reshape(out.shape)
+            return
+        dtype = {"dtype": out.dtype.numpy} if function in ("sum", "prod") else {}
+        if values.dtype.itemsize != x.dtype.itemsize:
+            dtype = {}
+        with np.errstate(all="ignore"):
+            view(out)[...] = REDUCTIONS[function](values, axis=axes, keepdims=True, **dtype)
+
+    def scan(self, function: str, out: Any, x: Any, axis: int) -> None:
+        call = np.cumsum if function == "cumsum" else np.cumprod
+        with np.errstate(all="ignore"):
+            view(out)[...] = call(_wide(view(x)), axis=axis)
+
+    def matmul(self, out: Any, a: Any, b: Any) -> None:
+        with np.errstate(all="ignore"):
+            view(out)[...] = np.matmul(_wide(view(a)), _wide(view(b)))
+
+    def gather(self, out: Any, x: Any, index: Any, axis: int) -> int:
+        where = view(index).astype(np.int64)
+        bad = _first_bad(where, x.shape[axis])
+        if bad < 0:
+            values = np.broadcast_to(
+                view(x), [x.shape[axis] if i == axis else size for i, size in enumerate(out.shape)]
+            )
+            view(out)[...] = values[_indices(where, axis)]
+        return bad
+
+    def scatter_add(self, out: Any, index: Any, updates: Any, axis: int) -> int:
+        where = view(index).astype(np.int64)
+        bad = _first_bad(where, out.shape[axis])
+        if bad < 0:
+            where = np.where(where < 0, where + out.shape[axis], where)
+            target = _wide(view(out))
+            np.add.at(target, _indices(where, axis), _wide(view(updates)))
+            view(out)[...] = target
+        return bad
+
+    def sort(self, values: Any, indices: Any, x: Any, axis: int, descending: bool) -> None:
+        data = view(x)
+        if descending:  # stable: reverse, sort, reverse, so that equal elements keep their order
+            flipped = np.flip(data, axis)
+            plain = (
+                np.where(np.isnan(flipped), -np.inf, flipped) if x.dtype.kind == "f" else flipped
+            )
+            order = np.flip(np.argsort(plain, axis=axis, kind="stable"), axis)
+            order = data.shape[axis] - 1 - order
+        else:
+            order = np.argsort(_wide(data), axis=axis, kind="stable")
+        view(indices)[...] = order
+        view(values)[...] = np.take_along_axis(data, order, axis)
+
+    def random_bits(self, out: Any, key: int, counter: int) -> None:
+        words = out.size * (out.dtype.itemsize // 4)
+        blocks = np.arange((words + 3) // 4, dtype=np.uint64) + np.uint64(counter)
+        bits = philox(key, blocks).reshape(-1)[:words]
+        view(out)[...] = np.ascontiguousarray(bits).view(out.dtype.numpy).reshape(out.shape)
+
+
+def _first_bad(index: Any, size: int) -> int:
+    bad = np.flatnonzero((index < -size) | (index >= size))
+    return int(bad[0]) if bad.size else -1

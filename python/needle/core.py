@@ -1,0 +1,43 @@
+"""The compiled module, or None and the reason why it is missing.
+
+Everything in it has a twin in Python, so that Needle imports and works without it.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from needle import config
+
+native: ModuleType | None = None
+native_error: str | None = None
+
+
+def _load() -> None:
+    global native, native_error
+    if config.current().native == "off":
+        native_error = "switched off by NEEDLE_NATIVE=off"
+        return
+    try:
+        from needle import _core  # type: ignore[attr-defined]  # it has no stub
+    except ImportError as error:
+        import warnings
+        from importlib.util import find_spec
+
+        missing = find_spec("needle._core") is None
+        native_error = "it was not built at install time" if missing else str(error)
+        warnings.warn(
+            f"needle runs without its native module ({native_error}); only the numpy backend "
+            "works. Install a C++17 compiler, then reinstall with NEEDLE_REQUIRE_NATIVE=1 to see "
+            "any error.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    else:
+        # Outside the `try`: a wrong NEEDLE_ISA is an error, not a reason to run without kernels.
+        _core.select_isa(config.current().isa)
+        _core.set_threads(config.current().threads)
+        native = _core
+
+
+_load()

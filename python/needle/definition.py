@@ -1,0 +1,447 @@
+"""``Spec``, ``Array``, ``Op``, ``Node``, ``TensorBase``: the definition of the native base types.
+
+The native module (src/core) has the same names with the same behaviour; backend/array.py and
+graph.py take them from there where they can. The tests run on both.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from needle import config
+from needle.device import Device
+from needle.dtype import DType
+
+MAX_DIMS = 16
+
+
+def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a C-ordered array."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+class Spec:
+    """dtype, device and shape of an array; interned, so that equal specs are one object."""
+
+    __slots__ = ("dtype", "device", "shape", "size", "strides", "__weakref__")
+    dtype: DType
+    device: Device
+    shape: tuple[int, ...]
+    size: int
+    strides: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}] {self.device}"
+
+
+_specs: dict[tuple[Any, ...], Spec] = {}
+
+
+def make_spec(dtype: DType, device: Device, shape: tuple[int, ...]) -> Spec:
+    """Return the one spec of these three."""
+    key = (dtype, device, shape)
+    spec = _specs.get(key)
+    if spec is None:
+        if len(_specs) > 100_000:  # identity is only a shortcut; old specs stay valid
+            _specs.clear()
+        spec = Spec()
+        spec.dtype, spec.device, spec.shape = dtype, device, shape
+        spec.size, spec.strides = prod(shape), dense_strides(shape)
+        _specs[key] = spec
+    return spec
+
+
+class Array:
+    """A view: spec, handle, offset and strides (in elements; None means dense)."""
+
+    __slots__ = ("spec", "handle", "offset", "own_strides", "__weakref__")
+    spec: Spec
+    handle: Any
+    offset: int
+    own_strides: tuple[int, ...] | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.spec.dtype
+
+    @property
+    def device(self) -> Device:
+        return self.spec.device
+
+    @property
+    def ndim(self) -> int:
+        return len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        return self.spec.size
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self.spec.strides if self.own_strides is None else self.own_strides
+
+
+_array_class: type = Array
+
+
+def set_array_class(cls: type) -> None:
+    """Say which subclass of Array new arrays are instances of."""
+    global _array_class
+    _array_class = cls
+
+
+def make_array(
+    spec: Spec, handle: Any, offset: int = 0, strides: tuple[int, ...] | None = None
+) -> Any:
+    """Return an array over a handle; no checks."""
+    self: Any = object.__new__(_array_class)
+    self.spec, self.handle, self.offset = spec, handle, offset
+    self.own_strides = None if strides == spec.strides else strides
+    return self
+
+
+# ---- the graph ---------------------------------------------------------------------
+
+OUTPUT = 63
+"""The bit that stands for an op's own output in ``saves`` masks; inputs from 62 on share bit 62."""
+
+
+class Op:
+    """Native part of an op: what the gate needs to know without asking Python.
+
+    Attributes:
+        kind: 0 for an op that only Python can run; else the gate's own way (see ops/base.py).
+        code: number of the elementwise function or reduction.
+        params: numbers of the kind: a shape, an order of axes, ranges.
+        save_masks: per input, which values the gradient with respect to it reads.
+        opaque: whether the op holds a Python callable (its nodes can be part of a cycle).
+        differentiable: whether gradients flow through it at all.
+    """
+
+    __slots__ = ("kind", "code", "params", "save_masks", "opaque", "differentiable")
+
+    def __init__(self) -> None:
+        self.kind, self.code, self.opaque, self.differentiable = 0, 0, False, True
+        self.params: tuple[int, ...] = ()
+        self.save_masks: tuple[int, ...] = ()
+
+
+class Node:
+    """One operation, or a leaf (op None). Never changes, except that its value comes and goes."""
+
+    __slots__ = (
+        "op", "inputs", "spec", "value", "needs", "done",
+        "_claims", "_held", "_handle", "_owner", "__weakref__",
+    )  # fmt: skip
+
+    def __init__(self, op: Any, inputs: tuple[Node, ...], spec: Any, needs: bool, done: bool):
+        self.op, self.inputs, self.spec = op, inputs, spec
+        self.needs, self.done, self.value = needs, done, None
+        self._claims = self._held = 0
+        self._handle: Any = None
+        self._owner: Any = None
+
+    def claim(self, value: Any) -> None:
+        self._claims += 1
+        if value is not None:
+            self.value = value
+
+    def unclaim(self) -> None:
+        self._claims -= 1
+        if self._claims == 0:
+            self.value = None
+
+    def drop(self, keep: int) -> None:
+        """Give up the claims that are not in the mask ``keep``."""
+        gone = self._held & ~keep
+        self._held &= keep
+        for i, node in enumerate(self.inputs):
+            if gone >> min(i, 62) & 1:
+                node.unclaim()
+        if gone >> OUTPUT & 1:
+            self.unclaim()
+
+    def __del__(self) -> None:
+        if self._held & ~(1 << OUTPUT):
+            self.drop(1 << OUTPUT)
+
+
+class _Modes(threading.local):
+    recording = True
+    lazy = config.current().mode == "lazy"
+    open = True  # whether the native gate may take shortcuts
+    pending = 0
+
+
+_modes = _Modes()
+
+
+class TensorBase:
+    """A mutable handle: array (or None), node (or None), grad, name, and whether it is a parameter
+    of the derivative."""
+
+    __slots__ = ("array", "_node", "grad", "name", "_requires_grad", "__weakref__")
+    array: Any
+    grad: Any
+    name: str | None
+    _node: Any
+    _requires_grad: bool
+
+    @property
+    def node(self) -> Any:
+        """The node this tensor stands for, or None where no graph was needed."""
+        return self._node
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to or through this tensor."""
+        node = self._node
+        return self._requires_grad if node is None or node.op is None else node.needs
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self._requires_grad = bool(value)
+        if self._node is not None and self._node.op is None:
+            self._node = None
+
+
+_tensor_class: type = TensorBase
+_tuple_class: type = TensorBase
+
+
+def set_tensor_classes(tensor: type, pair: type) -> None:
+    """Say which classes results are instances of: one array, or a tuple of them."""
+    global _tensor_class, _tuple_class
+    _tensor_class, _tuple_class = tensor, pair
+
+
+def init_tensor(self: Any, array: Any, requires_grad: bool) -> None:
+    """Fill a new tensor object: a leaf."""
+    self.array, self._node, self.grad, self.name = array, None, None, None
+    self._requires_grad = requires_grad
+
+
+def _new(array: Any, node: Any, is_tuple: bool) -> Any:
+    cls = _tuple_class if is_tuple else _tensor_class
+    self: Any = object.__new__(cls)
+    init_tensor(self, array, False)
+    self._node = node
+    if node is not None:
+        node._handle = weakref.ref(self)
+    return self
+
+
+def wrap(array: Any) -> Any:
+    """Return a tensor of an array (or tuple of arrays), without graph."""
+    return _new(array, None, type(array) is tuple)
+
+
+def leaf(tensor: Any) -> Any:
+    """Return the tensor's node, making its leaf where there is none."""
+    node = tensor._node
+    if node is None:
+        array = tensor.array
+        spec = tuple(a.spec for a in array) if type(array) is tuple else array.spec
+        node = Node(None, (), spec, tensor._requires_grad, True)
+        node._handle = node._owner = weakref.ref(tensor)
+        tensor._node = node
+    return node
+
+
+def _saved(op: Any, nodes: tuple[Any, ...]) -> int:
+    """Return the mask of values that the gradients asked of ``op`` will read."""
+    mask = 0
+    masks = op.save_masks
+    for i, node in enumerate(nodes):
+        if node.needs and masks:
+            mask |= masks[min(i, len(masks) - 1)]
+    return mask
+
+
+def record(op: Any, tensors: Iterable[Any], array: Any) -> Any:
+    """Return the tensor of a result that was computed and needs a gradient."""
+    tensors = tuple(tensors)
+    nodes = tuple(map(leaf, tensors))
+    spec = tuple(a.spec for a in array) if type(array) is tuple else array.spec
+    node = Node(op, nodes, spec, True, True)
+    mask = _saved(op, nodes)
+    for i, tensor in enumerate(tensors):
+        if mask >> min(i, 62) & 1:
+            nodes[i].claim(tensor.array)
+    if mask >> OUTPUT & 1:
+        node.claim(array)
+    node._held = mask
+    return _new(array, node, type(array) is tuple)
+
+
+def pend(op: Any, tensors: Iterable[Any], spec: Any, needs: bool) -> Any:
+    """Return the tensor of a result that is not computed yet."""
+    tensors = tuple(tensors)
+    nodes = tuple(map(leaf, tensors))
+    node = Node(op, nodes, spec, needs, False)
+    for input_node, tensor in zip(nodes, tensors, strict=True):
+        input_node.claim(tensor.array)
+    node._held = (1 << min(len(nodes), 63)) - 1
+    if needs and _saved(op, nodes) >> OUTPUT & 1:
+        node.claim(None)
+        node._held |= 1 << OUTPUT
+    _modes.pending += 1
+    return _new(None, node, type(spec) is tuple)
+
+
+def finish(node: Any, array: Any) -> None:
+    """Give a pending node its value; it keeps only the claims that its gradient needs."""
+    if node.done:
+        return
+    node.done = True
+    _modes.pending = max(0, _modes.pending - 1)
+    if node._claims:
+        node.value = array
+    tensor = node._handle() if node._handle is not None else None
+    if tensor is not None:
+        tensor.array = array
+    if node.needs:
+        node.drop(_saved(node.op, node.inputs))
+    else:
+        node.drop(0)
+        node.inputs = ()
+
+
+def release(node: Any) -> None:
+    """Give up what the node's gradient would read: it has run and will not run again."""
+    node.drop(0)
+
+
+def peek(node: Any) -> Any:
+    """Return the live tensor of a node, or None."""
+    return node._handle() if node._handle is not None else None
+
+
+def handle(node: Any) -> Any:
+    """Return the live tensor of a node, or a new one over its value."""
+    tensor = peek(node)
+    if tensor is None:
+        tensor = _new(node.value, node, type(node.spec) is tuple)
+        tensor._requires_grad = node.needs
+    return tensor
+
+
+def owner(node: Any) -> Any:
+    """Return the tensor that a leaf's gradient belongs to, or None if it is gone."""
+    return node._owner() if node._owner is not None else None
+
+
+def set_array(tensor: Any, array: Any) -> None:
+    """Give a tensor new data: it becomes a leaf, while old graphs keep the old value."""
+    node = tensor._node
+    if node is not None and (node.op is not None or node._claims or array.spec != node.spec):
+        if node.op is not None:
+            tensor._requires_grad = node.needs
+        node._handle = None
+        tensor._node = None
+    tensor.array = array
+
+
+def topo(
+    nodes: Iterable[Any], needs: bool = False, stop: frozenset[Any] | None = None
+) -> list[Any]:
+    """Return all nodes below, inputs first, depth first in the order of inputs; no recursion.
+
+    Args:
+        needs: visit only nodes through which gradients flow.
+        stop: nodes below which not to look.
+    """
+    order: list[Any] = []
+    seen: set[int] = set()
+    stop = stop or frozenset()
+    for root in nodes:
+        stack = [(root, 0)] if id(root) not in seen and (root.needs or not needs) else []
+        seen.add(id(root))
+        while stack:
+            node, i = stack.pop()
+            inputs = () if node in stop else node.inputs
+            while i < len(inputs):
+                below = inputs[i]
+                i += 1
+                if id(below) not in seen and (below.needs or not needs):
+                    seen.add(id(below))
+                    stack.append((node, i))
+                    stack.append((below, 0))
+                    break
+            else:
+                order.append(node)
+    return order
+
+
+def pending_order(nodes: Iterable[Any]) -> list[Any]:
+    """Return the nodes below that have not run, inputs first."""
+    order: list[Any] = []
+    seen: set[int] = set()
+    stack = [(node, 0) for node in nodes if not node.done]
+    stack.reverse()
+    while stack:
+        node, i = stack.pop()
+        if i == 0:
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+        inputs = node.inputs
+        while i < len(inputs):
+            below = inputs[i]
+            i += 1
+            if not below.done and id(below) not in seen:
+                stack.append((node, i))
+                stack.append((below, 0))
+                break
+        else:
+            order.append(node)
+    return order
+
+
+def recording() -> bool:
+    return _modes.recording
+
+
+def set_recording(value: bool) -> bool:
+    old, _modes.recording = _modes.recording, value
+    return old
+
+
+def lazy() -> bool:
+    return _modes.lazy
+
+
+def set_lazy(value: bool) -> bool:
+    old, _modes.lazy = _modes.lazy, value
+    return old
+
+
+def set_open(value: bool) -> bool:
+    old, _modes.open = _modes.open, value
+    return old
+
+
+def pending() -> int:
+    return _modes.pending
+
+
+def live_tensors() -> int:
+    import gc
+
+    return sum(isinstance(x, TensorBase) for x in gc.get_objects())

@@ -1,0 +1,151 @@
+"""Devices: a name and the backend that holds its bytes and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from needle import config
+from needle.errors import DeviceError, nearest
+
+
+class Device:
+    """A place where arrays live. Two devices are equal when their names are.
+
+    Attributes that are not found here are looked up in the backend, so that what a device can do
+    is asked of the device: ``device.synchronize()``, ``hasattr(device, "matmul_tiled")``.
+    """
+
+    __slots__ = ("name", "_load", "_backend", "_reason")
+
+    def __init__(self, name: str, load: Callable[[], Any]) -> None:
+        self.name = name
+        self._load: Callable[[], Any] = load
+        self._backend: Any = None
+        self._reason: str | None = None
+
+    @property
+    def backend(self) -> Any:
+        """The ``Backend`` of this device.
+
+        Raises:
+            DeviceError: if the device is not available, with the reason.
+        """
+        if self._backend is None:
+            if self._reason is None:
+                try:
+                    self._backend = self._load()
+                    return self._backend
+                except DeviceError as error:
+                    self._reason = str(error)
+            raise DeviceError(f"device {self.name!r} is not available: {self._reason}")
+        return self._backend
+
+    @property
+    def mod(self) -> Any:
+        """The backend, under its name in the course."""
+        return self.backend
+
+    def enabled(self) -> bool:
+        """Return whether the device can be used; never raises."""
+        return self.reason() is None
+
+    def reason(self) -> str | None:
+        """Return why the device cannot be used, or None if it can."""
+        try:
+            return None if self.backend is not None else "no backend"
+        except DeviceError:
+            return self._reason
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__tile_size__":
+            raise AttributeError(name)
+        try:
+            return getattr(self.backend, name)
+        except (AttributeError, DeviceError):
+            raise AttributeError(f"device {self.name!r} has no attribute {name!r}") from None
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Device):
+            return self.name == other.name
+        return self.name == other if isinstance(other, str) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"{self.name}()"
+
+    def __str__(self) -> str:
+        return f"{self.name}()"
+
+    def __deepcopy__(self, memo: Any) -> Device:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return as_device, (self.name,)
+
+
+_devices: dict[str, Device] = {}
+
+
+def register(name: str, load: Callable[[], Any]) -> Device:
+    """Add a device; ``load`` returns its backend or raises DeviceError with the reason."""
+    device = _devices[name] = Device(name, load)
+    return device
+
+
+def as_device(device: Any) -> Device:
+    """Return the device of that name, the default device for None, or the device itself.
+
+    Raises:
+        DeviceError: if there is no device of that name.
+    """
+    if isinstance(device, Device):
+        return device
+    if device is None:
+        return default_device()
+    name = str(device).removesuffix("()")
+    if name not in _devices:
+        raise DeviceError(
+            f"device: there is no {name!r}{nearest(name, _devices)}\n  known: {', '.join(_devices)}"
+        )
+    return _devices[name]
+
+
+def default_device() -> Device:
+    """Return the device of ``config.device``, or what ``config.backend`` says.
+
+    That is the native CPU, or the NumPy device with ``NEEDLE_BACKEND=np`` or where the native
+    module is missing.
+    """
+    settings = config.current()
+    return as_device(settings.device) if settings.device else cpu()
+
+
+def cpu() -> Device:
+    """Return the CPU: native kernels, or NumPy with ``NEEDLE_BACKEND=np`` or without them."""
+    native = _devices["cpu"]
+    if config.current().backend == "np" or not native.enabled():
+        return _devices["cpu_numpy"]
+    return native
+
+
+def cpu_numpy() -> Device:
+    """Return the NumPy device, the reference for all others."""
+    return _devices["cpu_numpy"]
+
+
+def meta() -> Device:
+    """Return the device that knows shapes and dtypes and holds no data."""
+    return _devices["meta"]
+
+
+def cuda() -> Device:
+    """Return the CUDA device; never raises, ask ``.enabled()``."""
+    return _devices["cuda"]
+
+
+def all_devices() -> list[Device]:
+    """Return every device that holds data, whether it can be used here or not."""
+    return [device for name, device in _devices.items() if name != "meta"]

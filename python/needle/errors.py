@@ -1,0 +1,119 @@
+"""The exceptions of Needle, and the one builder of their messages.
+
+Every message has the same form: what was wrong, with the numbers seen; each tensor involved; the
+rule; what to try. It is built on the error path only.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class NeedleError(Exception):
+    """Base of all exceptions that Needle raises on purpose."""
+
+    operands: tuple[tuple[str, Any], ...] = ()
+    """(name, array or tensor) of what the message lists."""
+    _parts: tuple[str, str, str, str] = ("", "", "", "")
+
+    def about(self, tensors: Sequence[Any]) -> NeedleError:
+        """Return the same error, with these tensors (their names, their makers) as operands."""
+        operation, problem, rule, advice = self._parts
+        named = [(name, x) for (name, _), x in zip(self.operands, tensors, strict=True)]
+        return explain(type(self), operation, problem, named, rule, advice)
+
+
+class ShapeError(NeedleError, ValueError):
+    """Shapes that an operation cannot combine."""
+
+
+class DtypeError(NeedleError, TypeError):
+    """A dtype that an operation is not defined for, or dtypes that do not mix."""
+
+
+class DeviceError(NeedleError, ValueError):
+    """Tensors on different devices, or a device that is not there."""
+
+
+class IndexRangeError(NeedleError, IndexError):
+    """An index, axis or label outside its range."""
+
+
+class GradientError(NeedleError, RuntimeError):
+    """A gradient that cannot be computed."""
+
+
+class ReleasedError(NeedleError, RuntimeError):
+    """A value that was freed because nothing needed it any more."""
+
+
+class OptionError(NeedleError, ValueError):
+    """An unknown name or option."""
+
+
+class DataError(NeedleError, ValueError):
+    """A file that is missing, truncated, or not what it should be."""
+
+
+class OutOfMemoryError(NeedleError, MemoryError):
+    """The device has no memory left for an array."""
+
+
+def describe(x: Any) -> str:
+    """One tensor or array as ``float32[32, 10] cpu``, with its name or maker where known."""
+    if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+        return f"{type(x).__name__} {x!r:.60}"
+    text = f"{x.dtype}[{', '.join(map(str, x.shape))}]"
+    if hasattr(x, "device"):
+        text += f" {x.device}"
+    name, maker = getattr(x, "name", None), getattr(x, "maker", None)
+    if name:
+        text += f'   parameter "{name}"'
+    if maker:
+        text += f"   made by {maker}"
+    return text
+
+
+def explain(
+    kind: type[NeedleError],
+    operation: str,
+    problem: str,
+    tensors: Sequence[tuple[str, Any]] = (),
+    rule: str = "",
+    advice: str = "",
+) -> NeedleError:
+    """Return (not raise) an exception whose text follows the house's form.
+
+    Args:
+        kind: the exception class.
+        operation: the op or function, as the user called it.
+        problem: what was wrong, in numbers.
+        tensors: (name, tensor) of each operand seen.
+        rule: what would have been right.
+        advice: what to do; omitted when nobody can know.
+    """
+    lines = [f"{operation}: {problem}"]
+    lines += [f"  {name}: {describe(tensor)}" for name, tensor in tensors]
+    if rule:
+        lines.append(f"  rule: {rule}")
+    if advice:
+        lines.append(f"  try: {advice}")
+    error = kind("\n".join(lines))
+    error.operands, error._parts = tuple(tensors), (operation, problem, rule, advice)
+    return error
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the known name closest to the given one, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> OptionError:
+    """Return the error for an unknown name, with the nearest known one and the whole list."""
+    known = sorted(known)
+    return OptionError(
+        f"{what}: there is no {name!r}{nearest(name, known)}\n  known: {', '.join(known)}"
+    )

@@ -1,0 +1,136 @@
+"""``apply``: the one gate through which every operation goes; ``realize``: what lazy mode runs.
+
+``apply`` below is the definition. Where the native module is there, its gate takes the common
+cases and hands everything else over to this function; ``NEEDLE_FAST=off`` closes the gate.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from needle import config, core, graph
+from needle.errors import NeedleError
+
+PENDING_LIMIT = 20_000
+"""Nodes that may wait in lazy mode before a warning names the line that adds to them."""
+
+
+def _apply(op: Any, *inputs: Any) -> Any:
+    """Return the result of an op on tensors (or Python scalars): computed, recorded or postponed.
+
+    Args:
+        op: an ``Op`` with its static attributes.
+        inputs: tensors; an op may accept scalars and NumPy arrays beside them.
+
+    Raises:
+        ShapeError, DtypeError, DeviceError: as the op says; in lazy mode on this line too.
+    """
+    tensors = op.prepare(inputs)
+    try:
+        return _run(op, tensors)
+    except NeedleError as error:
+        if len(error.operands) != len(tensors):
+            raise
+        raise error.about(tensors) from None
+
+
+def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
+    needs = graph.recording() and op.differentiable and any(x.requires_grad for x in tensors)
+    if graph.lazy():
+        for x in tensors:
+            if x.array is None and x.node.done:
+                raise graph.released(x)
+        result = graph.pend(op, tensors, op.infer(*[spec_of(x) for x in tensors]), needs)
+        if graph.pending() % PENDING_LIMIT == 0:
+            warn_pending()
+    else:
+        array = op.compute(*[value_of(x) for x in tensors])
+        result = graph.record(op, tensors, array) if needs else graph.wrap(array)
+    if config.current().debug >= 1:
+        makers[result] = f"{op} at {user_line()}"
+    return result
+
+
+makers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""With ``debug >= 1``: the op and the user's line that made each tensor."""
+
+
+def user_line() -> str:
+    """Return ``file:line`` of the innermost frame outside Needle."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "needle":
+        frame = frame.f_back  # type: ignore[assignment]
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "?"
+
+
+def warn_pending() -> None:
+    """Warn that a lazy graph grows and nothing runs it."""
+    warnings.warn(
+        f"{graph.pending()} operations wait to be computed; the last was added at {user_line()}. "
+        "Lazy mode computes when a value is read: read one each step, for example loss.item().",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def spec_of(tensor: Any) -> Any:
+    """Return the spec of a tensor without computing anything."""
+    array = tensor.array
+    if array is None:
+        return tensor.node.spec
+    return tuple(a.spec for a in array) if type(array) is tuple else array.spec
+
+
+def value_of(tensor: Any) -> Any:
+    """Return the array of a tensor, computing it if it waits.
+
+    Raises:
+        ReleasedError: if the value was freed because nothing needed it.
+    """
+    array = tensor.array
+    if array is None:
+        if tensor.node.done:
+            raise graph.released(tensor)
+        realize([tensor.node])
+        array = tensor.array
+    return array
+
+
+def realize(nodes: Iterable[Any]) -> None:
+    """Run all pending nodes below these, inputs first.
+
+    A node that raises stays pending, and so does what depends on it; the rest keeps its values.
+    """
+    with modes(recording=False, lazy=False):
+        for node in graph.pending_order(nodes):
+            arrays = [below.value for below in node.inputs]
+            if not node.done:  # another thread may have been faster, before or while we read
+                graph.finish(node, node.op.compute(*arrays))
+
+
+@contextmanager
+def modes(recording: bool | None = None, lazy: bool | None = None) -> Iterator[None]:
+    """Switch recording or lazy mode within a ``with`` block, for this thread."""
+    old_recording = graph.recording() if recording is None else graph.set_recording(recording)
+    old_lazy = graph.lazy() if lazy is None else graph.set_lazy(lazy)
+    try:
+        yield
+    finally:
+        graph.set_recording(old_recording)
+        graph.set_lazy(old_lazy)
+
+
+def _close_or_open(settings: config.Config) -> None:
+    graph.set_open(settings.fast == "on" and settings.overrides == "on" and settings.debug == 0)
+
+
+apply: Any = _apply
+if core.native is not None:
+    core.native.set_slow_path(_apply, realize, warn_pending, PENDING_LIMIT)
+    apply = core.native.apply
+config.on_change(_close_or_open)

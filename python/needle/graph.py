@@ -1,0 +1,58 @@
+"""The one graph: ``Node`` (immutable: op, inputs, spec) and ``TensorBase`` (a mutable handle).
+
+Who keeps a value alive. A live tensor holds its own array. A node holds its value only while
+somebody has a *claim* on it:
+
+    - a recorded consumer claims the inputs that its gradient will read (``Op.saves``);
+    - a consumer that has not run yet (lazy mode) claims all its inputs;
+    - a node whose own gradient reads its output claims itself.
+
+When the last claim goes, the value goes. Strong references run only downward: tensor -> node ->
+input nodes. A node knows its tensor without keeping it alive; a leaf also remembers the tensor
+that gradients are delivered to, because ``p.data = x`` gives p a new leaf while old graphs must
+still find p.
+
+definition.py has all of it in Python; where the native module is there, its types with the same
+names and behaviour take over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from needle import core, definition
+from needle.errors import ReleasedError
+
+_source: Any = definition if core.native is None else core.native
+
+OUTPUT: int = definition.OUTPUT
+if TYPE_CHECKING:
+    from needle.definition import Node, TensorBase
+    from needle.definition import Op as OpBase
+else:
+    OpBase, Node, TensorBase = _source.Op, _source.Node, _source.TensorBase
+
+# tensors of results
+wrap, record, pend = _source.wrap, _source.record, _source.pend
+init_tensor, set_tensor_classes = _source.init_tensor, _source.set_tensor_classes
+set_array = _source.set_array
+# nodes and their values
+leaf, handle, peek, owner = _source.leaf, _source.handle, _source.peek, _source.owner
+finish, release = _source.finish, _source.release
+topo, pending_order = _source.topo, _source.pending_order
+# modes, per thread
+recording, set_recording = _source.recording, _source.set_recording
+lazy, set_lazy = _source.lazy, _source.set_lazy
+set_open = _source.set_open
+pending, live_tensors = _source.pending, _source.live_tensors
+
+
+def released(tensor: Any) -> ReleasedError:
+    """Return the error for reading a value that nothing kept."""
+    maker = f"the result of {tensor.node.op}" if tensor.node.op else "a leaf"
+    return ReleasedError(
+        f"the value of {maker}, {tensor.node.spec}, was released because nothing needed it\n"
+        "  rule: a value lives while a tensor or a gradient that is still to run needs it\n"
+        "  try: keep the tensor itself in a variable; for a second backward() through one graph, "
+        "backward(retain_graph=True)"
+    )

@@ -1,0 +1,383 @@
+"""Op and its families. An op is one class: its maths, its derivative, its samples.
+
+    Elementwise   one row of functions.def; ``derivative`` gives both directions
+    Linear        its tangent is the op itself; ``gradient`` is its transpose
+    Multilinear   linear in each input: one term per input
+    Composite     ``expand`` in terms of other ops; a device may override it as a whole
+
+``compute`` works on arrays, ``gradient`` on tensors, so that gradients are graph again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from needle import backend, config, device, dtype, executor, graph
+from needle.backend import kernels
+from needle.backend.array import make_array, make_spec
+from needle.backend.ndarray import NDArray, array, full
+from needle.dtype import DType
+from needle.errors import DeviceError, DtypeError, GradientError, explain
+from needle.ops.samples import Sample
+
+# Kinds that the native gate can run without Python: the numbers of src/core/gate.cc.
+PYTHON, ELEMENTWISE, RESHAPE, PERMUTE, BROADCAST, SLICE, REDUCE, MATMUL = range(8)
+
+OUTPUT = "output"
+"""Stands in ``saves`` for the op's own result."""
+
+Static = Any
+_interned: dict[tuple[Any, ...], Op] = {}
+
+
+class Op(graph.OpBase):
+    """A value: a class and its static attributes, declared as annotations.
+
+    Attributes:
+        static: names of the static attributes, in the order of the constructor.
+        saves: for each input, what the gradient with respect to it reads: positions of inputs, or
+            OUTPUT. The last entry serves all further inputs. Anything not listed may be freed.
+        samples: what the generated tests run: a function that returns a list of Sample.
+    """
+
+    static: ClassVar[tuple[str, ...]] = ()
+    saves: ClassVar[Sequence[Sequence[int | str]]] = ()
+    is_differentiable: ClassVar[bool] = True
+    samples: ClassVar[Callable[[], list[Sample]] | None] = None
+    _masks: ClassVar[tuple[int, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = cls.__dict__.get("__annotations__", {})
+        added = tuple(name for name, kind in own.items() if "ClassVar" not in str(kind))
+        cls.static = cls.static + added
+        cls._masks = tuple(_mask(entry) for entry in cls.saves)
+
+    def __init__(self, *values: Static, **named: Static) -> None:
+        super().__init__()
+        cls = type(self)
+        if len(values) + len(named) > len(cls.static):
+            raise TypeError(f"{cls.__name__} takes {len(cls.static)} attributes: {cls.static}")
+        for name, value in zip(cls.static, values, strict=False):
+            setattr(self, name, value)
+        for name, value in named.items():
+            setattr(self, name, value)
+        missing = [name for name in cls.static if not hasattr(self, name)]
+        if missing:
+            raise TypeError(f"{cls.__name__} needs attributes {missing}")
+        self.save_masks = cls._masks
+        self.differentiable = cls.is_differentiable
+        self.setup()
+
+    def setup(self) -> None:
+        """Tell the native gate how to run this op; called once per instance."""
+
+    @classmethod
+    def of(cls, *values: Static) -> Any:
+        """Return the one op with these attributes (hashable, in order)."""
+        key = (cls, *values)
+        op = _interned.get(key)
+        if op is None:
+            if len(_interned) > 10_000:  # only a shortcut; ops in use stay alive in their nodes
+                _interned.clear()
+            op = _interned[key] = cls(*values)
+        return op
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What makes two ops equal."""
+        return (type(self), *(getattr(self, name) for name in self.static))
+
+    @property
+    def name(self) -> str:
+        """The op's name as users write it: ``LayerNorm`` is ``layer_norm``."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.static)
+        return f"{self.name}({values})" if values else self.name
+
+    def __deepcopy__(self, memo: Any) -> Op:
+        return self
+
+    def __call__(self, *inputs: Any) -> Any:
+        return executor.apply(self, *inputs)
+
+    # ---- what an op defines ----------------------------------------------------
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the inputs as tensors; Python numbers take the dtype of the tensors."""
+        return as_tensors(inputs)
+
+    def compute(self, *arrays: Any) -> Any:
+        """Return the result array for input arrays; on the meta device, its spec."""
+        raise NotImplementedError
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        """Return, per input, the gradient (a tensor) or None; one input: the tensor itself.
+
+        Args:
+            out_grad: gradient with respect to the result.
+            out: the result; ``out.inputs`` are the inputs. Only what ``saves`` lists has values.
+        """
+        raise GradientError(f"{self.name}: no gradient is defined")
+
+    def gradient_as_tuple(self, out_grad: Any, out: Any) -> tuple[Any, ...]:
+        """Return ``gradient`` as a tuple, one entry per input."""
+        result = self.gradient(out_grad, out)
+        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+    def infer(self, *specs: Any) -> Any:
+        """Return the spec of the result: ``compute`` on the meta device."""
+        where = specs[0].device
+        for spec in specs:
+            if spec.device != where:
+                raise DeviceError(f"{self.name}: operands on devices {where} and {spec.device}")
+        meta = device.meta()
+        arrays = [make_array(make_spec(s.dtype, meta, s.shape), None) for s in specs]
+        result = self.compute(*arrays)
+        if isinstance(result, tuple):
+            return tuple(make_spec(a.dtype, where, a.shape) for a in result)
+        return make_spec(result.dtype, where, result.shape)
+
+
+def _mask(entry: Sequence[int | str]) -> int:
+    bits = 0
+    for item in entry:
+        bits |= 1 << (graph.OUTPUT if item == OUTPUT else min(int(item), 62))
+    return bits
+
+
+def default_float() -> DType:
+    """Return float32; float64 with ``NEEDLE_BACKEND=np``, as NumPy."""
+    return dtype.float64 if config.current().backend == "np" else dtype.float32
+
+
+_constants: dict[tuple[Any, ...], Any] = {}
+
+
+def constant(value: bool | int | float, kind: DType, where: Any) -> Any:
+    """Return a cached 0-d tensor."""
+    key = (type(value), value, math.copysign(1.0, value), kind, where)
+    found = _constants.get(key)
+    if found is None:
+        if len(_constants) > 1000:
+            _constants.clear()
+        with executor.modes(recording=False, lazy=False):
+            found = _constants[key] = graph.wrap(full((), value, kind, where))
+    return found
+
+
+def as_tensors(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return inputs with Python numbers and NumPy arrays turned into tensors beside the others.
+
+    Raises:
+        TypeError: for anything else, or if there is no tensor among them.
+    """
+    if all(isinstance(x, graph.TensorBase) for x in inputs):
+        return inputs
+    return tuple(_as_tensor(x, inputs) for x in inputs)
+
+
+def _as_tensor(x: Any, inputs: tuple[Any, ...]) -> Any:
+    if isinstance(x, graph.TensorBase):
+        return x
+    if isinstance(x, NDArray):
+        return graph.wrap(x)
+    like = next((y for y in inputs if isinstance(y, graph.TensorBase)), None)
+    if like is None:
+        raise TypeError(f"expected a tensor, got {', '.join(type(x).__name__ for x in inputs)}")
+    spec = executor.spec_of(like)
+    if isinstance(x, (bool, int, float)):
+        weak = dtype.scalar_dtype(x, spec.dtype)
+        return _constant_beside(x, weak, spec.device)
+    if isinstance(x, (np.ndarray, np.generic)):
+        return graph.wrap(array(x, None, spec.device))
+    raise TypeError(f"expected a tensor or a number, got {type(x).__name__}")
+
+
+def _constant_beside(x: float, kind: DType, where: Any) -> Any:
+    if kind.kind in "iu" and not _fits(x, kind):
+        raise DtypeError(f"the number {x} does not fit into {kind}; cast the tensor first")
+    return constant(x, kind, where)
+
+
+def _fits(x: float, kind: DType) -> bool:
+    bits = 8 * kind.itemsize
+    low, high = (0, 2**bits) if kind.kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+    return low <= x < high
+
+
+def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tuple[Any, ...]:
+    """Return the inputs as tensors of one dtype, a floating one if asked for.
+
+    Python numbers are weak: they take the dtype of the tensors, unless that cannot hold their
+    kind (a float beside integers gives the default float, an integer beside bools int64).
+
+    Raises:
+        DtypeError: if the dtypes of the tensors do not mix.
+    """
+    tensors = [_as_tensor(x, inputs) for x in inputs if not isinstance(x, (bool, int, float))]
+    kinds = [executor.spec_of(x).dtype for x in tensors]
+    common = kinds[0]
+    for kind in kinds:
+        if kind is not common:
+            common = _promote(common, kind, name, tensors)
+    numbers = len(inputs) - len(tensors)
+    if numbers:
+        for x in inputs:
+            if isinstance(x, (bool, int, float)):
+                weak = dtype.scalar_dtype(x, common)
+                common = default_float() if weak.kind == "f" != common.kind else weak
+    if floating and common.kind != "f":
+        common = default_float()
+    if not numbers and all(kind is common for kind in kinds):
+        return tuple(tensors)
+    where = executor.spec_of(tensors[0]).device
+    rest = iter(tensors)
+    return tuple(
+        _constant_beside(x, common, where) if isinstance(x, (bool, int, float))
+        else cast(next(rest), common)
+        for x in inputs
+    )  # fmt: skip
+
+
+def _promote(a: DType, b: DType, name: str, tensors: list[Any]) -> DType:
+    both = dtype.promote(a, b)
+    if both is None:
+        raise explain(
+            DtypeError, name, f"dtypes {a} and {b} do not mix",
+            list(zip("xyz", tensors, strict=False)),
+            "integers mix with integers, floats with floats (array API standard)",
+            f'cast one, for example x.astype("{dtype.float32}")',
+        )  # fmt: skip
+    return both
+
+
+def cast(x: Any, kind: DType) -> Any:
+    """Return a tensor in another dtype; itself if it has it."""
+    if executor.spec_of(x).dtype is kind:
+        return x
+    from needle.ops.movement import Cast
+
+    return executor.apply(Cast.of(kind), x)
+
+
+def needed(out: Any) -> list[bool]:
+    """Return, per input of a result, whether its gradient is wanted."""
+    return [node.needs for node in out.node.inputs]
+
+
+def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
+    """Undo a broadcast: sum x over the axes that broadcasting ``shape`` had repeated."""
+    if executor.spec_of(x).shape == shape:
+        return x
+    from needle.ops.reduce import SumTo
+
+    return executor.apply(SumTo.of(shape), x)
+
+
+# ---- families ------------------------------------------------------------------
+
+
+class Elementwise(Op):
+    """A function of each element: one row of functions.def. Operands broadcast.
+
+    Attributes:
+        function: name of the row.
+        result: dtype of the result; that of the operands for None.
+        floating: whether integers are cast to the default float first.
+    """
+
+    function: ClassVar[str]
+    result: ClassVar[DType | None] = None
+    floating: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        return self.function
+
+    def setup(self) -> None:
+        self.code = kernels.function_code(self.function)
+        if self.code >= 0:
+            self.kind = ELEMENTWISE
+            self.params = (int(self.result is not None), int(self.floating))
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return promoted(inputs, self.name, self.floating)
+
+    def compute(self, *arrays: Any) -> Any:
+        return kernels.elementwise(self.function, *arrays, dtype=self.result)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        """Return the partial derivative with respect to input i, elementwise: both directions."""
+        raise GradientError(f"{self.name}: no derivative is defined")
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        nodes = out.node.inputs
+        return tuple(
+            sum_to(out_grad * self.derivative(out, i), node.spec.shape) if node.needs else None
+            for i, node in enumerate(nodes)
+        )
+
+
+class Linear(Op):
+    """Linear in its one input: its tangent is the op itself, ``gradient`` its transpose."""
+
+
+class Multilinear(Op):
+    """Linear in each input: its tangent is one term per input."""
+
+
+class Composite(Op):
+    """An op made of others: ``expand`` defines it; a device may override it as a whole.
+
+    Unless it says better, its gradient is that of the expansion, which is run again from the
+    inputs.
+    """
+
+    saves: ClassVar[Sequence[Sequence[int | str]]] = (tuple(range(8)),)
+
+    def expand(self, *inputs: Any) -> Any:
+        """Return the result in terms of other ops, on tensors."""
+        raise NotImplementedError
+
+    def compute(self, *arrays: Any) -> Any:
+        found = backend.find_override(arrays[0].device.name, type(self).__name__)
+        if found is not None:
+            result = found(self, *arrays)
+            if result is not NotImplemented:
+                return result
+        return self.expanded(*arrays)
+
+    def expanded(self, *arrays: Any) -> Any:
+        """Return the result array by the expansion, whatever overrides there are."""
+        with executor.modes(recording=False, lazy=False):
+            result = self.expand(*map(graph.wrap, arrays))
+            if isinstance(result, (tuple, list)):
+                return tuple(map(executor.value_of, result))
+            return executor.value_of(result)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        from needle.autograd import gradient_through
+
+        return gradient_through(self.expand, out.inputs, out_grad, needed(out))
+
+
+def export(cls: type[Op]) -> Callable[..., Any]:
+    """Return the public function of an op without attributes: ``exp = export(Exp)``."""
+    op = cls.of()
+    apply = executor.apply
+
+    def function(*inputs: Any) -> Any:
+        return apply(op, *inputs)
+
+    named: Any = function
+    named.__name__ = named.__qualname__ = op.name
+    named.__doc__, named.op = cls.__doc__, op
+    return function

@@ -1,0 +1,87 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from needle import executor
+from needle.backend import kernels
+from needle.errors import ShapeError
+from needle.ops.base import MATMUL, Multilinear, promoted, sum_to
+from needle.ops.movement import Permute, reshape
+from needle.ops.samples import Sample, uniform
+
+
+def _case(a: tuple[int, ...], b: tuple[int, ...]) -> Sample:
+    return Sample((uniform(a, seed=1), uniform(b, seed=2)), (), np.matmul)
+
+
+class MatMul(Multilinear):
+    """Matrix product of the last two axes; the others broadcast.
+
+    Shapes:   a [..., m, k], b [..., k, n] -> [..., m, n]
+    Raises:   ShapeError if the inner sizes differ, or an operand has fewer than 2 axes
+    """
+
+    saves = ((1,), (0,))
+    samples = staticmethod(
+        lambda: [
+            _case((3, 4), (4, 5)),
+            _case((1, 4), (4, 1)),
+            _case((2, 3, 4), (2, 4, 5)),
+            _case((2, 1, 3, 4), (3, 4, 2)),
+            _case((0, 4), (4, 3)),
+            _case((3, 0), (0, 2)),
+            Sample((uniform((3, 4)), uniform((3, 4))), raises=ShapeError),
+            Sample((uniform((3,)), uniform((3, 4))), raises=ShapeError),
+        ]
+    )
+
+    def setup(self) -> None:
+        self.kind = MATMUL
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return promoted(inputs, self.name)
+
+    def compute(self, a: Any, b: Any) -> Any:
+        return kernels.matmul(a, b)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        a, b = out.inputs
+        left, right = out.node.inputs
+        grad_a = sum_to(out_grad @ turned(b), left.spec.shape) if left.needs else None
+        grad_b = sum_to(turned(a) @ out_grad, right.spec.shape) if right.needs else None
+        return grad_a, grad_b
+
+
+_SWAPS = [tuple(range(n - 2)) + (n - 1, n - 2) if n >= 2 else () for n in range(17)]
+
+
+def turned(x: Any) -> Any:
+    """Return x with its last two axes swapped."""
+    return executor.apply(Permute.of(_SWAPS[len(executor.spec_of(x).shape)]), x)
+
+
+_MATMUL = MatMul.of()
+
+
+def matmul(a: Any, b: Any) -> Any:
+    """Matrix product as NumPy's ``@``: a one-dimensional operand is a row (left) or a column.
+
+    See ``MatMul``.
+    """
+    left, right = len(executor.spec_of(a).shape), len(executor.spec_of(b).shape)
+    if left >= 2 and right >= 2:
+        return executor.apply(_MATMUL, a, b)
+    if left == 0 or right == 0:
+        return executor.apply(_MATMUL, a, b)  # raises, with the shapes
+    a_shape, b_shape = executor.spec_of(a).shape, executor.spec_of(b).shape
+    a2 = reshape(a, (1, *a_shape)) if left == 1 else a
+    b2 = reshape(b, (*b_shape, 1)) if right == 1 else b
+    out = executor.apply(_MATMUL, a2, b2)
+    shape = executor.spec_of(out).shape
+    if left == 1:
+        shape = shape[:-2] + shape[-1:]
+    return reshape(out, shape if right != 1 else shape[:-1])

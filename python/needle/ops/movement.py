@@ -1,0 +1,395 @@
+"""Ops that move elements and compute nothing: most of them only change strides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from needle import device as devices
+from needle import executor
+from needle.backend import kernels
+from needle.backend.array import make_spec
+from needle.backend.ndarray import normalise_axis, shape_of
+from needle.dtype import DType, as_dtype
+from needle.errors import IndexRangeError, ShapeError, explain
+from needle.ops.base import BROADCAST, PERMUTE, RESHAPE, SLICE, Linear, Op, promoted
+from needle.ops.samples import Sample, uniform
+
+Ranges = tuple[tuple[int, int, int], ...]
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return executor.spec_of(x).shape
+
+
+class Reshape(Linear):
+    """Give the elements, in C order, another shape of the same size."""
+
+    shape: tuple[int, ...]
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((3, 4)),), ((2, 6),), lambda x: x.reshape(2, 6)),
+            Sample((uniform((3, 4)),), ((12,),), lambda x: x.reshape(12)),
+            Sample((uniform(()),), ((1, 1),), lambda x: x.reshape(1, 1)),
+            Sample((uniform((0, 4)),), ((2, 0),), lambda x: x.reshape(2, 0)),
+            Sample((uniform((3, 4)),), ((5,),), raises=ShapeError),
+        ]
+    )
+
+    def setup(self) -> None:
+        self.kind, self.params = RESHAPE, self.shape
+
+    def compute(self, x: Any) -> Any:
+        return x.reshape(self.shape)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (executor.apply(Reshape.of(out.node.inputs[0].spec.shape), out_grad),)
+
+
+class Permute(Linear):
+    """Reorder the axes: axis i of the result is axis ``axes[i]`` of x."""
+
+    axes: tuple[int, ...]
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((2, 3, 4)),), ((2, 0, 1),), lambda x: x.transpose(2, 0, 1)),
+            Sample((uniform((3, 4)),), ((1, 0),), lambda x: x.T),
+            Sample((uniform(()),), ((),), lambda x: x),
+            Sample((uniform((0, 4)),), ((1, 0),), lambda x: x.T),
+            Sample((uniform((3, 4)),), ((0, 0),), raises=ShapeError),
+        ]
+    )
+
+    def setup(self) -> None:
+        self.kind, self.params = PERMUTE, self.axes
+
+    def compute(self, x: Any) -> Any:
+        return x.permute(self.axes)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        inverse = [0] * len(self.axes)
+        for i, axis in enumerate(self.axes):
+            inverse[axis] = i
+        return (executor.apply(Permute.of(tuple(inverse)), out_grad),)
+
+
+class BroadcastTo(Linear):
+    """Repeat axes of size 1 and add leading axes, without copying."""
+
+    shape: tuple[int, ...]
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((3, 1)),), ((2, 3, 4),), lambda x: np.broadcast_to(x, (2, 3, 4))),
+            Sample((uniform(()),), ((3,),), lambda x: np.broadcast_to(x, (3,))),
+            Sample((uniform((1, 3)),), ((0, 3),), lambda x: np.broadcast_to(x, (0, 3))),
+            Sample((uniform((3, 4)),), ((3, 3),), raises=ShapeError),
+        ]
+    )
+
+    def setup(self) -> None:
+        self.kind, self.params = BROADCAST, self.shape
+
+    def compute(self, x: Any) -> Any:
+        return x.broadcast_to(self.shape)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        from needle.ops.base import sum_to
+
+        return (sum_to(out_grad, out.node.inputs[0].spec.shape),)
+
+
+class Slice(Linear):
+    """Take a range of each axis: (first index, number of elements, step); drop some axes.
+
+    Attributes:
+        ranges: one triple per axis.
+        dropped: axes with one element that the result lacks.
+    """
+
+    ranges: Ranges
+    dropped: tuple[int, ...]
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((4, 5)),), (((1, 2, 1), (4, 3, -2)), ()), lambda x: x[1:3, ::-2]),
+            Sample((uniform((4, 5)),), (((2, 1, 1), (0, 5, 1)), (0,)), lambda x: x[2]),
+            Sample((uniform((4,)),), (((0, 0, 1),), ()), lambda x: x[:0]),
+        ]
+    )
+
+    def setup(self) -> None:
+        self.kind = SLICE
+        flat = [n for triple in self.ranges for n in triple]
+        self.params = (sum(1 << axis for axis in self.dropped), *flat)
+
+    def compute(self, x: Any) -> Any:
+        part = x.slice(self.ranges)
+        return part.squeeze(self.dropped) if self.dropped else part
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        shape = out.node.inputs[0].spec.shape
+        return (executor.apply(SliceGrad.of(self.ranges, self.dropped, shape), out_grad),)
+
+
+class SliceGrad(Linear):
+    """The transpose of Slice: zeros of ``shape`` with x written to the ranges."""
+
+    ranges: Ranges
+    dropped: tuple[int, ...]
+    shape: tuple[int, ...]
+    samples = staticmethod(
+        lambda: [Sample((uniform((2,)),), (((1, 2, 1),), (), (4,)), lambda x: np.pad(x, 1))]
+    )
+
+    def compute(self, x: Any) -> Any:
+        out = kernels.empty(self.shape, x.dtype, x.device)
+        backend = x.device.backend
+        backend.fill(out, 0)
+        part = out.slice(self.ranges)
+        backend.copy(part, x.reshape(part.shape))
+        return out
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (executor.apply(Slice.of(self.ranges, self.dropped), out_grad),)
+
+
+class Cast(Linear):
+    """Convert to another dtype. Floats are cut towards zero; outside the range they saturate."""
+
+    dtype: DType
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((3, 4)),), (as_dtype("float64"),), lambda x: x, dtypes=("float32",)),
+            Sample((uniform((3, 4), -9, 9),), (as_dtype("int32"),), np.trunc, gradient=False),
+        ]
+    )
+
+    def compute(self, x: Any) -> Any:
+        return x.astype(self.dtype)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (executor.apply(Cast.of(out.node.inputs[0].spec.dtype), out_grad),)
+
+
+class ToDevice(Linear):
+    """Copy to another device."""
+
+    device: Any
+
+    def compute(self, x: Any) -> Any:
+        return x.to(self.device)
+
+    def infer(self, *specs: Any) -> Any:
+        return make_spec(specs[0].dtype, self.device, specs[0].shape)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (executor.apply(ToDevice.of(out.node.inputs[0].spec.device), out_grad),)
+
+
+class Copy(Linear):
+    """Copy to fresh, dense memory."""
+
+    samples = staticmethod(lambda: [Sample((uniform((3, 4)),), (), lambda x: x)])
+
+    def compute(self, x: Any) -> Any:
+        return x.copy()
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (out_grad,)
+
+
+class Concat(Op):
+    """Join tensors along an axis."""
+
+    axis: int
+    samples = staticmethod(
+        lambda: [
+            Sample(
+                (uniform((2, 3)), uniform((2, 2), seed=1)), (1,),
+                lambda x, y: np.concatenate([x, y], 1),
+            ),
+            Sample((uniform((0, 3)), uniform((2, 3))), (0,), lambda x, y: np.concatenate([x, y])),
+            Sample((uniform((2, 3)), uniform((3, 3))), (1,), raises=ShapeError),
+        ]
+    )  # fmt: skip
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return promoted(inputs, self.name)
+
+    def compute(self, *arrays: Any) -> Any:
+        return kernels.concatenate(arrays, self.axis)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        grads, start = [], 0
+        for node in out.node.inputs:
+            size = node.spec.shape[self.axis]
+            ranges = [(0, n, 1) for n in node.spec.shape]
+            ranges[self.axis] = (start, size, 1)
+            start += size
+            grads.append(
+                executor.apply(Slice.of(tuple(ranges), ()), out_grad) if node.needs else None
+            )
+        return grads
+
+
+class Pad(Linear):
+    """Surround with zeros: (before, after) per axis."""
+
+    widths: tuple[tuple[int, int], ...]
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((2, 3)),), (((1, 0), (2, 1)),), lambda x: np.pad(x, ((1, 0), (2, 1)))),
+            Sample((uniform((2, 3)),), (((1, 0),),), raises=ShapeError),
+        ]
+    )
+
+    def compute(self, x: Any) -> Any:
+        return kernels.pad(x, self.widths)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        shape = out.node.inputs[0].spec.shape
+        ranges = tuple((low, n, 1) for (low, _), n in zip(self.widths, shape, strict=True))
+        return (executor.apply(Slice.of(ranges, ()), out_grad),)
+
+
+# ---- functions -------------------------------------------------------------------
+
+
+def reshape(x: Any, *shape: Any) -> Any:
+    """Return x under another shape; one size may be -1. See ``Reshape``."""
+    old = executor.spec_of(x)
+    if len(shape) == 1 and type(shape[0]) is tuple and -1 not in shape[0]:
+        return executor.apply(Reshape.of(shape[0]), x)
+    return executor.apply(Reshape.of(shape_of(shape, old.size, old.shape)), x)
+
+
+def permute(x: Any, *axes: Any) -> Any:
+    """Return x with its axes in another order (array API: permute_dims)."""
+    order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+    ndim = len(_shape(x))
+    return executor.apply(Permute.of(tuple(normalise_axis(a, ndim) for a in order)), x)
+
+
+def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
+    """Swap two axes; the last two for None. For any order see ``permute``.
+
+    Raises:
+        ShapeError: if axes are not two, or x has fewer than two.
+    """
+    ndim = len(_shape(x))
+    if axes is None:
+        axes = (-2, -1)
+    if len(axes) != 2 or ndim < 2:
+        raise explain(
+            ShapeError, "transpose", f"axes {tuple(axes)} of {ndim} dimensions", [("x", x)],
+            "swaps exactly two axes", "permute(x, axes) for any order",
+        )  # fmt: skip
+    i, j = (normalise_axis(axis, ndim) for axis in axes)
+    order = list(range(ndim))
+    order[i], order[j] = order[j], order[i]
+    return executor.apply(Permute.of(tuple(order)), x)
+
+
+def broadcast_to(x: Any, shape: Sequence[int]) -> Any:
+    """Return x repeated to a larger shape without copying. See ``BroadcastTo``."""
+    return executor.apply(BroadcastTo.of(tuple(shape)), x)
+
+
+def squeeze(x: Any, axes: int | Sequence[int] | None = None) -> Any:
+    """Return x without these axes of size 1 (all such axes for None).
+
+    Raises:
+        ShapeError: if an axis has another size.
+    """
+    shape = _shape(x)
+    if axes is None:
+        axes = tuple(i for i, n in enumerate(shape) if n == 1)
+    gone = {normalise_axis(a, len(shape)) for a in ((axes,) if isinstance(axes, int) else axes)}
+    for axis in gone:
+        if shape[axis] != 1:
+            raise ShapeError(f"squeeze: axis {axis} has size {shape[axis]}, not 1")
+    return reshape(x, tuple(n for i, n in enumerate(shape) if i not in gone))
+
+
+def unsqueeze(x: Any, axis: int) -> Any:
+    """Return x with a new axis of size 1 at this place of the result."""
+    shape = list(_shape(x))
+    shape.insert(normalise_axis(axis, len(shape) + 1), 1)
+    return reshape(x, tuple(shape))
+
+
+def flip(x: Any, axes: int | Sequence[int]) -> Any:
+    """Return x with the elements of these axes in reverse order; a view."""
+    shape = _shape(x)
+    turned = {normalise_axis(a, len(shape)) for a in ((axes,) if isinstance(axes, int) else axes)}
+    ranges = tuple(
+        (max(n - 1, 0), n, -1) if i in turned else (0, n, 1) for i, n in enumerate(shape)
+    )
+    return executor.apply(Slice.of(ranges, ()), x)
+
+
+def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
+    """Join tensors along an existing axis. See ``Concat``."""
+    tensors = tuple(tensors)
+    if not tensors:
+        raise ShapeError("concat: no tensors")
+    return executor.apply(Concat.of(normalise_axis(axis, len(_shape(tensors[0])))), *tensors)
+
+
+def pad(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
+    """Surround x with zeros, (before, after) per axis. See ``Pad``."""
+    return executor.apply(Pad.of(tuple((int(a), int(b)) for a, b in widths)), x)
+
+
+def astype(x: Any, dtype: Any) -> Any:
+    """Return x in another dtype. See ``Cast``."""
+    target = as_dtype(dtype)
+    return x if executor.spec_of(x).dtype is target else executor.apply(Cast.of(target), x)
+
+
+def to_device(x: Any, device: Any) -> Any:
+    """Return x on another device. See ``ToDevice``."""
+    target = devices.as_device(device)
+    return x if executor.spec_of(x).device == target else executor.apply(ToDevice.of(target), x)
+
+
+def copy(x: Any) -> Any:
+    """Return a copy of x in fresh memory."""
+    return executor.apply(Copy.of(), x)
+
+
+def basic_index(x: Any, index: Any) -> Any:
+    """Return x indexed by integers, slices, ``...`` and None, as NumPy does: a view.
+
+    Raises:
+        IndexRangeError: for an integer out of range or too many indices.
+    """
+    shape = _shape(x)
+    given = index if isinstance(index, tuple) else (index,)
+    count = sum(part is not None and part is not Ellipsis for part in given)
+    if count > len(shape) or sum(part is Ellipsis for part in given) > 1:
+        raise IndexRangeError(f"{count} indices for {len(shape)} dimensions, or more than one ...")
+    ranges: list[tuple[int, int, int]] = []
+    dropped: list[int] = []
+    new: list[int] = []
+    for part in given if Ellipsis in given else (*given, Ellipsis):
+        axis = len(ranges)
+        if part is None:
+            new.append(axis - len(dropped) + len(new))
+        elif part is Ellipsis:
+            ranges += [(0, n, 1) for n in shape[axis : axis + len(shape) - count]]
+        elif isinstance(part, slice):
+            start, stop, step = part.indices(shape[axis])
+            ranges.append((start, len(range(start, stop, step)), step))
+        else:
+            dropped.append(axis)
+            where = normalise_axis(int(part), shape[axis], f"index of axis {axis}:")
+            ranges.append((where, 1, 1))
+    result = executor.apply(Slice.of(tuple(ranges), tuple(dropped)), x)
+    if new:
+        out_shape = list(_shape(result))
+        for axis in new:
+            out_shape.insert(axis, 1)
+        result = reshape(result, tuple(out_shape))
+    return result

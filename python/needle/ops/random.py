@@ -1,0 +1,115 @@
+"""Random numbers.
+
+Until the user seeds Needle's own generator, draws come from NumPy's global legacy stream, so that
+``np.random.seed(0)`` governs. ``manual_seed(n)`` switches to a counter-based generator (Philox
+4x32-10; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the same numbers on
+every device and for any number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from needle import dtype, graph
+from needle.backend import kernels
+from needle.backend.ndarray import NDArray, array
+from needle.device import as_device
+from needle.dtype import DType, as_dtype
+
+
+class Generator:
+    """A counter-based generator: a key, and how many blocks of 4 words were drawn."""
+
+    __slots__ = ("seed", "counter")
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.counter = int(seed) & (2**64 - 1), 0
+
+    def bits(self, shape: tuple[int, ...], device: Any) -> NDArray:
+        """Return fresh int32 bits."""
+        out = kernels.random_bits(shape, self.seed, self.counter, dtype.int32, device)
+        self.counter += (out.size + 3) // 4
+        return out
+
+    def uniform(self, shape: tuple[int, ...], device: Any) -> NDArray:
+        """Return float32 values in [0, 1): multiples of 2**-24."""
+        bits = self.bits(shape, device)
+        low = kernels.elementwise("bitwise_and", bits, array(0xFFFFFF, dtype.int32, bits.device))
+        scale = array(2.0**-24, dtype.float32, bits.device)
+        return kernels.elementwise("multiply", low.astype(dtype.float32), scale)
+
+    def normal(self, shape: tuple[int, ...], device: Any) -> NDArray:
+        """Return float32 values of the standard normal distribution (Box and Muller, 1958)."""
+        size = int(np.prod(shape, dtype=np.int64))
+        half = (size + 1) // 2
+        u = self.uniform((2, half), device)
+        device = u.device
+
+        def number(value: float) -> NDArray:
+            return array(value, dtype.float32, device)
+
+        first, second = u[0:1].reshape((half,)), u[1:2].reshape((half,))
+        positive = kernels.elementwise("subtract", number(1.0), first)
+        log = kernels.elementwise("log", positive)
+        radius = kernels.elementwise("sqrt", kernels.elementwise("multiply", log, number(-2.0)))
+        angle = kernels.elementwise("multiply", second, number(2 * np.pi))
+        parts = [
+            kernels.elementwise("multiply", radius, kernels.elementwise(function, angle))
+            for function in ("cos", "sin")
+        ]
+        both = kernels.concatenate(tuple(parts), 0)
+        return both.slice([(0, size, 1)]).reshape(shape)
+
+
+_generator: Generator | None = None
+
+
+def manual_seed(seed: int | None) -> None:
+    """Draw from Needle's own generator from now on; None returns to NumPy's global stream."""
+    global _generator
+    _generator = None if seed is None else Generator(seed)
+
+
+def get_state() -> Any:
+    """Return what ``set_state`` needs to draw the same numbers again."""
+    if _generator is None:
+        return np.random.get_state()
+    return _generator.seed, _generator.counter
+
+
+def set_state(state: Any) -> None:
+    """Return to a state of the generator."""
+    global _generator
+    if len(state) == 2:
+        _generator = Generator(state[0])
+        _generator.counter = state[1]
+    else:
+        _generator = None
+        np.random.set_state(state)
+
+
+def _draw(kind: str, shape: tuple[int, ...], where: Any, key: int | None) -> NDArray:
+    """Return float values on a device; float64 ones only from NumPy's stream on request."""
+    source = Generator(key) if key is not None else _generator
+    if source is not None:
+        return source.uniform(shape, where) if kind == "rand" else source.normal(shape, where)
+    values = np.asarray(getattr(np.random, kind)(*shape))
+    return array(values, None, where)
+
+
+def rand(shape: tuple[int, ...], device: Any = None, key: int | None = None) -> NDArray:
+    """Return uniform values in [0, 1): float32, or float64 with ``NEEDLE_BACKEND=np``."""
+    return _draw("rand", shape, as_device(device), key)
+
+
+def randn(shape: tuple[int, ...], device: Any = None, key: int | None = None) -> NDArray:
+    """Return standard normal values: float32, or float64 with ``NEEDLE_BACKEND=np``."""
+    return _draw("randn", shape, as_device(device), key)
+
+
+def wrap_as(x: NDArray, kind: DType | str | None) -> Any:
+    """Return a tensor of an array, cast to a dtype where one is given."""
+    target = x.dtype if kind is None else as_dtype(kind)
+    return graph.wrap(x.astype(target, copy=False))

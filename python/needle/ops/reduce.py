@@ -1,0 +1,190 @@
+"""Reductions over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from needle import executor
+from needle.backend import kernels
+from needle.backend.ndarray import normalise_axes
+from needle.errors import ShapeError
+from needle.ops.base import OUTPUT, REDUCE, Linear, Op
+from needle.ops.elementwise import cast_like, equal
+from needle.ops.movement import broadcast_to, reshape
+from needle.ops.samples import Sample, uniform
+
+Axes = int | Sequence[int] | None
+
+
+def _samples(
+    reference: Callable[..., Any], empty: bool = True, gradient: bool = True
+) -> Callable[[], list[Sample]]:
+    def samples() -> list[Sample]:
+        cases: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = [
+            ((3, 4), (0,), False), ((3, 4), (1,), True), ((2, 3, 4), (0, 2), False),
+            ((2, 3, 4), (0, 1, 2), True), ((5,), (0,), False), ((), (), False),
+            ((1, 1), (1,), False),
+        ]  # fmt: skip
+        if empty:
+            cases += [((2, 0), (1,), False), ((0, 3), (1,), True)]
+        return [
+            Sample(
+                (uniform(shape, seed=i),), (axes, keep),
+                lambda x, axes=axes, keep=keep: reference(x, axis=axes, keepdims=keep),
+                gradient=gradient,
+            )
+            for i, (shape, axes, keep) in enumerate(cases)
+        ]  # fmt: skip
+
+    return samples
+
+
+class _Reduction(Op):
+    axes: tuple[int, ...]
+    keepdims: bool
+
+    function: ClassVar[str]
+
+    def setup(self) -> None:
+        self.code = kernels.reduction_code(self.function)
+        if self.code >= 0:
+            self.kind = REDUCE
+            self.params = (sum(1 << axis for axis in self.axes), int(self.keepdims))
+
+    def compute(self, x: Any) -> Any:
+        return kernels.reduce(self.function, x, self.axes, self.keepdims)
+
+    def spread(self, x: Any, out: Any) -> Any:
+        """Return x, shaped like the result, broadcast over the reduced axes."""
+        shape = out.node.inputs[0].spec.shape
+        if not self.keepdims:
+            kept = tuple(1 if i in self.axes else n for i, n in enumerate(shape))
+            x = reshape(x, kept)
+        return broadcast_to(x, shape)
+
+
+class Sum(_Reduction, Linear):
+    """Sum over axes. Integers and bools are summed in int64."""
+
+    function = "sum"
+    samples = _samples(np.sum)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (self.spread(out_grad, out),)
+
+
+class Mean(_Reduction, Linear):
+    """Arithmetic mean over axes; NaN of nothing."""
+
+    function = "mean"
+    samples = _samples(np.mean, empty=False)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        shape = out.node.inputs[0].spec.shape
+        count = 1
+        for axis in self.axes:
+            count *= shape[axis]
+        return (self.spread(out_grad * (1.0 / max(count, 1)), out),)
+
+
+class _Extreme(_Reduction):
+    saves = ((0, OUTPUT),)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        x = out.inputs[0]
+        mask = cast_like(equal(x, self.spread(out, out)), x)
+        ties = summation(mask, self.axes, keepdims=True)
+        grad = self.spread(out_grad, out)
+        return (mask * grad / ties,)
+
+
+class Max(_Extreme):
+    """Largest value over axes; NaN if there is one. Ties share the gradient equally."""
+
+    function = "max"
+    samples = _samples(np.max, empty=False)
+
+
+class Min(_Extreme):
+    """Smallest value over axes; NaN if there is one. Ties share the gradient equally."""
+
+    function = "min"
+    samples = _samples(np.min, empty=False)
+
+
+class _Argument(_Reduction):
+    is_differentiable = False
+
+
+class ArgMax(_Argument):
+    """Position (int64) of the first largest value along one axis, or along all of them."""
+
+    function = "argmax"
+
+
+class ArgMin(_Argument):
+    """Position (int64) of the first smallest value along one axis, or along all of them."""
+
+    function = "argmin"
+
+
+class SumTo(Linear):
+    """Sum over the axes that broadcasting from ``shape`` would repeat: its transpose."""
+
+    shape: tuple[int, ...]
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((2, 3, 4)),), ((3, 1),), lambda x: x.sum((0, 2)).reshape(3, 1)),
+            Sample((uniform((2, 3)),), ((),), np.sum),
+            Sample((uniform((2, 3)),), ((2, 3),), lambda x: x),
+            Sample((uniform((2, 0)),), ((2, 1),), lambda x: np.zeros((2, 1))),
+            Sample((uniform((2, 3)),), ((2, 2),), raises=ShapeError),
+        ]
+    )
+
+    def compute(self, x: Any) -> Any:
+        lead = x.ndim - len(self.shape)
+        repeated = tuple(i for i, n in enumerate(x.shape) if i < lead or self.shape[i - lead] != n)
+        if lead < 0 or any(i >= lead and self.shape[i - lead] != 1 for i in repeated):
+            raise ShapeError(f"sum_to: {x.shape} is no broadcast of {self.shape}")
+        return kernels.reduce("sum", x, repeated, True).reshape(self.shape)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (broadcast_to(out_grad, out.node.inputs[0].spec.shape),)
+
+
+def _axes(x: Any, axes: Axes) -> tuple[int, ...]:
+    return normalise_axes(axes, len(executor.spec_of(x).shape))
+
+
+def summation(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
+    """Sum over axes (all for None). See ``Sum``."""
+    return executor.apply(Sum.of(_axes(x, axes), keepdims), x)
+
+
+def mean(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
+    """Arithmetic mean over axes (all for None). See ``Mean``."""
+    return executor.apply(Mean.of(_axes(x, axes), keepdims), x)
+
+
+def amax(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
+    """Largest value over axes (all for None). See ``Max``."""
+    return executor.apply(Max.of(_axes(x, axes), keepdims), x)
+
+
+def amin(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
+    """Smallest value over axes (all for None). See ``Min``."""
+    return executor.apply(Min.of(_axes(x, axes), keepdims), x)
+
+
+def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+    """Position of the largest value. See ``ArgMax``."""
+    return executor.apply(ArgMax.of(_axes(x, axis), keepdims), x)
+
+
+def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+    """Position of the smallest value. See ``ArgMin``."""
+    return executor.apply(ArgMin.of(_axes(x, axis), keepdims), x)

@@ -1,0 +1,484 @@
+"""Tensor: the user's face of the graph. Operators, methods and construction."""
+
+from __future__ import annotations
+
+import copy as copying
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from needle import autograd, config, device, dtype, executor, graph, ops
+from needle.backend.ndarray import NDArray, array
+from needle.device import Device
+from needle.dtype import DType
+from needle.errors import DtypeError, GradientError, ShapeError
+from needle.ops import movement
+
+_add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
+_divide, _power, _negative = ops.Divide.of(), ops.Power.of(), ops.Negative.of()
+_matmul = ops.MatMul.of()
+_apply = executor.apply
+
+
+class Value(graph.TensorBase):
+    """What a node of the graph computes: a ``Tensor`` or a ``TensorTuple``."""
+
+    __slots__ = ()
+
+    @property
+    def op(self) -> Any:
+        """The op that made this value, or None for a leaf."""
+        return None if self.node is None else self.node.op
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The tensors that the op was applied to."""
+        node = self.node
+        return [] if node is None else [graph.handle(below) for below in node.inputs]
+
+    def is_leaf(self) -> bool:
+        """Return whether no recorded op made this value."""
+        return self.op is None
+
+    def realize_cached_data(self) -> Any:
+        """Return the array, computing it if it waits."""
+        return executor.value_of(self)
+
+    @property
+    def cached_data(self) -> Any:
+        """The array, computed."""
+        return executor.value_of(self)
+
+    @property
+    def maker(self) -> str | None:
+        """With ``debug >= 1``: the op and the line that made this value."""
+        return executor.makers.get(self)
+
+    def __copy__(self) -> Any:
+        return copying.deepcopy(self)
+
+
+class Tensor(Value):
+    """An array that remembers how it was computed.
+
+    Args:
+        array: a Tensor or NDArray (storage is shared where device and dtype agree), a NumPy array,
+            nested list or number (copied).
+        device: where to put it; the default device for None.
+        dtype: its element type. For None: float32 for Python numbers and float64 values, else
+            that of the values; with ``NEEDLE_BACKEND=np`` as NumPy infers.
+        requires_grad: whether ``backward`` computes its gradient; ignored for integers and bools
+            unless ``NEEDLE_BACKEND=np``.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self, array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = True
+    ) -> None:
+        data = _data(array, device, dtype)
+        floating = data.dtype.kind == "f" or config.current().backend == "np"
+        graph.init_tensor(self, data, bool(requires_grad) and floating)
+
+    # ---- what it is ----------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes; never computes anything."""
+        return executor.spec_of(self).shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type; never computes anything."""
+        return executor.spec_of(self).dtype
+
+    @property
+    def device(self) -> Device:
+        """Where the values are; never computes anything."""
+        return executor.spec_of(self).device
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return executor.spec_of(self).size
+
+    @property
+    def T(self) -> Tensor:
+        """The matrix transposed (the last two axes swapped)."""
+        return ops.transpose(self)
+
+    # ---- values --------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return the values as a NumPy array of its own."""
+        return np.array(executor.value_of(self))
+
+    def item(self) -> bool | int | float:
+        """Return the value of a one-element tensor as a Python number."""
+        return executor.value_of(self).item()
+
+    def tolist(self) -> Any:
+        """Return the values as nested lists of Python numbers."""
+        return self.numpy().tolist()
+
+    def detach(self) -> Tensor:
+        """Return a tensor that shares the data and has no graph."""
+        return graph.wrap(executor.value_of(self))
+
+    @property
+    def data(self) -> Tensor:
+        """The detached tensor. Assigning a tensor of the same dtype rebinds the storage."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        new = _data(value, self.device, None)
+        if new.dtype is not self.dtype:
+            raise DtypeError(
+                f"data: a {new.dtype} tensor was assigned to a {self.dtype} one; "
+                f'cast it with .astype("{self.dtype}")'
+            )
+        graph.set_array(self, new)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set ``requires_grad`` and return the tensor."""
+        self.requires_grad = requires_grad
+        return self
+
+    def backward(
+        self,
+        out_grad: Any = None,
+        *,
+        retain_graph: bool | None = None,
+        create_graph: bool | None = None,
+        accumulate: bool = False,
+    ) -> None:
+        """Compute gradients into ``.grad`` of the leaves. See ``autograd.backward``."""
+        autograd.backward(
+            self,
+            out_grad,
+            retain_graph=retain_graph,
+            create_graph=create_graph,
+            accumulate=accumulate,
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return executor.value_of(self).__array__(dtype, copy)
+
+    __array_ufunc__ = None  # so that numpy_array + tensor asks the tensor
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        if self.requires_grad and self.op is not None:
+            raise GradientError("dlpack: the tensor is part of a graph; export .detach()")
+        return executor.value_of(self).__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return executor.value_of(self).__dlpack_device__()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if self.op is not None:
+            raise GradientError(
+                f"deepcopy: the tensor is the result of {self.op}; copy .detach() instead"
+            )
+        new: Any = type(self).__new__(type(self))
+        graph.init_tensor(new, executor.value_of(self).copy(), self.requires_grad)
+        new.name = self.name
+        memo[id(self)] = new
+        if self.grad is not None:
+            new.grad = copying.deepcopy(self.grad.detach(), memo)
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.op is not None:
+            raise GradientError(
+                f"pickle: the tensor is the result of {self.op}; pickle .detach() instead"
+            )
+        array = executor.value_of(self)
+        return _restore, (type(self), array, self.requires_grad, self.name)
+
+    def __str__(self) -> str:
+        return str(executor.value_of(self))
+
+    def __repr__(self) -> str:
+        values = np.array2string(self.numpy(), separator=", ", prefix="needle.Tensor(")
+        extra = "" if self.dtype == "float32" else f", dtype={self.dtype}"
+        extra += f", op={self.op}" if self.op is not None else ""
+        return f"needle.Tensor({values}{extra})"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("len: a 0-dimensional tensor has no length")
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        """Of one element: its truth. Of more: an error, as in NumPy and PyTorch.
+
+        With ``NEEDLE_BACKEND=np`` always true, as in the course.
+        """
+        if config.current().backend == "np":  # the course: a tensor is there, whatever it holds
+            return True
+        if self.size == 1:
+            return bool(self.item())
+        raise ShapeError(
+            f"the truth of a tensor of shape {self.shape} is ambiguous\n"
+            "  try: .any(), .all(), or `is None` to ask whether there is a tensor"
+        )
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu" or self.ndim:
+            raise TypeError(f"only an integer scalar can be an index, not {self.dtype}{self.shape}")
+        return int(self.item())
+
+    def __iter__(self) -> Any:
+        if not self.shape:
+            raise TypeError("iteration over a 0-dimensional tensor")
+        return (self[i] for i in range(self.shape[0]))
+
+    # ---- operators -------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Tensor:
+        return _apply(_add, self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return _apply(_add, self, other)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return _apply(_subtract, self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return _apply(_subtract, other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return _apply(_multiply, self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return _apply(_multiply, self, other)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return _apply(_divide, self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return _apply(_divide, other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        if type(other) in (int, float) and other == 2:
+            return ops.square(self)
+        return _apply(_power, self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return _apply(_power, other, self)
+
+    def __neg__(self) -> Tensor:
+        return _apply(_negative, self)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return ops.absolute(self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return ops.matmul(Tensor(other, device=self.device, requires_grad=False), self)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return ops.less(self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return ops.less_equal(self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return ops.greater(self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return ops.greater_equal(self, other)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return movement.basic_index(self, index)
+
+    # ---- methods ---------------------------------------------------------------
+
+    def matmul(self, other: Any) -> Tensor:
+        """Matrix product. See ``ops.matmul``."""
+        return ops.matmul(self, other)
+
+    def sum(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
+        """Sum over axes (``axes`` or ``axis``; all for None). See ``ops.Sum``."""
+        return ops.summation(self, axes if axis is None else axis, keepdims)
+
+    def mean(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
+        """Arithmetic mean over axes (all for None). See ``ops.Mean``."""
+        return ops.mean(self, axes if axis is None else axis, keepdims)
+
+    def max(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
+        """Largest value over axes (all for None). See ``ops.Max``."""
+        return ops.amax(self, axes if axis is None else axis, keepdims)
+
+    def min(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
+        """Smallest value over axes (all for None). See ``ops.Min``."""
+        return ops.amin(self, axes if axis is None else axis, keepdims)
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """Position of the largest value. See ``ops.ArgMax``."""
+        return ops.argmax(self, axis, keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """Position of the smallest value. See ``ops.ArgMin``."""
+        return ops.argmin(self, axis, keepdims)
+
+    def broadcast_to(self, shape: Sequence[int]) -> Tensor:
+        """Repeat to a larger shape without copying. See ``ops.BroadcastTo``."""
+        return ops.broadcast_to(self, shape)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """Another shape for the same elements; one size may be -1. See ``ops.Reshape``."""
+        return ops.reshape(self, *shape)
+
+    def transpose(self, axes: Sequence[int] | None = None) -> Tensor:
+        """Swap two axes, the last two for None. See ``permute`` for any order."""
+        return ops.transpose(self, axes)
+
+    def permute(self, *axes: Any) -> Tensor:
+        """Reorder the axes. See ``ops.Permute``."""
+        return ops.permute(self, *axes)
+
+    def squeeze(self, axes: int | Sequence[int] | None = None) -> Tensor:
+        """Remove axes of size 1."""
+        return ops.squeeze(self, axes)
+
+    def unsqueeze(self, axis: int) -> Tensor:
+        """Insert an axis of size 1."""
+        return ops.unsqueeze(self, axis)
+
+    def flip(self, axes: int | Sequence[int]) -> Tensor:
+        """Reverse the order along axes."""
+        return ops.flip(self, axes)
+
+    def astype(self, dtype: Any) -> Tensor:
+        """Convert to another dtype. See ``ops.Cast``."""
+        return ops.astype(self, dtype)
+
+    def to(self, target: Any) -> Tensor:
+        """Move to a device, or convert to a dtype, given as such or by name."""
+        if isinstance(target, DType) or str(target) in dtype.ALL:
+            return self.astype(target)
+        return ops.to_device(self, target)
+
+    def exp(self) -> Tensor:
+        """Exponential."""
+        return ops.exp(self)
+
+    def log(self) -> Tensor:
+        """Natural logarithm."""
+        return ops.log(self)
+
+    def sqrt(self) -> Tensor:
+        """Square root."""
+        return ops.sqrt(self)
+
+    def rsqrt(self) -> Tensor:
+        """Reciprocal square root."""
+        return ops.rsqrt(self)
+
+    def square(self) -> Tensor:
+        """Square."""
+        return ops.square(self)
+
+    def tanh(self) -> Tensor:
+        """Hyperbolic tangent."""
+        return ops.tanh(self)
+
+    def sigmoid(self) -> Tensor:
+        """Logistic function."""
+        return ops.sigmoid(self)
+
+    def relu(self) -> Tensor:
+        """Rectifier."""
+        return ops.relu(self)
+
+    @staticmethod
+    def make_const(data: Any, requires_grad: bool = False) -> Tensor:
+        """Return a leaf over an array (or the array of a tensor), without copying."""
+        source = executor.value_of(data) if isinstance(data, Value) else data
+        out = graph.wrap(source if isinstance(source, NDArray) else array(source))
+        out.requires_grad = requires_grad
+        return out
+
+    @staticmethod
+    def make_from_op(op: Any, inputs: Sequence[Any]) -> Tensor:
+        """Return ``op(*inputs)``."""
+        return _apply(op, *inputs)
+
+
+class Parameter(Tensor):
+    """A tensor that a module learns. Iterating over a module's parameters finds these."""
+
+
+class TensorTuple(Value):
+    """The result of an op with several outputs. No nesting."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        spec = self.array if self.array is not None else self.node.spec
+        return len(spec)
+
+    def tuple(self) -> tuple[Tensor, ...]:
+        """Return the tensors."""
+        return tuple(self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: int) -> Tensor:
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"index {index} is out of range for {size} tensors")
+        return _apply(ops.TupleGetItem.of(index % size), self)
+
+    def detach(self) -> TensorTuple:
+        """Return the values without graph."""
+        return graph.wrap(executor.value_of(self))
+
+    def __add__(self, other: TensorTuple) -> TensorTuple:
+        return ops.make_tuple(*[a + b for a, b in zip(self.tuple(), other.tuple(), strict=True)])
+
+    def __repr__(self) -> str:
+        return f"needle.TensorTuple{self.tuple()}"
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise GradientError("deepcopy: copy the tensors of a TensorTuple one by one")
+
+
+graph.set_tensor_classes(Tensor, TensorTuple)
+
+
+def _data(values: Any, where: Any, kind: Any) -> NDArray:
+    """Return the array of a tensor's constructor; shared where nothing has to change."""
+    if isinstance(values, Value):
+        values = executor.value_of(values)
+    if not isinstance(values, NDArray):
+        if isinstance(values, (list, tuple)) and any(isinstance(v, Value) for v in values):
+            values = np.stack([np.asarray(v) for v in values])
+        return array(values, kind, where)
+    if where is not None and device.as_device(where) != values.device:
+        values = values.to(where)
+    return values if kind is None else values.astype(kind, copy=False)
+
+
+def _restore(cls: type, data: NDArray, requires_grad: bool, name: str | None) -> Any:
+    self: Any = object.__new__(cls)
+    graph.init_tensor(self, data, requires_grad)
+    self.name = name
+    return self
