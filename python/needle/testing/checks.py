@@ -34,7 +34,7 @@ class Case:
     @property
     def dtypes(self) -> list[str]:
         """What floating inputs are cast to; ["float64"] where there are none."""
-        if not any(x.dtype.kind == "f" for x in self.arrays()):
+        if not self.takes_floats():
             return ["float64"]
         return list(self.sample.dtypes or map(str, dtype.FLOATS))
 
@@ -56,8 +56,11 @@ class Case:
 
     def has_gradient(self) -> bool:
         """Return whether gradients are checked on this sample."""
-        floating = any(x.dtype.kind == "f" for x in self.arrays())
-        return self.sample.gradient and self.op.is_differentiable and floating
+        return self.sample.gradient and self.op.is_differentiable and self.takes_floats()
+
+    def takes_floats(self) -> bool:
+        """Return whether any input is floating."""
+        return any(x.dtype.kind == "f" for x in self.arrays())
 
     def length(self) -> int:
         """Return a bound of the number of terms that go into one element of the result."""
@@ -108,6 +111,25 @@ def check_value(case: Case, where: Any) -> None:
     for kind in case.dtypes:
         inputs = case.inputs(kind, where)
         _compare(case, case.make()(*inputs), _exact(case, inputs), kind, "value")
+
+
+def check_integers(case: Case, where: Any) -> None:
+    """Elementwise functions of numbers are exact on integers, and wrap around as NumPy's do."""
+    if not issubclass(case.op, Elementwise) or case.op.floating or not case.takes_floats():
+        return
+    assert case.sample.reference is not None
+    for kind in ("int8", "int32", "int64", "uint8"):
+        values = [x if x.dtype.kind != "f" else _whole(x, kind) for x in case.arrays()]
+        try:
+            expected = case.sample.reference(*values)
+        except (TypeError, ValueError):  # NumPy has no such function of integers
+            continue
+        found = case.make()(*[_leaf(array(x, None, where)) for x in values]).numpy()
+        np.testing.assert_array_equal(found, expected, err_msg=f"{case.make()!r}, {kind}")
+
+
+def _whole(x: Any, kind: str) -> Any:
+    return np.rint(np.abs(x) if kind.startswith("u") else x).astype(kind)
 
 
 def check_spec(case: Case, where: Any) -> None:
@@ -273,6 +295,7 @@ _COPY = _CopyOf.of()
 
 CHECKS: dict[str, Callable[[Case, Any], None]] = {
     "value": check_value,
+    "integers": check_integers,
     "spec": check_spec,
     "gradient": check_gradient,
     "second_order": check_second_order,
