@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from needle import core, definition, dtype
-from needle.device import as_device
 from needle.definition import MAX_DIMS, dense_strides
+from needle.device import as_device
 
 if TYPE_CHECKING:
     from needle.definition import Array, Spec
