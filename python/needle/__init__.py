@@ -1,6 +1,17 @@
 """Needle: the necessary elements of deep learning."""
 
-from needle import autograd, backend, config, device, dtype, errors, graph, ops
+from needle import (
+    autograd,
+    backend,
+    backend_ndarray,
+    backend_selection,
+    config,
+    device,
+    dtype,
+    errors,
+    graph,
+    ops,
+)
 from needle.autograd import (
     backward,
     checkpoint,

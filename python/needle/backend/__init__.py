@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from needle import config, device
+from needle.backend.course import CourseDevice
 from needle.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "find_override", "override", "overrides_of"]
 
 
-class Backend:
+class Backend(CourseDevice):
     """All that a device must know. Everything else is built from these, or overridden by choice."""
 
     name: str
