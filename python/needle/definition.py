@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from needle import config
 from needle.device import Device
 from needle.dtype import DType
 
@@ -184,7 +183,7 @@ class Node:
 
 class _Modes(threading.local):
     recording = True
-    lazy = config.current().mode == "lazy"
+    lazy = False
     open = True  # whether the native gate may take shortcuts
     pending = 0
 
@@ -441,6 +440,11 @@ def set_lazy(value: bool) -> bool:
 def set_open(value: bool) -> bool:
     old, _modes.open = _modes.open, value
     return old
+
+
+def set_defaults(lazy: bool, open: bool) -> None:
+    """Say in which modes threads start."""
+    _Modes.lazy, _Modes.open = lazy, open
 
 
 def pending() -> int:

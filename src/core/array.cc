@@ -134,8 +134,7 @@ PyType_Spec spec_definition = {"needle._core.Spec", sizeof(Spec), 0,
 // ---- Storage, as Python sees it --------------------------------------------------------------
 
 struct StorageObject {
-  PyObject_HEAD
-  Storage* storage;
+  PyObject_HEAD Storage* storage;
 };
 
 PyObject* storage_object(Storage* storage) {  // steals
@@ -181,16 +180,15 @@ PyGetSetDef storage_getters[] = {
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyMethodDef storage_methods[] = {{"ptr", storage_ptr, METH_NOARGS, "the address"},
                                  {nullptr, nullptr, 0, nullptr}};
-PyType_Slot storage_slots[] = {
-    {Py_tp_dealloc, reinterpret_cast<void*>(storage_dealloc)},
-    {Py_bf_getbuffer, reinterpret_cast<void*>(storage_buffer)},
-    {Py_tp_getset, storage_getters},
-    {Py_tp_methods, storage_methods},
-    {Py_tp_doc, const_cast<char*>("memory of the native CPU")},
-    {0, nullptr}};
-PyType_Spec storage_definition = {
-    "needle._core.Storage", sizeof(StorageObject), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, storage_slots};
+PyType_Slot storage_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(storage_dealloc)},
+                               {Py_bf_getbuffer, reinterpret_cast<void*>(storage_buffer)},
+                               {Py_tp_getset, storage_getters},
+                               {Py_tp_methods, storage_methods},
+                               {Py_tp_doc, const_cast<char*>("memory of the native CPU")},
+                               {0, nullptr}};
+PyType_Spec storage_definition = {"needle._core.Storage", sizeof(StorageObject), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                  storage_slots};
 
 PyObject* allocate(PyObject*, PyObject* nbytes) {
   const int64_t n = PyLong_AsLongLong(nbytes);
@@ -209,11 +207,12 @@ Array* array_alloc() {
     PyObject_Init(reinterpret_cast<PyObject*>(self), array_class);
     return self;
   }
-  return PyObject_New(Array, array_class);
+  return PyObject_GC_New(Array, array_class);  // never tracked: it can be in no cycle
 }
 
 void array_dealloc(PyObject* object) {
   auto* self = reinterpret_cast<Array*>(object);
+  PyObject_GC_UnTrack(object);
   if (self->weaklist) PyObject_ClearWeakRefs(object);
   storage_release(self->storage);
   Py_XDECREF(self->handle);
@@ -226,6 +225,11 @@ void array_dealloc(PyObject* object) {
     type->tp_free(object);
   }
   Py_DECREF(type);
+}
+
+int array_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return 0;
 }
 
 bool set_strides(Array* self, const int64_t* strides) {
@@ -321,18 +325,20 @@ PyMemberDef array_members[] = {
     {nullptr, 0, 0, 0, nullptr}};
 PyType_Slot array_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(array_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(array_traverse)},
     {Py_tp_getset, array_getters},
     {Py_tp_members, array_members},
     {Py_tp_doc, const_cast<char*>("a view of memory; the base of NDArray")},
     {0, nullptr}};
 PyType_Spec array_definition = {"needle._core.Array", sizeof(Array), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, array_slots};
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+                                array_slots};
 
 // The registered class must add nothing to the base, so that we may make and free its instances.
 PyObject* set_array_class(PyObject*, PyObject* cls) {
   auto* type = reinterpret_cast<PyTypeObject*>(cls);
   if (!PyType_Check(cls) || !PyType_IsSubtype(type, array_type) ||
-      type->tp_basicsize != array_type->tp_basicsize || PyType_IS_GC(type)) {
+      type->tp_basicsize != array_type->tp_basicsize) {
     PyErr_SetString(PyExc_TypeError, "the array class must derive from Array with __slots__ = ()");
     return nullptr;
   }

@@ -39,9 +39,8 @@ void* workspace(int64_t nbytes);        // this thread's; valid until the next c
 // ---- Spec and Array (array.cc) ---------------------------------------------------------------
 
 struct Spec {
-  PyObject_HEAD
-  PyObject* dtype;   // needle.dtype.DType
-  PyObject* device;  // needle.device.Device
+  PyObject_HEAD PyObject* dtype;  // needle.dtype.DType
+  PyObject* device;               // needle.device.Device
   PyObject* shape_tuple;
   PyObject* strides_tuple;
   size_t hash;
@@ -54,8 +53,7 @@ struct Spec {
 };
 
 struct Array {
-  PyObject_HEAD
-  Spec* spec;
+  PyObject_HEAD Spec* spec;
   Storage* storage;  // of native arrays
   PyObject* handle;  // of the others
   int64_t offset;    // in elements, as the strides
@@ -64,15 +62,17 @@ struct Array {
 };
 
 extern PyTypeObject* spec_type;
-extern PyTypeObject* array_type;     // the base
-extern PyTypeObject* storage_type;   // Python's view of a Storage
-extern PyObject* dtypes[kDTypes];    // needle.dtype.ALL
+extern PyTypeObject* array_type;    // the base
+extern PyTypeObject* storage_type;  // Python's view of a Storage
+extern PyObject* dtypes[kDTypes];   // needle.dtype.ALL
 
 Spec* spec_of(DType code, PyObject* device, int ndim, const int64_t* shape);
 Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* strides);  // steals
 Array* array_empty(Spec* spec);
 inline bool is_array(PyObject* x) { return PyObject_TypeCheck(x, array_type); }
-inline const int64_t* strides_of(const Array* x) { return x->strides ? x->strides : x->spec->strides; }
+inline const int64_t* strides_of(const Array* x) {
+  return x->strides ? x->strides : x->spec->strides;
+}
 inline char* address(const Array* x) {
   return static_cast<char*>(x->storage->data) + x->offset * kItemSize[x->spec->code];
 }
@@ -86,12 +86,18 @@ constexpr int kOutputBit = 63;
 constexpr int kMasks = 4;  // of different inputs; the last serves the rest
 
 enum Kind : int32_t {
-  kPython, kElementwise, kReshape, kPermute, kBroadcast, kSlice, kReduce, kMatMul,
+  kPython,
+  kElementwise,
+  kReshape,
+  kPermute,
+  kBroadcast,
+  kSlice,
+  kReduce,
+  kMatMul,
 };
 
 struct Op {
-  PyObject_HEAD
-  int32_t kind, code;
+  PyObject_HEAD int32_t kind, code;
   int32_t n_params, n_masks;
   int64_t* params;
   uint64_t masks[kMasks];
@@ -100,11 +106,10 @@ struct Op {
 
 struct Tensor;
 struct Node {
-  PyObject_VAR_HEAD
-  PyObject* op;     // null for a leaf
-  PyObject* spec;   // Spec, or a tuple of them
-  PyObject* value;  // Array or tuple of them; null unless claimed
-  Tensor* handle;   // borrowed: its destructor clears it
+  PyObject_VAR_HEAD PyObject* op;  // null for a leaf
+  PyObject* spec;                  // Spec, or a tuple of them
+  PyObject* value;                 // Array or tuple of them; null unless claimed
+  Tensor* handle;                  // borrowed: its destructor clears it
   PyObject* owner;  // of a leaf: weak reference to the tensor that gradients belong to
   int64_t claims;
   uint64_t held;  // claims on inputs, by position, and on itself
@@ -114,8 +119,7 @@ struct Node {
 };
 
 struct Tensor {
-  PyObject_HEAD
-  PyObject* array;
+  PyObject_HEAD PyObject* array;
   Node* node;
   PyObject* grad;
   PyObject* name;

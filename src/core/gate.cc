@@ -192,8 +192,8 @@ Array* broadcast(const Op* op, const Array* x) {
   const int ndim = op->n_params, lead = ndim - x->spec->ndim;
   if (lead < 0 || ndim > kMaxDims) return nullptr;
   for (int i = 0; i < ndim; i++) {
-    const bool fits = i < lead || x->spec->shape[i - lead] == 1 ||
-                      x->spec->shape[i - lead] == op->params[i];
+    const bool fits =
+        i < lead || x->spec->shape[i - lead] == 1 || x->spec->shape[i - lead] == op->params[i];
     if (!fits || op->params[i] < 0) return nullptr;
   }
   int64_t strides[kMaxDims];
@@ -259,8 +259,8 @@ Array* matmul(const Array* a, const Array* b) {
   Spec* spec = spec_of(left->code, left->device, ndim, shape);
   if (!spec) return nullptr;
   Plan plan;
-  const char* refused = kernels->plan_matmul(
-      &plan, {spec->code, ndim, spec->shape, spec->strides}, operand(a), operand(b));
+  const char* refused = kernels->plan_matmul(&plan, {spec->code, ndim, spec->shape, spec->strides},
+                                             operand(a), operand(b));
   const int64_t work = spec->size * left->shape[ndim - 1];
   Array* out = refused ? nullptr : array_empty(spec);
   Py_DECREF(spec);
@@ -309,8 +309,8 @@ Constant constants[256];
 // Borrowed: a cached 0-d tensor of a Python float or int beside a floating tensor.
 PyObject* constant(PyObject* number, const Spec* like) {
   if (like->code > kFloat64) return nullptr;  // other dtypes: the definition
-  const double value = PyFloat_CheckExact(number) ? PyFloat_AS_DOUBLE(number)
-                                                  : PyLong_AsDouble(number);
+  const double value =
+      PyFloat_CheckExact(number) ? PyFloat_AS_DOUBLE(number) : PyLong_AsDouble(number);
   if (value == -1.0 && PyErr_Occurred()) {
     PyErr_Clear();
     return nullptr;

@@ -259,14 +259,13 @@ PyGetSetDef node_getters[] = {
     {"spec", node_spec, nullptr, "spec of the result", nullptr},
     {"value", node_value, nullptr, "the array, while somebody claims it", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
-PyType_Slot node_slots[] = {
-    {Py_tp_dealloc, reinterpret_cast<void*>(node_dealloc)},
-    {Py_tp_traverse, reinterpret_cast<void*>(node_traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(node_clear)},
-    {Py_tp_members, node_members},
-    {Py_tp_getset, node_getters},
-    {Py_tp_doc, const_cast<char*>("one operation of the graph, or a leaf")},
-    {0, nullptr}};
+PyType_Slot node_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(node_dealloc)},
+                            {Py_tp_traverse, reinterpret_cast<void*>(node_traverse)},
+                            {Py_tp_clear, reinterpret_cast<void*>(node_clear)},
+                            {Py_tp_members, node_members},
+                            {Py_tp_getset, node_getters},
+                            {Py_tp_doc, const_cast<char*>("one operation of the graph, or a leaf")},
+                            {0, nullptr}};
 PyType_Spec node_definition = {
     "needle._core.Node", offsetof(Node, inputs), sizeof(Node*),
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, node_slots};

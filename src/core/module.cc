@@ -47,7 +47,9 @@ Array* native(nb::handle x) {
   return reinterpret_cast<Array*>(x.ptr());
 }
 
-std::string text_of(const Array* x) { return nb::str(nb::handle(reinterpret_cast<PyObject*>(x->spec))).c_str(); }
+std::string text_of(const Array* x) {
+  return nb::str(nb::handle(reinterpret_cast<PyObject*>(x->spec))).c_str();
+}
 
 void check(const char* refused, const char* operation, const Array* x) {
   if (refused) raise_dtype_error(std::string(operation) + ": " + refused + ", " + text_of(x));
@@ -196,8 +198,8 @@ void softmax_grad(int kind, nb::handle dx, nb::handle out, nb::handle g) {
 int64_t cross_entropy(nb::handle loss, nb::handle lse, nb::handle logits, nb::handle labels,
                       int64_t ignore, double smoothing) {
   Plan plan;
-  check(kernels->plan_cross_entropy(&plan, operand(native(logits)), operand(native(labels)),
-                                    ignore, smoothing),
+  check(kernels->plan_cross_entropy(&plan, operand(native(logits)), operand(native(labels)), ignore,
+                                    smoothing),
         "cross_entropy", native(logits));
   return run(plan, {native(loss), native(lse), native(logits), native(labels)});
 }
@@ -239,8 +241,7 @@ void batch_norm(nb::handle out, nb::handle mean, nb::handle var, nb::handle x, n
 }
 
 void batch_norm_grad(nb::handle dx, nb::handle dweight, nb::handle dbias, nb::handle g,
-                     nb::handle x, nb::handle weight, nb::handle mean, nb::handle var,
-                     double eps) {
+                     nb::handle x, nb::handle weight, nb::handle mean, nb::handle var, double eps) {
   Plan plan;
   check(kernels->plan_batch_norm_grad(&plan, operand(native(x)), eps), "batch_norm", native(x));
   for (nb::handle array : {g, x, weight}) check_dense(native(array), "batch_norm");
@@ -320,8 +321,9 @@ NB_MODULE(_core, m) {
   if (!add_array_types(m.ptr()) || !add_graph_types(m.ptr()) || !add_gate(m.ptr())) {
     throw nb::python_error();
   }
-  m.def("select_isa", [](const std::string& name) { kernels = select_isa(name); },
-        "Load the kernels of an instruction set; the best one for an empty name.");
+  m.def(
+      "select_isa", [](const std::string& name) { kernels = select_isa(name); },
+      "Load the kernels of an instruction set; the best one for an empty name.");
   m.def("isa", [] { return std::string(kernels->isa); }, "The instruction set chosen.");
   m.def("vector_bits", [] { return kernels->vector_bits; }, "Width of its vectors.");
   m.def("supported_isas", &supported_isas, "What this processor and this build can run.");
