@@ -324,8 +324,12 @@ def finish(node: Any, array: Any) -> None:
 
 
 def release(node: Any) -> None:
-    """Give up what the node's gradient would read: it has run and will not run again."""
-    node.drop(0)
+    """Give up what the node's gradient would read: it has run and will not run again.
+
+    A node that has not run yet (lazy mode) still needs its inputs for that.
+    """
+    if node.done:
+        node.drop(0)
 
 
 def peek(node: Any) -> Any:
