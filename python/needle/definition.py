@@ -377,6 +377,12 @@ def set_array(tensor: Any, array: Any) -> None:
     tensor.array = array
 
 
+def exclusive(tensor: Any) -> bool:
+    """Return whether nobody but this tensor holds its array and memory, so that an optimizer may
+    write there. Always false here: an unneeded copy is right too."""
+    return False
+
+
 def topo(
     nodes: Iterable[Any], needs: bool = False, stop: frozenset[Any] | None = None
 ) -> list[Any]:

@@ -743,7 +743,8 @@ PyObject* exclusive(PyObject*, PyObject* tensor) {
   PyObject* array = as_tensor(tensor)->array;
   if (!array || !is_array(array)) Py_RETURN_FALSE;
   Storage* storage = reinterpret_cast<Array*>(array)->storage;
-  return PyBool_FromLong(Py_REFCNT(array) == 1 && storage && storage->refs == 1);
+  const bool own = storage && storage->refs == 1 && !storage->owner;  // not adopted from others
+  return PyBool_FromLong(Py_REFCNT(array) == 1 && own);
 }
 
 PyObject* set_tensor_classes(PyObject*, PyObject* args) {
