@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from needle import config
 from needle.device import Device
 from needle.dtype import DType
 
@@ -184,7 +183,7 @@ class Node:
 
 class _Modes(threading.local):
     recording = True
-    lazy = config.current().mode == "lazy"
+    lazy = False
     open = True  # whether the native gate may take shortcuts
     pending = 0
 
@@ -358,6 +357,12 @@ def set_array(tensor: Any, array: Any) -> None:
     tensor.array = array
 
 
+def exclusive(tensor: Any) -> bool:
+    """Return whether nobody but this tensor holds its array and memory, so that an optimizer may
+    write there. Always false here: an unneeded copy is right too."""
+    return False
+
+
 def topo(
     nodes: Iterable[Any], needs: bool = False, stop: frozenset[Any] | None = None
 ) -> list[Any]:
@@ -435,6 +440,11 @@ def set_lazy(value: bool) -> bool:
 def set_open(value: bool) -> bool:
     old, _modes.open = _modes.open, value
     return old
+
+
+def set_defaults(lazy: bool, open: bool) -> None:
+    """Say in which modes threads start."""
+    _Modes.lazy, _Modes.open = lazy, open
 
 
 def pending() -> int:
