@@ -38,6 +38,7 @@ class Recipe:
         name: what ``needle train`` calls it.
         summary: one line for ``needle train --list``.
         item: what one row of a batch is, in the plural: "bytes", "images".
+        curve: the figure that the picture shows, and what its axis is called.
         batch_size, lr, steps, epochs: used where ``settings`` leaves them open; one of the last
             two is None.
         settings: what the user chose.
@@ -46,6 +47,8 @@ class Recipe:
     name: ClassVar[str]
     summary: ClassVar[str]
     item: ClassVar[str]
+    curve: ClassVar[str] = "loss"
+    curve_unit: ClassVar[str] = "loss (nats)"
     batch_size: int
     lr: float
     steps: int | None = None

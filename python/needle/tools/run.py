@@ -71,7 +71,7 @@ class RunFolder:
     def save_weights(self, model: Any) -> Path:
         """Write weights.safetensors, whole or not at all; return its path."""
         path = self.path / "weights.safetensors"
-        io.save(model, path)
+        io.save(path, model.state_dict())
         return path
 
 
