@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, executor, graph
-from needle.backend.ndarray import array, full
+from needle import config, executor, graph, reverse
+from needle.backend.ndarray import array
 from needle.errors import GradientError, ShapeError, explain
-from needle.ops.base import Op, needed
+from needle.ops import random
+from needle.ops.base import Op, needed, variables
 
 __all__ = [
     "Op", "backward", "checkpoint", "compute_gradient_of_variables", "custom_gradient",
@@ -42,61 +43,13 @@ def lazy_mode(on: bool = True) -> Iterator[None]:
 def _seed(out: Any, out_grad: Any) -> Any:
     spec = executor.spec_of(out)
     if out_grad is None:
-        return graph.wrap(full(spec.shape, 1.0, spec.dtype, spec.device))
+        return reverse.full_like(out, 1.0)
     if not isinstance(out_grad, graph.TensorBase):
         out_grad = graph.wrap(array(np.asarray(out_grad), spec.dtype, spec.device))
     given = executor.spec_of(out_grad).shape
     if given != spec.shape:
         raise ShapeError(f"backward: out_grad has shape {given}, the result {spec.shape}")
     return out_grad
-
-
-def _walk(
-    outs: Sequence[Any],
-    seeds: Sequence[Any],
-    retain_graph: bool,
-    visit: Callable[[Any, Any], None],
-    towards: frozenset[Any] | None = None,
-) -> None:
-    """Pass gradients from ``outs`` down; call ``visit(node, gradient)`` once per node reached.
-
-    The order is the reverse of a topological one: when a node is visited all its consumers were,
-    so its gradient is complete. That also holds for a value that is used several times.
-
-    Args:
-        towards: go only where these nodes lie below, and not below them; None: everywhere.
-    """
-    grads: dict[Any, Any] = {}
-    for out, seed in zip(outs, seeds, strict=True):
-        node = graph.leaf(out)
-        grads[node] = grads[node] + seed if node in grads else seed
-    order = graph.topo(list(grads), True, towards)
-    reached = None if towards is None else _above(order, towards)
-    while order:
-        node = order.pop()
-        out_grad = grads.pop(node, None)
-        if out_grad is None:
-            continue
-        visit(node, out_grad)
-        op = node.op
-        if op is None or (towards is not None and node in towards):
-            continue
-        parts = op.gradient_as_tuple(out_grad, graph.handle(node))
-        for below, part in zip(node.inputs, parts, strict=True):
-            if part is not None and below.needs and (reached is None or below in reached):
-                known = grads.get(below)
-                grads[below] = part if known is None else known + part
-        if not retain_graph:
-            graph.release(node)
-
-
-def _above(order: Sequence[Any], towards: frozenset[Any]) -> set[Any]:
-    """Return the nodes of a topological order that have one of ``towards`` at or below them."""
-    found: set[Any] = set()
-    for node in order:
-        if node in towards or any(below in found for below in node.inputs):
-            found.add(node)
-    return found
 
 
 def backward(
@@ -144,54 +97,9 @@ def backward(
 
     old_recording = graph.set_recording(create_graph)
     try:
-        _walk([out], [_seed(out, out_grad)], retain_graph, deliver)
+        reverse.walk([out], [_seed(out, out_grad)], retain_graph, deliver)
     finally:
         graph.set_recording(old_recording)
-
-
-def _collect(
-    outs: Sequence[Any],
-    seeds: Sequence[Any],
-    inputs: Sequence[Any],
-    retain_graph: bool,
-) -> list[Any]:
-    wanted = {graph.leaf(x): i for i, x in enumerate(inputs)}
-    found: list[Any] = [None] * len(inputs)
-
-    def keep(node: Any, out_grad: Any) -> None:
-        if node in wanted:
-            found[wanted[node]] = out_grad
-
-    _walk(outs, seeds, retain_graph, keep, frozenset(wanted))
-    return [full_like(x, 0.0) if g is None else g for x, g in zip(inputs, found, strict=True)]
-
-
-def full_like(x: Any, value: float) -> Any:
-    """Return a tensor of one value with the spec of x."""
-    spec = executor.spec_of(x)
-    return graph.wrap(full(spec.shape, value, spec.dtype, spec.device))
-
-
-def _leaves(args: Sequence[Any]) -> list[Any]:
-    """Return fresh leaves over the arguments' values, so that a function sees variables."""
-    leaves = []
-    for x in args:
-        leaf = executor.apply(_Identity.of(), x) if graph.recording() and x.requires_grad else None
-        if leaf is None:
-            leaf = graph.wrap(executor.value_of(x))
-            leaf.requires_grad = True
-        leaves.append(leaf)
-    return leaves
-
-
-class _Identity(Op):
-    """x itself, as a node of its own."""
-
-    def compute(self, x: Any) -> Any:
-        return x
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (out_grad,)
 
 
 def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tuple[Any, ...]]]:
@@ -202,15 +110,15 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tu
     array([6.], dtype=float32)
     """
     outer = graph.recording()
-    leaves = _leaves(args)
+    leaves = variables(args)
     with executor.modes(recording=True):
         out = function(*leaves)
 
     def pull(out_grad: Any = None) -> tuple[Any, ...]:
         with executor.modes(recording=outer):
             if not out.requires_grad:
-                return tuple(full_like(x, 0.0) for x in leaves)
-            return tuple(_collect([out], [_seed(out, out_grad)], leaves, True))
+                return tuple(reverse.full_like(x, 0.0) for x in leaves)
+            return tuple(reverse.collect([out], [_seed(out, out_grad)], leaves, True))
 
     return out, pull
 
@@ -230,7 +138,7 @@ def value_and_grad(
 
     def call(*args: Any) -> tuple[Any, Any]:
         leaves = list(args)
-        for position, leaf in zip(positions, _leaves([args[i] for i in positions]), strict=True):
+        for position, leaf in zip(positions, variables([args[i] for i in positions]), strict=True):
             leaves[position] = leaf
         with executor.modes(recording=True):
             out = function(*leaves)
@@ -241,9 +149,9 @@ def value_and_grad(
                 )
             wanted = [leaves[i] for i in positions]
             if out.requires_grad:
-                grads = _collect([out], [_seed(out, None)], wanted, True)
+                grads = reverse.collect([out], [_seed(out, None)], wanted, True)
             else:
-                grads = [full_like(x, 0.0) for x in wanted]
+                grads = [reverse.full_like(x, 0.0) for x in wanted]
         return out, grads[0] if isinstance(argnums, int) else tuple(grads)
 
     return call
@@ -261,23 +169,6 @@ def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Call
         return both(*args)[1]
 
     return call
-
-
-def gradient_through(
-    function: Callable[..., Any], inputs: Sequence[Any], out_grad: Any, wanted: Sequence[bool]
-) -> tuple[Any, ...]:
-    """Return the gradients of ``function(*inputs)``, which is run again, or None where not wanted.
-
-    The gradients depend on the inputs too, so that they can be differentiated in turn.
-    """
-    leaves = [
-        leaf if want else x for x, leaf, want in zip(inputs, _leaves(inputs), wanted, strict=True)
-    ]
-    with executor.modes(recording=True):
-        out = function(*leaves)
-    chosen = [x for x, want in zip(leaves, wanted, strict=True) if want]
-    found = iter(_collect([out], [out_grad], chosen, graph.recording()))
-    return tuple(next(found) if want else None for want in wanted)
 
 
 # ---- regions with a rule of their own ---------------------------------------------
@@ -301,20 +192,18 @@ class _Checkpoint(Op):
     def gradient(self, out_grad: Any, out: Any) -> Any:
         inputs = out.inputs
         wanted = needed(out)
-        leaves = _leaves(inputs[: self.count])
+        leaves = variables(inputs[: self.count])
         with executor.modes(recording=True), replayed(self.state):
             inner = self.function(*leaves)
         sources = [*leaves, *inputs[self.count :]]
         chosen = [x for x, want in zip(sources, wanted, strict=True) if want]
-        found = iter(_collect([inner], [out_grad], chosen, graph.recording()))
+        found = iter(reverse.collect([inner], [out_grad], chosen, graph.recording()))
         return tuple(next(found) if want else None for want in wanted)
 
 
 @contextmanager
 def replayed(state: Any) -> Iterator[None]:
     """Draw the same random numbers as when ``state`` was taken, then go on as before."""
-    from needle.ops import random
-
     now = random.get_state()
     random.set_state(state)
     try:
@@ -334,8 +223,6 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def call(*args: Any) -> Any:
-        from needle.ops import random
-
         state = random.get_state()
         leaves = [graph.wrap(executor.value_of(x)) for x in args]
         for leaf, x in zip(leaves, args, strict=True):

@@ -94,6 +94,11 @@ def current() -> Config:
     return _current.get()
 
 
+def initial() -> Config:
+    """Return the settings that the environment gave at start."""
+    return _initial
+
+
 def on_change(listener: Callable[[Config], None]) -> None:
     """Call ``listener`` with the settings now and whenever they change in some context."""
     _listeners.append(listener)

@@ -81,6 +81,8 @@ REDUCTIONS: dict[str, Any] = {
 def view(x: Any) -> Any:
     """Return the NumPy view of an array of this device."""
     step = x.dtype.itemsize
+    if not x.size:  # its strides and offset may point anywhere
+        return np.empty(x.shape, x.dtype.numpy)
     return np.ndarray(
         x.shape,
         x.dtype.numpy,

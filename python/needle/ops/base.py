@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from needle import backend, config, device, dtype, executor, graph
+from needle import backend, config, device, dtype, executor, graph, reverse
 from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array, full
@@ -364,9 +364,42 @@ class Composite(Op):
             return executor.value_of(result)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        from needle.autograd import gradient_through
+        wanted, inputs = needed(out), out.inputs
+        with executor.modes(recording=True):
+            chosen = variables([x for x, want in zip(inputs, wanted, strict=True) if want])
+            rest = iter(chosen)
+            result = self.expand(
+                *[next(rest) if want else x for x, want in zip(inputs, wanted, strict=True)]
+            )
+        found = iter(reverse.collect([result], [out_grad], chosen, graph.recording()))
+        return tuple(next(found) if want else None for want in wanted)
 
-        return gradient_through(self.expand, out.inputs, out_grad, needed(out))
+
+class Identity(Linear):
+    """x itself, as a node of its own."""
+
+    def compute(self, x: Any) -> Any:
+        return x
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (out_grad,)
+
+
+def variables(inputs: Sequence[Any]) -> list[Any]:
+    """Return tensors of the same values, each the start of a graph of its own.
+
+    Where recording is on they stay connected to the inputs, so that what is computed from them
+    can be differentiated with respect to the inputs too.
+    """
+    found = []
+    for x in inputs:
+        if graph.recording() and x.requires_grad:
+            found.append(executor.apply(Identity.of(), x))
+            continue
+        start = graph.wrap(executor.value_of(x))
+        start.requires_grad = True
+        found.append(start)
+    return found
 
 
 def export(cls: type[Op]) -> Callable[..., Any]:

@@ -119,16 +119,40 @@ class _Argument(_Reduction):
     is_differentiable = False
 
 
+def _position_samples(reference: Callable[..., Any]) -> Callable[[], list[Sample]]:
+    def position(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+        if len(axes) == 1:
+            return reference(x, axis=axes[0], keepdims=keep)
+        return reference(x, keepdims=keep)
+
+    def samples() -> list[Sample]:
+        cases: list[tuple[Any, tuple[int, ...], bool]] = [
+            (uniform((3, 4)), (0,), False), (uniform((3, 4)), (1,), True),
+            (uniform((2, 3, 4)), (0, 1, 2), False), (uniform((5,)), (0,), True),
+            (uniform((0, 3)), (1,), False), (np.array([1.0, 2.0, 2.0, 1.0, 1.0]), (0,), False),
+            (np.array([[1.0, np.nan], [np.nan, 2.0]]), (1,), False),
+        ]  # fmt: skip
+        good = [
+            Sample((x,), (axes, keep), lambda x, a=axes, k=keep: position(x, a, k), gradient=False)
+            for x, axes, keep in cases
+        ]
+        return [*good, Sample((uniform((2, 0)),), ((1,), False), raises=ShapeError)]
+
+    return samples
+
+
 class ArgMax(_Argument):
     """Position (int64) of the first largest value along one axis, or along all of them."""
 
     function = "argmax"
+    samples = _position_samples(np.argmax)
 
 
 class ArgMin(_Argument):
     """Position (int64) of the first smallest value along one axis, or along all of them."""
 
     function = "argmin"
+    samples = _position_samples(np.argmin)
 
 
 class SumTo(Linear):

@@ -1,0 +1,89 @@
+"""The walk of reverse mode: gradients flow from results down to what they were computed from.
+
+It knows nodes and calls ``op.gradient``; which tensors receive what is up to the caller
+(``autograd`` for users, ``ops.base`` for composites, whose gradient is that of their expansion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from needle import executor, graph
+from needle.backend.ndarray import full
+
+
+def walk(
+    outs: Sequence[Any],
+    seeds: Sequence[Any],
+    retain_graph: bool,
+    visit: Callable[[Any, Any], None],
+    towards: frozenset[Any] | None = None,
+) -> None:
+    """Pass gradients from ``outs`` down; call ``visit(node, gradient)`` once per node reached.
+
+    The order is the reverse of a topological one: when a node is visited all its consumers were,
+    so its gradient is complete. That also holds for a value that is used several times.
+
+    Args:
+        outs: the results to start from.
+        seeds: their gradients.
+        retain_graph: keep what the gradients read, so that the graph can be walked again.
+        visit: receives each node and its gradient.
+        towards: go only where these nodes lie below, and not below them; None: everywhere.
+    """
+    grads: dict[Any, Any] = {}
+    for out, seed in zip(outs, seeds, strict=True):
+        node = graph.leaf(out)
+        grads[node] = grads[node] + seed if node in grads else seed
+    order = graph.topo(list(grads), True, towards)
+    reached = None if towards is None else _above(order, towards)
+    while order:
+        node = order.pop()
+        out_grad = grads.pop(node, None)
+        if out_grad is None:
+            continue
+        visit(node, out_grad)
+        op = node.op
+        if op is None or (towards is not None and node in towards):
+            continue
+        parts = op.gradient_as_tuple(out_grad, graph.handle(node))
+        for below, part in zip(node.inputs, parts, strict=True):
+            if part is not None and below.needs and (reached is None or below in reached):
+                known = grads.get(below)
+                grads[below] = part if known is None else known + part
+        if not retain_graph:
+            graph.release(node)
+
+
+def _above(order: Sequence[Any], towards: frozenset[Any]) -> set[Any]:
+    """Return the nodes of a topological order that have one of ``towards`` at or below them."""
+    found: set[Any] = set()
+    for node in order:
+        if node in towards or any(below in found for below in node.inputs):
+            found.add(node)
+    return found
+
+
+def collect(
+    outs: Sequence[Any], seeds: Sequence[Any], inputs: Sequence[Any], retain_graph: bool
+) -> list[Any]:
+    """Return the gradients with respect to ``inputs``: zeros where nothing depends on one."""
+    nodes = [graph.leaf(x) for x in inputs]
+    wanted = frozenset(nodes)
+    found: dict[Any, Any] = {}
+
+    def keep(node: Any, out_grad: Any) -> None:
+        if node in wanted:
+            found[node] = out_grad
+
+    walk(outs, seeds, retain_graph, keep, wanted)
+    return [
+        found[n] if n in found else full_like(x, 0.0) for n, x in zip(nodes, inputs, strict=True)
+    ]
+
+
+def full_like(x: Any, value: float) -> Any:
+    """Return a tensor of one value with the spec of x."""
+    spec = executor.spec_of(x)
+    return graph.wrap(full(spec.shape, value, spec.dtype, spec.device))

@@ -1,0 +1,53 @@
+"""What all tests share: the devices of this machine, and an undisturbed state around each test."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shlex
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import graph
+
+DEVICES = [d.name for d in ndl.all_devices() if d.enabled()]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    return ndl.device.as_device(request.param)
+
+
+@pytest.fixture(autouse=True)
+def undisturbed():
+    """Random numbers start the same for each test, and no test leaves a mode switched."""
+    np.random.seed(0)
+    ndl.manual_seed(None)
+    yield
+    assert graph.recording(), "the test left recording off"
+    assert not graph.lazy(), "the test left lazy mode on"
+    assert ndl.config.current() is ndl.config.initial(), "the test left a setting changed"
+
+
+@pytest.fixture
+def no_collector():
+    """Run the test with the garbage collector off; it must find nothing afterwards."""
+    gc.collect()
+    gc.disable()
+    yield
+    found = gc.collect()
+    gc.enable()
+    assert found == 0, f"{found} objects were in reference cycles"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failing test prints the command that reruns only it."""
+    report = yield
+    if report.failed:
+        switches = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith("NEEDLE_")]
+        command = [*switches, "python -m pytest", shlex.quote(item.nodeid)]
+        report.sections.append(("rerun only this test", " ".join(command)))
+    return report

@@ -1,0 +1,146 @@
+"""The floors: imports go downwards only. Also: who may read the environment, and file sizes."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import needle
+
+PACKAGE = Path(needle.__file__).parent
+FLOORS = [
+    {"config", "errors", "dtype", "core"},
+    {"device", "definition", "backend"},
+    {"graph", "executor", "reverse"},
+    {"ops", "autograd"},
+    {"tensor", "compile"},
+    {"nn", "init", "optim", "data", "distributed", "io"},
+    {
+        "models",
+        "recipes",
+        "tools",
+        "testing",
+        "cli",
+        "backend_ndarray",
+        "backend_selection",
+        "roof",
+    },
+]
+"""Rooms (folders or modules) from the ground up. "roof" is needle/__init__.py."""
+
+ARROWS = {
+    ("config", "errors"), ("dtype", "errors"), ("core", "config"),
+    ("backend", "device"), ("backend", "definition"), ("definition", "device"),
+    ("executor", "graph"), ("reverse", "graph"), ("reverse", "executor"),
+    ("autograd", "ops"), ("compile", "tensor"), ("nn", "init"),
+}  # fmt: skip
+"""What a room may import on its own floor. The top floor may import anything."""
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def room_of(dotted: str) -> str:
+    """``needle.ops.base`` is in the room ``ops``; ``needle`` itself is the roof."""
+    parts = dotted.split(".")
+    return parts[1] if len(parts) > 1 else "roof"
+
+
+def module_of(path: Path) -> str:
+    parts = ("needle", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_room(name: str) -> bool:
+    return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists() or name == "_core"
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    """Every import of a file, wherever it stands, as (line, dotted name below needle)."""
+    found = []
+    module = module_of(path)
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parent = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parent, base] if base else parent)
+            if base == "needle":
+                names = [alias.name for alias in node.names]
+                found += [(node.lineno, f"needle.{n}" if is_room(n) else "needle") for n in names]
+            else:
+                found.append((node.lineno, base))
+    return [(line, name) for line, name in found if name.split(".")[0] == "needle"]
+
+
+def complaint(importer: str, imported: str) -> str | None:
+    if imported == "_core":
+        return None if importer == "core" else "only core.py imports the native module"
+    for room in (importer, imported):
+        if room not in FLOOR_OF:
+            return f"{room} stands on no floor; add it to FLOORS in tests/test_floors.py"
+    top = len(FLOORS) - 1
+    above, below = FLOOR_OF[importer], FLOOR_OF[imported]
+    if above > below or importer == imported or above == top or (importer, imported) in ARROWS:
+        return None
+    return f"{importer} (floor {above}) must not import {imported} (floor {below})"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_downwards(path):
+    importer = room_of(module_of(path))
+    wrong = [
+        f"line {line}: {problem}"
+        for line, name in imports(path)
+        if (problem := complaint(importer, room_of(name)))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_upward_import_is_found(tmp_path, monkeypatch):
+    """The test above can fail: imports inside functions and relative ones count too."""
+    assert complaint("ops", "tensor") and complaint("graph", "ops") and complaint("ops", "autograd")
+    assert complaint("backend", "roof") and complaint("nn", "optim")
+    assert not complaint("tensor", "ops") and not complaint("autograd", "ops")
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "tensor.py").touch()
+    source = tmp_path / "ops" / "sample.py"
+    source.write_text("def f():\n    from needle import tensor\n    from ..tensor import Tensor\n")
+    monkeypatch.setattr("test_floors.PACKAGE", tmp_path)
+    assert imports(source) == [(2, "needle.tensor"), (3, "needle.tensor")]
+
+
+def test_arrows_stay_on_one_floor_and_make_no_circle():
+    for importer, imported in ARROWS:
+        assert FLOOR_OF[importer] == FLOOR_OF[imported]
+    left = set(ARROWS)
+    while left:
+        free = {a for a in left if a[1] not in {importer for importer, _ in left}}
+        assert free, f"a circle: {left}"
+        left -= free
+
+
+def _reads_environment(node: ast.AST) -> bool:
+    return (isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")) or (
+        isinstance(node, ast.alias) and node.name in ("environ", "getenv")
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_config_reads_the_environment(path):
+    if path.name == "config.py":
+        return
+    lines = [n.lineno for n in ast.walk(ast.parse(path.read_text())) if _reads_environment(n)]
+    assert not lines, f"lines {lines}: NEEDLE_* variables are read in config.py alone"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_stay_readable(path):
+    """Files stay near 500 lines."""
+    lines = path.read_text().count("\n")
+    assert lines <= 560, f"{lines} lines: split it"
