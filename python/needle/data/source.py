@@ -20,7 +20,7 @@ HELD_OUT = """
     _weakrefset asyncio/streams concurrent/futures/_base email/_encoded_words filecmp
     http/cookiejar json/encoder multiprocessing/reduction platform rlcompleter tabnanny
     unittest/result xml/dom/minicompat
-""".split()
+"""
 """Modules that no training sees."""
 
 TRAINING = """
@@ -66,7 +66,7 @@ TRAINING = """
     xml/sax/_exceptions xml/sax/expatreader xml/sax/handler xml/sax/saxutils xml/sax/xmlreader
     xmlrpc/client xmlrpc/server zipapp zipfile zipfile/__init__ zoneinfo/_common
     zoneinfo/_tzpath zoneinfo/_zoneinfo
-""".split()
+"""
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,10 @@ def python_source(folder: str | Path | None = None, train: bool = True) -> Sourc
     """
     import sysconfig
 
+    names = (TRAINING if train else HELD_OUT).split()
     root = Path(folder if folder is not None else sysconfig.get_paths()["stdlib"])
     parts, modules = [], []
-    for name in TRAINING if train else HELD_OUT:
+    for name in names:
         path = root / f"{name}.py"
         if not path.is_file():
             continue
@@ -108,7 +109,7 @@ def python_source(folder: str | Path | None = None, train: bool = True) -> Sourc
     values = np.frombuffer(b"".join(parts), np.uint8)
     if not values.size:
         raise DataError(
-            f"{root}: none of the {len(TRAINING if train else HELD_OUT)} modules of the standard "
+            f"{root}: none of the {len(names)} modules of the standard "
             "library is there as source (argparse.py, for one)\n"
             "  try: --data FOLDER with the folder Lib of Python's source code"
         )

@@ -13,7 +13,6 @@ import numpy as np
 
 from needle import nn, optim
 from needle.data import python_source
-from needle.errors import DataError
 from needle.models.byte_mlp import ByteMLP
 from needle.recipes.recipe import Recipe
 from needle.tensor import Tensor
@@ -109,8 +108,9 @@ class ByteRecipe(Recipe):
         bits = {name: 8 * len(packed) / len(text) for name, packed in others.items()}
         ours = figures["bits_per_byte"]
         verdict = "below" if ours < bits["zlib"] else "NOT below"
+        count = len(self.held_out.modules)
         lines = [
-            f"bits per byte on {len(self.held_out.modules)} held-out modules ({len(text):,} bytes):",
+            f"bits per byte on {count} held-out modules ({len(text):,} bytes):",
             f"  {self.name} {ours:.3f}   "
             + "   ".join(f"{name} {value:.3f}" for name, value in bits.items()),
             f"  the target, below zlib: {verdict}, {ours / bits['zlib'] - 1:+.1%}",

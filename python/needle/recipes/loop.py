@@ -68,9 +68,7 @@ def train(
 class _Run:
     """One run: the model, how far it is, and what is recorded of it."""
 
-    def __init__(
-        self, recipe: Recipe, folder: RunFolder, progress: Progress, stop: Stop
-    ) -> None:
+    def __init__(self, recipe: Recipe, folder: RunFolder, progress: Progress, stop: Stop) -> None:
         self.recipe, self.folder, self.progress, self.stop = recipe, folder, progress, stop
         per_epoch = recipe.steps_per_epoch()
         self.per_epoch = per_epoch

@@ -35,7 +35,9 @@ class Progress:
 
     def show(self, done: int, rate: float, left: float) -> None:
         """Print a line for the first step and for every twentieth part of the run."""
-        if not self.quiet and (done == 1 or done * LINES // self.total > (done - 1) * LINES // self.total):
+        if not self.quiet and (
+            done == 1 or done * LINES // self.total > (done - 1) * LINES // self.total
+        ):
             print(f"step {done}/{self.total}  {self.text(rate, left)}", flush=True)
 
     def text(self, rate: float, left: float) -> str:
