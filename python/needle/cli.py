@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NeedleError as error:
         return _fail(str(error), 1)
     except KeyboardInterrupt:
-        return _fail("stopped before anything was to be saved", 130)
+        return _fail("interrupted", 130)
     except BrokenPipeError:  # whoever read our output, head for one, has gone
         sys.stderr.close()
         return 1
@@ -50,7 +50,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in _COMMANDS:
-        raise unknown("needle", name, _COMMANDS)
+        raise unknown("command", name, _COMMANDS)
     return int(_COMMANDS[name](rest))
 
 
@@ -59,6 +59,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, command: str, **settings: Any) -> None:
         super().__init__(prog=f"needle {command}", allow_abbrev=False, **settings)
+        self.command = command
         self.known: list[str] = ["--help"]
 
     def option(self, name: str, **settings: Any) -> None:
@@ -71,12 +72,12 @@ class _Parser(argparse.ArgumentParser):
         values, extra = self.parse_known_args(arguments)
         for text in extra:
             if text.startswith("-"):
-                raise unknown(self.prog, text.split("=")[0], self.known)
-            raise OptionError(f"{self.prog}: what is {text!r} for? Nothing more was expected")
+                raise unknown(self.command, text.split("=")[0], self.known)
+            raise OptionError(f"{self.command}: what is {text!r} for? Nothing more was expected")
         return values
 
     def error(self, message: str) -> NoReturn:
-        raise OptionError(f"{self.prog}: {message}")
+        raise OptionError(f"{self.command}: {message}")
 
 
 def _count(text: str) -> int:
@@ -133,7 +134,7 @@ def _train(arguments: list[str]) -> int:
             print(f"{name:12} {recipes.get(name).summary}{default}")
         return 0
     if args.steps and args.epochs:
-        raise OptionError("needle train: --steps and --epochs exclude each other")
+        raise OptionError("train: --steps and --epochs exclude each other")
     recipe = recipes.get(args.recipe or recipes.DEFAULT)
     with _in_force(args):
         from needle.tools.training import run
@@ -160,7 +161,9 @@ def _in_force(args: argparse.Namespace) -> ExitStack:
     if args.threads and core.native is not None:
         core.native.set_threads(args.threads)
         stack.callback(core.native.set_threads, config.current().threads)
-    _ = device.default_device().backend
+    where = device.default_device()
+    if where.backend is not None and where not in device.all_devices():
+        raise DeviceError(f"device {where.name!r} holds no data to compute with")
     return stack
 
 

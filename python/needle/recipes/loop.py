@@ -23,10 +23,14 @@ class Result:
 
     Attributes:
         figures: those of the final evaluation; empty if the run was stopped.
+        steps: updates made.
+        seconds: how long that took, evaluations included.
         stopped: the signal that stopped it, or None.
     """
 
     figures: dict[str, float]
+    steps: int
+    seconds: float
     stopped: int | None = None
 
 
@@ -44,7 +48,7 @@ def train(
     before = random.get_state()
     random.manual_seed(settings.seed)
     try:
-        recipe = kind(settings, progress.line)
+        recipe = kind(settings, progress.note)
         run = _Run(recipe, folder, progress, stop)
         try:
             run.steps()
@@ -60,7 +64,7 @@ def train(
         if signal is None:
             for line in recipe.conclude(run.model, figures):
                 progress.line(line)
-        return Result(figures, signal)
+        return Result(figures, run.done, time.perf_counter() - run.began, signal)
     finally:
         random.set_state(before)
 
@@ -76,7 +80,7 @@ class _Run:
         self.model = recipe.model()
         self.optimizer = recipe.optimizer(self.model, self.total)
         self.done = 0
-        self.items = 0
+        self.items, self.busy = 0, 0.0
         self.began = time.perf_counter()
         self.record_every = max(1, self.total // 500)
         folder.save_config(
@@ -117,18 +121,23 @@ class _Run:
             yield from self.recipe.batches()
 
     def _step(self, batch: Any) -> float:
+        start = time.perf_counter()
+        lr = self.optimizer.current_lr
         loss = self.recipe.loss(self.model, batch)
         value = float(loss.item())
         if not math.isfinite(value):
             raise explain(
                 NeedleError, "train", f"the loss is {value} at step {self.done + 1}",
-                advice=f"--lr {self.optimizer.current_lr / 3:.1g} (it was "
-                f"{self.optimizer.current_lr:.2g}), or another --seed",
+                advice=f"--lr {self.recipe.lr / 3:.1g} (it was {self.recipe.lr:.2g})",
             )  # fmt: skip
         self.optimizer.minimize(loss)
         self.done += 1
         self.items += self.recipe.batch_size
-        self.progress.step(self.done, value, self.recipe.shown(value), self.items)
+        self.lr = lr
+        self.busy += time.perf_counter() - start
+        self.progress.step(
+            self.done, value, self.recipe.shown(value), self.items / max(self.busy, 1e-9)
+        )
         return value
 
     def _record(self, loss: float) -> None:
@@ -136,8 +145,8 @@ class _Run:
         self.folder.record(
             split="train", step=self.done, epoch=round(self.done / self.per_epoch, 4),
             seconds=round(seconds, 3), loss=loss, **self.recipe.shown(loss),
-            lr=float(self.optimizer.current_lr),
-            **{f"{self.recipe.item}_per_second": round(self.items / seconds, 1)},
+            lr=self.lr,
+            **{f"{self.recipe.item}_per_second": round(self.items / self.busy, 1)},
         )  # fmt: skip
 
     def evaluate(self, final: bool) -> dict[str, float]:
@@ -147,7 +156,8 @@ class _Run:
             split="held-out", step=self.done, epoch=round(self.done / self.per_epoch, 4),
             seconds=round(time.perf_counter() - self.began, 3), final=final, **figures,
         )  # fmt: skip
-        self.progress.evaluated(self.done, figures)
+        if not final:
+            self.progress.evaluated(self.done, figures)
         return figures
 
 

@@ -25,13 +25,13 @@ class Progress:
         self.total, self.item = total, item
         self.began = time.perf_counter()
 
-    def step(self, done: int, loss: float, shown: dict[str, float], items: int) -> None:
-        """Show a step: its loss, figures made of it, and how many items were seen so far."""
+    def step(self, done: int, loss: float, shown: dict[str, float], rate: float) -> None:
+        """Show a step: its loss, figures made of it, and how many items a second are seen."""
         for name, value in {"loss": loss, **shown}.items():
             old = self.smooth.get(name, value)
             self.smooth[name] = old + (value - old) * max(0.02, 1.0 / done)
-        seconds = max(time.perf_counter() - self.began, 1e-9)
-        self.show(done, items / seconds, seconds * (self.total - done) / done)
+        seconds = time.perf_counter() - self.began
+        self.show(done, rate, seconds * (self.total - done) / done)
 
     def show(self, done: int, rate: float, left: float) -> None:
         """Print a line for the first step and for every twentieth part of the run."""
@@ -48,9 +48,13 @@ class Progress:
 
     def evaluated(self, done: int, figures: dict[str, float]) -> None:
         """Show the figures on held-out data."""
+        shown = "  ".join(f"{label(name)} {value:.4f}" for name, value in figures.items())
+        self.note(f"step {done}/{self.total}  held-out: {shown}")
+
+    def note(self, text: str) -> None:
+        """Print a line that is no result."""
         if not self.quiet:
-            shown = "  ".join(f"{label(name)} {value:.4g}" for name, value in figures.items())
-            self.line(f"step {done}/{self.total}  held-out: {shown}")
+            self.line(text)
 
     def line(self, text: str) -> None:
         """Print a line."""
@@ -61,16 +65,16 @@ class Progress:
 
 
 class Bar(Progress):
-    """A bar by rich."""
+    """A bar by rich, on a console of its."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Any = None) -> None:
         super().__init__()
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
         self.rich: Any = RichProgress(
             MofNCompleteColumn(), BarColumn(bar_width=None), TextColumn("{task.fields[text]}"),
-            expand=True, transient=False,
+            expand=True, console=console,
         )  # fmt: skip
 
     def start(self, total: int, item: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from importlib.util import find_spec
 
 from needle.recipes import Recipe, Settings
@@ -21,8 +22,7 @@ def run(recipe: type[Recipe], settings: Settings, out: str | None, quiet: bool) 
     """
     folder = RunFolder.create(recipe.name, out)
     show = progress.choose(quiet)
-    if not quiet:
-        _say_what_is_missing(show)
+    _say_what_is_missing(show)
     try:
         with Stop().listening() as stop:
             result = train(recipe, settings, folder, show, stop)
@@ -30,13 +30,15 @@ def run(recipe: type[Recipe], settings: Settings, out: str | None, quiet: bool) 
         folder.discard_if_empty()
     if result.stopped is not None:
         name = signal.Signals(result.stopped).name
-        show.line(f"needle: stopped by {name}; the last weights are in {folder.path}")
+        message = f"stopped by {name} after step {result.steps}; the last weights are in"
+        print(f"needle: {message} {folder.path / 'weights.safetensors'}", file=sys.stderr)
         return 128 + result.stopped
+    took = f"{result.steps:,} steps in {progress.clock(result.seconds)}"
     files = ["metrics.jsonl", "config.json", "weights.safetensors"]
     if plot.available():
         picture = plot.draw_loss(folder, recipe.curve, recipe.curve_unit)
         files += [picture] if picture else []
-    show.line(f"saved in {folder.path}: {', '.join(files)}")
+    show.line(f"{took}; saved in {folder.path}: {', '.join(files)}")
     return 0
 
 
@@ -44,7 +46,7 @@ def _say_what_is_missing(show: progress.Progress) -> None:
     without = {"rich": "plain lines instead of a bar", "matplotlib": "no picture of the loss"}
     missing = [name for name in without if find_spec(name) is None]
     if missing:
-        show.line(
+        show.note(
             f"{' and '.join(missing)} not installed: {', '.join(without[n] for n in missing)}; "
             "pip install 'needle[train]' brings both"
         )
