@@ -145,13 +145,14 @@ class Node:
     """One operation, or a leaf (op None). Never changes, except that its value comes and goes."""
 
     __slots__ = (
-        "op", "inputs", "spec", "value", "needs", "done",
+        "op", "inputs", "spec", "value", "needs", "done", "released",
         "_claims", "_held", "_handle", "_owner", "__weakref__",
     )  # fmt: skip
 
     def __init__(self, op: Any, inputs: tuple[Node, ...], spec: Any, needs: bool, done: bool):
         self.op, self.inputs, self.spec = op, inputs, spec
         self.needs, self.done, self.value = needs, done, None
+        self.released = False  # whether its gradient will not run (again)
         self._claims = self._held = 0
         self._handle: Any = None
         self._owner: Any = None
@@ -177,6 +178,8 @@ class Node:
             self.unclaim()
 
     def __del__(self) -> None:
+        if not self.done:
+            _modes.pending = max(0, _modes.pending - 1)
         if self._held & ~(1 << OUTPUT):
             self.drop(1 << OUTPUT)
 
@@ -306,25 +309,26 @@ def pend(op: Any, tensors: Iterable[Any], spec: Any, needs: bool) -> Any:
 
 def finish(node: Any, array: Any) -> None:
     """Give a pending node its value; it keeps only the claims that its gradient needs."""
+    tensor = peek(node)
     if node.done:
         return
-    node.done = True
-    _modes.pending = max(0, _modes.pending - 1)
     if node._claims:
         node.value = array
-    tensor = node._handle() if node._handle is not None else None
     if tensor is not None:
         tensor.array = array
+    node.done = True  # last: from here on other threads read the value
+    _modes.pending = max(0, _modes.pending - 1)
     if node.needs:
-        node.drop(_saved(node.op, node.inputs))
+        node.drop(0 if node.released else _saved(node.op, node.inputs))
     else:
         node.drop(0)
         node.inputs = ()
 
 
 def release(node: Any) -> None:
-    """Give up what the node's gradient would read: it has run and will not run again."""
-    node.drop(0)
+    """Give up what the node's gradient would read: that has run and will not run again."""
+    node.released = True
+    node.drop(0 if node.done else ~(1 << OUTPUT))
 
 
 def peek(node: Any) -> Any:

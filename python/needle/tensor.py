@@ -478,7 +478,7 @@ def _data(values: Any, where: Any, kind: Any) -> NDArray:
 
 
 def _restore(cls: type, data: NDArray, requires_grad: bool, name: str | None) -> Any:
-    self: Any = object.__new__(cls)
+    self: Any = cls.__new__(cls)
     graph.init_tensor(self, data, requires_grad)
     self.name = name
     return self

@@ -114,7 +114,7 @@ struct Node {
   int64_t claims;
   uint64_t held;  // claims on inputs, by position, and on itself
   int32_t count;  // of inputs
-  bool needs, done;
+  bool needs, done, released;  // released: its gradient will not run (again)
   Node* inputs[1];
 };
 

@@ -148,7 +148,7 @@ Node* node_new(PyObject* op, int n) {
   node->claims = 0;
   node->held = 0;
   node->count = 0;
-  node->needs = node->done = false;
+  node->needs = node->done = node->released = false;
   return node;
 }
 
@@ -191,6 +191,7 @@ thread_local std::vector<Node*> graveyard;
 thread_local bool burying = false;
 
 void node_free(Node* node) {
+  if (!node->done && modes.pending > 0) modes.pending--;
   drop(node, 0);
   PyTypeObject* type = Py_TYPE(node);
   const int count = node->count;
@@ -334,6 +335,8 @@ void tensor_release(Tensor* self) {
 void tensor_dealloc(PyObject* object) {
   Tensor* self = as_tensor(object);
   PyObject_GC_UnTrack(object);  // a subclass's destructor may have tracked it again
+  // Before any Python code runs: nobody may find the dying tensor through its node.
+  if (self->node && self->node->handle == self) self->node->handle = nullptr;
   if (self->weaklist) PyObject_ClearWeakRefs(object);
   tensor_release(self);
   live_tensors--;
@@ -521,6 +524,7 @@ PyObject* pend(PyObject*, PyObject* const* args, Py_ssize_t n) {
   Node* node = node_new(args[0], count);
   Py_INCREF(node->spec = args[2]);
   node->needs = PyObject_IsTrue(args[3]) == 1;
+  modes.pending++;
   if (!link_inputs(node, PySequence_Fast_ITEMS(tensors), count)) {
     Py_DECREF(tensors);
     Py_DECREF(node);
@@ -535,7 +539,6 @@ PyObject* pend(PyObject*, PyObject* const* args, Py_ssize_t n) {
     claim(node, nullptr);
     node->held |= uint64_t{1} << kOutputBit;
   }
-  modes.pending++;
   return tensor_make(nullptr, node, PyTuple_Check(args[2]));
 }
 
@@ -551,7 +554,7 @@ PyObject* finish(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (node->claims) set_field(&node->value, args[1]);
   if (node->handle) set_field(&node->handle->array, args[1]);
   if (node->needs) {
-    drop(node, saved(node));
+    drop(node, node->released ? 0 : saved(node));
   } else {
     drop(node, 0);
     const int count = node->count;
@@ -574,7 +577,8 @@ bool check_tensor(PyObject* tensor) {
 
 PyObject* release(PyObject*, PyObject* node) {
   if (!check_node(node)) return nullptr;
-  drop(as_node(node), 0);
+  as_node(node)->released = true;
+  drop(as_node(node), as_node(node)->done ? 0 : ~(uint64_t{1} << kOutputBit));
   Py_RETURN_NONE;
 }
 
@@ -714,7 +718,8 @@ PyObject* exclusive(PyObject*, PyObject* tensor) {
   PyObject* array = as_tensor(tensor)->array;
   if (!array || !is_array(array)) Py_RETURN_FALSE;
   Storage* storage = reinterpret_cast<Array*>(array)->storage;
-  return PyBool_FromLong(Py_REFCNT(array) == 1 && storage && storage->refs == 1);
+  const bool own = storage && storage->refs == 1 && !storage->owner;  // not adopted from others
+  return PyBool_FromLong(Py_REFCNT(array) == 1 && own);
 }
 
 PyObject* set_tensor_classes(PyObject*, PyObject* args) {

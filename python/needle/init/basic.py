@@ -161,8 +161,7 @@ def one_hot(
     if n < 0:
         raise ShapeError(f"one_hot: {n} classes")
     with executor.modes(recording=False, lazy=False):
-        index = ops.astype(i if isinstance(i, Tensor) else Tensor(i), "int64")
-        out = ops.astype(ops.one_hot(index, n), dtype)
+        out = ops.one_hot(i if isinstance(i, Tensor) else Tensor(i), n, dtype)
         if device is not None:
             out = ops.to_device(out, device)
     return _leaf(executor.value_of(out), requires_grad)

