@@ -72,3 +72,12 @@ def test_a_kernel_that_raises_is_a_finding(few_ops, monkeypatch):
     failures = found["ops"]["cpu_numpy"]["failures"]
     assert not found["ok"] and failures
     assert all(text.startswith("MatMul-") and "no such kernel" in text for text in failures)
+
+
+def test_threads(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
+    assert doctor.threads() == 3
+    with ndl.config(threads=5):
+        assert doctor.threads() == 5
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert doctor.threads() == doctor.cores()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
-from needle import config, core, device
+from needle import config, device
 from needle.errors import DeviceError, NeedleError, OptionError, unknown
 
 
@@ -158,9 +158,6 @@ def _in_force(args: argparse.Namespace) -> ExitStack:
     }
     stack = ExitStack()
     stack.enter_context(config.override(**changes))
-    if args.threads and core.native is not None:
-        core.native.set_threads(args.threads)
-        stack.callback(core.native.set_threads, config.current().threads)
     where = device.default_device()
     if where.backend is not None and where not in device.all_devices():
         raise DeviceError(f"device {where.name!r} holds no data to compute with")

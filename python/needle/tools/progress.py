@@ -106,11 +106,11 @@ def label(name: str) -> str:
 
 def quantity(value: float) -> str:
     """Return a number with three digits and a unit prefix: 51.2k."""
-    for prefix in ("", "k", "M", "G"):
-        if abs(value) < 999.5 or prefix == "G":
+    for prefix in ("", "k", "M"):
+        if abs(value) < 999.5:
             return f"{value:.3g}{prefix}"
         value /= 1000
-    raise AssertionError("unreachable")
+    return f"{value:.3g}G"
 
 
 def clock(seconds: float) -> str:

@@ -110,7 +110,8 @@ def environment() -> dict[str, Any]:
 
 def threads() -> int:
     """Return the number of threads that the kernels use."""
-    return config.current().threads or cores()
+    limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return config.current().threads or (int(limit) if limit.isdigit() else cores())
 
 
 def cores() -> int:
