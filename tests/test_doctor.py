@@ -76,8 +76,8 @@ def test_a_kernel_that_raises_is_a_finding(few_ops, monkeypatch):
 
 def test_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
-    assert doctor.threads() == 3
+    assert ndl.config.thread_count() == 3
     with ndl.config(threads=5):
-        assert doctor.threads() == 5
+        assert ndl.config.thread_count() == 5
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert doctor.threads() == doctor.cores()
+    assert ndl.config.thread_count() == ndl.config.cores()

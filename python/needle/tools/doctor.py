@@ -14,7 +14,6 @@ from needle import config, core, device, executor, ops
 from needle.device import Device
 from needle.testing.checks import Case, cases
 from needle.testing.tolerance import assert_close
-from needle.tools.run import cores, threads
 
 Findings = dict[str, Any]
 
@@ -34,8 +33,8 @@ def examine() -> Findings:
         "instruction_set": core.native.isa() if core.native is not None else None,
         "instruction_sets": core.native.supported_isas() if core.native is not None else [],
         "native": core.native_error or "in use",
-        "threads": threads(),
-        "cores": cores(),
+        "threads": config.thread_count(),
+        "cores": config.cores(),
         "memory": _memory(),
         "switches": {name: v for name, v in vars(config.current()).items() if v not in ("", 0)},
         "ops": checks,

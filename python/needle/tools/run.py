@@ -102,20 +102,7 @@ def environment() -> dict[str, Any]:
         "device": default_device().name,
         "backend": settings.backend,
         "mode": settings.mode,
-        "threads": threads(),
+        "threads": config.thread_count(),
         "isa": native.isa() if native is not None else None,
         "native": core.native_error or "in use",
     }
-
-
-def threads() -> int:
-    """Return the number of threads that the kernels use."""
-    limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return config.current().threads or (int(limit) if limit.isdigit() else cores())
-
-
-def cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
