@@ -6,11 +6,16 @@ from needle import (
     backend_ndarray,
     backend_selection,
     config,
+    data,
     device,
     dtype,
     errors,
     graph,
+    init,
+    io,
+    nn,
     ops,
+    optim,
 )
 from needle.autograd import (
     backward,
@@ -38,6 +43,7 @@ from needle.dtype import (
     uint8,
 )
 from needle.dtype import bool_ as bool_
+from needle.init import ones, ones_like, zeros, zeros_like
 from needle.ops.random import manual_seed
 from needle.tensor import Parameter, Tensor, TensorTuple, Value
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from needle.backend import Backend
 from needle.backend.course import CourseTiles
+from needle.backend.update import Adam, Sgd
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
 
 
 def _erf(x: Any) -> Any:
-    return _ERF(x).astype(x.dtype) if x.dtype != object else x
+    return np.asarray(_ERF(x)).astype(x.dtype)
 
 
 def _sigmoid(x: Any) -> Any:
-    return 0.5 * (1 + np.tanh(0.5 * x))
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1, small) / (1 + small)
 
 
 def _gelu(x: Any) -> Any:
@@ -220,6 +223,44 @@ class NumpyBackend(CourseTiles, Backend):
             order = np.argsort(_wide(data), axis=axis, kind="stable")
         view(indices)[...] = order
         view(values)[...] = np.take_along_axis(data, order, axis)
+
+    def adam(
+        self,
+        outs: Sequence[Any],
+        params: Sequence[Any],
+        grads: Sequence[Any],
+        ms: Sequence[Any],
+        vs: Sequence[Any],
+        rule: Adam,
+    ) -> None:
+        for out, param, grad, *moments in zip(outs, params, grads, ms, vs, strict=True):
+            p, g = _wide(view(param)), _wide(view(grad))
+            m, v = map(view, moments)
+            if not rule.decoupled:
+                g = g + rule.weight_decay * p
+            m[...] = rule.beta1 * m + (1 - rule.beta1) * g
+            v[...] = rule.beta2 * v + (1 - rule.beta2) * g * g
+            step = m / rule.correction1 / (np.sqrt(v / rule.correction2) + rule.eps)
+            if rule.decoupled:
+                step = step + rule.weight_decay * p
+            view(out)[...] = p - rule.lr * step
+
+    def sgd(
+        self,
+        outs: Sequence[Any],
+        params: Sequence[Any],
+        grads: Sequence[Any],
+        velocities: Sequence[Any] | None,
+        rule: Sgd,
+    ) -> None:
+        for i, (out, param, grad) in enumerate(zip(outs, params, grads, strict=True)):
+            p = _wide(view(param))
+            step = _wide(view(grad)) + rule.weight_decay * p
+            if velocities is not None:
+                u = view(velocities[i])
+                u[...] = step if rule.first else rule.momentum * u + (1 - rule.dampening) * step
+                step = step + rule.momentum * u if rule.nesterov else u
+            view(out)[...] = p - rule.lr * step
 
     def random_bits(self, out: Any, key: int, counter: int) -> None:
         words = out.size * (out.dtype.itemsize // 4)

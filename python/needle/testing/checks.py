@@ -129,7 +129,7 @@ def check_integers(case: Case, where: Any) -> None:
 
 
 def _whole(x: Any, kind: str) -> Any:
-    return np.rint(np.abs(x) if kind.startswith("u") else x).astype(kind)
+    return np.rint(np.nan_to_num(np.abs(x) if kind.startswith("u") else x, posinf=9)).astype(kind)
 
 
 def check_spec(case: Case, where: Any) -> None:
