@@ -4,6 +4,7 @@ from needle import (
     autograd,
     backend,
     config,
+    data,
     device,
     dtype,
     errors,
