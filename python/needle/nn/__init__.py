@@ -13,4 +13,5 @@ from needle.nn.layers import (
 )
 from needle.nn.loss import CrossEntropyLoss, MSELoss, SoftmaxLoss
 from needle.nn.module import Mismatch, Module, StateDict
+from needle.nn.norm import BatchNorm1d, LayerNorm, LayerNorm1d, RMSNorm
 from needle.tensor import Parameter
