@@ -215,6 +215,17 @@ from needle.ops.movement import (
     transpose,
     unsqueeze,
 )
+from needle.ops.norm import (
+    BatchNorm,
+    BatchNormGrad,
+    LayerNorm,
+    LayerNormGrad,
+    RMSNorm,
+    RMSNormGrad,
+    batch_norm,
+    layer_norm,
+    rms_norm,
+)
 from needle.ops.random import manual_seed
 from needle.ops.reduce import (
     ArgMax,
