@@ -1,6 +1,17 @@
 """Layers, losses, and ``Module``, from which models are made."""
 
-from needle.nn.activation import ReLU, Sigmoid, Tanh, activation
+from needle.nn.activation import (
+    ELU,
+    GELU,
+    LeakyReLU,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Tanh,
+    activation,
+)
 from needle.nn.layers import (
     Dropout,
     Embedding,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from needle import init, ops
+from needle import executor, init, ops
+from needle.errors import ShapeError, explain
 from needle.nn.module import Module
 from needle.tensor import Parameter, Tensor
 
@@ -35,6 +36,11 @@ class BatchNorm1d(Module):
         self.register_buffer("running_var", init.ones(dim, device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 2 or x.shape[1] != self.dim or (self.training and x.shape[0] == 0):
+            raise explain(
+                ShapeError, "BatchNorm1d", f"x has shape {x.shape}", [("x", x)],
+                f"x is [n, {self.dim}], in training with n > 0",
+            )  # fmt: skip
         if not self.training:
             scale = ops.rsqrt(self.running_var + self.eps) * self.weight
             return (x - self.running_mean) * scale + self.bias
@@ -43,6 +49,8 @@ class BatchNorm1d(Module):
         return out
 
     def _track(self, mean: Tensor, var: Tensor) -> None:
+        executor.value_of(self.running_mean)  # so that lazy mode does not pile up steps
+        executor.value_of(self.running_var)
         keep, new = 1.0 - self.momentum, self.momentum
         kind = self.running_mean.dtype
         self.running_mean = self.running_mean * keep + ops.astype(mean * new, kind)
