@@ -90,7 +90,7 @@ def backward(
 
     def deliver(node: Any, out_grad: Any) -> None:
         tensor = graph.owner(node) if node.op is None else graph.peek(node)
-        if tensor is None:
+        if tensor is None or type(out_grad) is list:
             return
         old = tensor.grad
         tensor.grad = old + out_grad if accumulate and old is not None else out_grad

@@ -23,7 +23,8 @@ def walk(
     """Pass gradients from ``outs`` down; call ``visit(node, gradient)`` once per node reached.
 
     The order is the reverse of a topological one: when a node is visited all its consumers were,
-    so its gradient is complete. That also holds for a value that is used several times.
+    so its gradient is complete. That also holds for a value that is used several times. The
+    gradient of a node with several results is a list, with None where nothing arrived.
 
     Args:
         outs: the results to start from.
@@ -34,8 +35,7 @@ def walk(
     """
     grads: dict[Any, Any] = {}
     for out, seed in zip(outs, seeds, strict=True):
-        node = graph.leaf(out)
-        grads[node] = grads[node] + seed if node in grads else seed
+        _add(grads, graph.leaf(out), seed)
     order = graph.topo(list(grads), True, towards)
     reached = None if towards is None else _above(order, towards)
     while order:
@@ -50,10 +50,22 @@ def walk(
         parts = op.gradient_as_tuple(out_grad, graph.handle(node))
         for below, part in zip(node.inputs, parts, strict=True):
             if part is not None and below.needs and (reached is None or below in reached):
-                known = grads.get(below)
-                grads[below] = part if known is None else known + part
+                _add(grads, below, part)
         if not retain_graph:
             graph.release(node)
+
+
+def _add(grads: dict[Any, Any], node: Any, part: Any) -> None:
+    known = grads.get(node)
+    if type(node.spec) is not tuple:
+        grads[node] = part if known is None else known + part
+        return
+    if known is None:
+        known = grads[node] = [None] * len(node.spec)
+    for i in range(len(known)):
+        own = part[i]
+        if own is not None:
+            known[i] = own if known[i] is None else known[i] + own
 
 
 def _above(order: Sequence[Any], towards: frozenset[Any]) -> set[Any]:

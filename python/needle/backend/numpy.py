@@ -15,11 +15,12 @@ _ERF = np.frompyfunc(math.erf, 1, 1)
 
 
 def _erf(x: Any) -> Any:
-    return _ERF(x).astype(x.dtype) if x.dtype != object else x
+    return np.asarray(_ERF(x)).astype(x.dtype)
 
 
 def _sigmoid(x: Any) -> Any:
-    return 0.5 * (1 + np.tanh(0.5 * x))
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1, small) / (1 + small)
 
 
 def _gelu(x: Any) -> Any:

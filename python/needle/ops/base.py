@@ -32,6 +32,7 @@ OUTPUT = "output"
 """Stands in ``saves`` for the op's own result."""
 
 Static = Any
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _interned: dict[tuple[Any, ...], Op] = {}
 
 
@@ -96,7 +97,7 @@ class Op(graph.OpBase):
     @property
     def name(self) -> str:
         """The op's name as users write it: ``LayerNorm`` is ``layer_norm``."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+        return _WORDS.sub("_", type(self).__name__).lower()
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.static)
@@ -122,7 +123,8 @@ class Op(graph.OpBase):
         """Return, per input, the gradient (a tensor) or None; one input: the tensor itself.
 
         Args:
-            out_grad: gradient with respect to the result.
+            out_grad: gradient with respect to the result; of several results a sequence, with
+                None where nothing depends on one.
             out: the result; ``out.inputs`` are the inputs. Only what ``saves`` lists has values.
         """
         raise GradientError(f"{self.name}: no gradient is defined")
@@ -292,11 +294,13 @@ class Elementwise(Op):
         function: name of the row.
         result: dtype of the result; that of the operands for None.
         floating: whether integers are cast to the default float first.
+        accepts: kinds of dtypes: f floating, i and u integers, b bool.
     """
 
     function: ClassVar[str]
     result: ClassVar[DType | None] = None
     floating: ClassVar[bool] = False
+    accepts: ClassVar[str] = "fiu"
 
     @property
     def name(self) -> str:
@@ -309,7 +313,17 @@ class Elementwise(Op):
             self.params = (int(self.result is not None), int(self.floating))
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, self.floating)
+        tensors = promoted(inputs, self.name, self.floating)
+        kind = executor.spec_of(tensors[0]).dtype
+        if kind.kind not in self.accepts:
+            names = {"f": "floating", "iu": "integer", "b": "bool"}
+            known = [name for kinds, name in names.items() if kinds in self.accepts]
+            raise explain(
+                DtypeError, self.name, f"not defined for {kind}",
+                list(zip("xyz", tensors, strict=False)), f"dtypes are {' or '.join(known)}",
+                'cast first, for example x.astype("int64")',
+            )  # fmt: skip
+        return tensors
 
     def compute(self, *arrays: Any) -> Any:
         return kernels.elementwise(self.function, *arrays, dtype=self.result)
@@ -344,7 +358,7 @@ class Composite(Op):
     saves: ClassVar[Sequence[Sequence[int | str]]] = (tuple(range(8)),)
 
     def expand(self, *inputs: Any) -> Any:
-        """Return the result in terms of other ops, on tensors."""
+        """Return the result (of several: a tuple) in terms of other ops, on tensors."""
         raise NotImplementedError
 
     def compute(self, *arrays: Any) -> Any:
@@ -359,7 +373,7 @@ class Composite(Op):
         """Return the result array by the expansion, whatever overrides there are."""
         with executor.modes(recording=False, lazy=False):
             result = self.expand(*map(graph.wrap, arrays))
-            if isinstance(result, (tuple, list)):
+            if isinstance(result, tuple):
                 return tuple(map(executor.value_of, result))
             return executor.value_of(result)
 
@@ -371,7 +385,11 @@ class Composite(Op):
             result = self.expand(
                 *[next(rest) if want else x for x, want in zip(inputs, wanted, strict=True)]
             )
-        found = iter(reverse.collect([result], [out_grad], chosen, graph.recording()))
+        if not isinstance(result, tuple):
+            result, out_grad = (result,), (out_grad,)
+        reached = [pair for pair in zip(result, out_grad, strict=True) if pair[1] is not None]
+        outs, seeds = zip(*reached, strict=True)
+        found = iter(reverse.collect(outs, seeds, chosen, graph.recording()))
         return tuple(next(found) if want else None for want in wanted)
 
 

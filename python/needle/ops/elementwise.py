@@ -1,4 +1,6 @@
-"""Functions of each element. Every class is one row of src/common/functions.def.
+"""Arithmetic, rounding, comparisons and choice of each element.
+
+Every class is one row of src/common/functions.def.
 
 ``derivative(out, i)`` is the partial derivative with respect to input i; reverse and forward mode
 both come from it.
@@ -91,21 +93,6 @@ class Divide(Elementwise):
         )
 
 
-class Power(Elementwise):
-    """Raise to a power: x ** y. 0 ** 0 is 1."""
-
-    function = "power"
-    saves = ((0, 1), (0, OUTPUT))
-    samples = binary_samples(np.power, 0.5, 2.0, second=(-2.0, 3.0))
-
-    def derivative(self, out: Any, i: int) -> Any:
-        x = out.inputs[0]
-        if i == 0:
-            y = out.inputs[1]
-            return where(equal(y, 0.0), 0.0, y * x ** (y - 1.0))
-        return where(equal(out, 0.0), 0.0, out * log(x))
-
-
 class Negative(Elementwise):
     """Negate: -x."""
 
@@ -141,15 +128,37 @@ class Abs(Elementwise):
         return sign(out.inputs[0])
 
 
-class Sign(Elementwise):
-    """Sign: -1, 0 or 1."""
+class Reciprocal(Elementwise):
+    """Reciprocal: 1 / x. Integers are cast to the default float."""
 
-    function = "sign"
-    saves = ((0,),)
-    samples = unary_samples(0.5, 3, np.sign)
+    function = "reciprocal"
+    floating = True
+    saves = ((OUTPUT,),)
+    samples = unary_samples(0.5, 3, lambda x: 1 / x)
 
     def derivative(self, out: Any, i: int) -> Any:
-        return 0.0 * out.inputs[0]
+        return -out * out
+
+
+class FloorDivide(Elementwise):
+    """Divide and round down: floor(x / y). Integers by zero give 0; the derivative is 0."""
+
+    function = "floor_divide"
+    samples = binary_samples(np.floor_divide, second=(0.5, 2.0), gradient=False)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return 0.0
+
+
+class Remainder(Elementwise):
+    """Remainder of x / y rounded down, with the sign of y. Integers by zero give 0."""
+
+    function = "remainder"
+    saves = ((), (0, 1))
+    samples = binary_samples(np.remainder, 0.1, 0.9, second=(1.0, 2.0))
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return -floor_divide(*out.inputs) if i else 1.0
 
 
 class Maximum(Elementwise):
@@ -179,159 +188,101 @@ class Minimum(Elementwise):
         return 0.5 * (cast_like(below, out) + cast_like(equal_too, out))
 
 
-# ---- exponentials and logarithms -----------------------------------------------
+# ---- steps: constant between jumps -----------------------------------------------
 
 
-class Exp(Elementwise):
-    """Exponential: e to the power x."""
-
-    function = "exp"
-    floating = True
-    saves = ((OUTPUT,),)
-    samples = unary_samples(-5, 5, np.exp)
-
+class _Step(Elementwise):
     def derivative(self, out: Any, i: int) -> Any:
-        return out
+        return 0.0
 
 
-class Log(Elementwise):
-    """Natural logarithm; -inf at 0, NaN below."""
+class Sign(_Step):
+    """Sign: -1, 0 or 1; NaN of NaN."""
 
-    function = "log"
-    floating = True
-    saves = ((0,),)
-    samples = unary_samples(0.1, 5, np.log)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return 1.0 / out.inputs[0]
+    function = "sign"
+    samples = unary_samples(0.5, 3, np.sign)
 
 
-class Sqrt(Elementwise):
-    """Square root; NaN below 0."""
-
-    function = "sqrt"
-    floating = True
-    saves = ((OUTPUT,),)
-    samples = unary_samples(0.1, 5, np.sqrt)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return 0.5 / out
+class _Rounding(_Step):
+    def compute(self, x: Any) -> Any:
+        return x if x.dtype.kind != "f" else super().compute(x)
 
 
-class Rsqrt(Elementwise):
-    """Reciprocal square root: 1 / sqrt(x)."""
+class Floor(_Rounding):
+    """Round down. Integers stay as they are."""
 
-    function = "rsqrt"
-    floating = True
-    saves = ((0, OUTPUT),)
-    samples = unary_samples(0.1, 5, lambda x: 1 / np.sqrt(x))
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return -0.5 * out / out.inputs[0]
+    function = "floor"
+    samples = unary_samples(0.1, 0.9, np.floor)
 
 
-# ---- activations ---------------------------------------------------------------
+class Ceil(_Rounding):
+    """Round up. Integers stay as they are."""
+
+    function = "ceil"
+    samples = unary_samples(0.1, 0.9, np.ceil)
 
 
-class Tanh(Elementwise):
-    """Hyperbolic tangent."""
+class Round(_Rounding):
+    """Round to the nearest integer, halves to the even one. Integers stay as they are."""
 
-    function = "tanh"
-    floating = True
-    saves = ((OUTPUT,),)
-    samples = unary_samples(-3, 3, np.tanh)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return 1.0 - out * out
+    function = "round"
+    samples = unary_samples(0.6, 1.4, np.rint)
 
 
-class Sigmoid(Elementwise):
-    """Logistic function: 1 / (1 + exp(-x))."""
+class Trunc(_Rounding):
+    """Round towards zero. Integers stay as they are."""
 
-    function = "sigmoid"
-    floating = True
-    saves = ((OUTPUT,),)
-    samples = unary_samples(-4, 4, lambda x: 1 / (1 + np.exp(-x)))
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return out * (1.0 - out)
+    function = "trunc"
+    samples = unary_samples(0.1, 0.9, np.trunc)
 
 
-class ReLU(Elementwise):
-    """Rectifier: max(x, 0); its derivative at 0 is 0."""
-
-    function = "relu"
-    saves = ((OUTPUT,),)
-    samples = unary_samples(0.1, 3, lambda x: np.maximum(x, 0))
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return cast_like(greater(out, 0.0), out)
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (relu_grad(out, out_grad),)
+# ---- comparisons and choice -------------------------------------------------
 
 
-class ReLUGrad(Elementwise):
-    """The gradient of the rectifier: y where x > 0, else 0. x may be its input or its output."""
+class Comparison(Elementwise):
+    """Compares elements of any dtype; the result is bool."""
 
-    function = "relu_grad"
-    saves = ((), (0,))
-    samples = binary_samples(lambda x, y: np.where(x > 0, y, 0.0))
-
-    def derivative(self, out: Any, i: int) -> Any:
-        x, y = out.inputs
-        return cast_like(greater(x, 0.0), x) if i else 0.0 * x
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        left, right = out.node.inputs
-        grad = sum_to(relu_grad(out.inputs[0], out_grad), right.spec.shape) if right.needs else None
-        return None, grad
-
-
-# ---- comparisons and choice ----------------------------------------------------
-
-
-class _Comparison(Elementwise):
     result = dtype.bool_
+    accepts = "fiub"
     is_differentiable = False
 
 
-class Equal(_Comparison):
+class Equal(Comparison):
     """Whether x == y, elementwise; bool."""
 
     function = "equal"
     samples = binary_samples(np.equal, gradient=False)
 
 
-class NotEqual(_Comparison):
+class NotEqual(Comparison):
     """Whether x != y, elementwise; bool."""
 
     function = "not_equal"
     samples = binary_samples(np.not_equal, gradient=False)
 
 
-class Less(_Comparison):
+class Less(Comparison):
     """Whether x < y, elementwise; bool."""
 
     function = "less"
     samples = binary_samples(np.less, gradient=False)
 
 
-class LessEqual(_Comparison):
+class LessEqual(Comparison):
     """Whether x <= y, elementwise; bool."""
 
     function = "less_equal"
     samples = binary_samples(np.less_equal, gradient=False)
 
 
-class Greater(_Comparison):
+class Greater(Comparison):
     """Whether x > y, elementwise; bool."""
 
     function = "greater"
     samples = binary_samples(np.greater, gradient=False)
 
 
-class GreaterEqual(_Comparison):
+class GreaterEqual(Comparison):
     """Whether x >= y, elementwise; bool."""
 
     function = "greater_equal"
@@ -375,28 +326,15 @@ class Where(Elementwise):
         )
 
 
-class BitwiseAnd(Elementwise):
-    """Bits set in both; logical and for bool."""
-
-    function = "bitwise_and"
-    is_differentiable = False
-    samples = staticmethod(
-        lambda: [
-            Sample((np.arange(12).reshape(3, 4), np.array(6)), (), np.bitwise_and, gradient=False)
-        ]
-    )
-
-
 def cast_like(x: Any, like: Any) -> Any:
     """Return x in the dtype of another tensor."""
     return cast(x, executor.spec_of(like).dtype)
 
 
 add, subtract, multiply, divide = map(export, (Add, Subtract, Multiply, Divide))
-power, negative, square, sign = map(export, (Power, Negative, Square, Sign))
-absolute, maximum, minimum = map(export, (Abs, Maximum, Minimum))
-exp, log, sqrt, rsqrt = map(export, (Exp, Log, Sqrt, Rsqrt))
-tanh, sigmoid, relu, relu_grad = map(export, (Tanh, Sigmoid, ReLU, ReLUGrad))
+negative, square, absolute, reciprocal = map(export, (Negative, Square, Abs, Reciprocal))
+floor_divide, remainder = map(export, (FloorDivide, Remainder))
+maximum, minimum, sign = map(export, (Maximum, Minimum, Sign))
+floor, ceil, round, trunc = map(export, (Floor, Ceil, Round, Trunc))
 equal, not_equal, less, less_equal = map(export, (Equal, NotEqual, Less, LessEqual))
 greater, greater_equal, where = map(export, (Greater, GreaterEqual, Where))
-bitwise_and = export(BitwiseAnd)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from needle import executor, graph
-from needle.backend.ndarray import full
+from needle import executor
 from needle.ops.base import Op
 
 
@@ -31,12 +30,9 @@ class TupleGetItem(Op):
         return specs[0][self.index]
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        parts = [
-            out_grad if i == self.index
-            else graph.wrap(full(spec.shape, 0, spec.dtype, spec.device))
-            for i, spec in enumerate(out.node.inputs[0].spec)
-        ]  # fmt: skip
-        return (make_tuple(*parts),)
+        parts: list[Any] = [None] * len(out.node.inputs[0].spec)
+        parts[self.index] = out_grad
+        return (parts,)
 
 
 def make_tuple(*tensors: Any) -> Any:

@@ -1,0 +1,393 @@
+"""Powers, exponentials, logarithms and trigonometry of each element.
+
+Every class is one row of src/common/functions.def; its ``derivative`` serves reverse and forward
+mode.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from needle.ops.base import OUTPUT, Elementwise, export
+from needle.ops.elementwise import equal, sign, square, where
+from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
+
+# ---- powers, exponentials and logarithms -------------------------------------------
+
+
+class Power(Elementwise):
+    """Raise to a power: x ** y. 0 ** 0 is 1."""
+
+    function = "power"
+    saves = ((0, 1), (0, OUTPUT))
+    samples = binary_samples(np.power, 0.5, 2.0, second=(-2.0, 3.0))
+
+    def derivative(self, out: Any, i: int) -> Any:
+        x = out.inputs[0]
+        if i == 0:
+            y = out.inputs[1]
+            return where(equal(y, 0.0), 0.0, y * x ** (y - 1.0))
+        return where(equal(out, 0.0), 0.0, out * log(x))
+
+
+class Exp(Elementwise):
+    """Exponential: e to the power x."""
+
+    function = "exp"
+    floating = True
+    saves = ((OUTPUT,),)
+    samples = unary_samples(-5, 5, np.exp)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return out
+
+
+class Log(Elementwise):
+    """Natural logarithm; -inf at 0, NaN below."""
+
+    function = "log"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(0.1, 5, np.log)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return 1.0 / out.inputs[0]
+
+
+class Sqrt(Elementwise):
+    """Square root; NaN below 0."""
+
+    function = "sqrt"
+    floating = True
+    saves = ((OUTPUT,),)
+    samples = unary_samples(0.1, 5, np.sqrt)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return 0.5 / out
+
+
+class Rsqrt(Elementwise):
+    """Reciprocal square root: 1 / sqrt(x)."""
+
+    function = "rsqrt"
+    floating = True
+    saves = ((0, OUTPUT),)
+    samples = unary_samples(0.1, 5, lambda x: 1 / np.sqrt(x))
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return -0.5 * out / out.inputs[0]
+
+
+class Exp2(Elementwise):
+    """Two to the power x."""
+
+    function = "exp2"
+    floating = True
+    saves = ((OUTPUT,),)
+    samples = unary_samples(-5, 5, np.exp2)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return out * math.log(2)
+
+
+class Expm1(Elementwise):
+    """exp(x) - 1, accurate near 0."""
+
+    function = "expm1"
+    floating = True
+    saves = ((OUTPUT,),)
+    samples = unary_samples(-3, 3, np.expm1)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return out + 1.0
+
+
+class Log2(Elementwise):
+    """Logarithm to base 2; -inf at 0, NaN below."""
+
+    function = "log2"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(0.1, 5, np.log2)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return (1 / math.log(2)) / out.inputs[0]
+
+
+class Log10(Elementwise):
+    """Logarithm to base 10; -inf at 0, NaN below."""
+
+    function = "log10"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(0.1, 5, np.log10)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return (1 / math.log(10)) / out.inputs[0]
+
+
+class Log1p(Elementwise):
+    """log(1 + x), accurate near 0; -inf at -1, NaN below."""
+
+    function = "log1p"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(-0.5, 3, np.log1p)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return 1.0 / (1.0 + out.inputs[0])
+
+
+class LogAddExp(Elementwise):
+    """log(exp(x) + exp(y)), without overflow."""
+
+    function = "logaddexp"
+    floating = True
+    saves = ((0, 1), (0, 1))
+    samples = binary_samples(np.logaddexp)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return sigmoid(out.inputs[i] - out.inputs[1 - i])
+
+
+class Hypot(Elementwise):
+    """Length of the vector (x, y): sqrt(x * x + y * y), without overflow."""
+
+    function = "hypot"
+    floating = True
+    saves = ((0, OUTPUT), (1, OUTPUT))
+    samples = binary_samples(np.hypot, 0.5, 2.0)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return out.inputs[i] / out
+
+
+class CopySign(Elementwise):
+    """The magnitude of x with the sign of y."""
+
+    function = "copysign"
+    floating = True
+    saves = ((0, OUTPUT), ())
+    samples = binary_samples(np.copysign, 0.5, 2.0)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return 0.0 if i else sign(out.inputs[0]) * sign(out)
+
+
+class NextAfter(Elementwise):
+    """The next floating number after x towards y."""
+
+    function = "nextafter"
+    floating = True
+    is_differentiable = False
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((3, 4), seed=1), uniform((4,), seed=2)), (), np.nextafter, None, False,
+                   ("float64",)),
+        ]
+    )  # fmt: skip
+
+
+# ---- trigonometry ------------------------------------------------------------------
+
+
+class Sin(Elementwise):
+    """Sine of an angle in radians."""
+
+    function = "sin"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(-4, 4, np.sin)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return cos(out.inputs[0])
+
+
+class Cos(Elementwise):
+    """Cosine of an angle in radians."""
+
+    function = "cos"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(-4, 4, np.cos)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return -sin(out.inputs[0])
+
+
+class Tan(Elementwise):
+    """Tangent of an angle in radians."""
+
+    function = "tan"
+    floating = True
+    saves = ((OUTPUT,),)
+    samples = unary_samples(-1.2, 1.2, np.tan)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return 1.0 + out * out
+
+
+class Asin(Elementwise):
+    """Inverse sine; NaN outside [-1, 1]."""
+
+    function = "asin"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(-0.9, 0.9, np.arcsin)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return rsqrt(1.0 - square(out.inputs[0]))
+
+
+class Acos(Elementwise):
+    """Inverse cosine; NaN outside [-1, 1]."""
+
+    function = "acos"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(-0.9, 0.9, np.arccos)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return -rsqrt(1.0 - square(out.inputs[0]))
+
+
+class Atan(Elementwise):
+    """Inverse tangent."""
+
+    function = "atan"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(-3, 3, np.arctan)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return 1.0 / (1.0 + square(out.inputs[0]))
+
+
+class Atan2(Elementwise):
+    """Angle of the point (y, x): atan(x / y) in the right quadrant."""
+
+    function = "atan2"
+    floating = True
+    saves = ((0, 1), (0, 1))
+    samples = binary_samples(np.arctan2, 0.5, 2.0, second=(-2.0, -0.5))
+
+    def derivative(self, out: Any, i: int) -> Any:
+        x, y = out.inputs
+        squared = square(x) + square(y)
+        return -x / squared if i else y / squared
+
+
+class Sinh(Elementwise):
+    """Hyperbolic sine."""
+
+    function = "sinh"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(-3, 3, np.sinh)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return cosh(out.inputs[0])
+
+
+class Cosh(Elementwise):
+    """Hyperbolic cosine."""
+
+    function = "cosh"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(-3, 3, np.cosh)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return sinh(out.inputs[0])
+
+
+class Tanh(Elementwise):
+    """Hyperbolic tangent."""
+
+    function = "tanh"
+    floating = True
+    saves = ((OUTPUT,),)
+    samples = unary_samples(-3, 3, np.tanh)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return 1.0 - out * out
+
+
+class Asinh(Elementwise):
+    """Inverse hyperbolic sine."""
+
+    function = "asinh"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(-3, 3, np.arcsinh)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return rsqrt(square(out.inputs[0]) + 1.0)
+
+
+class Acosh(Elementwise):
+    """Inverse hyperbolic cosine; NaN below 1."""
+
+    function = "acosh"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(1.2, 3, np.arccosh)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        x = out.inputs[0]
+        return rsqrt((x - 1.0) * (x + 1.0))
+
+
+class Atanh(Elementwise):
+    """Inverse hyperbolic tangent; NaN outside [-1, 1]."""
+
+    function = "atanh"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(-0.8, 0.8, np.arctanh)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return 1.0 / (1.0 - square(out.inputs[0]))
+
+
+# ---- sigmoid and erf ---------------------------------------------------------------
+
+_erf = np.vectorize(math.erf, otypes=[float])
+
+
+class Sigmoid(Elementwise):
+    """Logistic function: 1 / (1 + exp(-x))."""
+
+    function = "sigmoid"
+    floating = True
+    saves = ((OUTPUT,),)
+    samples = unary_samples(-4, 4, lambda x: 1 / (1 + np.exp(-x)))
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return out * (1.0 - out)
+
+
+class Erf(Elementwise):
+    """Error function."""
+
+    function = "erf"
+    floating = True
+    saves = ((0,),)
+    samples = unary_samples(-3, 3, _erf)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return (2 / math.sqrt(math.pi)) * exp(-square(out.inputs[0]))
+
+
+power, exp, exp2, expm1 = map(export, (Power, Exp, Exp2, Expm1))
+log, log2, log10, log1p = map(export, (Log, Log2, Log10, Log1p))
+sqrt, rsqrt, hypot, logaddexp = map(export, (Sqrt, Rsqrt, Hypot, LogAddExp))
+copysign, nextafter = map(export, (CopySign, NextAfter))
+sin, cos, tan = map(export, (Sin, Cos, Tan))
+asin, acos, atan, atan2 = map(export, (Asin, Acos, Atan, Atan2))
+sinh, cosh, tanh = map(export, (Sinh, Cosh, Tanh))
+asinh, acosh, atanh = map(export, (Asinh, Acosh, Atanh))
+sigmoid, erf = export(Sigmoid), export(Erf)

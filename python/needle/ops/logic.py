@@ -1,0 +1,202 @@
+"""Limits, tests, logic and bits of each element. Every class is one row of functions.def."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from needle import dtype, executor
+from needle.errors import DtypeError, ShapeError
+from needle.ops.base import Elementwise, export
+from needle.ops.elementwise import (
+    Comparison,
+    cast_like,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    maximum,
+    minimum,
+)
+from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
+
+
+def _clip_samples() -> list[Sample]:
+    x, low, high = uniform((3, 4)), uniform((4,), -1.5, -0.5), uniform((3, 1), 0.5, 1.5)
+    return [
+        Sample((x, low, high), (), np.clip),
+        Sample((x, np.array(-1.0), np.array(1.0)), (), np.clip),
+        Sample((x[:0], low, np.array(1.0)), (), np.clip),
+        Sample((uniform(()), np.array(-1.0), np.array(1.0)), (), np.clip),
+        Sample((x, uniform((3,)), high), raises=ShapeError),
+    ]
+
+
+class Clip(Elementwise):
+    """Limit x to [low, high]: min(max(x, low), high). Shapes broadcast."""
+
+    function = "clip"
+    saves = ((0, 1, 2), (0, 1, 2), (0, 1, 2))
+    samples = staticmethod(_clip_samples)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        x, low, high = out.inputs
+        if i == 0:
+            chosen = logical_and(greater_equal(x, low), less_equal(x, high))
+        elif i == 1:
+            chosen = logical_and(less(x, low), less_equal(low, high))
+        else:
+            chosen = greater(maximum(x, low), high)
+        return cast_like(chosen, out)
+
+
+class _Test(Elementwise):
+    result = dtype.bool_
+    is_differentiable = False
+
+
+def _special() -> list[Sample]:
+    values = np.array([[0.0, -1.5, np.inf], [-np.inf, np.nan, 3.0]])
+    return [Sample((x,), gradient=False) for x in (values, values[:0], np.array(np.nan))]
+
+
+def _special_samples(reference: Any) -> Any:
+    return lambda: [replace(sample, reference=reference) for sample in _special()]
+
+
+class IsNaN(_Test):
+    """Whether x is not a number; bool."""
+
+    function = "isnan"
+    samples = _special_samples(np.isnan)
+
+
+class IsInf(_Test):
+    """Whether x is infinite; bool."""
+
+    function = "isinf"
+    samples = _special_samples(np.isinf)
+
+
+class IsFinite(_Test):
+    """Whether x is neither infinite nor NaN; bool."""
+
+    function = "isfinite"
+    samples = _special_samples(np.isfinite)
+
+
+class LogicalNot(Comparison):
+    """Whether x is zero; bool."""
+
+    function = "logical_not"
+    samples = unary_samples(-2, 2, np.logical_not, gradient=False)
+
+
+class LogicalAnd(Comparison):
+    """Whether both are not zero; bool."""
+
+    function = "logical_and"
+    samples = binary_samples(np.logical_and, gradient=False)
+
+
+class LogicalOr(Comparison):
+    """Whether one of both is not zero; bool."""
+
+    function = "logical_or"
+    samples = binary_samples(np.logical_or, gradient=False)
+
+
+class LogicalXor(Comparison):
+    """Whether exactly one of both is not zero; bool."""
+
+    function = "logical_xor"
+    samples = binary_samples(np.logical_xor, gradient=False)
+
+
+# ---- bits --------------------------------------------------------------------------
+
+
+def _bit_samples(reference: Any, count: int = 2, high: int = 100) -> Any:
+    def samples() -> list[Sample]:
+        shapes = (((3, 4), (3, 4)), ((3, 1), (4,)), ((0, 4), (1, 4)), ((), ()))
+        return [
+            Sample(
+                (integers(a, -100, 100, 1), integers(b, 0, high, 2))[:count], (), reference,
+                gradient=False,
+            )
+            for a, b in shapes
+        ] + [Sample((uniform((3,)), uniform((3,)))[:count], raises=DtypeError)]  # fmt: skip
+
+    return samples
+
+
+class _Bits(Elementwise):
+    accepts = "iub"
+    is_differentiable = False
+
+
+class BitwiseAnd(_Bits):
+    """Bits set in both; logical and for bool."""
+
+    function = "bitwise_and"
+    samples = _bit_samples(np.bitwise_and)
+
+
+class BitwiseOr(_Bits):
+    """Bits set in one of both; logical or for bool."""
+
+    function = "bitwise_or"
+    samples = _bit_samples(np.bitwise_or)
+
+
+class BitwiseXor(_Bits):
+    """Bits set in exactly one of both."""
+
+    function = "bitwise_xor"
+    samples = _bit_samples(np.bitwise_xor)
+
+
+class BitwiseInvert(_Bits):
+    """All bits turned; logical not for bool."""
+
+    function = "bitwise_invert"
+    samples = _bit_samples(np.invert, 1)
+
+
+class BitwiseLeftShift(_Bits):
+    """x moved up by y bits; counts outside the width give 0."""
+
+    function = "bitwise_left_shift"
+    accepts = "iu"
+    samples = _bit_samples(np.left_shift, 2, 7)
+
+
+class BitwiseRightShift(_Bits):
+    """x moved down by y bits, keeping its sign; counts outside the width leave only that."""
+
+    function = "bitwise_right_shift"
+    accepts = "iu"
+    samples = _bit_samples(np.right_shift, 2, 7)
+
+
+isnan, isinf, isfinite = map(export, (IsNaN, IsInf, IsFinite))
+logical_not, logical_and = map(export, (LogicalNot, LogicalAnd))
+logical_or, logical_xor = map(export, (LogicalOr, LogicalXor))
+bitwise_and, bitwise_or, bitwise_xor = map(export, (BitwiseAnd, BitwiseOr, BitwiseXor))
+bitwise_invert, bitwise_left_shift = map(export, (BitwiseInvert, BitwiseLeftShift))
+bitwise_right_shift = export(BitwiseRightShift)
+
+
+def clip(x: Any, low: Any = None, high: Any = None) -> Any:
+    """Limit x to [low, high]; None leaves that side open. See ``Clip``."""
+    if low is None and high is None:
+        return x
+    if executor.spec_of(x).dtype.kind == "f":
+        low = -math.inf if low is None else low
+        high = math.inf if high is None else high
+    if low is None or high is None:
+        return minimum(x, high) if low is None else maximum(x, low)
+    return executor.apply(Clip.of(), x, low, high)
