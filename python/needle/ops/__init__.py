@@ -130,6 +130,19 @@ from needle.ops.functions import (
     tan,
     tanh,
 )
+from needle.ops.indexing import (
+    Gather,
+    OneHot,
+    ScatterAdd,
+    Take,
+    TakeGrad,
+    WholeNumbers,
+    embedding,
+    gather,
+    one_hot,
+    scatter_add,
+    take,
+)
 from needle.ops.logic import (
     BitwiseAnd,
     BitwiseInvert,
@@ -160,6 +173,21 @@ from needle.ops.logic import (
     logical_or,
     logical_xor,
 )
+from needle.ops.loss import (
+    CrossEntropy,
+    CrossEntropyGrad,
+    LogSoftmax,
+    LogSoftmaxGrad,
+    LogSumExp,
+    Softmax,
+    SoftmaxGrad,
+    cross_entropy,
+    log_softmax,
+    logsumexp,
+    mse_loss,
+    reduced,
+    softmax,
+)
 from needle.ops.matmul import MatMul, matmul
 from needle.ops.movement import (
     BroadcastTo,
@@ -171,6 +199,7 @@ from needle.ops.movement import (
     Reshape,
     Slice,
     SliceGrad,
+    StopGradient,
     ToDevice,
     astype,
     broadcast_to,
@@ -181,9 +210,21 @@ from needle.ops.movement import (
     permute,
     reshape,
     squeeze,
+    stop_gradient,
     to_device,
     transpose,
     unsqueeze,
+)
+from needle.ops.norm import (
+    BatchNorm,
+    BatchNormGrad,
+    LayerNorm,
+    LayerNormGrad,
+    RMSNorm,
+    RMSNormGrad,
+    batch_norm,
+    layer_norm,
+    rms_norm,
 )
 from needle.ops.random import manual_seed
 from needle.ops.reduce import (
@@ -199,6 +240,7 @@ from needle.ops.reduce import (
     argmax,
     argmin,
     mean,
+    normalised,
     summation,
 )
 from needle.ops.tuples import MakeTensorTuple, TupleGetItem, make_tuple, tuple_get_item

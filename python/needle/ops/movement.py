@@ -199,6 +199,16 @@ class Copy(Linear):
         return (out_grad,)
 
 
+class StopGradient(Op):
+    """x itself; no gradient flows through."""
+
+    is_differentiable = False
+    samples = staticmethod(lambda: [Sample((uniform((3, 4)),), (), lambda x: x, gradient=False)])
+
+    def compute(self, x: Any) -> Any:
+        return x
+
+
 class Concat(Op):
     """Join tensors along an axis."""
 
@@ -357,6 +367,11 @@ def to_device(x: Any, device: Any) -> Any:
 def copy(x: Any) -> Any:
     """Return a copy of x in fresh memory."""
     return executor.apply(Copy.of(), x)
+
+
+def stop_gradient(x: Any) -> Any:
+    """Return x as a constant of the derivative. See ``StopGradient``."""
+    return executor.apply(StopGradient.of(), x)
 
 
 def basic_index(x: Any, index: Any) -> Any:

@@ -180,35 +180,36 @@ class SumTo(Linear):
         return (broadcast_to(out_grad, out.node.inputs[0].spec.shape),)
 
 
-def _axes(x: Any, axes: Axes) -> tuple[int, ...]:
+def normalised(x: Any, axes: Axes) -> tuple[int, ...]:
+    """Return axes of x as a sorted tuple counted from 0; all for None."""
     return normalise_axes(axes, len(executor.spec_of(x).shape))
 
 
 def summation(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
     """Sum over axes (all for None). See ``Sum``."""
-    return executor.apply(Sum.of(_axes(x, axes), keepdims), x)
+    return executor.apply(Sum.of(normalised(x, axes), keepdims), x)
 
 
 def mean(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
     """Arithmetic mean over axes (all for None). See ``Mean``."""
-    return executor.apply(Mean.of(_axes(x, axes), keepdims), x)
+    return executor.apply(Mean.of(normalised(x, axes), keepdims), x)
 
 
 def amax(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
     """Largest value over axes (all for None). See ``Max``."""
-    return executor.apply(Max.of(_axes(x, axes), keepdims), x)
+    return executor.apply(Max.of(normalised(x, axes), keepdims), x)
 
 
 def amin(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
     """Smallest value over axes (all for None). See ``Min``."""
-    return executor.apply(Min.of(_axes(x, axes), keepdims), x)
+    return executor.apply(Min.of(normalised(x, axes), keepdims), x)
 
 
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     """Position of the largest value. See ``ArgMax``."""
-    return executor.apply(ArgMax.of(_axes(x, axis), keepdims), x)
+    return executor.apply(ArgMax.of(normalised(x, axis), keepdims), x)
 
 
 def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     """Position of the smallest value. See ``ArgMin``."""
-    return executor.apply(ArgMin.of(_axes(x, axis), keepdims), x)
+    return executor.apply(ArgMin.of(normalised(x, axis), keepdims), x)
