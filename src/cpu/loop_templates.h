@@ -1,5 +1,6 @@
 // How a row of functions.def becomes loops. Included by the files that instantiate them.
 #pragma once
+#include <algorithm>
 #include <tuple>
 
 #include "loops.h"
@@ -50,12 +51,58 @@ void ternary_loop(void* out, const void* const* inputs, int64_t n) {
   for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(x[i], y[i], z[i]));
 }
 
+// The vector form of a few functions is wrong for rare arguments. Rows name the test and the slow
+// way by specialising this; a piece of the loop with such an argument is computed slowly.
+template <class F, class T>
+struct Exact {
+  static constexpr bool kNeeded = false;
+};
+
+template <class F, class T>
+void guarded_unary(void* out, const void* const* inputs, int64_t n) {
+  constexpr int64_t kPiece = 256;
+  for (int64_t first = 0; first < n; first += kPiece) {
+    T* o = static_cast<T*>(out) + first;
+    const T* x = static_cast<const T*>(inputs[0]) + first;
+    int64_t count = std::min(kPiece, n - first);
+    bool rare = false;
+    for (int64_t i = 0; i < count; ++i) rare |= Exact<F, T>::is_rare(x[i]);
+    const void* piece[] = {x};
+    if (!rare) {
+      unary_loop<F, T, T>(o, piece, count);
+    } else {
+      for (int64_t i = 0; i < count; ++i) o[i] = Exact<F, T>::apply(x[i]);
+    }
+  }
+}
+
+template <class F, class T>
+void guarded_binary(void* out, const void* const* inputs, int64_t n) {
+  constexpr int64_t kPiece = 256;
+  for (int64_t first = 0; first < n; first += kPiece) {
+    T* o = static_cast<T*>(out) + first;
+    const T* x = static_cast<const T*>(inputs[0]) + first;
+    const T* y = static_cast<const T*>(inputs[1]) + first;
+    int64_t count = std::min(kPiece, n - first);
+    bool rare = false;
+    for (int64_t i = 0; i < count; ++i) rare |= Exact<F, T>::is_rare(x[i], y[i]);
+    const void* piece[] = {x, y};
+    if (!rare) {
+      binary_loop<F, T, T>(o, piece, count);
+    } else {
+      for (int64_t i = 0; i < count; ++i) o[i] = Exact<F, T>::apply(x[i], y[i]);
+    }
+  }
+}
+
 // The loop of one row for one dtype, or null where the row does not list it.
 template <class F, int arity, uint32_t dtypes, Result result, DType dtype>
 constexpr Contiguous instantiate() {
   if constexpr ((dtypes >> dtype & 1) != 0) {
     using T = TypeOf<dtype>;
     using R = std::conditional_t<result == BOOL, bool, T>;
+    if constexpr (arity == 1 && Exact<F, T>::kNeeded) return guarded_unary<F, T>;
+    if constexpr (arity == 2 && Exact<F, T>::kNeeded) return guarded_binary<F, T>;
     if constexpr (arity == 1) return unary_loop<F, T, R>;
     if constexpr (arity == 2) return binary_loop<F, T, R>;
     if constexpr (arity == 3) return ternary_loop<F, typename F::template First<T>, T, R>;
