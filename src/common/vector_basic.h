@@ -38,6 +38,14 @@ T from_bits(Int<T> x) {
   return result;
 }
 
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+constexpr bool kHasFma = true;
+inline double multiply_add(double x, double y, double z) { return __builtin_fma(x, y, z); }
+#else
+constexpr bool kHasFma = false;
+inline double multiply_add(double x, double y, double z) { return x * y + z; }
+#endif
+
 // 2^k for the exponents of normal numbers.
 template <class T>
 T power_of_two(Int<T> k) {
@@ -51,6 +59,7 @@ constexpr T kRounder = sizeof(T) == 4 ? T(0x1.8p23) : T(0x1.8p52);
 template <class T, int n>
 T polynomial(const T (&coefficients)[n], T x) {
   T result = coefficients[n - 1];
+#pragma GCC unroll 32
   for (int i = n - 2; i >= 0; --i) result = result * x + coefficients[i];
   return result;
 }
@@ -100,15 +109,17 @@ T nextafter(T x, T y) {
 
 template <class T>
 T maximum(T x, T y) {
-  return x > y || x != x ? x : y;
+  return (x > y) | (x != x) ? x : y;
 }
 template <class T>
 T minimum(T x, T y) {
-  return x < y || x != x ? x : y;
+  return (x < y) | (x != x) ? x : y;
 }
 template <class T>
 T clip(T x, T low, T high) {
-  return minimum(maximum(x, low), high);
+  T raised = x < low ? low : x;
+  T capped = raised > high ? high : raised;
+  return low != low ? low : high != high ? high : capped;
 }
 
 // ---- integers -------------------------------------------------------------------------------
@@ -187,19 +198,37 @@ T exact_floor_divide(T x, T y) {
   return whole == 0 ? copysign(T(0), x / y) : whole;
 }
 
-// Below this quotient, float32 arguments are divided in float64 without an error in the floor or
-// in quotient * y. float64 arguments have no wider type and always take the exact way.
+// Up to this quotient float32 arguments can be divided in float64 without an error in the floor or
+// in quotient * y; float64 needs a fused multiply-add for that.
+template <class T>
+constexpr double kLargestQuotient = sizeof(T) == 4 ? 0x1p29
+                                    : kHasFma      ? 0x1p52
+                                                   : 0;
+
 template <class T>
 bool is_rare_quotient(T x, T y) {
-  constexpr double kLimit = sizeof(T) == 4 ? 0x1p29 : 0;
   double quotient = static_cast<double>(x) / static_cast<double>(y);
-  return !(std::fabs(quotient) < kLimit) || abs(y) == kInfinity<T>;
+  return !(std::fabs(quotient) < kLargestQuotient<T>) | (abs(y) == kInfinity<T>);
+}
+
+struct Division {
+  double quotient, rest;
+};
+
+template <class T>
+Division divide_down(T x, T y) {
+  double a = x, b = y;
+  double quotient = std::floor(a / b);
+  if constexpr (sizeof(T) == 4) return {quotient, a - quotient * b};
+  double rest = multiply_add(-quotient, b, a);  // exact; a / b may have been rounded up
+  bool above = rest != 0 && (rest < 0) != (b < 0);
+  return {above ? quotient - 1 : quotient, above ? rest + b : rest};
 }
 
 template <class T>
 T floor_divide(T x, T y) {
   if constexpr (is_float<T>) {
-    return static_cast<T>(std::floor(static_cast<double>(x) / static_cast<double>(y)));
+    return static_cast<T>(divide_down(x, y).quotient);
   } else {
     return integer_floor_divide(x, y);
   }
@@ -208,8 +237,7 @@ T floor_divide(T x, T y) {
 template <class T>
 T remainder(T x, T y) {
   if constexpr (is_float<T>) {
-    double a = x, b = y;
-    T rest = static_cast<T>(a - std::floor(a / b) * b);
+    T rest = static_cast<T>(divide_down(x, y).rest);
     return rest == 0 ? copysign(T(0), y) : rest;
   } else {
     return y == 0 ? 0 : x - integer_floor_divide(x, y) * y;

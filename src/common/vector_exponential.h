@@ -88,6 +88,15 @@ T exp(T x) {
   return scale(1 + e.rest, e.k);
 }
 
+// exp(high + low) for arguments up to 0, a little cheaper.
+template <class T>
+T exp_of_negative(T high, T low) {
+  constexpr Int<T> kLift = sizeof(T) == 4 ? 64 : 512;
+  Reduced<T> e = reduce_exp(high < Exponential<T>::kLow ? Exponential<T>::kLow : high, low);
+  T lifted = (1 + e.rest) * power_of_two<T>(e.k + kLift);
+  return lifted * power_of_two<T>(-kLift);  // the only rounding of a subnormal result
+}
+
 template <class T>
 T half_exp(T x) {  // exp(x) / 2 without overflow before the end
   Reduced<T> e = reduce_exp(clamp_exponent(x), T(0));
@@ -117,7 +126,7 @@ T expm1(T x) {
 
 template <class T>
 T sigmoid(T x) {
-  T e = exp(-abs(x));
+  T e = exp_of_negative(-abs(x), T(0));
   return (x < 0 ? e : 1) / (1 + e);
 }
 
@@ -175,7 +184,7 @@ T log1p_rest(T f) {
 template <class T>
 T log_ends(T x, T inside) {
   T outside = x == 0 ? -kInfinity<T> : x > 0 ? x : kNan<T>;
-  return x > 0 && x < kInfinity<T> ? inside : outside;
+  return (x > 0) & (x < kInfinity<T>) ? inside : outside;
 }
 
 template <class T>
@@ -211,7 +220,7 @@ T log1p(T x) {
   T u = 1 + x;
   T lost = abs(x) < 1 ? x - (u - 1) : 1 - (u - x);  // 1 + x = u + lost
   Parts<T> p = split(u);
-  Int<T> k = static_cast<Int<T>>(static_cast<int32_t>(u > 0 && u < kInfinity<T> ? p.k : T(0)));
+  Int<T> k = static_cast<Int<T>>(static_cast<int32_t>((u > 0) & (u < kInfinity<T>) ? p.k : T(0)));
   T f = (p.m - 1) + scale(lost, -k);
   T inside = p.k * E::kLn2High + (f + (log1p_rest(f) + p.k * E::kLn2Low));
   return x == 0 ? x : log_ends(u, inside);  // keeps -0
@@ -220,14 +229,14 @@ T log1p(T x) {
 // log(1 + exp(x))
 template <class T>
 T softplus(T x) {
-  return maximum(x, T(0)) + log1p(exp(-abs(x)));
+  return (x > 0 ? x : 0) + log1p(exp_of_negative(-abs(x), T(0)));
 }
 
 // log(exp(x) + exp(y))
 template <class T>
 T logaddexp(T x, T y) {
   T difference = x == y ? 0 : abs(x - y);  // equal infinities
-  return maximum(x, y) + log1p(exp(-difference));
+  return (x > y ? x : y) + log1p(exp_of_negative(-difference, T(0)));
 }
 
 // From here on sqrt(x^2 + 1) = x; the square is far from infinity.

@@ -45,8 +45,7 @@ struct Special<double> {
 template <class T>
 T erfc_positive(T t, T high, T low) {
   T u = 2 / (2 + t);
-  Reduced<T> e = reduce_exp(high, low + polynomial(Special<T>::kErfc, 1 - 2 * u));
-  return u * scale(1 + e.rest, e.k);
+  return u * exp_of_negative(high, low + polynomial(Special<T>::kErfc, 1 - 2 * u));
 }
 
 // The upper half of the bits of x, whose square is exact.
@@ -129,6 +128,13 @@ inline float hypot(float x, float y) {
   float length = static_cast<float>(std::sqrt(a * a + b * b));
   return abs(x) == kInfinity<float> || abs(y) == kInfinity<float> ? kInfinity<float> : length;
 }
-inline double hypot(double x, double y) { return std::hypot(x, y); }
+inline double hypot(double x, double y) {
+  double size = abs(x) > abs(y) ? abs(x) : abs(y);
+  double shrink = size > 0x1p500 ? 0x1p-600 : size < 0x1p-400 ? 0x1p600 : 1;  // no square overflows
+  double a = x * shrink, b = y * shrink;
+  double length = std::sqrt(a * a + b * b) * (1 / shrink);
+  bool infinite = (abs(x) == kInfinity<double>) | (abs(y) == kInfinity<double>);
+  return infinite ? kInfinity<double> : length;
+}
 
 }  // namespace needle::NEEDLE_ISA::math
