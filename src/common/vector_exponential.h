@@ -226,17 +226,27 @@ T log1p(T x) {
   return x == 0 ? x : log_ends(u, inside);  // keeps -0
 }
 
+// log(1 + t) for t in [0, 1]
+template <class T>
+T log1p_of_fraction(T t) {
+  using E = Exponential<T>;
+  bool large = t > T(0.414213562373095);
+  T f = large ? T(0.5) * (t - 1) : t;  // 1 + t = 2 (1 + f)
+  T k = large ? 1 : 0;
+  return k * E::kLn2High + (f + (log1p_rest(f) + k * E::kLn2Low));
+}
+
 // log(1 + exp(x))
 template <class T>
 T softplus(T x) {
-  return (x > 0 ? x : 0) + log1p(exp_of_negative(-abs(x), T(0)));
+  return (x > 0 ? x : 0) + log1p_of_fraction(exp_of_negative(-abs(x), T(0)));
 }
 
 // log(exp(x) + exp(y))
 template <class T>
 T logaddexp(T x, T y) {
   T difference = x == y ? 0 : abs(x - y);  // equal infinities
-  return (x > y ? x : y) + log1p(exp_of_negative(-difference, T(0)));
+  return (x > y ? x : y) + log1p_of_fraction(exp_of_negative(-difference, T(0)));
 }
 
 // From here on sqrt(x^2 + 1) = x; the square is far from infinity.
