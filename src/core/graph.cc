@@ -624,6 +624,7 @@ PyObject* handle(PyObject*, PyObject* self) {
 
 PyObject* owner(PyObject*, PyObject* node) {
   if (!check_node(node)) return nullptr;
+  if (as_node(node)->op) return new_reference(as_node(node)->handle);
   PyObject* weak = as_node(node)->owner;
   return new_reference(weak ? PyWeakref_GetObject(weak) : Py_None);
 }
@@ -777,7 +778,7 @@ PyMethodDef functions[] = {
     {"release", release, METH_O, "Give up what the node's gradient would read."},
     {"peek", peek, METH_O, "The live tensor of a node, or None."},
     {"handle", handle, METH_O, "The live tensor of a node, or a new one."},
-    {"owner", owner, METH_O, "The tensor a leaf's gradient belongs to, or None."},
+    {"owner", owner, METH_O, "The tensor that a gradient of the node belongs to, or None."},
     {"leaf", leaf, METH_O, "The tensor's node, made where there is none."},
     {"pending_order", pending_order, METH_O, "The nodes below that have not run."},
     {"exclusive", exclusive, METH_O, "Whether nobody else holds the tensor's memory."},

@@ -10,7 +10,7 @@ import numpy as np
 from needle import core, executor
 from needle import device as devices
 from needle.backend import kernels
-from needle.backend.array import make_spec
+from needle.backend.array import MAX_DIMS, make_spec
 from needle.backend.ndarray import normalise_axis, shape_of
 from needle.dtype import DType, as_dtype
 from needle.errors import IndexRangeError, ShapeError, explain
@@ -288,14 +288,24 @@ def permute(x: Any, *axes: Any) -> Any:
     return executor.apply(Permute.of(tuple(normalise_axis(a, ndim) for a in order)), x)
 
 
+_TURNS = [Permute.of((*range(n - 2), n - 1, n - 2)) for n in range(2, MAX_DIMS + 1)]
+
+
+def turned(x: Any) -> Any:
+    """Return x with its last two axes swapped."""
+    return executor.apply(_TURNS[x.spec.ndim - 2], x)
+
+
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     """Swap two axes; the last two for None. For any order see ``permute``.
 
     Raises:
         ShapeError: if axes are not two, or x has fewer than two.
     """
-    ndim = len(_shape(x))
+    ndim = x.spec.ndim
     if axes is None:
+        if ndim >= 2:
+            return turned(x)
         axes = (-2, -1)
     if len(axes) != 2 or ndim < 2:
         raise explain(

@@ -11,7 +11,7 @@ from needle import executor
 from needle.backend import kernels
 from needle.backend.ndarray import normalise_axes
 from needle.errors import ShapeError
-from needle.ops.base import OUTPUT, REDUCE, Linear, Op
+from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op
 from needle.ops.elementwise import cast_like, equal
 from needle.ops.movement import broadcast_to, reshape
 from needle.ops.samples import Sample, uniform
@@ -60,7 +60,7 @@ class _Reduction(Op):
     def spread(self, x: Any, out: Any) -> Any:
         """Return x, shaped like the result, broadcast over the reduced axes."""
         shape = out.node.inputs[0].spec.shape
-        if not self.keepdims:
+        if not self.keepdims and self.axes != tuple(range(len(self.axes))):
             kept = tuple(1 if i in self.axes else n for i, n in enumerate(shape))
             x = reshape(x, kept)
         return broadcast_to(x, shape)
@@ -168,6 +168,9 @@ class SumTo(Linear):
             Sample((uniform((2, 3)),), ((2, 2),), raises=ShapeError),
         ]
     )
+
+    def setup(self) -> None:
+        self.kind, self.params = SUM_TO, self.shape
 
     def compute(self, x: Any) -> Any:
         lead = x.ndim - len(self.shape)
