@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import shlex
 
 import numpy as np
 import pytest
@@ -38,3 +40,14 @@ def no_collector():
     found = gc.collect()
     gc.enable()
     assert found == 0, f"{found} objects were in reference cycles"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failing test prints the command that reruns only it."""
+    report = yield
+    if report.failed:
+        switches = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith("NEEDLE_")]
+        command = [*switches, "python -m pytest", shlex.quote(item.nodeid)]
+        report.sections.append(("rerun only this test", " ".join(command)))
+    return report

@@ -23,6 +23,7 @@ FLOORS = [
         "tools",
         "testing",
         "cli",
+        "__main__",
         "backend_ndarray",
         "backend_selection",
         "roof",

@@ -1,6 +1,20 @@
 """Needle: the necessary elements of deep learning."""
 
-from needle import autograd, backend, config, device, dtype, errors, graph, ops
+from needle import (
+    autograd,
+    backend,
+    config,
+    data,
+    device,
+    dtype,
+    errors,
+    graph,
+    init,
+    io,
+    nn,
+    ops,
+    optim,
+)
 from needle.autograd import (
     backward,
     checkpoint,
@@ -27,6 +41,7 @@ from needle.dtype import (
     uint8,
 )
 from needle.dtype import bool_ as bool_
+from needle.init import ones, ones_like, zeros, zeros_like
 from needle.ops.random import manual_seed
 from needle.tensor import Parameter, Tensor, TensorTuple, Value
 

@@ -99,6 +99,19 @@ def initial() -> Config:
     return _initial
 
 
+def cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def thread_count() -> int:
+    """Return the number of threads that the kernels use: ``threads``, or what OpenMP is told."""
+    limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return current().threads or (int(limit) if limit.isdigit() else cores())
+
+
 def on_change(listener: Callable[[Config], None]) -> None:
     """Call ``listener`` with the settings now and whenever they change in some context."""
     _listeners.append(listener)

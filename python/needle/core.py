@@ -36,7 +36,7 @@ def _load() -> None:
     else:
         # Outside the `try`: a wrong NEEDLE_ISA is an error, not a reason to run without kernels.
         _core.select_isa(config.current().isa)
-        _core.set_threads(config.current().threads)
+        config.on_change(lambda settings: _core.set_threads(settings.threads))
         native = _core
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from needle import config
 from needle.device import Device
 from needle.dtype import DType
 
@@ -146,13 +145,14 @@ class Node:
     """One operation, or a leaf (op None). Never changes, except that its value comes and goes."""
 
     __slots__ = (
-        "op", "inputs", "spec", "value", "needs", "done",
+        "op", "inputs", "spec", "value", "needs", "done", "released",
         "_claims", "_held", "_handle", "_owner", "__weakref__",
     )  # fmt: skip
 
     def __init__(self, op: Any, inputs: tuple[Node, ...], spec: Any, needs: bool, done: bool):
         self.op, self.inputs, self.spec = op, inputs, spec
         self.needs, self.done, self.value = needs, done, None
+        self.released = False  # whether its gradient will not run (again)
         self._claims = self._held = 0
         self._handle: Any = None
         self._owner: Any = None
@@ -178,13 +178,15 @@ class Node:
             self.unclaim()
 
     def __del__(self) -> None:
+        if not self.done:
+            _modes.pending = max(0, _modes.pending - 1)
         if self._held & ~(1 << OUTPUT):
             self.drop(1 << OUTPUT)
 
 
 class _Modes(threading.local):
     recording = True
-    lazy = config.current().mode == "lazy"
+    lazy = False
     open = True  # whether the native gate may take shortcuts
     pending = 0
 
@@ -207,6 +209,24 @@ class TensorBase:
     def node(self) -> Any:
         """The node this tensor stands for, or None where no graph was needed."""
         return self._node
+
+    @property
+    def spec(self) -> Any:
+        """The spec (of a tuple: a tuple of them); never computes anything."""
+        array = self.array
+        if array is None:
+            return self._node.spec
+        return tuple(a.spec for a in array) if type(array) is tuple else array.spec
+
+    @property
+    def op(self) -> Any:
+        """The op that made this value, or None for a leaf."""
+        return None if self._node is None else self._node.op
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The tensors that the op was applied to."""
+        return [] if self._node is None else [handle(below) for below in self._node.inputs]
 
     @property
     def requires_grad(self) -> bool:
@@ -256,9 +276,7 @@ def leaf(tensor: Any) -> Any:
     """Return the tensor's node, making its leaf where there is none."""
     node = tensor._node
     if node is None:
-        array = tensor.array
-        spec = tuple(a.spec for a in array) if type(array) is tuple else array.spec
-        node = Node(None, (), spec, tensor._requires_grad, True)
+        node = Node(None, (), tensor.spec, tensor._requires_grad, True)
         node._handle = node._owner = weakref.ref(tensor)
         tensor._node = node
     return node
@@ -307,29 +325,26 @@ def pend(op: Any, tensors: Iterable[Any], spec: Any, needs: bool) -> Any:
 
 def finish(node: Any, array: Any) -> None:
     """Give a pending node its value; it keeps only the claims that its gradient needs."""
+    tensor = peek(node)
     if node.done:
         return
-    node.done = True
-    _modes.pending = max(0, _modes.pending - 1)
     if node._claims:
         node.value = array
-    tensor = node._handle() if node._handle is not None else None
     if tensor is not None:
         tensor.array = array
+    node.done = True  # last: from here on other threads read the value
+    _modes.pending = max(0, _modes.pending - 1)
     if node.needs:
-        node.drop(_saved(node.op, node.inputs))
+        node.drop(0 if node.released else _saved(node.op, node.inputs))
     else:
         node.drop(0)
         node.inputs = ()
 
 
 def release(node: Any) -> None:
-    """Give up what the node's gradient would read: it has run and will not run again.
-
-    A node that has not run yet (lazy mode) still needs its inputs for that.
-    """
-    if node.done:
-        node.drop(0)
+    """Give up what the node's gradient would read: that has run and will not run again."""
+    node.released = True
+    node.drop(0 if node.done else ~(1 << OUTPUT))
 
 
 def peek(node: Any) -> Any:
@@ -360,6 +375,12 @@ def set_array(tensor: Any, array: Any) -> None:
         node._handle = None
         tensor._node = None
     tensor.array = array
+
+
+def exclusive(tensor: Any) -> bool:
+    """Return whether nobody but this tensor holds its array and memory, so that an optimizer may
+    write there. Always false here: an unneeded copy is right too."""
+    return False
 
 
 def topo(
@@ -439,6 +460,11 @@ def set_lazy(value: bool) -> bool:
 def set_open(value: bool) -> bool:
     old, _modes.open = _modes.open, value
     return old
+
+
+def set_defaults(lazy: bool, open: bool) -> None:
+    """Say in which modes threads start."""
+    _Modes.lazy, _Modes.open = lazy, open
 
 
 def pending() -> int:

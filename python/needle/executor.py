@@ -80,10 +80,7 @@ def warn_pending() -> None:
 
 def spec_of(tensor: Any) -> Any:
     """Return the spec of a tensor without computing anything."""
-    array = tensor.array
-    if array is None:
-        return tensor.node.spec
-    return tuple(a.spec for a in array) if type(array) is tuple else array.spec
+    return tensor.spec
 
 
 def value_of(tensor: Any) -> Any:
@@ -125,12 +122,13 @@ def modes(recording: bool | None = None, lazy: bool | None = None) -> Iterator[N
         graph.set_lazy(old_lazy)
 
 
-def _close_or_open(settings: config.Config) -> None:
-    graph.set_open(settings.fast == "on" and settings.overrides == "on" and settings.debug == 0)
+def _open(settings: config.Config) -> bool:
+    return settings.fast == "on" and settings.overrides == "on" and settings.debug == 0
 
 
 apply: Any = _apply
 if core.native is not None:
-    core.native.set_slow_path(_apply, realize, warn_pending, PENDING_LIMIT)
+    core.native.set_slow_path(_apply)
     apply = core.native.apply
-config.on_change(_close_or_open)
+graph.set_defaults(config.current().mode == "lazy", _open(config.current()))
+config.on_change(lambda settings: graph.set_open(_open(settings)))

@@ -35,7 +35,7 @@ else:
 # tensors of results
 wrap, record, pend = _source.wrap, _source.record, _source.pend
 init_tensor, set_tensor_classes = _source.init_tensor, _source.set_tensor_classes
-set_array = _source.set_array
+set_array, exclusive = _source.set_array, _source.exclusive
 # nodes and their values
 leaf, handle, peek, owner = _source.leaf, _source.handle, _source.peek, _source.owner
 finish, release = _source.finish, _source.release
@@ -43,7 +43,7 @@ topo, pending_order = _source.topo, _source.pending_order
 # modes, per thread
 recording, set_recording = _source.recording, _source.set_recording
 lazy, set_lazy = _source.lazy, _source.set_lazy
-set_open = _source.set_open
+set_open, set_defaults = _source.set_open, _source.set_defaults
 pending, live_tensors = _source.pending, _source.live_tensors
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from needle import config, device
+from needle.backend import update
+from needle.backend.update import Adam, Sgd
 from needle.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -86,6 +88,29 @@ class Backend:
     def random_bits(self, out: NDArray, key: int, counter: int) -> None:
         """Fill out (int32 or int64) with Philox4x32-10 bits: the same on every device."""
         raise NotImplementedError
+
+    def adam(
+        self,
+        outs: Sequence[NDArray],
+        params: Sequence[NDArray],
+        grads: Sequence[NDArray],
+        ms: Sequence[NDArray],
+        vs: Sequence[NDArray],
+        rule: Adam,
+    ) -> None:
+        """Step all params into outs (dense; may be the params); ms and vs change in place."""
+        update.adam(outs, params, grads, ms, vs, rule)
+
+    def sgd(
+        self,
+        outs: Sequence[NDArray],
+        params: Sequence[NDArray],
+        grads: Sequence[NDArray],
+        velocities: Sequence[NDArray] | None,
+        rule: Sgd,
+    ) -> None:
+        """Step all params into outs (dense; may be the params); velocities change in place."""
+        update.sgd(outs, params, grads, velocities, rule)
 
     def run_fused(
         self,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from needle import core, definition
+from needle import core, definition, dtype
 from needle.definition import MAX_DIMS, dense_strides
+from needle.device import as_device
 
 if TYPE_CHECKING:
     from needle.definition import Array, Spec
@@ -20,3 +21,6 @@ if not TYPE_CHECKING:
     Spec, Array = _source.Spec, _source.Array
 make_spec, make_array = _source.make_spec, _source.make_array
 set_array_class = _source.set_array_class
+
+if core.native is not None:
+    core.native.set_world(dtype.ALL, as_device("cpu"))

@@ -10,6 +10,7 @@ import numpy as np
 
 from needle.backend import Backend
 from needle.backend.numpy import view
+from needle.backend.update import Adam, Sgd
 from needle.errors import DtypeError
 
 
@@ -71,6 +72,40 @@ class NativeBackend(Backend):
     def random_bits(self, out: Any, key: int, counter: int) -> None:
         self.core.random_bits(out, key, counter)
 
+    def adam(
+        self,
+        outs: Sequence[Any],
+        params: Sequence[Any],
+        grads: Sequence[Any],
+        ms: Sequence[Any],
+        vs: Sequence[Any],
+        rule: Adam,
+    ) -> None:
+        if outs[0].dtype.itemsize == 2:
+            super().adam(outs, params, grads, ms, vs, rule)
+            return
+        self.core.adam(
+            list(outs), _dense(params), _dense(grads), list(ms), list(vs),
+            rule.lr, rule.beta1, rule.beta2, rule.eps, rule.weight_decay, rule.decoupled,
+            rule.correction1, rule.correction2,
+        )  # fmt: skip
+
+    def sgd(
+        self,
+        outs: Sequence[Any],
+        params: Sequence[Any],
+        grads: Sequence[Any],
+        velocities: Sequence[Any] | None,
+        rule: Sgd,
+    ) -> None:
+        if outs[0].dtype.itemsize == 2:
+            super().sgd(outs, params, grads, velocities, rule)
+            return
+        self.core.sgd(
+            list(outs), _dense(params), _dense(grads), velocities,
+            rule.lr, rule.momentum, rule.dampening, rule.weight_decay, rule.nesterov, rule.first,
+        )  # fmt: skip
+
     def run_fused(
         self,
         program: Sequence[tuple[str, tuple[int, ...]]],
@@ -83,3 +118,7 @@ class NativeBackend(Backend):
     def adopt(self, values: np.ndarray[Any, Any]) -> Any:
         """Return a handle over a NumPy array's memory, kept alive by the handle."""
         return self.core.adopt(values)
+
+
+def _dense(arrays: Sequence[Any]) -> list[Any]:
+    return [x if x.is_dense() else x.copy() for x in arrays]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from needle.backend import Backend
+from needle.backend.update import Adam, Sgd
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
 
@@ -80,6 +82,8 @@ REDUCTIONS: dict[str, Any] = {
 def view(x: Any) -> Any:
     """Return the NumPy view of an array of this device."""
     step = x.dtype.itemsize
+    if not x.size:  # its strides and offset may point anywhere
+        return np.empty(x.shape, x.dtype.numpy)
     return np.ndarray(
         x.shape,
         x.dtype.numpy,
@@ -218,6 +222,44 @@ class NumpyBackend(Backend):
             order = np.argsort(_wide(data), axis=axis, kind="stable")
         view(indices)[...] = order
         view(values)[...] = np.take_along_axis(data, order, axis)
+
+    def adam(
+        self,
+        outs: Sequence[Any],
+        params: Sequence[Any],
+        grads: Sequence[Any],
+        ms: Sequence[Any],
+        vs: Sequence[Any],
+        rule: Adam,
+    ) -> None:
+        for out, param, grad, *moments in zip(outs, params, grads, ms, vs, strict=True):
+            p, g = _wide(view(param)), _wide(view(grad))
+            m, v = map(view, moments)
+            if not rule.decoupled:
+                g = g + rule.weight_decay * p
+            m[...] = rule.beta1 * m + (1 - rule.beta1) * g
+            v[...] = rule.beta2 * v + (1 - rule.beta2) * g * g
+            step = m / rule.correction1 / (np.sqrt(v / rule.correction2) + rule.eps)
+            if rule.decoupled:
+                step = step + rule.weight_decay * p
+            view(out)[...] = p - rule.lr * step
+
+    def sgd(
+        self,
+        outs: Sequence[Any],
+        params: Sequence[Any],
+        grads: Sequence[Any],
+        velocities: Sequence[Any] | None,
+        rule: Sgd,
+    ) -> None:
+        for i, (out, param, grad) in enumerate(zip(outs, params, grads, strict=True)):
+            p = _wide(view(param))
+            step = _wide(view(grad)) + rule.weight_decay * p
+            if velocities is not None:
+                u = view(velocities[i])
+                u[...] = step if rule.first else rule.momentum * u + (1 - rule.dampening) * step
+                step = step + rule.momentum * u if rule.nesterov else u
+            view(out)[...] = p - rule.lr * step
 
     def random_bits(self, out: Any, key: int, counter: int) -> None:
         words = out.size * (out.dtype.itemsize // 4)

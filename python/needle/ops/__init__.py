@@ -275,11 +275,11 @@ negate = negative
 
 def all_ops() -> list[type[Op]]:
     """Return every op class that has samples: the op database of tests, docs and export."""
-    found: list[type[Op]] = []
+    found: set[type[Op]] = set()
     todo = [Op]
     while todo:
         cls = todo.pop()
         todo += cls.__subclasses__()
         if cls.samples is not None and cls.__module__.startswith("needle."):
-            found.append(cls)
+            found.add(cls)
     return sorted(found, key=lambda cls: (cls.__module__, cls.__name__))

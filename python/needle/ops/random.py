@@ -116,6 +116,29 @@ def randn(shape: tuple[int, ...], device: Any = None, key: int | None = None) ->
     return _draw("randn", shape, as_device(device), key)
 
 
+def permutation(size: int) -> np.ndarray[Any, Any]:
+    """Return the numbers below ``size`` in a random order, on the host."""
+    if _generator is None:
+        return np.random.permutation(size)
+    bits = _generator.bits((size, 2), as_device("cpu_numpy")).numpy()
+    return np.argsort(bits.view(np.int64).ravel(), kind="stable")
+
+
+def uniform() -> float:
+    """Return one number in [0, 1), on the host."""
+    if _generator is None:
+        return np.random.rand()
+    return float(_generator.uniform((), as_device("cpu_numpy")).item())
+
+
+def integers(low: int, high: int, size: int) -> np.ndarray[Any, Any]:
+    """Return ``size`` whole numbers in [low, high), on the host."""
+    if _generator is None:
+        return np.random.randint(low, high, size)
+    bits = _generator.bits((size,), as_device("cpu_numpy")).numpy().view(np.uint32)
+    return low + (bits.astype(np.int64) * (high - low) >> 32)
+
+
 def wrap_as(x: NDArray, kind: DType | str | None) -> Any:
     """Return a tensor of an array, cast to a dtype where one is given."""
     target = x.dtype if kind is None else as_dtype(kind)

@@ -1,0 +1,59 @@
+"""The course's first programs: MNIST files, softmax regression, a two-layer network."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import needle as ndl
+from needle.data.mnist import read_idx
+
+
+def parse_mnist(image_filename, label_filename):
+    """Read gzipped MNIST files.
+
+    Returns:
+        Images, float32 [n, 784] in [0, 1], and labels, uint8 [n].
+    """
+    images = read_idx(image_filename, 3)
+    return images.reshape(len(images), -1).astype(np.float32) / 255, read_idx(label_filename, 1)
+
+
+def softmax_loss(Z, y_one_hot):
+    """Return the mean over the batch of ``logsumexp(Z) - Z[label]``.
+
+    Args:
+        Z: logits, a tensor [n, classes].
+        y_one_hot: a tensor of the same shape with a 1 at each label.
+    """
+    return (ndl.ops.logsumexp(Z, axes=(1,)) - (Z * y_one_hot).sum(axes=(1,))).sum() / Z.shape[0]
+
+
+def nn_epoch(X, y, W1, W2, lr=0.1, batch=100):
+    """Run one epoch of SGD, in order, for the network ``relu(X @ W1) @ W2``.
+
+    Args:
+        X: NumPy array [n, features].
+        y: NumPy labels [n].
+        W1: tensor [features, hidden].
+        W2: tensor [hidden, classes].
+        lr: learning rate.
+        batch: rows per step; the last step has what is left.
+
+    Returns:
+        The new W1 and W2.
+    """
+    classes = W2.shape[1]
+    for start in range(0, len(X), batch):
+        x = ndl.Tensor(X[start : start + batch], requires_grad=False)
+        labels = np.eye(classes, dtype=X.dtype)[y[start : start + batch]]
+        loss = softmax_loss(ndl.ops.relu(x @ W1) @ W2, ndl.Tensor(labels, requires_grad=False))
+        loss.backward()
+        W1, W2 = (ndl.Tensor((W - lr * W.grad).detach()) for W in (W1, W2))
+    return W1, W2
+
+
+def loss_err(h, y):
+    """Return the softmax loss and the error rate of logits h, a tensor, for NumPy labels y."""
+    one_hot = np.eye(h.shape[1], dtype=str(h.dtype))[y]
+    loss = softmax_loss(h, ndl.Tensor(one_hot, requires_grad=False))
+    return loss.numpy(), np.mean(h.numpy().argmax(axis=1) != y)

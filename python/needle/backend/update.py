@@ -1,0 +1,134 @@
+"""Optimizer updates out of elementwise functions: what every device can do.
+
+Half-precision parameters are updated in float32, the dtype of their state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from needle.backend.ndarray import NDArray
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Numbers of one Adam step.
+
+    Attributes:
+        weight_decay: added to the gradient; or, if decoupled, taken from the parameter.
+        correction1: 1 - beta1 ** t.
+        correction2: 1 - beta2 ** t.
+    """
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    decoupled: bool
+    correction1: float
+    correction2: float
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Numbers of one SGD step.
+
+    Attributes:
+        dampening: the gradient enters the velocity with factor ``1 - dampening``.
+        first: the velocity has no value yet: it becomes the gradient.
+    """
+
+    lr: float
+    momentum: float
+    dampening: float
+    weight_decay: float
+    nesterov: bool
+    first: bool
+
+
+class _Number:
+    """Arithmetic on arrays for the two rules below."""
+
+    def __init__(self, array: NDArray) -> None:
+        self.array = array
+
+    def _apply(self, function: str, other: _Number | float | None = None) -> _Number:
+        from needle.backend import kernels
+        from needle.backend.ndarray import full
+
+        x = self.array
+        if other is None:
+            return _Number(kernels.elementwise(function, x))
+        y = other.array if isinstance(other, _Number) else full((), other, x.dtype, x.device)
+        return _Number(kernels.elementwise(function, x, y))
+
+    def __add__(self, other: _Number | float) -> _Number:
+        return self._apply("add", other)
+
+    def __sub__(self, other: _Number) -> _Number:
+        return self._apply("subtract", other)
+
+    def __mul__(self, other: _Number | float) -> _Number:
+        return self._apply("multiply", other)
+
+    def __truediv__(self, other: _Number) -> _Number:
+        return self._apply("divide", other)
+
+    def sqrt(self) -> _Number:
+        return self._apply("sqrt")
+
+
+def _wide(x: NDArray) -> _Number:
+    return _Number(x.astype("float32", copy=False) if x.dtype.itemsize == 2 else x)
+
+
+def _store(out: NDArray, value: _Number) -> None:
+    out.device.backend.copy(out, value.array)
+
+
+def adam(
+    outs: Sequence[NDArray],
+    params: Sequence[NDArray],
+    grads: Sequence[NDArray],
+    ms: Sequence[NDArray],
+    vs: Sequence[NDArray],
+    rule: Adam,
+) -> None:
+    """Kingma and Ba, "Adam: a method for stochastic optimization", 2015, arXiv:1412.6980."""
+    for out, param, grad, old_m, old_v in zip(outs, params, grads, ms, vs, strict=True):
+        p, g, m, v = _wide(param), _wide(grad), _Number(old_m), _Number(old_v)
+        if rule.weight_decay and not rule.decoupled:
+            g = g + p * rule.weight_decay
+        m = m * rule.beta1 + g * (1 - rule.beta1)
+        v = v * rule.beta2 + g * g * (1 - rule.beta2)
+        _store(old_m, m)
+        _store(old_v, v)
+        if rule.decoupled:
+            p = p * (1 - rule.lr * rule.weight_decay)
+        root = v.sqrt() * rule.correction2**-0.5 + rule.eps
+        _store(out, p - m * (rule.lr / rule.correction1) / root)
+
+
+def sgd(
+    outs: Sequence[NDArray],
+    params: Sequence[NDArray],
+    grads: Sequence[NDArray],
+    velocities: Sequence[NDArray] | None,
+    rule: Sgd,
+) -> None:
+    """Gradient descent with momentum; Nesterov's: Sutskever et al., 2013, "On the importance of
+    initialization and momentum in deep learning"."""
+    kept: Sequence[Any] = [None] * len(outs) if velocities is None else velocities
+    for out, param, grad, velocity in zip(outs, params, grads, kept, strict=True):
+        p, g = _wide(param), _wide(grad)
+        if rule.weight_decay:
+            g = g + p * rule.weight_decay
+        if velocity is not None:
+            u = g if rule.first else _Number(velocity) * rule.momentum + g * (1 - rule.dampening)
+            _store(velocity, u)
+            g = g + u * rule.momentum if rule.nesterov else u
+        _store(out, p - g * rule.lr)

@@ -1,0 +1,187 @@
+"""The command ``needle``: arguments, exit codes, and nothing else.
+
+Exit codes: 0 all well; 1 something failed; 2 a wrong argument; 130 and 143 stopped by a signal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, NoReturn
+
+from needle import config, device
+from needle.errors import DeviceError, NeedleError, OptionError, unknown
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        return _dispatch(arguments)
+    except (OptionError, DeviceError) as error:
+        return _fail("; ".join(line.strip() for line in str(error).splitlines()), 2)
+    except NeedleError as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # whoever read our output, head for one, has gone
+        sys.stderr.close()
+        return 1
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"needle: {message}", file=sys.stderr)
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    import needle
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_HELP)
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"needle {needle.__version__}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in _COMMANDS:
+        raise unknown("command", name, _COMMANDS)
+    return int(_COMMANDS[name](rest))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises OptionError for wrong arguments, with the nearest option for unknown ones."""
+
+    def __init__(self, command: str, **settings: Any) -> None:
+        super().__init__(prog=f"needle {command}", allow_abbrev=False, **settings)
+        self.command = command
+        self.known: list[str] = ["--help"]
+
+    def option(self, name: str, **settings: Any) -> None:
+        """Add an option."""
+        self.known.append(name)
+        self.add_argument(name, **settings)
+
+    def read(self, arguments: list[str]) -> argparse.Namespace:
+        """Return the values of the arguments."""
+        values, extra = self.parse_known_args(arguments)
+        for text in extra:
+            if text.startswith("-"):
+                raise unknown(self.command, text.split("=")[0], self.known)
+            raise OptionError(f"{self.command}: what is {text!r} for? Nothing more was expected")
+        return values
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{self.command}: {message}")
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value
+
+
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    return int(text)
+
+
+# ---- needle train --------------------------------------------------------------------
+
+
+def _train_parser() -> _Parser:
+    parser = _Parser("train", description="Train a model, and save the run in a folder.")
+    parser.add_argument("recipe", nargs="?", help="what to train (default: byte-mlp)")
+    add = parser.option
+    add("--list", action="store_true", help="list the recipes and exit")
+    add("--data", metavar="FOLDER", help="folder of the data (default: NEEDLE_DATA)")
+    add("--epochs", type=_count, metavar="N", help="passes over the training data")
+    add("--steps", type=_count, metavar="N", help="updates, instead of --epochs")
+    add("--batch-size", type=_count, metavar="N", help="items per update")
+    add("--lr", type=_rate, metavar="RATE", help="highest learning rate")
+    add("--device", metavar="NAME", help="where to compute, for example cpu or cpu_numpy")
+    add("--backend", choices=("nd", "np"), help="nd: native; np: NumPy (default: NEEDLE_BACKEND)")
+    add("--seed", type=_seed, default=0, metavar="N", help="of weights and order (default: 0)")
+    add("--out", metavar="FOLDER", help="folder of the run (default: runs/<recipe>-<time>)")
+    add("--threads", type=_count, metavar="N", help="threads of the kernels (default: all cores)")
+    add("--quiet", action="store_true", help="print the result only")
+    return parser
+
+
+def _train(arguments: list[str]) -> int:
+    args = _train_parser().read(arguments)
+    from needle import recipes
+
+    if args.list:
+        for name in recipes.names():
+            default = "  (default)" if name == recipes.DEFAULT else ""
+            print(f"{name:12} {recipes.get(name).summary}{default}")
+        return 0
+    if args.steps and args.epochs:
+        raise OptionError("train: --steps and --epochs exclude each other")
+    recipe = recipes.get(args.recipe or recipes.DEFAULT)
+    with _in_force(args):
+        from needle.tools.training import run
+
+        settings = recipes.Settings(
+            args.data, args.epochs, args.steps, args.batch_size, args.lr, args.seed
+        )
+        return run(recipe, settings, args.out, args.quiet)
+
+
+def _in_force(args: argparse.Namespace) -> ExitStack:
+    """Return a context in which --backend, --device and --threads hold.
+
+    Raises:
+        DeviceError: if the device is not there.
+    """
+    changes = {
+        name: value
+        for name in ("backend", "device", "threads")
+        if (value := getattr(args, name)) is not None
+    }
+    stack = ExitStack()
+    stack.enter_context(config.override(**changes))
+    where = device.default_device()
+    if where.backend is not None and where not in device.all_devices():
+        raise DeviceError(f"device {where.name!r} holds no data to compute with")
+    return stack
+
+
+# ---- needle doctor -------------------------------------------------------------------
+
+
+def _doctor(arguments: list[str]) -> int:
+    parser = _Parser("doctor", description="Check this installation; exit code 1 on a failure.")
+    parser.option("--json", action="store_true", help="print the findings as JSON")
+    args = parser.read(arguments)
+    from needle.tools import doctor
+
+    findings = doctor.examine()
+    print(doctor.as_json(findings) if args.json else doctor.as_text(findings))
+    return 0 if findings["ok"] else 1
+
+
+_COMMANDS = {"train": _train, "doctor": _doctor}
+_HELP = """usage: needle COMMAND [options]
+
+  train [RECIPE]   train a model (needle train --list: what there is)
+  doctor           check this installation
+
+  needle COMMAND --help lists the options; needle --version prints the version."""

@@ -1,0 +1,112 @@
+"""Downloads: several mirrors, size and SHA-256 checked, a part file that is renamed at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from needle import config
+from needle.errors import DataError
+
+__all__ = ["Source", "cache_folder", "fetch"]
+
+TIMEOUT = 30.0
+"""Seconds that a mirror may be silent."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that mirrors offer, and what it must be."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+def cache_folder(name: str) -> Path:
+    """Return the folder for a data set below ``NEEDLE_CACHE`` (``~/.cache/needle``)."""
+    return Path(config.current().cache or Path.home() / ".cache" / "needle") / name
+
+
+def open_url(url: str) -> Any:
+    """Return the response of a web address; the one place that touches the network."""
+    from urllib.request import urlopen
+
+    return urlopen(url, timeout=TIMEOUT)
+
+
+def fetch(
+    dataset: str,
+    source: Source,
+    mirrors: Sequence[str],
+    folder: Path,
+    report: Callable[[str], None] | None = None,
+) -> Path:
+    """Return the path of a file in a folder, after downloading it if it is not there.
+
+    Raises:
+        DataError: if no mirror has the right file (with what each one answered), the folder
+            cannot be written, or a file that is there is not the right one.
+    """
+    path = folder / source.name
+    if path.exists():
+        wrong = _difference(path, source)
+        if wrong:
+            raise DataError(f"{path}: {wrong}\n  try: delete it, then it is downloaded again")
+        return path
+    part = folder / f"{source.name}.part-{os.getpid()}"
+    failures = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for mirror in mirrors:
+            if report:
+                report(f"downloading {mirror}{source.name} ({source.size / 1e6:.1f} MB)")
+            failure = _download(mirror + source.name, part, source)
+            if failure is None:
+                os.replace(part, path)
+                return path
+            failures.append(f"  {mirror}{source.name}: {failure}")
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written ({error})") from None
+    finally:
+        if part.exists():
+            part.unlink()
+    raise DataError(
+        f"{dataset}: {source.name} could not be downloaded\n" + "\n".join(failures) + "\n"
+        "  try: bring the files from one of these mirrors into a folder, then name it with "
+        "--data FOLDER or NEEDLE_DATA"
+    )
+
+
+def _download(url: str, part: Path, source: Source) -> str | None:
+    """Write an address to a part file; return why it is not the right file, or None."""
+    from http.client import HTTPException
+
+    try:
+        with open_url(url) as response:
+            content = response.read(source.size + 1)  # a wrong file need not be read to its end
+    except (OSError, HTTPException) as error:
+        return str(getattr(error, "reason", None) or error or type(error).__name__)
+    with open(part, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return _difference(part, source)
+
+
+def _difference(path: Path, source: Source) -> str | None:
+    """Return how a file differs from what it must be, in numbers, or None."""
+    import hashlib
+
+    size = path.stat().st_size
+    if size > source.size:
+        return f"more than the {source.size} bytes it must have"
+    if size < source.size:
+        return f"{size} bytes instead of {source.size}"
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != source.sha256:
+        return f"SHA-256 is {found}, must be {source.sha256}"
+    return None

@@ -1,0 +1,112 @@
+"""DataLoader: batches of a data set, in order or shuffled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from needle.data.dataset import Dataset
+from needle.errors import OptionError, ShapeError
+from needle.ops import random
+from needle.tensor import Tensor
+
+__all__ = ["DataLoader", "collate"]
+
+
+class DataLoader:
+    """Hand out a data set batch by batch, as tensors that require no gradient.
+
+    Shuffling draws one ``np.random.permutation`` per pass (or one of Needle's own generator, after
+    ``needle.manual_seed``), when the pass begins.
+
+    Args:
+        dataset: a ``Dataset``, or anything with ``__len__`` and ``__getitem__``.
+        batch_size: items per batch; the last batch may be shorter.
+        shuffle: a new order for every pass.
+        drop_last: leave out a last batch that is shorter.
+        collate_fn: makes a batch (arrays, or a tuple, list or dict of them) of a list of items;
+            ``collate`` for None.
+        device: where the tensors go; the default device for None.
+
+    Raises:
+        OptionError: if batch_size is not a positive whole number.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        *,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        device: Any = None,
+    ) -> None:
+        if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
+            raise OptionError(f"DataLoader: batch_size={batch_size!r}: must be 1 or more")
+        self.dataset, self.batch_size, self.shuffle = dataset, int(batch_size), shuffle
+        self.drop_last, self.collate_fn, self.device = drop_last, collate_fn, device
+        self._pass: Iterator[Any] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of batches of a pass."""
+        items = len(self.dataset)
+        return items // self.batch_size if self.drop_last else -(-items // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin a pass. Passes of one loader may run side by side."""
+        items = len(self.dataset)
+        order = random.permutation(items) if self.shuffle else np.arange(items)
+        self._pass = self._batches(order)
+        return self._pass
+
+    def __next__(self) -> Any:
+        """Return the next batch of the pass that began last, which may begin here."""
+        if self._pass is None:
+            iter(self)
+        assert self._pass is not None
+        return next(self._pass)
+
+    def _batches(self, order: np.ndarray[Any, Any]) -> Iterator[Any]:
+        for i in range(len(self)):
+            indices = order[i * self.batch_size : (i + 1) * self.batch_size]
+            yield to_tensors(self._fetch(indices), self.device)
+
+    def _fetch(self, indices: np.ndarray[Any, Any]) -> Any:
+        if self.collate_fn is not None:
+            return self.collate_fn([self.dataset[int(i)] for i in indices])
+        if isinstance(self.dataset, Dataset):
+            return self.dataset.batch(indices)
+        return collate([self.dataset[int(i)] for i in indices])
+
+
+def collate(items: list[Any]) -> Any:
+    """Stack the items of a batch: arrays and numbers along a new first axis, tuples per field.
+
+    Raises:
+        ShapeError: if the arrays of a field differ in shape.
+    """
+    first = items[0]
+    if isinstance(first, (tuple, list)):
+        return tuple(collate(list(field)) for field in zip(*items, strict=True))
+    if isinstance(first, dict):
+        return {name: collate([item[name] for item in items]) for name in first}
+    arrays = [np.asarray(item) for item in items]
+    shapes = sorted({x.shape for x in arrays})
+    if len(shapes) > 1:
+        raise ShapeError(
+            f"collate: items of one batch have different shapes, {shapes[0]} and {shapes[1]}\n"
+            "  try: a transform that makes them equal, or a collate_fn that pads"
+        )
+    return np.stack(arrays)
+
+
+def to_tensors(batch: Any, device: Any) -> Any:
+    """Return a batch with every array in it as a tensor without gradient."""
+    if isinstance(batch, (tuple, list)):
+        return tuple(to_tensors(field, device) for field in batch)
+    if isinstance(batch, dict):
+        return {name: to_tensors(field, device) for name, field in batch.items()}
+    return Tensor(batch, device=device, requires_grad=False)

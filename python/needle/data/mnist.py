@@ -1,0 +1,169 @@
+"""MNIST (LeCun, Cortes, Burges): handwritten digits, in IDX files."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from needle import config
+from needle.data.dataset import Dataset, check_index
+from needle.data.download import Source, cache_folder, fetch
+from needle.errors import DataError
+
+__all__ = ["MNISTDataset", "mnist", "read_idx"]
+
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    "http://yann.lecun.com/exdb/mnist/",
+)
+FILES = {
+    True: (
+        Source(
+            "train-images-idx3-ubyte.gz", 9912422,
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        ),
+        Source(
+            "train-labels-idx1-ubyte.gz", 28881,
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        ),
+    ),
+    False: (
+        Source(
+            "t10k-images-idx3-ubyte.gz", 1648877,
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        ),
+        Source(
+            "t10k-labels-idx1-ubyte.gz", 4542,
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        ),
+    ),
+}  # fmt: skip
+
+
+def read_idx(path: str | Path, ndim: int) -> np.ndarray[Any, Any]:
+    """Return the bytes of a gzipped IDX file as an array of ``ndim`` axes.
+
+    Raises:
+        DataError: if the file is missing, no gzip or IDX file, truncated, or too long.
+    """
+    import gzip
+
+    try:
+        with gzip.open(path) as file:
+            content = file.read()
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path}: the gzip file is truncated or damaged ({error})") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
+    start = 4 + 4 * ndim
+    if len(content) < start:
+        raise DataError(f"{path}: {len(content)} bytes, an IDX header alone has {start}")
+    magic = int.from_bytes(content[:4], "big")
+    if magic != 0x800 + ndim:
+        raise DataError(f"{path}: magic number {magic}, expected {0x800 + ndim}")
+    shape = tuple(np.frombuffer(content, ">u4", ndim, 4).tolist())
+    if len(content) - start != math.prod(shape):
+        raise DataError(
+            f"{path}: {len(content) - start} bytes after the header, but its sizes "
+            f"{' x '.join(map(str, shape))} need {math.prod(shape)}"
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+class MNISTDataset(Dataset):
+    """Images float32 (28, 28, 1) in [0, 1] with labels 0 to 9, from a pair of IDX files.
+
+    An index gives (image, label); a slice or an array of indices gives them stacked. The images
+    stay bytes in memory and become floats when they are asked for.
+
+    Args:
+        image_filename: gzipped IDX file of images.
+        label_filename: gzipped IDX file of labels.
+        transforms: applied to each image (28, 28, 1).
+
+    Raises:
+        DataError: if a file is not what it should be, or the two do not fit.
+    """
+
+    def __init__(
+        self,
+        image_filename: str | Path,
+        label_filename: str | Path,
+        transforms: Sequence[Callable[[Any], Any]] | None = None,
+    ) -> None:
+        super().__init__(transforms)
+        self.images = read_idx(image_filename, 3)[..., None]
+        self.labels = read_idx(label_filename, 1)
+        if len(self.images) != len(self.labels):
+            raise DataError(
+                f"{image_filename} has {len(self.images)} images, "
+                f"{label_filename} {len(self.labels)} labels"
+            )
+        if len(self.labels) and self.labels.max() > 9:
+            raise DataError(f"{label_filename}: label {self.labels.max()}, digits end at 9")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Any) -> tuple[Any, Any]:
+        check_index(index, len(self))
+        images = self.images[index].astype(np.float32) / np.float32(255)
+        if self.transforms:
+            if images.ndim == 3:
+                images = self.apply_transforms(images)
+            elif len(images):
+                images = np.stack([self.apply_transforms(image) for image in images])
+        return images, self.labels[index]
+
+    def batch(self, indices: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+        return self[indices]
+
+
+def mnist(
+    folder: str | Path | None = None,
+    train: bool = True,
+    transforms: Sequence[Callable[[Any], Any]] | None = None,
+    report: Callable[[str], None] | None = None,
+) -> MNISTDataset:
+    """Return MNIST's 60,000 training or 10,000 test images.
+
+    Args:
+        folder: holds the four files, itself or in its folder ``mnist``. For None: that of
+            ``NEEDLE_DATA`` if they are there, else they are downloaded once into the cache.
+        train: the training images, else the test images.
+        transforms: applied to each image.
+        report: is told, in a line, of each download.
+
+    Raises:
+        DataError: if the files are missing, wrong, or cannot be downloaded.
+    """
+    sources = FILES[train]
+    given = folder if folder is not None else config.current().data or None
+    found = _look(Path(given), sources) if given is not None else None
+    if found is None and folder is not None:
+        raise DataError(
+            f"mnist: {folder} and {Path(folder) / 'mnist'} do not hold "
+            f"{' and '.join(source.name for source in sources)}\n"
+            "  try: leave the folder out, then the files are downloaded"
+        )
+    if found is None:
+        found = cache_folder("mnist")
+        for source in sources:
+            fetch("mnist", source, MIRRORS, found, report)
+    images, labels = (found / source.name for source in sources)
+    return MNISTDataset(images, labels, transforms)
+
+
+def _look(folder: Path, sources: Sequence[Source]) -> Path | None:
+    for place in (folder, folder / "mnist"):
+        if all((place / source.name).is_file() for source in sources):
+            return place
+    return None

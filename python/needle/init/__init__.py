@@ -1,0 +1,19 @@
+"""Tensors filled with constants, random numbers, or the usual scales of initial weights."""
+
+from needle.init.basic import (
+    constant,
+    one_hot,
+    ones,
+    ones_like,
+    rand,
+    randb,
+    randn,
+    zeros,
+    zeros_like,
+)
+from needle.init.scaled import (
+    kaiming_normal,
+    kaiming_uniform,
+    xavier_normal,
+    xavier_uniform,
+)

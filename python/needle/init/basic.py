@@ -1,0 +1,167 @@
+"""Constant and random tensors.
+
+Random ones draw from NumPy's global stream, one contiguous run per tensor, until
+``needle.manual_seed(n)`` or ``key=`` choose Needle's own generator. The affine map is applied in
+the precision of the draw (float32; float64 with ``NEEDLE_BACKEND=np``), then the dtype.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle import executor, graph, ops
+from needle.backend.ndarray import NDArray, full
+from needle.errors import ShapeError
+from needle.ops import random
+from needle.tensor import Tensor
+
+
+def sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return sizes given one by one or as one sequence."""
+    if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
+        shape = tuple(shape[0])
+    return tuple(int(n) for n in shape)
+
+
+def _leaf(data: NDArray, requires_grad: bool) -> Tensor:
+    out: Tensor = graph.wrap(data)
+    out.requires_grad = requires_grad
+    return out
+
+
+def _scaled(draw: NDArray, scale: float, shift: float, dtype: Any, requires_grad: bool) -> Tensor:
+    with executor.modes(recording=False, lazy=False):
+        out = ops.astype(graph.wrap(draw) * scale + shift, dtype)
+    return _leaf(executor.value_of(out), requires_grad)
+
+
+def rand(
+    *shape: int,
+    low: float = 0.0,
+    high: float = 1.0,
+    device: Any = None,
+    dtype: Any = "float32",
+    requires_grad: bool = False,
+    key: int | None = None,
+) -> Tensor:
+    """Return uniform values in [low, high).
+
+    Args:
+        shape: sizes, one by one or as one tuple.
+        low: lower end.
+        high: upper end.
+        device: where to; the default device for None.
+        dtype: element type.
+        requires_grad: whether ``backward`` computes its gradient.
+        key: draw from Needle's own generator with this seed, and leave every stream alone.
+    """
+    draw = random.rand(sizes(shape), device, key)
+    return _scaled(draw, high - low, low, dtype, requires_grad)
+
+
+def randn(
+    *shape: int,
+    mean: float = 0.0,
+    std: float = 1.0,
+    device: Any = None,
+    dtype: Any = "float32",
+    requires_grad: bool = False,
+    key: int | None = None,
+) -> Tensor:
+    """Return normal values with this mean and standard deviation. See ``rand``."""
+    draw = random.randn(sizes(shape), device, key)
+    return _scaled(draw, std, mean, dtype, requires_grad)
+
+
+def randb(
+    *shape: int,
+    p: float = 0.5,
+    device: Any = None,
+    dtype: Any = "bool",
+    requires_grad: bool = False,
+    key: int | None = None,
+) -> Tensor:
+    """Return values that are true with probability p: where a uniform draw is at most p."""
+    with executor.modes(recording=False, lazy=False):
+        draw = graph.wrap(random.rand(sizes(shape), device, key))
+        out = ops.astype(draw <= p, dtype)
+    return _leaf(executor.value_of(out), requires_grad)
+
+
+def constant(
+    *shape: int,
+    c: float = 1.0,
+    device: Any = None,
+    dtype: Any = "float32",
+    requires_grad: bool = False,
+) -> Tensor:
+    """Return a tensor of one value."""
+    return _leaf(full(sizes(shape), c, dtype, device), requires_grad)
+
+
+def ones(
+    *shape: int, device: Any = None, dtype: Any = "float32", requires_grad: bool = False
+) -> Tensor:
+    """Return a tensor of ones."""
+    return constant(*shape, c=1.0, device=device, dtype=dtype, requires_grad=requires_grad)
+
+
+def zeros(
+    *shape: int, device: Any = None, dtype: Any = "float32", requires_grad: bool = False
+) -> Tensor:
+    """Return a tensor of zeros."""
+    return constant(*shape, c=0.0, device=device, dtype=dtype, requires_grad=requires_grad)
+
+
+def _like(array: Any, value: float, device: Any, dtype: Any, requires_grad: bool) -> Tensor:
+    return constant(
+        *array.shape,
+        c=value,
+        device=array.device if device is None else device,
+        dtype=array.dtype if dtype is None else dtype,
+        requires_grad=requires_grad,
+    )
+
+
+def zeros_like(
+    array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Return zeros with the shape, and unless given the device and dtype, of a tensor."""
+    return _like(array, 0.0, device, dtype, requires_grad)
+
+
+def ones_like(
+    array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Return ones with the shape, and unless given the device and dtype, of a tensor."""
+    return _like(array, 1.0, device, dtype, requires_grad)
+
+
+def one_hot(
+    n: int,
+    i: Any,
+    device: Any = None,
+    dtype: Any = "float32",
+    requires_grad: bool = False,
+) -> Tensor:
+    """Return rows of zeros with a one at the given places.
+
+    Shapes: i [...] -> [..., n]
+
+    Args:
+        n: number of classes.
+        i: whole numbers in [0, n), a tensor of any dtype.
+        device: where to; that of ``i`` for None.
+        dtype: element type.
+        requires_grad: whether ``backward`` computes its gradient.
+
+    Raises:
+        IndexRangeError: naming the first number outside [0, n).
+    """
+    if n < 0:
+        raise ShapeError(f"one_hot: {n} classes")
+    with executor.modes(recording=False, lazy=False):
+        out = ops.one_hot(i if isinstance(i, Tensor) else Tensor(i), n, dtype)
+        if device is not None:
+            out = ops.to_device(out, device)
+    return _leaf(executor.value_of(out), requires_grad)

@@ -1,0 +1,3 @@
+"""Models, each a function or class that makes a module."""
+
+from needle.models.mlp_resnet import MLPResNet, ResidualBlock

@@ -1,0 +1,194 @@
+"""Layers that are neither norm nor activation, and containers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from needle import init, ops
+from needle.errors import IndexRangeError, OptionError
+from needle.nn.module import Module
+from needle.tensor import Parameter, Tensor
+
+
+class Identity(Module):
+    """Return x as it is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Linear(Module):
+    """Affine map: ``x @ weight + bias``.
+
+    Shapes:   x [..., in_features] -> [..., out_features]
+
+    The weight is drawn first, U(+-sqrt(6 / in_features)); then the bias, U(+-sqrt(6 /
+    out_features)), both as in the course.
+
+    Attributes:
+        weight: [in_features, out_features].
+        bias: [1, out_features], or None.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = Parameter(
+            init.kaiming_uniform(in_features, out_features, device=device, dtype=dtype)
+        )
+        self.bias: Tensor | None = None
+        if bias:
+            drawn = init.kaiming_uniform(out_features, 1, device=device, dtype=dtype)
+            self.bias = Parameter(drawn.reshape((1, out_features)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = x @ self.weight
+        return out if self.bias is None else out + self.bias
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_features}, {self.out_features}"
+        return text if self.bias is not None else text + ", bias=False"
+
+
+class Embedding(Module):
+    """Look up rows of a table, drawn from N(0, 1). Ids may be floats with whole values.
+
+    Shapes:   x [...] -> [..., embedding_dim]
+    Raises:   IndexRangeError naming the first id out of range
+
+    Args:
+        num_embeddings: number of rows.
+        embedding_dim: size of a row.
+        device: where the table is; the default device for None.
+        dtype: its element type.
+    """
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, device: Any = None, dtype: Any = "float32"
+    ) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.weight = Parameter(
+            init.randn(num_embeddings, embedding_dim, device=device, dtype=dtype)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.embedding(self.weight, x.detach())
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+class Flatten(Module):
+    """Keep the first axis and join the others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = 1
+        for n in x.shape[1:]:
+            size *= n
+        return ops.reshape(x, (x.shape[0], size))
+
+
+class Dropout(Module):
+    """In training, set elements to zero with probability p and scale the others by 1 / (1 - p).
+
+    One uniform draw of x's shape per call, also for p = 0; an element stays where it is <= 1 - p.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0.0 <= p < 1.0:
+            raise OptionError(f"Dropout: p={p} is no probability in [0, 1)")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.dropout(x, self.p) if self.training else x
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class Residual(Module):
+    """Add a module's input to its output: ``fn(x) + x``."""
+
+    def __init__(self, fn: Module) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fn(x) + x
+
+
+class Sequential(Module):
+    """Apply modules one after the other.
+
+    Attributes:
+        modules: the modules, a tuple.
+    """
+
+    inline = "modules"
+
+    def __init__(self, *modules: Module) -> None:
+        super().__init__()
+        self.modules = modules
+
+    def forward(self, x: Any) -> Any:
+        for module in self.modules:
+            x = module(x)
+        return x
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self.modules)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return a module, or for a slice a Sequential of the same modules."""
+        if isinstance(index, slice):
+            return Sequential(*self.modules[index])
+        return self.modules[_position(index, len(self.modules), "Sequential")]
+
+
+class ModuleList(Module):
+    """Hold modules in a list; calling it is not defined."""
+
+    inline = "modules"
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        super().__init__()
+        self.modules = list(modules)
+
+    def append(self, module: Module) -> ModuleList:
+        """Add a module at the end; return the list."""
+        self.modules.append(module)
+        return self
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self.modules)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return a module, or for a slice a ModuleList of the same modules."""
+        if isinstance(index, slice):
+            return ModuleList(self.modules[index])
+        return self.modules[_position(index, len(self.modules), "ModuleList")]
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        self.modules[_position(index, len(self.modules), "ModuleList")] = module
+
+
+def _position(index: int, size: int, name: str) -> int:
+    if not -size <= index < size:
+        raise IndexRangeError(f"{name}: there is no module {index} of {size}")
+    return index

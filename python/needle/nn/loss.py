@@ -1,0 +1,73 @@
+"""Losses."""
+
+from __future__ import annotations
+
+from needle import ops
+from needle.errors import unknown
+from needle.nn.module import Module
+from needle.tensor import Tensor
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class SoftmaxLoss(Module):
+    """Mean over the batch of ``logsumexp(logits) - logits[label]``.
+
+    Shapes:   logits [..., classes], y [...] -> []
+    Raises:   IndexRangeError naming the first label that is not a class
+    """
+
+    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
+        return ops.cross_entropy(logits, y.detach())
+
+
+class _Loss(Module):
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__()
+        if reduction not in REDUCTIONS:
+            raise unknown(f"{type(self).__name__}: reduction", reduction, REDUCTIONS)
+        self.reduction = reduction
+
+    def extra_repr(self) -> str:
+        return "" if self.reduction == "mean" else f"reduction={self.reduction!r}"
+
+
+class CrossEntropyLoss(_Loss):
+    """Cross entropy of softmax(logits) and a target, as in PyTorch: classes are on axis 1.
+
+    Shapes:   logits [n, classes, ...], target [n, ...] or, probabilities, [n, classes, ...]
+
+    Args:
+        ignore_index: label of elements that do not count.
+        reduction: "mean" over the elements that count, "sum", or "none": one loss each.
+        label_smoothing: share of the target that is spread over all classes, in [0, 1].
+    """
+
+    def __init__(
+        self, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
+    ) -> None:
+        super().__init__(reduction)
+        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        if logits.ndim > 2:
+            order = (0, *range(2, logits.ndim), 1)
+            target = ops.permute(target, order) if target.ndim == logits.ndim else target
+            logits = ops.permute(logits, order)
+        return ops.cross_entropy(
+            logits,
+            target,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            reduction=self.reduction,
+        )
+
+
+class MSELoss(_Loss):
+    """Squared distance to the target: averaged ("mean"), added ("sum") or per element ("none").
+
+    Raises:   ShapeError if the shapes differ
+    """
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return ops.mse_loss(x, target, reduction=self.reduction)

@@ -1,0 +1,348 @@
+"""Module: a function with parameters, and what one does with all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from needle import device, dtype, executor, graph
+from needle.backend.ndarray import NDArray, array
+from needle.dtype import DType
+from needle.errors import DataError, NeedleError, describe, nearest
+from needle.tensor import Parameter, Tensor
+
+_M = TypeVar("_M", bound="Module")
+
+
+class StateDict(dict[str, Any]):
+    """Tensors by dotted name; a shared one stands once, under its first name.
+
+    Attributes:
+        aliases: further name of a shared tensor -> the name it stands under.
+    """
+
+    def __init__(
+        self, values: Mapping[str, Any] | None = None, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(values or {})
+        self.aliases: dict[str, str] = dict(aliases or {})
+
+
+class Mismatch(NamedTuple):
+    """What ``load_state_dict(strict=False)`` left out."""
+
+    missing: list[str]
+    unexpected: list[str]
+
+
+class _Found(NamedTuple):
+    name: str
+    item: Any  # Parameter, Module or (a buffer's) Tensor
+    saved: bool
+
+
+def _join(prefix: str, key: str) -> str:
+    return f"{prefix}.{key}" if prefix and key else prefix or key
+
+
+def _search(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Find parameters and modules in an attribute, through dicts, lists and tuples."""
+    if isinstance(value, (Parameter, Module)):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _search(part, _join(name, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for i, part in enumerate(value):
+            yield from _search(part, _join(name, str(i)))
+
+
+class Module:
+    """Base of all layers and models. Subclasses define ``forward``.
+
+    Parameters and modules are found in attributes, and in dicts, lists and tuples of them, in the
+    order in which the attributes were set. A module need not call ``super().__init__()``.
+
+    Attributes:
+        training: whether Dropout, BatchNorm1d and the like behave as in training.
+    """
+
+    training: bool = True
+    inline: ClassVar[str] = ""
+    """Attribute whose name is left out of dotted names (``0.weight``, not ``modules.0.weight``)."""
+    _buffers: Mapping[str, bool] = MappingProxyType({})
+
+    def __init__(self) -> None:
+        self.training = True
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the module's value; what calling it runs."""
+        raise NotImplementedError(f"{type(self).__name__} defines no forward()")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self.forward(*args, **kwargs)
+        except NeedleError as error:
+            self._name_operands(error)
+            raise
+
+    def _name_operands(self, error: NeedleError) -> None:
+        """Say in the error's text which parameters took part, by their names from here."""
+        if any(isinstance(x, Parameter) for _, x in error.operands):
+            self.parameters()
+            error.args = error.about([x for _, x in error.operands]).args
+
+    # ---- what is inside ----------------------------------------------------------
+
+    def register_buffer(self, name: str, value: Tensor | None, persistent: bool = True) -> None:
+        """Set an attribute that moves and is saved with the module, and is not learned.
+
+        Args:
+            name: of the attribute. Assigning to it later keeps it a buffer.
+            value: its tensor.
+            persistent: whether ``state_dict`` has it.
+        """
+        self.__dict__.setdefault("_buffers", {})[name] = persistent
+        setattr(self, name, value)
+
+    def _contents(self, prefix: str = "", above: tuple[Any, ...] = ()) -> Iterator[_Found]:
+        """Yield all below in order; what is shared comes under each of its names."""
+        above = (*above, self)
+        for key, value in self.__dict__.items():
+            name = _join(prefix, "" if key == self.inline else key)
+            if key in self._buffers:
+                if value is not None:
+                    yield _Found(name, value, self._buffers[key])
+                continue
+            for path, item in _search(value, name):
+                if not isinstance(item, Module):
+                    yield _Found(path, item, True)
+                elif not any(item is module for module in above):
+                    yield _Found(path, item, True)
+                    yield from item._contents(path, above)
+
+    def _unique(self) -> Iterator[_Found]:
+        seen: set[int] = set()
+        for found in self._contents():
+            if id(found.item) not in seen:
+                seen.add(id(found.item))
+                yield found
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """Yield every parameter once, with its dotted name, which errors then show."""
+        for name, item, _ in self._unique():
+            if isinstance(item, Parameter):
+                if item.name is None or name.endswith("." + item.name):
+                    item.name = name
+                yield name, item
+
+    def parameters(self) -> list[Parameter]:
+        """Return every parameter once, in the order in which the attributes were set."""
+        return [item for _, item in self.named_parameters()]
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every buffer once, with its dotted name."""
+        for name, item, _ in self._unique():
+            if not isinstance(item, (Parameter, Module)):
+                yield name, item
+
+    def buffers(self) -> list[Tensor]:
+        """Return every buffer once."""
+        return [item for _, item in self.named_buffers()]
+
+    def named_modules(self) -> Iterator[tuple[str, Module]]:
+        """Yield this module (under the name "") and every module below once."""
+        yield "", self
+        for name, item, _ in self._unique():
+            if isinstance(item, Module):
+                yield name, item
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """Yield the modules directly below, once each."""
+        seen: set[int] = {id(self)}
+        for key, value in self.__dict__.items():
+            for name, item in _search(value, "" if key == self.inline else key):
+                if isinstance(item, Module) and id(item) not in seen:
+                    seen.add(id(item))
+                    yield name, item
+
+    def children(self) -> list[Module]:
+        """Return the modules directly below."""
+        return [module for _, module in self.named_children()]
+
+    def _children(self) -> list[Module]:
+        return [module for name, module in self.named_modules() if name]
+
+    def num_parameters(self) -> int:
+        """Return the number of learned numbers."""
+        return sum(p.size for p in self.parameters())
+
+    # ---- all at once -----------------------------------------------------------
+
+    def apply(self: _M, function: Callable[[Module], Any]) -> _M:
+        """Call a function with this module and every one below; return this one."""
+        for _, module in list(self.named_modules()):
+            function(module)
+        return self
+
+    def train(self: _M, mode: bool = True) -> _M:
+        """Switch this module and all below to training (or not); return this one."""
+        for _, module in self.named_modules():
+            module.training = mode
+        return self
+
+    def eval(self: _M) -> _M:
+        """Switch this module and all below to evaluation; return this one."""
+        return self.train(False)
+
+    def requires_grad_(self: _M, requires_grad: bool = True) -> _M:
+        """Set ``requires_grad`` of all parameters (false freezes them); return this module."""
+        for p in self.parameters():
+            p.requires_grad = requires_grad
+        return self
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        for p in self.parameters():
+            p.grad = None
+
+    def to(self: _M, target: Any) -> _M:
+        """Move parameters and buffers to a device, or cast floating ones to a floating dtype.
+
+        The tensors stay the same objects, so an optimizer may be made before or after.
+        """
+        kind = None
+        if isinstance(target, DType) or str(target) in dtype.ALL:
+            kind = dtype.as_dtype(target)
+            if not kind.is_floating:
+                raise DataError(f"to: parameters cannot be {kind}; only floating dtypes")
+        where = device.as_device(target) if kind is None else None
+        for _, item, _ in self._unique():
+            if isinstance(item, Tensor):
+                _convert(item, where, kind)
+                if item.grad is not None:
+                    _convert(item.grad, where, kind)
+        return self
+
+    # ---- state -------------------------------------------------------------------
+
+    def state_dict(self) -> StateDict:
+        """Return parameters and persistent buffers by name, as they are now.
+
+        Later optimizer steps do not change them. A shared parameter stands once, under its first
+        name; ``.aliases`` has the others.
+        """
+        state = StateDict()
+        first: dict[int, str] = {}
+        for name, item, saved in self._contents():
+            if isinstance(item, Module) or not saved:
+                continue
+            if id(item) in first:
+                if first[id(item)] != name:
+                    state.aliases[name] = first[id(item)]
+            else:
+                first[id(item)] = name
+                state[name] = item.detach()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Mismatch:
+        """Set parameters and buffers, all or (on an error) none.
+
+        Args:
+            state: arrays by name: tensors, or what ``Tensor`` takes. They are copied, and cast to
+                the floating dtype that the module has.
+            strict: whether missing and unexpected names are errors.
+
+        Returns:
+            The missing and the unexpected names.
+
+        Raises:
+            DataError: listing every missing and unexpected name and every wrong shape or dtype.
+        """
+        given = dict(state)
+        for alias, name in getattr(state, "aliases", {}).items():
+            if name in state:
+                given.setdefault(alias, state[name])
+        targets: dict[int, tuple[Tensor, list[str]]] = {}
+        for name, item, saved in self._contents():
+            if saved and not isinstance(item, Module):
+                targets.setdefault(id(item), (item, []))[1].append(name)
+        known = {name for _, names in targets.values() for name in names}
+        unexpected = [name for name in given if name not in known]
+        missing: list[str] = []
+        wrong: list[str] = []
+        new = []
+        for item, names in targets.values():
+            found = [name for name in names if name in given]
+            if not found:
+                missing.append(names[0])
+                continue
+            value = _as_array(given[found[0]], item)
+            wrong += _faults(found, value, item, given)
+            new.append((item, value))
+        if wrong or (strict and (missing or unexpected)):
+            raise _mismatch(type(self).__name__, missing, unexpected, wrong, known)
+        for item, value in new:
+            graph.set_array(item, value.astype(item.dtype))
+        return Mismatch(missing, unexpected)
+
+    # ---- text --------------------------------------------------------------------
+
+    def extra_repr(self) -> str:
+        """Return the settings that ``repr`` shows behind the class name."""
+        return ""
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines("", "", ()))
+
+    def _lines(self, name: str, indent: str, above: tuple[Any, ...]) -> Iterator[str]:
+        count = self.num_parameters()
+        line = f"{indent}{name}{': ' if name else ''}{type(self).__name__}({self.extra_repr()})"
+        yield f"{line}  {count:,} parameters" if count else line
+        for child_name, child in self.named_children():
+            if not any(child is module for module in above):
+                yield from child._lines(child_name, indent + "  ", (*above, self))
+
+
+def _as_array(value: Any, like: Tensor) -> NDArray:
+    data = executor.value_of(value) if isinstance(value, Tensor) else value
+    if not isinstance(data, NDArray):
+        data = array(data, getattr(data, "dtype", None), like.device)
+    return data.to(like.device)
+
+
+def _faults(
+    names: list[str], value: NDArray, target: Tensor, given: Mapping[str, Any]
+) -> Iterator[str]:
+    """Say why a value cannot be loaded into a tensor, which may have several names."""
+    if value.shape != target.shape or value.dtype.is_floating != target.dtype.is_floating:
+        yield f"{names[0]} is {describe(value)}, the model has {describe(target)}"
+    for other in names[1:]:
+        if _as_array(given[other], target).numpy().tobytes() != value.numpy().tobytes():
+            yield f"{names[0]} and {other} are one tensor in the model, and differ in the state"
+
+
+def _convert(tensor: Tensor, where: Any, kind: DType | None) -> None:
+    data = executor.value_of(tensor)
+    if where is not None:
+        graph.set_array(tensor, data.to(where))
+    elif kind is not None and data.dtype.is_floating and data.dtype is not kind:
+        graph.set_array(tensor, data.astype(kind))
+
+
+def _mismatch(
+    model: str,
+    missing: list[str],
+    unexpected: list[str],
+    wrong: list[str],
+    known: set[str],
+) -> DataError:
+    counts = f"{len(missing)} missing, {len(unexpected)} unexpected, {len(wrong)} wrong"
+    lines = [f"load_state_dict: the state does not fit {model}: {counts}"]
+    lines += [f"  missing: {name}{nearest(name, unexpected)}" for name in missing]
+    lines += [f"  unexpected: {name}{nearest(name, known)}" for name in unexpected]
+    lines += [f"  wrong: {text}" for text in wrong]
+    if not wrong:
+        lines.append("  try: strict=False to load the names that agree")
+    return DataError("\n".join(lines))

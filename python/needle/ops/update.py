@@ -1,0 +1,109 @@
+"""Optimizer updates of many tensors at once: one call of the device per dtype.
+
+An update reads parameters, gradients and state, and rebinds each parameter to its new array, so
+that graphs which hold the old value keep it. Where nobody else holds a parameter's memory, the
+new values are written in place. State belongs to the optimizer alone and changes in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from needle import executor, graph
+from needle.backend.ndarray import NDArray, empty, full
+from needle.backend.update import Adam, Sgd
+from needle.errors import DtypeError, ShapeError, explain
+
+State = dict[Any, NDArray]
+"""Of each parameter, one array of its shape; float32 where the parameter is half precision."""
+
+
+def _batches(params: Sequence[Any]) -> Iterator[list[Any]]:
+    batches: dict[Any, list[Any]] = {}
+    for p in params:
+        spec = executor.spec_of(p)
+        batches.setdefault((spec.device, spec.dtype), []).append(p)
+    return iter(batches.values())
+
+
+def _check(operation: str, params: Sequence[Any]) -> None:
+    for p in params:
+        spec, grad = executor.spec_of(p), executor.spec_of(p.grad)
+        operands = [("parameter", p), ("gradient", p.grad)]
+        if spec.shape != grad.shape or spec.device != grad.device:
+            raise explain(
+                ShapeError, operation, "a gradient does not fit its parameter", operands,
+                "both have one shape and device",
+            )  # fmt: skip
+        if spec.dtype.kind != "f":
+            raise explain(
+                DtypeError, operation, f"parameters are floating, not {spec.dtype}", operands
+            )
+
+
+def _state(state: State, p: Any) -> NDArray:
+    array = state.get(p)
+    if array is None:
+        spec = executor.spec_of(p)
+        kind = "float32" if spec.dtype.itemsize == 2 else spec.dtype
+        array = state[p] = full(spec.shape, 0.0, kind, spec.device)
+    return array
+
+
+def _arrays(params: Sequence[Any]) -> tuple[list[NDArray], list[NDArray], list[NDArray]]:
+    """Return arrays to write to, the parameters' and the gradients'."""
+    outs, arrays, grads = [], [], []
+    for p in params:
+        alone = graph.exclusive(p)  # asked first: from here on we hold the array too
+        array = executor.value_of(p)
+        arrays.append(array)
+        outs.append(
+            array if alone and array.is_dense() else empty(array.shape, array.dtype, array.device)
+        )
+        grads.append(executor.value_of(p.grad).astype(array.dtype, copy=False))
+    return outs, arrays, grads
+
+
+def _rebind(params: Sequence[Any], outs: Sequence[NDArray]) -> None:
+    for p, out in zip(params, outs, strict=True):
+        graph.set_array(p, out)
+
+
+def adam(params: Sequence[Any], ms: State, vs: State, rule: Adam) -> None:
+    """Update parameters that have gradients by one step of Adam.
+
+    Args:
+        params: the parameters; all have gradients.
+        ms: moving averages of the gradient; what is missing starts at zero.
+        vs: moving averages of its square, likewise.
+        rule: the numbers of this step.
+
+    Raises:
+        ShapeError, DtypeError: naming the parameter that does not fit its gradient.
+    """
+    _check("adam", params)
+    for batch in _batches(params):
+        outs, arrays, grads = _arrays(batch)
+        m, v = [_state(ms, p) for p in batch], [_state(vs, p) for p in batch]
+        outs[0].device.backend.adam(outs, arrays, grads, m, v, rule)
+        _rebind(batch, outs)
+
+
+def sgd(params: Sequence[Any], velocities: State | None, rule: Sgd) -> None:
+    """Update parameters that have gradients by one step of gradient descent.
+
+    Args:
+        params: the parameters; all have gradients.
+        velocities: the momentum of each, what is missing starts at zero; None without momentum.
+        rule: the numbers of this step.
+
+    Raises:
+        ShapeError, DtypeError: naming the parameter that does not fit its gradient.
+    """
+    _check("sgd", params)
+    for batch in _batches(params):
+        outs, arrays, grads = _arrays(batch)
+        moving = None if velocities is None else [_state(velocities, p) for p in batch]
+        outs[0].device.backend.sgd(outs, arrays, grads, moving, rule)
+        _rebind(batch, outs)

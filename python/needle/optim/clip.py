@@ -1,0 +1,72 @@
+"""Clipping of gradients, in place of ``.grad``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from needle import executor, ops
+from needle.errors import GradientError, NeedleError, OptionError, explain
+from needle.tensor import Tensor
+
+
+def clip_grad_norm(
+    params: Iterable[Tensor], max_norm: float, *, error_if_nonfinite: bool = False
+) -> Tensor:
+    """Scale all gradients together so that their Euclidean norm is at most ``max_norm``.
+
+    The factor is ``min(1, max_norm / (norm + 1e-6))``.
+
+    Args:
+        params: tensors; those without a gradient are left out.
+        max_norm: largest norm allowed.
+        error_if_nonfinite: raise when the norm is infinite or not a number.
+
+    Returns:
+        The norm before clipping, without dimensions.
+
+    Raises:
+        GradientError: if no tensor has a gradient; or for a non-finite norm, naming the gradients
+            that are not finite.
+    """
+    if max_norm < 0:
+        raise OptionError(f"clip_grad_norm: max_norm={max_norm} must not be negative")
+    having = [p for p in params if p.grad is not None]
+    if not having:
+        raise GradientError("clip_grad_norm: no parameter has a gradient; call backward() first")
+    with executor.modes(recording=False):
+        total: Any = None
+        for p in having:
+            wide = p.grad.astype("float32") if p.grad.dtype.itemsize == 2 else p.grad
+            part = ops.summation(ops.square(wide))
+            total = part if total is None else total + ops.astype(part, total.dtype)
+        norm = ops.sqrt(total)
+        if error_if_nonfinite and not _finite(norm):
+            raise _nonfinite(having, norm)
+        factor = ops.minimum(max_norm / (norm + 1e-6), 1.0)
+        for p in having:
+            p.grad = p.grad * ops.astype(factor, p.grad.dtype)
+    return norm
+
+
+def clip_grad_value(params: Iterable[Tensor], max_value: float) -> None:
+    """Limit every element of every gradient to [-max_value, max_value]."""
+    if max_value < 0:
+        raise OptionError(f"clip_grad_value: max_value={max_value} must not be negative")
+    with executor.modes(recording=False):
+        for p in params:
+            if p.grad is not None:
+                p.grad = ops.maximum(ops.minimum(p.grad, max_value), -max_value)
+
+
+def _finite(x: Tensor) -> bool:
+    value = float(x)
+    return value - value == 0.0
+
+
+def _nonfinite(params: list[Tensor], norm: Tensor) -> NeedleError:
+    bad = [p for p in params if not _finite(ops.summation(ops.square(p.grad)))]
+    return explain(
+        GradientError, "clip_grad_norm", f"the norm of the gradients is {float(norm)}",
+        [("gradient of", p) for p in bad[:10]], "the norm is finite",
+    )  # fmt: skip

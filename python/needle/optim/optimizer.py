@@ -1,0 +1,199 @@
+"""Optimizer: parameter groups, state, and what all update rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from needle import executor, graph
+from needle.backend.ndarray import array
+from needle.errors import DataError, OptionError, describe, explain, unknown
+from needle.ops import update
+from needle.tensor import Tensor
+
+
+class Optimizer:
+    """Base of all optimizers. Subclasses define ``numbers``, ``slots`` and ``update``.
+
+    The numbers of a rule are attributes: assigning ``opt.lr = 0.1`` holds from the next step on. A
+    group may have its own: ``[{"params": [...], "lr": 0.1}, ...]``. The learning rate, like any
+    number, may be a schedule: a function of the step (see ``optim.schedules``).
+
+    Attributes:
+        params: all parameters.
+        groups: dicts with "params" and the numbers that differ from the optimizer's.
+        t: number of steps made.
+        state: per slot ("m", "v", ...), an array for each parameter that was updated.
+    """
+
+    numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
+    """What a group may have of its own."""
+    slots: ClassVar[tuple[str, ...]] = ()
+    """Names of the state arrays."""
+
+    lr: Any
+    weight_decay: Any
+
+    def __init__(self, params: Any, lr: Any, weight_decay: Any = 0.0) -> None:
+        self.groups = _groups(type(self).__name__, params, self.numbers)
+        self.params: list[Tensor] = [p for group in self.groups for p in group["params"]]
+        _check_params(type(self).__name__, self.params)
+        self.lr, self.weight_decay = lr, weight_decay
+        self.t = 0
+        self.state: dict[str, update.State] = {slot: {} for slot in self.slots}
+
+    def number(self, group: Mapping[str, Any], name: str) -> Any:
+        """Return a group's number for the next step: its own or the optimizer's, scheduled."""
+        value = group.get(name, getattr(self, name))
+        return value(self.t) if callable(value) else value
+
+    @property
+    def current_lr(self) -> float:
+        """The learning rate of the next step, of the first group."""
+        return float(self.number(self.groups[0], "lr"))
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient."""
+        with executor.modes(recording=False):
+            if graph.pending():
+                grads = [p.grad for p in self.params if p.grad is not None]
+                executor.realize([grad.node for grad in grads if grad.array is None])
+            for group in self.groups:
+                params = [p for p in group["params"] if p.grad is not None]
+                if params:
+                    self.update(params, {n: self.number(group, n) for n in self.numbers})
+        self.t += 1
+
+    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+        """Update parameters, which all have gradients, by the rule's step ``self.t + 1``."""
+        raise NotImplementedError(f"{type(self).__name__} defines no update()")
+
+    def reset_grad(self) -> None:
+        """Forget all gradients."""
+        for p in self.params:
+            p.grad = None
+
+    zero_grad = reset_grad
+
+    def minimize(self, loss: Tensor) -> Tensor:
+        """Forget old gradients, run ``loss.backward()`` and make a step; return the loss."""
+        self.reset_grad()
+        loss.backward()
+        self.step()
+        return loss
+
+    # ---- state -------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a flat dict of numbers and tensors from which a run can go on exactly.
+
+        Keys: ``step``; ``lr`` and the other numbers; ``group.0.lr`` for what a group has of its
+        own; ``m.3`` for slot m of the parameter at position 3. Schedules are not in it: they are
+        functions of the step.
+        """
+        numbers = {name: getattr(self, name) for name in self.numbers}
+        for i, group in enumerate(self.groups):
+            numbers |= {f"group.{i}.{name}": group[name] for name in self.numbers if name in group}
+        state: dict[str, Any] = {"step": self.t}
+        state |= {k: v for k, v in numbers.items() if v is not None and not callable(v)}
+        for slot in self.slots:
+            for i, p in enumerate(self.params):
+                if p in self.state[slot]:
+                    state[f"{slot}.{i}"] = graph.wrap(self.state[slot][p].copy())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Return to a state, all of it or (on an error) nothing.
+
+        Raises:
+            DataError: for names that this optimizer does not have, or arrays that do not fit.
+        """
+        arrays: dict[str, update.State] = {slot: {} for slot in self.slots}
+        places = self._places()
+        for key, value in state.items():
+            if key not in places and key != "step":
+                raise DataError(
+                    f"load_state_dict: the state has {key!r}; this {type(self).__name__} has "
+                    f"{len(self.groups)} groups, {len(self.params)} parameters and the slots "
+                    f"{', '.join(self.slots) or '(none)'}"
+                )
+            slot, p = places.get(key, ("", None))
+            if slot in arrays:
+                arrays[slot][p] = self._slot(key, p, value)
+        if "step" not in state:
+            raise DataError("load_state_dict: the state has no 'step'")
+        self.t = int(state["step"])
+        for key, value in state.items():
+            name, group = places.get(key, ("", None))
+            if name in self.numbers:
+                self._set_number(group, name, value)
+        for slot, values in arrays.items():
+            self.state[slot].clear()
+            self.state[slot].update(values)
+
+    def _places(self) -> dict[str, tuple[str, Any]]:
+        """Return, per key that a state may have, the slot and parameter or the number and group."""
+        places: dict[str, tuple[str, Any]] = {name: (name, None) for name in self.numbers}
+        for i, group in enumerate(self.groups):
+            places |= {f"group.{i}.{name}": (name, group) for name in self.numbers}
+        for slot in self.slots:
+            places |= {f"{slot}.{i}": (slot, p) for i, p in enumerate(self.params)}
+        return places
+
+    def _slot(self, key: str, p: Tensor, value: Any) -> Any:
+        data = executor.value_of(value) if isinstance(value, Tensor) else value
+        data = array(data, getattr(data, "dtype", None), p.device)
+        kind = "float32" if p.dtype.itemsize == 2 else p.dtype
+        if data.shape != p.shape:
+            raise DataError(f"load_state_dict: {key} is {describe(data)}, for {describe(p)}")
+        return data.astype(kind, copy=False)
+
+    def _set_number(self, group: dict[str, Any] | None, name: str, value: Any) -> None:
+        if group is not None:
+            group[name] = group[name] if callable(group.get(name)) else value
+        elif not callable(getattr(self, name)):
+            setattr(self, name, value)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.numbers)
+        count = sum(p.size for p in self.params)
+        return f"{type(self).__name__}({count:,} parameters, {values})"
+
+
+def _groups(owner: str, params: Any, numbers: Iterable[str]) -> list[dict[str, Any]]:
+    """Return parameter groups from a list of tensors, or of dicts."""
+    if isinstance(params, Tensor) or hasattr(params, "named_parameters"):
+        raise OptionError(f"{owner}: params is a list of tensors\n  try: model.parameters()")
+    given = list(params)
+    if not given:
+        raise OptionError(f"{owner}: there are no parameters\n  try: model.parameters()")
+    if not any(isinstance(group, dict) for group in given):
+        return [{"params": given}]
+    groups = []
+    for group in given:
+        if not isinstance(group, dict) or "params" not in group:
+            raise OptionError(f'{owner}: every group is a dict with "params"')
+        for name in group:
+            if name != "params" and name not in numbers:
+                raise unknown(f"{owner}: parameter group", name, numbers)
+        one = isinstance(group["params"], Tensor)
+        groups.append({**group, "params": [group["params"]] if one else list(group["params"])})
+    return groups
+
+
+def _check_params(owner: str, params: list[Any]) -> None:
+    seen: dict[int, int] = {}
+    for i, p in enumerate(params):
+        if not isinstance(p, Tensor):
+            raise OptionError(f"{owner}: parameter {i} is a {type(p).__name__}, not a tensor")
+        if p.op is not None:
+            raise explain(
+                OptionError, owner, f"parameter {i} is the result of {p.op}, not a leaf",
+                [("parameter", p)], "what is learned is a leaf of the graph", ".detach() it first",
+            )  # fmt: skip
+        if id(p) in seen:
+            raise explain(
+                OptionError, owner, f"parameters {seen[id(p)]} and {i} are one tensor",
+                [("parameter", p)], "every parameter is listed once, or it would be updated twice",
+            )  # fmt: skip
+        seen[id(p)] = i

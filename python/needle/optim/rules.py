@@ -1,0 +1,214 @@
+"""Update rules. Each runs as one call of the device for all parameters of a dtype."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from needle.errors import OptionError
+from needle.ops import update
+from needle.optim.clip import clip_grad_norm
+from needle.optim.optimizer import Optimizer
+from needle.tensor import Tensor
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, by default with the course's momentum.
+
+        g = grad + weight_decay * p
+        u = momentum * u + (1 - dampening) * g
+        p = p - lr * u
+
+    Args:
+        params: parameters, or groups of them (see ``Optimizer``).
+        lr: learning rate, or a schedule.
+        momentum: share of the velocity u that stays.
+        weight_decay: added to the gradient, times the parameter.
+        dampening: None for the course's rule: as large as momentum, so that u is an average of
+            gradients and starts from 0. A number for PyTorch's rule: u starts as the first
+            gradient; with 0.0 steps are 1 / (1 - momentum) times longer than the course's.
+        nesterov: step along ``g + momentum * u``; needs PyTorch's rule with dampening 0.
+    """
+
+    numbers = ("lr", "momentum", "weight_decay", "dampening", "nesterov")
+    slots = ("u",)
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 0.01,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        *,
+        dampening: float | None = None,
+        nesterov: bool = False,
+    ) -> None:
+        if nesterov and (dampening or momentum <= 0):
+            raise OptionError(
+                f"SGD: nesterov with momentum={momentum}, dampening={dampening}; it needs "
+                "momentum > 0 and dampening 0"
+            )
+        super().__init__(params, lr, weight_decay)
+        self.momentum, self.nesterov = momentum, nesterov
+        self.dampening = 0.0 if nesterov else dampening
+
+    @property
+    def u(self) -> update.State:
+        """Velocity by parameter."""
+        return self.state["u"]
+
+    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+        momentum, dampening = numbers["momentum"], numbers["dampening"]
+        starts = momentum and dampening is not None  # with the first gradient
+        new = [p for p in params if starts and p not in self.u]
+        old = [p for p in params if not starts or p in self.u]
+        for batch, first in ((new, True), (old, False)):
+            if batch:
+                rule = update.Sgd(
+                    float(numbers["lr"]),
+                    float(momentum),
+                    float(momentum if dampening is None else dampening),
+                    float(numbers["weight_decay"]),
+                    bool(numbers["nesterov"]),
+                    first,
+                )
+                update.sgd(batch, self.u if momentum else None, rule)
+
+    def clip_grad_norm(self, max_norm: float = 0.25) -> Tensor:
+        """Scale all gradients so that their norm is at most ``max_norm``; return the norm."""
+        return clip_grad_norm(self.params, max_norm)
+
+
+class Momentum(SGD):
+    """``SGD`` with PyTorch's momentum: ``u = momentum * u + g``."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 0.01,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        *,
+        dampening: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        super().__init__(params, lr, momentum, weight_decay, dampening=dampening, nesterov=nesterov)
+
+
+class Adam(Optimizer):
+    """Steps of the size of the learning rate, by moving averages of gradient and square.
+
+        g = grad + weight_decay * p
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g ** 2
+        p = p - lr * (m / (1 - beta1 ** t)) / (sqrt(v / (1 - beta2 ** t)) + eps)
+
+    Kingma and Ba, "Adam: a method for stochastic optimization", 2015, arXiv:1412.6980.
+
+    Args:
+        params: parameters, or groups of them (see ``Optimizer``).
+        lr: learning rate, or a schedule.
+        beta1: how long gradients are remembered.
+        beta2: how long their squares are.
+        eps: added to the denominator.
+        weight_decay: added to the gradient, times the parameter (not decoupled; see ``AdamW``).
+    """
+
+    numbers = ("lr", "beta1", "beta2", "eps", "weight_decay")
+    slots = ("m", "v")
+    decoupled: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        for name, beta in (("beta1", beta1), ("beta2", beta2)):
+            if not 0.0 <= beta < 1.0:
+                raise OptionError(f"{type(self).__name__}: {name}={beta} is not in [0, 1)")
+        super().__init__(params, lr, weight_decay)
+        self.beta1, self.beta2, self.eps = beta1, beta2, eps
+
+    @property
+    def m(self) -> update.State:
+        """Average of the gradient, by parameter."""
+        return self.state["m"]
+
+    @property
+    def v(self) -> update.State:
+        """Average of its square, by parameter."""
+        return self.state["v"]
+
+    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+        beta1, beta2 = float(numbers["beta1"]), float(numbers["beta2"])
+        rule = update.Adam(
+            float(numbers["lr"]), beta1, beta2, float(numbers["eps"]),
+            float(numbers["weight_decay"]), self.decoupled,
+            1.0 - beta1 ** (self.t + 1), 1.0 - beta2 ** (self.t + 1),
+        )  # fmt: skip
+        update.adam(params, self.m, self.v, rule)
+
+
+class AdamW(Adam):
+    """Adam whose weight decay is taken from the parameter: ``p = p - lr * weight_decay * p``.
+
+    Loshchilov and Hutter, "Decoupled weight decay regularization", 2019, arXiv:1711.05101.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, lr, beta1, beta2, eps, weight_decay)
+
+
+class RMSprop(Optimizer):
+    """Divide the gradient by a moving average of its size.
+
+        g = grad + weight_decay * p
+        v = alpha * v + (1 - alpha) * g ** 2
+        p = p - lr * g / (sqrt(v) + eps)
+
+    Tieleman and Hinton, "Neural networks for machine learning", 2012, lecture 6.5.
+
+    Args:
+        params: parameters, or groups of them (see ``Optimizer``).
+        lr: learning rate, or a schedule.
+        alpha: how long squares of gradients are remembered.
+        eps: added to the denominator.
+        weight_decay: added to the gradient, times the parameter.
+    """
+
+    numbers = ("lr", "alpha", "eps", "weight_decay")
+    slots = ("g", "v")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 0.01,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if not 0.0 <= alpha < 1.0:
+            raise OptionError(f"RMSprop: alpha={alpha} is not in [0, 1)")
+        super().__init__(params, lr, weight_decay)
+        self.alpha, self.eps = alpha, eps
+
+    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+        # Adam that remembers no gradient and corrects nothing is this very rule.
+        rule = update.Adam(
+            float(numbers["lr"]), 0.0, float(numbers["alpha"]), float(numbers["eps"]),
+            float(numbers["weight_decay"]), False, 1.0, 1.0,
+        )  # fmt: skip
+        update.adam(params, self.state["g"], self.state["v"], rule)

@@ -1,0 +1,116 @@
+"""What a recipe declares. ``loop.train`` does the rest, the same for all recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from needle import nn, optim
+from needle.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user may choose; None means the recipe's own value.
+
+    Attributes:
+        data: folder of the data.
+        epochs: passes over the training data.
+        steps: updates, instead of ``epochs``.
+        batch_size: items per update.
+        lr: highest learning rate.
+        seed: of the initial weights, the order of the data and dropout.
+    """
+
+    data: str | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    seed: int = 0
+
+
+class Recipe:
+    """Base of all recipes. A new one declares the attributes below and defines the methods.
+
+    Attributes:
+        name: what ``needle train`` calls it.
+        summary: one line for ``needle train --list``.
+        item: what one row of a batch is, in the plural: "bytes", "images".
+        curve: the figure that the picture shows, and what its axis is called.
+        batch_size, lr, steps, epochs: used where ``settings`` leaves them open; one of the last
+            two is None.
+        settings: what the user chose.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    item: ClassVar[str]
+    curve: ClassVar[str] = "loss"
+    curve_unit: ClassVar[str] = "loss (nats)"
+    batch_size: int
+    lr: float
+    steps: int | None = None
+    epochs: int | None = None
+
+    def __init__(self, settings: Settings, report: Callable[[str], None]) -> None:
+        """Take over the settings and load the data; ``report`` is told of lengthy things."""
+        self.settings = settings
+        self.batch_size = settings.batch_size or self.batch_size
+        self.lr = settings.lr or self.lr
+        if settings.steps or settings.epochs:
+            self.steps, self.epochs = settings.steps, settings.epochs
+        self.load(report)
+
+    def load(self, report: Callable[[str], None]) -> None:
+        """Load the data. Raises DataError if they are missing or not what they should be."""
+        raise NotImplementedError
+
+    def describe_data(self) -> dict[str, Any]:
+        """Return what config.json shall say about the data."""
+        raise NotImplementedError
+
+    def model(self) -> nn.Module:
+        """Return the model with its initial weights."""
+        raise NotImplementedError
+
+    def optimizer(self, model: nn.Module, steps: int) -> optim.Optimizer:
+        """Return the optimizer of a run of so many steps, with its schedule."""
+        raise NotImplementedError
+
+    def steps_per_epoch(self) -> int:
+        """Return the number of batches in a pass over the training data."""
+        raise NotImplementedError
+
+    def batches(self) -> Iterator[Any]:
+        """Yield the batches of a pass over the training data."""
+        raise NotImplementedError
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the mean loss of a batch."""
+        raise NotImplementedError
+
+    def shown(self, loss: float) -> dict[str, float]:
+        """Return what is shown and recorded of a training loss, beside itself."""
+        return {}
+
+    def evaluate(
+        self, model: nn.Module, check: Callable[[], None], final: bool
+    ) -> dict[str, float]:
+        """Return the figures on held-out data; the first one is the recipe's target.
+
+        Args:
+            model: in evaluation mode; nothing is recorded.
+            check: to be called now and then; raises if the run shall stop.
+            final: whether this is the last evaluation; others may use a part of the data.
+        """
+        raise NotImplementedError
+
+    def evaluate_every(self, steps: int) -> int:
+        """Return after how many steps the model is evaluated."""
+        return max(1, steps // 10)
+
+    def conclude(self, model: nn.Module, figures: dict[str, float]) -> list[str]:
+        """Return the lines to print at the end, from the figures of the final evaluation."""
+        raise NotImplementedError

@@ -1,0 +1,9 @@
+"""Tests for users' own ops, the same that Needle's ops go through.
+
+``check_gradients`` compares derivatives with finite differences; ``check_op`` runs every generated
+check of an op class on its samples.
+"""
+
+from needle.testing.checks import CHECKS, Case, cases, check_op
+from needle.testing.gradients import check_gradients
+from needle.testing.tolerance import assert_close, tolerance

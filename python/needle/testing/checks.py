@@ -1,0 +1,325 @@
+"""The generated checks: what is tested of every op, on every sample, device and dtype.
+
+An op brings samples (inputs, static attributes, reference); everything here follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from needle import autograd, backend, device, dtype, executor, graph
+from needle.backend.ndarray import NDArray, array
+from needle.ops.base import Composite, Elementwise, Op
+from needle.ops.samples import Sample
+from needle.testing.gradients import check_gradients
+from needle.testing.layouts import LAYOUTS
+from needle.testing.tolerance import assert_close
+
+
+@dataclass(frozen=True)
+class Case:
+    """One sample of one op."""
+
+    op: type[Op]
+    index: int
+    sample: Sample
+
+    def __str__(self) -> str:
+        return f"{self.op.__name__}-{self.index}"
+
+    @property
+    def dtypes(self) -> list[str]:
+        """What floating inputs are cast to; ["float64"] where there are none."""
+        if not self.takes_floats():
+            return ["float64"]
+        return list(self.sample.dtypes or map(str, dtype.FLOATS))
+
+    def arrays(self) -> list[Any]:
+        """Return the inputs as NumPy arrays."""
+        return [np.asarray(x) for x in self.sample.inputs]
+
+    def make(self) -> Any:
+        """Return the op with the sample's static attributes."""
+        return self.op.of(*self.sample.static)
+
+    def inputs(self, kind: str, where: Any) -> tuple[Any, ...]:
+        """Return the inputs as leaves; floating ones in dtype ``kind``."""
+        return tuple(map(_leaf, self.storage(kind, where)))
+
+    def storage(self, kind: str, where: Any) -> list[NDArray]:
+        """Return the inputs as arrays; floating ones in dtype ``kind``."""
+        return [array(x, kind if x.dtype.kind == "f" else None, where) for x in self.arrays()]
+
+    def has_gradient(self) -> bool:
+        """Return whether gradients are checked on this sample."""
+        return self.sample.gradient and self.op.is_differentiable and self.takes_floats()
+
+    def takes_floats(self) -> bool:
+        """Return whether any input is floating."""
+        return any(x.dtype.kind == "f" for x in self.arrays())
+
+    def length(self) -> int:
+        """Return a bound of the number of terms that go into one element of the result."""
+        return max([1, *(x.size for x in self.arrays())])
+
+
+def cases(op: type[Op], raising: bool = False) -> list[Case]:
+    """Return the good samples of an op, or those that must raise."""
+    samples = op.samples() if op.samples is not None else []
+    made = [Case(op, i, sample) for i, sample in enumerate(samples)]
+    return [case for case in made if (case.sample.raises is not None) == raising]
+
+
+def _leaf(values: NDArray) -> Any:
+    tensor = graph.wrap(values)
+    tensor.requires_grad = values.dtype.is_floating
+    return tensor
+
+
+def _parts(result: Any) -> list[Any]:
+    """Return the arrays of a result, computed."""
+    value = executor.value_of(result)
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def _exact(case: Case, inputs: Any) -> list[Any]:
+    """Return the reference's results for these very inputs (rounded ones), in float64."""
+    assert case.sample.reference is not None, "a sample needs a reference or an error"
+    wide = [x.numpy() for x in inputs]
+    wide = [x if x.dtype.kind in "biu" else x.astype(np.float64) for x in wide]
+    with np.errstate(all="ignore"):
+        result = case.sample.reference(*wide)
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def _compare(case: Case, found: Any, exact: list[Any], kind: str, what: str) -> None:
+    for part, expected in zip(_parts(found), exact, strict=True):
+        assert_close(
+            part.numpy(), expected, kind, case.length(), f"{case.make()!r}, {what}, {kind}"
+        )
+
+
+# ---- the checks ----------------------------------------------------------------
+
+
+def check_value(case: Case, where: Any) -> None:
+    """The result is the reference's, in every dtype; and of every device the numpy device's."""
+    for kind in case.dtypes:
+        inputs = case.inputs(kind, where)
+        _compare(case, case.make()(*inputs), _exact(case, inputs), kind, "value")
+
+
+def check_integers(case: Case, where: Any) -> None:
+    """Elementwise functions of numbers are exact on integers, and wrap around as NumPy's do."""
+    if not issubclass(case.op, Elementwise) or case.op.floating or not case.takes_floats():
+        return
+    assert case.sample.reference is not None
+    for kind in ("int8", "int32", "int64", "uint8"):
+        values = [x if x.dtype.kind != "f" else _whole(x, kind) for x in case.arrays()]
+        try:
+            expected = case.sample.reference(*values)
+        except (TypeError, ValueError):  # NumPy has no such function of integers
+            continue
+        found = case.make()(*[_leaf(array(x, None, where)) for x in values]).numpy()
+        np.testing.assert_array_equal(found, expected, err_msg=f"{case.make()!r}, {kind}")
+
+
+def _whole(x: Any, kind: str) -> Any:
+    return np.rint(np.abs(x) if kind.startswith("u") else x).astype(kind)
+
+
+def check_spec(case: Case, where: Any) -> None:
+    """The spec that the meta device infers is that of the result."""
+    op = case.make()
+    for kind in case.dtypes:
+        inputs = op.prepare(case.inputs(kind, where))
+        inferred = op.infer(*map(executor.spec_of, inputs))
+        specs = [part.spec for part in _parts(op(*inputs))]
+        expected = list(inferred) if isinstance(inferred, tuple) else [inferred]
+        assert specs == expected, f"{op!r}: inferred {expected}, got {specs}"
+
+
+def check_gradient(case: Case, where: Any) -> None:
+    """The gradient is the slope that finite differences measure."""
+    if case.has_gradient():
+        check_gradients(case.make(), *case.inputs("float64", where))
+
+
+def check_second_order(case: Case, where: Any) -> None:
+    """So is the gradient of the gradient."""
+    if case.has_gradient():
+        check_gradients(case.make(), *case.inputs("float64", where), order=2)
+
+
+def _with_gradients(case: Case, kind: str, where: Any, keep: bool = True) -> list[Any]:
+    """Return the result and the inputs' gradients as NumPy arrays.
+
+    The op's inputs are results themselves, so that their values can be freed; ``keep`` holds
+    handles of everything until the gradients are there.
+    """
+    leaves = case.inputs(kind, where)
+    inner = [executor.apply(_COPY, x) for x in leaves]
+    held = [inner]
+    out = case.make()(*inner)
+    values = [part.numpy() for part in _parts(out)] if keep else []
+    if not case.has_gradient():
+        return values
+    seed = np.cos(np.arange(1.0, 1.0 + executor.spec_of(out).size))
+    weight = graph.wrap(array(seed.reshape(out.shape), out.dtype, where))
+    total = (out * weight).sum()
+    if not keep:
+        held.clear()
+        del inner, out
+    total.backward()
+    return values + [x.grad.numpy() for x in leaves if x.grad is not None]
+
+
+def check_lazy(case: Case, where: Any) -> None:
+    """Lazy mode gives the same bits, gradients included, and computes nothing beforehand."""
+    for kind in case.dtypes:
+        eager = _with_gradients(case, kind, where)
+        with autograd.lazy_mode():
+            out = case.make()(*case.inputs(kind, where))
+            assert out.array is None, f"{case.make()!r} was computed in lazy mode"
+            lazy = _with_gradients(case, kind, where)
+        for a, b in zip(eager, lazy, strict=True):
+            assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), f"{case}, {kind}: {a} != {b}"
+
+
+def check_saves(case: Case, where: Any) -> None:
+    """The gradient needs no value that ``saves`` does not list."""
+    if not case.has_gradient():
+        return
+    kept = _with_gradients(case, "float64", where)
+    freed = _with_gradients(case, "float64", where, keep=False)
+    for a, b in zip(kept[-len(freed) :], freed, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def check_layouts(case: Case, where: Any) -> None:
+    """Transposed, sliced, flipped and broadcast inputs of the same values give the same result."""
+    op = case.make()
+    for kind in case.dtypes:
+        dense = case.storage(kind, where)
+        for name, layout in LAYOUTS.items():
+            inputs = [_leaf(layout(x)) for x in dense]
+            copies = [_leaf(x.array.copy()) for x in inputs]
+            exact = [part.numpy().astype(np.float64) for part in _parts(op(*copies))]
+            if kind == "float32":
+                _compare(case, op(*inputs), _exact(case, inputs), kind, name)
+            else:
+                _compare(case, op(*inputs), exact, kind, name)
+
+
+def check_small_shapes(case: Case, where: Any) -> None:
+    """Empty, 0-d and one-element operands work (elementwise ops; others bring such samples)."""
+    sizes = {x.shape for x in case.arrays()}
+    if not issubclass(case.op, Elementwise) or len(sizes) != 1 or not case.arrays()[0].size:
+        return
+    for shape in ((0,), (2, 0, 1), (), (1,), (1, 1)):
+        count = int(np.prod(shape))
+        inputs = tuple(np.resize(x.reshape(-1)[:count], shape) for x in case.arrays())
+        small = Case(case.op, case.index, Sample(inputs, case.sample.static, case.sample.reference))
+        check_value(small, where)
+        check_spec(small, where)
+
+
+def check_override(case: Case, where: Any) -> None:
+    """A device's own way to compute a composite gives what the expansion gives."""
+    if not issubclass(case.op, Composite):
+        return
+    found = backend.find_override(where.name, case.op.__name__)
+    if found is None:
+        return
+    op = case.make()
+    for kind in case.dtypes:
+        inputs = op.prepare(case.inputs(kind, where))
+        arrays = [executor.value_of(x) for x in inputs]
+        result = found(op, *arrays)
+        if result is NotImplemented:
+            continue
+        exact = op.expanded(*arrays)
+        pairs = zip(_tuple(result), _tuple(exact), strict=True)
+        for a, b in pairs:
+            assert a.spec is b.spec or a.spec == b.spec, f"{op!r}: {a.spec}, not {b.spec}"
+            wide = b.numpy() if b.dtype.kind != "f" else b.numpy().astype(np.float64)
+            assert_close(a.numpy(), wide, b.dtype, case.length(), f"{op!r}, override, {kind}")
+
+
+def check_devices_agree(case: Case, where: Any) -> None:
+    """The result is that of the numpy device, in every dtype."""
+    reference = device.cpu_numpy()
+    if where == reference:
+        return
+    for kind in case.dtypes:
+        exact = [
+            part.numpy() if part.dtype.kind != "f" else part.numpy().astype(np.float64)
+            for part in _parts(case.make()(*case.inputs(kind, reference)))
+        ]
+        found = case.make()(*case.inputs(kind, where))
+        _compare(case, found, exact, kind, "against the numpy device")
+
+
+def check_raises(case: Case, where: Any) -> None:
+    """The call raises the error it should, also in lazy mode, on the line of the call."""
+    expected = case.sample.raises
+    assert expected is not None
+    for lazy in (False, True):
+        with autograd.lazy_mode(lazy):
+            try:
+                case.make()(*case.inputs("float32", where))
+            except expected:
+                continue
+        raise AssertionError(f"{case.make()!r}: no {expected.__name__} ({lazy=})")
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+class _CopyOf(Op):
+    """A copy, whose gradient reads nothing."""
+
+    def compute(self, x: Any) -> Any:
+        return x.copy()
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (out_grad,)
+
+
+_COPY = _CopyOf.of()
+
+CHECKS: dict[str, Callable[[Case, Any], None]] = {
+    "value": check_value,
+    "integers": check_integers,
+    "spec": check_spec,
+    "gradient": check_gradient,
+    "second_order": check_second_order,
+    "lazy": check_lazy,
+    "saves": check_saves,
+    "layouts": check_layouts,
+    "small_shapes": check_small_shapes,
+    "override": check_override,
+    "devices_agree": check_devices_agree,
+}
+"""What every good sample goes through."""
+
+
+def check_op(op: type[Op], where: Any = None) -> None:
+    """Run every check on every sample of an op.
+
+    >>> check_op(MyOp)
+
+    Raises:
+        AssertionError, GradientError: saying which check failed, and how.
+    """
+    target = device.as_device(where)
+    for case in cases(op):
+        for check in CHECKS.values():
+            check(case, target)
+    for case in cases(op, raising=True):
+        check_raises(case, target)

@@ -1,0 +1,108 @@
+"""The folder of a run: settings, metrics, weights and picture."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from needle import config, core, io
+from needle.device import default_device
+from needle.errors import OptionError
+
+
+class RunFolder:
+    """A folder that holds one run.
+
+    Attributes:
+        path: where it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def create(recipe: str, out: str | None = None) -> RunFolder:
+        """Make the folder, ``runs/<recipe>-<time>`` or the one given, and try to write there.
+
+        Raises:
+            OptionError: if it cannot be written, or holds a run already.
+        """
+        path = Path(out) if out else _unused(Path("runs") / f"{recipe}-{_now()}")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            probe = path / f".probe-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise OptionError(f"--out: {path} cannot be written ({error.strerror})") from None
+        if (path / "config.json").exists():
+            raise OptionError(f"--out: {path} holds a run already; name another folder")
+        return RunFolder(path)
+
+    def discard_if_empty(self) -> None:
+        """Remove the folder if nothing was saved in it."""
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def save_config(self, values: dict[str, Any]) -> None:
+        """Write config.json."""
+        text = json.dumps(values, indent=2) + "\n"
+        (self.path / "config.json").write_text(text, encoding="utf-8")
+
+    def record(self, **values: Any) -> None:
+        """Add a line to metrics.jsonl."""
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of metrics.jsonl."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def save_weights(self, model: Any) -> Path:
+        """Write weights.safetensors, whole or not at all; return its path."""
+        path = self.path / "weights.safetensors"
+        io.save(path, model.state_dict())
+        return path
+
+
+def _now() -> str:
+    return time.strftime("%Y%m%d-%H%M%S")
+
+
+def _unused(path: Path) -> Path:
+    found, n = path, 1
+    while found.exists():
+        n += 1
+        found = path.with_name(f"{path.name}-{n}")
+    return found
+
+
+def environment() -> dict[str, Any]:
+    """Return what a run depends on beside its settings."""
+    import needle
+
+    settings = config.current()
+    native = core.native
+    return {
+        "needle": needle.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "command": sys.argv,
+        "device": default_device().name,
+        "backend": settings.backend,
+        "mode": settings.mode,
+        "threads": config.thread_count(),
+        "isa": native.isa() if native is not None else None,
+        "native": core.native_error or "in use",
+    }

@@ -1,0 +1,52 @@
+"""``needle train``: one run, from the empty folder to the picture."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib.util import find_spec
+
+from needle.recipes import Recipe, Settings
+from needle.recipes.loop import train
+from needle.tools import plot, progress
+from needle.tools.run import RunFolder
+from needle.tools.stop import Stop
+
+
+def run(recipe: type[Recipe], settings: Settings, out: str | None, quiet: bool) -> int:
+    """Train, print the results and where they are; return the exit code.
+
+    Raises:
+        OptionError: if the output folder cannot be written.
+        NeedleError: as ``loop.train``.
+    """
+    folder = RunFolder.create(recipe.name, out)
+    show = progress.choose(quiet)
+    _say_what_is_missing(show)
+    try:
+        with Stop().listening() as stop:
+            result = train(recipe, settings, folder, show, stop)
+    finally:
+        folder.discard_if_empty()
+    if result.stopped is not None:
+        name = signal.Signals(result.stopped).name
+        message = f"stopped by {name} after step {result.steps}; the last weights are in"
+        print(f"needle: {message} {folder.path / 'weights.safetensors'}", file=sys.stderr)
+        return 128 + result.stopped
+    took = f"{result.steps:,} steps in {progress.clock(result.seconds)}"
+    files = ["metrics.jsonl", "config.json", "weights.safetensors"]
+    if plot.available():
+        picture = plot.draw_loss(folder, recipe.curve, recipe.curve_unit)
+        files += [picture] if picture else []
+    show.line(f"{took}; saved in {folder.path}: {', '.join(files)}")
+    return 0
+
+
+def _say_what_is_missing(show: progress.Progress) -> None:
+    without = {"rich": "plain lines instead of a bar", "matplotlib": "no picture of the loss"}
+    missing = [name for name in without if find_spec(name) is None]
+    if missing:
+        show.note(
+            f"{' and '.join(missing)} not installed: {', '.join(without[n] for n in missing)}; "
+            "pip install 'needle[train]' brings both"
+        )

@@ -1,0 +1,428 @@
+// Spec (interned: equal specs are one object) and Array (a view: spec, storage, offset, strides).
+#include "core.h"
+#include <structmember.h>
+#include <cstring>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace needle {
+
+PyTypeObject *spec_type, *array_type, *storage_type;
+PyObject* dtypes[kDTypes];
+
+namespace {
+
+PyTypeObject* array_class;  // what new arrays are instances of: NDArray
+PyObject* native_device;
+std::unordered_multimap<size_t, Spec*> specs;  // borrowed; a dying Spec removes itself
+std::vector<Array*> array_pool;
+
+PyObject* tuple_of(const int64_t* values, int n) {
+  PyObject* tuple = PyTuple_New(n);
+  for (int i = 0; tuple && i < n; i++) {
+    PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(values[i]));
+  }
+  return tuple;
+}
+
+bool read_tuple(PyObject* source, int64_t* values, int* n, const char* what) {
+  PyObject* tuple = PySequence_Fast(source, what);
+  if (!tuple) return false;
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(tuple);
+  if (size > kMaxDims) {
+    PyErr_Format(PyExc_ValueError, "%zd dimensions, at most %d are possible", size, kMaxDims);
+    Py_DECREF(tuple);
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < size; i++) {
+    values[i] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(tuple, i));
+  }
+  *n = static_cast<int>(size);
+  Py_DECREF(tuple);
+  return !PyErr_Occurred();
+}
+
+// ---- Spec ----------------------------------------------------------------------------------
+
+size_t hash_spec(DType code, PyObject* device, int ndim, const int64_t* shape) {
+  size_t hash = reinterpret_cast<size_t>(device) * 31 + code * 7 + ndim;
+  for (int i = 0; i < ndim; i++) hash = (hash ^ static_cast<size_t>(shape[i])) * 0x9E3779B97F4A7C15;
+  return hash;
+}
+
+Spec* build_spec(DType code, PyObject* device, int ndim, const int64_t* shape, size_t hash) {
+  Spec* spec = PyObject_New(Spec, spec_type);
+  if (!spec) return nullptr;
+  spec->code = code;
+  spec->ndim = ndim;
+  spec->hash = hash;
+  spec->native = device == native_device;
+  spec->size = 1;
+  for (int i = ndim - 1; i >= 0; i--) {
+    spec->shape[i] = shape[i];
+    spec->strides[i] = spec->size;
+    spec->size *= shape[i];
+  }
+  Py_INCREF(spec->dtype = dtypes[code]);
+  Py_INCREF(spec->device = device);
+  spec->shape_tuple = tuple_of(spec->shape, ndim);
+  spec->strides_tuple = tuple_of(spec->strides, ndim);
+  specs.emplace(hash, spec);
+  return spec;
+}
+
+void spec_dealloc(PyObject* self) {
+  auto* spec = reinterpret_cast<Spec*>(self);
+  auto range = specs.equal_range(spec->hash);
+  for (auto it = range.first; it != range.second; ++it) {
+    if (it->second == spec) {
+      specs.erase(it);
+      break;
+    }
+  }
+  Py_XDECREF(spec->dtype);
+  Py_XDECREF(spec->device);
+  Py_XDECREF(spec->shape_tuple);
+  Py_XDECREF(spec->strides_tuple);
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_Free(self);
+  Py_DECREF(type);
+}
+
+PyObject* make_spec(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t shape[kMaxDims];
+  int ndim = 0;
+  if (n != 3 || !read_tuple(args[2], shape, &ndim, "a shape is a tuple")) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "make_spec(dtype, device, shape)");
+    return nullptr;
+  }
+  for (int code = 0; code < kDTypes; code++) {
+    if (dtypes[code] == args[0]) {
+      return reinterpret_cast<PyObject*>(spec_of(static_cast<DType>(code), args[1], ndim, shape));
+    }
+  }
+  PyErr_Format(PyExc_TypeError, "make_spec: %R is no dtype", args[0]);
+  return nullptr;
+}
+
+PyObject* spec_repr(PyObject* self) {
+  auto* spec = reinterpret_cast<Spec*>(self);
+  std::string text;
+  for (int i = 0; i < spec->ndim; i++) text += (i ? ", " : "") + std::to_string(spec->shape[i]);
+  return PyUnicode_FromFormat("%U[%s] %S", spec->dtype, text.c_str(), spec->device);
+}
+
+PyMemberDef spec_members[] = {
+    {"dtype", T_OBJECT_EX, offsetof(Spec, dtype), READONLY, nullptr},
+    {"device", T_OBJECT_EX, offsetof(Spec, device), READONLY, nullptr},
+    {"shape", T_OBJECT_EX, offsetof(Spec, shape_tuple), READONLY, nullptr},
+    {"strides", T_OBJECT_EX, offsetof(Spec, strides_tuple), READONLY, nullptr},
+    {"size", T_LONGLONG, offsetof(Spec, size), READONLY, nullptr},
+    {"ndim", T_INT, offsetof(Spec, ndim), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyType_Slot spec_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(spec_dealloc)},
+    {Py_tp_repr, reinterpret_cast<void*>(spec_repr)},
+    {Py_tp_members, spec_members},
+    {Py_tp_doc, const_cast<char*>("dtype, device and shape of an array; interned")},
+    {0, nullptr}};
+PyType_Spec spec_definition = {"needle._core.Spec", sizeof(Spec), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, spec_slots};
+
+// ---- Storage, as Python sees it --------------------------------------------------------------
+
+struct StorageObject {
+  PyObject_HEAD Storage* storage;
+};
+
+PyObject* storage_object(Storage* storage) {  // steals
+  if (!storage) return nullptr;
+  auto* self = PyObject_New(StorageObject, storage_type);
+  if (self) {
+    self->storage = storage;
+  } else {
+    storage_release(storage);
+  }
+  return reinterpret_cast<PyObject*>(self);
+}
+
+Storage* storage_in(PyObject* self) { return reinterpret_cast<StorageObject*>(self)->storage; }
+
+void storage_dealloc(PyObject* self) {
+  storage_release(storage_in(self));
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_Free(self);
+  Py_DECREF(type);
+}
+
+int storage_buffer(PyObject* self, Py_buffer* view, int flags) {
+  Storage* storage = storage_in(self);
+  const bool readonly = storage->owner && storage->owner->readonly;
+  return PyBuffer_FillInfo(view, self, storage->data, storage->nbytes, readonly, flags);
+}
+
+PyObject* storage_nbytes(PyObject* self, void*) {
+  return PyLong_FromLongLong(storage_in(self)->nbytes);
+}
+PyObject* storage_readonly(PyObject* self, void*) {
+  Storage* storage = storage_in(self);
+  return PyBool_FromLong(storage->owner && storage->owner->readonly);
+}
+PyObject* storage_ptr(PyObject* self, PyObject*) {
+  return PyLong_FromVoidPtr(storage_in(self)->data);
+}
+
+PyGetSetDef storage_getters[] = {
+    {"nbytes", storage_nbytes, nullptr, "bytes asked for", nullptr},
+    {"readonly", storage_readonly, nullptr, "whether the memory must not be written", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyMethodDef storage_methods[] = {{"ptr", storage_ptr, METH_NOARGS, "the address"},
+                                 {nullptr, nullptr, 0, nullptr}};
+PyType_Slot storage_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(storage_dealloc)},
+                               {Py_bf_getbuffer, reinterpret_cast<void*>(storage_buffer)},
+                               {Py_tp_getset, storage_getters},
+                               {Py_tp_methods, storage_methods},
+                               {Py_tp_doc, const_cast<char*>("memory of the native CPU")},
+                               {0, nullptr}};
+PyType_Spec storage_definition = {"needle._core.Storage", sizeof(StorageObject), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                  storage_slots};
+
+PyObject* allocate(PyObject*, PyObject* nbytes) {
+  const int64_t n = PyLong_AsLongLong(nbytes);
+  if (n == -1 && PyErr_Occurred()) return nullptr;
+  return storage_object(storage_new(n));
+}
+
+PyObject* adopt(PyObject*, PyObject* buffer) { return storage_object(storage_adopt(buffer)); }
+
+// ---- Array -----------------------------------------------------------------------------------
+
+Array* array_alloc() {
+  if (!array_pool.empty()) {
+    Array* self = array_pool.back();
+    array_pool.pop_back();
+    PyObject_Init(reinterpret_cast<PyObject*>(self), array_class);
+    return self;
+  }
+  return PyObject_GC_New(Array, array_class);  // never tracked: it can be in no cycle
+}
+
+void array_dealloc(PyObject* object) {
+  auto* self = reinterpret_cast<Array*>(object);
+  PyObject_GC_UnTrack(object);
+  if (self->weaklist) PyObject_ClearWeakRefs(object);
+  storage_release(self->storage);
+  Py_XDECREF(self->handle);
+  Py_XDECREF(self->spec);
+  if (self->strides) PyMem_Free(self->strides);
+  PyTypeObject* type = Py_TYPE(object);
+  if (type == array_class && array_pool.size() < 512) {
+    array_pool.push_back(self);
+  } else {
+    type->tp_free(object);
+  }
+  Py_DECREF(type);
+}
+
+int array_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return 0;
+}
+
+bool set_strides(Array* self, const int64_t* strides) {
+  self->strides = nullptr;
+  const size_t bytes = self->spec->ndim * sizeof(int64_t);
+  if (!strides || std::memcmp(strides, self->spec->strides, bytes) == 0) return true;
+  self->strides = static_cast<int64_t*>(PyMem_Malloc(bytes));
+  if (!self->strides) return false;
+  std::memcpy(self->strides, strides, bytes);
+  return true;
+}
+
+PyObject* make_array(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n < 2 || n > 4 || Py_TYPE(args[0]) != spec_type) {
+    PyErr_SetString(PyExc_TypeError, "make_array(spec, handle, offset=0, strides=None)");
+    return nullptr;
+  }
+  auto* spec = reinterpret_cast<Spec*>(args[0]);
+  const int64_t offset = n > 2 ? PyLong_AsLongLong(args[2]) : 0;
+  if (PyErr_Occurred()) return nullptr;
+  int64_t strides[kMaxDims];
+  const bool strided = n > 3 && args[3] != Py_None;
+  int ndim = spec->ndim;
+  if (strided && !read_tuple(args[3], strides, &ndim, "strides are a tuple")) return nullptr;
+  if (ndim != spec->ndim) {
+    PyErr_SetString(PyExc_ValueError, "make_array: one stride for each axis");
+    return nullptr;
+  }
+  Storage* storage = nullptr;
+  if (spec->native) {
+    if (Py_TYPE(args[1]) != storage_type) {
+      PyErr_SetString(PyExc_TypeError, "make_array: the native CPU needs a Storage");
+      return nullptr;
+    }
+    storage = storage_in(args[1]);
+    storage->refs++;
+  }
+  Py_INCREF(spec);
+  Array* self = array_new(spec, storage, offset, strided ? strides : nullptr);
+  if (self && !spec->native) Py_INCREF(self->handle = args[1]);
+  return reinterpret_cast<PyObject*>(self);
+}
+
+template <class T>
+PyObject* new_reference(T* object) {
+  Py_INCREF(object);
+  return reinterpret_cast<PyObject*>(object);
+}
+
+Array* as_array(PyObject* self) { return reinterpret_cast<Array*>(self); }
+
+PyObject* array_spec(PyObject* self, void*) { return new_reference(as_array(self)->spec); }
+PyObject* array_shape(PyObject* self, void*) {
+  return new_reference(as_array(self)->spec->shape_tuple);
+}
+PyObject* array_dtype(PyObject* self, void*) { return new_reference(as_array(self)->spec->dtype); }
+PyObject* array_device(PyObject* self, void*) {
+  return new_reference(as_array(self)->spec->device);
+}
+PyObject* array_ndim(PyObject* self, void*) { return PyLong_FromLong(as_array(self)->spec->ndim); }
+PyObject* array_size(PyObject* self, void*) {
+  return PyLong_FromLongLong(as_array(self)->spec->size);
+}
+PyObject* array_strides(PyObject* self, void*) {
+  Array* x = as_array(self);
+  return x->strides ? tuple_of(x->strides, x->spec->ndim) : new_reference(x->spec->strides_tuple);
+}
+PyObject* array_offset(PyObject* self, void*) {
+  return PyLong_FromLongLong(as_array(self)->offset);
+}
+PyObject* array_handle(PyObject* self, void*) {
+  Array* x = as_array(self);
+  if (x->storage) {
+    x->storage->refs++;
+    return storage_object(x->storage);
+  }
+  return new_reference(x->handle ? x->handle : Py_None);
+}
+
+PyGetSetDef array_getters[] = {
+    {"spec", array_spec, nullptr, "dtype, device and shape", nullptr},
+    {"shape", array_shape, nullptr, "sizes of the axes", nullptr},
+    {"dtype", array_dtype, nullptr, "element type", nullptr},
+    {"device", array_device, nullptr, "where it lives", nullptr},
+    {"ndim", array_ndim, nullptr, "number of axes", nullptr},
+    {"size", array_size, nullptr, "number of elements", nullptr},
+    {"strides", array_strides, nullptr, "steps in elements", nullptr},
+    {"offset", array_offset, nullptr, "of the first element, in elements", nullptr},
+    {"handle", array_handle, nullptr, "the memory", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyMemberDef array_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Array, weaklist), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+PyType_Slot array_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(array_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(array_traverse)},
+    {Py_tp_getset, array_getters},
+    {Py_tp_members, array_members},
+    {Py_tp_doc, const_cast<char*>("a view of memory; the base of NDArray")},
+    {0, nullptr}};
+PyType_Spec array_definition = {"needle._core.Array", sizeof(Array), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+                                array_slots};
+
+// The registered class must add nothing to the base, so that we may make and free its instances.
+PyObject* set_array_class(PyObject*, PyObject* cls) {
+  auto* type = reinterpret_cast<PyTypeObject*>(cls);
+  if (!PyType_Check(cls) || !PyType_IsSubtype(type, array_type) ||
+      type->tp_basicsize != array_type->tp_basicsize) {
+    PyErr_SetString(PyExc_TypeError, "the array class must derive from Array with __slots__ = ()");
+    return nullptr;
+  }
+  Py_INCREF(cls);
+  array_class = type;
+  type->tp_dealloc = array_dealloc;
+  Py_RETURN_NONE;
+}
+
+PyObject* set_world(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != kDTypes) {
+    PyErr_SetString(PyExc_TypeError, "set_world(dtypes, native_device)");
+    return nullptr;
+  }
+  for (int i = 0; i < kDTypes; i++) Py_INCREF(dtypes[i] = PyTuple_GET_ITEM(args[0], i));
+  Py_INCREF(native_device = args[1]);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {
+    {"make_spec", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(make_spec)), METH_FASTCALL,
+     "The one spec of a dtype, a device and a shape."},
+    {"make_array", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(make_array)),
+     METH_FASTCALL, "An array over a handle; no checks."},
+    {"set_array_class", set_array_class, METH_O, "Say what new arrays are instances of."},
+    {"set_world", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(set_world)), METH_FASTCALL,
+     "Say which objects stand for the dtypes and the native device."},
+    {"allocate", allocate, METH_O, "A Storage of that many bytes."},
+    {"adopt", adopt, METH_O, "A Storage over the memory of a contiguous buffer."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+Spec* spec_of(DType code, PyObject* device, int ndim, const int64_t* shape) {
+  const size_t hash = hash_spec(code, device, ndim, shape);
+  auto range = specs.equal_range(hash);
+  for (auto it = range.first; it != range.second; ++it) {
+    Spec* spec = it->second;
+    if (spec->code == code && spec->device == device && spec->ndim == ndim &&
+        std::memcmp(spec->shape, shape, ndim * sizeof(int64_t)) == 0) {
+      Py_INCREF(spec);
+      return spec;
+    }
+  }
+  return build_spec(code, device, ndim, shape, hash);
+}
+
+Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* strides) {
+  Array* self = array_alloc();
+  if (!self) {
+    Py_DECREF(spec);
+    storage_release(storage);
+    return nullptr;
+  }
+  self->spec = spec;
+  self->storage = storage;
+  self->handle = nullptr;
+  self->offset = offset;
+  self->weaklist = nullptr;
+  if (!set_strides(self, strides)) {
+    Py_DECREF(self);
+    PyErr_NoMemory();
+    return nullptr;
+  }
+  return self;
+}
+
+Array* array_empty(Spec* spec) {
+  Storage* storage = storage_new(spec->size * kItemSize[spec->code]);
+  if (!storage) return nullptr;
+  Py_INCREF(spec);
+  return array_new(spec, storage, 0, nullptr);
+}
+
+bool add_array_types(PyObject* module) {
+  spec_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec_definition));
+  array_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&array_definition));
+  storage_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&storage_definition));
+  array_class = array_type;
+  return spec_type && array_type && storage_type &&
+         PyModule_AddObjectRef(module, "Spec", reinterpret_cast<PyObject*>(spec_type)) == 0 &&
+         PyModule_AddObjectRef(module, "Array", reinterpret_cast<PyObject*>(array_type)) == 0 &&
+         PyModule_AddObjectRef(module, "Storage", reinterpret_cast<PyObject*>(storage_type)) == 0 &&
+         PyModule_AddFunctions(module, functions) == 0;
+}
+
+}  // namespace needle

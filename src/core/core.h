@@ -1,0 +1,151 @@
+// The native base types: Spec, Array, Op, Node, Tensor. python/needle/definition.py is their
+// definition in Python and explains the rules; here are the same rules with less overhead.
+//
+// Everything below runs under the GIL. A function returning PyObject* returns a new reference or
+// null with an exception set, as in CPython; "borrowed" is said where it is otherwise.
+#pragma once
+#include <Python.h>
+#include <cstdint>
+#include "kernels.h"
+
+namespace needle {
+
+extern const Kernels* kernels;  // of the chosen instruction set; null until select_isa
+
+// ---- memory: aligned blocks, kept for reuse by size class (memory.cc) ------------------------
+
+struct Storage {
+  int64_t refs;
+  void* data;
+  int64_t nbytes;    // asked for
+  int64_t capacity;  // of the block; 0 for adopted memory
+  Py_buffer* owner;  // of adopted memory; null for our own
+  Storage* next;     // in a free list
+};
+
+Storage* storage_new(int64_t nbytes);  // null with MemoryError set
+Storage* storage_adopt(PyObject* buffer);
+void storage_free(Storage* storage);
+inline void storage_release(Storage* storage) {
+  if (storage && --storage->refs == 0) storage_free(storage);
+}
+struct MemoryInfo {
+  int64_t live, reserved, peak, blocks;
+};
+MemoryInfo memory_info();
+void set_memory_limit(int64_t nbytes);  // 0: none
+void* workspace(int64_t nbytes);        // this thread's; valid until the next call
+
+// ---- Spec and Array (array.cc) ---------------------------------------------------------------
+
+struct Spec {
+  PyObject_HEAD PyObject* dtype;  // needle.dtype.DType
+  PyObject* device;               // needle.device.Device
+  PyObject* shape_tuple;
+  PyObject* strides_tuple;
+  size_t hash;
+  int64_t size;
+  DType code;
+  int32_t ndim;
+  bool native;  // lives on the native CPU
+  int64_t shape[kMaxDims];
+  int64_t strides[kMaxDims];  // dense
+};
+
+struct Array {
+  PyObject_HEAD Spec* spec;
+  Storage* storage;  // of native arrays
+  PyObject* handle;  // of the others
+  int64_t offset;    // in elements, as the strides
+  int64_t* strides;  // null: dense
+  PyObject* weaklist;
+};
+
+extern PyTypeObject* spec_type;
+extern PyTypeObject* array_type;    // the base
+extern PyTypeObject* storage_type;  // Python's view of a Storage
+extern PyObject* dtypes[kDTypes];   // needle.dtype.ALL
+
+Spec* spec_of(DType code, PyObject* device, int ndim, const int64_t* shape);
+Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* strides);  // steals
+Array* array_empty(Spec* spec);
+inline bool is_array(PyObject* x) { return PyObject_TypeCheck(x, array_type); }
+inline const int64_t* strides_of(const Array* x) {
+  return x->strides ? x->strides : x->spec->strides;
+}
+inline char* address(const Array* x) {
+  return static_cast<char*>(x->storage->data) + x->offset * kItemSize[x->spec->code];
+}
+inline Operand operand(const Array* x) {
+  return {x->spec->code, x->spec->ndim, x->spec->shape, strides_of(x)};
+}
+
+// ---- Op, Node, Tensor (graph.cc) -------------------------------------------------------------
+
+constexpr int kOutputBit = 63;
+constexpr int kMasks = 4;  // of different inputs; the last serves the rest
+
+enum Kind : int32_t {
+  kPython,
+  kElementwise,
+  kReshape,
+  kPermute,
+  kBroadcast,
+  kSlice,
+  kReduce,
+  kMatMul,
+};
+
+struct Op {
+  PyObject_HEAD int32_t kind, code;
+  int32_t n_params, n_masks;
+  int64_t* params;
+  uint64_t masks[kMasks];
+  bool opaque, differentiable;
+};
+
+struct Tensor;
+struct Node {
+  PyObject_VAR_HEAD PyObject* op;  // null for a leaf
+  PyObject* spec;                  // Spec, or a tuple of them
+  PyObject* value;                 // Array or tuple of them; null unless claimed
+  Tensor* handle;                  // borrowed: its destructor clears it
+  PyObject* owner;  // of a leaf: weak reference to the tensor that gradients belong to
+  int64_t claims;
+  uint64_t held;  // claims on inputs, by position, and on itself
+  int32_t count;  // of inputs
+  bool needs, done, released;  // released: its gradient will not run (again)
+  Node* inputs[1];
+};
+
+struct Tensor {
+  PyObject_HEAD PyObject* array;
+  Node* node;
+  PyObject* grad;
+  PyObject* name;
+  PyObject* weaklist;
+  bool requires_grad;  // of a leaf
+};
+
+extern PyTypeObject *op_type, *node_type, *tensor_type;
+
+struct Modes {
+  bool recording, lazy, open;
+  int64_t pending;
+  Modes();
+};
+extern thread_local Modes modes;
+
+inline bool is_tensor(PyObject* x) { return PyObject_TypeCheck(x, tensor_type); }
+inline bool needs_gradient(const Tensor* t) {
+  return t->node && t->node->op ? t->node->needs : t->requires_grad;
+}
+PyObject* wrap_array(PyObject* array);  // steals; without graph
+// Record a computed result; array is stolen. Null with an exception if a tensor has no value.
+PyObject* record_result(PyObject* op, PyObject* const* tensors, int n, PyObject* array);
+
+bool add_array_types(PyObject* module);
+bool add_graph_types(PyObject* module);
+bool add_gate(PyObject* module);
+
+}  // namespace needle

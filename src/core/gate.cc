@@ -1,0 +1,513 @@
+// The gate: what executor.apply does, for the common cases, without Python. Whatever it cannot
+// take (other dtypes, other devices, lazy mode, an error to be explained) it hands over to the
+// Python definition, which is always right.
+#include "core.h"
+#include <cstring>
+#include <vector>
+
+namespace needle {
+namespace {
+
+PyObject* slow_path;  // executor._apply
+constexpr int kMaxArgs = 3;
+constexpr int64_t kRelease = 1 << 16;  // elements from which on other Python threads may run
+
+// Run a plan; the caller holds references to the arrays. Releases the GIL for long runs.
+bool run(const Plan& plan, void* const* buffers, int64_t elements) {
+  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  if (plan.workspace && !scratch) {
+    PyErr_NoMemory();
+    return false;
+  }
+  if (elements < kRelease) {
+    plan.run(&plan, buffers, scratch);
+    return true;
+  }
+  PyThreadState* state = PyEval_SaveThread();
+  plan.run(&plan, buffers, scratch);
+  PyEval_RestoreThread(state);
+  return true;
+}
+
+// ---- results: null without an exception means "not here, ask the definition" -------------------
+
+bool is_dense(const Array* x) {
+  if (!x->strides) return true;
+  for (int i = 0; i < x->spec->ndim; i++) {
+    if (x->spec->shape[i] != 1 && x->strides[i] != x->spec->strides[i]) return x->spec->size == 0;
+  }
+  return true;
+}
+
+bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape) {
+  *ndim = 0;
+  for (int k = 0; k < n; k++) *ndim = x[k]->spec->ndim > *ndim ? x[k]->spec->ndim : *ndim;
+  for (int i = 0; i < *ndim; i++) {
+    int64_t size = 1;
+    for (int k = 0; k < n; k++) {
+      const int j = i - (*ndim - x[k]->spec->ndim);
+      const int64_t own = j < 0 ? 1 : x[k]->spec->shape[j];
+      if (own == 1 || own == size) continue;
+      if (size != 1) return false;
+      size = own;
+    }
+    shape[i] = size;
+  }
+  return true;
+}
+
+void broadcast_strides(const Array* x, int ndim, const int64_t* shape, int64_t* strides) {
+  const int lead = ndim - x->spec->ndim;
+  const int64_t* own = strides_of(x);
+  for (int i = 0; i < ndim; i++) {
+    const bool repeated = i < lead || x->spec->shape[i - lead] != shape[i];
+    strides[i] = repeated ? 0 : own[i - lead];
+  }
+}
+
+// Dense strides in the memory order of the first operand of full shape, so that images that lie
+// channels-last stay so. False: C order.
+bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides) {
+  for (int k = 0; k < n; k++) {
+    if (x[k]->spec->ndim != spec->ndim ||
+        std::memcmp(x[k]->spec->shape, spec->shape, spec->ndim * sizeof(int64_t)) != 0) {
+      continue;
+    }
+    if (!x[k]->strides) return false;
+    int order[kMaxDims];
+    for (int i = 0; i < spec->ndim; i++) {
+      const int64_t stride = x[k]->strides[i];
+      if (stride == 0) break;
+      int j = i;
+      for (; j > 0 && std::abs(x[k]->strides[order[j - 1]]) < std::abs(stride); j--) {
+        order[j] = order[j - 1];
+      }
+      order[j] = i;
+      if (i + 1 < spec->ndim) continue;
+      int64_t step = 1;
+      for (int p = spec->ndim - 1; p >= 0; p--) {
+        strides[order[p]] = step;
+        step *= spec->shape[order[p]];
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
+Array* elementwise_strided(const Op* op, DType out_type, Array* const* x, int n) {
+  int ndim;
+  int64_t shape[kMaxDims], strides[kMaxArgs][kMaxDims], out_strides[kMaxDims];
+  if (!broadcast_shape(x, n, &ndim, shape)) return nullptr;
+  Spec* spec = spec_of(out_type, x[0]->spec->device, ndim, shape);
+  if (!spec) return nullptr;
+  Operand operands[kMaxArgs];
+  for (int k = 0; k < n; k++) {
+    broadcast_strides(x[k], ndim, shape, strides[k]);
+    operands[k] = {x[k]->spec->code, ndim, shape, strides[k]};
+  }
+  const bool reordered = kept_order(x, n, spec, out_strides);
+  const int64_t* layout = reordered ? out_strides : spec->strides;
+  Plan plan;
+  if (kernels->plan_elementwise(&plan, op->code, {out_type, ndim, spec->shape, layout}, operands,
+                                n)) {
+    Py_DECREF(spec);
+    return nullptr;
+  }
+  Storage* storage = storage_new(spec->size * kItemSize[out_type]);
+  if (!storage) {
+    Py_DECREF(spec);
+    return nullptr;
+  }
+  Array* out = array_new(spec, storage, 0, reordered ? out_strides : nullptr);
+  if (!out) return nullptr;
+  void* buffers[kMaxArgs + 1] = {storage->data};
+  for (int k = 0; k < n; k++) buffers[k + 1] = address(x[k]);
+  if (run(plan, buffers, spec->size)) return out;
+  Py_DECREF(out);
+  return nullptr;
+}
+
+Array* elementwise(const Op* op, Array* const* x, int n) {
+  Spec* spec = x[0]->spec;
+  bool same = !x[0]->strides;
+  for (int k = 1; k < n; k++) {
+    if (x[k]->spec->code != spec->code) return nullptr;
+    same &= x[k]->spec == spec && !x[k]->strides;
+  }
+  const bool to_bool = op->params[0], floating = op->params[1];
+  if (floating && spec->code > kFloat16) return nullptr;
+  const DType out_type = to_bool ? kBool : spec->code;
+  if (!same || spec->size > 4096) return elementwise_strided(op, out_type, x, n);
+  const Contiguous loop = kernels->contiguous(op->code, spec->code, out_type);
+  if (!loop) return nullptr;
+  Spec* out_spec = spec;
+  if (to_bool) {
+    out_spec = spec_of(kBool, spec->device, spec->ndim, spec->shape);
+    if (!out_spec) return nullptr;
+  }
+  Array* out = array_empty(out_spec);
+  if (to_bool) Py_DECREF(out_spec);
+  if (!out) return nullptr;
+  const void* inputs[kMaxArgs];
+  for (int k = 0; k < n; k++) inputs[k] = address(x[k]);
+  loop(out->storage->data, inputs, spec->size);
+  return out;
+}
+
+Array* view(const Array* x, int ndim, const int64_t* shape, const int64_t* strides,
+            int64_t offset) {
+  Spec* spec = spec_of(x->spec->code, x->spec->device, ndim, shape);
+  if (!spec) return nullptr;
+  x->storage->refs++;
+  return array_new(spec, x->storage, offset, strides);
+}
+
+Array* reshape(const Op* op, const Array* x) {
+  int64_t size = 1;
+  for (int i = 0; i < op->n_params; i++) size *= op->params[i];
+  if (op->n_params > kMaxDims || size != x->spec->size || !is_dense(x)) return nullptr;
+  for (int i = 0; i < op->n_params; i++) {
+    if (op->params[i] < 0) return nullptr;
+  }
+  return view(x, op->n_params, op->params, nullptr, x->offset);
+}
+
+Array* permute(const Op* op, const Array* x) {
+  const int ndim = x->spec->ndim;
+  int64_t shape[kMaxDims], strides[kMaxDims];
+  uint32_t seen = 0;
+  if (op->n_params != ndim) return nullptr;
+  for (int i = 0; i < ndim; i++) {
+    const int64_t axis = op->params[i];
+    if (axis < 0 || axis >= ndim) return nullptr;
+    seen |= 1u << axis;
+    shape[i] = x->spec->shape[axis];
+    strides[i] = strides_of(x)[axis];
+  }
+  return seen + 1 == 1u << ndim ? view(x, ndim, shape, strides, x->offset) : nullptr;
+}
+
+Array* broadcast(const Op* op, const Array* x) {
+  const int ndim = op->n_params, lead = ndim - x->spec->ndim;
+  if (lead < 0 || ndim > kMaxDims) return nullptr;
+  for (int i = 0; i < ndim; i++) {
+    const bool fits =
+        i < lead || x->spec->shape[i - lead] == 1 || x->spec->shape[i - lead] == op->params[i];
+    if (!fits || op->params[i] < 0) return nullptr;
+  }
+  int64_t strides[kMaxDims];
+  broadcast_strides(x, ndim, op->params, strides);
+  return view(x, ndim, op->params, strides, x->offset);
+}
+
+// numbers: a bit mask of the axes to drop, then per axis first index, number of elements, step.
+Array* slice_by(const int64_t* numbers, const Array* x) {
+  int64_t shape[kMaxDims], strides[kMaxDims], offset = x->offset;
+  int kept = 0;
+  for (int i = 0; i < x->spec->ndim; i++) {
+    const int64_t* range = numbers + 1 + 3 * i;
+    offset += range[0] * strides_of(x)[i];
+    if (numbers[0] >> i & 1) continue;
+    shape[kept] = range[1];
+    strides[kept++] = range[2] * strides_of(x)[i];
+  }
+  return view(x, kept, shape, strides, offset);
+}
+
+Array* reduce(const Op* op, const Array* x) {
+  const Spec* in = x->spec;
+  if (in->code > kFloat16 || op->code > kMean || op->params[0] >> in->ndim) return nullptr;
+  if (in->size == 0 && (op->code == kMax || op->code == kMin)) return nullptr;
+  int64_t kept[kMaxDims], shape[kMaxDims];
+  int ndim = 0;
+  for (int i = 0; i < in->ndim; i++) {
+    const bool reduced = op->params[0] >> i & 1;
+    kept[i] = reduced ? 1 : in->shape[i];
+    if (!reduced || op->params[1]) shape[ndim++] = kept[i];
+  }
+  int64_t strides[kMaxDims], step = 1;
+  for (int i = in->ndim - 1; i >= 0; i--) {
+    strides[i] = step;
+    step *= kept[i];
+  }
+  Plan plan;
+  if (kernels->plan_reduce(&plan, op->code, {in->code, in->ndim, kept, strides}, operand(x),
+                           static_cast<uint32_t>(op->params[0]))) {
+    return nullptr;
+  }
+  Spec* spec = spec_of(in->code, in->device, ndim, shape);
+  Array* out = spec ? array_empty(spec) : nullptr;
+  Py_XDECREF(spec);
+  if (!out) return nullptr;
+  void* buffers[2] = {out->storage->data, address(x)};
+  if (run(plan, buffers, in->size)) return out;
+  Py_DECREF(out);
+  return nullptr;
+}
+
+Array* matmul(const Array* a, const Array* b) {
+  const Spec *left = a->spec, *right = b->spec;
+  const int ndim = left->ndim;
+  if (left->code != right->code || ndim < 2 || right->ndim != ndim) return nullptr;
+  if (left->shape[ndim - 1] != right->shape[ndim - 2]) return nullptr;
+  if (std::memcmp(left->shape, right->shape, (ndim - 2) * sizeof(int64_t)) != 0) return nullptr;
+  int64_t shape[kMaxDims];
+  std::memcpy(shape, left->shape, ndim * sizeof(int64_t));
+  shape[ndim - 1] = right->shape[ndim - 1];
+  Spec* spec = spec_of(left->code, left->device, ndim, shape);
+  if (!spec) return nullptr;
+  Plan plan;
+  const char* refused = kernels->plan_matmul(&plan, {spec->code, ndim, spec->shape, spec->strides},
+                                             operand(a), operand(b));
+  const int64_t work = spec->size * left->shape[ndim - 1];
+  Array* out = refused ? nullptr : array_empty(spec);
+  Py_DECREF(spec);
+  if (!out) return nullptr;
+  void* buffers[3] = {out->storage->data, address(a), address(b)};
+  if (run(plan, buffers, work / 16)) return out;
+  Py_DECREF(out);
+  return nullptr;
+}
+
+Array* compute(const Op* op, Array* const* x, int n) {
+  switch (op->kind) {
+    case kElementwise:
+      return elementwise(op, x, n);
+    case kMatMul:
+      return n == 2 ? matmul(x[0], x[1]) : nullptr;
+    default:
+      break;
+  }
+  if (n != 1) return nullptr;
+  switch (op->kind) {
+    case kReshape:
+      return reshape(op, x[0]);
+    case kPermute:
+      return permute(op, x[0]);
+    case kBroadcast:
+      return broadcast(op, x[0]);
+    case kSlice:
+      return op->n_params == 1 + 3 * x[0]->spec->ndim ? slice_by(op->params, x[0]) : nullptr;
+    case kReduce:
+      return reduce(op, x[0]);
+    default:
+      return nullptr;
+  }
+}
+
+// ---- weak scalars --------------------------------------------------------------------------
+
+struct Constant {
+  uint64_t bits;
+  DType code;
+  PyObject *device, *tensor;
+};
+Constant constants[256];
+
+// Borrowed: a cached 0-d tensor of a Python float or int beside a floating tensor.
+PyObject* constant(PyObject* number, const Spec* like) {
+  if (like->code > kFloat64) return nullptr;  // other dtypes: the definition
+  const double value =
+      PyFloat_CheckExact(number) ? PyFloat_AS_DOUBLE(number) : PyLong_AsDouble(number);
+  if (value == -1.0 && PyErr_Occurred()) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  Constant& entry = constants[(bits * 0x9E3779B97F4A7C15 >> 55 ^ like->code) & 255];
+  if (entry.tensor && entry.bits == bits && entry.code == like->code &&
+      entry.device == like->device) {
+    return entry.tensor;
+  }
+  Spec* spec = spec_of(like->code, like->device, 0, nullptr);
+  Array* array = spec ? array_empty(spec) : nullptr;
+  Py_XDECREF(spec);
+  if (!array) return nullptr;
+  if (like->code == kFloat32) {
+    *static_cast<float*>(array->storage->data) = static_cast<float>(value);
+  } else {
+    *static_cast<double*>(array->storage->data) = value;
+  }
+  PyObject* tensor = wrap_array(reinterpret_cast<PyObject*>(array));
+  if (!tensor) return nullptr;
+  Py_XDECREF(entry.tensor);
+  entry = {bits, like->code, like->device, tensor};
+  return tensor;
+}
+
+bool is_number(PyObject* x) { return PyFloat_CheckExact(x) || PyLong_CheckExact(x); }
+
+// Turn the arguments into tensors (borrowed) and their arrays (borrowed); false: not here.
+bool unwrap(const Op* op, PyObject* const* inputs, int n, PyObject** tensors, Array** arrays) {
+  const Spec* like = nullptr;
+  for (int i = 0; i < n; i++) {
+    tensors[i] = inputs[i];
+    if (!is_tensor(inputs[i])) continue;
+    PyObject* array = reinterpret_cast<Tensor*>(inputs[i])->array;
+    if (!array || !is_array(array) || !reinterpret_cast<Array*>(array)->storage) return false;
+    arrays[i] = reinterpret_cast<Array*>(array);
+    like = arrays[i]->spec;
+  }
+  if (!like) return false;
+  for (int i = 0; i < n; i++) {
+    if (is_tensor(inputs[i])) continue;
+    if (op->kind != kElementwise || !is_number(inputs[i])) return false;
+    tensors[i] = constant(inputs[i], like);
+    if (!tensors[i]) return false;
+    arrays[i] = reinterpret_cast<Array*>(reinterpret_cast<Tensor*>(tensors[i])->array);
+  }
+  return true;
+}
+
+PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
+  const int n = static_cast<int>(n_args) - 1;
+  if (n < 0 || !PyObject_TypeCheck(args[0], op_type)) {
+    PyErr_SetString(PyExc_TypeError, "apply(op, *inputs)");
+    return nullptr;
+  }
+  const Op* op = reinterpret_cast<Op*>(args[0]);
+  PyObject* tensors[kMaxArgs];
+  Array* arrays[kMaxArgs];
+  if (op->kind == kPython || !modes.open || modes.lazy || n < 1 || n > kMaxArgs ||
+      !unwrap(op, args + 1, n, tensors, arrays)) {
+    return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
+  }
+  for (int i = 0; i < n; i++) {  // another thread may rebind a tensor while a kernel runs
+    Py_INCREF(arrays[i]);
+    Py_INCREF(tensors[i]);
+  }
+  Array* out = compute(op, arrays, n);
+  PyObject* result = nullptr;
+  if (out) {
+    bool needs = false;
+    for (int i = 0; i < n; i++) needs |= needs_gradient(reinterpret_cast<Tensor*>(tensors[i]));
+    needs &= modes.recording && op->differentiable;
+    auto* array = reinterpret_cast<PyObject*>(out);
+    result = needs ? record_result(args[0], tensors, n, array) : wrap_array(array);
+  }
+  for (int i = 0; i < n; i++) {
+    Py_DECREF(arrays[i]);
+    Py_DECREF(tensors[i]);
+  }
+  if (result || PyErr_Occurred()) return result;
+  return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
+}
+
+// ---- x[index] for integers and slices ----------------------------------------------------------
+
+PyObject* make_slice;    // (ranges, dropped) -> the op, in Python
+PyObject* known_slices;  // its results, by the bytes of the numbers
+
+bool read_part(PyObject* part, int axis, int64_t size, int64_t* numbers) {
+  int64_t* range = numbers + 1 + 3 * axis;
+  if (PySlice_Check(part)) {
+    Py_ssize_t start, stop, step;
+    if (PySlice_Unpack(part, &start, &stop, &step) < 0) {
+      PyErr_Clear();
+      return false;
+    }
+    range[1] = PySlice_AdjustIndices(size, &start, &stop, step);
+    range[0] = start;
+    range[2] = step;
+    return true;
+  }
+  if (!PyLong_CheckExact(part)) return false;
+  const int64_t i = PyLong_AsLongLong(part);
+  if (i == -1 && PyErr_Occurred()) PyErr_Clear();
+  if (i < -size || i >= size) return false;
+  range[0] = i < 0 ? i + size : i;
+  range[1] = range[2] = 1;
+  numbers[0] |= int64_t{1} << axis;
+  return true;
+}
+
+bool read_index(PyObject* index, const Spec* spec, int64_t* numbers) {
+  numbers[0] = 0;
+  const bool many = PyTuple_CheckExact(index);
+  const Py_ssize_t n = many ? PyTuple_GET_SIZE(index) : 1;
+  if (n > spec->ndim) return false;
+  for (int axis = 0; axis < spec->ndim; axis++) {
+    int64_t* range = numbers + 1 + 3 * axis;
+    range[0] = 0;
+    range[1] = spec->shape[axis];
+    range[2] = 1;
+    if (axis >= n) continue;
+    PyObject* part = many ? PyTuple_GET_ITEM(index, axis) : index;
+    if (!read_part(part, axis, spec->shape[axis], numbers)) return false;
+  }
+  return true;
+}
+
+// Borrowed: the op of these ranges.
+PyObject* slice_op(const int64_t* numbers, int ndim) {
+  const int count = 1 + 3 * ndim;
+  PyObject* key =
+      PyBytes_FromStringAndSize(reinterpret_cast<const char*>(numbers), sizeof(int64_t) * count);
+  PyObject* op = key ? PyDict_GetItemWithError(known_slices, key) : nullptr;
+  if (!op && key && !PyErr_Occurred()) {
+    PyObject* tuple = PyTuple_New(count);
+    for (int i = 0; i < count; i++) {
+      PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(numbers[i]));
+    }
+    PyObject* made = PyObject_CallOneArg(make_slice, tuple);
+    Py_DECREF(tuple);
+    if (PyDict_GET_SIZE(known_slices) > 10000) PyDict_Clear(known_slices);
+    if (made && PyDict_SetItem(known_slices, key, made) == 0) op = made;
+    Py_XDECREF(made);
+  }
+  Py_XDECREF(key);
+  return op;
+}
+
+// x[index], or None where the definition has to decide.
+PyObject* getitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t numbers[1 + 3 * kMaxDims];
+  if (n != 2 || !modes.open || modes.lazy || !is_tensor(args[0])) Py_RETURN_NONE;
+  PyObject* array = reinterpret_cast<Tensor*>(args[0])->array;
+  if (!array || !is_array(array) || !reinterpret_cast<Array*>(array)->storage) Py_RETURN_NONE;
+  auto* x = reinterpret_cast<Array*>(array);
+  if (!read_index(args[1], x->spec, numbers)) Py_RETURN_NONE;
+  auto* out = reinterpret_cast<PyObject*>(slice_by(numbers, x));
+  if (!out || !modes.recording || !needs_gradient(reinterpret_cast<Tensor*>(args[0]))) {
+    return out ? wrap_array(out) : nullptr;
+  }
+  PyObject* op = slice_op(numbers, x->spec->ndim);
+  if (!op) {
+    Py_DECREF(out);
+    return nullptr;
+  }
+  Py_INCREF(op);
+  PyObject* result = record_result(op, args, 1, out);
+  Py_DECREF(op);
+  return result;
+}
+
+PyObject* set_make_slice(PyObject*, PyObject* function) {
+  if (!known_slices) known_slices = PyDict_New();
+  Py_INCREF(function);
+  Py_XSETREF(make_slice, function);
+  Py_RETURN_NONE;
+}
+
+PyObject* set_slow_path(PyObject*, PyObject* function) {
+  Py_INCREF(function);
+  Py_XSETREF(slow_path, function);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {
+    {"apply", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(apply)), METH_FASTCALL,
+     "apply(op, *inputs): the result of an op on tensors or Python numbers."},
+    {"getitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(getitem)), METH_FASTCALL,
+     "x[index] for integers and slices, or None."},
+    {"set_make_slice", set_make_slice, METH_O, "What makes the op of x[index]."},
+    {"set_slow_path", set_slow_path, METH_O, "The definition of apply, in Python."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+bool add_gate(PyObject* module) { return PyModule_AddFunctions(module, functions) == 0; }
+
+}  // namespace needle

@@ -1,0 +1,143 @@
+// Storage: a header and 64-byte aligned data in one block. Freed blocks wait in lists by size
+// class (four per power of two) and are handed out again, warm and without a page fault; a
+// training loop asks for the same sizes in every step. Large blocks lie on huge pages where the
+// system has them.
+#include "core.h"
+#include <sys/mman.h>
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+namespace needle {
+namespace {
+
+constexpr int64_t kHeader = 64;
+constexpr int64_t kHuge = int64_t{2} << 20;
+constexpr int kClasses = 256;
+static_assert(sizeof(Storage) <= kHeader);
+
+Storage* free_lists[kClasses];
+int64_t live_bytes, cached_bytes, peak_bytes, live_blocks, limit_bytes;
+
+// Sizes 64, 80, 96, 112, 128, 160, ...: the class of n and the largest size in it.
+int size_class(int64_t n, int64_t* size) {
+  n = std::max<int64_t>(n, 64);
+  int shift = 63 - __builtin_clzll(static_cast<uint64_t>(n - 1) | 1);  // 2^shift < n
+  if (n <= 64) shift = 5;
+  const int64_t step = int64_t{1} << (shift - 2);
+  const int64_t base = int64_t{1} << shift;
+  const int64_t quarter = (n - base + step - 1) / step;
+  *size = base + quarter * step;
+  return (shift - 5) * 4 + static_cast<int>(quarter);
+}
+
+void* system_allocate(int64_t nbytes) {
+  if (nbytes < kHuge) return std::aligned_alloc(64, (nbytes + 63) / 64 * 64);
+  void* block = std::aligned_alloc(kHuge, (nbytes + kHuge - 1) / kHuge * kHuge);
+#if defined(MADV_HUGEPAGE)
+  if (block) madvise(block, (nbytes + kHuge - 1) / kHuge * kHuge, MADV_HUGEPAGE);
+#endif
+  return block;
+}
+
+// Give cached blocks back, largest first, until at most `keep` bytes are cached.
+void trim(int64_t keep) {
+  for (int i = kClasses - 1; i >= 0 && cached_bytes > keep; i--) {
+    while (free_lists[i] && cached_bytes > keep) {
+      Storage* block = free_lists[i];
+      free_lists[i] = block->next;
+      cached_bytes -= block->capacity;
+      std::free(block);
+    }
+  }
+}
+
+Storage* fresh_block(int64_t capacity) {
+  // Sizes that no longer occur must not pile up beside those that do.
+  if (cached_bytes > live_bytes + 64 * kHuge) trim(live_bytes);
+  const bool over = limit_bytes && live_bytes + cached_bytes + capacity > limit_bytes;
+  if (over) trim(std::max<int64_t>(0, limit_bytes - live_bytes - capacity));
+  if (limit_bytes && live_bytes + cached_bytes + capacity > limit_bytes) return nullptr;
+  void* block = system_allocate(capacity + kHeader);
+  if (!block) {
+    trim(0);
+    block = system_allocate(capacity + kHeader);
+  }
+  return static_cast<Storage*>(block);
+}
+
+}  // namespace
+
+Storage* storage_new(int64_t nbytes) {
+  int64_t capacity;
+  const int index = size_class(nbytes, &capacity);
+  Storage* storage = free_lists[index];
+  if (storage) {
+    free_lists[index] = storage->next;
+    cached_bytes -= capacity;
+  } else if (!(storage = fresh_block(capacity))) {
+    PyErr_Format(PyExc_MemoryError, "%lld bytes asked for, %lld are in use",
+                 static_cast<long long>(nbytes), static_cast<long long>(live_bytes));
+    return nullptr;
+  }
+  *storage = {1, reinterpret_cast<char*>(storage) + kHeader, nbytes, capacity, nullptr, nullptr};
+  live_bytes += capacity;
+  live_blocks++;
+  peak_bytes = std::max(peak_bytes, live_bytes);
+  return storage;
+}
+
+Storage* storage_adopt(PyObject* buffer) {
+  auto* view = new Py_buffer;
+  if (PyObject_GetBuffer(buffer, view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) {
+    PyErr_Clear();
+    if (PyObject_GetBuffer(buffer, view, PyBUF_C_CONTIGUOUS) < 0) {
+      delete view;
+      return nullptr;
+    }
+  }
+  return new Storage{1, view->buf, view->len, 0, view, nullptr};
+}
+
+void storage_free(Storage* storage) {
+  if (storage->owner) {
+    PyBuffer_Release(storage->owner);
+    delete storage->owner;
+    delete storage;
+    return;
+  }
+  live_bytes -= storage->capacity;
+  live_blocks--;
+#if defined(NEEDLE_SANITIZE)
+  std::free(storage);  // a cache would hide a use after free
+#else
+  int64_t size;
+  const int index = size_class(storage->capacity, &size);
+  storage->next = free_lists[index];
+  free_lists[index] = storage;
+  cached_bytes += storage->capacity;
+#endif
+}
+
+MemoryInfo memory_info() {
+  return {live_bytes, live_bytes + cached_bytes, peak_bytes, live_blocks};
+}
+
+void set_memory_limit(int64_t nbytes) { limit_bytes = nbytes; }
+
+void* workspace(int64_t nbytes) {
+  struct Block {
+    void* data = nullptr;
+    int64_t size = 0;
+    ~Block() { std::free(data); }
+  };
+  thread_local Block block;
+  if (nbytes > block.size) {
+    std::free(block.data);
+    block.data = system_allocate(nbytes);
+    block.size = block.data ? nbytes : 0;
+  }
+  return block.data;
+}
+
+}  // namespace needle

@@ -1,0 +1,358 @@
+// needle._core: the kernels as functions of Arrays, and the base types of the graph.
+#include "core.h"
+#include "dispatch.h"
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <string>
+#include <vector>
+
+namespace nb = nanobind;
+
+namespace needle {
+
+const Kernels* kernels;
+
+namespace {
+
+const char* const function_names[] = {
+#define UNARY(name, ...) #name,
+#define BINARY(name, ...) #name,
+#define TERNARY(name, ...) #name,
+#include "functions.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+};
+const char* const reduction_names[] = {"sum",    "prod",   "max", "min", "mean",
+                                       "argmax", "argmin", "any", "all"};
+
+template <size_t N>
+nb::dict numbered(const char* const (&names)[N]) {
+  nb::dict result;
+  for (size_t i = 0; i < N; i++) result[names[i]] = i;
+  return result;
+}
+
+[[noreturn]] void raise_dtype_error(const std::string& message) {
+  nb::object error = nb::module_::import_("needle.errors").attr("DtypeError");
+  PyErr_SetString(error.ptr(), message.c_str());
+  throw nb::python_error();
+}
+
+Array* native(nb::handle x) {
+  if (!is_array(x.ptr()) || !reinterpret_cast<Array*>(x.ptr())->storage) {
+    throw nb::type_error("expected an array of the native CPU");
+  }
+  return reinterpret_cast<Array*>(x.ptr());
+}
+
+std::string text_of(const Array* x) {
+  return nb::str(nb::handle(reinterpret_cast<PyObject*>(x->spec))).c_str();
+}
+
+void check(const char* refused, const char* operation, const Array* x) {
+  if (refused) raise_dtype_error(std::string(operation) + ": " + refused + ", " + text_of(x));
+}
+
+void check_dense(const Array* x, const char* operation) {
+  if (x->strides) throw nb::value_error((std::string(operation) + ": needs dense arrays").c_str());
+}
+
+// Arguments keep the arrays alive; the GIL is free while the kernel runs.
+int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays) {
+  std::vector<void*> buffers;
+  for (const Array* x : arrays) buffers.push_back(address(x));
+  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  if (plan.workspace && !scratch) throw std::bad_alloc();
+  nb::gil_scoped_release release;
+  return plan.run(&plan, buffers.data(), scratch);
+}
+
+void elementwise(int code, nb::handle out_object, nb::args inputs) {
+  const Array* out = native(out_object);
+  std::vector<Operand> operands;
+  std::vector<void*> buffers{address(out)};
+  for (nb::handle x : inputs) {
+    operands.push_back(operand(native(x)));
+    buffers.push_back(address(native(x)));
+  }
+  Plan plan;
+  check(kernels->plan_elementwise(&plan, code, operand(out), operands.data(),
+                                  static_cast<int>(operands.size())),
+        function_names[code], native(inputs[inputs.size() - 1]));
+  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  nb::gil_scoped_release release;
+  plan.run(&plan, buffers.data(), scratch);
+}
+
+void run_fused(nb::list program, nb::list outs, nb::list inputs) {
+  std::vector<Instruction> code;
+  for (nb::handle step : program) {
+    Instruction instruction{nb::cast<int>(step[0]), {0, 0, 0}};
+    int i = 0;
+    for (nb::handle argument : step[1]) instruction.args[i++] = nb::cast<int16_t>(argument);
+    code.push_back(instruction);
+  }
+  std::vector<Operand> out_operands, in_operands;
+  std::vector<void*> buffers;
+  for (nb::handle x : outs) {
+    out_operands.push_back(operand(native(x)));
+    buffers.push_back(address(native(x)));
+  }
+  for (nb::handle x : inputs) {
+    in_operands.push_back(operand(native(x)));
+    buffers.push_back(address(native(x)));
+  }
+  Plan plan;
+  check(kernels->plan_fused(&plan, code.data(), static_cast<int>(code.size()), out_operands.data(),
+                            static_cast<int>(out_operands.size()), in_operands.data(),
+                            static_cast<int>(in_operands.size())),
+        "run_fused", native(outs[0]));
+  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  nb::gil_scoped_release release;
+  plan.run(&plan, buffers.data(), scratch);
+}
+
+void copy(nb::handle out, nb::handle x) {
+  Plan plan;
+  check(kernels->plan_copy(&plan, operand(native(out)), operand(native(x))), "copy", native(x));
+  run(plan, {native(out), native(x)});
+}
+
+void fill(nb::handle out, double value) {
+  Plan plan;
+  check(kernels->plan_fill(&plan, operand(native(out)), value), "fill", native(out));
+  run(plan, {native(out)});
+}
+
+void reduce(int code, nb::handle out, nb::handle x, uint32_t axes) {
+  Plan plan;
+  check(kernels->plan_reduce(&plan, code, operand(native(out)), operand(native(x)), axes),
+        reduction_names[code], native(x));
+  run(plan, {native(out), native(x)});
+}
+
+void scan(int code, nb::handle out, nb::handle x, int axis) {
+  Plan plan;
+  check(kernels->plan_scan(&plan, code, operand(native(out)), operand(native(x)), axis), "scan",
+        native(x));
+  run(plan, {native(out), native(x)});
+}
+
+void matmul(nb::handle out, nb::handle a, nb::handle b) {
+  Plan plan;
+  check(kernels->plan_matmul(&plan, operand(native(out)), operand(native(a)), operand(native(b))),
+        "matmul", native(a));
+  run(plan, {native(out), native(a), native(b)});
+}
+
+int64_t gather(nb::handle out, nb::handle x, nb::handle index, int axis) {
+  Plan plan;
+  check(kernels->plan_gather(&plan, operand(native(out)), operand(native(x)),
+                             operand(native(index)), axis),
+        "gather", native(x));
+  return run(plan, {native(out), native(x), native(index)});
+}
+
+int64_t scatter_add(nb::handle out, nb::handle index, nb::handle updates, int axis) {
+  Plan plan;
+  check(kernels->plan_scatter_add(&plan, operand(native(out)), operand(native(index)),
+                                  operand(native(updates)), axis),
+        "scatter_add", native(updates));
+  return run(plan, {native(out), native(index), native(updates)});
+}
+
+void sort(nb::handle values, nb::handle indices, nb::handle x, int axis, bool descending) {
+  Plan plan;
+  check(kernels->plan_sort(&plan, operand(native(values)), operand(native(indices)),
+                           operand(native(x)), axis, descending),
+        "sort", native(x));
+  run(plan, {native(values), native(indices), native(x)});
+}
+
+void random_bits(nb::handle out, uint64_t key, uint64_t counter) {
+  Plan plan;
+  check(kernels->plan_random_bits(&plan, operand(native(out)), key, counter), "random_bits",
+        native(out));
+  run(plan, {native(out)});
+}
+
+// ---- composites ------------------------------------------------------------------------------
+
+void softmax(int kind, nb::handle out, nb::handle x) {
+  Plan plan;
+  check(kernels->plan_softmax(&plan, kind, operand(native(out)), operand(native(x))), "softmax",
+        native(x));
+  run(plan, {native(out), native(x)});
+}
+
+void softmax_grad(int kind, nb::handle dx, nb::handle out, nb::handle g) {
+  Plan plan;
+  check(kernels->plan_softmax_grad(&plan, kind, operand(native(dx)), operand(native(out)),
+                                   operand(native(g))),
+        "softmax", native(out));
+  run(plan, {native(dx), native(out), native(g)});
+}
+
+int64_t cross_entropy(nb::handle loss, nb::handle lse, nb::handle logits, nb::handle labels,
+                      int64_t ignore, double smoothing) {
+  Plan plan;
+  check(kernels->plan_cross_entropy(&plan, operand(native(logits)), operand(native(labels)), ignore,
+                                    smoothing),
+        "cross_entropy", native(logits));
+  return run(plan, {native(loss), native(lse), native(logits), native(labels)});
+}
+
+void cross_entropy_grad(nb::handle dlogits, nb::handle g, nb::handle logits, nb::handle labels,
+                        nb::handle lse, int64_t ignore, double smoothing) {
+  Plan plan;
+  check(kernels->plan_cross_entropy_grad(&plan, operand(native(logits)), operand(native(labels)),
+                                         ignore, smoothing),
+        "cross_entropy", native(logits));
+  check_dense(native(g), "cross_entropy");
+  check_dense(native(lse), "cross_entropy");
+  run(plan, {native(dlogits), native(g), native(logits), native(labels), native(lse)});
+}
+
+void layer_norm(int kind, nb::handle out, nb::handle mean, nb::handle rstd, nb::handle x,
+                nb::handle weight, nb::handle bias, double eps) {
+  Plan plan;
+  check(kernels->plan_layer_norm(&plan, kind, operand(native(x)), eps), "layer_norm", native(x));
+  for (nb::handle array : {x, weight, bias}) check_dense(native(array), "layer_norm");
+  run(plan, {native(out), native(mean), native(rstd), native(x), native(weight), native(bias)});
+}
+
+void layer_norm_grad(int kind, nb::handle dx, nb::handle dweight, nb::handle dbias, nb::handle g,
+                     nb::handle x, nb::handle weight, nb::handle mean, nb::handle rstd) {
+  Plan plan;
+  check(kernels->plan_layer_norm_grad(&plan, kind, operand(native(x))), "layer_norm", native(x));
+  for (nb::handle array : {g, x, weight}) check_dense(native(array), "layer_norm");
+  run(plan, {native(dx), native(dweight), native(dbias), native(g), native(x), native(weight),
+             native(mean), native(rstd)});
+}
+
+void batch_norm(nb::handle out, nb::handle mean, nb::handle var, nb::handle x, nb::handle weight,
+                nb::handle bias, double eps) {
+  Plan plan;
+  check(kernels->plan_batch_norm(&plan, operand(native(x)), eps), "batch_norm", native(x));
+  for (nb::handle array : {x, weight, bias}) check_dense(native(array), "batch_norm");
+  run(plan, {native(out), native(mean), native(var), native(x), native(weight), native(bias)});
+}
+
+void batch_norm_grad(nb::handle dx, nb::handle dweight, nb::handle dbias, nb::handle g,
+                     nb::handle x, nb::handle weight, nb::handle mean, nb::handle var, double eps) {
+  Plan plan;
+  check(kernels->plan_batch_norm_grad(&plan, operand(native(x)), eps), "batch_norm", native(x));
+  for (nb::handle array : {g, x, weight}) check_dense(native(array), "batch_norm");
+  run(plan, {native(dx), native(dweight), native(dbias), native(g), native(x), native(weight),
+             native(mean), native(var)});
+}
+
+// ---- optimizer updates -----------------------------------------------------------------------
+
+struct TensorList {
+  std::vector<int64_t> sizes;
+  std::vector<void*> pointers;
+  DType dtype = kFloat32;
+
+  // Lists of equal length; the entries of each tensor become neighbours.
+  explicit TensorList(std::initializer_list<nb::list> lists, size_t columns) {
+    const size_t n = nb::len(*lists.begin());
+    for (const nb::list& list : lists) {
+      if (nb::len(list) != n) throw nb::value_error("update: lists of different lengths");
+    }
+    for (size_t i = 0; i < n; i++) {
+      const Array* first = native((*lists.begin())[i]);
+      if (i == 0) dtype = first->spec->code;
+      sizes.push_back(first->spec->size);
+      for (const nb::list& list : lists) {
+        const Array* x = native(list[i]);
+        check_dense(x, "update");
+        if (x->spec->size != first->spec->size || x->spec->code != dtype || dtype > kFloat64) {
+          raise_dtype_error("update: sizes or dtypes differ, " + text_of(x));
+        }
+        pointers.push_back(address(x));
+      }
+      pointers.resize((i + 1) * columns, nullptr);
+    }
+  }
+};
+
+void adam(nb::list outs, nb::list ps, nb::list grads, nb::list ms, nb::list vs, double lr,
+          double beta1, double beta2, double eps, double weight_decay, bool decoupled,
+          double correction1, double correction2) {
+  TensorList tensors({outs, ps, grads, ms, vs}, 5);
+  const Adam rule{lr, beta1, beta2, eps, weight_decay, decoupled, correction1, correction2};
+  nb::gil_scoped_release release;
+  kernels->adam(tensors.dtype, rule, static_cast<int64_t>(tensors.sizes.size()),
+                tensors.sizes.data(), tensors.pointers.data());
+}
+
+void sgd(nb::list outs, nb::list ps, nb::list grads, nb::object velocities, double lr,
+         double momentum, double dampening, double weight_decay, bool nesterov, bool first) {
+  const bool has_velocity = !velocities.is_none();
+  TensorList tensors = has_velocity
+                           ? TensorList({outs, ps, grads, nb::cast<nb::list>(velocities)}, 4)
+                           : TensorList({outs, ps, grads}, 4);
+  const Sgd rule{lr, momentum, dampening, weight_decay, nesterov, first};
+  nb::gil_scoped_release release;
+  kernels->sgd(tensors.dtype, rule, static_cast<int64_t>(tensors.sizes.size()),
+               tensors.sizes.data(), tensors.pointers.data());
+}
+
+nb::dict memory() {
+  const MemoryInfo info = memory_info();
+  nb::dict result;
+  result["live"] = info.live;
+  result["reserved"] = info.reserved;
+  result["peak"] = info.peak;
+  result["blocks"] = info.blocks;
+  return result;
+}
+
+}  // namespace
+}  // namespace needle
+
+NB_MODULE(_core, m) {
+  using namespace needle;
+  m.doc() = "The native CPU: base types of the graph, memory and kernels.";
+  nb::set_leak_warnings(false);
+  if (!add_array_types(m.ptr()) || !add_graph_types(m.ptr()) || !add_gate(m.ptr())) {
+    throw nb::python_error();
+  }
+  m.def(
+      "select_isa", [](const std::string& name) { kernels = select_isa(name); },
+      "Load the kernels of an instruction set; the best one for an empty name.");
+  m.def("isa", [] { return std::string(kernels->isa); }, "The instruction set chosen.");
+  m.def("vector_bits", [] { return kernels->vector_bits; }, "Width of its vectors.");
+  m.def("supported_isas", &supported_isas, "What this processor and this build can run.");
+  m.def("set_threads", [](int n) { kernels->set_threads(n); }, "Threads; 0: all cores.");
+  m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
+  m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");
+  m.def("memory_info", &memory, "live, reserved and peak bytes; live blocks.");
+  m.def("set_memory_limit", &set_memory_limit, "Bytes that arrays may take; 0: no limit.");
+  m.def("elementwise", &elementwise);
+  m.def("run_fused", &run_fused);
+  m.def("copy", &needle::copy);
+  m.def("fill", &needle::fill);
+  m.def("reduce", &needle::reduce);
+  m.def("scan", &scan);
+  m.def("matmul", &needle::matmul);
+  m.def("gather", &gather);
+  m.def("scatter_add", &scatter_add);
+  m.def("sort", &needle::sort);
+  m.def("random_bits", &random_bits);
+  m.def("softmax", &softmax);
+  m.def("softmax_grad", &softmax_grad);
+  m.def("cross_entropy", &cross_entropy);
+  m.def("cross_entropy_grad", &cross_entropy_grad);
+  m.def("layer_norm", &layer_norm);
+  m.def("layer_norm_grad", &layer_norm_grad);
+  m.def("batch_norm", &batch_norm);
+  m.def("batch_norm_grad", &batch_norm_grad);
+  m.def("adam", &adam);
+  m.def("sgd", &sgd, nb::arg("outs"), nb::arg("ps"), nb::arg("grads"),
+        nb::arg("velocities").none(), nb::arg("lr"), nb::arg("momentum"), nb::arg("dampening"),
+        nb::arg("weight_decay"), nb::arg("nesterov"), nb::arg("first"));
+}

@@ -1,0 +1,46 @@
+// The loops of the binary and ternary rows of functions.def.
+#include "loop_templates.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+#define UNARY(...)
+#define BINARY(name, dtypes, result, expression) \
+  struct name##_row {                            \
+    template <class T>                           \
+    static auto apply(T x, T y) {                \
+      return expression;                         \
+    }                                            \
+  };
+#define TERNARY(name, dtypes, result, expression) \
+  struct name##_row {                             \
+    template <class T>                            \
+    using First = FirstOf<k_##name, T>;           \
+    template <class X, class T>                   \
+    static auto apply(X x, T y, T z) {            \
+      return expression;                          \
+    }                                             \
+  };
+
+// The condition of `where` is bool; every other first input has the dtype of the rest.
+template <Function function, class T>
+using FirstOf = std::conditional_t<function == k_where, bool, T>;
+
+#include "functions.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+
+}  // namespace
+
+const LoopRow kBinaryLoops[kFunctions] = {
+#define UNARY(...) {},
+#define BINARY(name, dtypes, result, expression) LOOP_ROW(name##_row, 2, dtypes, result),
+#define TERNARY(name, dtypes, result, expression) LOOP_ROW(name##_row, 3, dtypes, result),
+#include "functions.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+};
+
+}  // namespace needle::NEEDLE_ISA

@@ -1,0 +1,88 @@
+// Conversions between all dtypes.
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "half.h"
+#include "loops.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+template <class T>
+auto widen(T x) {
+  return x;
+}
+inline float widen(Half x) { return to_float(x); }
+inline float widen(BFloat16 x) { return to_float(x); }
+
+// Truncates; what T cannot hold becomes the nearest it can, NaN becomes 0.
+template <class T, class F>
+T saturate(F x) {
+  using Limits = std::numeric_limits<T>;
+  constexpr F kLow = static_cast<F>(Limits::min());
+  constexpr F kEnd = static_cast<F>(uint64_t{1} << (Limits::digits - 1)) * 2;  // one above the top
+  bool low = !(x > kLow), high = x >= kEnd;
+  T inside = static_cast<T>(low || high ? F(0) : x);
+  return x != x ? T(0) : low ? Limits::min() : high ? Limits::max() : inside;
+}
+
+// To float, so that rounding that to 16 bits gives x rounded once: an inexact result is made odd.
+float to_odd_float(double x) {
+  float nearest = static_cast<float>(x);
+  uint32_t bits = bits_of(nearest);
+  bool inexact = static_cast<double>(nearest) != x && x == x;
+  bits -= inexact && std::abs(static_cast<double>(nearest)) > std::abs(x);
+  return float_of(bits | inexact);
+}
+
+template <class T>
+float to_odd(T x) {
+  return sizeof(T) <= 2 || std::is_same_v<T, float> ? static_cast<float>(x) : to_odd_float(x);
+}
+
+template <class To, class From>
+To convert(From x) {
+  auto value = widen(x);
+  using Value = decltype(value);
+  if constexpr (std::is_same_v<To, bool>) {
+    return value != 0;
+  } else if constexpr (std::is_same_v<To, Half>) {
+    return to_half(to_odd(value));
+  } else if constexpr (std::is_same_v<To, BFloat16>) {
+    return to_bfloat16(to_odd(value));
+  } else if constexpr (std::is_floating_point_v<Value> && std::is_integral_v<To>) {
+    return saturate<To>(value);
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+template <class To, class From>
+void convert_loop(void* out, const void* const* inputs, int64_t n) {
+  To* o = static_cast<To*>(out);
+  const From* x = static_cast<const From*>(inputs[0]);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) o[i] = convert<To>(x[i]);
+}
+
+#define CONVERSIONS_TO(To)                                                              \
+  {                                                                                     \
+      convert_loop<To, float>,   convert_loop<To, double>,  convert_loop<To, BFloat16>, \
+      convert_loop<To, Half>,    convert_loop<To, int8_t>,  convert_loop<To, int16_t>,  \
+      convert_loop<To, int32_t>, convert_loop<To, int64_t>, convert_loop<To, uint8_t>,  \
+      convert_loop<To, bool>,                                                           \
+  }
+
+constexpr LoopRow kConversions[kDTypes] = {
+    CONVERSIONS_TO(float),   CONVERSIONS_TO(double),  CONVERSIONS_TO(BFloat16),
+    CONVERSIONS_TO(Half),    CONVERSIONS_TO(int8_t),  CONVERSIONS_TO(int16_t),
+    CONVERSIONS_TO(int32_t), CONVERSIONS_TO(int64_t), CONVERSIONS_TO(uint8_t),
+    CONVERSIONS_TO(bool),
+};
+
+}  // namespace
+
+Contiguous conversion(DType from, DType to) { return kConversions[to][from]; }
+
+}  // namespace needle::NEEDLE_ISA

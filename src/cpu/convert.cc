@@ -1,0 +1,192 @@
+#include "convert.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+template <class A, class S>
+void read_run(A* __restrict out, const void* x, int64_t n, int64_t stride) {
+  const S* from = static_cast<const S*>(x);
+  if (stride == 1) {
+    for (int64_t i = 0; i < n; ++i) out[i] = widen<A>(from[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = widen<A>(from[i * stride]);
+  }
+}
+
+template <class S>
+void read_truth(int64_t* __restrict out, const void* x, int64_t n, int64_t stride) {
+  const S* from = static_cast<const S*>(x);
+  for (int64_t i = 0; i < n; ++i) out[i] = from[i * stride] != S(0);
+}
+
+void read_truth_half(int64_t* __restrict out, const void* x, int64_t n, int64_t stride) {
+  const uint16_t* from = static_cast<const uint16_t*>(x);
+  for (int64_t i = 0; i < n; ++i) out[i] = (from[i * stride] & 0x7fff) != 0;
+}
+
+template <class A, class S>
+void write_run(void* out, const A* __restrict x, int64_t n) {
+  S* to = static_cast<S*>(out);
+  for (int64_t i = 0; i < n; ++i) to[i] = narrow<S>(x[i]);
+}
+
+#if defined(__F16C__)
+template <>
+void read_run<float, Float16>(float* __restrict out, const void* x, int64_t n, int64_t stride) {
+  const Float16* from = static_cast<const Float16*>(x);
+  int64_t i = 0;
+  for (; stride == 1 && i + 8 <= n; i += 8) {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(half));
+  }
+  for (; i < n; ++i) out[i] = to_float(from[i * stride]);
+}
+
+template <>
+void write_run<float, Float16>(void* out, const float* __restrict x, int64_t n) {
+  Float16* to = static_cast<Float16*>(out);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), half);
+  }
+  for (; i < n; ++i) to[i] = to_float16(x[i]);
+}
+#endif
+
+template <class S>
+int64_t read_index(const void* x, int64_t position) {
+  return static_cast<int64_t>(static_cast<const S*>(x)[position]);
+}
+
+}  // namespace
+
+template <>
+Read<float> reader<float>(DType dtype) {
+  switch (dtype) {
+    case kFloat32:
+      return read_run<float, float>;
+    case kBFloat16:
+      return read_run<float, BFloat16>;
+    case kFloat16:
+      return read_run<float, Float16>;
+    default:
+      return nullptr;
+  }
+}
+
+template <>
+Read<double> reader<double>(DType dtype) {
+  return dtype == kFloat64 ? read_run<double, double> : nullptr;
+}
+
+template <>
+Read<int64_t> reader<int64_t>(DType dtype) {
+  switch (dtype) {
+    case kInt8:
+      return read_run<int64_t, int8_t>;
+    case kInt16:
+      return read_run<int64_t, int16_t>;
+    case kInt32:
+      return read_run<int64_t, int32_t>;
+    case kInt64:
+      return read_run<int64_t, int64_t>;
+    case kUInt8:
+    case kBool:
+      return read_run<int64_t, uint8_t>;
+    default:
+      return nullptr;
+  }
+}
+
+template <>
+Write<float> writer<float>(DType dtype) {
+  switch (dtype) {
+    case kFloat32:
+      return write_run<float, float>;
+    case kFloat64:
+      return write_run<float, double>;
+    case kBFloat16:
+      return write_run<float, BFloat16>;
+    case kFloat16:
+      return write_run<float, Float16>;
+    default:
+      return nullptr;
+  }
+}
+
+template <>
+Write<double> writer<double>(DType dtype) {
+  switch (dtype) {
+    case kFloat32:
+      return write_run<double, float>;
+    case kFloat64:
+      return write_run<double, double>;
+    default:
+      return nullptr;
+  }
+}
+
+template <>
+Write<int64_t> writer<int64_t>(DType dtype) {
+  switch (dtype) {
+    case kInt8:
+      return write_run<int64_t, int8_t>;
+    case kInt16:
+      return write_run<int64_t, int16_t>;
+    case kInt32:
+      return write_run<int64_t, int32_t>;
+    case kInt64:
+      return write_run<int64_t, int64_t>;
+    case kUInt8:
+      return write_run<int64_t, uint8_t>;
+    case kBool:
+      return write_run<int64_t, bool>;
+    default:
+      return nullptr;
+  }
+}
+
+Read<int64_t> truth_reader(DType dtype) {
+  switch (dtype) {
+    case kFloat32:
+      return read_truth<float>;
+    case kFloat64:
+      return read_truth<double>;
+    case kBFloat16:
+    case kFloat16:
+      return read_truth_half;
+    case kInt8:
+    case kUInt8:
+    case kBool:
+      return read_truth<uint8_t>;
+    case kInt16:
+      return read_truth<int16_t>;
+    case kInt32:
+      return read_truth<int32_t>;
+    case kInt64:
+      return read_truth<int64_t>;
+    default:
+      return nullptr;
+  }
+}
+
+ReadIndex index_reader(DType dtype) {
+  switch (dtype) {
+    case kInt8:
+      return read_index<int8_t>;
+    case kInt16:
+      return read_index<int16_t>;
+    case kInt32:
+      return read_index<int32_t>;
+    case kInt64:
+      return read_index<int64_t>;
+    case kUInt8:
+    case kBool:
+      return read_index<uint8_t>;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace needle::NEEDLE_ISA

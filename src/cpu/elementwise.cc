@@ -1,0 +1,101 @@
+// Planning one elementwise function: contiguous operands go straight to a loop, the rest becomes
+// a tile program of one instruction.
+#include "elementwise.h"
+
+#include <algorithm>
+
+#include "fused.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+enum { FLOATS, INTEGERS, NUMBERS, INTEGRAL, ALL, SAME, BOOL };
+#define UNARY(name, dtypes, result, expression) {1, result == BOOL},
+#define BINARY(name, dtypes, result, expression) {2, result == BOOL},
+#define TERNARY(name, dtypes, result, expression) {3, result == BOOL},
+constexpr struct {
+  int8_t arity;
+  bool gives_bool;
+} kSignatures[kFunctions] = {
+#include "functions.def"
+};
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+
+struct ContiguousState {
+  Contiguous loop;
+  int64_t n;
+  int64_t items[4];  // bytes per element of out and inputs
+  int32_t operands;
+};
+
+int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
+  const auto& state = *reinterpret_cast<const ContiguousState*>(plan->state);
+  if (state.n < kSerial || threads() == 1) {
+    state.loop(buffers[0], buffers + 1, state.n);
+    return -1;
+  }
+  int64_t lines = (state.n + 63) / 64;
+#pragma omp parallel for schedule(static) num_threads(threads())
+  for (int part = 0; part < threads(); ++part) {
+    int64_t first = lines * part / threads() * 64;
+    int64_t end = std::min(lines * (part + 1) / threads() * 64, state.n);
+    char* operands[4];
+    for (int i = 0; i < state.operands; ++i)
+      operands[i] = static_cast<char*>(buffers[i]) + first * state.items[i];
+    state.loop(operands[0], reinterpret_cast<void* const*>(operands + 1), end - first);
+  }
+  return -1;
+}
+
+// The number of elements if all operands are dense in C order, otherwise -1.
+int64_t contiguous_size(const Operand& out, const Operand* inputs, int32_t n) {
+  int64_t size = 1;
+  for (int d = out.ndim - 1; d >= 0; --d) {
+    int64_t length = out.shape[d];
+    if (length == 1) continue;
+    if (out.strides[d] != size) return length == 0 ? 0 : -1;
+    for (int i = 0; i < n; ++i)
+      if (inputs[i].strides[d] != size) return length == 0 ? 0 : -1;
+    size *= length;
+  }
+  return size;
+}
+
+}  // namespace
+
+int32_t arity_of(int32_t function) { return kSignatures[function].arity; }
+bool gives_bool(int32_t function) { return kSignatures[function].gives_bool; }
+
+Contiguous loop_of(int32_t function, DType dtype) {
+  Contiguous loop =
+      arity_of(function) == 1 ? kUnaryLoops[function][dtype] : kBinaryLoops[function][dtype];
+  return loop;
+}
+
+Contiguous contiguous(int32_t function, DType input, DType out) {
+  if (out != (gives_bool(function) ? kBool : input)) return nullptr;
+  return loop_of(function, input);
+}
+
+const char* plan_elementwise(Plan* plan, int32_t function, const Operand& out,
+                             const Operand* inputs, int32_t n) {
+  if (n != arity_of(function)) return "wrong number of inputs";
+  DType type = inputs[n - 1].dtype;  // the first of `where` is its condition
+  if (Contiguous loop = contiguous(function, type, out.dtype)) {
+    int64_t size = contiguous_size(out, inputs, n);
+    if (size >= 0) {
+      auto* state = reinterpret_cast<ContiguousState*>(plan->state);
+      plan->run = run_contiguous;
+      plan->workspace = 0;
+      *state = {loop, size, {kItemSize[out.dtype]}, n + 1};
+      for (int i = 0; i < n; ++i) state->items[i + 1] = kItemSize[inputs[i].dtype];
+      return nullptr;
+    }
+  }
+  Instruction instruction = {function, {0, 1, 2}};
+  return plan_fused(plan, &instruction, 1, &out, 1, inputs, n);
+}
+
+}  // namespace needle::NEEDLE_ISA

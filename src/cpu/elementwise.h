@@ -1,0 +1,18 @@
+// The kernels that work element by element, as the table lists them.
+#pragma once
+#include "isa.h"
+
+namespace needle::NEEDLE_ISA {
+
+void set_threads(int32_t n);
+
+Contiguous contiguous(int32_t function, DType input, DType out);
+const char* plan_elementwise(Plan* plan, int32_t function, const Operand& out,
+                             const Operand* inputs, int32_t n);
+const char* plan_fused(Plan* plan, const Instruction* program, int32_t length, const Operand* outs,
+                       int32_t n_outs, const Operand* inputs, int32_t n_inputs);
+const char* plan_copy(Plan* plan, const Operand& out, const Operand& x);
+const char* plan_fill(Plan* plan, const Operand& out, double value);
+const char* plan_random_bits(Plan* plan, const Operand& out, uint64_t key, uint64_t counter);
+
+}  // namespace needle::NEEDLE_ISA

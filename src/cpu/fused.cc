@@ -1,0 +1,228 @@
+#include "fused.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "elementwise.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+constexpr int kSlots = 40;
+constexpr int64_t kSlotBytes = kTile * 4 + 64;  // the odd line keeps tiles off the same cache sets
+constexpr int kRegisters = kMaxOperands + kMaxFused;
+
+// ---- planning ------------------------------------------------------------------------------
+
+// The dtype of each register, and whether the program is well typed.
+const char* infer_types(TileProgram* program, const Instruction* code, DType* types) {
+  for (int i = 0; i < program->length; ++i) {
+    const Instruction& instruction = code[i];
+    int arity = arity_of(instruction.function);
+    Step& step = program->steps[i];
+    step.function = static_cast<int16_t>(instruction.function);
+    int out = program->n_inputs + i;
+    for (int k = 0; k < arity; ++k) {
+      step.args[k] = instruction.args[k];
+      if (step.args[k] < 0 || step.args[k] >= out) return "an argument comes after its use";
+    }
+    DType type = types[step.args[arity - 1]];  // the first of `where` is its condition
+    for (int k = 0; k < arity; ++k) {
+      bool condition = instruction.function == k_where && k == 0;
+      if (types[step.args[k]] != (condition ? kBool : type)) return "the arguments' dtypes differ";
+    }
+    if (!loop_of(step.function, type)) return "the function is not defined for this dtype";
+    step.type = static_cast<int16_t>(type);
+    types[out] = gives_bool(step.function) ? kBool : type;
+  }
+  return nullptr;
+}
+
+// Gives each result a tile; a tile is free again after the last instruction that reads it.
+bool assign_slots(TileProgram* program, bool* taken) {
+  int8_t last_use[kRegisters];
+  int registers = program->n_inputs + program->length;
+  for (int r = 0; r < registers; ++r) last_use[r] = static_cast<int8_t>(r - program->n_inputs);
+  for (int i = 0; i < program->length; ++i)
+    for (int k = 0; k < arity_of(program->steps[i].function); ++k)
+      last_use[program->steps[i].args[k]] = static_cast<int8_t>(i);
+  for (int k = 0; k < program->n_outs; ++k) last_use[registers - 1 - k] = kMaxFused;
+  for (int i = 0; i < program->length; ++i) {
+    int slot = 0;
+    while (slot < kSlots && taken[slot]) ++slot;
+    if (slot == kSlots) return false;
+    taken[slot] = true;
+    program->slot[i] = static_cast<int8_t>(slot);
+    for (int j = 0; j <= i; ++j)
+      if (last_use[program->n_inputs + j] == i) taken[program->slot[j]] = false;
+  }
+  return true;
+}
+
+// ---- running -------------------------------------------------------------------------------
+
+// One thread's run over a range of blocks.
+class Interpreter {
+ public:
+  Interpreter(const TileProgram& program, void* const* buffers)
+      : program_(program), buffers_(buffers) {
+    for (int i = 0; i < program.n_inputs; ++i) {
+      filled_from_[i] = nullptr;
+      registers_[i] = tile(operand(program.n_outs + i).slot);
+    }
+    for (int i = 0; i < program.length; ++i)
+      registers_[program.n_inputs + i] = tile(program.slot[i]);
+  }
+
+  void run(int64_t first, int64_t end) {
+    position_.seek(program_.walk, first);
+    for (int64_t block = first; block < end; ++block) {
+      for (int i = 0; i < program_.n_inputs; ++i) fetch(i);
+      place_outputs();
+      for (int i = 0; i < program_.length; ++i) execute(i);
+      for (int i = 0; i < program_.n_outs; ++i) store(i);
+      position_.advance(program_.walk);
+    }
+  }
+
+ private:
+  const Role& operand(int i) const { return program_.operands[i]; }
+  void* tile(int slot) { return tiles_ + slot * kSlotBytes; }
+  int64_t count() const { return position_.rows * position_.cols; }
+  int output_register(int i) const {
+    return program_.n_inputs + program_.length - program_.n_outs + i;
+  }
+  char* address(int i) const {
+    return static_cast<char*>(buffers_[i]) + position_.offsets[i] * kItemSize[operand(i).dtype];
+  }
+
+  void fetch(int input) {
+    int i = program_.n_outs + input;
+    const Role& from = operand(i);
+    const void* source = address(i);
+    if (!from.dense) {
+      if (filled_from_[input] == source && filled_count_[input] == count()) return;
+      filled_from_[input] = source;
+      filled_count_[input] = count();
+      void* target = from.dtype == from.type ? tile(from.slot) : raw_;
+      load_block(target, source, position_.rows, position_.cols, program_.walk.dim(1)[1 + i],
+                 program_.walk.dim(0)[1 + i], kItemSize[from.dtype]);
+      source = target;
+    }
+    if (from.dtype == from.type) {
+      registers_[input] = const_cast<void*>(source);
+    } else {
+      conversion(DType(from.dtype), DType(from.type))(tile(from.slot), &source, count());
+    }
+  }
+
+  // Results that lie dense in memory are computed there.
+  void place_outputs() {
+    for (int i = 0; i < program_.n_outs; ++i)
+      if (program_.length > 0 && operand(i).dense && operand(i).dtype == operand(i).type)
+        registers_[output_register(i)] = address(i);
+  }
+
+  void execute(int i) {
+    const Step& step = program_.steps[i];
+    const void* inputs[3];
+    int arity = arity_of(step.function);
+    for (int k = 0; k < arity; ++k) inputs[k] = registers_[step.args[k]];
+    loop_of(step.function, DType(step.type))(registers_[program_.n_inputs + i], inputs, count());
+  }
+
+  void store(int i) {
+    const Role& to = operand(i);
+    const void* source = registers_[output_register(i)];
+    char* target = address(i);
+    if (source == target) return;
+    if (to.dtype != to.type) {
+      void* converted = to.dense ? target : raw_;
+      conversion(DType(to.type), DType(to.dtype))(converted, &source, count());
+      source = converted;
+      if (to.dense) return;
+    }
+    store_block(target, source, position_.rows, position_.cols, program_.walk.dim(1)[1 + i],
+                program_.walk.dim(0)[1 + i], kItemSize[to.dtype]);
+  }
+
+  const TileProgram& program_;
+  void* const* buffers_;
+  Position position_;
+  void* registers_[kRegisters];
+  const void* filled_from_[kMaxOperands];  // a broadcast tile is filled once, not per block
+  int64_t filled_count_[kMaxOperands];
+  alignas(64) char raw_[kSlotBytes];
+  alignas(64) char tiles_[kSlots * kSlotBytes];
+};
+
+__attribute__((noinline)) void run_range(const TileProgram& program, void* const* buffers,
+                                         int64_t first, int64_t end) {
+  if (first < end) Interpreter(program, buffers).run(first, end);
+}
+
+int64_t run_program(const Plan* plan, void* const* buffers, void*) {
+  const auto& program = *reinterpret_cast<const TileProgram*>(plan->state);
+  int64_t blocks = program.walk.blocks;
+  if (blocks * program.walk.rows * program.walk.cols < kSerial || threads() == 1) {
+    run_range(program, buffers, 0, blocks);
+    return -1;
+  }
+#pragma omp parallel for schedule(static) num_threads(threads())
+  for (int part = 0; part < threads(); ++part)
+    run_range(program, buffers, blocks * part / threads(), blocks * (part + 1) / threads());
+  return -1;
+}
+
+}  // namespace
+
+const char* plan_program(Plan* plan, const Instruction* code, int32_t length, const Operand* outs,
+                         int32_t n_outs, const Operand* inputs, int32_t n_inputs,
+                         const DType* input_types) {
+  static_assert(alignof(TileProgram) <= 16);
+  if (n_outs + n_inputs > kMaxOperands || length > kMaxFused) return "the program is too long";
+  auto* program = reinterpret_cast<TileProgram*>(plan->state);
+  plan->run = run_program;
+  plan->workspace = 0;
+  program->n_outs = static_cast<int16_t>(n_outs);
+  program->n_inputs = static_cast<int16_t>(n_inputs);
+  program->length = static_cast<int16_t>(length);
+
+  DType types[kRegisters];
+  for (int i = 0; i < n_inputs; ++i) types[i] = input_types[i];
+  if (const char* problem = infer_types(program, code, types)) return problem;
+  const Operand* operands[kMaxOperands];
+  bool wide = false;
+  for (int i = 0; i < n_outs + n_inputs; ++i) {
+    operands[i] = i < n_outs ? &outs[i] : &inputs[i - n_outs];
+    DType type = types[i < n_outs ? n_inputs + length - n_outs + i : i - n_outs];
+    program->operands[i].dtype = static_cast<int8_t>(operands[i]->dtype);
+    program->operands[i].type = static_cast<int8_t>(type);
+    if (i < n_outs && register_type(operands[i]->dtype) != register_type(type))
+      return "the output's dtype is not the result's";
+    wide = wide || kItemSize[type] == 8 || kItemSize[operands[i]->dtype] == 8;
+  }
+  for (int r = 0; r < n_inputs + length; ++r) wide = wide || kItemSize[types[r]] == 8;
+  if (!plan_walk(&program->walk, operands, n_outs + n_inputs, wide ? kTile / 2 : kTile))
+    return "too many operands and dimensions";
+
+  bool taken[kSlots] = {};
+  for (int i = 0; i < n_outs + n_inputs; ++i) {
+    Role& operand = program->operands[i];
+    operand.dense = is_dense(program->walk, i);
+    if (i < n_outs) continue;
+    operand.slot = static_cast<int8_t>(i - n_outs);
+    taken[i - n_outs] = !operand.dense || operand.dtype != operand.type;
+  }
+  return assign_slots(program, taken) ? nullptr : "too many values are alive at once";
+}
+
+const char* plan_fused(Plan* plan, const Instruction* program, int32_t length, const Operand* outs,
+                       int32_t n_outs, const Operand* inputs, int32_t n_inputs) {
+  if (n_inputs > kMaxOperands) return "too many inputs";
+  DType types[kMaxOperands];
+  for (int i = 0; i < n_inputs; ++i) types[i] = register_type(inputs[i].dtype);
+  return plan_program(plan, program, length, outs, n_outs, inputs, n_inputs, types);
+}
+
+}  // namespace needle::NEEDLE_ISA

@@ -1,0 +1,250 @@
+// gather and scatter_add: nested loops over an index of the result's shape. The innermost loop is a
+// whole row wherever the index does not change along it.
+#include <atomic>
+#include <cstring>
+
+#include "axes.h"
+#include "convert.h"
+#include "kernels_linear.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+// A loop and the steps, in elements, that its turn takes in each operand. The indexed operand does
+// not move along the indexed axis: there it moves by index * pick.
+struct Loop {
+  int64_t size, dest, index, source;
+  int64_t begin, end;  // the part of it that a task walks
+};
+
+struct State {
+  Loop loop[kMaxDims + 1];
+  int count;             // the last loop is the row
+  int split;             // the loop that tasks share
+  int64_t pick, extent;  // of the indexed axis
+  int64_t dest_size, index_size, source_size;
+  DType index_dtype;
+  int team;
+};
+
+inline int64_t read_index(DType dtype, const void* p) {
+  switch (dtype) {
+    case kInt64:
+      return *as<int64_t>(p);
+    case kInt32:
+      return *as<int32_t>(p);
+    case kInt16:
+      return *as<int16_t>(p);
+    case kInt8:
+      return *as<int8_t>(p);
+    default:
+      return *as<uint8_t>(p);
+  }
+}
+
+// The two operations on a row.
+template <class T>
+struct Copy {
+  static constexpr bool kPicksSource = true;
+  static void row(void* dest, const void* source, const Loop& loop, int64_t n) {
+    T* to = as<T>(dest);
+    const T* from = as<T>(source);
+    if (n == 1)
+      *to = *from;
+    else if (loop.dest == 1 && loop.source == 1)
+      std::memcpy(to, from, n * sizeof(T));
+    else
+      for (int64_t i = 0; i < n; ++i) to[i * loop.dest] = from[i * loop.source];
+  }
+};
+
+template <class T>
+inline void accumulate(T& total, T x) {
+  if constexpr (std::is_same_v<T, BFloat16>)
+    total = to_bfloat16(to_float(total) + to_float(x));
+  else if constexpr (std::is_same_v<T, Float16>)
+    total = to_float16(to_float(total) + to_float(x));
+  else
+    total += x;
+}
+
+template <class T>
+struct Add {
+  static constexpr bool kPicksSource = false;
+  static void row(void* dest, const void* source, const Loop& loop, int64_t n) {
+    T* __restrict to = as<T>(dest);
+    const T* __restrict from = as<T>(source);
+    if (loop.dest == 1 && loop.source == 1)
+      for (int64_t i = 0; i < n; ++i) accumulate(to[i], from[i]);
+    else
+      for (int64_t i = 0; i < n; ++i) accumulate(to[i * loop.dest], from[i * loop.source]);
+  }
+};
+
+struct Cursor {
+  void* dest;
+  const void* index;
+  const void* source;
+  int64_t position;  // in the index operand, C order
+};
+
+// Walks the loops from `level` on. Returns the position of the first bad index, or INT64_MAX.
+template <class Op>
+int64_t walk(const State& s, const Loop* loops, int level, Cursor at) {
+  const Loop& loop = loops[level];
+  if (level == s.count - 1) {
+    int64_t index = read_index(s.index_dtype, at.index);
+    if (index < 0) index += s.extent;
+    if (index < 0 || index >= s.extent) return at.position * loop.size;
+    if (Op::kPicksSource)
+      at.source = byte_offset(at.source, index * s.pick * s.source_size);
+    else
+      at.dest = byte_offset(at.dest, index * s.pick * s.dest_size);
+    Op::row(byte_offset(at.dest, loop.begin * loop.dest * s.dest_size),
+            byte_offset(at.source, loop.begin * loop.source * s.source_size), loop,
+            loop.end - loop.begin);
+    return INT64_MAX;
+  }
+  int64_t bad = INT64_MAX;
+  for (int64_t i = loop.begin; i < loop.end; ++i) {
+    const Cursor next = {byte_offset(at.dest, i * loop.dest * s.dest_size),
+                         byte_offset(at.index, i * loop.index * s.index_size),
+                         byte_offset(at.source, i * loop.source * s.source_size),
+                         at.position * loop.size + i};
+    const int64_t found = walk<Op>(s, loops, level + 1, next);
+    if (found < bad) bad = found;
+  }
+  return bad;
+}
+
+template <class Op>
+int64_t run(const Plan* plan, void* const* buffers, void*) {
+  const State& s = state_of<State>(plan);
+  // Gather has its index last, scatter_add in the middle.
+  const Cursor start = Op::kPicksSource ? Cursor{buffers[0], buffers[2], buffers[1], 0}
+                                        : Cursor{buffers[0], buffers[1], buffers[2], 0};
+  for (int i = 0; i < s.count; ++i)
+    if (s.loop[i].size == 0) return -1;
+  std::atomic<int64_t> first_bad{INT64_MAX};
+  run_tasks(s.team, s.team, [&](int64_t task, int) {
+    Loop loops[kMaxDims + 1];
+    std::memcpy(loops, s.loop, s.count * sizeof(Loop));
+    Loop& split = loops[s.split];
+    split.begin = split.size * task / s.team;
+    split.end = split.size * (task + 1) / s.team;
+    const int64_t bad = walk<Op>(s, loops, 0, start);
+    int64_t known = first_bad.load();
+    while (bad < known && !first_bad.compare_exchange_weak(known, bad)) {
+    }
+  });
+  return first_bad == INT64_MAX ? -1 : first_bad.load();
+}
+
+void add_loop(State& s, const Loop& loop) {
+  if (loop.size == 1) return;
+  Loop* last = s.count ? &s.loop[s.count - 1] : nullptr;
+  if (last && last->dest == loop.size * loop.dest && last->index == loop.size * loop.index &&
+      last->source == loop.size * loop.source) {
+    *last = {last->size * loop.size, loop.dest, loop.index, loop.source, 0, 0};
+  } else {
+    s.loop[s.count++] = loop;
+  }
+}
+
+// The longest loop may be shared, except, when adding, the indexed axis: two tasks could meet in
+// one destination.
+void choose_split(State& s, bool adding) {
+  int64_t work = 1;
+  for (int i = 0; i < s.count; ++i) work *= s.loop[i].size;
+  s.split = s.count - 1;
+  for (int i = s.count - 2; i >= 0; --i) {
+    const bool indexed = adding && s.loop[i].dest == 0;
+    if (!indexed && s.loop[i].size >= s.loop[s.split].size) s.split = i;
+  }
+  const bool row_is_short = s.split == s.count - 1 && s.loop[s.split].size < 64;
+  const bool indexed = adding && s.loop[s.split].dest == 0;
+  s.team = row_is_short || indexed ? 1 : team_size(s.loop[s.split].size, work);
+}
+
+const char* plan_loops(Plan* plan, const Operand& dest, const Operand& index, const Operand& source,
+                       int32_t axis, bool adding) {
+  State& s = state_of<State>(plan);
+  plan->workspace = 0;
+  if (index.dtype == kBool || is_floating(index.dtype)) return "index: wants an integer dtype";
+  if (dest.dtype != source.dtype) return "index: dtypes differ";
+  const Operand& indexed = adding ? dest : source;
+  if (dest.ndim == 0) return "index: wants at least one axis";
+  s.pick = indexed.strides[axis];
+  s.extent = indexed.shape[axis];
+  s.dest_size = s.source_size = kItemSize[dest.dtype];
+  s.index_size = kItemSize[index.dtype];
+  s.index_dtype = index.dtype;
+  s.count = 0;
+  for (int i = 0; i < index.ndim; ++i) {
+    const bool here = i == axis;
+    add_loop(s, {index.shape[i], here && adding ? 0 : dest.strides[i], index.strides[i],
+                 here && !adding ? 0 : source.strides[i], 0, 0});
+  }
+  if (!s.count || s.loop[s.count - 1].index != 0 || (adding && s.loop[s.count - 1].dest == 0))
+    s.loop[s.count++] = {1, 1, 0, 1, 0, 0};
+  for (int i = 0; i < s.count; ++i) s.loop[i].end = s.loop[i].size;
+  choose_split(s, adding);
+  return nullptr;
+}
+
+}  // namespace
+
+const char* plan_gather(Plan* plan, const Operand& out, const Operand& x, const Operand& index,
+                        int32_t axis) {
+  switch (kItemSize[x.dtype]) {
+    case 1:
+      plan->run = run<Copy<uint8_t>>;
+      break;
+    case 2:
+      plan->run = run<Copy<uint16_t>>;
+      break;
+    case 4:
+      plan->run = run<Copy<uint32_t>>;
+      break;
+    default:
+      plan->run = run<Copy<uint64_t>>;
+      break;
+  }
+  return plan_loops(plan, out, index, x, axis, false);
+}
+
+const char* plan_scatter_add(Plan* plan, const Operand& out, const Operand& index,
+                             const Operand& updates, int32_t axis) {
+  switch (out.dtype) {
+    case kFloat32:
+      plan->run = run<Add<float>>;
+      break;
+    case kFloat64:
+      plan->run = run<Add<double>>;
+      break;
+    case kBFloat16:
+      plan->run = run<Add<BFloat16>>;
+      break;
+    case kFloat16:
+      plan->run = run<Add<Float16>>;
+      break;
+    case kInt8:
+    case kUInt8:
+      plan->run = run<Add<uint8_t>>;
+      break;
+    case kInt16:
+      plan->run = run<Add<uint16_t>>;
+      break;
+    case kInt32:
+      plan->run = run<Add<uint32_t>>;
+      break;
+    case kInt64:
+      plan->run = run<Add<uint64_t>>;
+      break;
+    default:
+      return "scatter_add: not for bool";
+  }
+  return plan_loops(plan, out, index, updates, axis, true);
+}
+
+}  // namespace needle::NEEDLE_ISA

@@ -1,0 +1,34 @@
+// Planning functions for products, reductions and the fused kernels of training, named as the
+// fields of Kernels (kernels.h says what each does).
+#pragma once
+#include "isa.h"
+
+namespace needle::NEEDLE_ISA {
+
+const char* plan_matmul(Plan*, const Operand& out, const Operand& a, const Operand& b);
+const char* plan_reduce(Plan*, int32_t reduction, const Operand& out, const Operand& x,
+                        uint32_t axes);
+const char* plan_scan(Plan*, int32_t scan, const Operand& out, const Operand& x, int32_t axis);
+const char* plan_gather(Plan*, const Operand& out, const Operand& x, const Operand& index,
+                        int32_t axis);
+const char* plan_scatter_add(Plan*, const Operand& out, const Operand& index,
+                             const Operand& updates, int32_t axis);
+const char* plan_sort(Plan*, const Operand& values, const Operand& indices, const Operand& x,
+                      int32_t axis, bool descending);
+const char* plan_softmax(Plan*, int32_t kind, const Operand& out, const Operand& x);
+const char* plan_softmax_grad(Plan*, int32_t kind, const Operand& dx, const Operand& out,
+                              const Operand& g);
+const char* plan_cross_entropy(Plan*, const Operand& logits, const Operand& labels, int64_t ignore,
+                               double smoothing);
+const char* plan_cross_entropy_grad(Plan*, const Operand& logits, const Operand& labels,
+                                    int64_t ignore, double smoothing);
+const char* plan_layer_norm(Plan*, int32_t kind, const Operand& x, double eps);
+const char* plan_layer_norm_grad(Plan*, int32_t kind, const Operand& x);
+const char* plan_batch_norm(Plan*, const Operand& x, double eps);
+const char* plan_batch_norm_grad(Plan*, const Operand& x, double eps);
+void adam(DType dtype, const Adam& rule, int64_t tensors, const int64_t* sizes,
+          void* const* pointers);
+void sgd(DType dtype, const Sgd& rule, int64_t tensors, const int64_t* sizes,
+         void* const* pointers);
+
+}  // namespace needle::NEEDLE_ISA

@@ -1,0 +1,76 @@
+// Random bits from Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy
+// as 1, 2, 3", 2011). Block i of four words is a function of the key and counter + i alone.
+#include <algorithm>
+
+#include "elementwise.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+constexpr int kLanes = 16;  // blocks computed side by side
+
+struct PhiloxState {
+  uint64_t key, counter;
+  int64_t words;
+};
+
+// Words 4*i .. 4*i+3 of out come from block counter + i.
+void philox(uint32_t* out, uint64_t key, uint64_t counter) {
+  uint32_t x[4][kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    x[0][i] = static_cast<uint32_t>(counter + i);
+    x[1][i] = static_cast<uint32_t>((counter + i) >> 32);
+    x[2][i] = x[3][i] = 0;
+  }
+  uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < kLanes; ++i) {
+      uint64_t product0 = uint64_t{0xD2511F53} * x[0][i];
+      uint64_t product1 = uint64_t{0xCD9E8D57} * x[2][i];
+      x[0][i] = static_cast<uint32_t>(product1 >> 32) ^ x[1][i] ^ key0;
+      x[1][i] = static_cast<uint32_t>(product1);
+      x[2][i] = static_cast<uint32_t>(product0 >> 32) ^ x[3][i] ^ key1;
+      x[3][i] = static_cast<uint32_t>(product0);
+    }
+    key0 += 0x9E3779B9;
+    key1 += 0xBB67AE85;
+  }
+  for (int i = 0; i < kLanes; ++i)
+    for (int w = 0; w < 4; ++w) out[4 * i + w] = x[w][i];
+}
+
+void fill_words(uint32_t* out, const PhiloxState& state, int64_t first, int64_t end) {
+  constexpr int64_t kWords = 4 * kLanes;
+  int64_t word = first;
+  for (; word + kWords <= end; word += kWords)
+    philox(out + word, state.key, state.counter + word / 4);
+  if (word == end) return;
+  uint32_t rest[kWords];
+  philox(rest, state.key, state.counter + word / 4);
+  std::copy(rest, rest + (end - word), out + word);
+}
+
+int64_t run_random_bits(const Plan* plan, void* const* buffers, void*) {
+  const auto& state = *reinterpret_cast<const PhiloxState*>(plan->state);
+  auto* out = static_cast<uint32_t*>(buffers[0]);
+  int64_t lines = (state.words + 63) / 64;
+#pragma omp parallel for schedule(static) num_threads(threads()) if (state.words >= kSerial)
+  for (int part = 0; part < threads(); ++part)
+    fill_words(out, state, lines * part / threads() * 64,
+               std::min(lines * (part + 1) / threads() * 64, state.words));
+  return -1;
+}
+
+}  // namespace
+
+const char* plan_random_bits(Plan* plan, const Operand& out, uint64_t key, uint64_t counter) {
+  if (out.dtype != kInt32 && out.dtype != kInt64) return "random bits are int32 or int64";
+  int64_t words = kItemSize[out.dtype] / 4;
+  for (int d = 0; d < out.ndim; ++d) words *= out.shape[d];
+  plan->run = run_random_bits;
+  plan->workspace = 0;
+  *reinterpret_cast<PhiloxState*>(plan->state) = {key, counter, words};
+  return nullptr;
+}
+
+}  // namespace needle::NEEDLE_ISA

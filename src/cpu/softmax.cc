@@ -1,0 +1,318 @@
+// Softmax, log-softmax and cross entropy: one row at a time, while it is in the cache. Rows of
+// float16, of bfloat16 or with steps are first copied into a buffer of floats.
+#include <cmath>
+
+#include "axes.h"
+#include "convert.h"
+#include "exponential.h"
+#include "kernels_linear.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+// ---- rows
+
+template <class A>
+A row_maximum(const A* x, int64_t n) {  // a NaN may be lost here: the sum of exponentials has it
+  A top = x[0];
+#pragma omp simd reduction(max : top)
+  for (int64_t i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
+  return top;
+}
+
+template <class A>
+A sum_of_exponentials(const A* x, A shift, int64_t n) {
+  A total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t i = 0; i < n; ++i) total += exponential(x[i] - shift);
+  return total;
+}
+
+template <class A>
+void softmax_row(A* out, const A* x, int64_t n) {
+  const A shift = row_maximum(x, n);
+  A total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = exponential(x[i] - shift);
+    total += out[i];
+  }
+  const A scale = 1 / total;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) out[i] *= scale;
+}
+
+template <class A>
+A log_sum_exp(const A* x, int64_t n) {
+  const A top = row_maximum(x, n);
+  // With an infinite maximum x - top would be NaN, where the answer is that infinity.
+  const A shift = std::isfinite(top) ? top : A(0);
+  return shift + std::log(sum_of_exponentials(x, shift, n));
+}
+
+template <class A>
+void log_softmax_row(A* out, const A* x, int64_t n) {
+  const A shift = row_maximum(x, n);
+  const A logarithm = std::log(sum_of_exponentials(x, shift, n));
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) out[i] = (x[i] - shift) - logarithm;
+}
+
+template <class A>
+void softmax_grad_row(A* dx, const A* out, const A* g, int64_t n) {
+  A dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (int64_t i = 0; i < n; ++i) dot += out[i] * g[i];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) dx[i] = out[i] * (g[i] - dot);
+}
+
+template <class A>
+void log_softmax_grad_row(A* dx, const A* out, const A* g, int64_t n) {
+  A total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t i = 0; i < n; ++i) total += g[i];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) dx[i] = g[i] - exponential(out[i]) * total;
+}
+
+// ---- where rows lie
+
+struct Rows {
+  Axes outer;  // all axes but the last
+  int64_t stride, size;
+  DType dtype;
+  bool direct;
+};
+
+template <class A>
+Rows rows_of(const Operand& x) {
+  Rows rows;
+  rows.outer.count = 0;
+  for (int i = 0; i + 1 < x.ndim; ++i) rows.outer.add(x.shape[i], x.strides[i], 0);
+  rows.outer.merge();
+  rows.stride = x.ndim && x.shape[x.ndim - 1] > 1 ? x.strides[x.ndim - 1] : 1;
+  rows.size = kItemSize[x.dtype];
+  rows.dtype = x.dtype;
+  rows.direct = rows.stride == 1 && x.dtype == (std::is_same_v<A, float> ? kFloat32 : kFloat64);
+  return rows;
+}
+
+template <class A>
+const A* fetch(const Rows& rows, Read<A> read, const void* x, int64_t row, int64_t n, A* buffer) {
+  const void* from = byte_offset(x, rows.outer.at(row).x * rows.size);
+  if (rows.direct) return as<A>(from);
+  read(buffer, from, n, rows.stride);
+  return buffer;
+}
+
+template <class A>
+struct State {
+  Rows x, g, out;
+  Read<A> read_x, read_g;
+  Write<A> write;
+  int32_t kind;
+  int64_t rows, n, tasks, rows_per_task, buffer;  // buffer: elements of a row, padded
+  int team;
+  // cross entropy
+  ReadIndex read_label;
+  int64_t label_stride, label_size, ignore;
+  double smoothing;
+};
+
+template <class A>
+A* row_buffer(const State<A>& s, void* workspace, int thread, int which) {
+  return as<A>(workspace) + (thread * 3 + which) * s.buffer;
+}
+
+template <class A>
+void choose_tasks(State<A>& s, Plan* plan, const Operand& x) {
+  s.n = x.ndim ? x.shape[x.ndim - 1] : 1;
+  s.rows = s.n ? element_count(x) / s.n : 0;
+  s.rows_per_task = s.n >= 16384 ? 1 : 16384 / (s.n ? s.n : 1);
+  if (s.rows_per_task > (s.rows + 3) / 4) s.rows_per_task = (s.rows + 3) / 4;
+  if (s.rows_per_task < 1) s.rows_per_task = 1;
+  s.tasks = (s.rows + s.rows_per_task - 1) / s.rows_per_task;
+  s.team = team_size(s.tasks, s.rows * s.n * 4);  // an exponential is worth several additions
+  s.buffer = round_up(s.n, 64) + 64;
+  plan->workspace = s.team * 3 * s.buffer * static_cast<int64_t>(sizeof(A));
+}
+
+// body(row, thread) for all rows.
+template <class A, class Body>
+void for_rows(const State<A>& s, const Body& body) {
+  run_tasks(s.team, s.tasks, [&](int64_t task, int thread) {
+    const int64_t last = (task + 1) * s.rows_per_task;
+    for (int64_t row = task * s.rows_per_task; row < last && row < s.rows; ++row) body(row, thread);
+  });
+}
+
+// ---- softmax and its gradient
+
+template <class A>
+int64_t run_softmax(const Plan* plan, void* const* buffers, void* workspace) {
+  const State<A>& s = state_of<State<A>>(plan);
+  for_rows(s, [&](int64_t row, int thread) {
+    const A* x = fetch(s.x, s.read_x, buffers[1], row, s.n, row_buffer(s, workspace, thread, 0));
+    void* to = byte_offset(buffers[0], row * s.n * s.out.size);
+    A* out = s.out.direct ? as<A>(to) : row_buffer(s, workspace, thread, 1);
+    if (s.kind == 0)
+      softmax_row(out, x, s.n);
+    else
+      log_softmax_row(out, x, s.n);
+    if (!s.out.direct) s.write(to, out, s.n);
+  });
+  return -1;
+}
+
+template <class A>
+int64_t run_softmax_grad(const Plan* plan, void* const* buffers, void* workspace) {
+  const State<A>& s = state_of<State<A>>(plan);
+  for_rows(s, [&](int64_t row, int thread) {
+    const A* x = fetch(s.x, s.read_x, buffers[1], row, s.n, row_buffer(s, workspace, thread, 0));
+    const A* g = fetch(s.g, s.read_g, buffers[2], row, s.n, row_buffer(s, workspace, thread, 1));
+    void* to = byte_offset(buffers[0], row * s.n * s.out.size);
+    A* dx = s.out.direct ? as<A>(to) : row_buffer(s, workspace, thread, 2);
+    if (s.kind == 0)
+      softmax_grad_row(dx, x, g, s.n);
+    else
+      log_softmax_grad_row(dx, x, g, s.n);
+    if (!s.out.direct) s.write(to, dx, s.n);
+  });
+  return -1;
+}
+
+template <class A>
+const char* plan_softmax_in(Plan* plan, int32_t kind, const Operand& out, const Operand& x,
+                            const Operand* g) {
+  State<A>& s = state_of<State<A>>(plan);
+  plan->run = g ? run_softmax_grad<A> : run_softmax<A>;
+  s.kind = kind;
+  s.x = rows_of<A>(x);
+  s.out = rows_of<A>(out);
+  s.g = rows_of<A>(g ? *g : x);
+  s.read_x = reader<A>(x.dtype);
+  s.read_g = reader<A>(s.g.dtype);
+  s.write = writer<A>(out.dtype);
+  if (!s.read_x || !s.read_g || !s.write) return "softmax: no such combination of dtypes";
+  choose_tasks(s, plan, x);
+  return nullptr;
+}
+
+// ---- cross entropy and its gradient
+
+// The position of the first label that is neither a class nor the ignored one, or -1.
+template <class A>
+int64_t first_bad_label(const State<A>& s, const void* labels) {
+  for (int64_t row = 0; row < s.rows; ++row) {
+    const int64_t label = s.read_label(labels, row * s.label_stride);
+    if (label != s.ignore && (label < 0 || label >= s.n)) return row;
+  }
+  return -1;
+}
+
+template <class A>
+int64_t run_cross_entropy(const Plan* plan, void* const* buffers, void* workspace) {
+  const State<A>& s = state_of<State<A>>(plan);
+  const int64_t bad = first_bad_label(s, buffers[3]);
+  if (bad >= 0) return bad;
+  A* lse = as<A>(buffers[1]);
+  const A smoothing = static_cast<A>(s.smoothing);
+  for_rows(s, [&](int64_t row, int thread) {
+    const A* x = fetch(s.x, s.read_x, buffers[2], row, s.n, row_buffer(s, workspace, thread, 0));
+    const int64_t label = s.read_label(buffers[3], row * s.label_stride);
+    lse[row] = log_sum_exp(x, s.n);
+    A loss = 0;
+    if (label != s.ignore) loss = lse[row] - x[label];
+    if (label != s.ignore && smoothing > 0) {
+      A total = 0;
+#pragma omp simd reduction(+ : total)
+      for (int64_t i = 0; i < s.n; ++i) total += lse[row] - x[i];
+      loss = (1 - smoothing) * loss + smoothing * (total / static_cast<A>(s.n));
+    }
+    as<A>(buffers[0])[row] = loss;
+  });
+  return -1;
+}
+
+template <class A>
+void cross_entropy_grad_row(A* dx, const A* x, int64_t n, A g, A lse, A uniform) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) dx[i] = g * (exponential(x[i] - lse) - uniform);
+}
+
+template <class A>
+int64_t run_cross_entropy_grad(const Plan* plan, void* const* buffers, void* workspace) {
+  const State<A>& s = state_of<State<A>>(plan);
+  const int64_t bad = first_bad_label(s, buffers[3]);
+  if (bad >= 0) return bad;
+  const A smoothing = static_cast<A>(s.smoothing);
+  for_rows(s, [&](int64_t row, int thread) {
+    const A* x = fetch(s.x, s.read_x, buffers[2], row, s.n, row_buffer(s, workspace, thread, 0));
+    const int64_t label = s.read_label(buffers[3], row * s.label_stride);
+    void* to = byte_offset(buffers[0], row * s.n * s.out.size);
+    A* dx = s.out.direct ? as<A>(to) : row_buffer(s, workspace, thread, 1);
+    if (label == s.ignore) {
+      for (int64_t i = 0; i < s.n; ++i) dx[i] = 0;
+    } else {
+      const A g = as<A>(buffers[1])[row];
+      cross_entropy_grad_row(dx, x, s.n, g, as<A>(buffers[4])[row], smoothing / A(s.n));
+      dx[label] -= g * (1 - smoothing);
+    }
+    if (!s.out.direct) s.write(to, dx, s.n);
+  });
+  return -1;
+}
+
+template <class A>
+const char* plan_cross_entropy_in(Plan* plan, Run run, const Operand& logits, const Operand& labels,
+                                  int64_t ignore, double smoothing) {
+  State<A>& s = state_of<State<A>>(plan);
+  if (logits.ndim != 2 || labels.ndim != 1) return "cross entropy: wants [n, classes] and [n]";
+  plan->run = run;
+  s.x = rows_of<A>(logits);
+  s.out = s.x;
+  s.out.direct = logits.dtype == (std::is_same_v<A, float> ? kFloat32 : kFloat64);
+  s.read_x = reader<A>(logits.dtype);
+  s.write = writer<A>(logits.dtype);
+  s.read_label = index_reader(labels.dtype);
+  s.label_stride = labels.strides[0];
+  s.ignore = ignore;
+  s.smoothing = smoothing;
+  if (!s.read_x || !s.read_label) return "cross entropy: no such combination of dtypes";
+  if (logits.shape[1] == 0) return "cross entropy: no classes";
+  choose_tasks(s, plan, logits);
+  return nullptr;
+}
+
+}  // namespace
+
+const char* plan_softmax(Plan* plan, int32_t kind, const Operand& out, const Operand& x) {
+  return x.dtype == kFloat64 ? plan_softmax_in<double>(plan, kind, out, x, nullptr)
+                             : plan_softmax_in<float>(plan, kind, out, x, nullptr);
+}
+
+const char* plan_softmax_grad(Plan* plan, int32_t kind, const Operand& dx, const Operand& out,
+                              const Operand& g) {
+  return out.dtype == kFloat64 ? plan_softmax_in<double>(plan, kind, dx, out, &g)
+                               : plan_softmax_in<float>(plan, kind, dx, out, &g);
+}
+
+const char* plan_cross_entropy(Plan* plan, const Operand& logits, const Operand& labels,
+                               int64_t ignore, double smoothing) {
+  return logits.dtype == kFloat64 ? plan_cross_entropy_in<double>(plan, run_cross_entropy<double>,
+                                                                  logits, labels, ignore, smoothing)
+                                  : plan_cross_entropy_in<float>(plan, run_cross_entropy<float>,
+                                                                 logits, labels, ignore, smoothing);
+}
+
+const char* plan_cross_entropy_grad(Plan* plan, const Operand& logits, const Operand& labels,
+                                    int64_t ignore, double smoothing) {
+  return logits.dtype == kFloat64
+             ? plan_cross_entropy_in<double>(plan, run_cross_entropy_grad<double>, logits, labels,
+                                             ignore, smoothing)
+             : plan_cross_entropy_in<float>(plan, run_cross_entropy_grad<float>, logits, labels,
+                                            ignore, smoothing);
+}
+
+}  // namespace needle::NEEDLE_ISA

@@ -1,0 +1,161 @@
+// Stable sort along one axis. Every value becomes an unsigned key whose order is the wanted one,
+// paired with its position; equal keys then never are equal pairs, and long lines are sorted by
+// their keys' digits (least significant first, which is stable).
+#include <algorithm>
+#include <type_traits>
+
+#include "axes.h"
+#include "convert.h"
+#include "kernels_linear.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+constexpr int kDigitBits = 11;
+constexpr int64_t kDigits = 1 << kDigitBits;
+constexpr int64_t kShort = 1024;  // below, comparing is faster than counting digits
+
+template <class Key>
+struct Pair {
+  Key key;
+  uint32_t position;
+  bool operator<(const Pair& other) const {
+    return key != other.key ? key < other.key : position < other.position;
+  }
+};
+
+struct State {
+  Axes kept;
+  int64_t n, stride, out_stride, item_size;
+  int64_t area;  // bytes of workspace per thread
+  bool descending;
+  int team;
+  void (*sort_line)(const State& s, void* values, int64_t* indices, const void* x, void* area);
+};
+
+// NaN is last in either order; -0 equals 0.
+template <class S>
+inline auto key_of(S x, bool descending) {
+  if constexpr (std::is_same_v<S, BFloat16> || std::is_same_v<S, Float16>) {
+    return key_of(to_float(x), descending);
+  } else if constexpr (std::is_floating_point_v<S>) {
+    using Key = std::conditional_t<sizeof(S) == 4, uint32_t, uint64_t>;
+    constexpr Key kSign = Key(1) << (sizeof(S) * 8 - 1);
+    const Key bits = __builtin_bit_cast(Key, x + S(0));
+    const Key key = bits & kSign ? ~bits : bits | kSign;
+    return x != x ? ~Key(0) : descending ? static_cast<Key>(~key) : key;
+  } else {
+    using Key = std::conditional_t<sizeof(S) == 8, uint64_t, uint32_t>;
+    constexpr Key kSign = Key(1) << (sizeof(Key) * 8 - 1);
+    const Key key = static_cast<Key>(static_cast<int64_t>(x)) ^ kSign;
+    return descending ? static_cast<Key>(~key) : key;
+  }
+}
+
+// Sorts pairs[0..n); returns where the result lies, pairs or other.
+template <class Key>
+Pair<Key>* sort_by_digits(Pair<Key>* pairs, Pair<Key>* other, int64_t n) {
+  constexpr int kPasses = (sizeof(Key) * 8 + kDigitBits - 1) / kDigitBits;
+  uint32_t counts[kPasses][kDigits] = {};
+  for (int64_t i = 0; i < n; ++i)
+    for (int pass = 0; pass < kPasses; ++pass)
+      ++counts[pass][pairs[i].key >> (pass * kDigitBits) & (kDigits - 1)];
+  for (int pass = 0; pass < kPasses; ++pass) {
+    uint32_t* count = counts[pass];
+    const int shift = pass * kDigitBits;
+    if (count[pairs[0].key >> shift & (kDigits - 1)] == n) continue;  // one digit for all
+    uint32_t start = 0;
+    for (int64_t digit = 0; digit < kDigits; ++digit) {
+      const uint32_t size = count[digit];
+      count[digit] = start;
+      start += size;
+    }
+    for (int64_t i = 0; i < n; ++i)
+      other[count[pairs[i].key >> shift & (kDigits - 1)]++] = pairs[i];
+    std::swap(pairs, other);
+  }
+  return pairs;
+}
+
+template <class S>
+void sort_line(const State& s, void* values, int64_t* indices, const void* x, void* area) {
+  using Key = decltype(key_of(S{}, false));
+  Pair<Key>* pairs = as<Pair<Key>>(area);
+  const S* from = as<S>(x);
+  for (int64_t i = 0; i < s.n; ++i)
+    pairs[i] = {key_of(from[i * s.stride], s.descending), static_cast<uint32_t>(i)};
+  if (s.n < kShort)
+    std::sort(pairs, pairs + s.n);
+  else
+    pairs = sort_by_digits(pairs, pairs + s.n, s.n);
+  S* to = as<S>(values);
+  for (int64_t i = 0; i < s.n; ++i) {
+    to[i * s.out_stride] = from[pairs[i].position * s.stride];
+    indices[i * s.out_stride] = pairs[i].position;
+  }
+}
+
+int64_t run_sort(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  run_tasks(s.team, s.n ? s.kept.total() : 0, [&](int64_t task, int thread) {
+    const Offsets at = s.kept.at(task);
+    s.sort_line(s, byte_offset(buffers[0], at.out * s.item_size), as<int64_t>(buffers[1]) + at.out,
+                byte_offset(buffers[2], at.x * s.item_size),
+                byte_offset(workspace, thread * s.area));
+  });
+  return -1;
+}
+
+using SortLine = decltype(State::sort_line);
+
+SortLine line_sorter(DType dtype) {
+  switch (dtype) {
+    case kFloat32:
+      return sort_line<float>;
+    case kFloat64:
+      return sort_line<double>;
+    case kBFloat16:
+      return sort_line<BFloat16>;
+    case kFloat16:
+      return sort_line<Float16>;
+    case kInt8:
+      return sort_line<int8_t>;
+    case kInt16:
+      return sort_line<int16_t>;
+    case kInt32:
+      return sort_line<int32_t>;
+    case kInt64:
+      return sort_line<int64_t>;
+    default:
+      return sort_line<uint8_t>;
+  }
+}
+
+}  // namespace
+
+const char* plan_sort(Plan* plan, const Operand& values, const Operand& indices, const Operand& x,
+                      int32_t axis, bool descending) {
+  State& s = state_of<State>(plan);
+  if (values.dtype != x.dtype || indices.dtype != kInt64) return "sort: wrong result dtypes";
+  s.kept.count = 0;
+  s.n = s.stride = s.out_stride = 1;
+  for (int i = 0; i < x.ndim; ++i) {
+    if (i != axis)
+      s.kept.add(x.shape[i], x.strides[i], values.strides[i]);
+    else
+      s.n = x.shape[i], s.stride = x.strides[i], s.out_stride = values.strides[i];
+  }
+  if (s.n > UINT32_MAX) return "sort: more than 2^32 elements in a line";
+  s.kept.merge();
+  s.item_size = kItemSize[x.dtype];
+  s.descending = descending;
+  s.sort_line = line_sorter(x.dtype);
+  s.team = team_size(s.kept.total(), element_count(x) * 8);
+  const int64_t pair = s.item_size == 8 ? sizeof(Pair<uint64_t>) : sizeof(Pair<uint32_t>);
+  s.area = round_up(2 * s.n * pair, 64) + 64;
+  plan->run = run_sort;
+  plan->workspace = s.team * s.area;
+  return nullptr;
+}
+
+}  // namespace needle::NEEDLE_ISA

@@ -1,0 +1,183 @@
+"""The command ``needle`` in processes of its own: arguments, exit codes, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import needle as ndl
+from needle import cli
+from needle.errors import OptionError
+
+
+def start(*arguments, cwd=None, **environment):
+    """Start a command; its standard output and error are pipes of text."""
+    package = str(Path(ndl.__file__).parent.parent)
+    env = {**os.environ, "PYTHONPATH": package, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.Popen(
+        [sys.executable, "-m", "needle", *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=env,
+    )  # fmt: skip
+
+
+def run(*arguments, cwd=None, **environment):
+    """Run a command to its end; return exit code, standard output and standard error."""
+    process = start(*arguments, cwd=cwd, **environment)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A standard library of two modules."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "abc.py").write_text("def f(x):\n    return x + 1\n" * 20)
+    (folder / "filecmp.py").write_text("def g(y):\n    return y - 1\n" * 2)
+    return folder
+
+
+SMALL = ("--batch-size", 4, "--threads", 1)
+
+
+@pytest.mark.parametrize("native", ["on", "off"])
+def test_train_saves_a_run(tmp_path, source, native):
+    code, out, err = run(
+        "train", "--data", source, "--steps", 3, *SMALL, cwd=tmp_path, NEEDLE_NATIVE=native
+    )
+    assert code == 0, err
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("byte-mlp-")
+    saved = {path.name for path in folder.iterdir()}
+    assert {"metrics.jsonl", "config.json", "weights.safetensors"} <= saved
+    assert "step 1/3" in out and "bits/byte" in out and "zlib" in out and "left" in out
+    assert "\x1b" not in out  # plain lines off a terminal
+    assert str(folder.relative_to(tmp_path)) in out
+    config = json.loads((folder / "config.json").read_text())
+    assert config["settings"]["steps"] == 3 and config["environment"]["threads"] == 1
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["split"] == "train"] == [1, 2, 3]
+    assert lines[-1]["final"] and {"bits_per_byte", "zlib", "bz2", "lzma"} <= set(lines[-1])
+
+
+def test_quiet_prints_the_result_only(tmp_path, source):
+    code, out, _ = run(
+        "train", "--data", source, "--steps", 2, *SMALL, "--quiet", "--out", tmp_path / "here"
+    )
+    assert code == 0 and "step 1" not in out and "zlib" in out
+    assert (tmp_path / "here" / "weights.safetensors").exists()
+
+
+@pytest.mark.parametrize("number, expected", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_training_with_one_line_and_the_last_weights(
+    tmp_path, source, number, expected
+):
+    arguments = ("train", "--data", source, "--steps", 10**7, *SMALL, "--out", tmp_path / "run")
+    process = start(*arguments)
+    for line in process.stdout:
+        if line.startswith("step 1/"):
+            break
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == expected
+    assert len(err.splitlines()) == 1 and number.name in err and "last weights" in err
+    state = ndl.io.load(tmp_path / "run" / "weights.safetensors")
+    assert state["head.weight"].shape == (256, 256)
+
+
+def test_list():
+    code, out, _ = run("train", "--list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["byte-mlp", "mlp-mnist"]
+
+
+def test_version_and_help():
+    assert run("--version")[:2] == (0, f"needle {ndl.__version__}\n")
+    assert run()[0] == 2 and run("--help")[0] == 0
+    code, out, _ = run("train", "--help")
+    assert code == 0 and "--batch-size" in out
+
+
+def fails(capsys, *arguments, code=2):
+    """Run a command in this process; return its one line on standard error."""
+    assert cli.main([str(a) for a in arguments]) == code
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1, err
+    assert err.startswith("needle: ")
+    return err
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["trian"], "there is no 'trian'; did you mean 'train'?"),
+        (["train", "byte-mpl"], "there is no 'byte-mpl'; did you mean 'byte-mlp'?"),
+        (["train", "--epoch", "3"], "there is no '--epoch'; did you mean '--epochs'?"),
+        (["train", "--stepz=3"], "there is no '--stepz'; did you mean '--steps'?"),
+        (["doctor", "--jsn"], "there is no '--jsn'; did you mean '--json'?"),
+        (["train", "byte-mlp", "again"], "what is 'again' for?"),
+        (["train", "--steps", "0"], "'0' is no whole number above 0"),
+        (["train", "--epochs", "two"], "'two' is no whole number above 0"),
+        (["train", "--lr", "nan"], "'nan' is no number above 0"),
+        (["train", "--seed", "-1"], "--seed"),
+        (["train", "--steps", "1", "--epochs", "1"], "exclude each other"),
+        (["train", "--backend", "tf"], "invalid choice: 'tf'"),
+        (["train", "--device", "cpu_numpi"], "there is no 'cpu_numpi'; did you mean 'cpu_numpy'?"),
+        (["train", "--device", "cuda"], "device 'cuda' is not available: "),
+        (["train", "--device", "meta"], "holds no data"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_code_2(capsys, arguments, message):
+    if arguments[-1] == "cuda" and ndl.cuda().enabled():
+        pytest.skip("there is a CUDA device")
+    assert message in fails(capsys, *arguments)
+
+
+def test_an_output_folder_that_cannot_be_written(capsys, tmp_path):
+    (tmp_path / "file").touch()
+    message = fails(capsys, "train", "--out", tmp_path / "file" / "run")
+    assert "cannot be written" in message and str(tmp_path / "file" / "run") in message
+
+
+def test_an_output_folder_that_holds_a_run(capsys, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert "holds a run already" in fails(capsys, "train", "--out", tmp_path)
+
+
+def test_data_that_is_not_there_leaves_no_empty_folder(capsys, tmp_path):
+    arguments = ["train", "mlp-mnist", "--data", str(tmp_path), "--out", str(tmp_path / "run")]
+    assert cli.main(arguments) == 1
+    assert "do not hold train-images" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_device_backend_and_threads_hold_within_the_command_only():
+    args = cli._train_parser().read(["--device", "cpu_numpy", "--backend", "np", "--threads", "1"])
+    before = ndl.config.current()
+    with cli._in_force(args):
+        inside = ndl.config.current()
+        assert (inside.device, inside.backend, inside.threads) == ("cpu_numpy", "np", 1)
+        assert ndl.default_device().name == "cpu_numpy"
+    assert ndl.config.current() is before
+
+
+def test_an_option_error_inside_is_one_line(capsys, monkeypatch):
+    def broken(arguments):
+        raise OptionError("first\n  second: third")
+
+    monkeypatch.setitem(cli._COMMANDS, "train", broken)
+    assert fails(capsys, "train") == "needle: first; second: third\n"
+
+
+def test_interrupted_before_training(capsys, monkeypatch):
+    def broken(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cli._COMMANDS, "train", broken)
+    assert "interrupted" in fails(capsys, "train", code=130)

@@ -1,0 +1,83 @@
+"""``needle doctor`` finds what is there, and what computes wrongly."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import cli, core, ops
+from needle.backend.numpy import NumpyBackend
+from needle.tools import doctor
+
+
+@pytest.fixture
+def few_ops(monkeypatch):
+    """The doctor looks at three ops only."""
+    monkeypatch.setattr(ops, "all_ops", lambda: [ops.Add, ops.Sum, ops.MatMul])
+
+
+def test_all_is_well(few_ops):
+    found = doctor.examine()
+    assert found["ok"] and found["needle"] == ndl.__version__ and found["numpy"] == np.__version__
+    enabled = {b["name"] for b in found["backends"] if b["enabled"]}
+    assert set(found["ops"]) == enabled and "cpu_numpy" in enabled
+    for check in found["ops"].values():
+        assert check["ops"] == 3 and check["samples"] > 3 and check["failures"] == []
+    for backend in found["backends"]:
+        assert backend["enabled"] == (backend["reason"] is None)
+    assert found["threads"] >= 1 and found["memory"]["total"] > 2**20
+    if core.native is not None:
+        assert found["instruction_set"] in found["instruction_sets"]
+    else:
+        assert found["instruction_set"] is None and core.native_error in found["native"]
+
+
+def test_text_names_every_backend(few_ops):
+    text = doctor.as_text(doctor.examine())
+    for where in ndl.all_devices():
+        assert where.name in text
+        if not where.enabled():
+            assert f"missing: {where.reason()}" in text
+    assert "all is well" in text
+
+
+def test_json(few_ops, capsys):
+    assert cli.main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_a_wrong_kernel_is_found_and_the_exit_code_says_so(few_ops, monkeypatch, capsys):
+    right = NumpyBackend.reduce
+
+    def wrong(self, function, out, x, axes):
+        right(self, function, out, x, axes)
+        self.elementwise("add", out, out, out)
+
+    monkeypatch.setattr(NumpyBackend, "reduce", wrong)
+    assert cli.main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED Sum-" in out and "FAILED Add-" not in out
+    assert "expected" in out and "something is wrong" in out
+
+
+def test_a_kernel_that_raises_is_a_finding(few_ops, monkeypatch):
+    def broken(self, *arrays):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(ops.MatMul, "compute", broken)
+    found = doctor.examine()
+    failures = found["ops"]["cpu_numpy"]["failures"]
+    assert not found["ok"] and failures
+    assert all(text.startswith("MatMul-") and "no such kernel" in text for text in failures)
+
+
+def test_threads(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
+    assert ndl.config.thread_count() == 3
+    with ndl.config(threads=5):
+        assert ndl.config.thread_count() == 5
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert ndl.config.thread_count() == ndl.config.cores()

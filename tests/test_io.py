@@ -1,0 +1,235 @@
+"""State dicts on disk: every dtype, shared tensors, damage of every kind, interrupted writes."""
+
+import json
+import os
+import struct
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import dtype, io, nn, optim
+from needle.errors import DataError
+
+
+def write(path, header, data=b"", length=None):
+    """Write a safetensors file by hand, possibly a wrong one."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    size = len(text) if length is None else length
+    path.write_bytes(struct.pack("<Q", size) + text + data)
+
+
+def entry(start, stop, shape, kind="F32"):
+    return {"dtype": kind, "shape": shape, "data_offsets": [start, stop]}
+
+
+@pytest.mark.parametrize("kind", dtype.ALL)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0, 4)])
+def test_every_dtype_and_shape_comes_back_bit_for_bit(kind, shape, tmp_path):
+    values = np.random.default_rng(0).integers(0, 2, shape)
+    x = ndl.Tensor(values if kind.kind in "iub" else values / 3 - 1, dtype=kind)
+    io.save(tmp_path / "x.safetensors", {"x": x})
+    out = io.load(tmp_path / "x.safetensors")["x"]
+    assert (out.dtype, out.shape) == (kind, shape)
+    assert out.numpy().tobytes() == x.numpy().tobytes()
+
+
+def test_other_readers_understand_the_file(tmp_path):
+    from safetensors.numpy import load_file
+
+    x = ndl.Tensor(np.arange(6.0).reshape(2, 3)).transpose()
+    io.save(tmp_path / "x.safetensors", {"x": x})
+    np.testing.assert_array_equal(load_file(tmp_path / "x.safetensors")["x"], x.numpy())
+
+
+def test_files_of_other_writers_are_read(tmp_path):
+    from safetensors.numpy import save_file
+
+    save_file({"b": np.arange(3), "a": np.ones((2, 2), np.float16)}, tmp_path / "x.safetensors")
+    state = io.load(tmp_path / "x.safetensors", device="cpu_numpy")
+    np.testing.assert_array_equal(state["b"].numpy(), [0, 1, 2])
+    assert state["a"].dtype == "float16" and state["a"].device == ndl.cpu_numpy()
+
+
+def test_a_model_and_its_optimizer_come_back(tmp_path):
+    def make():
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+        return model, optim.Adam(model.parameters(), lr=0.1)
+
+    def train(model, opt):
+        x = ndl.Tensor(np.arange(6.0).reshape(2, 3))
+        return [opt.minimize((model(x) ** 2).mean()).item() for _ in range(3)]
+
+    model, opt = make()
+    train(model, opt)
+    io.save(tmp_path / "model.safetensors", model.state_dict())
+    io.save(tmp_path / "opt.safetensors", opt.state_dict(), {"note": "after 3"})
+    expected = train(model, opt)
+    again, opt = make()
+    again.load_state_dict(io.load(tmp_path / "model.safetensors"))
+    opt.load_state_dict(io.load(tmp_path / "opt.safetensors"))
+    assert io.load_metadata(tmp_path / "opt.safetensors") == {"note": "after 3"}
+    assert opt.t == 3 and train(again, opt) == expected
+
+
+def test_numbers_come_back_exactly(tmp_path):
+    numbers = {"a": 1, "b": 0.1, "c": True, "d": float("inf"), "e": -(2**62)}
+    io.save(tmp_path / "x", numbers)
+    out = io.load(tmp_path / "x")
+    assert dict(out) == numbers and [type(v) for v in out.values()] == [
+        int,
+        float,
+        bool,
+        float,
+        int,
+    ]
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        self.table = nn.Linear(3, 3, bias=False)
+        self.head = nn.Linear(3, 3, bias=False)
+        self.head.weight = self.table.weight
+
+
+def test_shared_tensors_are_written_once_and_tied_again(tmp_path):
+    model = Tied()
+    io.save(tmp_path / "x", model.state_dict())
+    state = io.load(tmp_path / "x")
+    assert list(state) == ["table.weight"]
+    assert state.aliases == {"head.weight": "table.weight"}
+    assert os.path.getsize(tmp_path / "x") < 9 * 4 + 300
+    other = Tied()
+    other.load_state_dict(state)
+    assert other.head.weight is other.table.weight
+    np.testing.assert_array_equal(other.head.weight.numpy(), model.table.weight.numpy())
+    free = Tied()
+    free.head.weight = nn.Parameter(ndl.zeros(3, 3))
+    free.load_state_dict(state)
+    np.testing.assert_array_equal(free.head.weight.numpy(), model.table.weight.numpy())
+
+
+def test_one_tensor_under_two_names_is_written_once(tmp_path):
+    x = ndl.ones(4)
+    io.save(tmp_path / "x", {"a": x, "b": x})
+    assert list(io.load(tmp_path / "x")) == ["a"]
+
+
+# ---- writing ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["text", None, [1.0]])
+def test_only_tensors_and_numbers_are_written(value, tmp_path):
+    with pytest.raises(DataError, match="'x'"):
+        io.save(tmp_path / "file", {"x": value})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "x.safetensors"
+    io.save(path, {"x": ndl.ones(3)})
+    before = path.read_bytes()
+
+    def full(name, *args):
+        raise OSError(28, "No space left on device")
+
+    for step in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, step, full)
+            with pytest.raises(DataError, match="No space left"):
+                io.save(path, {"x": ndl.zeros(3)})
+        assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_new_file_is_on_the_disk_before_it_takes_the_name(tmp_path, monkeypatch):
+    path, calls = tmp_path / "x", []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (calls.append("fsync"), fsync(handle)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append("replace"), replace(a, b)))
+    io.save(path, {"x": ndl.ones(3)})
+    assert calls == ["fsync", "replace", "fsync"]
+
+
+def test_a_folder_that_is_missing_or_in_the_way(tmp_path):
+    with pytest.raises(DataError, match="No such file"):
+        io.save(tmp_path / "no" / "x", {"x": ndl.ones(3)})
+    with pytest.raises(DataError, match="directory"):
+        io.save(tmp_path, {"x": ndl.ones(3)})
+
+
+def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path):
+    (tmp_path / "plain").touch()
+    io.save(tmp_path / "x", {"x": ndl.ones(3)})
+    assert (tmp_path / "x").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+# ---- damaged files -----------------------------------------------------------------------
+
+GOOD = {"a": entry(0, 8, [2]), "b": entry(8, 16, [2])}
+
+BAD = {
+    "empty": lambda path: path.write_bytes(b""),
+    "short length": lambda path: path.write_bytes(b"\x01\x00"),
+    "no header": lambda path: write(path, b"", length=100),
+    "huge header": lambda path: write(path, b"{}", length=2**62),
+    "not JSON": lambda path: write(path, b"{'a': 1}"),
+    "not UTF-8": lambda path: write(path, b'{"\xff": 1}'),
+    "a list": lambda path: write(path, b"[]"),
+    "leading space": lambda path: write(path, b" " + json.dumps(GOOD).encode(), bytes(16)),
+    "truncated": lambda path: write(path, GOOD, bytes(15)),
+    "trailing bytes": lambda path: write(path, GOOD, bytes(17)),
+    "hole": lambda path: write(path, {"a": entry(0, 8, [2]), "b": entry(12, 20, [2])}, bytes(20)),
+    "overlap": lambda path: write(path, {"a": entry(0, 8, [2]), "b": entry(4, 12, [2])}, bytes(12)),
+    "shape and size differ": lambda path: write(path, {"a": entry(0, 8, [3])}, bytes(8)),
+    "sizes overflow": lambda path: write(path, {"a": entry(0, 8, [2**40, 2**40])}, bytes(8)),
+    "negative size": lambda path: write(path, {"a": entry(0, 8, [-2])}, bytes(8)),
+    "unknown dtype": lambda path: write(path, {"a": entry(0, 8, [2], "X9")}, bytes(8)),
+    "foreign dtype": lambda path: write(path, {"a": entry(0, 8, [1], "U64")}, bytes(8)),
+    "nested metadata": lambda path: write(path, {"__metadata__": {"a": {}}}),
+    "duplicate name": lambda path: write(
+        path,
+        b'{"a":%s,"a":%s}' % ((json.dumps(entry(0, 8, [2])).encode(),) * 2),
+        bytes(8),
+    ),
+    "alias of nothing": lambda path: write(
+        path, {"__metadata__": {"needle.aliases": '{"x": "y"}'}}
+    ),
+    "aliases not JSON": lambda path: write(path, {"__metadata__": {"needle.aliases": "{"}}),
+    "aliases no table": lambda path: write(path, {"__metadata__": {"needle.aliases": "[1]"}}),
+    "number hides tensor": lambda path: write(
+        path, {"__metadata__": {"needle.numbers": '{"a": 1}'}, **GOOD}, bytes(16)
+    ),
+    "number is text": lambda path: write(path, {"__metadata__": {"needle.numbers": '{"n": "1"}'}}),
+}
+
+
+@pytest.mark.parametrize("damage", BAD)
+def test_damaged_files_are_refused(damage, tmp_path):
+    path = tmp_path / "x.safetensors"
+    BAD[damage](path)
+    with pytest.raises(DataError, match="x.safetensors"):
+        io.load(path)
+
+
+def test_the_good_file_next_to_them_loads(tmp_path):
+    write(tmp_path / "x", GOOD, struct.pack("<4f", 1, 2, 3, 4))
+    state = io.load(tmp_path / "x")
+    assert state["a"].tolist() == [1.0, 2.0] and state["b"].tolist() == [3.0, 4.0]
+
+
+def test_the_error_names_a_duplicate(tmp_path):
+    BAD["duplicate name"](tmp_path / "x")
+    with pytest.raises(DataError, match="'a' stands twice"):
+        io.load(tmp_path / "x")
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(DataError, match="No such file"):
+        io.load(tmp_path / "nothing")
+    with pytest.raises(DataError, match="directory"):
+        io.load(tmp_path)
+
+
+def test_bools_that_are_neither_0_nor_1_count_as_true(tmp_path):
+    write(tmp_path / "x", {"a": entry(0, 3, [3], "BOOL")}, b"\x00\x01\x05")
+    assert io.load(tmp_path / "x")["a"].numpy().view(np.uint8).tolist() == [0, 1, 1]

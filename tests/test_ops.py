@@ -1,0 +1,111 @@
+"""Every op, on every sample, device and dtype: generated from the op database."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from conftest import DEVICES
+
+import needle as ndl
+from needle import core, ops
+from needle.ops.base import Composite, Elementwise, Linear, Multilinear, Op
+from needle.testing.checks import CHECKS, cases, check_raises
+
+GOOD = [case for op in ops.all_ops() for case in cases(op)]
+BAD = [case for op in ops.all_ops() for case in cases(op, raising=True)]
+
+GATES = ["off"] if core.native is None else ["on", "off"]
+"""The native gate, open and closed; without the native module there is only the definition."""
+
+
+@pytest.fixture(params=GATES, ids=lambda fast: f"fast={fast}")
+def gate(request):
+    with ndl.config(fast=request.param):
+        yield
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("where", DEVICES)
+@pytest.mark.parametrize("case", GOOD, ids=str)
+def test_op(case, where, check, gate):
+    CHECKS[check](case, ndl.device.as_device(where))
+
+
+@pytest.mark.parametrize("where", DEVICES)
+@pytest.mark.parametrize("case", BAD, ids=str)
+def test_wrong_input(case, where, gate):
+    check_raises(case, ndl.device.as_device(where))
+
+
+# ---- the database itself -------------------------------------------------------
+
+WITHOUT_SAMPLES = {
+    "ToDevice": "its result is on another device: test_array.py",
+    "MakeTensorTuple": "its result is a tuple: test_graph.py",
+    "TupleGetItem": "its input is a tuple: test_graph.py",
+    "Identity": "starts the graph of an expansion; every composite tests it",
+    "_Checkpoint": "holds a function of the user: test_graph.py",
+    "_Custom": "holds a function of the user: test_graph.py",
+}
+
+
+def concrete(cls: type) -> list[type]:
+    below = [op for sub in cls.__subclasses__() for op in concrete(sub)]
+    families = (Op, Elementwise, Linear, Multilinear, Composite)
+    abstract = cls in families or below
+    return below if abstract else [cls]
+
+
+OPS = sorted(
+    {
+        cls
+        for cls in concrete(Op)
+        if cls.__module__.startswith("needle.") and not cls.__module__.startswith("needle.testing")
+    },
+    key=lambda cls: cls.__name__,
+)
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
+def test_every_op_has_samples(op):
+    if op.__name__ in WITHOUT_SAMPLES:
+        assert op.samples is None, "it has samples now: take it off the list"
+        return
+    assert cases(op), "give it samples"
+    assert any(case.sample.reference for case in cases(op))
+
+
+def first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def complaint(text: str) -> str | None:
+    if not text:
+        return "no docstring"
+    if not text.endswith("."):
+        return "the first line is not one whole sentence"
+    first = text.split()[0]
+    if first == "This" or first in ("Returns", "Computes", "Applies", "Takes", "Performs", "Gets"):
+        return "say what it does, imperative"
+    return None
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
+def test_every_op_is_documented(op):
+    assert op.__doc__ and op.__doc__ not in {base.__doc__ for base in op.__mro__[1:]}
+    assert not complaint(first_line(op)), f"{complaint(first_line(op))}: {first_line(op)!r}"
+
+
+FUNCTIONS = sorted(name for name in vars(ops) if inspect.isfunction(getattr(ops, name)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_is_documented(name):
+    text = first_line(getattr(ops, name))
+    assert not complaint(text), f"{complaint(text)}: {text!r}"
+
+
+def test_the_complaints():
+    assert complaint("") and complaint("Add two tensors") and complaint("Returns the sum.")
+    assert complaint("This function adds.") and not complaint("Add two tensors.")

@@ -1,0 +1,490 @@
+"""Optimizers against a NumPy re-implementation of their formulas, on every device; state, groups,
+clipping, schedules and errors."""
+
+import math
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import nn, optim
+from needle.backend import Backend, update
+from needle.errors import DataError, GradientError, OptionError, ShapeError
+
+DEVICES = [device.name for device in ndl.all_devices() if device.enabled()]
+STEPS = 6
+
+
+def parameter(values, dtype="float32", device=None):
+    return nn.Parameter(ndl.Tensor(np.asarray(values, np.float64), dtype=dtype, device=device))
+
+
+def gradients(shape, count=STEPS):
+    return np.random.default_rng(3).normal(size=(count, *shape))
+
+
+def run(make, start, grads, dtype="float32", device=None):
+    """Apply given gradients; return the parameter's values."""
+    p = parameter(start, dtype, device)
+    opt = make([p])
+    for g in grads:
+        p.grad = ndl.Tensor(g, dtype=dtype, device=device)
+        opt.step()
+    return p.numpy().astype(np.float64)
+
+
+def numpy_sgd(p, grads, lr, momentum=0.0, decay=0.0, dampening=None, nesterov=False):
+    u = None
+    for g in grads:
+        g = g + decay * p
+        if momentum:
+            if dampening is None:
+                u = momentum * (0 if u is None else u) + (1 - momentum) * g
+            else:
+                u = g if u is None else momentum * u + (1 - dampening) * g
+            g = g + momentum * u if nesterov else u
+        p = p - lr * g
+    return p
+
+
+def numpy_adam(p, grads, lr, beta1=0.9, beta2=0.999, eps=1e-8, decay=0.0, decoupled=False):
+    m, v = 0.0, 0.0
+    for t, g in enumerate(grads, 1):
+        if decoupled:
+            p = p - lr * decay * p
+        else:
+            g = g + decay * p
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        p = p - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
+    return p
+
+
+def numpy_rmsprop(p, grads, lr, alpha=0.99, eps=1e-8, decay=0.0):
+    v = 0.0
+    for g in grads:
+        g = g + decay * p
+        v = alpha * v + (1 - alpha) * g * g
+        p = p - lr * g / (np.sqrt(v) + eps)
+    return p
+
+
+RULES = {
+    "sgd": (lambda p: optim.SGD(p, 0.1), lambda p, g: numpy_sgd(p, g, 0.1)),
+    "sgd-decay": (
+        lambda p: optim.SGD(p, 0.1, weight_decay=0.2),
+        lambda p, g: numpy_sgd(p, g, 0.1, decay=0.2),
+    ),
+    "sgd-course-momentum": (
+        lambda p: optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.2),
+        lambda p, g: numpy_sgd(p, g, 0.1, 0.9, 0.2),
+    ),
+    "sgd-dampening": (
+        lambda p: optim.SGD(p, 0.1, momentum=0.9, dampening=0.3),
+        lambda p, g: numpy_sgd(p, g, 0.1, 0.9, dampening=0.3),
+    ),
+    "momentum": (
+        lambda p: optim.Momentum(p, 0.1, weight_decay=0.2),
+        lambda p, g: numpy_sgd(p, g, 0.1, 0.9, 0.2, dampening=0.0),
+    ),
+    "nesterov": (
+        lambda p: optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+        lambda p, g: numpy_sgd(p, g, 0.1, 0.9, dampening=0.0, nesterov=True),
+    ),
+    "adam": (lambda p: optim.Adam(p), lambda p, g: numpy_adam(p, g, 0.01)),
+    "adam-decay": (
+        lambda p: optim.Adam(p, 0.1, 0.8, 0.9, 1e-3, weight_decay=0.2),
+        lambda p, g: numpy_adam(p, g, 0.1, 0.8, 0.9, 1e-3, 0.2),
+    ),
+    "adamw": (
+        lambda p: optim.AdamW(p, 0.1, weight_decay=0.2),
+        lambda p, g: numpy_adam(p, g, 0.1, decay=0.2, decoupled=True),
+    ),
+    "rmsprop": (
+        lambda p: optim.RMSprop(p, 0.05, weight_decay=0.2),
+        lambda p, g: numpy_rmsprop(p, g, 0.05, decay=0.2),
+    ),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-12), ("float32", 2e-6)])
+def test_rule(name, dtype, tolerance, device):
+    make, reference = RULES[name]
+    start = np.random.default_rng(1).normal(size=(3, 37))
+    grads = gradients(start.shape)
+    out = run(make, start, grads, dtype, device)
+    np.testing.assert_allclose(out, reference(start, grads), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", RULES)
+def test_half_precision_keeps_its_state_in_float32(name, device):
+    make, reference = RULES[name]
+    start = np.arange(-4.0, 4.0) + 0.5
+    grads = np.round(8 * gradients(start.shape, 3)) / 8
+    p = parameter(start, "bfloat16", device)
+    opt = make([p])
+    exact = start
+    for step, g in enumerate(grads):
+        p.grad = ndl.Tensor(g, dtype="bfloat16", device=device)
+        opt.step()
+        exact = reference(start, grads[: step + 1])
+    assert p.dtype == "bfloat16"
+    assert all(a.dtype == "float32" for slot in opt.state.values() for a in slot.values())
+    np.testing.assert_allclose(p.numpy().astype(np.float64), exact, rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", RULES)
+def test_the_devices_own_update_equals_the_one_of_elementwise_functions(name, device, monkeypatch):
+    make, _ = RULES[name]
+    start = np.random.default_rng(1).normal(size=(5, 7))
+    grads = gradients(start.shape)
+    own = run(make, start, grads, "float64", device)
+    backend = type(ndl.device.as_device(device).backend)
+    monkeypatch.setattr(backend, "adam", Backend.adam)
+    monkeypatch.setattr(backend, "sgd", Backend.sgd)
+    np.testing.assert_allclose(run(make, start, grads, "float64", device), own, rtol=1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_any_strides(device):
+    values, grads = np.arange(6.0).reshape(2, 3), gradients((3, 2))
+    p = nn.Parameter(ndl.Tensor(values, device=device).detach().transpose())
+    b = parameter([1.0, 2.0], device=device)
+    opt = optim.Adam([p, b], 0.1)
+    for g in grads:
+        p.grad = ndl.Tensor(g.T.copy(), device=device).transpose()
+        b.grad = ndl.ones(1, device=device).broadcast_to((2,))
+        opt.step()
+    np.testing.assert_allclose(p.numpy(), numpy_adam(values.T, grads, 0.1), rtol=1e-5)
+    np.testing.assert_allclose(
+        b.numpy(), numpy_adam(np.array([1.0, 2.0]), np.ones((STEPS, 2)), 0.1), rtol=1e-5
+    )
+
+
+def test_dtypes_and_empty_tensors_mix_in_one_optimizer():
+    ps = [parameter([1.0], d) for d in ("float32", "float64", "float16")] + [parameter([])]
+    opt = optim.SGD(ps, 0.5)
+    for p in ps:
+        p.grad = ndl.ones_like(p)
+    opt.step()
+    assert [p.numpy().tolist() for p in ps] == [[0.5], [0.5], [0.5], []]
+
+
+# ---- what an update may and may not touch ------------------------------------------
+
+
+def test_old_graphs_and_copies_keep_the_old_value():
+    p = parameter([2.0, 3.0])
+    kept, shared = p.detach(), p.numpy()
+    out = (p * p * p).sum()
+    opt = optim.SGD([p], 1.0)
+    p.grad = ndl.Tensor([1.0, 1.0])
+    opt.step()
+    np.testing.assert_array_equal(p.numpy(), [1.0, 2.0])
+    np.testing.assert_array_equal(kept.numpy(), [2.0, 3.0])
+    np.testing.assert_array_equal(shared, [2.0, 3.0])
+    out.backward()
+    np.testing.assert_array_equal(p.grad.numpy(), [12.0, 27.0])
+
+
+def test_a_step_does_not_change_gradients():
+    p = parameter([2.0, 3.0])
+    opt = optim.Adam([p], weight_decay=0.1)
+    (p * p).sum().backward()
+    before = p.grad.numpy()
+    opt.step()
+    np.testing.assert_array_equal(p.grad.numpy(), before)
+
+
+@pytest.mark.skipif("cpu" not in DEVICES, reason="the native module is missing")
+def test_memory_that_nobody_else_holds_is_updated_in_place():
+    p = parameter(np.zeros(1000))
+    p.grad = ndl.Tensor(np.ones(1000, np.float32))
+    opt = optim.SGD([p], 1.0)
+    opt.step()
+    place = p.numpy().ctypes.data, p.array.__array__(copy=False).ctypes.data
+    opt.step()
+    assert p.array.__array__(copy=False).ctypes.data == place[1] != place[0]
+    view = p.detach()[:10]
+    opt.step()
+    assert p.array.__array__(copy=False).ctypes.data != place[1]
+    np.testing.assert_array_equal(view.numpy(), np.full(10, -2.0))
+    np.testing.assert_array_equal(p.numpy(), np.full(1000, -3.0))
+
+
+def test_parameters_without_gradient_stay():
+    a, b = parameter([1.0]), parameter([1.0])
+    opt = optim.Adam([a, b])
+    a.grad = ndl.Tensor([1.0])
+    opt.step()
+    assert a.item() < 1.0 and b.item() == 1.0
+    assert a in opt.m and b not in opt.m
+
+
+def test_parameters_learn_from_minimize_eager_and_lazy():
+    def train():
+        w = parameter(np.ones((2, 1)))
+        opt = optim.SGD([w], 0.1, momentum=0.5)
+        x = ndl.Tensor([[1.0, 2.0], [3.0, 1.0]])
+        for _ in range(5):
+            loss = opt.minimize(((x @ w - 1.0) ** 2).sum())
+        assert loss.requires_grad
+        return w
+
+    eager = train().numpy()
+    with ndl.lazy_mode():
+        w = train()
+        assert w.array is not None
+    np.testing.assert_array_equal(w.numpy(), eager)
+
+
+def test_in_the_numpy_dialect_updates_stay_out_of_the_graph():
+    with ndl.config(backend="np"):
+        w = nn.Parameter(ndl.Tensor([[1.0], [2.0]], dtype="float32"))
+        opt = optim.Adam([w], lr=0.1)
+        x = ndl.Tensor(np.ones((3, 2)))
+        loss = (x @ w).sum()
+        loss.backward()
+        grad = w.grad.numpy()
+        opt.step()
+        assert w.is_leaf() and w.dtype == "float32"
+        np.testing.assert_array_equal(w.grad.detach().cached_data, grad)
+        np.testing.assert_allclose(w.numpy(), [[0.9], [1.9]], rtol=1e-6)
+
+
+def test_course_names():
+    p = parameter([1.0])
+    opt = optim.SGD([p], momentum=0.9)
+    p.grad = ndl.Tensor([3.0])
+    opt.clip_grad_norm(max_norm=1.5)
+    np.testing.assert_allclose(p.grad.numpy(), [1.5], rtol=1e-5)
+    opt.step()
+    np.testing.assert_allclose(opt.u[p].numpy(), [0.15], rtol=1e-5)
+    opt.reset_grad()
+    assert p.grad is None and opt.params == [p]
+    assert optim.Adam([p]).t == 0 and optim.Adam([p]).lr == 0.01
+
+
+# ---- groups and schedules -----------------------------------------------------------
+
+
+def test_groups_have_numbers_of_their_own():
+    a, b, c = parameter([1.0]), parameter([1.0]), parameter([1.0])
+    opt = optim.SGD([{"params": [a], "lr": 0.5}, {"params": [b, c], "weight_decay": 1.0}], lr=0.1)
+    for p in (a, b, c):
+        p.grad = ndl.Tensor([1.0])
+    opt.step()
+    np.testing.assert_allclose([p.item() for p in (a, b, c)], [0.5, 0.8, 0.8], rtol=1e-6)
+    opt.lr = 0.0
+    opt.step()
+    np.testing.assert_allclose([p.item() for p in (a, b, c)], [0.0, 0.8, 0.8], atol=1e-6)
+
+
+def test_the_optimizer_owns_its_schedule():
+    p = parameter([0.0])
+    opt = optim.SGD([p], lr=optim.Chain((1.0, 2), 10.0))
+    seen = []
+    for _ in range(4):
+        p.grad = ndl.Tensor([-1.0])
+        seen.append(opt.current_lr)
+        opt.step()
+    assert seen == [1.0, 1.0, 10.0, 10.0] and p.item() == 22.0
+
+
+def test_schedules():
+    assert [optim.Constant(0.3)(t) for t in (0, 9)] == [0.3, 0.3]
+    assert [optim.Step(1.0, 2, 0.5)(t) for t in range(5)] == [1.0, 1.0, 0.5, 0.5, 0.25]
+    assert [optim.Linear(1.0, 0.0, 4)(t) for t in (0, 1, 4, 9)] == [1.0, 0.75, 0.0, 0.0]
+    cosine = optim.Cosine(1.0, 10, end=0.2)
+    np.testing.assert_allclose([cosine(t) for t in (0, 5, 10, 99)], [1.0, 0.6, 0.2, 0.2])
+    assert cosine(3) == 0.2 + 0.8 * 0.5 * (1 + math.cos(0.3 * math.pi))
+    warm = optim.Warmup(4, optim.Linear(2.0, 0.0, 2))
+    assert [warm(t) for t in range(7)] == [0.5, 1.0, 1.5, 2.0, 2.0, 1.0, 0.0]
+    assert [optim.Warmup(2, 1.0)(t) for t in range(3)] == [0.5, 1.0, 1.0]
+    chain = optim.Chain((optim.Linear(1.0, 0.0, 2), 2), (0.5, 1), (optim.Constant(7.0), 1))
+    assert [chain(t) for t in range(6)] == [1.0, 0.5, 0.5, 7.0, 7.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: optim.Cosine(1.0, 0),
+        lambda: optim.Warmup(0, 1.0),
+        lambda: optim.Step(1.0, -1),
+        lambda: optim.Chain(0.1, 0.2),
+        lambda: optim.Chain(),
+        lambda: optim.Chain((0.1, 0), 0.2),
+    ],
+)
+def test_schedules_refuse_what_has_no_length(make):
+    with pytest.raises(OptionError):
+        make()
+
+
+# ---- clipping ------------------------------------------------------------------------
+
+
+def test_clip_grad_norm():
+    ps = [parameter([0.0]), parameter([0.0, 0.0]), parameter([0.0])]
+    ps[0].grad, ps[1].grad = ndl.Tensor([3.0]), ndl.Tensor([0.0, 4.0])
+    assert float(optim.clip_grad_norm(ps, 10.0)) == 5.0
+    np.testing.assert_array_equal(ps[1].grad.numpy(), [0.0, 4.0])
+    optim.clip_grad_norm(ps, 1.0)
+    np.testing.assert_allclose(ps[0].grad.numpy(), [0.6], rtol=1e-5)
+    np.testing.assert_allclose(ps[1].grad.numpy(), [0.0, 0.8], rtol=1e-5)
+    assert ps[2].grad is None
+
+
+def test_clip_grad_norm_of_half_precision_does_not_overflow():
+    p = parameter(np.zeros(4), "float16")
+    p.grad = ndl.Tensor(np.full(4, 300.0), dtype="float16")
+    assert float(optim.clip_grad_norm([p], 1.0)) == 600.0
+    assert p.grad.dtype == "float16"
+    np.testing.assert_allclose(p.grad.numpy(), 0.5, rtol=1e-3)
+
+
+def test_clip_grad_norm_names_what_is_not_finite():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    for p in model.parameters():
+        p.grad = ndl.ones_like(p)
+    model[1].weight.grad = ndl.Tensor([[1.0], [np.nan]])
+    with pytest.raises(GradientError, match=r"1\.weight") as error:
+        optim.clip_grad_norm(model.parameters(), 1.0, error_if_nonfinite=True)
+    assert "0.weight" not in str(error.value)
+
+
+def test_clip_grad_value():
+    p = parameter([0.0, 0.0, 0.0])
+    p.grad = ndl.Tensor([-3.0, 0.5, 2.0])
+    optim.clip_grad_value([p], 1.0)
+    np.testing.assert_array_equal(p.grad.numpy(), [-1.0, 0.5, 1.0])
+
+
+def test_clipping_without_gradients_or_with_negative_limits():
+    p = parameter([1.0])
+    with pytest.raises(GradientError, match="backward"):
+        optim.clip_grad_norm([p], 1.0)
+    with pytest.raises(OptionError):
+        optim.clip_grad_norm([p], -1.0)
+    with pytest.raises(OptionError):
+        optim.clip_grad_value([p], -1.0)
+
+
+# ---- state ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_run_resumed_from_its_state_is_the_same_to_the_last_bit(name):
+    make, _ = RULES[name]
+    grads = gradients((4, 3), 6)
+
+    def go(p, opt, grads):
+        for g in grads:
+            p.grad = ndl.Tensor(g)
+            opt.step()
+
+    p = parameter(np.ones((4, 3)))
+    opt = make([p])
+    go(p, opt, grads[:3])
+    weights, state = p.numpy(), opt.state_dict()
+    go(p, opt, grads[3:])
+    q = parameter(weights)
+    again = make([q])
+    again.load_state_dict(state)
+    assert again.t == 3
+    go(q, again, grads[3:])
+    np.testing.assert_array_equal(q.numpy(), p.numpy())
+
+
+def test_state_is_numbers_and_tensors_and_a_snapshot():
+    p = parameter([1.0, 2.0])
+    opt = optim.Adam([{"params": [p], "lr": 0.5}], weight_decay=0.1)
+    p.grad = ndl.Tensor([1.0, 1.0])
+    opt.step()
+    state = opt.state_dict()
+    assert all(isinstance(v, (int, float, ndl.Tensor)) for v in state.values())
+    assert state["step"] == 1 and state["group.0.lr"] == 0.5 and state["weight_decay"] == 0.1
+    before = state["m.0"].numpy()
+    opt.step()
+    np.testing.assert_array_equal(state["m.0"].numpy(), before)
+
+
+def test_loading_state_takes_its_numbers_but_keeps_schedules():
+    p = parameter([1.0])
+    old = optim.SGD([p], lr=0.5, momentum=0.8)
+    new = optim.SGD([p], lr=optim.Constant(0.1), momentum=0.1)
+    new.load_state_dict(old.state_dict())
+    assert new.momentum == 0.8 and new.current_lr == 0.1
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"m.7": np.zeros(2)}, "'m.7'"),
+        ({"m.0": np.zeros(5)}, r"m\.0 is float64\[5\]"),
+        ({"group.3.lr": 1.0}, "1 groups"),
+        ({"nonsense": 1.0}, "'nonsense'"),
+    ],
+)
+def test_state_that_does_not_fit_is_refused_whole(change, message):
+    p = parameter([1.0, 2.0])
+    opt = optim.Adam([p])
+    state = {**opt.state_dict(), "step": 9, "lr": 7.0, **change}
+    with pytest.raises(DataError, match=message):
+        opt.load_state_dict(state)
+    assert opt.t == 0 and opt.lr == 0.01 and not opt.m
+
+
+# ---- wrong input ---------------------------------------------------------------------
+
+
+def test_a_parameter_listed_twice_is_named():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    ps = model.parameters()
+    with pytest.raises(OptionError, match=r'parameters 0 and 4 .*\n.*"0.weight"'):
+        optim.SGD([*ps, ps[0]])
+    with pytest.raises(OptionError, match="0.weight"):
+        optim.SGD([{"params": ps}, {"params": ps[0]}])
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: optim.SGD([]), "no parameters"),
+        (lambda: optim.SGD(nn.Linear(2, 1)), r"model\.parameters\(\)"),
+        (lambda: optim.SGD(parameter([1.0])), "list of tensors"),
+        (lambda: optim.SGD([1.0]), "float"),
+        (lambda: optim.SGD([{"lr": 1.0}]), '"params"'),
+        (lambda: optim.SGD([{"params": [], "momentun": 1.0}]), "did you mean 'momentum'"),
+        (lambda: optim.SGD([parameter([1.0]) * 2.0]), "not a leaf"),
+        (lambda: optim.SGD([parameter([1.0])], nesterov=True), "nesterov"),
+        (
+            lambda: optim.SGD([parameter([1.0])], momentum=0.9, nesterov=True, dampening=0.5),
+            "nesterov",
+        ),
+        (lambda: optim.Adam([parameter([1.0])], beta1=1.0), "beta1"),
+        (lambda: optim.RMSprop([parameter([1.0])], alpha=-0.1), "alpha"),
+    ],
+)
+def test_wrong_arguments(make, message):
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+def test_a_gradient_of_another_shape_is_refused_before_anything_changes():
+    model = nn.Linear(2, 3)
+    opt = optim.Adam(model.parameters())
+    before = model.weight.numpy()
+    model.weight.grad = ndl.zeros(2, 3)
+    model.bias.grad = ndl.zeros(3)
+    with pytest.raises(ShapeError, match='parameter "bias"'):
+        opt.step()
+    assert opt.t == 0
+    np.testing.assert_array_equal(model.weight.numpy(), before)
+
+
+def test_update_rules_are_values():
+    assert update.Sgd(0.1, 0, 0, 0, False, False) == update.Sgd(0.1, 0, 0, 0, False, False)

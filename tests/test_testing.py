@@ -1,0 +1,224 @@
+"""The generated checks can fail: ops with one mistake each, and the check that finds it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle.backend import kernels
+from needle.errors import GradientError, ReleasedError, ShapeError
+from needle.ops.base import OUTPUT, Composite, Elementwise, Linear, Op
+from needle.ops.samples import Sample, unary_samples, uniform
+from needle.testing import CHECKS, Case, assert_close, check_gradients, check_op, tolerance
+from needle.testing.checks import check_raises
+from needle.testing.layouts import LAYOUTS, from_numpy
+
+SAMPLES = unary_samples(0.5, 2.0, np.exp)
+
+
+class Right(Elementwise):
+    """Exponential."""
+
+    function = "exp"
+    floating = True
+    saves = ((OUTPUT,),)
+    samples = SAMPLES
+
+    def derivative(self, out, i):
+        return out
+
+
+class WrongValue(Right):
+    """Another function than the reference."""
+
+    def compute(self, x):
+        return kernels.elementwise("sqrt", x)
+
+
+class WrongSpec(Right):
+    """Says another dtype than it gives."""
+
+    def infer(self, *specs):
+        spec = super().infer(*specs)
+        return ndl.backend.array.make_spec(ndl.int32, spec.device, spec.shape)
+
+
+class WrongGradient(Right):
+    """A derivative that is off by a thousandth."""
+
+    def derivative(self, out, i):
+        return out * 1.001
+
+
+class WrongSecondOrder(Right):
+    """The right gradient, cut off from the graph."""
+
+    def derivative(self, out, i):
+        return out.detach()
+
+
+class WrongSaves(Right):
+    """Reads its input, which ``saves`` does not list."""
+
+    def derivative(self, out, i):
+        return ndl.ops.exp(out.inputs[0])
+
+
+class WrongLazily(Right):
+    """Gives another value without recording, as a composite with two ways might."""
+
+    def compute(self, x):
+        y = kernels.elementwise("exp", x)
+        return y if ndl.graph.recording() else kernels.elementwise("add", y, y)
+
+
+class WrongLayout(Right):
+    """Takes the memory in its order, whatever the strides."""
+
+    def compute(self, x):
+        strides = x.compact_strides(x.shape)
+        return kernels.elementwise("exp", x.as_strided(x.shape, strides) if x.size else x)
+
+
+class WrongWhenEmpty(Right):
+    """Fails where there is nothing to do."""
+
+    samples = staticmethod(lambda: [Sample((uniform((3, 4)),), (), np.exp)])
+
+    def compute(self, x):
+        if not x.size:
+            raise ZeroDivisionError
+        return super().compute(x)
+
+
+class WrongOnIntegers(Elementwise):
+    """Rounds integers through float32."""
+
+    function = "negative"
+    samples = staticmethod(lambda: [Sample((uniform((3, 4), 1e9, 2e9),), (), np.negative)])
+
+    def compute(self, x):
+        return kernels.elementwise("negative", x.astype("float32")).astype(x.dtype)
+
+
+class WrongOverride(Composite):
+    """The square; the numpy device has its own mistaken way."""
+
+    samples = staticmethod(lambda: [Sample((uniform((3, 4)),), (), np.square)])
+
+    def expand(self, x):
+        return x * x
+
+
+@ndl.backend.override("cpu_numpy", "WrongOverride")
+def _cube(op, x):
+    return kernels.elementwise("multiply", kernels.elementwise("multiply", x, x), x)
+
+
+MISTAKES = [
+    (WrongValue, "value", AssertionError),
+    (WrongSpec, "spec", AssertionError),
+    (WrongGradient, "gradient", GradientError),
+    (WrongSecondOrder, "second_order", GradientError),
+    (WrongSaves, "saves", ReleasedError),
+    (WrongLazily, "lazy", AssertionError),
+    (WrongLayout, "layouts", AssertionError),
+    (WrongWhenEmpty, "small_shapes", ZeroDivisionError),
+    (WrongOnIntegers, "integers", AssertionError),
+    (WrongOverride, "override", AssertionError),
+]
+
+
+@pytest.mark.parametrize("op, check, error", MISTAKES, ids=lambda x: getattr(x, "__name__", x))
+def test_each_mistake_is_found(op, check, error):
+    where = ndl.cpu_numpy()
+    with pytest.raises(error):
+        for index, sample in enumerate(op.samples()):
+            CHECKS[check](Case(op, index, sample), where)
+
+
+def test_an_op_without_mistakes_passes(device):
+    check_op(Right, device)
+
+
+def test_a_missing_error_is_found():
+    case = Case(Right, 0, Sample((uniform((3,)),), raises=ShapeError))
+    with pytest.raises(AssertionError, match="no ShapeError"):
+        check_raises(case, ndl.cpu_numpy())
+
+
+def test_check_gradients_names_the_input_and_both_numbers():
+    def half_right(x, y):
+        return x * y.detach() + y
+
+    with pytest.raises(GradientError, match=r"input 1.*gradient gives .* finite differences"):
+        check_gradients(half_right, uniform((3,), 1, 2), uniform((3,), 1, 2))
+
+
+def test_check_gradients_takes_integers_and_several_results():
+    index = np.array([0, 2, 1])
+    check_gradients(lambda x, i: (x * i.astype("float64"), x.exp()), uniform((3,)), index, order=2)
+
+
+def test_check_gradients_needs_something_to_differentiate():
+    with pytest.raises(GradientError, match="no input is floating"):
+        check_gradients(lambda i: i + 1, np.array([1, 2]))
+    with pytest.raises(GradientError, match="order=3"):
+        check_gradients(lambda x: x, uniform((3,)), order=3)
+
+
+class Cut(Linear):
+    """x, with a gradient of the wrong shape."""
+
+    def compute(self, x):
+        return x.copy()
+
+    def gradient(self, out_grad, out):
+        return (out_grad.sum(),)
+
+
+def test_a_gradient_of_the_wrong_shape_is_found():
+    with pytest.raises(GradientError, match="shape"):
+        check_gradients(Cut(), uniform((3,)))
+
+
+def test_tolerance_grows_with_the_length_and_the_roundings():
+    assert tolerance("float32", 100) > tolerance("float32") > tolerance("float64", 10_000)
+    assert tolerance("int32") == 0
+    one = np.ones(3)
+    assert_close(one + 1e-7, one, "float32")
+    with pytest.raises(AssertionError, match=r"at \(1,\)"):
+        assert_close(one + [0, 1e-5, 0], one, "float32")
+    with pytest.raises(AssertionError, match="shape"):
+        assert_close(np.ones(2), one, "float32")
+    with pytest.raises(AssertionError):
+        assert_close(np.array([np.nan, 1, 1]), one, "float32")
+    with pytest.raises(AssertionError):
+        assert_close(np.array([1, 2, 4]), np.array([1, 2, 3]), "int64")
+
+
+def test_the_layouts_hold_the_same_values(device):
+    values = uniform((3, 4, 2))
+    dense = from_numpy(values, "float64", device)
+    for name, layout in LAYOUTS.items():
+        x = layout(dense)
+        assert not x.is_dense(), name
+        if name != "broadcast":
+            np.testing.assert_array_equal(x.numpy(), values)
+
+
+class Doubled(Op):
+    """2 x; what a user might write."""
+
+    samples = staticmethod(lambda: [Sample((uniform((2, 3)),), (), lambda x: 2 * x)])
+
+    def compute(self, x):
+        return kernels.elementwise("add", x, x)
+
+    def gradient(self, out_grad, out):
+        return (out_grad + out_grad,)
+
+
+def test_a_users_own_op(device):
+    check_op(Doubled, device)
