@@ -95,6 +95,9 @@ class Array:
     def strides(self) -> tuple[int, ...]:
         return self.spec.strides if self.own_strides is None else self.own_strides
 
+    def __buffer__(self, flags: int) -> memoryview:  # from Python 3.12 on
+        return memoryview(self.device.backend.download(self))
+
 
 _array_class: type = Array
 

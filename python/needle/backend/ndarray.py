@@ -420,7 +420,9 @@ set_array_class(NDArray)
 
 def check_writable(x: NDArray) -> None:
     """Raise ValueError if the array lies in memory that somebody shared as read-only."""
-    if getattr(x.handle, "readonly", False):
+    handle = x.handle
+    shared = isinstance(handle, np.ndarray) and not handle.flags.writeable
+    if shared or getattr(handle, "readonly", False):
         raise ValueError("the array shares read-only memory; copy it first")
 
 
