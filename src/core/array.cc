@@ -31,7 +31,11 @@ bool read_tuple(PyObject* source, int64_t* values, int* n, const char* what) {
   if (!tuple) return false;
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(tuple);
   if (size > kMaxDims) {
-    PyErr_Format(PyExc_ValueError, "%zd dimensions, at most %d are possible", size, kMaxDims);
+    PyObject* errors = PyImport_ImportModule("needle.errors");
+    PyObject* error = errors ? PyObject_GetAttrString(errors, "ShapeError") : nullptr;
+    if (error) PyErr_Format(error, "%zd dimensions, at most %d are possible", size, kMaxDims);
+    Py_XDECREF(error);
+    Py_XDECREF(errors);
     Py_DECREF(tuple);
     return false;
   }
