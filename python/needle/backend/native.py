@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from needle.backend import Backend
+from needle.backend.course import CourseTiles
 from needle.backend.numpy import view
 from needle.backend.update import Adam, Sgd
 from needle.errors import DtypeError
 
 
-class NativeBackend(Backend):
+class NativeBackend(CourseTiles, Backend):
     """Calls of the compiled module. A handle is a ``_core.Storage``: aligned, cached memory."""
 
     name = "cpu"
@@ -116,7 +117,7 @@ class NativeBackend(Backend):
         self.core.run_fused(code, list(outs), list(inputs))
 
     def adopt(self, values: np.ndarray[Any, Any]) -> Any:
-        """Return a handle over a NumPy array's memory, kept alive by the handle."""
+        """Return a handle over a flat NumPy array's memory, kept alive by the handle."""
         return self.core.adopt(values)
 
 

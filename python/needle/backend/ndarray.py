@@ -1,13 +1,11 @@
 """NDArray: shape, strides, offset, device, handle and dtype. Views never touch memory.
 
 Structural operations live here once for all devices, with their checks; kernels.py holds the
-operations that compute. Indexing and operators follow the course: indexing keeps every axis,
-operands must have equal shapes, comparisons give 0.0 and 1.0.
+operations that compute, course.py the operators and indexing, which follow the course.
 """
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -18,7 +16,6 @@ from needle import config
 from needle import device as devices
 from needle import dtype as dtypes
 from needle.backend.array import (
-    MAX_DIMS,
     Array,
     Spec,
     dense_strides,
@@ -26,6 +23,7 @@ from needle.backend.array import (
     make_spec,
     set_array_class,
 )
+from needle.backend.course import CourseArray
 from needle.device import Device
 from needle.dtype import DType
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
@@ -92,6 +90,8 @@ def default_dtype(values: Any, typed: bool) -> DType:
         typed: whether the user handed over a NumPy array rather than Python numbers.
     """
     kind = values.dtype.kind
+    if values.dtype.name == "bfloat16":  # NumPy calls it void
+        return dtypes.bfloat16
     if kind in "OSUVcmM":
         raise DtypeError(f"values of type {values.dtype} cannot be stored in an array")
     if config.current().backend == "np":
@@ -129,7 +129,7 @@ def _reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     return tuple(result)
 
 
-class NDArray(Array):
+class NDArray(CourseArray, Array):
     """A strided view of memory on a device.
 
     Args:
@@ -139,7 +139,6 @@ class NDArray(Array):
     """
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]  # == compares elements
     spec: Spec
     handle: Any
     offset: int
@@ -152,9 +151,13 @@ class NDArray(Array):
 
     def __new__(cls, other: Any, device: Any = None, dtype: Any = None) -> NDArray:
         if isinstance(other, NDArray):
-            copied = other.astype(dtype or other.dtype, copy=True)
-            return copied.to(device) if device is not None else copied
-        return array(other, dtype, device)
+            made = other.astype(dtype or other.dtype, copy=True)
+            made = made if device is None else made.to(device)
+        else:
+            made = array(other, dtype, device)
+        if cls is NDArray:
+            return made
+        return make_array(made.spec, made.handle, made.offset, made.strides, cls)
 
     # fields under their names in the course
     @property
@@ -260,7 +263,7 @@ class NDArray(Array):
         new = tuple(shape)
         lead = len(new) - self.ndim
         sizes = zip(self.shape, new[lead:], strict=False)
-        if lead < 0 or any(n not in (1, m) for n, m in sizes):
+        if lead < 0 or any(n not in (1, m) for n, m in sizes) or any(n < 0 for n in new):
             raise explain(
                 ShapeError, "broadcast_to", f"shape {self.shape} does not broadcast to {new}",
                 rule="aligned at the last axis, sizes are equal or the source's is 1",
@@ -351,7 +354,7 @@ class NDArray(Array):
 
     def fill(self, value: float) -> None:
         """Set every element, in place."""
-        _check_writable(self)
+        check_writable(self)
         self.device.backend.fill(self, value)
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -412,48 +415,15 @@ class NDArray(Array):
     def __reduce__(self) -> tuple[Any, ...]:
         return NDArray, (self.numpy(), self.device, self.dtype)
 
-    # ---- the course's indexing: every axis stays ------------------------------
-
-    def process_slice(self, sl: builtins.slice, dim: int) -> builtins.slice:
-        """Return a slice with start, stop and step as numbers."""
-        start, stop, step = sl.indices(self.shape[dim])
-        return builtins.slice(start, stop, step)
-
-    def _ranges(self, index: Any) -> list[tuple[int, int, int]]:
-        given = index if isinstance(index, tuple) else (index,)
-        if len(given) > self.ndim:
-            raise IndexRangeError(f"{len(given)} indices for {self.ndim} dimensions")
-        ranges = []
-        for axis, size in enumerate(self.shape):
-            part = given[axis] if axis < len(given) else builtins.slice(None)
-            if isinstance(part, builtins.slice):
-                start, stop, step = part.indices(size)
-                ranges.append((start, len(range(start, stop, step)), step))
-            else:
-                ranges.append((normalise_axis(int(part), size, f"index of axis {axis}"), 1, 1))
-        return ranges
-
-    def __getitem__(self, index: Any) -> NDArray:
-        return self.slice(self._ranges(index))
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        target = self.slice(self._ranges(index))
-        _check_writable(self)
-        if not isinstance(value, NDArray):
-            if np.ndim(value) == 0:
-                target.fill(value)
-                return
-            value = array(value, self.dtype, self.device)
-        if value.size != target.size:
-            raise ShapeError(f"assignment of {value.size} elements to {target.size}")
-        self.device.backend.copy(target, value.reshape(target.shape))
-
 
 set_array_class(NDArray)
 
 
-def _check_writable(x: NDArray) -> None:
-    if getattr(x.handle, "readonly", False):
+def check_writable(x: NDArray) -> None:
+    """Raise ValueError if the array lies in memory that somebody shared as read-only."""
+    handle = x.handle
+    shared = isinstance(handle, np.ndarray) and not handle.flags.writeable
+    if shared or getattr(handle, "readonly", False):
         raise ValueError("the array shares read-only memory; copy it first")
 
 
@@ -475,8 +445,6 @@ def shape_of(shape: Any, size: int, old: Shape | None = None) -> Shape:
             ShapeError, "reshape", f"{size} elements of shape {old} do not fill {new}",
             rule="the product of the sizes stays the same; one size may be -1",
         )  # fmt: skip
-    if len(new) > MAX_DIMS:
-        raise ShapeError(f"reshape: {len(new)} dimensions, at most {MAX_DIMS} are possible")
     return new
 
 
@@ -484,8 +452,6 @@ def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
     """Return a dense array whose values are not set."""
     where = devices.as_device(device)
     spec = make_spec(dtypes.as_dtype(dtype), where, tuple(shape))
-    if len(spec.shape) > MAX_DIMS:
-        raise ShapeError(f"{len(spec.shape)} dimensions, at most {MAX_DIMS} are possible")
     if any(n < 0 for n in spec.shape):
         raise ShapeError(f"a size is negative: {spec.shape}")
     return make_array(spec, where.backend.allocate(spec.size * spec.dtype.itemsize))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from needle.backend import Backend
+from needle.backend.course import CourseTiles
 from needle.backend.update import Adam, Sgd
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
@@ -130,13 +131,17 @@ def philox(key: int, blocks: Any) -> Any:
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
 
 
-class NumpyBackend(Backend):
+class NumpyBackend(CourseTiles, Backend):
     """Every primitive as one NumPy call. A handle is a flat array of bytes."""
 
     name = "cpu_numpy"
 
     def allocate(self, nbytes: int) -> Any:
         return np.empty(nbytes, np.uint8)
+
+    def adopt(self, values: Any) -> Any:
+        """Return a handle over a flat NumPy array's memory."""
+        return values.view(np.uint8)
 
     def upload(self, out: Any, values: Any) -> None:
         view(out)[...] = values
