@@ -20,6 +20,19 @@ from needle.ops.activation import (
     softplus,
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
+from needle.ops.course import (
+    AddScalar,
+    DivScalar,
+    MulScalar,
+    PowerScalar,
+    add_scalar,
+    dilate,
+    divide_scalar,
+    logsoftmax,
+    mul_scalar,
+    power_scalar,
+    undilate,
+)
 from needle.ops.elementwise import (
     Abs,
     Add,
@@ -259,7 +272,7 @@ from needle.ops.tuples import (
 )
 
 # The course's names.
-TensorOp = Op
+TensorOp = TensorTupleOp = Op
 EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
 Summation = Sum
 negate = negative

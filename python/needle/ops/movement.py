@@ -270,14 +270,15 @@ known_reshapes: dict[Any, Reshape] = {}
 """The op for arguments of ``reshape`` seen before, where they do not depend on the tensor."""
 
 
-def reshape(x: Any, *shape: Any) -> Any:
+def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
     """Return x under another shape; one size may be -1. See ``Reshape``."""
+    given = sizes if shape is None else (tuple(shape),)
     old = x.spec
-    op = Reshape.of(shape_of(shape, old.size, old.shape))
-    if shape == (op.shape,) or shape == op.shape:
+    op = Reshape.of(shape_of(given, old.size, old.shape))
+    if given == (op.shape,) or given == op.shape:
         if len(known_reshapes) > 1000:
             known_reshapes.clear()
-        known_reshapes[shape] = op
+        known_reshapes[given] = op
     return executor.apply(op, x)
 
 
