@@ -31,15 +31,26 @@ from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
 Shape = tuple[int, ...]
 
 
-def normalise_axis(axis: int, ndim: int, name: str = "axis") -> int:
+def normalise_axis(axis: int, ndim: int) -> int:
     """Return axis counted from 0.
 
     Raises:
         IndexRangeError: if there is no such axis.
     """
     if not -ndim <= axis < ndim:
-        raise IndexRangeError(f"{name} {axis} is out of range for {ndim} dimensions")
+        raise IndexRangeError(f"axis {axis} is out of range for {ndim} dimensions")
     return axis + ndim if axis < 0 else axis
+
+
+def normalise_index(index: int, size: int, axis: int) -> int:
+    """Return an index counted from 0.
+
+    Raises:
+        IndexRangeError: if there is no such entry.
+    """
+    if not -size <= index < size:
+        raise IndexRangeError(f"index {index} is out of range for axis {axis} of size {size}")
+    return index + size if index < 0 else index
 
 
 def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:

@@ -11,7 +11,7 @@ from needle import core, executor
 from needle import device as devices
 from needle.backend import kernels
 from needle.backend.array import make_spec
-from needle.backend.ndarray import normalise_axis, shape_of
+from needle.backend.ndarray import normalise_axis, normalise_index, shape_of
 from needle.dtype import DType, as_dtype
 from needle.errors import IndexRangeError, ShapeError, explain
 from needle.ops.base import BROADCAST, PERMUTE, RESHAPE, SLICE, Linear, Op, promoted
@@ -425,7 +425,7 @@ def basic_index(x: Any, index: Any) -> Any:
             ranges.append((start, len(range(start, stop, step)), step))
         else:
             dropped.append(axis)
-            where = normalise_axis(int(part), shape[axis], f"index of axis {axis}:")
+            where = normalise_index(int(part), shape[axis], axis)
             ranges.append((where, 1, 1))
     result = executor.apply(Slice.of(tuple(ranges), tuple(dropped)), x)
     if new:
