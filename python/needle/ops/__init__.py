@@ -20,6 +20,19 @@ from needle.ops.activation import (
     softplus,
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
+from needle.ops.course import (
+    AddScalar,
+    DivScalar,
+    MulScalar,
+    PowerScalar,
+    add_scalar,
+    dilate,
+    divide_scalar,
+    logsoftmax,
+    mul_scalar,
+    power_scalar,
+    undilate,
+)
 from needle.ops.elementwise import (
     Abs,
     Add,
@@ -206,6 +219,7 @@ from needle.ops.movement import (
     concat,
     copy,
     flip,
+    getitem,
     pad,
     permute,
     reshape,
@@ -226,16 +240,6 @@ from needle.ops.norm import (
     layer_norm,
     rms_norm,
 )
-from needle.ops.random import (
-    Dropout,
-    bernoulli,
-    dropout,
-    manual_seed,
-    normal,
-    permutation,
-    randint,
-    uniform,
-)
 from needle.ops.reduce import (
     ArgMax,
     ArgMin,
@@ -252,6 +256,7 @@ from needle.ops.reduce import (
     normalised,
     summation,
 )
+from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
 from needle.ops.tuples import (
     FusedAddScalars,
     MakeTensorTuple,
@@ -267,7 +272,7 @@ from needle.ops.tuples import (
 )
 
 # The course's names.
-TensorOp = Op
+TensorOp = TensorTupleOp = Op
 EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
 Summation = Sum
 negate = negative

@@ -25,6 +25,7 @@ class MatMul(Multilinear):
     Raises:   ShapeError if the inner sizes differ, or an operand has fewer than 2 axes
     """
 
+    called = "matmul"
     saves = ((1,), (0,))
     samples = staticmethod(
         lambda: [

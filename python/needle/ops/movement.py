@@ -11,7 +11,7 @@ from needle import core, executor
 from needle import device as devices
 from needle.backend import kernels
 from needle.backend.array import MAX_DIMS, make_spec
-from needle.backend.ndarray import normalise_axis, shape_of
+from needle.backend.ndarray import normalise_axis, normalise_index, shape_of
 from needle.dtype import DType, as_dtype
 from needle.errors import IndexRangeError, ShapeError, explain
 from needle.ops.base import BROADCAST, PERMUTE, RESHAPE, SLICE, Linear, Op, promoted
@@ -270,14 +270,15 @@ known_reshapes: dict[Any, Reshape] = {}
 """The op for arguments of ``reshape`` seen before, where they do not depend on the tensor."""
 
 
-def reshape(x: Any, *shape: Any) -> Any:
+def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
     """Return x under another shape; one size may be -1. See ``Reshape``."""
+    given = sizes if shape is None else (tuple(shape),)
     old = x.spec
-    op = Reshape.of(shape_of(shape, old.size, old.shape))
-    if shape == (op.shape,) or shape == op.shape:
+    op = Reshape.of(shape_of(given, old.size, old.shape))
+    if given == (op.shape,) or given == op.shape:
         if len(known_reshapes) > 1000:
             known_reshapes.clear()
-        known_reshapes[shape] = op
+        known_reshapes[given] = op
     return executor.apply(op, x)
 
 
@@ -386,6 +387,11 @@ def copy(x: Any) -> Any:
     return executor.apply(Copy.of(), x)
 
 
+def stop_gradient(x: Any) -> Any:
+    """Return x as a constant of the derivative. See ``StopGradient``."""
+    return executor.apply(StopGradient.of(), x)
+
+
 def _slice_of(numbers: tuple[int, ...]) -> Slice:
     """Return the op for what the native gate made of an index: a mask of axes, then triples."""
     triples = tuple(zip(numbers[1::3], numbers[2::3], numbers[3::3], strict=True))
@@ -402,11 +408,6 @@ def getitem(x: Any, index: Any) -> Any:
     """Return x indexed as NumPy does. See ``basic_index``."""
     result = None if _native_getitem is None else _native_getitem(x, index)
     return basic_index(x, index) if result is None else result
-
-
-def stop_gradient(x: Any) -> Any:
-    """Return x as a constant of the derivative. See ``StopGradient``."""
-    return executor.apply(StopGradient.of(), x)
 
 
 def basic_index(x: Any, index: Any) -> Any:
@@ -434,7 +435,7 @@ def basic_index(x: Any, index: Any) -> Any:
             ranges.append((start, len(range(start, stop, step)), step))
         else:
             dropped.append(axis)
-            where = normalise_axis(int(part), shape[axis], f"index of axis {axis}:")
+            where = normalise_index(int(part), shape[axis], axis)
             ranges.append((where, 1, 1))
     result = executor.apply(Slice.of(tuple(ranges), tuple(dropped)), x)
     if new:

@@ -145,6 +145,7 @@ class ArgMax(_Argument):
     """Position (int64) of the first largest value along one axis, or along all of them."""
 
     function = "argmax"
+    called = "argmax"
     samples = _position_samples(np.argmax)
 
 
@@ -152,6 +153,7 @@ class ArgMin(_Argument):
     """Position (int64) of the first smallest value along one axis, or along all of them."""
 
     function = "argmin"
+    called = "argmin"
     samples = _position_samples(np.argmin)
 
 
