@@ -20,6 +20,20 @@ from needle.ops.activation import (
     softplus,
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
+from needle.ops.creation import (
+    arange,
+    empty,
+    empty_like,
+    eye,
+    full,
+    full_like,
+    linspace,
+    meshgrid,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
 from needle.ops.elementwise import (
     Abs,
     Add,
@@ -185,7 +199,6 @@ from needle.ops.loss import (
     log_softmax,
     logsumexp,
     mse_loss,
-    reduced,
     softmax,
 )
 from needle.ops.matmul import MatMul, matmul
@@ -206,7 +219,6 @@ from needle.ops.movement import (
     concat,
     copy,
     flip,
-    getitem,
     pad,
     permute,
     reshape,
@@ -228,6 +240,8 @@ from needle.ops.norm import (
     rms_norm,
 )
 from needle.ops.reduce import (
+    AllTrue,
+    AnyTrue,
     ArgMax,
     ArgMin,
     Max,
@@ -235,15 +249,17 @@ from needle.ops.reduce import (
     Min,
     Sum,
     SumTo,
+    all,
     amax,
     amin,
+    any,
     argmax,
     argmin,
     mean,
-    normalised,
     summation,
 )
 from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
+from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
 from needle.ops.tuples import (
     FusedAddScalars,
     MakeTensorTuple,
