@@ -252,9 +252,9 @@ def bad_label(operation: str, labels: NDArray, position: int, classes: int) -> I
     )
 
 
-def arange(stop: int, dtype: DType, device: Any) -> NDArray:
-    """Return 0, 1, ..., stop - 1."""
-    return array(np.arange(stop), dtype, device)
+def arange(count: int, dtype: DType, device: Any, start: int = 0) -> NDArray:
+    """Return start, start + 1, ...: ``count`` numbers."""
+    return array(np.arange(start, start + count), dtype, device)
 
 
 def gather(x: NDArray, index: NDArray, axis: int) -> NDArray:
