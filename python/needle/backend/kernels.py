@@ -314,6 +314,21 @@ def sort(x: NDArray, axis: int, descending: bool = False) -> tuple[NDArray, NDAr
     return values, indices
 
 
+def nonzero(x: NDArray) -> tuple[NDArray, ...]:
+    """Return, per axis, the int64 positions of the elements that are not zero."""
+    if x.ndim == 0:
+        raise ShapeError("nonzero: a 0-dimensional array has no axes")
+    return tuple(array(part, dtypes.int64, x.device) for part in np.nonzero(x.numpy()))
+
+
+def unique(x: NDArray) -> tuple[NDArray, ...]:
+    """Return the distinct values in order, where they first occur, the inverse, the counts."""
+    values, *rest = np.unique(x.numpy(), True, True, True)
+    rest[1] = rest[1].reshape(x.shape)
+    indices = [array(part, dtypes.int64, x.device) for part in rest]
+    return array(values, x.dtype, x.device), *indices
+
+
 def random_bits(shape: Shape, key: int, counter: int, dtype: DType, device: Any) -> NDArray:
     """Return an integer array of Philox4x32-10 bits."""
     out = empty(shape, dtype, device)

@@ -20,6 +20,7 @@ from needle.ops.activation import (
     softplus,
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
+from needle.ops.contraction import einsum, outer, tensordot, vecdot
 from needle.ops.creation import (
     arange,
     empty,
@@ -283,6 +284,18 @@ from needle.ops.reduce import (
 )
 from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
 from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
+from needle.ops.sorting import (
+    SearchSorted,
+    Sort,
+    argsort,
+    argwhere,
+    median,
+    nonzero,
+    searchsorted,
+    sort,
+    topk,
+    unique,
+)
 from needle.ops.tuples import (
     FusedAddScalars,
     MakeTensorTuple,
