@@ -365,11 +365,6 @@ def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
     return executor.apply(Concat.of(normalise_axis(axis, len(_shape(tensors[0])))), *tensors)
 
 
-def pad(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
-    """Surround x with zeros, (before, after) per axis. See ``Pad``."""
-    return executor.apply(Pad.of(tuple((int(a), int(b)) for a, b in widths)), x)
-
-
 def astype(x: Any, dtype: Any) -> Any:
     """Return x in another dtype. See ``Cast``."""
     target = as_dtype(dtype)
