@@ -106,10 +106,14 @@ def set_array_class(cls: type) -> None:
 
 
 def make_array(
-    spec: Spec, handle: Any, offset: int = 0, strides: tuple[int, ...] | None = None
+    spec: Spec,
+    handle: Any,
+    offset: int = 0,
+    strides: tuple[int, ...] | None = None,
+    cls: type | None = None,
 ) -> Any:
     """Return an array over a handle; no checks."""
-    self: Any = object.__new__(_array_class)
+    self: Any = object.__new__(cls or _array_class)
     self.spec, self.handle, self.offset = spec, handle, offset
     self.own_strides = None if strides == spec.strides else strides
     return self
@@ -211,6 +215,24 @@ class TensorBase:
         return self._node
 
     @property
+    def spec(self) -> Any:
+        """The spec (of a tuple: a tuple of them); never computes anything."""
+        array = self.array
+        if array is None:
+            return self._node.spec
+        return tuple(a.spec for a in array) if type(array) is tuple else array.spec
+
+    @property
+    def op(self) -> Any:
+        """The op that made this value, or None for a leaf."""
+        return None if self._node is None else self._node.op
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The tensors that the op was applied to."""
+        return [] if self._node is None else [handle(below) for below in self._node.inputs]
+
+    @property
     def requires_grad(self) -> bool:
         """Whether gradients flow to or through this tensor."""
         node = self._node
@@ -258,9 +280,7 @@ def leaf(tensor: Any) -> Any:
     """Return the tensor's node, making its leaf where there is none."""
     node = tensor._node
     if node is None:
-        array = tensor.array
-        spec = tuple(a.spec for a in array) if type(array) is tuple else array.spec
-        node = Node(None, (), spec, tensor._requires_grad, True)
+        node = Node(None, (), tensor.spec, tensor._requires_grad, True)
         node._handle = node._owner = weakref.ref(tensor)
         tensor._node = node
     return node

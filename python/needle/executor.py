@@ -80,10 +80,7 @@ def warn_pending() -> None:
 
 def spec_of(tensor: Any) -> Any:
     """Return the spec of a tensor without computing anything."""
-    array = tensor.array
-    if array is None:
-        return tensor.node.spec
-    return tuple(a.spec for a in array) if type(array) is tuple else array.spec
+    return tensor.spec
 
 
 def value_of(tensor: Any) -> Any:

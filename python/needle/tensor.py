@@ -26,17 +26,6 @@ class Value(graph.TensorBase):
 
     __slots__ = ()
 
-    @property
-    def op(self) -> Any:
-        """The op that made this value, or None for a leaf."""
-        return None if self.node is None else self.node.op
-
-    @property
-    def inputs(self) -> list[Any]:
-        """The tensors that the op was applied to."""
-        node = self.node
-        return [] if node is None else [graph.handle(below) for below in node.inputs]
-
     def is_leaf(self) -> bool:
         """Return whether no recorded op made this value."""
         return self.op is None
@@ -86,17 +75,17 @@ class Tensor(Value):
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes of the axes; never computes anything."""
-        return executor.spec_of(self).shape
+        return self.spec.shape
 
     @property
     def dtype(self) -> DType:
         """Element type; never computes anything."""
-        return executor.spec_of(self).dtype
+        return self.spec.dtype
 
     @property
     def device(self) -> Device:
         """Where the values are; never computes anything."""
-        return executor.spec_of(self).device
+        return self.spec.device
 
     @property
     def ndim(self) -> int:
@@ -106,7 +95,7 @@ class Tensor(Value):
     @property
     def size(self) -> int:
         """Number of elements."""
-        return executor.spec_of(self).size
+        return self.spec.size
 
     @property
     def T(self) -> Tensor:
@@ -308,7 +297,7 @@ class Tensor(Value):
         return ops.greater_equal(self, other)
 
     def __getitem__(self, index: Any) -> Tensor:
-        return movement.basic_index(self, index)
+        return movement.getitem(self, index)
 
     # ---- methods ---------------------------------------------------------------
 
@@ -346,7 +335,8 @@ class Tensor(Value):
 
     def reshape(self, *shape: Any) -> Tensor:
         """Another shape for the same elements; one size may be -1. See ``ops.Reshape``."""
-        return ops.reshape(self, *shape)
+        op = movement.known_reshapes.get(shape)
+        return ops.reshape(self, *shape) if op is None else _apply(op, self)
 
     def transpose(self, axes: Sequence[int] | None = None) -> Tensor:
         """Swap two axes, the last two for None. See ``permute`` for any order."""
@@ -477,7 +467,7 @@ def _data(values: Any, where: Any, kind: Any) -> NDArray:
     return values if kind is None else values.astype(kind, copy=False)
 
 
-def _restore(cls: type, data: NDArray, requires_grad: bool, name: str | None) -> Any:
+def _restore(cls: Any, data: NDArray, requires_grad: bool, name: str | None) -> Any:
     self: Any = cls.__new__(cls)
     graph.init_tensor(self, data, requires_grad)
     self.name = name

@@ -374,6 +374,28 @@ int tensor_clear(PyObject* self) {
   return 0;
 }
 
+PyObject* spec_of_value(PyObject* value);
+PyObject* handle(PyObject*, PyObject* self);
+
+PyObject* tensor_spec(PyObject* self, void*) {
+  Tensor* tensor = as_tensor(self);
+  if (tensor->array) return spec_of_value(tensor->array);
+  if (tensor->node) return new_reference(tensor->node->spec);
+  PyErr_SetString(PyExc_RuntimeError, "the tensor was not initialised");
+  return nullptr;
+}
+PyObject* tensor_op(PyObject* self, void*) {
+  Node* node = as_tensor(self)->node;
+  return new_reference(node ? node->op : nullptr);
+}
+PyObject* tensor_inputs(PyObject* self, void*) {
+  Node* node = as_tensor(self)->node;
+  PyObject* list = PyList_New(node ? node->count : 0);
+  for (int i = 0; list && node && i < node->count; i++) {
+    PyList_SET_ITEM(list, i, handle(nullptr, reinterpret_cast<PyObject*>(node->inputs[i])));
+  }
+  return list;
+}
 PyObject* tensor_array(PyObject* self, void*) { return new_reference(as_tensor(self)->array); }
 PyObject* tensor_node(PyObject* self, void*) { return new_reference(as_tensor(self)->node); }
 PyObject* tensor_grad(PyObject* self, void*) { return new_reference(as_tensor(self)->grad); }
@@ -414,6 +436,9 @@ PyMemberDef tensor_members[] = {
 PyGetSetDef tensor_getters[] = {
     {"array", tensor_array, nullptr, "the array, or None if it is not there", nullptr},
     {"node", tensor_node, nullptr, "the node it stands for, or None", nullptr},
+    {"spec", tensor_spec, nullptr, "dtype, device and shape; never computes", nullptr},
+    {"op", tensor_op, nullptr, "the op that made it, or None", nullptr},
+    {"inputs", tensor_inputs, nullptr, "the tensors the op was applied to", nullptr},
     {"grad", tensor_grad, tensor_set_grad, "the gradient that backward stored, or None", nullptr},
     {"name", tensor_name, tensor_set_name, "name of a parameter, or None", nullptr},
     {"requires_grad", tensor_requires_grad, tensor_set_requires_grad,

@@ -226,7 +226,16 @@ from needle.ops.norm import (
     layer_norm,
     rms_norm,
 )
-from needle.ops.random import manual_seed
+from needle.ops.random import (
+    Dropout,
+    bernoulli,
+    dropout,
+    manual_seed,
+    normal,
+    permutation,
+    randint,
+    uniform,
+)
 from needle.ops.reduce import (
     ArgMax,
     ArgMin,
@@ -243,7 +252,19 @@ from needle.ops.reduce import (
     normalised,
     summation,
 )
-from needle.ops.tuples import MakeTensorTuple, TupleGetItem, make_tuple, tuple_get_item
+from needle.ops.tuples import (
+    FusedAddScalars,
+    MakeTensorTuple,
+    Split,
+    Stack,
+    TupleGetItem,
+    fused_add_scalars,
+    make_tuple,
+    split,
+    stack,
+    tuple_get_item,
+    unbind,
+)
 
 # The course's names.
 TensorOp = Op

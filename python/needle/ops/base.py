@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -225,7 +226,7 @@ def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tupl
         DtypeError: if the dtypes of the tensors do not mix.
     """
     tensors = [_as_tensor(x, inputs) for x in inputs if not isinstance(x, (bool, int, float))]
-    kinds = [executor.spec_of(x).dtype for x in tensors]
+    kinds = [x.spec.dtype for x in tensors]
     common = kinds[0]
     for kind in kinds:
         if kind is not common:
@@ -263,7 +264,7 @@ def _promote(a: DType, b: DType, name: str, tensors: list[Any]) -> DType:
 
 def cast(x: Any, kind: DType) -> Any:
     """Return a tensor in another dtype; itself if it has it."""
-    if executor.spec_of(x).dtype is kind:
+    if x.spec.dtype is kind:
         return x
     from needle.ops.movement import Cast
 
@@ -277,7 +278,7 @@ def needed(out: Any) -> list[bool]:
 
 def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
     """Undo a broadcast: sum x over the axes that broadcasting ``shape`` had repeated."""
-    if executor.spec_of(x).shape == shape:
+    if x.spec.shape == shape:
         return x
     from needle.ops.reduce import SumTo
 
@@ -422,13 +423,7 @@ def variables(inputs: Sequence[Any]) -> list[Any]:
 
 def export(cls: type[Op]) -> Callable[..., Any]:
     """Return the public function of an op without attributes: ``exp = export(Exp)``."""
-    op = cls.of()
-    apply = executor.apply
-
-    def function(*inputs: Any) -> Any:
-        return apply(op, *inputs)
-
-    named: Any = function
-    named.__name__ = named.__qualname__ = op.name
-    named.__doc__, named.op = cls.__doc__, op
+    function: Any = functools.partial(executor.apply, cls.of())
+    function.__name__ = function.__qualname__ = function.args[0].name
+    function.__doc__ = cls.__doc__
     return function

@@ -8,6 +8,7 @@ import numpy as np
 
 from needle import executor
 from needle.backend import kernels
+from needle.backend.array import MAX_DIMS
 from needle.errors import ShapeError
 from needle.ops.base import MATMUL, Multilinear, promoted, sum_to
 from needle.ops.movement import Permute, reshape
@@ -56,12 +57,12 @@ class MatMul(Multilinear):
         return grad_a, grad_b
 
 
-_SWAPS = [tuple(range(n - 2)) + (n - 1, n - 2) if n >= 2 else () for n in range(17)]
+_TURNS = [Permute.of((*range(n - 2), n - 1, n - 2)) for n in range(2, MAX_DIMS + 1)]
 
 
 def turned(x: Any) -> Any:
     """Return x with its last two axes swapped."""
-    return executor.apply(Permute.of(_SWAPS[len(executor.spec_of(x).shape)]), x)
+    return executor.apply(_TURNS[x.spec.ndim - 2], x)
 
 
 _MATMUL = MatMul.of()
@@ -72,16 +73,16 @@ def matmul(a: Any, b: Any) -> Any:
 
     See ``MatMul``.
     """
-    left, right = len(executor.spec_of(a).shape), len(executor.spec_of(b).shape)
+    left, right = a.spec.ndim, b.spec.ndim
     if left >= 2 and right >= 2:
         return executor.apply(_MATMUL, a, b)
     if left == 0 or right == 0:
         return executor.apply(_MATMUL, a, b)  # raises, with the shapes
-    a_shape, b_shape = executor.spec_of(a).shape, executor.spec_of(b).shape
+    a_shape, b_shape = a.spec.shape, b.spec.shape
     a2 = reshape(a, (1, *a_shape)) if left == 1 else a
     b2 = reshape(b, (*b_shape, 1)) if right == 1 else b
     out = executor.apply(_MATMUL, a2, b2)
-    shape = executor.spec_of(out).shape
+    shape = out.spec.shape
     if left == 1:
         shape = shape[:-2] + shape[-1:]
     return reshape(out, shape if right != 1 else shape[:-1])

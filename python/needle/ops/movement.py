@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from needle import core, executor
 from needle import device as devices
-from needle import executor
 from needle.backend import kernels
 from needle.backend.array import make_spec
 from needle.backend.ndarray import normalise_axis, shape_of
@@ -21,7 +21,7 @@ Ranges = tuple[tuple[int, int, int], ...]
 
 
 def _shape(x: Any) -> tuple[int, ...]:
-    return executor.spec_of(x).shape
+    return x.spec.shape
 
 
 class Reshape(Linear):
@@ -266,12 +266,19 @@ class Pad(Linear):
 # ---- functions -------------------------------------------------------------------
 
 
+known_reshapes: dict[Any, Reshape] = {}
+"""The op for arguments of ``reshape`` seen before, where they do not depend on the tensor."""
+
+
 def reshape(x: Any, *shape: Any) -> Any:
     """Return x under another shape; one size may be -1. See ``Reshape``."""
-    old = executor.spec_of(x)
-    if len(shape) == 1 and type(shape[0]) is tuple and -1 not in shape[0]:
-        return executor.apply(Reshape.of(shape[0]), x)
-    return executor.apply(Reshape.of(shape_of(shape, old.size, old.shape)), x)
+    old = x.spec
+    op = Reshape.of(shape_of(shape, old.size, old.shape))
+    if shape == (op.shape,) or shape == op.shape:
+        if len(known_reshapes) > 1000:
+            known_reshapes.clear()
+        known_reshapes[shape] = op
+    return executor.apply(op, x)
 
 
 def permute(x: Any, *axes: Any) -> Any:
@@ -355,18 +362,36 @@ def pad(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
 def astype(x: Any, dtype: Any) -> Any:
     """Return x in another dtype. See ``Cast``."""
     target = as_dtype(dtype)
-    return x if executor.spec_of(x).dtype is target else executor.apply(Cast.of(target), x)
+    return x if x.spec.dtype is target else executor.apply(Cast.of(target), x)
 
 
 def to_device(x: Any, device: Any) -> Any:
     """Return x on another device. See ``ToDevice``."""
     target = devices.as_device(device)
-    return x if executor.spec_of(x).device == target else executor.apply(ToDevice.of(target), x)
+    return x if x.spec.device == target else executor.apply(ToDevice.of(target), x)
 
 
 def copy(x: Any) -> Any:
     """Return a copy of x in fresh memory."""
     return executor.apply(Copy.of(), x)
+
+
+def _slice_of(numbers: tuple[int, ...]) -> Slice:
+    """Return the op for what the native gate made of an index: a mask of axes, then triples."""
+    triples = tuple(zip(numbers[1::3], numbers[2::3], numbers[3::3], strict=True))
+    return Slice.of(triples, tuple(i for i in range(len(triples)) if numbers[0] >> i & 1))
+
+
+_native_getitem: Any = None
+if core.native is not None:
+    core.native.set_make_slice(_slice_of)
+    _native_getitem = core.native.getitem
+
+
+def getitem(x: Any, index: Any) -> Any:
+    """Return x indexed as NumPy does. See ``basic_index``."""
+    result = None if _native_getitem is None else _native_getitem(x, index)
+    return basic_index(x, index) if result is None else result
 
 
 def stop_gradient(x: Any) -> Any:

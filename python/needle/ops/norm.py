@@ -66,7 +66,12 @@ def _samples(reference: Callable[..., Any], parameters: int = 2) -> Callable[[],
         good = []
         for shape in SHAPES:
             own = [uniform(shape[-1:], 0.5, 1.5, seed=i) for i in range(1, 1 + parameters)]
-            good.append(Sample((uniform(shape), *own), (0.1,), lambda *args: reference(*args, 0.1)))
+            good.append(
+                Sample(
+                    (uniform(shape), *own), (0.1,), lambda *args: reference(*args, 0.1),
+                    gradient=0 not in shape,
+                )
+            )  # fmt: skip
         wrong = (uniform((2, 3)), *[uniform((2,))] * parameters)
         integer = (np.arange(6).reshape(2, 3), *[uniform((3,))] * parameters)
         return [

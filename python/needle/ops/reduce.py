@@ -182,34 +182,50 @@ class SumTo(Linear):
 
 def normalised(x: Any, axes: Axes) -> tuple[int, ...]:
     """Return axes of x as a sorted tuple counted from 0; all for None."""
-    return normalise_axes(axes, len(executor.spec_of(x).shape))
+    return normalise_axes(axes, x.spec.ndim)
+
+
+def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    """Return the op of a reduction; those seen before without working out the axes again."""
+    try:
+        return _known[cls, x.spec.ndim, axes, keepdims]
+    except (KeyError, TypeError):  # TypeError: axes are a list
+        op = cls.of(normalised(x, axes), bool(keepdims))
+        if not isinstance(axes, list):
+            if len(_known) > 1000:
+                _known.clear()
+            _known[cls, x.spec.ndim, axes, keepdims] = op
+        return op
+
+
+_known: dict[Any, Any] = {}
 
 
 def summation(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
     """Sum over axes (all for None). See ``Sum``."""
-    return executor.apply(Sum.of(normalised(x, axes), keepdims), x)
+    return executor.apply(_of(Sum, x, axes, keepdims), x)
 
 
 def mean(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
     """Arithmetic mean over axes (all for None). See ``Mean``."""
-    return executor.apply(Mean.of(normalised(x, axes), keepdims), x)
+    return executor.apply(_of(Mean, x, axes, keepdims), x)
 
 
 def amax(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
     """Largest value over axes (all for None). See ``Max``."""
-    return executor.apply(Max.of(normalised(x, axes), keepdims), x)
+    return executor.apply(_of(Max, x, axes, keepdims), x)
 
 
 def amin(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
     """Smallest value over axes (all for None). See ``Min``."""
-    return executor.apply(Min.of(normalised(x, axes), keepdims), x)
+    return executor.apply(_of(Min, x, axes, keepdims), x)
 
 
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     """Position of the largest value. See ``ArgMax``."""
-    return executor.apply(ArgMax.of(normalised(x, axis), keepdims), x)
+    return executor.apply(_of(ArgMax, x, axis, keepdims), x)
 
 
 def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     """Position of the smallest value. See ``ArgMin``."""
-    return executor.apply(ArgMin.of(normalised(x, axis), keepdims), x)
+    return executor.apply(_of(ArgMin, x, axis, keepdims), x)
