@@ -45,6 +45,6 @@ from needle.dtype import (
 from needle.dtype import bool_ as bool_
 from needle.init import ones, ones_like, zeros, zeros_like
 from needle.ops.random import manual_seed
-from needle.tensor import Parameter, Tensor, TensorTuple, Value
+from needle.tensor import Parameter, Tensor, TensorTuple, Value, from_dlpack
 
 __version__ = "0.1.0"

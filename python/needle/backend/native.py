@@ -117,7 +117,7 @@ class NativeBackend(CourseTiles, Backend):
         self.core.run_fused(code, list(outs), list(inputs))
 
     def adopt(self, values: np.ndarray[Any, Any]) -> Any:
-        """Return a handle over a NumPy array's memory, kept alive by the handle."""
+        """Return a handle over a flat NumPy array's memory, kept alive by the handle."""
         return self.core.adopt(values)
 
 

@@ -206,6 +206,7 @@ from needle.ops.movement import (
     concat,
     copy,
     flip,
+    getitem,
     pad,
     permute,
     reshape,
@@ -226,16 +227,6 @@ from needle.ops.norm import (
     layer_norm,
     rms_norm,
 )
-from needle.ops.random import (
-    Dropout,
-    bernoulli,
-    dropout,
-    manual_seed,
-    normal,
-    permutation,
-    randint,
-    uniform,
-)
 from needle.ops.reduce import (
     ArgMax,
     ArgMin,
@@ -252,6 +243,7 @@ from needle.ops.reduce import (
     normalised,
     summation,
 )
+from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
 from needle.ops.tuples import (
     FusedAddScalars,
     MakeTensorTuple,

@@ -376,6 +376,11 @@ def copy(x: Any) -> Any:
     return executor.apply(Copy.of(), x)
 
 
+def stop_gradient(x: Any) -> Any:
+    """Return x as a constant of the derivative. See ``StopGradient``."""
+    return executor.apply(StopGradient.of(), x)
+
+
 def _slice_of(numbers: tuple[int, ...]) -> Slice:
     """Return the op for what the native gate made of an index: a mask of axes, then triples."""
     triples = tuple(zip(numbers[1::3], numbers[2::3], numbers[3::3], strict=True))
@@ -392,11 +397,6 @@ def getitem(x: Any, index: Any) -> Any:
     """Return x indexed as NumPy does. See ``basic_index``."""
     result = None if _native_getitem is None else _native_getitem(x, index)
     return basic_index(x, index) if result is None else result
-
-
-def stop_gradient(x: Any) -> Any:
-    """Return x as a constant of the derivative. See ``StopGradient``."""
-    return executor.apply(StopGradient.of(), x)
 
 
 def basic_index(x: Any, index: Any) -> Any:
