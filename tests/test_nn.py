@@ -461,8 +461,7 @@ def test_batch_norm_does_not_pile_up_work_in_lazy_mode():
         before = ndl.graph.pending()
         for _ in range(50):
             layer(ndl.ones(3, 4))
-        assert ndl.graph.pending() - before < 200
-        assert ndl.graph.pending() - before < 50 * 4
+        assert ndl.graph.pending() - before < 20
     np.testing.assert_allclose(layer.running_mean.numpy(), 1 - 0.9**50, rtol=1e-5)
 
 
@@ -523,9 +522,7 @@ def test_cross_entropy_loss_ignores_and_smooths():
     x = np.random.randn(4, 3).astype(np.float32)
     y = np.array([2, -100, 0, 1])
     log_p = log_softmax(x)
-    each = np.where(
-        y == -100, 0.0, -0.8 * log_p[range(4), np.maximum(y, 0)] - 0.2 * log_p.mean(1)
-    )
+    each = np.where(y == -100, 0.0, -0.8 * log_p[range(4), np.maximum(y, 0)] - 0.2 * log_p.mean(1))
     args = ndl.Tensor(x), ndl.Tensor(y)
     for reduction, expected in (("mean", each.sum() / 3), ("sum", each.sum()), ("none", each)):
         loss = nn.CrossEntropyLoss(reduction=reduction, label_smoothing=0.2)(*args)
@@ -574,7 +571,7 @@ def test_mlp_resnet_has_the_documented_layers_and_draws_in_the_order_it_runs():
         np.testing.assert_array_equal(a.weight.numpy(), b.weight.numpy())
         np.testing.assert_array_equal(a.bias.numpy(), b.bias.numpy())
     block = ResidualBlock(4, 2, norm=nn.LayerNorm1d, drop_prob=0.5)
-    kinds = [type(m).__name__ for _, m in block.named_modules()][2:]
+    kinds = [type(m).__name__ for _, m in block.named_modules()][1:]
     assert kinds == ["Residual", "Sequential", "Linear", "LayerNorm1d", "ReLU", "Dropout",
                      "Linear", "LayerNorm1d", "ReLU"]  # fmt: skip
     assert model(ndl.ones(5, 6)).shape == (5, 3)
