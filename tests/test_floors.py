@@ -35,7 +35,7 @@ ARROWS = {
     ("config", "errors"), ("dtype", "errors"), ("core", "config"),
     ("backend", "device"), ("backend", "definition"), ("definition", "device"),
     ("executor", "graph"), ("reverse", "graph"), ("reverse", "executor"),
-    ("autograd", "ops"), ("compile", "tensor"), ("nn", "init"),
+    ("autograd", "ops"), ("compile", "tensor"), ("nn", "init"), ("io", "nn"),
 }  # fmt: skip
 """What a room may import on its own floor. The top floor may import anything."""
 

@@ -25,7 +25,7 @@ PUBLIC = """
     all_devices DType float32 float64 bfloat16 float16 int8 int16 int32 int64 uint8 bool_
     result_type backward grad vjp value_and_grad no_grad lazy_mode checkpoint custom_gradient
     manual_seed config errors dtype device graph ops autograd backend
-    __version__
+    backend_ndarray backend_selection __version__
 """
 
 

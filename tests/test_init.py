@@ -10,14 +10,6 @@ from needle import init
 from needle.errors import IndexRangeError, OptionError
 
 
-@pytest.fixture(autouse=True)
-def numpy_stream():
-    """Leave NumPy's stream in charge before and after."""
-    ndl.manual_seed(None)
-    yield
-    ndl.manual_seed(None)
-
-
 def float32(values):
     return np.asarray(values).astype(np.float32)
 

@@ -14,7 +14,7 @@ from test_data import write_mnist
 import needle as ndl
 from needle import nn, optim, recipes
 from needle.errors import NeedleError, OptionError
-from needle.models.byte_mlp import ByteMLP
+from needle.models.byte_mlp import BITS, ORDERS, VALUES, ByteMLP, features
 from needle.recipes.loop import train
 from needle.recipes.recipe import Recipe, Settings
 from needle.tools import plot, progress
@@ -255,14 +255,15 @@ def ignore(text):
 def test_bytes_are_predicted_from_those_before(source):
     recipe = recipes.get("byte-mlp")(Settings(data=str(source), batch_size=50), ignore)
     x, y = next(recipe.batches())
-    assert x.shape == (50, recipe.context) and y.shape == (50,)
+    assert x.shape == (50, recipe.context + len(ORDERS)) and y.shape == (50,)
     text = b"\n" * recipe.context + b"abcdefghij" * 30
     for before, after in zip(x.numpy(), y.numpy(), strict=True):
-        assert before.tobytes() + bytes([after]) in text
+        assert bytes([*before[: recipe.context], after]) in text
     x, y = recipe._windows(recipe.held_out_text, np.array([0, 89]))
-    assert x.numpy()[0].tobytes() == b"\n" * recipe.context
+    first, last = (bytes(row[: recipe.context].tolist()) for row in x.numpy())
+    assert first == b"\n" * recipe.context
     assert bytes(y.numpy().tolist()) == b"aj"
-    assert x.numpy()[1].tobytes() == (b"abcdefghij" * 9)[-1 - recipe.context : -1]
+    assert last == (b"abcdefghij" * 9)[-1 - recipe.context : -1]
 
 
 def test_bits_per_byte_are_those_of_all_held_out_bytes(source):
@@ -271,7 +272,7 @@ def test_bits_per_byte_are_those_of_all_held_out_bytes(source):
     def model(x):
         """Say that the next letter is the one after the last, with odds of e**3 to 1."""
         logits = np.zeros((len(x), 256), np.float32)
-        logits[np.arange(len(x)), x.numpy()[:, -1].astype(int) + 1] = 3
+        logits[np.arange(len(x)), x.numpy()[:, recipe.context - 1] + 1] = 3
         return ndl.Tensor(logits)
 
     likely, unlikely = 3 - math.log(math.exp(3) + 255), -math.log(math.exp(3) + 255)
@@ -295,11 +296,29 @@ def test_byte_mlp_learns_and_writes(tmp_path, source, capsys):
 
 
 def test_byte_mlp_shapes():
-    model = ByteMLP(context=5, embedding=3, width=8, blocks=2, inner=6)
-    out = model(ndl.Tensor(np.zeros((4, 5), np.uint8), requires_grad=False))
+    model = ByteMLP(context=7, embedding=3, width=8, blocks=2, inner=6)
+    x = features(np.zeros((4, 7), np.uint8))
+    out = model(ndl.Tensor(x, requires_grad=False))
     assert out.shape == (4, 256)
-    count = 256 * 3 + (15 + 1) * 8 + 2 * (16 + 9 * 6 + 7 * 8) + 16 + 9 * 256
-    assert model.num_parameters() == count
+    seen = 7 + len(ORDERS)
+    rows = VALUES + len(ORDERS) * 2**BITS
+    blocks = 2 * (16 + 9 * 6 + 7 * 8)
+    assert model.num_parameters() == rows * 3 + (3 * seen + 1) * 8 + blocks + 16 + 9 * 256
+
+
+def test_features_are_the_bytes_and_groups_of_the_last_ones():
+    windows = np.random.default_rng(0).integers(0, 256, (500, 8), np.uint8)
+    ids = features(windows)
+    assert (ids[:, :8] == windows).all()
+    for i, order in enumerate(ORDERS):
+        group = ids[:, 8 + i] - VALUES - i * 2**BITS
+        assert group.min() >= 0 and group.max() < 2**BITS
+        assert len(np.unique(group)) > 450  # of 500 different groups, few share an id
+        changed = windows.copy()
+        changed[:, : 8 - order] += 1
+        assert (features(changed)[:, 8 + i] == ids[:, 8 + i]).all()
+        changed[:, 8 - order] += 1
+        assert (features(changed)[:, 8 + i] != ids[:, 8 + i]).mean() > 0.99
 
 
 def test_mlp_mnist_runs(tmp_path, capsys):

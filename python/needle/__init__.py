@@ -3,6 +3,8 @@
 from needle import (
     autograd,
     backend,
+    backend_ndarray,
+    backend_selection,
     config,
     data,
     device,

@@ -106,10 +106,14 @@ def set_array_class(cls: type) -> None:
 
 
 def make_array(
-    spec: Spec, handle: Any, offset: int = 0, strides: tuple[int, ...] | None = None
+    spec: Spec,
+    handle: Any,
+    offset: int = 0,
+    strides: tuple[int, ...] | None = None,
+    cls: type | None = None,
 ) -> Any:
     """Return an array over a handle; no checks."""
-    self: Any = object.__new__(_array_class)
+    self: Any = object.__new__(cls or _array_class)
     self.spec, self.handle, self.offset = spec, handle, offset
     self.own_strides = None if strides == spec.strides else strides
     return self

@@ -467,7 +467,7 @@ def _data(values: Any, where: Any, kind: Any) -> NDArray:
     return values if kind is None else values.astype(kind, copy=False)
 
 
-def _restore(cls: type, data: NDArray, requires_grad: bool, name: str | None) -> Any:
+def _restore(cls: Any, data: NDArray, requires_grad: bool, name: str | None) -> Any:
     self: Any = cls.__new__(cls)
     graph.init_tensor(self, data, requires_grad)
     self.name = name

@@ -200,7 +200,10 @@ PyObject* adopt(PyObject*, PyObject* buffer) { return storage_object(storage_ado
 
 // ---- Array -----------------------------------------------------------------------------------
 
-Array* array_alloc() {
+Array* array_alloc(PyTypeObject* type = nullptr) {
+  if (type && type != array_class) {  // a user's subclass may add a dict
+    return reinterpret_cast<Array*>(type->tp_alloc(type, 0));
+  }
   if (!array_pool.empty()) {
     Array* self = array_pool.back();
     array_pool.pop_back();
@@ -243,8 +246,11 @@ bool set_strides(Array* self, const int64_t* strides) {
 }
 
 PyObject* make_array(PyObject*, PyObject* const* args, Py_ssize_t n) {
-  if (n < 2 || n > 4 || Py_TYPE(args[0]) != spec_type) {
-    PyErr_SetString(PyExc_TypeError, "make_array(spec, handle, offset=0, strides=None)");
+  auto* type = reinterpret_cast<PyTypeObject*>(n > 4 ? args[4] : nullptr);
+  if (n < 2 || n > 5 || Py_TYPE(args[0]) != spec_type ||
+      (type && !(PyType_Check(args[4]) && PyType_IsSubtype(type, array_class)))) {
+    PyErr_SetString(PyExc_TypeError,
+                    "make_array(spec, handle, offset=0, strides=None, cls=NDArray)");
     return nullptr;
   }
   auto* spec = reinterpret_cast<Spec*>(args[0]);
@@ -268,7 +274,7 @@ PyObject* make_array(PyObject*, PyObject* const* args, Py_ssize_t n) {
     storage->refs++;
   }
   Py_INCREF(spec);
-  Array* self = array_new(spec, storage, offset, strided ? strides : nullptr);
+  Array* self = array_new(spec, storage, offset, strided ? strides : nullptr, type);
   if (self && !spec->native) Py_INCREF(self->handle = args[1]);
   return reinterpret_cast<PyObject*>(self);
 }
@@ -386,8 +392,9 @@ Spec* spec_of(DType code, PyObject* device, int ndim, const int64_t* shape) {
   return build_spec(code, device, ndim, shape, hash);
 }
 
-Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* strides) {
-  Array* self = array_alloc();
+Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* strides,
+                 PyTypeObject* type) {
+  Array* self = array_alloc(type);
   if (!self) {
     Py_DECREF(spec);
     storage_release(storage);

@@ -67,7 +67,9 @@ extern PyTypeObject* storage_type;  // Python's view of a Storage
 extern PyObject* dtypes[kDTypes];   // needle.dtype.ALL
 
 Spec* spec_of(DType code, PyObject* device, int ndim, const int64_t* shape);
-Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* strides);  // steals
+// Steals spec and storage. type: a subclass of the registered class, or null for that class.
+Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* strides,
+                 PyTypeObject* type = nullptr);
 Array* array_empty(Spec* spec);
 inline bool is_array(PyObject* x) { return PyObject_TypeCheck(x, array_type); }
 inline const int64_t* strides_of(const Array* x) {

@@ -8,8 +8,10 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
-constexpr int kSlots = 40;
-constexpr int64_t kSlotBytes = kTile * 4 + 64;  // the odd line keeps tiles off the same cache sets
+constexpr int kSlots = 40, kSquareSlots = 4;
+constexpr int kPad = 64;  // keeps tiles off the same cache sets
+constexpr int64_t kTilesBytes = kSlots * (kTileBytes + kPad);
+static_assert(kTilesBytes >= kSquareSlots * (kSquareTileBytes + kPad));
 constexpr int kRegisters = kMaxOperands + kMaxFused;
 
 // ---- planning ------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ class Interpreter {
 
  private:
   const Role& operand(int i) const { return program_.operands[i]; }
-  void* tile(int slot) { return tiles_ + slot * kSlotBytes; }
+  void* tile(int slot) { return tiles_ + slot * program_.slot_bytes; }
   int64_t count() const { return position_.rows * position_.cols; }
   int output_register(int i) const {
     return program_.n_inputs + program_.length - program_.n_outs + i;
@@ -152,8 +154,8 @@ class Interpreter {
   void* registers_[kRegisters];
   const void* filled_from_[kMaxOperands];  // a broadcast tile is filled once, not per block
   int64_t filled_count_[kMaxOperands];
-  alignas(64) char raw_[kSlotBytes];
-  alignas(64) char tiles_[kSlots * kSlotBytes];
+  alignas(64) char raw_[kSquareTileBytes];
+  alignas(64) char tiles_[kTilesBytes];
 };
 
 __attribute__((noinline)) void run_range(const TileProgram& program, void* const* buffers,
@@ -192,7 +194,7 @@ const char* plan_program(Plan* plan, const Instruction* code, int32_t length, co
   for (int i = 0; i < n_inputs; ++i) types[i] = input_types[i];
   if (const char* problem = infer_types(program, code, types)) return problem;
   const Operand* operands[kMaxOperands];
-  bool wide = false;
+  int64_t item = 1;  // bytes of the widest element
   for (int i = 0; i < n_outs + n_inputs; ++i) {
     operands[i] = i < n_outs ? &outs[i] : &inputs[i - n_outs];
     DType type = types[i < n_outs ? n_inputs + length - n_outs + i : i - n_outs];
@@ -200,10 +202,13 @@ const char* plan_program(Plan* plan, const Instruction* code, int32_t length, co
     program->operands[i].type = static_cast<int8_t>(type);
     if (i < n_outs && register_type(operands[i]->dtype) != register_type(type))
       return "the output's dtype is not the result's";
-    wide = wide || kItemSize[type] == 8 || kItemSize[operands[i]->dtype] == 8;
+    item = std::max(item, kItemSize[operands[i]->dtype]);
   }
-  for (int r = 0; r < n_inputs + length; ++r) wide = wide || kItemSize[types[r]] == 8;
-  if (!plan_walk(&program->walk, operands, n_outs + n_inputs, wide ? kTile / 2 : kTile))
+  for (int r = 0; r < n_inputs + length; ++r) item = std::max(item, kItemSize[types[r]]);
+  int64_t square_bytes = n_inputs + length <= kSquareSlots ? kSquareTileBytes : kTileBytes;
+  program->slot_bytes = static_cast<int16_t>(square_bytes + kPad);
+  if (!plan_walk(&program->walk, operands, n_outs + n_inputs, kTileBytes / item,
+                 square_bytes / item))
     return "too many operands and dimensions";
 
   bool taken[kSlots] = {};

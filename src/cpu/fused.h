@@ -20,7 +20,8 @@ struct Role {
 
 struct TileProgram {
   Walk walk;
-  int16_t n_outs, n_inputs, length, slots;
+  int16_t n_outs, n_inputs, length;
+  int16_t slot_bytes;           // of a tile
   Role operands[kMaxOperands];  // outs, then inputs
   int8_t slot[kMaxFused];       // the tile of each result
   Step steps[kMaxFused];

@@ -1,5 +1,6 @@
 // How a row of functions.def becomes loops. Included by the files that instantiate them.
 #pragma once
+#include <algorithm>
 #include <tuple>
 
 #include "loops.h"
@@ -22,32 +23,94 @@ constexpr uint32_t INTEGRAL = INTEGERS | 1u << kBool;
 constexpr uint32_t ALL = NUMBERS | INTEGRAL;
 enum Result { SAME, BOOL };
 
+// Vector code loads and stores a bool as a number.
+template <class T>
+using Stored = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
+template <class T>
+Stored<T>* elements(void* out) {
+  return static_cast<Stored<T>*>(out);
+}
+template <class T>
+const Stored<T>* elements(const void* x) {
+  return static_cast<const Stored<T>*>(x);
+}
+
 // `out` may be one of the inputs, so no pointer is restrict; but no element depends on another.
+// flatten: a call that is left would keep the loop from becoming vector code.
+#define ELEMENT_LOOP __attribute__((flatten)) void
+
 template <class F, class T, class R>
-void unary_loop(void* out, const void* const* inputs, int64_t n) {
-  R* o = static_cast<R*>(out);
-  const T* x = static_cast<const T*>(inputs[0]);
+ELEMENT_LOOP unary_loop(void* out, const void* const* inputs, int64_t n) {
+  auto* o = elements<R>(out);
+  auto* x = elements<T>(inputs[0]);
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(x[i]));
+  for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(static_cast<T>(x[i])));
 }
 
 template <class F, class T, class R>
-void binary_loop(void* out, const void* const* inputs, int64_t n) {
-  R* o = static_cast<R*>(out);
-  const T* x = static_cast<const T*>(inputs[0]);
-  const T* y = static_cast<const T*>(inputs[1]);
+ELEMENT_LOOP binary_loop(void* out, const void* const* inputs, int64_t n) {
+  auto* o = elements<R>(out);
+  auto* x = elements<T>(inputs[0]);
+  auto* y = elements<T>(inputs[1]);
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(x[i], y[i]));
+  for (int64_t i = 0; i < n; ++i)
+    o[i] = static_cast<R>(F::apply(static_cast<T>(x[i]), static_cast<T>(y[i])));
 }
 
 template <class F, class X, class T, class R>
-void ternary_loop(void* out, const void* const* inputs, int64_t n) {
-  R* o = static_cast<R*>(out);
-  const X* x = static_cast<const X*>(inputs[0]);
-  const T* y = static_cast<const T*>(inputs[1]);
-  const T* z = static_cast<const T*>(inputs[2]);
+ELEMENT_LOOP ternary_loop(void* out, const void* const* inputs, int64_t n) {
+  auto* o = elements<R>(out);
+  auto* x = elements<X>(inputs[0]);
+  auto* y = elements<T>(inputs[1]);
+  auto* z = elements<T>(inputs[2]);
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(x[i], y[i], z[i]));
+  for (int64_t i = 0; i < n; ++i)
+    o[i] =
+        static_cast<R>(F::apply(static_cast<X>(x[i]), static_cast<T>(y[i]), static_cast<T>(z[i])));
+}
+
+// The vector form of a few functions is wrong for rare arguments. Rows name the test and the slow
+// way by specialising this; a piece of the loop with such an argument is computed slowly.
+template <class F, class T>
+struct Exact {
+  static constexpr bool kNeeded = false;
+};
+
+template <class F, class T>
+ELEMENT_LOOP guarded_unary(void* out, const void* const* inputs, int64_t n) {
+  constexpr int64_t kPiece = 256;
+  for (int64_t first = 0; first < n; first += kPiece) {
+    T* o = static_cast<T*>(out) + first;
+    const T* x = static_cast<const T*>(inputs[0]) + first;
+    int64_t count = std::min(kPiece, n - first);
+    int rare = 0;
+    for (int64_t i = 0; i < count; ++i) rare |= Exact<F, T>::is_rare(x[i]);
+    const void* piece[] = {x};
+    if (!rare) {
+      unary_loop<F, T, T>(o, piece, count);
+    } else {
+      for (int64_t i = 0; i < count; ++i) o[i] = Exact<F, T>::apply(x[i]);
+    }
+  }
+}
+
+template <class F, class T>
+ELEMENT_LOOP guarded_binary(void* out, const void* const* inputs, int64_t n) {
+  constexpr int64_t kPiece = 256;
+  for (int64_t first = 0; first < n; first += kPiece) {
+    T* o = static_cast<T*>(out) + first;
+    const T* x = static_cast<const T*>(inputs[0]) + first;
+    const T* y = static_cast<const T*>(inputs[1]) + first;
+    int64_t count = std::min(kPiece, n - first);
+    int rare = 0;
+    for (int64_t i = 0; i < count; ++i) rare |= Exact<F, T>::is_rare(x[i], y[i]);
+    const void* piece[] = {x, y};
+    if (!rare) {
+      binary_loop<F, T, T>(o, piece, count);
+    } else {
+      for (int64_t i = 0; i < count; ++i) o[i] = Exact<F, T>::apply(x[i], y[i]);
+    }
+  }
 }
 
 // The loop of one row for one dtype, or null where the row does not list it.
@@ -56,6 +119,8 @@ constexpr Contiguous instantiate() {
   if constexpr ((dtypes >> dtype & 1) != 0) {
     using T = TypeOf<dtype>;
     using R = std::conditional_t<result == BOOL, bool, T>;
+    if constexpr (arity == 1 && Exact<F, T>::kNeeded) return guarded_unary<F, T>;
+    if constexpr (arity == 2 && Exact<F, T>::kNeeded) return guarded_binary<F, T>;
     if constexpr (arity == 1) return unary_loop<F, T, R>;
     if constexpr (arity == 2) return binary_loop<F, T, R>;
     if constexpr (arity == 3) return ternary_loop<F, typename F::template First<T>, T, R>;

@@ -20,6 +20,17 @@ namespace {
 
 }  // namespace
 
+#define EXACT_ANGLE(name)                                       \
+  template <class T>                                            \
+  struct Exact<name##_row, T> {                                 \
+    static constexpr bool kNeeded = true;                       \
+    static bool is_rare(T x) { return math::is_rare_angle(x); } \
+    static T apply(T x) { return std::name(x); }                \
+  };
+EXACT_ANGLE(sin)
+EXACT_ANGLE(cos)
+EXACT_ANGLE(tan)
+
 const LoopRow kUnaryLoops[kFunctions] = {
 #define UNARY(name, dtypes, result, expression) LOOP_ROW(name##_row, 1, dtypes, result),
 #define BINARY(...) {},

@@ -1,7 +1,8 @@
 #include "walk.h"
 
-#include <cstdlib>
 #include <algorithm>
+#include <cstdlib>
+#include <utility>
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -50,14 +51,15 @@ int transposed_dim(const Walk& walk) {
   return 0;
 }
 
-void choose_block(Walk* walk, int64_t tile) {
-  constexpr int64_t kTransposedRows = 16;  // one cache line of float32
+void choose_block(Walk* walk, int64_t tile, int64_t square_tile) {
+  constexpr int64_t kTransposedRows = 64;
   int rows_dim = transposed_dim(*walk);
+  if (rows_dim != 0) tile = square_tile;
   int width = 1 + walk->operands;
   for (int d = rows_dim; d > 1; --d)
     std::swap_ranges(walk->dim(d), walk->dim(d) + width, walk->dim(d - 1));
   int64_t cols = walk->dim(0)[0], rows = walk->dim(1)[0];
-  walk->rows = rows_dim != 0 ? std::min(rows, kTransposedRows) : 1;
+  walk->rows = rows_dim != 0 ? std::min({rows, kTransposedRows, tile}) : 1;
   walk->cols = std::min(cols, tile / walk->rows);
   if (walk->cols == cols || rows_dim != 0) walk->rows = std::min(rows, tile / walk->cols);
   walk->blocks = (cols + walk->cols - 1) / walk->cols * ((rows + walk->rows - 1) / walk->rows);
@@ -66,7 +68,8 @@ void choose_block(Walk* walk, int64_t tile) {
 
 }  // namespace
 
-bool plan_walk(Walk* walk, const Operand* const* operands, int count, int64_t tile) {
+bool plan_walk(Walk* walk, const Operand* const* operands, int count, int64_t tile,
+               int64_t square_tile) {
   constexpr int kCapacity = sizeof(walk->sizes) / sizeof(int64_t);
   const Operand& out = *operands[0];
   walk->ndim = 0;
@@ -92,7 +95,7 @@ bool plan_walk(Walk* walk, const Operand* const* operands, int count, int64_t ti
     for (int i = 0; i < count; ++i) dim[1 + i] = operands[i]->strides[d];
   }
   pad_dims(walk);
-  choose_block(walk, tile);
+  choose_block(walk, tile, square_tile);
   return true;
 }
 
@@ -132,6 +135,64 @@ void Position::advance(const Walk& walk) {
 
 namespace {
 
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
+// The side of the squares that are transposed in registers.
+template <class T>
+constexpr int kSide = kVectorBytes / sizeof(T) < 16 ? kVectorBytes / sizeof(T) : 16;
+
+template <class T>
+struct Line {
+  typedef T Vector __attribute__((vector_size(kSide<T> * sizeof(T)), aligned(1), may_alias));
+};
+
+// a[0] b[0] a[1] b[1] ... of one half of both.
+template <class T, int start, int... i>
+typename Line<T>::Vector interleave(typename Line<T>::Vector a, typename Line<T>::Vector b,
+                                    std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(a, b, (start + i / 2 + i % 2 * kSide<T>)...);
+}
+
+// out[j][i] = x[i][j] for a square: interleaving the first half of the lines with the second, once
+// per bit of an index, rotates the bits of (line, place) until they are exchanged.
+template <class T>
+__attribute__((flatten)) void transpose_square(T* out, int64_t out_stride, const T* x,
+                                               int64_t x_stride) {
+  using Vector = typename Line<T>::Vector;
+  constexpr int n = kSide<T>;
+  constexpr auto places = std::make_integer_sequence<int, n>();
+  Vector lines[n], mixed[n];
+  for (int i = 0; i < n; ++i) lines[i] = *reinterpret_cast<const Vector*>(x + i * x_stride);
+  for (int bit = 1; bit < n; bit *= 2) {
+    for (int i = 0; i < n / 2; ++i) {
+      mixed[2 * i] = interleave<T, 0>(lines[i], lines[i + n / 2], places);
+      mixed[2 * i + 1] = interleave<T, n / 2>(lines[i], lines[i + n / 2], places);
+    }
+    for (int i = 0; i < n; ++i) lines[i] = mixed[i];
+  }
+  for (int i = 0; i < n; ++i) *reinterpret_cast<Vector*>(out + i * out_stride) = lines[i];
+}
+
+// out[j][i] = x[i][j], lines x places of x.
+template <class T>
+void transpose(T* out, int64_t out_stride, const T* x, int64_t x_stride, int64_t lines,
+               int64_t places) {
+  constexpr int64_t n = kSide<T>;
+  int64_t whole_lines = lines / n * n, whole_places = places / n * n;
+  for (int64_t i = 0; i < whole_lines; i += n)
+    for (int64_t j = 0; j < whole_places; j += n)
+      transpose_square(out + j * out_stride + i, out_stride, x + i * x_stride + j, x_stride);
+  for (int64_t i = 0; i < lines; ++i)
+    for (int64_t j = i < whole_lines ? whole_places : 0; j < places; ++j)
+      out[j * out_stride + i] = x[i * x_stride + j];
+}
+
 // Element (r, c) of the one goes to element (r, c) of the other.
 template <class T>
 void move_block(T* out, int64_t out_row, int64_t out_col, const T* x, int64_t x_row, int64_t x_col,
@@ -140,11 +201,11 @@ void move_block(T* out, int64_t out_row, int64_t out_col, const T* x, int64_t x_
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t c = 0; c < cols; ++c) out[r * out_row + c] = x[r * x_row + c];
   } else if (out_col == 1 && x_col == 0) {
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t c = 0; c < cols; ++c) out[r * out_row + c] = x[r * x_row];
-  } else if (x_row == 1 || out_row == 1) {
-    for (int64_t c = 0; c < cols; ++c)
-      for (int64_t r = 0; r < rows; ++r) out[r * out_row + c * out_col] = x[r * x_row + c * x_col];
+    for (int64_t r = 0; r < rows; ++r) std::fill_n(out + r * out_row, cols, x[r * x_row]);
+  } else if (out_col == 1 && x_row == 1) {
+    transpose(out, out_row, x, x_col, cols, rows);
+  } else if (out_row == 1 && x_col == 1) {
+    transpose(out, out_col, x, x_row, rows, cols);
   } else {
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t c = 0; c < cols; ++c) out[r * out_row + c * out_col] = x[r * x_row + c * x_col];

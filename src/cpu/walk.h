@@ -5,7 +5,9 @@
 namespace needle::NEEDLE_ISA {
 
 constexpr int kMaxOperands = 32;
-constexpr int64_t kTile = 512;  // elements; 2 KiB of float32: larger tiles measured slower
+// Bytes of the widest register in a tile: larger tiles measured slower, except that transposed
+// operands want long pieces of memory in both directions.
+constexpr int64_t kTileBytes = 2048, kSquareTileBytes = 16384;
 
 // Dims are merged and reordered, innermost first. A block is `rows` x `cols` elements of the dims
 // 1 and 0; the last ones in each dim are smaller.
@@ -19,8 +21,10 @@ struct Walk {
 };
 
 // operands[0] is an output: its memory order decides the order of the walk. `tile` is the most
-// elements in a block. Returns false if the state cannot hold this many operands and dims.
-bool plan_walk(Walk* walk, const Operand* const* operands, int count, int64_t tile);
+// elements in a block, `square_tile` if an operand is transposed. Returns false if the state cannot
+// hold this many operands and dims.
+bool plan_walk(Walk* walk, const Operand* const* operands, int count, int64_t tile,
+               int64_t square_tile);
 
 // Whether every block of this operand lies dense in memory.
 bool is_dense(const Walk& walk, int operand);

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from needle import config, device
 from needle.backend import update
+from needle.backend.course import CourseDevice
 from needle.backend.update import Adam, Sgd
 from needle.errors import DeviceError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "find_override", "override", "overrides_of"]
 
 
-class Backend:
+class Backend(CourseDevice):
     """All that a device must know. Everything else is built from these, or overridden by choice."""
 
     name: str

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from needle import core
 from needle import dtype as dtypes
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import (
     NDArray,
     Shape,
+    array,
     broadcast_shapes,
     empty,
     normalise_axes,
@@ -169,11 +172,89 @@ def _check_index(operation: str, index: NDArray) -> None:
         )  # fmt: skip
 
 
-def _bad_index(operation: str, index: NDArray, position: int, size: int) -> IndexRangeError:
-    value = index.numpy().reshape(-1)[position]
+def _bad_index(
+    operation: str, index: NDArray, shape: Shape, position: int, size: int
+) -> IndexRangeError:
+    place = np.unravel_index(position, shape)
+    own = tuple(0 if n == 1 else int(i) for i, n in zip(place, index.shape, strict=True))
+    where = own[0] if len(own) == 1 else own
     return IndexRangeError(
-        f"{operation}: index {value} at position {position} is out of range for {size} entries"
+        f"{operation}: index {index.numpy()[own]} at position {where} is out of range for "
+        f"{size} entries"
     )
+
+
+def has_values(x: NDArray) -> bool:
+    """Return whether the array holds data, as opposed to one of the meta device."""
+    return x.device.name != "meta"
+
+
+def whole(operation: str, x: NDArray) -> NDArray:
+    """Return integers as they are, and floating whole numbers as int64.
+
+    Raises:
+        DtypeError: naming the first number that is not whole; for bools.
+    """
+    if x.dtype.kind in "iu":
+        return x
+    if x.dtype.kind == "b":
+        raise explain(DtypeError, operation, "integers are needed, not bools", [("x", x)])
+    if has_values(x):
+        values = x.numpy().reshape(-1).astype(np.float64)
+        bad = np.flatnonzero(values != np.trunc(values))
+        if bad.size:
+            raise explain(
+                DtypeError, operation,
+                f"{values[bad[0]]} at position {bad[0]} is not a whole number", [("x", x)],
+            )  # fmt: skip
+    return x.astype(dtypes.int64)
+
+
+def as_labels(operation: str, logits: NDArray, labels: NDArray) -> NDArray:
+    """Return labels as integers, one for each row of logits.
+
+    Raises:
+        ShapeError: if their shape is not that of the logits without the last axis.
+    """
+    same_device(operation, logits, labels)
+    if logits.ndim < 1 or labels.shape != logits.shape[:-1]:
+        raise explain(
+            ShapeError, operation, f"labels have shape {labels.shape}, logits {logits.shape}",
+            [("logits", logits), ("labels", labels)], "logits [..., classes], labels [...]",
+        )  # fmt: skip
+    return whole(operation, labels)
+
+
+def check_labels(operation: str, labels: NDArray, classes: int, ignore: int | None = None) -> None:
+    """Check that every integer label is in [0, classes), or the ignored one.
+
+    Raises:
+        IndexRangeError: naming the first label that is not.
+    """
+    if not has_values(labels):
+        return
+    values = labels.numpy().reshape(-1)
+    wrong = (values < 0) | (values >= classes)
+    if ignore is not None and wrong.any():
+        wrong &= values.astype(np.int64) != ignore
+    bad = np.flatnonzero(wrong)
+    if bad.size:
+        raise bad_label(operation, labels, int(bad[0]), classes)
+
+
+def bad_label(operation: str, labels: NDArray, position: int, classes: int) -> IndexRangeError:
+    """Return the error for the label at a position (in C order) that is not a class."""
+    value = labels.numpy().reshape(-1)[position]
+    return IndexRangeError(
+        f"{operation}: label {value} at position {position} is not one of {classes} classes\n"
+        f"  labels: {labels.dtype}{list(labels.shape)}\n"
+        f"  rule: labels are in [0, {classes})"
+    )
+
+
+def arange(stop: int, dtype: DType, device: Any) -> NDArray:
+    """Return 0, 1, ..., stop - 1."""
+    return array(np.arange(stop), dtype, device)
 
 
 def gather(x: NDArray, index: NDArray, axis: int) -> NDArray:
@@ -196,7 +277,7 @@ def gather(x: NDArray, index: NDArray, axis: int) -> NDArray:
     where = index.broadcast_to(shape)
     bad = x.device.backend.gather(out, source, where, axis)
     if bad >= 0:
-        raise _bad_index("gather", where, bad, x.shape[axis])
+        raise _bad_index("gather", index, shape, bad, x.shape[axis])
     return out
 
 
@@ -209,12 +290,19 @@ def scatter_add(index: NDArray, updates: NDArray, axis: int, shape: Shape) -> ND
     same_device("scatter_add", index, updates)
     _check_index("scatter_add", index)
     axis = normalise_axis(axis, updates.ndim)
+    if len(shape) != updates.ndim or any(
+        n != m for i, (n, m) in enumerate(zip(shape, updates.shape, strict=True)) if i != axis
+    ):
+        raise explain(
+            ShapeError, "scatter_add", f"updates {updates.shape} into {shape} along axis {axis}",
+            [("index", index), ("updates", updates)], "shapes agree outside the axis",
+        )  # fmt: skip
     out = empty(shape, updates.dtype, updates.device)
     out.device.backend.fill(out, 0)
     where = index.broadcast_to(updates.shape)
     bad = out.device.backend.scatter_add(out, where, updates, axis)
     if bad >= 0:
-        raise _bad_index("scatter_add", where, bad, shape[axis])
+        raise _bad_index("scatter_add", index, updates.shape, bad, shape[axis])
     return out
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from needle.backend import Backend
+from needle.backend.course import CourseTiles
 from needle.backend.numpy import view
 from needle.backend.update import Adam, Sgd
 from needle.errors import DtypeError
 
 
-class NativeBackend(Backend):
+class NativeBackend(CourseTiles, Backend):
     """Calls of the compiled module. A handle is a ``_core.Storage``: aligned, cached memory."""
 
     name = "cpu"

@@ -1,13 +1,11 @@
 """NDArray: shape, strides, offset, device, handle and dtype. Views never touch memory.
 
 Structural operations live here once for all devices, with their checks; kernels.py holds the
-operations that compute. Indexing and operators follow the course: indexing keeps every axis,
-operands must have equal shapes, comparisons give 0.0 and 1.0.
+operations that compute, course.py the operators and indexing, which follow the course.
 """
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -26,6 +24,7 @@ from needle.backend.array import (
     make_spec,
     set_array_class,
 )
+from needle.backend.course import CourseArray
 from needle.device import Device
 from needle.dtype import DType
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
@@ -129,7 +128,7 @@ def _reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     return tuple(result)
 
 
-class NDArray(Array):
+class NDArray(CourseArray, Array):
     """A strided view of memory on a device.
 
     Args:
@@ -139,7 +138,6 @@ class NDArray(Array):
     """
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]  # == compares elements
     spec: Spec
     handle: Any
     offset: int
@@ -152,9 +150,13 @@ class NDArray(Array):
 
     def __new__(cls, other: Any, device: Any = None, dtype: Any = None) -> NDArray:
         if isinstance(other, NDArray):
-            copied = other.astype(dtype or other.dtype, copy=True)
-            return copied.to(device) if device is not None else copied
-        return array(other, dtype, device)
+            made = other.astype(dtype or other.dtype, copy=True)
+            made = made if device is None else made.to(device)
+        else:
+            made = array(other, dtype, device)
+        if cls is NDArray:
+            return made
+        return make_array(made.spec, made.handle, made.offset, made.strides, cls)
 
     # fields under their names in the course
     @property
@@ -351,7 +353,7 @@ class NDArray(Array):
 
     def fill(self, value: float) -> None:
         """Set every element, in place."""
-        _check_writable(self)
+        check_writable(self)
         self.device.backend.fill(self, value)
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -412,47 +414,12 @@ class NDArray(Array):
     def __reduce__(self) -> tuple[Any, ...]:
         return NDArray, (self.numpy(), self.device, self.dtype)
 
-    # ---- the course's indexing: every axis stays ------------------------------
-
-    def process_slice(self, sl: builtins.slice, dim: int) -> builtins.slice:
-        """Return a slice with start, stop and step as numbers."""
-        start, stop, step = sl.indices(self.shape[dim])
-        return builtins.slice(start, stop, step)
-
-    def _ranges(self, index: Any) -> list[tuple[int, int, int]]:
-        given = index if isinstance(index, tuple) else (index,)
-        if len(given) > self.ndim:
-            raise IndexRangeError(f"{len(given)} indices for {self.ndim} dimensions")
-        ranges = []
-        for axis, size in enumerate(self.shape):
-            part = given[axis] if axis < len(given) else builtins.slice(None)
-            if isinstance(part, builtins.slice):
-                start, stop, step = part.indices(size)
-                ranges.append((start, len(range(start, stop, step)), step))
-            else:
-                ranges.append((normalise_axis(int(part), size, f"index of axis {axis}"), 1, 1))
-        return ranges
-
-    def __getitem__(self, index: Any) -> NDArray:
-        return self.slice(self._ranges(index))
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        target = self.slice(self._ranges(index))
-        _check_writable(self)
-        if not isinstance(value, NDArray):
-            if np.ndim(value) == 0:
-                target.fill(value)
-                return
-            value = array(value, self.dtype, self.device)
-        if value.size != target.size:
-            raise ShapeError(f"assignment of {value.size} elements to {target.size}")
-        self.device.backend.copy(target, value.reshape(target.shape))
-
 
 set_array_class(NDArray)
 
 
-def _check_writable(x: NDArray) -> None:
+def check_writable(x: NDArray) -> None:
+    """Raise ValueError if the array lies in memory that somebody shared as read-only."""
     if getattr(x.handle, "readonly", False):
         raise ValueError("the array shares read-only memory; copy it first")
 

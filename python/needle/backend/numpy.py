@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from needle.backend import Backend
+from needle.backend.course import CourseTiles
 from needle.backend.update import Adam, Sgd
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
@@ -130,7 +131,7 @@ def philox(key: int, blocks: Any) -> Any:
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
 
 
-class NumpyBackend(Backend):
+class NumpyBackend(CourseTiles, Backend):
     """Every primitive as one NumPy call. A handle is a flat array of bytes."""
 
     name = "cpu_numpy"

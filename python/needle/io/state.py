@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -117,7 +116,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
         DataError: if the file cannot be written, with the reason.
     """
     target = Path(path)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    part = target.with_name(f".{target.name}.{os.urandom(4).hex()}.part")
     try:
         part.touch(exist_ok=False)
         mode = part.stat().st_mode

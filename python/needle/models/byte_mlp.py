@@ -4,14 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from needle import init, nn
+import numpy as np
+
+from needle import init, nn, ops
 from needle.tensor import Tensor
 
 VALUES = 256
+ORDERS = (2, 3, 4, 6)
+"""Lengths of the groups of last bytes that have embeddings of their own."""
+BITS = 13
+"""A group is known by this many bits of a hash of its bytes."""
+
+
+def features(windows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return what the model looks up: the bytes themselves, and groups of the last ones.
+
+    The group of the last 3 bytes, say, is one of 2**13 ids of its own, by a hash; groups that
+    share an id share an embedding. So the model sees frequent pieces of words at once.
+
+    Shapes:   windows [n, context], uint8 -> [n, context + len(ORDERS)], int32
+    """
+    columns = [windows.astype(np.int32)]
+    first = VALUES
+    hashed = np.zeros(len(windows), np.uint32)
+    for n in range(1, max(ORDERS) + 1):
+        hashed = (hashed + windows[:, -n] + np.uint32(1)) * np.uint32(0x9E3779B1)  # wraps around
+        if n in ORDERS:
+            columns.append((first + (hashed >> np.uint32(32 - BITS)).astype(np.int32))[:, None])
+            first += 2**BITS
+    return np.concatenate(columns, axis=1)
 
 
 class Block(nn.Module):
-    """Residual block: ``x + second(relu(first(norm(x))))``, the identity at first."""
+    """Residual block: ``x + second(relu(first(norm(x)))**2)``, the identity at first.
+
+    Source: the squared rectifier is from So et al., "Primer", 2021, arXiv:2109.08668.
+    """
 
     def __init__(self, width: int, inner: int, device: Any = None) -> None:
         super().__init__()
@@ -21,20 +49,20 @@ class Block(nn.Module):
         self.second.weight.data = init.zeros(inner, width, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(self.first(self.norm(x)).relu())
+        return x + self.second(ops.square(self.first(self.norm(x)).relu()))
 
 
 class ByteMLP(nn.Module):
     """Logits of the next byte from the last ``context`` bytes.
 
-    Shapes:   x [n, context], whole numbers below 256 -> [n, 256]
+    Shapes:   x [n, context + len(ORDERS)], as ``features`` returns it -> [n, 256]
 
     Args:
         context: bytes that the model sees.
-        embedding: numbers per byte.
+        embedding: numbers per byte, and per group of bytes.
         width: of the residual stream.
         blocks: number of residual blocks.
-        inner: width inside a block; as ``width`` for None.
+        inner: width inside a block.
         device: where the parameters are.
     """
 
@@ -42,22 +70,21 @@ class ByteMLP(nn.Module):
         self,
         context: int = 16,
         embedding: int = 16,
-        width: int = 256,
+        width: int = 192,
         blocks: int = 2,
-        inner: int | None = None,
+        inner: int = 256,
         device: Any = None,
     ) -> None:
         super().__init__()
         self.context = context
-        self.embedding = nn.Embedding(VALUES, embedding, device=device)
-        self.first = nn.Linear(context * embedding, width, device=device)
-        self.blocks = nn.Sequential(
-            *[Block(width, inner or width, device=device) for _ in range(blocks)]
-        )
+        rows = VALUES + len(ORDERS) * 2**BITS
+        self.embedding = nn.Embedding(rows, embedding, device=device)
+        self.first = nn.Linear((context + len(ORDERS)) * embedding, width, device=device)
+        self.blocks = nn.Sequential(*[Block(width, inner, device) for _ in range(blocks)])
         self.norm = nn.LayerNorm1d(width, device=device)
         self.head = nn.Linear(width, VALUES, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = self.embedding(x)
         flat = rows.reshape((x.shape[0], -1))
-        return self.head(self.norm(self.blocks(self.first(flat).relu())))
+        return self.head(self.norm(self.blocks(ops.square(self.first(flat).relu()))))

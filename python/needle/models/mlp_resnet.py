@@ -53,9 +53,10 @@ def MLPResNet(
         norm: makes the norm for a size.
         drop_prob: probability of dropout.
     """
-    blocks = [
-        ResidualBlock(hidden_dim, hidden_dim // 2, norm, drop_prob) for _ in range(num_blocks)
-    ]
-    return nn.Sequential(
-        nn.Linear(dim, hidden_dim), nn.ReLU(), *blocks, nn.Linear(hidden_dim, num_classes)
+    half = hidden_dim // 2
+    return nn.Sequential(  # built, and so drawn, in the order in which it runs
+        nn.Linear(dim, hidden_dim),
+        nn.ReLU(),
+        *[ResidualBlock(hidden_dim, half, norm, drop_prob) for _ in range(num_blocks)],
+        nn.Linear(hidden_dim, num_classes),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from needle import ops
 from needle.errors import unknown
 from needle.nn.layers import Identity
@@ -30,10 +32,86 @@ class Sigmoid(Module):
         return ops.sigmoid(x)
 
 
-ACTIVATIONS: dict[str, type[Module]] = {
+class Softplus(Module):
+    """log(1 + exp(x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.softplus(x)
+
+
+class SiLU(Module):
+    """x * sigmoid(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.silu(x)
+
+
+class GELU(Module):
+    """x times the normal distribution function of x; or, quicker, its tanh approximation."""
+
+    def __init__(self, approximate: bool = False) -> None:
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.gelu_tanh(x) if self.approximate else ops.gelu(x)
+
+    def extra_repr(self) -> str:
+        return "approximate=True" if self.approximate else ""
+
+
+class LeakyReLU(Module):
+    """x where x > 0, else slope * x."""
+
+    def __init__(self, slope: float = 0.01) -> None:
+        super().__init__()
+        self.slope = slope
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.leaky_relu(x, self.slope)
+
+    def extra_repr(self) -> str:
+        return f"{self.slope}"
+
+
+class ELU(Module):
+    """x where x > 0, else alpha * (exp(x) - 1)."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.elu(x, self.alpha)
+
+    def extra_repr(self) -> str:
+        return f"{self.alpha}"
+
+
+class Softmax(Module):
+    """Positive numbers that add up to 1 along an axis."""
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.softmax(x, self.axis)
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}"
+
+
+ACTIVATIONS: dict[str, Callable[[], Module]] = {
+    "elu": ELU,
+    "gelu": GELU,
+    "gelu_tanh": lambda: GELU(approximate=True),
     "identity": Identity,
+    "leaky_relu": LeakyReLU,
     "relu": ReLU,
     "sigmoid": Sigmoid,
+    "silu": SiLU,
+    "softplus": Softplus,
     "tanh": Tanh,
 }
 """What ``activation`` knows."""

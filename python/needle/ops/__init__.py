@@ -130,6 +130,19 @@ from needle.ops.functions import (
     tan,
     tanh,
 )
+from needle.ops.indexing import (
+    Gather,
+    OneHot,
+    ScatterAdd,
+    Take,
+    TakeGrad,
+    WholeNumbers,
+    embedding,
+    gather,
+    one_hot,
+    scatter_add,
+    take,
+)
 from needle.ops.logic import (
     BitwiseAnd,
     BitwiseInvert,
@@ -160,6 +173,21 @@ from needle.ops.logic import (
     logical_or,
     logical_xor,
 )
+from needle.ops.loss import (
+    CrossEntropy,
+    CrossEntropyGrad,
+    LogSoftmax,
+    LogSoftmaxGrad,
+    LogSumExp,
+    Softmax,
+    SoftmaxGrad,
+    cross_entropy,
+    log_softmax,
+    logsumexp,
+    mse_loss,
+    reduced,
+    softmax,
+)
 from needle.ops.matmul import MatMul, matmul
 from needle.ops.movement import (
     BroadcastTo,
@@ -171,6 +199,7 @@ from needle.ops.movement import (
     Reshape,
     Slice,
     SliceGrad,
+    StopGradient,
     ToDevice,
     astype,
     broadcast_to,
@@ -181,11 +210,32 @@ from needle.ops.movement import (
     permute,
     reshape,
     squeeze,
+    stop_gradient,
     to_device,
     transpose,
     unsqueeze,
 )
-from needle.ops.random import manual_seed
+from needle.ops.norm import (
+    BatchNorm,
+    BatchNormGrad,
+    LayerNorm,
+    LayerNormGrad,
+    RMSNorm,
+    RMSNormGrad,
+    batch_norm,
+    layer_norm,
+    rms_norm,
+)
+from needle.ops.random import (
+    Dropout,
+    bernoulli,
+    dropout,
+    manual_seed,
+    normal,
+    permutation,
+    randint,
+    uniform,
+)
 from needle.ops.reduce import (
     ArgMax,
     ArgMin,
@@ -199,9 +249,22 @@ from needle.ops.reduce import (
     argmax,
     argmin,
     mean,
+    normalised,
     summation,
 )
-from needle.ops.tuples import MakeTensorTuple, TupleGetItem, make_tuple, tuple_get_item
+from needle.ops.tuples import (
+    FusedAddScalars,
+    MakeTensorTuple,
+    Split,
+    Stack,
+    TupleGetItem,
+    fused_add_scalars,
+    make_tuple,
+    split,
+    stack,
+    tuple_get_item,
+    unbind,
+)
 
 # The course's names.
 TensorOp = Op

@@ -199,6 +199,16 @@ class Copy(Linear):
         return (out_grad,)
 
 
+class StopGradient(Op):
+    """x itself; no gradient flows through."""
+
+    is_differentiable = False
+    samples = staticmethod(lambda: [Sample((uniform((3, 4)),), (), lambda x: x, gradient=False)])
+
+    def compute(self, x: Any) -> Any:
+        return x
+
+
 class Concat(Op):
     """Join tensors along an axis."""
 
@@ -382,6 +392,11 @@ def getitem(x: Any, index: Any) -> Any:
     """Return x indexed as NumPy does. See ``basic_index``."""
     result = None if _native_getitem is None else _native_getitem(x, index)
     return basic_index(x, index) if result is None else result
+
+
+def stop_gradient(x: Any) -> Any:
+    """Return x as a constant of the derivative. See ``StopGradient``."""
+    return executor.apply(StopGradient.of(), x)
 
 
 def basic_index(x: Any, index: Any) -> Any:

@@ -180,7 +180,8 @@ class SumTo(Linear):
         return (broadcast_to(out_grad, out.node.inputs[0].spec.shape),)
 
 
-def _axes(x: Any, axes: Axes) -> tuple[int, ...]:
+def normalised(x: Any, axes: Axes) -> tuple[int, ...]:
+    """Return axes of x as a sorted tuple counted from 0; all for None."""
     return normalise_axes(axes, x.spec.ndim)
 
 
@@ -189,7 +190,7 @@ def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     try:
         return _known[cls, x.spec.ndim, axes, keepdims]
     except (KeyError, TypeError):  # TypeError: axes are a list
-        op = cls.of(_axes(x, axes), bool(keepdims))
+        op = cls.of(normalised(x, axes), bool(keepdims))
         if not isinstance(axes, list):
             if len(_known) > 1000:
                 _known.clear()

@@ -13,7 +13,7 @@ import numpy as np
 
 from needle import nn, optim
 from needle.data import python_source
-from needle.models.byte_mlp import ByteMLP
+from needle.models.byte_mlp import ByteMLP, features
 from needle.recipes.recipe import Recipe
 from needle.tensor import Tensor
 
@@ -32,9 +32,9 @@ class ByteRecipe(Recipe):
     item = "bytes"
     curve = "bits_per_byte"
     curve_unit = "bits per byte"
-    batch_size = 1024
+    batch_size = 512
     lr = 6e-3
-    steps = 2500
+    steps = 6000
     context = 16
     warmup = 100
 
@@ -72,9 +72,9 @@ class ByteRecipe(Recipe):
             yield self._windows(self.training_text, places)
 
     def _windows(self, text: Bytes, places: Bytes) -> tuple[Tensor, Tensor]:
-        """Return the bytes before each place, and those at the places."""
+        """Return the features of the bytes before each place, and the bytes at the places."""
         windows = np.lib.stride_tricks.sliding_window_view(text, self.context + 1)[places]
-        return _ids(windows[:, :-1]), _ids(windows[:, -1])
+        return _tensor(features(windows[:, :-1])), _tensor(windows[:, -1])
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         x, y = batch
@@ -128,15 +128,15 @@ class ByteRecipe(Recipe):
         random = np.random.default_rng(self.settings.seed)
         model.eval()
         for _ in range(size):
-            x = np.array([written[-self.context :]], np.uint8)
-            logits = model(_ids(x)).numpy()[0].astype(np.float64) / temperature
+            window = np.array([written[-self.context :]], np.uint8)
+            logits = model(_tensor(features(window))).numpy()[0].astype(np.float64) / temperature
             p = np.exp(logits - logits.max())
             written.append(int(random.choice(256, p=p / p.sum())))
         text = bytes(written[self.context :]).decode("utf-8", "replace")
         return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
-def _ids(values: Bytes) -> Tensor:
+def _tensor(values: Bytes) -> Tensor:
     return Tensor(np.ascontiguousarray(values), requires_grad=False)
 
 

@@ -21,9 +21,9 @@ class MnistRecipe(Recipe):
     summary = "an MLP with residual blocks on MNIST; 98.0 % test accuracy within 10 epochs"
     item = "images"
     batch_size = 100
-    lr = 2e-3
+    lr = 1e-3
     epochs = 10
-    hidden = 100
+    hidden = 256
 
     def load(self, report: Callable[[str], None]) -> None:
         self.train = mnist(self.settings.data, train=True, report=report)

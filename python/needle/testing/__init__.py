@@ -4,6 +4,6 @@
 check of an op class on its samples.
 """
 
-from needle.testing.checks import CHECKS, Case, cases, check_op
+from needle.testing.checks import CHECKS, Case, Check, cases, check_op
 from needle.testing.gradients import check_gradients
 from needle.testing.tolerance import assert_close, tolerance

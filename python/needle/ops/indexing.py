@@ -1,0 +1,282 @@
+"""Picking by integer indices, and its transpose: adding at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from needle import dtype as dtypes
+from needle import executor
+from needle.backend import kernels
+from needle.backend.ndarray import normalise_axis
+from needle.dtype import DType, as_dtype
+from needle.errors import DtypeError, IndexRangeError, ShapeError
+from needle.ops.base import Op, as_tensors, sum_to
+from needle.ops.samples import Sample, integers, uniform
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return executor.spec_of(x).shape
+
+
+def _gather_samples() -> list[Sample]:
+    x = uniform((3, 4))
+    cases: list[tuple[Any, Any, int]] = [
+        (x, integers((3, 2), 0, 4), 1),
+        (x, integers((5, 4), -3, 3), 0),
+        (x, integers((5, 1), 0, 3), 0),
+        (uniform((2, 1, 4)), integers((2, 3, 6), 0, 4), 2),
+        (x, np.zeros((3, 0), int), 1),
+        (uniform((0, 4)), np.zeros((0, 2), int), 1),
+    ]
+    return [
+        Sample((x, index), (axis,), lambda x, i, axis=axis: _take_along(x, i, axis))
+        for x, index, axis in cases
+    ] + [
+        Sample((x, np.array([[0], [4], [1]])), (1,), raises=IndexRangeError),
+        Sample((x, np.array([[0], [-5], [1]])), (1,), raises=IndexRangeError),
+        Sample((x, np.zeros(3, int)), (1,), raises=ShapeError),
+        Sample((x, np.zeros((2, 1), int)), (1,), raises=ShapeError),
+        Sample((x, np.zeros((3, 1))), (1,), raises=DtypeError),
+    ]
+
+
+def _take_along(x: Any, index: Any, axis: int) -> Any:
+    shape = list(np.broadcast_shapes(np.delete(x.shape, axis), np.delete(index.shape, axis)))
+    wide, tall = list(shape), list(shape)
+    wide.insert(axis, x.shape[axis])
+    tall.insert(axis, index.shape[axis])
+    return np.take_along_axis(np.broadcast_to(x, wide), np.broadcast_to(index, tall), axis)
+
+
+class Gather(Op):
+    """Pick along an axis: out[i, j, k] = x[i, index[i, j, k], k] (NumPy's take_along_axis).
+
+    Shapes:   x [..., n, ...], index [..., m, ...] -> [..., m, ...]; the other axes broadcast
+    Dtypes:   x any, index integer; negative indices count from the end
+    Gradient: x; any order
+    Raises:   IndexRangeError naming the first index out of range
+    """
+
+    axis: int
+    saves = ((1,), ())
+    samples = staticmethod(_gather_samples)
+
+    def compute(self, x: Any, index: Any) -> Any:
+        return kernels.gather(x, index, self.axis)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        shape = out.node.inputs[0].spec.shape
+        axis = normalise_axis(self.axis, len(shape))
+        wide = list(out.node.spec.shape)
+        wide[axis] = shape[axis]
+        op = ScatterAdd.of(axis, tuple(wide))
+        return sum_to(executor.apply(op, out.inputs[1], out_grad), shape), None
+
+
+def _scatter_add(index: Any, updates: Any, axis: int, shape: tuple[int, ...]) -> Any:
+    out = np.zeros(shape)
+    place = list(np.ogrid[tuple(slice(n) for n in updates.shape)])
+    place[axis] = np.broadcast_to(index, updates.shape)
+    np.add.at(out, tuple(place), updates)
+    return out
+
+
+def _scatter_samples() -> list[Sample]:
+    cases: list[tuple[Any, Any, int, tuple[int, ...]]] = [
+        (integers((3, 5), 0, 4), uniform((3, 5)), 1, (3, 4)),
+        (integers((6, 1), -2, 2), uniform((6, 3)), 0, (2, 3)),
+        (np.zeros((0, 1), int), uniform((0, 3)), 0, (2, 3)),
+        (np.zeros(4, int), uniform((4,)), 0, (1,)),
+    ]
+    return [
+        Sample((index, x), (axis, shape), lambda i, x, a=axis, s=shape: _scatter_add(i, x, a, s))
+        for index, x, axis, shape in cases
+    ] + [
+        Sample((np.array([0, 3]), uniform((2,))), (0, (3,)), raises=IndexRangeError),
+        Sample((np.array([[0], [1]]), uniform((2, 3))), (0, (2, 4)), raises=ShapeError),
+    ]
+
+
+class ScatterAdd(Op):
+    """Zeros of ``shape`` with updates[i, j, k] added at [i, index[i, j, k], k].
+
+    Shapes:   index [..., m, ...] (broadcasts to updates), updates [..., m, ...] -> shape
+    Dtypes:   index integer, updates any
+    Gradient: updates; any order
+    Raises:   IndexRangeError naming the first index out of range
+    """
+
+    axis: int
+    shape: tuple[int, ...]
+    saves = ((), (0,))
+    samples = staticmethod(_scatter_samples)
+
+    def compute(self, index: Any, updates: Any) -> Any:
+        return kernels.scatter_add(index, updates, self.axis, self.shape)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return None, executor.apply(Gather.of(self.axis), out_grad, out.inputs[0])
+
+
+def _take_samples() -> list[Sample]:
+    x = uniform((4, 3, 5))
+    cases: list[tuple[Any, Any, int]] = [
+        (x, integers((2, 6), 0, 3), 1), (x, np.array(-1), 2), (x, integers((0,), 0, 1), 0),
+        (uniform((5,)), integers((7,), -5, 5), 0), (uniform((5, 0)), integers((7,), 0, 5), 0),
+    ]  # fmt: skip
+    return [
+        Sample((x, index), (axis,), lambda x, i, axis=axis: np.take(x, i, axis))
+        for x, index, axis in cases
+    ] + [
+        Sample((x, np.array([[0, 3]])), (1,), raises=IndexRangeError),
+        Sample((x, np.array([0.0])), (1,), raises=DtypeError),
+    ]
+
+
+class Take(Op):
+    """Pick whole slices along an axis: out[i, j..., k] = x[i, index[j...], k] (embedding, take).
+
+    Shapes:   x [a..., n, b...], index [j...] -> [a..., j..., b...]
+    Dtypes:   x any, index integer; negative indices count from the end
+    Gradient: x; any order
+    Raises:   IndexRangeError naming the first index out of range
+    """
+
+    axis: int = 0
+    saves = ((1,), ())
+    samples = staticmethod(_take_samples)
+
+    def compute(self, x: Any, index: Any) -> Any:
+        axis = normalise_axis(self.axis, x.ndim)
+        place = [1] * x.ndim
+        place[axis] = index.size
+        picked = kernels.gather(x, index.reshape(tuple(place)), axis)
+        return picked.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        shape = out.node.inputs[0].spec.shape
+        op = TakeGrad.of(normalise_axis(self.axis, len(shape)), shape)
+        return executor.apply(op, out.inputs[1], out_grad), None
+
+
+class TakeGrad(Op):
+    """The transpose of Take: zeros of ``shape`` with the slices of updates added at index."""
+
+    axis: int
+    shape: tuple[int, ...]
+    saves = ((), (0,))
+    samples = staticmethod(
+        lambda: [
+            Sample(
+                (np.array([[0, 2], [2, 1]]), uniform((2, 2, 3))), (0, (4, 3)),
+                lambda i, x: _scatter_add(i.reshape(4, 1), x.reshape(4, 3), 0, (4, 3)),
+            ),
+            Sample((np.array(1), uniform((3,))), (1, (3, 2)), lambda i, x: np.stack([0 * x, x], 1)),
+        ]
+    )  # fmt: skip
+
+    def compute(self, index: Any, updates: Any) -> Any:
+        axis, shape = self.axis, self.shape
+        place = [1] * len(shape)
+        place[axis] = index.size
+        flat = updates.reshape((*shape[:axis], index.size, *shape[axis + 1 :]))
+        return kernels.scatter_add(index.reshape(tuple(place)), flat, axis, shape)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return None, executor.apply(Take.of(self.axis), out_grad, out.inputs[0])
+
+
+class WholeNumbers(Op):
+    """x as int64, where all its values must be whole numbers.
+
+    Raises:   DtypeError naming the first number that is not whole
+    """
+
+    is_differentiable = False
+    samples = staticmethod(
+        lambda: [
+            Sample((np.array([[3.0, -2.0]]),), (), lambda x: x, gradient=False),
+            Sample((np.array([1, 2]),), (), lambda x: x, gradient=False),
+            Sample((np.array([1.0, 2.5]),), raises=DtypeError),
+        ]
+    )
+
+    def compute(self, x: Any) -> Any:
+        return kernels.whole(self.name, x).astype(dtypes.int64, copy=False)
+
+
+class OneHot(Op):
+    """1 where the new last axis counts up to x, else 0.
+
+    Shapes:   x [...] -> [..., classes]
+    Dtypes:   x integer (or floating with whole values) -> dtype
+    Raises:   IndexRangeError naming the first label that is not a class
+    """
+
+    classes: int
+    dtype: DType = dtypes.float32
+    is_differentiable = False
+    samples = staticmethod(
+        lambda: (
+            [
+                Sample((x,), (4, dtypes.float64), lambda x: np.eye(4)[x], gradient=False)
+                for x in (integers((3, 2), 0, 4), np.array(3), np.zeros((0,), int))
+            ]
+            + [
+                Sample((np.array([0, 4]),), (4, dtypes.float64), raises=IndexRangeError),
+                Sample((np.array([0, -1]),), (4, dtypes.float64), raises=IndexRangeError),
+            ]
+        )
+    )
+
+    def compute(self, x: Any) -> Any:
+        x = kernels.whole(self.name, x)
+        kernels.check_labels(self.name, x, self.classes)
+        steps = kernels.arange(self.classes, dtypes.int64, x.device)
+        x = x.astype(dtypes.int64, copy=False).unsqueeze(x.ndim)
+        return kernels.elementwise("equal", x, steps, dtype=dtypes.bool_).astype(self.dtype)
+
+
+# ---- functions -------------------------------------------------------------------
+
+
+def gather(x: Any, index: Any, axis: int = -1) -> Any:
+    """Pick along an axis (NumPy: take_along_axis). See ``Gather``."""
+    return executor.apply(Gather.of(normalise_axis(axis, len(_shape(x)))), x, index)
+
+
+take_along_axis = gather
+
+
+def scatter_add(index: Any, updates: Any, axis: int, shape: tuple[int, ...]) -> Any:
+    """Zeros of a shape with updates added at the indices along an axis. See ``ScatterAdd``."""
+    return executor.apply(ScatterAdd.of(axis, tuple(shape)), index, updates)
+
+
+def take(x: Any, index: Any, axis: int | None = None) -> Any:
+    """Pick slices along an axis; of the flattened x for None. See ``Take``."""
+    if axis is None:
+        from needle.ops.movement import reshape
+
+        x, axis = reshape(x, (executor.spec_of(x).size,)), 0
+    return executor.apply(Take.of(normalise_axis(axis, len(_shape(x)))), x, index)
+
+
+def embedding(weight: Any, ids: Any) -> Any:
+    """Rows of weight [n, d] at ids [...], which may be floating with whole values: [..., d].
+
+    Raises:
+        IndexRangeError: naming the first id out of range.
+    """
+    weight, ids = as_tensors((weight, ids))
+    if executor.spec_of(ids).dtype.kind == "f":
+        ids = executor.apply(WholeNumbers.of(), ids)
+    return executor.apply(Take.of(0), weight, ids)
+
+
+def one_hot(x: Any, classes: int, dtype: Any = None) -> Any:
+    """1 where a new last axis counts up to x, else 0; float32 for None. See ``OneHot``."""
+    kind = dtypes.float32 if dtype is None else as_dtype(dtype)
+    return executor.apply(OneHot.of(int(classes), kind), x)

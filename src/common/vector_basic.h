@@ -1,0 +1,247 @@
+// Building blocks of the vector mathematics, signs and roundings, integer arithmetic, division.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+namespace needle::NEEDLE_ISA::math {
+
+template <class T>
+constexpr bool is_float = std::is_floating_point_v<T>;
+template <class T>
+constexpr T kInfinity = std::numeric_limits<T>::infinity();
+template <class T>
+constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
+
+// ---- the layout of floating-point numbers --------------------------------------------------
+
+template <class T>
+using Int = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+template <class T>
+constexpr int kMantissa = sizeof(T) == 4 ? 23 : 52;
+template <class T>
+constexpr int kBias = sizeof(T) == 4 ? 127 : 1023;
+
+template <class T>
+Int<T> bits(T x) {
+  Int<T> result;
+  std::memcpy(&result, &x, sizeof x);
+  return result;
+}
+
+template <class T>
+T from_bits(Int<T> x) {
+  T result;
+  std::memcpy(&result, &x, sizeof x);
+  return result;
+}
+
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+constexpr bool kHasFma = true;
+inline double multiply_add(double x, double y, double z) { return __builtin_fma(x, y, z); }
+#else
+constexpr bool kHasFma = false;
+inline double multiply_add(double x, double y, double z) { return x * y + z; }
+#endif
+
+// 2^k for the exponents of normal numbers.
+template <class T>
+T power_of_two(Int<T> k) {
+  return from_bits<T>((k + kBias<T>)*(Int<T>{1} << kMantissa<T>));
+}
+
+// Adding it leaves the nearest integer in the low bits.
+template <class T>
+constexpr T kRounder = sizeof(T) == 4 ? T(0x1.8p23) : T(0x1.8p52);
+
+template <class T, int n>
+T polynomial(const T (&coefficients)[n], T x) {
+  T result = coefficients[n - 1];
+#pragma GCC unroll 32
+  for (int i = n - 2; i >= 0; --i) result = result * x + coefficients[i];
+  return result;
+}
+
+// ---- signs, roundings, order ----------------------------------------------------------------
+
+template <class T>
+T abs(T x) {
+  if constexpr (is_float<T>) {
+    return std::fabs(x);
+  } else {
+    return x < 0 ? -x : x;
+  }
+}
+template <class T>
+T sqrt(T x) {
+  return std::sqrt(x);
+}
+template <class T>
+T floor(T x) {
+  return std::floor(x);
+}
+template <class T>
+T ceil(T x) {
+  return std::ceil(x);
+}
+template <class T>
+T trunc(T x) {
+  return std::trunc(x);
+}
+template <class T>
+T round(T x) {  // half to even
+  return std::rint(x);
+}
+template <class T>
+T copysign(T x, T y) {
+  return std::copysign(x, y);
+}
+
+template <class T>
+T nextafter(T x, T y) {
+  Int<T> up = bits(x) + ((x < y) == (x > 0) ? 1 : -1);
+  T from_zero = copysign(std::numeric_limits<T>::denorm_min(), y);
+  T moved = x == 0 ? from_zero : from_bits<T>(up);
+  return x == y ? y : x != x || y != y ? x + y : moved;
+}
+
+template <class T>
+T maximum(T x, T y) {
+  return (x > y) | (x != x) ? x : y;
+}
+template <class T>
+T minimum(T x, T y) {
+  return (x < y) | (x != x) ? x : y;
+}
+template <class T>
+T clip(T x, T low, T high) {
+  T raised = x < low ? low : x;
+  T capped = raised > high ? high : raised;
+  return low != low ? low : high != high ? high : capped;
+}
+
+// ---- integers -------------------------------------------------------------------------------
+
+template <class T>
+T invert(T x) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return !x;
+  } else {
+    return ~x;
+  }
+}
+
+// Shifts by any count: what falls out is gone, a right shift fills with the sign.
+template <class T>
+T shift_left(T x, T y) {
+  using Unsigned = std::make_unsigned_t<T>;
+  constexpr int kBits = 8 * sizeof(T);
+  T shifted = static_cast<T>(static_cast<Unsigned>(x) * (Unsigned{1} << (y & (kBits - 1))));
+  return static_cast<Unsigned>(y) < kBits ? shifted : 0;
+}
+template <class T>
+T shift_right(T x, T y) {
+  using Unsigned = std::make_unsigned_t<T>;
+  constexpr T kLast = 8 * sizeof(T) - 1;
+  if constexpr (!std::is_signed_v<T>) {
+    return y <= kLast ? x >> (y & kLast) : 0;
+  } else {
+    return x >> (static_cast<Unsigned>(y) <= static_cast<Unsigned>(kLast) ? y : kLast);
+  }
+}
+
+// By squaring; a negative exponent gives the truncated quotient.
+template <class T>
+T integer_power(T x, T y) {
+  if (y < 0) return x == 1 ? 1 : x != -1 ? 0 : y & 1 ? -1 : 1;
+  T result = 1;
+  for (; y != 0; y >>= 1, x *= x)
+    if (y & 1) result *= x;
+  return result;
+}
+
+// ---- division: rounds down, and the remainder has the divisor's sign ------------------------
+
+// x // 0 is 0, and the smallest integer // -1 itself. The quotient of two integers is at least
+// 1/y away from the next integer, which a floating-point number of twice their bits resolves.
+template <class T>
+T integer_floor_divide(T x, T y) {
+  T divisor = y == 0 || (std::is_signed_v<T> && y == static_cast<T>(-1)) ? 1 : y;
+  T quotient;
+  if constexpr (sizeof(T) == 8) {
+    T rest = x % divisor;
+    quotient = x / divisor - (rest != 0 && (rest < 0) != (y < 0));
+  } else {
+    using Float = std::conditional_t<sizeof(T) == 4, double, float>;
+    quotient = static_cast<T>(std::floor(static_cast<Float>(x) / static_cast<Float>(divisor)));
+  }
+  return y == 0 ? 0 : divisor == y ? quotient : -x;
+}
+
+// Floats, exactly: slow.
+template <class T>
+T exact_remainder(T x, T y) {
+  T rest = std::fmod(x, y);
+  if (rest == 0) return copysign(T(0), y);
+  return (y < 0) != (rest < 0) ? rest + y : rest;
+}
+template <class T>
+T exact_floor_divide(T x, T y) {
+  if (y == 0) return x / y;
+  T rest = std::fmod(x, y);
+  T quotient = (x - rest) / y;
+  if (rest != 0 && (y < 0) != (rest < 0)) quotient -= 1;
+  T whole = std::floor(quotient);  // but for rounding, `quotient` is whole
+  if (quotient - whole > T(0.5)) whole += 1;
+  return whole == 0 ? copysign(T(0), x / y) : whole;
+}
+
+// Up to this quotient float32 arguments can be divided in float64 without an error in the floor or
+// in quotient * y; float64 needs a fused multiply-add for that.
+template <class T>
+constexpr double kLargestQuotient = sizeof(T) == 4 ? 0x1p29
+                                    : kHasFma      ? 0x1p52
+                                                   : 0;
+
+template <class T>
+bool is_rare_quotient(T x, T y) {
+  double quotient = static_cast<double>(x) / static_cast<double>(y);
+  return !(std::fabs(quotient) < kLargestQuotient<T>) | (abs(y) == kInfinity<T>);
+}
+
+struct Division {
+  double quotient, rest;
+};
+
+template <class T>
+Division divide_down(T x, T y) {
+  double a = x, b = y;
+  double quotient = std::floor(a / b);
+  if constexpr (sizeof(T) == 4) return {quotient, a - quotient * b};
+  double rest = multiply_add(-quotient, b, a);  // exact; a / b may have been rounded up
+  bool above = rest != 0 && (rest < 0) != (b < 0);
+  return {above ? quotient - 1 : quotient, above ? rest + b : rest};
+}
+
+template <class T>
+T floor_divide(T x, T y) {
+  if constexpr (is_float<T>) {
+    return static_cast<T>(divide_down(x, y).quotient);
+  } else {
+    return integer_floor_divide(x, y);
+  }
+}
+
+template <class T>
+T remainder(T x, T y) {
+  if constexpr (is_float<T>) {
+    T rest = static_cast<T>(divide_down(x, y).rest);
+    return rest == 0 ? copysign(T(0), y) : rest;
+  } else {
+    return y == 0 ? 0 : x - integer_floor_divide(x, y) * y;
+  }
+}
+
+}  // namespace needle::NEEDLE_ISA::math

@@ -1,0 +1,278 @@
+// Exponentials, logarithms and what is made of them.
+#pragma once
+#include "vector_basic.h"
+
+namespace needle::NEEDLE_ISA::math {
+
+template <class T>
+struct Exponential;
+
+template <>
+struct Exponential<float> {
+  static constexpr float kLow = -104, kHigh = 90;  // 0 and infinity beyond
+  static constexpr float kLn2High = 0x1.63p-1f, kLn2Low = -0x1.bd0106p-13f;
+  // (exp(r) - 1 - r) / r^2 and (2^r - 1) / r
+  static constexpr float kExp[] = {0.49999994f, 0.166665196f, 0.0416684039f, 0.00836889818f,
+                                   0.00138142519f};
+  static constexpr float kExp2[] = {0.693147182f,   0.240226477f,   0.0555033199f,
+                                    0.00961843971f, 0.00133991323f, 0.000153531641f};
+  // (log(1 + f) - f + f^2 / 2) / f^3
+  static constexpr float kLog[] = {0.333333135f,  -0.250000089f, 0.200021237f,
+                                   -0.166680053f, 0.142194554f,  -0.124053411f,
+                                   0.118886873f,  -0.116774961f, 0.0674771741f};
+  // (sinh(x) - x) / x^3, of x^2
+  static constexpr float kSinh[] = {0.166666672f, 0.00833335053f, 0.000198360562f, 2.81750067e-06f};
+};
+
+template <>
+struct Exponential<double> {
+  static constexpr double kLow = -746, kHigh = 711;
+  static constexpr double kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;
+  static constexpr double kExp[] = {
+      0.5000000000000011,     0.16666666666666405,    0.041666666666527366,   0.008333333333497736,
+      0.0013888888944470885,  0.00019841269501491733, 2.4801492134505306e-05, 2.755758905989299e-06,
+      2.7630621459723615e-07, 2.4999810702188528e-08};
+  static constexpr double kExp2[] = {
+      0.6931471805599453,     0.24022650695910133,    0.05550410866482006,    0.00961812910759357,
+      0.0013333558146780093,  0.00015403530457874936, 1.5252733489455159e-05, 1.321543487155739e-06,
+      1.0178200458827259e-07, 7.073858438902141e-09,  4.434730853956467e-10};
+  // (2 atanh(s) - 2 s) / s^3, of s^2
+  static constexpr double kLog[] = {0.6666666666666734,  0.39999999999415253, 0.2857142874229011,
+                                    0.22222198580136143, 0.18183564117801285, 0.1531405211326763,
+                                    0.1479597037844422};
+  static constexpr double kSinh[] = {
+      0.16666666666666669,   0.008333333333333137,  0.00019841269841438527, 2.7557319155060048e-06,
+      2.505212344398953e-08, 1.605723669948626e-10, 7.759425650270396e-13};
+};
+
+template <class T>
+constexpr T kLn2 = T(0.693147180559945309417);
+template <class T>
+constexpr T kLog2E = T(1.44269504088896340736);
+
+// ---- exponentials -----------------------------------------------------------------------------
+
+// exp(x) = 2^k (1 + rest), |rest| < 0.42.
+template <class T>
+struct Reduced {
+  Int<T> k;
+  T rest;
+};
+
+// exp(high + low); low keeps what rounding high + low would lose.
+template <class T>
+Reduced<T> reduce_exp(T high, T low) {
+  using E = Exponential<T>;
+  T shifted = (high + low) * kLog2E<T> + kRounder<T>;
+  T n = shifted - kRounder<T>;
+  T r = high - n * E::kLn2High - n * E::kLn2Low + low;
+  return {bits(shifted) - bits(kRounder<T>), r * r * polynomial(E::kExp, r) + r};
+}
+
+// x 2^k where 2^k may be beyond the normal numbers.
+template <class T>
+T scale(T x, Int<T> k) {
+  Int<T> half = k >> 1;
+  return x * power_of_two<T>(half) * power_of_two<T>(k - half);
+}
+
+template <class T>
+T clamp_exponent(T x) {
+  x = x < Exponential<T>::kLow ? Exponential<T>::kLow : x;
+  return x > Exponential<T>::kHigh ? Exponential<T>::kHigh : x;
+}
+
+template <class T>
+T exp(T x) {
+  Reduced<T> e = reduce_exp(clamp_exponent(x), T(0));
+  return scale(1 + e.rest, e.k);
+}
+
+// exp(high + low) for arguments up to 0, a little cheaper.
+template <class T>
+T exp_of_negative(T high, T low) {
+  constexpr Int<T> kLift = sizeof(T) == 4 ? 64 : 512;
+  Reduced<T> e = reduce_exp(high < Exponential<T>::kLow ? Exponential<T>::kLow : high, low);
+  T lifted = (1 + e.rest) * power_of_two<T>(e.k + kLift);
+  return lifted * power_of_two<T>(-kLift);  // the only rounding of a subnormal result
+}
+
+template <class T>
+T half_exp(T x) {  // exp(x) / 2 without overflow before the end
+  Reduced<T> e = reduce_exp(clamp_exponent(x), T(0));
+  return scale(1 + e.rest, e.k - 1);
+}
+
+template <class T>
+T exp2(T x) {
+  constexpr T kLow = kMantissa<T> == 23 ? -151 : -1076, kHigh = kBias<T> + 2;
+  x = x < kLow ? kLow : x;
+  x = x > kHigh ? kHigh : x;
+  T shifted = x + kRounder<T>;
+  T r = x - (shifted - kRounder<T>);
+  return scale(1 + r * polynomial(Exponential<T>::kExp2, r), bits(shifted) - bits(kRounder<T>));
+}
+
+template <class T>
+T expm1(T x) {
+  constexpr T kLow = -2 * (kMantissa<T> + 1);  // -1 below
+  constexpr T kHigh = (kBias<T> + 1.1) * kLn2<T>;
+  T clamped = x < kLow ? kLow : x > kHigh ? kHigh : x;
+  Reduced<T> e = reduce_exp(clamped, T(0));
+  T half = power_of_two<T>(e.k - 1);  // 2^k itself may be infinite
+  T result = (e.rest * half + (half - T(0.5))) * 2;
+  return x == 0 ? x : e.k == 0 ? e.rest : result;  // keeps -0
+}
+
+template <class T>
+T sigmoid(T x) {
+  T e = exp_of_negative(-abs(x), T(0));
+  return (x < 0 ? e : 1) / (1 + e);
+}
+
+template <class T>
+T tanh(T x) {
+  T e = expm1(-2 * abs(x));
+  return copysign(e / (2 + e), x);
+}
+
+template <class T>
+T sinh(T x) {
+  T e = half_exp(abs(x));
+  T square = x * x;
+  T small = x + x * square * polynomial(Exponential<T>::kSinh, square);
+  return abs(x) < 1 ? small : copysign(e - T(0.25) / e, x);
+}
+
+template <class T>
+T cosh(T x) {
+  T e = half_exp(abs(x));
+  return e + T(0.25) / e;
+}
+
+// ---- logarithms -------------------------------------------------------------------------------
+
+// x = 2^k m with m in [sqrt(1/2), sqrt(2)).
+template <class T>
+struct Parts {
+  T k, m;
+};
+
+template <class T>
+Parts<T> split(T x) {
+  constexpr T kRootHalf = T(0.707106781186547524401);
+  constexpr Int<T> kMask = (Int<T>{1} << kMantissa<T>)-1;
+  constexpr T kLift = T(Int<T>{1} << kMantissa<T>);
+  bool subnormal = x < std::numeric_limits<T>::min();
+  Int<T> offset = bits(subnormal ? x * kLift : x) - bits(kRootHalf);
+  T k = static_cast<T>(static_cast<int32_t>(offset >> kMantissa<T>));
+  return {subnormal ? k - kMantissa<T> : k, from_bits<T>((offset & kMask) + bits(kRootHalf))};
+}
+
+// log(1 + f) - f
+template <class T>
+T log1p_rest(T f) {
+  if constexpr (sizeof(T) == 4) {
+    return f * f * (f * polynomial(Exponential<T>::kLog, f) - T(0.5));
+  } else {
+    T s = f / (2 + f), square = s * s, half = T(0.5) * f * f;
+    return s * (half + square * polynomial(Exponential<T>::kLog, square)) - half;
+  }
+}
+
+// Puts the values at and beyond the ends of the domain of log around `inside`.
+template <class T>
+T log_ends(T x, T inside) {
+  T outside = x == 0 ? -kInfinity<T> : x > 0 ? x : kNan<T>;
+  return (x > 0) & (x < kInfinity<T>) ? inside : outside;
+}
+
+template <class T>
+T log(T x) {
+  using E = Exponential<T>;
+  Parts<T> p = split(x);
+  T f = p.m - 1;
+  return log_ends(x, p.k * E::kLn2High + (f + (log1p_rest(f) + p.k * E::kLn2Low)));
+}
+
+template <class T>
+T log2(T x) {
+  constexpr T kRest = T(1.44269504088896340736 - 1);
+  Parts<T> p = split(x);
+  T f = p.m - 1, rest = log1p_rest(f);
+  T low = rest * kLog2E<T> + f * kRest;  // f log2(e) = f + f (log2(e) - 1)
+  return log_ends(x, p.k + (f + low));
+}
+
+template <class T>
+T log10(T x) {
+  constexpr T kLog10E = T(0.434294481903251827651);
+  constexpr T kHigh = sizeof(T) == 4 ? T(0x1.344p-2) : T(0x1.34413509f6p-2);
+  constexpr T kLow = sizeof(T) == 4 ? T(0x1.3509f8p-18) : T(0x1.9fef311f12b36p-42);
+  Parts<T> p = split(x);
+  T f = p.m - 1, rest = log1p_rest(f);
+  return log_ends(x, p.k * kHigh + (f * kLog10E + (rest * kLog10E + p.k * kLow)));
+}
+
+template <class T>
+T log1p(T x) {
+  using E = Exponential<T>;
+  T u = 1 + x;
+  T lost = abs(x) < 1 ? x - (u - 1) : 1 - (u - x);  // 1 + x = u + lost
+  Parts<T> p = split(u);
+  Int<T> k = static_cast<Int<T>>(static_cast<int32_t>((u > 0) & (u < kInfinity<T>) ? p.k : T(0)));
+  T f = (p.m - 1) + scale(lost, -k);
+  T inside = p.k * E::kLn2High + (f + (log1p_rest(f) + p.k * E::kLn2Low));
+  return x == 0 ? x : log_ends(u, inside);  // keeps -0
+}
+
+// log(1 + t) for t in [0, 1]
+template <class T>
+T log1p_of_fraction(T t) {
+  using E = Exponential<T>;
+  bool large = t > T(0.414213562373095);
+  T f = large ? T(0.5) * (t - 1) : t;  // 1 + t = 2 (1 + f)
+  T k = large ? 1 : 0;
+  return k * E::kLn2High + (f + (log1p_rest(f) + k * E::kLn2Low));
+}
+
+// log(1 + exp(x))
+template <class T>
+T softplus(T x) {
+  return (x > 0 ? x : 0) + log1p_of_fraction(exp_of_negative(-abs(x), T(0)));
+}
+
+// log(exp(x) + exp(y))
+template <class T>
+T logaddexp(T x, T y) {
+  T difference = x == y ? 0 : abs(x - y);  // equal infinities
+  return (x > y ? x : y) + log1p_of_fraction(exp_of_negative(-difference, T(0)));
+}
+
+// From here on sqrt(x^2 + 1) = x; the square is far from infinity.
+template <class T>
+constexpr T kHuge = sizeof(T) == 4 ? T(0x1p28) : T(0x1p57);
+
+template <class T>
+T asinh(T x) {
+  T t = abs(x);
+  bool large = t > kHuge<T>;
+  T value = log1p(large ? t : t + t * t / (1 + sqrt(t * t + 1)));
+  return copysign(large ? value + kLn2<T> : value, x);
+}
+
+template <class T>
+T acosh(T x) {
+  T t = x - 1;
+  bool large = t > kHuge<T>;
+  T value = log1p(large ? t : t + sqrt(2 * t + t * t));
+  return x < 1 ? kNan<T> : large ? value + kLn2<T> : value;
+}
+
+template <class T>
+T atanh(T x) {
+  T t = abs(x);
+  return copysign(T(0.5) * log1p(2 * t / (1 - t)), x);
+}
+
+}  // namespace needle::NEEDLE_ISA::math
