@@ -158,7 +158,15 @@ PyObject* owner(PyObject*, PyObject* node) {
   if (!check_node(node)) return nullptr;
   if (as_node(node)->op) return new_reference(as_node(node)->handle);
   PyObject* weak = as_node(node)->owner;
-  return new_reference(weak ? PyWeakref_GetObject(weak) : Py_None);
+  if (!weak) Py_RETURN_NONE;
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* tensor;
+  if (PyWeakref_GetRef(weak, &tensor) < 0) return nullptr;
+  if (!tensor) Py_RETURN_NONE;
+  return tensor;
+#else
+  return new_reference(PyWeakref_GetObject(weak));
+#endif
 }
 
 PyObject* leaf(PyObject*, PyObject* tensor) {
