@@ -18,7 +18,7 @@ from needle import config, executor, graph, reverse
 from needle.backend.ndarray import array
 from needle.errors import GradientError, ShapeError, explain
 from needle.ops import random
-from needle.ops.base import Op, needed, variables
+from needle.ops.base import Op, constant, needed, variables
 
 __all__ = [
     "Op", "backward", "checkpoint", "compute_gradient_of_variables", "custom_gradient",
@@ -43,6 +43,8 @@ def lazy_mode(on: bool = True) -> Iterator[None]:
 def _seed(out: Any, out_grad: Any) -> Any:
     spec = executor.spec_of(out)
     if out_grad is None:
+        if not spec.ndim:
+            return constant(1.0, spec.dtype, spec.device)
         return reverse.full_like(out, 1.0)
     if not isinstance(out_grad, graph.TensorBase):
         out_grad = graph.wrap(array(np.asarray(out_grad), spec.dtype, spec.device))

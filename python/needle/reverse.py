@@ -11,6 +11,7 @@ from typing import Any
 
 from needle import executor, graph
 from needle.backend.ndarray import full
+from needle.errors import GradientError
 
 
 def walk(
@@ -38,6 +39,7 @@ def walk(
         _add(grads, graph.leaf(out), seed)
     order = graph.topo(list(grads), True, towards)
     reached = None if towards is None else _above(order, towards)
+    handle, release = graph.handle, graph.release
     while order:
         node = order.pop()
         out_grad = grads.pop(node, None)
@@ -47,12 +49,15 @@ def walk(
         op = node.op
         if op is None or (towards is not None and node in towards):
             continue
-        parts = op.gradient_as_tuple(out_grad, graph.handle(node))
-        for below, part in zip(node.inputs, parts, strict=True):
+        parts = op.gradient_as_tuple(out_grad, handle(node))
+        inputs = node.inputs
+        if len(inputs) != len(parts):
+            raise GradientError(f"{op}: {len(parts)} gradients for {len(inputs)} inputs")
+        for below, part in zip(inputs, parts):  # noqa: B905  # checked above, once per node
             if part is not None and below.needs and (reached is None or below in reached):
                 _add(grads, below, part)
         if not retain_graph:
-            graph.release(node)
+            release(node)
 
 
 def _add(grads: dict[Any, Any], node: Any, part: Any) -> None:

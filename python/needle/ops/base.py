@@ -133,6 +133,8 @@ class Op(graph.OpBase):
     def gradient_as_tuple(self, out_grad: Any, out: Any) -> tuple[Any, ...]:
         """Return ``gradient`` as a tuple, one entry per input."""
         result = self.gradient(out_grad, out)
+        if type(result) is tuple:
+            return result
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
     def infer(self, *specs: Any) -> Any:
@@ -278,11 +280,20 @@ def needed(out: Any) -> list[bool]:
 
 def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
     """Undo a broadcast: sum x over the axes that broadcasting ``shape`` had repeated."""
-    if x.spec.shape == shape:
+    own = x.spec.shape
+    if own == shape:
         return x
-    from needle.ops.reduce import SumTo
+    op = _sums.get((own, shape))
+    if op is None:
+        from needle.ops.reduce import sum_to_op
 
-    return executor.apply(SumTo.of(shape), x)
+        if len(_sums) > 1000:
+            _sums.clear()
+        op = _sums[own, shape] = sum_to_op(own, shape)
+    return executor.apply(op, x)
+
+
+_sums: dict[tuple[tuple[int, ...], tuple[int, ...]], Op] = {}
 
 
 # ---- families ------------------------------------------------------------------

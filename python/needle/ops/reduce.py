@@ -9,11 +9,12 @@ import numpy as np
 
 from needle import executor
 from needle.backend import kernels
+from needle.backend.array import MAX_DIMS
 from needle.backend.ndarray import normalise_axes
 from needle.errors import ShapeError
 from needle.ops.base import OUTPUT, REDUCE, Linear, Op
 from needle.ops.elementwise import cast_like, equal
-from needle.ops.movement import broadcast_to, reshape
+from needle.ops.movement import BroadcastTo, broadcast_to, reshape
 from needle.ops.samples import Sample, uniform
 
 Axes = int | Sequence[int] | None
@@ -42,6 +43,10 @@ def _samples(
     return samples
 
 
+_FIRST = [tuple(range(n)) for n in range(MAX_DIMS + 1)]
+"""Leading axes: what lacks them broadcasts without being reshaped."""
+
+
 class _Reduction(Op):
     axes: tuple[int, ...]
     keepdims: bool
@@ -60,10 +65,10 @@ class _Reduction(Op):
     def spread(self, x: Any, out: Any) -> Any:
         """Return x, shaped like the result, broadcast over the reduced axes."""
         shape = out.node.inputs[0].spec.shape
-        if not self.keepdims:
+        if not self.keepdims and self.axes != _FIRST[len(self.axes)]:
             kept = tuple(1 if i in self.axes else n for i, n in enumerate(shape))
             x = reshape(x, kept)
-        return broadcast_to(x, shape)
+        return executor.apply(BroadcastTo.of(shape), x)
 
 
 class Sum(_Reduction, Linear):
@@ -178,6 +183,15 @@ class SumTo(Linear):
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         return (broadcast_to(out_grad, out.node.inputs[0].spec.shape),)
+
+
+def sum_to_op(own: tuple[int, ...], shape: tuple[int, ...]) -> Op:
+    """Return the op that sums ``own`` to ``shape``: a plain sum where one is enough."""
+    lead = len(own) - len(shape)
+    inner = tuple(i for i in range(max(lead, 0), len(own)) if own[i] != shape[i - lead])
+    if lead < 0 or any(shape[i - lead] != 1 for i in inner) or (lead and inner):
+        return SumTo.of(shape)
+    return Sum.of(inner, True) if inner else Sum.of(tuple(range(lead)), False)
 
 
 def normalised(x: Any, axes: Axes) -> tuple[int, ...]:
