@@ -46,7 +46,6 @@ def test_wrong_input(case, where, gate):
 
 WITHOUT_SAMPLES = {
     "ToDevice": "its result is on another device: test_array.py",
-    "MakeTensorTuple": "its result is a tuple: test_graph.py",
     "TupleGetItem": "its input is a tuple: test_graph.py",
     "Identity": "starts the graph of an expansion; every composite tests it",
     "_Checkpoint": "holds a function of the user: test_graph.py",

@@ -18,7 +18,8 @@ from needle import config, executor, graph, reverse
 from needle.backend.ndarray import array
 from needle.errors import GradientError, ShapeError, explain
 from needle.ops import random
-from needle.ops.base import Op, constant, needed, variables
+from needle.ops.base import Op, needed, variables
+from needle.ops.elementwise import Add, Negative, Subtract
 
 __all__ = [
     "Op", "backward", "checkpoint", "compute_gradient_of_variables", "custom_gradient",
@@ -43,8 +44,6 @@ def lazy_mode(on: bool = True) -> Iterator[None]:
 def _seed(out: Any, out_grad: Any) -> Any:
     spec = executor.spec_of(out)
     if out_grad is None:
-        if not spec.ndim:
-            return constant(1.0, spec.dtype, spec.device)
         return reverse.full_like(out, 1.0)
     if not isinstance(out_grad, graph.TensorBase):
         out_grad = graph.wrap(array(np.asarray(out_grad), spec.dtype, spec.device))
@@ -90,8 +89,10 @@ def backward(
     if retain_graph is None:
         retain_graph = create_graph
 
+    owner = graph.owner
+
     def deliver(node: Any, out_grad: Any) -> None:
-        tensor = graph.owner(node) if node.op is None else graph.peek(node)
+        tensor = owner(node)
         if tensor is None or type(out_grad) is list:
             return
         old = tensor.grad
@@ -294,8 +295,37 @@ def compute_gradient_of_variables(output_tensor: Any, out_grad: Any) -> None:
 
 
 def find_topo_sort(node_list: Sequence[Any]) -> list[Any]:
-    """Return all tensors below, inputs first: depth first in the order of inputs."""
-    return [graph.handle(node) for node in graph.topo([graph.leaf(x) for x in node_list])]
+    """Return all tensors below, inputs first: depth first in the order of inputs.
+
+    As the course has them: every tensor has its value (what was freed is computed again); Python
+    numbers are no tensors of their own; ``a - b`` is ``a + (-b)``, two results.
+    """
+    found: dict[Any, Any] = {}
+    order: list[Any] = []
+    for node in graph.topo([graph.leaf(x) for x in node_list]):
+        inputs = [found[below] for below in node.inputs]
+        if isinstance(node.op, Subtract) and not _is_number(node.inputs[1]):
+            inputs[1] = _recorded(Negative.of(), [inputs[1]])
+            order.append(inputs[1])
+            found[node] = _recorded(Add.of(), inputs)
+        else:
+            tensor = graph.handle(node)
+            freed = tensor.array is None and node.done
+            found[node] = _recorded(node.op, inputs) if freed else tensor
+        if not _is_number(node):
+            order.append(found[node])
+    return order
+
+
+def _is_number(node: Any) -> bool:
+    return node.op is None and not node.needs and getattr(node.spec, "shape", None) == ()
+
+
+def _recorded(op: Any, inputs: Sequence[Any]) -> Any:
+    """Return the result of an op as part of the graph, whether or not it needs a gradient."""
+    with executor.modes(recording=False, lazy=False):
+        array = op.compute(*map(executor.value_of, inputs))
+    return graph.record(op, inputs, array)
 
 
 class _Autograd(types.ModuleType):

@@ -14,6 +14,7 @@ from typing import Any
 
 from needle.device import Device
 from needle.dtype import DType
+from needle.errors import ShapeError
 
 MAX_DIMS = 16
 
@@ -55,6 +56,8 @@ def make_spec(dtype: DType, device: Device, shape: tuple[int, ...]) -> Spec:
     if spec is None:
         if len(_specs) > 100_000:  # identity is only a shortcut; old specs stay valid
             _specs.clear()
+        if len(shape) > MAX_DIMS:
+            raise ShapeError(f"{len(shape)} dimensions, at most {MAX_DIMS} are possible")
         spec = Spec()
         spec.dtype, spec.device, spec.shape = dtype, device, shape
         spec.size, spec.strides = prod(shape), dense_strides(shape)
@@ -94,6 +97,9 @@ class Array:
     @property
     def strides(self) -> tuple[int, ...]:
         return self.spec.strides if self.own_strides is None else self.own_strides
+
+    def __buffer__(self, flags: int) -> memoryview:  # from Python 3.12 on
+        return memoryview(self.device.backend.download(self))
 
 
 _array_class: type = Array
@@ -366,8 +372,9 @@ def handle(node: Any) -> Any:
 
 
 def owner(node: Any) -> Any:
-    """Return the tensor that a leaf's gradient belongs to, or None if it is gone."""
-    return node._owner() if node._owner is not None else None
+    """Return the tensor that a gradient of the node belongs to, or None if it is gone."""
+    known = node._handle if node.op is not None else node._owner
+    return known() if known is not None else None
 
 
 def set_array(tensor: Any, array: Any) -> None:

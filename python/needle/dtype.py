@@ -39,6 +39,16 @@ class DType(str):
         """Whether gradients make sense."""
         return self.kind == "f"
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, type) and issubclass(other, np.generic):
+            return self.numpy.type is other
+        return str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
     def __repr__(self) -> str:
         return f"needle.{self!s}"
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from needle import executor, graph
-from needle.backend.ndarray import full
-from needle.errors import GradientError
+from needle import graph
+from needle.backend.ndarray import full_of
 
 
 def walk(
@@ -49,20 +48,22 @@ def walk(
         op = node.op
         if op is None or (towards is not None and node in towards):
             continue
-        parts = op.gradient_as_tuple(out_grad, handle(node))
-        inputs = node.inputs
-        if len(inputs) != len(parts):
-            raise GradientError(f"{op}: {len(parts)} gradients for {len(inputs)} inputs")
-        for below, part in zip(inputs, parts):  # noqa: B905  # checked above, once per node
+        parts = op.gradient(out_grad, handle(node))
+        if type(parts) is not tuple:
+            parts = tuple(parts) if isinstance(parts, list) else (parts,)
+        for below, part in zip(node.inputs, parts, strict=True):
             if part is not None and below.needs and (reached is None or below in reached):
-                _add(grads, below, part)
+                if below in grads or isinstance(below.spec, tuple):
+                    _add(grads, below, part)
+                else:
+                    grads[below] = part
         if not retain_graph:
             release(node)
 
 
 def _add(grads: dict[Any, Any], node: Any, part: Any) -> None:
     known = grads.get(node)
-    if type(node.spec) is not tuple:
+    if not isinstance(node.spec, tuple):
         grads[node] = part if known is None else known + part
         return
     if known is None:
@@ -102,5 +103,4 @@ def collect(
 
 def full_like(x: Any, value: float) -> Any:
     """Return a tensor of one value with the spec of x."""
-    spec = executor.spec_of(x)
-    return graph.wrap(full(spec.shape, value, spec.dtype, spec.device))
+    return graph.wrap(full_of(x.spec, value))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from needle import autograd, config, device, dtype, executor, graph, ops
+from needle.backend import exchange
 from needle.backend.ndarray import NDArray, array
 from needle.device import Device
 from needle.dtype import DType
@@ -465,6 +466,26 @@ def _data(values: Any, where: Any, kind: Any) -> NDArray:
     if where is not None and device.as_device(where) != values.device:
         values = values.to(where)
     return values if kind is None else values.astype(kind, copy=False)
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """Return a tensor over the memory of another library's array, without copying where possible.
+
+    It needs no gradient. What either side writes, both see; memory that is shared as read-only
+    can only be read.
+
+    >>> from_dlpack(torch.ones(3))
+
+    Args:
+        x: a NumPy array, or anything with ``__dlpack__``.
+        device: a device that computes in host memory; the default device for None.
+        copy: True: always; False: never, raise BufferError; None: only where it cannot be shared.
+
+    Raises:
+        DeviceError: if x is not in host memory.
+        DtypeError: if x has a dtype that cannot be exchanged.
+    """
+    return graph.wrap(exchange.from_dlpack(x, device, copy))
 
 
 def _restore(cls: Any, data: NDArray, requires_grad: bool, name: str | None) -> Any:

@@ -31,7 +31,11 @@ bool read_tuple(PyObject* source, int64_t* values, int* n, const char* what) {
   if (!tuple) return false;
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(tuple);
   if (size > kMaxDims) {
-    PyErr_Format(PyExc_ValueError, "%zd dimensions, at most %d are possible", size, kMaxDims);
+    PyObject* errors = PyImport_ImportModule("needle.errors");
+    PyObject* error = errors ? PyObject_GetAttrString(errors, "ShapeError") : nullptr;
+    if (error) PyErr_Format(error, "%zd dimensions, at most %d are possible", size, kMaxDims);
+    Py_XDECREF(error);
+    Py_XDECREF(errors);
     Py_DECREF(tuple);
     return false;
   }
@@ -315,6 +319,57 @@ PyObject* array_handle(PyObject* self, void*) {
   return new_reference(x->handle ? x->handle : Py_None);
 }
 
+// The buffer protocol, with strides: memoryview(x), numpy.asarray(x). bfloat16 has no format.
+int array_buffer(PyObject* object, Py_buffer* buffer, int flags) {
+  static const char* const formats[kDTypes] = {"f", "d", nullptr, "e", "b", "h", "i", "q", "B", "?"};
+  Array* self = as_array(object);
+  const Spec* spec = self->spec;
+  const char* refused = nullptr;
+  buffer->obj = nullptr;
+  if (!self->storage) {
+    refused = "the array is not in memory of the native CPU";
+  } else if (!formats[spec->code]) {
+    refused = "bfloat16 has no buffer format";
+  } else if ((flags & PyBUF_WRITABLE) && self->storage->owner && self->storage->owner->readonly) {
+    refused = "the memory is read-only";
+  }
+  bool dense = true;
+  for (int i = 0; i < spec->ndim; i++) {
+    dense &= spec->shape[i] == 1 || strides_of(self)[i] == spec->strides[i];
+  }
+  const auto asks = [flags](int what) { return (flags & what) == what; };
+  const bool contiguous = !asks(PyBUF_STRIDES) || asks(PyBUF_C_CONTIGUOUS) ||
+                          asks(PyBUF_F_CONTIGUOUS) || asks(PyBUF_ANY_CONTIGUOUS);
+  if (!refused && contiguous && !dense && spec->size) refused = "the array is not contiguous";
+  if (!refused && asks(PyBUF_F_CONTIGUOUS) && spec->ndim > 1) refused = "the array is in C order";
+  Py_ssize_t* sizes = refused ? nullptr
+                              : static_cast<Py_ssize_t*>(
+                                    PyMem_Malloc(sizeof(Py_ssize_t) * (2 * spec->ndim + 1)));
+  if (!sizes) {
+    PyErr_SetString(PyExc_BufferError, refused ? refused : "out of memory");
+    return -1;
+  }
+  const int64_t item = kItemSize[spec->code];
+  for (int i = 0; i < spec->ndim; i++) {
+    sizes[i] = spec->shape[i];
+    sizes[spec->ndim + i] = strides_of(self)[i] * item;
+  }
+  Py_INCREF(buffer->obj = object);
+  buffer->buf = address(self);
+  buffer->len = spec->size * item;
+  buffer->itemsize = item;
+  buffer->readonly = self->storage->owner && self->storage->owner->readonly;
+  buffer->ndim = spec->ndim;
+  buffer->format = flags & PyBUF_FORMAT ? const_cast<char*>(formats[spec->code]) : nullptr;
+  buffer->shape = flags & PyBUF_ND ? sizes : nullptr;
+  buffer->strides = asks(PyBUF_STRIDES) ? sizes + spec->ndim : nullptr;
+  buffer->suboffsets = nullptr;
+  buffer->internal = sizes;
+  return 0;
+}
+
+void array_release_buffer(PyObject*, Py_buffer* buffer) { PyMem_Free(buffer->internal); }
+
 PyGetSetDef array_getters[] = {
     {"spec", array_spec, nullptr, "dtype, device and shape", nullptr},
     {"shape", array_shape, nullptr, "sizes of the axes", nullptr},
@@ -334,6 +389,8 @@ PyType_Slot array_slots[] = {
     {Py_tp_traverse, reinterpret_cast<void*>(array_traverse)},
     {Py_tp_getset, array_getters},
     {Py_tp_members, array_members},
+    {Py_bf_getbuffer, reinterpret_cast<void*>(array_buffer)},
+    {Py_bf_releasebuffer, reinterpret_cast<void*>(array_release_buffer)},
     {Py_tp_doc, const_cast<char*>("a view of memory; the base of NDArray")},
     {0, nullptr}};
 PyType_Spec array_definition = {"needle._core.Array", sizeof(Array), 0,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from needle.backend import Backend
+from needle.backend import overrides as overrides  # registers them
 from needle.backend.course import CourseTiles
 from needle.backend.numpy import view
 from needle.backend.update import Adam, Sgd
@@ -42,6 +43,9 @@ class NativeBackend(CourseTiles, Backend):
 
     def fill(self, out: Any, value: float) -> None:
         self.core.fill(out, value)
+
+    def filled(self, spec: Any, value: float) -> Any:
+        return self.core.full(spec, value)
 
     def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
         self.core.elementwise(self._code(function, inputs), out, *inputs)
@@ -117,7 +121,7 @@ class NativeBackend(CourseTiles, Backend):
         self.core.run_fused(code, list(outs), list(inputs))
 
     def adopt(self, values: np.ndarray[Any, Any]) -> Any:
-        """Return a handle over a NumPy array's memory, kept alive by the handle."""
+        """Return a handle over a flat NumPy array's memory, kept alive by the handle."""
         return self.core.adopt(values)
 
 

@@ -16,7 +16,6 @@ from needle import config
 from needle import device as devices
 from needle import dtype as dtypes
 from needle.backend.array import (
-    MAX_DIMS,
     Array,
     Spec,
     dense_strides,
@@ -32,15 +31,26 @@ from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
 Shape = tuple[int, ...]
 
 
-def normalise_axis(axis: int, ndim: int, name: str = "axis") -> int:
+def normalise_axis(axis: int, ndim: int) -> int:
     """Return axis counted from 0.
 
     Raises:
         IndexRangeError: if there is no such axis.
     """
     if not -ndim <= axis < ndim:
-        raise IndexRangeError(f"{name} {axis} is out of range for {ndim} dimensions")
+        raise IndexRangeError(f"axis {axis} is out of range for {ndim} dimensions")
     return axis + ndim if axis < 0 else axis
+
+
+def normalise_index(index: int, size: int, axis: int) -> int:
+    """Return an index counted from 0.
+
+    Raises:
+        IndexRangeError: if there is no such entry.
+    """
+    if not -size <= index < size:
+        raise IndexRangeError(f"index {index} is out of range for axis {axis} of size {size}")
+    return index + size if index < 0 else index
 
 
 def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
@@ -91,6 +101,8 @@ def default_dtype(values: Any, typed: bool) -> DType:
         typed: whether the user handed over a NumPy array rather than Python numbers.
     """
     kind = values.dtype.kind
+    if values.dtype.name == "bfloat16":  # NumPy calls it void
+        return dtypes.bfloat16
     if kind in "OSUVcmM":
         raise DtypeError(f"values of type {values.dtype} cannot be stored in an array")
     if config.current().backend == "np":
@@ -262,7 +274,7 @@ class NDArray(CourseArray, Array):
         new = tuple(shape)
         lead = len(new) - self.ndim
         sizes = zip(self.shape, new[lead:], strict=False)
-        if lead < 0 or any(n not in (1, m) for n, m in sizes):
+        if lead < 0 or any(n not in (1, m) for n, m in sizes) or any(n < 0 for n in new):
             raise explain(
                 ShapeError, "broadcast_to", f"shape {self.shape} does not broadcast to {new}",
                 rule="aligned at the last axis, sizes are equal or the source's is 1",
@@ -420,7 +432,9 @@ set_array_class(NDArray)
 
 def check_writable(x: NDArray) -> None:
     """Raise ValueError if the array lies in memory that somebody shared as read-only."""
-    if getattr(x.handle, "readonly", False):
+    handle = x.handle
+    shared = isinstance(handle, np.ndarray) and not handle.flags.writeable
+    if shared or getattr(handle, "readonly", False):
         raise ValueError("the array shares read-only memory; copy it first")
 
 
@@ -442,8 +456,6 @@ def shape_of(shape: Any, size: int, old: Shape | None = None) -> Shape:
             ShapeError, "reshape", f"{size} elements of shape {old} do not fill {new}",
             rule="the product of the sizes stays the same; one size may be -1",
         )  # fmt: skip
-    if len(new) > MAX_DIMS:
-        raise ShapeError(f"reshape: {len(new)} dimensions, at most {MAX_DIMS} are possible")
     return new
 
 
@@ -451,8 +463,6 @@ def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
     """Return a dense array whose values are not set."""
     where = devices.as_device(device)
     spec = make_spec(dtypes.as_dtype(dtype), where, tuple(shape))
-    if len(spec.shape) > MAX_DIMS:
-        raise ShapeError(f"{len(spec.shape)} dimensions, at most {MAX_DIMS} are possible")
     if any(n < 0 for n in spec.shape):
         raise ShapeError(f"a size is negative: {spec.shape}")
     return make_array(spec, where.backend.allocate(spec.size * spec.dtype.itemsize))
@@ -460,9 +470,13 @@ def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
 
 def full(shape: Shape, value: float, dtype: Any = "float32", device: Any = None) -> NDArray:
     """Return a dense array of one value."""
-    out = empty(shape, dtype, device)
-    out.device.backend.fill(out, value)
-    return out
+    where = devices.as_device(device)
+    return full_of(make_spec(dtypes.as_dtype(dtype), where, tuple(shape)), value)
+
+
+def full_of(spec: Spec, value: float) -> NDArray:
+    """Return a dense array of one value with this spec."""
+    return spec.device.backend.filled(spec, value)
 
 
 def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:

@@ -20,6 +20,34 @@ from needle.ops.activation import (
     softplus,
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
+from needle.ops.contraction import einsum, outer, tensordot, vecdot
+from needle.ops.course import (
+    AddScalar,
+    DivScalar,
+    MulScalar,
+    PowerScalar,
+    add_scalar,
+    dilate,
+    divide_scalar,
+    logsoftmax,
+    mul_scalar,
+    power_scalar,
+    undilate,
+)
+from needle.ops.creation import (
+    arange,
+    empty,
+    empty_like,
+    eye,
+    full,
+    full_like,
+    linspace,
+    meshgrid,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
 from needle.ops.elementwise import (
     Abs,
     Add,
@@ -185,7 +213,6 @@ from needle.ops.loss import (
     log_softmax,
     logsumexp,
     mse_loss,
-    reduced,
     softmax,
 )
 from needle.ops.matmul import MatMul, matmul
@@ -206,7 +233,6 @@ from needle.ops.movement import (
     concat,
     copy,
     flip,
-    pad,
     permute,
     reshape,
     squeeze,
@@ -226,17 +252,33 @@ from needle.ops.norm import (
     layer_norm,
     rms_norm,
 )
-from needle.ops.random import (
-    Dropout,
-    bernoulli,
-    dropout,
-    manual_seed,
-    normal,
-    permutation,
-    randint,
-    uniform,
+from needle.ops.rearrange import (
+    Diagonal,
+    DiagonalGrad,
+    Dilate,
+    Roll,
+    Triangle,
+    UnDilate,
+    broadcast_arrays,
+    diag,
+    diagonal,
+    dilate,
+    expand_dims,
+    flatten,
+    moveaxis,
+    pad,
+    repeat,
+    roll,
+    swapaxes,
+    tile,
+    trace,
+    tril,
+    triu,
+    undilate,
 )
 from needle.ops.reduce import (
+    AllTrue,
+    AnyTrue,
     ArgMax,
     ArgMin,
     Max,
@@ -244,13 +286,28 @@ from needle.ops.reduce import (
     Min,
     Sum,
     SumTo,
+    all,
     amax,
     amin,
+    any,
     argmax,
     argmin,
     mean,
-    normalised,
     summation,
+)
+from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
+from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
+from needle.ops.sorting import (
+    SearchSorted,
+    Sort,
+    argsort,
+    argwhere,
+    median,
+    nonzero,
+    searchsorted,
+    sort,
+    topk,
+    unique,
 )
 from needle.ops.tuples import (
     FusedAddScalars,
@@ -267,7 +324,7 @@ from needle.ops.tuples import (
 )
 
 # The course's names.
-TensorOp = Op
+TensorOp = TensorTupleOp = Op
 EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
 Summation = Sum
 negate = negative

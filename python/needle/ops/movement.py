@@ -10,8 +10,8 @@ import numpy as np
 from needle import core, executor
 from needle import device as devices
 from needle.backend import kernels
-from needle.backend.array import make_spec
-from needle.backend.ndarray import normalise_axis, shape_of
+from needle.backend.array import MAX_DIMS, make_spec
+from needle.backend.ndarray import normalise_axis, normalise_index, shape_of
 from needle.dtype import DType, as_dtype
 from needle.errors import IndexRangeError, ShapeError, explain
 from needle.ops.base import BROADCAST, PERMUTE, RESHAPE, SLICE, Linear, Op, promoted
@@ -270,14 +270,15 @@ known_reshapes: dict[Any, Reshape] = {}
 """The op for arguments of ``reshape`` seen before, where they do not depend on the tensor."""
 
 
-def reshape(x: Any, *shape: Any) -> Any:
+def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
     """Return x under another shape; one size may be -1. See ``Reshape``."""
+    given = sizes if shape is None else (tuple(shape),)
     old = x.spec
-    op = Reshape.of(shape_of(shape, old.size, old.shape))
-    if shape == (op.shape,) or shape == op.shape:
+    op = Reshape.of(shape_of(given, old.size, old.shape))
+    if given == (op.shape,) or given == op.shape:
         if len(known_reshapes) > 1000:
             known_reshapes.clear()
-        known_reshapes[shape] = op
+        known_reshapes[given] = op
     return executor.apply(op, x)
 
 
@@ -288,14 +289,24 @@ def permute(x: Any, *axes: Any) -> Any:
     return executor.apply(Permute.of(tuple(normalise_axis(a, ndim) for a in order)), x)
 
 
+_TURNS = [Permute.of((*range(n - 2), n - 1, n - 2)) for n in range(2, MAX_DIMS + 1)]
+
+
+def turned(x: Any) -> Any:
+    """Return x with its last two axes swapped."""
+    return executor.apply(_TURNS[x.spec.ndim - 2], x)
+
+
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     """Swap two axes; the last two for None. For any order see ``permute``.
 
     Raises:
         ShapeError: if axes are not two, or x has fewer than two.
     """
-    ndim = len(_shape(x))
+    ndim = x.spec.ndim
     if axes is None:
+        if ndim >= 2:
+            return turned(x)
         axes = (-2, -1)
     if len(axes) != 2 or ndim < 2:
         raise explain(
@@ -354,11 +365,6 @@ def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
     return executor.apply(Concat.of(normalise_axis(axis, len(_shape(tensors[0])))), *tensors)
 
 
-def pad(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
-    """Surround x with zeros, (before, after) per axis. See ``Pad``."""
-    return executor.apply(Pad.of(tuple((int(a), int(b)) for a, b in widths)), x)
-
-
 def astype(x: Any, dtype: Any) -> Any:
     """Return x in another dtype. See ``Cast``."""
     target = as_dtype(dtype)
@@ -374,6 +380,11 @@ def to_device(x: Any, device: Any) -> Any:
 def copy(x: Any) -> Any:
     """Return a copy of x in fresh memory."""
     return executor.apply(Copy.of(), x)
+
+
+def stop_gradient(x: Any) -> Any:
+    """Return x as a constant of the derivative. See ``StopGradient``."""
+    return executor.apply(StopGradient.of(), x)
 
 
 def _slice_of(numbers: tuple[int, ...]) -> Slice:
@@ -392,11 +403,6 @@ def getitem(x: Any, index: Any) -> Any:
     """Return x indexed as NumPy does. See ``basic_index``."""
     result = None if _native_getitem is None else _native_getitem(x, index)
     return basic_index(x, index) if result is None else result
-
-
-def stop_gradient(x: Any) -> Any:
-    """Return x as a constant of the derivative. See ``StopGradient``."""
-    return executor.apply(StopGradient.of(), x)
 
 
 def basic_index(x: Any, index: Any) -> Any:
@@ -424,7 +430,7 @@ def basic_index(x: Any, index: Any) -> Any:
             ranges.append((start, len(range(start, stop, step)), step))
         else:
             dropped.append(axis)
-            where = normalise_axis(int(part), shape[axis], f"index of axis {axis}:")
+            where = normalise_index(int(part), shape[axis], axis)
             ranges.append((where, 1, 1))
     result = executor.apply(Slice.of(tuple(ranges), tuple(dropped)), x)
     if new:

@@ -8,22 +8,18 @@ every device and for any number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from needle import dtype as dtypes
-from needle import executor, graph
+from needle import graph
 from needle.backend import kernels
 from needle.backend.ndarray import NDArray, array
 from needle.device import as_device
 from needle.dtype import DType, as_dtype
-from needle.errors import OptionError, ShapeError
-from needle.ops import samples
-from needle.ops.base import Composite, cast
-from needle.ops.elementwise import floor, less_equal, where
-from needle.ops.samples import Sample
 
 
 class Generator:
@@ -116,7 +112,7 @@ def randn(shape: tuple[int, ...], device: Any = None, key: int | None = None) ->
     return _draw("randn", shape, as_device(device), key)
 
 
-def permutation(size: int) -> np.ndarray[Any, Any]:
+def host_permutation(size: int) -> np.ndarray[Any, Any]:
     """Return the numbers below ``size`` in a random order, on the host."""
     if _generator is None:
         return np.random.permutation(size)
@@ -124,14 +120,14 @@ def permutation(size: int) -> np.ndarray[Any, Any]:
     return np.argsort(bits.view(np.int64).ravel(), kind="stable")
 
 
-def uniform() -> float:
+def host_uniform() -> float:
     """Return one number in [0, 1), on the host."""
     if _generator is None:
         return np.random.rand()
     return float(_generator.uniform((), as_device("cpu_numpy")).item())
 
 
-def integers(low: int, high: int, size: int) -> np.ndarray[Any, Any]:
+def host_integers(low: int, high: int, size: int) -> np.ndarray[Any, Any]:
     """Return ``size`` whole numbers in [low, high), on the host."""
     if _generator is None:
         return np.random.randint(low, high, size)
@@ -139,144 +135,26 @@ def integers(low: int, high: int, size: int) -> np.ndarray[Any, Any]:
     return low + (bits.astype(np.int64) * (high - low) >> 32)
 
 
+@contextmanager
+def keyed(key: int | None) -> Iterator[None]:
+    """Draw from a generator of this seed within a ``with`` block; None changes nothing."""
+    if key is None:
+        yield
+        return
+    before = _generator
+    manual_seed(key)
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
+def _restore(generator: Generator | None) -> None:
+    global _generator
+    _generator = generator
+
+
 def wrap_as(x: NDArray, kind: DType | str | None) -> Any:
     """Return a tensor of an array, cast to a dtype where one is given."""
     target = x.dtype if kind is None else as_dtype(kind)
     return graph.wrap(x.astype(target, copy=False))
-
-
-# ---- functions -------------------------------------------------------------------
-
-Shape = int | Sequence[int]
-
-
-def _shape(shape: Shape) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
-
-
-def uniform(
-    shape: Shape,
-    low: float = 0.0,
-    high: float = 1.0,
-    *,
-    device: Any = None,
-    dtype: Any = None,
-    key: int | None = None,
-) -> Any:
-    """Return a tensor of values drawn uniformly from [low, high).
-
-    Args:
-        shape: of the result.
-        low: smallest value.
-        high: bound above.
-        device: where to; the default device for None.
-        dtype: a floating one; float32 for None, float64 with ``NEEDLE_BACKEND=np``.
-        key: seed of this draw alone; None draws from the stream that governs (see above).
-    """
-    x = wrap_as(rand(_shape(shape), device, key), dtype)
-    return x if (low, high) == (0.0, 1.0) else x * (high - low) + low
-
-
-def normal(
-    shape: Shape,
-    mean: float = 0.0,
-    std: float = 1.0,
-    *,
-    device: Any = None,
-    dtype: Any = None,
-    key: int | None = None,
-) -> Any:
-    """Return a tensor of normally distributed values. Arguments as of ``uniform``."""
-    x = wrap_as(randn(_shape(shape), device, key), dtype)
-    return x if (mean, std) == (0.0, 1.0) else x * std + mean
-
-
-def bernoulli(
-    shape: Shape, p: float = 0.5, *, device: Any = None, dtype: Any = "bool", key: int | None = None
-) -> Any:
-    """Return a tensor that is true where a uniform draw is at most p."""
-    chosen = less_equal(graph.wrap(rand(_shape(shape), device, key)), p)
-    return cast(chosen, as_dtype(dtype))
-
-
-def randint(
-    shape: Shape,
-    low: int,
-    high: int,
-    *,
-    device: Any = None,
-    dtype: Any = "int64",
-    key: int | None = None,
-) -> Any:
-    """Return a tensor of integers drawn uniformly from [low, high).
-
-    Raises:
-        ShapeError: if there is no integer in the range, or more than 2**24 (what a draw resolves).
-    """
-    source = Generator(key) if key is not None else _generator
-    if not high - low > 0:
-        raise ShapeError(f"randint: no integers in [{low}, {high})")
-    if source is None:
-        values = np.random.randint(low, high, _shape(shape))
-        return graph.wrap(array(np.asarray(values), as_dtype(dtype), device))
-    if high - low > 2**24:
-        raise ShapeError(f"randint: [{low}, {high}) has more than 2**24 integers")
-    steps = floor(graph.wrap(source.uniform(_shape(shape), as_device(device))) * (high - low))
-    return cast(cast(steps, dtypes.int64) + low, as_dtype(dtype))
-
-
-def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
-    """Return a tensor of 0, 1, ..., n - 1 (int64) in random order."""
-    source = Generator(key) if key is not None else _generator
-    if source is None:
-        return graph.wrap(array(np.random.permutation(n), dtypes.int64, device))
-    order = kernels.sort(source.bits((n,), as_device(device)), 0)[1]
-    return graph.wrap(order)
-
-
-class Dropout(Composite):
-    """Set elements to zero where mask is false, and scale the others by 1 / (1 - p).
-
-    The mask is an input, so that the op itself is not random.
-
-    Shapes:   x, mask [...] -> [...]
-    Dtypes:   x floating, mask bool
-    Gradient: x; any order
-    Source:   Srivastava et al., "Dropout", 2014, section 10 (scaling while training)
-    """
-
-    p: float
-    saves = ((1,), ())
-    samples = staticmethod(
-        lambda: [
-            Sample(
-                (samples.uniform(shape), samples.uniform(shape, seed=1) > 0), (0.25,),
-                lambda x, mask: np.where(mask, x / 0.75, 0.0),
-            )
-            for shape in ((3, 4), (), (0, 2))
-        ]
-        + [Sample((samples.uniform((3,)), np.ones(3, bool)), (1.0,), lambda x, mask: 0 * x)]
-    )  # fmt: skip
-
-    def expand(self, x: Any, mask: Any) -> Any:
-        return where(mask, x * (1.0 / (1.0 - self.p) if self.p < 1 else 0.0), 0.0)
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return executor.apply(self, out_grad, out.inputs[1]), None
-
-
-def dropout(x: Any, p: float = 0.5, training: bool = True, *, key: int | None = None) -> Any:
-    """Set each element to zero with probability p and scale the others by 1 / (1 - p).
-
-    Draws one uniform number per element, also for p = 0; outside training returns x.
-
-    Raises:
-        OptionError: if p is not in [0, 1].
-    """
-    if not 0.0 <= p <= 1.0:
-        raise OptionError(f"dropout: p={p} is not in [0, 1]")
-    if not training:
-        return x
-    spec = executor.spec_of(x)
-    mask = bernoulli(spec.shape, 1.0 - p, device=spec.device, key=key)
-    return executor.apply(Dropout.of(float(p)), x, mask)

@@ -18,6 +18,7 @@ class Sample:
         static: the op's static attributes.
         reference: the result in NumPy float64, from the inputs; None for error samples.
         raises: the exception that the call must raise.
+        by_value: whether that error depends on values; lazy mode then raises it when it computes.
         gradient: whether gradients are checked here (false at kinks and singular points).
         dtypes: names of the dtypes to run floating inputs in; empty means all floating dtypes.
     """
@@ -28,6 +29,7 @@ class Sample:
     raises: type[Exception] | None = None
     gradient: bool = True
     dtypes: Sequence[str] = field(default=())
+    by_value: bool = False
 
 
 def uniform(shape: Sequence[int], low: float = -2.0, high: float = 2.0, seed: int = 0) -> Any:

@@ -1,0 +1,211 @@
+"""Composites that the native CPU computes as a whole: one pass over the memory where possible.
+
+Each takes the op and the arrays, as the op's ``expand`` does, and returns NotImplemented for what
+the kernel table (src/common/kernels.h) does not take. Whether it does depends on specs alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle import dtype as dtypes
+from needle.backend import kernels, override
+from needle.backend.ndarray import NDArray, empty, full
+from needle.dtype import DType
+
+SOFTMAX, LOG_SOFTMAX = 0, 1
+LAYER, RMS = 0, 1
+
+
+def _core(x: NDArray) -> Any:
+    return x.device.backend.core
+
+
+def _wide(x: NDArray) -> DType:
+    """Return the dtype of statistics."""
+    return dtypes.float64 if x.dtype is dtypes.float64 else dtypes.float32
+
+
+def _dense(*arrays: NDArray) -> list[NDArray]:
+    # reshape: the kernels ask for the very strides of a dense array, also on axes of size 1
+    return [x.reshape(x.shape) if x.is_dense() else x.copy() for x in arrays]
+
+
+def _like(x: NDArray) -> NDArray:
+    return empty(x.shape, x.dtype, x.device)
+
+
+def _floating(*arrays: NDArray) -> bool:
+    first = arrays[0].dtype
+    return first.kind == "f" and all(x.dtype is first for x in arrays)
+
+
+# ---- softmax -----------------------------------------------------------------------
+
+
+def _orders(axis: int, ndim: int) -> tuple[list[int], list[int]]:
+    """Return the order of axes that puts one last, and the order that puts it back."""
+    axis %= ndim
+    last = [i for i in range(ndim) if i != axis] + [axis]
+    return last, [*range(axis), ndim - 1, *range(axis, ndim - 1)]
+
+
+def _softmax(kind: int, op: Any, x: NDArray) -> Any:
+    if not _floating(x) or not -x.ndim <= op.axis < x.ndim:
+        return NotImplemented
+    there, back = _orders(op.axis, x.ndim)
+    rows = x.permute(there)
+    out = _like(rows)
+    _core(x).softmax(kind, out, rows)
+    return out.permute(back)
+
+
+def _softmax_grad(kind: int, op: Any, out: NDArray, g: NDArray) -> Any:
+    if not _floating(out, g) or not -g.ndim <= op.axis < g.ndim or out.shape != g.shape:
+        return NotImplemented
+    there, back = _orders(op.axis, g.ndim)
+    rows = out.permute(there)
+    dx = _like(rows)
+    _core(g).softmax_grad(kind, dx, rows, g.permute(there))
+    return dx.permute(back)
+
+
+@override("cpu", "Softmax")
+def softmax(op: Any, x: NDArray) -> Any:
+    """Softmax of rows."""
+    return _softmax(SOFTMAX, op, x)
+
+
+@override("cpu", "LogSoftmax")
+def log_softmax(op: Any, x: NDArray) -> Any:
+    """Log-softmax of rows."""
+    return _softmax(LOG_SOFTMAX, op, x)
+
+
+@override("cpu", "SoftmaxGrad")
+def softmax_grad(op: Any, out: NDArray, g: NDArray) -> Any:
+    """Gradient of softmax."""
+    return _softmax_grad(SOFTMAX, op, out, g)
+
+
+@override("cpu", "LogSoftmaxGrad")
+def log_softmax_grad(op: Any, out: NDArray, g: NDArray) -> Any:
+    """Gradient of log-softmax."""
+    return _softmax_grad(LOG_SOFTMAX, op, out, g)
+
+
+# ---- cross entropy -----------------------------------------------------------------
+
+
+def _rows(x: NDArray) -> NDArray:
+    classes = x.shape[-1]
+    return x if x.ndim == 2 else x.reshape((x.size // classes, classes))
+
+
+@override("cpu", "CrossEntropy")
+def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
+    """Losses and the logarithms of the sums of exponentials."""
+    if not _floating(logits) or logits.shape[-1] == 0:
+        return NotImplemented
+    loss, lse = (empty(labels.shape, _wide(logits), logits.device) for _ in range(2))
+    rows, flat = _rows(logits), labels.reshape((labels.size,))
+    bad = _core(logits).cross_entropy(loss, lse, rows, flat, op.ignore_index, op.label_smoothing)
+    if bad >= 0:
+        raise kernels.bad_label(op.name, labels, bad, logits.shape[-1])
+    return loss, lse
+
+
+@override("cpu", "CrossEntropyGrad")
+def cross_entropy_grad(op: Any, g: NDArray, logits: NDArray, labels: NDArray, lse: NDArray) -> Any:
+    """Gradient with respect to the logits; the labels were checked with the loss."""
+    wide = _wide(logits)
+    if not _floating(logits) or logits.shape[-1] == 0 or g.dtype is not wide is not lse.dtype:
+        return NotImplemented
+    dlogits = _like(logits)
+    (g, lse), flat = _dense(g, lse), labels.reshape((labels.size,))
+    _core(logits).cross_entropy_grad(
+        _rows(dlogits), g, _rows(logits), flat, lse, op.ignore_index, op.label_smoothing
+    )
+    return dlogits
+
+
+# ---- norms -------------------------------------------------------------------------
+
+
+def _statistics(x: NDArray, shape: tuple[int, ...], count: int = 2) -> list[NDArray]:
+    return [empty(shape, _wide(x), x.device) for _ in range(count)]
+
+
+@override("cpu", "LayerNorm")
+def layer_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
+    """Layer norm, its means and reciprocal deviations."""
+    if not _floating(x, weight, bias) or x.size == 0:
+        return NotImplemented
+    x, weight, bias = _dense(x, weight, bias)
+    out = _like(x)
+    mean, rstd = _statistics(x, x.shape[:-1])
+    _core(x).layer_norm(LAYER, out, mean, rstd, x, weight, bias, op.eps)
+    return out, mean, rstd
+
+
+@override("cpu", "LayerNormGrad")
+def layer_norm_grad(
+    op: Any, g: NDArray, x: NDArray, weight: NDArray, mean: NDArray, rstd: NDArray
+) -> Any:
+    """Gradients of layer norm."""
+    if not _floating(x, g, weight) or x.size == 0 or mean.dtype is not _wide(x):
+        return NotImplemented
+    g, x, weight, mean, rstd = _dense(g, x, weight, mean, rstd)
+    dx, dweight, dbias = _like(x), _like(weight), _like(weight)
+    _core(x).layer_norm_grad(LAYER, dx, dweight, dbias, g, x, weight, mean, rstd)
+    return dx, dweight, dbias
+
+
+@override("cpu", "RMSNorm")
+def rms_norm(op: Any, x: NDArray, weight: NDArray) -> Any:
+    """RMS norm and its reciprocal root mean squares."""
+    if not _floating(x, weight) or x.size == 0:
+        return NotImplemented
+    x, weight = _dense(x, weight)
+    out, bias = _like(x), full(weight.shape, 0.0, weight.dtype, weight.device)
+    mean, rstd = _statistics(x, x.shape[:-1])
+    _core(x).layer_norm(RMS, out, mean, rstd, x, weight, bias, op.eps)
+    return out, rstd
+
+
+@override("cpu", "RMSNormGrad")
+def rms_norm_grad(op: Any, g: NDArray, x: NDArray, weight: NDArray, rstd: NDArray) -> Any:
+    """Gradients of RMS norm."""
+    if not _floating(x, g, weight) or x.size == 0 or rstd.dtype is not _wide(x):
+        return NotImplemented
+    g, x, weight, rstd = _dense(g, x, weight, rstd)
+    dx, dweight, dbias = _like(x), _like(weight), _like(weight)
+    _core(x).layer_norm_grad(RMS, dx, dweight, dbias, g, x, weight, rstd, rstd)
+    return dx, dweight
+
+
+@override("cpu", "BatchNorm")
+def batch_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
+    """Batch norm in training mode, means and variances of the columns."""
+    if not _floating(x, weight, bias) or x.size == 0:
+        return NotImplemented
+    x, weight, bias = _dense(x, weight, bias)
+    out = _like(x)
+    mean, var = _statistics(x, weight.shape)
+    _core(x).batch_norm(_rows(out), mean, var, _rows(x), weight, bias, op.eps)
+    return out, mean, var
+
+
+@override("cpu", "BatchNormGrad")
+def batch_norm_grad(
+    op: Any, g: NDArray, x: NDArray, weight: NDArray, mean: NDArray, var: NDArray
+) -> Any:
+    """Gradients of batch norm."""
+    if not _floating(x, g, weight) or x.size == 0 or mean.dtype is not _wide(x):
+        return NotImplemented
+    g, x, weight, mean, var = _dense(g, x, weight, mean, var)
+    dx, dweight, dbias = _like(x), _like(weight), _like(weight)
+    _core(x).batch_norm_grad(
+        _rows(dx), dweight, dbias, _rows(g), _rows(x), weight, mean, var, op.eps
+    )
+    return dx, dweight, dbias

@@ -1,0 +1,149 @@
+"""Tensors of random numbers, and dropout.
+
+They draw as random.py says: from NumPy's global stream until the user seeds Needle's own
+generator or gives a key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from needle import executor, graph
+from needle.backend.ndarray import array
+from needle.dtype import as_dtype
+from needle.errors import OptionError
+from needle.ops import random
+from needle.ops.base import Composite, cast
+from needle.ops.elementwise import less_equal, where
+from needle.ops.samples import Sample
+from needle.ops.samples import uniform as values
+
+Shape = int | Sequence[int]
+
+
+def _shape(shape: Shape) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+
+
+def uniform(
+    shape: Shape,
+    low: float = 0.0,
+    high: float = 1.0,
+    *,
+    device: Any = None,
+    dtype: Any = None,
+    key: int | None = None,
+) -> Any:
+    """Return a tensor of values drawn uniformly from [low, high).
+
+    Args:
+        shape: of the result.
+        low: smallest value.
+        high: bound above.
+        device: where to; the default device for None.
+        dtype: a floating one; float32 for None, float64 with ``NEEDLE_BACKEND=np``.
+        key: seed of this draw alone; None draws from the stream that governs (see above).
+    """
+    x = random.wrap_as(random.rand(_shape(shape), device, key), dtype)
+    return x if (low, high) == (0.0, 1.0) else x * (high - low) + low
+
+
+def normal(
+    shape: Shape,
+    mean: float = 0.0,
+    std: float = 1.0,
+    *,
+    device: Any = None,
+    dtype: Any = None,
+    key: int | None = None,
+) -> Any:
+    """Return a tensor of normally distributed values. Arguments as of ``uniform``."""
+    x = random.wrap_as(random.randn(_shape(shape), device, key), dtype)
+    return x if (mean, std) == (0.0, 1.0) else x * std + mean
+
+
+def bernoulli(
+    shape: Shape, p: float = 0.5, *, device: Any = None, dtype: Any = "bool", key: int | None = None
+) -> Any:
+    """Return a tensor that is true where a uniform draw is at most p."""
+    chosen = less_equal(graph.wrap(random.rand(_shape(shape), device, key)), p)
+    return cast(chosen, as_dtype(dtype))
+
+
+def randint(
+    shape: Shape,
+    low: int,
+    high: int,
+    *,
+    device: Any = None,
+    dtype: Any = "int64",
+    key: int | None = None,
+) -> Any:
+    """Return a tensor of integers drawn uniformly from [low, high).
+
+    Raises:
+        OptionError: if there is no integer in the range.
+    """
+    if low >= high:
+        raise OptionError(f"randint: there is no integer in [{low}, {high})")
+    with random.keyed(key):
+        values = random.integers(low, high, math.prod(_shape(shape)))
+    return graph.wrap(array(values.reshape(_shape(shape)), as_dtype(dtype), device))
+
+
+def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
+    """Return a tensor of 0, 1, ..., n - 1 (int64) in random order."""
+    with random.keyed(key):
+        return graph.wrap(array(random.permutation(n), "int64", device))
+
+
+class Dropout(Composite):
+    """Set elements to zero where mask is false, and scale the others by 1 / (1 - p).
+
+    The mask is an input, so that the op itself is not random.
+
+    Shapes:   x, mask [...] -> [...]
+    Dtypes:   x floating, mask bool
+    Gradient: x; any order
+    Source:   Srivastava et al., "Dropout", 2014, section 10 (scaling while training)
+    """
+
+    p: float
+    saves = ((1,), ())
+    samples = staticmethod(
+        lambda: [
+            Sample(
+                (values(shape), values(shape, seed=1) > 0), (0.25,),
+                lambda x, mask: np.where(mask, x / 0.75, 0.0),
+            )
+            for shape in ((3, 4), (), (0, 2))
+        ]
+        + [Sample((values((3,)), np.ones(3, bool)), (1.0,), lambda x, mask: 0 * x)]
+    )  # fmt: skip
+
+    def expand(self, x: Any, mask: Any) -> Any:
+        return where(mask, x * (1.0 / (1.0 - self.p) if self.p < 1 else 0.0), 0.0)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return executor.apply(self, out_grad, out.inputs[1]), None
+
+
+def dropout(x: Any, p: float = 0.5, training: bool = True, *, key: int | None = None) -> Any:
+    """Set each element to zero with probability p and scale the others by 1 / (1 - p).
+
+    Draws one uniform number per element, also for p = 0; outside training returns x.
+
+    Raises:
+        OptionError: if p is not in [0, 1].
+    """
+    if not 0.0 <= p <= 1.0:
+        raise OptionError(f"dropout: p={p} is not in [0, 1]")
+    if not training:
+        return x
+    spec = executor.spec_of(x)
+    mask = bernoulli(spec.shape, 1.0 - p, device=spec.device, key=key)
+    return executor.apply(Dropout.of(float(p)), x, mask)
