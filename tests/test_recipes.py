@@ -176,9 +176,9 @@ def test_run_folders(tmp_path, monkeypatch):
 def test_picture(tmp_path):
     pytest.importorskip("matplotlib")
     _, run = fit(tmp_path / "run")
-    assert plot.draw_loss(run, "root", "root of the loss") == "loss.png"
+    assert plot.draw_loss(run, "line", "root", "root of the loss") == "loss.png"
     assert (run.path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert plot.draw_loss(run, "nothing", "") is None
+    assert plot.draw_loss(run, "line", "nothing", "") is None
 
 
 def test_plain_progress(capsys):

@@ -215,25 +215,20 @@ Array* slice_by(const int64_t* numbers, const Array* x) {
   return view(x, kept, shape, strides, offset);
 }
 
-Array* reduce(const Op* op, const Array* x) {
+// Reduce over `axes` of x into a dense array of the given shape, of the same number of elements
+// as x's shape without those axes.
+Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim,
+                   const int64_t* shape) {
   const Spec* in = x->spec;
-  if (in->code > kFloat16 || op->code > kMean || op->params[0] >> in->ndim) return nullptr;
-  if (in->size == 0 && (op->code == kMax || op->code == kMin)) return nullptr;
-  int64_t kept[kMaxDims], shape[kMaxDims];
-  int ndim = 0;
-  for (int i = 0; i < in->ndim; i++) {
-    const bool reduced = op->params[0] >> i & 1;
-    kept[i] = reduced ? 1 : in->shape[i];
-    if (!reduced || op->params[1]) shape[ndim++] = kept[i];
-  }
-  int64_t strides[kMaxDims], step = 1;
+  int64_t kept[kMaxDims], strides[kMaxDims], step = 1;
   for (int i = in->ndim - 1; i >= 0; i--) {
+    kept[i] = axes >> i & 1 ? 1 : in->shape[i];
     strides[i] = step;
     step *= kept[i];
   }
   Plan plan;
-  if (kernels->plan_reduce(&plan, op->code, {in->code, in->ndim, kept, strides}, operand(x),
-                           static_cast<uint32_t>(op->params[0]))) {
+  if (kernels->plan_reduce(&plan, reduction, {in->code, in->ndim, kept, strides}, operand(x),
+                           axes)) {
     return nullptr;
   }
   Spec* spec = spec_of(in->code, in->device, ndim, shape);
@@ -244,6 +239,33 @@ Array* reduce(const Op* op, const Array* x) {
   if (run(plan, buffers, in->size)) return out;
   Py_DECREF(out);
   return nullptr;
+}
+
+Array* reduce(const Op* op, const Array* x) {
+  const Spec* in = x->spec;
+  const auto axes = static_cast<uint32_t>(op->params[0]);
+  if (in->code > kFloat16 || op->code > kMean || axes >> in->ndim) return nullptr;
+  if (in->size == 0 && (op->code == kMax || op->code == kMin)) return nullptr;
+  int64_t shape[kMaxDims];
+  int ndim = 0;
+  for (int i = 0; i < in->ndim; i++) {
+    const bool reduced = axes >> i & 1;
+    if (!reduced || op->params[1]) shape[ndim++] = reduced ? 1 : in->shape[i];
+  }
+  return reduce_into(op->code, axes, x, ndim, shape);
+}
+
+// The transpose of a broadcast from the shape in params.
+Array* sum_to(const Op* op, const Array* x) {
+  const int lead = x->spec->ndim - op->n_params;
+  if (lead < 0 || x->spec->code > kFloat16) return nullptr;
+  uint32_t axes = (1u << lead) - 1;
+  for (int i = 0; i < op->n_params; i++) {
+    if (op->params[i] == x->spec->shape[i + lead]) continue;
+    if (op->params[i] != 1) return nullptr;
+    axes |= 1u << (i + lead);
+  }
+  return reduce_into(kSum, axes, x, op->n_params, op->params);
 }
 
 Array* matmul(const Array* a, const Array* b) {
@@ -291,6 +313,8 @@ Array* compute(const Op* op, Array* const* x, int n) {
       return op->n_params == 1 + 3 * x[0]->spec->ndim ? slice_by(op->params, x[0]) : nullptr;
     case kReduce:
       return reduce(op, x[0]);
+    case kSumTo:
+      return sum_to(op, x[0]);
     default:
       return nullptr;
   }
@@ -484,6 +508,24 @@ PyObject* getitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return result;
 }
 
+// full(spec, value): a dense native array of one value.
+PyObject* full(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2 || Py_TYPE(args[0]) != spec_type || !reinterpret_cast<Spec*>(args[0])->native) {
+    PyErr_SetString(PyExc_TypeError, "full(spec of the native CPU, value)");
+    return nullptr;
+  }
+  auto* spec = reinterpret_cast<Spec*>(args[0]);
+  const double value = PyFloat_AsDouble(args[1]);
+  if (value == -1.0 && PyErr_Occurred()) return nullptr;
+  Array* out = array_empty(spec);
+  if (!out) return nullptr;
+  Plan plan;
+  void* buffers[1] = {out->storage->data};
+  kernels->plan_fill(&plan, operand(out), value);
+  run(plan, buffers, spec->size);
+  return reinterpret_cast<PyObject*>(out);
+}
+
 PyObject* set_make_slice(PyObject*, PyObject* function) {
   if (!known_slices) known_slices = PyDict_New();
   Py_INCREF(function);
@@ -502,6 +544,8 @@ PyMethodDef functions[] = {
      "apply(op, *inputs): the result of an op on tensors or Python numbers."},
     {"getitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(getitem)), METH_FASTCALL,
      "x[index] for integers and slices, or None."},
+    {"full", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(full)), METH_FASTCALL,
+     "full(spec, value): a dense array of one value."},
     {"set_make_slice", set_make_slice, METH_O, "What makes the op of x[index]."},
     {"set_slow_path", set_slow_path, METH_O, "The definition of apply, in Python."},
     {nullptr, nullptr, 0, nullptr}};

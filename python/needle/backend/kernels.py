@@ -252,9 +252,9 @@ def bad_label(operation: str, labels: NDArray, position: int, classes: int) -> I
     )
 
 
-def arange(stop: int, dtype: DType, device: Any) -> NDArray:
-    """Return 0, 1, ..., stop - 1."""
-    return array(np.arange(stop), dtype, device)
+def arange(count: int, dtype: DType, device: Any, start: int = 0) -> NDArray:
+    """Return start, start + 1, ...: ``count`` numbers."""
+    return array(np.arange(start, start + count), dtype, device)
 
 
 def gather(x: NDArray, index: NDArray, axis: int) -> NDArray:
@@ -312,6 +312,21 @@ def sort(x: NDArray, axis: int, descending: bool = False) -> tuple[NDArray, NDAr
     indices = empty(x.shape, dtypes.int64, x.device)
     x.device.backend.sort(values, indices, x, normalise_axis(axis, x.ndim), descending)
     return values, indices
+
+
+def nonzero(x: NDArray) -> tuple[NDArray, ...]:
+    """Return, per axis, the int64 positions of the elements that are not zero."""
+    if x.ndim == 0:
+        raise ShapeError("nonzero: a 0-dimensional array has no axes")
+    return tuple(array(part, dtypes.int64, x.device) for part in np.nonzero(x.numpy()))
+
+
+def unique(x: NDArray) -> tuple[NDArray, ...]:
+    """Return the distinct values in order, where they first occur, the inverse, the counts."""
+    values, *rest = np.unique(x.numpy(), True, True, True)
+    rest[1] = rest[1].reshape(x.shape)
+    indices = [array(part, dtypes.int64, x.device) for part in rest]
+    return array(values, x.dtype, x.device), *indices
 
 
 def random_bits(shape: Shape, key: int, counter: int, dtype: DType, device: Any) -> NDArray:

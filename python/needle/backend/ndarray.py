@@ -470,9 +470,13 @@ def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
 
 def full(shape: Shape, value: float, dtype: Any = "float32", device: Any = None) -> NDArray:
     """Return a dense array of one value."""
-    out = empty(shape, dtype, device)
-    out.device.backend.fill(out, value)
-    return out
+    where = devices.as_device(device)
+    return full_of(make_spec(dtypes.as_dtype(dtype), where, tuple(shape)), value)
+
+
+def full_of(spec: Spec, value: float) -> NDArray:
+    """Return a dense array of one value with this spec."""
+    return spec.device.backend.filled(spec, value)
 
 
 def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:

@@ -20,6 +20,7 @@ from needle.ops.activation import (
     softplus,
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
+from needle.ops.contraction import einsum, outer, tensordot, vecdot
 from needle.ops.course import (
     AddScalar,
     DivScalar,
@@ -32,6 +33,20 @@ from needle.ops.course import (
     mul_scalar,
     power_scalar,
     undilate,
+)
+from needle.ops.creation import (
+    arange,
+    empty,
+    empty_like,
+    eye,
+    full,
+    full_like,
+    linspace,
+    meshgrid,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
 )
 from needle.ops.elementwise import (
     Abs,
@@ -198,7 +213,6 @@ from needle.ops.loss import (
     log_softmax,
     logsumexp,
     mse_loss,
-    reduced,
     softmax,
 )
 from needle.ops.matmul import MatMul, matmul
@@ -219,8 +233,6 @@ from needle.ops.movement import (
     concat,
     copy,
     flip,
-    getitem,
-    pad,
     permute,
     reshape,
     squeeze,
@@ -240,7 +252,33 @@ from needle.ops.norm import (
     layer_norm,
     rms_norm,
 )
+from needle.ops.rearrange import (
+    Diagonal,
+    DiagonalGrad,
+    Dilate,
+    Roll,
+    Triangle,
+    UnDilate,
+    broadcast_arrays,
+    diag,
+    diagonal,
+    dilate,
+    expand_dims,
+    flatten,
+    moveaxis,
+    pad,
+    repeat,
+    roll,
+    swapaxes,
+    tile,
+    trace,
+    tril,
+    triu,
+    undilate,
+)
 from needle.ops.reduce import (
+    AllTrue,
+    AnyTrue,
     ArgMax,
     ArgMin,
     Max,
@@ -248,15 +286,29 @@ from needle.ops.reduce import (
     Min,
     Sum,
     SumTo,
+    all,
     amax,
     amin,
+    any,
     argmax,
     argmin,
     mean,
-    normalised,
     summation,
 )
 from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
+from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
+from needle.ops.sorting import (
+    SearchSorted,
+    Sort,
+    argsort,
+    argwhere,
+    median,
+    nonzero,
+    searchsorted,
+    sort,
+    topk,
+    unique,
+)
 from needle.ops.tuples import (
     FusedAddScalars,
     MakeTensorTuple,

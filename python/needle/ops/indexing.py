@@ -117,6 +117,8 @@ class ScatterAdd(Op):
         return kernels.scatter_add(index, updates, self.axis, self.shape)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
+        if not out.node.inputs[1].needs:
+            return None, None
         return None, executor.apply(Gather.of(self.axis), out_grad, out.inputs[0])
 
 
@@ -185,6 +187,8 @@ class TakeGrad(Op):
         return kernels.scatter_add(index.reshape(tuple(place)), flat, axis, shape)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
+        if not out.node.inputs[1].needs:
+            return None, None
         return None, executor.apply(Take.of(self.axis), out_grad, out.inputs[0])
 
 

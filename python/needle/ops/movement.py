@@ -10,7 +10,7 @@ import numpy as np
 from needle import core, executor
 from needle import device as devices
 from needle.backend import kernels
-from needle.backend.array import make_spec
+from needle.backend.array import MAX_DIMS, make_spec
 from needle.backend.ndarray import normalise_axis, normalise_index, shape_of
 from needle.dtype import DType, as_dtype
 from needle.errors import IndexRangeError, ShapeError, explain
@@ -289,14 +289,24 @@ def permute(x: Any, *axes: Any) -> Any:
     return executor.apply(Permute.of(tuple(normalise_axis(a, ndim) for a in order)), x)
 
 
+_TURNS = [Permute.of((*range(n - 2), n - 1, n - 2)) for n in range(2, MAX_DIMS + 1)]
+
+
+def turned(x: Any) -> Any:
+    """Return x with its last two axes swapped."""
+    return executor.apply(_TURNS[x.spec.ndim - 2], x)
+
+
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     """Swap two axes; the last two for None. For any order see ``permute``.
 
     Raises:
         ShapeError: if axes are not two, or x has fewer than two.
     """
-    ndim = len(_shape(x))
+    ndim = x.spec.ndim
     if axes is None:
+        if ndim >= 2:
+            return turned(x)
         axes = (-2, -1)
     if len(axes) != 2 or ndim < 2:
         raise explain(
@@ -353,11 +363,6 @@ def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
     if not tensors:
         raise ShapeError("concat: no tensors")
     return executor.apply(Concat.of(normalise_axis(axis, len(_shape(tensors[0])))), *tensors)
-
-
-def pad(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
-    """Surround x with zeros, (before, after) per axis. See ``Pad``."""
-    return executor.apply(Pad.of(tuple((int(a), int(b)) for a, b in widths)), x)
 
 
 def astype(x: Any, dtype: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from needle import executor
 from needle.backend import kernels
 from needle.backend.ndarray import normalise_axes
 from needle.errors import ShapeError
-from needle.ops.base import OUTPUT, REDUCE, Linear, Op
+from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op, promoted
 from needle.ops.elementwise import cast_like, equal
 from needle.ops.movement import broadcast_to, reshape
 from needle.ops.samples import Sample, uniform
@@ -19,7 +20,7 @@ from needle.ops.samples import Sample, uniform
 Axes = int | Sequence[int] | None
 
 
-def _samples(
+def reduction_samples(
     reference: Callable[..., Any], empty: bool = True, gradient: bool = True
 ) -> Callable[[], list[Sample]]:
     def samples() -> list[Sample]:
@@ -42,7 +43,27 @@ def _samples(
     return samples
 
 
-class _Reduction(Op):
+def _truth_samples(reference: Callable[..., Any]) -> Callable[[], list[Sample]]:
+    def samples() -> list[Sample]:
+        cases: list[tuple[Any, tuple[int, ...], bool]] = [
+            (uniform((3, 4)) > 0, (0,), False), (uniform((3, 4)) > 1, (0, 1), True),
+            (np.zeros((2, 0), bool), (1,), False), (np.array([0.0, 2.0, 0.0]), (0,), False),
+            (np.array([[0, 2], [0, 0]]), (1,), False), (np.array(True), (), False),
+        ]  # fmt: skip
+        return [
+            Sample(
+                (x,), (axes, keep), lambda x, a=axes, k=keep: reference(x, axis=a, keepdims=k),
+                gradient=False,
+            )
+            for x, axes, keep in cases
+        ]  # fmt: skip
+
+    return samples
+
+
+class Reduction(Op):
+    """One value per group of elements: over ``axes``, which stay as 1 with ``keepdims``."""
+
     axes: tuple[int, ...]
     keepdims: bool
 
@@ -60,27 +81,30 @@ class _Reduction(Op):
     def spread(self, x: Any, out: Any) -> Any:
         """Return x, shaped like the result, broadcast over the reduced axes."""
         shape = out.node.inputs[0].spec.shape
-        if not self.keepdims:
+        if not self.keepdims and self.axes != tuple(range(len(self.axes))):
             kept = tuple(1 if i in self.axes else n for i, n in enumerate(shape))
             x = reshape(x, kept)
         return broadcast_to(x, shape)
 
 
-class Sum(_Reduction, Linear):
+class Sum(Reduction, Linear):
     """Sum over axes. Integers and bools are summed in int64."""
 
     function = "sum"
-    samples = _samples(np.sum)
+    samples = reduction_samples(np.sum)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         return (self.spread(out_grad, out),)
 
 
-class Mean(_Reduction, Linear):
+class Mean(Reduction, Linear):
     """Arithmetic mean over axes; NaN of nothing."""
 
     function = "mean"
-    samples = _samples(np.mean, empty=False)
+    samples = reduction_samples(np.mean, empty=False)
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return promoted(inputs, self.name, floating=True)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         shape = out.node.inputs[0].spec.shape
@@ -90,7 +114,7 @@ class Mean(_Reduction, Linear):
         return (self.spread(out_grad * (1.0 / max(count, 1)), out),)
 
 
-class _Extreme(_Reduction):
+class _Extreme(Reduction):
     saves = ((0, OUTPUT),)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -105,17 +129,17 @@ class Max(_Extreme):
     """Largest value over axes; NaN if there is one. Ties share the gradient equally."""
 
     function = "max"
-    samples = _samples(np.max, empty=False)
+    samples = reduction_samples(np.max, empty=False)
 
 
 class Min(_Extreme):
     """Smallest value over axes; NaN if there is one. Ties share the gradient equally."""
 
     function = "min"
-    samples = _samples(np.min, empty=False)
+    samples = reduction_samples(np.min, empty=False)
 
 
-class _Argument(_Reduction):
+class _Argument(Reduction):
     is_differentiable = False
 
 
@@ -157,6 +181,24 @@ class ArgMin(_Argument):
     samples = _position_samples(np.argmin)
 
 
+class AnyTrue(Reduction):
+    """Whether any element over axes is not zero; bool. False of nothing."""
+
+    name = "any"
+    function = "any"
+    is_differentiable = False
+    samples = _truth_samples(np.any)
+
+
+class AllTrue(Reduction):
+    """Whether all elements over axes are not zero; bool. True of nothing."""
+
+    name = "all"
+    function = "all"
+    is_differentiable = False
+    samples = _truth_samples(np.all)
+
+
 class SumTo(Linear):
     """Sum over the axes that broadcasting from ``shape`` would repeat: its transpose."""
 
@@ -171,10 +213,13 @@ class SumTo(Linear):
         ]
     )
 
+    def setup(self) -> None:
+        self.kind, self.params = SUM_TO, self.shape
+
     def compute(self, x: Any) -> Any:
         lead = x.ndim - len(self.shape)
         repeated = tuple(i for i, n in enumerate(x.shape) if i < lead or self.shape[i - lead] != n)
-        if lead < 0 or any(i >= lead and self.shape[i - lead] != 1 for i in repeated):
+        if lead < 0 or builtins.any(i >= lead and self.shape[i - lead] != 1 for i in repeated):
             raise ShapeError(f"sum_to: {x.shape} is no broadcast of {self.shape}")
         return kernels.reduce("sum", x, repeated, True).reshape(self.shape)
 
@@ -231,3 +276,13 @@ def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
 def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     """Position of the smallest value. See ``ArgMin``."""
     return executor.apply(_of(ArgMin, x, axis, keepdims), x)
+
+
+def any(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
+    """Whether any element over axes (all for None) is not zero."""
+    return executor.apply(_of(AnyTrue, x, axes, keepdims), x)
+
+
+def all(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
+    """Whether all elements over axes (all for None) are not zero."""
+    return executor.apply(_of(AllTrue, x, axes, keepdims), x)

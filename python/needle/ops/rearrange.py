@@ -1,0 +1,482 @@
+"""Ops that repeat, spread or mask elements along axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from needle import dtype as dtypes
+from needle import executor, graph
+from needle.backend import kernels, ndarray
+from needle.backend.ndarray import normalise_axis
+from needle.dtype import as_dtype
+from needle.errors import IndexRangeError, ShapeError, explain, unknown
+from needle.ops.base import Linear
+from needle.ops.indexing import take
+from needle.ops.movement import Pad, Slice, SliceGrad, broadcast_to, permute, reshape, unsqueeze
+from needle.ops.reduce import summation
+from needle.ops.samples import Sample, uniform
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return x.spec.shape
+
+
+def _axes(axes: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+    """Return axes in the order given, counted from 0; all for None."""
+    if axes is None:
+        return tuple(range(ndim))
+    given = (axes,) if isinstance(axes, int) else axes
+    return tuple(normalise_axis(int(axis), ndim) for axis in given)
+
+
+# ---- turning and repeating ---------------------------------------------------------
+
+
+class Roll(Linear):
+    """Move elements along axes by so many places; what leaves at one end enters at the other.
+
+    Shapes:   x [...] -> the same
+    Gradient: x; any order
+    Raises:   IndexRangeError if there is no such axis
+    """
+
+    shifts: tuple[int, ...]
+    axes: tuple[int, ...]
+    samples = staticmethod(
+        lambda: [
+            Sample(
+                (uniform(shape),), (shifts, axes), lambda x, s=shifts, a=axes: np.roll(x, s, a)
+            )
+            for shape, shifts, axes in (
+                ((5,), (2,), (0,)), ((3, 4), (-1, 6), (0, 1)), ((2, 0), (1,), (1,)),
+                ((3, 4), (1, 1), (0, 0)),
+            )
+        ]
+        + [Sample((uniform((2, 3)),), ((1,), (2,)), raises=IndexRangeError)]
+    )  # fmt: skip
+
+    def compute(self, x: Any) -> Any:
+        for shift, axis in zip(self.shifts, self.axes, strict=True):
+            size = x.shape[normalise_axis(axis, x.ndim)]
+            if size and shift % size:
+                ranges = [(0, n, 1) for n in x.shape]
+                ranges[axis] = (size - shift % size, shift % size, 1)
+                end = x.slice(ranges)
+                ranges[axis] = (0, size - shift % size, 1)
+                x = kernels.concatenate((end, x.slice(ranges)), axis)
+        return x
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (executor.apply(Roll.of(tuple(-s for s in self.shifts), self.axes), out_grad),)
+
+
+def roll(x: Any, shifts: int | Sequence[int], axes: int | Sequence[int] | None = None) -> Any:
+    """Move elements along axes (of the flattened x for None) by so many places. See ``Roll``."""
+    if axes is None:
+        size = x.spec.size
+        flat = roll(reshape(x, (size,)), shifts, 0)
+        return reshape(flat, _shape(x))
+    chosen = _axes(axes, len(_shape(x)))
+    places = (shifts,) * len(chosen) if isinstance(shifts, int) else tuple(shifts)
+    if len(places) == 1:
+        places *= len(chosen)
+    if len(chosen) == 1:
+        chosen *= len(places)
+    if len(places) != len(chosen):
+        raise ShapeError(f"roll: {len(places)} shifts for {len(chosen)} axes")
+    return executor.apply(Roll.of(places, chosen), x)
+
+
+def _repeat_in_place(x: Any, counts: Sequence[int], inner: bool) -> Any:
+    """Return x with each axis repeated: each element in turn (inner), or the whole axis."""
+    shape = _shape(x)
+    split: list[int] = []
+    wide: list[int] = []
+    for n, count in zip(shape, counts, strict=True):
+        split += [n, 1] if inner else [1, n]
+        wide += [n, count] if inner else [count, n]
+    spread = broadcast_to(reshape(x, tuple(split)), wide)
+    return reshape(spread, tuple(n * count for n, count in zip(shape, counts, strict=True)))
+
+
+def tile(x: Any, counts: int | Sequence[int]) -> Any:
+    """Repeat x as a whole, ``counts`` times along each axis (aligned at the last, as NumPy)."""
+    times = (counts,) if isinstance(counts, int) else tuple(counts)
+    shape = _shape(x)
+    ndim = max(len(times), len(shape))
+    x = reshape(x, (1,) * (ndim - len(shape)) + shape)
+    return _repeat_in_place(x, (1,) * (ndim - len(times)) + times, False)
+
+
+def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
+    """Repeat each element along an axis (of the flattened x for None).
+
+    Args:
+        x: a tensor.
+        counts: one number, or one for each element along the axis.
+        axis: where.
+    """
+    if axis is None:
+        x, axis = reshape(x, (x.spec.size,)), 0
+    shape = _shape(x)
+    axis = normalise_axis(axis, len(shape))
+    if isinstance(counts, int):
+        return _repeat_in_place(x, [counts if i == axis else 1 for i in range(len(shape))], True)
+    if len(counts) != shape[axis]:
+        raise ShapeError(f"repeat: {len(counts)} counts for {shape[axis]} elements")
+    places = np.repeat(np.arange(shape[axis]), np.asarray(counts))
+    return take(x, _indices(places, x), axis)
+
+
+def _indices(places: Any, like: Any) -> Any:
+    return graph.wrap(ndarray.array(places, dtypes.int64, like.spec.device))
+
+
+# ---- spreading ---------------------------------------------------------------------
+
+
+def _dilated(x: Any, axes: tuple[int, ...], dilation: int) -> Any:
+    step = dilation + 1
+    out = np.zeros([n * step if i in axes else n for i, n in enumerate(x.shape)])
+    out[tuple(slice(None, None, step if i in axes else 1) for i in range(x.ndim))] = x
+    return out
+
+
+def _undilated(x: Any, axes: tuple[int, ...], dilation: int) -> Any:
+    return x[tuple(slice(None, None, dilation + 1 if i in axes else 1) for i in range(x.ndim))]
+
+
+def _dilation_samples(reference: Any) -> Any:
+    def samples() -> list[Sample]:
+        cases: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...] = (
+            ((2, 3), (0, 1), 1), ((2, 3), (1,), 2), ((4,), (0,), 0), ((2, 3), (0, 2), 1),
+            ((0, 2), (0,), 1), ((5, 7), (0, 1), 2),
+        )  # fmt: skip
+        return [
+            Sample((uniform(shape),), (axes, d), lambda x, a=axes, d=d: reference(x, a, d))
+            for shape, axes, d in cases
+        ]
+
+    return samples
+
+
+class Dilate(Linear):
+    """Put ``dilation`` zeros after every element on each of the axes (the last one included).
+
+    Axes that x does not have are ignored.
+
+    Shapes:   x [n, ...] -> [n * (1 + dilation), ...]
+    Gradient: x; any order
+    """
+
+    axes: tuple[int, ...]
+    dilation: int
+    samples = _dilation_samples(_dilated)
+
+    def compute(self, x: Any) -> Any:
+        step = self.dilation + 1
+        wide = tuple(n * step if i in self.axes else n for i, n in enumerate(x.shape))
+        out = ndarray.full(wide, 0, x.dtype, x.device)
+        ranges = [(0, n, step if i in self.axes else 1) for i, n in enumerate(x.shape)]
+        out.device.backend.copy(out.slice(ranges), x)
+        return out
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (executor.apply(UnDilate.of(self.axes, self.dilation), out_grad),)
+
+
+class UnDilate(Linear):
+    """Keep every (1 + dilation)-th element on each of the axes: the transpose of dilate.
+
+    Shapes:   x [n, ...] -> [ceil(n / (1 + dilation)), ...]; a view
+    Gradient: x; any order
+    """
+
+    axes: tuple[int, ...]
+    dilation: int
+    samples = _dilation_samples(_undilated)
+
+    def _ranges(self, shape: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
+        step = self.dilation + 1
+        return tuple(
+            (0, -(-n // step), step) if i in self.axes else (0, n, 1) for i, n in enumerate(shape)
+        )
+
+    def compute(self, x: Any) -> Any:
+        return x.slice(self._ranges(x.shape))
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        shape = out.node.inputs[0].spec.shape
+        return (executor.apply(SliceGrad.of(self._ranges(shape), (), shape), out_grad),)
+
+
+def dilate(x: Any, axes: int | Sequence[int], dilation: int) -> Any:
+    """Put ``dilation`` zeros after every element on each of the axes. See ``Dilate``."""
+    return executor.apply(Dilate.of(*_dilation("dilate", axes, dilation)), x)
+
+
+def undilate(x: Any, axes: int | Sequence[int], dilation: int) -> Any:
+    """Keep every (1 + dilation)-th element on each of the axes. See ``UnDilate``."""
+    return executor.apply(UnDilate.of(*_dilation("undilate", axes, dilation)), x)
+
+
+def _dilation(name: str, axes: int | Sequence[int], dilation: int) -> tuple[tuple[int, ...], int]:
+    if dilation < 0:
+        raise ShapeError(f"{name}: dilation {dilation} is negative")
+    return (axes,) if isinstance(axes, int) else tuple(axes), int(dilation)
+
+
+# ---- triangles and diagonals -------------------------------------------------------
+
+
+class Triangle(Linear):
+    """Keep the elements below and on diagonal k (or above and on it), zeros elsewhere.
+
+    Shapes:   x [..., n, m] -> the same
+    Gradient: x; any order
+    Raises:   ShapeError if x has fewer than two axes
+    """
+
+    k: int
+    upper: bool
+    samples = staticmethod(
+        lambda: [
+            Sample(
+                (uniform(shape),), (k, upper),
+                lambda x, k=k, upper=upper: np.triu(x, k) if upper else np.tril(x, k),
+            )
+            for shape, k, upper in (
+                ((3, 4), 0, True), ((3, 4), 0, False), ((4, 3), -1, True), ((2, 3, 3), 1, False),
+                ((0, 3), 0, True),
+            )
+        ]
+        + [Sample((uniform((3,)),), (0, True), raises=ShapeError)]
+    )  # fmt: skip
+
+    def compute(self, x: Any) -> Any:
+        if x.ndim < 2:
+            raise ShapeError(f"triangle: x has shape {x.shape}, two axes are needed")
+        n, m = x.shape[-2:]
+        rows = kernels.arange(n, dtypes.int64, x.device, self.k).reshape((n, 1))
+        columns = kernels.arange(m, dtypes.int64, x.device)
+        order = (rows, columns) if self.upper else (columns, rows)
+        mask = kernels.elementwise("less_equal", *order, dtype=dtypes.bool_)
+        return kernels.elementwise("where", mask, x, ndarray.full((), 0, x.dtype, x.device))
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (executor.apply(self, out_grad),)
+
+
+def triu(x: Any, k: int = 0) -> Any:
+    """Keep the elements on and above diagonal k of the last two axes. See ``Triangle``."""
+    return executor.apply(Triangle.of(int(k), True), x)
+
+
+def tril(x: Any, k: int = 0) -> Any:
+    """Keep the elements on and below diagonal k of the last two axes. See ``Triangle``."""
+    return executor.apply(Triangle.of(int(k), False), x)
+
+
+def _diagonal(x: Any, k: int) -> Any:
+    """Return the view of a diagonal of the last two axes of an array."""
+    n, m = x.shape[-2:]
+    size = max(0, min(n, m - k) if k >= 0 else min(n + k, m))
+    first = ((0, 0), (0, k)) if k >= 0 else ((0, -k), (0, 0))
+    low = [(0, size_, 1) for size_ in x.shape[:-2]]
+    corner = x.slice([*low, (first[0][1], size, 1), (first[1][1], size, 1)]) if size else x
+    strides = (*x.strides[:-2], x.strides[-1] + x.strides[-2])
+    return x.view((*x.shape[:-2], size), strides, corner.offset)
+
+
+class Diagonal(Linear):
+    """The k-th diagonal of the last two axes, as a new last axis; a view.
+
+    Shapes:   x [..., n, m] -> [..., length of the diagonal]
+    Gradient: x; any order
+    Raises:   ShapeError if x has fewer than two axes
+    """
+
+    k: int = 0
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform(shape),), (k,), lambda x, k=k: np.diagonal(x, k, -2, -1))
+            for shape, k in (
+                ((3, 3), 0), ((3, 4), 1), ((3, 4), -1), ((2, 4, 3), 2), ((3, 4), 5), ((3, 4), -3),
+                ((0, 3), 0),
+            )
+        ]
+        + [Sample((uniform((3,)),), (0,), raises=ShapeError)]
+    )  # fmt: skip
+
+    def compute(self, x: Any) -> Any:
+        if x.ndim < 2:
+            raise ShapeError(f"diagonal: x has shape {x.shape}, two axes are needed")
+        return _diagonal(x, self.k)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        shape = out.node.inputs[0].spec.shape
+        return (executor.apply(DiagonalGrad.of(self.k, shape), out_grad),)
+
+
+class DiagonalGrad(Linear):
+    """The transpose of Diagonal: zeros of ``shape`` with x on the k-th diagonal."""
+
+    k: int
+    shape: tuple[int, ...]
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((3,)),), (0, (3, 3)), np.diag),
+            Sample((uniform((2,)),), (1, (2, 3)), lambda x: np.diag(x, 1)[:2]),
+        ]
+    )
+
+    def compute(self, x: Any) -> Any:
+        out = ndarray.full(self.shape, 0, x.dtype, x.device)
+        out.device.backend.copy(_diagonal(out, self.k), x)
+        return out
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (executor.apply(Diagonal.of(self.k), out_grad),)
+
+
+def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
+    """The k-th diagonal of two axes, as a new last axis; a view. See ``Diagonal``."""
+    ndim = len(_shape(x))
+    if ndim >= 2:
+        first, second = normalise_axis(axis1, ndim), normalise_axis(axis2, ndim)
+        if first == second:
+            raise ShapeError(f"diagonal: axis {first} is named twice")
+        x = permute(x, [i for i in range(ndim) if i not in (first, second)] + [first, second])
+    return executor.apply(Diagonal.of(int(k)), x)
+
+
+def diag(x: Any, k: int = 0) -> Any:
+    """Of a matrix its k-th diagonal; of a vector the matrix that has it there, zeros elsewhere."""
+    if len(_shape(x)) != 1:
+        return diagonal(x, k)
+    size = _shape(x)[0] + abs(k)
+    return executor.apply(DiagonalGrad.of(int(k), (size, size)), x)
+
+
+def trace(x: Any, k: int = 0) -> Any:
+    """The sum of the k-th diagonal of the last two axes."""
+    return summation(diagonal(x, k), -1)
+
+
+# ---- axes --------------------------------------------------------------------------
+
+
+def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -> Any:
+    """Move axes to other places; the others keep their order."""
+    ndim = len(_shape(x))
+    start, stop = _axes(source, ndim), _axes(target, ndim)
+    if len(start) != len(stop) or len(set(start)) != len(start) or len(set(stop)) != len(stop):
+        raise ShapeError(f"moveaxis: cannot move axes {start} to {stop}")
+    order = [i for i in range(ndim) if i not in start]
+    for place, axis in sorted(zip(stop, start, strict=True)):
+        order.insert(place, axis)
+    return permute(x, order)
+
+
+def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
+    """Swap two axes."""
+    order = list(range(len(_shape(x))))
+    i, j = _axes((axis1, axis2), len(order))
+    order[i], order[j] = order[j], order[i]
+    return permute(x, order)
+
+
+def flatten(x: Any, start: int = 0, stop: int = -1) -> Any:
+    """Merge the axes from start to stop (included) into one."""
+    shape = _shape(x)
+    if not shape:
+        return reshape(x, (1,))
+    i, j = _axes((start, stop), len(shape))
+    if i > j:
+        raise ShapeError(f"flatten: axis {i} comes after {j}")
+    return reshape(x, (*shape[:i], int(np.prod(shape[i : j + 1])), *shape[j + 1 :]))
+
+
+def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
+    """Insert axes of size 1 at these places of the result."""
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    for place in sorted(_axes(axes, len(_shape(x)) + len(axes))):
+        x = unsqueeze(x, place)
+    return x
+
+
+def broadcast_arrays(*tensors: Any) -> list[Any]:
+    """Return the tensors as views of their common shape."""
+    shape = ndarray.broadcast_shapes("broadcast_arrays", *[_shape(x) for x in tensors])
+    return [broadcast_to(x, shape) for x in tensors]
+
+
+# ---- padding -----------------------------------------------------------------------
+
+PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "edge": "edge",
+             "circular": "wrap", "wrap": "wrap", "symmetric": "symmetric"}  # fmt: skip
+
+
+def pad(
+    x: Any, widths: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0
+) -> Any:
+    """Surround x, (before, after) per axis.
+
+    Args:
+        x: a tensor.
+        widths: how many elements, for each axis.
+        mode: "constant"; "reflect" (without the edge), "symmetric" (with it), "replicate" (the
+            edge), "circular".
+        value: for mode "constant".
+
+    Raises:
+        ShapeError: if widths do not fit x, or reach further than reflect can.
+        OptionError: for another mode.
+    """
+    pairs = tuple((int(low), int(high)) for low, high in widths)
+    shape = _shape(x)
+    if mode not in PAD_MODES:
+        raise unknown("pad mode", mode, PAD_MODES)
+    if mode == "constant":
+        out = executor.apply(Pad.of(pairs), x)
+        return out if value == 0.0 else _fill_around(out, shape, pairs, value)
+    if len(pairs) != len(shape) or any(w < 0 for pair in pairs for w in pair):
+        raise ShapeError(f"pad: widths {pairs} for {len(shape)} axes; one pair >= 0 for each")
+    for axis, (n, pair) in enumerate(zip(shape, pairs, strict=True)):
+        if max(pair) >= n + (mode != "reflect") and mode not in ("replicate", "edge"):
+            if max(pair) == 0:
+                continue
+            raise explain(
+                ShapeError, "pad", f"{mode} by {pair} of axis {axis} with {n} elements", [("x", x)],
+                "the width is less than the size of the axis",
+            )  # fmt: skip
+        if max(pair):
+            places = np.pad(np.arange(n), pair, PAD_MODES[mode])  # type: ignore[call-overload]
+            x = take(x, _indices(places, x), axis)
+    return x
+
+
+def _fill_around(out: Any, shape: Any, pairs: Any, value: float) -> Any:
+    from needle.ops.elementwise import where
+
+    spec = out.spec
+    inside = graph.wrap(ndarray.full(shape, True, as_dtype("bool"), spec.device))
+    return where(executor.apply(Pad.of(pairs), inside), out, value)
+
+
+def window(x: Any, axis: int, start: int, size: int) -> Any:
+    """Return ``size`` elements along an axis from ``start``; a view.
+
+    Raises:
+        IndexRangeError: if they are not all there.
+    """
+    shape = _shape(x)
+    axis = normalise_axis(axis, len(shape))
+    if not 0 <= start <= start + size <= shape[axis]:
+        raise IndexRangeError(f"window: [{start}, {start + size}) of {shape[axis]} elements")
+    ranges = [(0, n, 1) for n in shape]
+    ranges[axis] = (start, size, 1)
+    return executor.apply(Slice.of(tuple(ranges), ()), x)

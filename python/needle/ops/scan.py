@@ -1,0 +1,222 @@
+"""Sums and products up to each element, and what is made of them: products over axes, variance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from needle import executor
+from needle.backend import kernels
+from needle.backend.ndarray import normalise_axis
+from needle.errors import IndexRangeError
+from needle.ops.base import Composite, Linear, Op, promoted
+from needle.ops.creation import arange
+from needle.ops.elementwise import cast_like, greater, greater_equal, square, where
+from needle.ops.functions import sqrt
+from needle.ops.loss import widened
+from needle.ops.movement import concat, flip, permute, reshape, unsqueeze
+from needle.ops.reduce import Axes, Reduction, mean, normalised, reduction_samples, summation
+from needle.ops.samples import Sample, uniform
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return x.spec.shape
+
+
+def _scan_samples(reference: Any) -> Any:
+    def samples() -> list[Sample]:
+        cases = (((3, 4), 0), ((3, 4), 1), ((2, 3, 4), 1), ((5,), 0), ((2, 0), 1), ((0, 2), 1))
+        return [
+            *[
+                Sample((uniform(shape),), (axis,), lambda x, axis=axis: reference(x, axis=axis))
+                for shape, axis in cases
+            ],
+            Sample((np.array([2.0, 0.0, 3.0, 0.0, 1.0]),), (0,), lambda x: reference(x, axis=0)),
+            Sample((uniform((2, 3)),), (2,), raises=IndexRangeError),
+        ]
+
+    return samples
+
+
+class CumSum(Linear):
+    """Sum of the elements up to each one along an axis. Integers and bools add up in int64.
+
+    Shapes:   x [..., n, ...] -> the same
+    Gradient: x; any order
+    Raises:   IndexRangeError if there is no such axis
+    """
+
+    name = "cumsum"
+    axis: int
+    samples = _scan_samples(np.cumsum)
+
+    def compute(self, x: Any) -> Any:
+        return kernels.scan("cumsum", x, self.axis)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (flip(cumsum(flip(out_grad, self.axis), self.axis), self.axis),)
+
+
+class CumProd(Op):
+    """Product of the elements up to each one along an axis. Integers multiply in int64.
+
+    The gradient is right where elements are zero, too; it takes n * n numbers per row of n.
+
+    Shapes:   x [..., n, ...] -> the same
+    Gradient: x; any order
+    Raises:   IndexRangeError if there is no such axis
+    """
+
+    name = "cumprod"
+    axis: int
+    saves = ((0,),)
+    samples = _scan_samples(np.cumprod)
+
+    def compute(self, x: Any) -> Any:
+        return kernels.scan("cumprod", x, self.axis)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        # d out[i] / d x[k] = (product before k) * (product over (k, i]), for i >= k
+        x, g = _last(out.inputs[0], self.axis), _last(out_grad, self.axis)
+        n = _shape(x)[-1]
+        steps = arange(n, device=x.spec.device)
+        rows, columns = reshape(steps, (n, 1)), reshape(steps, (1, n))
+        between = cumprod(where(greater(columns, rows), unsqueeze(x, -2), 1.0), -1)
+        terms = where(greater_equal(columns, rows), between * unsqueeze(g, -2), 0.0)
+        grad = _before(x) * summation(terms, -1)
+        return (_back(grad, self.axis),)
+
+
+def _last(x: Any, axis: int) -> Any:
+    """Return x with an axis moved to the end."""
+    ndim = len(_shape(x))
+    axis = normalise_axis(axis, ndim)
+    return permute(x, [i for i in range(ndim) if i != axis] + [axis])
+
+
+def _back(x: Any, axis: int) -> Any:
+    """Undo ``_last``."""
+    ndim = len(_shape(x))
+    axis = normalise_axis(axis, ndim)
+    return permute(x, [*range(axis), ndim - 1, *range(axis, ndim - 1)])
+
+
+def _before(x: Any) -> Any:
+    """Return the product of what comes before each element, along the last axis."""
+    if _shape(x)[-1] == 0:
+        return x
+    first = x[..., :1]
+    return concat([first * 0.0 + 1.0, cumprod(x[..., :-1], -1)], -1)
+
+
+class Prod(Reduction):
+    """Product over axes. Integers and bools are multiplied in int64.
+
+    The gradient is right where elements are zero, too.
+
+    Shapes:   x -> x without the axes (of size 1 with keepdims)
+    Gradient: x; any order
+    """
+
+    function = "prod"
+    saves = ((0,),)
+    samples = reduction_samples(np.prod)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        x = out.inputs[0]
+        shape = _shape(x)
+        kept = [i for i in range(len(shape)) if i not in self.axes]
+        order = [*kept, *self.axes]
+        turned = permute(x, order)
+        rows = reshape(turned, (*[shape[i] for i in kept], _size(shape, self.axes)))
+        others = _before(rows) * flip(_before(flip(rows, -1)), -1)
+        inverse = sorted(range(len(order)), key=order.__getitem__)
+        others = permute(reshape(others, _shape(turned)), inverse)
+        return (self.spread(out_grad, out) * others,)
+
+
+def _size(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+    return int(np.prod([shape[axis] for axis in axes], dtype=int))
+
+
+class Var(Composite):
+    """Variance over axes: the mean of squared distances from the mean.
+
+        out = sum((x - mean(x)) ** 2) / (n - correction)
+
+    Shapes:   x -> x without the axes (of size 1 with keepdims)
+    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Gradient: x; any order
+    """
+
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    correction: float = 0.0
+    saves = ((0,),)
+    samples = staticmethod(
+        lambda: [
+            Sample(
+                (uniform(shape, seed=3),), (axes, keep, correction),
+                lambda x, a=axes, k=keep, c=correction: x.var(a, keepdims=k, ddof=c),
+            )
+            for shape, axes, keep, correction in (
+                ((3, 4), (1,), False, 0.0), ((3, 4), (0,), True, 1.0),
+                ((2, 3, 4), (0, 2), False, 1.0), ((5,), (0,), False, 0.5),
+                ((0, 3), (1,), True, 0.0),
+            )
+        ]
+    )  # fmt: skip
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return promoted(inputs, self.name, floating=True)
+
+    def _factor(self, x: Any) -> float:
+        room = _size(_shape(x), self.axes) - self.correction
+        return 1.0 / room if room > 0 else float("nan")
+
+    def expand(self, x: Any) -> Any:
+        wide = widened(x)
+        centred = wide - mean(wide, self.axes, keepdims=True)
+        return cast_like(summation(square(centred), self.axes, self.keepdims) * self._factor(x), x)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        x = out.inputs[0]
+        kept = tuple(1 if i in self.axes else n for i, n in enumerate(_shape(x)))
+        wide = widened(x)
+        centred = wide - mean(wide, self.axes, keepdims=True)
+        grad = centred * (reshape(out_grad, kept) * (2.0 * self._factor(x)))
+        return (cast_like(grad, x),)
+
+
+def cumsum(x: Any, axis: int | None = None) -> Any:
+    """Sum up to each element along an axis (of the flattened x for None). See ``CumSum``."""
+    x, axis = _flat(x, axis)
+    return executor.apply(CumSum.of(axis), x)
+
+
+def cumprod(x: Any, axis: int | None = None) -> Any:
+    """Product up to each element along an axis (of the flattened x for None). See ``CumProd``."""
+    x, axis = _flat(x, axis)
+    return executor.apply(CumProd.of(axis), x)
+
+
+def _flat(x: Any, axis: int | None) -> tuple[Any, int]:
+    if axis is None:
+        return reshape(x, (x.spec.size,)), 0
+    return x, normalise_axis(axis, len(_shape(x)))
+
+
+def prod(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
+    """Product over axes (all for None). See ``Prod``."""
+    return executor.apply(Prod.of(normalised(x, axes), keepdims), x)
+
+
+def var(x: Any, axes: Axes = None, keepdims: bool = False, *, correction: float = 0.0) -> Any:
+    """Variance over axes (all for None); correction 1 is the unbiased one. See ``Var``."""
+    return executor.apply(Var.of(normalised(x, axes), keepdims, float(correction)), x)
+
+
+def std(x: Any, axes: Axes = None, keepdims: bool = False, *, correction: float = 0.0) -> Any:
+    """Standard deviation over axes (all for None): the square root of ``var``."""
+    return sqrt(var(x, axes, keepdims, correction=correction))

@@ -1,0 +1,191 @@
+"""Sorting and searching. Where the shape of a result depends on values, it is computed at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from needle import dtype as dtypes
+from needle import executor, graph
+from needle.backend import kernels, ndarray
+from needle.backend.ndarray import normalise_axis
+from needle.errors import IndexRangeError, ShapeError
+from needle.ops.base import OUTPUT, Op, promoted
+from needle.ops.indexing import ScatterAdd
+from needle.ops.movement import permute, squeeze, stop_gradient
+from needle.ops.rearrange import window
+from needle.ops.samples import Sample, uniform
+from needle.ops.tuples import stack
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return x.spec.shape
+
+
+def _sorted(x: Any, axis: int, descending: bool) -> Any:
+    order = np.argsort(-x if descending else x, axis=axis, kind="stable")
+    return np.take_along_axis(x, order, axis), order
+
+
+def _sort_samples() -> list[Sample]:
+    cases: list[tuple[Any, int, bool]] = [
+        (uniform((3, 4)), 1, False), (uniform((3, 4)), 0, True), (uniform((5,)), -1, False),
+        (np.array([[1.0, 0.0, 1.0, 0.0]]), 1, True), (uniform((2, 0)), 1, False),
+        (np.array([2.0, np.nan, 1.0]), 0, False),
+    ]  # fmt: skip
+    return [
+        Sample(
+            (x,), (axis, down), lambda x, a=axis, d=down: _sorted(x, a, d),
+            gradient=len(set(x.ravel().tolist())) == x.size and not np.isnan(x).any(),
+        )
+        for x, axis, down in cases
+    ] + [Sample((uniform((2, 3)),), (2, False), raises=IndexRangeError)]  # fmt: skip
+
+
+class Sort(Op):
+    """Sort along an axis; stable, NaN last. The second result is where the elements were.
+
+    Shapes:   x [..., n, ...] -> values, positions (int64) of the same shape
+    Gradient: x; any order
+    Raises:   IndexRangeError if there is no such axis
+    """
+
+    axis: int = -1
+    descending: bool = False
+    saves = ((OUTPUT,),)
+    samples = staticmethod(_sort_samples)
+
+    def compute(self, x: Any) -> Any:
+        return kernels.sort(x, self.axis, self.descending)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        shape = out.node.inputs[0].spec.shape
+        axis = normalise_axis(self.axis, len(shape))
+        if out_grad[0] is None:
+            return (None,)
+        positions = stop_gradient(out[1])
+        return (executor.apply(ScatterAdd.of(axis, shape), positions, out_grad[0]),)
+
+
+def _search_samples() -> list[Sample]:
+    edges = np.array([-1.0, 0.0, 0.0, 0.5, 2.0])
+    values = np.array([[-3.0, 0.0, 0.25], [2.0, 5.0, -1.0]])
+    return [
+        Sample((edges, values), (side,), lambda e, v, s=side: np.searchsorted(e, v, s),
+               gradient=False)
+        for side in ("left", "right")
+    ] + [
+        Sample((edges[:0], values), ("left",), np.searchsorted, gradient=False),
+        Sample((edges, np.array(0.3)), ("left",), np.searchsorted, gradient=False),
+        Sample((values, edges), ("left",), raises=ShapeError),
+    ]  # fmt: skip
+
+
+class SearchSorted(Op):
+    """Where values would go into sorted edges: before equal ones ("left"), or after ("right").
+
+    Shapes:   edges [n] in ascending order, values [...] -> int64 [...]
+    Raises:   ShapeError if edges are not one-dimensional
+    """
+
+    side: str = "left"
+    name = "searchsorted"
+    is_differentiable = False
+    samples = staticmethod(_search_samples)
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return promoted(inputs, self.name)
+
+    def compute(self, edges: Any, values: Any) -> Any:
+        if edges.ndim != 1 or self.side not in ("left", "right"):
+            raise ShapeError(f"searchsorted: edges {edges.shape} (one axis), side {self.side!r}")
+        count, device = edges.size, edges.device
+        low = ndarray.full((values.size,), 0, dtypes.int64, device)
+        if count == 0:
+            return low.reshape(values.shape)
+        flat = values.reshape((values.size,))
+        high = ndarray.full((values.size,), count, dtypes.int64, device)
+        one, last = (ndarray.full((), n, dtypes.int64, device) for n in (1, count - 1))
+        test = "less" if self.side == "left" else "less_equal"
+        for _ in range(count.bit_length()):  # halve the interval [low, high) of each value
+            both = kernels.elementwise("add", low, high)
+            middle = kernels.elementwise("bitwise_right_shift", both, one)
+            inside = kernels.elementwise("minimum", middle, last)
+            edge = kernels.gather(edges, inside, 0)
+            above = kernels.elementwise(test, edge, flat, dtype=dtypes.bool_)
+            open_ = kernels.elementwise("less", low, high, dtype=dtypes.bool_)
+            up = kernels.elementwise("bitwise_and", above, open_)
+            next_ = kernels.elementwise("add", middle, one)
+            low, high = (
+                kernels.elementwise("where", up, next_, low),
+                kernels.elementwise("where", up, high, middle),
+            )
+        return low.reshape(values.shape)
+
+
+def sort(x: Any, axis: int = -1, descending: bool = False) -> Any:
+    """Return x sorted along an axis; stable, NaN last. See ``Sort``."""
+    return executor.apply(Sort.of(axis, bool(descending)), x)[0]
+
+
+def argsort(x: Any, axis: int = -1, descending: bool = False) -> Any:
+    """Return the positions (int64) that sort x along an axis. See ``Sort``."""
+    return stop_gradient(executor.apply(Sort.of(axis, bool(descending)), x)[1])
+
+
+def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any]:
+    """Return the k largest (or smallest) values along an axis, in order, and their positions.
+
+    Raises:
+        IndexRangeError: if there are fewer than k.
+    """
+    values, indices = executor.apply(Sort.of(axis, bool(largest)), x).tuple()
+    return window(values, axis, 0, k), window(stop_gradient(indices), axis, 0, k)
+
+
+def median(x: Any, axis: int = -1) -> Any:
+    """Return the middle value along an axis (the lower one of two)."""
+    values = sort(x, axis)
+    size = _shape(x)[axis]
+    middle = window(values, axis, (size - 1) // 2, 1)
+    return squeeze(middle, axis)
+
+
+def searchsorted(edges: Any, values: Any, side: str = "left") -> Any:
+    """Return where values would go into sorted edges. See ``SearchSorted``."""
+    return executor.apply(SearchSorted.of(side), edges, values)
+
+
+# ---- shapes that depend on values --------------------------------------------------
+
+
+def nonzero(x: Any) -> tuple[Any, ...]:
+    """Return the positions of all elements that are not zero: per axis an int64 tensor."""
+    return tuple(map(graph.wrap, kernels.nonzero(executor.value_of(x))))
+
+
+def argwhere(x: Any) -> Any:
+    """Return the positions of all elements that are not zero: int64 [count, axes]."""
+    found = nonzero(x)
+    return permute(stack(found), (1, 0))
+
+
+def unique(
+    x: Any, *, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    """Return the distinct values of x in ascending order, and what else is asked for.
+
+    Args:
+        x: a tensor, of any shape.
+        return_index: where each first occurs in the flattened x.
+        return_inverse: for each element of x the position of its value.
+        return_counts: how often each occurs.
+
+    Returns:
+        The values, or a tuple of them and the rest in this order.
+    """
+    found = [graph.wrap(part) for part in kernels.unique(executor.value_of(x))]
+    asked = (True, return_index, return_inverse, return_counts)
+    chosen = tuple(part for part, want in zip(found, asked, strict=True) if want)
+    return chosen if len(chosen) > 1 else chosen[0]
