@@ -27,12 +27,10 @@ from needle.ops.course import (
     MulScalar,
     PowerScalar,
     add_scalar,
-    dilate,
     divide_scalar,
     logsoftmax,
     mul_scalar,
     power_scalar,
-    undilate,
 )
 from needle.ops.creation import (
     arange,
