@@ -47,9 +47,7 @@ def check(x: NDArray, expected: np.ndarray, base: NDArray | None = None) -> None
 
 
 def same_memory(a: NDArray, b: NDArray) -> bool:
-    if hasattr(a.handle, "ptr"):
-        return a.handle.ptr() == b.handle.ptr()
-    return a.handle is b.handle
+    return a.handle.ptr() == b.handle.ptr()
 
 
 # ---- views -----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Ops that only the course's programs name: tensor and number, and spreading with zeros."""
+"""Ops that only the course's programs name: those of a tensor and a number."""
 
 from __future__ import annotations
 
