@@ -193,6 +193,26 @@ PyObject* set_array(PyObject*, PyObject* const* args, Py_ssize_t n) {
   Py_RETURN_NONE;
 }
 
+PyObject* rebind(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2 || !is_tensor(args[0]) || !is_tensor(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "rebind(tensor, source)");
+    return nullptr;
+  }
+  Tensor* tensor = as_tensor(args[0]);
+  Tensor* source = as_tensor(args[1]);
+  if (tensor == source) Py_RETURN_NONE;
+  Node* old = tensor->node;
+  if (old && old->handle == tensor) old->handle = nullptr;
+  if (old && old->op) tensor->requires_grad = old->needs;
+  tensor->node = source->node;
+  source->node = nullptr;
+  if (tensor->node && tensor->node->handle == source) tensor->node->handle = tensor;
+  set_field(&tensor->array, source->array ? source->array : Py_None);
+  Py_CLEAR(source->array);
+  Py_XDECREF(old);
+  Py_RETURN_NONE;
+}
+
 PyObject* init_tensor(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (n != 3 || !is_tensor(args[0])) {
     PyErr_SetString(PyExc_TypeError, "init_tensor(tensor, array, requires_grad)");
@@ -303,6 +323,7 @@ PyMethodDef functions[] = {
     FAST(pend, "The tensor of a result that is not computed yet."),
     FAST(finish, "Give a pending node its value."),
     FAST(set_array, "Give a tensor new data."),
+    FAST(rebind, "Make a tensor stand for what another one does."),
     FAST(init_tensor, "Fill a new tensor object: a leaf."),
     FAST(topo, "All nodes below, inputs first."),
     {"release", release, METH_O, "Give up what the node's gradient would read."},
