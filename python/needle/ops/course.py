@@ -1,4 +1,4 @@
-"""Ops that only the course's programs name: tensor and number, and spreading with zeros."""
+"""Ops that only the course's programs name: those of a tensor and a number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from needle import executor
 from needle.errors import ShapeError
 from needle.ops.base import Composite
 from needle.ops.loss import log_softmax
-from needle.ops.movement import Slice, SliceGrad
 from needle.ops.samples import Sample, uniform
 
 
@@ -101,30 +100,3 @@ def logsoftmax(a: Any) -> Any:
     if len(shape) != 2:
         raise ShapeError(f"logsoftmax: a has shape {shape}, two axes are needed; see log_softmax")
     return log_softmax(a, 1)
-
-
-def _every(shape: Sequence[int], axes: Any, dilation: int) -> tuple[tuple[int, ...], Any]:
-    """Return the spread-out shape, and the ranges in it where the elements lie.
-
-    Axes beyond the rank are ignored, as in the course.
-    """
-    if dilation < 0:
-        raise ShapeError(f"dilate: dilation {dilation} is negative")
-    listed = {axes} if isinstance(axes, int) else set(axes)
-    steps = [1 + dilation if {i, i - len(shape)} & listed else 1 for i in range(len(shape))]
-    ranges = tuple((0, n, step) for n, step in zip(shape, steps, strict=True))
-    return tuple(n * step for n, step in zip(shape, steps, strict=True)), ranges
-
-
-def dilate(a: Any, axes: int | Sequence[int], dilation: int) -> Any:
-    """Put ``dilation`` zeros after every element along axes: size n becomes n * (1 + dilation)."""
-    spread, ranges = _every(executor.spec_of(a).shape, axes, dilation)
-    return executor.apply(SliceGrad.of(ranges, (), spread), a)
-
-
-def undilate(a: Any, axes: int | Sequence[int], dilation: int) -> Any:
-    """Keep the first of every ``1 + dilation`` elements along axes: the inverse of dilate."""
-    shape = executor.spec_of(a).shape
-    _, ranges = _every(shape, axes, dilation)
-    kept = tuple((0, -(-n // step), step) for n, (_, _, step) in zip(shape, ranges, strict=True))
-    return executor.apply(Slice.of(kept, ()), a)
