@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import Case, Options, main
+from harness import Case, Options, both, main
 
 import needle as ndl
 
@@ -20,19 +20,13 @@ LIVE = 200_000
 WIDTH, BATCH, BLOCKS = 16, 8, 8
 
 
-def pair(values: Any, grad: bool = False) -> tuple[Any, Any]:
-    """Return the same values as a tensor of Needle and of PyTorch."""
-    values = np.asarray(values, np.float32)
-    return ndl.Tensor(values, requires_grad=grad), torch.tensor(values, requires_grad=grad)
-
-
 def single_ops() -> Iterator[Case]:
     """One op on 16 elements, without and with recording for the gradient."""
-    draw = np.random.default_rng(0).standard_normal(16)
+    draw = np.random.default_rng(0).standard_normal(16, np.float32)
     for grad, suffix in ((False, ""), (True, ", recorded")):
-        (x, tx), (y, ty) = pair(draw, grad), pair(draw + 1, grad)
-        column, t_column = pair(draw.reshape(16, 1), grad)
-        line, t_line = pair(draw.reshape(1, 16), grad)
+        (x, tx), (y, ty) = both(draw, grad), both(draw + 1, grad)
+        column, t_column = both(draw.reshape(16, 1), grad)
+        line, t_line = both(draw.reshape(1, 16), grad)
         cases: list[tuple[str, Callable[[], Any], Callable[[], Any], float | None]] = [
             ("x + y", lambda x=x, y=y: x + y, lambda x=tx, y=ty: x + y, 0.2),
             ("broadcast add, [16, 1] + [1, 16]", lambda x=column, y=line: x + y,
@@ -48,8 +42,8 @@ def single_ops() -> Iterator[Case]:
 
 def small_backward() -> Case:
     """Three ops forward and backward."""
-    draw = np.random.default_rng(1).standard_normal(16)
-    (x, tx), (y, ty) = pair(draw, True), pair(draw + 1, True)
+    draw = np.random.default_rng(1).standard_normal(16, np.float32)
+    (x, tx), (y, ty) = both(draw, True), both(draw + 1, True)
 
     def ours() -> Any:
         (x * y + x).sum().backward()
@@ -75,9 +69,11 @@ def residual_mlp(name: str, target: float) -> tuple[Case, Case]:
     """Return the net's rows: forward alone, and forward and backward."""
     random = np.random.default_rng(2)
     shapes = [(WIDTH, WIDTH), (WIDTH,)] * (2 * BLOCKS + 1)
-    both = [pair(random.standard_normal(shape) * 0.2, True) for shape in shapes]
-    parameters, theirs = [list(part) for part in zip(*both, strict=True)]
-    x, tx = pair(random.standard_normal((BATCH, WIDTH)))
+    pairs = [
+        both(random.standard_normal(shape, np.float32) * np.float32(0.2), True) for shape in shapes
+    ]
+    parameters, theirs = [list(part) for part in zip(*pairs, strict=True)]
+    x, tx = both(random.standard_normal((BATCH, WIDTH), np.float32))
 
     def run() -> Any:
         net(x, parameters, ndl.ops.relu).backward()
@@ -113,7 +109,7 @@ def cases(options: Options) -> Iterator[Case]:
     count = 2_000 if options.quick else LIVE
     # Both frameworks keep a graph of their own alive, and every tensor of it: the collector, which
     # both trigger, has to look at whatever it tracks.
-    alive = [live_chain(x, count) for x in pair(np.zeros(16), True)]
+    alive = [live_chain(x, count) for x in both(np.zeros(16, np.float32), True)]
     yield residual_mlp("60-op residual MLP, 200,000 live nodes", 0.5)[1]
     del alive
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import gc
 import json
 import math
 import os
@@ -77,7 +76,7 @@ class Options:
     """What the command line of a subject says.
 
     Attributes:
-        quick: tiny sizes and two rounds: does it run at all?
+        quick: tiny sizes, two rounds, one thread and process: does it run at all?
         compile: also measure torch.compile.
         seconds: time for each row, in each process; 0: the subject's own.
         only: part of the names of the rows to run.
@@ -100,6 +99,26 @@ class Goal:
 
 
 Cases = Callable[[Options], Iterator[Case]]
+
+
+def both(values: Any, grad: bool = False) -> tuple[Any, Any]:
+    """Return the same values as a tensor of Needle and of PyTorch."""
+    import torch
+
+    import needle
+
+    ours = needle.Tensor(values, requires_grad=grad)
+    return ours, torch.from_numpy(np.array(values)).requires_grad_(grad)
+
+
+def op(name: str) -> Any:
+    """Return an op's function; None, and a line on the screen, if there is none yet."""
+    import needle
+
+    function = getattr(needle.ops, name, None)
+    if function is None:
+        print(f"  needle has no {name}: its rows are left out", file=sys.stderr)
+    return function
 
 
 # ---- timing --------------------------------------------------------------------------
@@ -136,7 +155,6 @@ def interleave(
     """
     counts = {name: calls_per_chunk(run, chunk) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
-    gc.collect()
     began = time.perf_counter()
     for i in range(rounds[1]):
         if i >= rounds[0] and time.perf_counter() - began > seconds:
@@ -160,7 +178,7 @@ def measure(case: Case, options: Options, seconds: float, peer: str) -> dict[str
     """Check that both give the same result, time both, and return the row."""
     import torch
 
-    torch.set_num_threads(case.torch_threads)
+    torch.set_num_threads(1 if options.quick else case.torch_threads)
     check_same(case)
     runs = {"needle": case.needle, peer: case.torch}
     if options.compile and case.compiled is not None:
@@ -168,10 +186,9 @@ def measure(case: Case, options: Options, seconds: float, peer: str) -> dict[str
         compiled = torch.compile(function, dynamic=False)
         runs["torch.compile"] = lambda: compiled(*arguments)
     if options.quick:
-        times = interleave(runs, 0.0, 1e-5, (2, 2))
+        times = interleave(runs, 0.0, 0.0, (2, 2))
     else:
         times = interleave(runs, options.seconds or seconds, 2e-3, (5, 301))
-    torch.set_num_threads(THREADS)
     own = figures(times.pop("needle"))
     peers = {
         name: {
@@ -209,6 +226,8 @@ def check_same(case: Case) -> None:
 def _array(value: Any) -> np.ndarray[Any, Any]:
     if hasattr(value, "detach"):
         value = value.detach()
+    if str(value.dtype) == "torch.bfloat16":  # which NumPy does not know
+        value = value.float()
     return np.asarray(value)
 
 
@@ -234,9 +253,12 @@ def main(
     args = parser(subject).parse_args()
     options = Options(args.quick, args.compile, args.seconds, args.only)
     if args.child:
-        child(cases, options, seconds, args.child, Path(args.out))
+        Path(args.out).write_text(json.dumps(measured(cases, options, seconds, args.child)))
         return
-    runs = [in_child(args, malloc) for malloc in mallocs]
+    if options.quick:
+        runs = [measured(cases, options, seconds, "stock")]
+    else:
+        runs = [in_child(args, malloc) for malloc in mallocs]
     rows = merged([run["rows"] for run in runs])
     rows += [summary(goal, rows) for goal in goals if any(r["group"] in goal.groups for r in rows)]
     save(subject, rows, args, limits=runs[0]["limits"], versions=runs[0]["versions"])
@@ -245,7 +267,7 @@ def main(
 def parser(subject: str) -> argparse.ArgumentParser:
     """Return the command line that every subject has."""
     make = argparse.ArgumentParser(description=f"Benchmark: {subject}. See bench/README.md.")
-    make.add_argument("--quick", action="store_true", help="tiny sizes, two rounds, not saved")
+    make.add_argument("--quick", action="store_true", help="does it run? tiny sizes, not saved")
     make.add_argument("--compile", action="store_true", help="also measure torch.compile")
     make.add_argument("--seconds", type=float, default=0.0, help="time for each row")
     make.add_argument("--only", default="", metavar="TEXT", help="rows whose names contain TEXT")
@@ -259,7 +281,6 @@ def in_child(args: argparse.Namespace, malloc: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
         command = [sys.executable, sys.argv[0], "--child", malloc, "--out", str(out)]
-        command += ["--quick"] if args.quick else []
         command += ["--compile"] if args.compile else []
         command += ["--seconds", str(args.seconds), "--only", args.only]
         subprocess.run(command, env=environment(malloc), check=True)
@@ -274,20 +295,18 @@ def environment(malloc: str) -> dict[str, str]:
     return env | changes | ({"GLIBC_TUNABLES": KEEP} if malloc == "tuned" else {})
 
 
-def child(cases: Cases, options: Options, seconds: float, malloc: str, out: Path) -> None:
-    """Measure all rows in this process, and write them to ``out``."""
+def measured(cases: Cases, options: Options, seconds: float, malloc: str) -> dict[str, Any]:
+    """Measure all rows in this process, whose allocator is set as ``malloc`` says."""
     import limits
-    import torch
 
-    torch.set_num_threads(THREADS)
-    measured = limits.measure(options.quick)
+    found = limits.measure(options.quick)
     rows = []
     for case in cases(options):
         if options.only in case.name:
             rows.append(measure(case, options, seconds, MALLOCS[malloc]))
             print(f"  [{malloc}] {line(judged(rows[-1]))}", file=sys.stderr, flush=True)
-        del case
-    out.write_text(json.dumps({"rows": rows, "limits": measured, "versions": versions()}))
+        del case  # and its tensors, before the next ones are made
+    return {"rows": rows, "limits": found, "versions": versions()}
 
 
 # ---- results -------------------------------------------------------------------------

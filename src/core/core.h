@@ -97,6 +97,7 @@ enum Kind : int32_t {
   kReduce,
   kMatMul,
   kSumTo,
+  kItem,
 };
 
 struct Op {

@@ -129,9 +129,10 @@ Array* elementwise_strided(const Op* op, DType out_type, Array* const* x, int n)
 }
 
 Array* elementwise(const Op* op, Array* const* x, int n) {
-  Spec* spec = x[0]->spec;
-  bool same = !x[0]->strides;
-  for (int k = 1; k < n; k++) {
+  const int first = op->code == k_where && x[0]->spec->code == kBool;  // after the condition
+  Spec* spec = x[first]->spec;
+  bool same = first == 0 && !x[0]->strides;
+  for (int k = first + 1; k < n; k++) {
     if (x[k]->spec->code != spec->code) return nullptr;
     same &= x[k]->spec == spec && !x[k]->strides;
   }
@@ -399,6 +400,25 @@ bool unwrap(const Op* op, PyObject* const* inputs, int n, PyObject** tensors, Ar
   return true;
 }
 
+// The tensor of a result (whose reference it takes), recorded if an input needs a gradient.
+PyObject* tensor_of(PyObject* op, PyObject* const* tensors, int n, PyObject* array) {
+  bool needs = false;
+  for (int i = 0; i < n; i++) needs |= needs_gradient(reinterpret_cast<Tensor*>(tensors[i]));
+  needs &= modes.recording && reinterpret_cast<Op*>(op)->differentiable;
+  return needs ? record_result(op, tensors, n, array) : wrap_array(array);
+}
+
+// One of several results; null without an exception: not here.
+PyObject* item(PyObject* op, PyObject* const* inputs, int n) {
+  if (n != 1 || !is_tensor(inputs[0])) return nullptr;
+  PyObject* arrays = reinterpret_cast<Tensor*>(inputs[0])->array;
+  const int64_t index = reinterpret_cast<Op*>(op)->params[0];
+  if (!arrays || !PyTuple_Check(arrays) || index >= PyTuple_GET_SIZE(arrays)) return nullptr;
+  PyObject* array = PyTuple_GET_ITEM(arrays, index);
+  Py_INCREF(array);
+  return tensor_of(op, inputs, 1, array);
+}
+
 PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
   const int n = static_cast<int>(n_args) - 1;
   if (n < 0 || !PyObject_TypeCheck(args[0], op_type)) {
@@ -408,19 +428,19 @@ PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
   const Op* op = reinterpret_cast<Op*>(args[0]);
   PyObject* tensors[kMaxArgs];
   Array* arrays[kMaxArgs];
-  if (op->kind == kPython || !modes.open || modes.lazy || n < 1 || n > kMaxArgs ||
-      !unwrap(op, args + 1, n, tensors, arrays)) {
+  if (op->kind == kPython || !modes.open || modes.lazy || n < 1 || n > kMaxArgs) {
+    return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
+  }
+  if (op->kind == kItem) {
+    PyObject* result = item(args[0], args + 1, n);
+    if (result || PyErr_Occurred()) return result;
+  }
+  if (op->kind == kItem || !unwrap(op, args + 1, n, tensors, arrays)) {
     return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
   }
   Array* out = compute(op, arrays, n);
   PyObject* result = nullptr;
-  if (out) {
-    bool needs = false;
-    for (int i = 0; i < n; i++) needs |= needs_gradient(reinterpret_cast<Tensor*>(tensors[i]));
-    needs &= modes.recording && op->differentiable;
-    auto* array = reinterpret_cast<PyObject*>(out);
-    result = needs ? record_result(args[0], tensors, n, array) : wrap_array(array);
-  }
+  if (out) result = tensor_of(args[0], tensors, n, reinterpret_cast<PyObject*>(out));
   release(tensors, arrays, n);
   if (result || PyErr_Occurred()) return result;
   return PyObject_Vectorcall(slow_path, args, n_args, nullptr);

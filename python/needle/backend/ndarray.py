@@ -465,7 +465,12 @@ def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
     spec = make_spec(dtypes.as_dtype(dtype), where, tuple(shape))
     if any(n < 0 for n in spec.shape):
         raise ShapeError(f"a size is negative: {spec.shape}")
-    return make_array(spec, where.backend.allocate(spec.size * spec.dtype.itemsize))
+    return empty_of(spec)
+
+
+def empty_of(spec: Spec) -> NDArray:
+    """Return a dense array with this spec whose values are not set."""
+    return make_array(spec, spec.device.backend.allocate(spec.size * spec.dtype.itemsize))
 
 
 def full(shape: Shape, value: float, dtype: Any = "float32", device: Any = None) -> NDArray:

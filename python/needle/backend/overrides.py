@@ -10,7 +10,7 @@ from typing import Any
 
 from needle import dtype as dtypes
 from needle.backend import kernels, override
-from needle.backend.ndarray import NDArray, empty, full
+from needle.backend.ndarray import NDArray, empty, empty_of, full
 from needle.dtype import DType
 
 SOFTMAX, LOG_SOFTMAX = 0, 1
@@ -27,12 +27,15 @@ def _wide(x: NDArray) -> DType:
 
 
 def _dense(*arrays: NDArray) -> list[NDArray]:
-    # reshape: the kernels ask for the very strides of a dense array, also on axes of size 1
-    return [x.reshape(x.shape) if x.is_dense() else x.copy() for x in arrays]
+    # The kernels ask for the very strides of a dense array, also on axes of size 1: reshape.
+    return [
+        x if x.strides == x.spec.strides else x.reshape(x.shape) if x.is_dense() else x.copy()
+        for x in arrays
+    ]
 
 
 def _like(x: NDArray) -> NDArray:
-    return empty(x.shape, x.dtype, x.device)
+    return empty_of(x.spec)
 
 
 def _floating(*arrays: NDArray) -> bool:

@@ -11,7 +11,7 @@ from needle import executor, graph
 from needle.backend import kernels
 from needle.backend.ndarray import full, normalise_axis
 from needle.errors import IndexRangeError, ShapeError
-from needle.ops.base import Op, promoted
+from needle.ops.base import ITEM, Op, promoted
 from needle.ops.samples import Sample, uniform
 
 
@@ -33,6 +33,9 @@ class TupleGetItem(Op):
     """Take one tensor of a tuple."""
 
     index: int
+
+    def setup(self) -> None:
+        self.kind, self.params = ITEM, (self.index,)
 
     def compute(self, arrays: Any) -> Any:
         return arrays[self.index]

@@ -1,0 +1,137 @@
+"""The tables of bench/README.md, written from bench/results/*.json.
+
+python bench/report.py           write them
+python bench/report.py --check   exit code 1 if README.md is not up to date
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness import RESULTS, shown
+
+README = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- results: written by report.py -->", "<!-- end of results -->"
+ORDER = (
+    "eager", "gemm", "training", "memory", "main_job", "elementwise", "reduce", "softmax_loss",
+    "norm", "optimizer", "indexing", "sort",
+)  # fmt: skip
+SMALL, MIDDLE = 2 << 20, 24 << 20
+"""Bytes up to which a row is held against the bytes per second of 64 Ki and 1 Mi floats."""
+
+
+def load() -> dict[str, dict[str, Any]]:
+    """Return the committed results by subject."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    return {name: found[name] for name in ORDER if name in found}
+
+
+def fraction(row: dict[str, Any], limits: dict[str, Any]) -> float | None:
+    """Return the part of the machine's limit that Needle reaches in a row, or None."""
+    if "needle" not in row or not limits or "missing" in limits:
+        return None
+    seconds = row["needle"]["median"]
+    if row.get("flops"):
+        return row["flops"] / seconds / limits["flops"]
+    if not row.get("bytes"):
+        return None
+    size = "64 Ki" if row["bytes"] <= SMALL else "1 Mi" if row["bytes"] <= MIDDLE else "16 Mi"
+    return row["bytes"] / seconds / limits["bytes"][size]
+
+
+def percent(part: float | None) -> str:
+    """Return a fraction as text."""
+    return "" if part is None else f"{part:.0%}"
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """Return whether the target is met, as text."""
+    return {None: "", True: "yes", False: "**no**"}[row.get("met")]
+
+
+def table(results: dict[str, Any]) -> list[str]:
+    """Return the table of a subject: a line per row."""
+    lines = [
+        "| what | Needle | peer | ratio | of minima | at most | met | of the limit |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in results["rows"]:
+        ours = peer = ""
+        if "needle" in row:
+            best = row["best_peer"]
+            ours = shown(row["needle"]["median"], row["unit"])
+            peer = f"{shown(row['peers'][best]['median'], row['unit'])} ({best})"
+        target = "" if row["target"] is None else f"{row['target']:.2g}"
+        lines.append(
+            f"| {row['name']} | {ours} | {peer} | {row['ratio']:.2f} | {row['ratio_min']:.2f} | "
+            f"{target} | {verdict(row)} | {percent(fraction(row, results.get('limits')))} |"
+        )
+    return lines
+
+
+def grid(results: dict[str, Any]) -> list[str]:
+    """Return the table of the elementwise functions: a line each, a column per layout and size."""
+    cells: dict[str, dict[str, str]] = {}
+    columns: dict[str, None] = {}
+    rest = []
+    for row in results["rows"]:
+        if "needle" not in row:
+            rest.append(row)
+            continue
+        name, layout, size = row["name"].rsplit(", ", 2)
+        mark = "" if row["met"] else "**"
+        part = percent(fraction(row, results.get("limits")))
+        columns[f"{layout} {size}"] = None
+        cells.setdefault(name, {})[f"{layout} {size}"] = f"{mark}{row['ratio']:.2f}{mark} {part}"
+    lines = ["| ratio, part of the limit | " + " | ".join(columns) + " |"]
+    lines.append("|---" * (len(columns) + 1) + "|")
+    for name, found in cells.items():
+        lines.append(f"| {name} | " + " | ".join(found.get(c, "") for c in columns) + " |")
+    summary = [f"{r['name']}: {r['ratio']:.2f} (at most {r['target']}, {verdict(r)})" for r in rest]
+    judged = [row for row in results["rows"] if "needle" in row]
+    met = sum(row["met"] for row in judged)
+    return [f"{met} of {len(judged)} rows meet their target. " + "; ".join(summary), "", *lines]
+
+
+def section(name: str, results: dict[str, Any]) -> list[str]:
+    """Return the text of a subject."""
+    machine, limits = results["machine"], results.get("limits") or {}
+    facts = [
+        f"`{results['command']}`", results["date"][:10], machine["cpu"],
+        f"{machine['cores']} cores, {results['threads']} threads", " ".join(machine["isa"]),
+        *(f"{k} {v}" for k, v in results.get("versions", {}).items()),
+    ]  # fmt: skip
+    if "flops" in limits:
+        rates = ", ".join(f"{v / 1e9:.0f} at {k}" for k, v in limits["bytes"].items())
+        facts.append(f"limits {limits['flops'] / 1e9:.0f} GFLOP/s, GB/s: {rates} floats")
+    body = grid(results) if name == "elementwise" else table(results)
+    return [f"### {name}", "", "; ".join(facts), "", *body, ""]
+
+
+def text() -> str:
+    """Return all tables."""
+    lines: list[str] = []
+    for name, results in load().items():
+        lines += section(name, results)
+    return "\n".join(lines) if lines else "No results yet.\n"
+
+
+def current() -> str:
+    """Return README.md as it has to be."""
+    before, rest = README.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n\n{text()}\n{END}{after}"
+
+
+def write() -> None:
+    """Write README.md."""
+    README.write_text(current())
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(0 if README.read_text() == current() else "bench/README.md: run bench/report.py")
+    write()

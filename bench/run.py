@@ -1,0 +1,57 @@
+"""Run benchmarks one after the other, and write the tables of bench/README.md.
+
+python bench/run.py --issue 2      the figures of the foundation, about 5 minutes
+python bench/run.py --issue 3      those of the ops, about 8 minutes
+python bench/run.py --all          both
+python bench/run.py eager gemm     some subjects
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import report
+
+FOLDER = Path(__file__).resolve().parent
+ISSUES = {
+    2: ("eager", "gemm", "training", "memory", "main_job"),
+    3: ("elementwise", "reduce", "softmax_loss", "norm", "gemm", "optimizer", "indexing", "sort"),
+}
+
+
+def main() -> None:
+    """Do as the command line says."""
+    make = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    known = sorted({name for names in ISSUES.values() for name in names})
+    make.add_argument(
+        "subjects", nargs="*", choices=[[], *known], help="one of " + ", ".join(known)
+    )
+    make.add_argument("--issue", type=int, choices=ISSUES, action="append", default=[])
+    make.add_argument("--all", action="store_true", help="all subjects")
+    make.add_argument("--quick", action="store_true", help="tiny sizes, nothing saved")
+    make.add_argument("--compile", action="store_true", help="also measure torch.compile")
+    args = make.parse_args()
+    issues = ISSUES if args.all else args.issue
+    chosen = list(dict.fromkeys([*args.subjects, *(n for i in issues for n in ISSUES[i])]))
+    if not chosen:
+        make.error("nothing to run: name subjects, --issue 2 or --all")
+    flags = [flag for flag in ("--quick", "--compile") if getattr(args, flag[2:])]
+    failed = []
+    for name in chosen:
+        print(f"== {name}", flush=True)
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, str(FOLDER / f"{name}.py"), *flags])
+        print(f"   {time.perf_counter() - start:.0f} s", flush=True)
+        failed += [name] if done.returncode else []
+    if not args.quick:
+        report.write()
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""The tables of bench/README.md are those of the committed results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parent.parent / "bench"
+
+
+@pytest.fixture
+def report(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    for name in ("report", "harness"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import report
+
+    return report
+
+
+def test_readme_is_up_to_date(report):
+    assert report.README.read_text() == report.current(), "run: python bench/report.py"
+
+
+def test_every_result_is_in_the_readme(report):
+    text = report.README.read_text()
+    for path in report.RESULTS.glob("*.json"):
+        assert f"### {path.stem}" in text
+        for row in json.loads(path.read_text())["rows"]:
+            assert row["name"].split(", ")[0] in text
+
+
+def test_fraction_of_the_limit(report):
+    limits = {"flops": 100.0, "bytes": {"64 Ki": 40.0, "1 Mi": 20.0, "16 Mi": 10.0}}
+    assert report.fraction({"needle": {"median": 2.0}, "flops": 50.0}, limits) == 0.25
+    large = {"needle": {"median": 1e9}, "flops": 0, "bytes": 5e9}
+    assert report.fraction(large, limits) == 0.5
+    assert report.fraction(large, {"missing": "no compiler"}) is None
