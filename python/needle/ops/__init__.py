@@ -21,6 +21,29 @@ from needle.ops.activation import (
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
 from needle.ops.contraction import einsum, outer, tensordot, vecdot
+from needle.ops.course import (
+    AddScalar,
+    DivScalar,
+    EWiseAdd,
+    EWiseDiv,
+    EWiseMul,
+    EWisePow,
+    Flip,
+    MulScalar,
+    Negate,
+    PowerScalar,
+    Summation,
+    TensorOp,
+    TensorTupleOp,
+    Transpose,
+    add_scalar,
+    divide_scalar,
+    logsoftmax,
+    mul_scalar,
+    negate,
+    permute_dims,
+    power_scalar,
+)
 from needle.ops.creation import (
     arange,
     empty,
@@ -190,18 +213,18 @@ from needle.ops.logic import (
     logical_xor,
 )
 from needle.ops.loss import (
+    BCEWithLogits,
     CrossEntropy,
     CrossEntropyGrad,
-    LogSoftmax,
-    LogSoftmaxGrad,
-    LogSumExp,
-    Softmax,
-    SoftmaxGrad,
+    Huber,
+    KLDivergence,
+    bce_with_logits,
     cross_entropy,
-    log_softmax,
-    logsumexp,
+    huber_loss,
+    kl_divergence,
+    l1_loss,
     mse_loss,
-    softmax,
+    nll_loss,
 )
 from needle.ops.matmul import MatMul, matmul
 from needle.ops.movement import (
@@ -287,6 +310,16 @@ from needle.ops.reduce import (
 from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
 from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
 from needle.ops.select import LinearIndex, Put, getitem, put, setitem
+from needle.ops.softmax import (
+    LogSoftmax,
+    LogSoftmaxGrad,
+    LogSumExp,
+    Softmax,
+    SoftmaxGrad,
+    log_softmax,
+    logsumexp,
+    softmax,
+)
 from needle.ops.sorting import (
     SearchSorted,
     Sort,
@@ -312,12 +345,6 @@ from needle.ops.tuples import (
     tuple_get_item,
     unbind,
 )
-
-# The course's names.
-TensorOp = Op
-EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
-Summation = Sum
-negate = negative
 
 
 def all_ops() -> list[type[Op]]:

@@ -105,9 +105,10 @@ def _float64(x: Any) -> Any:
 
 
 def _as_tuple(out: Any) -> tuple[Any, ...]:
-    if isinstance(out, TensorTuple):
-        return out.tuple()
-    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    """Return the floating results: the others have no slope."""
+    parts = out.tuple() if isinstance(out, TensorTuple) else out
+    parts = tuple(parts) if isinstance(parts, (tuple, list)) else (parts,)
+    return tuple(x for x in parts if x.dtype.is_floating)
 
 
 def _like(rng: np.random.Generator, x: Any) -> Any:
