@@ -158,22 +158,22 @@ class Flip(Linear):
 
 def add_scalar(x: Any, scalar: float) -> Any:
     """x + scalar."""
-    return executor.apply(AddScalar.of(scalar), x)
+    return executor.apply(AddScalar(scalar), x)
 
 
 def mul_scalar(x: Any, scalar: float) -> Any:
     """x * scalar."""
-    return executor.apply(MulScalar.of(scalar), x)
+    return executor.apply(MulScalar(scalar), x)
 
 
 def divide_scalar(x: Any, scalar: float) -> Any:
     """x / scalar."""
-    return executor.apply(DivScalar.of(scalar), x)
+    return executor.apply(DivScalar(scalar), x)
 
 
 def power_scalar(x: Any, scalar: float) -> Any:
     """x ** scalar."""
-    return executor.apply(PowerScalar.of(scalar), x)
+    return executor.apply(PowerScalar(scalar), x)
 
 
 def logsoftmax(x: Any) -> Any:
