@@ -88,7 +88,7 @@ def test_a_signal_ends_training_with_one_line_and_the_last_weights(
     assert process.returncode == expected
     assert len(err.splitlines()) == 1 and number.name in err and "last weights" in err
     state = ndl.io.load(tmp_path / "run" / "weights.safetensors")
-    assert state["head.weight"].shape == (256, 256)
+    assert state["head.weight"].shape[-1] == 256
 
 
 def test_list():

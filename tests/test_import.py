@@ -26,6 +26,11 @@ PUBLIC = """
     result_type backward grad vjp value_and_grad no_grad lazy_mode checkpoint custom_gradient
     manual_seed from_dlpack config errors dtype device graph ops autograd backend
     backend_ndarray backend_selection __version__
+    Op TensorOp TensorTupleOp BACKEND array_api nn init optim data io
+    ones zeros ones_like zeros_like add add_scalar multiply mul_scalar power power_scalar divide
+    divide_scalar transpose reshape broadcast_to summation matmul negate log exp relu tanh
+    logsumexp logsoftmax stack split flip dilate undilate make_tuple tuple_get_item
+    fused_add_scalars
 """
 
 

@@ -342,3 +342,255 @@ def test_activations_by_name():
 def test_dropout_refuses_what_is_no_probability(p):
     with pytest.raises(OptionError, match=str(p)):
         nn.Dropout(p)
+
+
+@pytest.mark.parametrize("name", sorted(nn.ACTIVATIONS))
+def test_every_named_activation_maps_a_tensor_to_its_shape(name):
+    x = ndl.Tensor(np.linspace(-2.0, 2.0, 12).reshape(3, 4))
+    out = nn.activation(name)(x)
+    assert out.shape == x.shape and np.isfinite(out.numpy()).all()
+
+
+def test_activations_by_their_numbers():
+    x = ndl.Tensor([-1.0, 0.0, 2.0])
+    expected = {
+        nn.LeakyReLU(0.1): [-0.1, 0.0, 2.0],
+        nn.ELU(2.0): [2 * np.expm1(-1.0), 0.0, 2.0],
+        nn.SiLU(): [-1 / (1 + np.e), 0.0, 2 / (1 + np.exp(-2.0))],
+        nn.GELU(): [-0.15865525, 0.0, 1.9544997],
+        nn.GELU(approximate=True): [-0.158808, 0.0, 1.954598],
+        nn.Softplus(): [np.log1p(np.exp(-1.0)), np.log(2.0), np.log1p(np.exp(2.0))],
+        nn.Softmax(): np.exp([-1.0, 0.0, 2.0]) / np.exp([-1.0, 0.0, 2.0]).sum(),
+    }
+    for module, values in expected.items():
+        np.testing.assert_allclose(module(x).numpy(), values, rtol=1e-5, err_msg=str(module))
+
+
+def test_embedding_looks_rows_up_by_whole_or_float_ids():
+    np.random.seed(3)
+    table = np.random.randn(5, 2).astype(np.float32)
+    np.random.seed(3)
+    layer = nn.Embedding(5, 2)
+    np.testing.assert_array_equal(layer.weight.numpy(), table)
+    for ids in (np.array([[1, 4], [1, 0]]), [[1.0, 4.0], [1.0, 0.0]]):
+        out = layer(ndl.Tensor(ids))
+        np.testing.assert_array_equal(out.numpy(), table[[[1, 4], [1, 0]]])
+    (out * ndl.Tensor([1.0, 2.0])).sum().backward()
+    counts = np.array([1, 2, 0, 0, 1])[:, None]
+    np.testing.assert_array_equal(layer.weight.grad.numpy(), counts * [[1.0, 2.0]])
+    with pytest.raises(IndexRangeError, match="5"):
+        layer(ndl.Tensor(np.array([0, 5])))
+
+
+def test_dropout_keeps_where_a_draw_is_at_most_1_minus_p():
+    x = np.random.randn(50, 20).astype(np.float32)
+    np.random.seed(12)
+    kept = np.random.rand(50, 20) <= 0.7
+    np.random.seed(12)
+    tensor = ndl.Tensor(x)
+    out = nn.Dropout(0.3)(tensor)
+    np.testing.assert_allclose(out.numpy(), x * kept / 0.7, rtol=1e-5)
+    out.sum().backward()
+    np.testing.assert_allclose(tensor.grad.numpy(), kept / 0.7, rtol=1e-5)
+
+
+def test_dropout_draws_once_per_call_in_training_alone():
+    layer, x = nn.Dropout(0.0), ndl.ones(2, 3)
+    np.random.seed(1)
+    expected = [np.random.rand() for _ in range(7)]
+    np.random.seed(1)
+    np.testing.assert_array_equal(layer(x).numpy(), x.numpy())
+    assert layer.eval()(x) is x
+    assert np.random.rand() == expected[6]
+
+
+# ---- norms ---------------------------------------------------------------------------
+
+
+def test_batch_norm_in_training_and_evaluation():
+    rng = np.random.default_rng(0)
+    batches = rng.normal(2.0, 3.0, size=(3, 8, 4)).astype(np.float32)
+    layer = nn.BatchNorm1d(4, eps=1e-3, momentum=0.2)
+    layer.weight.data = ndl.Tensor([1.0, 2.0, 3.0, 4.0])
+    layer.bias.data = ndl.Tensor([0.0, 1.0, 0.0, 1.0])
+    weight, bias = layer.weight.numpy(), layer.bias.numpy()
+    running_mean, running_var = np.zeros(4), np.ones(4)
+    for x in batches:
+        mean, var = x.mean(0), x.var(0)
+        out = layer(ndl.Tensor(x))
+        expected = (x - mean) / np.sqrt(var + 1e-3) * weight + bias
+        np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-5)
+        running_mean = 0.8 * running_mean + 0.2 * mean
+        running_var = 0.8 * running_var + 0.2 * var
+    np.testing.assert_allclose(layer.running_mean.numpy(), running_mean, rtol=1e-5)
+    np.testing.assert_allclose(layer.running_var.numpy(), running_var, rtol=1e-5)
+    assert not layer.running_mean.requires_grad and layer.running_mean.is_leaf()
+    out = layer.eval()(ndl.Tensor(batches[0]))
+    expected = (batches[0] - running_mean) / np.sqrt(running_var + 1e-3) * weight + bias
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(layer.running_mean.numpy(), running_mean, rtol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_gradients_are_those_of_finite_differences(training):
+    layer = nn.BatchNorm1d(3, dtype="float64").train(training)
+    layer.running_var = ndl.Tensor([0.5, 1.0, 2.0], dtype="float64")
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    g = np.random.default_rng(1).normal(size=(5, 3))
+
+    def value(v):
+        return float((layer(ndl.Tensor(v, dtype="float64")) * ndl.Tensor(g, dtype="float64")).sum())
+
+    tensor = ndl.Tensor(x, dtype="float64")
+    layer(tensor).backward(ndl.Tensor(g, dtype="float64"))
+    direction = np.random.default_rng(2).normal(size=(5, 3))
+    layer.momentum = 0.0
+    slope = (value(x + 1e-5 * direction) - value(x - 1e-5 * direction)) / 2e-5
+    np.testing.assert_allclose((tensor.grad.numpy() * direction).sum(), slope, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3, 4), (2, 5), (0, 4)])
+def test_batch_norm_refuses_other_shapes(shape):
+    with pytest.raises(ShapeError, match=r"x is \[n, 4\]"):
+        nn.BatchNorm1d(4)(ndl.ones(*shape))
+
+
+def test_batch_norm_does_not_pile_up_work_in_lazy_mode():
+    layer = nn.BatchNorm1d(4)
+    with ndl.lazy_mode():
+        before = ndl.graph.pending()
+        for _ in range(50):
+            layer(ndl.ones(3, 4))
+        assert ndl.graph.pending() - before < 20
+    np.testing.assert_allclose(layer.running_mean.numpy(), 1 - 0.9**50, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape, sizes", [((6, 4), 4), ((2, 3, 4), 4), ((2, 3, 4), (3, 4))])
+def test_layer_norm(shape, sizes):
+    x = np.random.randn(*shape).astype(np.float32) * 3 + 1
+    layer = nn.LayerNorm(sizes, eps=1e-3)
+    axes = (-1,) if isinstance(sizes, int) else tuple(range(-len(sizes), 0))
+    layer.weight.data = ndl.Tensor(np.random.randn(*layer.shape))
+    layer.bias.data = ndl.Tensor(np.random.randn(*layer.shape))
+    normal = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-3)
+    expected = normal * layer.weight.numpy() + layer.bias.numpy()
+    np.testing.assert_allclose(layer(ndl.Tensor(x)).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layer_norm_without_bias_and_in_one_dimension():
+    x = ndl.Tensor(np.random.randn(3, 4))
+    layer = nn.LayerNorm(4, bias=False)
+    assert [name for name, _ in layer.named_parameters()] == ["weight"]
+    assert [name for name, _ in nn.LayerNorm1d(4).named_parameters()] == ["weight", "bias"]
+    np.testing.assert_array_equal(layer(x).numpy(), nn.LayerNorm1d(4)(x).numpy())
+
+
+def test_rms_norm():
+    x = np.random.randn(2, 3, 4).astype(np.float32)
+    layer = nn.RMSNorm(4)
+    layer.weight.data = ndl.Tensor([1.0, 2.0, 3.0, 4.0])
+    expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * [1, 2, 3, 4]
+    np.testing.assert_allclose(layer(ndl.Tensor(x)).numpy(), expected, rtol=1e-5)
+
+
+# ---- losses --------------------------------------------------------------------------
+
+
+def log_softmax(x, axis=-1):
+    x = x - x.max(axis, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis, keepdims=True))
+
+
+@pytest.mark.parametrize("labels", [np.array([2, 0, 1]), [2.0, 0.0, 1.0]])
+def test_softmax_loss(labels):
+    x = np.random.randn(3, 4).astype(np.float32)
+    logits = ndl.Tensor(x)
+    loss = nn.SoftmaxLoss()(logits, ndl.Tensor(labels))
+    np.testing.assert_allclose(loss.item(), -log_softmax(x)[range(3), [2, 0, 1]].mean(), rtol=1e-5)
+    loss.backward()
+    expected = (np.exp(log_softmax(x)) - np.eye(4)[[2, 0, 1]]) / 3
+    np.testing.assert_allclose(logits.grad.numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [4, -1])
+def test_softmax_loss_refuses_labels_that_are_no_class(bad):
+    with pytest.raises(IndexRangeError, match=str(bad)):
+        nn.SoftmaxLoss()(ndl.ones(2, 4), ndl.Tensor(np.array([0, bad])))
+
+
+def test_cross_entropy_loss_ignores_and_smooths():
+    x = np.random.randn(4, 3).astype(np.float32)
+    y = np.array([2, -100, 0, 1])
+    log_p = log_softmax(x)
+    each = np.where(y == -100, 0.0, -0.8 * log_p[range(4), np.maximum(y, 0)] - 0.2 * log_p.mean(1))
+    args = ndl.Tensor(x), ndl.Tensor(y)
+    for reduction, expected in (("mean", each.sum() / 3), ("sum", each.sum()), ("none", each)):
+        loss = nn.CrossEntropyLoss(reduction=reduction, label_smoothing=0.2)(*args)
+        np.testing.assert_allclose(loss.numpy(), expected, rtol=1e-5, err_msg=reduction)
+    other = nn.CrossEntropyLoss(ignore_index=0)(ndl.Tensor(x[[0, 2]]), ndl.Tensor(y[[0, 2]]))
+    np.testing.assert_allclose(other.item(), -log_p[0, 2], rtol=1e-5)
+
+
+def test_cross_entropy_loss_has_classes_on_axis_1():
+    x = np.random.randn(2, 3, 5).astype(np.float32)
+    y = np.random.randint(0, 3, (2, 5))
+    each = -np.take_along_axis(log_softmax(x, 1), y[:, None], 1)[:, 0]
+    loss = nn.CrossEntropyLoss(reduction="none")(ndl.Tensor(x), ndl.Tensor(y))
+    np.testing.assert_allclose(loss.numpy(), each, rtol=1e-5)
+    p = np.moveaxis(np.eye(3, dtype=np.float32)[y], -1, 1)
+    loss = nn.CrossEntropyLoss(reduction="none")(ndl.Tensor(x), ndl.Tensor(p))
+    np.testing.assert_allclose(loss.numpy(), each, rtol=1e-5)
+
+
+def test_mse_loss():
+    x, y = np.random.randn(2, 3).astype(np.float32), np.random.randn(2, 3).astype(np.float32)
+    for reduction, expected in (("mean", ((x - y) ** 2).mean()), ("sum", ((x - y) ** 2).sum())):
+        loss = nn.MSELoss(reduction)(ndl.Tensor(x), ndl.Tensor(y))
+        np.testing.assert_allclose(loss.item(), expected, rtol=1e-5)
+    with pytest.raises(ShapeError, match="differ"):
+        nn.MSELoss()(ndl.ones(3, 1), ndl.ones(3))
+
+
+def test_losses_refuse_unknown_reductions():
+    with pytest.raises(OptionError, match="did you mean 'mean'"):
+        nn.MSELoss("meann")
+
+
+# ---- the model ---------------------------------------------------------------------
+
+
+def test_mlp_resnet_has_the_documented_layers_and_draws_in_the_order_it_runs():
+    from needle.models import MLPResNet, ResidualBlock
+
+    np.random.seed(1)
+    model = MLPResNet(6, hidden_dim=8, num_blocks=2, num_classes=3)
+    np.random.seed(1)
+    draws = [nn.Linear(*sizes) for sizes in ((6, 8), (8, 4), (4, 8), (8, 4), (4, 8), (8, 3))]
+    linear = [m for _, m in model.named_modules() if isinstance(m, nn.Linear)]
+    for a, b in zip(linear, draws, strict=True):
+        np.testing.assert_array_equal(a.weight.numpy(), b.weight.numpy())
+        np.testing.assert_array_equal(a.bias.numpy(), b.bias.numpy())
+    block = ResidualBlock(4, 2, norm=nn.LayerNorm1d, drop_prob=0.5)
+    kinds = [type(m).__name__ for _, m in block.named_modules()][1:]
+    assert kinds == ["Residual", "Sequential", "Linear", "LayerNorm1d", "ReLU", "Dropout",
+                     "Linear", "LayerNorm1d", "ReLU"]  # fmt: skip
+    assert model(ndl.ones(5, 6)).shape == (5, 3)
+
+
+@pytest.mark.parametrize("backend", ["nd", "np"])
+def test_a_model_learns(backend):
+    from needle.models import MLPResNet
+
+    with ndl.config(backend=backend):
+        np.random.seed(0)
+        x = np.random.randn(64, 5).astype(np.float32)
+        y = (x[:, 0] * x[:, 1] > 0).astype(np.int64)
+        model = MLPResNet(5, 16, num_blocks=1, num_classes=2)
+        opt = ndl.optim.Adam(model.parameters(), lr=0.02)
+        loss_function = nn.SoftmaxLoss()
+        losses = [
+            opt.minimize(loss_function(model(ndl.Tensor(x)), ndl.Tensor(y))).item()
+            for _ in range(60)
+        ]
+        accuracy = (model.eval()(ndl.Tensor(x)).numpy().argmax(1) == y).mean()
+        assert losses[-1] < 0.5 * losses[0] and accuracy > 0.9

@@ -28,6 +28,7 @@ from needle.autograd import (
     vjp,
 )
 from needle.backend.ndarray import NDArray
+from needle.backend_selection import BACKEND, array_api
 from needle.device import Device, all_devices, cpu, cpu_numpy, cuda, default_device, meta
 from needle.dtype import (
     DType,
@@ -44,6 +45,45 @@ from needle.dtype import (
 )
 from needle.dtype import bool_ as bool_
 from needle.init import ones, ones_like, zeros, zeros_like
+from needle.ops import (
+    Op,
+    TensorOp,
+    TensorTupleOp,
+    add,
+    add_scalar,
+    broadcast_to,
+    concat,
+    dilate,
+    divide,
+    divide_scalar,
+    exp,
+    flip,
+    fused_add_scalars,
+    log,
+    logsoftmax,
+    logsumexp,
+    make_tuple,
+    matmul,
+    maximum,
+    minimum,
+    mul_scalar,
+    multiply,
+    negate,
+    power,
+    power_scalar,
+    relu,
+    reshape,
+    sigmoid,
+    split,
+    sqrt,
+    stack,
+    summation,
+    tanh,
+    transpose,
+    tuple_get_item,
+    undilate,
+    where,
+)
 from needle.ops.random import manual_seed
 from needle.tensor import Parameter, Tensor, TensorTuple, Value, from_dlpack
 

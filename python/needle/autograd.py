@@ -89,8 +89,10 @@ def backward(
     if retain_graph is None:
         retain_graph = create_graph
 
+    owner = graph.owner
+
     def deliver(node: Any, out_grad: Any) -> None:
-        tensor = graph.owner(node) if node.op is None else graph.peek(node)
+        tensor = owner(node)
         if tensor is None or type(out_grad) is list:
             return
         old = tensor.grad

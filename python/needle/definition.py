@@ -372,8 +372,9 @@ def handle(node: Any) -> Any:
 
 
 def owner(node: Any) -> Any:
-    """Return the tensor that a leaf's gradient belongs to, or None if it is gone."""
-    return node._owner() if node._owner is not None else None
+    """Return the tensor that a gradient of the node belongs to, or None if it is gone."""
+    known = node._handle if node.op is not None else node._owner
+    return known() if known is not None else None
 
 
 def set_array(tensor: Any, array: Any) -> None:
@@ -499,4 +500,4 @@ def pending() -> int:
 def live_tensors() -> int:
     import gc
 
-    return sum(isinstance(x, TensorBase) for x in gc.get_objects())
+    return sum(issubclass(type(x), TensorBase) for x in gc.get_objects())  # asks no proxy

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from needle import executor, graph
-from needle.backend.ndarray import full
+from needle import graph
+from needle.backend.ndarray import full_of
 
 
 def walk(
@@ -38,6 +38,7 @@ def walk(
         _add(grads, graph.leaf(out), seed)
     order = graph.topo(list(grads), True, towards)
     reached = None if towards is None else _above(order, towards)
+    handle, release = graph.handle, graph.release
     while order:
         node = order.pop()
         out_grad = grads.pop(node, None)
@@ -47,17 +48,22 @@ def walk(
         op = node.op
         if op is None or (towards is not None and node in towards):
             continue
-        parts = op.gradient_as_tuple(out_grad, graph.handle(node))
+        parts = op.gradient(out_grad, handle(node))
+        if type(parts) is not tuple:
+            parts = tuple(parts) if isinstance(parts, list) else (parts,)
         for below, part in zip(node.inputs, parts, strict=True):
             if part is not None and below.needs and (reached is None or below in reached):
-                _add(grads, below, part)
+                if below in grads or isinstance(below.spec, tuple):
+                    _add(grads, below, part)
+                else:
+                    grads[below] = part
         if not retain_graph:
-            graph.release(node)
+            release(node)
 
 
 def _add(grads: dict[Any, Any], node: Any, part: Any) -> None:
     known = grads.get(node)
-    if type(node.spec) is not tuple:
+    if not isinstance(node.spec, tuple):
         grads[node] = part if known is None else known + part
         return
     if known is None:
@@ -97,5 +103,4 @@ def collect(
 
 def full_like(x: Any, value: float) -> Any:
     """Return a tensor of one value with the spec of x."""
-    spec = executor.spec_of(x)
-    return graph.wrap(full(spec.shape, value, spec.dtype, spec.device))
+    return graph.wrap(full_of(x.spec, value))

@@ -96,6 +96,7 @@ enum Kind : int32_t {
   kSlice,
   kReduce,
   kMatMul,
+  kSumTo,
 };
 
 struct Op {
@@ -114,8 +115,8 @@ struct Node {
   Tensor* handle;                  // borrowed: its destructor clears it
   PyObject* owner;  // of a leaf: weak reference to the tensor that gradients belong to
   int64_t claims;
-  uint64_t held;  // claims on inputs, by position, and on itself
-  int32_t count;  // of inputs
+  uint64_t held;               // claims on inputs, by position, and on itself
+  int32_t count;               // of inputs
   bool needs, done, released;  // released: its gradient will not run (again)
   Node* inputs[1];
 };

@@ -215,25 +215,20 @@ Array* slice_by(const int64_t* numbers, const Array* x) {
   return view(x, kept, shape, strides, offset);
 }
 
-Array* reduce(const Op* op, const Array* x) {
+// Reduce over `axes` of x into a dense array of the given shape, of the same number of elements
+// as x's shape without those axes.
+Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim,
+                   const int64_t* shape) {
   const Spec* in = x->spec;
-  if (in->code > kFloat16 || op->code > kMean || op->params[0] >> in->ndim) return nullptr;
-  if (in->size == 0 && (op->code == kMax || op->code == kMin)) return nullptr;
-  int64_t kept[kMaxDims], shape[kMaxDims];
-  int ndim = 0;
-  for (int i = 0; i < in->ndim; i++) {
-    const bool reduced = op->params[0] >> i & 1;
-    kept[i] = reduced ? 1 : in->shape[i];
-    if (!reduced || op->params[1]) shape[ndim++] = kept[i];
-  }
-  int64_t strides[kMaxDims], step = 1;
+  int64_t kept[kMaxDims], strides[kMaxDims], step = 1;
   for (int i = in->ndim - 1; i >= 0; i--) {
+    kept[i] = axes >> i & 1 ? 1 : in->shape[i];
     strides[i] = step;
     step *= kept[i];
   }
   Plan plan;
-  if (kernels->plan_reduce(&plan, op->code, {in->code, in->ndim, kept, strides}, operand(x),
-                           static_cast<uint32_t>(op->params[0]))) {
+  if (kernels->plan_reduce(&plan, reduction, {in->code, in->ndim, kept, strides}, operand(x),
+                           axes)) {
     return nullptr;
   }
   Spec* spec = spec_of(in->code, in->device, ndim, shape);
@@ -244,6 +239,33 @@ Array* reduce(const Op* op, const Array* x) {
   if (run(plan, buffers, in->size)) return out;
   Py_DECREF(out);
   return nullptr;
+}
+
+Array* reduce(const Op* op, const Array* x) {
+  const Spec* in = x->spec;
+  const auto axes = static_cast<uint32_t>(op->params[0]);
+  if (in->code > kFloat16 || op->code > kMean || axes >> in->ndim) return nullptr;
+  if (in->size == 0 && (op->code == kMax || op->code == kMin)) return nullptr;
+  int64_t shape[kMaxDims];
+  int ndim = 0;
+  for (int i = 0; i < in->ndim; i++) {
+    const bool reduced = axes >> i & 1;
+    if (!reduced || op->params[1]) shape[ndim++] = reduced ? 1 : in->shape[i];
+  }
+  return reduce_into(op->code, axes, x, ndim, shape);
+}
+
+// The transpose of a broadcast from the shape in params.
+Array* sum_to(const Op* op, const Array* x) {
+  const int lead = x->spec->ndim - op->n_params;
+  if (lead < 0 || x->spec->code > kFloat16) return nullptr;
+  uint32_t axes = (1u << lead) - 1;
+  for (int i = 0; i < op->n_params; i++) {
+    if (op->params[i] == x->spec->shape[i + lead]) continue;
+    if (op->params[i] != 1) return nullptr;
+    axes |= 1u << (i + lead);
+  }
+  return reduce_into(kSum, axes, x, op->n_params, op->params);
 }
 
 Array* matmul(const Array* a, const Array* b) {
@@ -291,6 +313,8 @@ Array* compute(const Op* op, Array* const* x, int n) {
       return op->n_params == 1 + 3 * x[0]->spec->ndim ? slice_by(op->params, x[0]) : nullptr;
     case kReduce:
       return reduce(op, x[0]);
+    case kSumTo:
+      return sum_to(op, x[0]);
     default:
       return nullptr;
   }
@@ -316,7 +340,7 @@ PyObject* constant(PyObject* number, const Spec* like) {
   }
   uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);
-  Constant& entry = constants[(bits * 0x9E3779B97F4A7C15 >> 55 ^ like->code) & 255];
+  Constant& entry = constants[(bits * 0x9E3779B97F4A7C15 >> 56 ^ like->code) & 255];
   if (entry.tensor && entry.bits == bits && entry.code == like->code &&
       entry.device == like->device) {
     return entry.tensor;
@@ -339,24 +363,38 @@ PyObject* constant(PyObject* number, const Spec* like) {
 
 bool is_number(PyObject* x) { return PyFloat_CheckExact(x) || PyLong_CheckExact(x); }
 
-// Turn the arguments into tensors (borrowed) and their arrays (borrowed); false: not here.
+void release(PyObject** tensors, Array** arrays, int n) {
+  for (int i = 0; i < n; i++) {
+    Py_DECREF(arrays[i]);
+    Py_DECREF(tensors[i]);
+  }
+}
+
+// Turn the arguments into tensors and their arrays, new references: another thread may rebind a
+// tensor while a kernel runs, and one constant may take the place of another. False: not here.
 bool unwrap(const Op* op, PyObject* const* inputs, int n, PyObject** tensors, Array** arrays) {
   const Spec* like = nullptr;
   for (int i = 0; i < n; i++) {
-    tensors[i] = inputs[i];
     if (!is_tensor(inputs[i])) continue;
     PyObject* array = reinterpret_cast<Tensor*>(inputs[i])->array;
     if (!array || !is_array(array) || !reinterpret_cast<Array*>(array)->storage) return false;
-    arrays[i] = reinterpret_cast<Array*>(array);
-    like = arrays[i]->spec;
+    like = reinterpret_cast<Array*>(array)->spec;
   }
   if (!like) return false;
   for (int i = 0; i < n; i++) {
-    if (is_tensor(inputs[i])) continue;
-    if (op->kind != kElementwise || !is_number(inputs[i])) return false;
-    tensors[i] = constant(inputs[i], like);
-    if (!tensors[i]) return false;
+    const bool number = !is_tensor(inputs[i]);
+    if (number && (op->kind != kElementwise || !is_number(inputs[i]))) {
+      release(tensors, arrays, i);
+      return false;
+    }
+    tensors[i] = number ? constant(inputs[i], like) : inputs[i];
+    if (!tensors[i]) {
+      release(tensors, arrays, i);
+      return false;
+    }
     arrays[i] = reinterpret_cast<Array*>(reinterpret_cast<Tensor*>(tensors[i])->array);
+    Py_INCREF(arrays[i]);
+    Py_INCREF(tensors[i]);
   }
   return true;
 }
@@ -374,10 +412,6 @@ PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
       !unwrap(op, args + 1, n, tensors, arrays)) {
     return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
   }
-  for (int i = 0; i < n; i++) {  // another thread may rebind a tensor while a kernel runs
-    Py_INCREF(arrays[i]);
-    Py_INCREF(tensors[i]);
-  }
   Array* out = compute(op, arrays, n);
   PyObject* result = nullptr;
   if (out) {
@@ -387,10 +421,7 @@ PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
     auto* array = reinterpret_cast<PyObject*>(out);
     result = needs ? record_result(args[0], tensors, n, array) : wrap_array(array);
   }
-  for (int i = 0; i < n; i++) {
-    Py_DECREF(arrays[i]);
-    Py_DECREF(tensors[i]);
-  }
+  release(tensors, arrays, n);
   if (result || PyErr_Occurred()) return result;
   return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
 }
@@ -484,6 +515,24 @@ PyObject* getitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return result;
 }
 
+// full(spec, value): a dense native array of one value.
+PyObject* full(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2 || Py_TYPE(args[0]) != spec_type || !reinterpret_cast<Spec*>(args[0])->native) {
+    PyErr_SetString(PyExc_TypeError, "full(spec of the native CPU, value)");
+    return nullptr;
+  }
+  auto* spec = reinterpret_cast<Spec*>(args[0]);
+  const double value = PyFloat_AsDouble(args[1]);
+  if (value == -1.0 && PyErr_Occurred()) return nullptr;
+  Array* out = array_empty(spec);
+  if (!out) return nullptr;
+  Plan plan;
+  void* buffers[1] = {out->storage->data};
+  kernels->plan_fill(&plan, operand(out), value);
+  run(plan, buffers, spec->size);
+  return reinterpret_cast<PyObject*>(out);
+}
+
 PyObject* set_make_slice(PyObject*, PyObject* function) {
   if (!known_slices) known_slices = PyDict_New();
   Py_INCREF(function);
@@ -502,6 +551,8 @@ PyMethodDef functions[] = {
      "apply(op, *inputs): the result of an op on tensors or Python numbers."},
     {"getitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(getitem)), METH_FASTCALL,
      "x[index] for integers and slices, or None."},
+    {"full", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(full)), METH_FASTCALL,
+     "full(spec, value): a dense array of one value."},
     {"set_make_slice", set_make_slice, METH_O, "What makes the op of x[index]."},
     {"set_slow_path", set_slow_path, METH_O, "The definition of apply, in Python."},
     {nullptr, nullptr, 0, nullptr}};

@@ -56,6 +56,14 @@ class Backend(CourseDevice):
         """Set every element of out. out may have any strides."""
         raise NotImplementedError
 
+    def filled(self, spec: Any, value: float) -> NDArray:
+        """Return a new dense array of one value."""
+        from needle.backend.ndarray import empty
+
+        out = empty(spec.shape, spec.dtype, spec.device)
+        self.fill(out, value)
+        return out
+
     def elementwise(self, function: str, out: NDArray, *inputs: NDArray) -> None:
         """Apply a function of functions.def; inputs are broadcast to out's shape already."""
         raise NotImplementedError

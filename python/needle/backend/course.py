@@ -150,7 +150,7 @@ def _array(x: Any) -> NDArray:
 
 def _ranges(x: NDArray, index: Any) -> list[tuple[int, int, int]]:
     """Return (first, count, step) per axis; an integer keeps its axis, with size 1."""
-    from needle.backend.ndarray import normalise_axis
+    from needle.backend.ndarray import normalise_index
 
     given = index if isinstance(index, tuple) else (index,)
     if len(given) > x.ndim:
@@ -162,7 +162,7 @@ def _ranges(x: NDArray, index: Any) -> list[tuple[int, int, int]]:
             start, stop, step = part.indices(size)
             ranges.append((start, len(range(start, stop, step)), step))
         else:
-            ranges.append((normalise_axis(int(part), size, f"index of axis {axis}"), 1, 1))
+            ranges.append((normalise_index(int(part), size, axis), 1, 1))
     return ranges
 
 

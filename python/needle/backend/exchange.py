@@ -40,7 +40,8 @@ def from_dlpack(x: Any, device: Any = None, copy: bool | None = None) -> NDArray
     strides = tuple(s // step for s in values.strides)
     backwards = [(n - 1) * -s for n, s in zip(values.shape, strides, strict=True) if s < 0]
     span = 1 + sum((n - 1) * abs(s) for n, s in zip(values.shape, strides, strict=True))
-    lowest = values[(*(slice(None, None, -1 if s < 0 else 1) for s in strides), ...)]
+    index: Any = (*(slice(None, None, -1 if s < 0 else 1) for s in strides), ...)
+    lowest = values[index]  # ...: a view also of 0-d values
     flat = np.lib.stride_tricks.as_strided(lowest, (span if values.size else 0,), (step,))
     handle = where.backend.adopt(flat)
     offset = sum(backwards) if values.size else 0

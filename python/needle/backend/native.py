@@ -44,6 +44,9 @@ class NativeBackend(CourseTiles, Backend):
     def fill(self, out: Any, value: float) -> None:
         self.core.fill(out, value)
 
+    def filled(self, spec: Any, value: float) -> Any:
+        return self.core.full(spec, value)
+
     def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
         self.core.elementwise(self._code(function, inputs), out, *inputs)
 

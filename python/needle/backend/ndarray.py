@@ -31,15 +31,26 @@ from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
 Shape = tuple[int, ...]
 
 
-def normalise_axis(axis: int, ndim: int, name: str = "axis") -> int:
+def normalise_axis(axis: int, ndim: int) -> int:
     """Return axis counted from 0.
 
     Raises:
         IndexRangeError: if there is no such axis.
     """
     if not -ndim <= axis < ndim:
-        raise IndexRangeError(f"{name} {axis} is out of range for {ndim} dimensions")
+        raise IndexRangeError(f"axis {axis} is out of range for {ndim} dimensions")
     return axis + ndim if axis < 0 else axis
+
+
+def normalise_index(index: int, size: int, axis: int) -> int:
+    """Return an index counted from 0.
+
+    Raises:
+        IndexRangeError: if there is no such entry.
+    """
+    if not -size <= index < size:
+        raise IndexRangeError(f"index {index} is out of range for axis {axis} of size {size}")
+    return index + size if index < 0 else index
 
 
 def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
@@ -459,9 +470,13 @@ def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
 
 def full(shape: Shape, value: float, dtype: Any = "float32", device: Any = None) -> NDArray:
     """Return a dense array of one value."""
-    out = empty(shape, dtype, device)
-    out.device.backend.fill(out, value)
-    return out
+    where = devices.as_device(device)
+    return full_of(make_spec(dtypes.as_dtype(dtype), where, tuple(shape)), value)
+
+
+def full_of(spec: Spec, value: float) -> NDArray:
+    """Return a dense array of one value with this spec."""
+    return spec.device.backend.filled(spec, value)
 
 
 def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:

@@ -74,8 +74,14 @@ FUNCTIONS: dict[str, Any] = {
     "relu_grad": lambda x, g: np.where(x > 0, g, np.zeros_like(g)),
 }  # fmt: skip
 
+
+def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    count = math.prod(x.shape[i] for i in axis)  # numpy.mean would warn where it is 0
+    return np.true_divide(np.sum(x, axis=axis, keepdims=keepdims), x.dtype.type(count))
+
+
 REDUCTIONS: dict[str, Any] = {
-    "sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "mean": np.mean,
+    "sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "mean": _mean,
     "any": np.any, "all": np.all, "argmax": np.argmax, "argmin": np.argmin,
 }  # fmt: skip
 
@@ -131,17 +137,25 @@ def philox(key: int, blocks: Any) -> Any:
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
 
 
+class Memory(np.ndarray[Any, Any]):
+    """A handle: flat bytes."""
+
+    def ptr(self) -> int:
+        """Return the address."""
+        return int(self.ctypes.data)
+
+
 class NumpyBackend(CourseTiles, Backend):
-    """Every primitive as one NumPy call. A handle is a flat array of bytes."""
+    """Every primitive as one NumPy call."""
 
     name = "cpu_numpy"
 
     def allocate(self, nbytes: int) -> Any:
-        return np.empty(nbytes, np.uint8)
+        return np.empty(nbytes, np.uint8).view(Memory)
 
     def adopt(self, values: Any) -> Any:
         """Return a handle over a flat NumPy array's memory."""
-        return values.view(np.uint8)
+        return values.view(np.uint8).view(Memory)
 
     def upload(self, out: Any, values: Any) -> None:
         view(out)[...] = values

@@ -58,7 +58,7 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         """Begin a pass. Passes of one loader may run side by side."""
         items = len(self.dataset)
-        order = random.permutation(items) if self.shuffle else np.arange(items)
+        order = random.host_permutation(items) if self.shuffle else np.arange(items)
         self._pass = self._batches(order)
         return self._pass
 

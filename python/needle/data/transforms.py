@@ -33,7 +33,7 @@ class RandomFlipHorizontal(Transform):
     def __call__(self, img: Image) -> Image:
         """Return the image, mirrored or not."""
         _check_image("RandomFlipHorizontal", img)
-        return img[:, ::-1] if random.uniform() < self.p else img
+        return img[:, ::-1] if random.host_uniform() < self.p else img
 
 
 class RandomCrop(Transform):
@@ -50,7 +50,7 @@ class RandomCrop(Transform):
     def __call__(self, img: Image) -> Image:
         """Return the shifted image, of the same size."""
         _check_image("RandomCrop", img)
-        shift_x, shift_y = random.integers(-self.padding, self.padding + 1, 2)
+        shift_x, shift_y = random.host_integers(-self.padding, self.padding + 1, 2)
         pad = self.padding
         padded = np.pad(img, ((pad, pad), (pad, pad)) + ((0, 0),) * (img.ndim - 2))
         height, width = img.shape[:2]

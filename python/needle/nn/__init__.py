@@ -1,6 +1,7 @@
 """Layers, losses, and ``Module``, from which models are made."""
 
 from needle.nn.activation import (
+    ACTIVATIONS,
     ELU,
     GELU,
     LeakyReLU,

@@ -20,6 +20,9 @@ class BatchNorm1d(Module):
     Shapes:   x [n, dim] -> [n, dim]
     """
 
+    running_mean: Tensor
+    running_var: Tensor
+
     def __init__(
         self,
         dim: int,

@@ -24,24 +24,15 @@ from needle.ops.contraction import einsum, outer, tensordot, vecdot
 from needle.ops.course import (
     AddScalar,
     DivScalar,
-    EWiseAdd,
-    EWiseDiv,
-    EWiseMul,
-    EWisePow,
     Flip,
     MulScalar,
-    Negate,
     PowerScalar,
     Summation,
-    TensorOp,
-    TensorTupleOp,
     Transpose,
     add_scalar,
     divide_scalar,
     logsoftmax,
     mul_scalar,
-    negate,
-    permute_dims,
     power_scalar,
 )
 from needle.ops.creation import (
@@ -345,6 +336,11 @@ from needle.ops.tuples import (
     tuple_get_item,
     unbind,
 )
+
+# The course's names.
+TensorOp = TensorTupleOp = Op
+EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
+negate = negative
 
 
 def all_ops() -> list[type[Op]]:

@@ -1,12 +1,8 @@
-"""Ops under the names and with the attributes that the course's programs use.
-
-Where one of Needle's own ops means the same, the name is an alias (at the end); the others are
-thin. New programs need none of them.
-"""
+"""Ops that only the course's programs name: some of a tensor and a number, some of axes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,81 +11,63 @@ from needle import executor
 from needle.backend import kernels
 from needle.backend.ndarray import normalise_axes, normalise_axis
 from needle.errors import ShapeError
-from needle.ops.base import Composite, Linear, Op
-from needle.ops.elementwise import Add, Divide, Multiply, Negative, negative
-from needle.ops.functions import Power
-from needle.ops.movement import Permute, broadcast_to, reshape, transpose
+from needle.ops.base import Composite, Linear
+from needle.ops.movement import broadcast_to, reshape, transpose
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import log_softmax
 
 
-class _Scalar(Composite):
-    scalar: float
+def _scalar_samples(
+    reference: Callable[[Any, float], Any], scalars: Sequence[float], low: float = -2.0
+) -> Callable[[], list[Sample]]:
+    def samples() -> list[Sample]:
+        return [
+            Sample((uniform(shape, low, 2.0),), (c,), lambda x, c=c: reference(x, c))
+            for c in scalars
+            for shape in ((3, 4), (), (0, 2))
+        ]
+
+    return samples
 
 
-class AddScalar(_Scalar):
+class AddScalar(Composite):
     """Add a number: x + scalar."""
 
-    saves = ((),)
-    samples = staticmethod(
-        lambda: [Sample((uniform(shape),), (1.5,), lambda x: x + 1.5) for shape in ((2, 3), ())]
-    )
+    scalar: float
+    samples = _scalar_samples(lambda x, c: x + c, (1.5, -2))
 
     def expand(self, x: Any) -> Any:
         return x + self.scalar
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (out_grad,)
 
-
-class MulScalar(_Scalar):
+class MulScalar(Composite):
     """Multiply by a number: x * scalar."""
 
-    saves = ((),)
-    samples = staticmethod(
-        lambda: [Sample((uniform(shape),), (1.5,), lambda x: x * 1.5) for shape in ((2, 3), ())]
-    )
+    scalar: float
+    samples = _scalar_samples(lambda x, c: x * c, (1.5, -2))
 
     def expand(self, x: Any) -> Any:
         return x * self.scalar
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (out_grad * self.scalar,)
 
-
-class DivScalar(_Scalar):
+class DivScalar(Composite):
     """Divide by a number: x / scalar."""
 
-    saves = ((),)
-    samples = staticmethod(
-        lambda: [Sample((uniform(shape),), (1.5,), lambda x: x / 1.5) for shape in ((2, 3), ())]
-    )
+    scalar: float
+    samples = _scalar_samples(lambda x, c: x / c, (1.5, -2))
 
     def expand(self, x: Any) -> Any:
         return x / self.scalar
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (out_grad / self.scalar,)
 
+class PowerScalar(Composite):
+    """Raise to the power of a number: x ** scalar."""
 
-class PowerScalar(_Scalar):
-    """Raise to a power that is a number: x ** scalar."""
-
-    saves = ((0,),)
-    samples = staticmethod(
-        lambda: [
-            Sample((uniform((2, 3), 0.5, 2.0),), (p,), lambda x, p=p: x**p)
-            for p in (2.0, 3.0, -1.5, 0.0)
-        ]
-    )
+    scalar: float
+    samples = _scalar_samples(lambda x, c: x**c, (2, -1.5, 0), low=0.5)
 
     def expand(self, x: Any) -> Any:
         return x**self.scalar
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        if self.scalar == 0:
-            return (out_grad * 0.0,)
-        return (out_grad * (self.scalar * out.inputs[0] ** (self.scalar - 1)),)
 
 
 class Summation(Linear):
@@ -156,36 +134,38 @@ class Flip(Linear):
         return (executor.apply(self, out_grad),)
 
 
-def add_scalar(x: Any, scalar: float) -> Any:
-    """x + scalar."""
-    return executor.apply(AddScalar(scalar), x)
+def _number(scalar: Any) -> Any:
+    """Return a Python number for a number, NumPy's or a one-element array."""
+    return scalar.item() if hasattr(scalar, "item") else scalar
 
 
-def mul_scalar(x: Any, scalar: float) -> Any:
-    """x * scalar."""
-    return executor.apply(MulScalar(scalar), x)
+def add_scalar(a: Any, scalar: float) -> Any:
+    """Add a number to a tensor. See ``AddScalar``."""
+    return executor.apply(AddScalar(_number(scalar)), a)
 
 
-def divide_scalar(x: Any, scalar: float) -> Any:
-    """x / scalar."""
-    return executor.apply(DivScalar(scalar), x)
+def mul_scalar(a: Any, scalar: float) -> Any:
+    """Multiply a tensor by a number. See ``MulScalar``."""
+    return executor.apply(MulScalar(_number(scalar)), a)
 
 
-def power_scalar(x: Any, scalar: float) -> Any:
-    """x ** scalar."""
-    return executor.apply(PowerScalar(scalar), x)
+def divide_scalar(a: Any, scalar: float) -> Any:
+    """Divide a tensor by a number. See ``DivScalar``."""
+    return executor.apply(DivScalar(_number(scalar)), a)
 
 
-def logsoftmax(x: Any) -> Any:
-    """Logarithm of softmax over the last axis."""
-    return log_softmax(x, -1)
+def power_scalar(a: Any, scalar: float) -> Any:
+    """Raise a tensor to the power of a number. See ``PowerScalar``."""
+    return executor.apply(PowerScalar(_number(scalar)), a)
 
 
-def permute_dims(x: Any, axes: Sequence[int]) -> Any:
-    """Reorder the axes (the array API's name of ``permute``)."""
-    return executor.apply(Permute.of(tuple(normalise_axis(a, len(x.spec.shape)) for a in axes)), x)
+def logsoftmax(a: Any) -> Any:
+    """Logarithm of softmax of each row.
 
-
-TensorOp = TensorTupleOp = Op
-EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
-negate = negative
+    Raises:
+        ShapeError: if a has not two axes.
+    """
+    shape = executor.spec_of(a).shape
+    if len(shape) != 2:
+        raise ShapeError(f"logsoftmax: a has shape {shape}, two axes are needed; see log_softmax")
+    return log_softmax(a, 1)

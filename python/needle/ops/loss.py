@@ -310,7 +310,7 @@ class KLDivergence(_Pairwise):
     Gradient: x, target; any order
     """
 
-    name = "kl_divergence"
+    called = "kl_divergence"
     samples = _pair_samples(lambda x, y: y * (np.log(y) - x), 0.1, 1.0)
 
     def expand(self, x: Any, target: Any) -> Any:

@@ -8,10 +8,9 @@ import numpy as np
 
 from needle import executor
 from needle.backend import kernels
-from needle.backend.array import MAX_DIMS
 from needle.errors import ShapeError
 from needle.ops.base import MATMUL, Multilinear, promoted, sum_to
-from needle.ops.movement import Permute, reshape
+from needle.ops.movement import reshape, turned
 from needle.ops.samples import Sample, uniform
 
 
@@ -26,6 +25,7 @@ class MatMul(Multilinear):
     Raises:   ShapeError if the inner sizes differ, or an operand has fewer than 2 axes
     """
 
+    called = "matmul"
     saves = ((1,), (0,))
     samples = staticmethod(
         lambda: [
@@ -55,14 +55,6 @@ class MatMul(Multilinear):
         grad_a = sum_to(out_grad @ turned(b), left.spec.shape) if left.needs else None
         grad_b = sum_to(turned(a) @ out_grad, right.spec.shape) if right.needs else None
         return grad_a, grad_b
-
-
-_TURNS = [Permute.of((*range(n - 2), n - 1, n - 2)) for n in range(2, MAX_DIMS + 1)]
-
-
-def turned(x: Any) -> Any:
-    """Return x with its last two axes swapped."""
-    return executor.apply(_TURNS[x.spec.ndim - 2], x)
 
 
 _MATMUL = MatMul.of()

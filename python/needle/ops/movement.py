@@ -11,8 +11,8 @@ import numpy as np
 from needle import core, executor
 from needle import device as devices
 from needle.backend import kernels
-from needle.backend.array import make_spec
-from needle.backend.ndarray import normalise_axis, shape_of
+from needle.backend.array import MAX_DIMS, make_spec
+from needle.backend.ndarray import normalise_axis, normalise_index, shape_of
 from needle.dtype import DType, as_dtype
 from needle.errors import IndexRangeError, ShapeError, explain
 from needle.ops.base import BROADCAST, PERMUTE, RESHAPE, SLICE, Linear, Op, promoted
@@ -271,14 +271,15 @@ known_reshapes: dict[Any, Reshape] = {}
 """The op for arguments of ``reshape`` seen before, where they do not depend on the tensor."""
 
 
-def reshape(x: Any, *shape: Any) -> Any:
+def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
     """Return x under another shape; one size may be -1. See ``Reshape``."""
+    given = sizes if shape is None else (tuple(shape),)
     old = x.spec
-    op = Reshape.of(shape_of(shape, old.size, old.shape))
-    if shape == (op.shape,) or shape == op.shape:
+    op = Reshape.of(shape_of(given, old.size, old.shape))
+    if given == (op.shape,) or given == op.shape:
         if len(known_reshapes) > 1000:
             known_reshapes.clear()
-        known_reshapes[shape] = op
+        known_reshapes[given] = op
     return executor.apply(op, x)
 
 
@@ -289,14 +290,24 @@ def permute(x: Any, *axes: Any) -> Any:
     return executor.apply(Permute.of(tuple(normalise_axis(a, ndim) for a in order)), x)
 
 
+_TURNS = [Permute.of((*range(n - 2), n - 1, n - 2)) for n in range(2, MAX_DIMS + 1)]
+
+
+def turned(x: Any) -> Any:
+    """Return x with its last two axes swapped."""
+    return executor.apply(_TURNS[x.spec.ndim - 2], x)
+
+
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     """Swap two axes; the last two for None. For any order see ``permute``.
 
     Raises:
         ShapeError: if axes are not two, or x has fewer than two.
     """
-    ndim = len(_shape(x))
+    ndim = x.spec.ndim
     if axes is None:
+        if ndim >= 2:
+            return turned(x)
         axes = (-2, -1)
     if len(axes) != 2 or ndim < 2:
         raise explain(
@@ -441,6 +452,4 @@ def _position(part: Any, axis: int, size: int) -> int:
             f"index: {part!r:.60} is no index\n"
             "  rule: indices are integers, slices, ..., None, integer arrays or masks"
         ) from None
-    if not -size <= place < size:
-        raise IndexRangeError(f"index: {place} is out of range for axis {axis} with {size} entries")
-    return place % size
+    return normalise_index(place, size, axis)

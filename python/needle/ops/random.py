@@ -112,7 +112,7 @@ def randn(shape: tuple[int, ...], device: Any = None, key: int | None = None) ->
     return _draw("randn", shape, as_device(device), key)
 
 
-def permutation(size: int) -> np.ndarray[Any, Any]:
+def host_permutation(size: int) -> np.ndarray[Any, Any]:
     """Return the numbers below ``size`` in a random order, on the host."""
     if _generator is None:
         return np.random.permutation(size)
@@ -120,14 +120,14 @@ def permutation(size: int) -> np.ndarray[Any, Any]:
     return np.argsort(bits.view(np.int64).ravel(), kind="stable")
 
 
-def uniform() -> float:
+def host_uniform() -> float:
     """Return one number in [0, 1), on the host."""
     if _generator is None:
         return np.random.rand()
     return float(_generator.uniform((), as_device("cpu_numpy")).item())
 
 
-def integers(low: int, high: int, size: int) -> np.ndarray[Any, Any]:
+def host_integers(low: int, high: int, size: int) -> np.ndarray[Any, Any]:
     """Return ``size`` whole numbers in [low, high), on the host."""
     if _generator is None:
         return np.random.randint(low, high, size)

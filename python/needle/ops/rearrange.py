@@ -215,18 +215,21 @@ class UnDilate(Linear):
 
 def dilate(x: Any, axes: int | Sequence[int], dilation: int) -> Any:
     """Put ``dilation`` zeros after every element on each of the axes. See ``Dilate``."""
-    return executor.apply(Dilate.of(*_dilation("dilate", axes, dilation)), x)
+    return executor.apply(Dilate.of(*_dilation("dilate", x, axes, dilation)), x)
 
 
 def undilate(x: Any, axes: int | Sequence[int], dilation: int) -> Any:
     """Keep every (1 + dilation)-th element on each of the axes. See ``UnDilate``."""
-    return executor.apply(UnDilate.of(*_dilation("undilate", axes, dilation)), x)
+    return executor.apply(UnDilate.of(*_dilation("undilate", x, axes, dilation)), x)
 
 
-def _dilation(name: str, axes: int | Sequence[int], dilation: int) -> tuple[tuple[int, ...], int]:
+def _dilation(
+    name: str, x: Any, axes: int | Sequence[int], dilation: int
+) -> tuple[tuple[int, ...], int]:
     if dilation < 0:
         raise ShapeError(f"{name}: dilation {dilation} is negative")
-    return (axes,) if isinstance(axes, int) else tuple(axes), int(dilation)
+    listed = (axes,) if isinstance(axes, int) else axes
+    return tuple(a + x.spec.ndim if a < 0 else a for a in listed), int(dilation)
 
 
 # ---- triangles and diagonals -------------------------------------------------------

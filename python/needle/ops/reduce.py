@@ -12,7 +12,7 @@ from needle import executor
 from needle.backend import kernels
 from needle.backend.ndarray import normalise_axes
 from needle.errors import ShapeError
-from needle.ops.base import OUTPUT, REDUCE, Linear, Op, promoted
+from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op, promoted
 from needle.ops.elementwise import cast_like, equal
 from needle.ops.movement import broadcast_to, reshape
 from needle.ops.samples import Sample, uniform
@@ -81,7 +81,7 @@ class Reduction(Op):
     def spread(self, x: Any, out: Any) -> Any:
         """Return x, shaped like the result, broadcast over the reduced axes."""
         shape = out.node.inputs[0].spec.shape
-        if not self.keepdims:
+        if not self.keepdims and self.axes != tuple(range(len(self.axes))):
             kept = tuple(1 if i in self.axes else n for i, n in enumerate(shape))
             x = reshape(x, kept)
         return broadcast_to(x, shape)
@@ -169,6 +169,7 @@ class ArgMax(_Argument):
     """Position (int64) of the first largest value along one axis, or along all of them."""
 
     function = "argmax"
+    called = "argmax"
     samples = _position_samples(np.argmax)
 
 
@@ -176,13 +177,14 @@ class ArgMin(_Argument):
     """Position (int64) of the first smallest value along one axis, or along all of them."""
 
     function = "argmin"
+    called = "argmin"
     samples = _position_samples(np.argmin)
 
 
 class AnyTrue(Reduction):
     """Whether any element over axes is not zero; bool. False of nothing."""
 
-    name = "any"
+    called = "any"
     function = "any"
     is_differentiable = False
     samples = _truth_samples(np.any)
@@ -191,7 +193,7 @@ class AnyTrue(Reduction):
 class AllTrue(Reduction):
     """Whether all elements over axes are not zero; bool. True of nothing."""
 
-    name = "all"
+    called = "all"
     function = "all"
     is_differentiable = False
     samples = _truth_samples(np.all)
@@ -210,6 +212,9 @@ class SumTo(Linear):
             Sample((uniform((2, 3)),), ((2, 2),), raises=ShapeError),
         ]
     )
+
+    def setup(self) -> None:
+        self.kind, self.params = SUM_TO, self.shape
 
     def compute(self, x: Any) -> Any:
         lead = x.ndim - len(self.shape)

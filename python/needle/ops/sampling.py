@@ -91,14 +91,14 @@ def randint(
     if low >= high:
         raise OptionError(f"randint: there is no integer in [{low}, {high})")
     with random.keyed(key):
-        values = random.integers(low, high, math.prod(_shape(shape)))
+        values = random.host_integers(low, high, math.prod(_shape(shape)))
     return graph.wrap(array(values.reshape(_shape(shape)), as_dtype(dtype), device))
 
 
 def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
     """Return a tensor of 0, 1, ..., n - 1 (int64) in random order."""
     with random.keyed(key):
-        return graph.wrap(array(random.permutation(n), "int64", device))
+        return graph.wrap(array(random.host_permutation(n), "int64", device))
 
 
 class Dropout(Composite):

@@ -47,7 +47,7 @@ class CumSum(Linear):
     Raises:   IndexRangeError if there is no such axis
     """
 
-    name = "cumsum"
+    called = "cumsum"
     axis: int
     samples = _scan_samples(np.cumsum)
 
@@ -68,7 +68,7 @@ class CumProd(Op):
     Raises:   IndexRangeError if there is no such axis
     """
 
-    name = "cumprod"
+    called = "cumprod"
     axis: int
     saves = ((0,),)
     samples = _scan_samples(np.cumprod)

@@ -191,6 +191,7 @@ class LogSumExp(Composite):
     Raises:   IndexRangeError if there is no such axis
     """
 
+    called = "logsumexp"
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
     saves = ((0, OUTPUT),)

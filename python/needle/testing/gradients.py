@@ -38,12 +38,12 @@ def check_gradients(
     rng = np.random.default_rng(seed)
     tensors = [_float64(x) for x in inputs]
     with autograd.no_grad():
-        outs = _as_tuple(function(*tensors))
+        outs = _floating(function(*tensors))
     weights = [_like(rng, x) for x in outs]
     count = len(tensors)
 
     def weighted(*args: Any) -> Any:
-        return _inner(_as_tuple(function(*args[:count])), args[count:])
+        return _inner(_floating(function(*args[:count])), args[count:])
 
     _check(weighted, [*tensors, *weights], list(range(count)), rng, "gradient")
     if order == 2:
@@ -102,6 +102,11 @@ def _slope(
 def _float64(x: Any) -> Any:
     tensor = x.detach() if isinstance(x, Tensor) else Tensor(x, requires_grad=False)
     return tensor.astype("float64") if tensor.dtype.is_floating else tensor
+
+
+def _floating(out: Any) -> tuple[Any, ...]:
+    """Return the floating results; positions and the like have no derivative."""
+    return tuple(x for x in _as_tuple(out) if x.dtype.is_floating)
 
 
 def _as_tuple(out: Any) -> tuple[Any, ...]:

@@ -24,11 +24,11 @@ def layouts(draw: st.DrawFn, values: Any, dtype: str, device: Any) -> NDArray:
     ndim = values.ndim
     order = draw(st.permutations(range(ndim)))
     steps = draw(st.lists(st.sampled_from([1, -1, 2, -2]), min_size=ndim, max_size=ndim))
-    inverse = np.argsort(np.array(order, dtype=int)) if ndim else []
+    inverse = [order.index(axis) for axis in range(ndim)]
     spread = np.zeros([n * abs(steps[i]) for i, n in enumerate(values.shape)], values.dtype)
     where = tuple(slice(None, None, step) for step in steps)
     spread[where] = values
-    stored = array(spread.transpose(order), dtype, device).permute(tuple(map(int, inverse)))
+    stored = array(spread.transpose(order), dtype, device).permute(inverse)
     ranges = []
     for n, step in zip(values.shape, steps, strict=True):
         ranges.append((0 if step > 0 or not n else n * abs(step) - 1, n, step))

@@ -13,11 +13,12 @@ def available() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def draw_loss(folder: RunFolder, figure: str, unit: str) -> str | None:
+def draw_loss(folder: RunFolder, title: str, figure: str, unit: str) -> str | None:
     """Draw a figure of the run's metrics, training and held-out, into loss.png.
 
     Args:
         folder: of the run.
+        title: above the picture.
         figure: what to draw, as named in metrics.jsonl.
         unit: label of the vertical axis.
 
@@ -44,7 +45,7 @@ def draw_loss(folder: RunFolder, figure: str, unit: str) -> str | None:
     axes.set_ylim(max(0.0, low - 0.1 * (high - low)), high + 0.05 * (high - low) or None)
     axes.set_xlabel("step (updates)")
     axes.set_ylabel(unit)
-    axes.set_title(folder.path.name)
+    axes.set_title(title)
     axes.grid(alpha=0.3)
     axes.legend()
     picture.savefig(folder.path / "loss.png", dpi=120)

@@ -36,7 +36,7 @@ def run(recipe: type[Recipe], settings: Settings, out: str | None, quiet: bool) 
     took = f"{result.steps:,} steps in {progress.clock(result.seconds)}"
     files = ["metrics.jsonl", "config.json", "weights.safetensors"]
     if plot.available():
-        picture = plot.draw_loss(folder, recipe.curve, recipe.curve_unit)
+        picture = plot.draw_loss(folder, recipe.name, recipe.curve, recipe.curve_unit)
         files += [picture] if picture else []
     show.line(f"{took}; saved in {folder.path}: {', '.join(files)}")
     return 0

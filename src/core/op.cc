@@ -1,0 +1,118 @@
+// Op: what the gate knows of an op without asking Python.
+#include "core.h"
+#include "graph.h"
+#include <structmember.h>
+
+namespace needle {
+
+PyTypeObject* op_type;
+
+namespace {
+
+Op* as_op(PyObject* self) { return reinterpret_cast<Op*>(self); }
+
+PyObject* op_new(PyTypeObject* type, PyObject*, PyObject*) {
+  auto* self = as_op(type->tp_alloc(type, 0));
+  if (self) self->differentiable = true;  // the rest is zero
+  return reinterpret_cast<PyObject*>(self);
+}
+
+int op_init(PyObject*, PyObject*, PyObject*) { return 0; }
+
+int op_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return 0;
+}
+
+void op_dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  PyMem_Free(as_op(self)->params);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+int op_set_params(PyObject* self, PyObject* value, void*) {
+  PyObject* tuple = value ? PySequence_Fast(value, "params are a tuple of numbers") : nullptr;
+  if (!tuple) return -1;
+  const Py_ssize_t n = PySequence_Fast_GET_SIZE(tuple);
+  auto* params = static_cast<int64_t*>(PyMem_Malloc(sizeof(int64_t) * (n + 1)));
+  for (Py_ssize_t i = 0; i < n; i++) {
+    params[i] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(tuple, i));
+  }
+  Py_DECREF(tuple);
+  if (PyErr_Occurred()) {
+    PyMem_Free(params);
+    return -1;
+  }
+  PyMem_Free(as_op(self)->params);
+  as_op(self)->params = params;
+  as_op(self)->n_params = static_cast<int32_t>(n);
+  return 0;
+}
+
+PyObject* op_get_params(PyObject* self, void*) {
+  PyObject* tuple = PyTuple_New(as_op(self)->n_params);
+  for (int i = 0; tuple && i < as_op(self)->n_params; i++) {
+    PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(as_op(self)->params[i]));
+  }
+  return tuple;
+}
+
+int op_set_masks(PyObject* self, PyObject* value, void*) {
+  PyObject* tuple = value ? PySequence_Fast(value, "save_masks are a tuple of numbers") : nullptr;
+  if (!tuple) return -1;
+  const Py_ssize_t n = PySequence_Fast_GET_SIZE(tuple);
+  if (n > kMasks) {
+    PyErr_Format(PyExc_ValueError, "saves: %zd entries, at most %d; the last serves the rest", n,
+                 kMasks);
+    Py_DECREF(tuple);
+    return -1;
+  }
+  for (Py_ssize_t i = 0; i < n; i++) {
+    as_op(self)->masks[i] = PyLong_AsUnsignedLongLong(PySequence_Fast_GET_ITEM(tuple, i));
+  }
+  as_op(self)->n_masks = static_cast<int32_t>(n);
+  Py_DECREF(tuple);
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+PyObject* op_get_masks(PyObject* self, void*) {
+  PyObject* tuple = PyTuple_New(as_op(self)->n_masks);
+  for (int i = 0; tuple && i < as_op(self)->n_masks; i++) {
+    PyTuple_SET_ITEM(tuple, i, PyLong_FromUnsignedLongLong(as_op(self)->masks[i]));
+  }
+  return tuple;
+}
+
+PyMemberDef op_members[] = {
+    {"kind", T_INT, offsetof(Op, kind), 0, "how the gate runs it; 0: only Python can"},
+    {"code", T_INT, offsetof(Op, code), 0, "number of the function or reduction"},
+    {"opaque", T_BOOL, offsetof(Op, opaque), 0, "whether it holds a Python callable"},
+    {"differentiable", T_BOOL, offsetof(Op, differentiable), 0, "whether gradients flow through"},
+    {nullptr, 0, 0, 0, nullptr}};
+PyGetSetDef op_getters[] = {
+    {"params", op_get_params, op_set_params, "numbers of the kind", nullptr},
+    {"save_masks", op_get_masks, op_set_masks, "per input, what its gradient reads", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyType_Slot op_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(op_new)},
+    {Py_tp_init, reinterpret_cast<void*>(op_init)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(op_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(op_traverse)},
+    {Py_tp_members, op_members},
+    {Py_tp_getset, op_getters},
+    {Py_tp_doc, const_cast<char*>("what the gate knows of an op without asking Python")},
+    {0, nullptr}};
+PyType_Spec op_definition = {"needle._core.Op", sizeof(Op), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+                             op_slots};
+
+}  // namespace
+
+bool add_op_type(PyObject* module) {
+  op_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&op_definition));
+  return op_type && PyModule_AddObjectRef(module, "Op", reinterpret_cast<PyObject*>(op_type)) == 0;
+}
+
+}  // namespace needle

@@ -1,0 +1,175 @@
+"""Error messages: what was wrong in numbers, each tensor, the rule, what to try."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import errors, ops
+from needle.errors import DtypeError, IndexRangeError, NeedleError, ShapeError
+
+
+def tensor(*shape: int, dtype: str = "float32") -> ndl.Tensor:
+    return ndl.Tensor(np.zeros(shape), dtype=dtype)
+
+
+DEVICE = str(ndl.default_device())
+
+WRONG = {
+    "matmul": (
+        lambda: tensor(32, 128) @ tensor(10, 128),
+        ShapeError,
+        f"""matmul: inner sizes differ, 128 and 10
+  a: float32[32, 128] {DEVICE}
+  b: float32[10, 128] {DEVICE}
+  rule: a[..., m, k] @ b[..., k, n] -> [..., m, n]
+  try: a @ b.transpose()   (b looks like a weight stored as [out, in])""",
+    ),
+    "matmul of a number": (
+        lambda: tensor() @ tensor(3, 4),
+        ShapeError,
+        f"""matmul: operands have 0 and 2 axes, both need 2
+  a: float32[] {DEVICE}
+  b: float32[3, 4] {DEVICE}
+  rule: a[..., m, k] @ b[..., k, n] -> [..., m, n]""",
+    ),
+    "dtypes": (
+        lambda: tensor(3) + tensor(3, dtype="int64"),
+        DtypeError,
+        f"""add: dtypes float32 and int64 do not mix
+  x: float32[3] {DEVICE}
+  y: int64[3] {DEVICE}
+  rule: integers mix with integers, floats with floats (array API standard)
+  try: cast one, for example x.astype("float32")""",
+    ),
+    "broadcast": (
+        lambda: tensor(3, 4) + tensor(2, 4),
+        ShapeError,
+        """add: shapes do not broadcast, axis -2 has sizes 3 and 2
+  shapes: (3, 4), (2, 4)
+  rule: aligned at the last axis, sizes are equal or one of them is 1""",
+    ),
+    "reshape": (
+        lambda: tensor(3, 4).reshape(5, 2),
+        ShapeError,
+        """reshape: 12 elements of shape (3, 4) do not fill (5, 2)
+  rule: the product of the sizes stays the same; one size may be -1""",
+    ),
+    "broadcast_to": (
+        lambda: tensor(3, 4).broadcast_to((3, 5)),
+        ShapeError,
+        """broadcast_to: shape (3, 4) does not broadcast to (3, 5)
+  rule: aligned at the last axis, sizes are equal or the source's is 1""",
+    ),
+    "transpose": (
+        lambda: tensor(3, 4).transpose((0,)),
+        ShapeError,
+        f"""transpose: axes (0,) of 2 dimensions
+  x: float32[3, 4] {DEVICE}
+  rule: swaps exactly two axes
+  try: permute(x, axes) for any order""",
+    ),
+    "index": (
+        lambda: tensor(3, 4)[1, 4],
+        IndexRangeError,
+        "index 4 is out of range for axis 1 of size 4",
+    ),
+    "truth": (
+        lambda: bool(tensor(3)),
+        ShapeError,
+        """the truth of a tensor of shape (3,) is ambiguous
+  try: .any(), .all(), or `is None` to ask whether there is a tensor""",
+    ),
+    "dtype name": (
+        lambda: tensor(3, dtype="flaot32"),
+        errors.OptionError,
+        """dtype: there is no 'flaot32'; did you mean 'float32'?
+  known: bfloat16, bool, float16, float32, float64, int16, int32, int64, int8, uint8""",
+    ),
+    "device name": (
+        lambda: ndl.Tensor([1.0], device="cpuu"),
+        errors.DeviceError,
+        """device: there is no 'cpuu'; did you mean 'cpu'?
+  known: cpu, cuda, cpu_numpy, meta""",
+    ),
+    "no gradient": (
+        lambda: ndl.Tensor([1.0], requires_grad=False).backward(),
+        errors.GradientError,
+        f"""backward: the tensor requires no gradient
+  out: float32[1] {DEVICE}
+  rule: a gradient flows from a result to the leaves with requires_grad=True
+  try: check requires_grad of the inputs, no_grad() and detach()""",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_messages(name):
+    call, kind, text = WRONG[name]
+    with pytest.raises(NeedleError) as caught:
+        call()
+    assert type(caught.value) is kind
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("name", ["matmul", "dtypes", "broadcast", "reshape", "transpose"])
+def test_the_same_messages_in_lazy_mode_on_the_users_line(name):
+    call, kind, text = WRONG[name]
+    with ndl.lazy_mode(), pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value) == text
+
+
+def test_messages_are_the_same_with_the_gate_closed():
+    for name in ("matmul", "dtypes", "broadcast"):
+        call, kind, text = WRONG[name]
+        with ndl.config(fast="off"), pytest.raises(kind) as caught:
+            call()
+        assert str(caught.value) == text
+
+
+def test_parameters_are_named():
+    weight = ndl.Parameter(np.zeros((4, 3)))
+    weight.name = "head.weight"
+    with pytest.raises(ShapeError, match=r'b: float32\[4, 3\] .*   parameter "head.weight"'):
+        tensor(2, 3) @ weight
+
+
+def test_makers_are_named_with_debug():
+    with ndl.config(debug=1):
+        x = ops.relu(tensor(2, 3))
+        with pytest.raises(ShapeError, match=r"made by relu at .*test_errors.py:\d+"):
+            x @ x
+
+
+def test_errors_are_also_the_builtin_ones():
+    pairs = {
+        "ShapeError": ValueError, "DtypeError": TypeError, "DeviceError": ValueError,
+        "IndexRangeError": IndexError, "GradientError": RuntimeError, "DataError": ValueError,
+        "ReleasedError": RuntimeError, "OptionError": ValueError, "OutOfMemoryError": MemoryError,
+    }  # fmt: skip
+    for name, builtin in pairs.items():
+        kind = getattr(errors, name)
+        assert issubclass(kind, builtin) and issubclass(kind, NeedleError)
+        assert str(pickle.loads(pickle.dumps(kind("text")))) == "text"
+
+
+def test_the_builder():
+    error = errors.explain(
+        ShapeError, "op", "sizes 1 and 2", [("x", tensor(2)), ("n", 3)], "the rule", "the advice"
+    )
+    assert str(error).splitlines() == [
+        "op: sizes 1 and 2", f"  x: float32[2] {DEVICE}", "  n: int 3", "  rule: the rule",
+        "  try: the advice",
+    ]  # fmt: skip
+    renamed = error.about([tensor(5), 4])
+    assert "x: float32[5]" in str(renamed) and "n: int 4" in str(renamed)
+
+
+def test_unknown_names():
+    error = errors.unknown("recipe", "minst", ["mnist", "bytes"])
+    assert str(error) == "recipe: there is no 'minst'; did you mean 'mnist'?\n  known: bytes, mnist"
+    assert "did you mean" not in str(errors.unknown("recipe", "zzz", ["mnist"]))

@@ -1,0 +1,141 @@
+"""Random numbers: which stream governs, and that every device draws the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import DEVICES
+
+import needle as ndl
+from needle import ops
+from needle.backend import kernels
+from needle.errors import OptionError
+from needle.ops import random, sampling
+from needle.testing import assert_close
+
+DRAWS = {
+    "uniform": lambda **kw: sampling.uniform((50, 2), -1.0, 3.0, **kw),
+    "normal": lambda **kw: sampling.normal((50, 2), 5.0, 2.0, **kw),
+    "bernoulli": lambda **kw: sampling.bernoulli((50, 2), 0.25, **kw),
+    "randint": lambda **kw: sampling.randint((50, 2), -3, 9, **kw),
+    "permutation": lambda **kw: sampling.permutation(100, **kw),
+    "dropout": lambda **kw: sampling.dropout(ndl.Tensor(np.ones((50, 2))), 0.25, **kw),
+}
+
+
+def test_philox_known_answer(device):
+    """Counter 0, key 0, of the paper's reference implementation."""
+    bits = kernels.random_bits((4,), 0, 0, ndl.int32, device).numpy().view(np.uint32)
+    assert [f"{word:08x}" for word in bits] == ["6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8"]
+
+
+@pytest.mark.parametrize("key", [0, 1, 2**63 + 5])
+def test_bits_are_the_same_on_every_device(key):
+    for shape, counter in (((7,), 0), ((3, 5), 2**40), ((0,), 3)):
+        drawn = [kernels.random_bits(shape, key, counter, ndl.int64, d).numpy() for d in DEVICES]
+        for other in drawn[1:]:
+            np.testing.assert_array_equal(other, drawn[0])
+
+
+def test_counters_continue():
+    whole = kernels.random_bits((16,), 9, 0, ndl.int32, "cpu_numpy").numpy()
+    rest = kernels.random_bits((8,), 9, 2, ndl.int32, "cpu_numpy").numpy()
+    np.testing.assert_array_equal(whole[8:], rest)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_numpys_stream_governs_until_needles_is_seeded(name):
+    draw = DRAWS[name]
+    np.random.seed(4)
+    first = draw().numpy()
+    np.random.seed(4)
+    np.testing.assert_array_equal(draw().numpy(), first)
+    ndl.manual_seed(4)
+    own = draw().numpy()
+    state = np.random.get_state()[1]
+    again = draw().numpy()
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+    assert not np.array_equal(own, first) and not np.array_equal(own, again)
+    ndl.manual_seed(4)
+    np.testing.assert_array_equal(draw().numpy(), own)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_key_governs_one_draw(name):
+    draw = DRAWS[name]
+    np.random.seed(4)
+    expected = np.random.rand()
+    np.random.seed(4)
+    first = draw(key=11).numpy()
+    assert np.random.rand() == expected
+    np.testing.assert_array_equal(draw(key=11).numpy(), first)
+    assert not np.array_equal(draw(key=12).numpy(), first)
+
+
+@pytest.mark.parametrize("name", sorted(set(DRAWS) - {"dropout"}))
+def test_devices_draw_the_same(name):
+    drawn = [DRAWS[name](key=3, device=d) for d in DEVICES]
+    for x, device in zip(drawn, DEVICES, strict=True):
+        assert x.device == device and not x.requires_grad
+        assert_close(x.numpy(), drawn[0].numpy().astype("float64"), "float32")
+
+
+def test_ranges_and_moments():
+    u = sampling.uniform((20_000,), -1.0, 3.0, key=1).numpy()
+    assert u.min() >= -1 and u.max() < 3 and abs(u.mean() - 1) < 0.05
+    n = sampling.normal((20_001,), 5.0, 2.0, key=1).numpy()
+    assert abs(n.mean() - 5) < 0.06 and abs(n.std() - 2) < 0.05
+    i = sampling.randint((20_000,), -3, 9, key=1)
+    assert i.dtype == "int64" and set(i.numpy().tolist()) == set(range(-3, 9))
+    p = sampling.permutation(1000, key=1).numpy()
+    assert sorted(p.tolist()) == list(range(1000))
+    b = sampling.bernoulli((20_000,), 0.25, key=1)
+    assert b.dtype == "bool" and abs(b.numpy().mean() - 0.25) < 0.02
+
+
+def test_dtypes_and_devices(device):
+    x = sampling.uniform((3,), dtype="float64", device=device, key=1)
+    assert x.dtype == "float64" and x.device == device
+    assert sampling.bernoulli((3,), dtype="float32", device=device).dtype == "float32"
+    assert sampling.normal(5, device=device).shape == (5,)
+
+
+def test_dropout():
+    x = ndl.Tensor(np.ones((100, 100)))
+    out = sampling.dropout(x, 0.25, key=1)
+    kept = out.numpy() != 0
+    assert abs(kept.mean() - 0.75) < 0.02
+    np.testing.assert_allclose(out.numpy()[kept], 1 / 0.75, rtol=1e-6)
+    out.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), out.numpy())
+    assert sampling.dropout(x, 0.5, training=False) is x
+    assert not sampling.dropout(x, 1.0).numpy().any() and sampling.dropout(x, 0.0).numpy().all()
+
+
+def test_wrong_arguments():
+    with pytest.raises(OptionError, match="p=1.5"):
+        sampling.dropout(ndl.Tensor([1.0]), 1.5)
+    with pytest.raises(OptionError, match=r"no integer in \[3, 3\)"):
+        sampling.randint((2,), 3, 3)
+
+
+def test_states_can_be_kept():
+    for seed in (None, 7):
+        ndl.manual_seed(seed)
+        state = random.get_state()
+        first = sampling.uniform((5,)).numpy()
+        random.set_state(state)
+        np.testing.assert_array_equal(sampling.uniform((5,)).numpy(), first)
+
+
+def test_draws_on_the_host():
+    ndl.manual_seed(3)
+    values = [random.host_uniform() for _ in range(200)]
+    assert min(values) >= 0 and max(values) < 1 and 0.4 < np.mean(values) < 0.6
+    assert sorted(random.host_permutation(10).tolist()) == list(range(10))
+    drawn = random.host_integers(-2, 3, 200)
+    assert set(drawn.tolist()) == {-2, -1, 0, 1, 2}
+
+
+def test_ops_has_them():
+    assert ops.dropout is sampling.dropout and ops.uniform is sampling.uniform
