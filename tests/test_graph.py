@@ -500,6 +500,16 @@ def test_lazy_errors_come_on_the_line_of_the_call():
         tensor(3, 4) @ tensor(3, 4)
 
 
+def test_two_numbers_in_one_call():
+    """The gate keeps numbers as tensors, in a small table where one takes another's place."""
+    values = np.linspace(-60, 60, 50, dtype=np.float32)
+    x = ndl.Tensor(values, requires_grad=False)
+    for step in range(300):
+        low, high = -0.25 * step, 0.125 * step + 1
+        for limits in ((low, high), (low - 1, 1 - low)):
+            np.testing.assert_array_equal(ops.clip(x, *limits).numpy(), np.clip(values, *limits))
+
+
 def test_foreign_operands_are_type_errors():
     x = tensor(3)
     for bad in ("a", None, object(), {}):

@@ -91,6 +91,14 @@ def test_the_loop_learns_and_records(tmp_path, capsys):
     assert capsys.readouterr().out == f"error {result.figures['error']:.3f}\n"
 
 
+def test_evaluations_are_shown_by_epoch_or_by_step(tmp_path, capsys):
+    for name, settings in (("a", {"epochs": 3}), ("b", {"steps": 3})):
+        run = RunFolder.create("line", str(tmp_path / name))
+        train(Line, Settings(**settings), run, progress.Progress(), Stop())
+    shown = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines() if "held" in line]
+    assert shown[-4:] == ["epoch 3/3", "step 1/3", "step 2/3", "step 3/3"]
+
+
 def test_config_says_what_ran(tmp_path):
     _, run = fit(tmp_path / "run", lr=0.05, batch_size=7, steps=3, seed=4)
     config = json.loads((run.path / "config.json").read_text())
@@ -207,11 +215,11 @@ def test_bar(monkeypatch):
     bar = progress.Bar(Console(file=io.StringIO(), force_terminal=True, width=100))
     bar.start(10, "bytes")
     bar.step(5, 1.5, {"bits_per_byte": 2.25}, 1000.0)
-    bar.evaluated(5, {"accuracy": 0.98})
+    bar.evaluated("epoch 1/2", {"accuracy": 0.98})
     bar.close()
     text = bar.rich.console.file.getvalue()
     assert "5/10" in text and "bits/byte 2.250" in text and "1k bytes/s" in text
-    assert "held-out: accuracy 0.9800" in text
+    assert "epoch 1/2  held-out: accuracy 0.9800" in text
 
 
 def test_without_a_terminal_or_rich_lines_are_plain(monkeypatch):

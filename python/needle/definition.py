@@ -394,6 +394,21 @@ def exclusive(tensor: Any) -> bool:
     return False
 
 
+def rebind(tensor: Any, source: Any) -> None:
+    """Make a tensor stand for what another one does, which is given up; old graphs stay as is."""
+    if tensor is source:
+        return
+    old = tensor._node
+    if old is not None:
+        old._handle = None
+        if old.op is not None:
+            tensor._requires_grad = old.needs
+    tensor.array, tensor._node = source.array, source._node
+    source.array = source._node = None
+    if tensor._node is not None:
+        tensor._node._handle = weakref.ref(tensor)
+
+
 def topo(
     nodes: Iterable[Any], needs: bool = False, stop: frozenset[Any] | None = None
 ) -> list[Any]:

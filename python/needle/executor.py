@@ -56,7 +56,23 @@ def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
     return result
 
 
-makers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+class Makers:
+    """Who made each live tensor, by identity: ``==`` of tensors compares elements."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, str]] = {}
+
+    def __setitem__(self, tensor: Any, maker: str) -> None:
+        key = id(tensor)
+        self._known[key] = weakref.ref(tensor, lambda _: self._known.pop(key, None)), maker
+
+    def get(self, tensor: Any) -> str | None:
+        """Return what made a tensor, or None if nobody noted it."""
+        found = self._known.get(id(tensor))
+        return found[1] if found is not None else None
+
+
+makers = Makers()
 """With ``debug >= 1``: the op and the user's line that made each tensor."""
 
 

@@ -14,7 +14,8 @@ from needle.backend.ndarray import NDArray, array
 from needle.device import Device
 from needle.dtype import DType
 from needle.errors import DtypeError, GradientError, ShapeError
-from needle.ops import movement
+from needle.methods import Methods
+from needle.ops import movement, select
 
 _add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
 _divide, _power, _negative = ops.Divide.of(), ops.Power.of(), ops.Negative.of()
@@ -49,7 +50,7 @@ class Value(graph.TensorBase):
         return copying.deepcopy(self)
 
 
-class Tensor(Value):
+class Tensor(Methods, Value):
     """An array that remembers how it was computed.
 
     Args:
@@ -298,7 +299,7 @@ class Tensor(Value):
         return ops.greater_equal(self, other)
 
     def __getitem__(self, index: Any) -> Tensor:
-        return movement.getitem(self, index)
+        return select.getitem(self, index)
 
     # ---- methods ---------------------------------------------------------------
 

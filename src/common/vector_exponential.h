@@ -132,8 +132,12 @@ T sigmoid(T x) {
 
 template <class T>
 T tanh(T x) {
-  T e = expm1(-2 * abs(x));
-  return copysign(e / (2 + e), x);
+  constexpr T kEnd = sizeof(T) == 4 ? 10 : 20;  // 1 beyond
+  T t = abs(x) > kEnd ? kEnd : abs(x);
+  Reduced<T> e = reduce_exp(-2 * t, T(0));
+  T power = power_of_two<T>(e.k);
+  T decrease = e.rest * power + (power - 1);  // exp(-2 t) - 1
+  return copysign(decrease / (2 + decrease), x);
 }
 
 template <class T>

@@ -340,7 +340,7 @@ PyObject* constant(PyObject* number, const Spec* like) {
   }
   uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);
-  Constant& entry = constants[(bits * 0x9E3779B97F4A7C15 >> 55 ^ like->code) & 255];
+  Constant& entry = constants[(bits * 0x9E3779B97F4A7C15 >> 56 ^ like->code) & 255];
   if (entry.tensor && entry.bits == bits && entry.code == like->code &&
       entry.device == like->device) {
     return entry.tensor;
@@ -363,24 +363,38 @@ PyObject* constant(PyObject* number, const Spec* like) {
 
 bool is_number(PyObject* x) { return PyFloat_CheckExact(x) || PyLong_CheckExact(x); }
 
-// Turn the arguments into tensors (borrowed) and their arrays (borrowed); false: not here.
+void release(PyObject** tensors, Array** arrays, int n) {
+  for (int i = 0; i < n; i++) {
+    Py_DECREF(arrays[i]);
+    Py_DECREF(tensors[i]);
+  }
+}
+
+// Turn the arguments into tensors and their arrays, new references: another thread may rebind a
+// tensor while a kernel runs, and one constant may take the place of another. False: not here.
 bool unwrap(const Op* op, PyObject* const* inputs, int n, PyObject** tensors, Array** arrays) {
   const Spec* like = nullptr;
   for (int i = 0; i < n; i++) {
-    tensors[i] = inputs[i];
     if (!is_tensor(inputs[i])) continue;
     PyObject* array = reinterpret_cast<Tensor*>(inputs[i])->array;
     if (!array || !is_array(array) || !reinterpret_cast<Array*>(array)->storage) return false;
-    arrays[i] = reinterpret_cast<Array*>(array);
-    like = arrays[i]->spec;
+    like = reinterpret_cast<Array*>(array)->spec;
   }
   if (!like) return false;
   for (int i = 0; i < n; i++) {
-    if (is_tensor(inputs[i])) continue;
-    if (op->kind != kElementwise || !is_number(inputs[i])) return false;
-    tensors[i] = constant(inputs[i], like);
-    if (!tensors[i]) return false;
+    const bool number = !is_tensor(inputs[i]);
+    if (number && (op->kind != kElementwise || !is_number(inputs[i]))) {
+      release(tensors, arrays, i);
+      return false;
+    }
+    tensors[i] = number ? constant(inputs[i], like) : inputs[i];
+    if (!tensors[i]) {
+      release(tensors, arrays, i);
+      return false;
+    }
     arrays[i] = reinterpret_cast<Array*>(reinterpret_cast<Tensor*>(tensors[i])->array);
+    Py_INCREF(arrays[i]);
+    Py_INCREF(tensors[i]);
   }
   return true;
 }
@@ -398,10 +412,6 @@ PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
       !unwrap(op, args + 1, n, tensors, arrays)) {
     return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
   }
-  for (int i = 0; i < n; i++) {  // another thread may rebind a tensor while a kernel runs
-    Py_INCREF(arrays[i]);
-    Py_INCREF(tensors[i]);
-  }
   Array* out = compute(op, arrays, n);
   PyObject* result = nullptr;
   if (out) {
@@ -411,10 +421,7 @@ PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
     auto* array = reinterpret_cast<PyObject*>(out);
     result = needs ? record_result(args[0], tensors, n, array) : wrap_array(array);
   }
-  for (int i = 0; i < n; i++) {
-    Py_DECREF(arrays[i]);
-    Py_DECREF(tensors[i]);
-  }
+  release(tensors, arrays, n);
   if (result || PyErr_Occurred()) return result;
   return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
 }

@@ -158,7 +158,15 @@ PyObject* owner(PyObject*, PyObject* node) {
   if (!check_node(node)) return nullptr;
   if (as_node(node)->op) return new_reference(as_node(node)->handle);
   PyObject* weak = as_node(node)->owner;
-  return new_reference(weak ? PyWeakref_GetObject(weak) : Py_None);
+  if (!weak) Py_RETURN_NONE;
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* tensor;
+  if (PyWeakref_GetRef(weak, &tensor) < 0) return nullptr;
+  if (!tensor) Py_RETURN_NONE;
+  return tensor;
+#else
+  return new_reference(PyWeakref_GetObject(weak));
+#endif
 }
 
 PyObject* leaf(PyObject*, PyObject* tensor) {
@@ -182,6 +190,26 @@ PyObject* set_array(PyObject*, PyObject* const* args, Py_ssize_t n) {
     Py_DECREF(node);
   }
   set_field(&tensor->array, args[1]);
+  Py_RETURN_NONE;
+}
+
+PyObject* rebind(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2 || !is_tensor(args[0]) || !is_tensor(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "rebind(tensor, source)");
+    return nullptr;
+  }
+  Tensor* tensor = as_tensor(args[0]);
+  Tensor* source = as_tensor(args[1]);
+  if (tensor == source) Py_RETURN_NONE;
+  Node* old = tensor->node;
+  if (old && old->handle == tensor) old->handle = nullptr;
+  if (old && old->op) tensor->requires_grad = old->needs;
+  tensor->node = source->node;
+  source->node = nullptr;
+  if (tensor->node && tensor->node->handle == source) tensor->node->handle = tensor;
+  set_field(&tensor->array, source->array ? source->array : Py_None);
+  Py_CLEAR(source->array);
+  Py_XDECREF(old);
   Py_RETURN_NONE;
 }
 
@@ -295,6 +323,7 @@ PyMethodDef functions[] = {
     FAST(pend, "The tensor of a result that is not computed yet."),
     FAST(finish, "Give a pending node its value."),
     FAST(set_array, "Give a tensor new data."),
+    FAST(rebind, "Make a tensor stand for what another one does."),
     FAST(init_tensor, "Fill a new tensor object: a leaf."),
     FAST(topo, "All nodes below, inputs first."),
     {"release", release, METH_O, "Give up what the node's gradient would read."},

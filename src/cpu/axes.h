@@ -129,6 +129,11 @@ inline void run_tasks(int team, int64_t tasks, const Body& body) {
     for (int64_t task = 0; task < tasks; ++task) body(task, 0);
     return;
   }
+  if (tasks == team) {  // nothing to balance
+#pragma omp parallel for schedule(static) num_threads(team)
+    for (int64_t task = 0; task < tasks; ++task) body(task, static_cast<int>(task));
+    return;
+  }
 #pragma omp parallel for schedule(dynamic) num_threads(team)
   for (int64_t task = 0; task < tasks; ++task) body(task, omp_get_thread_num());
 }

@@ -2,7 +2,12 @@
 // a tile program of one instruction.
 #include "elementwise.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
+#include <cstring>
 
 #include "fused.h"
 
@@ -23,12 +28,42 @@ constexpr struct {
 #undef BINARY
 #undef TERNARY
 
+constexpr int64_t kStreamBytes = 32 << 20;
+
 struct ContiguousState {
   Contiguous loop;
   int64_t n;
   int64_t items[4];  // bytes per element of out and inputs
   int32_t operands;
 };
+
+// Results too large for the caches go around them: a line that is written whole need not be read
+// from memory first. `out` is 64-byte aligned.
+void stream_tile(char* out, const char* tile, int64_t bytes) {
+#ifdef __SSE2__
+  int64_t whole = bytes / 16 * 16;
+  for (int64_t i = 0; i < whole; i += 16)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(out + i),
+                     _mm_load_si128(reinterpret_cast<const __m128i*>(tile + i)));
+  std::memcpy(out + whole, tile + whole, static_cast<size_t>(bytes - whole));
+#else
+  std::memcpy(out, tile, static_cast<size_t>(bytes));
+#endif
+}
+
+void run_streaming(const ContiguousState& state, char** operands, int64_t n) {
+  constexpr int64_t kTile = 512;
+  alignas(64) char tile[kTile * 8];
+  for (int64_t first = 0; first < n; first += kTile) {
+    int64_t count = std::min(kTile, n - first);
+    state.loop(tile, reinterpret_cast<void* const*>(operands + 1), count);
+    stream_tile(operands[0], tile, count * state.items[0]);
+    for (int i = 0; i < state.operands; ++i) operands[i] += count * state.items[i];
+  }
+#ifdef __SSE2__
+  _mm_sfence();  // such stores are seen late otherwise
+#endif
+}
 
 int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
   const auto& state = *reinterpret_cast<const ContiguousState*>(plan->state);
@@ -44,7 +79,12 @@ int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
     char* operands[4];
     for (int i = 0; i < state.operands; ++i)
       operands[i] = static_cast<char*>(buffers[i]) + first * state.items[i];
-    state.loop(operands[0], reinterpret_cast<void* const*>(operands + 1), end - first);
+    bool aligned = reinterpret_cast<uintptr_t>(operands[0]) % 64 == 0;
+    if (aligned && state.n * state.items[0] >= kStreamBytes) {
+      run_streaming(state, operands, end - first);
+    } else {
+      state.loop(operands[0], reinterpret_cast<void* const*>(operands + 1), end - first);
+    }
   }
   return -1;
 }

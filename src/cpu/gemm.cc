@@ -1,21 +1,27 @@
-// Matrix products. The result is cut into tiles that fit the registers (gemm_tile.h). Small
-// products read their operands where they lie; larger ones go through blocks of k and n whose
-// operands are packed first (gemm_pack.h), which also takes care of any strides. Two ways to use
-// several threads: all of them on one matrix, or each on matrices of its own, if there are many.
+// Matrix products. The result is cut into tiles that fit the registers (gemm_tile.h). Operands are
+// read where they lie if that is fast enough, else packed block by block (gemm_pack.h), which also
+// takes care of any strides.
+//
+// Threads share nothing but the inputs: each computes rectangles of the result and packs what it
+// needs for itself. Sharing packed operands would save copying, but moving a cache line from core
+// to core costs more than packing it again (measured: 128^3 took twice as long).
+#include <cstdlib>
+
 #include "axes.h"
 #include "convert.h"
 #include "gemm_pack.h"
 #include "gemm_tile.h"
+#include "gemv.h"
 #include "kernels_linear.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
 
-constexpr int64_t kBlockK = 384;                         // steps of k for which operands are packed
-constexpr int64_t kBlockN = 2048;                        // columns
-constexpr int64_t kBlockM = 2304;                        // rows
-constexpr int64_t kTaskM = 8 * kTileRows, kTaskN = 256;  // the part of a block that a task takes
-constexpr int64_t kSmall = 64 * 64 * 64;  // below this many multiplications one thread does it
+constexpr int64_t kBlockK = 384;            // steps of k between two visits of a tile
+constexpr int64_t kPackedBlockK = 1024;     // the same if both operands are packed: then c counts
+constexpr int64_t kBlockN = 1024;           // columns for which b is packed
+constexpr int64_t kBlockM = 8 * kTileRows;  // rows for which a is packed
+constexpr int64_t kSerialWork = 64 * 64 * 64;  // so many multiplications are for one thread
 
 template <class T, int rows>
 MultiplyTile<T> tile_of(int64_t vectors) {
@@ -64,182 +70,166 @@ struct Strides {
   int64_t row, column;
 };
 
-// float16 and bfloat16 operands are first copied, line by line, to dense floats.
-struct Lines {
-  int64_t count, length, stride, step;
-};
-
 struct State {
   int64_t m, n, k;
   Strides a, b;
   Axes batch;  // x: a, out: b; the results lie one after the other
   int64_t batches;
-  int64_t block_m, block_n, block_k, task_m, task_n;
+  int64_t part_m, part_n, parts_m, parts_n;  // the rectangles that are tasks
+  int64_t block_m, block_n, block_k;
   bool pack_a, pack_b;
-  bool with_team;  // all threads work on one matrix; else each has matrices of its own
   int team;
-  int64_t packed_a, packed_b, area;  // workspace in elements; area: all that one matrix needs
+  int64_t packed_a, packed_b, area;  // workspace in elements; area: all that a thread needs
   int64_t in_size, out_size;         // bytes of an element
-  Read<float> read;                  // null: operands are used as they are
+  Read<float> read;                  // float16 and bfloat16: a copy in floats is multiplied
   Write<float> write;
-  Lines lines_a, lines_b;
 };
-
-// body(task) for all tasks, by the threads of the surrounding team or by this thread alone.
-template <class Body>
-void share(bool with_team, int64_t tasks, const Body& body) {
-  if (!with_team) {
-    for (int64_t task = 0; task < tasks; ++task) body(task);
-    return;
-  }
-#pragma omp for schedule(dynamic)
-  for (int64_t task = 0; task < tasks; ++task) body(task);
-}
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+// A product of matrices of one type, any strides, for one thread.
+template <class T>
+struct Product {
+  int64_t m, n, k;
+  const T* a;
+  Strides a_strides;
+  const T* b;
+  Strides b_strides;
+  T* c;
+  int64_t c_row;
+  T* packed_a;
+  T* packed_b;
+};
 
 template <class T>
 int64_t panel_pitch(int64_t width) {
   return round_up(width, kLanes<T>);
 }
 
-// A block of the product: rows i.., columns j.., steps p.. of k.
-struct Block {
-  int64_t i, m, j, n, p, k;
-};
-
+// Packs rows i.. and steps p.. of a.
 template <class T>
-struct Operands {
-  const T* a;
-  const T* b;
-  T* c;
-  T* packed_a;
-  T* packed_b;
-};
-
-template <class T>
-void pack_rows(const State& s, const Operands<T>& o, const Block& block, int64_t task) {
-  int64_t i = task * s.task_m;
-  const int64_t end = least(i + s.task_m, block.m);
-  while (i < end) {
-    const int64_t height = tile_height(end - i);
-    const T* from = o.a + (block.i + i) * s.a.row + block.p * s.a.column;
-    pack_panel(o.packed_a + i * block.k, height, from, height, s.a.row, block.k, s.a.column);
-    i += height;
+void pack_rows(const Product<T>& o, int64_t i_begin, int64_t i_end, int64_t p, int64_t k) {
+  for (int64_t i = i_begin, height; i < i_end; i += height) {
+    height = tile_height(i_end - i);
+    const T* from = o.a + i * o.a_strides.row + p * o.a_strides.column;
+    pack_panel(o.packed_a + (i - i_begin) * k, height, from, height, o.a_strides.row, k,
+               o.a_strides.column);
   }
 }
 
+// Packs columns j.. and steps p.. of b.
 template <class T>
-void pack_columns(const State& s, const Operands<T>& o, const Block& block, int64_t task) {
-  const int64_t j = task * kTileColumns<T>, width = least(kTileColumns<T>, block.n - j);
-  const T* from = o.b + block.p * s.b.row + (block.j + j) * s.b.column;
-  pack_panel(o.packed_b + j * block.k, panel_pitch<T>(width), from, width, s.b.column, block.k,
-             s.b.row);
+void pack_columns(const Product<T>& o, int64_t j_begin, int64_t j_end, int64_t p, int64_t k) {
+  for (int64_t j = j_begin; j < j_end; j += kTileColumns<T>) {
+    const int64_t width = least(kTileColumns<T>, j_end - j);
+    const T* from = o.b + p * o.b_strides.row + j * o.b_strides.column;
+    pack_panel(o.packed_b + (j - j_begin) * k, panel_pitch<T>(width), from, width,
+               o.b_strides.column, k, o.b_strides.row);
+  }
 }
 
-// One task: task_m rows and task_n columns of the block.
+struct Block {
+  int64_t i_begin, i_end, j_begin, j_end, p, k;
+};
+
 template <class T>
-void multiply_task(const State& s, const Operands<T>& o, const Block& block, int64_t task) {
-  const int64_t row_tasks = parts(block.m, s.task_m);
-  const int64_t i_begin = task % row_tasks * s.task_m, j_begin = task / row_tasks * s.task_n;
-  const int64_t i_end = least(i_begin + s.task_m, block.m);
-  const int64_t j_end = least(j_begin + s.task_n, block.n);
+void multiply_block(const State& s, const Product<T>& o, const Block& block) {
   Tile<T> t;
   t.k = block.k;
-  t.c_row = s.n;
+  t.c_row = o.c_row;
   t.add = block.p > 0;
-  for (int64_t j = j_begin; j < j_end; j += kTileColumns<T>) {
-    t.width = least(kTileColumns<T>, j_end - j);
-    const int64_t vectors = parts(t.width, kLanes<T>);
-    t.b = s.pack_b ? o.packed_b + j * block.k : o.b + block.p * s.b.row + block.j + j;
-    t.b_step = s.pack_b ? panel_pitch<T>(t.width) : s.b.row;
-    for (int64_t i = i_begin, height; i < i_end; i += height) {
-      height = tile_height(i_end - i);
-      t.a = s.pack_a ? o.packed_a + i * block.k
-                     : o.a + (block.i + i) * s.a.row + block.p * s.a.column;
-      t.a_row = s.pack_a ? 1 : s.a.row;
-      t.a_step = s.pack_a ? height : s.a.column;
-      t.c = o.c + (block.i + i) * s.n + block.j + j;
-      choose_tile<T>(height, vectors)(t);
+  for (int64_t j = block.j_begin; j < block.j_end; j += kTileColumns<T>) {
+    t.width = least(kTileColumns<T>, block.j_end - j);
+    t.b =
+        s.pack_b ? o.packed_b + (j - block.j_begin) * block.k : o.b + block.p * o.b_strides.row + j;
+    t.b_step = s.pack_b ? panel_pitch<T>(t.width) : o.b_strides.row;
+    for (int64_t i = block.i_begin, height; i < block.i_end; i += height) {
+      height = tile_height(block.i_end - i);
+      t.a = s.pack_a ? o.packed_a + (i - block.i_begin) * block.k
+                     : o.a + i * o.a_strides.row + block.p * o.a_strides.column;
+      t.a_row = s.pack_a ? 1 : o.a_strides.row;
+      t.a_step = s.pack_a ? height : o.a_strides.column;
+      t.c = o.c + i * o.c_row + j;
+      choose_tile<T>(height, parts(t.width, kLanes<T>))(t);
     }
   }
 }
 
 template <class T>
-void multiply(const State& s, bool with_team, const Operands<T>& o) {
-  Block block;
-  for (block.j = 0; block.j < s.n; block.j += s.block_n) {
-    block.n = least(s.block_n, s.n - block.j);
-    for (block.p = 0; block.p < s.k; block.p += s.block_k) {
-      block.k = least(s.block_k, s.k - block.p);
-      for (block.i = 0; block.i < s.m; block.i += s.block_m) {
-        block.m = least(s.block_m, s.m - block.i);
-        const int64_t row_tasks = parts(block.m, s.task_m);
-        const int64_t a_tasks = s.pack_a ? row_tasks : 0;
-        const int64_t b_tasks = s.pack_b && block.i == 0 ? parts(block.n, kTileColumns<T>) : 0;
-        if (a_tasks + b_tasks > 0) {
-          share(with_team, a_tasks + b_tasks, [&](int64_t task) {
-            if (task < a_tasks)
-              pack_rows(s, o, block, task);
-            else
-              pack_columns(s, o, block, task - a_tasks);
-          });
-        }
-        share(with_team, row_tasks * parts(block.n, s.task_n),
-              [&](int64_t task) { multiply_task(s, o, block, task); });
+void multiply(const State& s, const Product<T>& o) {
+  for (int64_t j = 0; j < o.n; j += s.block_n) {
+    const int64_t j_end = least(j + s.block_n, o.n);
+    for (int64_t p = 0; p < o.k; p += s.block_k) {
+      const int64_t k = least(s.block_k, o.k - p);
+      if (s.pack_b) pack_columns(o, j, j_end, p, k);
+      for (int64_t i = 0; i < o.m; i += s.block_m) {
+        const int64_t i_end = least(i + s.block_m, o.m);
+        if (s.pack_a) pack_rows(o, i, i_end, p, k);
+        multiply_block(s, o, {i, i_end, j, j_end, p, k});
       }
     }
   }
 }
 
-// ---- one matrix of the batch, and all of them
+// ---- tasks: rectangles of the results
 
-void copy_lines(bool with_team, Read<float> read, const Lines& lines, float* out, const void* x,
-                int64_t item_size) {
-  share(with_team, lines.count, [&](int64_t i) {
-    read(out + i * lines.length, byte_offset(x, i * lines.stride * item_size), lines.length,
-         lines.step);
-  });
+// Copies x [rows, columns] to dense floats, line by line along its shorter stride. Returns the
+// strides of the copy.
+Strides copy_to_floats(const State& s, float* out, const void* x, int64_t rows, int64_t columns,
+                       Strides from) {
+  const bool by_rows = rows == 1 || (columns > 1 && std::abs(from.column) <= std::abs(from.row));
+  const int64_t lines = by_rows ? rows : columns, length = by_rows ? columns : rows;
+  const int64_t stride = by_rows ? from.row : from.column;
+  const int64_t step = by_rows ? from.column : from.row;
+  for (int64_t i = 0; i < lines; ++i)
+    s.read(out + i * length, byte_offset(x, i * stride * s.in_size), length, step);
+  return by_rows ? Strides{columns, 1} : Strides{1, rows};
 }
 
-template <class T>
-void multiply_matrix(const State& s, bool with_team, void* const* buffers, int64_t index, T* area) {
-  const Offsets at = s.batch.at(index);
-  const void* a = byte_offset(buffers[1], at.x * s.in_size);
-  const void* b = byte_offset(buffers[2], at.out * s.in_size);
-  void* c = byte_offset(buffers[0], index * s.m * s.n * s.out_size);
-  Operands<T> o = {as<T>(a), as<T>(b), as<T>(c), area, area + s.packed_a};
-  if constexpr (std::is_same_v<T, float>) {
-    if (s.read) {
-      float* whole_a = o.packed_b + s.packed_b;
-      float* whole_b = whole_a + round_up(s.m * s.k, 16);
-      float* whole_c = whole_b + round_up(s.k * s.n, 16);
-      copy_lines(with_team, s.read, s.lines_a, whole_a, a, s.in_size);
-      copy_lines(with_team, s.read, s.lines_b, whole_b, b, s.in_size);
-      multiply<T>(s, with_team, {whole_a, whole_b, whole_c, o.packed_a, o.packed_b});
-      share(with_team, s.m, [&](int64_t i) {
-        s.write(byte_offset(c, i * s.n * s.out_size), whole_c + i * s.n, s.n);
-      });
-      return;
-    }
-  }
-  multiply(s, with_team, o);
+void multiply_halves(const State& s, Product<float> o, const void* a, const void* b, void* c) {
+  float* a_copy = o.packed_b + s.packed_b;
+  float* b_copy = a_copy + round_up(s.part_m * s.k, 16);
+  float* c_copy = b_copy + round_up(s.k * s.part_n, 16);
+  o.a_strides = copy_to_floats(s, a_copy, a, o.m, o.k, s.a);
+  o.b_strides = copy_to_floats(s, b_copy, b, o.k, o.n, s.b);
+  o.a = a_copy;
+  o.b = b_copy;
+  o.c = c_copy;
+  o.c_row = o.n;
+  multiply(s, o);
+  for (int64_t i = 0; i < o.m; ++i)
+    s.write(byte_offset(c, i * s.n * s.out_size), c_copy + i * o.n, o.n);
 }
 
 template <class T>
 int64_t run_blocks(const Plan* plan, void* const* buffers, void* workspace) {
   const State& s = state_of<State>(plan);
-  T* area = as<T>(workspace);
-  if (!s.with_team) {
-    run_tasks(s.team, s.batches, [&](int64_t index, int thread) {
-      multiply_matrix(s, false, buffers, index, area + thread * s.area);
-    });
-    return -1;
-  }
-#pragma omp parallel num_threads(s.team)
-  for (int64_t index = 0; index < s.batches; ++index)
-    multiply_matrix(s, true, buffers, index, area);
+  const int64_t per_matrix = s.parts_m * s.parts_n;
+  run_tasks(s.team, s.batches * per_matrix, [&](int64_t task, int thread) {
+    const int64_t index = task / per_matrix, part = task % per_matrix;
+    const int64_t i = part % s.parts_m * s.part_m, j = part / s.parts_m * s.part_n;
+    const Offsets at = s.batch.at(index);
+    const void* a = byte_offset(buffers[1], (at.x + i * s.a.row) * s.in_size);
+    const void* b = byte_offset(buffers[2], (at.out + j * s.b.column) * s.in_size);
+    void* c = byte_offset(buffers[0], (index * s.m * s.n + i * s.n + j) * s.out_size);
+    T* area = as<T>(workspace) + thread * s.area;
+    const Product<T> o = {least(s.part_m, s.m - i),
+                          least(s.part_n, s.n - j),
+                          s.k,
+                          as<T>(a),
+                          s.a,
+                          as<T>(b),
+                          s.b,
+                          as<T>(c),
+                          s.n,
+                          area,
+                          area + s.packed_a};
+    if constexpr (std::is_same_v<T, float>) {
+      if (s.read) return multiply_halves(s, o, a, b, c);
+    }
+    multiply(s, o);
+  });
   return -1;
 }
 
@@ -275,19 +265,6 @@ int64_t run_integers(const Plan* plan, void* const* buffers, void*) {
 
 // ---- planning
 
-int64_t magnitude(int64_t stride) { return stride < 0 ? -stride : stride; }
-
-// Lines along the shorter stride, and the strides of their dense copy.
-Lines lines_of(int64_t rows, int64_t columns, Strides& strides) {
-  const Strides from = strides;
-  if (rows == 1 || (columns > 1 && magnitude(from.column) <= magnitude(from.row))) {
-    strides = {columns, 1};
-    return {rows, columns, from.row, from.column};
-  }
-  strides = {1, rows};
-  return {columns, rows, from.column, from.row};
-}
-
 void read_shapes(State& s, const Operand& out, const Operand& a, const Operand& b) {
   const int d = out.ndim - 2;
   s.m = out.shape[d];
@@ -319,33 +296,67 @@ int64_t even(int64_t n, int64_t preferred, int64_t unit) {
   return count ? round_up(parts(n, count), unit) : unit;
 }
 
+// Cuts the results into rectangles, if there are too few matrices to give each thread one: along
+// n, or along m, whichever leaves less to the busiest thread. Along m each reads all of b.
 template <class T>
-void choose_blocks(State& s) {
-  const int64_t work = s.m * s.n * s.k;
-  s.block_k = even(s.k, kBlockK, 4);
-  s.block_n = even(s.n, kBlockN, kTileColumns<T>);
-  s.block_m = even(s.m, kBlockM, kTaskM);
-  s.task_m = least(s.m, kTaskM);
-  s.task_n = kTaskN;
-  const bool small = work <= kSmall;
-  s.pack_b = s.b.column != 1 || (!kMaskedLoads && s.n % kLanes<T> != 0) || !small;
-  s.pack_a = !small;
-  s.packed_a = s.pack_a ? round_up(least(s.block_m, s.m) * s.block_k, 16) : 0;
-  s.packed_b = s.pack_b ? round_up(s.block_n, kTileColumns<T>) * s.block_k : 0;
-  s.team = work * s.batches < kSmall ? 1 : threads();
-  s.with_team = s.team > 1 && s.batches < 2 * s.team && !small;
-  if (!s.with_team) s.team = static_cast<int>(least(s.team, s.batches));
+void choose_parts(State& s) {
+  s.team = s.m * s.n * s.k * s.batches <= kSerialWork ? 1 : threads();
+  s.part_m = s.m;
+  s.part_n = s.n;
+  if (s.batches < s.team) {
+    const int64_t part_m = even(s.m, parts(s.m, s.team), 4);
+    const int64_t part_n = even(s.n, parts(s.n, s.team), kLanes<T>);
+    const double reading = s.b.column == 1 ? 2 : 8;  // an element of b, in multiplications
+    const double along_m = (part_m + reading) / static_cast<double>(s.m);
+    if (along_m < part_n / static_cast<double>(s.n))
+      s.part_m = part_m;
+    else
+      s.part_n = part_n;
+  }
+  s.parts_m = parts(s.m, s.part_m);
+  s.parts_n = parts(s.n, s.part_n);
+  s.team = static_cast<int>(least(s.team, s.batches * s.parts_m * s.parts_n));
+}
+
+// Packing pays where lines lie so far apart that they fall on each other in the cache and on many
+// pages, and if what is packed is then read often enough.
+template <class T>
+void choose_packing(State& s) {
+  constexpr int64_t kFar = 1024, kOften = 192;
+  const bool b_must = s.b.column != 1 || (!kMaskedLoads && s.n % kLanes<T> != 0);
+  const bool a_far = std::abs(s.a.row) >= kFar || std::abs(s.a.column) >= kFar;
+  s.pack_b = b_must || (std::abs(s.b.row) >= kFar && s.part_m >= kOften);
+  s.pack_a = a_far && s.part_n >= kOften;
+  s.block_k = even(s.k, s.pack_a && s.pack_b ? kPackedBlockK : kBlockK, 4);
+  s.block_n = even(s.part_n, kBlockN, kTileColumns<T>);
+  s.block_m = even(s.part_m, kBlockM, 4);
+  s.packed_a = s.pack_a ? round_up(s.block_m * s.block_k, 16) : 0;
+  s.packed_b = s.pack_b ? s.block_n * s.block_k : 0;
 }
 
 template <class T>
 const char* plan_blocks(Plan* plan, State& s) {
-  choose_blocks<T>(s);
+  choose_parts<T>(s);
+  choose_packing<T>(s);
   s.area = s.packed_a + s.packed_b;
-  if (s.read) s.area += round_up(s.m * s.k, 16) + round_up(s.k * s.n, 16) + s.m * s.n;
+  if (s.read)
+    s.area += round_up(s.part_m * s.k, 16) + round_up(s.k * s.part_n, 16) + s.part_m * s.part_n;
   s.area = round_up(s.area, 16) + (s.area ? 16 : 0);
   plan->run = run_blocks<T>;
-  plan->workspace = s.area * (s.with_team ? 1 : s.team) * static_cast<int64_t>(sizeof(T));
+  plan->workspace = s.area * s.team * static_cast<int64_t>(sizeof(T));
   return nullptr;
+}
+
+bool plan_vector(Plan* plan, const State& s, DType dtype) {
+  if ((s.m != 1 && s.n != 1) || s.batch.count > 1) return false;
+  const Axis batch = s.batch.count ? s.batch.axis[0] : Axis{1, 0, 0};
+  if (s.n == 1)
+    return plan_matrix_vector(
+        plan, dtype,
+        {s.m, s.k, s.a.row, s.a.column, s.b.row, batch.size, batch.x, batch.out, 1, 2});
+  return plan_matrix_vector(
+      plan, dtype,
+      {s.n, s.k, s.b.column, s.b.row, s.a.column, batch.size, batch.out, batch.x, 2, 1});
 }
 
 const char* plan_integers(Plan* plan, State& s) {
@@ -382,12 +393,11 @@ const char* plan_matmul(Plan* plan, const Operand& out, const Operand& a, const 
   }
   if (!is_floating(a.dtype)) return plan_integers(plan, s);
   s.read = nullptr;
+  if (kItemSize[a.dtype] >= 4 && plan_vector(plan, s, a.dtype)) return nullptr;
   if (a.dtype == kFloat64) return plan_blocks<double>(plan, s);
   if (a.dtype != kFloat32) {
     s.read = reader<float>(a.dtype);
     s.write = writer<float>(a.dtype);
-    s.lines_a = lines_of(s.m, s.k, s.a);
-    s.lines_b = lines_of(s.k, s.n, s.b);
   }
   return plan_blocks<float>(plan, s);
 }

@@ -26,6 +26,27 @@ inline void transpose_4x4(T* out, int64_t pitch, const T* x, int64_t stride) {
   for (int j = 0; j < 4; ++j) std::memcpy(out + j * pitch, &column[j], sizeof(Four));
 }
 
+// The lines of x become columns of out. Few lines and few steps at a time, so that neither the
+// lines nor the part of out evict each other from the cache.
+template <class T>
+void pack_transposed(T* __restrict out, int64_t pitch, const T* x, int64_t lines, int64_t stride,
+                     int64_t steps) {
+  constexpr int64_t kSteps = 64;
+  for (int64_t begin = 0; begin < steps; begin += kSteps) {
+    const int64_t end = begin + kSteps < steps ? begin + kSteps : steps;
+    int64_t i = 0;
+    for (; i + 4 <= lines; i += 4) {
+      int64_t p = begin;
+      for (; p + 4 <= end; p += 4)
+        transpose_4x4(out + p * pitch + i, pitch, x + i * stride + p, stride);
+      for (; p < end; ++p)
+        for (int64_t j = i; j < i + 4; ++j) out[p * pitch + j] = x[j * stride + p];
+    }
+    for (; i < lines; ++i)
+      for (int64_t p = begin; p < end; ++p) out[p * pitch + i] = x[i * stride + p];
+  }
+}
+
 // out[outer * pitch + inner] = x[inner, outer]; out's elements beyond n_inner become zero.
 template <class T>
 void pack_panel(T* __restrict out, int64_t pitch, const T* x, int64_t n_inner, int64_t inner_stride,
@@ -45,15 +66,8 @@ void pack_panel(T* __restrict out, int64_t pitch, const T* x, int64_t n_inner, i
     }
     return;
   }
-  int64_t i = 0;
-  for (; outer_stride == 1 && i + 4 <= n_inner; i += 4) {
-    int64_t p = 0;
-    for (; p + 4 <= n_outer; p += 4)
-      transpose_4x4(out + p * pitch + i, pitch, x + i * inner_stride + p, inner_stride);
-    for (; p < n_outer; ++p)
-      for (int64_t j = i; j < i + 4; ++j) out[p * pitch + j] = x[j * inner_stride + p];
-  }
-  for (; i < n_inner; ++i)
+  if (outer_stride == 1) return pack_transposed(out, pitch, x, n_inner, inner_stride, n_outer);
+  for (int64_t i = 0; i < n_inner; ++i)
     for (int64_t p = 0; p < n_outer; ++p)
       out[p * pitch + i] = x[i * inner_stride + p * outer_stride];
 }

@@ -46,8 +46,11 @@ void multiply_tile(const Tile<T>& t) {
   Vector<T> sum[rows][vectors] = {};
   const T* a[(rows + 2) / 3];  // x86 reaches rows 0, 1 and 2 from one pointer
   for (int i = 0; i < (rows + 2) / 3; ++i) a[i] = t.a + i * 3 * t.a_row;
+  // The lines of c lie far apart and are needed only at the end: time to fetch them.
+  for (int i = 0; t.add && i < rows; ++i)
+    for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.c + i * t.c_row + j * kWidth);
   const T* b = t.b;
-  for (int64_t p = 0; p < t.k; ++p) {
+  for (int64_t p = 0, k = t.k; p < k; ++p) {
     Vector<T> column[vectors];
 #pragma GCC unroll 8
     for (int j = 0; j < vectors; ++j)

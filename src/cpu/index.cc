@@ -19,7 +19,8 @@ struct Loop {
 
 struct State {
   Loop loop[kMaxDims + 1];
-  int count;             // the last loop is the row
+  int count;
+  bool rows;             // the last loop is a row: the index does not change along it
   int split;             // the loop that tasks share
   int64_t pick, extent;  // of the indexed axis
   int64_t dest_size, index_size, source_size;
@@ -46,12 +47,11 @@ inline int64_t read_index(DType dtype, const void* p) {
 template <class T>
 struct Copy {
   static constexpr bool kPicksSource = true;
+  static void element(void* dest, const void* source) { *as<T>(dest) = *as<T>(source); }
   static void row(void* dest, const void* source, const Loop& loop, int64_t n) {
     T* to = as<T>(dest);
     const T* from = as<T>(source);
-    if (n == 1)
-      *to = *from;
-    else if (loop.dest == 1 && loop.source == 1)
+    if (loop.dest == 1 && loop.source == 1)
       std::memcpy(to, from, n * sizeof(T));
     else
       for (int64_t i = 0; i < n; ++i) to[i * loop.dest] = from[i * loop.source];
@@ -71,6 +71,7 @@ inline void accumulate(T& total, T x) {
 template <class T>
 struct Add {
   static constexpr bool kPicksSource = false;
+  static void element(void* dest, const void* source) { accumulate(*as<T>(dest), *as<T>(source)); }
   static void row(void* dest, const void* source, const Loop& loop, int64_t n) {
     T* __restrict to = as<T>(dest);
     const T* __restrict from = as<T>(source);
@@ -88,18 +89,41 @@ struct Cursor {
   int64_t position;  // in the index operand, C order
 };
 
+template <class Op>
+bool pick(const State& s, int64_t index, Cursor& at) {
+  if (index < 0) index += s.extent;
+  if (index < 0 || index >= s.extent) return false;
+  if (Op::kPicksSource)
+    at.source = byte_offset(at.source, index * s.pick * s.source_size);
+  else
+    at.dest = byte_offset(at.dest, index * s.pick * s.dest_size);
+  return true;
+}
+
+// The last loop, if every element has an index of its own.
+template <class Op>
+int64_t walk_elements(const State& s, const Loop& loop, Cursor at) {
+  int64_t bad = INT64_MAX;
+  const Cursor start = at;
+  for (int64_t i = loop.begin; i < loop.end; ++i) {
+    at.dest = byte_offset(start.dest, i * loop.dest * s.dest_size);
+    at.source = byte_offset(start.source, i * loop.source * s.source_size);
+    const void* index = byte_offset(start.index, i * loop.index * s.index_size);
+    if (pick<Op>(s, read_index(s.index_dtype, index), at))
+      Op::element(at.dest, at.source);
+    else if (bad == INT64_MAX)
+      bad = start.position * loop.size + i;
+  }
+  return bad;
+}
+
 // Walks the loops from `level` on. Returns the position of the first bad index, or INT64_MAX.
 template <class Op>
 int64_t walk(const State& s, const Loop* loops, int level, Cursor at) {
   const Loop& loop = loops[level];
   if (level == s.count - 1) {
-    int64_t index = read_index(s.index_dtype, at.index);
-    if (index < 0) index += s.extent;
-    if (index < 0 || index >= s.extent) return at.position * loop.size;
-    if (Op::kPicksSource)
-      at.source = byte_offset(at.source, index * s.pick * s.source_size);
-    else
-      at.dest = byte_offset(at.dest, index * s.pick * s.dest_size);
+    if (!s.rows) return walk_elements<Op>(s, loop, at);
+    if (!pick<Op>(s, read_index(s.index_dtype, at.index), at)) return at.position * loop.size;
     Op::row(byte_offset(at.dest, loop.begin * loop.dest * s.dest_size),
             byte_offset(at.source, loop.begin * loop.source * s.source_size), loop,
             loop.end - loop.begin);
@@ -151,19 +175,21 @@ void add_loop(State& s, const Loop& loop) {
   }
 }
 
-// The longest loop may be shared, except, when adding, the indexed axis: two tasks could meet in
-// one destination.
+// The longest loop is shared, but not, when adding, the indexed axis: two tasks could meet in one
+// destination. Short rows are not worth cutting.
 void choose_split(State& s, bool adding) {
-  int64_t work = 1;
-  for (int i = 0; i < s.count; ++i) work *= s.loop[i].size;
-  s.split = s.count - 1;
-  for (int i = s.count - 2; i >= 0; --i) {
-    const bool indexed = adding && s.loop[i].dest == 0;
-    if (!indexed && s.loop[i].size >= s.loop[s.split].size) s.split = i;
+  int64_t work = 1, longest = 0;
+  s.split = 0;
+  for (int i = 0; i < s.count; ++i) {
+    const Loop& loop = s.loop[i];
+    work *= loop.size;
+    const bool indexed = adding && loop.dest == 0;
+    const bool short_row = s.rows && i == s.count - 1 && loop.size < 64;
+    if (indexed || short_row || loop.size <= longest) continue;
+    longest = loop.size;
+    s.split = i;
   }
-  const bool row_is_short = s.split == s.count - 1 && s.loop[s.split].size < 64;
-  const bool indexed = adding && s.loop[s.split].dest == 0;
-  s.team = row_is_short || indexed ? 1 : team_size(s.loop[s.split].size, work);
+  s.team = team_size(longest, work);
 }
 
 const char* plan_loops(Plan* plan, const Operand& dest, const Operand& index, const Operand& source,
@@ -185,8 +211,9 @@ const char* plan_loops(Plan* plan, const Operand& dest, const Operand& index, co
     add_loop(s, {index.shape[i], here && adding ? 0 : dest.strides[i], index.strides[i],
                  here && !adding ? 0 : source.strides[i], 0, 0});
   }
-  if (!s.count || s.loop[s.count - 1].index != 0 || (adding && s.loop[s.count - 1].dest == 0))
-    s.loop[s.count++] = {1, 1, 0, 1, 0, 0};
+  if (!s.count) s.loop[s.count++] = {1, 1, 0, 1, 0, 0};
+  const Loop& last = s.loop[s.count - 1];
+  s.rows = last.index == 0 && (adding ? last.dest : last.source) != 0;
   for (int i = 0; i < s.count; ++i) s.loop[i].end = s.loop[i].size;
   choose_split(s, adding);
   return nullptr;

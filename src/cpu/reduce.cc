@@ -13,10 +13,11 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kBlock = 1024;   // row elements folded without recursion, and read at once
-constexpr int64_t kStrip = 512;    // results side by side
+constexpr int64_t kStrip = 1024;   // results side by side
 constexpr int64_t kRows = 16;      // rows folded without recursion under a strip
 constexpr int64_t kChunk = 65536;  // elements of a task
 constexpr int64_t kFewUnits = 8;   // fewer large units than this are cut into chunks
+constexpr int64_t kShortRow = 16;  // rows are not worth folding one by one below this
 
 // ---- arithmetic: V is a number or a vector; integers wrap; NaN wins over any maximum or minimum
 
@@ -157,6 +158,15 @@ void combine_into(A* __restrict total, const A* __restrict x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) total[i] = combine<op>(total[i], x[i]);
 }
 
+// Four rows at a time, because the totals are read and written once for all of them.
+template <int32_t op, class A>
+void combine_four_into(A* __restrict total, const A* x0, const A* x1, const A* x2, const A* x3,
+                       int64_t n) {
+  for (int64_t i = 0; i < n; ++i)
+    total[i] =
+        combine<op>(total[i], combine<op>(combine<op>(x0[i], x1[i]), combine<op>(x2[i], x3[i])));
+}
+
 template <int32_t op, class A>
 void fold_strip(const State<A>& s, const void* x, const Unit& unit, int64_t begin, int64_t end,
                 A* total) {
@@ -169,10 +179,14 @@ void fold_strip(const State<A>& s, const void* x, const Unit& unit, int64_t begi
     return;
   }
   for (int64_t j = 0; j < unit.width; ++j) total[j] = identity<op, A>();
-  for (int64_t i = begin; i < end; ++i) {
+  const auto row = [&](int64_t i) {
     const int64_t offset = unit.x + s.reduced.at(i).x;
-    combine_into<op>(total, fetch(s, x, offset, unit.width, s.strip.x, other), unit.width);
-  }
+    return fetch(s, x, offset, unit.width, s.strip.x, other);
+  };
+  int64_t i = begin;
+  for (; s.dense && i + 4 <= end; i += 4)
+    combine_four_into<op>(total, row(i), row(i + 1), row(i + 2), row(i + 3), unit.width);
+  for (; i < end; ++i) combine_into<op>(total, row(i), unit.width);
 }
 
 template <int32_t op, class A>
@@ -361,8 +375,9 @@ void choose_strip(Layout& s, bool same_type) {
   const Axis kept = s.kept.count ? s.kept.axis[s.kept.count - 1] : Axis{1, 0, 0};
   const int64_t inner_step = inner.x < 0 ? -inner.x : inner.x;
   const int64_t kept_step = kept.x < 0 ? -kept.x : kept.x;
-  const bool rows = kept.size == 1 || kept_step == 0 ||
-                    (inner.size > 1 && inner_step > 0 && inner_step <= kept_step);
+  const bool short_rows = inner.size < kShortRow && kept.size >= 2 * kShortRow;
+  const bool rows = kept.size <= 1 || kept_step == 0 ||
+                    (!short_rows && inner_step > 0 && inner_step <= kept_step);
   s.strip = rows ? Axis{1, 0, 0} : s.kept.pop();
   s.strips = (s.strip.size + kStrip - 1) / kStrip;
   s.units = s.kept.total() * s.strips;

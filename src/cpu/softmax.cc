@@ -135,6 +135,10 @@ void choose_tasks(State<A>& s, Plan* plan, const Operand& x) {
   s.tasks = (s.rows + s.rows_per_task - 1) / s.rows_per_task;
   s.team = team_size(s.tasks, s.rows * s.n * 4);  // an exponential is worth several additions
   s.buffer = round_up(s.n, 64) + 64;
+  if (s.out.direct && s.rows * s.n * s.out.size >= kStreamBytes) {
+    s.out.direct = false;
+    s.write = streaming_writer<A>();
+  }
   plan->workspace = s.team * 3 * s.buffer * static_cast<int64_t>(sizeof(A));
 }
 

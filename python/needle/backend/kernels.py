@@ -257,6 +257,35 @@ def arange(count: int, dtype: DType, device: Any, start: int = 0) -> NDArray:
     return array(np.arange(start, start + count), dtype, device)
 
 
+def linear_index(indices: tuple[NDArray, ...], sizes: Shape) -> NDArray:
+    """Return int64 places in C order of indices (they broadcast) into axes of these sizes.
+
+    Raises:
+        IndexRangeError: naming the first index out of range.
+    """
+    same_device("index", *indices)
+    device = indices[0].device
+    total: NDArray | None = None
+    for axis, (index, size) in enumerate(zip(indices, sizes, strict=True)):
+        _check_index("index", index)
+        if has_values(index):
+            values = index.numpy().reshape(-1)
+            bad = np.flatnonzero((values < -size) | (values >= size))
+            if bad.size:
+                raise IndexRangeError(
+                    f"index: {values[bad[0]]} at position {bad[0]} is out of range for axis "
+                    f"{axis} with {size} entries"
+                )
+        zero, width = (array(n, dtypes.int64, device) for n in (0, size))
+        wide = index.astype(dtypes.int64, copy=False)
+        below = elementwise("less", wide, zero, dtype=dtypes.bool_)
+        wide = elementwise("where", below, elementwise("add", wide, width), wide)
+        total = wide if total is None else elementwise("multiply", total, width)
+        total = total if total is wide else elementwise("add", total, wide)
+    assert total is not None
+    return total
+
+
 def gather(x: NDArray, index: NDArray, axis: int) -> NDArray:
     """Pick along an axis: out[i, j, k] = x[i, index[i, j, k], k] (NumPy's take_along_axis).
 

@@ -74,6 +74,7 @@ from needle.ops.elementwise import (
     absolute,
     add,
     ceil,
+    comparable,
     divide,
     equal,
     floor,
@@ -231,6 +232,7 @@ from needle.ops.movement import (
     concat,
     copy,
     flip,
+    native_index,
     permute,
     reshape,
     squeeze,
@@ -295,6 +297,7 @@ from needle.ops.reduce import (
 )
 from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
 from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
+from needle.ops.select import LinearIndex, Put, getitem, put, setitem
 from needle.ops.sorting import (
     SearchSorted,
     Sort,

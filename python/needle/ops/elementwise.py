@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import dtype, executor
+from needle import dtype, executor, graph
 from needle.ops.base import OUTPUT, Elementwise, cast, export, promoted, sum_to
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
 
@@ -338,3 +338,8 @@ maximum, minimum, sign = map(export, (Maximum, Minimum, Sign))
 floor, ceil, round, trunc = map(export, (Floor, Ceil, Round, Trunc))
 equal, not_equal, less, less_equal = map(export, (Equal, NotEqual, Less, LessEqual))
 greater, greater_equal, where = map(export, (Greater, GreaterEqual, Where))
+
+
+def comparable(x: Any) -> bool:
+    """Return whether a tensor can be compared with x elementwise."""
+    return isinstance(x, (bool, int, float, np.ndarray, np.generic, graph.TensorBase))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -399,10 +400,9 @@ if core.native is not None:
     _native_getitem = core.native.getitem
 
 
-def getitem(x: Any, index: Any) -> Any:
-    """Return x indexed as NumPy does. See ``basic_index``."""
-    result = None if _native_getitem is None else _native_getitem(x, index)
-    return basic_index(x, index) if result is None else result
+def native_index(x: Any, index: Any) -> Any:
+    """Return ``basic_index`` by the native gate, or None where that cannot tell."""
+    return None if _native_getitem is None else _native_getitem(x, index)
 
 
 def basic_index(x: Any, index: Any) -> Any:
@@ -414,12 +414,15 @@ def basic_index(x: Any, index: Any) -> Any:
     shape = _shape(x)
     given = index if isinstance(index, tuple) else (index,)
     count = sum(part is not None and part is not Ellipsis for part in given)
-    if count > len(shape) or sum(part is Ellipsis for part in given) > 1:
-        raise IndexRangeError(f"{count} indices for {len(shape)} dimensions, or more than one ...")
+    dots = sum(part is Ellipsis for part in given)
+    if count > len(shape) or dots > 1:
+        raise IndexRangeError(
+            f"index: {count} indices for {len(shape)} dimensions, or more than one ..."
+        )
     ranges: list[tuple[int, int, int]] = []
     dropped: list[int] = []
     new: list[int] = []
-    for part in given if Ellipsis in given else (*given, Ellipsis):
+    for part in given if dots else (*given, Ellipsis):
         axis = len(ranges)
         if part is None:
             new.append(axis - len(dropped) + len(new))
@@ -430,8 +433,7 @@ def basic_index(x: Any, index: Any) -> Any:
             ranges.append((start, len(range(start, stop, step)), step))
         else:
             dropped.append(axis)
-            where = normalise_index(int(part), shape[axis], axis)
-            ranges.append((where, 1, 1))
+            ranges.append((_position(part, axis, shape[axis]), 1, 1))
     result = executor.apply(Slice.of(tuple(ranges), tuple(dropped)), x)
     if new:
         out_shape = list(_shape(result))
@@ -439,3 +441,15 @@ def basic_index(x: Any, index: Any) -> Any:
             out_shape.insert(axis, 1)
         result = reshape(result, tuple(out_shape))
     return result
+
+
+def _position(part: Any, axis: int, size: int) -> int:
+    """Return an integer index counted from 0."""
+    try:
+        place = operator.index(part)
+    except TypeError:
+        raise IndexRangeError(
+            f"index: {part!r:.60} is no index\n"
+            "  rule: indices are integers, slices, ..., None, integer arrays or masks"
+        ) from None
+    return normalise_index(place, size, axis)

@@ -228,9 +228,8 @@ def _dilation(
 ) -> tuple[tuple[int, ...], int]:
     if dilation < 0:
         raise ShapeError(f"{name}: dilation {dilation} is negative")
-    ndim = len(executor.spec_of(x).shape)
-    given = (axes,) if isinstance(axes, int) else axes
-    return tuple(axis + ndim if axis < 0 else axis for axis in given), int(dilation)
+    listed = (axes,) if isinstance(axes, int) else axes
+    return tuple(a + x.spec.ndim if a < 0 else a for a in listed), int(dilation)
 
 
 # ---- triangles and diagonals -------------------------------------------------------

@@ -156,8 +156,10 @@ class _Run:
             split="held-out", step=self.done, epoch=round(self.done / self.per_epoch, 4),
             seconds=round(time.perf_counter() - self.began, 3), final=final, **figures,
         )  # fmt: skip
-        if not final:
-            self.progress.evaluated(self.done, figures)
+        place = f"step {self.done}/{self.total}"
+        if self.recipe.epochs and self.done % self.per_epoch == 0:
+            place = f"epoch {self.done // self.per_epoch}/{self.recipe.epochs}"
+        self.progress.evaluated(place, dict(list(figures.items())[:1]) if final else figures)
         return figures
 
 

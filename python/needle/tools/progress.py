@@ -46,10 +46,10 @@ class Progress:
         parts += [f"{quantity(rate)} {self.item}/s", f"{clock(left)} left"]
         return "  ".join(parts)
 
-    def evaluated(self, done: int, figures: dict[str, float]) -> None:
-        """Show the figures on held-out data."""
+    def evaluated(self, place: str, figures: dict[str, float]) -> None:
+        """Show the figures on held-out data; ``place`` says how far the run is."""
         shown = "  ".join(f"{label(name)} {value:.4f}" for name, value in figures.items())
-        self.note(f"step {done}/{self.total}  held-out: {shown}")
+        self.note(f"{place}  held-out: {shown}")
 
     def note(self, text: str) -> None:
         """Print a line that is no result."""

@@ -1,0 +1,399 @@
+"""What all benchmarks share: interleaved timing, child processes, results as JSON.
+
+A subject (``eager.py``, ``gemm.py``, ...) is a generator of ``Case``s, each a computation written
+twice, for Needle and for PyTorch. ``main`` runs the subject in child processes, one per setting
+of the C allocator, because PyTorch takes its memory from it: as it is, and told to keep memory.
+Within a process the two frameworks alternate, so that a disturbance meets both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+THREADS = 2
+KEEP = (
+    "glibc.malloc.mmap_threshold=4294967295:glibc.malloc.trim_threshold=4294967295"
+    ":glibc.malloc.hugetlb=1"
+)
+"""GLIBC_TUNABLES with which the C library keeps freed memory, in huge pages."""
+MALLOCS = {"stock": "eager", "tuned": "eager, tuned malloc"}
+"""Settings of the allocator and the name of the peer that each makes."""
+LAYOUT_TOLERANCE = 2e-3
+
+
+@dataclass
+class Case:
+    """One row: the same computation by Needle and by PyTorch.
+
+    Attributes:
+        name: of the row; unique in its subject.
+        needle: does it once; what it returns is compared with what ``torch`` returns.
+        torch: the same by PyTorch.
+        compiled: the same as a function for ``torch.compile`` and its arguments, or None.
+        target: largest allowed ratio of the times, Needle / PyTorch; None: no target.
+        group: the part of the subject that the row belongs to.
+        issue: whose table the target is from.
+        flops: floating point operations of one run, where arithmetic is its limit.
+        bytes: bytes that one run must at least move, where memory is its limit.
+        torch_threads: threads of PyTorch; 1 where that is faster for it.
+        tolerance: largest allowed difference of the results, relative to the largest value.
+    """
+
+    name: str
+    needle: Callable[[], Any]
+    torch: Callable[[], Any]
+    compiled: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+    target: float | None = None
+    group: str = ""
+    issue: int = 2
+    flops: float = 0.0
+    bytes: float = 0.0
+    torch_threads: int = THREADS
+    tolerance: float = LAYOUT_TOLERANCE
+
+
+@dataclass
+class Options:
+    """What the command line of a subject says.
+
+    Attributes:
+        quick: tiny sizes and two rounds: does it run at all?
+        compile: also measure torch.compile.
+        seconds: time for each row, in each process; 0: the subject's own.
+        only: part of the names of the rows to run.
+    """
+
+    quick: bool = False
+    compile: bool = False
+    seconds: float = 0.0
+    only: str = ""
+
+
+@dataclass
+class Goal:
+    """A target for the geometric mean of the ratios of a group of rows."""
+
+    name: str
+    target: float
+    issue: int = 3
+    groups: tuple[str, ...] = field(default_factory=tuple)
+
+
+Cases = Callable[[Options], Iterator[Case]]
+
+
+# ---- timing --------------------------------------------------------------------------
+
+
+def chunk_seconds(run: Callable[[], Any], count: int) -> float:
+    """Return the seconds of one run, averaged over ``count`` runs in a row."""
+    start = time.perf_counter()
+    for _ in repeat(None, count):
+        run()
+    return (time.perf_counter() - start) / count
+
+
+def calls_per_chunk(run: Callable[[], Any], chunk: float) -> int:
+    """Return how many runs take about ``chunk`` seconds; warms up on the way."""
+    run()
+    count, seconds = 1, chunk_seconds(run, 1)
+    while seconds * count < chunk / 4:
+        count *= 4
+        seconds = chunk_seconds(run, count)
+    return max(1, round(chunk / max(seconds, 1e-9)))
+
+
+def interleave(
+    runs: dict[str, Callable[[], Any]], seconds: float, chunk: float, rounds: tuple[int, int]
+) -> dict[str, list[float]]:
+    """Return the times of each run, in seconds, from alternating short chunks.
+
+    Args:
+        runs: what to time, by name.
+        seconds: when to stop.
+        chunk: seconds of one name's turn; runs that take longer have turns of one run.
+        rounds: least and largest number of rounds.
+    """
+    counts = {name: calls_per_chunk(run, chunk) for name, run in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    gc.collect()
+    began = time.perf_counter()
+    for i in range(rounds[1]):
+        if i >= rounds[0] and time.perf_counter() - began > seconds:
+            break
+        for name in list(runs) if i % 2 == 0 else reversed(runs):
+            if counts[name] > 1:
+                runs[name]()  # so that the other's turn has not left the caches cold
+            times[name].append(chunk_seconds(runs[name], counts[name]))
+    return times
+
+
+def figures(times: list[float]) -> dict[str, float]:
+    """Return median and minimum of times, in seconds."""
+    return {"median": statistics.median(times), "min": min(times)}
+
+
+# ---- one row -------------------------------------------------------------------------
+
+
+def measure(case: Case, options: Options, seconds: float, peer: str) -> dict[str, Any]:
+    """Check that both give the same result, time both, and return the row."""
+    import torch
+
+    torch.set_num_threads(case.torch_threads)
+    check_same(case)
+    runs = {"needle": case.needle, peer: case.torch}
+    if options.compile and case.compiled is not None:
+        function, arguments = case.compiled
+        compiled = torch.compile(function, dynamic=False)
+        runs["torch.compile"] = lambda: compiled(*arguments)
+    if options.quick:
+        times = interleave(runs, 0.0, 1e-5, (2, 2))
+    else:
+        times = interleave(runs, options.seconds or seconds, 2e-3, (5, 301))
+    torch.set_num_threads(THREADS)
+    own = figures(times.pop("needle"))
+    peers = {
+        name: {
+            **figures(theirs),
+            "needle": own,
+            "ratio": own["median"] / statistics.median(theirs),
+            "ratio_min": own["min"] / min(theirs),
+            "rounds": len(theirs),
+        }
+        for name, theirs in times.items()
+    }
+    return {
+        "name": case.name, "group": case.group, "issue": case.issue, "target": case.target,
+        "flops": case.flops, "bytes": case.bytes, "torch_threads": case.torch_threads,
+        "peers": peers,
+    }  # fmt: skip
+
+
+def check_same(case: Case) -> None:
+    """Raise AssertionError if the two frameworks do not compute the same."""
+    ours, theirs = case.needle(), case.torch()
+    if ours is None or theirs is None:
+        return
+    a, b = _array(ours), _array(theirs)
+    assert a.shape == b.shape, f"{case.name}: shapes {a.shape} and {b.shape}"
+    step = max(1, a.shape[0] // 64) if a.ndim else 1
+    x, y = (v[::step].astype(np.float64) if v.ndim else v.astype(np.float64) for v in (a, b))
+    assert np.array_equal(np.isnan(x), np.isnan(y)), f"{case.name}: NaN in different places"
+    with np.errstate(invalid="ignore"):
+        scale = np.nanmax(np.abs(y), where=np.isfinite(y), initial=1e-30)
+        off = np.nanmax(np.abs(x - y), where=np.isfinite(x - y), initial=0.0)
+    assert off <= case.tolerance * scale, f"{case.name}: results differ by {off:.3g} of {scale:.3g}"
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    if hasattr(value, "detach"):
+        value = value.detach()
+    return np.asarray(value)
+
+
+# ---- processes -----------------------------------------------------------------------
+
+
+def main(
+    subject: str,
+    cases: Cases,
+    seconds: float = 1.0,
+    mallocs: Iterable[str] = ("stock", "tuned"),
+    goals: Iterable[Goal] = (),
+) -> None:
+    """Run a subject as its command line says, print its rows, and save its results.
+
+    Args:
+        subject: its name, that of its file.
+        cases: makes its rows, one after the other.
+        seconds: time for each row in each process.
+        mallocs: settings of the allocator that matter for it.
+        goals: targets over groups of rows.
+    """
+    args = parser(subject).parse_args()
+    options = Options(args.quick, args.compile, args.seconds, args.only)
+    if args.child:
+        child(cases, options, seconds, args.child, Path(args.out))
+        return
+    runs = [in_child(args, malloc) for malloc in mallocs]
+    rows = merged([run["rows"] for run in runs])
+    rows += [summary(goal, rows) for goal in goals if any(r["group"] in goal.groups for r in rows)]
+    save(subject, rows, args, limits=runs[0]["limits"], versions=runs[0]["versions"])
+
+
+def parser(subject: str) -> argparse.ArgumentParser:
+    """Return the command line that every subject has."""
+    make = argparse.ArgumentParser(description=f"Benchmark: {subject}. See bench/README.md.")
+    make.add_argument("--quick", action="store_true", help="tiny sizes, two rounds, not saved")
+    make.add_argument("--compile", action="store_true", help="also measure torch.compile")
+    make.add_argument("--seconds", type=float, default=0.0, help="time for each row")
+    make.add_argument("--only", default="", metavar="TEXT", help="rows whose names contain TEXT")
+    make.add_argument("--out", default="", metavar="FILE", help="where to save the results")
+    make.add_argument("--child", default="", help=argparse.SUPPRESS)
+    return make
+
+
+def in_child(args: argparse.Namespace, malloc: str) -> dict[str, Any]:
+    """Run the subject's file in a process with a setting of the allocator."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows.json"
+        command = [sys.executable, sys.argv[0], "--child", malloc, "--out", str(out)]
+        command += ["--quick"] if args.quick else []
+        command += ["--compile"] if args.compile else []
+        command += ["--seconds", str(args.seconds), "--only", args.only]
+        subprocess.run(command, env=environment(malloc), check=True)
+        return json.loads(out.read_text())
+
+
+def environment(malloc: str) -> dict[str, str]:
+    """Return the environment of a measured process."""
+    path = [str(ROOT / "bench"), os.environ.get("PYTHONPATH", "")]
+    changes = {"NEEDLE_THREADS": str(THREADS), "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    env = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "GLIBC_TUNABLES")}
+    return env | changes | ({"GLIBC_TUNABLES": KEEP} if malloc == "tuned" else {})
+
+
+def child(cases: Cases, options: Options, seconds: float, malloc: str, out: Path) -> None:
+    """Measure all rows in this process, and write them to ``out``."""
+    import limits
+    import torch
+
+    torch.set_num_threads(THREADS)
+    measured = limits.measure(options.quick)
+    rows = []
+    for case in cases(options):
+        if options.only in case.name:
+            rows.append(measure(case, options, seconds, MALLOCS[malloc]))
+            print(f"  [{malloc}] {line(judged(rows[-1]))}", file=sys.stderr, flush=True)
+        del case
+    out.write_text(json.dumps({"rows": rows, "limits": measured, "versions": versions()}))
+
+
+# ---- results -------------------------------------------------------------------------
+
+
+def merged(runs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return rows with the peers of all processes, judged against the best peer."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in (row for run in runs for row in run):
+        peers = rows.setdefault(row["name"], {**row, "peers": {}})["peers"]
+        for name, peer in row["peers"].items():
+            if name not in peers or peer["ratio"] > peers[name]["ratio"]:
+                peers[name] = peer
+    return [judged(row) for row in rows.values()]
+
+
+def judged(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its ratio, that to the best peer, and whether the target is met."""
+    best = max(row["peers"], key=lambda name: row["peers"][name]["ratio"])
+    peer = row["peers"][best]
+    met = None if row["target"] is None else peer["ratio"] <= row["target"]
+    return {
+        "unit": "s", **row, "best_peer": best, "needle": peer["needle"],
+        "ratio": peer["ratio"], "ratio_min": peer["ratio_min"], "met": met,
+    }  # fmt: skip
+
+
+def summary(goal: Goal, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the row of a geometric mean."""
+    chosen = [row for row in rows if row["group"] in goal.groups]
+
+    def mean(key: str) -> float:
+        return math.exp(statistics.fmean(math.log(row[key]) for row in chosen))
+
+    return {
+        "name": f"{goal.name}: geometric mean of {len(chosen)} rows", "group": "",
+        "issue": goal.issue, "target": goal.target, "ratio": mean("ratio"),
+        "ratio_min": mean("ratio_min"), "met": mean("ratio") <= goal.target,
+    }  # fmt: skip
+
+
+def save(subject: str, rows: list[dict[str, Any]], args: argparse.Namespace, **more: Any) -> None:
+    """Print the rows, and write the results (not of quick or partial runs, unless ``--out``)."""
+    for row in rows:
+        print(line(row))
+    command = ["python", f"bench/{subject}.py", *sys.argv[1:]]
+    results = {
+        "subject": subject, "command": " ".join(command),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine(), "threads": THREADS, **more, "rows": rows,
+    }  # fmt: skip
+    whole = not (args.quick or args.only)
+    if args.out or whole:
+        path = Path(args.out) if args.out else RESULTS / f"{subject}.json"
+        path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return a row as one line of text."""
+    verdict = {None: "", True: "met", False: "NOT MET"}[row.get("met")]
+    target = f"(target {row['target']:g}) {verdict}" if row.get("target") is not None else ""
+    text = f"{row['name']:58}"
+    if "needle" in row:
+        text += f" {shown(row['needle']['median'], row['unit']):>10}"
+        theirs = row["peers"].get(row.get("best_peer")) if row["peers"] else None
+        if theirs:
+            text += f" {shown(theirs['median'], row['unit']):>10} {row['best_peer']}"
+    ratio = f"  ratio {row['ratio']:.3f} [{row['ratio_min']:.3f}]" if row.get("ratio") else ""
+    return f"{text}{ratio} {target}"
+
+
+def shown(value: float, unit: str) -> str:
+    """Return a quantity in a readable unit."""
+    if unit != "s":
+        return f"{value:,.4g} {unit}"
+    for factor, name in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
+        if value * factor >= 1.0:
+            return f"{value * factor:.3g} {name}"
+    return f"{value * 1e9:.3g} ns"
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures depend on: processor, cores, memory, system."""
+    cpu, flags = platform.processor(), set()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for text in info.read_text().splitlines():
+            key, _, value = text.partition(":")
+            if key.strip() == "model name":
+                cpu = value.strip()
+            elif key.strip() == "flags":
+                flags = set(value.split())
+    known = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16")
+    return {
+        "cpu": cpu, "cores": os.cpu_count(), "isa": [name for name in known if name in flags],
+        "system": platform.platform(), "libc": "-".join(platform.libc_ver()),
+    }  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is measured."""
+    import torch
+
+    import needle
+
+    return {
+        "needle": needle.__version__, "torch": torch.__version__, "numpy": np.__version__,
+        "python": platform.python_version(),
+    }  # fmt: skip

@@ -1,0 +1,388 @@
+"""Methods of tensors that only pass on to the op of the same name.
+
+They are a class of their own so that tensor.py stays a page about what a tensor is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from needle import ops
+
+Axes = int | Sequence[int] | None
+
+
+class Methods:
+    """What users of NumPy and PyTorch look for on an array."""
+
+    __slots__ = ()
+
+    # ---- operators -------------------------------------------------------------
+
+    def __eq__(self, other: Any) -> Any:
+        """Whether elements are equal; a tensor of bools. False for what is no number."""
+        if not ops.comparable(other):
+            return NotImplemented
+        return ops.equal(self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        if not ops.comparable(other):
+            return NotImplemented
+        return ops.not_equal(self, other)
+
+    __hash__ = object.__hash__  # by identity, so that tensors can be keys
+
+    def __floordiv__(self, other: Any) -> Any:
+        return ops.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return ops.floor_divide(other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return ops.remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return ops.remainder(other, self)
+
+    def __and__(self, other: Any) -> Any:
+        return ops.bitwise_and(self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return ops.bitwise_and(other, self)
+
+    def __or__(self, other: Any) -> Any:
+        return ops.bitwise_or(self, other)
+
+    def __ror__(self, other: Any) -> Any:
+        return ops.bitwise_or(other, self)
+
+    def __xor__(self, other: Any) -> Any:
+        return ops.bitwise_xor(self, other)
+
+    def __rxor__(self, other: Any) -> Any:
+        return ops.bitwise_xor(other, self)
+
+    def __lshift__(self, other: Any) -> Any:
+        return ops.bitwise_left_shift(self, other)
+
+    def __rlshift__(self, other: Any) -> Any:
+        return ops.bitwise_left_shift(other, self)
+
+    def __rshift__(self, other: Any) -> Any:
+        return ops.bitwise_right_shift(self, other)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return ops.bitwise_right_shift(other, self)
+
+    def __invert__(self) -> Any:
+        return ops.bitwise_invert(self)
+
+    def __divmod__(self, other: Any) -> Any:
+        return ops.floor_divide(self, other), ops.remainder(self, other)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write to a place. What was computed from the tensor before keeps the old value."""
+        ops.setitem(self, index, value)
+
+    # ---- of each element -------------------------------------------------------
+
+    def abs(self) -> Any:
+        """Absolute value."""
+        return ops.absolute(self)
+
+    def sign(self) -> Any:
+        """Sign: -1, 0 or 1."""
+        return ops.sign(self)
+
+    def reciprocal(self) -> Any:
+        """1 / x."""
+        return ops.reciprocal(self)
+
+    def exp2(self) -> Any:
+        """Two to the power x."""
+        return ops.exp2(self)
+
+    def expm1(self) -> Any:
+        """exp(x) - 1, accurate near 0."""
+        return ops.expm1(self)
+
+    def log2(self) -> Any:
+        """Logarithm to base 2."""
+        return ops.log2(self)
+
+    def log10(self) -> Any:
+        """Logarithm to base 10."""
+        return ops.log10(self)
+
+    def log1p(self) -> Any:
+        """log(1 + x), accurate near 0."""
+        return ops.log1p(self)
+
+    def sin(self) -> Any:
+        """Sine."""
+        return ops.sin(self)
+
+    def cos(self) -> Any:
+        """Cosine."""
+        return ops.cos(self)
+
+    def tan(self) -> Any:
+        """Tangent."""
+        return ops.tan(self)
+
+    def asin(self) -> Any:
+        """Inverse sine."""
+        return ops.asin(self)
+
+    def acos(self) -> Any:
+        """Inverse cosine."""
+        return ops.acos(self)
+
+    def atan(self) -> Any:
+        """Inverse tangent."""
+        return ops.atan(self)
+
+    def sinh(self) -> Any:
+        """Hyperbolic sine."""
+        return ops.sinh(self)
+
+    def cosh(self) -> Any:
+        """Hyperbolic cosine."""
+        return ops.cosh(self)
+
+    def asinh(self) -> Any:
+        """Inverse hyperbolic sine."""
+        return ops.asinh(self)
+
+    def acosh(self) -> Any:
+        """Inverse hyperbolic cosine."""
+        return ops.acosh(self)
+
+    def atanh(self) -> Any:
+        """Inverse hyperbolic tangent."""
+        return ops.atanh(self)
+
+    def erf(self) -> Any:
+        """Error function."""
+        return ops.erf(self)
+
+    def softplus(self) -> Any:
+        """log(1 + exp(x))."""
+        return ops.softplus(self)
+
+    def silu(self) -> Any:
+        """x * sigmoid(x)."""
+        return ops.silu(self)
+
+    def gelu(self) -> Any:
+        """x times the normal distribution function of x."""
+        return ops.gelu(self)
+
+    def floor(self) -> Any:
+        """Round down."""
+        return ops.floor(self)
+
+    def ceil(self) -> Any:
+        """Round up."""
+        return ops.ceil(self)
+
+    def round(self) -> Any:
+        """Round to the nearest integer, halves to the even one."""
+        return ops.round(self)
+
+    def trunc(self) -> Any:
+        """Round towards zero."""
+        return ops.trunc(self)
+
+    def isnan(self) -> Any:
+        """Whether an element is not a number."""
+        return ops.isnan(self)
+
+    def isinf(self) -> Any:
+        """Whether an element is infinite."""
+        return ops.isinf(self)
+
+    def isfinite(self) -> Any:
+        """Whether an element is neither infinite nor NaN."""
+        return ops.isfinite(self)
+
+    def logical_not(self) -> Any:
+        """Whether an element is zero."""
+        return ops.logical_not(self)
+
+    def pow(self, exponent: Any) -> Any:
+        """x to a power."""
+        return ops.power(self, exponent)
+
+    def clip(self, low: Any = None, high: Any = None) -> Any:
+        """Limit to [low, high]. See ``ops.clip``."""
+        return ops.clip(self, low, high)
+
+    def maximum(self, other: Any) -> Any:
+        """The larger of two, elementwise."""
+        return ops.maximum(self, other)
+
+    def minimum(self, other: Any) -> Any:
+        """The smaller of two, elementwise."""
+        return ops.minimum(self, other)
+
+    def masked_fill(self, mask: Any, value: float) -> Any:
+        """The value where mask is true, else the own element."""
+        return ops.where(mask, value, self)
+
+    # ---- over axes -------------------------------------------------------------
+
+    def prod(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+        """Product, over axes (all for None)."""
+        return ops.prod(self, axes if axis is None else axis, keepdims)
+
+    def any(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+        """Whether any element is not zero, over axes (all for None)."""
+        return ops.any(self, axes if axis is None else axis, keepdims)
+
+    def all(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+        """Whether all elements are not zero, over axes (all for None)."""
+        return ops.all(self, axes if axis is None else axis, keepdims)
+
+    def var(
+        self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, correction: float = 0
+    ) -> Any:
+        """Variance over axes (all for None); correction 1 is the unbiased one."""
+        return ops.var(self, axes if axis is None else axis, keepdims, correction=correction)
+
+    def std(
+        self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, correction: float = 0
+    ) -> Any:
+        """Standard deviation over axes (all for None); correction 1 is the unbiased one."""
+        return ops.std(self, axes if axis is None else axis, keepdims, correction=correction)
+
+    def logsumexp(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+        """Logarithm of the sum of exponentials over axes (all for None)."""
+        return ops.logsumexp(self, axes if axis is None else axis, keepdims)
+
+    def cumsum(self, axis: int | None = None) -> Any:
+        """Sum up to each element along an axis (of the flattened tensor for None)."""
+        return ops.cumsum(self, axis)
+
+    def cumprod(self, axis: int | None = None) -> Any:
+        """Product up to each element along an axis (of the flattened tensor for None)."""
+        return ops.cumprod(self, axis)
+
+    def softmax(self, axis: int = -1) -> Any:
+        """Positive numbers that add up to 1 along an axis."""
+        return ops.softmax(self, axis)
+
+    def log_softmax(self, axis: int = -1) -> Any:
+        """Logarithm of softmax."""
+        return ops.log_softmax(self, axis)
+
+    def sort(self, axis: int = -1, descending: bool = False) -> Any:
+        """The elements in order along an axis. See ``ops.Sort``."""
+        return ops.sort(self, axis, descending)
+
+    def argsort(self, axis: int = -1, descending: bool = False) -> Any:
+        """The positions that sort along an axis. See ``ops.Sort``."""
+        return ops.argsort(self, axis, descending)
+
+    def topk(self, k: int, axis: int = -1, largest: bool = True) -> Any:
+        """The k largest (or smallest) values along an axis, and their positions."""
+        return ops.topk(self, k, axis, largest)
+
+    def nonzero(self) -> Any:
+        """The positions of all elements that are not zero, per axis."""
+        return ops.nonzero(self)
+
+    def unique(self) -> Any:
+        """The distinct values in ascending order."""
+        return ops.unique(self)
+
+    # ---- arrangement -----------------------------------------------------------
+
+    def gather(self, index: Any, axis: int = -1) -> Any:
+        """Pick along an axis, one index per element. See ``ops.Gather``."""
+        return ops.gather(self, index, axis)
+
+    def take(self, index: Any, axis: int | None = None) -> Any:
+        """Pick slices along an axis. See ``ops.Take``."""
+        return ops.take(self, index, axis)
+
+    def flatten(self, start: int = 0, stop: int = -1) -> Any:
+        """Merge the axes from start to stop into one."""
+        return ops.flatten(self, start, stop)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Any:
+        """Swap two axes."""
+        return ops.swapaxes(self, axis1, axis2)
+
+    def unbind(self, axis: int = 0) -> Any:
+        """The slices along an axis, as a tuple."""
+        return ops.unbind(self, axis)
+
+    def roll(self, shifts: int | Sequence[int], axes: Axes = None) -> Any:
+        """Move elements along axes; what leaves at one end enters at the other."""
+        return ops.roll(self, shifts, axes)
+
+    def tile(self, counts: int | Sequence[int]) -> Any:
+        """Repeat as a whole along each axis."""
+        return ops.tile(self, counts)
+
+    def repeat(self, counts: int | Sequence[int], axis: int | None = None) -> Any:
+        """Repeat each element along an axis."""
+        return ops.repeat(self, counts, axis)
+
+    def tril(self, k: int = 0) -> Any:
+        """Keep what is on and below diagonal k."""
+        return ops.tril(self, k)
+
+    def triu(self, k: int = 0) -> Any:
+        """Keep what is on and above diagonal k."""
+        return ops.triu(self, k)
+
+    def diagonal(self, k: int = 0) -> Any:
+        """The k-th diagonal of the last two axes."""
+        return ops.diagonal(self, k)
+
+    def trace(self, k: int = 0) -> Any:
+        """The sum of the k-th diagonal of the last two axes."""
+        return ops.trace(self, k)
+
+    def dot(self, other: Any) -> Any:
+        """Matrix product."""
+        return ops.matmul(self, other)
+
+    def clone(self) -> Any:
+        """A copy in memory of its own; gradients flow through."""
+        return ops.copy(self)
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return int(self.spec.size)  # type: ignore[attr-defined]  # of the class that mixes it in
+
+    def float(self) -> Any:
+        """Convert to float32."""
+        return ops.astype(self, "float32")
+
+    def double(self) -> Any:
+        """Convert to float64."""
+        return ops.astype(self, "float64")
+
+    def half(self) -> Any:
+        """Convert to float16."""
+        return ops.astype(self, "float16")
+
+    def bfloat16(self) -> Any:
+        """Convert to bfloat16."""
+        return ops.astype(self, "bfloat16")
+
+    def int(self) -> Any:
+        """Convert to int32."""
+        return ops.astype(self, "int32")
+
+    def long(self) -> Any:
+        """Convert to int64."""
+        return ops.astype(self, "int64")
+
+    def bool(self) -> Any:
+        """Convert to bool."""
+        return ops.astype(self, "bool")

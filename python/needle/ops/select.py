@@ -1,0 +1,296 @@
+"""Indexing as NumPy does, with integer arrays and masks too, and assignment to such places.
+
+Tensors never change: an assignment makes a new value, and the variable then stands for that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from needle import dtype as dtypes
+from needle import executor, graph
+from needle.backend import kernels, ndarray
+from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
+from needle.ops.base import Composite, Op, cast, constant
+from needle.ops.elementwise import cast_like, greater, not_equal, where
+from needle.ops.indexing import ScatterAdd, Take, take
+from needle.ops.movement import (
+    basic_index,
+    broadcast_to,
+    concat,
+    native_index,
+    permute,
+    reshape,
+    stop_gradient,
+)
+from needle.ops.samples import Sample, integers, uniform
+from needle.ops.sorting import argsort, nonzero
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return x.spec.shape
+
+
+class LinearIndex(Op):
+    """The place in C order of indices into several axes of these sizes; negative ones wrap.
+
+    Shapes:   one integer tensor per axis; they broadcast -> int64
+    Raises:   IndexRangeError naming the first index out of range
+    """
+
+    sizes: tuple[int, ...]
+    is_differentiable = False
+    samples = staticmethod(
+        lambda: [
+            Sample(
+                (integers((2, 3), -4, 4), integers((3,), 0, 5)), ((4, 5),),
+                lambda i, j: np.where(i < 0, i + 4, i) * 5 + j, gradient=False,
+            ),
+            Sample((np.array([0, -1]),), ((3,),), lambda i: i % 3, gradient=False),
+            Sample((np.array([0]), np.array([5])), ((4, 5),), raises=IndexRangeError,
+                   by_value=True),
+            Sample((np.array([0, 1]), np.array([1, 2, 3])), ((4, 5),), raises=ShapeError),
+        ]
+    )  # fmt: skip
+
+    def compute(self, *indices: Any) -> Any:
+        return kernels.linear_index(indices, self.sizes)
+
+
+# ---- reading -----------------------------------------------------------------------
+
+
+def getitem(x: Any, index: Any) -> Any:
+    """Return x indexed as NumPy does; integer arrays and masks copy, everything else is a view.
+
+    Raises:
+        IndexRangeError: for an index out of range, too many indices, or what is no index.
+        ShapeError: if a mask has another shape than the axes it stands for.
+    """
+    result = native_index(x, index)
+    if result is not None:
+        return result
+    given = index if isinstance(index, tuple) else (index,)
+    if not any(_is_array(part) for part in given):
+        return basic_index(x, given)
+    return _advanced(x, given)
+
+
+def _is_array(part: Any) -> bool:
+    if isinstance(part, graph.TensorBase):
+        return len(_shape(part)) > 0 or part.spec.dtype.kind == "b"
+    if isinstance(part, (np.ndarray, np.bool_, bool)):
+        return np.ndim(part) > 0 or np.asarray(part).dtype.kind == "b"
+    return isinstance(part, list)
+
+
+def _as_indices(part: Any, like: Any) -> Any:
+    """Return an index given as tensor, array, list or number as an integer or bool tensor."""
+    if isinstance(part, graph.TensorBase):
+        found = part
+    else:
+        values = np.asarray(part)
+        if values.size == 0 and isinstance(part, list):
+            values = values.astype(np.int64)
+        found = graph.wrap(ndarray.array(values, str(values.dtype), like.spec.device))
+    if found.spec.dtype.kind not in "iub":
+        raise explain(
+            IndexRangeError, "index", f"{found.spec.dtype} values are no indices",
+            [("x", like), ("index", found)], "indices are integers, slices, ..., None or masks",
+        )  # fmt: skip
+    return stop_gradient(found) if found.requires_grad else found
+
+
+def _masked(mask: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """Return the integer indices of a mask over axes of this shape."""
+    if _shape(mask) != shape:
+        raise ShapeError(f"index: a mask of shape {_shape(mask)} for axes of shape {shape}")
+    if not shape:
+        raise IndexRangeError("index: a 0-dimensional mask is not supported")
+    return nonzero(mask)
+
+
+def _expanded(x: Any, given: tuple[Any, ...]) -> list[Any]:
+    """Return the parts of an index without ``...``; arrays and masks as tensors."""
+    parts = [
+        p if p is None or p is Ellipsis or isinstance(p, slice) or not _is_array(p)
+        else _as_indices(p, x)
+        for p in given
+    ]  # fmt: skip
+
+    def width(part: Any) -> int:
+        if part is None or part is Ellipsis:
+            return 0
+        is_mask = isinstance(part, graph.TensorBase) and part.spec.dtype.kind == "b"
+        return len(_shape(part)) if is_mask else 1
+
+    missing = len(_shape(x)) - sum(map(width, parts))
+    dots = [i for i, part in enumerate(parts) if part is Ellipsis]
+    if missing < 0 or len(dots) > 1:
+        raise IndexRangeError(
+            f"index: {len(_shape(x)) - missing} indices for {len(_shape(x))} dimensions, or more "
+            "than one ..."
+        )
+    place = dots[0] if dots else len(parts)
+    return [*parts[:place], *[slice(None)] * missing, *parts[place + len(dots) :]]
+
+
+def _advanced(x: Any, given: tuple[Any, ...]) -> Any:
+    basic: list[Any] = []  # what slices and None do first
+    axes: list[int] = []  # axes of that result that arrays stand for
+    indices: list[Any] = []
+    runs: list[int] = []  # position of each array within the index: are they neighbours?
+    axis = 0
+    for position, part in enumerate(_expanded(x, given)):
+        if part is None or isinstance(part, slice):
+            basic.append(part)
+            axis += part is not None
+            continue
+        own = part if isinstance(part, graph.TensorBase) else _as_indices(int(part), x)
+        if own.spec.dtype.kind == "b":
+            found = _masked(own, _shape(x)[axis : axis + len(_shape(own))])
+        else:
+            found = (own,)
+        for each in found:
+            axes.append(len(basic))
+            basic.append(slice(None))
+            indices.append(each)
+        runs.append(position)
+        axis += len(found)
+    y = basic_index(x, tuple(basic))
+    together = runs == list(range(runs[0], runs[-1] + 1))
+    first = axes[0] if together else 0
+    rest = [i for i in range(len(basic)) if i not in axes]
+    if axes != list(range(first, first + len(axes))):
+        y = permute(y, [*rest[:first], *axes, *rest[first:]])
+    return _pick(y, first, indices)
+
+
+def _pick(y: Any, first: int, indices: list[Any]) -> Any:
+    """Return y at integer indices into the axes from ``first`` on."""
+    if len(indices) == 1:
+        return executor.apply(Take.of(first), y, indices[0])
+    shape = _shape(y)
+    sizes = shape[first : first + len(indices)]
+    place = executor.apply(LinearIndex.of(sizes), *indices)
+    merged = int(np.prod(sizes, dtype=np.int64))
+    y = reshape(y, (*shape[:first], merged, *shape[first + len(indices) :]))
+    return executor.apply(Take.of(first), y, place)
+
+
+# ---- writing -----------------------------------------------------------------------
+
+
+def _put(x: Any, values: Any, places: Any) -> Any:
+    out = x.copy()
+    out[places] = values
+    return out
+
+
+class Put(Composite):
+    """x with values written to places; of equal places the last one counts.
+
+    Shapes:   x [n], values [m], places [m] integer -> [n]
+    Dtypes:   x and values the same
+    Gradient: x, values; any order
+    Raises:   IndexRangeError naming the first place out of range
+    """
+
+    saves = ((2,), (2,), ())
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((6,)), uniform((3,), seed=1), np.array([4, 0, -1])), (), _put),
+            Sample((uniform((4,)), uniform((5,), seed=1), np.array([1, 3, 1, 1, 3])), (), _put),
+            Sample((uniform((4,)), uniform((0,)), np.zeros(0, int)), (), _put),
+            Sample((uniform((4,)), uniform((1,)), np.array([4])), raises=IndexRangeError,
+                   by_value=True),
+        ]
+    )  # fmt: skip
+
+    def expand(self, x: Any, values: Any, places: Any) -> Any:
+        places, wins, hit = _winners(places, _shape(x)[0])
+        # bools are added as numbers: there is one summand at most
+        summed = values if x.spec.dtype.kind != "b" else cast(values, dtypes.uint8)
+        chosen = where(wins, summed, constant(0, summed.spec.dtype, x.spec.device))
+        written = executor.apply(ScatterAdd.of(0, _shape(x)), places, chosen)
+        return where(hit, cast_like(written, x), x)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        places, wins, hit = _winners(out.inputs[2], out.node.spec.shape[0])
+        return where(hit, 0.0, out_grad), where(wins, take(out_grad, places, 0), 0.0), None
+
+
+def _winners(places: Any, size: int) -> tuple[Any, Any, Any]:
+    """Return places from 0 on, which of them come last among equals, and what they reach."""
+    places = executor.apply(LinearIndex.of((size,)), places)
+    count = _shape(places)[0]
+    if count == 0:
+        nothing = graph.wrap(ndarray.full((size,), False, dtypes.bool_, places.spec.device))
+        return places, not_equal(places, places), nothing
+    order = argsort(places, 0)
+    ranked = take(places, order, 0)
+    changes = not_equal(ranked[1:], ranked[:-1])
+    end = graph.wrap(ndarray.full((1,), True, dtypes.bool_, places.spec.device))
+    last = cast(concat([changes, end]), dtypes.int64)
+    wins = greater(executor.apply(ScatterAdd.of(0, (count,)), order, last), 0)
+    one = cast(wins, dtypes.int64)
+    hit = greater(executor.apply(ScatterAdd.of(0, (size,)), places, one), 0)
+    return places, wins, hit
+
+
+def put(x: Any, index: Any, value: Any) -> Any:
+    """Return x with a value written to ``x[index]``; x itself stays as it is.
+
+    Args:
+        x: a tensor.
+        index: what NumPy takes: integers, slices, ``...``, None, integer arrays, masks.
+        value: a number, or a tensor that broadcasts to ``x[index]``.
+
+    Raises:
+        DtypeError: if the value's dtype does not fit into that of x.
+        ShapeError: if the value does not broadcast to the place.
+    """
+    value = _fitting(x, value)
+    shape, size = _shape(x), x.spec.size
+    whole = _as_indices(index, x) if _is_array(index) else None
+    is_mask = whole is not None and whole.spec.dtype.kind == "b" and _shape(whole) == shape
+    if is_mask and value.spec.size == 1:
+        return where(whole, reshape(value, ()), x)
+    steps = graph.wrap(kernels.arange(size, dtypes.int64, x.spec.device))
+    places = getitem(reshape(steps, shape), index)
+    spread = broadcast_to(value, _shape(places))
+    count = places.spec.size
+    flat = (reshape(x, (size,)), reshape(spread, (count,)), reshape(places, (count,)))
+    return reshape(executor.apply(Put.of(), *flat), shape)
+
+
+def _fitting(x: Any, value: Any) -> Any:
+    kind = x.spec.dtype
+    if isinstance(value, (bool, int, float)):
+        if dtypes.scalar_dtype(value, kind) is not kind:
+            raise DtypeError(f"assignment: {value!r} does not fit into a {kind} tensor")
+        return constant(value, kind, x.spec.device)
+    if not isinstance(value, graph.TensorBase):
+        value = graph.wrap(ndarray.array(value, None, x.spec.device))
+    own = value.spec.dtype
+    widens = own.kind == "b" or (kind.kind == "f" and own.kind in "iu")
+    if dtypes.promote(own, kind) is None and not widens:
+        raise DtypeError(f"assignment: {own} values do not fit into a {kind} tensor")
+    return cast(value, kind)
+
+
+def setitem(x: Any, index: Any, value: Any) -> None:
+    """Let x stand for itself with a value written to ``x[index]``.
+
+    What was computed from x before keeps the old value. A leaf stays a leaf with new data, unless
+    the value is part of a graph: then x becomes part of it too.
+    """
+    value = _fitting(x, value)
+    is_leaf = x.node is None or x.node.op is None
+    if is_leaf and not (graph.recording() and value.requires_grad):
+        with executor.modes(recording=False, lazy=False):
+            graph.set_array(x, executor.value_of(put(x, index, value)))
+    else:
+        graph.rebind(x, put(x, index, value))
