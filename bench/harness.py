@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class Case:
         name: of the row; unique in its subject.
         needle: does it once; what it returns is compared with what ``torch`` returns.
         torch: the same by PyTorch.
-        compiled: the same as a function for ``torch.compile`` and its arguments, or None.
+        compiled: makes the same of ``torch.compile``; None: it is not measured.
         target: largest allowed ratio of the times, Needle / PyTorch; None: no target.
         group: the part of the subject that the row belongs to.
         issue: whose table the target is from.
@@ -61,7 +62,7 @@ class Case:
     name: str
     needle: Callable[[], Any]
     torch: Callable[[], Any]
-    compiled: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+    compiled: Callable[[Any], Callable[[], Any]] | None = None
     target: float | None = None
     group: str = ""
     issue: int = 2
@@ -109,6 +110,11 @@ def both(values: Any, grad: bool = False) -> tuple[Any, Any]:
 
     ours = needle.Tensor(values, requires_grad=grad)
     return ours, torch.from_numpy(np.array(values)).requires_grad_(grad)
+
+
+def compiled(function: Callable[..., Any], *arguments: Any) -> Callable[[Any], Any]:
+    """Return a ``Case.compiled`` that calls the compiled function with these arguments."""
+    return lambda compiler: partial(compiler(function), *arguments)
 
 
 def op(name: str) -> Any:
@@ -182,9 +188,8 @@ def measure(case: Case, options: Options, seconds: float, peer: str) -> dict[str
     check_same(case)
     runs = {"needle": case.needle, peer: case.torch}
     if options.compile and case.compiled is not None:
-        function, arguments = case.compiled
-        compiled = torch.compile(function, dynamic=False)
-        runs["torch.compile"] = lambda: compiled(*arguments)
+        torch._dynamo.reset()  # or it gives up after some shapes of a function
+        runs["torch.compile"] = case.compiled(partial(torch.compile, dynamic=False))
     if options.quick:
         times = interleave(runs, 0.0, 0.0, (2, 2))
     else:

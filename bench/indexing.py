@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import Case, Options, both, main, op
+from harness import Case, Options, both, compiled, main, op
 
 F = torch.nn.functional
 
@@ -52,7 +52,7 @@ def cases(options: Options) -> Iterator[Case]:
     if gather is not None:
         yield Case(
             f"gather {count} x {d} from {rows} x {d}, axis 0", lambda: gather(x, index, 0),
-            lambda: torch.gather(t, 0, t_index), (torch.gather, (t, 0, t_index)), target=0.7,
+            lambda: torch.gather(t, 0, t_index), compiled(torch.gather, t, 0, t_index), target=0.7,
             issue=3, group="indexing", bytes=moved,
         )  # fmt: skip
     if scatter_add is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from harness import Case, Options, both, main, op
+from harness import Case, Options, both, compiled, main, op
 
 KINDS = {
     "sum": ("summation", torch.sum),
@@ -31,7 +31,7 @@ def cases(options: Options) -> Iterator[Case]:
             other = torch.max if whole else theirs
             yield Case(
                 f"{name} 4096 x 4096, {place}", lambda f=function, a=axis: f(x, a),
-                lambda f=other, a=arguments: f(t, *a), (other, (t, *arguments)), target=0.9,
+                lambda f=other, a=arguments: f(t, *a), compiled(other, t, *arguments), target=0.9,
                 issue=3, group="reduce", bytes=4.0 * n * n,
             )  # fmt: skip
 

@@ -21,6 +21,8 @@ ISSUES = {
     2: ("eager", "gemm", "training", "memory", "main_job"),
     3: ("elementwise", "reduce", "softmax_loss", "norm", "gemm", "optimizer", "indexing", "sort"),
 }
+COMPILED = ("elementwise", "reduce", "softmax_loss", "norm", "indexing")
+"""Subjects that also measure torch.compile."""
 
 
 def main() -> None:
@@ -33,17 +35,16 @@ def main() -> None:
     make.add_argument("--issue", type=int, choices=ISSUES, action="append", default=[])
     make.add_argument("--all", action="store_true", help="all subjects")
     make.add_argument("--quick", action="store_true", help="tiny sizes, nothing saved")
-    make.add_argument("--compile", action="store_true", help="also measure torch.compile")
     args = make.parse_args()
     issues = ISSUES if args.all else args.issue
     chosen = list(dict.fromkeys([*args.subjects, *(n for i in issues for n in ISSUES[i])]))
     if not chosen:
         make.error("nothing to run: name subjects, --issue 2 or --all")
-    flags = [flag for flag in ("--quick", "--compile") if getattr(args, flag[2:])]
     failed = []
     for name in chosen:
         print(f"== {name}", flush=True)
         start = time.perf_counter()
+        flags = ["--quick"] if args.quick else ["--compile"] if name in COMPILED else []
         done = subprocess.run([sys.executable, str(FOLDER / f"{name}.py"), *flags])
         print(f"   {time.perf_counter() - start:.0f} s", flush=True)
         failed += [name] if done.returncode else []
