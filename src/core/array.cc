@@ -1,6 +1,7 @@
 // Spec (interned: equal specs are one object) and Array (a view: spec, storage, offset, strides).
 #include "core.h"
 #include <structmember.h>
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <unordered_map>
@@ -441,7 +442,7 @@ Spec* spec_of(DType code, PyObject* device, int ndim, const int64_t* shape) {
   for (auto it = range.first; it != range.second; ++it) {
     Spec* spec = it->second;
     if (spec->code == code && spec->device == device && spec->ndim == ndim &&
-        std::memcmp(spec->shape, shape, ndim * sizeof(int64_t)) == 0) {
+        std::equal(shape, shape + ndim, spec->shape)) {
       Py_INCREF(spec);
       return spec;
     }
