@@ -6,6 +6,9 @@ import gc
 import os
 import shlex
 
+# Before OpenMP is loaded: threads that wait must not keep a core from other tests' processes.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import numpy as np
 import pytest
 

@@ -45,7 +45,9 @@ template <class To, class From>
 To convert(From x) {
   auto value = widen(x);
   using Value = decltype(value);
-  if constexpr (std::is_same_v<To, bool>) {
+  if constexpr (std::is_same_v<To, From>) {
+    return x;
+  } else if constexpr (std::is_same_v<To, bool>) {
     return value != 0;
   } else if constexpr (std::is_same_v<To, Half>) {
     return to_half(to_odd(value));

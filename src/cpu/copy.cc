@@ -17,13 +17,14 @@ int64_t run_fill(const Plan* plan, void* const* buffers, void* workspace) {
 }  // namespace
 
 const char* plan_copy(Plan* plan, const Operand& out, const Operand& x) {
+  if (plan_contiguous(plan, conversion(x.dtype, out.dtype), out, &x, 1)) return nullptr;
   return plan_program(plan, nullptr, 0, &out, 1, &x, 1, &out.dtype);
 }
 
 const char* plan_fill(Plan* plan, const Operand& out, double value) {
   static const int64_t kNoStrides[kMaxDims] = {};
   Operand constant = {out.dtype, out.ndim, out.shape, kNoStrides};
-  const char* problem = plan_copy(plan, out, constant);
+  const char* problem = plan_program(plan, nullptr, 0, &out, 1, &constant, 1, &out.dtype);
   if (problem) return problem;
   auto* program = reinterpret_cast<TileProgram*>(plan->state);
   const void* source = &value;

@@ -119,21 +119,24 @@ Contiguous contiguous(int32_t function, DType input, DType out) {
   return loop_of(function, input);
 }
 
+bool plan_contiguous(Plan* plan, Contiguous loop, const Operand& out, const Operand* inputs,
+                     int32_t n) {
+  int64_t size = contiguous_size(out, inputs, n);
+  if (size < 0) return false;
+  auto* state = reinterpret_cast<ContiguousState*>(plan->state);
+  plan->run = run_contiguous;
+  plan->workspace = 0;
+  *state = {loop, size, {kItemSize[out.dtype]}, n + 1};
+  for (int i = 0; i < n; ++i) state->items[i + 1] = kItemSize[inputs[i].dtype];
+  return true;
+}
+
 const char* plan_elementwise(Plan* plan, int32_t function, const Operand& out,
                              const Operand* inputs, int32_t n) {
   if (n != arity_of(function)) return "wrong number of inputs";
   DType type = inputs[n - 1].dtype;  // the first of `where` is its condition
-  if (Contiguous loop = contiguous(function, type, out.dtype)) {
-    int64_t size = contiguous_size(out, inputs, n);
-    if (size >= 0) {
-      auto* state = reinterpret_cast<ContiguousState*>(plan->state);
-      plan->run = run_contiguous;
-      plan->workspace = 0;
-      *state = {loop, size, {kItemSize[out.dtype]}, n + 1};
-      for (int i = 0; i < n; ++i) state->items[i + 1] = kItemSize[inputs[i].dtype];
-      return nullptr;
-    }
-  }
+  Contiguous loop = contiguous(function, type, out.dtype);
+  if (loop && plan_contiguous(plan, loop, out, inputs, n)) return nullptr;
   Instruction instruction = {function, {0, 1, 2}};
   return plan_fused(plan, &instruction, 1, &out, 1, inputs, n);
 }

@@ -61,6 +61,28 @@ bool assign_slots(TileProgram* program, bool* taken) {
   return true;
 }
 
+// Chooses the blocks, and where every value lives while a block is computed.
+const char* place_values(TileProgram* program, const Operand* const* operands, const DType* types) {
+  int count = program->n_outs + program->n_inputs;
+  int registers = program->n_inputs + program->length;
+  int64_t item = 1;  // bytes of the widest element
+  for (int i = 0; i < count; ++i) item = std::max(item, kItemSize[operands[i]->dtype]);
+  for (int r = 0; r < registers; ++r) item = std::max(item, kItemSize[types[r]]);
+  int64_t square_bytes = registers <= kSquareSlots ? kSquareTileBytes : kTileBytes;
+  program->slot_bytes = static_cast<int16_t>(square_bytes + kPad);
+  if (!plan_walk(&program->walk, operands, count, kTileBytes / item, square_bytes / item))
+    return "too many operands and dimensions";
+
+  bool taken[kSlots] = {};
+  for (int i = 0; i < count; ++i) {
+    Role& operand = program->operands[i];
+    operand.dense = is_dense(program->walk, i);
+    bool in_place = operand.dense && operand.dtype == operand.type;
+    if (i >= program->n_outs) taken[operand.slot] = !in_place;
+  }
+  return assign_slots(program, taken) ? nullptr : "too many values are alive at once";
+}
+
 // ---- running -------------------------------------------------------------------------------
 
 // One thread's run over a range of blocks.
@@ -191,35 +213,21 @@ const char* plan_program(Plan* plan, const Instruction* code, int32_t length, co
   program->length = static_cast<int16_t>(length);
 
   DType types[kRegisters];
-  for (int i = 0; i < n_inputs; ++i) types[i] = input_types[i];
+  std::copy(input_types, input_types + n_inputs, types);
   if (const char* problem = infer_types(program, code, types)) return problem;
   const Operand* operands[kMaxOperands];
-  int64_t item = 1;  // bytes of the widest element
-  for (int i = 0; i < n_outs + n_inputs; ++i) {
-    operands[i] = i < n_outs ? &outs[i] : &inputs[i - n_outs];
-    DType type = types[i < n_outs ? n_inputs + length - n_outs + i : i - n_outs];
-    program->operands[i].dtype = static_cast<int8_t>(operands[i]->dtype);
-    program->operands[i].type = static_cast<int8_t>(type);
-    if (i < n_outs && register_type(operands[i]->dtype) != register_type(type))
+  for (int i = 0; i < n_outs; ++i) {
+    operands[i] = &outs[i];
+    DType type = types[n_inputs + length - n_outs + i];
+    if (register_type(outs[i].dtype) != register_type(type))
       return "the output's dtype is not the result's";
-    item = std::max(item, kItemSize[operands[i]->dtype]);
+    program->operands[i] = {int8_t(outs[i].dtype), int8_t(type), 0, 0};
   }
-  for (int r = 0; r < n_inputs + length; ++r) item = std::max(item, kItemSize[types[r]]);
-  int64_t square_bytes = n_inputs + length <= kSquareSlots ? kSquareTileBytes : kTileBytes;
-  program->slot_bytes = static_cast<int16_t>(square_bytes + kPad);
-  if (!plan_walk(&program->walk, operands, n_outs + n_inputs, kTileBytes / item,
-                 square_bytes / item))
-    return "too many operands and dimensions";
-
-  bool taken[kSlots] = {};
-  for (int i = 0; i < n_outs + n_inputs; ++i) {
-    Role& operand = program->operands[i];
-    operand.dense = is_dense(program->walk, i);
-    if (i < n_outs) continue;
-    operand.slot = static_cast<int8_t>(i - n_outs);
-    taken[i - n_outs] = !operand.dense || operand.dtype != operand.type;
+  for (int i = 0; i < n_inputs; ++i) {
+    operands[n_outs + i] = &inputs[i];
+    program->operands[n_outs + i] = {int8_t(inputs[i].dtype), int8_t(types[i]), 0, int8_t(i)};
   }
-  return assign_slots(program, taken) ? nullptr : "too many values are alive at once";
+  return place_values(program, operands, types);
 }
 
 const char* plan_fused(Plan* plan, const Instruction* program, int32_t length, const Operand* outs,

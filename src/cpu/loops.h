@@ -14,6 +14,10 @@ bool gives_bool(int32_t function);
 // Converts with NumPy's meaning; floats that an integer cannot hold saturate, NaN gives 0.
 Contiguous conversion(DType from, DType to);
 
+// Plans one call of a loop; false if the operands are not all dense in C order.
+bool plan_contiguous(Plan* plan, Contiguous loop, const Operand& out, const Operand* inputs,
+                     int32_t n);
+
 // The dtype in which elements are computed.
 inline DType register_type(DType dtype) {
   return dtype == kFloat16 || dtype == kBFloat16 ? kFloat32 : dtype;

@@ -24,8 +24,11 @@ from needle.ops.contraction import einsum, outer, tensordot, vecdot
 from needle.ops.course import (
     AddScalar,
     DivScalar,
+    Flip,
     MulScalar,
     PowerScalar,
+    Summation,
+    Transpose,
     add_scalar,
     divide_scalar,
     logsoftmax,
@@ -201,18 +204,18 @@ from needle.ops.logic import (
     logical_xor,
 )
 from needle.ops.loss import (
+    BCEWithLogits,
     CrossEntropy,
     CrossEntropyGrad,
-    LogSoftmax,
-    LogSoftmaxGrad,
-    LogSumExp,
-    Softmax,
-    SoftmaxGrad,
+    Huber,
+    KLDivergence,
+    bce_with_logits,
     cross_entropy,
-    log_softmax,
-    logsumexp,
+    huber_loss,
+    kl_divergence,
+    l1_loss,
     mse_loss,
-    softmax,
+    nll_loss,
 )
 from needle.ops.matmul import MatMul, matmul
 from needle.ops.movement import (
@@ -298,6 +301,16 @@ from needle.ops.reduce import (
 from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
 from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
 from needle.ops.select import LinearIndex, Put, getitem, put, setitem
+from needle.ops.softmax import (
+    LogSoftmax,
+    LogSoftmaxGrad,
+    LogSumExp,
+    Softmax,
+    SoftmaxGrad,
+    log_softmax,
+    logsumexp,
+    softmax,
+)
 from needle.ops.sorting import (
     SearchSorted,
     Sort,
@@ -327,7 +340,6 @@ from needle.ops.tuples import (
 # The course's names.
 TensorOp = TensorTupleOp = Op
 EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
-Summation = Sum
 negate = negative
 
 

@@ -116,7 +116,7 @@ class GELUTanh(Elementwise):
 class LeakyReLU(Composite):
     """Leaky rectifier: x where x > 0, else slope * x."""
 
-    name = "leaky_relu"
+    called = "leaky_relu"
 
     slope: float = 0.01
     saves = ((0,),)

@@ -204,7 +204,8 @@ def _as_tensor(x: Any, inputs: tuple[Any, ...]) -> Any:
         weak = dtype.scalar_dtype(x, spec.dtype)
         return _constant_beside(x, weak, spec.device)
     if isinstance(x, (np.ndarray, np.generic)):
-        return graph.wrap(array(x, None, spec.device))
+        own = spec.dtype if spec.dtype is dtype.float64 and x.dtype == np.float64 else None
+        return graph.wrap(array(x, own, spec.device))  # float64 is kept beside float64 only
     raise TypeError(f"expected a tensor or a number, got {type(x).__name__}")
 
 

@@ -1,15 +1,20 @@
-"""Ops that only the course's programs name: those of a tensor and a number."""
+"""Ops that only the course's programs name: some of a tensor and a number, some of axes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from needle import executor
+from needle.backend import kernels
+from needle.backend.ndarray import normalise_axes, normalise_axis
 from needle.errors import ShapeError
-from needle.ops.base import Composite
-from needle.ops.loss import log_softmax
+from needle.ops.base import Composite, Linear
+from needle.ops.movement import broadcast_to, reshape, transpose
 from needle.ops.samples import Sample, uniform
+from needle.ops.softmax import log_softmax
 
 
 def _scalar_samples(
@@ -65,6 +70,70 @@ class PowerScalar(Composite):
         return x**self.scalar
 
 
+class Summation(Linear):
+    """Sum over axes (one, several, or all for None), which go."""
+
+    axes: int | tuple[int, ...] | None = None
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((2, 3, 4)),), (axes,), lambda x, axes=axes: x.sum(axes))
+            for axes in (None, 1, (0, 2), -1)
+        ]
+    )
+
+    def compute(self, x: Any) -> Any:
+        return kernels.reduce("sum", x, normalise_axes(self.axes, x.ndim))
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        shape = out.node.inputs[0].spec.shape
+        gone = normalise_axes(self.axes, len(shape))
+        kept = tuple(1 if i in gone else n for i, n in enumerate(shape))
+        return (broadcast_to(reshape(out_grad, kept), shape),)
+
+
+class Transpose(Linear):
+    """Swap two axes; the last two for None."""
+
+    axes: tuple[int, int] | None = None
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((2, 3, 4)),), (), lambda x: np.swapaxes(x, -1, -2)),
+            Sample((uniform((2, 3, 4)),), ((0, 2),), lambda x: np.swapaxes(x, 0, 2)),
+            Sample((uniform((3,)),), (), raises=ShapeError),
+        ]
+    )
+
+    def compute(self, x: Any) -> Any:
+        axes = (-2, -1) if self.axes is None else self.axes
+        if len(axes) != 2 or x.ndim < 2:
+            raise ShapeError(f"transpose: swaps two axes, not {axes} of {x.ndim}")
+        i, j = (normalise_axis(axis, x.ndim) for axis in axes)
+        order = list(range(x.ndim))
+        order[i], order[j] = order[j], order[i]
+        return x.permute(order)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (transpose(out_grad, self.axes),)
+
+
+class Flip(Linear):
+    """Reverse the order along axes; a view."""
+
+    axes: int | tuple[int, ...]
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((2, 3)),), (axes,), lambda x, axes=axes: np.flip(x, axes))
+            for axes in ((0,), (0, 1), -1)
+        ]
+    )
+
+    def compute(self, x: Any) -> Any:
+        return x.flip(self.axes)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (executor.apply(self, out_grad),)
+
+
 def _number(scalar: Any) -> Any:
     """Return a Python number for a number, NumPy's or a one-element array."""
     return scalar.item() if hasattr(scalar, "item") else scalar
@@ -72,22 +141,22 @@ def _number(scalar: Any) -> Any:
 
 def add_scalar(a: Any, scalar: float) -> Any:
     """Add a number to a tensor. See ``AddScalar``."""
-    return executor.apply(AddScalar.of(_number(scalar)), a)
+    return executor.apply(AddScalar(_number(scalar)), a)
 
 
 def mul_scalar(a: Any, scalar: float) -> Any:
     """Multiply a tensor by a number. See ``MulScalar``."""
-    return executor.apply(MulScalar.of(_number(scalar)), a)
+    return executor.apply(MulScalar(_number(scalar)), a)
 
 
 def divide_scalar(a: Any, scalar: float) -> Any:
     """Divide a tensor by a number. See ``DivScalar``."""
-    return executor.apply(DivScalar.of(_number(scalar)), a)
+    return executor.apply(DivScalar(_number(scalar)), a)
 
 
 def power_scalar(a: Any, scalar: float) -> Any:
     """Raise a tensor to the power of a number. See ``PowerScalar``."""
-    return executor.apply(PowerScalar.of(_number(scalar)), a)
+    return executor.apply(PowerScalar(_number(scalar)), a)
 
 
 def logsoftmax(a: Any) -> Any:

@@ -1,247 +1,31 @@
-"""Softmax, its logarithm, and what training minimises."""
+"""What training minimises: each op gives one loss per row or element, its function reduces them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from needle import dtype, executor
 from needle.backend import kernels
-from needle.errors import DtypeError, IndexRangeError, ShapeError, explain, unknown
+from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain, unknown
+from needle.ops.activation import softplus
 from needle.ops.base import OUTPUT, Composite, as_tensors, cast, promoted
-from needle.ops.elementwise import cast_like, not_equal, square, where
-from needle.ops.functions import exp, log
+from needle.ops.elementwise import absolute, cast_like, equal, less, not_equal, square, where
+from needle.ops.functions import exp, log, sigmoid
 from needle.ops.indexing import gather, one_hot
-from needle.ops.logic import isfinite
-from needle.ops.movement import reshape, stop_gradient, unsqueeze
-from needle.ops.reduce import Axes, amax, mean, normalised, summation
+from needle.ops.logic import clip
+from needle.ops.movement import reshape, unsqueeze
+from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, integers, uniform
+from needle.ops.softmax import log_softmax, logsumexp, softmax, widened
 
 NOTHING = -(2**63)
 """The ``ignore_index`` that ignores no row."""
 
 
-def widened(x: Any) -> Any:
-    """Return x, in float32 where it is float16 or bfloat16: sums and exponentials need it."""
-    return cast(x, dtype.float32) if executor.spec_of(x).dtype.itemsize == 2 else x
-
-
 def _shape(x: Any) -> tuple[int, ...]:
-    return executor.spec_of(x).shape
-
-
-# ---- softmax -----------------------------------------------------------------------
-
-
-def _softmax(x: Any, axis: int) -> Any:
-    e = np.exp(x - x.max(axis, keepdims=True))
-    return e / e.sum(axis, keepdims=True)
-
-
-def _log_softmax(x: Any, axis: int) -> Any:
-    x = x - x.max(axis, keepdims=True)
-    return x - np.log(np.exp(x).sum(axis, keepdims=True))
-
-
-def _softmax_samples(reference: Any) -> Any:
-    def samples() -> list[Sample]:
-        cases: list[tuple[Any, int]] = [
-            (uniform((3, 4)), 1), (uniform((3, 4)), 0), (uniform((2, 3, 4)), 1),
-            (uniform((5,)), -1), (uniform((3, 1)), 1), (uniform((0, 3)), 1),
-        ]  # fmt: skip
-        large = Sample(
-            (uniform((2, 3)) + 1e5,), (1,), lambda x: reference(x, 1), dtypes=("float64",)
-        )
-        good = [Sample((x,), (axis,), lambda x, axis=axis: reference(x, axis)) for x, axis in cases]
-        return [*good, large, Sample((uniform((2, 3)),), (2,), raises=IndexRangeError)]
-
-    return samples
-
-
-def _softmax_grad_samples(forward: Any, reference: Any) -> Any:
-    def samples() -> list[Sample]:
-        cases = (((3, 4), 1), ((2, 3, 4), 1), ((5,), -1), ((0, 3), 1))
-        return [
-            Sample(
-                (forward(uniform(shape), axis), uniform(shape, seed=1)), (axis,),
-                lambda out, g, axis=axis: reference(out, g, axis),
-            )
-            for shape, axis in cases
-        ]  # fmt: skip
-
-    return samples
-
-
-class _Softmax(Composite):
-    axis: int = -1
-    saves = ((OUTPUT,),)
-
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
-
-    def shifted(self, x: Any) -> Any:
-        """Return x less its maximum along the axis, so that no exponential overflows."""
-        normalised(x, self.axis)
-        wide = widened(x)
-        if 0 in _shape(x):
-            return wide
-        return wide - stop_gradient(amax(wide, self.axis, keepdims=True))
-
-
-class Softmax(_Softmax):
-    """Turn x into positive numbers that add up to 1 along an axis.
-
-        out = exp(x) / sum(exp(x))
-
-    Shapes:   x [..., n, ...] -> the same
-    Dtypes:   floating; in float32 when x is float16 or bfloat16
-    Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
-    """
-
-    samples = _softmax_samples(_softmax)
-
-    def expand(self, x: Any) -> Any:
-        e = exp(self.shifted(x))
-        return cast_like(e / summation(e, self.axis, keepdims=True), x)
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (executor.apply(SoftmaxGrad.of(self.axis), out, out_grad),)
-
-
-class LogSoftmax(_Softmax):
-    """Logarithm of softmax, without overflow or loss of small probabilities.
-
-        out = x - log(sum(exp(x)))
-
-    Shapes:   x [..., n, ...] -> the same
-    Dtypes:   floating; in float32 when x is float16 or bfloat16
-    Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
-    """
-
-    samples = _softmax_samples(_log_softmax)
-
-    def expand(self, x: Any) -> Any:
-        x0 = self.shifted(x)
-        return cast_like(x0 - log(summation(exp(x0), self.axis, keepdims=True)), x)
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (executor.apply(LogSoftmaxGrad.of(self.axis), out, out_grad),)
-
-
-class SoftmaxGrad(Composite):
-    """Gradient of softmax from its result: out * (g - sum(out * g))."""
-
-    axis: int = -1
-    samples = _softmax_grad_samples(
-        _softmax, lambda out, g, axis: out * (g - (out * g).sum(axis, keepdims=True))
-    )
-
-    def expand(self, out: Any, g: Any) -> Any:
-        out0, g0 = widened(out), widened(g)
-        return cast_like(out0 * (g0 - summation(out0 * g0, self.axis, keepdims=True)), out)
-
-
-class LogSoftmaxGrad(Composite):
-    """Gradient of log-softmax from its result: g - exp(out) * sum(g)."""
-
-    axis: int = -1
-    samples = _softmax_grad_samples(
-        _log_softmax, lambda out, g, axis: g - np.exp(out) * g.sum(axis, keepdims=True)
-    )
-
-    def expand(self, out: Any, g: Any) -> Any:
-        g0 = widened(g)
-        total = summation(g0, self.axis, keepdims=True)
-        return cast_like(g0 - exp(widened(out)) * total, out)
-
-
-def _log_sum_exp(x: Any, axes: Any, keepdims: bool) -> Any:
-    return np.log(np.exp(x).sum(axes, keepdims=keepdims))
-
-
-def _log_sum_exp_samples() -> list[Sample]:
-    cases: list[tuple[tuple[int, ...], Axes, bool]] = [
-        ((3, 4), 1, False), ((3, 4), (0, 1), True), ((2, 3, 4), (0, 2), False), ((5,), None, False),
-        ((), None, False), ((0, 3), 1, False), ((3, 1), 1, True),
-    ]  # fmt: skip
-    large = np.array([[1e10, 1e10], [-1e10, 0.0]])
-    infinite = np.array([[-np.inf, -np.inf], [np.inf, 0.0], [-np.inf, 1.0]])
-    return [
-        Sample((uniform(shape),), (axes, keep), lambda x, a=axes, k=keep: _log_sum_exp(x, a, k))
-        for shape, axes, keep in cases
-    ] + [
-        Sample((large,), (1, False), _stable, gradient=False, dtypes=("float64",)),
-        Sample((infinite,), (1, False), _stable, gradient=False),
-        Sample((np.zeros((3, 0)),), (1, False), _stable, gradient=False),
-        Sample((uniform((2, 3)),), (2, False), raises=IndexRangeError),
-    ]
-
-
-def _stable(x: Any) -> Any:
-    return np.logaddexp.reduce(x, axis=1, initial=-np.inf)
-
-
-class LogSumExp(Composite):
-    """Logarithm of the sum of exponentials over axes (all for None), without overflow.
-
-        out = log(sum(exp(x)))
-
-    Shapes:   x -> x without the axes (of size 1 with keepdims)
-    Dtypes:   floating; in float32 when x is float16 or bfloat16
-    Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
-    """
-
-    called = "logsumexp"
-    axes: int | tuple[int, ...] | None = None
-    keepdims: bool = False
-    saves = ((0, OUTPUT),)
-    samples = staticmethod(_log_sum_exp_samples)
-
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
-
-    def expand(self, x: Any) -> Any:
-        axes = normalised(x, self.axes)
-        wide = widened(x)
-        if any(_shape(x)[axis] == 0 for axis in axes):
-            return cast_like(log(summation(exp(wide), axes, self.keepdims)), x)
-        top = stop_gradient(amax(wide, axes, keepdims=True))
-        shift = where(isfinite(top), top, 0.0)
-        out = log(summation(exp(wide - shift), axes, keepdims=True)) + shift
-        return cast_like(reshape(out, self._reduced(_shape(x), axes)), x)
-
-    def _reduced(self, shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
-        if self.keepdims:
-            return tuple(1 if i in axes else n for i, n in enumerate(shape))
-        return tuple(n for i, n in enumerate(shape) if i not in axes)
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        x = out.inputs[0]
-        axes = normalised(x, self.axes)
-        kept = tuple(1 if i in axes else n for i, n in enumerate(_shape(x)))
-        top = reshape(where(isfinite(out), out, 0.0), kept)
-        return (reshape(out_grad, kept) * exp(x - top),)
-
-
-def softmax(x: Any, axis: int = -1) -> Any:
-    """Positive numbers that add up to 1 along an axis. See ``Softmax``."""
-    return executor.apply(Softmax.of(axis), x)
-
-
-def log_softmax(x: Any, axis: int = -1) -> Any:
-    """Logarithm of softmax. See ``LogSoftmax``."""
-    return executor.apply(LogSoftmax.of(axis), x)
-
-
-def logsumexp(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
-    """Logarithm of the sum of exponentials over axes (all for None). See ``LogSumExp``."""
-    chosen = tuple(axes) if isinstance(axes, Sequence) else axes
-    return executor.apply(LogSumExp.of(chosen, keepdims), x)
+    return x.spec.shape
 
 
 # ---- cross entropy -----------------------------------------------------------------
@@ -430,7 +214,7 @@ def cross_entropy(
     """
     logits, target = as_tensors((logits, target))
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ShapeError(f"cross_entropy: label_smoothing {label_smoothing} is not in [0, 1]")
+        raise OptionError(f"cross_entropy: label_smoothing {label_smoothing} is not in [0, 1]")
     if _shape(target) == _shape(logits) and executor.spec_of(target).dtype.kind == "f":
         return reduced(_soft_cross_entropy(logits, target, label_smoothing), reduction)
     op = CrossEntropy.of(NOTHING if ignore_index is None else ignore_index, float(label_smoothing))
@@ -445,6 +229,93 @@ def _soft_cross_entropy(logits: Any, target: Any, smoothing: float) -> Any:
     if smoothing:
         target = (1 - smoothing) * target + smoothing / max(_shape(logits)[-1], 1)
     return -summation(target * log_softmax(logits), -1)
+
+
+# ---- losses of each element --------------------------------------------------------
+
+
+class _Pairwise(Composite):
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return promoted(inputs, self.name, floating=True)
+
+
+def _pair_samples(reference: Any, low: float = -2.0, high: float = 2.0, static: Any = ()) -> Any:
+    def samples() -> list[Sample]:
+        return [
+            Sample(
+                (uniform(shape, seed=1), uniform(shape, low, high, seed=2)), static, reference
+            )
+            for shape in ((3, 4), (5,), (), (0, 2))
+        ]  # fmt: skip
+
+    return samples
+
+
+class Huber(_Pairwise):
+    """Half the squared distance up to delta, beyond it delta * (distance - delta / 2).
+
+    Shapes:   x, target [...] -> [...]
+    Gradient: x, target; any order
+    Source:   Huber, "Robust estimation of a location parameter", 1964
+    """
+
+    delta: float = 1.0
+    saves = ((0, 1), (0, 1))
+    samples = _pair_samples(
+        lambda x, y: np.where(
+            np.abs(x - y) <= 0.7, 0.5 * (x - y) ** 2, 0.7 * (np.abs(x - y) - 0.35)
+        ),
+        static=(0.7,),
+    )
+
+    def expand(self, x: Any, target: Any) -> Any:
+        distance = absolute(x - target)
+        far = self.delta * (distance - 0.5 * self.delta)
+        return where(less(distance, self.delta), 0.5 * square(distance), far)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        x, target = out.inputs
+        grad = out_grad * clip(x - target, -self.delta, self.delta)
+        return grad, -grad
+
+
+class BCEWithLogits(_Pairwise):
+    """Binary cross entropy of sigmoid(x) and a target in [0, 1], without overflow.
+
+        out = softplus(x) - x * target
+
+    Shapes:   x, target [...] -> [...]
+    Gradient: x, target; any order
+    """
+
+    saves = ((0, 1), (0,))
+    samples = _pair_samples(lambda x, y: np.logaddexp(x, 0) - x * y, 0.0, 1.0)
+
+    def expand(self, x: Any, target: Any) -> Any:
+        return softplus(x) - x * target
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        x, target = out.inputs
+        left, right = out.node.inputs
+        return (
+            out_grad * (sigmoid(x) - target) if left.needs else None,
+            -out_grad * x if right.needs else None,
+        )
+
+
+class KLDivergence(_Pairwise):
+    """Part of the Kullback-Leibler divergence: target * (log(target) - x), x a log-probability.
+
+    Shapes:   x, target [...] -> [...]; 0 where the target is 0
+    Gradient: x, target; any order
+    """
+
+    called = "kl_divergence"
+    samples = _pair_samples(lambda x, y: y * (np.log(y) - x), 0.1, 1.0)
+
+    def expand(self, x: Any, target: Any) -> Any:
+        absent = equal(target, 0.0)
+        return where(absent, 0.0, target * (log(where(absent, 1.0, target)) - x))
 
 
 def _same_shape(name: str, x: Any, target: Any) -> tuple[Any, Any]:
@@ -465,3 +336,70 @@ def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
     """
     x, target = _same_shape("mse_loss", x, target)
     return reduced(square(x - target), reduction)
+
+
+def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
+    """Distance to the target. Arguments as of ``mse_loss``."""
+    x, target = _same_shape("l1_loss", x, target)
+    return reduced(absolute(x - target), reduction)
+
+
+def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mean") -> Any:
+    """Squared distance to the target near it, distance further away. See ``Huber``."""
+    if not delta > 0:
+        raise OptionError(f"huber_loss: delta {delta} must be positive")
+    x, target = _same_shape("huber_loss", x, target)
+    return reduced(executor.apply(Huber.of(float(delta)), x, target), reduction)
+
+
+def bce_with_logits(x: Any, target: Any, *, reduction: str = "mean") -> Any:
+    """Binary cross entropy of sigmoid(x) and the target. See ``BCEWithLogits``."""
+    x, target = _same_shape("bce_with_logits", x, target)
+    return reduced(executor.apply(BCEWithLogits.of(), x, target), reduction)
+
+
+def kl_divergence(x: Any, target: Any, *, reduction: str = "batchmean") -> Any:
+    """Kullback-Leibler divergence of target from exp(x): x are logarithms of probabilities.
+
+    Reduction "batchmean" is the sum divided by the size of the first axis. See ``KLDivergence``.
+    """
+    x, target = _same_shape("kl_divergence", x, target)
+    parts = executor.apply(KLDivergence.of(), x, target)
+    if reduction == "batchmean":
+        return summation(parts) * (1.0 / max(_shape(x)[0] if _shape(x) else 1, 1))
+    return reduced(parts, reduction)
+
+
+def nll_loss(
+    x: Any, labels: Any, *, ignore_index: int | None = None, reduction: str = "mean"
+) -> Any:
+    """Negative log-likelihood: -x at the label, where x are logarithms of probabilities.
+
+    Args:
+        x: [..., classes].
+        labels: [...], integer.
+        ignore_index: label of rows that do not count.
+        reduction: "mean" over the rows that count, "sum", or "none".
+
+    Raises:
+        IndexRangeError: naming the first label that is not a class.
+    """
+    x, labels = as_tensors((x, labels))
+    if _shape(labels) != _shape(x)[:-1]:
+        raise explain(
+            ShapeError, "nll_loss", f"labels have shape {_shape(labels)}, x {_shape(x)}",
+            [("x", x), ("labels", labels)], "x [..., classes], labels [...]",
+        )  # fmt: skip
+    classes = _shape(x)[-1]
+    kept = None if ignore_index is None else not_equal(labels, ignore_index)
+    safe = labels if kept is None else where(kept, labels, 0)
+    target = one_hot(safe, classes, x.spec.dtype)  # checks the labels; gather would wrap them
+    loss = -summation(where(not_equal(target, 0), x, 0.0), -1)
+    if kept is None:
+        return reduced(loss, reduction)
+    loss = where(kept, loss, 0.0)
+    return (
+        summation(loss) / summation(cast_like(kept, loss))
+        if reduction == "mean"
+        else reduced(loss, reduction)
+    )

@@ -13,10 +13,10 @@ from needle.errors import DtypeError, ShapeError, explain
 from needle.ops.base import OUTPUT, Composite, constant, promoted
 from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import rsqrt
-from needle.ops.loss import widened
 from needle.ops.movement import broadcast_to, permute, reshape, unsqueeze
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
+from needle.ops.softmax import widened
 
 
 def _shape(x: Any) -> tuple[int, ...]:

@@ -184,7 +184,7 @@ class ArgMin(_Argument):
 class AnyTrue(Reduction):
     """Whether any element over axes is not zero; bool. False of nothing."""
 
-    name = "any"
+    called = "any"
     function = "any"
     is_differentiable = False
     samples = _truth_samples(np.any)
@@ -193,7 +193,7 @@ class AnyTrue(Reduction):
 class AllTrue(Reduction):
     """Whether all elements over axes are not zero; bool. True of nothing."""
 
-    name = "all"
+    called = "all"
     function = "all"
     is_differentiable = False
     samples = _truth_samples(np.all)

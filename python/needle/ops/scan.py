@@ -14,10 +14,10 @@ from needle.ops.base import Composite, Linear, Op, promoted
 from needle.ops.creation import arange
 from needle.ops.elementwise import cast_like, greater, greater_equal, square, where
 from needle.ops.functions import sqrt
-from needle.ops.loss import widened
 from needle.ops.movement import concat, flip, permute, reshape, unsqueeze
 from needle.ops.reduce import Axes, Reduction, mean, normalised, reduction_samples, summation
 from needle.ops.samples import Sample, uniform
+from needle.ops.softmax import widened
 
 
 def _shape(x: Any) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ class CumSum(Linear):
     Raises:   IndexRangeError if there is no such axis
     """
 
-    name = "cumsum"
+    called = "cumsum"
     axis: int
     samples = _scan_samples(np.cumsum)
 
@@ -68,7 +68,7 @@ class CumProd(Op):
     Raises:   IndexRangeError if there is no such axis
     """
 
-    name = "cumprod"
+    called = "cumprod"
     axis: int
     saves = ((0,),)
     samples = _scan_samples(np.cumprod)

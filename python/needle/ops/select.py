@@ -273,7 +273,8 @@ def _fitting(x: Any, value: Any) -> Any:
             raise DtypeError(f"assignment: {value!r} does not fit into a {kind} tensor")
         return constant(value, kind, x.spec.device)
     if not isinstance(value, graph.TensorBase):
-        value = graph.wrap(ndarray.array(value, None, x.spec.device))
+        values = np.asarray(value)
+        value = graph.wrap(ndarray.array(values, str(values.dtype), x.spec.device))
     own = value.spec.dtype
     widens = own.kind == "b" or (kind.kind == "f" and own.kind in "iu")
     if dtypes.promote(own, kind) is None and not widens:

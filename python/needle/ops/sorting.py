@@ -90,7 +90,7 @@ class SearchSorted(Op):
     """
 
     side: str = "left"
-    name = "searchsorted"
+    called = "searchsorted"
     is_differentiable = False
     samples = staticmethod(_search_samples)
 

@@ -18,6 +18,8 @@ def check_gradients(
 ) -> None:
     """Check the gradients of a function against central differences, in float64.
 
+    Results that are not floating (the positions that a sort gives) are left out.
+
     One random direction per input: the slope of <u, function(x)> along it, u a random cotangent,
     is measured and compared with the inner product of the gradient and the direction.
 
@@ -105,14 +107,10 @@ def _float64(x: Any) -> Any:
 
 
 def _floating(out: Any) -> tuple[Any, ...]:
-    """Return the floating results; positions and the like have no derivative."""
-    return tuple(x for x in _as_tuple(out) if x.dtype.is_floating)
-
-
-def _as_tuple(out: Any) -> tuple[Any, ...]:
-    if isinstance(out, TensorTuple):
-        return out.tuple()
-    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    """Return the floating results of a function that gives one or several."""
+    parts = out.tuple() if isinstance(out, TensorTuple) else out
+    parts = parts if isinstance(parts, (tuple, list)) else (parts,)
+    return tuple(x for x in parts if x.dtype.is_floating)
 
 
 def _like(rng: np.random.Generator, x: Any) -> Any:

@@ -1,0 +1,239 @@
+"""Softmax, its logarithm, and the logarithm of a sum of exponentials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from needle import dtype, executor
+from needle.errors import IndexRangeError
+from needle.ops.base import OUTPUT, Composite, cast, promoted
+from needle.ops.elementwise import cast_like, where
+from needle.ops.functions import exp, log
+from needle.ops.logic import isfinite
+from needle.ops.movement import reshape, stop_gradient
+from needle.ops.reduce import Axes, amax, normalised, summation
+from needle.ops.samples import Sample, uniform
+
+
+def widened(x: Any) -> Any:
+    """Return x, in float32 where it is float16 or bfloat16: sums and exponentials need it."""
+    return cast(x, dtype.float32) if executor.spec_of(x).dtype.itemsize == 2 else x
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return executor.spec_of(x).shape
+
+
+# ---- softmax -----------------------------------------------------------------------
+
+
+def _softmax(x: Any, axis: int) -> Any:
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def _log_softmax(x: Any, axis: int) -> Any:
+    x = x - x.max(axis, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis, keepdims=True))
+
+
+def _softmax_samples(reference: Any) -> Any:
+    def samples() -> list[Sample]:
+        cases: list[tuple[Any, int]] = [
+            (uniform((3, 4)), 1), (uniform((3, 4)), 0), (uniform((2, 3, 4)), 1),
+            (uniform((5,)), -1), (uniform((3, 1)), 1), (uniform((0, 3)), 1),
+        ]  # fmt: skip
+        large = Sample(
+            (uniform((2, 3)) + 1e5,), (1,), lambda x: reference(x, 1), dtypes=("float64",)
+        )
+        good = [Sample((x,), (axis,), lambda x, axis=axis: reference(x, axis)) for x, axis in cases]
+        return [*good, large, Sample((uniform((2, 3)),), (2,), raises=IndexRangeError)]
+
+    return samples
+
+
+def _softmax_grad_samples(forward: Any, reference: Any) -> Any:
+    def samples() -> list[Sample]:
+        cases = (((3, 4), 1), ((2, 3, 4), 1), ((5,), -1), ((0, 3), 1))
+        return [
+            Sample(
+                (forward(uniform(shape), axis), uniform(shape, seed=1)), (axis,),
+                lambda out, g, axis=axis: reference(out, g, axis),
+            )
+            for shape, axis in cases
+        ]  # fmt: skip
+
+    return samples
+
+
+class _Softmax(Composite):
+    axis: int = -1
+    saves = ((OUTPUT,),)
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return promoted(inputs, self.name, floating=True)
+
+    def shifted(self, x: Any) -> Any:
+        """Return x less its maximum along the axis, so that no exponential overflows."""
+        normalised(x, self.axis)
+        wide = widened(x)
+        if 0 in _shape(x):
+            return wide
+        return wide - stop_gradient(amax(wide, self.axis, keepdims=True))
+
+
+class Softmax(_Softmax):
+    """Turn x into positive numbers that add up to 1 along an axis.
+
+        out = exp(x) / sum(exp(x))
+
+    Shapes:   x [..., n, ...] -> the same
+    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Gradient: x; any order
+    Raises:   IndexRangeError if there is no such axis
+    """
+
+    samples = _softmax_samples(_softmax)
+
+    def expand(self, x: Any) -> Any:
+        e = exp(self.shifted(x))
+        return cast_like(e / summation(e, self.axis, keepdims=True), x)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (executor.apply(SoftmaxGrad.of(self.axis), out, out_grad),)
+
+
+class LogSoftmax(_Softmax):
+    """Logarithm of softmax, without overflow or loss of small probabilities.
+
+        out = x - log(sum(exp(x)))
+
+    Shapes:   x [..., n, ...] -> the same
+    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Gradient: x; any order
+    Raises:   IndexRangeError if there is no such axis
+    """
+
+    samples = _softmax_samples(_log_softmax)
+
+    def expand(self, x: Any) -> Any:
+        x0 = self.shifted(x)
+        return cast_like(x0 - log(summation(exp(x0), self.axis, keepdims=True)), x)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (executor.apply(LogSoftmaxGrad.of(self.axis), out, out_grad),)
+
+
+class SoftmaxGrad(Composite):
+    """Gradient of softmax from its result: out * (g - sum(out * g))."""
+
+    axis: int = -1
+    samples = _softmax_grad_samples(
+        _softmax, lambda out, g, axis: out * (g - (out * g).sum(axis, keepdims=True))
+    )
+
+    def expand(self, out: Any, g: Any) -> Any:
+        out0, g0 = widened(out), widened(g)
+        return cast_like(out0 * (g0 - summation(out0 * g0, self.axis, keepdims=True)), out)
+
+
+class LogSoftmaxGrad(Composite):
+    """Gradient of log-softmax from its result: g - exp(out) * sum(g)."""
+
+    axis: int = -1
+    samples = _softmax_grad_samples(
+        _log_softmax, lambda out, g, axis: g - np.exp(out) * g.sum(axis, keepdims=True)
+    )
+
+    def expand(self, out: Any, g: Any) -> Any:
+        g0 = widened(g)
+        total = summation(g0, self.axis, keepdims=True)
+        return cast_like(g0 - exp(widened(out)) * total, out)
+
+
+def _log_sum_exp(x: Any, axes: Any, keepdims: bool) -> Any:
+    return np.log(np.exp(x).sum(axes, keepdims=keepdims))
+
+
+def _log_sum_exp_samples() -> list[Sample]:
+    cases: list[tuple[tuple[int, ...], Axes, bool]] = [
+        ((3, 4), 1, False), ((3, 4), (0, 1), True), ((2, 3, 4), (0, 2), False), ((5,), None, False),
+        ((), None, False), ((0, 3), 1, False), ((3, 1), 1, True),
+    ]  # fmt: skip
+    large = np.array([[1e10, 1e10], [-1e10, 0.0]])
+    infinite = np.array([[-np.inf, -np.inf], [np.inf, 0.0], [-np.inf, 1.0]])
+    return [
+        Sample((uniform(shape),), (axes, keep), lambda x, a=axes, k=keep: _log_sum_exp(x, a, k))
+        for shape, axes, keep in cases
+    ] + [
+        Sample((large,), (1, False), _stable, gradient=False, dtypes=("float64",)),
+        Sample((infinite,), (1, False), _stable, gradient=False),
+        Sample((np.zeros((3, 0)),), (1, False), _stable, gradient=False),
+        Sample((uniform((2, 3)),), (2, False), raises=IndexRangeError),
+    ]
+
+
+def _stable(x: Any) -> Any:
+    return np.logaddexp.reduce(x, axis=1, initial=-np.inf)
+
+
+class LogSumExp(Composite):
+    """Logarithm of the sum of exponentials over axes (all for None), without overflow.
+
+        out = log(sum(exp(x)))
+
+    Shapes:   x -> x without the axes (of size 1 with keepdims)
+    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Gradient: x; any order
+    Raises:   IndexRangeError if there is no such axis
+    """
+
+    called = "logsumexp"
+    axes: int | tuple[int, ...] | None = None
+    keepdims: bool = False
+    saves = ((0, OUTPUT),)
+    samples = staticmethod(_log_sum_exp_samples)
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return promoted(inputs, self.name, floating=True)
+
+    def expand(self, x: Any) -> Any:
+        axes = normalised(x, self.axes)
+        wide = widened(x)
+        if any(_shape(x)[axis] == 0 for axis in axes):
+            return cast_like(log(summation(exp(wide), axes, self.keepdims)), x)
+        top = stop_gradient(amax(wide, axes, keepdims=True))
+        shift = where(isfinite(top), top, 0.0)
+        out = log(summation(exp(wide - shift), axes, keepdims=True)) + shift
+        return cast_like(reshape(out, self._reduced(_shape(x), axes)), x)
+
+    def _reduced(self, shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+        if self.keepdims:
+            return tuple(1 if i in axes else n for i, n in enumerate(shape))
+        return tuple(n for i, n in enumerate(shape) if i not in axes)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        x = out.inputs[0]
+        axes = normalised(x, self.axes)
+        kept = tuple(1 if i in axes else n for i, n in enumerate(_shape(x)))
+        top = reshape(where(isfinite(out), out, 0.0), kept)
+        return (reshape(out_grad, kept) * exp(x - top),)
+
+
+def softmax(x: Any, axis: int = -1) -> Any:
+    """Positive numbers that add up to 1 along an axis. See ``Softmax``."""
+    return executor.apply(Softmax.of(axis), x)
+
+
+def log_softmax(x: Any, axis: int = -1) -> Any:
+    """Logarithm of softmax. See ``LogSoftmax``."""
+    return executor.apply(LogSoftmax.of(axis), x)
+
+
+def logsumexp(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
+    """Logarithm of the sum of exponentials over axes (all for None). See ``LogSumExp``."""
+    chosen = tuple(axes) if isinstance(axes, Sequence) else axes
+    return executor.apply(LogSumExp.of(chosen, keepdims), x)

@@ -1,0 +1,236 @@
+"""Functions made of several ops: indexing, assignment, einsum, losses, new tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import ops
+from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError
+from needle.testing import check_gradients
+
+X = np.random.default_rng(0).normal(size=(4, 5, 6))
+K, J = np.array([0, 2, -1]), np.array([[1], [3]])
+ALL = slice(None)
+ROWS = np.array([True, False, True, True])
+INDICES = [
+    K, (K, K), (ALL, K), (K, ALL, K), (J, K), (0, K), (ALL, 0, K), (K, 0, slice(1, 4)), X > 0, ROWS,
+    (ROWS, 0), (ALL, X[0].mean(1) > 0), (Ellipsis, K), (K, Ellipsis, J), (None, K, None),
+    (slice(None, None, -1), K, None, J), [0, 1], (np.zeros(0, int),), (np.array(2), K),
+    (ROWS, ALL, [0, 3, 4]), (0, 1, 2), -1, (slice(1, 3), None, Ellipsis), (0, ALL, K),
+]  # fmt: skip
+
+
+def tensor(x, **kwargs):
+    return ndl.Tensor(x, dtype="float64", **kwargs)
+
+
+# ---- indexing ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", INDICES, ids=range(len(INDICES)))
+@pytest.mark.parametrize("lazy", [False, True])
+def test_indexing_reads_as_numpy_does(index, lazy):
+    with ndl.lazy_mode(lazy):
+        found = tensor(X)[index]
+        np.testing.assert_array_equal(found.numpy(), X[index])
+    if found.size:
+        check_gradients(lambda x: x[index], X, order=2)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=range(len(INDICES)))
+@pytest.mark.parametrize("lazy", [False, True])
+def test_assignment_writes_as_numpy_does(index, lazy):
+    values = np.random.default_rng(1).normal(size=X[index].shape)
+    for value in (7.0, values):
+        expected = X.copy()
+        expected[index] = value
+        with ndl.lazy_mode(lazy):
+            x = tensor(X)
+            before = x + 0.0
+            x[index] = value
+            np.testing.assert_array_equal(x.numpy(), expected)
+            np.testing.assert_array_equal(before.numpy(), X)
+    if values.size:
+        check_gradients(lambda x, v: ops.put(x, index, v), X, values, order=2)
+
+
+def test_assignment_keeps_a_leaf_a_leaf_and_a_result_in_its_graph():
+    leaf = ndl.Tensor([1.0, 2.0, 3.0])
+    leaf[1] = 5
+    assert leaf.is_leaf() and leaf.requires_grad
+    y = leaf * 2.0
+    y[0] = 0.0
+    y.sum().backward()
+    np.testing.assert_array_equal(leaf.grad.numpy(), [0, 2, 2])
+
+
+def test_assigning_part_of_a_graph_makes_a_leaf_part_of_it():
+    value, x = ndl.Tensor([2.0]), ndl.Tensor([1.0, 2.0], requires_grad=False)
+    x[0:1] = value
+    (3.0 * x).sum().backward()
+    assert value.grad.item() == 3.0
+
+
+def test_the_last_of_equal_places_is_written():
+    x = tensor(np.zeros(3))
+    x[np.array([1, 1, 0])] = tensor([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(x.numpy(), [3, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("index", "error"),
+    [
+        (9, IndexRangeError), ((K, 9 * K), IndexRangeError), (1.5, IndexRangeError),
+        ([0.5], IndexRangeError), ((X > 0)[:2], ShapeError), ((0, 0, 0, 0), IndexRangeError),
+        ("x", IndexRangeError), ((Ellipsis, Ellipsis), IndexRangeError),
+        ((K, np.array([0, 1])), ShapeError),
+    ],
+)  # fmt: skip
+def test_wrong_indices(index, error):
+    with pytest.raises(error):
+        tensor(X)[index]
+
+
+def test_wrong_values():
+    whole = ndl.Tensor(np.arange(4))
+    with pytest.raises(DtypeError):
+        whole[0] = 1.5
+    with pytest.raises(ShapeError):
+        whole[:2] = np.zeros(3, int)
+
+
+def test_numpy_operands_keep_their_precision_beside_float64():
+    values = np.full(3, 0.1)
+    assert ((tensor(np.zeros(3)) + values).numpy() == values).all()
+    assert (ndl.Tensor([0.0]) + np.full(1, 0.1)).dtype == "float32"
+
+
+def test_comparison_is_elementwise_and_identity_hashes():
+    x = tensor(X)
+    assert (x == x).all() and not (x != x).any()
+    assert x in {x: 1} and x is not None and (x == None) is False  # noqa: E711
+    with ndl.config(debug=1):  # makers are kept by identity
+        assert "add" in (x + x).maker
+
+
+# ---- einsum and pads -----------------------------------------------------------------
+
+EQUATIONS = [
+    "ij,jk->ik", "bij,bjk->bik", "ii->i", "ii->", "ij->ji", "ij,ij->", "i,j->ij", "abc,cd,de->abe",
+    "ab,b->a", "...ij,...jk->...ik", "ij,jk", "iji->j", "abc->b", "aij,bij->ab", "i,i,i->i",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_einsum(equation):
+    rng, sizes = np.random.default_rng(0), {"i": 3, "j": 4, "k": 5, "a": 2, "b": 3, "c": 4}
+    arrays = []
+    for term in equation.split("->")[0].split(","):
+        lead = (2, 3) if "..." in term else ()
+        arrays.append(rng.normal(size=lead + tuple(sizes.get(c, 2) for c in term.strip("."))))
+    found = ops.einsum(equation, *map(tensor, arrays)).numpy()
+    np.testing.assert_allclose(found, np.einsum(equation, *arrays), rtol=1e-12, atol=1e-12)
+    check_gradients(lambda *args: ops.einsum(equation, *args), *arrays, order=2)
+
+
+@pytest.mark.parametrize("equation", ["ij,jk->ik", "ij->k", "ij", "ij,ij,ij->i", "ij->ii"])
+def test_wrong_equations(equation):
+    tensors = [tensor(X[0])] * 2 if equation.count(",") == 1 else [tensor(X[0])]
+    if equation == "ij":
+        tensors = [tensor(X)]
+    with pytest.raises(ShapeError):
+        ops.einsum(equation, *tensors)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "symmetric", "edge", "wrap"])
+def test_pad(mode):
+    widths = ((1, 1), (2, 0), (1, 3))
+    np.testing.assert_array_equal(ops.pad(tensor(X), widths, mode).numpy(), np.pad(X, widths, mode))
+    check_gradients(lambda x: ops.pad(x, widths, mode), X, order=2)
+
+
+def test_pad_takes_a_value_and_known_modes_only():
+    found = ops.pad(tensor([1.0, 2.0]), ((1, 0),), value=7.0)
+    np.testing.assert_array_equal(found.numpy(), [7, 1, 2])
+    with pytest.raises(OptionError, match="did you mean 'reflect'"):
+        ops.pad(tensor([1.0]), ((1, 0),), "reflection")
+    with pytest.raises(ShapeError):
+        ops.pad(tensor([1.0, 2.0]), ((2, 0),), "reflect")
+
+
+# ---- losses ------------------------------------------------------------------------
+
+LOGITS, LABELS = X[0], np.array([0, 5, 2, 2, 1])
+
+
+def test_cross_entropy_reductions():
+    rows = -np.log(np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True))[range(5), LABELS]
+    x, y = tensor(LOGITS), ndl.Tensor(LABELS)
+    np.testing.assert_allclose(ops.cross_entropy(x, y, reduction="none").numpy(), rows)
+    assert np.isclose(ops.cross_entropy(x, y).item(), rows.mean())
+    kept = rows[LABELS != 2].mean()
+    assert np.isclose(ops.cross_entropy(x, y, ignore_index=2).item(), kept)
+    floating = ndl.Tensor(LABELS.astype("float32"))
+    assert np.isclose(ops.cross_entropy(x, floating).item(), rows.mean())
+    probabilities = ops.one_hot(y, 6, "float64")
+    assert np.isclose(ops.cross_entropy(x, probabilities).item(), rows.mean())
+    log = ops.log_softmax(x)
+    assert np.isclose(ops.nll_loss(log, y, ignore_index=2).item(), kept)
+
+
+def test_labels_outside_the_classes(device):
+    x = ndl.Tensor(LOGITS, device=device)
+    y = ndl.Tensor(np.array([0, 1, 6, 2, 2]), device=device)
+    for loss in (ops.cross_entropy, ops.nll_loss):
+        with pytest.raises(IndexRangeError, match="label 6 at position 2 is not one of 6 classes"):
+            loss(x, y)
+
+
+def test_losses_want_equal_shapes_and_known_reductions():
+    x = tensor(LOGITS)
+    for loss in (ops.mse_loss, ops.l1_loss, ops.huber_loss, ops.bce_with_logits):
+        with pytest.raises(ShapeError):
+            loss(x, x[:, :1])
+        with pytest.raises(OptionError, match="did you mean 'mean'"):
+            loss(x, x, reduction="men")
+
+
+# ---- random and new tensors ----------------------------------------------------------
+
+
+def test_dropout_draws_once_per_element_and_keeps_the_expectation():
+    np.random.seed(3)
+    x = ndl.Tensor(np.ones((40, 50)), requires_grad=False)
+    found = ops.dropout(x, 0.25).numpy()
+    np.random.seed(3)
+    np.testing.assert_allclose(found, (np.random.rand(40, 50) <= 0.75) / 0.75, rtol=1e-6)
+    after = np.random.rand()
+    np.random.seed(3)
+    ops.dropout(x, 0.0)
+    assert np.random.rand() == after
+    assert ops.dropout(x, 0.25, training=False) is x
+
+
+def test_a_key_draws_the_same_numbers_and_leaves_the_stream_alone(device):
+    np.random.seed(3)
+    a, b = (ops.uniform((5,), key=7, device=device).numpy() for _ in range(2))
+    np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(ops.uniform((5,), key=7, device="cpu_numpy").numpy(), a)
+    after = np.random.rand()
+    np.random.seed(3)
+    assert np.random.rand() == after
+
+
+def test_new_tensors():
+    np.testing.assert_array_equal(ops.arange(1, 2, 0.25).numpy(), [1, 1.25, 1.5, 1.75])
+    assert ops.arange(3).dtype == "int64" and ops.arange(5, 1, -2).tolist() == [5, 3]
+    np.testing.assert_allclose(ops.linspace(0, 1, 5).numpy(), np.linspace(0, 1, 5))
+    np.testing.assert_array_equal(ops.eye(2, 3, k=1).numpy(), np.eye(2, 3, 1))
+    assert ops.full((2,), True).dtype == "bool" and ops.full((), 2).dtype == "int64"
+    for indexing in ("xy", "ij"):
+        grids = ops.meshgrid(ops.arange(2), ops.arange(3), indexing=indexing)
+        expected = np.meshgrid(np.arange(2), np.arange(3), indexing=indexing)
+        for found, grid in zip(grids, expected, strict=True):
+            np.testing.assert_array_equal(found.numpy(), grid)
