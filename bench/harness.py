@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import glob
 import json
 import math
 import os
@@ -38,7 +39,11 @@ KEEP = (
 """GLIBC_TUNABLES with which the C library keeps freed memory, in huge pages."""
 MALLOCS = {"stock": "eager", "tuned": "eager, tuned malloc"}
 """Settings of the allocator and the name of the peer that each makes."""
-LAYOUT_TOLERANCE = 2e-3
+TOLERANCE = 2e-3
+DISTURBED = 0.02
+"""Part of a chunk's time from which on waiting for a processor spoils it."""
+PATIENCE = 4
+"""How many times as long as meant a row may take in search of undisturbed rounds."""
 
 
 @dataclass
@@ -69,7 +74,7 @@ class Case:
     flops: float = 0.0
     bytes: float = 0.0
     torch_threads: int = THREADS
-    tolerance: float = LAYOUT_TOLERANCE
+    tolerance: float = TOLERANCE
 
 
 @dataclass
@@ -148,10 +153,42 @@ def calls_per_chunk(run: Callable[[], Any], chunk: float) -> int:
     return max(1, round(chunk / max(seconds, 1e-9)))
 
 
+def waited() -> float:
+    """Return the seconds that this process's threads, ready to run, waited for a processor.
+
+    0.0 where the system does not tell. Not counted: waiting of the threads for one another.
+    """
+    total = 0
+    for path in glob.glob("/proc/self/task/*/schedstat"):
+        try:
+            total += int(Path(path).read_text().split()[1])
+        except (OSError, IndexError):  # the thread has ended
+            continue
+    return total * 1e-9
+
+
+@dataclass
+class Times:
+    """Seconds of one run, per round, of each of several computations.
+
+    Attributes:
+        by_name: a list as long as there were rounds, or as there were undisturbed ones.
+        rounds: number of rounds.
+        disturbed: rounds in which other programs took the processors away.
+    """
+
+    by_name: dict[str, list[float]]
+    rounds: int
+    disturbed: int
+
+
 def interleave(
     runs: dict[str, Callable[[], Any]], seconds: float, chunk: float, rounds: tuple[int, int]
-) -> dict[str, list[float]]:
-    """Return the times of each run, in seconds, from alternating short chunks.
+) -> Times:
+    """Return the times of each run, from alternating short chunks.
+
+    If there are enough rounds in which nothing else needed the processors, only those count; it
+    goes on up to ``PATIENCE`` times as long for them.
 
     Args:
         runs: what to time, by name.
@@ -160,16 +197,25 @@ def interleave(
         rounds: least and largest number of rounds.
     """
     counts = {name: calls_per_chunk(run, chunk) for name, run in runs.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    found: list[dict[str, float]] = []
+    clean: list[dict[str, float]] = []
     began = time.perf_counter()
     for i in range(rounds[1]):
-        if i >= rounds[0] and time.perf_counter() - began > seconds:
+        spent = time.perf_counter() - began
+        if i >= rounds[0] and spent > seconds * (1 if len(clean) >= rounds[0] else PATIENCE):
             break
+        one, alone = {}, True
         for name in list(runs) if i % 2 == 0 else reversed(runs):
             if counts[name] > 1:
                 runs[name]()  # so that the other's turn has not left the caches cold
-            times[name].append(chunk_seconds(runs[name], counts[name]))
-    return times
+            before = waited()
+            one[name] = chunk_seconds(runs[name], counts[name])
+            alone &= waited() - before < DISTURBED * one[name] * counts[name]
+        found.append(one)
+        clean += [one] if alone else []
+    used = clean if len(clean) >= rounds[0] else found
+    by_name = {name: [one[name] for one in used] for name in runs}
+    return Times(by_name, len(found), len(found) - len(clean))
 
 
 def figures(times: list[float]) -> dict[str, float]:
@@ -194,16 +240,18 @@ def measure(case: Case, options: Options, seconds: float, peer: str) -> dict[str
         times = interleave(runs, 0.0, 0.0, (2, 2))
     else:
         times = interleave(runs, options.seconds or seconds, 2e-3, (5, 301))
-    own = figures(times.pop("needle"))
+    own = figures(times.by_name.pop("needle"))
     peers = {
         name: {
             **figures(theirs),
             "needle": own,
             "ratio": own["median"] / statistics.median(theirs),
             "ratio_min": own["min"] / min(theirs),
-            "rounds": len(theirs),
+            "rounds": times.rounds,
+            "disturbed": times.disturbed,
+            "quiet": times.rounds - times.disturbed >= len(theirs),
         }
-        for name, theirs in times.items()
+        for name, theirs in times.by_name.items()
     }
     return {
         "name": case.name, "group": case.group, "issue": case.issue, "target": case.target,

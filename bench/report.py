@@ -52,6 +52,11 @@ def verdict(row: dict[str, Any]) -> str:
     return {None: "", True: "yes", False: "**no**"}[row.get("met")]
 
 
+def disturbed(row: dict[str, Any]) -> bool:
+    """Return whether other programs took the processors away in too many rounds of a row."""
+    return any(not peer.get("quiet", True) for peer in row.get("peers", {}).values())
+
+
 def table(results: dict[str, Any]) -> list[str]:
     """Return the table of a subject: a line per row."""
     lines = [
@@ -107,6 +112,9 @@ def section(name: str, results: dict[str, Any]) -> list[str]:
     if "flops" in limits:
         rates = ", ".join(f"{v / 1e9:.0f} at {k}" for k, v in limits["bytes"].items())
         facts.append(f"limits {limits['flops'] / 1e9:.0f} GFLOP/s, GB/s: {rates} floats")
+    noisy = sum(disturbed(row) for row in results["rows"])
+    if noisy:
+        facts.append(f"{noisy} rows had too few undisturbed rounds: all of theirs count")
     body = grid(results) if name == "elementwise" else table(results)
     return [f"### {name}", "", "; ".join(facts), "", *body, ""]
 
