@@ -20,6 +20,7 @@ def start(*arguments, cwd=None, **environment):
     """Start a command; its standard output and error are pipes of text."""
     package = str(Path(ndl.__file__).parent.parent)
     env = {**os.environ, "PYTHONPATH": package, "OMP_NUM_THREADS": "1", **environment}
+    env["PYTHONWARNINGS"] = "ignore:needle runs without its native module"
     return subprocess.Popen(
         [sys.executable, "-m", "needle", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=env,

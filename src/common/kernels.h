@@ -18,7 +18,17 @@ constexpr int kMaxFused = 48;  // instructions in a fused program
 constexpr size_t kPlanBytes = 1536;
 
 enum DType : int32_t {
-  kFloat32, kFloat64, kBFloat16, kFloat16, kInt8, kInt16, kInt32, kInt64, kUInt8, kBool, kDTypes,
+  kFloat32,
+  kFloat64,
+  kBFloat16,
+  kFloat16,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUInt8,
+  kBool,
+  kDTypes,
 };
 constexpr int64_t kItemSize[kDTypes] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 1};
 
@@ -34,7 +44,18 @@ enum Function : int32_t {
   kFunctions,
 };
 
-enum Reduction : int32_t { kSum, kProd, kMax, kMin, kMean, kArgMax, kArgMin, kAny, kAll, kReductions };
+enum Reduction : int32_t {
+  kSum,
+  kProd,
+  kMax,
+  kMin,
+  kMean,
+  kArgMax,
+  kArgMin,
+  kAny,
+  kAll,
+  kReductions
+};
 enum Scan : int32_t { kCumSum, kCumProd, kScans };
 
 // A view without its address. Strides are in elements and may be zero or negative. The pointers

@@ -322,7 +322,8 @@ PyObject* array_handle(PyObject* self, void*) {
 
 // The buffer protocol, with strides: memoryview(x), numpy.asarray(x). bfloat16 has no format.
 int array_buffer(PyObject* object, Py_buffer* buffer, int flags) {
-  static const char* const formats[kDTypes] = {"f", "d", nullptr, "e", "b", "h", "i", "q", "B", "?"};
+  static const char* const formats[kDTypes] = {"f", "d", nullptr, "e", "b",
+                                               "h", "i", "q",     "B", "?"};
   Array* self = as_array(object);
   const Spec* spec = self->spec;
   const char* refused = nullptr;
@@ -343,9 +344,9 @@ int array_buffer(PyObject* object, Py_buffer* buffer, int flags) {
                           asks(PyBUF_F_CONTIGUOUS) || asks(PyBUF_ANY_CONTIGUOUS);
   if (!refused && contiguous && !dense && spec->size) refused = "the array is not contiguous";
   if (!refused && asks(PyBUF_F_CONTIGUOUS) && spec->ndim > 1) refused = "the array is in C order";
-  Py_ssize_t* sizes = refused ? nullptr
-                              : static_cast<Py_ssize_t*>(
-                                    PyMem_Malloc(sizeof(Py_ssize_t) * (2 * spec->ndim + 1)));
+  Py_ssize_t* sizes =
+      refused ? nullptr
+              : static_cast<Py_ssize_t*>(PyMem_Malloc(sizeof(Py_ssize_t) * (2 * spec->ndim + 1)));
   if (!sizes) {
     PyErr_SetString(PyExc_BufferError, refused ? refused : "out of memory");
     return -1;

@@ -8,7 +8,7 @@
 
 namespace needle::NEEDLE_ISA {
 
-int threads();  // how many a parallel region may use (parallel.cc)
+int threads();                      // how many a parallel region may use (parallel.cc)
 constexpr int64_t kSerial = 32768;  // elements below which a region runs on one thread
 
 }  // namespace needle::NEEDLE_ISA
