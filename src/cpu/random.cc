@@ -7,36 +7,38 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
-constexpr int kLanes = 16;  // blocks computed side by side
+constexpr int kLanes = 32;  // blocks computed side by side
 
 struct PhiloxState {
   uint64_t key, counter;
   int64_t words;
 };
 
-// Words 4*i .. 4*i+3 of out come from block counter + i.
+// Words 4*i .. 4*i+3 of out come from block counter + i. Words are kept in 64 bits, in which their
+// products fit and all lanes do the same.
 void philox(uint32_t* out, uint64_t key, uint64_t counter) {
-  uint32_t x[4][kLanes];
+  constexpr uint64_t kLow = 0xffffffff;
+  uint64_t x[4][kLanes];
   for (int i = 0; i < kLanes; ++i) {
-    x[0][i] = static_cast<uint32_t>(counter + i);
-    x[1][i] = static_cast<uint32_t>((counter + i) >> 32);
+    x[0][i] = (counter + i) & kLow;
+    x[1][i] = (counter + i) >> 32;
     x[2][i] = x[3][i] = 0;
   }
-  uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
+  uint64_t key0 = key & kLow, key1 = key >> 32;
   for (int round = 0; round < 10; ++round) {
     for (int i = 0; i < kLanes; ++i) {
-      uint64_t product0 = uint64_t{0xD2511F53} * x[0][i];
-      uint64_t product1 = uint64_t{0xCD9E8D57} * x[2][i];
-      x[0][i] = static_cast<uint32_t>(product1 >> 32) ^ x[1][i] ^ key0;
-      x[1][i] = static_cast<uint32_t>(product1);
-      x[2][i] = static_cast<uint32_t>(product0 >> 32) ^ x[3][i] ^ key1;
-      x[3][i] = static_cast<uint32_t>(product0);
+      uint64_t product0 = 0xD2511F53 * x[0][i];
+      uint64_t product1 = 0xCD9E8D57 * x[2][i];
+      x[0][i] = product1 >> 32 ^ x[1][i] ^ key0;
+      x[1][i] = product1 & kLow;
+      x[2][i] = product0 >> 32 ^ x[3][i] ^ key1;
+      x[3][i] = product0 & kLow;
     }
-    key0 += 0x9E3779B9;
-    key1 += 0xBB67AE85;
+    key0 = (key0 + 0x9E3779B9) & kLow;
+    key1 = (key1 + 0xBB67AE85) & kLow;
   }
   for (int i = 0; i < kLanes; ++i)
-    for (int w = 0; w < 4; ++w) out[4 * i + w] = x[w][i];
+    for (int w = 0; w < 4; ++w) out[4 * i + w] = static_cast<uint32_t>(x[w][i]);
 }
 
 void fill_words(uint32_t* out, const PhiloxState& state, int64_t first, int64_t end) {
