@@ -1,12 +1,7 @@
 // The table of this instruction set, the only symbol that leaves the shared object.
 #include "elementwise.h"
 
-#if __has_include("kernels_linear.h")
 #include "kernels_linear.h"
-#define LINEAR(kernel) kernel
-#else  // until those kernels are there
-#define LINEAR(kernel) nullptr
-#endif
 
 #define TEXT_OF(name) #name
 #define TEXT(name) TEXT_OF(name)
@@ -31,22 +26,22 @@ static const Kernels kTable = {
     plan_copy,
     plan_fill,
     plan_random_bits,
-    LINEAR(plan_reduce),
-    LINEAR(plan_scan),
-    LINEAR(plan_matmul),
-    LINEAR(plan_gather),
-    LINEAR(plan_scatter_add),
-    LINEAR(plan_sort),
-    LINEAR(plan_softmax),
-    LINEAR(plan_softmax_grad),
-    LINEAR(plan_cross_entropy),
-    LINEAR(plan_cross_entropy_grad),
-    LINEAR(plan_layer_norm),
-    LINEAR(plan_layer_norm_grad),
-    LINEAR(plan_batch_norm),
-    LINEAR(plan_batch_norm_grad),
-    LINEAR(adam),
-    LINEAR(sgd),
+    plan_reduce,
+    plan_scan,
+    plan_matmul,
+    plan_gather,
+    plan_scatter_add,
+    plan_sort,
+    plan_softmax,
+    plan_softmax_grad,
+    plan_cross_entropy,
+    plan_cross_entropy_grad,
+    plan_layer_norm,
+    plan_layer_norm_grad,
+    plan_batch_norm,
+    plan_batch_norm_grad,
+    adam,
+    sgd,
 };
 
 }  // namespace needle::NEEDLE_ISA
