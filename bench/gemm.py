@@ -32,7 +32,7 @@ def product(
     large = len(a_shape) == 2 and a_shape[0] == a_shape[1] >= 256 and flips == (0, 0)
     return Case(
         name, lambda: a @ b, lambda: ta @ tb, target=1.0, group="gemm",
-        issue=2 if large else 3, flops=float(flops),
+        goals="foundation" if large else "ops", flops=float(flops),
     )  # fmt: skip
 
 

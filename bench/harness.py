@@ -57,7 +57,7 @@ class Case:
         compiled: makes the same of ``torch.compile``; None: it is not measured.
         target: largest allowed ratio of the times, Needle / PyTorch; None: no target.
         group: the part of the subject that the row belongs to.
-        issue: whose table the target is from.
+        goals: which set of targets it belongs to: "foundation" or "ops".
         flops: floating point operations of one run, where arithmetic is its limit.
         bytes: bytes that one run must at least move, where memory is its limit.
         torch_threads: threads of PyTorch; 1 where that is faster for it.
@@ -70,7 +70,7 @@ class Case:
     compiled: Callable[[Any], Callable[[], Any]] | None = None
     target: float | None = None
     group: str = ""
-    issue: int = 2
+    goals: str = "foundation"
     flops: float = 0.0
     bytes: float = 0.0
     torch_threads: int = THREADS
@@ -100,7 +100,7 @@ class Goal:
 
     name: str
     target: float
-    issue: int = 3
+    goals: str = "ops"
     groups: tuple[str, ...] = field(default_factory=tuple)
 
 
@@ -254,7 +254,7 @@ def measure(case: Case, options: Options, seconds: float, peer: str) -> dict[str
         for name, theirs in times.by_name.items()
     }
     return {
-        "name": case.name, "group": case.group, "issue": case.issue, "target": case.target,
+        "name": case.name, "group": case.group, "goals": case.goals, "target": case.target,
         "flops": case.flops, "bytes": case.bytes, "torch_threads": case.torch_threads,
         "peers": peers,
     }  # fmt: skip
@@ -396,7 +396,7 @@ def summary(goal: Goal, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
     return {
         "name": f"{goal.name}: geometric mean of {len(chosen)} rows", "group": "",
-        "issue": goal.issue, "target": goal.target, "ratio": mean("ratio"),
+        "goals": goal.goals, "target": goal.target, "ratio": mean("ratio"),
         "ratio_min": mean("ratio_min"), "met": mean("ratio") <= goal.target,
     }  # fmt: skip
 

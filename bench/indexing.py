@@ -33,7 +33,7 @@ def embedding_case(rows: int, d: int, count: int) -> Case | None:
 
     return Case(
         f"embedding {rows} x {d}, {count} ids, forward and backward", ours, theirs, target=0.7,
-        issue=3, group="indexing", bytes=4.0 * d * (2 * count + 2 * count + rows),
+        goals="ops", group="indexing", bytes=4.0 * d * (2 * count + 2 * count + rows),
     )  # fmt: skip
 
 
@@ -53,14 +53,14 @@ def cases(options: Options) -> Iterator[Case]:
         yield Case(
             f"gather {count} x {d} from {rows} x {d}, axis 0", lambda: gather(x, index, 0),
             lambda: torch.gather(t, 0, t_index), compiled(torch.gather, t, 0, t_index), target=0.7,
-            issue=3, group="indexing", bytes=moved,
+            goals="ops", group="indexing", bytes=moved,
         )  # fmt: skip
     if scatter_add is not None:
         yield Case(
             f"scatter_add {count} x {d} into {rows} x {d}, axis 0",
             lambda: scatter_add(index, updates, 0, (rows, d)),
             lambda: torch.zeros(rows, d).scatter_add_(0, t_index, t_updates), target=0.7,
-            issue=3, group="indexing", bytes=moved + 2 * 4.0 * rows * d,
+            goals="ops", group="indexing", bytes=moved + 2 * 4.0 * rows * d,
         )  # fmt: skip
 
 

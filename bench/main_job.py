@@ -53,7 +53,7 @@ def row(name: str, unit: str, value: float, peers: dict[str, float], target: flo
     }  # fmt: skip
     first = next(iter(peers))
     return {
-        "name": name, "group": "main job", "issue": 2, "unit": unit, "target": target,
+        "name": name, "group": "main job", "goals": "foundation", "unit": unit, "target": target,
         "needle": own, "peers": theirs, "best_peer": first, "ratio": theirs[first]["ratio"],
         "ratio_min": theirs[first]["ratio"], "met": theirs[first]["ratio"] <= target,
     }  # fmt: skip

@@ -38,7 +38,7 @@ def norm_case(name: str, rows: int, d: int) -> Case | None:
 
     return Case(
         f"{name} {rows} x {d}, forward and backward", ours, theirs,
-        lambda compiler: partial(theirs, compiler(getattr(F, name))), target=0.7, issue=3,
+        lambda compiler: partial(theirs, compiler(getattr(F, name))), target=0.7, goals="ops",
         group="norm", bytes=5 * 4.0 * rows * d,  # x, out; then g, x, dx
     )  # fmt: skip
 

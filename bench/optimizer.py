@@ -22,7 +22,7 @@ def adam_case(name: str, count: int, size: int, target: float | None) -> Case:
     ours = ndl.optim.Adam([p for p, _ in pairs], lr=1e-3)
     theirs = torch.optim.Adam([q for _, q in pairs], lr=1e-3, fused=True)
     return Case(
-        name, lambda: ours.step(), lambda: theirs.step() and None, target=target, issue=3,
+        name, lambda: ours.step(), lambda: theirs.step() and None, target=target, goals="ops",
         group="optimizer", bytes=7 * 4.0 * count * size,  # read p, g, m, v; write p, m, v
     )  # fmt: skip
 

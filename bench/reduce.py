@@ -32,7 +32,7 @@ def cases(options: Options) -> Iterator[Case]:
             yield Case(
                 f"{name} 4096 x 4096, {place}", lambda f=function, a=axis: f(x, a),
                 lambda f=other, a=arguments: f(t, *a), compiled(other, t, *arguments), target=0.9,
-                issue=3, group="reduce", bytes=4.0 * n * n,
+                goals="ops", group="reduce", bytes=4.0 * n * n,
             )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Run benchmarks one after the other, and write the tables of bench/README.md.
 
-python bench/run.py --issue 2      the figures of the foundation, about 5 minutes
-python bench/run.py --issue 3      those of the ops, about 8 minutes
+python bench/run.py --goals foundation      the figures of the foundation, about 5 minutes
+python bench/run.py --goals ops             those of the ops, about 8 minutes
 python bench/run.py --all          both
 python bench/run.py eager gemm     some subjects
 """
@@ -17,9 +17,18 @@ from pathlib import Path
 import report
 
 FOLDER = Path(__file__).resolve().parent
-ISSUES = {
-    2: ("eager", "gemm", "training", "memory", "main_job"),
-    3: ("elementwise", "reduce", "softmax_loss", "norm", "gemm", "optimizer", "indexing", "sort"),
+GOALS = {
+    "foundation": ("eager", "gemm", "training", "memory", "main_job"),
+    "ops": (
+        "elementwise",
+        "reduce",
+        "softmax_loss",
+        "norm",
+        "gemm",
+        "optimizer",
+        "indexing",
+        "sort",
+    ),
 }
 COMPILED = ("elementwise", "reduce", "softmax_loss", "norm", "indexing")
 """Subjects that also measure torch.compile."""
@@ -28,18 +37,18 @@ COMPILED = ("elementwise", "reduce", "softmax_loss", "norm", "indexing")
 def main() -> None:
     """Do as the command line says."""
     make = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    known = sorted({name for names in ISSUES.values() for name in names})
+    known = sorted({name for names in GOALS.values() for name in names})
     make.add_argument(
         "subjects", nargs="*", choices=[[], *known], help="one of " + ", ".join(known)
     )
-    make.add_argument("--issue", type=int, choices=ISSUES, action="append", default=[])
+    make.add_argument("--goals", choices=GOALS, action="append", default=[])
     make.add_argument("--all", action="store_true", help="all subjects")
     make.add_argument("--quick", action="store_true", help="tiny sizes, nothing saved")
     args = make.parse_args()
-    issues = ISSUES if args.all else args.issue
-    chosen = list(dict.fromkeys([*args.subjects, *(n for i in issues for n in ISSUES[i])]))
+    wanted = GOALS if args.all else args.goals
+    chosen = list(dict.fromkeys([*args.subjects, *(n for i in wanted for n in GOALS[i])]))
     if not chosen:
-        make.error("nothing to run: name subjects, --issue 2 or --all")
+        make.error("nothing to run: name subjects, --goals foundation or --all")
     failed = []
     for name in chosen:
         print(f"== {name}", flush=True)

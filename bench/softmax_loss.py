@@ -33,7 +33,7 @@ def loss_case(n: int, classes: int) -> Case | None:
 
     return Case(
         f"cross entropy {n} x {classes}, forward and backward", ours, theirs,
-        lambda compiler: partial(theirs, compiler(F.cross_entropy)), target=0.5, issue=3,
+        lambda compiler: partial(theirs, compiler(F.cross_entropy)), target=0.5, goals="ops",
         group="loss", bytes=3 * 4.0 * n * classes,  # logits read twice, their gradient written
     )  # fmt: skip
 
@@ -48,7 +48,7 @@ def cases(options: Options) -> Iterator[Case]:
             if ours is not None:
                 yield Case(
                     f"{name} {n} x {classes}", lambda f=ours, x=x: f(x, 1),
-                    lambda f=theirs, t=t: f(t, 1), compiled(theirs, t, 1), target=0.8, issue=3,
+                    lambda f=theirs, t=t: f(t, 1), compiled(theirs, t, 1), target=0.8, goals="ops",
                     group="softmax", bytes=2 * 4.0 * n * classes,
                 )  # fmt: skip
     case = loss_case(*shapes[-1])
