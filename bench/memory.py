@@ -91,7 +91,8 @@ def measure(quick: bool) -> dict[str, Any]:
         ratio, ratio_min = own["median"] / theirs["median"], own["min"] / theirs["min"]
         peers[name] = {**theirs, "needle": own, "ratio": ratio, "ratio_min": ratio_min}
     row = {
-        "name": "peak memory: import, MLP-ResNet, 200 steps", "group": "memory", "goals": "foundation",
+        "name": "peak memory: import, MLP-ResNet, 200 steps", "group": "memory",
+        "goals": "foundation",
         "target": 1 / 3, "unit": "MB", "peers": peers,
     }  # fmt: skip
     return harness.judged(row)

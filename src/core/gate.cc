@@ -3,6 +3,7 @@
 // Python definition, which is always right.
 #include "core.h"
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace needle {
@@ -95,37 +96,83 @@ bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides) {
   return false;
 }
 
-Array* elementwise_strided(const Op* op, DType out_type, Array* const* x, int n) {
+// What elementwise work on operands of any shapes and strides needs to know.
+struct Broadcast {
+  int32_t code;
+  DType out_type;
+  int n;
+  Spec* in[kMaxArgs];
+  Spec* out;
+  bool reordered;
+  int64_t out_strides[kMaxDims];
+  Plan plan;
+};
+
+bool plan_broadcast(Broadcast* plan, Array* const* x) {
   int ndim;
-  int64_t shape[kMaxDims], strides[kMaxArgs][kMaxDims], out_strides[kMaxDims];
-  if (!broadcast_shape(x, n, &ndim, shape)) return nullptr;
-  Spec* spec = spec_of(out_type, x[0]->spec->device, ndim, shape);
-  if (!spec) return nullptr;
+  int64_t shape[kMaxDims], strides[kMaxArgs][kMaxDims];
+  if (!broadcast_shape(x, plan->n, &ndim, shape)) return false;
+  plan->out = spec_of(plan->out_type, x[0]->spec->device, ndim, shape);
+  if (!plan->out) return false;
   Operand operands[kMaxArgs];
-  for (int k = 0; k < n; k++) {
+  for (int k = 0; k < plan->n; k++) {
     broadcast_strides(x[k], ndim, shape, strides[k]);
     operands[k] = {x[k]->spec->code, ndim, shape, strides[k]};
   }
-  const bool reordered = kept_order(x, n, spec, out_strides);
-  const int64_t* layout = reordered ? out_strides : spec->strides;
-  Plan plan;
-  if (kernels->plan_elementwise(&plan, op->code, {out_type, ndim, spec->shape, layout}, operands,
-                                n)) {
-    Py_DECREF(spec);
-    return nullptr;
-  }
-  Storage* storage = storage_new(spec->size * kItemSize[out_type]);
-  if (!storage) {
-    Py_DECREF(spec);
-    return nullptr;
-  }
-  Array* out = array_new(spec, storage, 0, reordered ? out_strides : nullptr);
+  plan->reordered = kept_order(x, plan->n, plan->out, plan->out_strides);
+  const int64_t* layout = plan->reordered ? plan->out_strides : plan->out->strides;
+  const Operand out = {plan->out_type, ndim, plan->out->shape, layout};
+  if (!kernels->plan_elementwise(&plan->plan, plan->code, out, operands, plan->n)) return true;
+  Py_CLEAR(plan->out);
+  return false;
+}
+
+Array* run_broadcast(const Broadcast& plan, Array* const* x) {
+  Storage* storage = storage_new(plan.out->size * kItemSize[plan.out_type]);
+  if (!storage) return nullptr;
+  Py_INCREF(plan.out);
+  Array* out = array_new(plan.out, storage, 0, plan.reordered ? plan.out_strides : nullptr);
   if (!out) return nullptr;
   void* buffers[kMaxArgs + 1] = {storage->data};
-  for (int k = 0; k < n; k++) buffers[k + 1] = address(x[k]);
-  if (run(plan, buffers, spec->size)) return out;
+  for (int k = 0; k < plan.n; k++) buffers[k + 1] = address(x[k]);
+  if (run(plan.plan, buffers, plan.out->size)) return out;
   Py_DECREF(out);
   return nullptr;
+}
+
+// Small work on dense operands comes again and again, and planning it costs more than doing it:
+// the last plans, by function and specs. They run with the GIL held, so nobody replaces one.
+Broadcast recent[64];
+
+Array* elementwise_strided(const Op* op, DType out_type, Array* const* x, int n) {
+  bool dense = true;
+  size_t hash = op->code;
+  for (int k = 0; k < n; k++) {
+    dense &= !x[k]->strides && x[k]->spec->size < kRelease;
+    hash = (hash ^ reinterpret_cast<size_t>(x[k]->spec) >> 4) * 0x9E3779B97F4A7C15;
+  }
+  Broadcast* known = &recent[hash >> 58];
+  bool hit = dense && known->out && known->code == op->code && known->out_type == out_type &&
+             known->n == n;
+  for (int k = 0; k < n; k++) hit = hit && known->in[k] == x[k]->spec;
+  if (hit) return run_broadcast(*known, x);
+  Broadcast plan;
+  plan.code = op->code;
+  plan.out_type = out_type;
+  plan.n = n;
+  if (!plan_broadcast(&plan, x)) return nullptr;
+  Array* out = run_broadcast(plan, x);
+  if (!dense || plan.out->size >= kRelease) {
+    Py_DECREF(plan.out);
+    return out;
+  }
+  std::swap(*known, plan);
+  for (int k = 0; k < n; k++) Py_INCREF(known->in[k] = x[k]->spec);
+  if (plan.out) {
+    for (int k = 0; k < plan.n; k++) Py_DECREF(plan.in[k]);
+    Py_DECREF(plan.out);
+  }
+  return out;
 }
 
 Array* elementwise(const Op* op, Array* const* x, int n) {
