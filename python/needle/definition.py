@@ -192,6 +192,15 @@ class Node:
             _modes.pending = max(0, _modes.pending - 1)
         if self._held & ~(1 << OUTPUT):
             self.drop(1 << OUTPUT)
+        # A dying chain must not recurse: what nodes held waits in a list that only one empties.
+        _modes.graveyard.append(self.inputs)
+        self.inputs = ()
+        if _modes.burying:
+            return
+        _modes.burying = True
+        while _modes.graveyard:
+            _modes.graveyard.pop()
+        _modes.burying = False
 
 
 class _Modes(threading.local):
@@ -199,6 +208,10 @@ class _Modes(threading.local):
     lazy = False
     open = True  # whether the native gate may take shortcuts
     pending = 0
+    burying = False
+
+    def __init__(self) -> None:
+        self.graveyard: list[tuple[Node, ...]] = []
 
 
 _modes = _Modes()
