@@ -262,7 +262,7 @@ def test_mnist_is_found_in_a_folder_and_in_its_folder_mnist(tmp_path):
 
 @pytest.fixture
 def web(monkeypatch, tmp_path):
-    """A web of pages by address, and what was asked of it; the cache is empty."""
+    """A web of pages by address, and what was asked of it; nothing is on this machine."""
     pages: dict[str, bytes] = {}
     asked: list[str] = []
 
@@ -273,7 +273,7 @@ def web(monkeypatch, tmp_path):
         return io.BytesIO(pages[url])
 
     monkeypatch.setattr(download, "open_url", open_url)
-    with ndl.config(cache=str(tmp_path / "cache")):
+    with ndl.config(cache=str(tmp_path / "cache"), data=""):
         yield pages, asked
 
 
