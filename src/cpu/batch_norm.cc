@@ -17,10 +17,10 @@ struct State {
   int64_t rows, c, item_size, block, blocks;
   int64_t buffer;  // elements of a padded row
   A eps;
-  bool direct, direct_out;  // rows are of type A already, and are written in place
+  bool direct;  // rows are of type A already
   int team;
   Read<A> read;
-  Write<A> write, write_row;
+  Write<A> write;
 };
 
 // Workspace: two rows for each block, four shared ones, two for each thread.
@@ -102,10 +102,10 @@ void normalise_block(const State<A>& s, void* const* buffers, int64_t block, voi
   for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
     const A* x = fetch(s, buffers[3], row, thread_row(s, workspace, thread, 0));
     void* to = byte_offset(buffers[0], row * s.c * s.item_size);
-    A* out = s.direct_out ? as<A>(to) : thread_row(s, workspace, thread, 1);
+    A* out = s.direct ? as<A>(to) : thread_row(s, workspace, thread, 1);
 #pragma omp simd
     for (int64_t j = 0; j < s.c; ++j) out[j] = (x[j] - mean[j]) * scale[j] + bias[j];
-    if (!s.direct_out) s.write_row(to, out, s.c);
+    if (!s.direct) s.write(to, out, s.c);
   }
 }
 
@@ -183,11 +183,11 @@ void input_gradient_block(const State<A>& s, void* const* buffers, int64_t block
     const A* g = fetch(s, buffers[3], row, thread_row(s, workspace, thread, 0));
     const A* x = fetch(s, buffers[4], row, thread_row(s, workspace, thread, 1));
     void* to = byte_offset(buffers[0], row * s.c * s.item_size);
-    A* dx = s.direct_out ? as<A>(to) : thread_row(s, workspace, thread, 0);
+    A* dx = s.direct ? as<A>(to) : thread_row(s, workspace, thread, 0);
 #pragma omp simd
     for (int64_t j = 0; j < s.c; ++j)
       dx[j] = scale[j] * (g[j] - from_one[j] - (x[j] - mean[j]) * from_x[j]);
-    if (!s.direct_out) s.write_row(to, dx, s.c);
+    if (!s.direct) s.write(to, dx, s.c);
   }
 }
 
@@ -231,9 +231,6 @@ const char* plan_in(Plan* plan, const Operand& x, double eps, bool backward) {
   s.c = x.shape[1];
   s.item_size = kItemSize[x.dtype];
   s.direct = s.item_size == sizeof(A);
-  const bool stream = s.direct && element_count(x) * s.item_size >= kStreamBytes;
-  s.direct_out = s.direct && !stream;
-  s.write_row = stream ? streaming_writer<A>() : s.write;
   s.eps = static_cast<A>(eps);
   s.block = s.c < kBlockElements ? kBlockElements / (s.c ? s.c : 1) : 1;
   if (s.block < (s.rows + kMaxBlocks - 1) / kMaxBlocks)

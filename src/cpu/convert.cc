@@ -1,9 +1,5 @@
 #include "convert.h"
 
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
 namespace needle::NEEDLE_ISA {
 namespace {
 
@@ -57,27 +53,6 @@ void write_run<float, Float16>(void* out, const float* __restrict x, int64_t n) 
   for (; i < n; ++i) to[i] = to_float16(x[i]);
 }
 #endif
-
-template <class A>
-void stream_run(void* out, const A* x, int64_t n) {
-  char* to = static_cast<char*>(out);
-  const char* from = reinterpret_cast<const char*>(x);
-  int64_t bytes = n * static_cast<int64_t>(sizeof(A));
-#if defined(__SSE2__)
-  const int64_t head = -reinterpret_cast<intptr_t>(to) & 63;  // up to a whole line
-  if (head < bytes) {
-    std::memcpy(to, from, head);
-    int64_t i = head;
-    for (; i + 64 <= bytes; i += 64)
-      for (int64_t j = i; j < i + 64; j += 16)
-        _mm_stream_si128(reinterpret_cast<__m128i*>(to + j),
-                         _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + j)));
-    _mm_sfence();
-    to += i, from += i, bytes -= i;
-  }
-#endif
-  std::memcpy(to, from, bytes);
-}
 
 template <class S>
 int64_t read_index(const void* x, int64_t position) {
@@ -170,15 +145,6 @@ Write<int64_t> writer<int64_t>(DType dtype) {
     default:
       return nullptr;
   }
-}
-
-template <>
-Write<float> streaming_writer<float>() {
-  return stream_run<float>;
-}
-template <>
-Write<double> streaming_writer<double>() {
-  return stream_run<double>;
 }
 
 Read<int64_t> truth_reader(DType dtype) {

@@ -90,12 +90,6 @@ template <class A>
 Write<A> writer(DType dtype);
 Read<int64_t> truth_reader(DType dtype);  // 1 where x != 0 (NaN is true), any dtype
 
-// Results of this size do not stay in the cache: writing them past it saves reading their memory
-// first.
-constexpr int64_t kStreamBytes = int64_t{16} << 20;
-template <class A>
-Write<A> streaming_writer();  // A to A
-
 inline bool is_floating(DType dtype) { return dtype <= kFloat16; }
 
 // One element of an index or label operand.

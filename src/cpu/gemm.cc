@@ -21,7 +21,9 @@ constexpr int64_t kBlockK = 384;            // steps of k between two visits of 
 constexpr int64_t kPackedBlockK = 1024;     // the same if both operands are packed: then c counts
 constexpr int64_t kBlockN = 1024;           // columns for which b is packed
 constexpr int64_t kBlockM = 8 * kTileRows;  // rows for which a is packed
-constexpr int64_t kSerialWork = 64 * 64 * 64;  // so many multiplications are for one thread
+// A result costs as much as kResultWork multiplications; up to kSerialWork are for one thread.
+constexpr int64_t kResultWork = 8;
+constexpr int64_t kSerialWork = 64 * 64 * (64 + kResultWork);
 
 template <class T, int rows>
 MultiplyTile<T> tile_of(int64_t vectors) {
@@ -300,7 +302,8 @@ int64_t even(int64_t n, int64_t preferred, int64_t unit) {
 // n, or along m, whichever leaves less to the busiest thread. Along m each reads all of b.
 template <class T>
 void choose_parts(State& s) {
-  s.team = s.m * s.n * s.k * s.batches <= kSerialWork ? 1 : threads();
+  const int64_t work = s.m * s.n * (s.k + kResultWork) * s.batches;
+  s.team = work <= kSerialWork ? 1 : threads();
   s.part_m = s.m;
   s.part_n = s.n;
   if (s.batches < s.team) {

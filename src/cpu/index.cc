@@ -47,10 +47,9 @@ inline int64_t read_index(DType dtype, const void* p) {
 template <class T>
 struct Copy {
   static constexpr bool kPicksSource = true;
-  static void element(void* dest, const void* source) { *as<T>(dest) = *as<T>(source); }
-  static void row(void* dest, const void* source, const Loop& loop, int64_t n) {
-    T* to = as<T>(dest);
-    const T* from = as<T>(source);
+  using Type = T;
+  static void element(T& dest, const T& source) { dest = source; }
+  static void row(T* to, const T* from, const Loop& loop, int64_t n) {
     if (loop.dest == 1 && loop.source == 1)
       std::memcpy(to, from, n * sizeof(T));
     else
@@ -71,10 +70,9 @@ inline void accumulate(T& total, T x) {
 template <class T>
 struct Add {
   static constexpr bool kPicksSource = false;
-  static void element(void* dest, const void* source) { accumulate(*as<T>(dest), *as<T>(source)); }
-  static void row(void* dest, const void* source, const Loop& loop, int64_t n) {
-    T* __restrict to = as<T>(dest);
-    const T* __restrict from = as<T>(source);
+  using Type = T;
+  static void element(T& dest, const T& source) { accumulate(dest, source); }
+  static void row(T* __restrict to, const T* __restrict from, const Loop& loop, int64_t n) {
     if (loop.dest == 1 && loop.source == 1)
       for (int64_t i = 0; i < n; ++i) accumulate(to[i], from[i]);
     else
@@ -89,32 +87,42 @@ struct Cursor {
   int64_t position;  // in the index operand, C order
 };
 
-template <class Op>
-bool pick(const State& s, int64_t index, Cursor& at) {
+// Makes an index count from the front; false if it is out of range.
+inline bool wrap(const State& s, int64_t& index) {
   if (index < 0) index += s.extent;
-  if (index < 0 || index >= s.extent) return false;
-  if (Op::kPicksSource)
-    at.source = byte_offset(at.source, index * s.pick * s.source_size);
-  else
-    at.dest = byte_offset(at.dest, index * s.pick * s.dest_size);
-  return true;
+  return index >= 0 && index < s.extent;
 }
 
-// The last loop, if every element has an index of its own.
-template <class Op>
-int64_t walk_elements(const State& s, const Loop& loop, Cursor at) {
+// The last loop, if every element has an index of its own. read(i) is the i-th of them.
+template <class Op, class ReadAt>
+int64_t walk_elements(const State& s, const Loop& loop, const Cursor& at, const ReadAt& read) {
+  using T = typename Op::Type;
+  T* dest = as<T>(at.dest);
+  const T* source = as<T>(at.source);
   int64_t bad = INT64_MAX;
-  const Cursor start = at;
   for (int64_t i = loop.begin; i < loop.end; ++i) {
-    at.dest = byte_offset(start.dest, i * loop.dest * s.dest_size);
-    at.source = byte_offset(start.source, i * loop.source * s.source_size);
-    const void* index = byte_offset(start.index, i * loop.index * s.index_size);
-    if (pick<Op>(s, read_index(s.index_dtype, index), at))
-      Op::element(at.dest, at.source);
-    else if (bad == INT64_MAX)
-      bad = start.position * loop.size + i;
+    int64_t index = read(i * loop.index);
+    if (!wrap(s, index)) {
+      if (bad == INT64_MAX) bad = at.position * loop.size + i;
+      continue;
+    }
+    const int64_t picked = index * s.pick;
+    Op::element(dest[i * loop.dest + (Op::kPicksSource ? 0 : picked)],
+                source[i * loop.source + (Op::kPicksSource ? picked : 0)]);
   }
   return bad;
+}
+
+template <class Op>
+int64_t walk_row(const State& s, const Loop& loop, const Cursor& at) {
+  using T = typename Op::Type;
+  int64_t index = read_index(s.index_dtype, at.index);
+  if (!wrap(s, index)) return at.position * loop.size;
+  const int64_t picked = index * s.pick;
+  Op::row(as<T>(at.dest) + loop.begin * loop.dest + (Op::kPicksSource ? 0 : picked),
+          as<T>(at.source) + loop.begin * loop.source + (Op::kPicksSource ? picked : 0), loop,
+          loop.end - loop.begin);
+  return INT64_MAX;
 }
 
 // Walks the loops from `level` on. Returns the position of the first bad index, or INT64_MAX.
@@ -122,12 +130,12 @@ template <class Op>
 int64_t walk(const State& s, const Loop* loops, int level, Cursor at) {
   const Loop& loop = loops[level];
   if (level == s.count - 1) {
-    if (!s.rows) return walk_elements<Op>(s, loop, at);
-    if (!pick<Op>(s, read_index(s.index_dtype, at.index), at)) return at.position * loop.size;
-    Op::row(byte_offset(at.dest, loop.begin * loop.dest * s.dest_size),
-            byte_offset(at.source, loop.begin * loop.source * s.source_size), loop,
-            loop.end - loop.begin);
-    return INT64_MAX;
+    if (s.rows) return walk_row<Op>(s, loop, at);
+    if (s.index_dtype == kInt64)
+      return walk_elements<Op>(s, loop, at, [&](int64_t i) { return as<int64_t>(at.index)[i]; });
+    return walk_elements<Op>(s, loop, at, [&](int64_t i) {
+      return read_index(s.index_dtype, byte_offset(at.index, i * s.index_size));
+    });
   }
   int64_t bad = INT64_MAX;
   for (int64_t i = loop.begin; i < loop.end; ++i) {

@@ -18,10 +18,10 @@ struct State {
   int64_t rows, d, item_size, blocks, block;
   int64_t buffer;  // elements of a padded row
   A eps;
-  bool direct, direct_out;  // rows are of type A already, and are written in place
+  bool direct;  // rows are of type A already
   int team;
   Read<A> read;
-  Write<A> write, write_row;
+  Write<A> write;
 };
 
 // Buffers: first those of each thread (kPerThread rows), then weight and bias, then two rows per
@@ -87,12 +87,12 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
     for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
       const A* x = fetch(s, buffers[3], row, thread_row(s, workspace, thread, 0));
       void* to = byte_offset(buffers[0], row * s.d * s.item_size);
-      A* out = s.direct_out ? as<A>(to) : thread_row(s, workspace, thread, 1);
+      A* out = s.direct ? as<A>(to) : thread_row(s, workspace, thread, 1);
       const A mean = s.kind == 0 ? mean_of(x, s.d) : A(0);
       const A rstd = 1 / std::sqrt(mean_square(x, mean, s.d) + s.eps);
 #pragma omp simd
       for (int64_t i = 0; i < s.d; ++i) out[i] = (x[i] - mean) * rstd * weight[i] + bias[i];
-      if (!s.direct_out) s.write_row(to, out, s.d);
+      if (!s.direct) s.write(to, out, s.d);
       if (buffers[1]) as<A>(buffers[1])[row] = mean;
       as<A>(buffers[2])[row] = rstd;
     }
@@ -148,10 +148,10 @@ void gradient_block(const State<A>& s, void* const* buffers, void* workspace, co
     const A* g = fetch(s, buffers[3], row, thread_row(s, workspace, thread, 0));
     const A* x = fetch(s, buffers[4], row, thread_row(s, workspace, thread, 1));
     void* to = byte_offset(buffers[0], row * s.d * s.item_size);
-    A* dx = s.direct_out ? as<A>(to) : thread_row(s, workspace, thread, 2);
+    A* dx = s.direct ? as<A>(to) : thread_row(s, workspace, thread, 2);
     const A mean = s.kind == 0 ? as<A>(buffers[6])[row] : A(0);
     gradient_row(s, dx, dweight, dbias, g, x, weight, mean, as<A>(buffers[7])[row]);
-    if (!s.direct_out) s.write_row(to, dx, s.d);
+    if (!s.direct) s.write(to, dx, s.d);
   }
 }
 
@@ -179,9 +179,6 @@ const char* plan_in(Plan* plan, int32_t kind, const Operand& x, double eps, bool
   s.rows = s.d ? element_count(x) / s.d : 0;
   s.item_size = kItemSize[x.dtype];
   s.direct = s.item_size == sizeof(A);
-  const bool stream = s.direct && element_count(x) * s.item_size >= kStreamBytes;
-  s.direct_out = s.direct && !stream;
-  s.write_row = stream ? streaming_writer<A>() : s.write;
   s.eps = static_cast<A>(eps);
   s.block = (s.rows + kMaxBlocks - 1) / kMaxBlocks;
   if (s.block < kMinBlock) s.block = kMinBlock;

@@ -17,6 +17,7 @@ constexpr int64_t kStrip = 1024;   // results side by side
 constexpr int64_t kRows = 16;      // rows folded without recursion under a strip
 constexpr int64_t kChunk = 65536;  // elements of a task
 constexpr int64_t kFewUnits = 8;   // fewer large units than this are cut into chunks
+constexpr int64_t kAhead = 4096;   // bytes: the processor itself does not look over a page's end
 constexpr int64_t kShortRow = 16;  // rows are not worth folding one by one below this
 
 // ---- arithmetic: V is a number or a vector; integers wrap; NaN wins over any maximum or minimum
@@ -68,8 +69,12 @@ A fold_dense(const A* x, int64_t n) {
   if (n >= kWidth) {
     Vector<A> sum[kUnroll];
     for (auto& s : sum) s = splat<A>(identity<op, A>());
-    for (; i + kUnroll * kWidth <= n; i += kUnroll * kWidth)
-      for (int64_t j = 0; j < kUnroll; ++j) sum[j] = combine<op>(sum[j], load(x + i + j * kWidth));
+    for (; i + kUnroll * kWidth <= n; i += kUnroll * kWidth) {
+      for (int64_t j = 0; j < kUnroll; ++j) {
+        __builtin_prefetch(x + i + j * kWidth + kAhead / sizeof(A));
+        sum[j] = combine<op>(sum[j], load(x + i + j * kWidth));
+      }
+    }
     for (; i + kWidth <= n; i += kWidth) sum[0] = combine<op>(sum[0], load(x + i));
     for (int64_t width = kUnroll / 2; width > 0; width /= 2)
       for (int64_t j = 0; j < width; ++j) sum[j] = combine<op>(sum[j], sum[j + width]);
@@ -84,7 +89,7 @@ A fold_dense(const A* x, int64_t n) {
 struct Layout {
   Axes kept, reduced;
   Axis strip;  // the kept axis along which a strip lies; size 1 for rows
-  int64_t strips, units, units_per_task;
+  int64_t strip_length, strips, units, units_per_task;
   int64_t length, chunk, chunks;  // reduced positions: all, of a chunk, number of chunks
   int64_t x_size, out_size;       // bytes of an element
   int team;
@@ -103,10 +108,10 @@ struct Unit {
 };
 
 Unit unit_at(const Layout& s, int64_t index) {
-  const int64_t first = index % s.strips * kStrip;
+  const int64_t first = index % s.strips * s.strip_length, rest = s.strip.size - first;
   const Offsets offsets = s.kept.at(index / s.strips);
   return {offsets.x + first * s.strip.x, offsets.out + first * s.strip.out,
-          s.strip.size - first < kStrip ? s.strip.size - first : kStrip};
+          rest < s.strip_length ? rest : s.strip_length};
 }
 
 // n elements from x as numbers to compute with: x itself, or a copy in buffer.
@@ -153,18 +158,25 @@ A fold_row(const State<A>& s, const void* x, int64_t origin, int64_t begin, int6
   return total;
 }
 
+// Vectors by hand: of the comparisons that maxima need the compiler makes scalar code.
 template <int32_t op, class A>
-void combine_into(A* __restrict total, const A* __restrict x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) total[i] = combine<op>(total[i], x[i]);
+void combine_into(A* total, const A* x, int64_t n) {
+  int64_t i = 0;
+  for (; i + kLanes<A> <= n; i += kLanes<A>)
+    store(total + i, combine<op>(load(total + i), load(x + i)));
+  for (; i < n; ++i) total[i] = combine<op>(total[i], x[i]);
 }
 
 // Four rows at a time, because the totals are read and written once for all of them.
 template <int32_t op, class A>
-void combine_four_into(A* __restrict total, const A* x0, const A* x1, const A* x2, const A* x3,
-                       int64_t n) {
-  for (int64_t i = 0; i < n; ++i)
-    total[i] =
-        combine<op>(total[i], combine<op>(combine<op>(x0[i], x1[i]), combine<op>(x2[i], x3[i])));
+void combine_four_into(A* total, const A* x0, const A* x1, const A* x2, const A* x3, int64_t n) {
+  const auto tree = [](auto t, auto a, auto b, auto c, auto d) {
+    return combine<op>(t, combine<op>(combine<op>(a, b), combine<op>(c, d)));
+  };
+  int64_t i = 0;
+  for (; i + kLanes<A> <= n; i += kLanes<A>)
+    store(total + i, tree(load(total + i), load(x0 + i), load(x1 + i), load(x2 + i), load(x3 + i)));
+  for (; i < n; ++i) total[i] = tree(total[i], x0[i], x1[i], x2[i], x3[i]);
 }
 
 template <int32_t op, class A>
@@ -379,14 +391,16 @@ void choose_strip(Layout& s, bool same_type) {
   const bool rows = kept.size <= 1 || kept_step == 0 ||
                     (!short_rows && inner_step > 0 && inner_step <= kept_step);
   s.strip = rows ? Axis{1, 0, 0} : s.kept.pop();
-  s.strips = (s.strip.size + kStrip - 1) / kStrip;
-  s.units = s.kept.total() * s.strips;
   s.dense = same_type && (rows ? inner.x == 1 || inner.size == 1 : s.strip.x == 1);
+  // What has to be gathered should still be in the cache when the next position is.
+  s.strip_length = s.dense ? kStrip : kStrip / 4;
+  s.strips = (s.strip.size + s.strip_length - 1) / s.strip_length;
+  s.units = s.kept.total() * s.strips;
 }
 
 // Cuts the work into tasks of about kChunk elements. No choice depends on the number of threads.
 void choose_tasks(Layout& s) {
-  const int64_t width = s.strip.size < kStrip ? s.strip.size : kStrip;
+  const int64_t width = s.strip.size < s.strip_length ? s.strip.size : s.strip_length;
   const int64_t unit_work = width * s.length, work = unit_work * s.units;
   s.chunk = s.length;
   s.chunks = 1;

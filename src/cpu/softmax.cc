@@ -28,6 +28,21 @@ A sum_of_exponentials(const A* x, A shift, int64_t n) {
   return total;
 }
 
+// In blocks, because the rounding errors of one long sum would show in a loss.
+template <class A>
+A row_mean(const A* x, int64_t n) {
+  constexpr int64_t kBlock = 256;
+  A total = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = begin + kBlock < n ? begin + kBlock : n;
+    A part = 0;
+#pragma omp simd reduction(+ : part)
+    for (int64_t i = begin; i < end; ++i) part += x[i];
+    total += part;
+  }
+  return total / static_cast<A>(n);
+}
+
 template <class A>
 void softmax_row(A* out, const A* x, int64_t n) {
   const A shift = row_maximum(x, n);
@@ -135,10 +150,6 @@ void choose_tasks(State<A>& s, Plan* plan, const Operand& x) {
   s.tasks = (s.rows + s.rows_per_task - 1) / s.rows_per_task;
   s.team = team_size(s.tasks, s.rows * s.n * 4);  // an exponential is worth several additions
   s.buffer = round_up(s.n, 64) + 64;
-  if (s.out.direct && s.rows * s.n * s.out.size >= kStreamBytes) {
-    s.out.direct = false;
-    s.write = streaming_writer<A>();
-  }
   plan->workspace = s.team * 3 * s.buffer * static_cast<int64_t>(sizeof(A));
 }
 
@@ -228,12 +239,8 @@ int64_t run_cross_entropy(const Plan* plan, void* const* buffers, void* workspac
     lse[row] = log_sum_exp(x, s.n);
     A loss = 0;
     if (label != s.ignore) loss = lse[row] - x[label];
-    if (label != s.ignore && smoothing > 0) {
-      A total = 0;
-#pragma omp simd reduction(+ : total)
-      for (int64_t i = 0; i < s.n; ++i) total += lse[row] - x[i];
-      loss = (1 - smoothing) * loss + smoothing * (total / static_cast<A>(s.n));
-    }
+    if (label != s.ignore && smoothing > 0)
+      loss = (1 - smoothing) * loss + smoothing * (lse[row] - row_mean(x, s.n));
     as<A>(buffers[0])[row] = loss;
   });
   return -1;
