@@ -16,8 +16,8 @@ from harness import RESULTS, shown
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- results: written by report.py -->", "<!-- end of results -->"
 ORDER = (
-    "eager", "gemm", "training", "memory", "main_job", "elementwise", "reduce", "softmax_loss",
-    "norm", "optimizer", "indexing", "sort",
+    "startup", "eager", "gemm", "training", "memory", "main_job", "elementwise", "reduce",
+    "softmax_loss", "norm", "optimizer", "indexing", "sort",
 )  # fmt: skip
 SMALL, MIDDLE = 2 << 20, 24 << 20
 """Bytes up to which a row is held against the bytes per second of 64 Ki and 1 Mi floats."""

@@ -18,7 +18,7 @@ import report
 
 FOLDER = Path(__file__).resolve().parent
 GOALS = {
-    "foundation": ("eager", "gemm", "training", "memory", "main_job"),
+    "foundation": ("startup", "eager", "gemm", "training", "memory", "main_job"),
     "ops": (
         "elementwise",
         "reduce",

@@ -1,21 +1,20 @@
 """Needle: the necessary elements of deep learning."""
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
+
 from needle import (
     autograd,
     backend,
     backend_ndarray,
     backend_selection,
     config,
-    data,
     device,
     dtype,
     errors,
     graph,
     init,
-    io,
-    nn,
     ops,
-    optim,
 )
 from needle.autograd import (
     backward,
@@ -88,3 +87,21 @@ from needle.ops.random import manual_seed
 from needle.tensor import Parameter, Tensor, TensorTuple, Value, from_dlpack
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from needle import data, io, nn, optim
+
+# Rooms of floor 5 that a program may do without are imported at their first use.
+_ROOMS = ("data", "io", "nn", "optim")
+
+
+if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+    def __getattr__(name):
+        if name in _ROOMS:
+            return _import_module(f"needle.{name}")
+        raise AttributeError(f"module 'needle' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ROOMS})

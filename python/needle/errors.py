@@ -6,7 +6,6 @@ rule; what to try. It is built on the error path only.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -107,6 +106,8 @@ def explain(
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known name closest to the given one, or nothing."""
+    import difflib  # costs more than the rest of this module; only errors need it
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -6,15 +6,13 @@ Half-precision parameters are updated in float32, the dtype of their state.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from needle.backend.ndarray import NDArray
 
 
-@dataclass(frozen=True)
-class Adam:
+class Adam(NamedTuple):
     """Numbers of one Adam step.
 
     Attributes:
@@ -33,8 +31,7 @@ class Adam:
     correction2: float
 
 
-@dataclass(frozen=True)
-class Sgd:
+class Sgd(NamedTuple):
     """Numbers of one SGD step.
 
     Attributes:
