@@ -54,6 +54,7 @@ enum Reduction : int32_t {
   kArgMin,
   kAny,
   kAll,
+  kDeviation,  // sum of squared distances from the mean; floating
   kReductions
 };
 enum Scan : int32_t { kCumSum, kCumProd, kScans };

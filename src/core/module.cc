@@ -25,7 +25,7 @@ const char* const function_names[] = {
 #undef TERNARY
 };
 const char* const reduction_names[] = {"sum",    "prod",   "max", "min", "mean",
-                                       "argmax", "argmin", "any", "all"};
+                                       "argmax", "argmin", "any", "all", "deviation"};
 
 template <size_t N>
 nb::dict numbered(const char* const (&names)[N]) {

@@ -10,7 +10,7 @@ from typing import Any
 
 from needle import dtype as dtypes
 from needle.backend import kernels, override
-from needle.backend.ndarray import NDArray, empty, empty_of, full
+from needle.backend.ndarray import NDArray, empty, empty_of, full, normalise_axes
 from needle.dtype import DType
 
 SOFTMAX, LOG_SOFTMAX = 0, 1
@@ -41,6 +41,24 @@ def _like(x: NDArray) -> NDArray:
 def _floating(*arrays: NDArray) -> bool:
     first = arrays[0].dtype
     return first.kind == "f" and all(x.dtype is first for x in arrays)
+
+
+# ---- variance ----------------------------------------------------------------------
+
+
+@override("cpu", "Var")
+def var(op: Any, x: NDArray) -> Any:
+    """Variance in one pass over the memory."""
+    axes = normalise_axes(op.axes, x.ndim)
+    if not _floating(x) or x.size == 0:
+        return NotImplemented
+    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    out = empty(kept, _wide(x), x.device)
+    x.device.backend.reduce("deviation", out, x, axes)
+    room = x.size // out.size - op.correction
+    factor = 1.0 / room if room > 0 else float("nan")
+    scaled = kernels.elementwise("multiply", out, full((), factor, out.dtype, x.device))
+    return (scaled if op.keepdims else scaled.squeeze(axes)).astype(x.dtype, copy=False)
 
 
 # ---- softmax -----------------------------------------------------------------------
