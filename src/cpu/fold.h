@@ -50,12 +50,8 @@ inline int64_t middle(int64_t begin, int64_t end, int64_t unit) {
 
 template <int32_t op, class A>
 inline A fold_lanes(Vector<A> v) {
-  using Lane = std::conditional_t<sizeof(A) == 8, int64_t, int32_t>;
-  Vector<Lane> lane;
-  for (int i = 0; i < kLanes<A>; ++i) lane[i] = i;
 #pragma GCC unroll 4
-  for (int width = kLanes<A> / 2; width > 0; width /= 2)
-    v = combine<op>(v, __builtin_shuffle(v, lane ^ Lane(width)));
+  for (int width = kLanes<A> / 2; width > 0; width /= 2) v = combine<op>(v, exchange<A>(v, width));
   return v[0];
 }
 
