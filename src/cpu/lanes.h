@@ -47,13 +47,16 @@ inline void store(T* p, const Vector<T>& v) {
   std::memcpy(p, &v, sizeof v);
 }
 
-// v's lanes rotated against each other by `width`, a power of two.
+// The lanes' numbers, in memory because the compiler would put them together one by one.
+template <class Lane>
+alignas(64) constexpr Lane kLaneNumbers[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                               8, 9, 10, 11, 12, 13, 14, 15};
+
+// v with its lanes i and i ^ width exchanged.
 template <class T>
 inline Vector<T> exchange(const Vector<T>& v, int width) {
   using Lane = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
-  Vector<Lane> lane;
-  for (int i = 0; i < kLanes<T>; ++i) lane[i] = i ^ width;
-  return __builtin_shuffle(v, lane);
+  return __builtin_shuffle(v, load(kLaneNumbers<Lane>) ^ static_cast<Lane>(width));
 }
 
 template <class T>
@@ -153,6 +156,23 @@ inline void for_streamed_vectors(const T* out, int64_t n, const Body& body) {
   if (i > 0) body(0, Tail<T>(i));
   for (; i + kLanes<T> <= n; i += kLanes<T>) body(i, Streamed<T>());
   if (i < n) body(i, Tail<T>(n - i));
+}
+
+// `next` is read soon: it comes from memory while something else is computed.
+template <class T>
+inline void fetch_ahead(const T* next, int64_t i) {
+  if (next) __builtin_prefetch(next + i, 0, 2);
+}
+
+constexpr int64_t kLongRow = 256;  // shorter rows have too few whole vectors to stream
+
+// Calls body(i, part) for all vectors of a row of results.
+template <bool streams, class T, class Body>
+inline void write_row(const T* out, int64_t n, const Body& body) {
+  if constexpr (streams)
+    for_streamed_vectors<T>(out, n, body);
+  else
+    for_vectors<T>(n, body);
 }
 
 // The sum of the vectors term(i, part).

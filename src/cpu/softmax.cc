@@ -33,12 +33,6 @@ A row_maximum(const A* x, int64_t n) {  // a NaN may be lost here: the sum of ex
   return last;
 }
 
-// `next` is read soon: it comes from memory while this row is computed.
-template <class A>
-inline void fetch_ahead(const A* next, int64_t i) {
-  if (next) __builtin_prefetch(next + i, 0, 2);
-}
-
 template <class A>
 A sum_of_exponentials(const A* x, A shift, int64_t n, const A* next) {
   return sum_vectors<A>(n, [&](int64_t i, auto part) {
@@ -51,15 +45,6 @@ A sum_of_exponentials(const A* x, A shift, int64_t n, const A* next) {
 template <class A>
 A row_mean(const A* x, int64_t n) {
   return fold_dense<kSum>(x, n) / static_cast<A>(n);
-}
-
-// Calls body(i, part) for all vectors of a row of results.
-template <bool streams, class A, class Body>
-inline void write_row(const A* out, int64_t n, const Body& body) {
-  if constexpr (streams)
-    for_streamed_vectors<A>(out, n, body);
-  else
-    for_vectors<A>(n, body);
 }
 
 // The exponentials wait in `buffer`, which may be out itself.
@@ -156,8 +141,7 @@ struct State {
   double smoothing;
 };
 
-constexpr int64_t kTask = 65536;   // elements of several rows
-constexpr int64_t kLongRow = 256;  // shorter rows have too few whole vectors to stream
+constexpr int64_t kTask = 65536;  // elements of several rows
 
 template <class A>
 A* row_buffer(const State<A>& s, void* workspace, int thread, int which) {
