@@ -138,15 +138,17 @@ def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
 
 @override("cpu", "CrossEntropyGrad")
 def cross_entropy_grad(op: Any, g: NDArray, logits: NDArray, labels: NDArray, lse: NDArray) -> Any:
-    """Gradient with respect to the logits; the labels were checked with the loss."""
+    """Gradient with respect to the logits."""
     wide = _wide(logits)
     if not _floating(logits) or logits.shape[-1] == 0 or g.dtype is not wide is not lse.dtype:
         return NotImplemented
     dlogits = _like(logits)
     (g, lse), flat = _dense(g, lse), labels.reshape((labels.size,))
-    _core(logits).cross_entropy_grad(
+    bad = _core(logits).cross_entropy_grad(
         _rows(dlogits), g, _rows(logits), flat, lse, op.ignore_index, op.label_smoothing
     )
+    if bad >= 0:
+        raise kernels.bad_label(op.name, labels, bad, logits.shape[-1])
     return dlogits
 
 
