@@ -21,6 +21,7 @@ from needle.ops.activation import (
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
 from needle.ops.contraction import einsum, outer, tensordot, vecdot
+from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 from needle.ops.course import (
     AddScalar,
     DivScalar,
@@ -336,6 +337,7 @@ from needle.ops.tuples import (
     tuple_get_item,
     unbind,
 )
+from needle.ops.windows import Windows, WindowsGrad, windows
 
 # The course's names.
 TensorOp = TensorTupleOp = Op
