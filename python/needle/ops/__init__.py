@@ -21,6 +21,16 @@ from needle.ops.activation import (
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
 from needle.ops.contraction import einsum, outer, tensordot, vecdot
+from needle.ops.conv import (
+    Conv,
+    conv,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 from needle.ops.course import (
     AddScalar,

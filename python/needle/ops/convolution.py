@@ -214,6 +214,8 @@ class _Bilinear(Multilinear, Composite):
             return f"stride {self.stride}, dilation {self.dilation}, groups {self.groups}: below 1"
         if min(size for pair in self.padding for size in pair) < 0:
             return f"padding {self.padding} is negative"
+        if min(x[1:-1]) < 1:
+            return f"an image of {x[1:-1]} has no elements"
         if x[-1] % self.groups or w[-1] % self.groups:
             return f"{x[-1]} and {w[-1]} channels do not divide into {self.groups} groups"
         if x[-1] != w[-2] * self.groups:
