@@ -90,10 +90,10 @@ from needle.tensor import Parameter, Tensor, TensorTuple, Value, from_dlpack
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from needle import data, io, nn, optim
+    from needle import data, io, nn, optim, standard
 
-# Rooms of floor 5 that a program may do without are imported at their first use.
-_ROOMS = ("data", "io", "nn", "optim")
+# Rooms that a program may do without are imported at their first use.
+_ROOMS = ("data", "io", "nn", "optim", "standard")
 
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type
