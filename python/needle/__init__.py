@@ -52,6 +52,7 @@ from needle.ops import (
     add_scalar,
     broadcast_to,
     concat,
+    conv,
     dilate,
     divide,
     divide_scalar,

@@ -31,6 +31,8 @@ class Config:
         native: "on", or "off" to run on the Python definitions alone.
         fast: "on", or "off" to send every operation through ``executor.apply``'s Python definition.
         overrides: "on", or "off" to compute every composite by its expansion.
+        conv: how the native CPU computes convolutions: "im2col", "direct", "winograd", "onednn";
+            empty: as the specs say. See ``needle.ops.convolution``.
         debug: 0 silent; 1 errors and warnings name the lines that made each tensor.
         isa: instruction set of the native kernels; empty means the best one.
         threads: number of threads of the native kernels; 0 means all cores.
@@ -46,6 +48,7 @@ class Config:
     native: str = "on"
     fast: str = "on"
     overrides: str = "on"
+    conv: str = ""
     debug: int = 0
     isa: str = ""
     threads: int = 0
@@ -60,7 +63,7 @@ class Config:
             if getattr(self, name) not in allowed:
                 raise OptionError(
                     f"NEEDLE_{name.upper()}={getattr(self, name)}: must be one of "
-                    + ", ".join(allowed)
+                    + ", ".join(filter(None, allowed))
                 )
         for name in ("debug", "threads", "memory_limit"):
             value = getattr(self, name)
@@ -77,6 +80,7 @@ _CHOICES = {
     "native": ("on", "off"),
     "fast": ("on", "off"),
     "overrides": ("on", "off"),
+    "conv": ("", "im2col", "direct", "winograd", "onednn"),
 }
 
 

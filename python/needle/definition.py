@@ -357,19 +357,23 @@ def pend(op: Any, tensors: Iterable[Any], spec: Any, needs: bool) -> Any:
 def finish(node: Any, array: Any) -> None:
     """Give a pending node its value; it keeps only the claims that its gradient needs."""
     tensor = peek(node)
-    if node.done:
-        return
-    if node._claims:
-        node.value = array
-    if tensor is not None:
-        tensor.array = array
-    node.done = True  # last: from here on other threads read the value
-    _modes.pending = max(0, _modes.pending - 1)
-    if node.needs:
-        node.drop(0 if node.released else _saved(node.op, node.inputs))
-    else:
-        node.drop(0)
-        node.inputs = ()
+    with _finishing:  # one thread finishes a node and counts the claims
+        if node.done:
+            return
+        if node._claims:
+            node.value = array
+        if tensor is not None:
+            tensor.array = array
+        node.done = True  # after the value: other threads ask for the value when this is set
+        _modes.pending = max(0, _modes.pending - 1)
+        if node.needs:
+            node.drop(0 if node.released else _saved(node.op, node.inputs))
+        else:
+            node.drop(0)
+            node.inputs = ()
+
+
+_finishing = threading.RLock()
 
 
 def release(node: Any) -> None:

@@ -147,10 +147,11 @@ def value_of(tensor: Any) -> Any:
     """
     array = tensor.array
     if array is None:
-        if tensor.node.done:
+        if not tensor.node.done:
+            realize([tensor.node])
+        array = tensor.array  # read again: another thread may have computed it in between
+        if array is None:
             raise graph.released(tensor)
-        realize([tensor.node])
-        array = tensor.array
     return array
 
 

@@ -21,6 +21,17 @@ from needle.ops.activation import (
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
 from needle.ops.contraction import einsum, outer, tensordot, vecdot
+from needle.ops.conv import (
+    Conv,
+    conv,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
+from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 from needle.ops.course import (
     AddScalar,
     DivScalar,
@@ -336,6 +347,7 @@ from needle.ops.tuples import (
     tuple_get_item,
     unbind,
 )
+from needle.ops.windows import Windows, WindowsGrad, windows
 
 # The course's names.
 TensorOp = TensorTupleOp = Op
