@@ -286,6 +286,7 @@ from needle.ops.norm import (
     layer_norm,
     rms_norm,
 )
+from needle.ops.pooling import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad, MaxPoolTake
 from needle.ops.rearrange import (
     Diagonal,
     DiagonalGrad,
@@ -328,6 +329,18 @@ from needle.ops.reduce import (
     argmin,
     mean,
     summation,
+)
+from needle.ops.resample import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    global_avg_pool,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+    upsample,
 )
 from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
 from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
@@ -373,6 +386,9 @@ from needle.ops.windows import Windows, WindowsGrad, windows
 TensorOp = TensorTupleOp = Op
 EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
 negate = negative
+
+# NumPy's and PyTorch's. Like ``all``, ``any`` and ``round`` they hide Python's own here, as there.
+abs, sum, max, min, pow, cast = absolute, summation, amax, amin, power, astype
 
 
 def all_ops() -> list[type[Op]]:
