@@ -20,6 +20,7 @@ from needle.ops.activation import (
     softplus,
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
+from needle.ops.batch_norm_relu import BatchNormReLU, BatchNormReLUGrad, batch_norm_relu
 from needle.ops.contraction import einsum, outer, tensordot, vecdot
 from needle.ops.conv import (
     Conv,
@@ -171,6 +172,7 @@ from needle.ops.functions import (
     tan,
     tanh,
 )
+from needle.ops.group_norm import GroupNorm, GroupNormGrad, group_norm
 from needle.ops.indexing import (
     Gather,
     OneHot,
