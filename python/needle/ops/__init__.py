@@ -23,7 +23,10 @@ from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinea
 from needle.ops.batch_norm_relu import BatchNormReLU, BatchNormReLUGrad, batch_norm_relu
 from needle.ops.contraction import einsum, outer, tensordot, vecdot
 from needle.ops.conv import (
+    PADDING_MODES,
     Conv,
+    channels_first,
+    channels_last,
     conv,
     conv1d,
     conv2d,
@@ -31,6 +34,7 @@ from needle.ops.conv import (
     conv_transpose1d,
     conv_transpose2d,
     conv_transpose3d,
+    per_axis,
 )
 from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 from needle.ops.course import (
