@@ -34,12 +34,17 @@ inline void check_dense(const Array* x, const char* operation) {
   if (x->strides) throw nb::value_error((std::string(operation) + ": needs dense arrays").c_str());
 }
 
+inline void* workspace_of(const Plan& plan) {
+  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  if (plan.workspace && !scratch) throw nb::python_error();
+  return scratch;
+}
+
 // Arguments keep the arrays alive; the GIL is free while the kernel runs.
 inline int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays) {
   std::vector<void*> buffers;
   for (const Array* x : arrays) buffers.push_back(x ? address(x) : nullptr);
-  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
-  if (plan.workspace && !scratch) throw std::bad_alloc();
+  void* scratch = workspace_of(plan);
   nb::gil_scoped_release release;
   return plan.run(&plan, buffers.data(), scratch);
 }
