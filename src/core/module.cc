@@ -59,12 +59,17 @@ void check_dense(const Array* x, const char* operation) {
   if (x->strides) throw nb::value_error((std::string(operation) + ": needs dense arrays").c_str());
 }
 
+void* workspace_of(const Plan& plan) {
+  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  if (plan.workspace && !scratch) throw nb::python_error();
+  return scratch;
+}
+
 // Arguments keep the arrays alive; the GIL is free while the kernel runs.
 int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays) {
   std::vector<void*> buffers;
   for (const Array* x : arrays) buffers.push_back(address(x));
-  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
-  if (plan.workspace && !scratch) throw std::bad_alloc();
+  void* scratch = workspace_of(plan);
   nb::gil_scoped_release release;
   return plan.run(&plan, buffers.data(), scratch);
 }
@@ -81,7 +86,7 @@ void elementwise(int code, nb::handle out_object, nb::args inputs) {
   check(kernels->plan_elementwise(&plan, code, operand(out), operands.data(),
                                   static_cast<int>(operands.size())),
         function_names[code], native(inputs[inputs.size() - 1]));
-  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  void* scratch = workspace_of(plan);
   nb::gil_scoped_release release;
   plan.run(&plan, buffers.data(), scratch);
 }
@@ -109,7 +114,7 @@ void run_fused(nb::list program, nb::list outs, nb::list inputs) {
                             static_cast<int>(out_operands.size()), in_operands.data(),
                             static_cast<int>(in_operands.size())),
         "run_fused", native(outs[0]));
-  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  void* scratch = workspace_of(plan);
   nb::gil_scoped_release release;
   plan.run(&plan, buffers.data(), scratch);
 }
@@ -305,9 +310,11 @@ nb::dict memory() {
   const MemoryInfo info = memory_info();
   nb::dict result;
   result["live"] = info.live;
-  result["reserved"] = info.reserved;
+  result["cached"] = info.cached;
+  result["workspaces"] = info.scratch;
   result["peak"] = info.peak;
   result["blocks"] = info.blocks;
+  result["limit"] = info.limit;
   return result;
 }
 
@@ -330,8 +337,11 @@ NB_MODULE(_core, m) {
   m.def("set_threads", [](int n) { kernels->set_threads(n); }, "Threads; 0: all cores.");
   m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
   m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");
-  m.def("memory_info", &memory, "live, reserved and peak bytes; live blocks.");
+  m.def("memory_info", &memory, "live, cached and peak bytes; live blocks.");
   m.def("set_memory_limit", &set_memory_limit, "Bytes that arrays may take; 0: no limit.");
+  m.def(
+      "on_exhausted", [](nb::object f) { set_exhausted_hook(f.ptr()); },
+      "Say what makes the exception when there is no memory for a number of bytes.");
   m.def("elementwise", &elementwise);
   m.def("run_fused", &run_fused);
   m.def("copy", &needle::copy);

@@ -102,12 +102,12 @@ def adam(
             g = g + p * rule.weight_decay
         m = m * rule.beta1 + g * (1 - rule.beta1)
         v = v * rule.beta2 + g * g * (1 - rule.beta2)
-        _store(old_m, m)
-        _store(old_v, v)
         if rule.decoupled:
             p = p * (1 - rule.lr * rule.weight_decay)
         root = v.sqrt() * rule.correction2**-0.5 + rule.eps
-        _store(out, p - m * (rule.lr / rule.correction1) / root)
+        p = p - m * (rule.lr / rule.correction1) / root
+        for kept, value in ((old_m, m), (old_v, v), (out, p)):  # from here on nothing can fail
+            _store(kept, value)
 
 
 def sgd(
@@ -124,8 +124,12 @@ def sgd(
         p, g = _wide(param), _wide(grad)
         if rule.weight_decay:
             g = g + p * rule.weight_decay
+        u = g
         if velocity is not None:
-            u = g if rule.first else _Number(velocity) * rule.momentum + g * (1 - rule.dampening)
-            _store(velocity, u)
+            if not rule.first:
+                u = _Number(velocity) * rule.momentum + g * (1 - rule.dampening)
             g = g + u * rule.momentum if rule.nesterov else u
-        _store(out, p - g * rule.lr)
+        p = p - g * rule.lr
+        if velocity is not None:
+            _store(velocity, u)
+        _store(out, p)

@@ -266,6 +266,7 @@ from needle.ops.norm import (
     layer_norm,
     rms_norm,
 )
+from needle.ops.pooling import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad, MaxPoolTake
 from needle.ops.rearrange import (
     Diagonal,
     DiagonalGrad,
@@ -308,6 +309,18 @@ from needle.ops.reduce import (
     argmin,
     mean,
     summation,
+)
+from needle.ops.resample import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    global_avg_pool,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+    upsample,
 )
 from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
 from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
