@@ -15,7 +15,7 @@ FLOORS = [
     {"device", "definition", "backend"},
     {"graph", "forward", "executor", "reverse"},
     {"ops", "autograd", "derivatives"},
-    {"methods", "tensor", "compile"},
+    {"aliases", "methods", "tensor", "compile"},
     {"nn", "init", "optim", "data", "distributed", "io"},
     {
         "models",
@@ -37,7 +37,8 @@ ARROWS = {
     ("forward", "graph"), ("executor", "graph"), ("executor", "forward"),
     ("reverse", "graph"), ("reverse", "executor"),
     ("autograd", "ops"), ("derivatives", "autograd"), ("derivatives", "ops"),
-    ("compile", "tensor"), ("tensor", "methods"), ("nn", "init"), ("io", "nn"),
+    ("compile", "tensor"), ("tensor", "methods"),
+    ("methods", "aliases"), ("nn", "init"), ("io", "nn"),
 }  # fmt: skip
 """What a room may import on its own floor. The top floor may import anything."""
 

@@ -367,6 +367,9 @@ TensorOp = TensorTupleOp = Op
 EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
 negate = negative
 
+# NumPy's and PyTorch's. Like ``all``, ``any`` and ``round`` they hide Python's own here, as there.
+abs, sum, max, min, pow, cast = absolute, summation, amax, amin, power, astype
+
 
 def all_ops() -> list[type[Op]]:
     """Return every op class that has samples: the op database of tests, docs and export."""

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from needle import executor, graph
+from needle.backend import update as rules
 from needle.backend.ndarray import NDArray, empty, full
-from needle.backend.update import Adam, Sgd
+from needle.backend.update import Adam, RMSprop, Sgd
 from needle.errors import DtypeError, ShapeError, explain
 
 State = dict[Any, NDArray]
@@ -117,4 +118,36 @@ def sgd(params: Sequence[Any], velocities: State | None, rule: Sgd) -> None:
         outs[0].device.backend.sgd(outs, arrays, grads, moving, rule)
         if velocities is not None and moving is not None:
             velocities.update(zip(batch, moving, strict=True))
+        _rebind(batch, outs)
+
+
+def rmsprop(
+    params: Sequence[Any], vs: State, means: State | None, us: State | None, rule: RMSprop
+) -> None:
+    """Update parameters that have gradients by one step of RMSprop.
+
+    Args:
+        params: the parameters; all have gradients.
+        vs: moving averages of the gradient's square; what is missing starts at zero.
+        means: moving averages of the gradient, likewise; None unless it is centered.
+        us: the momentum of each, likewise; None without momentum.
+        rule: the numbers of this step.
+
+    Raises:
+        ShapeError, DtypeError: naming the parameter that does not fit its gradient.
+    """
+    _check("rmsprop", params)
+    states = [state for state in (vs, means, us) if state is not None]
+    prepared = [
+        (batch, *_arrays(batch), [_states(state, batch) for state in states])
+        for batch in _batches(params)
+    ]
+    for batch, outs, arrays, grads, held in prepared:
+        rest = iter(held[1:])
+        rules.rmsprop(
+            outs, arrays, grads, held[0], None if means is None else next(rest),
+            None if us is None else next(rest), rule,
+        )  # fmt: skip
+        for state, new in zip(states, held, strict=True):
+            state.update(zip(batch, new, strict=True))
         _rebind(batch, outs)
