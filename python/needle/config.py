@@ -35,6 +35,7 @@ class Config:
         threads: number of threads of the native kernels; 0 means all cores.
         data: folder of the data sets.
         cache: folder for downloads and compiled kernels.
+        emulator: "off", or "on" for the device ``cuda-emu``, which runs CUDA kernels on the host.
     """
 
     backend: str = "nd"
@@ -48,6 +49,7 @@ class Config:
     threads: int = 0
     data: str = ""
     cache: str = ""
+    emulator: str = "off"
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -66,6 +68,7 @@ _CHOICES = {
     "native": ("on", "off"),
     "fast": ("on", "off"),
     "overrides": ("on", "off"),
+    "emulator": ("on", "off"),
 }
 
 
