@@ -16,7 +16,7 @@ def load_cuda() -> Any:
 
 
 def load_emulator() -> Any:
-    """Return the backend that runs the kernels on the host; raise DeviceError without a compiler."""
+    """Return the backend that runs kernels on the host; raise DeviceError without a compiler."""
     from needle.backend.cuda.backend import CudaBackend
     from needle.backend.cuda.emulator import EmuDriver
 

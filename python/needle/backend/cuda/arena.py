@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from threading import Lock
 
-from needle.backend.cuda.driver import Driver, Event
-from needle.errors import OutOfMemoryError
+from needle import config
+from needle.backend.cuda.driver import Driver, Event, NoMemory
 
 ALIGNMENT = 512
 SLAB = 64 << 20
@@ -73,11 +75,10 @@ class Arena:
 
     Args:
         driver: where slabs come from.
-        limit: bytes that slabs may take in all; None: what the device has.
     """
 
-    def __init__(self, driver: Driver, limit: int | None = None) -> None:
-        self.driver, self.limit = driver, limit
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
         self.guard = driver.properties.guard
         self.slabs: dict[int, int] = {}
         self.free: list[_Piece] = []
@@ -90,30 +91,32 @@ class Arena:
         """Return a block, its content not set.
 
         Raises:
-            OutOfMemoryError: if the device or the limit leaves no room.
+            NoMemory: if the device or the limit leaves no room.
         """
         size = -(-(nbytes + 2 * self.guard) // ALIGNMENT) * ALIGNMENT or ALIGNMENT
         with self.lock:
             self.requests += 1
             self._collect()
+            if 0 < config.current().memory_limit < self.live + nbytes:
+                raise NoMemory
             piece = self._fit(size) or self._grow(size)
             self._unlist(piece)
             self._split(piece, size)
             piece.free = False
-            self.live += size
+            self.live += nbytes
             self.peak = max(self.peak, self.live)
             address = piece.start + self.guard
             self.driver.lent(address, nbytes)
         return Block(self, address, nbytes, piece)
 
     def statistics(self) -> dict[str, int]:
-        """Return bytes: ``live`` (lent), ``peak`` (the most lent), ``reserved`` (in slabs)."""
+        """Return bytes: ``live`` (lent), ``cached``, ``peak`` (the most lent), ``limit``."""
         with self.lock:
             self._collect()
-            return self._counts()
-
-    def _counts(self) -> dict[str, int]:
-        return {"live": self.live, "peak": self.peak, "reserved": sum(self.slabs.values())}
+            reserved = sum(self.slabs.values())
+        limit = config.current().memory_limit
+        return {"live": self.live, "cached": reserved - self.live, "peak": self.peak,
+                "limit": limit}  # fmt: skip
 
     def trim(self) -> None:
         """Give slabs that hold no block back to the device."""
@@ -133,34 +136,30 @@ class Arena:
 
     def _grow(self, size: int) -> _Piece:
         usual = SMALL_SLAB if size <= SMALL else SLAB
-        for attempt in (lambda: None, lambda: self._collect(wait=True), self._give_back):
-            attempt()
+        ways: tuple[Callable[[], None] | None, ...] = (
+            None, partial(self._collect, wait=True), self._give_back,
+        )  # fmt: skip
+        for make_room in ways:
+            if make_room is not None:
+                make_room()
             found = self._fit(size)
             if found is not None:
                 return found
             for wanted in (max(usual, size), size):
                 try:
                     return self._slab(wanted)
-                except OutOfMemoryError:
+                except NoMemory:
                     continue
-        raise self._exhausted(size)
+        raise NoMemory
 
     def _slab(self, size: int) -> _Piece:
-        if self.limit is not None and sum(self.slabs.values()) + size > self.limit:
-            raise OutOfMemoryError("the limit is reached")
+        if 0 < config.current().memory_limit < sum(self.slabs.values()) + size:
+            raise NoMemory
         start = self.driver.allocate(size)
         self.slabs[start] = size
         piece = _Piece(start, start, size)
         insort(self.free, piece)
         return piece
-
-    def _exhausted(self, size: int) -> OutOfMemoryError:
-        info = self._counts()
-        room = self.driver.properties.memory if self.limit is None else self.limit
-        return OutOfMemoryError(
-            f"{self.driver.properties.name}: no room for {size:,} bytes: {info['live']:,} are in "
-            f"use, {info['reserved']:,} reserved, of {room:,}"
-        )
 
     def _split(self, piece: _Piece, size: int) -> None:
         if piece.size - size < ALIGNMENT:
@@ -195,7 +194,7 @@ class Arena:
         """
         while self.dropped:
             piece, address, nbytes, events = self.dropped.popleft()
-            self.live -= piece.size
+            self.live -= nbytes
             self.driver.returned(address, nbytes)
             self.waiting.append((events, piece))
         waiting, self.waiting = self.waiting, []

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from needle.backend import Backend
+from needle.backend import Backend, memory
 from needle.backend.cuda import indexing, products, reductions, sorting
 from needle.backend.cuda.arena import Arena, Block
-from needle.backend.cuda.driver import Driver, Triple
+from needle.backend.cuda.driver import Driver, NoMemory, Triple
 from needle.backend.cuda.errors import Pending
 from needle.backend.cuda.geometry import Geometry, geometry, pack
 from needle.backend.cuda.jit import Unit
@@ -35,7 +35,10 @@ class CudaBackend(Backend):
     # ---- memory ------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> Block:
-        return self.arena.allocate(nbytes)
+        try:
+            return self.arena.allocate(nbytes)
+        except NoMemory:
+            raise memory.exhausted(self, nbytes) from None
 
     def upload(self, out: Any, values: Any) -> None:
         if not out.size:

@@ -1,7 +1,7 @@
 """What the backend asks of a driver, and the driver of a real GPU, over cuda.core.
 
-Everything is asked for in one stream's order and returns at once; only ``synchronize`` and copies to
-the host wait.
+Everything is asked for in one stream's order and returns at once; only ``synchronize`` and copies
+to the host wait.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from needle.backend.cuda.jit import OPTIONS, Cache, Nvrtc, Unit, key, pack, unpack
-from needle.errors import DeviceError, OutOfMemoryError
+from needle.errors import DeviceError
 
 Triple = tuple[int, int, int]
+
+
+class NoMemory(Exception):
+    """The device has no such memory left."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Driver(Protocol):
     properties: Properties
 
     def allocate(self, nbytes: int) -> int:
-        """Return new device memory; raise OutOfMemoryError if there is none."""
+        """Return new device memory; raise NoMemory if there is none."""
 
     def release(self, address: int) -> None:
         """Give memory back."""
@@ -151,7 +155,7 @@ class CudaDriver:
     def allocate(self, nbytes: int) -> int:
         code, address = self.api.cuMemAlloc(nbytes)
         if code == self.api.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-            raise OutOfMemoryError(f"the GPU has no {nbytes} bytes left")
+            raise NoMemory
         return int(self._check((code, address)))
 
     def release(self, address: int) -> None:
@@ -236,7 +240,7 @@ class _Extra:
 
     def of(self, words: bytes) -> int:
         """Return the address of the list for these parameters; valid until the next call."""
-        self.buffer[: len(words)] = words
+        ctypes.memmove(self.buffer, words, len(words))
         self.size.value = len(words)
         return self.address
 

@@ -1,8 +1,8 @@
 """A driver without a GPU: the same kernels, compiled by the host's compiler, run on the host.
 
 ``emu/cuda_emu.h`` stands for CUDA, ``emu/runtime.cc`` for the hardware. What is asked for is done
-when the call returns. Memory handed out is poisoned and has guards around it, that are looked at when
-it comes back.
+when the call returns. Memory handed out is poisoned and has guards around it, which are looked at
+when it comes back.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from needle.backend.cuda.driver import Event, Properties, Triple
+from needle.backend.cuda.driver import Event, NoMemory, Properties, Triple
 from needle.backend.cuda.jit import EMULATOR, KERNELS, Cache, Unit, failure, key
-from needle.errors import DeviceError, OutOfMemoryError
+from needle.errors import DeviceError
 
 COMPILERS = ("g++", "c++")  # the sources use GCC's extensions
 FLAGS = (
@@ -86,8 +86,8 @@ class EmuDriver:
     def allocate(self, nbytes: int) -> int:
         try:
             block = (ctypes.c_char * (nbytes + 64))()
-        except MemoryError:
-            raise OutOfMemoryError(f"the host has no {nbytes} bytes left") from None
+        except (MemoryError, OverflowError, ValueError):  # more than ctypes can count
+            raise NoMemory from None
         address = -(-ctypes.addressof(block) // 64) * 64
         self._memory[address] = block
         return address
@@ -172,9 +172,7 @@ class EmuDriver:
             order = self.launches % 3 if self.order is None else self.order
             sizes = (ctypes.c_uint * 6)(*grid, *block)
             start = ctypes.addressof(sizes)
-            problem = self._launch(
-                function, start, start + 12, shared, words, order, self.launches
-            )
+            problem = self._launch(function, start, start + 12, shared, words, order, self.launches)
             if problem is not None:
                 raise DeviceError(f"emulator: {problem.decode()}")
 

@@ -56,16 +56,16 @@ class Pending:
         value = np.empty(1, np.uint64)
         self.backend.driver.to_host(value.ctypes.data, self.word.address, 8)
         found = int(value[0])
-        calls = {number: call for number, *call in self.calls}
+        calls = {call[0]: call for call in self.calls}
         self.calls.clear()
         self.next = 0
         if found == NOTHING:
             return
         self._clear()
         number, position = found >> POSITION_BITS, found & ((1 << POSITION_BITS) - 1)
-        operation, shape, size = calls.get(number, ("gather", (), 0))
-        place = tuple(map(int, np.unravel_index(position, shape))) if shape else position
-        where = place[0] if isinstance(place, tuple) and len(place) == 1 else place
+        operation, shape, size = calls[number][1:]
+        place = tuple(int(i) for i in np.unravel_index(position, shape))
+        where = place[0] if len(place) == 1 else place
         raise IndexRangeError(
             f"{operation}: the index at position {where} is out of range for {size} entries"
         )

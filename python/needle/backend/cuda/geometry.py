@@ -1,12 +1,12 @@
-"""Shapes and strides as kernels take them: axes merged where they can be, packed in 8-byte words."""
+"""Shapes and strides as kernels take them: axes merged where they can be, in 8-byte words."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
 
 MAX_DIMS = 16
 LIMIT = 2**31 - 1
@@ -15,7 +15,8 @@ LIMIT = 2**31 - 1
 Strides = tuple[int, ...]
 
 
-class Geometry(NamedTuple):
+@dataclass(frozen=True)
+class Geometry:
     """A common shape and the strides of several operands.
 
     Attributes:
@@ -80,7 +81,7 @@ def _pack(shape: Strides, strides: tuple[Strides, ...], count: int) -> bytes:
 def _index(shape: Strides, strides: tuple[Strides, ...], count: int) -> str:
     spans = [sum((n - 1) * abs(s) for n, s in zip(shape, row, strict=True)) for row in strides]
     # positions run up to a block beyond the end
-    return "i32" if max(count + 2048, *spans, *(0,)) <= LIMIT else "i64"
+    return "i32" if max(count + 2048, *spans) <= LIMIT else "i64"
 
 
 def pack(*parts: int | float | bytes) -> bytes:

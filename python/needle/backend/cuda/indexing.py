@@ -51,7 +51,9 @@ def scatter_add(backend: CudaBackend, out: Any, index: Any, updates: Any, axis: 
 
     if not updates.size:
         return -1
-    moving = [i for i in range(index.ndim) if i == axis or (index.strides[i] and index.shape[i] > 1)]
+    moving = [
+        i for i in range(index.ndim) if i == axis or (index.strides[i] and index.shape[i] > 1)
+    ]
     rows = [i for i in range(index.ndim) if i not in moving]
     count_shape = select(index.shape, moving)
     out_steps = tuple(0 if i == axis else out.strides[i] for i in moving)

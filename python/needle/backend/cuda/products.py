@@ -29,7 +29,7 @@ def matmul(backend: CudaBackend, out: Any, a: Any, b: Any) -> None:
         raise DtypeError(f"matmul: {backend.name} has no product of bools")
     if not out.size:
         return
-    m, n, k = *out.shape[-2:], a.shape[-1]
+    (m, n), k = out.shape[-2:], a.shape[-1]
     batches = geometry(out.shape[:-2], out.strides[:-2], a.strides[:-2], b.strides[:-2])
     rows, columns, depth, *rest = tile = TILES[_tile(backend, m, n, batches.count, out.dtype)]
     sizes = pack(m, n, k, *a.strides[-2:], *b.strides[-2:], *out.strides[-2:])

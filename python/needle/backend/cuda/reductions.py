@@ -98,7 +98,9 @@ def scan(backend: CudaBackend, function: str, out: Any, x: Any, axis: int) -> No
     if not x.size:
         return
     others = [i for i in range(x.ndim) if i != axis]
-    lines = geometry(select(x.shape, others), select(out.strides, others), select(x.strides, others))
+    lines = geometry(
+        select(x.shape, others), select(out.strides, others), select(x.strides, others)
+    )
     count, kernel, kind = x.shape[axis], SCANS[function], CPP[x.dtype]
     steps = (count, out.strides[axis], x.strides[axis])
     places = (address(out), address(x), lines.words)
@@ -115,5 +117,3 @@ def _scan_family(kind: str) -> Iterable[str]:
     for kernel in SCANS.values():
         yield f"scan<{kernel}, {kind}>"
         yield f"scan_lines<{kernel}, {kind}, i32>"
-
-
