@@ -29,7 +29,7 @@ struct Fibre {
 };
 
 extern "C" {
-extern Fibre* emu_fibre;      // the one that runs
+extern Fibre* emu_fibre;  // the one that runs
 extern Dim3 emu_block_index, emu_block_size, emu_grid_size;
 void emu_block_barrier(const char* file, int line);
 void emu_warp_barrier(unsigned mask, const char* file, int line);
@@ -78,9 +78,9 @@ inline int lane() { return static_cast<int>(emu_fibre->linear % 32); }
 #define gridDim (::emu::emu_grid_size)
 constexpr int warpSize = 32;
 
-#define SHARED(type, name, ...)                                                              \
-  alignas(16) static type name __VA_ARGS__;                                                            \
-  static uint64_t name##_block;                                                              \
+#define SHARED(type, name, ...)              \
+  alignas(128) static type name __VA_ARGS__; \
+  static uint64_t name##_block;              \
   ::emu::emu_shared(&name, sizeof(name), &name##_block, __FILE__, __LINE__)
 #define DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(::emu::emu_dynamic_shared())
 

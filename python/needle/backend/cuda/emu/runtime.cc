@@ -158,8 +158,8 @@ bool release_warps() {
       for (int j = 0; j < lanes && complete; ++j) {
         if (!(one->mask >> j & 1)) continue;
         State* other = pool[first + j];
-        complete = other->status == kAtWarpBarrier && other->mask == one->mask &&
-                   same_place(one, other);
+        complete =
+            other->status == kAtWarpBarrier && other->mask == one->mask && same_place(one, other);
       }
       if (!complete) continue;
       const unsigned mask = one->mask;
@@ -251,7 +251,8 @@ Dim3 emu_block_index, emu_block_size, emu_grid_size;
 void emu_block_barrier(const char* file, int line) { wait(kAtBlockBarrier, 0, file, line); }
 
 void emu_warp_barrier(unsigned mask, const char* file, int line) {
-  const int first = static_cast<int>(emu_fibre->linear) / 32 * 32, lanes = std::min(32, threads - first);
+  const int first = static_cast<int>(emu_fibre->linear) / 32 * 32,
+            lanes = std::min(32, threads - first);
   if (lanes < 32) mask &= (1u << lanes) - 1;
   if (!(mask >> lane() & 1)) {
     fail("the mask lacks the lane that asks", file, line);

@@ -3,35 +3,35 @@
 
 #define SAME T
 #define BOOL bool
-#define UNARY(name, dtypes, result, ...)                       \
-  struct f_##name {                                            \
-    static constexpr int arity = 1;                            \
-    template <class T>                                         \
-    using Result = result;                                     \
-    template <class T>                                         \
-    static __device__ inline result of(T x) {                  \
-      return static_cast<result>(__VA_ARGS__);                 \
-    }                                                          \
+#define UNARY(name, dtypes, result, ...)       \
+  struct f_##name {                            \
+    static constexpr int arity = 1;            \
+    template <class T>                         \
+    using Result = result;                     \
+    template <class T>                         \
+    static __device__ inline result of(T x) {  \
+      return static_cast<result>(__VA_ARGS__); \
+    }                                          \
   };
-#define BINARY(name, dtypes, result, ...)                      \
-  struct f_##name {                                            \
-    static constexpr int arity = 2;                            \
-    template <class T>                                         \
-    using Result = result;                                     \
-    template <class T>                                         \
-    static __device__ inline result of(T x, T y) {             \
-      return static_cast<result>(__VA_ARGS__);                 \
-    }                                                          \
+#define BINARY(name, dtypes, result, ...)          \
+  struct f_##name {                                \
+    static constexpr int arity = 2;                \
+    template <class T>                             \
+    using Result = result;                         \
+    template <class T>                             \
+    static __device__ inline result of(T x, T y) { \
+      return static_cast<result>(__VA_ARGS__);     \
+    }                                              \
   };
-#define TERNARY(name, dtypes, result, ...)                     \
-  struct f_##name {                                            \
-    static constexpr int arity = 3;                            \
-    template <class T>                                         \
-    using Result = result;                                     \
-    template <class X, class T>                                \
-    static __device__ inline result of(X x, T y, T z) {        \
-      return static_cast<result>(__VA_ARGS__);                 \
-    }                                                          \
+#define TERNARY(name, dtypes, result, ...)              \
+  struct f_##name {                                     \
+    static constexpr int arity = 3;                     \
+    template <class T>                                  \
+    using Result = result;                              \
+    template <class X, class T>                         \
+    static __device__ inline result of(X x, T y, T z) { \
+      return static_cast<result>(__VA_ARGS__);          \
+    }                                                   \
   };
 #include "functions.def"
 #undef SAME

@@ -10,9 +10,8 @@ __device__ inline void report(u64* errors, i64 ticket, i64 position) {
 
 // g: out, x without the axis, index.
 template <class T, class I, class Index>
-__global__ void __launch_bounds__(256)
-    gather(T* out, const T* x, const I* index, Geometry<3> g, i64 size, i64 axis_step, u64* errors,
-           i64 ticket) {
+__global__ void __launch_bounds__(256) gather(T* out, const T* x, const I* index, Geometry<3> g,
+                                              i64 size, i64 axis_step, u64* errors, i64 ticket) {
   const Index i = position_in_grid<Index>();
   if (i >= static_cast<Index>(g.count)) return;
   const Offsets<3, Index> at(g, i);

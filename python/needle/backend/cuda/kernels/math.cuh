@@ -4,8 +4,8 @@
 
 namespace math {
 
-#define OF_FLOATS(name)                                                  \
-  __device__ inline float name(float x) { return ::name##f(x); }         \
+#define OF_FLOATS(name)                                          \
+  __device__ inline float name(float x) { return ::name##f(x); } \
   __device__ inline double name(double x) { return ::name(x); }
 OF_FLOATS(sqrt)
 OF_FLOATS(exp)
@@ -34,8 +34,8 @@ OF_FLOATS(ceil)
 OF_FLOATS(trunc)
 #undef OF_FLOATS
 
-#define OF_TWO_FLOATS(name)                                                          \
-  __device__ inline float name(float x, float y) { return ::name##f(x, y); }         \
+#define OF_TWO_FLOATS(name)                                                  \
+  __device__ inline float name(float x, float y) { return ::name##f(x, y); } \
   __device__ inline double name(double x, double y) { return ::name(x, y); }
 OF_TWO_FLOATS(fmod)
 OF_TWO_FLOATS(atan2)
@@ -96,10 +96,10 @@ __device__ inline T invert(T x) {
 }
 
 template <class T>
-using Unsigned = typename Choose<
-    sizeof(T) == 1, u8,
-    typename Choose<sizeof(T) == 2, u16, typename Choose<sizeof(T) == 4, u32, u64>::type>::type>::
-    type;
+using Unsigned =
+    typename Choose<sizeof(T) == 1, u8,
+                    typename Choose<sizeof(T) == 2, u16,
+                                    typename Choose<sizeof(T) == 4, u32, u64>::type>::type>::type;
 
 // Shifts by any count: what falls out is gone, a right shift fills with the sign.
 template <class T>
@@ -127,7 +127,8 @@ __device__ inline T power(T x, T y) {
   return static_cast<T>(result);
 }
 
-// ---- division: rounds down, and the remainder has the divisor's sign; x // 0 is 0 for integers ---
+// ---- division: rounds down, and the remainder has the divisor's sign; x // 0 is 0 for integers
+// ---
 
 template <class T>
 __device__ inline T floor_divide(T x, T y) {

@@ -8,8 +8,8 @@
 #ifdef NEEDLE_EMULATOR
 #include "cuda_emu.h"
 #else
-#define SHARED(type, name, ...) __shared__ __align__(16) type name __VA_ARGS__
-#define DYNAMIC_SHARED(type, name)                \
+#define SHARED(type, name, ...) __shared__ __align__(128) type name __VA_ARGS__
+#define DYNAMIC_SHARED(type, name)                      \
   extern __shared__ __align__(16) char needle_shared[]; \
   type* name = reinterpret_cast<type*>(needle_shared)
 #endif
@@ -101,12 +101,12 @@ struct Traits<bool> {
   static constexpr int digits = 1;
   using Compute = bool;
 };
-#define FLOATING(T, C)                                            \
-  template <>                                                     \
-  struct Traits<T> {                                              \
-    static constexpr bool is_floating = true, is_signed = true;   \
-    static constexpr int digits = 0;                              \
-    using Compute = C;                                            \
+#define FLOATING(T, C)                                          \
+  template <>                                                   \
+  struct Traits<T> {                                            \
+    static constexpr bool is_floating = true, is_signed = true; \
+    static constexpr int digits = 0;                            \
+    using Compute = C;                                          \
   };
 FLOATING(float, float)
 FLOATING(double, double)

@@ -1,5 +1,5 @@
-// Stable sorting: keys of 64 bits whose order is the values', sorted chunk by chunk in shared memory,
-// then merged pairwise. Lines to sort are dense, one after another.
+// Stable sorting: keys of 64 bits whose order is the values', sorted chunk by chunk in shared
+// memory, then merged pairwise. Lines to sort are dense, one after another.
 #include "prelude.cuh"
 
 // Bits in the order of the numbers; NaN last, also if descending; zeros of both signs are equal.
@@ -50,9 +50,11 @@ __global__ void __launch_bounds__(kMaxChunk / 2)
   __syncthreads();
   for (int size = 2; size <= chunk; size *= 2) {
     for (int step = size / 2; step > 0; step /= 2) {
-      const int low = 2 * static_cast<int>(threadIdx.x) - (threadIdx.x & (step - 1)), high = low + step;
+      const int low = 2 * static_cast<int>(threadIdx.x) - (threadIdx.x & (step - 1)),
+                high = low + step;
       const bool upwards = (low & size) == 0;
-      const bool above = key[low] > key[high] || (key[low] == key[high] && index[low] > index[high]);
+      const bool above =
+          key[low] > key[high] || (key[low] == key[high] && index[low] > index[high]);
       if (above == upwards) {
         const u64 k = key[low];
         const i64 i = index[low];
