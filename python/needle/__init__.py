@@ -217,6 +217,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from needle import data, io, nn, optim
+    from needle.nn import fold_batch_norm
 
 # Rooms of floor 5 that a program may do without are imported at their first use.
 _ROOMS = ("data", "io", "nn", "optim")
@@ -227,8 +228,10 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
     def __getattr__(name):
         if name in _ROOMS:
             return _import_module(f"needle.{name}")
+        if name == "fold_batch_norm":
+            return _import_module("needle.nn").fold_batch_norm
         raise AttributeError(f"module 'needle' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS})
+    return sorted({*globals(), *_ROOMS, "fold_batch_norm"})
