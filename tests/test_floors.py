@@ -13,8 +13,8 @@ PACKAGE = Path(needle.__file__).parent
 FLOORS = [
     {"config", "errors", "dtype", "core"},
     {"device", "definition", "backend"},
-    {"graph", "executor", "reverse"},
-    {"ops", "autograd"},
+    {"graph", "forward", "executor", "reverse"},
+    {"ops", "autograd", "derivatives"},
     {"aliases", "methods", "tensor", "compile"},
     {"nn", "init", "optim", "data", "distributed", "io"},
     {
@@ -34,9 +34,11 @@ FLOORS = [
 ARROWS = {
     ("config", "errors"), ("dtype", "errors"), ("core", "config"),
     ("backend", "device"), ("backend", "definition"), ("definition", "device"),
-    ("executor", "graph"), ("reverse", "graph"), ("reverse", "executor"),
-    ("autograd", "ops"), ("compile", "tensor"), ("tensor", "methods"), ("methods", "aliases"),
-    ("nn", "init"), ("io", "nn"),
+    ("forward", "graph"), ("executor", "graph"), ("executor", "forward"),
+    ("reverse", "graph"), ("reverse", "executor"),
+    ("autograd", "ops"), ("derivatives", "autograd"), ("derivatives", "ops"),
+    ("compile", "tensor"), ("tensor", "methods"),
+    ("methods", "aliases"), ("nn", "init"), ("io", "nn"),
 }  # fmt: skip
 """What a room may import on its own floor. The top floor may import anything."""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from needle import config, core, graph
+from needle import config, core, forward, graph
 from needle.backend import memory
 from needle.errors import NeedleError
 
@@ -43,6 +43,9 @@ def _apply(op: Any, *inputs: Any) -> Any:
 
 
 def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
+    level = forward.top(tensors)
+    if level:
+        return _push(op, tensors, level)
     needs = graph.recording() and op.differentiable and any(x.requires_grad for x in tensors)
     if graph.lazy():
         for x in tensors:
@@ -52,13 +55,29 @@ def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
         if graph.pending() % PENDING_LIMIT == 0:
             warn_pending()
     else:
-        array = op.compute(*[value_of(x) for x in tensors])
+        array = op.compute(*[held(x) for x in tensors])
         result = graph.record(op, tensors, array) if needs else graph.wrap(array)
     if config.current().debug >= 1:
         makers[result] = f"{op} at {user_line()}"
         if type(result.array) is not tuple and result.array is not None:
             makers.setdefault(result.array, makers.get(result))  # a view stays the maker's
     return result
+
+
+def _push(op: Any, tensors: tuple[Any, ...], level: int) -> Any:
+    """Return the result of an op on duals: computed below their level, with its tangent."""
+    if op.structural:
+        array = op.compute(*[forward.box(level, x, None) for x in tensors])
+    else:
+        primals, tangents = forward.unbox(tensors, level)
+        if op.differentiable and any(t is not None for t in tangents):
+            out, tangent = op.push(primals, tangents)
+        else:
+            out, tangent = apply(op, *primals), None
+        array = forward.box(level, out, tangent)
+    if graph.recording() and op.differentiable and any(x.requires_grad for x in tensors):
+        return graph.record(op, tensors, array)
+    return graph.wrap(array)
 
 
 class Makers:
@@ -139,8 +158,8 @@ def spec_of(tensor: Any) -> Any:
     return tensor.spec
 
 
-def value_of(tensor: Any) -> Any:
-    """Return the array of a tensor, computing it if it waits.
+def held(tensor: Any) -> Any:
+    """Return what a tensor holds, computing it if it waits: an array, a dual, or a tuple of them.
 
     Raises:
         ReleasedError: if the value was freed because nothing needed it.
@@ -152,6 +171,21 @@ def value_of(tensor: Any) -> Any:
         array = tensor.array  # read again: another thread may have computed it in between
         if array is None:
             raise graph.released(tensor)
+    return array
+
+
+def value_of(tensor: Any) -> Any:
+    """Return the array of a tensor, computing it if it waits; of a dual the value.
+
+    Raises:
+        ReleasedError: if the value was freed because nothing needed it.
+    """
+    array = held(tensor)
+    if type(array) is forward.Dual:
+        return value_of(array.primal)
+    if type(array) is tuple:
+        parts = [value_of(x.primal) if type(x) is forward.Dual else x for x in array]
+        return tuple(parts)
     return array
 
 

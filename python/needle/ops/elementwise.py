@@ -313,8 +313,8 @@ class Where(Elementwise):
         return (condition, *chosen)
 
     def derivative(self, out: Any, i: int) -> Any:
-        mask = cast_like(out.inputs[0], out)
-        return 0.0 if i == 0 else mask if i == 1 else 1.0 - mask
+        condition = out.inputs[0]
+        return 0.0 if i == 0 else condition if i == 1 else equal(condition, False)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         nodes, condition = out.node.inputs, out.inputs[0]

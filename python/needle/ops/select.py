@@ -292,6 +292,6 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     is_leaf = x.node is None or x.node.op is None
     if is_leaf and not (graph.recording() and value.requires_grad):
         with executor.modes(recording=False, lazy=False):
-            graph.set_array(x, executor.value_of(put(x, index, value)))
+            graph.set_array(x, executor.held(put(x, index, value)))
     else:
         graph.rebind(x, put(x, index, value))

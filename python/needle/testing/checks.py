@@ -145,11 +145,16 @@ def check_spec(case: Case, where: Any) -> None:
 
 def check_gradient(case: Case, where: Any) -> None:
     """The gradient is the slope that finite differences measure."""
-    check_gradients(case.make(), *case.inputs("float64", where))
+    check_gradients(case.make(), *case.inputs("float64", where), mode="reverse")
+
+
+def check_forward(case: Case, where: Any) -> None:
+    """So is the derivative by forward mode, and <Jv, u> = <v, J'u>."""
+    check_gradients(case.make(), *case.inputs("float64", where), mode="both")
 
 
 def check_second_order(case: Case, where: Any) -> None:
-    """So is the gradient of the gradient."""
+    """So are the derivatives of both, by reverse and by forward mode."""
     check_gradients(case.make(), *case.inputs("float64", where), order=2)
 
 
@@ -340,6 +345,7 @@ CHECKS = {
     "integers": Check(check_integers, _of_numbers, gated=True),
     "spec": Check(check_spec),
     "gradient": Check(check_gradient, _has_gradient, gated=True),
+    "forward": Check(check_forward, _has_gradient),
     "second_order": Check(check_second_order, _has_gradient),
     "lazy": Check(check_lazy, gated=True),
     "saves": Check(check_saves, _has_gradient, gated=True),
