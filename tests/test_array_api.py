@@ -255,10 +255,10 @@ def test_large_integers_are_exact(device):
 # ---- memory ----------------------------------------------------------------------------
 
 
-def test_asarray_copies_as_told(device):
+def test_asarray_copies_as_told(host_device):
     values = np.arange(6.0).reshape(2, 3)
-    shared = xp.asarray(values, copy=False, device=device)
-    kept = xp.asarray(values, copy=True, device=device)
+    shared = xp.asarray(values, copy=False, device=host_device)
+    kept = xp.asarray(values, copy=True, device=host_device)
     values[0, 0] = 9
     assert shared[0, 0].item() == 9 and kept[0, 0].item() == 0
     assert xp.asarray(shared) is shared and xp.asarray(shared, copy=True) is not shared

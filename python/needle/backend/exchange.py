@@ -50,6 +50,8 @@ def to_dlpack(
     """
     if stream is not None:
         raise BufferError(f"dlpack: {x.device} has no streams, {stream!r} was given")
+    if copy is False and not hasattr(x.device.backend, "adopt"):
+        raise BufferError(f"dlpack: {x.device} cannot share its memory without a copy")
     values = x.device.backend.download(x)
     if x.dtype is not dtypes.bfloat16:
         return values.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
