@@ -15,7 +15,7 @@ FLOORS = [
     {"device", "definition", "backend"},
     {"graph", "forward", "finite", "executor", "reverse"},
     {"ops", "autograd", "derivatives"},
-    {"aliases", "methods", "tensor", "compile"},
+    {"aliases", "methods", "tensor", "standard", "compile"},
     {"nn", "init", "optim", "data", "distributed", "io"},
     {
         "models",
@@ -39,7 +39,7 @@ ARROWS = {
     ("reverse", "graph"), ("reverse", "executor"),
     ("autograd", "ops"), ("derivatives", "autograd"), ("derivatives", "ops"),
     ("compile", "tensor"), ("tensor", "methods"),
-    ("methods", "aliases"), ("nn", "init"), ("io", "nn"),
+    ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("io", "nn"),
 }  # fmt: skip
 """What a room may import on its own floor. The top floor may import anything."""
 

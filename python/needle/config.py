@@ -41,6 +41,7 @@ class Config:
             "512MiB"; 0 means no limit. What does not fit raises OutOfMemoryError.
         data: folder of the data sets.
         cache: folder for downloads and compiled kernels.
+        emulator: "off", or "on" for the device ``cuda-emu``, which runs CUDA kernels on the host.
     """
 
     backend: str = "nd"
@@ -57,6 +58,7 @@ class Config:
     memory_limit: int = 0
     data: str = ""
     cache: str = ""
+    emulator: str = "off"
 
     def __post_init__(self) -> None:
         if isinstance(self.memory_limit, str):
@@ -83,6 +85,7 @@ _CHOICES = {
     "fast": ("on", "off"),
     "overrides": ("on", "off"),
     "finite": ("on", "off"),
+    "emulator": ("on", "off"),
     "conv": ("", "im2col", "direct", "winograd", "onednn"),
 }
 

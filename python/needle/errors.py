@@ -53,6 +53,10 @@ class ReleasedError(NeedleError, RuntimeError):
     """A value that was freed because nothing needed it any more."""
 
 
+class SingularError(NeedleError, ValueError):
+    """A matrix that has no inverse, or no factorization of the kind asked for."""
+
+
 class OptionError(NeedleError, ValueError):
     """An unknown name or option."""
 
