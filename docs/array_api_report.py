@@ -41,7 +41,7 @@ def reason(text: str, known: dict[str, str]) -> str:
 
 def main(output: str) -> None:
     """Rewrite both files."""
-    failed = re.findall(r"^FAILED (array_api_tests/\S+::.*?)(?: - .*)?$", output, re.M)
+    failed = re.findall(r"^FAILED (array_api_tests/\S+?::\w+(?:\[.*?\](?= - |$))?)", output, re.M)
     counts = {name: int(n) for n, name in re.findall(r"(\d+) (failed|passed|skipped)", output)}
     if len(failed) != counts.get("failed", 0):
         raise SystemExit(f"{len(failed)} lines FAILED, {counts} counted: use COLUMNS=1000")
