@@ -13,7 +13,7 @@ PACKAGE = Path(needle.__file__).parent
 FLOORS = [
     {"config", "errors", "dtype", "core"},
     {"device", "definition", "backend"},
-    {"graph", "forward", "executor", "reverse"},
+    {"graph", "forward", "finite", "executor", "reverse"},
     {"ops", "autograd", "derivatives"},
     {"aliases", "methods", "tensor", "standard", "compile"},
     {"nn", "init", "optim", "data", "distributed", "io"},
@@ -35,6 +35,7 @@ ARROWS = {
     ("config", "errors"), ("dtype", "errors"), ("core", "config"),
     ("backend", "device"), ("backend", "definition"), ("definition", "device"),
     ("forward", "graph"), ("executor", "graph"), ("executor", "forward"),
+    ("finite", "graph"), ("executor", "finite"), ("reverse", "finite"),
     ("reverse", "graph"), ("reverse", "executor"),
     ("autograd", "ops"), ("derivatives", "autograd"), ("derivatives", "ops"),
     ("compile", "tensor"), ("tensor", "methods"),

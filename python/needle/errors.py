@@ -45,6 +45,10 @@ class GradientError(NeedleError, RuntimeError):
     """A gradient that cannot be computed."""
 
 
+class NonFiniteError(NeedleError, ArithmeticError):
+    """A NaN or an infinity, found by ``check_finite``."""
+
+
 class ReleasedError(NeedleError, RuntimeError):
     """A value that was freed because nothing needed it any more."""
 
