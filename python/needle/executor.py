@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from needle import config, core, graph
+from needle import config, core, finite, forward, graph
+from needle.backend import memory
 from needle.errors import NeedleError
 
 PENDING_LIMIT = 20_000
@@ -33,6 +34,8 @@ def _apply(op: Any, *inputs: Any) -> Any:
     tensors = op.prepare(inputs)
     try:
         return _run(op, tensors)
+    except MemoryError as error:
+        raise memory.typed(error).during(op.name, tensors) from None
     except NeedleError as error:
         if len(error.operands) != len(tensors):
             raise
@@ -40,24 +43,51 @@ def _apply(op: Any, *inputs: Any) -> Any:
 
 
 def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
+    level = forward.top(tensors)
+    if level:
+        return _push(op, tensors, level)
     needs = graph.recording() and op.differentiable and any(x.requires_grad for x in tensors)
+    watched = finite.on()
     if graph.lazy():
         for x in tensors:
             if x.array is None and x.node.done:
                 raise graph.released(x)
-        result = graph.pend(op, tensors, op.infer(*[spec_of(x) for x in tensors]), needs)
+        specs = [spec_of(x) for x in tensors]
+        spec = finite.unwatched(op.infer, *specs) if watched else op.infer(*specs)
+        result = graph.pend(op, tensors, spec, needs)
         if graph.pending() % PENDING_LIMIT == 0:
             warn_pending()
     else:
-        array = op.compute(*[value_of(x) for x in tensors])
+        arrays = [held(x) for x in tensors]
+        array = finite.compute(op, arrays, user_line()) if watched else op.compute(*arrays)
         result = graph.record(op, tensors, array) if needs else graph.wrap(array)
+    if watched:
+        finite.note(result.node, user_line())
     if config.current().debug >= 1:
         makers[result] = f"{op} at {user_line()}"
+        if type(result.array) is not tuple and result.array is not None:
+            makers.setdefault(result.array, makers.get(result))  # a view stays the maker's
     return result
 
 
+def _push(op: Any, tensors: tuple[Any, ...], level: int) -> Any:
+    """Return the result of an op on duals: computed below their level, with its tangent."""
+    if op.structural:
+        array = op.compute(*[forward.box(level, x, None) for x in tensors])
+    else:
+        primals, tangents = forward.unbox(tensors, level)
+        if op.differentiable and any(t is not None for t in tangents):
+            out, tangent = op.push(primals, tangents)
+        else:
+            out, tangent = apply(op, *primals), None
+        array = forward.box(level, out, tangent)
+    if graph.recording() and op.differentiable and any(x.requires_grad for x in tensors):
+        return graph.record(op, tensors, array)
+    return graph.wrap(array)
+
+
 class Makers:
-    """Who made each live tensor, by identity: ``==`` of tensors compares elements."""
+    """Who made each live tensor and array, by identity: ``==`` of tensors compares elements."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, str]] = {}
@@ -65,6 +95,11 @@ class Makers:
     def __setitem__(self, tensor: Any, maker: str) -> None:
         key = id(tensor)
         self._known[key] = weakref.ref(tensor, lambda _: self._known.pop(key, None)), maker
+
+    def setdefault(self, tensor: Any, maker: str | None) -> None:
+        """Note a maker unless one is known."""
+        if maker is not None and id(tensor) not in self._known:
+            self[tensor] = maker
 
     def get(self, tensor: Any) -> str | None:
         """Return what made a tensor, or None if nobody noted it."""
@@ -74,6 +109,36 @@ class Makers:
 
 makers = Makers()
 """With ``debug >= 1``: the op and the user's line that made each tensor."""
+
+
+def _origins() -> dict[int, str]:
+    """Return, by identity of each array that a tensor or the graph holds, where it comes from."""
+    found: dict[int, str] = {}
+    tensors = graph.tensors()
+    for tensor in tensors:
+        for part in _parts(tensor.array):
+            found[id(part)] = _origin(tensor, part)
+    for node in graph.topo([x.node for x in tensors if x.node is not None]):
+        for part in _parts(node.value):
+            maker = makers.get(part) or node.op or "nobody knows"
+            found.setdefault(id(part), f"made by {maker}, kept for a gradient")
+    return found
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+def _origin(tensor: Any, part: Any) -> str:
+    if tensor.name:
+        return f'parameter "{tensor.name}"'
+    maker = makers.get(tensor) or makers.get(part) or tensor.op
+    if maker:
+        return f"made by {maker}"
+    return "a leaf that requires gradients" if tensor.requires_grad else "a tensor without graph"
+
+
+memory.origins = _origins
 
 
 def user_line() -> str:
@@ -99,8 +164,8 @@ def spec_of(tensor: Any) -> Any:
     return tensor.spec
 
 
-def value_of(tensor: Any) -> Any:
-    """Return the array of a tensor, computing it if it waits.
+def held(tensor: Any) -> Any:
+    """Return what a tensor holds, computing it if it waits: an array, a dual, or a tuple of them.
 
     Raises:
         ReleasedError: if the value was freed because nothing needed it.
@@ -115,6 +180,21 @@ def value_of(tensor: Any) -> Any:
     return array
 
 
+def value_of(tensor: Any) -> Any:
+    """Return the array of a tensor, computing it if it waits; of a dual the value.
+
+    Raises:
+        ReleasedError: if the value was freed because nothing needed it.
+    """
+    array = held(tensor)
+    if type(array) is forward.Dual:
+        return value_of(array.primal)
+    if type(array) is tuple:
+        parts = [value_of(x.primal) if type(x) is forward.Dual else x for x in array]
+        return tuple(parts)
+    return array
+
+
 def realize(nodes: Iterable[Any]) -> None:
     """Run all pending nodes below these, inputs first.
 
@@ -124,7 +204,16 @@ def realize(nodes: Iterable[Any]) -> None:
         for node in graph.pending_order(nodes):
             arrays = [below.value for below in node.inputs]
             if not node.done:  # another thread may have been faster, before or while we read
-                graph.finish(node, node.op.compute(*arrays))
+                graph.finish(node, _computed(node, arrays))
+
+
+def _computed(node: Any, arrays: list[Any]) -> Any:
+    try:
+        if finite.on():
+            return finite.compute(node.op, arrays, node=node)
+        return node.op.compute(*arrays)
+    except MemoryError as error:
+        raise memory.typed(error).during(node.op.name, arrays) from None
 
 
 @contextmanager
@@ -140,7 +229,8 @@ def modes(recording: bool | None = None, lazy: bool | None = None) -> Iterator[N
 
 
 def _open(settings: config.Config) -> bool:
-    return settings.fast == "on" and settings.overrides == "on" and settings.debug == 0
+    switches = settings.fast, settings.overrides, settings.finite
+    return switches == ("on", "on", "off") and settings.debug == 0
 
 
 apply: Any = _apply

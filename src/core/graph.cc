@@ -13,6 +13,7 @@ namespace {
 
 PyTypeObject *tensor_class, *tuple_class;  // what results are instances of
 std::vector<Tensor*> tensor_pool;
+Registry<Tensor> all_tensors;
 
 // ---- Node ------------------------------------------------------------------------------------
 
@@ -23,7 +24,7 @@ Node* node_new(PyObject* op, int n) {
   if (!node) return nullptr;
   Py_XINCREF(op);
   node->op = op;
-  node->spec = node->value = node->owner = nullptr;
+  node->spec = node->value = node->owner = node->weaklist = nullptr;
   node->handle = nullptr;
   node->claims = 0;
   node->held = 0;
@@ -89,6 +90,7 @@ void node_free(Node* node) {
 
 void node_dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
+  if (as_node(self)->weaklist) PyObject_ClearWeakRefs(self);
   graveyard.push_back(as_node(self));
   if (burying) return;
   burying = true;
@@ -133,6 +135,7 @@ PyObject* node_spec(PyObject* self, void*) { return new_reference(as_node(self)-
 PyObject* node_value(PyObject* self, void*) { return new_reference(as_node(self)->value); }
 
 PyMemberDef node_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Node, weaklist), READONLY, nullptr},
     {"needs", T_BOOL, offsetof(Node, needs), READONLY, "whether gradients flow through"},
     {"done", T_BOOL, offsetof(Node, done), READONLY, "whether it has run"},
     {nullptr, 0, 0, 0, nullptr}};
@@ -199,6 +202,7 @@ PyObject* tensor_make(PyObject* array, Node* node, bool is_tuple) {
       Py_XDECREF(node);
       return nullptr;
     }
+    all_tensors.add(self);
   }
   tensor_fill(self, array, node);
   if (node) {
@@ -234,6 +238,7 @@ void tensor_dealloc(PyObject* object) {
   if (type == tensor_class && tensor_pool.size() < 512) {
     tensor_pool.push_back(self);
   } else {
+    all_tensors.remove(self);
     type->tp_free(object);
   }
   Py_DECREF(type);
@@ -243,6 +248,7 @@ PyObject* tensor_new(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* self = type->tp_alloc(type, 0);
   if (self) {
     live_tensors++;
+    all_tensors.add(as_tensor(self));
     if (type == tensor_class) PyObject_GC_UnTrack(self);
   }
   return self;
@@ -310,6 +316,10 @@ int tensor_set_requires_grad(PyObject* self, PyObject* value, void*) {
   }
   return 0;
 }
+
+PyObject* tensors(PyObject*, PyObject*) { return all_tensors.list(); }
+PyMethodDef functions[] = {{"tensors", tensors, METH_NOARGS, "All live tensors."},
+                           {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef tensor_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Tensor, weaklist), READONLY, nullptr},
@@ -389,7 +399,7 @@ bool add_graph_types(PyObject* module) {
          PyModule_AddObjectRef(module, "Node", reinterpret_cast<PyObject*>(node_type)) == 0 &&
          PyModule_AddObjectRef(module, "TensorBase", reinterpret_cast<PyObject*>(tensor_type)) ==
              0 &&
-         add_value_functions(module);
+         PyModule_AddFunctions(module, functions) == 0 && add_value_functions(module);
 }
 
 }  // namespace needle

@@ -20,7 +20,23 @@ from needle.ops.activation import (
     softplus,
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
+from needle.ops.batch_norm_relu import BatchNormReLU, BatchNormReLUGrad, batch_norm_relu
 from needle.ops.contraction import einsum, outer, tensordot, vecdot
+from needle.ops.conv import (
+    PADDING_MODES,
+    Conv,
+    channels_first,
+    channels_last,
+    conv,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+    per_axis,
+)
+from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 from needle.ops.course import (
     AddScalar,
     DivScalar,
@@ -160,6 +176,7 @@ from needle.ops.functions import (
     tan,
     tanh,
 )
+from needle.ops.group_norm import GroupNorm, GroupNormGrad, group_norm
 from needle.ops.indexing import (
     Gather,
     OneHot,
@@ -172,6 +189,26 @@ from needle.ops.indexing import (
     one_hot,
     scatter_add,
     take,
+)
+from needle.ops.linalg import (
+    QR,
+    SVD,
+    Cholesky,
+    Determinant,
+    Eigh,
+    Inverse,
+    LogDeterminant,
+    Solve,
+    cholesky,
+    det,
+    eigh,
+    inv,
+    pinv,
+    qr,
+    significant,
+    slogdet,
+    solve,
+    svd,
 )
 from needle.ops.logic import (
     BitwiseAnd,
@@ -255,6 +292,7 @@ from needle.ops.norm import (
     layer_norm,
     rms_norm,
 )
+from needle.ops.pooling import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad, MaxPoolTake
 from needle.ops.rearrange import (
     Diagonal,
     DiagonalGrad,
@@ -298,6 +336,18 @@ from needle.ops.reduce import (
     mean,
     summation,
 )
+from needle.ops.resample import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    global_avg_pool,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+    upsample,
+)
 from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
 from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
 from needle.ops.select import LinearIndex, Put, getitem, put, setitem
@@ -336,11 +386,15 @@ from needle.ops.tuples import (
     tuple_get_item,
     unbind,
 )
+from needle.ops.windows import Windows, WindowsGrad, windows
 
 # The course's names.
 TensorOp = TensorTupleOp = Op
 EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
 negate = negative
+
+# NumPy's and PyTorch's. Like ``all``, ``any`` and ``round`` they hide Python's own here, as there.
+abs, sum, max, min, pow, cast = absolute, summation, amax, amin, power, astype
 
 
 def all_ops() -> list[type[Op]]:
