@@ -43,7 +43,7 @@ def _sort_samples() -> list[Sample]:
     ] + [
         Sample(
             (x,), (axis, down, count),
-            lambda x, a=axis, d=down, c=count: [part.take(range(c), a) for part in _sorted(x, a, d)],
+            lambda x, a=axis, d=down, n=count: [y.take(range(n), a) for y in _sorted(x, a, d)],
         )
         for x, axis, down, count in (
             (uniform((3, 4)), 1, True, 2), (uniform((3, 4)), 0, False, 3),
