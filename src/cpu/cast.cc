@@ -20,11 +20,15 @@ inline float widen(BFloat16 x) { return to_float(x); }
 template <class T, class F>
 T saturate(F x) {
   using Limits = std::numeric_limits<T>;
-  constexpr F kLow = static_cast<F>(Limits::min());
+  constexpr bool kExact = Limits::digits <= std::numeric_limits<F>::digits;    // F holds the top
   constexpr F kEnd = static_cast<F>(uint64_t{1} << (Limits::digits - 1)) * 2;  // one above the top
-  bool low = !(x > kLow), high = x >= kEnd;
-  T inside = static_cast<T>(low || high ? F(0) : x);
-  return x != x ? T(0) : low ? Limits::min() : high ? Limits::max() : inside;
+  constexpr F kLow = static_cast<F>(Limits::min());
+  constexpr F kHigh = kExact ? kEnd - 1 : kEnd * (1 - std::numeric_limits<F>::epsilon() / 2);
+  F inside = x > kLow ? x : kLow;  // NaN too
+  inside = inside < kHigh ? inside : kHigh;
+  T value = static_cast<T>(inside);
+  if constexpr (!kExact) value = x >= kEnd ? Limits::max() : value;
+  return x != x ? T(0) : value;
 }
 
 // To float, so that rounding that to 16 bits gives x rounded once: an inexact result is made odd.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "elementwise.h"
+#include "stream.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -68,10 +69,15 @@ const char* place_values(TileProgram* program, const Operand* const* operands, c
   int64_t item = 1;  // bytes of the widest element
   for (int i = 0; i < count; ++i) item = std::max(item, kItemSize[operands[i]->dtype]);
   for (int r = 0; r < registers; ++r) item = std::max(item, kItemSize[types[r]]);
-  int64_t square_bytes = registers <= kSquareSlots ? kSquareTileBytes : kTileBytes;
+  bool few = registers <= kSquareSlots;
+  int64_t tile_bytes = few ? kFewTileBytes : kTileBytes;
+  int64_t square_bytes = few ? kSquareTileBytes : kTileBytes;
   program->slot_bytes = static_cast<int16_t>(square_bytes + kPad);
-  if (!plan_walk(&program->walk, operands, count, kTileBytes / item, square_bytes / item))
+  if (!plan_walk(&program->walk, operands, count, tile_bytes / item, square_bytes / item))
     return "too many operands and dimensions";
+  int64_t bytes = kItemSize[operands[0]->dtype];
+  for (int d = 0; d < program->walk.ndim; ++d) bytes *= program->walk.dim(d)[0];
+  program->streams = bytes >= kStreamBytes;
 
   bool taken[kSlots] = {};
   for (int i = 0; i < count; ++i) {
@@ -107,6 +113,7 @@ class Interpreter {
       for (int i = 0; i < program_.n_outs; ++i) store(i);
       position_.advance(program_.walk);
     }
+    if (program_.streams) finish_streaming();
   }
 
  private:
@@ -142,6 +149,7 @@ class Interpreter {
 
   // Results that lie dense in memory are computed there.
   void place_outputs() {
+    if (program_.streams) return;
     for (int i = 0; i < program_.n_outs; ++i)
       if (program_.length > 0 && operand(i).dense && operand(i).dtype == operand(i).type)
         registers_[output_register(i)] = address(i);
@@ -152,20 +160,48 @@ class Interpreter {
     const void* inputs[3];
     int arity = arity_of(step.function);
     for (int k = 0; k < arity; ++k) inputs[k] = registers_[step.args[k]];
-    loop_of(step.function, DType(step.type))(registers_[program_.n_inputs + i], inputs, count());
+    Contiguous loop = loop_of(step.function, DType(step.type));
+    void* result = registers_[program_.n_inputs + i];
+    int out = i - (program_.length - program_.n_outs);
+    if (out >= 0 && streams_now(out)) return execute_streaming(step, loop, out, result, inputs);
+    loop(result, inputs, count());
+  }
+
+  bool streams_now(int out) const {
+    const Role& to = operand(out);
+    return program_.streams && to.dense && to.dtype == to.type && is_streamable(address(out));
+  }
+
+  // Computes and streams small pieces in turn; the tile is left whole for those who read it.
+  void execute_streaming(const Step& step, Contiguous loop, int out, void* tile,
+                         const void** inputs) {
+    const int64_t item = kItemSize[operand(out).dtype], n = count();
+    for (int64_t first = 0; first < n; first += kStreamTileBytes / item) {
+      const int64_t piece = std::min(kStreamTileBytes / item, n - first);
+      char* result = static_cast<char*>(tile) + first * item;
+      loop(result, inputs, piece);
+      stream(address(out) + first * item, result, piece * item);
+      for (int k = 0; k < arity_of(step.function); ++k) {
+        const bool condition = step.function == k_where && k == 0;
+        inputs[k] = static_cast<const char*>(inputs[k]) +
+                    piece * kItemSize[condition ? kBool : DType(step.type)];
+      }
+    }
   }
 
   void store(int i) {
     const Role& to = operand(i);
     const void* source = registers_[output_register(i)];
     char* target = address(i);
-    if (source == target) return;
+    if (source == target || (program_.length > 0 && streams_now(i))) return;
     if (to.dtype != to.type) {
-      void* converted = to.dense ? target : raw_;
+      void* converted = to.dense && !program_.streams ? target : raw_;
       conversion(DType(to.type), DType(to.dtype))(converted, &source, count());
       source = converted;
-      if (to.dense) return;
+      if (source == target) return;
     }
+    if (program_.streams && to.dense && is_streamable(target))
+      return stream(target, source, count() * kItemSize[to.dtype]);
     store_block(target, source, position_.rows, position_.cols, program_.walk.dim(1)[1 + i],
                 program_.walk.dim(0)[1 + i], kItemSize[to.dtype]);
   }

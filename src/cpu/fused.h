@@ -22,6 +22,7 @@ struct TileProgram {
   Walk walk;
   int16_t n_outs, n_inputs, length;
   int16_t slot_bytes;           // of a tile
+  bool streams;                 // results go around the caches
   Role operands[kMaxOperands];  // outs, then inputs
   int8_t slot[kMaxFused];       // the tile of each result
   Step steps[kMaxFused];
