@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import needle as ndl
-from needle import cli
+from needle import cli, core
 from needle.errors import OptionError
 
 
@@ -42,6 +42,29 @@ def source(tmp_path):
     (folder / "abc.py").write_text("def f(x):\n    return x + 1\n" * 20)
     (folder / "filecmp.py").write_text("def g(y):\n    return y - 1\n" * 2)
     return folder
+
+
+@pytest.mark.parametrize(
+    "name, value, says",
+    [
+        ("THREADS", "x", "must be a whole number"),
+        ("MODE", "fast", "must be one of eager, lazy"),
+        ("MEMORY_LIMIT", "much", "KiB, MiB, GiB or TiB"),
+        ("DEVICE", "cpuu", "did you mean 'cpu'"),
+        ("ISA", "v9", "this processor runs"),
+    ],
+)
+def test_wrong_settings_are_told_in_a_line(name, value, says):
+    if name == "ISA" and core.native is None:
+        pytest.skip("needs the native module")
+    code, out, err = run("doctor", **{f"NEEDLE_{name}": value})
+    assert code == 2 and out == "" and says in err and err.count("\n") == 1, err
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", "import needle"], text=True, capture_output=True,
+        env=ndl.config.environment(**{name: value}),
+    )  # fmt: skip
+    kind = "DeviceError" if name == "DEVICE" else "OptionError"
+    assert done.returncode == 1 and f"needle.errors.{kind}: " in done.stderr
 
 
 SMALL = ("--batch-size", 4, "--threads", 1)

@@ -35,6 +35,22 @@ def test_all_is_well(few_ops):
         assert found["instruction_set"] is None and core.native_error in found["native"]
 
 
+@pytest.mark.skipif(core.native is None, reason="needs the native module")
+def test_every_instruction_set_is_checked(few_ops, monkeypatch):
+    found = doctor.examine()
+    sets = {found["instruction_set"], *found["other_instruction_sets"]}
+    assert sets == set(core.native.supported_isas())
+    for isa, check in found["other_instruction_sets"].items():
+        assert check["ops"] == 3 and check["failures"] == []
+        assert f"with NEEDLE_ISA={isa}; 3 ops" in doctor.as_text(found)
+
+
+def test_an_instruction_set_that_crashes_is_a_finding(few_ops, monkeypatch):
+    monkeypatch.setattr(doctor, "_CHILD", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    (problem,) = doctor.check_isa("v3")["failures"]
+    assert "signal 4" in problem
+
+
 def test_text_names_every_backend(few_ops):
     text = doctor.as_text(doctor.examine())
     for where in ndl.all_devices():
@@ -76,8 +92,9 @@ def test_a_kernel_that_raises_is_a_finding(few_ops, monkeypatch):
 
 def test_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
-    assert ndl.config.thread_count() == 3
     with ndl.config(threads=5):
         assert ndl.config.thread_count() == 5
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert ndl.config.thread_count() == ndl.config.cores()
+    with ndl.config(threads=0):  # whatever NEEDLE_THREADS says here
+        assert ndl.config.thread_count() == 3
+        monkeypatch.delenv("OMP_NUM_THREADS")
+        assert ndl.config.thread_count() == ndl.config.cores()

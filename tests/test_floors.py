@@ -15,7 +15,7 @@ FLOORS = [
     {"device", "definition", "backend"},
     {"graph", "executor", "reverse"},
     {"ops", "autograd"},
-    {"methods", "tensor", "compile"},
+    {"aliases", "methods", "tensor", "compile"},
     {"nn", "init", "optim", "data", "distributed", "io"},
     {
         "models",
@@ -35,7 +35,8 @@ ARROWS = {
     ("config", "errors"), ("dtype", "errors"), ("core", "config"),
     ("backend", "device"), ("backend", "definition"), ("definition", "device"),
     ("executor", "graph"), ("reverse", "graph"), ("reverse", "executor"),
-    ("autograd", "ops"), ("compile", "tensor"), ("tensor", "methods"), ("nn", "init"), ("io", "nn"),
+    ("autograd", "ops"), ("compile", "tensor"), ("tensor", "methods"), ("methods", "aliases"),
+    ("nn", "init"), ("io", "nn"),
 }  # fmt: skip
 """What a room may import on its own floor. The top floor may import anything."""
 

@@ -59,12 +59,13 @@ def numpy_adam(p, grads, lr, beta1=0.9, beta2=0.999, eps=1e-8, decay=0.0, decoup
     return p
 
 
-def numpy_rmsprop(p, grads, lr, alpha=0.99, eps=1e-8, decay=0.0):
-    v = 0.0
+def numpy_rmsprop(p, grads, lr, alpha=0.99, eps=1e-8, decay=0.0, momentum=0.0, centered=False):
+    v, mean, u = 0.0, 0.0, 0.0
     for g in grads:
         g = g + decay * p
-        v = alpha * v + (1 - alpha) * g * g
-        p = p - lr * g / (np.sqrt(v) + eps)
+        v, mean = alpha * v + (1 - alpha) * g * g, alpha * mean + (1 - alpha) * g
+        u = momentum * u + g / (np.sqrt(v - mean * mean if centered else v) + eps)
+        p = p - lr * u
     return p
 
 
@@ -102,6 +103,14 @@ RULES = {
     "rmsprop": (
         lambda p: optim.RMSprop(p, 0.05, weight_decay=0.2),
         lambda p, g: numpy_rmsprop(p, g, 0.05, decay=0.2),
+    ),
+    "rmsprop-momentum": (
+        lambda p: optim.RMSprop(p, 0.01, weight_decay=0.2, momentum=0.9),
+        lambda p, g: numpy_rmsprop(p, g, 0.01, decay=0.2, momentum=0.9),
+    ),
+    "rmsprop-centered": (
+        lambda p: optim.RMSprop(p, 0.01, 0.9, momentum=0.5, centered=True),
+        lambda p, g: numpy_rmsprop(p, g, 0.01, 0.9, momentum=0.5, centered=True),
     ),
 }
 
@@ -488,3 +497,27 @@ def test_a_gradient_of_another_shape_is_refused_before_anything_changes():
 
 def test_update_rules_are_values():
     assert update.Sgd(0.1, 0, 0, 0, False, False) == update.Sgd(0.1, 0, 0, 0, False, False)
+
+
+@pytest.mark.parametrize(
+    "momentum, centered", [(0.0, False), (0.9, False), (0.0, True), (0.9, True)]
+)
+def test_rmsprop_is_pytorchs(momentum, centered):
+    torch = pytest.importorskip("torch")
+    start = np.random.default_rng(1).normal(size=(3, 5))
+    theirs = torch.nn.Parameter(torch.tensor(start))
+    rule = {"alpha": 0.9, "weight_decay": 0.1, "momentum": momentum, "centered": centered}
+    other = torch.optim.RMSprop([theirs], lr=0.01, **rule)
+    for g in gradients(start.shape):
+        theirs.grad = torch.tensor(g)
+        other.step()
+    ours = run(lambda p: optim.RMSprop(p, 0.01, **rule), start, gradients(start.shape), "float64")
+    np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-12)
+
+
+def test_centered_rmsprop_where_the_gradient_is_constant():
+    """The deviation is rounding noise, which may be negative; no NaN may come of it."""
+    grads = np.full((300, 4), 0.3)
+    assert np.isfinite(
+        run(lambda p: optim.RMSprop(p, 1e-9, 0.5, centered=True), np.ones(4), grads)
+    ).all()

@@ -287,8 +287,7 @@ def test_bits_per_byte_are_those_of_all_held_out_bytes(source):
     # of 90 bytes, 81 follow their predecessor; the first and each "a" do not
     expected = -(81 * likely + 9 * unlikely) / 90 / math.log(2)
     figures = recipe.evaluate(model, lambda: None, final=True)
-    # float32: sums of 256 exponentials and of 90 losses, in whatever order the build has
-    assert figures["bits_per_byte"] == pytest.approx(expected, rel=1e-5)
+    assert figures["bits_per_byte"] == pytest.approx(expected, rel=1e-12)
     assert set(figures) == {"bits_per_byte", "zlib", "bz2", "lzma"}
     assert list(recipe.evaluate(model, lambda: None, final=False)) == ["bits_per_byte"]
 

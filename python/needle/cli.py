@@ -22,6 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
+        if config.problem is not None:
+            raise config.problem
         return _dispatch(arguments)
     except (OptionError, DeviceError) as error:
         return _fail("; ".join(line.strip() for line in str(error).splitlines()), 2)

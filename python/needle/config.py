@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 
-from needle.errors import OptionError, unknown
+from needle.errors import NeedleError, OptionError, unknown
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,13 @@ class Config:
         native: "on", or "off" to run on the Python definitions alone.
         fast: "on", or "off" to send every operation through ``executor.apply``'s Python definition.
         overrides: "on", or "off" to compute every composite by its expansion.
+        conv: how the native CPU computes convolutions: "im2col", "direct", "winograd", "onednn";
+            empty: as the specs say. See ``needle.ops.convolution``.
         debug: 0 silent; 1 errors and warnings name the lines that made each tensor.
         isa: instruction set of the native kernels; empty means the best one.
         threads: number of threads of the native kernels; 0 means all cores.
+        memory_limit: bytes that the arrays of one device may take, as a number or as text like
+            "512MiB"; 0 means no limit. What does not fit raises OutOfMemoryError.
         data: folder of the data sets.
         cache: folder for downloads and compiled kernels.
     """
@@ -43,21 +48,30 @@ class Config:
     native: str = "on"
     fast: str = "on"
     overrides: str = "on"
+    conv: str = ""
     debug: int = 0
     isa: str = ""
     threads: int = 0
+    memory_limit: int = 0
     data: str = ""
     cache: str = ""
 
     def __post_init__(self) -> None:
+        if isinstance(self.memory_limit, str):
+            object.__setattr__(self, "memory_limit", _bytes(self.memory_limit))
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise OptionError(
                     f"NEEDLE_{name.upper()}={getattr(self, name)}: must be one of "
-                    + ", ".join(allowed)
+                    + ", ".join(filter(None, allowed))
                 )
-        if self.debug < 0 or self.threads < 0:
-            raise OptionError(f"debug={self.debug}, threads={self.threads}: must not be negative")
+        for name in ("debug", "threads", "memory_limit"):
+            value = getattr(self, name)
+            most = 2**63 if name == "memory_limit" else 2**31
+            if not isinstance(value, int) or not 0 <= value < most:
+                raise OptionError(
+                    f"NEEDLE_{name.upper()}={value}: must be a whole number, not negative"
+                )
 
 
 _CHOICES = {
@@ -66,7 +80,22 @@ _CHOICES = {
     "native": ("on", "off"),
     "fast": ("on", "off"),
     "overrides": ("on", "off"),
+    "conv": ("", "im2col", "direct", "winograd", "onednn"),
 }
+
+
+_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def _bytes(text: str) -> int:
+    """Return the number of bytes that a text such as "64MiB", "1.5 GiB" or "4096" says."""
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d+)?) *([A-Za-z]*)", text.strip(), re.ASCII)
+    units = {unit.lower(): size for unit, size in _UNITS.items()}
+    if found is None or found[2].lower() not in units:
+        raise OptionError(
+            f"NEEDLE_MEMORY_LIMIT={text}: must be a number of bytes, or of KiB, MiB, GiB or TiB"
+        )
+    return int(float(found[1]) * units[found[2].lower()])
 
 
 def _from_environment() -> Config:
@@ -76,7 +105,8 @@ def _from_environment() -> Config:
         if text is None:
             continue
         try:
-            values[field.name] = int(text) if field.type == "int" else text
+            plain = field.type == "int" and field.name != "memory_limit"
+            values[field.name] = int(text) if plain else text
         except ValueError:
             raise OptionError(
                 f"NEEDLE_{field.name.upper()}={text}: must be a whole number"
@@ -84,7 +114,36 @@ def _from_environment() -> Config:
     return Config(**values)  # type: ignore[arg-type]  # values come from fields(Config)
 
 
-_initial = _from_environment()
+problem: NeedleError | None = None
+"""What is wrong with the environment, where the command line runs: it says so in a line."""
+
+
+def refuse(error: NeedleError | str) -> None:
+    """Raise an error of the environment, or keep it as ``problem`` for the command line.
+
+    Whatever the command, this package is imported before any code of it can catch an exception.
+    """
+    global problem
+    error = OptionError(error) if isinstance(error, str) else error
+    if not _is_command():
+        raise error
+    problem = problem or error
+
+
+def _is_command() -> bool:
+    program = os.path.basename(sys.argv[0]) if sys.argv else ""
+    return program in ("needle", "needle.exe") or sys.orig_argv[1:3] == ["-m", "needle"]
+
+
+def _initial_settings() -> Config:
+    try:
+        return _from_environment()
+    except OptionError as error:
+        refuse(error)
+        return Config()
+
+
+_initial = _initial_settings()
 _current: ContextVar[Config] = ContextVar("needle_config", default=_initial)
 _listeners: list[Callable[[Config], None]] = []
 
@@ -97,6 +156,13 @@ def current() -> Config:
 def initial() -> Config:
     """Return the settings that the environment gave at start."""
     return _initial
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Return the environment of a child process that imports what this one does, and in which
+    the variables ``NEEDLE_<NAME>`` have these values."""
+    paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return {**os.environ, **paths, **{f"NEEDLE_{k.upper()}": v for k, v in changes.items()}}
 
 
 def cores() -> int:

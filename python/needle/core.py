@@ -34,9 +34,13 @@ def _load() -> None:
             stacklevel=2,
         )
     else:
-        # Outside the `try`: a wrong NEEDLE_ISA is an error, not a reason to run without kernels.
-        _core.select_isa(config.current().isa)
+        try:
+            _core.select_isa(config.current().isa)
+        except ValueError as error:  # a wrong NEEDLE_ISA is no reason to run without kernels
+            config.refuse(str(error))
+            _core.select_isa("")
         config.on_change(lambda settings: _core.set_threads(settings.threads))
+        config.on_change(lambda settings: _core.set_memory_limit(settings.memory_limit))
         native = _core
 
 

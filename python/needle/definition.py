@@ -6,6 +6,7 @@ graph.py take them from there where they can. The tests run on both.
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections.abc import Iterable
@@ -58,6 +59,8 @@ def make_spec(dtype: DType, device: Device, shape: tuple[int, ...]) -> Spec:
             _specs.clear()
         if len(shape) > MAX_DIMS:
             raise ShapeError(f"{len(shape)} dimensions, at most {MAX_DIMS} are possible")
+        if prod(max(size, 1) for size in shape) * dtype.itemsize >= 2**63:
+            raise ShapeError(f"a shape of {len(shape)} dimensions has more than 2**63 bytes")
         spec = Spec()
         spec.dtype, spec.device, spec.shape = dtype, device, shape
         spec.size, spec.strides = prod(shape), dense_strides(shape)
@@ -109,6 +112,11 @@ def set_array_class(cls: type) -> None:
     """Say which subclass of Array new arrays are instances of."""
     global _array_class
     _array_class = cls
+
+
+def arrays() -> list[Any]:
+    """Return all live arrays."""
+    return [x for x in gc.get_objects() if issubclass(type(x), Array)]  # asks no proxy
 
 
 def make_array(
@@ -349,19 +357,23 @@ def pend(op: Any, tensors: Iterable[Any], spec: Any, needs: bool) -> Any:
 def finish(node: Any, array: Any) -> None:
     """Give a pending node its value; it keeps only the claims that its gradient needs."""
     tensor = peek(node)
-    if node.done:
-        return
-    if node._claims:
-        node.value = array
-    if tensor is not None:
-        tensor.array = array
-    node.done = True  # last: from here on other threads read the value
-    _modes.pending = max(0, _modes.pending - 1)
-    if node.needs:
-        node.drop(0 if node.released else _saved(node.op, node.inputs))
-    else:
-        node.drop(0)
-        node.inputs = ()
+    with _finishing:  # one thread finishes a node and counts the claims
+        if node.done:
+            return
+        if node._claims:
+            node.value = array
+        if tensor is not None:
+            tensor.array = array
+        node.done = True  # after the value: other threads ask for the value when this is set
+        _modes.pending = max(0, _modes.pending - 1)
+        if node.needs:
+            node.drop(0 if node.released else _saved(node.op, node.inputs))
+        else:
+            node.drop(0)
+            node.inputs = ()
+
+
+_finishing = threading.RLock()
 
 
 def release(node: Any) -> None:
@@ -510,7 +522,10 @@ def pending() -> int:
     return _modes.pending
 
 
-def live_tensors() -> int:
-    import gc
+def tensors() -> list[Any]:
+    """Return all live tensors."""
+    return [x for x in gc.get_objects() if issubclass(type(x), TensorBase)]  # asks no proxy
 
-    return sum(issubclass(type(x), TensorBase) for x in gc.get_objects())  # asks no proxy
+
+def live_tensors() -> int:
+    return len(tensors())

@@ -6,7 +6,8 @@ rule; what to try. It is built on the error path only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 
@@ -57,7 +58,28 @@ class DataError(NeedleError, ValueError):
 
 
 class OutOfMemoryError(NeedleError, MemoryError):
-    """The device has no memory left for an array."""
+    """The device has no memory left for an array.
+
+    What was running is given up; tensors, and graphs that no backward pass walked, stay as they
+    were. So do the parameters of a group that an optimizer was to update, on the native CPU and
+    in float32 or float64; elsewhere it updates one after the other.
+
+    Attributes:
+        requested: bytes asked for; 0 where it is not known.
+        memory: what the device's ``memory_info()`` said then.
+    """
+
+    requested: int = 0
+    memory: Mapping[str, int] = MappingProxyType({})
+
+    def during(self, operation: str, tensors: Sequence[Any]) -> OutOfMemoryError:
+        """Return the same error as one of an op on these tensors."""
+        _, problem, rule, advice = self._parts
+        named = list(zip("xyzuvw", tensors, strict=False))
+        error = explain(OutOfMemoryError, operation, problem, named, rule, advice)
+        assert isinstance(error, OutOfMemoryError)
+        error.requested, error.memory = self.requested, self.memory
+        return error
 
 
 def describe(x: Any) -> str:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from needle import config, core, graph
+from needle.backend import memory
 from needle.errors import NeedleError
 
 PENDING_LIMIT = 20_000
@@ -33,6 +34,8 @@ def _apply(op: Any, *inputs: Any) -> Any:
     tensors = op.prepare(inputs)
     try:
         return _run(op, tensors)
+    except MemoryError as error:
+        raise memory.typed(error).during(op.name, tensors) from None
     except NeedleError as error:
         if len(error.operands) != len(tensors):
             raise
@@ -53,11 +56,13 @@ def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
         result = graph.record(op, tensors, array) if needs else graph.wrap(array)
     if config.current().debug >= 1:
         makers[result] = f"{op} at {user_line()}"
+        if type(result.array) is not tuple and result.array is not None:
+            makers.setdefault(result.array, makers.get(result))  # a view stays the maker's
     return result
 
 
 class Makers:
-    """Who made each live tensor, by identity: ``==`` of tensors compares elements."""
+    """Who made each live tensor and array, by identity: ``==`` of tensors compares elements."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, str]] = {}
@@ -65,6 +70,11 @@ class Makers:
     def __setitem__(self, tensor: Any, maker: str) -> None:
         key = id(tensor)
         self._known[key] = weakref.ref(tensor, lambda _: self._known.pop(key, None)), maker
+
+    def setdefault(self, tensor: Any, maker: str | None) -> None:
+        """Note a maker unless one is known."""
+        if maker is not None and id(tensor) not in self._known:
+            self[tensor] = maker
 
     def get(self, tensor: Any) -> str | None:
         """Return what made a tensor, or None if nobody noted it."""
@@ -74,6 +84,36 @@ class Makers:
 
 makers = Makers()
 """With ``debug >= 1``: the op and the user's line that made each tensor."""
+
+
+def _origins() -> dict[int, str]:
+    """Return, by identity of each array that a tensor or the graph holds, where it comes from."""
+    found: dict[int, str] = {}
+    tensors = graph.tensors()
+    for tensor in tensors:
+        for part in _parts(tensor.array):
+            found[id(part)] = _origin(tensor, part)
+    for node in graph.topo([x.node for x in tensors if x.node is not None]):
+        for part in _parts(node.value):
+            maker = makers.get(part) or node.op or "nobody knows"
+            found.setdefault(id(part), f"made by {maker}, kept for a gradient")
+    return found
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+def _origin(tensor: Any, part: Any) -> str:
+    if tensor.name:
+        return f'parameter "{tensor.name}"'
+    maker = makers.get(tensor) or makers.get(part) or tensor.op
+    if maker:
+        return f"made by {maker}"
+    return "a leaf that requires gradients" if tensor.requires_grad else "a tensor without graph"
+
+
+memory.origins = _origins
 
 
 def user_line() -> str:
@@ -107,10 +147,11 @@ def value_of(tensor: Any) -> Any:
     """
     array = tensor.array
     if array is None:
-        if tensor.node.done:
+        if not tensor.node.done:
+            realize([tensor.node])
+        array = tensor.array  # read again: another thread may have computed it in between
+        if array is None:
             raise graph.released(tensor)
-        realize([tensor.node])
-        array = tensor.array
     return array
 
 
@@ -123,7 +164,14 @@ def realize(nodes: Iterable[Any]) -> None:
         for node in graph.pending_order(nodes):
             arrays = [below.value for below in node.inputs]
             if not node.done:  # another thread may have been faster, before or while we read
-                graph.finish(node, node.op.compute(*arrays))
+                graph.finish(node, _computed(node.op, arrays))
+
+
+def _computed(op: Any, arrays: list[Any]) -> Any:
+    try:
+        return op.compute(*arrays)
+    except MemoryError as error:
+        raise memory.typed(error).during(op.name, arrays) from None
 
 
 @contextmanager

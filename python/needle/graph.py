@@ -44,7 +44,7 @@ topo, pending_order = _source.topo, _source.pending_order
 recording, set_recording = _source.recording, _source.set_recording
 lazy, set_lazy = _source.lazy, _source.set_lazy
 set_open, set_defaults = _source.set_open, _source.set_defaults
-pending, live_tensors = _source.pending, _source.live_tensors
+pending, live_tensors, tensors = _source.pending, _source.live_tensors, _source.tensors
 
 
 def released(tensor: Any) -> ReleasedError:

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from needle import ops
+from needle.aliases import Aliases
 
 Axes = int | Sequence[int] | None
 
 
-class Methods:
+class Methods(Aliases):
     """What users of NumPy and PyTorch look for on an array."""
 
     __slots__ = ()

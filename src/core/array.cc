@@ -18,6 +18,7 @@ PyTypeObject* array_class;  // what new arrays are instances of: NDArray
 PyObject* native_device;
 std::unordered_multimap<size_t, Spec*> specs;  // borrowed; a dying Spec removes itself
 std::vector<Array*> array_pool;
+Registry<Array> all_arrays;
 
 PyObject* tuple_of(const int64_t* values, int n) {
   PyObject* tuple = PyTuple_New(n);
@@ -27,16 +28,20 @@ PyObject* tuple_of(const int64_t* values, int n) {
   return tuple;
 }
 
+void raise_shape_error(const char* text, int64_t number) {
+  PyObject* errors = PyImport_ImportModule("needle.errors");
+  PyObject* error = errors ? PyObject_GetAttrString(errors, "ShapeError") : nullptr;
+  if (error) PyErr_Format(error, text, static_cast<long long>(number), kMaxDims);
+  Py_XDECREF(error);
+  Py_XDECREF(errors);
+}
+
 bool read_tuple(PyObject* source, int64_t* values, int* n, const char* what) {
   PyObject* tuple = PySequence_Fast(source, what);
   if (!tuple) return false;
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(tuple);
   if (size > kMaxDims) {
-    PyObject* errors = PyImport_ImportModule("needle.errors");
-    PyObject* error = errors ? PyObject_GetAttrString(errors, "ShapeError") : nullptr;
-    if (error) PyErr_Format(error, "%zd dimensions, at most %d are possible", size, kMaxDims);
-    Py_XDECREF(error);
-    Py_XDECREF(errors);
+    raise_shape_error("%lld dimensions, at most %d are possible", size);
     Py_DECREF(tuple);
     return false;
   }
@@ -56,7 +61,20 @@ size_t hash_spec(DType code, PyObject* device, int ndim, const int64_t* shape) {
   return hash;
 }
 
+// Whether the bytes of a shape, empty axes counted as 1, are too many for any address.
+bool overflows(DType code, int ndim, const int64_t* shape) {
+  int64_t bytes = kItemSize[code];
+  for (int i = 0; i < ndim; i++) {
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(shape[i], 1), &bytes)) return true;
+  }
+  return false;
+}
+
 Spec* build_spec(DType code, PyObject* device, int ndim, const int64_t* shape, size_t hash) {
+  if (overflows(code, ndim, shape)) {
+    raise_shape_error("a shape of %lld dimensions has more than 2**63 bytes", ndim);
+    return nullptr;
+  }
   Spec* spec = PyObject_New(Spec, spec_type);
   if (!spec) return nullptr;
   spec->code = code;
@@ -206,16 +224,18 @@ PyObject* adopt(PyObject*, PyObject* buffer) { return storage_object(storage_ado
 // ---- Array -----------------------------------------------------------------------------------
 
 Array* array_alloc(PyTypeObject* type = nullptr) {
-  if (type && type != array_class) {  // a user's subclass may add a dict
-    return reinterpret_cast<Array*>(type->tp_alloc(type, 0));
-  }
-  if (!array_pool.empty()) {
+  const bool own = !type || type == array_class;
+  if (own && !array_pool.empty()) {
     Array* self = array_pool.back();
     array_pool.pop_back();
     PyObject_Init(reinterpret_cast<PyObject*>(self), array_class);
     return self;
   }
-  return PyObject_GC_New(Array, array_class);  // never tracked: it can be in no cycle
+  // Ours are never tracked: they can be in no cycle. A user's subclass may add a dict.
+  Array* self =
+      own ? PyObject_GC_New(Array, array_class) : reinterpret_cast<Array*>(type->tp_alloc(type, 0));
+  if (self) all_arrays.add(self);
+  return self;
 }
 
 void array_dealloc(PyObject* object) {
@@ -230,6 +250,7 @@ void array_dealloc(PyObject* object) {
   if (type == array_class && array_pool.size() < 512) {
     array_pool.push_back(self);
   } else {
+    all_arrays.remove(self);
     type->tp_free(object);
   }
   Py_DECREF(type);
@@ -413,6 +434,8 @@ PyObject* set_array_class(PyObject*, PyObject* cls) {
   Py_RETURN_NONE;
 }
 
+PyObject* arrays(PyObject*, PyObject*) { return all_arrays.list(); }
+
 PyObject* set_world(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (n != 2 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != kDTypes) {
     PyErr_SetString(PyExc_TypeError, "set_world(dtypes, native_device)");
@@ -431,6 +454,7 @@ PyMethodDef functions[] = {
     {"set_array_class", set_array_class, METH_O, "Say what new arrays are instances of."},
     {"set_world", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(set_world)), METH_FASTCALL,
      "Say which objects stand for the dtypes and the native device."},
+    {"arrays", arrays, METH_NOARGS, "All live arrays."},
     {"allocate", allocate, METH_O, "A Storage of that many bytes."},
     {"adopt", adopt, METH_O, "A Storage over the memory of a contiguous buffer."},
     {nullptr, nullptr, 0, nullptr}};

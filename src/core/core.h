@@ -23,18 +23,48 @@ struct Storage {
   Storage* next;     // in a free list
 };
 
-Storage* storage_new(int64_t nbytes);  // null with MemoryError set
+Storage* storage_new(int64_t nbytes);  // null with OutOfMemoryError set
 Storage* storage_adopt(PyObject* buffer);
 void storage_free(Storage* storage);
 inline void storage_release(Storage* storage) {
   if (storage && --storage->refs == 0) storage_free(storage);
 }
 struct MemoryInfo {
-  int64_t live, reserved, peak, blocks;
+  int64_t live, cached, scratch, peak, blocks, limit;
 };
 MemoryInfo memory_info();
 void set_memory_limit(int64_t nbytes);  // 0: none
-void* workspace(int64_t nbytes);        // this thread's; valid until the next call
+void set_exhausted_hook(PyObject* function);
+void* workspace(int64_t nbytes);  // this thread's, until its next call; null as storage_new
+
+// All objects of a type that were allocated, those that wait in its pool too: so that the report
+// of exhausted memory can name who holds it, at no cost to objects that come from the pool.
+template <class T>
+struct Registry {
+  T* first = nullptr;
+  void add(T* object) {
+    object->before = nullptr;
+    object->after = first;
+    if (first) first->before = object;
+    first = object;
+  }
+  void remove(T* object) {
+    if (object->after) object->after->before = object->before;
+    if (object->before) {
+      object->before->after = object->after;
+    } else if (first == object) {
+      first = object->after;
+    }
+  }
+  PyObject* list() const {  // new references to the live ones
+    PyObject* result = PyList_New(0);
+    for (T* object = first; result && object; object = object->after) {
+      auto* item = reinterpret_cast<PyObject*>(object);
+      if (Py_REFCNT(item) > 0 && PyList_Append(result, item) < 0) Py_CLEAR(result);
+    }
+    return result;
+  }
+};
 
 // ---- Spec and Array (array.cc) ---------------------------------------------------------------
 
@@ -59,6 +89,7 @@ struct Array {
   int64_t offset;    // in elements, as the strides
   int64_t* strides;  // null: dense
   PyObject* weaklist;
+  Array *before, *after;  // in the registry
 };
 
 extern PyTypeObject* spec_type;
@@ -128,7 +159,8 @@ struct Tensor {
   PyObject* grad;
   PyObject* name;
   PyObject* weaklist;
-  bool requires_grad;  // of a leaf
+  Tensor *before, *after;  // in the registry
+  bool requires_grad;      // of a leaf
 };
 
 extern PyTypeObject *op_type, *node_type, *tensor_type;

@@ -16,10 +16,7 @@ constexpr int64_t kRelease = 1 << 16;  // elements from which on other Python th
 // Run a plan; the caller holds references to the arrays. Releases the GIL for long runs.
 bool run(const Plan& plan, void* const* buffers, int64_t elements) {
   void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
-  if (plan.workspace && !scratch) {
-    PyErr_NoMemory();
-    return false;
-  }
+  if (plan.workspace && !scratch) return false;
   if (elements < kRelease) {
     plan.run(&plan, buffers, scratch);
     return true;
@@ -483,13 +480,15 @@ PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
     if (result || PyErr_Occurred()) return result;
   }
   if (op->kind == kItem || !unwrap(op, args + 1, n, tensors, arrays)) {
+    PyErr_Clear();
     return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
   }
   Array* out = compute(op, arrays, n);
   PyObject* result = nullptr;
   if (out) result = tensor_of(args[0], tensors, n, reinterpret_cast<PyObject*>(out));
   release(tensors, arrays, n);
-  if (result || PyErr_Occurred()) return result;
+  if (result) return result;
+  PyErr_Clear();  // no memory left, for one: the definition tries again, and says in which op
   return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
 }
 

@@ -13,6 +13,7 @@ namespace {
 
 PyTypeObject *tensor_class, *tuple_class;  // what results are instances of
 std::vector<Tensor*> tensor_pool;
+Registry<Tensor> all_tensors;
 
 // ---- Node ------------------------------------------------------------------------------------
 
@@ -199,6 +200,7 @@ PyObject* tensor_make(PyObject* array, Node* node, bool is_tuple) {
       Py_XDECREF(node);
       return nullptr;
     }
+    all_tensors.add(self);
   }
   tensor_fill(self, array, node);
   if (node) {
@@ -234,6 +236,7 @@ void tensor_dealloc(PyObject* object) {
   if (type == tensor_class && tensor_pool.size() < 512) {
     tensor_pool.push_back(self);
   } else {
+    all_tensors.remove(self);
     type->tp_free(object);
   }
   Py_DECREF(type);
@@ -243,6 +246,7 @@ PyObject* tensor_new(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* self = type->tp_alloc(type, 0);
   if (self) {
     live_tensors++;
+    all_tensors.add(as_tensor(self));
     if (type == tensor_class) PyObject_GC_UnTrack(self);
   }
   return self;
@@ -310,6 +314,10 @@ int tensor_set_requires_grad(PyObject* self, PyObject* value, void*) {
   }
   return 0;
 }
+
+PyObject* tensors(PyObject*, PyObject*) { return all_tensors.list(); }
+PyMethodDef functions[] = {{"tensors", tensors, METH_NOARGS, "All live tensors."},
+                           {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef tensor_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Tensor, weaklist), READONLY, nullptr},
@@ -389,7 +397,7 @@ bool add_graph_types(PyObject* module) {
          PyModule_AddObjectRef(module, "Node", reinterpret_cast<PyObject*>(node_type)) == 0 &&
          PyModule_AddObjectRef(module, "TensorBase", reinterpret_cast<PyObject*>(tensor_type)) ==
              0 &&
-         add_value_functions(module);
+         PyModule_AddFunctions(module, functions) == 0 && add_value_functions(module);
 }
 
 }  // namespace needle

@@ -5,6 +5,7 @@
 #include "core.h"
 #include <sys/mman.h>
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <new>
 
@@ -14,10 +15,13 @@ namespace {
 constexpr int64_t kHeader = 64;
 constexpr int64_t kHuge = int64_t{2} << 20;
 constexpr int kClasses = 256;
+constexpr int64_t kLargest = int64_t{1} << 56;  // no machine has more; sums of it stay in range
 static_assert(sizeof(Storage) <= kHeader);
 
 Storage* free_lists[kClasses];
 int64_t live_bytes, cached_bytes, peak_bytes, live_blocks, limit_bytes;
+std::atomic<int64_t> scratch_bytes;  // of all threads' workspaces; a dying thread holds no GIL
+PyObject* explain_exhausted;         // (bytes asked for) -> the exception, in Python
 
 // Sizes 64, 80, 96, 112, 128, 160, ...: the class of n and the largest size in it.
 int size_class(int64_t n, int64_t* size) {
@@ -52,23 +56,47 @@ void trim(int64_t keep) {
   }
 }
 
+// Memory from the system, if need be after what is cached was given back; null where the limit or
+// the system refuses.
+void* obtain(int64_t nbytes) {
+  if (limit_bytes) {
+    const int64_t room = limit_bytes - live_bytes - scratch_bytes - nbytes;
+    if (cached_bytes > room) trim(std::max<int64_t>(room, 0));
+    if (room < 0) return nullptr;
+  }
+  void* block = system_allocate(nbytes);
+  if (!block && cached_bytes) {
+    trim(0);
+    block = system_allocate(nbytes);
+  }
+  return block;
+}
+
 Storage* fresh_block(int64_t capacity) {
   // Sizes that no longer occur must not pile up beside those that do.
   if (cached_bytes > live_bytes + 64 * kHuge) trim(live_bytes);
-  const bool over = limit_bytes && live_bytes + cached_bytes + capacity > limit_bytes;
-  if (over) trim(std::max<int64_t>(0, limit_bytes - live_bytes - capacity));
-  if (limit_bytes && live_bytes + cached_bytes + capacity > limit_bytes) return nullptr;
-  void* block = system_allocate(capacity + kHeader);
-  if (!block) {
-    trim(0);
-    block = system_allocate(capacity + kHeader);
+  return static_cast<Storage*>(obtain(capacity + kHeader));
+}
+
+void set_exhausted(int64_t nbytes) {
+  PyObject* size = explain_exhausted ? PyLong_FromLongLong(nbytes) : nullptr;
+  PyObject* error = size ? PyObject_CallOneArg(explain_exhausted, size) : nullptr;
+  Py_XDECREF(size);
+  if (error) {
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error)), error);
+    Py_DECREF(error);
+  } else if (!PyErr_Occurred()) {
+    PyErr_NoMemory();
   }
-  return static_cast<Storage*>(block);
 }
 
 }  // namespace
 
 Storage* storage_new(int64_t nbytes) {
+  if (nbytes > kLargest) {
+    set_exhausted(nbytes);
+    return nullptr;
+  }
   int64_t capacity;
   const int index = size_class(nbytes, &capacity);
   Storage* storage = free_lists[index];
@@ -76,8 +104,7 @@ Storage* storage_new(int64_t nbytes) {
     free_lists[index] = storage->next;
     cached_bytes -= capacity;
   } else if (!(storage = fresh_block(capacity))) {
-    PyErr_Format(PyExc_MemoryError, "%lld bytes asked for, %lld are in use",
-                 static_cast<long long>(nbytes), static_cast<long long>(live_bytes));
+    set_exhausted(nbytes);
     return nullptr;
   }
   *storage = {1, reinterpret_cast<char*>(storage) + kHeader, nbytes, capacity, nullptr, nullptr};
@@ -120,22 +147,39 @@ void storage_free(Storage* storage) {
 }
 
 MemoryInfo memory_info() {
-  return {live_bytes, live_bytes + cached_bytes, peak_bytes, live_blocks};
+  return {live_bytes, cached_bytes, scratch_bytes, peak_bytes, live_blocks, limit_bytes};
 }
 
-void set_memory_limit(int64_t nbytes) { limit_bytes = nbytes; }
+void set_memory_limit(int64_t nbytes) {
+  limit_bytes = nbytes;
+  if (nbytes) trim(std::max<int64_t>(0, nbytes - live_bytes - scratch_bytes));
+}
+
+void set_exhausted_hook(PyObject* function) {
+  Py_INCREF(function);
+  Py_XSETREF(explain_exhausted, function);
+}
 
 void* workspace(int64_t nbytes) {
   struct Block {
     void* data = nullptr;
     int64_t size = 0;
-    ~Block() { std::free(data); }
+    ~Block() { give_back(); }
+    void give_back() {
+      std::free(data);
+      scratch_bytes -= size;
+      data = nullptr;
+      size = 0;
+    }
   };
   thread_local Block block;
-  if (nbytes > block.size) {
-    std::free(block.data);
-    block.data = system_allocate(nbytes);
-    block.size = block.data ? nbytes : 0;
+  if (nbytes <= block.size) return block.data;
+  block.give_back();
+  block.data = nbytes > kLargest ? nullptr : obtain(nbytes);
+  if (block.data) {
+    scratch_bytes += block.size = nbytes;
+  } else {
+    set_exhausted(nbytes);
   }
   return block.data;
 }

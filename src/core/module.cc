@@ -1,13 +1,10 @@
 // needle._core: the kernels as functions of Arrays, and the base types of the graph.
-#include "core.h"
+#include "calls.h"
 #include "dispatch.h"
-#include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <string>
 #include <vector>
-
-namespace nb = nanobind;
 
 namespace needle {
 
@@ -34,41 +31,6 @@ nb::dict numbered(const char* const (&names)[N]) {
   return result;
 }
 
-[[noreturn]] void raise_dtype_error(const std::string& message) {
-  nb::object error = nb::module_::import_("needle.errors").attr("DtypeError");
-  PyErr_SetString(error.ptr(), message.c_str());
-  throw nb::python_error();
-}
-
-Array* native(nb::handle x) {
-  if (!is_array(x.ptr()) || !reinterpret_cast<Array*>(x.ptr())->storage) {
-    throw nb::type_error("expected an array of the native CPU");
-  }
-  return reinterpret_cast<Array*>(x.ptr());
-}
-
-std::string text_of(const Array* x) {
-  return nb::str(nb::handle(reinterpret_cast<PyObject*>(x->spec))).c_str();
-}
-
-void check(const char* refused, const char* operation, const Array* x) {
-  if (refused) raise_dtype_error(std::string(operation) + ": " + refused + ", " + text_of(x));
-}
-
-void check_dense(const Array* x, const char* operation) {
-  if (x->strides) throw nb::value_error((std::string(operation) + ": needs dense arrays").c_str());
-}
-
-// Arguments keep the arrays alive; the GIL is free while the kernel runs.
-int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays) {
-  std::vector<void*> buffers;
-  for (const Array* x : arrays) buffers.push_back(address(x));
-  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
-  if (plan.workspace && !scratch) throw std::bad_alloc();
-  nb::gil_scoped_release release;
-  return plan.run(&plan, buffers.data(), scratch);
-}
-
 void elementwise(int code, nb::handle out_object, nb::args inputs) {
   const Array* out = native(out_object);
   std::vector<Operand> operands;
@@ -81,7 +43,7 @@ void elementwise(int code, nb::handle out_object, nb::args inputs) {
   check(kernels->plan_elementwise(&plan, code, operand(out), operands.data(),
                                   static_cast<int>(operands.size())),
         function_names[code], native(inputs[inputs.size() - 1]));
-  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  void* scratch = workspace_of(plan);
   nb::gil_scoped_release release;
   plan.run(&plan, buffers.data(), scratch);
 }
@@ -109,7 +71,7 @@ void run_fused(nb::list program, nb::list outs, nb::list inputs) {
                             static_cast<int>(out_operands.size()), in_operands.data(),
                             static_cast<int>(in_operands.size())),
         "run_fused", native(outs[0]));
-  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  void* scratch = workspace_of(plan);
   nb::gil_scoped_release release;
   plan.run(&plan, buffers.data(), scratch);
 }
@@ -305,9 +267,11 @@ nb::dict memory() {
   const MemoryInfo info = memory_info();
   nb::dict result;
   result["live"] = info.live;
-  result["reserved"] = info.reserved;
+  result["cached"] = info.cached;
+  result["workspaces"] = info.scratch;
   result["peak"] = info.peak;
   result["blocks"] = info.blocks;
+  result["limit"] = info.limit;
   return result;
 }
 
@@ -330,8 +294,11 @@ NB_MODULE(_core, m) {
   m.def("set_threads", [](int n) { kernels->set_threads(n); }, "Threads; 0: all cores.");
   m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
   m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");
-  m.def("memory_info", &memory, "live, reserved and peak bytes; live blocks.");
+  m.def("memory_info", &memory, "live, cached and peak bytes; live blocks.");
   m.def("set_memory_limit", &set_memory_limit, "Bytes that arrays may take; 0: no limit.");
+  m.def(
+      "on_exhausted", [](nb::object f) { set_exhausted_hook(f.ptr()); },
+      "Say what makes the exception when there is no memory for a number of bytes.");
   m.def("elementwise", &elementwise);
   m.def("run_fused", &run_fused);
   m.def("copy", &needle::copy);
@@ -351,6 +318,7 @@ NB_MODULE(_core, m) {
   m.def("layer_norm_grad", &layer_norm_grad);
   m.def("batch_norm", &batch_norm);
   m.def("batch_norm_grad", &batch_norm_grad);
+  add_image_kernels(m);
   m.def("adam", &adam);
   m.def("sgd", &sgd, nb::arg("outs"), nb::arg("ps"), nb::arg("grads"), nb::arg("velocities").none(),
         nb::arg("lr"), nb::arg("momentum"), nb::arg("dampening"), nb::arg("weight_decay"),

@@ -86,6 +86,10 @@ PyObject* pend(PyObject*, PyObject* const* args, Py_ssize_t n) {
   }
   const int count = static_cast<int>(PySequence_Fast_GET_SIZE(tensors));
   Node* node = node_new(args[0], count);
+  if (!node) {
+    Py_DECREF(tensors);
+    return nullptr;
+  }
   Py_INCREF(node->spec = args[2]);
   node->needs = PyObject_IsTrue(args[3]) == 1;
   modes.pending++;
@@ -350,6 +354,10 @@ PyObject* wrap_array(PyObject* array) { return tensor_make(array, nullptr, PyTup
 
 PyObject* record_result(PyObject* op, PyObject* const* tensors, int n, PyObject* array) {
   Node* node = node_new(op, n);
+  if (!node) {
+    Py_DECREF(array);
+    return nullptr;
+  }
   node->spec = spec_of_value(array);
   node->needs = node->done = true;
   if (!node->spec || !link_inputs(node, tensors, n)) {

@@ -40,6 +40,9 @@ static const Kernels kTable = {
     plan_layer_norm_grad,
     plan_batch_norm,
     plan_batch_norm_grad,
+    plan_convolution,
+    plan_max_pool,
+    plan_max_pool_grad,
     adam,
     sgd,
 };

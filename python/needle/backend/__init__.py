@@ -29,7 +29,11 @@ class Backend(CourseDevice):
 
     # memory
     def allocate(self, nbytes: int) -> Any:
-        """Return a handle to at least ``nbytes`` bytes, 64-byte aligned, not initialised."""
+        """Return a handle to at least ``nbytes`` bytes, 64-byte aligned, not initialised.
+
+        Raises:
+            OutOfMemoryError: made by ``memory.exhausted``, if the limit or the system refuses.
+        """
         raise NotImplementedError
 
     def upload(self, out: NDArray, values: Any) -> None:
@@ -44,8 +48,8 @@ class Backend(CourseDevice):
         """Wait until everything asked of the device is done."""
 
     def memory_info(self) -> dict[str, int]:
-        """Return ``live`` and ``reserved`` bytes."""
-        return {"live": 0, "reserved": 0}
+        """Return bytes: ``live`` (in use), ``cached`` for reuse, ``peak``, ``limit`` (0: none)."""
+        return {"live": 0, "cached": 0, "peak": 0, "limit": 0}
 
     # numbers
     def copy(self, out: NDArray, x: NDArray) -> None:
@@ -207,3 +211,14 @@ device.register("cpu", _load_cpu)
 device.register("cuda", _load_cuda)
 device.register("cpu_numpy", _load_numpy)
 device.register("meta", _load_meta)
+
+
+def _check_setting() -> None:
+    if config.current().device:
+        try:
+            device.default_device()
+        except DeviceError as error:
+            config.refuse(error)
+
+
+_check_setting()

@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from needle.definition import Array, Spec
 
 __all__ = [
-    "MAX_DIMS", "Array", "Spec", "dense_strides", "make_array", "make_spec", "set_array_class",
+    "MAX_DIMS", "Array", "Spec", "arrays", "dense_strides", "make_array", "make_spec",
+    "set_array_class",
 ]  # fmt: skip
 
 _source: Any = definition if core.native is None else core.native
 
 if not TYPE_CHECKING:
     Spec, Array = _source.Spec, _source.Array
-make_spec, make_array = _source.make_spec, _source.make_array
+make_spec, make_array, arrays = _source.make_spec, _source.make_array, _source.arrays
 set_array_class = _source.set_array_class
 
 if core.native is not None:

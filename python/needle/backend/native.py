@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from needle.backend import Backend
-from needle.backend import overrides as overrides  # registers them
+from needle.backend import Backend, memory
+from needle.backend import convolution as convolution  # registers overrides
+from needle.backend import overrides as overrides
 from needle.backend.course import CourseTiles
 from needle.backend.numpy import view
 from needle.backend.update import Adam, Sgd
@@ -23,6 +25,7 @@ class NativeBackend(CourseTiles, Backend):
 
     def __init__(self, core: ModuleType) -> None:
         self.core = core
+        core.on_exhausted(functools.partial(memory.exhausted, self))
         self.functions: dict[str, int] = core.functions()
         self.reductions: dict[str, int] = core.reductions()
 

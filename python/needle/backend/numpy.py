@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from needle.backend import Backend
+from needle import config
+from needle.backend import Backend, memory
 from needle.backend.course import CourseTiles
 from needle.backend.update import Adam, Sgd
 
@@ -151,18 +152,39 @@ def philox(key: int, blocks: Any) -> Any:
 class Memory(np.ndarray[Any, Any]):
     """A handle: flat bytes."""
 
+    counted = 0  # bytes, of the handles that allocate made; views of them count nothing
+
     def ptr(self) -> int:
         """Return the address."""
         return int(self.ctypes.data)
+
+    def __del__(self) -> None:
+        NumpyBackend.live -= self.counted
 
 
 class NumpyBackend(CourseTiles, Backend):
     """Every primitive as one NumPy call."""
 
     name = "cpu_numpy"
+    live = 0
+    peak = 0
 
     def allocate(self, nbytes: int) -> Any:
-        return np.empty(nbytes, np.uint8).view(Memory)
+        limit = config.current().memory_limit
+        if limit and self.live + nbytes > limit:
+            raise memory.exhausted(self, nbytes)
+        try:
+            handle = np.empty(nbytes, np.uint8).view(Memory)
+        except (MemoryError, ValueError):  # ValueError: more than NumPy can count
+            raise memory.exhausted(self, nbytes) from None
+        handle.counted = nbytes
+        NumpyBackend.live += nbytes
+        NumpyBackend.peak = max(self.peak, self.live)
+        return handle
+
+    def memory_info(self) -> dict[str, int]:
+        limit = config.current().memory_limit
+        return {"live": self.live, "cached": 0, "peak": self.peak, "limit": limit}
 
     def adopt(self, values: Any) -> Any:
         """Return a handle over a flat NumPy array's memory."""

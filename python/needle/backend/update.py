@@ -31,6 +31,16 @@ class Adam(NamedTuple):
     correction2: float
 
 
+class RMSprop(NamedTuple):
+    """Numbers of one RMSprop step."""
+
+    lr: float
+    alpha: float
+    eps: float
+    weight_decay: float
+    momentum: float
+
+
 class Sgd(NamedTuple):
     """Numbers of one SGD step.
 
@@ -75,6 +85,10 @@ class _Number:
     def __truediv__(self, other: _Number) -> _Number:
         return self._apply("divide", other)
 
+    def root(self) -> _Number:
+        """Square root, 0 of what rounding made negative."""
+        return self._apply("maximum", 0.0).sqrt()
+
     def sqrt(self) -> _Number:
         return self._apply("sqrt")
 
@@ -102,12 +116,12 @@ def adam(
             g = g + p * rule.weight_decay
         m = m * rule.beta1 + g * (1 - rule.beta1)
         v = v * rule.beta2 + g * g * (1 - rule.beta2)
-        _store(old_m, m)
-        _store(old_v, v)
         if rule.decoupled:
             p = p * (1 - rule.lr * rule.weight_decay)
         root = v.sqrt() * rule.correction2**-0.5 + rule.eps
-        _store(out, p - m * (rule.lr / rule.correction1) / root)
+        p = p - m * (rule.lr / rule.correction1) / root
+        for kept, value in ((old_m, m), (old_v, v), (out, p)):  # from here on nothing can fail
+            _store(kept, value)
 
 
 def sgd(
@@ -124,8 +138,41 @@ def sgd(
         p, g = _wide(param), _wide(grad)
         if rule.weight_decay:
             g = g + p * rule.weight_decay
+        u = g
         if velocity is not None:
-            u = g if rule.first else _Number(velocity) * rule.momentum + g * (1 - rule.dampening)
-            _store(velocity, u)
+            if not rule.first:
+                u = _Number(velocity) * rule.momentum + g * (1 - rule.dampening)
             g = g + u * rule.momentum if rule.nesterov else u
-        _store(out, p - g * rule.lr)
+        p = p - g * rule.lr
+        if velocity is not None:
+            _store(velocity, u)
+        _store(out, p)
+
+
+def rmsprop(
+    outs: Sequence[NDArray],
+    params: Sequence[NDArray],
+    grads: Sequence[NDArray],
+    vs: Sequence[NDArray],
+    means: Sequence[NDArray] | None,
+    us: Sequence[NDArray] | None,
+    rule: RMSprop,
+) -> None:
+    """Tieleman and Hinton's rule; centered (Graves, 2013, arXiv:1308.0850, equations 38 to 45)
+    where there are ``means``, with momentum where there are ``us``."""
+    for i, (out, param, grad) in enumerate(zip(outs, params, grads, strict=True)):
+        p, g = _wide(param), _wide(grad)
+        if rule.weight_decay:
+            g = g + p * rule.weight_decay
+        size = v = _Number(vs[i]) * rule.alpha + g * g * (1 - rule.alpha)
+        new = [(vs[i], v)]
+        if means is not None:
+            mean = _Number(means[i]) * rule.alpha + g * (1 - rule.alpha)
+            size = v - mean * mean
+            new.append((means[i], mean))
+        step = g / (size.root() + rule.eps)
+        if us is not None:
+            step = _Number(us[i]) * rule.momentum + step
+            new.append((us[i], step))
+        for kept, value in (*new, (out, p - step * rule.lr)):
+            _store(kept, value)

@@ -21,6 +21,17 @@ from needle.ops.activation import (
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
 from needle.ops.contraction import einsum, outer, tensordot, vecdot
+from needle.ops.conv import (
+    Conv,
+    conv,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
+from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 from needle.ops.course import (
     AddScalar,
     DivScalar,
@@ -255,6 +266,7 @@ from needle.ops.norm import (
     layer_norm,
     rms_norm,
 )
+from needle.ops.pooling import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad, MaxPoolTake
 from needle.ops.rearrange import (
     Diagonal,
     DiagonalGrad,
@@ -298,6 +310,18 @@ from needle.ops.reduce import (
     mean,
     summation,
 )
+from needle.ops.resample import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    global_avg_pool,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+    upsample,
+)
 from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
 from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
 from needle.ops.select import LinearIndex, Put, getitem, put, setitem
@@ -336,11 +360,15 @@ from needle.ops.tuples import (
     tuple_get_item,
     unbind,
 )
+from needle.ops.windows import Windows, WindowsGrad, windows
 
 # The course's names.
 TensorOp = TensorTupleOp = Op
 EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
 negate = negative
+
+# NumPy's and PyTorch's. Like ``all``, ``any`` and ``round`` they hide Python's own here, as there.
+abs, sum, max, min, pow, cast = absolute, summation, amax, amin, power, astype
 
 
 def all_ops() -> list[type[Op]]:

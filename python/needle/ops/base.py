@@ -61,7 +61,10 @@ class Op(graph.OpBase):
         super().__init_subclass__(**kwargs)
         own = cls.__dict__.get("__annotations__", {})
         added = tuple(name for name, kind in own.items() if "ClassVar" not in str(kind))
-        cls.static = cls.static + added
+        inherited = [
+            name for base in reversed(cls.__bases__) for name in getattr(base, "static", ())
+        ]
+        cls.static = (*dict.fromkeys(inherited), *added)
         cls._masks = tuple(_mask(entry) for entry in cls.saves)
 
     def __init__(self, *values: Static, **named: Static) -> None:

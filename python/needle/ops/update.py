@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from needle import executor, graph
+from needle.backend import update as rules
 from needle.backend.ndarray import NDArray, empty, full
-from needle.backend.update import Adam, Sgd
+from needle.backend.update import Adam, RMSprop, Sgd
 from needle.errors import DtypeError, ShapeError, explain
 
 State = dict[Any, NDArray]
@@ -42,13 +43,16 @@ def _check(operation: str, params: Sequence[Any]) -> None:
             )
 
 
-def _state(state: State, p: Any) -> NDArray:
-    array = state.get(p)
-    if array is None:
-        spec = executor.spec_of(p)
-        kind = "float32" if spec.dtype.itemsize == 2 else spec.dtype
-        array = state[p] = full(spec.shape, 0.0, kind, spec.device)
-    return array
+def _states(state: State, params: Sequence[Any]) -> list[NDArray]:
+    found = []
+    for p in params:
+        array = state.get(p)
+        if array is None:
+            spec = executor.spec_of(p)
+            kind = "float32" if spec.dtype.itemsize == 2 else spec.dtype
+            array = full(spec.shape, 0.0, kind, spec.device)
+        found.append(array)
+    return found
 
 
 def _arrays(params: Sequence[Any]) -> tuple[list[NDArray], list[NDArray], list[NDArray]]:
@@ -83,10 +87,14 @@ def adam(params: Sequence[Any], ms: State, vs: State, rule: Adam) -> None:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
     """
     _check("adam", params)
-    for batch in _batches(params):
-        outs, arrays, grads = _arrays(batch)
-        m, v = [_state(ms, p) for p in batch], [_state(vs, p) for p in batch]
+    prepared = [  # all of it before anything changes: memory may run out
+        (batch, *_arrays(batch), _states(ms, batch), _states(vs, batch))
+        for batch in _batches(params)
+    ]
+    for batch, outs, arrays, grads, m, v in prepared:
         outs[0].device.backend.adam(outs, arrays, grads, m, v, rule)
+        ms.update(zip(batch, m, strict=True))
+        vs.update(zip(batch, v, strict=True))
         _rebind(batch, outs)
 
 
@@ -102,8 +110,44 @@ def sgd(params: Sequence[Any], velocities: State | None, rule: Sgd) -> None:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
     """
     _check("sgd", params)
-    for batch in _batches(params):
-        outs, arrays, grads = _arrays(batch)
-        moving = None if velocities is None else [_state(velocities, p) for p in batch]
+    prepared = [
+        (batch, *_arrays(batch), None if velocities is None else _states(velocities, batch))
+        for batch in _batches(params)
+    ]
+    for batch, outs, arrays, grads, moving in prepared:
         outs[0].device.backend.sgd(outs, arrays, grads, moving, rule)
+        if velocities is not None and moving is not None:
+            velocities.update(zip(batch, moving, strict=True))
+        _rebind(batch, outs)
+
+
+def rmsprop(
+    params: Sequence[Any], vs: State, means: State | None, us: State | None, rule: RMSprop
+) -> None:
+    """Update parameters that have gradients by one step of RMSprop.
+
+    Args:
+        params: the parameters; all have gradients.
+        vs: moving averages of the gradient's square; what is missing starts at zero.
+        means: moving averages of the gradient, likewise; None unless it is centered.
+        us: the momentum of each, likewise; None without momentum.
+        rule: the numbers of this step.
+
+    Raises:
+        ShapeError, DtypeError: naming the parameter that does not fit its gradient.
+    """
+    _check("rmsprop", params)
+    states = [state for state in (vs, means, us) if state is not None]
+    prepared = [
+        (batch, *_arrays(batch), [_states(state, batch) for state in states])
+        for batch in _batches(params)
+    ]
+    for batch, outs, arrays, grads, held in prepared:
+        rest = iter(held[1:])
+        rules.rmsprop(
+            outs, arrays, grads, held[0], None if means is None else next(rest),
+            None if us is None else next(rest), rule,
+        )  # fmt: skip
+        for state, new in zip(states, held, strict=True):
+            state.update(zip(batch, new, strict=True))
         _rebind(batch, outs)

@@ -179,7 +179,11 @@ class RMSprop(Optimizer):
         v = alpha * v + (1 - alpha) * g ** 2
         p = p - lr * g / (sqrt(v) + eps)
 
-    Tieleman and Hinton, "Neural networks for machine learning", 2012, lecture 6.5.
+    With momentum u = momentum * u + g / (sqrt(v) + eps) takes the place of the last quotient;
+    centered, v - a ** 2 takes that of v under the root, with a = alpha * a + (1 - alpha) * g.
+
+    Tieleman and Hinton, "Neural networks for machine learning", 2012, lecture 6.5; centered:
+    Graves, "Generating sequences with recurrent neural networks", 2013, arXiv:1308.0850.
 
     Args:
         params: parameters, or groups of them (see ``Optimizer``).
@@ -187,10 +191,12 @@ class RMSprop(Optimizer):
         alpha: how long squares of gradients are remembered.
         eps: added to the denominator.
         weight_decay: added to the gradient, times the parameter.
+        momentum: share of the last step that stays.
+        centered: divide by the deviation of the gradient instead of its size.
     """
 
-    numbers = ("lr", "alpha", "eps", "weight_decay")
-    slots = ("g", "v")
+    numbers = ("lr", "alpha", "eps", "weight_decay", "momentum", "centered")
+    slots = ("g", "v", "a", "u")
 
     def __init__(
         self,
@@ -199,13 +205,26 @@ class RMSprop(Optimizer):
         alpha: float = 0.99,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
     ) -> None:
         if not 0.0 <= alpha < 1.0:
             raise OptionError(f"RMSprop: alpha={alpha} is not in [0, 1)")
+        if momentum < 0.0:
+            raise OptionError(f"RMSprop: momentum={momentum} is negative")
         super().__init__(params, lr, weight_decay)
-        self.alpha, self.eps = alpha, eps
+        self.alpha, self.eps, self.momentum, self.centered = alpha, eps, momentum, centered
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+        momentum, centered = float(numbers["momentum"]), bool(numbers["centered"])
+        if momentum or centered:
+            own = update.RMSprop(
+                float(numbers["lr"]), float(numbers["alpha"]), float(numbers["eps"]),
+                float(numbers["weight_decay"]), momentum,
+            )  # fmt: skip
+            a, u = self.state["a"] if centered else None, self.state["u"] if momentum else None
+            update.rmsprop(params, self.state["v"], a, u, own)
+            return
         # Adam that remembers no gradient and corrects nothing is this very rule.
         rule = update.Adam(
             float(numbers["lr"]), 0.0, float(numbers["alpha"]), float(numbers["eps"]),

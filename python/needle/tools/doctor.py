@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from needle import config, core, device, executor, ops
+from needle.backend.memory import size_text
 from needle.device import Device
 from needle.testing.checks import Case, cases
 from needle.testing.tolerance import assert_close
@@ -23,6 +26,9 @@ def examine() -> Findings:
     import needle
 
     checks = {where.name: check_ops(where) for where in device.all_devices() if where.enabled()}
+    chosen = core.native.isa() if core.native is not None else None
+    possible = core.native.supported_isas() if core.native is not None else []
+    others = {isa: check_isa(isa) for isa in possible if isa != chosen}
     return {
         "needle": needle.__version__,
         "python": platform.python_version(),
@@ -30,20 +36,23 @@ def examine() -> Findings:
         "platform": platform.platform(),
         "backends": [_backend(where) for where in device.all_devices()],
         "default_device": device.default_device().name,
-        "instruction_set": core.native.isa() if core.native is not None else None,
-        "instruction_sets": core.native.supported_isas() if core.native is not None else [],
+        "instruction_set": chosen,
+        "instruction_sets": possible,
         "native": core.native_error or "in use",
         "threads": config.thread_count(),
         "cores": config.cores(),
         "memory": _memory(),
         "switches": {name: v for name, v in vars(config.current()).items() if v not in ("", 0)},
         "ops": checks,
-        "ok": all(not check["failures"] for check in checks.values()),
+        "other_instruction_sets": others,
+        "ok": not any(check["failures"] for check in (*checks.values(), *others.values())),
     }
 
 
 def _backend(where: Device) -> dict[str, Any]:
-    return {"name": where.name, "enabled": where.enabled(), "reason": where.reason()}
+    enabled = where.enabled()
+    info = where.backend.memory_info() if enabled else {}
+    return {"name": where.name, "enabled": enabled, "reason": where.reason(), "memory": info}
 
 
 def _memory() -> dict[str, int | None]:
@@ -60,15 +69,42 @@ def _memory() -> dict[str, int | None]:
 # ---- ops -------------------------------------------------------------------------------
 
 
-def check_ops(where: Device) -> dict[str, Any]:
+def check_isa(isa: str) -> dict[str, Any]:
+    """Do ``check_ops`` of the native CPU with another instruction set, in a child process."""
+    names = [op.__name__ for op in ops.all_ops()]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _CHILD, *names],
+        env=config.environment(isa=isa), capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode == 0:
+        return dict(json.loads(done.stdout))
+    how = f"signal {-done.returncode}" if done.returncode < 0 else f"code {done.returncode}"
+    last = (done.stderr.strip() or "nothing was printed").splitlines()[-1]
+    return {"ops": 0, "samples": 0, "failures": [f"the process ended with {how}: {last}"]}
+
+
+_CHILD = """
+import json, sys
+from needle import device
+from needle.tools import doctor
+print(json.dumps(doctor.check_ops(device.as_device("cpu"), sys.argv[1:])))
+"""
+
+
+def check_ops(where: Device, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Run every op's samples in float32 on a device, and compare them with the NumPy device.
 
     The NumPy device itself is compared with the references in float64.
 
+    Args:
+        where: the device.
+        names: the ops' classes; all for None.
+
     Returns:
         The number of ops and samples, and a line for each sample that failed.
     """
-    chosen = [case for op in ops.all_ops() for case in cases(op)]
+    wanted = [op for op in ops.all_ops() if names is None or op.__name__ in names]
+    chosen = [case for op in wanted for case in cases(op)]
     failures = []
     for case in chosen:
         problem = _problem(case, where)
@@ -142,13 +178,24 @@ def _backend_lines(backend: dict[str, Any], findings: Findings) -> list[str]:
     name = backend["name"]
     if not backend["enabled"]:
         return [f"  {name:10} missing: {backend['reason']}"]
-    check = findings["ops"][name]
-    failures = check["failures"]
     default = ", default" if name == findings["default_device"] else ""
     against = "its references" if name == "cpu_numpy" else "the numpy backend"
+    lines = _verdict(f"{name:10} enabled{default}; ", findings["ops"][name], against)
+    memory = backend["memory"]
+    if memory["peak"]:
+        sizes = ", ".join(f"{size_text(memory[k])} {k}" for k in ("live", "cached", "peak"))
+        lines.append(f"  {'':10} memory: {sizes}")
+    if name == "cpu":
+        for isa, check in findings["other_instruction_sets"].items():
+            lines += _verdict(f"{'':10} with NEEDLE_ISA={isa}; ", check, against)
+    return lines
+
+
+def _verdict(start: str, check: dict[str, Any], against: str) -> list[str]:
+    failures = check["failures"]
     verdict = f"{len(failures)} FAILED" if failures else "passed"
-    line = f"  {name:10} enabled{default}; {check['ops']} ops, {check['samples']} samples"
-    return [f"{line} against {against}: {verdict}", *(f"    FAILED {text}" for text in failures)]
+    line = f"  {start}{check['ops']} ops, {check['samples']} samples against {against}: {verdict}"
+    return [line, *(f"    FAILED {text}" for text in failures)]
 
 
 def _gigabytes(size: int | None) -> str:

@@ -1,0 +1,211 @@
+"""Methods under PyTorch's names, for those who look for them there: each is an op's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from needle import device, ops
+
+Axes = int | Sequence[int] | None
+
+
+class Aliases:
+    """What PyTorch calls methods and Needle has as operators, functions, or by another name."""
+
+    __slots__ = ()
+
+    # ---- of each element -------------------------------------------------------
+
+    def add(self, other: Any) -> Any:
+        """x + other."""
+        return ops.add(self, other)
+
+    def sub(self, other: Any) -> Any:
+        """x - other."""
+        return ops.subtract(self, other)
+
+    def mul(self, other: Any) -> Any:
+        """x * other."""
+        return ops.multiply(self, other)
+
+    def div(self, other: Any) -> Any:
+        """x / other."""
+        return ops.divide(self, other)
+
+    def neg(self) -> Any:
+        """-x."""
+        return ops.negative(self)
+
+    subtract, multiply, divide, true_divide, negative = sub, mul, div, div, neg
+
+    def floor_divide(self, other: Any) -> Any:
+        """x // other."""
+        return ops.floor_divide(self, other)
+
+    def remainder(self, other: Any) -> Any:
+        """x % other, with the sign of other."""
+        return ops.remainder(self, other)
+
+    def atan2(self, other: Any) -> Any:
+        """Angle of the point (other, x)."""
+        return ops.atan2(self, other)
+
+    def leaky_relu(self, slope: float = 0.01) -> Any:
+        """x where it is positive, slope * x elsewhere."""
+        return ops.leaky_relu(self, slope)
+
+    def elu(self, alpha: float = 1.0) -> Any:
+        """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
+        return ops.elu(self, alpha)
+
+    def clamp(self, min: Any = None, max: Any = None) -> Any:
+        """Limit to [min, max]."""
+        return ops.clip(self, min, max)
+
+    def eq(self, other: Any) -> Any:
+        """x == other."""
+        return ops.equal(self, other)
+
+    def ne(self, other: Any) -> Any:
+        """x != other."""
+        return ops.not_equal(self, other)
+
+    def lt(self, other: Any) -> Any:
+        """x < other."""
+        return ops.less(self, other)
+
+    def le(self, other: Any) -> Any:
+        """x <= other."""
+        return ops.less_equal(self, other)
+
+    def gt(self, other: Any) -> Any:
+        """x > other."""
+        return ops.greater(self, other)
+
+    def ge(self, other: Any) -> Any:
+        """x >= other."""
+        return ops.greater_equal(self, other)
+
+    def logical_and(self, other: Any) -> Any:
+        """Whether neither is zero."""
+        return ops.logical_and(self, other)
+
+    def logical_or(self, other: Any) -> Any:
+        """Whether one is not zero."""
+        return ops.logical_or(self, other)
+
+    def logical_xor(self, other: Any) -> Any:
+        """Whether exactly one is not zero."""
+        return ops.logical_xor(self, other)
+
+    def bitwise_and(self, other: Any) -> Any:
+        """x & other."""
+        return ops.bitwise_and(self, other)
+
+    def bitwise_or(self, other: Any) -> Any:
+        """x | other."""
+        return ops.bitwise_or(self, other)
+
+    def bitwise_xor(self, other: Any) -> Any:
+        """x ^ other."""
+        return ops.bitwise_xor(self, other)
+
+    def bitwise_not(self) -> Any:
+        """~x."""
+        return ops.bitwise_invert(self)
+
+    def where(self, condition: Any, other: Any) -> Any:
+        """The own element where the condition is true, else other's."""
+        return ops.where(condition, self, other)
+
+    # ---- over axes -------------------------------------------------------------
+
+    def amax(self, axes: Axes = None, keepdims: bool = False) -> Any:
+        """Largest value over axes (all for None)."""
+        return ops.amax(self, axes, keepdims)
+
+    def amin(self, axes: Axes = None, keepdims: bool = False) -> Any:
+        """Smallest value over axes (all for None)."""
+        return ops.amin(self, axes, keepdims)
+
+    def median(self, axis: int = -1) -> Any:
+        """Middle value along an axis, the lower one of two."""
+        return ops.median(self, axis)
+
+    # ---- arrangement -----------------------------------------------------------
+
+    def view(self, *shape: Any) -> Any:
+        """Another shape for the same elements; unlike PyTorch's it copies where it must."""
+        return ops.reshape(self, *shape)
+
+    def view_as(self, other: Any) -> Any:
+        """The shape of another tensor for the same elements."""
+        return ops.reshape(self, other.shape)
+
+    reshape_as = view_as
+
+    def expand(self, *shape: Any) -> Any:
+        """Repeat to a larger shape without copying; -1 keeps an axis."""
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        own = self.spec.shape  # type: ignore[attr-defined]  # of the class that mixes it in
+        lead = len(sizes) - len(own)
+        kept = [own[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(sizes)]
+        return ops.broadcast_to(self, kept)
+
+    def expand_as(self, other: Any) -> Any:
+        """Repeat to the shape of another tensor, without copying."""
+        return ops.broadcast_to(self, other.shape)
+
+    def moveaxis(self, source: int | Sequence[int], target: int | Sequence[int]) -> Any:
+        """Move axes to other places."""
+        return ops.moveaxis(self, source, target)
+
+    def pad(
+        self, widths: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0
+    ) -> Any:
+        """Surround, (before, after) per axis. See ``ops.pad``."""
+        return ops.pad(self, widths, mode, value)
+
+    def repeat_interleave(self, counts: int | Sequence[int], axis: int | None = None) -> Any:
+        """Repeat each element along an axis (``repeat``; PyTorch's own repeat is ``tile``)."""
+        return ops.repeat(self, counts, axis)
+
+    def index_select(self, axis: int, index: Any) -> Any:
+        """Pick slices along an axis."""
+        return ops.take(self, index, axis)
+
+    def scatter_add(self, axis: int, index: Any, updates: Any) -> Any:
+        """Add updates where index says, along an axis. See ``ops.ScatterAdd``."""
+        shape = self.spec.shape  # type: ignore[attr-defined]
+        return ops.add(self, ops.scatter_add(index, updates, axis, shape))
+
+    # ---- products --------------------------------------------------------------
+
+    def mm(self, other: Any) -> Any:
+        """Matrix product."""
+        return ops.matmul(self, other)
+
+    bmm = mm
+
+    def outer(self, other: Any) -> Any:
+        """Products of all pairs of elements of two vectors."""
+        return ops.outer(self, other)
+
+    # ---- the tensor itself -----------------------------------------------------
+
+    def contiguous(self) -> Any:
+        """The tensor itself: ops take any order in memory, and ``view`` copies where it must."""
+        return self
+
+    def dim(self) -> int:
+        """Number of axes."""
+        return len(self.spec.shape)  # type: ignore[attr-defined]
+
+    def cpu(self) -> Any:
+        """Move to the CPU."""
+        return ops.to_device(self, device.cpu())
+
+    def type_as(self, other: Any) -> Any:
+        """Convert to the dtype of another tensor."""
+        return ops.astype(self, other.dtype)

@@ -1,0 +1,84 @@
+"""What a device says when its memory is exhausted: who holds how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from needle.backend.array import arrays
+from needle.errors import OutOfMemoryError, explain
+
+SHOWN = 8
+"""How many kinds of arrays a report names."""
+
+origins: Callable[[], dict[int, str]] = dict
+"""By identity of an array, what made it; the executor, which knows the graph, sets this."""
+
+_RULE = "what is in use, cached and asked for stays within the limit, and the system has it"
+_ADVICE = (
+    "a smaller batch; checkpoint(function) to keep less for gradients; no_grad() where none is "
+    "needed; `del` what nobody reads; NEEDLE_DEBUG=1 names the lines that made the tensors"
+)
+
+
+def exhausted(backend: Any, nbytes: int) -> OutOfMemoryError:
+    """Return the error for ``nbytes`` bytes that a device cannot give.
+
+    Args:
+        backend: the device's ``Backend``.
+        nbytes: how many were asked for.
+    """
+    info = backend.memory_info()
+    limit = size_text(info["limit"]) if info["limit"] else "none but the system's"
+    problem = (
+        f"no memory for {size_text(nbytes)} ({nbytes} bytes) on {backend.name}\n"
+        f"  in use: {size_text(info['live'])}, cached: {size_text(info['cached'])}, "
+        f"limit: {limit}"
+    )
+    rows = _largest(backend.name)
+    if rows:
+        problem = "\n    ".join([f"{problem}\n  largest:", *rows])
+    error = explain(OutOfMemoryError, "allocate", problem, (), _RULE, _ADVICE)
+    assert isinstance(error, OutOfMemoryError)
+    error.requested, error.memory = nbytes, info
+    return error
+
+
+def typed(error: MemoryError) -> OutOfMemoryError:
+    """Return an error as OutOfMemoryError: NumPy and Python raise their own."""
+    if isinstance(error, OutOfMemoryError):
+        return error
+    problem = f"the system has no memory left: {str(error) or type(error).__name__}"
+    found = explain(OutOfMemoryError, "allocate", problem, (), _RULE, _ADVICE)
+    assert isinstance(found, OutOfMemoryError)
+    return found
+
+
+def _largest(device: str) -> list[str]:
+    """Return a line for each kind of the largest blocks of a device, by one array in each."""
+    known = origins()
+    blocks: dict[int, Any] = {}
+    for x in arrays():
+        if x.device.name == device and hasattr(x.handle, "ptr"):
+            place = x.handle.ptr()
+            other = blocks.get(place)
+            if other is None or (id(x) in known, x.size) > (id(other) in known, other.size):
+                blocks[place] = x
+    rows: dict[str, list[int]] = {}
+    for x in blocks.values():
+        origin = known.get(id(x), "an array without tensor, an optimizer's for one")
+        rows.setdefault(f"{x.dtype}{list(x.shape)}  {origin}", []).append(x.handle.nbytes)
+    ordered = sorted(rows.items(), key=lambda row: -sum(row[1]))
+    return [f"{size_text(sum(n))}{_times(n)}  {row}" for row, n in ordered[:SHOWN]]
+
+
+def _times(sizes: list[int]) -> str:
+    return f" = {len(sizes)} x {size_text(sizes[0])}" if len(sizes) > 1 else ""
+
+
+def size_text(nbytes: int) -> str:
+    """Return a number of bytes for people: ``1.5 MiB``."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes} bytes"

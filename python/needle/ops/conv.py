@@ -1,0 +1,347 @@
+"""Convolutions as users call them: the course's ``conv``, and PyTorch's names and layouts.
+
+PyTorch's faces take images as [n, c, *spatial] and weights as [o, c / groups, *kernel]. They only
+permute axes: in memory images stay [n, *spatial, c], which is how results come out, so that in a
+network nothing is moved between the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from needle import executor
+from needle.errors import OptionError, ShapeError, explain, unknown
+from needle.ops.base import Multilinear
+from needle.ops.convolution import Convolution, ConvolutionInput, Pairs, Sizes
+from needle.ops.movement import Pad, permute
+from needle.ops.rearrange import pad
+from needle.ops.samples import Sample, uniform
+
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+def _shape(x: Any) -> Sizes:
+    return executor.spec_of(x).shape
+
+
+# ---- the course --------------------------------------------------------------------
+
+
+def _conv(x: Any, w: Any, stride: int, padding: int) -> Any:
+    x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    view = np.lib.stride_tricks.sliding_window_view(x, w.shape[:2], (1, 2))
+    return np.einsum("nhwcij,ijco->nhwo", view[:, ::stride, ::stride], w)
+
+
+class Conv(Multilinear):
+    """Convolve images with a square kernel, zeros around them: the course's convolution.
+
+    Shapes:   a [n, h, w, c], b [k, k, c, o] -> [n, (h + 2 * padding - k) // stride + 1, ..., o]
+    Gradient: a, b; any order
+    Raises:   as ``Convolution``
+    """
+
+    stride: int = 1
+    padding: int = 0
+    saves = Convolution.saves
+    samples = staticmethod(
+        lambda: [
+            Sample(
+                (uniform(a), uniform(b, seed=1)), static, lambda a, b, s=static: _conv(a, b, *s)
+            )
+            for a, b, static in (
+                ((2, 4, 5, 3), (3, 3, 3, 2), (1, 1)),
+                ((1, 5, 6, 2), (2, 2, 2, 3), (2, 0)),
+            )
+        ]
+        + [Sample((uniform((2, 4, 5, 3)), uniform((3, 3, 2, 2))), (1, 1), raises=ShapeError)]
+    )  # fmt: skip
+
+    @property
+    def general(self) -> Any:
+        """The general op that this one is a case of."""
+        stride, padding = (self.stride,) * 2, ((self.padding,) * 2,) * 2
+        return Convolution.of(stride, padding, (1, 1), 1)
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self.general.prepare(inputs)
+
+    def compute(self, a: Any, b: Any) -> Any:
+        return self.general.compute(a, b)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return self.general.gradient(out_grad, out)
+
+
+def conv(a: Any, b: Any, stride: int = 1, padding: int = 1) -> Any:
+    """Convolve images [n, h, w, c] with a kernel [k, k, c, o]. See ``Conv``."""
+    return executor.apply(Conv.of(int(stride), int(padding)), a, b)
+
+
+# ---- PyTorch's faces ---------------------------------------------------------------
+
+
+def per_axis(name: str, value: int | Sequence[int], axes: int) -> Sizes:
+    """Return one number per spatial axis.
+
+    Raises:
+        ShapeError: for another number of them.
+    """
+    sizes = (value,) * axes if isinstance(value, int) else tuple(int(n) for n in value)
+    if len(sizes) == 1:
+        sizes *= axes
+    if len(sizes) != axes:
+        raise ShapeError(f"{name}: {len(sizes)} numbers for {axes} spatial axes")
+    return sizes
+
+
+def _pairs(
+    padding: int | Sequence[int] | str, kernel: Sizes, stride: Sizes, dilation: Sizes
+) -> Pairs:
+    """Return (before, after) per axis."""
+    axes = len(kernel)
+    if not isinstance(padding, str):
+        return tuple((n, n) for n in per_axis("padding", padding, axes))
+    if padding == "valid":
+        return ((0, 0),) * axes
+    if padding != "same":
+        raise unknown("padding", padding, ("same", "valid"))
+    if any(s != 1 for s in stride):
+        raise OptionError(f'padding="same" needs stride 1, not {stride}')
+    total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    return tuple((n // 2, n - n // 2) for n in total)
+
+
+def _check(name: str, axes: int, x: Any, weight: Any, bias: Any, outs: int) -> None:
+    if len(_shape(x)) != axes + 2 or len(_shape(weight)) != axes + 2:
+        raise explain(
+            ShapeError, name, f"{len(_shape(x))} and {len(_shape(weight))} axes, both need "
+            f"{axes + 2}", [("x", x), ("weight", weight)],
+            "x [n, c, *spatial], weight [o, c / groups, *kernel]; transposed: "
+            "[c, o / groups, *kernel]",
+        )  # fmt: skip
+    if bias is not None and _shape(bias) != (outs,):
+        raise explain(
+            ShapeError, name, f"bias has shape {_shape(bias)}, there are {outs} output channels",
+            [("weight", weight), ("bias", bias)], "bias [o]",
+        )  # fmt: skip
+
+
+def channels_last(x: Any) -> Any:
+    """Return [n, c, *spatial] as [n, *spatial, c]; a view."""
+    ndim = len(_shape(x))
+    return permute(x, (0, *range(2, ndim), 1))
+
+
+def channels_first(x: Any) -> Any:
+    """Return [n, *spatial, c] as [n, c, *spatial]; a view."""
+    ndim = len(_shape(x))
+    return permute(x, (0, ndim - 1, *range(1, ndim - 1)))
+
+
+def _kernel_first(weight: Any) -> Any:
+    """Return [o, c, *kernel] as [*kernel, c, o]; a view."""
+    return permute(weight, (*range(2, len(_shape(weight))), 1, 0))
+
+
+def _convolve(
+    name: str,
+    axes: int,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: int | Sequence[int],
+    padding: int | Sequence[int] | str,
+    dilation: int | Sequence[int],
+    groups: int,
+    padding_mode: str,
+) -> Any:
+    _check(name, axes, x, weight, bias, sum(_shape(weight)[:1]))
+    if padding_mode not in PADDING_MODES:
+        raise unknown("padding_mode", padding_mode, PADDING_MODES)
+    steps, taps = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
+    pairs = _pairs(padding, _shape(weight)[2:], steps, taps)
+    image = channels_last(x)
+    if padding_mode != "zeros":
+        image = pad(image, ((0, 0), *pairs, (0, 0)), padding_mode)
+        pairs = ((0, 0),) * axes
+    op = Convolution.of(steps, pairs, taps, int(groups))
+    out = executor.apply(op, image, _kernel_first(weight))
+    return channels_first(out if bias is None else out + bias)
+
+
+def conv1d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+) -> Any:
+    """Convolve sequences [n, c, t] with a kernel [o, c / groups, k]. See ``conv2d``."""
+    return _convolve(
+        "conv1d", 1, x, weight, bias, stride, padding, dilation, groups, padding_mode
+    )  # fmt: skip
+
+
+def conv2d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+) -> Any:
+    """Convolve images [n, c, h, w] with a kernel [o, c / groups, kh, kw].
+
+    Args:
+        x: images. Views of [n, h, w, c] memory, as results are, need no copy.
+        weight: the kernel.
+        bias: [o], added to every position.
+        stride: step of the windows, one number or one per axis.
+        padding: how far the image is continued on both sides; "valid" for 0; "same" so that the
+            result has the size of x, where an odd width puts the greater half after the image.
+        dilation: distance of the kernel's taps.
+        groups: into how many parts the channels are cut, each with its own kernel; c for a
+            depthwise convolution.
+        padding_mode: what is outside the image: "zeros", "reflect", "replicate", "circular".
+
+    Raises:
+        ShapeError: see ``Convolution``.
+        OptionError: for an unknown padding, or "same" with a stride.
+    """
+    return _convolve(
+        "conv2d", 2, x, weight, bias, stride, padding, dilation, groups, padding_mode
+    )  # fmt: skip
+
+
+def conv3d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+) -> Any:
+    """Convolve [n, c, d, h, w] with a kernel [o, c / groups, kd, kh, kw]. See ``conv2d``."""
+    return _convolve(
+        "conv3d", 3, x, weight, bias, stride, padding, dilation, groups, padding_mode
+    )  # fmt: skip
+
+
+def _transposed(
+    name: str,
+    axes: int,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: int | Sequence[int],
+    padding: int | Sequence[int],
+    output_padding: int | Sequence[int],
+    groups: int,
+    dilation: int | Sequence[int],
+) -> Any:
+    _check(name, axes, x, weight, bias, sum(_shape(weight)[1:2]) * int(groups))
+    steps, taps = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
+    lows, extra = (
+        per_axis("padding", padding, axes),
+        per_axis("output_padding", output_padding, axes),
+    )
+    if any(not 0 <= e < max(s, d, 1) for e, s, d in zip(extra, steps, taps, strict=True)):
+        raise OptionError(
+            f"{name}: output_padding {extra} with stride {steps}, dilation {taps}\n"
+            "  rule: 0 <= output_padding < max(stride, dilation)"
+        )
+    # output_padding undoes padding at the end of an axis; what is left over are zeros.
+    pairs = tuple((p, max(p - e, 0)) for p, e in zip(lows, extra, strict=True))
+    rest = tuple((0, max(e - p, 0)) for p, e in zip(lows, extra, strict=True))
+    image, kernel = channels_last(x), _shape(weight)[2:]
+    spatial = tuple(
+        s * (n - 1) + d * (k - 1) + 1 - low - high
+        for n, k, s, d, (low, high) in zip(
+            _shape(image)[1:-1], kernel, steps, taps, pairs, strict=True
+        )
+    )
+    op = ConvolutionInput.of(steps, pairs, taps, int(groups), spatial)
+    out = executor.apply(op, image, _kernel_first(weight))
+    if any(map(any, rest)):
+        out = executor.apply(Pad.of(((0, 0), *rest, (0, 0))), out)
+    return channels_first(out if bias is None else out + bias)
+
+
+def conv_transpose1d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Any:
+    """Transposed convolution of [n, c, t] by [c, o / groups, k]. See ``conv_transpose2d``."""
+    return _transposed(
+        "conv_transpose1d", 1, x, weight, bias, stride, padding, output_padding, groups, dilation
+    )  # fmt: skip
+
+
+def conv_transpose2d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Any:
+    """Transposed convolution of images [n, c, h, w] by a kernel [c, o / groups, kh, kw].
+
+    What the gradient of ``conv2d`` with respect to its image computes, bias added.
+
+    Shapes: [n, c, h, w] -> [n, o, (h - 1) * stride - 2 * padding + dilation * (kh - 1)
+            + output_padding + 1, ...]
+
+    Args:
+        x: images.
+        weight: the kernel; its first axis meets the channels of x.
+        bias: [o].
+        stride: how far apart the copies of the kernel are.
+        padding: what is cut from the result on both sides.
+        output_padding: how much less is cut at the end of each axis: convolutions with a stride
+            give the same size from several sizes, this chooses.
+        groups: as for ``conv2d``.
+        dilation: distance of the kernel's taps.
+
+    Raises:
+        ShapeError: as ``ConvolutionInput``.
+        OptionError: if output_padding is not below stride or dilation.
+    """
+    return _transposed(
+        "conv_transpose2d", 2, x, weight, bias, stride, padding, output_padding, groups, dilation
+    )  # fmt: skip
+
+
+def conv_transpose3d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Any:
+    """Transposed convolution of [n, c, d, h, w]. See ``conv_transpose2d``."""
+    return _transposed(
+        "conv_transpose3d", 3, x, weight, bias, stride, padding, output_padding, groups, dilation
+    )  # fmt: skip

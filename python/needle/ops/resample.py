@@ -1,0 +1,337 @@
+"""Pooling and upsampling as users call them, with PyTorch's names, on [n, c, *spatial].
+
+As the convolutions', the faces only permute axes: images stay [n, *spatial, c] in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from needle import dtype as dtypes
+from needle import executor, graph
+from needle.backend import ndarray
+from needle.errors import OptionError, ShapeError, explain, unknown
+from needle.ops.base import promoted
+from needle.ops.conv import channels_first, channels_last, per_axis
+from needle.ops.convolution import Pairs, Sizes
+from needle.ops.elementwise import cast_like
+from needle.ops.indexing import take
+from needle.ops.matmul import matmul
+from needle.ops.movement import broadcast_to, reshape
+from needle.ops.pooling import AvgPool, MaxPool
+from needle.ops.reduce import mean
+from needle.ops.softmax import widened
+
+MODES = {"nearest": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (3,)}
+"""For how many spatial axes each mode of ``upsample`` is."""
+
+
+def _shape(x: Any) -> Sizes:
+    return executor.spec_of(x).shape
+
+
+def _spatial(name: str, x: Any, axes: int | None = None) -> Sizes:
+    """Return the spatial sizes of x.
+
+    Raises:
+        ShapeError: if it has another number of them, or elements of none.
+    """
+    shape = _shape(x)
+    if len(shape) not in ((3, 4, 5) if axes is None else (axes + 2,)):
+        wanted = "3 to 5" if axes is None else axes + 2
+        raise explain(
+            ShapeError, name, f"x has {len(shape)} axes, {wanted} are needed", [("x", x)],
+            "x [n, c, *spatial]",
+        )  # fmt: skip
+    return shape[2:]
+
+
+def _constant(values: Any, like: Any, kind: Any = None) -> Any:
+    spec = executor.spec_of(like)
+    return graph.wrap(ndarray.array(values, kind or spec.dtype, spec.device))
+
+
+# ---- pooling -----------------------------------------------------------------------
+
+
+def _pairs(
+    spatial: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil: bool
+) -> Pairs:
+    """Return the padding of each axis; with ``ceil`` enough for a last window that sticks out."""
+    pairs = []
+    for n, k, s, p, d in zip(spatial, kernel, stride, padding, dilation, strict=True):
+        span, high = d * (k - 1) + 1, p
+        if ceil and s > 0:
+            out = -(-(n + 2 * p - span) // s) + 1
+            out -= (out - 1) * s >= n + p  # a window that begins behind the image sees none of it
+            high = max(p, (out - 1) * s + span - n - p)
+        pairs.append((p, high))
+    return tuple(pairs)
+
+
+def _max_pool(
+    name: str, axes: int, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
+) -> Any:
+    spatial = _spatial(name, x, axes)
+    sizes = per_axis("kernel_size", kernel, axes)
+    steps = sizes if stride is None else per_axis("stride", stride, axes)
+    lows, taps = per_axis("padding", padding, axes), per_axis("dilation", dilation, axes)
+    pairs = _pairs(spatial, sizes, steps, lows, taps, ceil)
+    op = MaxPool.of(sizes, steps, pairs, taps)
+    return channels_first(executor.apply(op, channels_last(x))[0])
+
+
+def _avg_pool(
+    name: str, axes: int, x: Any, kernel: Any, stride: Any, padding: Any, ceil: bool, include: bool
+) -> Any:
+    spatial = _spatial(name, x, axes)
+    sizes = per_axis("kernel_size", kernel, axes)
+    steps = sizes if stride is None else per_axis("stride", stride, axes)
+    lows = per_axis("padding", padding, axes)
+    pairs = _pairs(spatial, sizes, steps, lows, (1,) * axes, ceil)
+    counted = tuple((p, p) if include else (0, 0) for p in lows)
+    op = AvgPool.of(sizes, steps, pairs, counted)
+    return channels_first(executor.apply(op, channels_last(x)))
+
+
+def max_pool1d(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:  # fmt: skip
+    """Take the largest element of each window of [n, c, t]. See ``max_pool2d``."""
+    return _max_pool("max_pool1d", 1, x, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def max_pool2d(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:  # fmt: skip
+    """Take the largest element of each window of images [n, c, h, w]; ties go to the first.
+
+    Args:
+        x: images.
+        kernel_size: size of the windows, one number or one per axis.
+        stride: their step; their size for None.
+        padding: how far the image is continued on both sides, with -inf.
+        dilation: distance of the elements of a window.
+        ceil_mode: whether a last window may stick out, so that no element is left over.
+
+    Raises:
+        ShapeError: if a window does not fit, or padding is over half a window.
+    """
+    return _max_pool("max_pool2d", 2, x, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def max_pool3d(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:  # fmt: skip
+    """Take the largest element of each window of [n, c, d, h, w]. See ``max_pool2d``."""
+    return _max_pool("max_pool3d", 3, x, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def avg_pool1d(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Any:  # fmt: skip
+    """Average the windows of [n, c, t]. See ``avg_pool2d``."""
+    return _avg_pool(
+        "avg_pool1d", 1, x, kernel_size, stride, padding, ceil_mode, count_include_pad
+    )  # fmt: skip
+
+
+def avg_pool2d(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Any:  # fmt: skip
+    """Average the windows of images [n, c, h, w].
+
+    Args:
+        x: images.
+        kernel_size: size of the windows, one number or one per axis.
+        stride: their step; their size for None.
+        padding: how far the image is continued on both sides, with zeros.
+        ceil_mode: whether a last window may stick out, so that no element is left over.
+        count_include_pad: whether the zeros count as elements of the average.
+
+    Raises:
+        ShapeError: if a window does not fit, or padding is over half a window.
+    """
+    return _avg_pool(
+        "avg_pool2d", 2, x, kernel_size, stride, padding, ceil_mode, count_include_pad
+    )  # fmt: skip
+
+
+def avg_pool3d(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Any:  # fmt: skip
+    """Average the windows of [n, c, d, h, w]. See ``avg_pool2d``."""
+    return _avg_pool(
+        "avg_pool3d", 3, x, kernel_size, stride, padding, ceil_mode, count_include_pad
+    )  # fmt: skip
+
+
+def _adaptive(name: str, axes: int, x: Any, output_size: Any) -> Any:
+    spatial = _spatial(name, x, axes)
+    given = (output_size,) * axes if isinstance(output_size, int) else tuple(output_size)
+    if len(given) != axes:
+        raise ShapeError(f"{name}: {len(given)} sizes for {axes} spatial axes")
+    out = tuple(n if m is None else int(m) for n, m in zip(spatial, given, strict=True))
+    if min(*out, *spatial) < 1:
+        raise ShapeError(f"{name}: from {spatial} to {out}; sizes are at least 1")
+    (x,) = promoted((x,), name, floating=True)
+    image, none = channels_last(x), ((0, 0),) * axes
+    if all(n % m == 0 for n, m in zip(spatial, out, strict=True)):
+        kernel = tuple(n // m for n, m in zip(spatial, out, strict=True))
+        return channels_first(executor.apply(AvgPool.of(kernel, kernel, none, none), image))
+    wide = widened(image)
+    for axis, (n, m) in enumerate(zip(spatial, out, strict=True), 1):
+        if n != m:
+            wide = _mixed(wide, axis, _bins(n, m))
+    return channels_first(cast_like(wide, x))
+
+
+def _bins(n: int, m: int) -> Any:
+    """Return the m x n matrix that averages floor(i n / m) to ceil((i + 1) n / m)."""
+    matrix = np.zeros((m, n))
+    for i in range(m):
+        start, stop = i * n // m, -(-(i + 1) * n // m)
+        matrix[i, start:stop] = 1.0 / (stop - start)
+    return matrix
+
+
+def _mixed(x: Any, axis: int, matrix: Any) -> Any:
+    """Return x multiplied by a matrix along an axis."""
+    shape = _shape(x)
+    flat = reshape(x, (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])))
+    out = matmul(_constant(matrix, x), flat)
+    return reshape(out, (*shape[:axis], matrix.shape[0], *shape[axis + 1 :]))
+
+
+def adaptive_avg_pool1d(x: Any, output_size: Any) -> Any:
+    """Average [n, c, t] down to a size. See ``adaptive_avg_pool2d``."""
+    return _adaptive("adaptive_avg_pool1d", 1, x, output_size)
+
+
+def adaptive_avg_pool2d(x: Any, output_size: Any) -> Any:
+    """Average images [n, c, h, w] down (or up) to a size, with windows as even as can be.
+
+    Window i of m over n elements goes from floor(i n / m) to ceil((i + 1) n / m).
+
+    Args:
+        x: images.
+        output_size: one number, or one per axis; None keeps the size of an axis.
+
+    Raises:
+        ShapeError: if a size is below 1.
+    """
+    return _adaptive("adaptive_avg_pool2d", 2, x, output_size)
+
+
+def global_avg_pool(x: Any) -> Any:
+    """Average each channel of [n, c, *spatial] over its whole image, which becomes 1 x 1."""
+    axes = len(_spatial("global_avg_pool", x))
+    image = channels_last(x)
+    return channels_first(mean(image, tuple(range(1, axes + 1)), keepdims=True))
+
+
+# ---- upsampling --------------------------------------------------------------------
+
+
+def upsample(
+    x: Any,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool = False,
+) -> Any:
+    """Enlarge (or shrink) images [n, c, *spatial] by their neighbouring pixels.
+
+    Position p of the result is (p + 0.5) / scale - 0.5 in x, at least 0; with ``align_corners`` it
+    is p * (n - 1) / (m - 1), so that first and last pixels fall together. "nearest" takes pixel
+    floor(p / scale).
+
+    Args:
+        x: images.
+        size: of the result, one number or one per axis.
+        scale_factor: or how many times larger; the result has floor(n * scale) pixels.
+        mode: "nearest"; "linear", "bilinear" or "trilinear" for 1, 2 or 3 spatial axes.
+        align_corners: see above; not for "nearest".
+
+    Raises:
+        OptionError: for an unknown mode, or unless one of size and scale_factor is given.
+        ShapeError: if the mode is for other ranks, or the result would be empty.
+    """
+    if mode not in MODES:
+        raise unknown("mode", mode, MODES)
+    if (size is None) == (scale_factor is None) or (align_corners and mode == "nearest"):
+        raise OptionError(
+            f"upsample: size={size}, scale_factor={scale_factor}, align_corners={align_corners}, "
+            f"mode={mode!r}\n  rule: one of size and scale_factor; corners are no matter of nearest"
+        )
+    spatial = _spatial("upsample", x)
+    axes = len(spatial)
+    if axes not in MODES[mode]:
+        raise ShapeError(f"upsample: mode {mode!r} is not for {axes} spatial axes")
+    out, scales = _scaled(spatial, size, scale_factor)
+    (x,) = promoted((x,), "upsample", floating=True)
+    image = channels_last(x)
+    if mode == "nearest":
+        return channels_first(_nearest(image, out, scales))
+    image = widened(image)
+    for axis, (n, m, scale) in enumerate(zip(spatial, out, scales, strict=True), 1):
+        if n != m or (scale != 1.0 and not align_corners):
+            image = _linear(image, axis, m, scale, align_corners)
+    return channels_first(cast_like(image, x))
+
+
+def _scaled(spatial: Sizes, size: Any, scale_factor: Any) -> tuple[Sizes, list[float]]:
+    """Return the sizes of the result and how much larger each axis is."""
+    axes = len(spatial)
+    if size is not None:
+        out = per_axis("size", size, axes)
+        scales = [m / max(n, 1) for n, m in zip(spatial, out, strict=True)]
+    else:
+        one = isinstance(scale_factor, (int, float))
+        scales = [float(s) for s in ([scale_factor] * axes if one else scale_factor)]
+        if len(scales) != axes:
+            raise ShapeError(f"upsample: {len(scales)} scale factors for {axes} spatial axes")
+        out = tuple(math.floor(n * s) for n, s in zip(spatial, scales, strict=True))
+    if min(*out, *spatial) < 1:
+        raise ShapeError(f"upsample: from {spatial} to {out}; sizes are at least 1")
+    return out, scales
+
+
+def _nearest(x: Any, out: Sizes, scales: Sequence[float]) -> Any:
+    shape = _shape(x)
+    times = [m // n for n, m in zip(shape[1:-1], out, strict=True)]
+    if all(t == s for t, s in zip(times, scales, strict=True)):
+        split = [shape[0], *(k for n in shape[1:-1] for k in (n, 1)), shape[-1]]
+        wide = [shape[0]]
+        for n, t in zip(shape[1:-1], times, strict=True):
+            wide += [n, t]
+        repeated = broadcast_to(reshape(x, tuple(split)), (*wide, shape[-1]))
+        return reshape(repeated, (shape[0], *out, shape[-1]))
+    for axis, (m, scale) in enumerate(zip(out, scales, strict=True), 1):
+        places = np.minimum(np.floor(np.arange(m) / scale), shape[axis] - 1)
+        x = take(x, _constant(places, x, dtypes.int64), axis)
+    return x
+
+
+def _linear(x: Any, axis: int, m: int, scale: float, align: bool) -> Any:
+    """Return x enlarged along one axis, each element a mean of two neighbours."""
+    n = _shape(x)[axis]
+    if align:
+        source = np.arange(m) * ((n - 1) / (m - 1) if m > 1 else 0.0)
+    else:
+        source = np.maximum((np.arange(m) + 0.5) / scale - 0.5, 0.0)
+    low = np.minimum(np.floor(source), n - 1)
+    high = np.minimum(low + 1, n - 1)
+    share = (source - low).reshape(-1, *(1 for _ in _shape(x)[axis + 1 :]))
+    left, right = (take(x, _constant(i, x, dtypes.int64), axis) for i in (low, high))
+    return left * _constant(1.0 - share, x) + right * _constant(share, x)

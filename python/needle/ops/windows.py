@@ -1,0 +1,130 @@
+"""All windows of an array as a view, and the transpose: overlapping sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from needle import executor
+from needle.backend import ndarray
+from needle.backend.ndarray import normalise_axis
+from needle.errors import ShapeError
+from needle.ops.base import Linear
+from needle.ops.samples import Sample, uniform
+
+_CASES: tuple[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], ...] = (
+    ((5,), ((0,), (3,), (1,), (1,))),
+    ((2, 6, 3), ((1,), (2,), (2,), (3,))),
+    ((5, 7, 2), ((0, 1), (2, 3), (1, 2), (2, 1))),
+    ((2, 0, 3), ((2,), (2,), (1,), (1,))),
+    ((3, 2), ((0,), (1,), (2,), (1,))),
+)
+
+
+def _positions(attributes: Any, shape: tuple[int, ...]) -> Any:
+    """Yield, per place in the window, that place and where its elements are in x."""
+    axes, sizes, steps, dilations = attributes
+    for place in product(*map(range, sizes)):
+        index = [slice(None)] * len(shape)
+        for axis, size, step, dilation, k in zip(axes, sizes, steps, dilations, place, strict=True):
+            span = shape[axis] - dilation * (size - 1)
+            index[axis] = slice(dilation * k, dilation * k + span, step)
+        yield place, tuple(index)
+
+
+def _windows(x: Any, *attributes: Any) -> Any:
+    parts = [x[index] for _, index in _positions(attributes, x.shape)]
+    return np.stack(parts, -1).reshape(*parts[0].shape, *attributes[1])
+
+
+def _overlap(y: Any, *attributes: Any) -> Any:
+    *windows, shape = attributes
+    out = np.zeros(shape)
+    for place, index in _positions(windows, shape):
+        out[index] += y[(..., *place)]
+    return out
+
+
+def _grad_samples() -> list[Sample]:
+    return [
+        Sample(
+            (uniform(_windows(uniform(shape), *a).shape),), (*a, shape),
+            lambda y, a=a, shape=shape: _overlap(y, *a, shape),
+        )
+        for shape, a in _CASES
+    ]  # fmt: skip
+
+
+class Windows(Linear):
+    """All windows over some axes, as a view: the axes become counts, window axes are appended.
+
+    Shapes:   x [..., n, ...] -> [..., (n - dilation * (size - 1) - 1) // step + 1, ..., size]
+    Gradient: x; any order
+    Raises:   ShapeError if a window is larger than its axis
+    """
+
+    axes: tuple[int, ...]
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+    dilations: tuple[int, ...]
+    samples = staticmethod(
+        lambda: [
+            *(
+                Sample((uniform(shape),), a, lambda x, a=a: _windows(x, *a))
+                for shape, a in _CASES
+            ),
+            Sample((uniform((3, 4)),), ((1,), (3,), (1,), (2,)), raises=ShapeError),
+        ]
+    )  # fmt: skip
+
+    def compute(self, x: Any) -> Any:
+        return x.windows(self.axes, self.sizes, self.steps, self.dilations)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        shape = out.node.inputs[0].spec.shape
+        op = WindowsGrad.of(self.axes, self.sizes, self.steps, self.dilations, shape)
+        return (executor.apply(op, out_grad),)
+
+
+class WindowsGrad(Linear):
+    """The transpose of Windows: every window is added to its place in zeros of ``shape``."""
+
+    axes: tuple[int, ...]
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+    dilations: tuple[int, ...]
+    shape: tuple[int, ...]
+    samples = staticmethod(_grad_samples)
+
+    def compute(self, x: Any) -> Any:
+        out = ndarray.full(self.shape, 0, x.dtype, x.device)
+        backend, ndim = x.device.backend, len(self.shape)
+        for place in product(*map(range, self.sizes)):
+            ranges = [(0, n, 1) for n in self.shape]
+            for axis, k, step, dilation in zip(
+                self.axes, place, self.steps, self.dilations, strict=True
+            ):
+                ranges[axis] = (dilation * k, x.shape[axis], step)
+            part = out.slice(ranges)
+            piece = x.slice([*((0, n, 1) for n in part.shape), *((k, 1, 1) for k in place)])
+            backend.elementwise("add", part, part, piece.squeeze(range(ndim, x.ndim)))
+        return out
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        op = Windows.of(self.axes, self.sizes, self.steps, self.dilations)
+        return (executor.apply(op, out_grad),)
+
+
+def windows(
+    x: Any,
+    axes: Sequence[int],
+    sizes: Sequence[int],
+    steps: Sequence[int],
+    dilations: Sequence[int],
+) -> Any:
+    """Return all windows over some axes of x, as a view. See ``Windows``."""
+    places = tuple(normalise_axis(axis, x.spec.ndim) for axis in axes)
+    return executor.apply(Windows.of(places, tuple(sizes), tuple(steps), tuple(dilations)), x)

@@ -1,0 +1,254 @@
+"""Memory that runs out, wherever it does: a typed error, and the process goes on."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import core, nn, ops, optim
+from needle.backend import memory
+from needle.errors import OptionError, OutOfMemoryError
+from needle.testing.checks import cases
+
+KIB = 1 << 10
+native = pytest.mark.skipif(core.native is None, reason="needs the native module")
+
+
+def live(device) -> int:
+    gc.collect()
+    return device.memory_info()["live"]
+
+
+def room(device, nbytes: int, **changes):
+    """Return a context in which a device gives that many bytes more than are in use."""
+    info = device.memory_info()
+    used = info["live"] + info.get("workspaces", 0)
+    return ndl.config(memory_limit=max(1, used + nbytes), **changes)
+
+
+def leaf(device, *shape: int, seed: int = 0) -> ndl.Tensor:
+    return ndl.Tensor(np.random.default_rng(seed).normal(size=shape), device=device)
+
+
+# ---- the setting -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [("0", 0), ("4096", 4096), ("64KiB", 65536), ("1.5 MiB", 3 << 19), ("2gib", 2 << 30)],
+)
+def test_sizes(text, value):
+    with ndl.config(memory_limit=text) as settings:
+        assert settings.memory_limit == value
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "-1", "3 parsecs", "1e9999", -1, 2**63, 1.5])
+def test_what_is_no_size(wrong):
+    with pytest.raises(OptionError, match="NEEDLE_MEMORY_LIMIT="), ndl.config(memory_limit=wrong):
+        pass
+
+
+def test_the_limit_ends_with_its_block(device):
+    with room(device, 100):
+        assert device.memory_info()["limit"] > 0
+    assert device.memory_info()["limit"] == 0
+    assert leaf(device, 1000).shape == (1000,)
+
+
+def test_statistics(device):
+    before = live(device)
+    x = leaf(device, 256, 256)
+    info = device.memory_info()
+    assert info["live"] - before >= 256 * 256 * 4 and info["peak"] >= info["live"]
+    del x
+    assert live(device) == before
+
+
+# ---- the error ---------------------------------------------------------------------
+
+
+def test_the_message(device):
+    x, w = leaf(device, 64, 64), ndl.Parameter(np.ones((64, 64)), device=device)
+    w.name = "head.weight"
+    y = (x @ w).tanh()
+    with room(device, 8 * KIB), pytest.raises(OutOfMemoryError) as caught:
+        y @ w
+    text = str(caught.value)
+    assert text.startswith(f"matmul: no memory for 16.0 KiB (16384 bytes) on {device.name}\n")
+    assert re.search(r"in use: .*, cached: .*, limit: ", text)
+    assert 'float32[64, 64]  parameter "head.weight"' in text
+    assert "float32[64, 64]  made by tanh" in text
+    assert "  x: float32[64, 64]" in text and "  y: float32[64, 64] " in text
+    assert caught.value.requested == 16384 and caught.value.memory["limit"] > 0
+    assert isinstance(caught.value, MemoryError)
+
+
+def test_makers_lines_are_named_with_debug(device):
+    with ndl.config(debug=1):
+        x = leaf(device, 64, 64)
+        y = x.tanh().exp().sin()  # the values in between are kept for gradients only
+        with room(device, KIB), pytest.raises(OutOfMemoryError) as caught:
+            y.exp()
+    for op in ("tanh", "exp"):
+        assert re.search(
+            rf"made by {op} at .*test_memory.py:\d+, kept for a gradient", str(caught.value)
+        )
+    assert re.search(r"made by sin at .*test_memory.py:\d+", str(caught.value))
+
+
+def test_what_numpy_raises_becomes_typed(device, monkeypatch):
+    x = leaf(device, 3)
+
+    def exhausted(self, *arrays):
+        raise MemoryError("Unable to allocate")
+
+    monkeypatch.setattr(ops.Tanh, "compute", exhausted)
+    with ndl.config(fast="off"), pytest.raises(OutOfMemoryError, match="tanh: the system has no"):
+        x.tanh()
+
+
+def test_more_than_any_machine_has(device):
+    with pytest.raises(OutOfMemoryError):
+        ndl.zeros(2**50, device=device)
+    with pytest.raises(OutOfMemoryError):
+        ndl.zeros(2**60, device=device)
+    with pytest.raises(ndl.errors.ShapeError, match="more than 2\\*\\*63 bytes"):
+        ndl.zeros(2**40, 2**40, device=device)
+    with pytest.raises(ndl.errors.ShapeError):
+        ndl.zeros(0, 2**40, 2**40, device=device)
+    with pytest.raises(ndl.errors.ShapeError):
+        leaf(device, 1).broadcast_to((2**40, 2**40))
+
+
+def test_text_of_sizes():
+    found = [memory.size_text(n) for n in (5, 2048, 3 << 19, 5 << 30)]
+    assert found == ["5 bytes", "2.0 KiB", "1.5 MiB", "5.0 GiB"]
+
+
+# ---- every place where memory is asked for -----------------------------------------
+
+FIRST = {
+    op.__name__: next(
+        (c for c in cases(op) if c.takes_floats() and any(x.size for x in c.arrays())), None
+    )
+    for op in ops.all_ops()
+}
+
+
+def until_it_fits(device, function, keeps: bool = False, **changes) -> int:
+    """Call with more and more room until it returns. Return the number of failures.
+
+    Nothing may leak in one, unless the function ``keeps`` what it has done so far.
+    """
+    step = 64
+    before = live(device)
+    for failures in itertools.count():
+        try:
+            with room(device, failures * step, **changes):
+                function()
+            return failures
+        except OutOfMemoryError as error:
+            assert error.requested > 0
+        if not keeps and device.memory_info()["live"] != before:  # in a cycle, or lost
+            assert live(device) == before, "memory was lost"
+        assert failures < 2000
+
+
+@pytest.mark.parametrize("gate", ["on", "off"])
+@pytest.mark.parametrize("name", [name for name, case in FIRST.items() if case is not None])
+def test_an_op_and_its_gradient_where_memory_ends(name, gate, device):
+    case = FIRST[name]
+    kind = "float32" if "float32" in case.dtypes else case.dtypes[0]
+    inputs, op = case.inputs(kind, device), case.make()
+
+    def forward_and_backward():
+        try:
+            out = op(*inputs)
+            for part in out.tuple() if isinstance(out.spec, tuple) else (out,):
+                if case.has_gradient() and part.requires_grad:
+                    part.backward(retain_graph=True)
+        finally:
+            for x in inputs:
+                x.grad = None
+
+    with ndl.config(fast=gate):
+        forward_and_backward()  # constants and plans are kept from now on
+    until_it_fits(device, forward_and_backward, fast=gate)
+
+
+def test_lazy_mode(device):
+    x = leaf(device, 32, 32)
+    exact = (x.tanh() @ x).sum().item()
+    with ndl.lazy_mode():
+        y = (x.tanh() @ x).sum()
+        assert (
+            until_it_fits(device, y.item, keeps=True) > 0
+        )  # what was computed stays, the rest still waits
+        assert y.item() == exact
+
+
+@native
+def test_a_training_step_is_made_once_or_not_at_all():
+    """The kernels of optimizers update all parameters at once; elsewhere one after the other."""
+    device = ndl.cpu()
+    data = np.random.default_rng(0).normal(size=(8, 8))
+
+    def start():
+        ndl.manual_seed(0)
+        model = nn.Sequential(
+            nn.Linear(8, 8, device=device), nn.Tanh(), nn.Linear(8, 1, device=device)
+        )
+        return model, optim.Adam(model.parameters(), lr=0.1)
+
+    def loss_of(model):
+        return (model(ndl.Tensor(data, device=device, requires_grad=False)) ** 2).mean()
+
+    model, optimizer = start()
+    loss_of(model).backward()  # constants are kept from now on
+    for _ in range(3):
+        until_it_fits(device, lambda: loss_of(model).backward(), keeps=True)
+        held = [p.data for p in model.parameters()]  # so that new parameters need memory
+        assert until_it_fits(device, optimizer.step) > 0
+        del held
+    again, other = start()
+    for _ in range(3):
+        other.minimize(loss_of(again))
+    for p, q in zip(model.parameters(), again.parameters(), strict=True):
+        np.testing.assert_array_equal(p.numpy(), q.numpy())
+
+
+@native
+def test_workspaces_of_kernels():
+    """A kernel's workspace counts too, and is asked for before the kernel runs."""
+    from test_graph import in_threads  # a new thread has no workspace yet
+
+    x = leaf(ndl.cpu(), 2, 5000)
+
+    def sort():
+        refused = set()
+        for kib in range(0, 4096, 4):
+            try:
+                with room(ndl.cpu(), kib * KIB):
+                    out = ops.sort(x)
+                break
+            except OutOfMemoryError as error:
+                refused.add(error.requested)
+        assert refused - {40_000, 80_000}, "values and indices were refused, no workspace was"
+        np.testing.assert_array_equal(out.numpy(), np.sort(x.numpy()))
+
+    in_threads(sort)
+
+
+@native
+def test_cached_blocks_are_given_back_first():
+    x = leaf(ndl.cpu(), 1000, 1000)
+    del x
+    assert ndl.cpu().memory_info()["cached"] >= 4_000_000
+    with room(ndl.cpu(), 5_500_000):
+        y = leaf(ndl.cpu(), 1000, 1100)
+    assert y.shape == (1000, 1100)

@@ -1,0 +1,121 @@
+"""Where an op is found: as ``needle.ops.x``, as ``needle.x`` and as a method, under these names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import ops
+
+A = np.random.default_rng(0).uniform(-2, 2, (3, 4))
+B = np.random.default_rng(1).uniform(0.5, 2, (3, 4))
+WHOLE = np.random.default_rng(2).integers(0, 8, (3, 4))
+COUNTS = np.random.default_rng(3).integers(1, 8, (3, 4))
+
+LISTED = """
+add subtract multiply divide power pow floor_divide remainder equal not_equal less less_equal
+greater greater_equal logical_and logical_or logical_not logical_xor bitwise_and bitwise_or
+bitwise_xor bitwise_invert bitwise_left_shift bitwise_right_shift where exp log log2 expm1
+log1p sqrt rsqrt square sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf
+softplus relu leaky_relu elu gelu silu abs sign floor ceil round trunc clip minimum maximum isnan
+isinf isfinite sum mean var std max min prod argmax argmin all any cumsum cumprod logsumexp reshape
+permute transpose broadcast_to squeeze unsqueeze pad flip roll concat stack split unbind tile repeat
+dilate undilate tril triu diagonal meshgrid matmul tensordot einsum outer gather scatter_add take
+one_hot embedding sort argsort topk searchsorted nonzero unique softmax log_softmax cross_entropy
+layer_norm dropout uniform normal bernoulli randint permutation arange linspace eye full zeros ones
+"""
+OPS_ONLY = """
+cast astype gelu_tanh mse_loss l1_loss huber_loss kl_divergence bce_with_logits nll_loss rms_norm
+batch_norm
+"""
+
+
+@pytest.mark.parametrize("name", (LISTED + OPS_ONLY).split())
+def test_reachable_as_function(name):
+    assert callable(getattr(ops, name))
+    assert (
+        name in OPS_ONLY.split()
+        or getattr(ndl, name) is getattr(ops, name)
+        or name in ("ones", "zeros")
+    )
+
+
+METHODS = {
+    "add": (lambda x, y: x.add(y), lambda x, y: x + y),
+    "sub": (lambda x, y: x.sub(y), lambda x, y: x - y),
+    "subtract": (lambda x, y: x.subtract(y), lambda x, y: x - y),
+    "mul": (lambda x, y: x.mul(y), lambda x, y: x * y),
+    "multiply": (lambda x, y: x.multiply(y), lambda x, y: x * y),
+    "div": (lambda x, y: x.div(y), lambda x, y: x / y),
+    "divide": (lambda x, y: x.divide(y), lambda x, y: x / y),
+    "true_divide": (lambda x, y: x.true_divide(y), lambda x, y: x / y),
+    "neg": (lambda x, y: x.neg(), lambda x, y: -x),
+    "negative": (lambda x, y: x.negative(), lambda x, y: -x),
+    "floor_divide": (lambda x, y: x.floor_divide(y), lambda x, y: x // y),
+    "remainder": (lambda x, y: x.remainder(y), lambda x, y: x % y),
+    "atan2": (lambda x, y: x.atan2(y), np.arctan2),
+    "leaky_relu": (lambda x, y: x.leaky_relu(0.1), lambda x, y: np.where(x > 0, x, 0.1 * x)),
+    "elu": (lambda x, y: x.elu(2.0), lambda x, y: np.where(x > 0, x, 2 * np.expm1(x))),
+    "clamp": (lambda x, y: x.clamp(-1, 1), lambda x, y: np.clip(x, -1, 1)),
+    "clamp above": (lambda x, y: x.clamp(max=0.5), lambda x, y: np.minimum(x, 0.5)),
+    "eq": (lambda x, y: x.eq(y), lambda x, y: x == y),
+    "ne": (lambda x, y: x.ne(y), lambda x, y: x != y),
+    "lt": (lambda x, y: x.lt(y), lambda x, y: x < y),
+    "le": (lambda x, y: x.le(y), lambda x, y: x <= y),
+    "gt": (lambda x, y: x.gt(y), lambda x, y: x > y),
+    "ge": (lambda x, y: x.ge(y), lambda x, y: x >= y),
+    "where": (lambda x, y: x.where(x > y, y), np.maximum),
+    "amax": (lambda x, y: x.amax(0), lambda x, y: x.max(0)),
+    "amin": (lambda x, y: x.amin(1, True), lambda x, y: x.min(1, keepdims=True)),
+    "median": (lambda x, y: x.median(0), lambda x, y: np.median(x, 0)),
+    "view": (lambda x, y: x.view(2, -1), lambda x, y: x.reshape(2, 6)),
+    "view_as": (lambda x, y: x.view_as(y.T), lambda x, y: x.reshape(4, 3)),
+    "reshape_as": (lambda x, y: x.reshape_as(y.T), lambda x, y: x.reshape(4, 3)),
+    "expand": (lambda x, y: x.expand(2, -1, 4), lambda x, y: np.broadcast_to(x, (2, 3, 4))),
+    "expand_as": (lambda x, y: x[:1].expand_as(y), lambda x, y: np.broadcast_to(x[:1], (3, 4))),
+    "moveaxis": (lambda x, y: x.moveaxis(0, 1), lambda x, y: np.moveaxis(x, 0, 1)),
+    "pad": (lambda x, y: x.pad(((1, 0), (0, 2)), "replicate"),
+            lambda x, y: np.pad(x, ((1, 0), (0, 2)), "edge")),
+    "repeat_interleave": (lambda x, y: x.repeat_interleave(2, 1), lambda x, y: np.repeat(x, 2, 1)),
+    "index_select": (lambda x, y: x.index_select(1, ops.arange(2)), lambda x, y: x[:, :2]),
+    "mm": (lambda x, y: x.mm(y.T), lambda x, y: x @ y.T),
+    "bmm": (lambda x, y: x.unsqueeze(0).bmm(y.T.unsqueeze(0)), lambda x, y: (x @ y.T)[None]),
+    "outer": (lambda x, y: x[0].outer(y[0]), lambda x, y: np.outer(x[0], y[0])),
+    "scatter_add": (lambda x, y: x.scatter_add(0, ndl.zeros(3, 4, dtype="int64"), y),
+                    lambda x, y: x + np.eye(3)[:, :1] * y.sum(0)),
+    "cpu": (lambda x, y: x.cpu(), lambda x, y: x),
+    "type_as": (lambda x, y: x.type_as(y > 1), lambda x, y: x.astype(bool)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods(name):
+    call, reference = METHODS[name]
+    found = call(ndl.Tensor(A, dtype="float64"), ndl.Tensor(B, dtype="float64"))
+    np.testing.assert_allclose(found.numpy(), reference(A, B), rtol=1e-12)
+
+
+OF_INTEGERS = {
+    "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_xor": np.logical_xor,
+    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
+    "floor_divide": np.floor_divide, "remainder": np.remainder,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_INTEGERS)
+def test_methods_of_integers(name):
+    x, y = ndl.Tensor(WHOLE), ndl.Tensor(COUNTS)
+    np.testing.assert_array_equal(getattr(x, name)(y).numpy(), OF_INTEGERS[name](WHOLE, COUNTS))
+    np.testing.assert_array_equal(x.bitwise_not().numpy(), ~WHOLE)
+
+
+def test_the_tensor_itself():
+    x = ndl.zeros(2, 3)
+    assert x.dim() == 2 and x.contiguous() is x
+
+
+def test_gradients_flow_through_methods():
+    x = ndl.Tensor(A)
+    x.expand(2, -1, -1).sub(1.0).clamp(min=0.0).view(-1).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), 2.0 * (A > 1))
