@@ -100,7 +100,7 @@ inline double erf(double x) {
 // small, one rounding of it would be many of the result.
 template <class T>
 T gelu_tanh(T x) {
-  constexpr long double kA = 1.59576912160573071176L, kB = 0.0713548162726002527L;
+  constexpr long double kA = 1.59576912160573071176L, kB = 0.044715L * kA;
   constexpr T kAHigh = T(kA), kALow = T(kA - kAHigh), kBHigh = T(kB), kBLow = T(kB - kBHigh);
   constexpr T kEnd = sizeof(T) == 4 ? 11 : 22;
   T t = x < -kEnd ? -kEnd : x > kEnd ? kEnd : x;

@@ -14,6 +14,7 @@ constexpr int kPad = 64;  // keeps tiles off the same cache sets
 constexpr int64_t kTilesBytes = kSlots * (kTileBytes + kPad);
 static_assert(kTilesBytes >= kSquareSlots * (kSquareTileBytes + kPad));
 constexpr int kRegisters = kMaxOperands + kMaxFused;
+constexpr int64_t kPiece = 512;  // elements computed at a time beside an operand that is repeated
 
 // ---- planning ------------------------------------------------------------------------------
 
@@ -83,6 +84,8 @@ const char* place_values(TileProgram* program, const Operand* const* operands, c
   for (int i = 0; i < count; ++i) {
     Role& operand = program->operands[i];
     operand.dense = is_dense(program->walk, i);
+    bool one = program->walk.dim(0)[1 + i] == 0 && program->walk.dim(1)[1 + i] == 0;
+    operand.repeated = i >= program->n_outs && program->length > 0 && !operand.dense && one;
     bool in_place = operand.dense && operand.dtype == operand.type;
     if (i >= program->n_outs) taken[operand.slot] = !in_place;
   }
@@ -131,19 +134,21 @@ class Interpreter {
     int i = program_.n_outs + input;
     const Role& from = operand(i);
     const void* source = address(i);
+    const int64_t n = from.repeated ? std::min(kPiece, count()) : count();
     if (!from.dense) {
-      if (filled_from_[input] == source && filled_count_[input] == count()) return;
+      if (filled_from_[input] == source && filled_count_[input] == n) return;
       filled_from_[input] = source;
-      filled_count_[input] = count();
+      filled_count_[input] = n;
       void* target = from.dtype == from.type ? tile(from.slot) : raw_;
-      load_block(target, source, position_.rows, position_.cols, program_.walk.dim(1)[1 + i],
+      load_block(target, source, from.repeated ? 1 : position_.rows,
+                 from.repeated ? n : position_.cols, program_.walk.dim(1)[1 + i],
                  program_.walk.dim(0)[1 + i], kItemSize[from.dtype]);
       source = target;
     }
     if (from.dtype == from.type) {
       registers_[input] = const_cast<void*>(source);
     } else {
-      conversion(DType(from.dtype), DType(from.type))(tile(from.slot), &source, count());
+      conversion(DType(from.dtype), DType(from.type))(tile(from.slot), &source, n);
     }
   }
 
@@ -155,38 +160,37 @@ class Interpreter {
         registers_[output_register(i)] = address(i);
   }
 
+  // Runs one instruction, in pieces if an argument is repeated or the result goes around the
+  // caches; the tile of a result is left whole for those who read it.
   void execute(int i) {
     const Step& step = program_.steps[i];
+    const int out = i - (program_.length - program_.n_outs), arity = arity_of(step.function);
+    const int64_t item = gives_bool(step.function) ? 1 : kItemSize[step.type], n = count();
+    const bool streams = out >= 0 && streams_now(out);
     const void* inputs[3];
-    int arity = arity_of(step.function);
-    for (int k = 0; k < arity; ++k) inputs[k] = registers_[step.args[k]];
+    int64_t advance[3];  // bytes per element
+    int64_t piece = streams ? kStreamTileBytes / item : n;
+    for (int k = 0; k < arity; ++k) {
+      const int from = step.args[k];
+      const bool repeated = from < program_.n_inputs && operand(program_.n_outs + from).repeated;
+      if (repeated) piece = std::min(piece, kPiece);
+      inputs[k] = registers_[from];
+      advance[k] = repeated ? 0 : step.function == k_where && k == 0 ? 1 : kItemSize[step.type];
+    }
+    char* result = static_cast<char*>(registers_[program_.n_inputs + i]);
     Contiguous loop = loop_of(step.function, DType(step.type));
-    void* result = registers_[program_.n_inputs + i];
-    int out = i - (program_.length - program_.n_outs);
-    if (out >= 0 && streams_now(out)) return execute_streaming(step, loop, out, result, inputs);
-    loop(result, inputs, count());
+    for (int64_t first = 0; first < n; first += piece) {
+      const int64_t length = std::min(piece, n - first);
+      loop(result + first * item, inputs, length);
+      if (streams) stream(address(out) + first * item, result + first * item, length * item);
+      for (int k = 0; k < arity; ++k)
+        inputs[k] = static_cast<const char*>(inputs[k]) + length * advance[k];
+    }
   }
 
   bool streams_now(int out) const {
     const Role& to = operand(out);
     return program_.streams && to.dense && to.dtype == to.type && is_streamable(address(out));
-  }
-
-  // Computes and streams small pieces in turn; the tile is left whole for those who read it.
-  void execute_streaming(const Step& step, Contiguous loop, int out, void* tile,
-                         const void** inputs) {
-    const int64_t item = kItemSize[operand(out).dtype], n = count();
-    for (int64_t first = 0; first < n; first += kStreamTileBytes / item) {
-      const int64_t piece = std::min(kStreamTileBytes / item, n - first);
-      char* result = static_cast<char*>(tile) + first * item;
-      loop(result, inputs, piece);
-      stream(address(out) + first * item, result, piece * item);
-      for (int k = 0; k < arity_of(step.function); ++k) {
-        const bool condition = step.function == k_where && k == 0;
-        inputs[k] = static_cast<const char*>(inputs[k]) +
-                    piece * kItemSize[condition ? kBool : DType(step.type)];
-      }
-    }
   }
 
   void store(int i) {
@@ -200,8 +204,12 @@ class Interpreter {
       source = converted;
       if (source == target) return;
     }
-    if (program_.streams && to.dense && is_streamable(target))
-      return stream(target, source, count() * kItemSize[to.dtype]);
+    const int64_t bytes = count() * kItemSize[to.dtype];
+    if (program_.streams && to.dense && is_streamable(target)) return stream(target, source, bytes);
+    if (to.dense) {
+      std::memcpy(target, source, static_cast<size_t>(bytes));
+      return;
+    }
     store_block(target, source, position_.rows, position_.cols, program_.walk.dim(1)[1 + i],
                 program_.walk.dim(0)[1 + i], kItemSize[to.dtype]);
   }
@@ -257,11 +265,11 @@ const char* plan_program(Plan* plan, const Instruction* code, int32_t length, co
     DType type = types[n_inputs + length - n_outs + i];
     if (register_type(outs[i].dtype) != register_type(type))
       return "the output's dtype is not the result's";
-    program->operands[i] = {int8_t(outs[i].dtype), int8_t(type), 0, 0};
+    program->operands[i] = {int8_t(outs[i].dtype), int8_t(type), 0, 0, 0};
   }
   for (int i = 0; i < n_inputs; ++i) {
     operands[n_outs + i] = &inputs[i];
-    program->operands[n_outs + i] = {int8_t(inputs[i].dtype), int8_t(types[i]), 0, int8_t(i)};
+    program->operands[n_outs + i] = {int8_t(inputs[i].dtype), int8_t(types[i]), 0, int8_t(i), 0};
   }
   return place_values(program, operands, types);
 }

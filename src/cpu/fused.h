@@ -16,6 +16,7 @@ struct Role {
   int8_t dtype, type;  // in memory, in the register
   int8_t dense;        // used where it lies
   int8_t slot;         // otherwise the tile that holds it
+  int8_t repeated;     // one element for a whole block: the tile holds kPiece of it
 };
 
 struct TileProgram {
