@@ -10,6 +10,7 @@ import pytest
 import needle as ndl
 from needle import core, executor
 from needle.backend import convolution as kernels
+from needle.ops.batch_norm_relu import BatchNormReLU
 from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 from needle.ops.pooling import MaxPool, MaxPoolGrad
 
@@ -211,3 +212,38 @@ def test_pooling_agrees_with_the_expansion(isa, shape):
         assert dx is not NotImplemented
         with ndl.config(overrides="off"):
             np.testing.assert_array_equal(dx.numpy(), executor.apply(grad, g, place).numpy())
+
+
+# ---- batch norm with a rectifier -----------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 7, 9, 16), (300, 100), (9, 8, 8, 64), (1, 5)])
+@pytest.mark.parametrize("shortcut", [False, True])
+def test_batch_norm_relu_agrees_with_the_expansion(isa, shape, shortcut):
+    random = np.random.default_rng(0)
+    x, residual, g = (random.standard_normal(shape, np.float32) for _ in range(3))
+    x += 100  # a variance from the sum of squares would be wrong
+    weight, bias = (random.standard_normal(shape[-1], np.float32) for _ in range(2))
+    inputs = (x, weight, bias, *([residual] if shortcut else []))
+
+    def run(dtype):
+        tensors = [ndl.Tensor(v, dtype=dtype, device="cpu") for v in inputs]
+        out = executor.apply(BatchNormReLU.of(1e-5), *tensors)
+        (out[0] * ndl.Tensor(g, dtype=dtype, device="cpu")).sum().backward()
+        return [*(t.numpy() for t in out.tuple()), *(t.grad.numpy() for t in tensors)]
+
+    found, exact = run("float32"), run("float64")
+    assert len(found) == len(exact) == (7 if shortcut else 6)
+    for ours, theirs in zip(found, exact, strict=True):
+        scale = np.abs(theirs).max() + 1e-3
+        if shape[0] > 1:
+            np.testing.assert_allclose(ours / scale, theirs / scale, atol=1e-4)
+
+
+def test_batch_norm_relu_keeps_nan():
+    x = np.array([[np.nan, 1.0], [2.0, -1.0]], np.float32)
+    one, zero = np.ones(2, np.float32), np.zeros(2, np.float32)
+    tensors = [ndl.Tensor(v, device="cpu") for v in (x, one, zero)]
+    out = executor.apply(BatchNormReLU.of(1e-5), *tensors)[0].numpy()
+    assert np.isnan(out[:, 0]).all()
+    np.testing.assert_allclose(out[:, 1], [1.0, 0.0], atol=1e-4)

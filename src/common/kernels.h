@@ -185,6 +185,11 @@ struct Kernels {
   // before all others. float32, dense. buffers: out, index, x; and dx, g, index.
   const char* (*plan_max_pool)(Plan*, const Window&, const Operand& x, const Operand& out);
   const char* (*plan_max_pool_grad)(Plan*, const Window&, const Operand& dx, const Operand& g);
+  // Batch norm in training mode, plus a shortcut, rectified: dense float32 [rows, c]. buffers: out,
+  // mean, var (biased), x, weight, bias, residual (null: none); and dx, dweight, dbias, dresidual
+  // (null: none), g, out, x, weight, mean, var.
+  const char* (*plan_batch_norm_relu)(Plan*, const Operand& x, double eps);
+  const char* (*plan_batch_norm_relu_grad)(Plan*, const Operand& x, double eps);
 
   // Multi-tensor updates, in place where out == in; dense float32 or float64 tensors of sizes[i]
   // elements. pointers: per tensor p_out, p, grad, m, v (Adam; m and v are updated in place) or

@@ -1,4 +1,5 @@
-// Convolution and pooling as functions of Arrays. They return whether there is such a kernel.
+// Convolution and pooling as functions of Arrays, which return whether there is such a kernel;
+// batch norm with a rectifier.
 #include "calls.h"
 #include <nanobind/stl/vector.h>
 #include <algorithm>
@@ -27,11 +28,13 @@ Window window_of(const Sizes& kernel, const Sizes& stride, const Sizes& dilation
   return window;
 }
 
+const Array* optional(nb::handle x) { return x.is_none() ? nullptr : native(x); }
+
 bool convolution(int direction, int algorithm, nb::handle out, nb::handle a, nb::handle b,
-                 nb::object bias, double slope, const Sizes& kernel, const Sizes& stride,
+                 nb::object bias_object, double slope, const Sizes& kernel, const Sizes& stride,
                  const Sizes& dilation, const Sizes& low, int64_t groups) {
   const Array *result = native(out), *first = native(a), *second = native(b);
-  const Array* offsets = bias.is_none() ? nullptr : native(bias);
+  const Array* bias = optional(bias_object);
   if (direction < kConvolve || direction > kConvolveWeight) {
     throw nb::value_error("convolution: no such direction");
   }
@@ -40,10 +43,10 @@ bool convolution(int direction, int algorithm, nb::handle out, nb::handle a, nb:
                               {result, second, first},
                               {first, result, second}};
   const auto& [x, w, y] = roles[direction];
-  if (offsets) {
-    check_dense(offsets, "convolution");
-    const bool fits = offsets->spec->ndim == 1 && offsets->spec->code == kFloat32 &&
-                      y->spec->ndim > 0 && offsets->spec->size == y->spec->shape[y->spec->ndim - 1];
+  if (bias) {
+    check_dense(bias, "convolution");
+    const bool fits = bias->spec->ndim == 1 && bias->spec->code == kFloat32 && y->spec->ndim > 0 &&
+                      bias->spec->size == y->spec->shape[y->spec->ndim - 1];
     if (!fits) throw nb::value_error("convolution: the bias has one float32 for each channel");
   }
   Plan plan;
@@ -52,7 +55,7 @@ bool convolution(int direction, int algorithm, nb::handle out, nb::handle a, nb:
                                 operand(w), operand(y))) {
     return false;
   }
-  run(plan, {result, first, second, offsets});
+  run(plan, {result, first, second, bias});
   return true;
 }
 
@@ -87,12 +90,58 @@ bool max_pool_grad(nb::handle dx, nb::handle g, nb::handle index, const Sizes& k
   return true;
 }
 
+// Dense float32 arrays of the size of x, or, from `columns` on, of its last axis.
+void check_rows(std::initializer_list<const Array*> arrays, size_t columns, const Array* x) {
+  size_t i = 0;
+  for (const Array* array : arrays) {
+    const int64_t size = i++ < columns ? x->spec->size : x->spec->shape[x->spec->ndim - 1];
+    if (!array) continue;
+    check_dense(array, "batch_norm_relu");
+    if (array->spec->code != kFloat32 || array->spec->size != size) {
+      throw nb::value_error("batch_norm_relu: operands do not fit together");
+    }
+  }
+}
+
+void batch_norm_relu(nb::handle out, nb::handle mean, nb::handle var, nb::handle x,
+                     nb::handle weight, nb::handle bias, nb::object residual, double eps) {
+  Plan plan;
+  check(kernels->plan_batch_norm_relu(&plan, operand(native(x)), eps), "batch_norm_relu",
+        native(x));
+  const Array* shortcut = optional(residual);
+  check_rows(
+      {native(out), native(x), shortcut, native(mean), native(var), native(weight), native(bias)},
+      3, native(x));
+  run(plan,
+      {native(out), native(mean), native(var), native(x), native(weight), native(bias), shortcut});
+}
+
+void batch_norm_relu_grad(nb::handle dx, nb::handle dweight, nb::handle dbias, nb::object dresidual,
+                          nb::handle g, nb::handle out, nb::handle x, nb::handle weight,
+                          nb::handle mean, nb::handle var, double eps) {
+  Plan plan;
+  check(kernels->plan_batch_norm_relu_grad(&plan, operand(native(x)), eps), "batch_norm_relu",
+        native(x));
+  const Array* shortcut = optional(dresidual);
+  check_rows({native(dx), shortcut, native(g), native(out), native(x), native(dweight),
+              native(dbias), native(weight), native(mean), native(var)},
+             5, native(x));
+  run(plan, {native(dx), native(dweight), native(dbias), shortcut, native(g), native(out),
+             native(x), native(weight), native(mean), native(var)});
+}
+
 }  // namespace
 
 void add_image_kernels(nb::module_& m) {
   m.def("convolution", &convolution, nb::arg("direction"), nb::arg("algorithm"), nb::arg("out"),
         nb::arg("a"), nb::arg("b"), nb::arg("bias").none(), nb::arg("slope"), nb::arg("kernel"),
         nb::arg("stride"), nb::arg("dilation"), nb::arg("low"), nb::arg("groups"));
+  m.def("batch_norm_relu", &batch_norm_relu, nb::arg("out"), nb::arg("mean"), nb::arg("var"),
+        nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("residual").none(),
+        nb::arg("eps"));
+  m.def("batch_norm_relu_grad", &batch_norm_relu_grad, nb::arg("dx"), nb::arg("dweight"),
+        nb::arg("dbias"), nb::arg("dresidual").none(), nb::arg("g"), nb::arg("out"), nb::arg("x"),
+        nb::arg("weight"), nb::arg("mean"), nb::arg("var"), nb::arg("eps"));
   m.def("max_pool", &max_pool);
   m.def("max_pool_grad", &max_pool_grad);
 }

@@ -31,6 +31,8 @@ const char* plan_convolution(Plan*, int32_t direction, int32_t algorithm, const 
                              const Operand& y);
 const char* plan_max_pool(Plan*, const Window&, const Operand& x, const Operand& out);
 const char* plan_max_pool_grad(Plan*, const Window&, const Operand& dx, const Operand& g);
+const char* plan_batch_norm_relu(Plan*, const Operand& x, double eps);
+const char* plan_batch_norm_relu_grad(Plan*, const Operand& x, double eps);
 void adam(DType dtype, const Adam& rule, int64_t tensors, const int64_t* sizes,
           void* const* pointers);
 void sgd(DType dtype, const Sgd& rule, int64_t tensors, const int64_t* sizes,

@@ -52,21 +52,6 @@ inline void each_tap(const Geometry& g, const Inside& w, const Visit& visit) {
       }
 }
 
-// body(channel, number of channels) by vectors.
-template <class Body>
-inline void each_vector(int64_t channels, const Body& body) {
-  int64_t c = 0;
-  for (; c + kWidth <= channels; c += kWidth)
-    body(
-        c, kWidth, [](const float* p) { return load(p); },
-        [](float* p, const Vector<float>& v) { store(p, v); });
-  if (c == channels) return;
-  const Tail<float> lanes(channels - c);
-  body(
-      c, channels - c, [&](const float* p) { return lanes.load(p); },
-      [&](float* p, const Vector<float>& v) { lanes.store(p, v); });
-}
-
 // body(window's position in out, window) for the windows of one line (image, depth, height).
 template <class Body>
 inline void each_window(const Geometry& g, int64_t line, const Body& body) {
@@ -82,18 +67,18 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void*) {
     each_window(g, line, [&](int64_t position, const Inside& window) {
       float* out = as<float>(buffers[0]) + position * g.c;
       uint8_t* index = as<uint8_t>(buffers[1]) + position * g.c;
-      each_vector(g.c, [&](int64_t c, int64_t count, const auto& load_vector, const auto& put) {
+      each_vector(g.c, [&](int64_t c, const auto& lanes) {
         Vector<float> largest = splat(-std::numeric_limits<float>::infinity());
         Places place = {};
         each_tap(g, window, [&](int64_t tap, int64_t pixel) {
-          const Vector<float> x = load_vector(image + pixel * g.c + c);
+          const Vector<float> x = lanes.load(image + pixel * g.c + c);
           const Places take = ~(x <= largest) & (largest == largest);  // NaN stays
           largest = take ? x : largest;
           place = take ? Places{} + static_cast<int32_t>(tap) : place;
         });
-        put(out + c, largest);
+        lanes.store(out + c, largest);
         const Bytes bytes = __builtin_convertvector(place, Bytes);
-        std::memcpy(index + c, &bytes, count);
+        std::memcpy(index + c, &bytes, least(kWidth, g.c - c));
       });
     });
   });
@@ -108,13 +93,13 @@ void spread_line(const Geometry& g, int64_t line, void* const* buffers) {
   each_window(g, line, [&](int64_t position, const Inside& window) {
     const float* from = as<float>(buffers[1]) + position * g.c;
     const uint8_t* index = as<uint8_t>(buffers[2]) + position * g.c;
-    each_vector(g.c, [&](int64_t c, int64_t count, const auto& load_vector, const auto& put) {
-      const Vector<float> x = load_vector(from + c);
-      const Places place = load_places(index + c, count);
+    each_vector(g.c, [&](int64_t c, const auto& lanes) {
+      const Vector<float> x = lanes.load(from + c);
+      const Places place = load_places(index + c, least(kWidth, g.c - c));
       each_tap(g, window, [&](int64_t tap, int64_t pixel) {
         float* to = image + pixel * g.c + c;
         const Vector<float> part = place == static_cast<int32_t>(tap) ? x : Vector<float>{};
-        put(to, add ? load_vector(to) + part : part);
+        lanes.store(to, add ? lanes.load(to) + part : part);
       });
     });
   });

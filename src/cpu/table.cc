@@ -43,6 +43,8 @@ static const Kernels kTable = {
     plan_convolution,
     plan_max_pool,
     plan_max_pool_grad,
+    plan_batch_norm_relu,
+    plan_batch_norm_relu_grad,
     adam,
     sgd,
 };

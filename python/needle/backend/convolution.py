@@ -1,4 +1,5 @@
-"""Convolution and max pooling on the native CPU, as a whole (src/cpu/conv*.cc, src/cpu/pool.cc).
+"""What convolution nets spend their time in, on the native CPU as a whole: convolution, max pooling,
+batch norm with a rectifier (src/cpu/conv*.cc, pool.cc, batch_norm_relu.cc).
 
 The kernels compute in float32; float16 and bfloat16 images are converted to it and back. Which
 algorithm a convolution takes follows from the specs alone (src/cpu/conv.cc), or from ``config``.
@@ -11,7 +12,7 @@ from typing import Any
 from needle import config
 from needle import dtype as dtypes
 from needle.backend import override
-from needle.backend.ndarray import NDArray, empty
+from needle.backend.ndarray import NDArray, empty, empty_of
 
 FORWARD, INPUT, WEIGHT = 0, 1, 2
 ALGORITHMS = {"": 0, "direct": 1, "winograd": 2}
@@ -103,3 +104,45 @@ def max_pool_grad(op: Any, g: NDArray, index: NDArray) -> Any:
     dx = empty((g.shape[0], *op.spatial, g.shape[-1]), g.dtype, g.device)
     taken = g.device.backend.core.max_pool_grad(dx, _dense(g), _dense(index), *_window(op))
     return dx if taken else NotImplemented
+
+
+# ---- batch norm with a rectifier -----------------------------------------------------
+
+
+def _rows(x: NDArray) -> NDArray:
+    return x.reshape((x.size // x.shape[-1], x.shape[-1]))
+
+
+def _all_float32(*arrays: NDArray) -> bool:
+    return all(x.dtype is dtypes.float32 and x.size > 0 for x in arrays)
+
+
+@override("cpu", "BatchNormReLU")
+def batch_norm_relu(op: Any, x: NDArray, weight: NDArray, bias: NDArray, *residual: NDArray) -> Any:
+    """Batch norm in training mode, a shortcut and a rectifier, means and variances."""
+    if not _all_float32(x, weight, bias, *residual):
+        return NotImplemented
+    x, weight, bias = map(_dense, (x, weight, bias))
+    out, mean, var = empty_of(x.spec), empty_of(weight.spec), empty_of(weight.spec)
+    shortcut = _rows(_dense(residual[0])) if residual else None
+    x.device.backend.core.batch_norm_relu(
+        _rows(out), mean, var, _rows(x), weight, bias, shortcut, op.eps
+    )
+    return out, mean, var
+
+
+@override("cpu", "BatchNormReLUGrad")
+def batch_norm_relu_grad(
+    op: Any, g: NDArray, out: NDArray, x: NDArray, weight: NDArray, mean: NDArray, var: NDArray
+) -> Any:
+    """Gradients of batch norm with a rectifier, and of its shortcut."""
+    if not _all_float32(g, out, x, weight, mean, var):
+        return NotImplemented
+    g, out, x, weight, mean, var = map(_dense, (g, out, x, weight, mean, var))
+    dx, dweight, dbias = empty_of(x.spec), empty_of(weight.spec), empty_of(weight.spec)
+    shortcut = empty_of(x.spec) if op.residual else None
+    x.device.backend.core.batch_norm_relu_grad(
+        _rows(dx), dweight, dbias, None if shortcut is None else _rows(shortcut),
+        _rows(g), _rows(out), _rows(x), weight, mean, var, op.eps,
+    )  # fmt: skip
+    return (dx, dweight, dbias) if shortcut is None else (dx, dweight, dbias, shortcut)
