@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
-from needle.errors import DeviceError, DtypeError, GradientError, explain
+from needle.errors import DeviceError, DtypeError, GradientError, OptionError, explain
 from needle.ops.samples import Sample
 
 # Kinds that the native gate can run without Python: the numbers of src/core/gate.cc.
@@ -56,6 +57,8 @@ class Op(graph.OpBase):
     called: ClassVar[str] = ""
     samples: ClassVar[Callable[[], list[Sample]] | None] = None
     _masks: ClassVar[tuple[int, ...]] = ()
+    takes: ClassVar[int | None] = None
+    """How many operands ``expand`` or ``compute`` takes; None: any number."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -66,6 +69,7 @@ class Op(graph.OpBase):
         ]
         cls.static = (*dict.fromkeys(inherited), *added)
         cls._masks = tuple(_mask(entry) for entry in cls.saves)
+        cls.takes = _operands(getattr(cls, "expand", None)) or _operands(cls.compute)
 
     def __init__(self, *values: Static, **named: Static) -> None:
         super().__init__()
@@ -79,6 +83,8 @@ class Op(graph.OpBase):
         missing = [name for name in cls.static if not hasattr(self, name)]
         if missing:
             raise TypeError(f"{cls.__name__} needs attributes {missing}")
+        for name in cls.static:
+            _check_attribute(self, name)
         self.save_masks = cls._masks
         self.differentiable = cls.is_differentiable
         self.setup()
@@ -154,6 +160,44 @@ class Op(graph.OpBase):
         if isinstance(result, tuple):
             return tuple(make_spec(a.dtype, where, a.shape) for a in result)
         return make_spec(result.dtype, where, result.shape)
+
+
+def _operands(method: Any) -> int | None:
+    code = getattr(method, "__code__", None)
+    if code is None or code.co_flags & inspect.CO_VARARGS or method.__defaults__:
+        return None
+    return int(code.co_argcount) - 1
+
+
+def _whole(value: Any) -> bool:
+    if not isinstance(value, (int, np.integer)):
+        return False
+    if not -(2**63) <= value < 2**63:
+        raise OptionError(f"an attribute does not fit into 64 bits: {value}")
+    return True
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "int": _whole,
+    "int | None": lambda value: value is None or _whole(value),
+    "bool": lambda value: isinstance(value, (bool, np.bool_)),
+    "float": lambda value: isinstance(value, (int, float, np.number)),
+    "str": lambda value: isinstance(value, str),
+    "tuple[int, ...]": lambda value: isinstance(value, tuple) and all(map(_whole, value)),
+}
+"""What attributes of these annotations may be; others are up to the op."""
+
+
+def _check_attribute(op: Any, name: str) -> None:
+    """Raise TypeError or OptionError if an attribute is not what its annotation says."""
+    kind = next((c.__annotations__[name] for c in type(op).__mro__ if name in _own(c)), "Any")
+    value = getattr(op, name)
+    if kind in _KINDS and not _KINDS[kind](value):
+        raise TypeError(f"{op.name}: {name} is {kind}, not {value!r:.60}")
+
+
+def _own(cls: type) -> Any:
+    return cls.__dict__.get("__annotations__", ())
 
 
 def _mask(entry: Sequence[int | str]) -> int:
@@ -234,6 +278,8 @@ def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tupl
         DtypeError: if the dtypes of the tensors do not mix.
     """
     tensors = [_as_tensor(x, inputs) for x in inputs if not isinstance(x, (bool, int, float))]
+    if not tensors:
+        raise TypeError(f"{name}: there is no tensor among the operands")
     kinds = [x.spec.dtype for x in tensors]
     common = kinds[0]
     for kind in kinds:
@@ -323,7 +369,16 @@ class Elementwise(Op):
             self.kind = ELEMENTWISE
             self.params = (int(self.result is not None), int(self.floating))
 
+    @classmethod
+    @functools.cache
+    def operands(cls) -> int | None:
+        """Return how many operands the function takes, as its samples have it."""
+        return len(cls.samples()[0].inputs) if cls.samples is not None else None
+
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        count = self.operands()
+        if count is not None and len(inputs) != count:
+            raise TypeError(f"{self.name}: takes {count} operands, {len(inputs)} were given")
         tensors = promoted(inputs, self.name, self.floating)
         kind = executor.spec_of(tensors[0]).dtype
         if kind.kind not in self.accepts:
