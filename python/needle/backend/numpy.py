@@ -141,6 +141,7 @@ def philox(key: int, blocks: Any) -> Any:
 class Memory(np.ndarray[Any, Any]):
     """A handle: flat bytes."""
 
+    live = peak = 0  # bytes, of all handles
     counted = 0  # bytes, of the handles that allocate made; views of them count nothing
 
     def ptr(self) -> int:
@@ -148,32 +149,29 @@ class Memory(np.ndarray[Any, Any]):
         return int(self.ctypes.data)
 
     def __del__(self) -> None:
-        NumpyBackend.live -= self.counted
+        type(self).live -= self.counted  # no global: at the end there are none
 
 
 class NumpyBackend(CourseTiles, Backend):
     """Every primitive as one NumPy call."""
 
     name = "cpu_numpy"
-    live = 0
-    peak = 0
-
     def allocate(self, nbytes: int) -> Any:
         limit = config.current().memory_limit
-        if limit and self.live + nbytes > limit:
+        if limit and Memory.live + nbytes > limit:
             raise memory.exhausted(self, nbytes)
         try:
             handle = np.empty(nbytes, np.uint8).view(Memory)
         except (MemoryError, ValueError):  # ValueError: more than NumPy can count
             raise memory.exhausted(self, nbytes) from None
         handle.counted = nbytes
-        NumpyBackend.live += nbytes
-        NumpyBackend.peak = max(self.peak, self.live)
+        Memory.live += nbytes
+        Memory.peak = max(Memory.peak, Memory.live)
         return handle
 
     def memory_info(self) -> dict[str, int]:
         limit = config.current().memory_limit
-        return {"live": self.live, "cached": 0, "peak": self.peak, "limit": limit}
+        return {"live": Memory.live, "cached": 0, "peak": Memory.peak, "limit": limit}
 
     def adopt(self, values: Any) -> Any:
         """Return a handle over a flat NumPy array's memory."""
