@@ -238,6 +238,32 @@ def test_checkpoint_draws_the_same_random_numbers_again(seeded):
     assert not np.array_equal(ndl.ops.random.rand((3,)).numpy(), after)
 
 
+def test_checkpoint_leaves_running_statistics_as_the_first_run_did():
+    """The second run, for the gradient, sees what the first saw and changes nothing."""
+
+    class Counter(ndl.nn.Module):
+        def __init__(self):
+            self.register_buffer("seen", constant())
+
+        def forward(self, x):
+            before = self.seen.item()
+            self.seen = self.seen + 1.0
+            assert self.seen.item() == before + 1.0
+            return x * 2.0
+
+    for lazy in (False, True):
+        norm, plain, counter = ndl.nn.BatchNorm1d(3), ndl.nn.BatchNorm1d(3), Counter()
+        region = ndl.checkpoint(ndl.nn.Sequential(ndl.checkpoint(norm), counter))
+        with ndl.lazy_mode(lazy):
+            x = tensor(5, 3)
+            region(x).sum().backward()
+            plain(x)
+        for name in ("running_mean", "running_var"):
+            found, expected = getattr(norm, name).numpy(), getattr(plain, name).numpy()
+            np.testing.assert_array_equal(found, expected)
+        assert counter.seen.item() == constant().item() + 1.0
+
+
 def test_checkpoint_of_checkpoint_and_second_order():
     x = tensor(3)
     inner = ndl.checkpoint(lambda x: x * x)

@@ -7,8 +7,8 @@ import pytest
 
 import needle as ndl
 from needle.backend import kernels
-from needle.errors import GradientError, ReleasedError, ShapeError
-from needle.ops.base import OUTPUT, Composite, Elementwise, Linear, Op
+from needle.errors import GradientError, OptionError, ReleasedError, ShapeError
+from needle.ops.base import OUTPUT, Composite, Elementwise, Op
 from needle.ops.samples import Sample, unary_samples, uniform
 from needle.testing import CHECKS, Case, assert_close, check_gradients, check_op, tolerance
 from needle.testing.checks import check_raises
@@ -56,6 +56,13 @@ class WrongSecondOrder(Right):
 
     def derivative(self, out, i):
         return out.detach()
+
+
+class WrongTangent(Right):
+    """The right gradient; a forward rule of its own that forgets a factor."""
+
+    def push(self, primals, tangents):
+        return ndl.ops.exp(*primals), tangents[0]
 
 
 class WrongSaves(Right):
@@ -120,6 +127,9 @@ MISTAKES = [
     (WrongValue, "value", AssertionError),
     (WrongSpec, "spec", AssertionError),
     (WrongGradient, "gradient", GradientError),
+    (WrongGradient, "forward", GradientError),
+    (WrongTangent, "forward", GradientError),
+    (WrongTangent, "second_order", GradientError),
     (WrongSecondOrder, "second_order", GradientError),
     (WrongSaves, "saves", ReleasedError),
     (WrongLazily, "lazy", AssertionError),
@@ -152,8 +162,10 @@ def test_check_gradients_names_the_input_and_both_numbers():
     def half_right(x, y):
         return x * y.detach() + y
 
-    with pytest.raises(GradientError, match=r"input 1.*gradient gives .* finite differences"):
-        check_gradients(half_right, uniform((3,), 1, 2), uniform((3,), 1, 2))
+    points = uniform((3,), 1, 2), uniform((3,), 1, 2)
+    for mode in ("reverse", "forward"):
+        with pytest.raises(GradientError, match=rf"{mode}, input 1.*is .*by finite differences"):
+            check_gradients(half_right, *points, mode=mode)
 
 
 def test_check_gradients_takes_integers_and_several_results():
@@ -166,21 +178,76 @@ def test_check_gradients_needs_something_to_differentiate():
         check_gradients(lambda i: i + 1, np.array([1, 2]))
     with pytest.raises(GradientError, match="order=3"):
         check_gradients(lambda x: x, uniform((3,)), order=3)
+    with pytest.raises(OptionError, match="did you mean 'forward'"):
+        check_gradients(lambda x: x, uniform((3,)), mode="forwards")
 
 
-class Cut(Linear):
-    """x, with a gradient of the wrong shape."""
+class Product(Op):
+    """x * y, with a gradient that some subclass gets wrong."""
 
-    def compute(self, x):
-        return x.copy()
+    def compute(self, x, y):
+        return kernels.elementwise("multiply", x, y)
+
+    saves = ((0, 1), (0, 1))
 
     def gradient(self, out_grad, out):
-        return (out_grad.sum(),)
+        x, y = out.inputs
+        return out_grad * y, out_grad * x
 
 
-def test_a_gradient_of_the_wrong_shape_is_found():
-    with pytest.raises(GradientError, match="shape"):
-        check_gradients(Cut(), uniform((3,)))
+class Cut(Product):
+    """One of the wrong shape."""
+
+    def gradient(self, out_grad, out):
+        x, y = out.inputs
+        return (out_grad * y).sum(), out_grad * x
+
+
+class Swapped(Product):
+    """In the wrong order."""
+
+    def gradient(self, out_grad, out):
+        return super().gradient(out_grad, out)[::-1]
+
+
+class Absent(Product):
+    """None where there is a gradient."""
+
+    def gradient(self, out_grad, out):
+        return out_grad * out.inputs[1], None
+
+
+class Short(Product):
+    """A None is missing."""
+
+    def gradient(self, out_grad, out):
+        return (out_grad * out.inputs[1],)
+
+
+class Shifted(Product):
+    """Not linear in out_grad."""
+
+    def gradient(self, out_grad, out):
+        x, y = out.inputs
+        return out_grad * y + 0.01, out_grad * x
+
+
+class CutTangent(Product):
+    """A tangent of the wrong shape."""
+
+    def push(self, primals, tangents):
+        out, tangent = super().push(primals, tangents)
+        return out, tangent.sum()
+
+
+@pytest.mark.parametrize("mode", ["reverse", "forward", "both"])
+@pytest.mark.parametrize("op", [Cut, Swapped, Absent, Short, Shifted, CutTangent])
+def test_wrong_derivatives_of_users_ops_are_found(op, mode):
+    check_gradients(Product(), uniform((3,)), uniform((3,), seed=1), mode=mode, order=2)
+    if (op, mode) in ((CutTangent, "reverse"), (Shifted, "forward")):
+        return  # what this mode does not read
+    with pytest.raises(GradientError):
+        check_gradients(op(), uniform((3,)), uniform((3,), seed=1), mode=mode)
 
 
 def test_tolerance_grows_with_the_length_and_the_roundings():

@@ -18,6 +18,7 @@ from needle import (
 )
 from needle.autograd import (
     backward,
+    check_finite,
     checkpoint,
     custom_gradient,
     grad,
@@ -28,6 +29,7 @@ from needle.autograd import (
 )
 from needle.backend.ndarray import NDArray
 from needle.backend_selection import BACKEND, array_api
+from needle.derivatives import hvp, jacobian, jvp, linearize
 from needle.device import Device, all_devices, cpu, cpu_numpy, cuda, default_device, meta
 from needle.dtype import (
     DType,
@@ -216,10 +218,12 @@ from needle.tensor import Parameter, Tensor, TensorTuple, Value, from_dlpack
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from needle import data, io, nn, optim
+    from needle import data, io, nn, optim, standard
+    from needle.nn import fold_batch_norm
+    from needle.tools.show import show
 
-# Rooms of floor 5 that a program may do without are imported at their first use.
-_ROOMS = ("data", "io", "nn", "optim")
+# Rooms that a program may do without are imported at their first use.
+_ROOMS = ("data", "io", "nn", "optim", "standard")
 
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type
@@ -227,8 +231,12 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
     def __getattr__(name):
         if name in _ROOMS:
             return _import_module(f"needle.{name}")
+        if name == "show":
+            return _import_module("needle.tools.show").show
+        if name == "fold_batch_norm":
+            return _import_module("needle.nn").fold_batch_norm
         raise AttributeError(f"module 'needle' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS})
+    return sorted({*globals(), *_ROOMS, "fold_batch_norm", "show"})

@@ -6,7 +6,9 @@ lazy mode they are graph that runs when a value is read. One code path.
 
 from __future__ import annotations
 
+import functools
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, executor, graph, reverse
+from needle import config, executor, forward, graph, reverse
 from needle.backend.ndarray import array
 from needle.errors import GradientError, ShapeError, explain
 from needle.ops import random
@@ -38,6 +40,27 @@ def no_grad() -> Iterator[None]:
 def lazy_mode(on: bool = True) -> Iterator[None]:
     """Postpone computation within a ``with`` block until a value is read."""
     with executor.modes(lazy=on):
+        yield
+
+
+@contextmanager
+def check_finite() -> Iterator[None]:
+    """Stop, within a ``with`` block, at the first op that makes a NaN or an infinity.
+
+    Forward or backward, eager or lazy, and after each update of an optimizer. Infinities are
+    allowed where an input of the op has one (masks), and within the expansion of a composite. Each
+    result is read once more, in Python's definition of the gate: for hunting, not for training.
+    ``NEEDLE_FINITE=on`` does the same for a whole program.
+
+    Raises:
+        NonFiniteError: naming the op, how many NaN and infinities, the inputs, and the line that
+            called the op; of an op in a gradient the line that called the op it is the gradient of.
+
+    >>> with needle.check_finite():
+    ...     loss = model(x).log().sum()
+    ...     loss.backward()
+    """
+    with config.override(finite="on"):
         yield
 
 
@@ -131,7 +154,7 @@ def value_and_grad(
 ) -> Callable[..., tuple[Any, Any]]:
     """Return a function that gives ``function``'s value and its gradient.
 
-    The gradients are part of the graph: apply it again for higher orders.
+    The gradients are part of the graph, except in ``no_grad()``: apply it again for higher orders.
 
     Args:
         function: returns a scalar tensor (one element).
@@ -140,6 +163,7 @@ def value_and_grad(
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     def call(*args: Any) -> tuple[Any, Any]:
+        outer = graph.recording()
         leaves = list(args)
         for position, leaf in zip(positions, variables([args[i] for i in positions]), strict=True):
             leaves[position] = leaf
@@ -150,9 +174,10 @@ def value_and_grad(
                     f"grad: the function returned shape {executor.spec_of(out).shape}, a scalar is "
                     "needed\n  try: .sum() it, or use vjp"
                 )
-            wanted = [leaves[i] for i in positions]
+        wanted = [leaves[i] for i in positions]
+        with executor.modes(recording=outer):
             if out.requires_grad:
-                grads = reverse.collect([out], [_seed(out, None)], wanted, True)
+                grads = reverse.collect([out], [_seed(out, None)], wanted, outer)
             else:
                 grads = [reverse.full_like(x, 0.0) for x in wanted]
         return out, grads[0] if isinstance(argnums, int) else tuple(grads)
@@ -204,33 +229,54 @@ class _Checkpoint(Op):
         return tuple(next(found) if want else None for want in wanted)
 
 
+class _Replay(threading.local):
+    changes: list[tuple[dict[str, Any], str, Any]] | None = None
+
+
+_replay = _Replay()
+
+
 @contextmanager
 def replayed(state: Any) -> Iterator[None]:
-    """Draw the same random numbers as when ``state`` was taken, then go on as before."""
-    now = random.get_state()
+    """Draw the same random numbers as when ``state`` was taken, then go on as before.
+
+    Modules are left as they were: what the run assigns to their buffers is undone.
+    """
+    now, outer = random.get_state(), _replay.changes
     random.set_state(state)
+    _replay.changes = []
     try:
         yield
     finally:
         random.set_state(now)
+        for attributes, name, old in reversed(_replay.changes):
+            attributes[name] = old
+        _replay.changes = outer
+
+
+def note_change(attributes: dict[str, Any], name: str) -> None:
+    """Let an assignment to a module's state be undone, if a checkpoint is running again."""
+    if _replay.changes is not None and name in attributes:
+        _replay.changes.append((attributes, name, attributes[name]))
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that keeps its inputs only, and runs again once for the gradient.
 
     Saves memory for time (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
-    Parameters that the function reaches otherwise get their gradients too, and random numbers
-    (dropout) are the same in the second run.
+    Parameters that the function reaches otherwise get their gradients too. Random numbers
+    (dropout) are the same in the second run, and it leaves the buffers of modules (the running
+    statistics of batch norm) as the first run did.
 
     >>> block = checkpoint(lambda x: (x @ w).relu())
     """
 
     def call(*args: Any) -> Any:
         state = random.get_state()
-        leaves = [graph.wrap(executor.value_of(x)) for x in args]
+        leaves = [graph.wrap(executor.held(x)) for x in args]
         for leaf, x in zip(leaves, args, strict=True):
             leaf.requires_grad = x.requires_grad
-        with executor.modes(lazy=False):
+        with executor.modes(lazy=None if forward.top(args) else False):
             out = function(*leaves)
         if not out.requires_grad:
             return out
@@ -242,7 +288,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         ]
         parameters = [x for x in reached if x is not None]
         op = _Checkpoint(function, len(args), state)
-        return graph.record(op, [*args, *parameters], executor.value_of(out))
+        return graph.record(op, [*args, *parameters], executor.held(out))
 
     return call
 
@@ -267,23 +313,82 @@ class _Custom(Op):
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a function a gradient of its own.
 
+    For a rule that is more stable or cheaper than that of the function's ops, or another one on
+    purpose (straight-through estimators, clipped or reversed gradients). The rule may read the
+    inputs and anything computed on the way; it is made of ops, so that higher derivatives follow.
+
+    Forward mode (``jvp``, ``hvp``, ``linearize``) transposes the rule. So it must be linear in
+    ``out_grad`` there, as every gradient is; clipping is not, and raises.
+
+    Shapes:   pull: out_grad of the shape of out -> a gradient of the shape of each input
+    Raises:   GradientError in forward mode if the rule is not linear in ``out_grad``
+
     Args:
-        function: returns ``(out, pull)``, where ``pull(out_grad)`` returns the gradients of the
-            inputs, a tensor or one per input.
+        function: takes tensors, returns ``(out, pull)``, where ``pull(out_grad)`` returns the
+            gradients of the inputs: a tensor, or one (or None) per input.
 
     >>> @custom_gradient
-    ... def clipped(x):
-    ...     return x, lambda g: g.clip(-1, 1)
+    ... def log1pexp(x):
+    ...     e = x.exp()
+    ...     return (1 + e).log(), lambda out_grad: out_grad * (1 - 1 / (1 + e))
     """
 
     def call(*args: Any) -> Any:
-        with executor.modes(recording=False):
-            out, pull = function(*args)
+        out, pull = function(*args)
+        array, level = executor.held(out), forward.top(args)
+        if level:
+            primals, tangents = forward.unbox(args, level)
+            tangent = _tangent_of_rule(pull, out.spec, level, tangents)
+            array = forward.box(level, call(*primals), tangent)
         if not graph.recording() or not any(x.requires_grad for x in args):
-            return out
-        return graph.record(_Custom(function, pull), args, executor.value_of(out))
+            return graph.wrap(array)
+        return graph.record(_Custom(function, pull), args, array)
 
     return call
+
+
+def _tangent_of_rule(pull: Any, spec: Any, level: int, tangents: Sequence[Any]) -> Any:
+    def below(out_grad: Any) -> list[Any]:
+        found = pull(out_grad)
+        grads = found if isinstance(found, (tuple, list)) else (found,)
+        return [None if g is None else forward.split(g, level)[0] for g in grads]
+
+    _check_linear(below, spec)
+    return reverse.transpose("custom_gradient", below, spec, tangents, graph.recording())
+
+
+def check_custom_rules(outs: Sequence[Any]) -> None:
+    """Check the rules of ``custom_gradient`` below some results, which are to be transposed.
+
+    Raises:
+        GradientError: if one is not linear in ``out_grad``.
+    """
+    for node in graph.topo([graph.leaf(x) for x in outs], True):
+        if type(node.op) is _Custom:
+            _check_linear(functools.partial(node.op.gradient_as_tuple, out=None), node.spec)
+
+
+def _check_linear(pull: Callable[[Any], Sequence[Any]], spec: Any) -> None:
+    """Check on numbers of both signs and of two sizes that a rule adds up."""
+    rng = np.random.default_rng(0)
+    small = 1e3 * rng.uniform(0.5, 1.0, spec.shape) * rng.choice([-1.0, 1.0], spec.shape)
+    large = -8.0 * small * rng.uniform(0.8, 1.0, spec.shape)
+
+    def pulled(values: Any) -> list[Any]:
+        grads = pull(graph.wrap(array(values, spec.dtype, spec.device)))
+        return [np.asarray(executor.value_of(g).astype("float64")) for g in grads if g is not None]
+
+    with executor.modes(recording=False):
+        parts = zip(*(pulled(x) for x in (small, large, small + large, 0 * small)), strict=True)
+    for a, b, both, zero in parts:
+        off = np.abs(a + b - both).max(initial=0.0)
+        if off > 0.02 * np.abs(b).max(initial=0.0) or np.abs(zero).any():
+            raise GradientError(
+                "custom_gradient: the rule is not linear in out_grad, so forward mode cannot be "
+                "derived from it\n"
+                "  rule: pull(a) + pull(b) = pull(a + b), as for every gradient\n"
+                "  try: reverse mode alone (grad, vjp, backward)"
+            )
 
 
 # ---- the course's functions ----------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from needle import config, core, graph
+from needle import config, core, finite, forward, graph
 from needle.backend import memory
 from needle.errors import NeedleError
 
@@ -45,22 +45,47 @@ def _apply(op: Any, *inputs: Any) -> Any:
 
 
 def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
+    level = forward.top(tensors)
+    if level:
+        return _push(op, tensors, level)
     needs = graph.recording() and op.differentiable and any(x.requires_grad for x in tensors)
+    watched = finite.on()
     if graph.lazy():
         for x in tensors:
             if x.array is None and x.node.done:
                 raise graph.released(x)
-        result = graph.pend(op, tensors, op.infer(*[spec_of(x) for x in tensors]), needs)
+        specs = [spec_of(x) for x in tensors]
+        spec = finite.unwatched(op.infer, *specs) if watched else op.infer(*specs)
+        result = graph.pend(op, tensors, spec, needs)
         if graph.pending() % PENDING_LIMIT == 0:
             warn_pending()
     else:
-        array = op.compute(*[value_of(x) for x in tensors])
+        arrays = [held(x) for x in tensors]
+        array = finite.compute(op, arrays, user_line()) if watched else op.compute(*arrays)
         result = graph.record(op, tensors, array) if needs else graph.wrap(array)
+    if watched:
+        finite.note(result.node, user_line())
     if config.current().debug >= 1:
         makers[result] = f"{op} at {user_line()}"
         if type(result.array) is not tuple and result.array is not None:
             makers.setdefault(result.array, makers.get(result))  # a view stays the maker's
     return result
+
+
+def _push(op: Any, tensors: tuple[Any, ...], level: int) -> Any:
+    """Return the result of an op on duals: computed below their level, with its tangent."""
+    if op.structural:
+        array = op.compute(*[forward.box(level, x, None) for x in tensors])
+    else:
+        primals, tangents = forward.unbox(tensors, level)
+        if op.differentiable and any(t is not None for t in tangents):
+            out, tangent = op.push(primals, tangents)
+        else:
+            out, tangent = apply(op, *primals), None
+        array = forward.box(level, out, tangent)
+    if graph.recording() and op.differentiable and any(x.requires_grad for x in tensors):
+        return graph.record(op, tensors, array)
+    return graph.wrap(array)
 
 
 class Makers:
@@ -141,8 +166,8 @@ def spec_of(tensor: Any) -> Any:
     return tensor.spec
 
 
-def value_of(tensor: Any) -> Any:
-    """Return the array of a tensor, computing it if it waits.
+def held(tensor: Any) -> Any:
+    """Return what a tensor holds, computing it if it waits: an array, a dual, or a tuple of them.
 
     Raises:
         ReleasedError: if the value was freed because nothing needed it.
@@ -157,6 +182,21 @@ def value_of(tensor: Any) -> Any:
     return array
 
 
+def value_of(tensor: Any) -> Any:
+    """Return the array of a tensor, computing it if it waits; of a dual the value.
+
+    Raises:
+        ReleasedError: if the value was freed because nothing needed it.
+    """
+    array = held(tensor)
+    if type(array) is forward.Dual:
+        return value_of(array.primal)
+    if type(array) is tuple:
+        parts = [value_of(x.primal) if type(x) is forward.Dual else x for x in array]
+        return tuple(parts)
+    return array
+
+
 def realize(nodes: Iterable[Any]) -> None:
     """Run all pending nodes below these, inputs first.
 
@@ -166,14 +206,16 @@ def realize(nodes: Iterable[Any]) -> None:
         for node in graph.pending_order(nodes):
             arrays = [below.value for below in node.inputs]
             if not node.done:  # another thread may have been faster, before or while we read
-                graph.finish(node, _computed(node.op, arrays))
+                graph.finish(node, _computed(node, arrays))
 
 
-def _computed(op: Any, arrays: list[Any]) -> Any:
+def _computed(node: Any, arrays: list[Any]) -> Any:
     try:
-        return op.compute(*arrays)
+        if finite.on():
+            return finite.compute(node.op, arrays, node=node)
+        return node.op.compute(*arrays)
     except MemoryError as error:
-        raise memory.typed(error).during(op.name, arrays) from None
+        raise memory.typed(error).during(node.op.name, arrays) from None
 
 
 @contextmanager
@@ -189,7 +231,8 @@ def modes(recording: bool | None = None, lazy: bool | None = None) -> Iterator[N
 
 
 def _open(settings: config.Config) -> bool:
-    return settings.fast == "on" and settings.overrides == "on" and settings.debug == 0
+    switches = settings.fast, settings.overrides, settings.finite
+    return switches == ("on", "on", "off") and settings.debug == 0
 
 
 apply: Any = _apply

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from needle import graph
+from needle import executor, finite, graph
 from needle.backend.ndarray import full_of
+from needle.errors import GradientError
 
 
 def walk(
@@ -39,6 +40,7 @@ def walk(
     order = graph.topo(list(grads), True, towards)
     reached = None if towards is None else _above(order, towards)
     handle, release = graph.handle, graph.release
+    watched = finite.on()
     while order:
         node = order.pop()
         out_grad = grads.pop(node, None)
@@ -48,10 +50,14 @@ def walk(
         op = node.op
         if op is None or (towards is not None and node in towards):
             continue
-        parts = op.gradient(out_grad, handle(node))
+        out = handle(node)
+        parts = finite.gradient(op, out_grad, out) if watched else op.gradient(out_grad, out)
         if type(parts) is not tuple:
             parts = tuple(parts) if isinstance(parts, list) else (parts,)
-        for below, part in zip(node.inputs, parts, strict=True):
+        inputs = node.inputs
+        if len(parts) != len(inputs):
+            raise _miscounted(op, len(parts), len(inputs))
+        for below, part in zip(inputs, parts, strict=True):
             if part is not None and below.needs and (reached is None or below in reached):
                 if below in grads or isinstance(below.spec, tuple):
                     _add(grads, below, part)
@@ -59,6 +65,13 @@ def walk(
                     grads[below] = part
         if not retain_graph:
             release(node)
+
+
+def _miscounted(op: Any, given: int, wanted: int) -> GradientError:
+    return GradientError(
+        f"{op}: gradient() returned {given} gradients for {wanted} inputs\n"
+        "  rule: one entry for each input, None where it needs no gradient"
+    )
 
 
 def _add(grads: dict[Any, Any], node: Any, part: Any) -> None:
@@ -104,3 +117,59 @@ def collect(
 def full_like(x: Any, value: float) -> Any:
     """Return a tensor of one value with the spec of x."""
     return graph.wrap(full_of(x.spec, value))
+
+
+def transpose(
+    op: Any,
+    pull: Callable[[Any], Sequence[Any]],
+    spec: Any,
+    vectors: Sequence[Any],
+    create_graph: bool,
+) -> Any:
+    """Apply the transpose of a linear map from output gradients to input gradients.
+
+    ``pull(u)`` is J'u; the gradient of <pull(u), v> with respect to u is Jv, whatever u is: so the
+    tangent of a result follows from its gradient, by reverse mode twice.
+
+    Args:
+        op: whose map it is, for errors.
+        pull: the map; of several results it takes a list, with None for those not floating.
+        spec: of the result, or a tuple of them.
+        vectors: one per result of the map, of its shape; None for zero.
+        create_graph: whether the result can be differentiated.
+
+    Returns:
+        The tensor (of several results a list, with None for those not floating).
+
+    Raises:
+        GradientError: if the map returns gradients of other shapes or number than the vectors.
+    """
+    specs = spec if type(spec) is tuple else (spec,)
+    seeds = [variable(part) if part.dtype.is_floating else None for part in specs]
+    with executor.modes(recording=True):
+        grads = pull(seeds if type(spec) is tuple else seeds[0])
+    if len(grads) != len(vectors):
+        raise _miscounted(op, len(grads), len(vectors))
+    pairs = []
+    for grad, v in zip(grads, vectors, strict=True):
+        if grad is None or v is None or not grad.requires_grad:
+            continue
+        if grad.spec.shape != v.spec.shape:
+            raise GradientError(
+                f"{op}: gradient() returned shape {grad.spec.shape} for an input of shape "
+                f"{v.spec.shape}"
+            )
+        pairs.append((grad, v))
+    wanted = [seed for seed in seeds if seed is not None]
+    with executor.modes(recording=create_graph):
+        outs, ends = [grad for grad, _ in pairs], [v for _, v in pairs]
+        found = iter(collect(outs, ends, wanted, create_graph))
+    tangents = [None if seed is None else next(found) for seed in seeds]
+    return tangents if type(spec) is tuple else tangents[0]
+
+
+def variable(spec: Any) -> Any:
+    """Return zeros of a spec, the start of a graph."""
+    seed = graph.wrap(full_of(spec, 0.0))
+    seed.requires_grad = True
+    return seed

@@ -98,6 +98,20 @@ struct Sgd {
   bool nesterov, first;  // first: velocity is not read (PyTorch: starts as the gradient)
 };
 
+// Windows that move over images [n, spatial..., c] with 1 to 3 spatial axes, giving results
+// [n, out..., k]. `low`: elements before the image that the first windows see. Results whose
+// windows go beyond the image are right, too.
+struct Window {
+  int32_t axes;
+  int64_t kernel[3], stride[3], dilation[3], low[3];
+};
+enum ConvolutionDirection : int32_t {
+  kConvolve,        // buffers: y, x, w, bias (null: none)
+  kConvolveInput,   // the transpose for the image. buffers: x, y, w
+  kConvolveWeight,  // the transpose for the weights. buffers: w, x, y
+};
+enum ConvolutionAlgorithm : int32_t { kBySpec, kDirect, kWinograd };
+
 // Planning functions return null, or a static sentence that says why there is no such kernel;
 // the caller then raises, or falls back to an expansion. `axes` is a bit mask. Unless a comment
 // says otherwise inputs may have any strides, out is dense in C order and does not overlap them.
@@ -161,6 +175,21 @@ struct Kernels {
   // weight, bias; and dx, dweight, dbias, g, x, weight, mean, var.
   const char* (*plan_batch_norm)(Plan*, const Operand& x, double eps);
   const char* (*plan_batch_norm_grad)(Plan*, const Operand& x, double eps);
+
+  // float32, dense; weights [kernel..., c / groups, k]. The algorithm follows from the geometry
+  // alone, or is the one asked for. kConvolve: results below zero are multiplied by slope.
+  const char* (*plan_convolution)(Plan*, int32_t direction, int32_t algorithm, const Window&,
+                                  int64_t groups, double slope, const Operand& x, const Operand& w,
+                                  const Operand& y);
+  // Largest elements of windows and their places in them (uint8); the first of equal ones, NaN
+  // before all others. float32, dense. buffers: out, index, x; and dx, g, index.
+  const char* (*plan_max_pool)(Plan*, const Window&, const Operand& x, const Operand& out);
+  const char* (*plan_max_pool_grad)(Plan*, const Window&, const Operand& dx, const Operand& g);
+  // Batch norm in training mode, plus a shortcut, rectified: dense float32 [rows, c]. buffers: out,
+  // mean, var (biased), x, weight, bias, residual (null: none); and dx, dweight, dbias, dresidual
+  // (null: none), g, out, x, weight, mean, var.
+  const char* (*plan_batch_norm_relu)(Plan*, const Operand& x, double eps);
+  const char* (*plan_batch_norm_relu_grad)(Plan*, const Operand& x, double eps);
 
   // Multi-tensor updates, in place where out == in; dense float32 or float64 tensors of sizes[i]
   // elements. pointers: per tensor p_out, p, grad, m, v (Adam; m and v are updated in place) or

@@ -274,7 +274,7 @@ bool set_strides(Array* self, const int64_t* strides) {
 PyObject* make_array(PyObject*, PyObject* const* args, Py_ssize_t n) {
   auto* type = reinterpret_cast<PyTypeObject*>(n > 4 ? args[4] : nullptr);
   if (n < 2 || n > 5 || Py_TYPE(args[0]) != spec_type ||
-      (type && !(PyType_Check(args[4]) && PyType_IsSubtype(type, array_class)))) {
+      (type && !(PyType_Check(args[4]) && PyType_IsSubtype(type, array_type)))) {
     PyErr_SetString(PyExc_TypeError,
                     "make_array(spec, handle, offset=0, strides=None, cls=NDArray)");
     return nullptr;
@@ -291,7 +291,7 @@ PyObject* make_array(PyObject*, PyObject* const* args, Py_ssize_t n) {
     return nullptr;
   }
   Storage* storage = nullptr;
-  if (spec->native) {
+  if (spec->native && args[1] != Py_None) {  // None: a subclass that is no view of memory
     if (Py_TYPE(args[1]) != storage_type) {
       PyErr_SetString(PyExc_TypeError, "make_array: the native CPU needs a Storage");
       return nullptr;
@@ -301,7 +301,7 @@ PyObject* make_array(PyObject*, PyObject* const* args, Py_ssize_t n) {
   }
   Py_INCREF(spec);
   Array* self = array_new(spec, storage, offset, strided ? strides : nullptr, type);
-  if (self && !spec->native) Py_INCREF(self->handle = args[1]);
+  if (self && !storage) Py_INCREF(self->handle = args[1]);
   return reinterpret_cast<PyObject*>(self);
 }
 

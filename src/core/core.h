@@ -147,6 +147,7 @@ struct Node {
   Tensor* handle;                  // borrowed: its destructor clears it
   PyObject* owner;  // of a leaf: weak reference to the tensor that gradients belong to
   int64_t claims;
+  PyObject* weaklist;
   uint64_t held;               // claims on inputs, by position, and on itself
   int32_t count;               // of inputs
   bool needs, done, released;  // released: its gradient will not run (again)

@@ -24,7 +24,7 @@ Node* node_new(PyObject* op, int n) {
   if (!node) return nullptr;
   Py_XINCREF(op);
   node->op = op;
-  node->spec = node->value = node->owner = nullptr;
+  node->spec = node->value = node->owner = node->weaklist = nullptr;
   node->handle = nullptr;
   node->claims = 0;
   node->held = 0;
@@ -90,6 +90,7 @@ void node_free(Node* node) {
 
 void node_dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
+  if (as_node(self)->weaklist) PyObject_ClearWeakRefs(self);
   graveyard.push_back(as_node(self));
   if (burying) return;
   burying = true;
@@ -134,6 +135,7 @@ PyObject* node_spec(PyObject* self, void*) { return new_reference(as_node(self)-
 PyObject* node_value(PyObject* self, void*) { return new_reference(as_node(self)->value); }
 
 PyMemberDef node_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Node, weaklist), READONLY, nullptr},
     {"needs", T_BOOL, offsetof(Node, needs), READONLY, "whether gradients flow through"},
     {"done", T_BOOL, offsetof(Node, done), READONLY, "whether it has run"},
     {nullptr, 0, 0, 0, nullptr}};

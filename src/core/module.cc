@@ -1,13 +1,10 @@
 // needle._core: the kernels as functions of Arrays, and the base types of the graph.
-#include "core.h"
+#include "calls.h"
 #include "dispatch.h"
-#include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <string>
 #include <vector>
-
-namespace nb = nanobind;
 
 namespace needle {
 
@@ -32,46 +29,6 @@ nb::dict numbered(const char* const (&names)[N]) {
   nb::dict result;
   for (size_t i = 0; i < N; i++) result[names[i]] = i;
   return result;
-}
-
-[[noreturn]] void raise_dtype_error(const std::string& message) {
-  nb::object error = nb::module_::import_("needle.errors").attr("DtypeError");
-  PyErr_SetString(error.ptr(), message.c_str());
-  throw nb::python_error();
-}
-
-Array* native(nb::handle x) {
-  if (!is_array(x.ptr()) || !reinterpret_cast<Array*>(x.ptr())->storage) {
-    throw nb::type_error("expected an array of the native CPU");
-  }
-  return reinterpret_cast<Array*>(x.ptr());
-}
-
-std::string text_of(const Array* x) {
-  return nb::str(nb::handle(reinterpret_cast<PyObject*>(x->spec))).c_str();
-}
-
-void check(const char* refused, const char* operation, const Array* x) {
-  if (refused) raise_dtype_error(std::string(operation) + ": " + refused + ", " + text_of(x));
-}
-
-void check_dense(const Array* x, const char* operation) {
-  if (x->strides) throw nb::value_error((std::string(operation) + ": needs dense arrays").c_str());
-}
-
-void* workspace_of(const Plan& plan) {
-  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
-  if (plan.workspace && !scratch) throw nb::python_error();
-  return scratch;
-}
-
-// Arguments keep the arrays alive; the GIL is free while the kernel runs.
-int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays) {
-  std::vector<void*> buffers;
-  for (const Array* x : arrays) buffers.push_back(address(x));
-  void* scratch = workspace_of(plan);
-  nb::gil_scoped_release release;
-  return plan.run(&plan, buffers.data(), scratch);
 }
 
 void elementwise(int code, nb::handle out_object, nb::args inputs) {
@@ -361,6 +318,7 @@ NB_MODULE(_core, m) {
   m.def("layer_norm_grad", &layer_norm_grad);
   m.def("batch_norm", &batch_norm);
   m.def("batch_norm_grad", &batch_norm_grad);
+  add_image_kernels(m);
   m.def("adam", &adam);
   m.def("sgd", &sgd, nb::arg("outs"), nb::arg("ps"), nb::arg("grads"), nb::arg("velocities").none(),
         nb::arg("lr"), nb::arg("momentum"), nb::arg("dampening"), nb::arg("weight_decay"),

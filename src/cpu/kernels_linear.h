@@ -26,6 +26,13 @@ const char* plan_layer_norm(Plan*, int32_t kind, const Operand& x, double eps);
 const char* plan_layer_norm_grad(Plan*, int32_t kind, const Operand& x);
 const char* plan_batch_norm(Plan*, const Operand& x, double eps);
 const char* plan_batch_norm_grad(Plan*, const Operand& x, double eps);
+const char* plan_convolution(Plan*, int32_t direction, int32_t algorithm, const Window&,
+                             int64_t groups, double slope, const Operand& x, const Operand& w,
+                             const Operand& y);
+const char* plan_max_pool(Plan*, const Window&, const Operand& x, const Operand& out);
+const char* plan_max_pool_grad(Plan*, const Window&, const Operand& dx, const Operand& g);
+const char* plan_batch_norm_relu(Plan*, const Operand& x, double eps);
+const char* plan_batch_norm_relu_grad(Plan*, const Operand& x, double eps);
 void adam(DType dtype, const Adam& rule, int64_t tensors, const int64_t* sizes,
           void* const* pointers);
 void sgd(DType dtype, const Sgd& rule, int64_t tensors, const int64_t* sizes,

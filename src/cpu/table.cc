@@ -40,6 +40,11 @@ static const Kernels kTable = {
     plan_layer_norm_grad,
     plan_batch_norm,
     plan_batch_norm_grad,
+    plan_convolution,
+    plan_max_pool,
+    plan_max_pool_grad,
+    plan_batch_norm_relu,
+    plan_batch_norm_relu_grad,
     adam,
     sgd,
 };

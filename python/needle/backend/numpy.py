@@ -44,6 +44,16 @@ def _divide_integers(function: Any) -> Any:
     return divide
 
 
+def _floor_divide(x: Any, y: Any) -> Any:
+    """As NumPy, but where one is infinite floor(x / y), as the array API standard says."""
+    if x.dtype.kind in "iu":
+        return _whole_quotient(x, y)
+    return np.where(np.isinf(x) | np.isinf(y), np.floor(x / y), np.floor_divide(x, y))
+
+
+_whole_quotient = _divide_integers(np.floor_divide)
+
+
 def _shift(function: Any) -> Any:
     """Shift counts outside the width give 0 (or the sign, to the right)."""
 
@@ -69,7 +79,7 @@ FUNCTIONS: dict[str, Any] = {
     "silu": lambda x: x * _sigmoid(x),
     "bitwise_invert": np.invert,
     "bitwise_left_shift": _shift(np.left_shift), "bitwise_right_shift": _shift(np.right_shift),
-    "floor_divide": _divide_integers(np.floor_divide), "remainder": _divide_integers(np.remainder),
+    "floor_divide": _floor_divide, "remainder": _divide_integers(np.remainder),
     "where": np.where,
     "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "relu_grad": lambda x, g: np.where(x > 0, g, np.zeros_like(g)),

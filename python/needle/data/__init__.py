@@ -1,13 +1,27 @@
 """Data sets, the loader of batches, transforms, and where known data sets come from."""
 
+from needle.data.augment import (
+    Augment,
+    BatchTransform,
+    ColourJitter,
+    Cutout,
+    Normalise,
+    RandomCrops,
+    RandomFlips,
+    Resize,
+)
+from needle.data.cifar import CIFAR10Dataset, cifar10, read_cifar_binary, read_cifar_pickle
 from needle.data.dataset import Dataset, NDArrayDataset
+from needle.data.images import ImageFolder, UnpairedImages, read_image
 from needle.data.loader import DataLoader, collate
 from needle.data.mnist import MNISTDataset, mnist, read_idx
 from needle.data.source import SourceBytes, python_source
 from needle.data.transforms import RandomCrop, RandomFlipHorizontal, Transform
 
 __all__ = [
-    "DataLoader", "Dataset", "MNISTDataset", "NDArrayDataset", "RandomCrop",
-    "RandomFlipHorizontal", "SourceBytes", "Transform", "collate", "mnist", "python_source",
-    "read_idx",
+    "Augment", "BatchTransform", "CIFAR10Dataset", "ColourJitter", "Cutout", "DataLoader",
+    "Dataset", "ImageFolder", "MNISTDataset", "NDArrayDataset", "Normalise", "RandomCrop",
+    "RandomCrops", "RandomFlipHorizontal", "RandomFlips", "Resize", "SourceBytes", "Transform",
+    "UnpairedImages", "cifar10", "collate", "mnist", "python_source", "read_cifar_binary",
+    "read_cifar_pickle", "read_idx", "read_image",
 ]  # fmt: skip

@@ -13,6 +13,17 @@ from needle.nn.activation import (
     Tanh,
     activation,
 )
+from needle.nn.conv import (
+    Conv,
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
+from needle.nn.fold import fold_batch_norm
+from needle.nn.image_norm import BatchNorm2d, BatchNormReLU2d, GroupNorm, InstanceNorm2d
 from needle.nn.layers import (
     Dropout,
     Embedding,
@@ -26,4 +37,5 @@ from needle.nn.layers import (
 from needle.nn.loss import CrossEntropyLoss, MSELoss, SoftmaxLoss
 from needle.nn.module import Mismatch, Module, StateDict
 from needle.nn.norm import BatchNorm1d, LayerNorm, LayerNorm1d, RMSNorm
+from needle.nn.pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, Upsample
 from needle.tensor import Parameter

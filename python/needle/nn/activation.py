@@ -61,17 +61,17 @@ class GELU(Module):
 
 
 class LeakyReLU(Module):
-    """x where x > 0, else slope * x."""
+    """x where x > 0, else negative_slope * x."""
 
-    def __init__(self, slope: float = 0.01) -> None:
+    def __init__(self, negative_slope: float = 0.01) -> None:
         super().__init__()
-        self.slope = slope
+        self.negative_slope = negative_slope
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.leaky_relu(x, self.slope)
+        return ops.leaky_relu(x, self.negative_slope)
 
     def extra_repr(self) -> str:
-        return f"{self.slope}"
+        return f"{self.negative_slope}"
 
 
 class ELU(Module):

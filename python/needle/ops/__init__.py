@@ -20,9 +20,13 @@ from needle.ops.activation import (
     softplus,
 )
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
+from needle.ops.batch_norm_relu import BatchNormReLU, BatchNormReLUGrad, batch_norm_relu
 from needle.ops.contraction import einsum, outer, tensordot, vecdot
 from needle.ops.conv import (
+    PADDING_MODES,
     Conv,
+    channels_first,
+    channels_last,
     conv,
     conv1d,
     conv2d,
@@ -30,6 +34,7 @@ from needle.ops.conv import (
     conv_transpose1d,
     conv_transpose2d,
     conv_transpose3d,
+    per_axis,
 )
 from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 from needle.ops.course import (
@@ -171,6 +176,7 @@ from needle.ops.functions import (
     tan,
     tanh,
 )
+from needle.ops.group_norm import GroupNorm, GroupNormGrad, group_norm
 from needle.ops.indexing import (
     Gather,
     OneHot,
@@ -183,6 +189,26 @@ from needle.ops.indexing import (
     one_hot,
     scatter_add,
     take,
+)
+from needle.ops.linalg import (
+    QR,
+    SVD,
+    Cholesky,
+    Determinant,
+    Eigh,
+    Inverse,
+    LogDeterminant,
+    Solve,
+    cholesky,
+    det,
+    eigh,
+    inv,
+    pinv,
+    qr,
+    significant,
+    slogdet,
+    solve,
+    svd,
 )
 from needle.ops.logic import (
     BitwiseAnd,

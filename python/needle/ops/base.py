@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from needle import backend, config, device, dtype, executor, graph, reverse
+from needle import backend, config, device, dtype, executor, forward, graph, reverse
 from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array, full
@@ -47,6 +47,7 @@ class Op(graph.OpBase):
         static: names of the static attributes, in the order of the constructor.
         saves: for each input, what the gradient with respect to it reads: positions of inputs, or
             OUTPUT. The last entry serves all further inputs. Anything not listed may be freed.
+        structural: whether ``compute`` only puts values together or takes them apart.
         called: the name where it is not the words of the class.
         samples: what the generated tests run: a function that returns a list of Sample.
     """
@@ -54,6 +55,7 @@ class Op(graph.OpBase):
     static: ClassVar[tuple[str, ...]] = ()
     saves: ClassVar[Sequence[Sequence[int | str]]] = ()
     is_differentiable: ClassVar[bool] = True
+    structural: ClassVar[bool] = False
     called: ClassVar[str] = ""
     samples: ClassVar[Callable[[], list[Sample]] | None] = None
     _masks: ClassVar[tuple[int, ...]] = ()
@@ -147,6 +149,27 @@ class Op(graph.OpBase):
         """Return ``gradient`` as a tuple, one entry per input."""
         result = self.gradient(out_grad, out)
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """Return the result and its tangent, given tangents of some inputs (None: zero).
+
+        Of several results the tangent is a list. Derived for every op, by its family: ``gradient``
+        is linear in ``out_grad``, and its transpose is the tangent.
+        """
+        create_graph = graph.recording() and forward.needs((*primals, *tangents))
+        moving = iter(
+            variables([x for x, t in zip(primals, tangents, strict=True) if t is not None])
+        )
+        inputs = [x if t is None else next(moving) for x, t in zip(primals, tangents, strict=True)]
+        with executor.modes(recording=True):
+            out = executor.apply(self, *inputs)
+        pull = functools.partial(self.gradient_as_tuple, out=out)
+        tangent = reverse.transpose(self, pull, out.spec, tangents, create_graph)
+        if graph.recording() and any(x.requires_grad for x in primals):
+            return out, tangent
+        if out.array is not None:  # not part of the graph that was only made for the transpose
+            return graph.wrap(out.array), tangent
+        return executor.apply(self, *primals), tangent
 
     def infer(self, *specs: Any) -> Any:
         """Return the spec of the result: ``compute`` on the meta device."""
@@ -257,12 +280,13 @@ def _as_tensor(x: Any, inputs: tuple[Any, ...]) -> Any:
 
 
 def _constant_beside(x: float, kind: DType, where: Any) -> Any:
-    if kind.kind in "iu" and not _fits(x, kind):
+    if kind.kind in "iu" and not fits(x, kind):
         raise DtypeError(f"the number {x} does not fit into {kind}; cast the tensor first")
     return constant(x, kind, where)
 
 
-def _fits(x: float, kind: DType) -> bool:
+def fits(x: float, kind: DType) -> bool:
+    """Return whether a number lies in the range of an integer dtype."""
     bits = 8 * kind.itemsize
     low, high = (0, 2**bits) if kind.kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
     return low <= x < high
@@ -279,7 +303,7 @@ def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tupl
     """
     tensors = [_as_tensor(x, inputs) for x in inputs if not isinstance(x, (bool, int, float))]
     if not tensors:
-        raise TypeError(f"{name}: there is no tensor among the operands")
+        raise TypeError(f"{name}: expected a tensor, got numbers only")
     kinds = [x.spec.dtype for x in tensors]
     common = kinds[0]
     for kind in kinds:
@@ -395,23 +419,54 @@ class Elementwise(Op):
         return kernels.elementwise(self.function, *arrays, dtype=self.result)
 
     def derivative(self, out: Any, i: int) -> Any:
-        """Return the partial derivative with respect to input i, elementwise: both directions."""
+        """Return the partial derivative with respect to input i, elementwise: both directions.
+
+        A number or a tensor; a bool tensor selects: 1 where it is true, else 0 (also of infinity).
+        """
         raise GradientError(f"{self.name}: no derivative is defined")
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         nodes = out.node.inputs
         return tuple(
-            sum_to(out_grad * self.derivative(out, i), node.spec.shape) if node.needs else None
+            sum_to(_scaled(out_grad, self.derivative(out, i)), node.spec.shape)
+            if node.needs
+            else None
             for i, node in enumerate(nodes)
         )
+
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        out = executor.apply(self, *primals)
+        known = graph.record(self, primals, out.array) if out.node is None else out
+        needs = graph.recording() and forward.needs(primals)
+        terms = []
+        for i, tangent in enumerate(tangents):
+            if tangent is not None:
+                with executor.modes(recording=needs):
+                    factor = self.derivative(known, i)
+                factor = out if factor is known else factor  # which is no part of any graph
+                if isinstance(factor, graph.TensorBase) or factor != 0.0:
+                    terms.append(_scaled(tangent, factor))
+        return out, spread_to(total(terms), out.spec.shape) if terms else None
 
 
 class Linear(Op):
     """Linear in its one input: its tangent is the op itself, ``gradient`` its transpose."""
 
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        out = executor.apply(self, *primals)
+        return out, executor.apply(self, *tangents) if out.spec.dtype.is_floating else None
+
 
 class Multilinear(Op):
     """Linear in each input: its tangent is one term per input."""
+
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        terms = [
+            executor.apply(self, *primals[:i], tangent, *primals[i + 1 :])
+            for i, tangent in enumerate(tangents)
+            if tangent is not None
+        ]
+        return executor.apply(self, *primals), total(terms)
 
 
 class Composite(Op):
@@ -458,6 +513,18 @@ class Composite(Op):
         found = iter(reverse.collect(outs, seeds, chosen, graph.recording()))
         return tuple(next(found) if want else None for want in wanted)
 
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        cls = type(self)
+        out, tangent = forward.push(self.expand, primals, tangents)
+        overridden = backend.find_override(primals[0].spec.device.name, cls.__name__) is not None
+        if isinstance(out, tuple):
+            from needle.ops.tuples import make_tuple
+
+            out = make_tuple(*out)
+        if overridden or (cls.compute, cls.expanded) != (Composite.compute, Composite.expanded):
+            out = executor.apply(self, *primals)  # the very same value, and what else it checks
+        return out, tangent
+
 
 class Identity(Linear):
     """x itself, as a node of its own."""
@@ -480,10 +547,38 @@ def variables(inputs: Sequence[Any]) -> list[Any]:
         if graph.recording() and x.requires_grad:
             found.append(executor.apply(Identity.of(), x))
             continue
-        start = graph.wrap(executor.value_of(x))
+        if graph.lazy() and x.array is None and not x.node.done:
+            found.append(graph.pend(Identity.of(), (x,), x.spec, True))
+            continue
+        start = graph.wrap(executor.held(x))
         start.requires_grad = True
         found.append(start)
     return found
+
+
+def _scaled(x: Any, factor: Any) -> Any:
+    """Return x times what ``derivative`` gave: a number, a tensor, or a bool tensor to select."""
+    if isinstance(factor, graph.TensorBase):
+        if factor.spec.dtype is not dtype.bool_:
+            return x * factor
+        from needle.ops.elementwise import where
+
+        return where(factor, x, 0.0)
+    return x if factor == 1.0 else -x if factor == -1.0 else x * factor
+
+
+def total(terms: Sequence[Any]) -> Any:
+    """Return the sum of tensors."""
+    return functools.reduce(lambda x, y: x + y, terms)
+
+
+def spread_to(x: Any, shape: tuple[int, ...]) -> Any:
+    """Return x broadcast to a shape."""
+    if x.spec.shape == shape:
+        return x
+    from needle.ops.movement import broadcast_to
+
+    return broadcast_to(x, shape)
 
 
 def export(cls: type[Op]) -> Callable[..., Any]:

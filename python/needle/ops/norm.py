@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def _rows(x: Any) -> tuple[int, ...]:
 
 class _Norm(Composite):
     eps: float = 1e-5
-    saves = ((0, 1, OUTPUT), (0, 1, OUTPUT), (0, 1, OUTPUT))
+    saves: ClassVar[Sequence[Sequence[int | str]]] = ((0, 1, OUTPUT),) * 3
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return promoted(inputs, self.name, floating=True)
@@ -251,7 +251,7 @@ class RMSNormGrad(Composite):
 # ---- batch norm --------------------------------------------------------------------
 
 
-def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+def batch_norm_of(x: Any, weight: Any, bias: Any, eps: float) -> Any:
     rows = tuple(range(x.ndim - 1))
     with np.errstate(all="ignore"):
         middle, var = x.sum(rows) / _count(x), ((x - x.sum(rows) / _count(x)) ** 2).sum(rows)
@@ -263,7 +263,23 @@ def _count(x: Any) -> Any:
     return np.float64(np.prod(x.shape[:-1]))
 
 
-class BatchNorm(_Norm):
+class Batch(_Norm):
+    """What batch norm shares with the ops that do more in the same pass."""
+
+    def through_statistics(self, grads: list[Any], out_grad: Any, out: Any) -> list[Any]:
+        """Return gradients with what comes through the mean and the variance added to that of x."""
+        x = out.inputs[0]
+        count = max(executor.spec_of(x).size // max(_shape(x)[-1], 1), 1)
+        if out_grad[1] is not None:
+            part = broadcast_to(out_grad[1] * (1 / count), _shape(x))
+            grads[0] = _added(grads[0], cast_like(part, x))
+        if out_grad[2] is not None:
+            part = (widened(x) - out[1]) * (out_grad[2] * (2 / count))
+            grads[0] = _added(grads[0], cast_like(part, x))
+        return grads
+
+
+class BatchNorm(Batch):
     """Normalise each column of x to zero mean and unit variance over the rows (all other axes).
 
         out = (x - mean) / sqrt(var + eps) * weight + bias
@@ -277,7 +293,7 @@ class BatchNorm(_Norm):
     Source:   Ioffe, Szegedy, "Batch Normalization", 2015, arXiv:1502.03167, algorithm 1
     """
 
-    samples = _samples(_batch_norm)
+    samples = _samples(batch_norm_of)
 
     def expand(self, x: Any, weight: Any, bias: Any) -> Any:
         wide, rows = widened(x), _rows(x)
@@ -289,23 +305,14 @@ class BatchNorm(_Norm):
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x, weight = out.inputs[:2]
-        middle, var = out[1], out[2]
-        g, mean_grad, var_grad = (out_grad[i] for i in range(3))
         grads: list[Any] = [None] * 3
-        if g is not None:
+        if out_grad[0] is not None:
             op = BatchNormGrad.of(self.eps)
-            grads = list(executor.apply(op, g, x, weight, middle, var).tuple())
-        count = max(executor.spec_of(x).size // max(_shape(x)[-1], 1), 1)
-        if mean_grad is not None:
-            part = broadcast_to(mean_grad * (1 / count), _shape(x))
-            grads[0] = _added(grads[0], cast_like(part, x))
-        if var_grad is not None:
-            part = (widened(x) - middle) * (var_grad * (2 / count))
-            grads[0] = _added(grads[0], cast_like(part, x))
-        return grads
+            grads = list(executor.apply(op, out_grad[0], x, weight, out[1], out[2]).tuple())
+        return self.through_statistics(grads, out_grad, out)
 
 
-def _batch_norm_grad(g: Any, x: Any, weight: Any, middle: Any, var: Any, eps: float) -> Any:
+def batch_norm_grad_of(g: Any, x: Any, weight: Any, middle: Any, var: Any, eps: float) -> Any:
     rstd = 1 / np.sqrt(var + eps)
     normal = (x - middle) * rstd
     rows = tuple(range(x.ndim - 1))
@@ -322,7 +329,7 @@ def _batch_norm_grad_samples() -> list[Sample]:
                 uniform(shape), uniform(shape, seed=1), uniform(shape[-1:], seed=2),
                 uniform(shape[-1:], seed=3), uniform(shape[-1:], 0.5, 2, seed=4),
             ),
-            (0.1,), lambda g, x, w, m, v: _batch_norm_grad(g, x, w, m, v, 0.1),
+            (0.1,), lambda g, x, w, m, v: batch_norm_grad_of(g, x, w, m, v, 0.1),
         )
         for shape in SHAPES
     ]  # fmt: skip
@@ -355,7 +362,7 @@ class BatchNormGrad(Composite):
 # ---- functions -------------------------------------------------------------------
 
 
-def _parameter(x: Any, value: float, like: Any) -> Any:
+def parameter(x: Any, value: float, like: Any) -> Any:
     """Return weight or bias as one row; one value throughout for None."""
     if x is not None:
         return reshape(x, (executor.spec_of(x).size,))
@@ -381,7 +388,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) 
     """
     own = _last_axes("layer_norm", x, bias if weight is None else weight)
     flat = x if len(own) == 1 else reshape(x, (*_shape(x)[: -len(own)], int(np.prod(own))))
-    parameters = _parameter(weight, 1.0, flat), _parameter(bias, 0.0, flat)
+    parameters = parameter(weight, 1.0, flat), parameter(bias, 0.0, flat)
     out = executor.apply(LayerNorm.of(float(eps)), flat, *parameters)[0]
     return out if len(own) == 1 else reshape(out, _shape(x))
 
@@ -393,7 +400,7 @@ def rms_norm(x: Any, weight: Any = None, eps: float = 1e-5) -> Any:
     """
     own = _last_axes("rms_norm", x, weight)
     flat = x if len(own) == 1 else reshape(x, (*_shape(x)[: -len(own)], int(np.prod(own))))
-    out = executor.apply(RMSNorm.of(float(eps)), flat, _parameter(weight, 1.0, flat))[0]
+    out = executor.apply(RMSNorm.of(float(eps)), flat, parameter(weight, 1.0, flat))[0]
     return out if len(own) == 1 else reshape(out, _shape(x))
 
 
@@ -408,7 +415,7 @@ def batch_norm(
     ndim = len(_shape(x))
     axis = normalise_axis(axis, ndim)
     rows = x if axis == ndim - 1 else permute(x, [i for i in range(ndim) if i != axis] + [axis])
-    parameters = _parameter(weight, 1.0, rows), _parameter(bias, 0.0, rows)
+    parameters = parameter(weight, 1.0, rows), parameter(bias, 0.0, rows)
     out, middle, var = executor.apply(BatchNorm.of(float(eps)), rows, *parameters).tuple()
     if axis != ndim - 1:
         out = permute(out, [*range(axis), ndim - 1, *range(axis, ndim - 1)])

@@ -18,6 +18,7 @@ from needle.ops.samples import Sample, uniform
 class MakeTensorTuple(Op):
     """Make one value of several tensors."""
 
+    structural = True
     samples = staticmethod(
         lambda: [Sample((uniform((3,)), uniform((2, 2))), (), lambda x, y: (x, y))]
     )
@@ -33,6 +34,7 @@ class TupleGetItem(Op):
     """Take one tensor of a tuple."""
 
     index: int
+    structural = True
 
     def setup(self) -> None:
         self.kind, self.params = ITEM, (self.index,)

@@ -8,20 +8,26 @@ from typing import Any
 import numpy as np
 
 from needle import autograd, executor
-from needle.errors import GradientError
+from needle.derivatives import jvp
+from needle.errors import GradientError, unknown
 from needle.tensor import Tensor, TensorTuple
-from needle.testing.tolerance import DIFFERENCE, DIFFERENCE_STEP
+from needle.testing.tolerance import DIFFERENCE, DIFFERENCE_STEP, TRANSPOSE
 
 
 def check_gradients(
-    function: Callable[..., Any], *inputs: Any, order: int = 1, seed: int = 0
+    function: Callable[..., Any],
+    *inputs: Any,
+    order: int = 1,
+    mode: str = "both",
+    seed: int = 0,
 ) -> None:
-    """Check the gradients of a function against central differences, in float64.
+    """Check the derivatives of a function against central differences, in float64.
 
     Results that are not floating (the positions that a sort gives) are left out.
 
-    One random direction per input: the slope of <u, function(x)> along it, u a random cotangent,
-    is measured and compared with the inner product of the gradient and the direction.
+    One random direction v per input: the slope of <u, function(x)> along it, u a random cotangent,
+    is measured and compared with <J'u, v> (reverse mode) and <u, Jv> (forward mode, all directions
+    at once). With both modes the two are compared with each other as well, to rounding.
 
     >>> check_gradients(lambda x, y: (x @ y).tanh(), x, y, order=2)
 
@@ -29,14 +35,18 @@ def check_gradients(
         function: takes tensors, returns a tensor or several; it must not depend on anything random.
         inputs: tensors or arrays. Floating ones are cast to float64 and differentiated, away from
             kinks please; others are passed on as they are.
-        order: 2 also checks the gradient of the gradient, the cotangent's included.
+        order: 2 also checks the derivatives of the first ones, the cotangent's included; with both
+            modes all four: reverse or forward over reverse or forward.
+        mode: "reverse", "forward" or "both".
         seed: of the directions.
 
     Raises:
-        GradientError: naming the input, with both numbers.
+        GradientError: naming the input and the mode, with both numbers.
     """
     if order not in (1, 2):
         raise GradientError(f"check_gradients: order={order}, must be 1 or 2")
+    if mode not in MODES:
+        raise unknown("check_gradients: mode", mode, MODES)
     rng = np.random.default_rng(seed)
     tensors = [_float64(x) for x in inputs]
     with autograd.no_grad():
@@ -47,46 +57,112 @@ def check_gradients(
     def weighted(*args: Any) -> Any:
         return _inner(_floating(function(*args[:count])), args[count:])
 
-    _check(weighted, [*tensors, *weights], list(range(count)), rng, "gradient")
+    moved = [i for i, x in enumerate(tensors) if x.dtype == "float64"]
+    _check({"": weighted}, [*tensors, *weights], moved, rng, mode)
     if order == 2:
-        moved = [i for i, x in enumerate(tensors) if x.dtype == "float64"]
         directions = [_like(rng, tensors[i]) for i in moved]
-        pull = autograd.grad(weighted, moved)
+        slopes = {}
+        if mode != "forward":
+            pull = autograd.grad(weighted, moved)
+            slopes[" over reverse"] = lambda *args: _inner(pull(*args), directions)
+        if mode != "reverse":
+            tangents = iter(directions)
+            vs = [next(tangents) if i in moved else None for i in range(count)]
+            vs += [None] * len(weights)
+            slopes[" over forward"] = lambda *args: jvp(weighted, args, vs)[1]
+        _check(
+            slopes, [*tensors, *weights], [*moved, *range(count, count + len(weights))], rng, mode
+        )
 
-        def slope(*args: Any) -> Any:
-            return _inner(pull(*args), directions)
 
-        every = list(range(count + len(weights)))
-        _check(slope, [*tensors, *weights], every, rng, "second derivative")
+MODES = ("both", "reverse", "forward")
 
 
 def _check(
-    function: Callable[..., Any],
+    functions: dict[str, Callable[..., Any]],
     inputs: Sequence[Any],
     chosen: Sequence[int],
     rng: np.random.Generator,
-    what: str,
+    mode: str,
 ) -> None:
-    chosen = [i for i in chosen if inputs[i].dtype == "float64"]
+    """Check the derivatives of scalar functions that all compute the same."""
     if not chosen:
-        raise GradientError(f"check_gradients: no input is floating, so there is no {what}")
-    grads = autograd.grad(function, chosen)(*inputs)
-    for i, found in zip(chosen, grads, strict=True):
-        if found.shape != inputs[i].shape:
+        raise GradientError("check_gradients: no input is floating, so there is no derivative")
+    directions = {i: _like(rng, inputs[i]) for i in chosen}
+    first = next(iter(functions.values()))
+    measured = {i: _slope(first, inputs, i, directions[i].numpy()) for i in chosen}
+    for name, function in functions.items():
+        slopes = None
+        if mode != "forward":
+            slopes = _check_reverse("reverse" + name, function, inputs, directions, measured)
+        if mode != "reverse":
+            _check_forward("forward" + name, function, inputs, directions, measured, slopes)
+
+
+Slopes = dict[int, tuple[float, float]]
+"""Per input the slope along its direction, and the size of what was added up for it."""
+
+
+def _check_reverse(
+    name: str, function: Any, inputs: Sequence[Any], directions: dict[int, Any], measured: Slopes
+) -> Slopes:
+    grads = autograd.grad(function, list(directions))(*inputs)
+    slopes = {}
+    for (i, direction), grad in zip(directions.items(), grads, strict=True):
+        if grad.shape != inputs[i].shape:
             raise GradientError(
-                f"{what}: that of input {i} has shape {found.shape}, the input {inputs[i].shape}"
+                f"{name}: the gradient of input {i} has shape {grad.shape}, the input "
+                f"{inputs[i].shape}"
             )
-        direction = rng.standard_normal(inputs[i].shape)
-        numerical, scale = _slope(function, inputs, i, direction)
-        terms = found.numpy() * direction
-        automatic = float(terms.sum())
-        allowed = DIFFERENCE * max(1.0, scale, float(np.abs(terms).sum()))
-        if not abs(automatic - numerical) <= allowed:
-            raise GradientError(
-                f"{what}: along a direction of input {i}, {inputs[i].dtype}{inputs[i].shape}, the "
-                f"gradient gives {automatic:.10g}, finite differences {numerical:.10g}\n"
-                f"  rule: they differ by at most {allowed:.2g}"
+        terms = grad.numpy() * direction.numpy()
+        slopes[i] = float(terms.sum()), float(np.abs(terms).sum())
+        _compare(f"{name}, input {i}, {inputs[i].dtype}{inputs[i].shape}", slopes[i], measured[i])
+    return slopes
+
+
+def _check_forward(
+    name: str,
+    function: Any,
+    inputs: Sequence[Any],
+    directions: dict[int, Any],
+    measured: Slopes,
+    slopes: Slopes | None,
+) -> None:
+    def along(*chosen: int) -> tuple[float, float]:
+        vs = [directions[i] if i in chosen else None for i in range(len(inputs))]
+        return float(jvp(function, inputs, vs)[1].item()), 0.0
+
+    found = along(*directions)
+    try:
+        _compare(f"{name}, all inputs", found, _summed(measured))
+        if slopes is not None:
+            _compare(f"{name} and reverse{name[7:]}", found, _summed(slopes), TRANSPOSE)
+    except GradientError:
+        for i in directions:  # which one is it?
+            _compare(
+                f"{name}, input {i}, {inputs[i].dtype}{inputs[i].shape}", along(i), measured[i]
             )
+        raise
+
+
+def _summed(slopes: Slopes) -> tuple[float, float]:
+    return sum(slope for slope, _ in slopes.values()), sum(size for _, size in slopes.values())
+
+
+def _compare(
+    what: str,
+    found: tuple[float, float],
+    expected: tuple[float, float],
+    relative: float = DIFFERENCE,
+) -> None:
+    allowed = relative * max(1.0, found[1], expected[1])
+    if not abs(found[0] - expected[0]) <= allowed:
+        other = "finite differences" if relative == DIFFERENCE else "reverse mode"
+        raise GradientError(
+            f"{what}: along a random direction the derivative is {found[0]:.10g}, by {other} "
+            f"{expected[0]:.10g}\n"
+            f"  rule: they differ by at most {allowed:.2g}"
+        )
 
 
 def _slope(

@@ -17,6 +17,9 @@ DIFFERENCE_STEP = 2.0**-17
 DIFFERENCE = 2.0**-22
 """Allowed error of a derivative against central differences, relative to what was added up."""
 
+TRANSPOSE = 2.0**-36
+"""Allowed difference of <Jv, u> and <v, J'u> in float64, relative to what was added up."""
+
 
 def tolerance(dtype: Any, length: int = 1) -> float:
     """Return the allowed error, relative to max(1, |expected|).

@@ -1,0 +1,148 @@
+"""What convolution nets spend their time in, on the native CPU as a whole: convolution, max pooling,
+batch norm with a rectifier (src/cpu/conv*.cc, pool.cc, batch_norm_relu.cc).
+
+The kernels compute in float32; float16 and bfloat16 images are converted to it and back. Which
+algorithm a convolution takes follows from the specs alone (src/cpu/conv.cc), or from ``config``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle import config
+from needle import dtype as dtypes
+from needle.backend import override
+from needle.backend.ndarray import NDArray, empty, empty_of
+
+FORWARD, INPUT, WEIGHT = 0, 1, 2
+ALGORITHMS = {"": 0, "direct": 1, "winograd": 2}
+MOST_PLACES = 256
+"""Elements of a window whose places fit into uint8."""
+
+Sizes = tuple[int, ...]
+
+
+def _dense(x: NDArray) -> NDArray:
+    return x if x.strides == x.spec.strides else x.reshape(x.shape) if x.is_dense() else x.copy()
+
+
+def _convolve(
+    op: Any, direction: int, shape: Sizes, kernel: Sizes, a: NDArray, b: NDArray
+) -> NDArray | Any:
+    """Return the result of a direction, of the given shape; NotImplemented without a kernel."""
+    algorithm = ALGORITHMS.get(config.current().conv)
+    small = a.dtype in (dtypes.float16, dtypes.bfloat16)
+    if algorithm is None or a.dtype is not b.dtype or not (small or a.dtype is dtypes.float32):
+        return NotImplemented
+    if a.size == 0 or b.size == 0:
+        return NotImplemented
+    out = empty(shape, dtypes.float32, a.device)
+    left, right = (_dense(x.astype(dtypes.float32, copy=False)) for x in (a, b))
+    low = [before for before, _ in op.padding]
+    taken = a.device.backend.core.convolution(
+        direction, algorithm, out, left, right, None, 1.0,
+        kernel, op.stride, op.dilation, low, op.groups,
+    )  # fmt: skip
+    if not taken:
+        return NotImplemented
+    return out.astype(a.dtype) if small else out
+
+
+@override("cpu", "Convolution")
+def convolution(op: Any, x: NDArray, w: NDArray) -> Any:
+    """Convolution of images."""
+    kernel = w.shape[:-2]
+    shape = (x.shape[0], *op.out_spatial(x.shape[1:-1], kernel), w.shape[-1])
+    return _convolve(op, FORWARD, shape, kernel, x, w)
+
+
+@override("cpu", "ConvolutionInput")
+def convolution_input(op: Any, g: NDArray, w: NDArray) -> Any:
+    """Its transpose with respect to the images."""
+    shape = (g.shape[0], *op.spatial, w.shape[-2] * op.groups)
+    return _convolve(op, INPUT, shape, w.shape[:-2], g, w)
+
+
+@override("cpu", "ConvolutionWeight")
+def convolution_weight(op: Any, x: NDArray, g: NDArray) -> Any:
+    """Its transpose with respect to the weights."""
+    shape = (*op.kernel, x.shape[-1] // op.groups, g.shape[-1])
+    return _convolve(op, WEIGHT, shape, op.kernel, x, g)
+
+
+# ---- max pooling -------------------------------------------------------------------
+
+
+def _window(op: Any) -> tuple[Any, ...]:
+    return op.kernel, op.stride, op.dilation, [before for before, _ in op.padding]
+
+
+def _poolable(op: Any, *arrays: NDArray) -> bool:
+    places = 1
+    for size in op.kernel:
+        places *= size
+    floats = all(x.dtype is dtypes.float32 for x in arrays)
+    return floats and places <= MOST_PLACES and all(x.size > 0 for x in arrays)
+
+
+@override("cpu", "MaxPool")
+def max_pool(op: Any, x: NDArray) -> Any:
+    """Largest elements of windows, and their places."""
+    if not _poolable(op, x):
+        return NotImplemented
+    shape = op.pooled(x.shape, [("x", x)])
+    out, index = empty(shape, x.dtype, x.device), empty(shape, dtypes.uint8, x.device)
+    taken = x.device.backend.core.max_pool(out, index, _dense(x), *_window(op))
+    return (out, index) if taken else NotImplemented
+
+
+@override("cpu", "MaxPoolGrad")
+def max_pool_grad(op: Any, g: NDArray, index: NDArray) -> Any:
+    """Put gradients back at their places."""
+    if not _poolable(op, g) or index.dtype is not dtypes.uint8:
+        return NotImplemented
+    dx = empty((g.shape[0], *op.spatial, g.shape[-1]), g.dtype, g.device)
+    taken = g.device.backend.core.max_pool_grad(dx, _dense(g), _dense(index), *_window(op))
+    return dx if taken else NotImplemented
+
+
+# ---- batch norm with a rectifier -----------------------------------------------------
+
+
+def _rows(x: NDArray) -> NDArray:
+    return x.reshape((x.size // x.shape[-1], x.shape[-1]))
+
+
+def _all_float32(*arrays: NDArray) -> bool:
+    return all(x.dtype is dtypes.float32 and x.size > 0 for x in arrays)
+
+
+@override("cpu", "BatchNormReLU")
+def batch_norm_relu(op: Any, x: NDArray, weight: NDArray, bias: NDArray, *residual: NDArray) -> Any:
+    """Batch norm in training mode, a shortcut and a rectifier, means and variances."""
+    if not _all_float32(x, weight, bias, *residual):
+        return NotImplemented
+    x, weight, bias = map(_dense, (x, weight, bias))
+    out, mean, var = empty_of(x.spec), empty_of(weight.spec), empty_of(weight.spec)
+    shortcut = _rows(_dense(residual[0])) if residual else None
+    x.device.backend.core.batch_norm_relu(
+        _rows(out), mean, var, _rows(x), weight, bias, shortcut, op.eps
+    )
+    return out, mean, var
+
+
+@override("cpu", "BatchNormReLUGrad")
+def batch_norm_relu_grad(
+    op: Any, g: NDArray, out: NDArray, x: NDArray, weight: NDArray, mean: NDArray, var: NDArray
+) -> Any:
+    """Gradients of batch norm with a rectifier, and of its shortcut."""
+    if not _all_float32(g, out, x, weight, mean, var):
+        return NotImplemented
+    g, out, x, weight, mean, var = map(_dense, (g, out, x, weight, mean, var))
+    dx, dweight, dbias = empty_of(x.spec), empty_of(weight.spec), empty_of(weight.spec)
+    shortcut = empty_of(x.spec) if op.residual else None
+    x.device.backend.core.batch_norm_relu_grad(
+        _rows(dx), dweight, dbias, None if shortcut is None else _rows(shortcut),
+        _rows(g), _rows(out), _rows(x), weight, mean, var, op.eps,
+    )  # fmt: skip
+    return (dx, dweight, dbias) if shortcut is None else (dx, dweight, dbias, shortcut)

@@ -1,0 +1,308 @@
+"""CIFAR-10 (Krizhevsky, 2009): 60,000 photographs of 32 x 32 pixels in 10 classes.
+
+Two editions of the same bytes: binary records, and Python 2 pickles. A pickle is a program, so
+those are read by an interpreter of our own choosing: it knows the three names that these files
+need, as empty shells that only hold bytes, and stops at any other.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from needle import config
+from needle.data.dataset import Dataset, check_index
+from needle.data.download import Source, cache_folder, fetch
+from needle.errors import DataError, OptionError
+
+__all__ = ["CIFAR10Dataset", "cifar10", "read_cifar_binary", "read_cifar_pickle"]
+
+Bytes = np.ndarray[Any, Any]
+
+CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+ARCHIVE = Source(
+    "cifar-10-binary.tar.gz", 170052171,
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+)  # fmt: skip
+MIRRORS = ("https://www.cs.toronto.edu/~kriz/",)
+PIXELS = 3 * 32 * 32
+MOST_BYTES = 64 * 2**20
+"""A batch has 31 MB; what is much larger is none."""
+
+
+# ---- the two editions --------------------------------------------------------------
+
+
+def read_cifar_binary(path: str | Path) -> tuple[Bytes, Bytes]:
+    """Return images uint8 [n, 32, 32, 3] and labels uint8 [n] of a file of binary records.
+
+    Raises:
+        DataError: if the file is missing, or not made of whole records with labels below 10.
+    """
+    return _from_records(_content(path), path)
+
+
+def _from_records(content: bytes, path: Any) -> tuple[Bytes, Bytes]:
+    if not content or len(content) % (1 + PIXELS):
+        raise DataError(f"{path}: {len(content)} bytes are no whole records of {1 + PIXELS}")
+    records = np.frombuffer(content, np.uint8).reshape(-1, 1 + PIXELS)
+    return _checked(records[:, 1:], records[:, 0], path)
+
+
+def read_cifar_pickle(path: str | Path) -> tuple[Bytes, Bytes]:
+    """Return images uint8 [n, 32, 32, 3] and labels uint8 [n] of a batch of the Python edition.
+
+    Nothing in the file is executed but what builds a dict of bytes, numbers and byte arrays.
+
+    Raises:
+        DataError: if the file is missing, names anything else, or is not such a dict.
+    """
+    content = _content(path)
+    try:
+        batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    except Exception as error:  # a damaged pickle may raise anything
+        raise DataError(f"{path}: this is no CIFAR-10 batch ({error})") from None
+    if not isinstance(batch, dict):
+        raise DataError(f"{path}: holds a {type(batch).__name__}, not a dict of data and labels")
+    data, labels = (batch.get(key, batch.get(key.decode())) for key in (b"data", b"labels"))
+    if not isinstance(data, _Array) or data.values is None or not isinstance(labels, list):
+        raise DataError(f"{path}: the dict lacks an array of data or a list of labels")
+    if not all(type(label) is int and 0 <= label < 10 for label in labels):
+        raise DataError(f"{path}: labels must be whole numbers from 0 to 9")
+    return _checked(data.values, np.array(labels, np.uint8), path)
+
+
+def _content(path: str | Path) -> bytes:
+    try:
+        if os.path.getsize(path) > MOST_BYTES:
+            raise DataError(f"{path}: {os.path.getsize(path)} bytes; a batch has 31 MB")
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
+
+
+def _checked(pixels: Bytes, labels: Bytes, path: Any) -> tuple[Bytes, Bytes]:
+    if pixels.shape != (len(labels), PIXELS):
+        raise DataError(f"{path}: {len(labels)} labels for pixels of shape {pixels.shape}")
+    if len(labels) and labels.max() > 9:
+        raise DataError(f"{path}: label {labels.max()}; there are 10 classes")
+    planes = pixels.reshape(-1, 3, 32, 32)
+    return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels.copy()
+
+
+class _Type:
+    """Stands for numpy.dtype: remembers which."""
+
+    def __init__(self, name: Any = "", *rest: Any) -> None:
+        self.name = name.decode("latin-1") if isinstance(name, bytes) else str(name)
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class _Array:
+    """Stands for numpy.ndarray: takes bytes of type uint8, and nothing else."""
+
+    values: Bytes | None = None
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, fortran, content = state
+        if not isinstance(kind, _Type) or kind.name != "u1" or fortran:
+            raise DataError("the array is not of plain bytes")
+        if not isinstance(content, bytes) or not all(type(n) is int and n >= 0 for n in shape):
+            raise DataError("the array is damaged")
+        self.values = np.frombuffer(content, np.uint8).reshape(shape)
+
+
+def _reconstruct(kind: Any, *rest: Any) -> _Array:
+    if kind is not _Array:
+        raise DataError("the array is of an unknown kind")
+    return _Array()
+
+
+_KNOWN: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Type,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        found = _KNOWN.get((module, name))
+        if found is None:
+            raise DataError(
+                f"the pickle wants {module}.{name}, which a CIFAR-10 batch does not need"
+            )
+        return found
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise DataError("the pickle refers to objects outside itself")
+
+
+# ---- the data set ------------------------------------------------------------------
+
+
+def _batch_names(train: bool, batches: Sequence[int] | None) -> list[str]:
+    if not train:
+        return ["test_batch"]
+    chosen = range(1, 6) if batches is None else batches
+    if not chosen or any(i not in range(1, 6) for i in chosen):
+        raise OptionError(f"CIFAR10Dataset: batches={batches}; they are numbered 1 to 5")
+    return [f"data_batch_{i}" for i in chosen]
+
+
+class CIFAR10Dataset(Dataset):
+    """Photographs float32 (3, 32, 32) in [0, 1] with labels 0 to 9, from either edition.
+
+    An index gives (image, label); a slice or an array of indices gives them stacked. The images
+    stay bytes in memory, [n, 32, 32, 3], and become floats when they are asked for.
+
+    Attributes:
+        images: uint8 [n, 32, 32, 3].
+        labels: uint8 [n].
+        classes: the names of the labels.
+
+    Args:
+        base_folder: holds ``data_batch_1`` to ``data_batch_5`` and ``test_batch``, or the same
+            with ``.bin``.
+        train: the training images, else the test images.
+        p: not used; programs of the course pass it.
+        transforms: applied to each image (32, 32, 3).
+        batches: numbers of the training batches to read; all five for None.
+
+    Raises:
+        DataError: if a file is missing or not what it should be.
+    """
+
+    classes = CLASSES
+
+    def __init__(
+        self,
+        base_folder: str | Path,
+        train: bool,
+        p: float | None = 0.5,
+        transforms: Sequence[Callable[[Any], Any]] | None = None,
+        batches: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(transforms)
+        folder, names = Path(base_folder), _batch_names(train, batches)
+        missing = [n for n in names if not any((folder / f).is_file() for f in (n, f"{n}.bin"))]
+        if missing:
+            there = [i for i in range(1, 6) if _has(folder, f"data_batch_{i}")]
+            advice = f"\n  try: batches={there}" if train and there and batches is None else ""
+            raise DataError(f"{folder} does not hold {', '.join(missing)}{advice}")
+        parts = [_read(folder, name) for name in names]
+        self.images = np.concatenate([images for images, _ in parts])
+        self.labels = np.concatenate([labels for _, labels in parts])
+
+    @property
+    def X(self) -> Bytes:
+        """All images, float32 [n, 3, 32, 32]: the course's name."""
+        return self[:][0]
+
+    @property
+    def y(self) -> Bytes:
+        """All labels: the course's name."""
+        return self.labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Any) -> tuple[Any, Any]:
+        check_index(index, len(self))
+        images = self.images[index].astype(np.float32) / np.float32(255)
+        if self.transforms:
+            if images.ndim == 3:
+                images = self.apply_transforms(images)
+            elif len(images):
+                images = np.stack([self.apply_transforms(image) for image in images])
+        return np.moveaxis(images, -1, -3), self.labels[index]
+
+    def batch(self, indices: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+        return self[indices]
+
+
+def _has(folder: Path, name: str) -> bool:
+    return any((folder / file).is_file() for file in (name, f"{name}.bin"))
+
+
+def _read(folder: Path, name: str) -> tuple[Bytes, Bytes]:
+    if (folder / name).is_file():
+        return read_cifar_pickle(folder / name)
+    return read_cifar_binary(folder / f"{name}.bin")
+
+
+def cifar10(
+    folder: str | Path | None = None,
+    train: bool = True,
+    transforms: Sequence[Callable[[Any], Any]] | None = None,
+    report: Callable[[str], None] | None = None,
+) -> CIFAR10Dataset:
+    """Return CIFAR-10's 50,000 training or 10,000 test images.
+
+    Args:
+        folder: holds the batches of either edition, itself or in the folder that the archives
+            unpack to. Training batches may be missing; ``report`` is then told. For None: that of
+            ``NEEDLE_DATA`` if they are there, else the archive is downloaded once into the cache.
+        train: the training images, else the test images.
+        transforms: applied to each image.
+        report: is told, in a line, of a download or of what is missing.
+
+    Raises:
+        DataError: if the files are wrong, there are none, or they cannot be downloaded.
+    """
+    given = folder if folder is not None else config.current().data or None
+    found = _look(Path(given), train) if given is not None else None
+    if found is None and folder is not None:
+        raise DataError(
+            f"cifar10: {folder} holds no batches of CIFAR-10, and no folder cifar-10-batches-py or "
+            "cifar-10-batches-bin with them\n  try: leave the folder out, then they are downloaded"
+        )
+    if found is None:
+        found = _unpacked(report)
+    there = [i for i in range(1, 6) if _has(found, f"data_batch_{i}")]
+    if train and len(there) < 5 and report:
+        report(f"{found} holds training batches {there} of 5: {len(there) * 10_000:,} images")
+    return CIFAR10Dataset(found, train, None, transforms, there if train else None)
+
+
+def _look(folder: Path, train: bool) -> Path | None:
+    wanted = [f"data_batch_{i}" for i in range(1, 6)] if train else ["test_batch"]
+    for place in (folder, folder / "cifar-10-batches-py", folder / "cifar-10-batches-bin"):
+        if any(_has(place, name) for name in wanted):
+            return place
+    return None
+
+
+def _unpacked(report: Callable[[str], None] | None) -> Path:
+    """Return the folder of the binary edition in the cache, after downloading it if need be."""
+    folder = cache_folder("cifar10")
+    target = folder / "cifar-10-batches-bin"
+    names = [f"{name}.bin" for train in (True, False) for name in _batch_names(train, None)]
+    if all((target / name).is_file() for name in names):
+        return target
+    archive = fetch("cifar10", ARCHIVE, MIRRORS, folder, report)
+    target.mkdir(exist_ok=True)
+    with tarfile.open(archive) as files:
+        for name in names:  # by name, so that nothing else in an archive ends up anywhere
+            member = files.extractfile(f"cifar-10-batches-bin/{name}")
+            if member is None:
+                raise DataError(f"{archive}: has no file {name}")
+            part = target / f"{name}.part-{os.getpid()}"
+            part.write_bytes(member.read())
+            os.replace(part, target / name)
+    return target

@@ -1,0 +1,188 @@
+"""Folders of image files. Decoding needs Pillow (``pip install 'needle[train]'``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from needle.data.dataset import Dataset, check_index
+from needle.errors import DataError
+from needle.ops import random
+
+__all__ = ["ImageFolder", "UnpairedImages", "read_image"]
+
+Image = np.ndarray[Any, Any]
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp")
+
+
+def read_image(path: str | Path, size: int | tuple[int, int] | None = None) -> Image:
+    """Return an image file as uint8 [h, w, 3].
+
+    Args:
+        path: of the file.
+        size: what to scale it to (height, width), one number for a square; as it is for None.
+
+    Raises:
+        DataError: naming the file if it cannot be decoded; if Pillow is not installed.
+    """
+    try:
+        from PIL import Image as pillow
+    except ImportError:
+        raise DataError(
+            f"{path}: image files are read with Pillow, which is not installed\n"
+            "  try: pip install pillow"
+        ) from None
+    try:
+        with pillow.open(path) as file:
+            picture = file.convert("RGB")
+            if size is not None:
+                height, width = (size, size) if isinstance(size, int) else size
+                picture = picture.resize((width, height), pillow.Resampling.BICUBIC)
+            return np.array(picture)
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except Exception as error:  # decoders raise many kinds
+        raise DataError(f"{path}: this image cannot be read ({error})") from None
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the image files of a folder in the order of their names."""
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+
+
+def _readable(files: list[Path], skip_broken: bool, report: Callable[[str], None]) -> list[Path]:
+    if not skip_broken:
+        return files
+    kept = []
+    for path in files:
+        try:
+            read_image(path)
+        except DataError as error:
+            report(f"skipped {error}")
+        else:
+            kept.append(path)
+    return kept
+
+
+def _silent(line: str) -> None:
+    pass
+
+
+class ImageFolder(Dataset):
+    """Images float32 (3, h, w) in [0, 1] of a folder that has a folder for each class.
+
+    Attributes:
+        classes: names of the folders, sorted; a label is a place in this list.
+        files: (path, label) of each item.
+
+    Args:
+        folder: where the folders are.
+        size: what images are scaled to; None leaves them as they are.
+        transforms: applied to each image (h, w, 3).
+        skip_broken: leave out files that cannot be decoded (all are tried, at once), instead of
+            raising when one is asked for.
+        report: is told of each file left out.
+
+    Raises:
+        DataError: if there is no folder with an image; for a file that cannot be decoded.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        size: int | tuple[int, int] | None = None,
+        transforms: Sequence[Callable[[Any], Any]] | None = None,
+        skip_broken: bool = False,
+        report: Callable[[str], None] = _silent,
+    ) -> None:
+        super().__init__(transforms)
+        root = Path(folder)
+        if not root.is_dir():
+            raise DataError(f"ImageFolder: {root} is no folder")
+        found = {p.name: _files(p) for p in sorted(root.iterdir()) if p.is_dir()}
+        self.size, self.classes = size, [name for name, files in found.items() if files]
+        self.files = [
+            (path, label)
+            for label, name in enumerate(self.classes)
+            for path in _readable(found[name], skip_broken, report)
+        ]
+        if not self.files:
+            raise DataError(
+                f"ImageFolder: {root} has no image in a folder of its own\n"
+                f"  rule: {root}/<class>/<image>, with one of {', '.join(SUFFIXES)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Image, int]:
+        check_index(index, len(self))
+        path, label = self.files[index]
+        image = read_image(path, self.size).astype(np.float32) / np.float32(255)
+        return np.moveaxis(self.apply_transforms(image), -1, -3), label
+
+
+class UnpairedImages(Dataset):
+    """Pairs of images of two kinds that do not belong together: those of two folders.
+
+    Item i is image i of the first folder (they begin again at the end) with a random one of the
+    second: (a, b), float32 (3, h, w) in [-1, 1]. All images are kept in memory.
+
+    Attributes:
+        a, b: all images, uint8 [n, size, size, 3].
+
+    Args:
+        folder: holds the two.
+        names: their names: ("trainA", "trainB") or ("testA", "testB").
+        size: what images are scaled to.
+        skip_broken: leave out files that cannot be decoded, instead of raising.
+        report: is told of each file left out.
+
+    Raises:
+        DataError: if one has no images, or a file cannot be decoded.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        names: tuple[str, str] = ("trainA", "trainB"),
+        size: int = 64,
+        skip_broken: bool = False,
+        report: Callable[[str], None] = _silent,
+    ) -> None:
+        super().__init__()
+        self.a, self.b = (
+            _all_images(Path(folder) / name, size, skip_broken, report) for name in names
+        )
+
+    def __len__(self) -> int:
+        return max(len(self.a), len(self.b))
+
+    def __getitem__(self, index: Any) -> tuple[Image, Image]:
+        check_index(index, len(self))
+        places = np.atleast_1d(np.asarray(index))
+        pair = self.batch(places)
+        return pair if np.ndim(index) else (pair[0][0], pair[1][0])
+
+    def batch(self, indices: np.ndarray[Any, Any]) -> tuple[Image, Image]:
+        others = random.host_integers(0, len(self.b), len(indices))
+        return _signed(self.a[indices % len(self.a)]), _signed(self.b[others])
+
+
+def _all_images(
+    folder: Path, size: int, skip_broken: bool, report: Callable[[str], None]
+) -> Image:  # fmt: skip
+    if not folder.is_dir():
+        raise DataError(f"UnpairedImages: {folder} is no folder")
+    files = _readable(_files(folder), skip_broken, report)
+    if not files:
+        raise DataError(f"UnpairedImages: {folder} has no images ({', '.join(SUFFIXES)})")
+    return np.stack([read_image(path, size) for path in files])
+
+
+def _signed(images: Image) -> Image:
+    """Return bytes [n, h, w, c] as float32 [n, c, h, w] in [-1, 1]; the memory stays as it is."""
+    return np.moveaxis(images.astype(np.float32) / np.float32(127.5) - np.float32(1), -1, 1)

@@ -1,0 +1,311 @@
+"""Derivatives as functions of functions: ``jvp``, ``linearize``, ``jacobian``, ``hvp``.
+
+They compose with each other and with ``grad`` and ``vjp`` in any order. Forward mode is in
+``forward`` (what a tensor holds meanwhile) and in ``Op.push`` (the rule of each family of ops).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from needle import autograd, executor, forward, graph, reverse
+from needle.backend.ndarray import array
+from needle.errors import DtypeError, GradientError, OptionError, ShapeError, explain
+from needle.ops.base import variables
+from needle.ops.movement import reshape
+from needle.ops.tuples import stack
+
+__all__ = ["hvp", "jacobian", "jvp", "linearize"]
+
+
+def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """Return ``function(*primals)`` and its derivative along ``tangents``: forward mode.
+
+        out, tangent = f(x), J(x) v
+
+    The function runs once, on pairs of a value and a tangent. Nothing else is kept: a pair goes
+    with its last use, so memory does not grow with the depth of the function (where an input or a
+    parameter requires a gradient, the graph for that is recorded as always; see ``no_grad``). One
+    call costs a small multiple of the function, whatever the number of results: for a function of
+    few inputs and many results it is cheaper than ``vjp``. What the function reads of a tensor
+    (``item``, ``numpy``, ``bool``) is its value.
+
+    Shapes:   each tangent that of its primal; out's tangent that of out
+    Dtypes:   floating; integer and bool inputs take None for a tangent
+    Raises:   GradientError for a wrong number of tangents, or a result that is no tensor;
+              ShapeError, DtypeError where a tangent does not fit its primal
+    Source:   Griewank, Walther, "Evaluating Derivatives", 2008, section 3.1
+
+    Args:
+        function: takes the primals, returns a tensor or (nested) tuples and lists of tensors.
+        primals: a tuple of tensors, or one tensor.
+        tangents: for each primal a tensor, a NumPy array or a number; None for zero.
+
+    Returns:
+        The result and its tangent (None in place of a tensor that is not floating).
+
+    >>> out, slope = jvp(lambda x: x * x, (Tensor([3.0]),), (Tensor([1.0]),))
+    >>> slope.numpy()
+    array([6.], dtype=float32)
+    """
+    xs, vs = _several(primals), _several(tangents)
+    if len(xs) != len(vs):
+        raise GradientError(f"jvp: {len(vs)} tangents for {len(xs)} primals, one each is needed")
+    vs = tuple(_tangent("jvp", x, v) for x, v in zip(xs, vs, strict=True))
+    out, tangent = forward.push(_checked("jvp", function), xs, vs)
+    return out, _filled(out, tangent)
+
+
+def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """Return ``function(*primals)`` and its derivative there, as a linear map of tangents.
+
+    The function runs once; each call of the map costs only the linear part of ``jvp``, and may be
+    differentiated as well. The map keeps what reverse mode would keep.
+
+    Shapes:   each tangent that of its primal; the map's result that of out
+    Raises:   as ``jvp``
+    Source:   Radul, Paszke, Frostig, Johnson, Maclaurin, "You Only Linearize Once", 2023,
+              arXiv:2204.10923; here the map is the transpose of the transpose (``vjp``)
+
+    >>> out, push = linearize(lambda x: x.exp(), x)
+    >>> push(v), push(w)  # each the same as jvp(lambda x: x.exp(), (x,), (v,))[1]
+    """
+    outer = graph.recording()
+    result, leaves = _traced("linearize", function, primals)
+    map_of = _pushed(result, leaves)
+
+    def push(*tangents: Any) -> Any:
+        if len(tangents) != len(primals):
+            raise GradientError(f"linearize: {len(tangents)} tangents for {len(primals)} primals")
+        vs = [_tangent("linearize", x, v) for x, v in zip(primals, tangents, strict=True)]
+        return map_of(vs, graph.recording() and outer and forward.needs((*primals, *vs)))
+
+    return result, push
+
+
+def _traced(name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
+    """Return a function's result, recorded, and the starts of its graph."""
+    for x in inputs:
+        _tangent(name, x, None)  # must be a tensor
+    leaves = variables(inputs)
+    with executor.modes(recording=True):
+        return _checked(name, function)(*leaves), leaves
+
+
+def _pushed(result: Any, leaves: Sequence[Any]) -> Callable[[Sequence[Any], bool], Any]:
+    """Return the map from tangents of the leaves to that of a recorded result."""
+    reached = [x for x in _flat(result) if x.requires_grad]
+    autograd.check_custom_rules(reached)
+    seeds = [reverse.variable(x.spec) for x in reached]
+    with executor.modes(recording=True):
+        grads = reverse.collect(reached, seeds, leaves, True)
+
+    def push(vs: Sequence[Any], create_graph: bool) -> Any:
+        pairs = [(g, v) for g, v in zip(grads, vs, strict=True) if v is not None]
+        pairs = [(g, v) for g, v in pairs if g.requires_grad]
+        with executor.modes(recording=create_graph):
+            found = reverse.collect([g for g, _ in pairs], [v for _, v in pairs], seeds, True)
+        known = dict(zip(map(id, reached), found, strict=True))
+        return _filled(result, _rebuilt(result, lambda x: known.get(id(x))))
+
+    return push
+
+
+def jacobian(
+    function: Callable[..., Any], argnums: int | Sequence[int] = 0, mode: str | None = None
+) -> Callable[..., Any]:
+    """Return a function that gives all partial derivatives: ``J[i..., j...] = d out[i] / d x[j]``.
+
+    Shapes:   out [i...], x [j...] -> [i..., j...]
+    Raises:   GradientError if the function returns several tensors, or argument or result are not
+              floating; OptionError for an unknown mode
+    Source:   Griewank, Walther, "Evaluating Derivatives", 2008, sections 3.1 and 3.2
+
+    Args:
+        function: takes tensors, returns one tensor.
+        argnums: which positional arguments to differentiate; a tuple gives a tuple.
+        mode: "forward" takes one pass per element of x, "reverse" one per element of out; None
+            takes the one with fewer. Either way the function itself runs once.
+
+    >>> jacobian(lambda x: x * x)(Tensor([1.0, 2.0])).numpy()
+    array([[2., 0.],
+           [0., 4.]], dtype=float32)
+    """
+    if mode not in (None, "forward", "reverse"):
+        raise OptionError(f"jacobian: mode {mode!r}, must be 'forward', 'reverse' or None")
+    positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    def call(*args: Any) -> Any:
+        chosen = [args[i] for i in positions]
+
+        def of_chosen(*inputs: Any) -> Any:
+            every = list(args)
+            for i, x in zip(positions, inputs, strict=True):
+                every[i] = x
+            return function(*every)
+
+        for x in chosen:
+            _tangent("jacobian", x, 0.0)  # must be floating
+        out, leaves = _traced("jacobian", of_chosen, chosen)
+        size = sum(x.spec.size for x in chosen)
+        few = size < _one(out).spec.size if mode is None else mode == "forward"
+        found = (_columns if few else _rows)(out, leaves)
+        return found[0] if isinstance(argnums, int) else tuple(found)
+
+    return call
+
+
+def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
+    """Return the product of the Hessian of a scalar function and a vector: forward over reverse.
+
+        d/de grad(f)(x + e v) at e = 0
+
+    It costs a small multiple of the gradient; the Hessian itself is never formed.
+
+    Shapes:   each vector and each result that of its primal
+    Raises:   GradientError if the function returns no scalar; else as ``jvp``
+    Source:   Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994
+
+    Args:
+        function: takes the primals, returns a scalar tensor (one element).
+        primals: a tuple of tensors, or one tensor.
+        vectors: as ``tangents`` of ``jvp``.
+
+    Returns:
+        A tensor for one primal, a tuple of tensors for a tuple.
+    """
+    xs = _several(primals)
+    slope = autograd.grad(function, tuple(range(len(xs))))
+    found = jvp(slope, xs, vectors)[1]
+    return found if isinstance(primals, (tuple, list)) else found[0]
+
+
+# ---- rows and columns --------------------------------------------------------------
+
+
+def _columns(out: Any, inputs: Sequence[Any]) -> list[Any]:
+    push, create_graph = _pushed(out, inputs), graph.recording()
+    found = []
+    for k, x in enumerate(inputs):
+        vs: list[Any] = [None] * len(inputs)
+        columns = []
+        for unit in _units(x):
+            vs[k] = unit
+            columns.append(push(vs, create_graph))
+        found.append(_assembled(columns, -1, out, x))
+    return found
+
+
+def _rows(out: Any, inputs: Sequence[Any]) -> list[Any]:
+    rows = [reverse.collect([out], [unit], inputs, True) for unit in _units(out)]
+    return [_assembled([row[k] for row in rows], 0, out, x) for k, x in enumerate(inputs)]
+
+
+def _assembled(parts: Sequence[Any], axis: int, out: Any, x: Any) -> Any:
+    shape = (*out.spec.shape, *x.spec.shape)
+    if not parts:
+        spec = out.spec
+        return graph.wrap(array(np.zeros(shape), spec.dtype, spec.device))
+    return reshape(stack(parts, axis), shape)
+
+
+def _units(x: Any) -> Any:
+    """Yield the unit vectors of the shape of x."""
+    spec = x.spec
+    for i in range(spec.size):
+        unit = np.zeros(spec.size)
+        unit[i] = 1.0
+        yield graph.wrap(array(unit.reshape(spec.shape), spec.dtype, spec.device))
+
+
+def _one(out: Any) -> Any:
+    if not isinstance(out, graph.TensorBase) or type(out.spec) is tuple:
+        raise GradientError(f"jacobian: the function must return one tensor, not {_kind(out)}")
+    if not out.spec.dtype.is_floating:
+        raise GradientError(
+            f"jacobian: the function returned {out.spec.dtype}, not a floating dtype"
+        )
+    return out
+
+
+# ---- arguments and results ---------------------------------------------------------
+
+
+def _several(x: Any) -> tuple[Any, ...]:
+    return tuple(x) if isinstance(x, (tuple, list)) else (x,)
+
+
+def _kind(x: Any) -> str:
+    return type(x).__name__
+
+
+def _tangent(name: str, x: Any, v: Any) -> Any:
+    """Return a tangent of x as a tensor, or None for zero."""
+    if not isinstance(x, graph.TensorBase):
+        raise GradientError(f"{name}: primals are tensors, not {_kind(x)}")
+    if v is None:
+        return None
+    spec = x.spec
+    if not spec.dtype.is_floating:
+        raise explain(
+            DtypeError, name, f"a tangent was given for a {spec.dtype} tensor", [("primal", x)],
+            "only floating tensors have tangents", "pass None as its tangent",
+        )  # fmt: skip
+    if isinstance(v, (int, float)):
+        return reverse.full_like(x, float(v))
+    if not isinstance(v, graph.TensorBase):
+        v = graph.wrap(array(np.asarray(v), spec.dtype, spec.device))
+    if v.spec.shape != spec.shape:
+        raise explain(
+            ShapeError, name, "a tangent has another shape than its primal",
+            [("primal", x), ("tangent", v)], "a tangent is a direction in the space of its primal",
+        )  # fmt: skip
+    if v.spec != spec:
+        raise explain(
+            DtypeError, name, "a tangent has another dtype or device than its primal",
+            [("primal", x), ("tangent", v)], "", "cast it: tangent.astype(primal.dtype)",
+        )  # fmt: skip
+    return v
+
+
+def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, with an error where it returns something else than tensors."""
+
+    def call(*args: Any) -> Any:
+        out = function(*args)
+        for part in _flat(out):
+            if not isinstance(part, graph.TensorBase):
+                raise GradientError(
+                    f"{name}: the function returned {_kind(part)}\n"
+                    "  rule: it returns a tensor, or (nested) tuples and lists of tensors"
+                )
+        return _rebuilt(out, lambda x: x.tuple() if type(x.spec) is tuple else x)
+
+    return call
+
+
+def _flat(out: Any) -> list[Any]:
+    if isinstance(out, (tuple, list)):
+        return [x for part in out for x in _flat(part)]
+    return [out]
+
+
+def _rebuilt(out: Any, part: Callable[[Any], Any]) -> Any:
+    """Return the structure of a result with each tensor replaced."""
+    if isinstance(out, (tuple, list)):
+        make = list if isinstance(out, list) else tuple
+        return make(_rebuilt(x, part) for x in out)
+    return part(out)
+
+
+def _filled(out: Any, tangent: Any) -> Any:
+    """Return a result's tangent with zeros where it has none; None where it is not floating."""
+    if isinstance(out, (tuple, list)):
+        make = list if isinstance(out, list) else tuple
+        return make(_filled(x, t) for x, t in zip(out, tangent, strict=True))
+    if tangent is None and out.spec.dtype.is_floating:
+        return reverse.full_like(out, 0.0)
+    return tangent

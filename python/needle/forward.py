@@ -1,0 +1,107 @@
+"""Dual numbers: what forward mode puts in the place of arrays.
+
+While ``jvp`` runs a function, a tensor that depends on its inputs holds a ``Dual`` instead of an
+array: the value and the tangent, both tensors of the world outside. ``executor`` computes an op on
+such tensors by the op's ``push``, which sees those tensors only. Nothing else is remembered, so a
+value and its tangent die with the tensor that holds them.
+
+Every ``jvp`` has a level, a number higher than those before it. A value and a tangent may hold
+duals of lower levels. An op looks at the highest level among its inputs first; inputs without it
+are constants there, whatever lower levels they have. So nested derivatives cannot be confused
+(Siskind, Pearlmutter, "Nesting forward-mode AD in a functional framework", 2008).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from needle import graph
+from needle.backend.array import Array, make_array
+
+_levels = itertools.count(1)
+
+
+class Dual(Array):
+    """A value and its tangent (None: zero) at one level; it has no memory of its own."""
+
+    __slots__ = ("level", "primal", "tangent")
+    level: int
+    primal: Any
+    tangent: Any
+
+
+def dual(level: int, primal: Any, tangent: Any) -> Dual:
+    """Return the dual of two tensors of one spec."""
+    self: Dual = make_array(primal.spec, None, 0, None, Dual)
+    self.level, self.primal, self.tangent = level, primal, tangent
+    return self
+
+
+def top(tensors: Sequence[Any]) -> int:
+    """Return the highest level among tensors; 0 if none holds a dual."""
+    level = 0
+    for x in tensors:
+        array = x.array
+        if type(array) is Dual:
+            level = max(level, array.level)
+        elif type(array) is tuple:
+            level = max(level, *(part.level for part in array if type(part) is Dual), 0)
+    return level
+
+
+def needs(tensors: Sequence[Any]) -> bool:
+    """Return whether a gradient is to flow to one of the tensors, or into a dual that it holds."""
+    return any(x is not None and (x.requires_grad or _dual_needs(x.array)) for x in tensors)
+
+
+def _dual_needs(array: Any) -> bool:
+    return type(array) is Dual and needs((array.primal, array.tangent))
+
+
+def unbox(tensors: Sequence[Any], level: int) -> tuple[list[Any], list[Any]]:
+    """Return the values of tensors below a level, and their tangents there (None: zero)."""
+    primals, tangents = [], []
+    for x in tensors:
+        array = x.array
+        own = type(array) is Dual and array.level == level
+        primals.append(array.primal if own else x)
+        tangents.append(array.tangent if own else None)
+    return primals, tangents
+
+
+def box(level: int, out: Any, tangent: Any) -> Any:
+    """Return the array, or tuple of arrays, of a result with its tangent."""
+    if tangent is None and out.array is not None:
+        return out.array
+    if type(out.spec) is not tuple:
+        return dual(level, out, tangent)  # also of a constant that waits, and has no array yet
+    tangents = [None] * len(out.spec) if tangent is None else tangent
+    return tuple(box(level, out[i], part) for i, part in enumerate(tangents))
+
+
+def push(
+    function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[Any, Any]:
+    """Return a function's result and its tangent, where tangents of some inputs are given.
+
+    Both have the structure of the result: a tensor, or (nested) tuples and lists of them. A zero
+    tangent is None, in the arguments as in the result.
+    """
+    level = next(_levels)
+    pairs = zip(primals, tangents, strict=True)
+    inputs = [x if t is None else graph.wrap(dual(level, x, t)) for x, t in pairs]
+    return split(function(*inputs), level)
+
+
+def split(out: Any, level: int) -> tuple[Any, Any]:
+    """Return a result without its level, and its tangent there."""
+    if isinstance(out, (tuple, list)):
+        pairs = [split(part, level) for part in out]
+        make = list if isinstance(out, list) else tuple
+        return make(p for p, _ in pairs), make(t for _, t in pairs)
+    if type(out.spec) is tuple:
+        return split(out.tuple(), level)
+    (primal,), (tangent,) = unbox((out,), level)
+    return primal, tangent

@@ -1,0 +1,246 @@
+"""Convolution layers: the course's, and PyTorch's.
+
+All take and return images as [n, c, *spatial]; in memory images are [n, *spatial, c] and weights
+[*kernel, in, out], so that a network moves nothing between its layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from needle import init, ops
+from needle.errors import OptionError, ShapeError
+from needle.nn.module import Module
+from needle.tensor import Parameter, Tensor
+
+
+def _bias(size: int, fan_in: int, device: Any, dtype: Any) -> Parameter:
+    bound = 1.0 / math.sqrt(max(fan_in, 1))
+    return Parameter(init.rand(size, low=-bound, high=bound, device=device, dtype=dtype))
+
+
+class Conv(Module):
+    """Convolve images with a square kernel, zeros around them: the course's layer.
+
+    The result of stride 1 has the size of x where the kernel's is odd: padding is
+    (kernel_size - 1) // 2. The weight is drawn first, U(+-sqrt(6 / fan_in)) with fan_in =
+    in_channels * kernel_size ** 2; then the bias, U(+-1 / sqrt(fan_in)).
+
+    Shapes:   x [n, in_channels, h, w] -> [n, out_channels, h', w']
+
+    Attributes:
+        weight: [kernel_size, kernel_size, in_channels, out_channels].
+        bias: [out_channels], or None.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__()
+        k = kernel_size if isinstance(kernel_size, int) else kernel_size[0]
+        self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, k
+        self.stride = stride if isinstance(stride, int) else stride[0]
+        fan_in = in_channels * k * k
+        self.weight = Parameter(
+            init.kaiming_uniform(
+                fan_in, out_channels * k * k, shape=(k, k, in_channels, out_channels),
+                device=device, dtype=dtype,
+            )
+        )  # fmt: skip
+        self.bias: Tensor | None = _bias(out_channels, fan_in, device, dtype) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 4:
+            raise ShapeError(
+                f"Conv: x has shape {x.shape}, [n, {self.in_channels}, h, w] is needed"
+            )
+        image = ops.permute(x, (0, 2, 3, 1))
+        out = ops.conv(image, self.weight, self.stride, (self.kernel_size - 1) // 2)
+        return ops.permute(out if self.bias is None else out + self.bias, (0, 3, 1, 2))
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_channels}, {self.out_channels}, {self.kernel_size}"
+        text += f", stride={self.stride}" if self.stride != 1 else ""
+        return text if self.bias is not None else text + ", bias=False"
+
+
+class _ConvNd(Module):
+    """What PyTorch's convolution layers share.
+
+    Drawn as ``Conv``: the weight first, with fan_in = size of one of its first axis' entries.
+
+    Attributes:
+        weight: [out_channels, in_channels / groups, *kernel]; transposed convolutions:
+            [in_channels, out_channels / groups, *kernel].
+        bias: [out_channels], or None.
+    """
+
+    axes: ClassVar[int]
+    transposed: ClassVar[bool] = False
+
+    def _draw(self, kernel_size: Any, bias: bool, device: Any, dtype: Any) -> None:
+        name = type(self).__name__
+        self.kernel_size = ops.per_axis("kernel_size", kernel_size, self.axes)
+        ins, outs, groups = self.in_channels, self.out_channels, self.groups
+        if groups < 1 or ins % groups or outs % groups:
+            raise ShapeError(
+                f"{name}: {ins} and {outs} channels do not divide into {groups} groups"
+            )
+        first, second = (ins, outs // groups) if self.transposed else (outs, ins // groups)
+        taps = math.prod(self.kernel_size)
+        drawn = init.kaiming_uniform(
+            second * taps, first * taps, shape=(*self.kernel_size, second, first),
+            device=device, dtype=dtype,
+        )  # fmt: skip
+        order = (self.axes + 1, self.axes, *range(self.axes))
+        self.weight = Parameter(ops.permute(drawn, order))
+        self.bias: Tensor | None = _bias(outs, second * taps, device, dtype) if bias else None
+
+    in_channels: int
+    out_channels: int
+    groups: int
+
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        """Return, by name, settings and what they are unless given."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"]
+        settings = {**self._settings(), "groups": (self.groups, 1)}
+        settings["bias"] = (self.bias is not None, True)
+        parts += [f"{name}={value}" for name, (value, usual) in settings.items() if value != usual]
+        return ", ".join(parts)
+
+
+class _Straight(_ConvNd):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | str = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+        if padding_mode not in ops.PADDING_MODES:
+            raise OptionError(f"padding_mode {padding_mode!r}: one of {ops.PADDING_MODES}")
+        self.padding_mode = padding_mode
+        self._draw(kernel_size, bias, device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        function = (ops.conv1d, ops.conv2d, ops.conv3d)[self.axes - 1]
+        return function(
+            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
+            self.padding_mode,
+        )  # fmt: skip
+
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        return {
+            "stride": (self.stride, 1), "padding": (self.padding, 0),
+            "dilation": (self.dilation, 1), "padding_mode": (self.padding_mode, "zeros"),
+        }  # fmt: skip
+
+
+class Conv1d(_Straight):
+    """Convolve sequences [n, c, t]; see ``Conv2d``."""
+
+    axes = 1
+
+
+class Conv2d(_Straight):
+    """Convolve images [n, c, h, w]; see ``ops.conv2d`` for the settings.
+
+    The weight is drawn first, U(+-sqrt(6 / fan_in)) with fan_in = in_channels / groups * size of
+    the kernel; then the bias, U(+-1 / sqrt(fan_in)): the course's rule, not PyTorch's.
+
+    Attributes:
+        weight: [out_channels, in_channels / groups, *kernel].
+        bias: [out_channels], or None.
+    """
+
+    axes = 2
+
+
+class Conv3d(_Straight):
+    """Convolve volumes [n, c, d, h, w]; see ``Conv2d``."""
+
+    axes = 3
+
+
+class _Transposed(_ConvNd):
+    transposed = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        output_padding: int | Sequence[int] = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: int | Sequence[int] = 1,
+        device: Any = None,
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+        self.output_padding = output_padding
+        self._draw(kernel_size, bias, device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        functions = (ops.conv_transpose1d, ops.conv_transpose2d, ops.conv_transpose3d)
+        return functions[self.axes - 1](
+            x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups,
+            self.dilation,
+        )  # fmt: skip
+
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        return {
+            "stride": (self.stride, 1), "padding": (self.padding, 0),
+            "output_padding": (self.output_padding, 0), "dilation": (self.dilation, 1),
+        }  # fmt: skip
+
+
+class ConvTranspose1d(_Transposed):
+    """Transposed convolution of sequences [n, c, t]; see ``ConvTranspose2d``."""
+
+    axes = 1
+
+
+class ConvTranspose2d(_Transposed):
+    """Transposed convolution of images [n, c, h, w]; see ``ops.conv_transpose2d``.
+
+    Drawn as ``Conv2d``, with fan_in = out_channels / groups * size of the kernel.
+
+    Attributes:
+        weight: [in_channels, out_channels / groups, *kernel].
+        bias: [out_channels], or None.
+    """
+
+    axes = 2
+
+
+class ConvTranspose3d(_Transposed):
+    """Transposed convolution of volumes [n, c, d, h, w]; see ``ConvTranspose2d``."""
+
+    axes = 3

@@ -1,0 +1,155 @@
+"""Batch norm with what follows it in a residual network: the sum with a shortcut, and a rectifier.
+
+One op, so that a device may read the images once in each direction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from needle import executor
+from needle.backend.ndarray import normalise_axis
+from needle.errors import ShapeError, explain
+from needle.ops.activation import relu, relu_grad
+from needle.ops.base import OUTPUT, Composite
+from needle.ops.elementwise import cast_like
+from needle.ops.movement import permute
+from needle.ops.norm import (
+    Batch,
+    BatchNorm,
+    BatchNormGrad,
+    batch_norm_grad_of,
+    batch_norm_of,
+    parameter,
+)
+from needle.ops.samples import Sample, uniform
+from needle.ops.softmax import widened
+
+SHAPES = ((4, 3), (2, 3, 5), (2, 2, 2, 3), (0, 4))
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return executor.spec_of(x).shape
+
+
+def _reference(x: Any, weight: Any, bias: Any, *residual: Any) -> Any:
+    out, middle, var = batch_norm_of(x, weight, bias, 0.1)
+    return np.maximum(out + sum(residual), 0), middle, var
+
+
+def _samples() -> list[Sample]:
+    made = []
+    for shape in SHAPES:
+        own = [uniform(shape[-1:], 0.5, 1.5, seed=i) for i in (1, 2)]
+        for extra in ([], [uniform(shape, seed=3)]):
+            inputs = (uniform(shape), *own, *extra)
+            made.append(Sample(inputs, (0.1,), _reference, gradient=0 not in shape))
+    wrong = (uniform((2, 3)), uniform((3,)), uniform((3,)), uniform((3, 3)))
+    return [*made, Sample(wrong, (0.1,), raises=ShapeError)]
+
+
+class BatchNormReLU(Batch):
+    """Normalise the columns of x over the rows, scale and shift, add a shortcut, rectify.
+
+        out = max((x - mean) / sqrt(var + eps) * weight + bias + residual, 0)
+
+    Shapes:   x [..., c], weight [c], bias [c], perhaps residual [..., c]
+              -> out [..., c], mean [c], var [c]
+    Dtypes:   floating; statistics in float32 when x is float16 or bfloat16
+    Gradient: all inputs; any order
+    Raises:   ShapeError if weight or bias is not [c], or residual not of x's shape; DtypeError if
+              dtypes do not mix
+    """
+
+    called = "batch_norm_relu"
+    saves = ((0, 1, OUTPUT),) * 4
+    samples = staticmethod(_samples)
+
+    def compute(self, x: Any, weight: Any, bias: Any, *residual: Any) -> Any:
+        if residual and residual[0].shape != x.shape:
+            raise explain(
+                ShapeError, self.name, f"residual has shape {residual[0].shape}, x {x.shape}",
+                [("x", x), ("weight", weight), ("bias", bias), ("residual", residual[0])],
+                "residual has the shape of x",
+            )  # fmt: skip
+        return super().compute(x, weight, bias, *residual)
+
+    def expand(self, x: Any, weight: Any, bias: Any, *residual: Any) -> Any:
+        out, middle, var = BatchNorm.of(self.eps).expand(*map(widened, (x, weight, bias)))
+        if residual:
+            out = out + widened(residual[0])
+        return cast_like(relu(out), x), middle, var
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        residual = len(out.node.inputs) == 4
+        g, shared = None, None
+        if out_grad[0] is not None:
+            x, weight = out.inputs[:2]
+            op = BatchNormReLUGrad.of(self.eps, residual)
+            found = executor.apply(op, out_grad[0], out[0], x, weight, out[1], out[2]).tuple()
+            g, shared = list(found[:3]), found[3] if residual else None
+        grads = self.through_statistics(g or [None] * 3, out_grad, out)
+        return [*grads, shared] if residual else grads
+
+
+def _grad_reference(g: Any, out: Any, x: Any, weight: Any, middle: Any, var: Any) -> Any:
+    masked = np.where(out > 0, g, 0.0)
+    return (*batch_norm_grad_of(masked, x, weight, middle, var, 0.1), masked)
+
+
+def _grad_samples() -> list[Sample]:
+    made = []
+    for shape in SHAPES:
+        rows = [uniform(shape, seed=i) for i in range(3)]
+        own = [uniform(shape[-1:], seed=3), uniform(shape[-1:], seed=4)]
+        inputs = (*rows, *own, uniform(shape[-1:], 0.5, 2, seed=5))
+        made.append(Sample(inputs, (0.1, False), lambda *args: _grad_reference(*args)[:3]))
+        made.append(Sample(inputs, (0.1, True), _grad_reference))
+    return made
+
+
+class BatchNormReLUGrad(Composite):
+    """Gradients of batch norm with a rectifier, from its result and statistics.
+
+        h = g where out > 0, else 0;  the rest as ``BatchNormGrad`` with h for g
+
+    Shapes:   g, out, x [..., c], weight, mean, var [c] -> dx [..., c], dweight [c], dbias [c], and
+              with ``residual`` that of the shortcut, h [..., c]
+    Gradient: all inputs but out; any order
+    """
+
+    eps: float
+    residual: bool
+    called = "batch_norm_relu_grad"
+    samples = staticmethod(_grad_samples)
+
+    def expand(self, g: Any, out: Any, x: Any, weight: Any, middle: Any, var: Any) -> Any:
+        masked = relu_grad(out, g)
+        grads = BatchNormGrad.of(self.eps).expand(masked, x, weight, middle, var)
+        return (*grads, masked) if self.residual else grads
+
+
+def batch_norm_relu(
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    residual: Any = None,
+    eps: float = 1e-5,
+    axis: int = -1,
+) -> tuple[Any, Any, Any]:
+    """Normalise the columns of x (its ``axis``), add a shortcut of x's shape, rectify.
+
+    Returns:
+        The result, the mean and the biased variance. See ``BatchNormReLU``.
+    """
+    ndim = len(_shape(x))
+    axis = normalise_axis(axis, ndim)
+    there = [i for i in range(ndim) if i != axis] + [axis]
+    back = [*range(axis), ndim - 1, *range(axis, ndim - 1)]
+    rows = [permute(z, there) for z in (x, residual) if z is not None]
+    parameters = parameter(weight, 1.0, rows[0]), parameter(bias, 0.0, rows[0])
+    op = BatchNormReLU.of(float(eps))
+    out, middle, var = executor.apply(op, rows[0], *parameters, *rows[1:]).tuple()
+    return permute(out, back), middle, var

@@ -1,0 +1,55 @@
+// Calls of kernels from Python: what all bindings share.
+#pragma once
+#include "core.h"
+#include <nanobind/nanobind.h>
+#include <string>
+#include <vector>
+
+namespace nb = nanobind;
+
+namespace needle {
+
+[[noreturn]] inline void raise_dtype_error(const std::string& message) {
+  nb::object error = nb::module_::import_("needle.errors").attr("DtypeError");
+  PyErr_SetString(error.ptr(), message.c_str());
+  throw nb::python_error();
+}
+
+inline Array* native(nb::handle x) {
+  if (!is_array(x.ptr()) || !reinterpret_cast<Array*>(x.ptr())->storage) {
+    throw nb::type_error("expected an array of the native CPU");
+  }
+  return reinterpret_cast<Array*>(x.ptr());
+}
+
+inline std::string text_of(const Array* x) {
+  return nb::str(nb::handle(reinterpret_cast<PyObject*>(x->spec))).c_str();
+}
+
+inline void check(const char* refused, const char* operation, const Array* x) {
+  if (refused) raise_dtype_error(std::string(operation) + ": " + refused + ", " + text_of(x));
+}
+
+inline void check_dense(const Array* x, const char* operation) {
+  if (x->strides) throw nb::value_error((std::string(operation) + ": needs dense arrays").c_str());
+}
+
+inline void* workspace_of(const Plan& plan) {
+  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  if (plan.workspace && !scratch) throw nb::python_error();
+  return scratch;
+}
+
+// Arguments keep the arrays alive; the GIL is free while the kernel runs.
+inline int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays) {
+  std::vector<void*> buffers;
+  for (const Array* x : arrays) buffers.push_back(x ? address(x) : nullptr);
+  void* scratch = workspace_of(plan);
+  nb::gil_scoped_release release;
+  return plan.run(&plan, buffers.data(), scratch);
+}
+
+// Bindings of other files.
+void add_image_kernels(nb::module_& m);
+
+}  // namespace needle

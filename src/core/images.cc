@@ -1,0 +1,149 @@
+// Convolution and pooling as functions of Arrays, which return whether there is such a kernel;
+// batch norm with a rectifier.
+#include "calls.h"
+#include <nanobind/stl/vector.h>
+#include <algorithm>
+
+namespace needle {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+Window window_of(const Sizes& kernel, const Sizes& stride, const Sizes& dilation,
+                 const Sizes& low) {
+  Window window = {static_cast<int32_t>(kernel.size()), {}, {}, {}, {}};
+  if (kernel.size() > 3 || stride.size() != kernel.size() || dilation.size() != kernel.size() ||
+      low.size() != kernel.size()) {
+    throw nb::value_error("window: wants the same number of spatial axes, at most 3, throughout");
+  }
+  for (const Sizes* sizes : {&kernel, &stride, &dilation}) {
+    if (std::any_of(sizes->begin(), sizes->end(), [](int64_t n) { return n < 1; })) {
+      throw nb::value_error("window: sizes and steps are at least 1");
+    }
+  }
+  std::copy(kernel.begin(), kernel.end(), window.kernel);
+  std::copy(stride.begin(), stride.end(), window.stride);
+  std::copy(dilation.begin(), dilation.end(), window.dilation);
+  std::copy(low.begin(), low.end(), window.low);
+  return window;
+}
+
+const Array* optional(nb::handle x) { return x.is_none() ? nullptr : native(x); }
+
+bool convolution(int direction, int algorithm, nb::handle out, nb::handle a, nb::handle b,
+                 nb::object bias_object, double slope, const Sizes& kernel, const Sizes& stride,
+                 const Sizes& dilation, const Sizes& low, int64_t groups) {
+  const Array *result = native(out), *first = native(a), *second = native(b);
+  const Array* bias = optional(bias_object);
+  if (direction < kConvolve || direction > kConvolveWeight) {
+    throw nb::value_error("convolution: no such direction");
+  }
+  const Array* roles[3][3] = {// image, weights, result of the convolution
+                              {first, second, result},
+                              {result, second, first},
+                              {first, result, second}};
+  const auto& [x, w, y] = roles[direction];
+  if (bias) {
+    check_dense(bias, "convolution");
+    const bool fits = bias->spec->ndim == 1 && bias->spec->code == kFloat32 && y->spec->ndim > 0 &&
+                      bias->spec->size == y->spec->shape[y->spec->ndim - 1];
+    if (!fits) throw nb::value_error("convolution: the bias has one float32 for each channel");
+  }
+  Plan plan;
+  if (kernels->plan_convolution(&plan, direction, algorithm,
+                                window_of(kernel, stride, dilation, low), groups, slope, operand(x),
+                                operand(w), operand(y))) {
+    return false;
+  }
+  run(plan, {result, first, second, bias});
+  return true;
+}
+
+void check_index(const Array* index, const Array* like) {
+  check_dense(index, "max_pool");
+  if (index->spec->code != kUInt8 || index->spec->size != like->spec->size) {
+    throw nb::value_error("max_pool: the index has one uint8 for each result");
+  }
+}
+
+bool max_pool(nb::handle out, nb::handle index, nb::handle x, const Sizes& kernel,
+              const Sizes& stride, const Sizes& dilation, const Sizes& low) {
+  check_index(native(index), native(out));
+  Plan plan;
+  if (kernels->plan_max_pool(&plan, window_of(kernel, stride, dilation, low), operand(native(x)),
+                             operand(native(out)))) {
+    return false;
+  }
+  run(plan, {native(out), native(index), native(x)});
+  return true;
+}
+
+bool max_pool_grad(nb::handle dx, nb::handle g, nb::handle index, const Sizes& kernel,
+                   const Sizes& stride, const Sizes& dilation, const Sizes& low) {
+  check_index(native(index), native(g));
+  Plan plan;
+  if (kernels->plan_max_pool_grad(&plan, window_of(kernel, stride, dilation, low),
+                                  operand(native(dx)), operand(native(g)))) {
+    return false;
+  }
+  run(plan, {native(dx), native(g), native(index)});
+  return true;
+}
+
+// Dense float32 arrays of the size of x, or, from `columns` on, of its last axis.
+void check_rows(std::initializer_list<const Array*> arrays, size_t columns, const Array* x) {
+  size_t i = 0;
+  for (const Array* array : arrays) {
+    const int64_t size = i++ < columns ? x->spec->size : x->spec->shape[x->spec->ndim - 1];
+    if (!array) continue;
+    check_dense(array, "batch_norm_relu");
+    if (array->spec->code != kFloat32 || array->spec->size != size) {
+      throw nb::value_error("batch_norm_relu: operands do not fit together");
+    }
+  }
+}
+
+void batch_norm_relu(nb::handle out, nb::handle mean, nb::handle var, nb::handle x,
+                     nb::handle weight, nb::handle bias, nb::object residual, double eps) {
+  Plan plan;
+  check(kernels->plan_batch_norm_relu(&plan, operand(native(x)), eps), "batch_norm_relu",
+        native(x));
+  const Array* shortcut = optional(residual);
+  check_rows(
+      {native(out), native(x), shortcut, native(mean), native(var), native(weight), native(bias)},
+      3, native(x));
+  run(plan,
+      {native(out), native(mean), native(var), native(x), native(weight), native(bias), shortcut});
+}
+
+void batch_norm_relu_grad(nb::handle dx, nb::handle dweight, nb::handle dbias, nb::object dresidual,
+                          nb::handle g, nb::handle out, nb::handle x, nb::handle weight,
+                          nb::handle mean, nb::handle var, double eps) {
+  Plan plan;
+  check(kernels->plan_batch_norm_relu_grad(&plan, operand(native(x)), eps), "batch_norm_relu",
+        native(x));
+  const Array* shortcut = optional(dresidual);
+  check_rows({native(dx), shortcut, native(g), native(out), native(x), native(dweight),
+              native(dbias), native(weight), native(mean), native(var)},
+             5, native(x));
+  run(plan, {native(dx), native(dweight), native(dbias), shortcut, native(g), native(out),
+             native(x), native(weight), native(mean), native(var)});
+}
+
+}  // namespace
+
+void add_image_kernels(nb::module_& m) {
+  m.def("convolution", &convolution, nb::arg("direction"), nb::arg("algorithm"), nb::arg("out"),
+        nb::arg("a"), nb::arg("b"), nb::arg("bias").none(), nb::arg("slope"), nb::arg("kernel"),
+        nb::arg("stride"), nb::arg("dilation"), nb::arg("low"), nb::arg("groups"));
+  m.def("batch_norm_relu", &batch_norm_relu, nb::arg("out"), nb::arg("mean"), nb::arg("var"),
+        nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("residual").none(),
+        nb::arg("eps"));
+  m.def("batch_norm_relu_grad", &batch_norm_relu_grad, nb::arg("dx"), nb::arg("dweight"),
+        nb::arg("dbias"), nb::arg("dresidual").none(), nb::arg("g"), nb::arg("out"), nb::arg("x"),
+        nb::arg("weight"), nb::arg("mean"), nb::arg("var"), nb::arg("eps"));
+  m.def("max_pool", &max_pool);
+  m.def("max_pool_grad", &max_pool_grad);
+}
+
+}  // namespace needle

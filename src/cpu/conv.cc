@@ -1,0 +1,107 @@
+// Convolution: reads the geometry and chooses the algorithm, from the geometry alone.
+#include "conv.h"
+
+#include "kernels_linear.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+const char* check_operands(const Window& how, int64_t groups, const Operand& x, const Operand& w,
+                           const Operand& y) {
+  const int axes = how.axes;
+  if (axes < 1 || axes > kSpatial || x.ndim != axes + 2 || w.ndim != axes + 2 || y.ndim != axes + 2)
+    return "convolution: wants 1 to 3 spatial axes";
+  if (x.dtype != kFloat32 || w.dtype != kFloat32 || y.dtype != kFloat32)
+    return "convolution: wants float32";
+  if (!is_dense(x) || !is_dense(w) || !is_dense(y)) return "convolution: wants dense operands";
+  if (element_count(x) == 0 || element_count(w) == 0 || element_count(y) == 0)
+    return "convolution: wants elements";
+  for (int i = 0; i < axes; ++i)
+    if (w.shape[i] != how.kernel[i]) return "convolution: the weights have another kernel";
+  const int64_t k = w.shape[axes + 1];
+  const bool fits = groups > 0 && x.shape[axes + 1] == w.shape[axes] * groups && k % groups == 0 &&
+                    y.shape[0] == x.shape[0] && y.shape[axes + 1] == k;
+  return fits ? nullptr : "convolution: shapes do not fit";
+}
+
+}  // namespace
+
+Geometry geometry_of(const Window& how, const Operand& x, const Operand& y) {
+  Geometry g;
+  const int missing = kSpatial - how.axes;
+  g.n = x.shape[0];
+  g.c = x.shape[how.axes + 1];
+  g.k = y.shape[how.axes + 1];
+  for (int i = 0; i < kSpatial; ++i) {
+    const int axis = i - missing;
+    const bool real = axis >= 0;
+    g.in[i] = real ? x.shape[axis + 1] : 1;
+    g.out[i] = real ? y.shape[axis + 1] : 1;
+    g.kernel[i] = real ? how.kernel[axis] : 1;
+    g.stride[i] = real ? how.stride[axis] : 1;
+    g.dilation[i] = real ? how.dilation[axis] : 1;
+    g.low[i] = real ? how.low[axis] : 0;
+  }
+  return g;
+}
+
+namespace {
+
+// How many (result, tap) pairs an image has, without those on padding.
+int64_t real_products(const Geometry& g) {
+  int64_t product = 1;
+  for (int axis = 0; axis < kSpatial; ++axis) {
+    int64_t pairs = 0;
+    for (int64_t t = 0; t < g.kernel[axis]; ++t) {
+      const int64_t offset = t * g.dilation[axis] - g.low[axis], stride = g.stride[axis];
+      const int64_t begin = offset < 0 ? parts(-offset, stride) : 0;
+      const int64_t end = g.in[axis] > offset ? parts(g.in[axis] - offset, stride) : 0;
+      pairs += most(0, least(end, g.out[axis]) - begin);
+    }
+    product *= pairs;
+  }
+  return product;
+}
+
+// Whether Winograd's method is faster: its multiplications and its transforms, counted in
+// multiplications of [c, k] matrices, against the products that the direct method computes.
+bool winograd_pays(const Geometry& g, int32_t direction) {
+  constexpr int64_t kLeastChannels = 16;
+  constexpr double kTransformInput = 200, kTransformOutput = 150, kTransformWeights = 150;
+  if (g.c < kLeastChannels || g.k < kLeastChannels) return false;
+  const int64_t step = g.kernel[2] == 3 ? 4 : 2;
+  const int64_t* results = direction == kConvolveInput ? g.in : g.out;
+  const double tiles =
+      static_cast<double>(g.n * results[0] * parts(results[1], step) * parts(results[2], step));
+  // The gradient of the weights repeats the transforms for each block of 64 channels.
+  const int64_t most_shared = direction == kConvolveWeight ? 64 : INT64_MAX;
+  const double for_tile = 36 + kTransformInput / static_cast<double>(least(g.k, most_shared)) +
+                          kTransformOutput / static_cast<double>(least(g.c, most_shared));
+  return tiles * for_tile + kTransformWeights < static_cast<double>(g.n * real_products(g));
+}
+
+}  // namespace
+
+const char* plan_convolution(Plan* plan, int32_t direction, int32_t algorithm, const Window& how,
+                             int64_t groups, double slope, const Operand& x, const Operand& w,
+                             const Operand& y) {
+  static const PlanConvolution kDirectly[] = {plan_direct_forward, plan_direct_input,
+                                              plan_direct_weight};
+  static const PlanConvolution kByWinograd[] = {plan_winograd_forward, plan_winograd_input,
+                                                plan_winograd_weight};
+  static const PlanConvolution kByDepth[] = {plan_depthwise_forward, plan_depthwise_input,
+                                             plan_depthwise_weight};
+  const char* refused = check_operands(how, groups, x, w, y);
+  if (refused) return refused;
+  Geometry g = geometry_of(how, x, y);
+  g.groups = groups;
+  g.slope = static_cast<float>(slope);
+  if (direction < kConvolve || direction > kConvolveWeight) return "convolution: no such direction";
+  if (algorithm == kWinograd) return kByWinograd[direction](plan, g);
+  if (g.groups > 1 && !kByDepth[direction](plan, g)) return nullptr;
+  if (algorithm == kBySpec && winograd_pays(g, direction) && !kByWinograd[direction](plan, g))
+    return nullptr;
+  return kDirectly[direction](plan, g);
+}
+
+}  // namespace needle::NEEDLE_ISA

@@ -1,0 +1,283 @@
+// Depthwise convolution: every channel has its own kernel, so that vectors run along the channels
+// and nothing is a matrix product. Stretches (conv_direct.h) leave out the padding.
+#include <cstring>
+
+#include "conv_direct.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+constexpr int64_t kWidth = kLanes<float>;
+constexpr int kPixels = 8;      // neighbours that share a load of the weights
+constexpr int64_t kParts = 64;  // of the pixels, each with its own sums of the weights' gradient
+
+// ---- forward, and towards the input
+
+struct State {
+  AxisGeometry axes[kSpatial];
+  int64_t images, channels, taps;
+  bool back;
+  float slope;
+  int team;
+  int64_t lines_offset, line_count;
+};
+
+struct Line {
+  int64_t x, w;  // source from the pixel's first one, weights of this tap
+};
+
+struct Buffers {
+  float* out;
+  const float* x;
+  const float* w;
+  const float* bias;
+};
+
+struct Pixels {
+  float* out;
+  const float* x;
+  int64_t out_step, x_step, count;
+};
+
+template <int count, class Load, class Put>
+inline void add_taps(const Pixels& p, int64_t c, const float* w, const Line* lines,
+                     int64_t line_count, const Load& load_vector, const Put& put) {
+  Vector<float> sum[count] = {};
+  for (int64_t i = 0; i < line_count; ++i) {
+    const Vector<float> weight = load_vector(w + lines[i].w + c);
+    const float* x = p.x + lines[i].x + c;
+#pragma GCC unroll 8
+    for (int j = 0; j < count; ++j) sum[j] += weight * load_vector(x + j * p.x_step);
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < count; ++j) put(p.out + j * p.out_step + c, sum[j]);
+}
+
+template <class Load, class Put>
+void convolve_vector(Pixels p, int64_t c, const float* w, const Line* lines, int64_t line_count,
+                     const Load& load_vector, const Put& put) {
+  for (; p.count >= kPixels; p.count -= kPixels) {
+    add_taps<kPixels>(p, c, w, lines, line_count, load_vector, put);
+    p.x += kPixels * p.x_step;
+    p.out += kPixels * p.out_step;
+  }
+  for (; p.count > 0; --p.count, p.x += p.x_step, p.out += p.out_step)
+    add_taps<1>(p, c, w, lines, line_count, load_vector, put);
+}
+
+void convolve_pixels(const State& s, const Buffers& b, const Pixels& p, const Line* lines,
+                     int64_t line_count) {
+  const auto bias_at = [&](int64_t c, const Tail<float>& lanes) {
+    return b.bias ? lanes.load(b.bias + c) : Vector<float>{};
+  };
+  int64_t c = 0;
+  for (; c + kWidth <= s.channels; c += kWidth) {
+    const Vector<float> bias = bias_at(c, Tail<float>(kWidth));
+    convolve_vector(
+        p, c, b.w, lines, line_count, [](const float* x) { return load(x); },
+        [&](float* out, const Vector<float>& x) {
+          store(out, s.slope == 1 ? x + bias : activate(x + bias, s.slope));
+        });
+  }
+  if (c == s.channels) return;
+  const Tail<float> lanes(s.channels - c);
+  const Vector<float> bias = bias_at(c, lanes);
+  convolve_vector(
+      p, c, b.w, lines, line_count, [&](const float* x) { return lanes.load(x); },
+      [&](float* out, const Vector<float>& x) {
+        lanes.store(out, s.slope == 1 ? x + bias : activate(x + bias, s.slope));
+      });
+}
+
+// The taps of one stretch along each axis; returns their number.
+int64_t lines_of(const State& s, const Stretch& d, const Stretch& h, const Stretch& w,
+                 Line* lines) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < d.taps; ++i)
+    for (int64_t j = 0; j < h.taps; ++j)
+      for (int64_t k = 0; k < w.taps; ++k) {
+        const int64_t from =
+            (i * d.from_tap * s.axes[1].sources + j * h.from_tap) * s.axes[2].sources +
+            k * w.from_tap;
+        const int64_t tap = ((d.tap + i * d.tap_step) * s.axes[1].kernel + h.tap + j * h.tap_step) *
+                                s.axes[2].kernel +
+                            w.tap + k * w.tap_step;
+        lines[count++] = {from * s.channels, (s.back ? s.taps - 1 - tap : tap) * s.channels};
+      }
+  return count;
+}
+
+struct Layout {
+  const Stretch* stretches[kSpatial];
+  int64_t counts[kSpatial];
+};
+
+// One line of the image, (image, i-th of d, j-th of h).
+void convolve_line(const State& s, const Buffers& b, const Layout& l, int64_t image,
+                   int64_t place_d, int64_t place_h, const Stretch& d, const Stretch& h,
+                   Line* lines) {
+  const AxisGeometry* a = s.axes;
+  const int64_t out_line = ((image * a[0].results + d.first + place_d * d.step) * a[1].results +
+                            h.first + place_h * h.step) *
+                           a[2].results;
+  const int64_t x_line = ((image * a[0].sources + d.from + place_d * d.from_step) * a[1].sources +
+                          h.from + place_h * h.from_step) *
+                         a[2].sources;
+  for (int64_t i = 0; i < l.counts[2]; ++i) {
+    const Stretch& w = l.stretches[2][i];
+    const int64_t count = lines_of(s, d, h, w, lines);
+    convolve_pixels(
+        s, b,
+        {b.out + (out_line + w.first) * s.channels, b.x + (x_line + w.from) * s.channels,
+         w.step * s.channels, w.from_step * s.channels, w.count},
+        lines, count);
+  }
+}
+
+int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  const Buffers b = {as<float>(buffers[0]), as<float>(buffers[1]), as<float>(buffers[2]),
+                     s.back ? nullptr : as<float>(buffers[3])};
+  Layout l;
+  Stretch* next = as<Stretch>(workspace);
+  for (int axis = 0; axis < kSpatial; ++axis) {
+    l.stretches[axis] = next;
+    l.counts[axis] = stretches_of(s.axes[axis], next);
+    next += l.counts[axis];
+  }
+  Line* all_lines = as<Line>(byte_offset(workspace, s.lines_offset));
+  run_tasks(s.team, s.images * s.axes[0].results, [&](int64_t task, int thread) {
+    Line* lines = all_lines + thread * s.line_count;
+    int64_t place = task % s.axes[0].results, i = 0;
+    for (; place >= l.stretches[0][i].count; ++i) place -= l.stretches[0][i].count;
+    for (int64_t j = 0; j < l.counts[1]; ++j)
+      for (int64_t line = 0; line < l.stretches[1][j].count; ++line)
+        convolve_line(s, b, l, task / s.axes[0].results, place, line, l.stretches[0][i],
+                      l.stretches[1][j], lines);
+  });
+  return -1;
+}
+
+const char* refusal(const Geometry& g) {
+  return g.groups == g.c && g.c == g.k ? nullptr : "depthwise: wants one channel in each group";
+}
+
+const char* plan_depthwise(Plan* plan, const Geometry& g, bool back) {
+  if (refusal(g)) return refusal(g);
+  State& s = state_of<State>(plan);
+  s.images = g.n;
+  s.channels = g.c;
+  s.taps = g.taps();
+  s.back = back;
+  s.slope = back ? 1 : g.slope;
+  int64_t stretches = 0;
+  for (int i = 0; i < kSpatial; ++i) {
+    s.axes[i] = {back ? g.in[i] : g.out[i],
+                 back ? g.out[i] : g.in[i],
+                 g.kernel[i],
+                 g.stride[i],
+                 g.dilation[i],
+                 g.low[i],
+                 back};
+    stretches += s.axes[i].results;
+  }
+  s.line_count = round_up(s.taps, 8);
+  s.lines_offset = round_up(stretches * sizeof(Stretch), 64);
+  s.team = team_size(s.images * s.axes[0].results, g.n * g.out_pixels() * g.c * s.taps);
+  plan->workspace = s.lines_offset + s.team * s.line_count * static_cast<int64_t>(sizeof(Line));
+  plan->run = run;
+  return nullptr;
+}
+
+// ---- the gradient of the weights
+
+struct WeightState {
+  Geometry g;
+  int64_t rows, parts, pitch;  // lines of the results; parts of them; floats of a part's sums
+  int team;
+};
+
+// Adds the product of one line of g with the x that one tap meets, all channels.
+void add_products(const float* x, int64_t x_step, const float* g, int64_t channels, int64_t count,
+                  float* sums) {
+  const auto add = [&](int64_t c, const auto& load_vector, const auto& put) {
+    Vector<float> even = {}, odd = {};
+    int64_t i = 0;
+    for (; i + 2 <= count; i += 2) {
+      even += load_vector(x + i * x_step + c) * load_vector(g + i * channels + c);
+      odd += load_vector(x + (i + 1) * x_step + c) * load_vector(g + (i + 1) * channels + c);
+    }
+    if (i < count) even += load_vector(x + i * x_step + c) * load_vector(g + i * channels + c);
+    put(sums + c, load_vector(sums + c) + even + odd);
+  };
+  int64_t c = 0;
+  for (; c + kWidth <= channels; c += kWidth)
+    add(
+        c, [](const float* p) { return load(p); },
+        [](float* p, const Vector<float>& v) { store(p, v); });
+  if (c == channels) return;
+  const Tail<float> lanes(channels - c);
+  add(
+      c, [&](const float* p) { return lanes.load(p); },
+      [&](float* p, const Vector<float>& v) { lanes.store(p, v); });
+}
+
+void add_line(const Geometry& g, int64_t row, const float* x, const float* grad, float* sums) {
+  const int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0];
+  const int64_t image = row / (g.out[0] * g.out[1]);
+  for (int64_t line = 0; line < g.kernel[0] * g.kernel[1]; ++line) {
+    const int64_t y = h * g.stride[1] + line % g.kernel[1] * g.dilation[1] - g.low[1];
+    const int64_t z = d * g.stride[0] + line / g.kernel[1] * g.dilation[0] - g.low[0];
+    if (y < 0 || y >= g.in[1] || z < 0 || z >= g.in[0]) continue;
+    const float* x_line = x + ((image * g.in[0] + z) * g.in[1] + y) * g.in[2] * g.c;
+    for (int64_t tap = 0; tap < g.kernel[2]; ++tap) {
+      const int64_t offset = tap * g.dilation[2] - g.low[2], stride = g.stride[2];
+      const int64_t begin = offset < 0 ? parts(-offset, stride) : 0;
+      const int64_t end = least(g.out[2], g.in[2] > offset ? parts(g.in[2] - offset, stride) : 0);
+      if (begin < end)
+        add_products(x_line + (begin * stride + offset) * g.c, stride * g.c,
+                     grad + (row * g.out[2] + begin) * g.c, g.c, end - begin,
+                     sums + (line * g.kernel[2] + tap) * g.c);
+    }
+  }
+}
+
+int64_t run_weight(const Plan* plan, void* const* buffers, void* workspace) {
+  const WeightState& s = state_of<WeightState>(plan);
+  const int64_t size = s.g.taps() * s.g.c, per_part = parts(s.rows, s.parts);
+  float* sums = as<float>(workspace);
+  run_tasks(s.team, s.parts, [&](int64_t part, int) {
+    std::memset(sums + part * s.pitch, 0, size * sizeof(float));
+    for (int64_t row = part * per_part; row < least(s.rows, (part + 1) * per_part); ++row)
+      add_line(s.g, row, as<float>(buffers[1]), as<float>(buffers[2]), sums + part * s.pitch);
+  });
+  float* __restrict out = as<float>(buffers[0]);
+  std::memcpy(out, sums, size * sizeof(float));
+  for (int64_t part = 1; part < s.parts; ++part)
+    for (int64_t i = 0; i < size; ++i) out[i] += sums[part * s.pitch + i];
+  return -1;
+}
+
+}  // namespace
+
+const char* plan_depthwise_forward(Plan* plan, const Geometry& g) {
+  return plan_depthwise(plan, g, false);
+}
+const char* plan_depthwise_input(Plan* plan, const Geometry& g) {
+  return plan_depthwise(plan, g, true);
+}
+
+const char* plan_depthwise_weight(Plan* plan, const Geometry& g) {
+  if (refusal(g)) return refusal(g);
+  WeightState& s = state_of<WeightState>(plan);
+  s.g = g;
+  s.rows = g.n * g.out[0] * g.out[1];
+  s.parts = most(1, least(kParts, s.rows));
+  s.pitch = spread(g.taps() * g.c);
+  s.team = team_size(s.parts, g.n * g.out_pixels() * g.c * g.taps());
+  plan->workspace = s.parts * s.pitch * static_cast<int64_t>(sizeof(float));
+  plan->run = run_weight;
+  return nullptr;
+}
+
+}  // namespace needle::NEEDLE_ISA

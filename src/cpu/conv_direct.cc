@@ -1,0 +1,331 @@
+// Direct convolution, forward and towards the input: an implicit matrix product. A tile's rows are
+// pixels that meet the same taps (conv_direct.h), wherever they lie; its columns are output
+// channels, whose weights are packed in panels [taps, c, columns].
+#include "conv_direct.h"
+#include "conv_tile.h"
+#include "gemm_pack.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+constexpr int64_t kPanel = kTileColumns<float>;
+constexpr int64_t kChunk = 8 * kTileRows;  // pixels of a task
+
+struct State {
+  AxisGeometry axes[kSpatial];
+  int64_t images, groups, c, k;  // per group: c read, k written
+  int64_t source_pixels, result_pixels;
+  int64_t panels, panels_per_task;
+  int64_t packed;                                        // floats of one panel's weights
+  int64_t weight_tap, weight_c, weight_k, weight_group;  // strides; the tap's is negative if back
+  int64_t weight_first;
+  bool back;
+  float slope;
+  int team;
+  int64_t spans_offset, packed_offset, lines_offset, line_count;  // workspace, bytes
+};
+
+// Taps that lie one after the other in memory and in the packed weights.
+struct Line {
+  int64_t a, b, length;
+};
+
+struct Span {  // a stretch along each axis
+  int32_t stretch[kSpatial];
+  int64_t first_task;
+};
+
+struct Buffers {
+  float* out;
+  const float* x;
+  const float* w;
+  const float* bias;
+};
+
+struct RowTile {
+  const float* a[kTileRows];
+  float* c[kTileRows];
+  const Line* lines;
+  int64_t line_count;
+  const float* b;
+  const float* bias;  // null: none
+  int64_t width;
+  float slope;
+};
+
+template <int rows, int vectors>
+void multiply_lines(const RowTile& t) {
+  constexpr int64_t kWidth = kLanes<float>;
+  const Tail<float> last(t.width - (vectors - 1) * kWidth);
+  Vector<float> sum[rows][vectors] = {};
+  // The results lie far apart and are written only at the end: time to fetch their lines.
+  for (int r = 0; r < rows; ++r)
+    for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.c[r] + j * kWidth, 1);
+  for (int64_t i = 0; i < t.line_count; ++i) {
+    const Line line = t.lines[i];
+    const float* b = t.b + line.b;
+    for (int64_t p = line.a, end = line.a + line.length; p < end; ++p, b += kPanel) {
+      Vector<float> column[vectors];
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) column[j] = load(b + j * kWidth);
+#pragma GCC unroll 16
+      for (int r = 0; r < rows; ++r) {
+        const float x = t.a[r][p];
+#pragma GCC unroll 2
+        for (int j = 0; j < vectors; ++j) sum[r][j] += x * column[j];
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; ++j) {
+      const bool whole = j + 1 < vectors;
+      Vector<float> x = sum[r][j];
+      const float* bias = t.bias + j * kWidth;
+      if (t.bias) x += whole ? load(bias) : last.load(bias);
+      if (t.slope != 1) x = activate(x, t.slope);
+      if (whole)
+        store(t.c[r] + j * kWidth, x);
+      else
+        last.store(t.c[r] + j * kWidth, x);
+    }
+  }
+}
+
+using MultiplyLines = void (*)(const RowTile&);
+template <int vectors, int... rows>
+MultiplyLines lines_in(int64_t height, std::integer_sequence<int, rows...>) {
+  static constexpr MultiplyLines kTiles[] = {multiply_lines<rows + 1, vectors>...};
+  return kTiles[height - 1];
+}
+MultiplyLines lines_for(int64_t rows, int64_t vectors) {
+  constexpr std::make_integer_sequence<int, kTileRows> kAll;
+  return vectors == 1 ? lines_in<1>(rows, kAll) : lines_in<2>(rows, kAll);
+}
+
+// ---- what lies where
+
+struct Layout {
+  const Stretch* stretches[kSpatial];
+  int64_t counts[kSpatial];
+  const Span* spans;
+  int64_t span_count, tasks;
+};
+
+int64_t pixels_of(const State& s, const Layout& l, const Span& span) {
+  int64_t pixels = s.images;
+  for (int axis = 0; axis < kSpatial; ++axis) pixels *= l.stretches[axis][span.stretch[axis]].count;
+  return pixels;
+}
+
+Layout lay_out(const State& s, void* workspace) {
+  Layout l;
+  Stretch* next = as<Stretch>(workspace);
+  for (int axis = 0; axis < kSpatial; ++axis) {
+    l.stretches[axis] = next;
+    l.counts[axis] = stretches_of(s.axes[axis], next);
+    next += l.counts[axis];
+  }
+  Span* spans = as<Span>(byte_offset(workspace, s.spans_offset));
+  l.spans = spans;
+  l.span_count = l.tasks = 0;
+  const int64_t per_chunk = s.groups * parts(s.panels, s.panels_per_task);
+  for (int32_t i = 0; i < l.counts[0]; ++i)
+    for (int32_t j = 0; j < l.counts[1]; ++j)
+      for (int32_t k = 0; k < l.counts[2]; ++k) {
+        Span& span = spans[l.span_count++];
+        span = {{i, j, k}, l.tasks};
+        l.tasks += parts(pixels_of(s, l, span), kChunk) * per_chunk;
+      }
+  return l;
+}
+
+// The lines of a span's taps; returns their number.
+int64_t lines_of(const State& s, const Layout& l, const Span& span, Line* lines) {
+  const Stretch& d = l.stretches[0][span.stretch[0]];
+  const Stretch& h = l.stretches[1][span.stretch[1]];
+  const Stretch& w = l.stretches[2][span.stretch[2]];
+  const int64_t pitch = s.c * s.groups;
+  const bool join = s.groups == 1 && w.from_tap == 1 && w.tap_step == 1;
+  int64_t count = 0;
+  for (int64_t i = 0; i < d.taps; ++i)
+    for (int64_t j = 0; j < h.taps; ++j)
+      for (int64_t k = 0; k < (join ? least(1, w.taps) : w.taps); ++k) {
+        const int64_t tap = ((d.tap + i * d.tap_step) * s.axes[1].kernel + h.tap + j * h.tap_step) *
+                                s.axes[2].kernel +
+                            w.tap + k * w.tap_step;
+        const int64_t from =
+            (i * d.from_tap * s.axes[1].sources + j * h.from_tap) * s.axes[2].sources +
+            k * w.from_tap;
+        lines[count++] = {from * pitch, tap * s.c * kPanel, (join ? w.taps : 1) * s.c};
+      }
+  return count;
+}
+
+// Steps through the pixels of a span: image, then the stretches, the last one fastest.
+struct PixelWalk {
+  const Stretch* stretch[kSpatial];
+  int64_t at[kSpatial], image;
+
+  PixelWalk(const Layout& l, const Span& span, int64_t pixel) {
+    for (int axis = kSpatial - 1; axis >= 0; --axis) {
+      stretch[axis] = &l.stretches[axis][span.stretch[axis]];
+      at[axis] = pixel % stretch[axis]->count;
+      pixel /= stretch[axis]->count;
+    }
+    image = pixel;
+  }
+  void next() {
+    for (int axis = kSpatial - 1; axis >= 0; --axis) {
+      if (++at[axis] < stretch[axis]->count) return;
+      at[axis] = 0;
+    }
+    ++image;
+  }
+  int64_t source(const AxisGeometry* axes) const {
+    int64_t place = image;
+    for (int axis = 0; axis < kSpatial; ++axis)
+      place =
+          place * axes[axis].sources + stretch[axis]->from + at[axis] * stretch[axis]->from_step;
+    return place;
+  }
+  int64_t result(const AxisGeometry* axes) const {
+    int64_t place = image;
+    for (int axis = 0; axis < kSpatial; ++axis)
+      place = place * axes[axis].results + stretch[axis]->first + at[axis] * stretch[axis]->step;
+    return place;
+  }
+};
+
+// ---- running
+
+void pack_weights(const State& s, const float* w, int64_t index, float* packed) {
+  const int64_t group = index / s.panels, first = index % s.panels * kPanel;
+  const int64_t width = least(kPanel, s.k - first);
+  const int64_t taps = s.axes[0].kernel * s.axes[1].kernel * s.axes[2].kernel;
+  const float* from = w + s.weight_first + group * s.weight_group + first * s.weight_k;
+  for (int64_t tap = 0; tap < taps; ++tap)
+    pack_panel(packed + tap * s.c * kPanel, kPanel, from + tap * s.weight_tap, width, s.weight_k,
+               s.c, s.weight_c);
+}
+
+struct Chunk {
+  int64_t begin, end, group, panel_begin, panel_end;
+};
+
+Chunk chunk_of(const State& s, int64_t pixels, int64_t task) {
+  const int64_t panel_parts = parts(s.panels, s.panels_per_task);
+  const int64_t panel = task % panel_parts * s.panels_per_task;
+  task /= panel_parts;
+  const int64_t begin = task / s.groups * kChunk;
+  return {begin, least(begin + kChunk, pixels), task % s.groups, panel,
+          least(panel + s.panels_per_task, s.panels)};
+}
+
+void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const float* packed,
+                    int64_t task, Line* lines) {
+  int64_t low = 0, high = l.span_count;  // the span that the task belongs to
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (l.spans[middle].first_task <= task ? low : high) = middle;
+  }
+  const Span& span = l.spans[low];
+  const Chunk chunk = chunk_of(s, pixels_of(s, l, span), task - span.first_task);
+  RowTile t;
+  t.lines = lines;
+  t.line_count = lines_of(s, l, span, lines);
+  t.slope = s.slope;
+  for (int64_t panel = chunk.panel_begin; panel < chunk.panel_end; ++panel) {
+    const int64_t column = chunk.group * s.k + panel * kPanel;
+    t.b = packed + (chunk.group * s.panels + panel) * s.packed;
+    t.bias = b.bias ? b.bias + column : nullptr;
+    t.width = least(kPanel, s.k - panel * kPanel);
+    PixelWalk walk(l, span, chunk.begin);
+    for (int64_t i = chunk.begin, height; i < chunk.end; i += height) {
+      height = tile_height(chunk.end - i);
+      for (int64_t r = 0; r < height; ++r, walk.next()) {
+        t.a[r] = b.x + walk.source(s.axes) * s.c * s.groups + chunk.group * s.c;
+        t.c[r] = b.out + walk.result(s.axes) * s.k * s.groups + column;
+      }
+      lines_for(height, parts(t.width, kLanes<float>))(t);
+    }
+  }
+}
+
+int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  const Buffers b = {as<float>(buffers[0]), as<float>(buffers[1]), as<float>(buffers[2]),
+                     s.back ? nullptr : as<float>(buffers[3])};
+  const Layout l = lay_out(s, workspace);
+  float* packed = as<float>(byte_offset(workspace, s.packed_offset));
+  Line* lines = as<Line>(byte_offset(workspace, s.lines_offset));
+  run_tasks(s.team, s.groups * s.panels,
+            [&](int64_t index, int) { pack_weights(s, b.w, index, packed + index * s.packed); });
+  run_tasks(s.team, l.tasks, [&](int64_t task, int thread) {
+    convolve_chunk(s, l, b, packed, task, lines + thread * s.line_count);
+  });
+  return -1;
+}
+
+void choose_strides(State& s, const Geometry& g) {
+  const int64_t row = g.k, tap = g.group_c() * g.k;
+  if (s.back) {
+    s.weight_tap = -tap;
+    s.weight_first = (g.taps() - 1) * tap;
+    s.weight_c = 1;
+    s.weight_k = row;
+  } else {
+    s.weight_tap = tap;
+    s.weight_first = 0;
+    s.weight_c = row;
+    s.weight_k = 1;
+  }
+  s.weight_group = g.group_k();
+}
+
+const char* plan_direct(Plan* plan, const Geometry& g, bool back) {
+  State& s = state_of<State>(plan);
+  s.back = back;
+  s.images = g.n;
+  s.groups = g.groups;
+  s.c = back ? g.group_k() : g.group_c();
+  s.k = back ? g.group_c() : g.group_k();
+  s.slope = back ? 1 : g.slope;
+  int64_t stretches = 0;
+  for (int i = 0; i < kSpatial; ++i) {
+    s.axes[i] = {back ? g.in[i] : g.out[i],
+                 back ? g.out[i] : g.in[i],
+                 g.kernel[i],
+                 g.stride[i],
+                 g.dilation[i],
+                 g.low[i],
+                 back};
+    stretches += s.axes[i].results;
+  }
+  choose_strides(s, g);
+  s.result_pixels = back ? g.in_pixels() : g.out_pixels();
+  s.panels = parts(s.k, kPanel);
+  const int64_t chunks = parts(s.images * s.result_pixels, kChunk) * s.groups;
+  const int64_t wanted = parts(4 * threads(), chunks);  // tasks from each chunk
+  s.panels_per_task = parts(s.panels, least(wanted, s.panels));
+  s.packed = g.taps() * s.c * kPanel;
+  s.team = team_size(chunks * parts(s.panels, s.panels_per_task),
+                     g.n * g.out_pixels() * g.taps() * s.c * s.k * s.groups / 8);
+  s.line_count = round_up(g.taps(), 8);
+  s.spans_offset = round_up(stretches * sizeof(Stretch), 64);
+  s.packed_offset = s.spans_offset + round_up(s.result_pixels * sizeof(Span), 64);
+  s.lines_offset = s.packed_offset + round_up(s.groups * s.panels * s.packed * sizeof(float), 64);
+  plan->workspace = s.lines_offset + s.team * s.line_count * static_cast<int64_t>(sizeof(Line));
+  plan->run = run;
+  return nullptr;
+}
+
+}  // namespace
+
+const char* plan_direct_forward(Plan* plan, const Geometry& g) {
+  return plan_direct(plan, g, false);
+}
+const char* plan_direct_input(Plan* plan, const Geometry& g) { return plan_direct(plan, g, true); }
+
+}  // namespace needle::NEEDLE_ISA

@@ -1,0 +1,249 @@
+"""The native convolutions and poolings: each algorithm, on every instruction set, against the
+expansion in float64; errors stay below the documented bounds; results do not depend on threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import core, executor
+from needle.backend import convolution as kernels
+from needle.ops.batch_norm_relu import BatchNormReLU
+from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
+from needle.ops.pooling import MaxPool, MaxPoolGrad
+
+pytestmark = pytest.mark.skipif(core.native is None, reason="needs the native module")
+
+ISAS = core.native.supported_isas() if core.native is not None else []
+ERROR = {"direct": 1e-6, "winograd": 4e-6}
+"""Largest relative root mean square error against float64; ``needle.ops.convolution``."""
+
+# n, spatial, c, o, kernel; stride, padding, dilation, groups
+SHAPES = [
+    (1, (9, 8), 5, 7, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
+    (3, (4, 4), 16, 33, (3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1), 1),
+    (2, (13, 11), 48, 40, (3, 3), (1, 1), ((2, 2), (2, 2)), (1, 1), 1),
+    (1, (7, 7), 130, 70, (3, 3), (1, 1), ((1, 0), (0, 2)), (1, 1), 1),
+    (33, (5, 6), 32, 64, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
+    (2, (2, 1), 20, 20, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
+    (2, (9, 10), 17, 19, (5, 5), (1, 1), ((2, 2), (2, 2)), (1, 1), 1),
+    (9, (5, 5), 40, 24, (5, 5), (1, 1), ((4, 4), (0, 1)), (1, 1), 1),
+    (2, (12, 9), 3, 16, (7, 7), (4, 4), ((3, 3), (3, 3)), (1, 1), 1),
+    (2, (11, 10), 20, 33, (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), 1),
+    (2, (10, 12), 18, 12, (3, 2), (1, 3), ((2, 1), (0, 1)), (2, 1), 1),
+    (2, (6, 7), 12, 20, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 4),
+    (2, (9, 7), 19, 19, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 19),
+    (2, (9, 7), 37, 37, (3, 5), (2, 1), ((1, 1), (2, 3)), (1, 2), 37),
+    (3, (6, 6), 24, 40, (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), 1),
+    (3, (6, 6), 24, 40, (1, 1), (2, 3), ((0, 0), (0, 0)), (1, 1), 1),
+    (2, (300,), 2, 17, (5,), (1,), ((2, 2),), (1,), 1),
+    (2, (40,), 18, 9, (3,), (2,), ((0, 3),), (3,), 3),
+    (2, (5, 4, 6), 5, 9, (3, 2, 3), (2, 1, 1), ((1, 1), (0, 0), (1, 2)), (1, 1, 1), 1),
+    (1, (4, 4), 3, 4, (3, 3), (1, 1), ((5, 5), (5, 5)), (1, 1), 1),  # windows on padding alone
+]
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    """Run the test on this instruction set."""
+    before = core.native.isa()
+    core.native.select_isa(request.param)
+    yield request.param
+    core.native.select_isa(before)
+
+
+def operations(shape):
+    """The three ops of a geometry, each with its operands in float32."""
+    n, spatial, c, o, kernel, stride, padding, dilation, groups = shape
+    geometry = (stride, padding, dilation, groups)
+    random = np.random.default_rng(0)
+    x = random.standard_normal((n, *spatial, c), np.float32)
+    w = random.standard_normal((*kernel, c // groups, o), np.float32)
+    out = Convolution.of(*geometry).out_spatial(spatial, kernel)
+    g = random.standard_normal((n, *out, o), np.float32)
+    return {
+        "forward": (Convolution.of(*geometry), (x, w)),
+        "input": (ConvolutionInput.of(*geometry, spatial), (g, w)),
+        "weight": (ConvolutionWeight.of(*geometry, kernel), (x, g)),
+    }
+
+
+def result(op, arrays, dtype="float32", algorithm="im2col"):
+    with ndl.config(conv=algorithm, device="cpu"):
+        tensors = [ndl.Tensor(x, dtype=dtype, requires_grad=False) for x in arrays]
+        return executor.apply(op, *tensors).numpy()
+
+
+def taken(op, arrays, algorithm):
+    """Whether the algorithm itself computes the op, not the expansion in its place."""
+    override = getattr(kernels, {
+        "Convolution": "convolution", "ConvolutionInput": "convolution_input",
+        "ConvolutionWeight": "convolution_weight",
+    }[type(op).__name__])  # fmt: skip
+    with ndl.config(conv=algorithm, device="cpu"):
+        found = override(op, *(ndl.Tensor(x, requires_grad=False).array for x in arrays))
+    return found is not NotImplemented
+
+
+def relative_error(found, exact):
+    assert found.shape == exact.shape
+    return np.sqrt(np.mean((found - exact) ** 2) / max(np.mean(exact**2), 1e-30))
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "winograd"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_algorithms_agree_with_the_expansion(isa, shape, algorithm):
+    *_, kernel, stride, _, dilation, groups = shape
+    fits = kernel in ((3, 3), (5, 5)) and stride == dilation == (1, 1) and groups == 1
+    for name, (op, arrays) in operations(shape).items():
+        assert taken(op, arrays, algorithm) == (algorithm == "direct" or fits), name
+        exact = result(op, arrays, "float64")
+        found = result(op, arrays, algorithm=algorithm)
+        assert relative_error(found, exact) < ERROR[algorithm], name
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "winograd"])
+@pytest.mark.parametrize("shape", [SHAPES[i] for i in (2, 4, 7, 8, 9, 11, 13, 18)], ids=str)
+def test_results_do_not_depend_on_the_number_of_threads(shape, algorithm):
+    large = (40, *shape[1:])  # enough work for several threads
+    for name, (op, arrays) in operations(large).items():
+        found = []
+        for threads in (1, 2, 5, 16):
+            core.native.set_threads(threads)
+            try:
+                found.append(result(op, arrays, algorithm=algorithm))
+            finally:
+                core.native.set_threads(0)
+        for other in found[1:]:
+            np.testing.assert_array_equal(found[0], other, err_msg=name)
+
+
+@pytest.mark.parametrize("slope", [1.0, 0.0, 0.2])
+@pytest.mark.parametrize("index, algorithm", [(2, 2), (6, 2), (2, 1), (9, 1), (12, 1), (0, 1)])
+def test_bias_and_activation(isa, index, algorithm, slope):
+    op, (x, w) = operations(SHAPES[index])["forward"]
+    bias = np.linspace(-3, 3, w.shape[-1], dtype=np.float32)
+    arrays = [ndl.Tensor(v, requires_grad=False, device="cpu").array for v in (x, w, bias)]
+    plain = result(op, (x, w), "float64") + bias
+    out = ndl.Tensor(np.zeros_like(plain, np.float32), requires_grad=False, device="cpu").array
+    low = [before for before, _ in op.padding]
+    assert core.native.convolution(
+        0, algorithm, out, *arrays, slope, w.shape[:-2], op.stride, op.dilation, low, op.groups
+    )
+    exact = np.where(plain < 0, plain * slope, plain)
+    assert relative_error(out.numpy(), exact) < 4e-6
+
+
+def test_activation_keeps_nan_and_infinity():
+    x = np.array([[[np.nan], [-np.inf], [np.inf], [-1.0]]], np.float32)  # [1, 4, 1]: one axis
+    w = np.ones((1, 1, 1), np.float32)
+    arrays = [ndl.Tensor(v, requires_grad=False, device="cpu").array for v in (x, w)]
+    out = ndl.Tensor(np.zeros_like(x), requires_grad=False, device="cpu").array
+    assert core.native.convolution(0, 1, out, *arrays, None, 0.0, (1,), (1,), (1,), (0,), 1)
+    np.testing.assert_array_equal(out.numpy().ravel(), [np.nan, 0.0, np.inf, 0.0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_computed_in_float32(dtype):
+    op, arrays = operations(SHAPES[2])["forward"]
+    rounded = [ndl.Tensor(x, dtype=dtype).astype("float64").numpy() for x in arrays]
+    exact = ndl.Tensor(result(op, rounded, "float64"), dtype=dtype).astype("float64").numpy()
+    with ndl.config(conv="direct", device="cpu"):
+        tensors = [ndl.Tensor(x, dtype=dtype, requires_grad=False) for x in arrays]
+        found = executor.apply(op, *tensors).astype("float64").numpy()
+    assert np.mean(found != exact) < 0.01  # rounded once: only ties may differ
+
+
+def test_wrong_calls_of_the_kernel_raise():
+    x = ndl.Tensor(np.zeros((1, 4, 4, 2)), dtype="float32", device="cpu").array
+    w = ndl.Tensor(np.zeros((3, 3, 2, 5)), dtype="float32", device="cpu").array
+    y = ndl.Tensor(np.zeros((1, 4, 4, 5)), dtype="float32", device="cpu").array
+    one = (1, 1)
+    convolve = core.native.convolution
+    with pytest.raises(ValueError, match="direction"):
+        convolve(3, 0, y, x, w, None, 1.0, (3, 3), one, one, one, 1)
+    with pytest.raises(ValueError, match="spatial axes"):
+        convolve(0, 0, y, x, w, None, 1.0, (3, 3), one, one, (1,), 1)
+    with pytest.raises(ValueError, match="at least 1"):
+        convolve(0, 0, y, x, w, None, 1.0, (3, 3), (0, 1), one, one, 1)
+    with pytest.raises(ValueError, match="bias"):
+        convolve(0, 0, y, x, w, x, 1.0, (3, 3), one, one, one, 1)
+    assert not convolve(0, 0, x, y, w, None, 1.0, (3, 3), one, one, one, 1)
+    assert not convolve(0, 0, y, x, w, None, 1.0, (2, 3), one, one, one, 1)
+    assert not convolve(0, 0, y, x, w, None, 1.0, (3, 3), one, one, one, 2)
+
+
+# ---- pooling -------------------------------------------------------------------------
+
+# n, spatial, c; kernel, stride, padding, dilation
+POOLS = [
+    (2, (8, 6), 19, (2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1)),
+    (2, (7, 5), 32, (2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1)),  # the last line is in no window
+    (2, (7, 5), 5, (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1)),
+    (3, (9, 8), 16, (3, 2), (1, 3), ((1, 0), (0, 1)), (2, 1)),
+    (2, (20,), 7, (4,), (4,), ((0, 0),), (1,)),
+    (1, (4, 5, 6), 3, (2, 2, 2), (2, 1, 2), ((0, 0), (1, 0), (0, 0)), (1, 1, 1)),
+    (1, (16, 16), 4, (16, 16), (16, 16), ((0, 0), (0, 0)), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("shape", POOLS, ids=str)
+def test_pooling_agrees_with_the_expansion(isa, shape):
+    n, spatial, c, kernel, stride, padding, dilation = shape
+    random = np.random.default_rng(0)
+    x = np.round(random.standard_normal((n, *spatial, c)) * 2).astype(np.float32)  # many ties
+    x[random.random(x.shape) < 0.05] = np.nan
+    x[random.random(x.shape) < 0.3] = -np.inf
+    op = MaxPool.of(kernel, stride, padding, dilation)
+    grad = MaxPoolGrad.of(*op.geometry, spatial)
+    with ndl.config(device="cpu"):
+        tensor = ndl.Tensor(x, requires_grad=False)
+        found = kernels.max_pool(op, tensor.array)
+        assert found is not NotImplemented
+        with ndl.config(overrides="off"):
+            values, index = (t.numpy() for t in executor.apply(op, tensor).tuple())
+        np.testing.assert_array_equal(found[0].numpy(), values)
+        np.testing.assert_array_equal(found[1].numpy(), index)
+        g = ndl.Tensor(random.integers(-9, 9, values.shape), dtype="float32", requires_grad=False)
+        place = ndl.Tensor(index, dtype="uint8", requires_grad=False)
+        dx = kernels.max_pool_grad(grad, g.array, place.array)
+        assert dx is not NotImplemented
+        with ndl.config(overrides="off"):
+            np.testing.assert_array_equal(dx.numpy(), executor.apply(grad, g, place).numpy())
+
+
+# ---- batch norm with a rectifier -----------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 7, 9, 16), (300, 100), (9, 8, 8, 64), (1, 5)])
+@pytest.mark.parametrize("shortcut", [False, True])
+def test_batch_norm_relu_agrees_with_the_expansion(isa, shape, shortcut):
+    random = np.random.default_rng(0)
+    x, residual, g = (random.standard_normal(shape, np.float32) for _ in range(3))
+    x += 100  # a variance from the sum of squares would be wrong
+    weight, bias = (random.standard_normal(shape[-1], np.float32) for _ in range(2))
+    inputs = (x, weight, bias, *([residual] if shortcut else []))
+
+    def run(dtype):
+        tensors = [ndl.Tensor(v, dtype=dtype, device="cpu") for v in inputs]
+        out = executor.apply(BatchNormReLU.of(1e-5), *tensors)
+        (out[0] * ndl.Tensor(g, dtype=dtype, device="cpu")).sum().backward()
+        return [*(t.numpy() for t in out.tuple()), *(t.grad.numpy() for t in tensors)]
+
+    found, exact = run("float32"), run("float64")
+    assert len(found) == len(exact) == (7 if shortcut else 6)
+    for ours, theirs in zip(found, exact, strict=True):
+        scale = np.abs(theirs).max() + 1e-3
+        if shape[0] > 1:
+            np.testing.assert_allclose(ours / scale, theirs / scale, atol=1e-4)
+
+
+def test_batch_norm_relu_keeps_nan():
+    x = np.array([[np.nan, 1.0], [2.0, -1.0]], np.float32)
+    one, zero = np.ones(2, np.float32), np.zeros(2, np.float32)
+    tensors = [ndl.Tensor(v, device="cpu") for v in (x, one, zero)]
+    out = executor.apply(BatchNormReLU.of(1e-5), *tensors)[0].numpy()
+    assert np.isnan(out[:, 0]).all()
+    np.testing.assert_allclose(out[:, 1], [1.0, 0.0], atol=1e-4)

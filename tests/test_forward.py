@@ -1,0 +1,458 @@
+"""Forward mode: jvp, linearize, jacobian, hvp, in any order of nesting."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import graph, nn, ops
+from needle.errors import DtypeError, GradientError, OptionError, ShapeError
+
+
+@pytest.fixture(params=["eager", "lazy"])
+def mode(request):
+    with ndl.lazy_mode(request.param == "lazy"):
+        yield request.param
+
+
+def tensor(values, device=None, requires_grad=False):
+    return ndl.Tensor(values, dtype="float64", device=device, requires_grad=requires_grad)
+
+
+def slope(function):
+    """The derivative of a scalar function of a scalar, by forward mode."""
+    return lambda x: ndl.jvp(function, (x,), (ops.ones_like(x),))[1]
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+# ---- values --------------------------------------------------------------------------
+
+
+def test_a_value_and_its_tangent(device, mode):
+    x, v = tensor([0.5, 2.0], device), tensor([1.0, -3.0], device)
+    out, tangent = ndl.jvp(lambda x: ops.sin(x) * x, (x,), (v,))
+    assert out.spec == x.spec and tangent.spec == x.spec
+    close(out, np.sin(x.numpy()) * x.numpy())
+    close(tangent, (np.cos(x.numpy()) * x.numpy() + np.sin(x.numpy())) * v.numpy())
+    assert not out.requires_grad and not tangent.requires_grad
+
+
+def test_the_value_is_that_of_the_function_itself(device):
+    """Also where a device computes an op as a whole and the tangent needs the expansion."""
+    x = ndl.Tensor(np.linspace(-2, 2, 12).reshape(3, 4), device=device, requires_grad=False)
+    weight = ops.ones_like(x)[0]
+    for f in (ops.softmax, lambda x: ops.layer_norm(x, weight), ops.logsumexp):
+        out, _ = ndl.jvp(f, (x,), (x,))
+        assert out.numpy().tobytes() == f(x).numpy().tobytes()
+
+
+def test_one_primal_needs_no_tuple_and_a_tangent_may_be_a_number_an_array_or_none():
+    x = tensor([1.0, 2.0])
+    close(ndl.jvp(ops.square, x, 1.0)[1], [2.0, 4.0])
+    close(ndl.jvp(ops.square, [x], [np.array([0.5, 0.0])])[1], [1.0, 0.0])
+    close(ndl.jvp(lambda x, y: x * y, (x, tensor(3.0)), (None, 1.0))[1], [1.0, 2.0])
+    close(ndl.jvp(ops.square, (x,), (None,))[1], [0.0, 0.0])
+
+
+def test_the_structure_of_the_result_is_kept():
+    def f(x):
+        return [x * 2.0, (ops.argmax(x), ops.split(x)), ops.stop_gradient(x)]
+
+    x = tensor([1.0, 3.0])
+    out, tangent = ndl.jvp(f, (x,), (tensor([5.0, 7.0]),))
+    assert isinstance(out, list) and isinstance(tangent[1], tuple)
+    close(tangent[0], [10.0, 14.0])
+    assert tangent[1][0] is None and out[1][0].item() == 1
+    close(tangent[1][1][1], 7.0)
+    close(tangent[2], [0.0, 0.0])
+
+
+def test_what_is_detached_or_rounded_has_no_tangent(device, mode):
+    x = tensor([1.5, 2.0], device)
+    for f in (lambda x: x.detach() * 2.0, ops.floor, ops.stop_gradient, lambda x: x * 0.0 + 1.0):
+        close(ndl.jvp(f, (x,), (x,))[1], [0.0, 0.0])
+    close(ndl.jvp(lambda x: x.detach() * x, (x,), (x,))[1], [2.25, 4.0])
+
+
+def test_values_can_be_read_on_the_way(mode):
+    def f(x):
+        assert x.numpy().tolist() == [1.0, -2.0] and x[0].item() == 1.0
+        assert str(x) and repr(x) and float(x.sum()) == -1.0
+        return x * 3.0 if x.sum() < 0 else x
+
+    close(ndl.jvp(f, (tensor([1.0, -2.0]),), (1.0,))[1], [3.0, 3.0])
+
+
+def test_assignment_carries_the_tangent(mode):
+    def f(x):
+        y = ops.zeros((3,), dtype="float64")
+        y[1] = x[0] * 2.0
+        x = x * 1.0
+        x[1] = 5.0
+        return y, x
+
+    _, (y, x) = ndl.jvp(f, (tensor([3.0, 4.0]),), (tensor([1.0, 10.0]),))
+    close(y, [0.0, 2.0, 0.0])
+    close(x, [1.0, 0.0])
+
+
+def test_a_selection_ignores_what_it_leaves_out():
+    def f(x):
+        return ops.where(x > 0, ops.sqrt(x), 0.0)
+
+    close(ndl.jvp(f, (tensor([4.0, 0.0]),), (1.0,))[1], [0.25, 0.0])
+
+
+def test_dtypes(device):
+    for kind in ("float32", "float16", "bfloat16"):
+        x = ndl.Tensor([1.0, 2.0], dtype=kind, device=device, requires_grad=False)
+        out, tangent = ndl.jvp(lambda x: ops.exp(x).astype("float32"), (x,), (x,))
+        assert out.dtype == tangent.dtype == "float32"
+        np.testing.assert_allclose(tangent.numpy(), np.exp([1, 2]) * [1, 2], rtol=2e-2)
+
+
+# ---- nesting -------------------------------------------------------------------------
+
+
+def test_derivatives_do_not_see_each_other(device, mode):
+    """Siskind and Pearlmutter's example: d/dx (x * d/dy (x + y)) is 1, not 2."""
+    x = tensor(1.0, device)
+
+    def inner(x):
+        return slope(lambda y: x + y)(ops.ones_like(x))
+
+    close(slope(lambda x: x * inner(x))(x), 1.0)
+    close(ndl.grad(lambda x: x * inner(x))(x), 1.0)
+
+    def reverse(x):
+        return ndl.grad(lambda y: x + y)(ops.ones_like(x))
+
+    close(slope(lambda x: x * reverse(x))(x), 1.0)
+
+
+def test_any_order_of_forward_and_reverse(device, mode):
+    x = tensor(0.7, device)
+
+    def f(x):
+        return ops.sin(x) * ops.exp(x)
+
+    sin, cos, exp = np.sin(0.7), np.cos(0.7), np.exp(0.7)
+    exact = {1: exp * (sin + cos), 2: 2 * exp * cos, 3: 2 * exp * (cos - sin)}
+    for order, expected in exact.items():
+        for kinds in range(2**order):
+            g = f
+            for i in range(order):
+                g = ndl.grad(g) if kinds >> i & 1 else slope(g)
+            assert g(x).item() == pytest.approx(expected, rel=1e-12), f"{order} {kinds:b}"
+
+
+def test_the_gradient_reaches_what_a_jvp_used():
+    """Of a tangent with respect to the point, the direction and a captured tensor."""
+    x, v, w = (tensor(np.array(n), requires_grad=True) for n in (2.0, 3.0, 5.0))
+    _, tangent = ndl.jvp(lambda x: w * x * x, (x,), (v,))
+    tangent.backward()
+    assert (x.grad.item(), v.grad.item(), w.grad.item()) == (30.0, 20.0, 12.0)
+
+
+def test_backward_inside():
+    def f(w):
+        w.requires_grad = True
+        (w * w * w).sum().backward(create_graph=True)
+        return w.grad
+
+    close(ndl.jvp(f, (tensor([2.0]),), (1.0,))[1], [12.0])
+
+
+def test_lower_levels_stay_constant():
+    x, y = tensor(2.0), tensor(3.0)
+
+    def f(x):
+        return ndl.jvp(lambda y: x * y * y, (y,), (x,))[1]  # 2 x^2 y
+
+    close(slope(f)(x), 4 * 2.0 * 3.0)
+
+
+# ---- linearize, jacobian, hvp --------------------------------------------------------
+
+
+def f_of_two(x, y):
+    return ops.tanh(x @ y), (x * x).sum()
+
+
+def test_linearize(device, mode):
+    rng = np.random.default_rng(0)
+    x, y, v, w = (tensor(rng.standard_normal(s), device) for s in [(2, 3), (3, 4)] * 2)
+    calls = []
+    out, push = ndl.linearize(lambda x, y: calls.append(1) or f_of_two(x, y), x, y)
+    expected_out, expected = ndl.jvp(f_of_two, (x, y), (v, w))
+    for a, b in zip((*out, *push(v, w)), (*expected_out, *expected), strict=True):
+        close(a, b.numpy())
+    close(push(v, None)[1], 2 * (x.numpy() * v.numpy()).sum())
+    close(push(None, 0.0)[0], np.zeros((2, 4)))
+    assert len(calls) == 1
+
+
+def test_linearize_can_be_differentiated():
+    x = tensor([2.0, 3.0], requires_grad=True)
+    _, push = ndl.linearize(lambda x: x * x * x, x)
+    push(tensor([1.0, 1.0])).sum().backward()
+    close(x.grad, [12.0, 18.0])
+    out, tangent = ndl.jvp(push, (tensor([1.0, 1.0]),), (tensor([0.0, 2.0]),))
+    close(out.detach(), [12.0, 27.0])
+    close(tangent.detach(), [0.0, 54.0])
+
+    def inside(x):
+        return ndl.linearize(lambda x: x * x * x, x)[1](1.0)
+
+    close(ndl.jvp(inside, (x.detach(),), (1.0,))[1], [12.0, 18.0])
+
+
+@pytest.mark.parametrize("way", ["forward", "reverse", None])
+@pytest.mark.parametrize(
+    "shapes", [((2, 3), (4,)), ((), (2, 2)), ((2,), ()), ((0,), (3,)), ((2,), (0, 3))]
+)
+def test_jacobian(device, way, shapes):
+    (n, m), rng = shapes, np.random.default_rng(0)
+    weight = rng.standard_normal((*m, *n))
+    w = tensor(weight.reshape(int(np.prod(m)), int(np.prod(n))), device)
+
+    def f(x):
+        return (w @ ops.reshape(x * x, (int(np.prod(n)), 1))).reshape(m)
+
+    x = rng.standard_normal(n)
+    found = ndl.jacobian(f, mode=way)(tensor(x, device))
+    assert found.shape == m + n
+    close(found, 2 * weight * x)
+
+
+def test_jacobian_takes_the_shorter_way_and_runs_the_function_once(monkeypatch):
+    from needle import derivatives
+
+    ways = []
+    for name in ("_rows", "_columns"):
+        kept = getattr(derivatives, name)
+        monkeypatch.setattr(
+            derivatives, name, lambda *a, name=name, kept=kept: ways.append(name) or kept(*a)
+        )
+    calls = []
+    ndl.jacobian(lambda x: calls.append(1) or x.sum())(tensor([1.0, 2.0]))
+    ndl.jacobian(lambda x: calls.append(1) or ops.stack([x, x, x]))(tensor([1.0, 2.0]))
+    assert ways == ["_rows", "_columns"] and len(calls) == 2
+
+
+def test_jacobians_of_several_arguments_and_of_jacobians(mode):
+    x, y = tensor([1.0, 2.0]), tensor([3.0])
+    a, b = ndl.jacobian(lambda x, y: x * x * y, (0, 1))(x, y)
+    close(a, np.diag([6.0, 12.0]))
+    close(b, [[1.0], [4.0]])
+    for outer in ("forward", "reverse"):
+        for inner in ("forward", "reverse"):
+            hessian = ndl.jacobian(ndl.jacobian(lambda x: x * x * x, mode=inner), mode=outer)(x)
+            assert hessian.shape == (2, 2, 2)
+            close(hessian[0, 0, 0] + hessian[1, 1, 1], 6.0 + 12.0)
+            close(ops.absolute(hessian).sum(), 18.0)
+
+
+def test_hvp_is_the_hessian_times_the_vector(device, mode):
+    rng = np.random.default_rng(0)
+    x, y, v, w = (tensor(rng.standard_normal(n), device) for n in (3, 2, 3, 2))
+
+    def f(x, y):
+        return (ops.exp(x).sum() * ops.sin(y).sum()) ** 2
+
+    xx, xy, yx, yy = (
+        ndl.jacobian(lambda *z, k=k: ndl.grad(f, k)(*z), j)(x, y) for k in (0, 1) for j in (0, 1)
+    )
+    found = ndl.hvp(f, (x, y), (v, w))
+    close(found[0], (xx @ v + xy @ w).numpy())
+    close(found[1], (yx @ v + yy @ w).numpy())
+    close(ndl.hvp(lambda x: f(x, y), x, v), (xx @ v).numpy())
+
+
+# ---- memory --------------------------------------------------------------------------
+
+
+def living(depth, requires_grad):
+    """How many tensors live when a chain of this depth was pushed through."""
+    count = 0
+
+    def f(x):
+        nonlocal count
+        for _ in range(depth):
+            x = ops.sin(x) * 1.5
+        count = graph.live_tensors()
+        return x
+
+    x = tensor([0.3], requires_grad=requires_grad)
+    before = graph.live_tensors()
+    with ndl.no_grad():
+        ndl.jvp(f, (x,), (x,))
+    return count - before
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_memory_does_not_grow_with_depth(requires_grad):
+    living(3, requires_grad)  # fills caches
+    gc.collect()
+    assert living(300, requires_grad) == living(30, requires_grad)
+
+
+def test_nothing_is_recorded_where_no_input_requires_a_gradient(no_collector):
+    x = tensor([0.3])
+    before = graph.live_tensors()
+    out, tangent = ndl.jvp(
+        lambda x: ops.softmax(ops.sort(x) @ ops.eye(1, dtype="float64")), (x,), (x,)
+    )
+    assert graph.live_tensors() == before + 2
+    assert out.op is None and tangent.op is None
+
+
+# ---- regions, modules, random numbers -----------------------------------------------
+
+
+def test_through_checkpoint(mode):
+    x = tensor([0.5, 1.0])
+    w = tensor([2.0, 3.0], requires_grad=True)
+
+    def plain(x):
+        return (ops.exp(x) * w * x).sum()
+
+    region = ndl.checkpoint(plain)
+    close(ndl.jvp(region, (x,), (x,))[1].detach(), ndl.jvp(plain, (x,), (x,))[1].item())
+    close(ndl.hvp(region, x, x).detach(), ndl.hvp(plain, x, x).detach().numpy())
+    close(ndl.grad(slope(lambda t: region(x * t)))(tensor(1.0)).detach(),
+          ndl.grad(slope(lambda t: plain(x * t)))(tensor(1.0)).item())  # fmt: skip
+    close(ndl.jacobian(region, mode="forward")(x).detach(), ndl.grad(plain)(x).detach().numpy())
+
+
+def test_custom_gradient_is_transposed(mode):
+    @ndl.custom_gradient
+    def doubled_slope(x, y):
+        e = ops.exp(x)
+        return e * y, lambda g: (2.0 * g * e * y, g * e)
+
+    x, y = tensor([0.5, 1.0]), tensor([2.0, 3.0])
+    e = np.exp(x.numpy())
+    close(ndl.jvp(doubled_slope, (x, y), (1.0, None))[1], 2 * e * y.numpy())
+    close(ndl.jvp(doubled_slope, (x, y), (None, 1.0))[1], e)
+
+    def total(x):
+        return doubled_slope(x, y).sum()
+
+    for second in (ndl.hvp(total, x, 1.0), ndl.grad(lambda x: ndl.grad(total)(x).sum())(x),
+                   ndl.jvp(lambda x: ndl.jvp(doubled_slope, (x, y), (1.0, None))[1], x, 1.0)[1],
+                   ndl.grad(lambda x: ndl.jvp(total, x, 1.0)[1])(x)):  # fmt: skip
+        # the slope of the rule, 2 e y, by the rule's own ops
+        close(second, 2 * e * y.numpy())
+    close(ndl.linearize(lambda x: doubled_slope(x, y), x)[1](1.0), 2 * e * y.numpy())
+
+
+RULES = [
+    lambda g: ops.clip(g, -1.0, 1.0),
+    ops.relu,
+    lambda g: g + 1e-3,
+    lambda g: g / ops.absolute(g).sum(),
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_custom_gradient_that_is_not_linear_is_refused(rule):
+    clipped = ndl.custom_gradient(lambda x: (x, rule))
+    x = tensor([0.5])
+    ndl.grad(lambda x: clipped(x).sum())(x)
+    for call in (lambda: ndl.jvp(clipped, x, 1.0), lambda: ndl.linearize(clipped, x)):
+        with pytest.raises(GradientError, match="not linear in out_grad"):
+            call()
+
+
+def test_dropout_draws_once():
+    ndl.manual_seed(3)
+    x = tensor(np.arange(1.0, 101.0))
+    out, tangent = ndl.jvp(lambda x: ops.dropout(x, 0.5), (x,), (x,))
+    assert 20 < np.count_nonzero(out.numpy()) < 80
+    close(tangent, out.numpy())
+
+
+def test_batch_norm_module_keeps_plain_statistics(mode):
+    layer, plain = nn.BatchNorm1d(3, dtype="float64"), nn.BatchNorm1d(3, dtype="float64")
+    x = tensor(np.random.default_rng(0).standard_normal((5, 3)))
+
+    def f(x):
+        return (layer(x) ** 2).sum(axis=0)
+
+    out, tangent = ndl.jvp(f, (x,), (tensor(np.eye(5, 3)),))
+    plain(x)
+    close(layer.running_mean, plain.running_mean.numpy())
+    close(layer.running_var, plain.running_var.numpy())
+    step = 1e-6
+    moved = [f(tensor(x.numpy() + s * np.eye(5, 3))).detach().numpy() for s in (step, -step)]
+    np.testing.assert_allclose(tangent.detach().numpy(), (moved[0] - moved[1]) / 2e-6, atol=1e-8)
+    layer.eval()
+    close(ndl.jvp(layer, (x,), (x,))[0].detach(), layer(x).detach().numpy())
+
+
+def test_a_model_of_layers():
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.LayerNorm(5), nn.Linear(5, 2))
+    x = ndl.Tensor(np.random.default_rng(0).standard_normal((4, 3)), requires_grad=False)
+
+    def loss(x):
+        return nn.SoftmaxLoss()(model(x), ndl.Tensor([0, 1, 1, 0], requires_grad=False))
+
+    v = ops.ones_like(x)
+    expected = (ndl.grad(loss)(x) * v).sum()
+    np.testing.assert_allclose(ndl.jvp(loss, x, v)[1].item(), expected.item(), rtol=1e-4)
+
+
+# ---- errors --------------------------------------------------------------------------
+
+
+def test_errors():
+    x = tensor([1.0, 2.0])
+    whole = ndl.Tensor(np.array([1, 2]))
+    with pytest.raises(GradientError, match="2 tangents for 1 primals"):
+        ndl.jvp(ops.exp, (x,), (x, x))
+    with pytest.raises(ShapeError, match="another shape"):
+        ndl.jvp(ops.exp, (x,), (tensor([1.0]),))
+    with pytest.raises(DtypeError, match="dtype or device"):
+        ndl.jvp(ops.exp, (x,), (x.astype("float32"),))
+    with pytest.raises(DtypeError, match="int64"):
+        ndl.jvp(ops.exp, (whole,), (1.0,))
+    with pytest.raises(DtypeError, match="int64"):
+        ndl.jacobian(ops.exp)(whole)
+    with pytest.raises(GradientError, match="primals are tensors, not list"):
+        ndl.linearize(ops.exp, [1.0])
+    with pytest.raises(GradientError, match="returned float"):
+        ndl.jvp(lambda x: x.sum().item(), (x,), (x,))
+    with pytest.raises(OptionError, match="mode 'sideways'"):
+        ndl.jacobian(ops.exp, mode="sideways")
+    with pytest.raises(GradientError, match="one tensor, not tuple"):
+        ndl.jacobian(lambda x: (x, x))(x)
+    with pytest.raises(GradientError, match="floating"):
+        ndl.jacobian(ops.argmax)(x)
+    with pytest.raises(GradientError, match="a scalar is"):
+        ndl.hvp(ops.exp, x, x)
+    _, push = ndl.linearize(ops.exp, x)
+    with pytest.raises(GradientError, match="0 tangents for 1 primals"):
+        push()
+    with pytest.raises(ShapeError, match="matmul"):
+        ndl.jvp(lambda x: x.reshape(2, 1) @ x.reshape(2, 1), (x,), (x,))
+
+
+def test_an_integer_input_takes_none():
+    x, index = tensor([[1.0, 2.0]]), ndl.Tensor(np.array([1]))
+    out, tangent = ndl.jvp(lambda x, i: ops.take(x, i, 1), (x, index), (x, None))
+    close(tangent, [[2.0]])
+
+
+def test_a_result_may_outlive_its_jvp():
+    """A tensor that a function puts aside still has its value, and can be computed with."""
+    aside = []
+    ndl.jvp(lambda x: aside.append(x * 2.0) or x, (tensor([3.0]),), (1.0,))
+    assert aside[0].item() == 6.0 and (aside[0] + 1.0).numpy() == [7.0]
+    close(ndl.jvp(lambda x: x * aside[0], (tensor([1.0]),), (1.0,))[1].detach(), [6.0])

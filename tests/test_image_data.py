@@ -1,0 +1,360 @@
+"""Images: CIFAR-10 in both editions, folders of files, and random changes of batches."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import struct
+import tarfile
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import data, ops
+from needle.data import cifar, download
+from needle.errors import DataError, IndexRangeError, OptionError, ShapeError
+
+RNG = np.random.default_rng(0)
+
+
+def short(text):
+    return b"U" + bytes([len(text)]) + text
+
+
+def array(values):
+    """The opcodes by which Python 2 pickles a NumPy array of bytes."""
+    size = b"".join(b"M" + struct.pack("<H", n) for n in values.shape)
+    dtype = b"cnumpy\ndtype\n(" + short(b"u1") + b"K\x00K\x01tR(K\x03" + short(b"|")
+    dtype += b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    start = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85" + short(b"b")
+    content = values.tobytes()
+    whole = b"T" + struct.pack("<I", len(content)) + content
+    return start + b"tR(K\x01(" + size + b"t" + dtype + b"\x89" + whole + b"tb"
+
+
+def python_batch(pixels, labels):
+    numbers = b"".join(b"K" + bytes([n]) for n in labels)
+    body = short(b"data") + array(pixels) + short(b"labels") + b"](" + numbers + b"e"
+    return b"\x80\x02}(" + body + short(b"batch_label") + short(b"one of five") + b"u."
+
+
+def binary_batch(pixels, labels):
+    return np.concatenate([np.asarray(labels, np.uint8)[:, None], pixels], 1).tobytes()
+
+
+@pytest.fixture
+def batches(tmp_path):
+    """Both editions of six batches of three images, in two folders; and the first batch."""
+    made = {}
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        pixels = RNG.integers(0, 256, (3, 3072)).astype(np.uint8)
+        made[name] = (pixels, RNG.integers(0, 10, 3).tolist())
+    for folder, make, suffix in (("py", python_batch, ""), ("bin", binary_batch, ".bin")):
+        target = tmp_path / f"cifar-10-batches-{folder}"
+        target.mkdir()
+        for name, batch in made.items():
+            (target / f"{name}{suffix}").write_bytes(make(*batch))
+    return tmp_path, made
+
+
+@pytest.mark.parametrize("edition", ["py", "bin"])
+def test_both_editions_hold_the_same(batches, edition):
+    folder, made = batches
+    dataset = data.CIFAR10Dataset(folder / f"cifar-10-batches-{edition}", train=True)
+    pixels = np.concatenate([made[f"data_batch_{i}"][0] for i in range(1, 6)])
+    labels = np.concatenate([made[f"data_batch_{i}"][1] for i in range(1, 6)])
+    assert len(dataset) == 15
+    image, label = dataset[4]
+    exact = pixels.reshape(-1, 3, 32, 32).astype(np.float32) / 255
+    assert image.dtype == np.float32 and label == labels[4]
+    np.testing.assert_array_equal(image, exact[4])
+    np.testing.assert_array_equal(dataset.X, exact)
+    np.testing.assert_array_equal(dataset.y, labels)
+    x, y = next(iter(data.DataLoader(dataset, 6)))
+    assert x.shape == (6, 3, 32, 32) and x.dtype == "float32" and y.shape == (6,)
+    test = data.CIFAR10Dataset(folder / f"cifar-10-batches-{edition}", train=False)
+    np.testing.assert_array_equal(test.y, made["test_batch"][1])
+    with pytest.raises(IndexRangeError):
+        dataset[15]
+
+
+def test_transforms_see_height_width_channels(batches):
+    folder, _ = batches
+    seen = []
+    dataset = data.CIFAR10Dataset(
+        folder / "cifar-10-batches-py", False, transforms=[lambda x: seen.append(x.shape) or x]
+    )
+    dataset[0], dataset[0:2]
+    assert seen == [(32, 32, 3)] * 3
+
+
+def test_training_batches_may_be_missing_if_named(batches):
+    folder = batches[0] / "cifar-10-batches-py"
+    for i in (2, 3, 5):
+        (folder / f"data_batch_{i}").unlink()
+    with pytest.raises(DataError, match=r"data_batch_2, data_batch_3, data_batch_5\n.*\[1, 4\]"):
+        data.CIFAR10Dataset(folder, train=True)
+    assert len(data.CIFAR10Dataset(folder, train=True, batches=(1, 4))) == 6
+    said = []
+    assert len(data.cifar10(batches[0], report=said.append)) == 6
+    assert "training batches [1, 4] of 5" in said[0]
+    with pytest.raises(OptionError, match="numbered 1 to 5"):
+        data.CIFAR10Dataset(folder, train=True, batches=(0,))
+    with pytest.raises(DataError, match="holds no batches of CIFAR-10"):
+        data.cifar10(batches[0] / "elsewhere")
+
+
+class Evil:
+    def __init__(self, function, *arguments):
+        self.parts = function, arguments
+
+    def __reduce__(self):
+        return self.parts
+
+
+def boom(*arguments):
+    raise AssertionError("the pickle was executed")
+
+
+@pytest.mark.parametrize(
+    "content, text",
+    [
+        (pickle.dumps({b"data": Evil(boom, 1), b"labels": [1]}), "wants .*boom"),
+        (pickle.dumps(Evil(eval, "1")), "wants builtins.eval"),
+        (pickle.dumps(Evil(getattr, 1, "real"), 2), "wants __builtin__.getattr"),
+        (pickle.dumps({"data": np.zeros(3), "labels": [1]}, 2), "wants|not of plain bytes"),
+        (pickle.dumps([1, 2]), "holds a list"),
+        (pickle.dumps({b"labels": [1]}), "lacks an array"),
+        (b"\x80\x02Pother\n.", "objects outside itself|no CIFAR-10 batch"),
+        (b"no pickle at all", "no CIFAR-10 batch"),
+        (b"", "no CIFAR-10 batch"),
+        (python_batch(np.zeros((2, 3072), np.uint8), [1, 2])[:5000], "no CIFAR-10 batch"),
+        (python_batch(np.zeros((2, 3072), np.uint8), [1]), "1 labels for pixels"),
+        (python_batch(np.zeros((2, 3072), np.uint8), [1, 10]), "whole numbers from 0 to 9"),
+        (python_batch(np.zeros((2, 1024), np.uint8), [1, 2]), "pixels of shape"),
+    ],
+)
+def test_only_what_a_batch_needs_is_unpickled(tmp_path, content, text):
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=text) as caught:
+        data.read_cifar_pickle(path)
+    assert str(path) in str(caught.value)
+
+
+def test_wrong_binary_files_are_explained(tmp_path):
+    path = tmp_path / "data_batch_1.bin"
+    with pytest.raises(DataError, match="no such file"):
+        data.read_cifar_binary(path)
+    path.write_bytes(b"x" * 3074)
+    with pytest.raises(DataError, match="no whole records of 3073"):
+        data.read_cifar_binary(path)
+    path.write_bytes(b"\x0b" + b"x" * 3072)
+    with pytest.raises(DataError, match="label 11"):
+        data.read_cifar_binary(path)
+    with open(path, "wb") as file:
+        file.truncate(cifar.MOST_BYTES + 1)
+    with pytest.raises(DataError, match="a batch has 31 MB"):
+        data.read_cifar_pickle(path)
+
+
+def test_the_archive_is_downloaded_once_and_only_its_batches_are_unpacked(batches, monkeypatch):
+    folder, made = batches
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as files:
+        for name, batch in {**made, "../../evil": made["test_batch"]}.items():
+            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            content = binary_batch(*batch)
+            info.size = len(content)
+            files.addfile(info, io.BytesIO(content))
+    content, asked = buffer.getvalue(), []
+
+    def open_url(url):
+        asked.append(url)
+        return io.BytesIO(content)
+
+    source = download.Source(
+        cifar.ARCHIVE.name, len(content), hashlib.sha256(content).hexdigest()
+    )  # fmt: skip
+    monkeypatch.setattr(cifar, "ARCHIVE", source)
+    monkeypatch.setattr(download, "open_url", open_url)
+    with ndl.config(cache=str(folder / "cache"), data=""):
+        assert len(data.cifar10()) == 15 and len(data.cifar10(train=False)) == 3
+    assert asked == ["https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"]
+    assert not list(folder.rglob("*evil*"))
+    with ndl.config(data=str(folder), cache=str(folder / "other")):
+        assert len(data.cifar10()) == 15  # what NEEDLE_DATA has is not downloaded
+    assert len(asked) == 1
+
+
+# ---- folders -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    made = {}
+    for name in ("cats/1.png", "cats/2.png", "dogs/1.png"):
+        values = RNG.integers(0, 256, (4, 5, 3)).astype(np.uint8)
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        pillow.fromarray(values).save(path)
+        made[name] = values
+    (tmp_path / "cats" / "notes.txt").write_text("no image")
+    (tmp_path / "empty").mkdir()
+    return tmp_path, made
+
+
+def test_a_folder_of_images(pictures):
+    folder, made = pictures
+    dataset = data.ImageFolder(folder)
+    assert dataset.classes == ["cats", "dogs"] and len(dataset) == 3
+    image, label = dataset[2]
+    assert label == 1 and image.dtype == np.float32
+    np.testing.assert_array_equal(image, made["dogs/1.png"].transpose(2, 0, 1) / np.float32(255))
+    x, y = next(iter(data.DataLoader(data.ImageFolder(folder, size=(6, 7)), 3)))
+    assert x.shape == (3, 3, 6, 7) and y.numpy().tolist() == [0, 0, 1]
+
+
+def test_broken_images_are_named_and_skipped_only_if_asked(pictures):
+    folder, _ = pictures
+    broken = folder / "cats" / "2.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    with pytest.raises(DataError, match="2.png: this image cannot be read"):
+        data.ImageFolder(folder)[1]
+    said = []
+    dataset = data.ImageFolder(folder, skip_broken=True, report=said.append)
+    assert [p.name for p, _ in dataset.files] == ["1.png", "1.png"]
+    assert len(said) == 1 and "2.png" in said[0]
+    with pytest.raises(DataError, match="2.png"):
+        data.UnpairedImages(folder, ("cats", "dogs"), 4)
+    pairs = data.UnpairedImages(folder, ("cats", "dogs"), 4, skip_broken=True)
+    assert len(pairs.a) == 1
+
+
+def test_folders_without_images_are_an_error(pictures, tmp_path):
+    folder, _ = pictures
+    with pytest.raises(DataError, match="has no image in a folder of its own"):
+        data.ImageFolder(folder / "cats")
+    with pytest.raises(DataError, match="is no folder"):
+        data.ImageFolder(folder / "birds")
+    with pytest.raises(DataError, match="empty has no images"):
+        data.UnpairedImages(folder, ("cats", "empty"))
+    with pytest.raises(DataError, match="trainA is no folder"):
+        data.UnpairedImages(folder)
+
+
+def test_unpaired_images_draw_the_second_one(pictures):
+    folder, made = pictures
+    pairs = data.UnpairedImages(folder, ("cats", "dogs"), 4)
+    a, b = pairs[1]
+    assert a.shape == b.shape == (3, 4, 4) and len(pairs) == 2
+    assert a.min() >= -1 and a.max() <= 1
+    np.testing.assert_array_equal(b, np.moveaxis(pairs.b[0] / np.float32(127.5) - 1, -1, 0))
+    turned = data.UnpairedImages(folder, ("dogs", "cats"), 4)
+    ndl.manual_seed(3)
+    seen = {turned[0][1].tobytes() for _ in range(20)}
+    ndl.manual_seed(None)
+    assert len(turned) == 2 and len(seen) == 2
+    np.testing.assert_array_equal(turned[1][0], turned[0][0])
+
+
+# ---- batches -----------------------------------------------------------------------
+
+IMAGES = RNG.integers(0, 256, (6, 5, 4, 3)).astype(np.uint8)
+
+
+def apply(transform, images=IMAGES, seed=0, epoch=0, indices=None):
+    indices = np.arange(len(images)) if indices is None else indices
+    return data.Augment(transform, seed=seed)(images, indices, epoch)
+
+
+def test_an_items_numbers_depend_on_seed_pass_and_index_alone():
+    augment = data.Augment(
+        data.RandomCrops(2), data.RandomFlips(), data.Cutout(2), data.ColourJitter(), seed=5
+    )
+    whole = augment(IMAGES, np.arange(6), 3)
+    order = np.array([4, 1, 5])
+    np.testing.assert_array_equal(augment(IMAGES[order], order, 3), whole[order])
+    assert not np.array_equal(augment(IMAGES, np.arange(6), 4), whole)
+    other = data.Augment(*augment.transforms, seed=6)
+    assert not np.array_equal(other(IMAGES, np.arange(6), 3), whole)
+
+
+def test_the_numbers_are_uniform_and_independent():
+    numbers = data.augment.uniforms(1, 2, np.arange(20_000), 3)
+    assert numbers.min() >= 0 and numbers.max() < 1
+    counts, _ = np.histogram(numbers, 20)
+    assert np.abs(counts - 3000).max() < 5 * np.sqrt(3000)
+    correlations = np.corrcoef(numbers.T) - np.eye(3)
+    assert np.abs(correlations).max() < 5 / np.sqrt(20_000)
+
+
+@pytest.mark.parametrize("mode, numpys", [("zeros", "constant"), ("reflect", "reflect")])
+def test_crops_are_windows_of_the_padded_image(mode, numpys):
+    found = apply(data.RandomCrops(2, mode), np.repeat(IMAGES, 30, 0))
+    places = set()
+    for i, image in enumerate(found):
+        wide = np.pad(IMAGES[i // 30], ((2, 2), (2, 2), (0, 0)), numpys)
+        fits = [
+            (top, left) for top in range(5) for left in range(5)
+            if np.array_equal(wide[top : top + 5, left : left + 4], image)
+        ]  # fmt: skip
+        assert fits
+        places.update(fits)
+    assert len(places) == 25
+
+
+def test_flips():
+    found = apply(data.RandomFlips(0.5), np.repeat(IMAGES, 100, 0))
+    before = np.repeat(IMAGES, 100, 0)
+    mirrored = (found == before[:, :, ::-1]).all((1, 2, 3))
+    assert (mirrored | (found == before).all((1, 2, 3))).all()
+    assert 240 < mirrored.sum() < 360
+    np.testing.assert_array_equal(apply(data.RandomFlips(1)), IMAGES[:, :, ::-1])
+    np.testing.assert_array_equal(apply(data.RandomFlips(0)), IMAGES)
+
+
+def test_cutout_removes_a_square():
+    images = np.full((200, 8, 9, 3), 7, np.uint8)
+    holes = apply(data.Cutout(3), images) == 0
+    sizes = holes[..., 0].sum((1, 2))
+    assert sizes.max() == 9 and sizes.min() >= 4 and (sizes == 9).any()
+    assert (holes.any(2) == holes.any(2)[..., :1]).all() and holes.any(0).all()
+
+
+def test_normalise_resize_and_jitter():
+    found = apply(data.Normalise([1, 2, 3], [4, 5, 6]))
+    np.testing.assert_allclose(found, (IMAGES - [1.0, 2, 3]) / [4, 5, 6], rtol=1e-5, atol=1e-5)
+    floats = IMAGES.astype(np.float32) / 255
+    x = ndl.Tensor(floats.transpose(0, 3, 1, 2))
+    exact = ops.upsample(x, (7, 9), mode="bilinear").numpy().transpose(0, 2, 3, 1)
+    np.testing.assert_allclose(apply(data.Resize((7, 9)), floats), exact, atol=1e-6)
+    assert apply(data.Resize(3)).dtype == np.uint8
+    np.testing.assert_array_equal(apply(data.ColourJitter(0, 0, 0)), IMAGES)
+    random = np.full((6, 3), 0.75)  # every factor 1.1
+    found = data.ColourJitter()(floats, random)
+    bright = np.clip(floats * 1.1, 0, 1)
+    grey = bright @ [0.299, 0.587, 0.114]
+    mean = grey.mean((1, 2))[:, None, None, None]
+    sharp = np.clip(mean + (bright - mean) * 1.1, 0, 1)
+    pixel = (sharp @ [0.299, 0.587, 0.114])[..., None]
+    np.testing.assert_allclose(found, np.clip(pixel + (sharp - pixel) * 1.1, 0, 1), atol=1e-6)
+
+
+def test_wrong_settings_of_batch_transforms():
+    for make in (
+        lambda: data.RandomCrops(-1), lambda: data.RandomCrops(1, "wrap"),
+        lambda: data.RandomFlips(2), lambda: data.Cutout(0), lambda: data.Resize(0),
+        lambda: data.Normalise([0], [0]), lambda: data.ColourJitter(2),
+    ):  # fmt: skip
+        with pytest.raises(OptionError):
+            make()
+    with pytest.raises(ShapeError, match="images are"):
+        apply(data.RandomFlips(), IMAGES[0])
+    with pytest.raises(ShapeError, match="2 indices"):
+        apply(data.RandomFlips(), indices=np.arange(2))
+    with pytest.raises(ShapeError, match="3 colours"):
+        apply(data.ColourJitter(), IMAGES[..., :1])

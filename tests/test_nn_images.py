@@ -1,0 +1,282 @@
+"""Layers for images: their numbers, their initial weights, and batch norm folded away."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import nn
+from needle.errors import OptionError, ShapeError
+from needle.testing import check_gradients
+
+RNG = np.random.default_rng(0)
+
+
+def draw(*shape):
+    return RNG.standard_normal(shape)
+
+
+def tensor(x, dtype="float64"):
+    return ndl.Tensor(x, dtype=dtype, requires_grad=False)
+
+
+def per_channel(x, *others):
+    return [v.reshape(1, -1, *(1 for _ in x.shape[2:])) for v in others]
+
+
+def convolved(x, w, b, stride, padding):
+    """x [n, c, h, w], w [k, k, c, o]: one position after the other."""
+    x = np.pad(x, ((0, 0), (0, 0), (padding,) * 2, (padding,) * 2))
+    k = w.shape[0]
+    size = [(n - k) // stride + 1 for n in x.shape[2:]]
+    y = np.zeros((x.shape[0], w.shape[-1], *size))
+    for i, j in np.ndindex(*size):
+        part = x[:, :, i * stride : i * stride + k, j * stride : j * stride + k]
+        y[:, :, i, j] = np.einsum("ncij,ijco->no", part, w) + b
+    return y
+
+
+# ---- convolutions ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel, stride", [(3, 1), (5, 2), (2, 1), (1, 2)])
+def test_the_courses_convolution(kernel, stride, device):
+    layer = nn.Conv(3, 4, kernel, stride, device=device, dtype="float64")
+    x, w, b = draw(2, 3, 5, 6), layer.weight.numpy(), layer.bias.numpy()
+    found = layer(ndl.Tensor(x, dtype="float64", device=device))
+    exact = convolved(x, w, b, stride, (kernel - 1) // 2)
+    np.testing.assert_allclose(found.numpy(), exact, atol=1e-12)
+
+
+def test_convolutions_draw_the_weight_then_the_bias():
+    np.random.seed(3)
+    first = nn.Conv(4, 6, 3)
+    np.random.seed(3)
+    second = nn.Conv2d(4, 6, 3, padding=1)
+    np.random.seed(3)
+    weight = ((np.random.rand(3, 3, 4, 6).astype("float32") * 2 - 1) * np.sqrt(6 / 36)).astype(
+        "float32"
+    )
+    bias = (np.random.rand(6).astype("float32") * 2 - 1) / 6
+    np.testing.assert_allclose(first.weight.numpy(), weight, atol=1e-6)
+    np.testing.assert_allclose(first.bias.numpy(), bias, atol=1e-6)
+    np.testing.assert_array_equal(second.weight.numpy(), first.weight.numpy().transpose(3, 2, 0, 1))
+    x = tensor(draw(2, 4, 5, 5), "float32")
+    np.testing.assert_array_equal(first(x).numpy(), second(x).numpy())
+
+
+@pytest.mark.parametrize(
+    "layer, x, shape",
+    [
+        (lambda: nn.Conv1d(4, 6, 3, groups=2), (2, 4, 7), (2, 6, 5)),
+        (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1), (2, 4, 7, 6), (2, 6, 4, 3)),
+        (lambda: nn.Conv2d(2, 2, 3, padding=2, padding_mode="reflect"), (1, 2, 4, 4), (1, 2, 6, 6)),
+        (lambda: nn.Conv2d(2, 4, (2, 3), padding="same"), (1, 2, 4, 4), (1, 4, 4, 4)),
+        (lambda: nn.Conv3d(2, 3, 2, bias=False), (1, 2, 3, 3, 3), (1, 3, 2, 2, 2)),
+        (lambda: nn.ConvTranspose1d(2, 4, 3, stride=2), (1, 2, 4), (1, 4, 9)),
+        (lambda: nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2), (1, 4, 3, 4), (1, 6, 6, 8)),
+        (lambda: nn.ConvTranspose3d(2, 2, 2), (1, 2, 2, 2, 2), (1, 2, 3, 3, 3)),
+        (lambda: nn.MaxPool2d(2), (1, 2, 4, 5), (1, 2, 2, 2)),
+        (lambda: nn.AvgPool2d(3, 2, 1, ceil_mode=True), (1, 2, 4, 4), (1, 2, 3, 3)),
+        (lambda: nn.AdaptiveAvgPool2d((1, None)), (1, 2, 4, 5), (1, 2, 1, 5)),
+        (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), (1, 2, 3, 4), (1, 2, 6, 8)),
+        (lambda: nn.Upsample(5), (1, 2, 3, 4), (1, 2, 5, 5)),
+        (lambda: nn.LeakyReLU(negative_slope=0.2), (2, 3), (2, 3)),
+    ],
+)  # fmt: skip
+def test_layers_and_their_gradients(layer, x, shape):
+    made = layer().to("float64")
+    assert made(tensor(draw(*x))).shape == shape
+    values = [p.numpy() for p in made.parameters()]
+
+    names = [name for name, _ in made.named_parameters()]
+    old = {name: getattr(made, name) for name in names}
+
+    def function(x, *given):
+        for name, value in zip(names, given, strict=True):
+            setattr(made, name, value)
+        try:
+            return made(x)
+        finally:
+            for name in names:
+                setattr(made, name, old[name])
+
+    check_gradients(function, draw(*x), *values)
+    assert type(made).__name__ in repr(made)
+
+
+def test_the_weights_of_convolutions_are_saved_copied_and_cast_by_their_names():
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ConvTranspose2d(3, 2, 3))
+    x = tensor(draw(1, 2, 5, 5), "float32")
+    other = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ConvTranspose2d(3, 2, 3))
+    assert other[0].weight.shape == (3, 2, 3, 3) and other[1].weight.shape == (3, 2, 3, 3)
+    other.load_state_dict({name: p.numpy() for name, p in model.named_parameters()})
+    for same in (other, copy.deepcopy(model)):
+        np.testing.assert_allclose(same(x).numpy(), model(x).numpy(), atol=1e-5)
+    assert copy.deepcopy(model).to("bfloat16")(x.astype("bfloat16")).dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("rule", [ndl.optim.SGD, ndl.optim.Adam])
+def test_training_moves_convolutions_however_their_weights_lie_in_memory(rule):
+    x, y = tensor(draw(4, 2, 5, 5), "float32"), tensor(draw(4, 3, 3, 3), "float32")
+    np.random.seed(0)
+    models = [nn.Conv2d(2, 3, 3), nn.Conv2d(2, 3, 3)]
+    models[1].load_state_dict({k: v.numpy() for k, v in models[0].state_dict().items()})
+    dense = [nn.Parameter(ndl.Tensor(p.numpy())) for p in models[0].parameters()]
+    models[1].weight, models[1].bias = dense
+    for model in models:
+        optimizer = rule(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.minimize(((model(x) - y) ** 2).mean())
+    for p, q in zip(*(m.parameters() for m in models), strict=True):
+        np.testing.assert_allclose(p.numpy(), q.numpy(), atol=1e-5)
+
+
+def test_wrong_settings_of_convolutions():
+    with pytest.raises(ShapeError, match="3 and 4 channels do not divide into 2 groups"):
+        nn.Conv2d(3, 4, 3, groups=2)
+    with pytest.raises(OptionError, match="reflect"):
+        nn.Conv2d(3, 4, 3, padding_mode="mirror")
+    with pytest.raises(ShapeError, match="x has 2 channels"):
+        nn.Conv(3, 4, 3)(tensor(draw(1, 2, 4, 4), "float32"))
+    with pytest.raises(ShapeError, match=r"\[n, 3, h, w\]"):
+        nn.Conv(3, 4, 3)(tensor(draw(3, 4, 4), "float32"))
+
+
+# ---- norms -------------------------------------------------------------------------
+
+
+def normalised(x, axes, weight, bias, eps=1e-5):
+    weight, bias = per_channel(x, weight, bias)
+    mean, var = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    return (x - mean) / np.sqrt(var + eps) * weight + bias
+
+
+def with_parameters(layer):
+    layer.weight, layer.bias = (nn.Parameter(tensor(draw(layer.weight.size))) for _ in range(2))
+    return layer
+
+
+def test_batch_norm_2d():
+    layer = with_parameters(nn.BatchNorm2d(3, momentum=0.2, dtype="float64"))
+    x, w, b = draw(4, 3, 2, 5), layer.weight.numpy(), layer.bias.numpy()
+    np.testing.assert_allclose(layer(tensor(x)).numpy(), normalised(x, (0, 2, 3), w, b), atol=1e-12)
+    mean, var = 0.2 * x.mean((0, 2, 3)), 0.8 + 0.2 * x.var((0, 2, 3))
+    np.testing.assert_allclose(layer.running_mean.numpy(), mean, atol=1e-12)
+    np.testing.assert_allclose(layer.running_var.numpy(), var, atol=1e-12)
+    weight, bias, mean, var = per_channel(x, w, b, mean, var)
+    exact = (x - mean) / np.sqrt(var + 1e-5) * weight + bias
+    np.testing.assert_allclose(layer.eval()(tensor(x)).numpy(), exact, atol=1e-12)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_with_shortcut_and_rectifier(training):
+    fused = with_parameters(nn.BatchNormReLU2d(3, dtype="float64")).train(training)
+    plain = nn.BatchNorm2d(3, dtype="float64").train(training)
+    plain.load_state_dict(fused.state_dict())
+    x, r = draw(2, 3, 4, 3), draw(2, 3, 4, 3)
+    for extra in ((), (r,)):
+        exact = np.maximum(plain(tensor(x)).numpy() + sum(extra), 0)
+        found = fused(tensor(x), *map(tensor, extra)).numpy()
+        np.testing.assert_allclose(found, exact, atol=1e-12)
+        check_gradients(fused, x, *extra)
+    np.testing.assert_allclose(fused.running_var.numpy() > 0, True)
+
+
+def test_group_norm():
+    layer = with_parameters(nn.GroupNorm(2, 4, dtype="float64"))
+    x, w, b = draw(3, 4, 2, 5), layer.weight.numpy(), layer.bias.numpy()
+    parts = x.reshape(3, 2, 2, 2, 5)
+    mean, var = parts.mean((2, 3, 4), keepdims=True), parts.var((2, 3, 4), keepdims=True)
+    weight, bias = per_channel(x, w, b)
+    exact = ((parts - mean) / np.sqrt(var + 1e-5)).reshape(x.shape) * weight + bias
+    np.testing.assert_allclose(layer(tensor(x)).numpy(), exact, atol=1e-12)
+    plain = nn.GroupNorm(4, 4, affine=False, dtype="float64")(tensor(x[:, :, 0]))
+    ones = np.ones(4)
+    np.testing.assert_allclose(plain.numpy(), normalised(x[:, :, 0], 2, ones, 0 * ones), atol=1e-12)
+    check_gradients(layer, x)
+
+
+def test_instance_norm():
+    layer = with_parameters(
+        nn.InstanceNorm2d(3, affine=True, track_running_stats=True, dtype="float64")
+    )
+    x, w, b = draw(4, 3, 2, 5), layer.weight.numpy(), layer.bias.numpy()
+    np.testing.assert_allclose(layer(tensor(x)).numpy(), normalised(x, (2, 3), w, b), atol=1e-12)
+    mean = 0.1 * x.mean((0, 2, 3))
+    var = 0.9 + 0.1 * x.var((2, 3), ddof=1).mean(0)
+    np.testing.assert_allclose(layer.running_mean.numpy(), mean, atol=1e-12)
+    np.testing.assert_allclose(layer.running_var.numpy(), var, atol=1e-12)
+    weight, bias, mean, var = per_channel(x, w, b, mean, var)
+    exact = (x - mean) / np.sqrt(var + 1e-5) * weight + bias
+    np.testing.assert_allclose(layer.eval()(tensor(x)).numpy(), exact, atol=1e-12)
+    plain = nn.InstanceNorm2d(3, dtype="float64")
+    ones = np.ones(3)
+    for mode in (True, False):  # without running statistics evaluation is the same
+        found = plain.train(mode)(tensor(x)).numpy()
+        np.testing.assert_allclose(found, normalised(x, (2, 3), ones, 0 * ones), atol=1e-12)
+    check_gradients(plain, x)
+    assert not plain.parameters() and not plain.buffers()
+
+
+@pytest.mark.parametrize(
+    "layer, shape",
+    [
+        (nn.BatchNorm2d(3), (1, 3, 1, 1)),
+        (nn.BatchNorm2d(3), (0, 3, 2, 2)),
+        (nn.BatchNormReLU2d(3), (1, 3, 1, 1)),
+        (nn.InstanceNorm2d(3), (2, 3, 1, 1)),
+        (nn.GroupNorm(3, 3), (2, 3)),
+    ],
+)
+def test_statistics_of_one_value_are_an_error(layer, shape):
+    with pytest.raises(ShapeError, match="more than one value per channel"):
+        layer(tensor(np.ones(shape), "float32"))
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm2d(3), nn.BatchNormReLU2d(3), nn.InstanceNorm2d(3), nn.GroupNorm(1, 3)]
+)
+def test_norms_of_wrong_shapes_are_an_error(layer):
+    for shape in ((2, 4, 5, 5), (3,)):
+        with pytest.raises(ShapeError, match="x is "):
+            layer(tensor(np.ones(shape), "float32"))
+    with pytest.raises(ShapeError, match="do not divide"):
+        nn.GroupNorm(2, 3)
+
+
+# ---- folding -----------------------------------------------------------------------
+
+
+def shaken(model):
+    """Give every batch norm running statistics and parameters that change something."""
+    for module in model.children():
+        shaken(module)
+        if isinstance(module, nn.BatchNorm1d):
+            for name in ("weight", "bias", "running_mean"):
+                setattr(module, name, type(getattr(module, name))(tensor(draw(module.dim))))
+            module.running_var = tensor(RNG.uniform(0.5, 2.0, module.dim))
+    return model
+
+
+def test_batch_norm_folds_into_the_layer_before_it():
+    depthwise = nn.Conv2d(3, 3, 3, padding=1, groups=3, bias=False)
+    model = nn.Sequential(
+        nn.Conv(2, 3, 3), nn.BatchNormReLU2d(3),
+        nn.Residual(nn.Sequential(depthwise, nn.BatchNorm2d(3))),
+        nn.ConvTranspose2d(3, 4, 2), nn.BatchNorm2d(4),
+        nn.ConvTranspose2d(4, 2, 2, groups=2), nn.BatchNorm2d(2),
+        nn.Flatten(), nn.Linear(2 * 7 * 7, 3), nn.BatchNorm1d(3),
+    ).to("float64")  # fmt: skip
+    shaken(model)
+    x = tensor(draw(2, 2, 5, 5))
+    exact = model.eval()(x).numpy()
+    folded = ndl.fold_batch_norm(model.train())
+    np.testing.assert_allclose(folded(x).numpy(), exact, atol=1e-10)
+    kinds = [type(module).__name__ for _, module in folded.named_modules()]
+    assert kinds.count("BatchNorm2d") == 1  # that of the transposed convolution in groups
+    assert not {"BatchNorm1d", "BatchNormReLU2d"} & set(kinds) and "ReLU" in kinds
+    assert model.training and not folded.training and len(model.buffers()) == 10
