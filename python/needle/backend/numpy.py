@@ -151,21 +151,23 @@ def philox(key: int, blocks: Any) -> Any:
 class Memory(np.ndarray[Any, Any]):
     """A handle: flat bytes."""
 
-    live = peak = 0  # bytes, of all handles
-    counted = 0  # bytes, of the handles that allocate made; views of them count nothing
+    live = 0  # bytes, of all handles that allocate made
+    counted = 0  # bytes, of this one; views of it count nothing
 
     def ptr(self) -> int:
         """Return the address."""
         return int(self.ctypes.data)
 
     def __del__(self) -> None:
-        type(self).live -= self.counted  # no global: at the end there are none
+        type(self).live -= self.counted  # at exit the module's own names are gone
 
 
 class NumpyBackend(CourseTiles, Backend):
     """Every primitive as one NumPy call."""
 
     name = "cpu_numpy"
+    peak = 0
+
     def allocate(self, nbytes: int) -> Any:
         limit = config.current().memory_limit
         if limit and Memory.live + nbytes > limit:
@@ -176,12 +178,12 @@ class NumpyBackend(CourseTiles, Backend):
             raise memory.exhausted(self, nbytes) from None
         handle.counted = nbytes
         Memory.live += nbytes
-        Memory.peak = max(Memory.peak, Memory.live)
+        NumpyBackend.peak = max(self.peak, Memory.live)
         return handle
 
     def memory_info(self) -> dict[str, int]:
         limit = config.current().memory_limit
-        return {"live": Memory.live, "cached": 0, "peak": Memory.peak, "limit": limit}
+        return {"live": Memory.live, "cached": 0, "peak": self.peak, "limit": limit}
 
     def adopt(self, values: Any) -> Any:
         """Return a handle over a flat NumPy array's memory."""

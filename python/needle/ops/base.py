@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -24,7 +23,8 @@ from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
-from needle.errors import DeviceError, DtypeError, GradientError, OptionError, explain
+from needle.errors import DeviceError, DtypeError, GradientError, explain
+from needle.ops.attributes import check_attribute, operand_count
 from needle.ops.samples import Sample
 
 # Kinds that the native gate can run without Python: the numbers of src/core/gate.cc.
@@ -71,7 +71,7 @@ class Op(graph.OpBase):
         ]
         cls.static = (*dict.fromkeys(inherited), *added)
         cls._masks = tuple(_mask(entry) for entry in cls.saves)
-        cls.takes = _operands(getattr(cls, "expand", None)) or _operands(cls.compute)
+        cls.takes = operand_count(getattr(cls, "expand", None)) or operand_count(cls.compute)
 
     def __init__(self, *values: Static, **named: Static) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Op(graph.OpBase):
         if missing:
             raise TypeError(f"{cls.__name__} needs attributes {missing}")
         for name in cls.static:
-            _check_attribute(self, name)
+            check_attribute(self, name)
         self.save_masks = cls._masks
         self.differentiable = cls.is_differentiable
         self.setup()
@@ -183,44 +183,6 @@ class Op(graph.OpBase):
         if isinstance(result, tuple):
             return tuple(make_spec(a.dtype, where, a.shape) for a in result)
         return make_spec(result.dtype, where, result.shape)
-
-
-def _operands(method: Any) -> int | None:
-    code = getattr(method, "__code__", None)
-    if code is None or code.co_flags & inspect.CO_VARARGS or method.__defaults__:
-        return None
-    return int(code.co_argcount) - 1
-
-
-def _whole(value: Any) -> bool:
-    if not isinstance(value, (int, np.integer)):
-        return False
-    if not -(2**63) <= value < 2**63:
-        raise OptionError(f"an attribute does not fit into 64 bits: {value}")
-    return True
-
-
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    "int": _whole,
-    "int | None": lambda value: value is None or _whole(value),
-    "bool": lambda value: isinstance(value, (bool, np.bool_)),
-    "float": lambda value: isinstance(value, (int, float, np.number)),
-    "str": lambda value: isinstance(value, str),
-    "tuple[int, ...]": lambda value: isinstance(value, tuple) and all(map(_whole, value)),
-}
-"""What attributes of these annotations may be; others are up to the op."""
-
-
-def _check_attribute(op: Any, name: str) -> None:
-    """Raise TypeError or OptionError if an attribute is not what its annotation says."""
-    kind = next((c.__annotations__[name] for c in type(op).__mro__ if name in _own(c)), "Any")
-    value = getattr(op, name)
-    if kind in _KINDS and not _KINDS[kind](value):
-        raise TypeError(f"{op.name}: {name} is {kind}, not {value!r:.60}")
-
-
-def _own(cls: type) -> Any:
-    return cls.__dict__.get("__annotations__", ())
 
 
 def _mask(entry: Sequence[int | str]) -> int:
