@@ -6,8 +6,13 @@ of it fails.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import math
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -434,3 +439,15 @@ def test_torch_reads_tensors_with_their_shape():
         y = torch.asarray(x)
         assert y.shape == (2, 3) and str(y.dtype) == f"torch.{kind}"
         assert y.to(torch.int64).tolist() == xp.astype(x, xp.int64).tolist()
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None, reason="scikit-learn is not installed"
+)
+def test_scikit_learn_computes_on_tensors_as_the_page_shows():
+    """docs/array_api.md: its first block of code prints its second block."""
+    page = Path(__file__).parent.parent / "docs" / "array_api.md"
+    code, printed = re.findall(r"```(?:python)?\n(.*?)```", page.read_text(), re.S)[:2]
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == printed
