@@ -162,39 +162,39 @@ def philox(key: int, blocks: Any) -> Any:
 class Memory(np.ndarray[Any, Any]):
     """A handle: flat bytes."""
 
-    counted = 0  # bytes, of the handles that allocate made; views of them count nothing
+    live = 0  # bytes, of all handles that allocate made
+    counted = 0  # bytes, of this one; views of it count nothing
 
     def ptr(self) -> int:
         """Return the address."""
         return int(self.ctypes.data)
 
     def __del__(self) -> None:
-        NumpyBackend.live -= self.counted
+        type(self).live -= self.counted  # at exit the module's own names are gone
 
 
 class NumpyBackend(CourseTiles, Backend):
     """Every primitive as one NumPy call."""
 
     name = "cpu_numpy"
-    live = 0
     peak = 0
 
     def allocate(self, nbytes: int) -> Any:
         limit = config.current().memory_limit
-        if limit and self.live + nbytes > limit:
+        if limit and Memory.live + nbytes > limit:
             raise memory.exhausted(self, nbytes)
         try:
             handle = np.empty(nbytes, np.uint8).view(Memory)
         except (MemoryError, ValueError):  # ValueError: more than NumPy can count
             raise memory.exhausted(self, nbytes) from None
         handle.counted = nbytes
-        NumpyBackend.live += nbytes
-        NumpyBackend.peak = max(self.peak, self.live)
+        Memory.live += nbytes
+        NumpyBackend.peak = max(self.peak, Memory.live)
         return handle
 
     def memory_info(self) -> dict[str, int]:
         limit = config.current().memory_limit
-        return {"live": self.live, "cached": 0, "peak": self.peak, "limit": limit}
+        return {"live": Memory.live, "cached": 0, "peak": self.peak, "limit": limit}
 
     def adopt(self, values: Any) -> Any:
         """Return a handle over a flat NumPy array's memory."""
@@ -223,6 +223,9 @@ class NumpyBackend(CourseTiles, Backend):
             view(out)[...] = values.astype(out.dtype.numpy)
 
     def fill(self, out: Any, value: float) -> None:
+        if out.dtype.kind in "iu":  # what does not fit saturates, as in casts
+            bounds = np.iinfo(out.dtype.numpy)
+            value = 0 if value != value else min(max(value, int(bounds.min)), int(bounds.max))
         view(out)[...] = value
 
     def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
