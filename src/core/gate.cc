@@ -172,7 +172,18 @@ Array* elementwise_strided(const Op* op, DType out_type, Array* const* x, int n)
   return out;
 }
 
+constexpr int8_t kArity[] = {
+#define UNARY(...) 1,
+#define BINARY(...) 2,
+#define TERNARY(...) 3,
+#include "functions.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+};
+
 Array* elementwise(const Op* op, Array* const* x, int n) {
+  if (n != kArity[op->code]) return nullptr;
   const int first = op->code == k_where && x[0]->spec->code == kBool;  // after the condition
   Spec* spec = x[first]->spec;
   bool same = first == 0 && !x[0]->strides;
@@ -198,6 +209,30 @@ Array* elementwise(const Op* op, Array* const* x, int n) {
   for (int k = 0; k < n; k++) inputs[k] = address(x[k]);
   loop(out->storage->data, inputs, spec->size);
   return out;
+}
+
+// x in the dtype of the first parameter, in x's memory order.
+Array* cast(const Op* op, Array* x) {
+  const Spec* in = x->spec;
+  const auto type = static_cast<DType>(op->params[0]);
+  Spec* spec = spec_of(type, in->device, in->ndim, in->shape);
+  if (!spec) return nullptr;
+  int64_t strides[kMaxDims];
+  const bool reordered = kept_order(&x, 1, spec, strides);
+  const Operand out = {type, in->ndim, in->shape, reordered ? strides : spec->strides};
+  Plan plan;
+  const bool known = !kernels->plan_copy(&plan, out, operand(x));
+  Storage* storage = known ? storage_new(spec->size * kItemSize[type]) : nullptr;
+  if (!storage) {
+    Py_DECREF(spec);
+    return nullptr;
+  }
+  Array* made = array_new(spec, storage, 0, reordered ? strides : nullptr);
+  if (!made) return nullptr;
+  void* buffers[2] = {storage->data, address(x)};
+  if (run(plan, buffers, in->size)) return made;
+  Py_DECREF(made);
+  return nullptr;
 }
 
 Array* view(const Array* x, int ndim, const int64_t* shape, const int64_t* strides,
@@ -244,6 +279,23 @@ Array* broadcast(const Op* op, const Array* x) {
   int64_t strides[kMaxDims];
   broadcast_strides(x, ndim, op->params, strides);
   return view(x, ndim, op->params, strides, x->offset);
+}
+
+// Whether the ranges of a slice stay within the array; see slice_by.
+bool slice_fits(const Op* op, const Array* x) {
+  const int ndim = x->spec->ndim;
+  if (op->n_params != 1 + 3 * ndim || op->params[0] >> ndim) return false;
+  for (int i = 0; i < ndim; i++) {
+    const int64_t first = op->params[1 + 3 * i], count = op->params[2 + 3 * i];
+    const int64_t size = x->spec->shape[i], step = op->params[3 + 3 * i];
+    const bool dropped = op->params[0] >> i & 1;
+    if (count < 0 || count > size || (dropped && count != 1)) return false;
+    if (count == 0) continue;
+    if (first < 0 || first >= size || (count > 1 && (step > size || step < -size))) return false;
+    const int64_t last = first + (count - 1) * step;
+    if (last < 0 || last >= size) return false;
+  }
+  return true;
 }
 
 // numbers: a bit mask of the axes to drop, then per axis first index, number of elements, step.
@@ -348,6 +400,8 @@ Array* compute(const Op* op, Array* const* x, int n) {
   }
   if (n != 1) return nullptr;
   switch (op->kind) {
+    case kCast:
+      return cast(op, x[0]);
     case kReshape:
       return reshape(op, x[0]);
     case kPermute:
@@ -355,7 +409,7 @@ Array* compute(const Op* op, Array* const* x, int n) {
     case kBroadcast:
       return broadcast(op, x[0]);
     case kSlice:
-      return op->n_params == 1 + 3 * x[0]->spec->ndim ? slice_by(op->params, x[0]) : nullptr;
+      return slice_fits(op, x[0]) ? slice_by(op->params, x[0]) : nullptr;
     case kReduce:
       return reduce(op, x[0]);
     case kSumTo:

@@ -18,6 +18,8 @@ from needle.backend.ndarray import (
     array,
     broadcast_shapes,
     empty,
+    full,
+    kept_order,
     normalise_axes,
     normalise_axis,
 )
@@ -62,21 +64,6 @@ def same_dtype(operation: str, *arrays: NDArray) -> DType:
     return first
 
 
-def _kept_order(shape: Shape, arrays: tuple[NDArray, ...]) -> Shape | None:
-    """Return dense strides in the memory order of the first operand of full shape (NHWC stays)."""
-    for x in arrays:
-        if x.shape == shape and x.strides != x.spec.strides and 0 not in x.strides:
-            order = sorted(range(len(shape)), key=lambda i: (-abs(x.strides[i]), i))
-            strides, step = [0] * len(shape), 1
-            for axis in reversed(order):
-                strides[axis] = step
-                step *= shape[axis]
-            return tuple(strides)
-        if x.shape == shape:
-            return None
-    return None
-
-
 def elementwise(function: str, *arrays: NDArray, dtype: DType | None = None) -> NDArray:
     """Apply an elementwise function to broadcast operands.
 
@@ -95,7 +82,7 @@ def elementwise(function: str, *arrays: NDArray, dtype: DType | None = None) -> 
     device = arrays[0].device
     spec = make_spec(target, device, shape)
     handle = device.backend.allocate(spec.size * target.itemsize)
-    out = make_array(spec, handle, 0, _kept_order(shape, arrays))
+    out = make_array(spec, handle, 0, kept_order(shape, arrays))
     device.backend.elementwise(
         function, out, *[x if x.shape == shape else x.broadcast_to(shape) for x in arrays]
     )
@@ -118,7 +105,17 @@ def reduce(function: str, x: NDArray, axes: Shape, keepdims: bool = False) -> ND
 
     Raises:
         ShapeError: if max, min, argmax or argmin has nothing to choose from.
+        IndexRangeError: if there is no such axis.
     """
+    if axes and (
+        axes[0] < 0 or any(a >= b for a, b in zip(axes, (*axes[1:], x.ndim), strict=True))
+    ):
+        raise IndexRangeError(
+            f"{function}: axes {axes} of {x.ndim} dimensions\n"
+            f"  rule: counted from 0, in ascending order, each once"
+        )
+    if function in ("argmax", "argmin") and not axes and x.ndim:  # of one element each
+        return full(x.shape, 0, dtypes.int64, x.device)
     empty_axis = any(x.shape[axis] == 0 for axis in axes)
     if empty_axis and function in ("max", "min", "argmax", "argmin"):
         raise ShapeError(f"{function}: no elements along axes {axes} of shape {x.shape}")
@@ -328,6 +325,8 @@ def scatter_add(index: NDArray, updates: NDArray, axis: int, shape: Shape) -> ND
         )  # fmt: skip
     out = empty(shape, updates.dtype, updates.device)
     where = index.broadcast_to(updates.shape)
+    if updates.dtype is dtypes.bool_:  # whether any is true
+        return scatter_add(index, updates.astype(dtypes.int64), axis, shape).astype(dtypes.bool_)
     bad = out.device.backend.scatter_add(out, where, updates, axis)
     if bad >= 0:
         raise _bad_index("scatter_add", index, updates.shape, bad, shape[axis])

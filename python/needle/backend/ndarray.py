@@ -6,6 +6,7 @@ operations that compute, course.py the operators and indexing, which follow the 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -63,7 +64,7 @@ def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
     if axes is None:
         return tuple(range(ndim))
     given = (axes,) if isinstance(axes, int) else tuple(axes)
-    result = tuple(sorted(normalise_axis(int(axis), ndim) for axis in given))
+    result = tuple(sorted(normalise_axis(operator.index(axis), ndim) for axis in given))
     if len(set(result)) != len(result):
         raise ShapeError(f"axes {given} name an axis twice")
     return result
@@ -284,8 +285,21 @@ class NDArray(CourseArray, Array):
         return self.view(new, strides, self.offset)
 
     def slice(self, ranges: Sequence[tuple[int, int, int]]) -> NDArray:
-        """Return a view: per axis (first index, number of elements, step), unchecked."""
+        """Return a view: per axis (first index, number of elements, step).
+
+        Raises:
+            IndexRangeError: if a range leaves its axis.
+        """
         strides = self.strides
+        if len(ranges) != self.ndim or any(len(r) != 3 for r in ranges):
+            raise ShapeError(f"slice: ranges {ranges} for {self.ndim} axes; three numbers for each")
+        for axis, ((first, count, step), n) in enumerate(zip(ranges, self.shape, strict=True)):
+            last = first + (count - 1) * step
+            if count and not (count > 0 and 0 <= first < n and 0 <= last < n):
+                raise IndexRangeError(
+                    f"slice: {count} elements from {first} on in steps of {step} leave axis {axis} "
+                    f"of size {n}"
+                )
         offset = self.offset + sum(r[0] * s for r, s in zip(ranges, strides, strict=True))
         return self.view(
             tuple(r[1] for r in ranges),
@@ -384,11 +398,14 @@ class NDArray(CourseArray, Array):
         return out
 
     def astype(self, dtype: Any, copy: bool = True) -> NDArray:
-        """Return a copy with another element type (self if it is the same and not copy)."""
+        """Return a copy with another element type, in self's memory order (self if it is the same
+        and not copy)."""
         target = dtypes.as_dtype(dtype)
         if target is self.dtype and not copy:
             return self
-        out = empty(self.shape, target, self.device)
+        spec = make_spec(target, self.device, self.shape)
+        handle = self.device.backend.allocate(spec.size * target.itemsize)
+        out = make_array(spec, handle, 0, kept_order(self.shape, (self,)))
         self.device.backend.copy(out, self)
         return out
 
@@ -459,6 +476,21 @@ def shape_of(shape: Any, size: int, old: Shape | None = None) -> Shape:
             rule="the product of the sizes stays the same; one size may be -1",
         )  # fmt: skip
     return new
+
+
+def kept_order(shape: Shape, arrays: tuple[NDArray, ...]) -> Shape | None:
+    """Return dense strides in the memory order of the first operand of full shape (NHWC stays)."""
+    for x in arrays:
+        if x.shape == shape and x.strides != x.spec.strides and 0 not in x.strides:
+            order = sorted(range(len(shape)), key=lambda i: (-abs(x.strides[i]), i))
+            strides, step = [0] * len(shape), 1
+            for axis in reversed(order):
+                strides[axis] = step
+                step *= shape[axis]
+            return tuple(strides)
+        if x.shape == shape:
+            return None
+    return None
 
 
 def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
