@@ -62,10 +62,11 @@ def sort(
     if not values.size:
         return
     if values.shape != x.shape:  # the first ones of the order: sort all, and copy those
-        whole = [empty(x.shape, y.dtype, x.device) for y in (values, indices)]
-        sort(backend, *whole, x, axis, descending)
-        for out, y in zip((values, indices), whole, strict=True):
-            backend.copy(out, y.slice([(0, n, 1) for n in out.shape]))
+        ranges = [(0, n, 1) for n in values.shape]
+        every, positions = (empty(x.shape, y.dtype, x.device) for y in (values, indices))
+        sort(backend, every, positions, x, axis, descending)
+        backend.copy(values, every.slice(ranges))
+        backend.copy(indices, positions.slice(ranges))
         return
     axes = [*(i for i in range(x.ndim) if i != axis), axis] if x.ndim else []
     shape, length = select(x.shape, axes), x.shape[axis] if x.ndim else 1
