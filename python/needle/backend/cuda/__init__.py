@@ -10,6 +10,7 @@ def load_cuda() -> Any:
     from needle.backend.cuda.driver import CudaDriver
 
     driver = CudaDriver()
+    from needle.backend.cuda import overrides as overrides  # registers them
     from needle.backend.cuda.backend import CudaBackend
 
     return CudaBackend("cuda", driver)
@@ -17,6 +18,7 @@ def load_cuda() -> Any:
 
 def load_emulator() -> Any:
     """Return the backend that runs kernels on the host; raise DeviceError without a compiler."""
+    from needle.backend.cuda import overrides as overrides  # registers them
     from needle.backend.cuda.backend import CudaBackend
     from needle.backend.cuda.emulator import EmuDriver
 
