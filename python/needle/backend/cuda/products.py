@@ -39,7 +39,7 @@ def matmul(backend: CudaBackend, out: Any, a: Any, b: Any) -> None:
     grid = (-(-m // rows), -(-n // columns), min(batches.count, 65535))
     if grid[1] > 65535:
         raise DtypeError(f"matmul: {n} columns are more than {backend.name} can do")
-    name = f"matmul<{CPP[out.dtype]}, {', '.join(map(str, tile))}>"
+    name = _name(out.dtype, tile, a.strides[-1] == 1, b.strides[-2] == 1)
     found = backend.function("matmul.cu", name, lambda: _family(out.dtype))
     threads = rows // rest[0] * (columns // rest[1])
     backend.launch(
@@ -62,7 +62,14 @@ def _tile(backend: CudaBackend, m: int, n: int, batches: int, kind: DType) -> st
 def _family(kind: DType) -> Iterable[str]:
     for name, tile in TILES.items():
         if name != "large" or kind.itemsize < 8:
-            yield f"matmul<{CPP[kind]}, {', '.join(map(str, tile))}>"
+            for a_deep in (False, True):
+                for b_deep in (False, True):
+                    yield _name(kind, tile, a_deep, b_deep)
+
+
+def _name(kind: DType, tile: tuple[int, ...], a_deep: bool, b_deep: bool) -> str:
+    numbers = ", ".join(map(str, tile))
+    return f"matmul<{CPP[kind]}, {numbers}, {str(a_deep).lower()}, {str(b_deep).lower()}>"
 
 
 # ---- tensor cores ----------------------------------------------------------------------

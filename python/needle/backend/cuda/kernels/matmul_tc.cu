@@ -126,7 +126,9 @@ __global__ void __launch_bounds__(kThreads)
 
     __syncthreads();  // the tiles are free: fragments pass through them on their way out
     float* room = reinterpret_cast<float*>(&tiles[0]) + warp * (kFragment * kFragment);
+#pragma unroll  // fragments stay in registers
     for (int i = 0; i < kWarpRows; ++i) {
+#pragma unroll
       for (int j = 0; j < kWarpColumns; ++j) {
         wmma::store_matrix_sync(room, sums[i][j], kFragment, wmma::mem_row_major);
         __syncwarp();
