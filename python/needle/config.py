@@ -33,6 +33,7 @@ class Config:
         overrides: "on", or "off" to compute every composite by its expansion.
         conv: how the native CPU computes convolutions: "im2col", "direct", "winograd", "onednn";
             empty: as the specs say. See ``needle.ops.convolution``.
+        finite: "off", or "on" to stop at the first op that makes a NaN or an infinity.
         debug: 0 silent; 1 errors and warnings name the lines that made each tensor.
         isa: instruction set of the native kernels; empty means the best one.
         threads: number of threads of the native kernels; 0 means all cores.
@@ -49,6 +50,7 @@ class Config:
     native: str = "on"
     fast: str = "on"
     overrides: str = "on"
+    finite: str = "off"
     conv: str = ""
     debug: int = 0
     isa: str = ""
@@ -82,6 +84,7 @@ _CHOICES = {
     "native": ("on", "off"),
     "fast": ("on", "off"),
     "overrides": ("on", "off"),
+    "finite": ("on", "off"),
     "emulator": ("on", "off"),
     "conv": ("", "im2col", "direct", "winograd", "onednn"),
 }

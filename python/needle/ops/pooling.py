@@ -7,6 +7,7 @@ expansion over the view of all windows, and a device may compute it otherwise.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from itertools import product
 from math import inf, prod
 from typing import Any
@@ -292,6 +293,10 @@ class MaxPool(_Largest):
         op = MaxPoolGrad.of(*self.geometry, out.node.inputs[0].spec.shape[1:-1])
         return (executor.apply(op, out_grad[0], out[1]),)
 
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        out = executor.apply(self, *primals)
+        return out, [executor.apply(MaxPoolTake.of(*self.geometry), tangents[0], out[1]), None]
+
 
 class MaxPoolGrad(_Largest):
     """The transpose of MaxPoolTake: add each element of g to its place in zeros of ``spatial``.
@@ -320,6 +325,8 @@ class MaxPoolGrad(_Largest):
         return self.overlapped(reshape(rows, (*_shape(g), *self.kernel)), self.spatial)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
+        if not out.node.inputs[0].needs:
+            return None, None
         return executor.apply(MaxPoolTake.of(*self.geometry), out_grad, out.inputs[1]), None
 
 
@@ -343,6 +350,8 @@ class MaxPoolTake(_Largest):
         return squeeze(gather(self.rows(x, 0.0), places, -1), -1)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
+        if not out.node.inputs[0].needs:
+            return None, None
         op = MaxPoolGrad.of(*self.geometry, out.node.inputs[0].spec.shape[1:-1])
         return executor.apply(op, out_grad, out.inputs[1]), None
 

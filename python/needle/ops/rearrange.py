@@ -127,7 +127,8 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
         return _repeat_in_place(x, [counts if i == axis else 1 for i in range(len(shape))], True)
     if len(counts) != shape[axis]:
         raise ShapeError(f"repeat: {len(counts)} counts for {shape[axis]} elements")
-    places = np.repeat(np.arange(shape[axis]), np.asarray(counts))
+    times = np.asarray(counts) if len(counts) else np.zeros(0, np.int64)
+    places = np.repeat(np.arange(shape[axis]), times)
     return take(x, _indices(places, x), axis)
 
 
@@ -177,6 +178,8 @@ class Dilate(Linear):
     samples = _dilation_samples(_dilated)
 
     def compute(self, x: Any) -> Any:
+        if self.dilation < 0:
+            raise ShapeError(f"dilate: dilation {self.dilation} is negative")
         step = self.dilation + 1
         wide = tuple(n * step if i in self.axes else n for i, n in enumerate(x.shape))
         out = ndarray.full(wide, 0, x.dtype, x.device)
@@ -206,6 +209,8 @@ class UnDilate(Linear):
         )
 
     def compute(self, x: Any) -> Any:
+        if self.dilation < 0:
+            raise ShapeError(f"undilate: dilation {self.dilation} is negative")
         return x.slice(self._ranges(x.shape))
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -337,8 +342,13 @@ class DiagonalGrad(Linear):
     )
 
     def compute(self, x: Any) -> Any:
+        if len(self.shape) < 2:
+            raise ShapeError(f"diagonal: a result of shape {self.shape} has no diagonal")
         out = ndarray.full(self.shape, 0, x.dtype, x.device)
-        out.device.backend.copy(_diagonal(out, self.k), x)
+        part = _diagonal(out, self.k)
+        if part.shape != x.shape:
+            raise ShapeError(f"diagonal: shape {x.shape} for a diagonal of shape {part.shape}")
+        out.device.backend.copy(part, x)
         return out
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
