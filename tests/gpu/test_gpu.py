@@ -1,5 +1,5 @@
-"""``python -m pytest tests/gpu``: the op suite against the NumPy device, the arena under load, the kernels in the large, and the
-memory checker, on a real GPU."""
+"""``python -m pytest tests/gpu``: the op suite against the NumPy device, the arena under load, the
+kernels in the large, and the memory checker, on a real GPU."""
 
 from __future__ import annotations
 
