@@ -1,15 +1,18 @@
 """Accuracy of the recipe resnet9-cifar10 in Needle and in PyTorch: the same starts and batches.
 
-    python bench/cifar_accuracy.py FOLDER [seeds]
+    python bench/cifar_accuracy.py --data FOLDER [--seeds N] [--out FILE]
 
-Trains on CIFAR-10's first training batch alone (10,000 images), 20 epochs, and prints the accuracy
-on the 10,000 test images for each seed. Batch norm differs: PyTorch's running variance is the
-unbiased one, the course's is not.
+Trains on what the folder has of CIFAR-10's training batches, 20 epochs, and prints the accuracy on
+the 10,000 test images for each seed. Batch norm differs: PyTorch's running variance is the unbiased
+one, the course's is not. ``--quick`` runs one epoch on a few random images instead.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import json
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -52,10 +55,11 @@ def peer(model) -> tnn.Module:
     return made
 
 
-def accuracies(folder: str, seed: int) -> tuple[float, float]:
+def accuracies(folder: str, seed: int, **settings: int) -> tuple[float, float]:
     """Train both side by side; return the accuracies."""
     ndl.manual_seed(seed)
-    recipe = get("resnet9-cifar10")(Settings(data=folder, seed=seed), lambda line: None)
+    chosen = Settings(data=folder, seed=seed, **settings)
+    recipe = get("resnet9-cifar10")(chosen, lambda line: None)
     steps = recipe.epochs * recipe.steps_per_epoch()
     model = recipe.model()
     other = peer(model)
@@ -78,11 +82,38 @@ def accuracies(folder: str, seed: int) -> tuple[float, float]:
     return ours, float((found == recipe.test.labels).mean())
 
 
-if __name__ == "__main__":
-    count = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    both = [accuracies(sys.argv[1], seed) for seed in range(count)]
+def random_images(folder: str) -> None:
+    """Write a few random images in the binary edition."""
+    random = np.random.default_rng(0)
+    for name in ("data_batch_1", "test_batch"):
+        records = random.integers(0, 256, (20, 3073)).astype(np.uint8)
+        records[:, 0] %= 10
+        (Path(folder) / f"{name}.bin").write_bytes(records.tobytes())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Accuracy beside PyTorch's.")
+    parser.add_argument("--data", help="folder of CIFAR-10")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="random images, one epoch")
+    parser.add_argument("--out", help="write the accuracies here, as JSON")
+    args = parser.parse_args()
+    if args.quick:
+        with tempfile.TemporaryDirectory() as folder:
+            random_images(folder)
+            both = [accuracies(folder, 0, epochs=1, batch_size=10)]
+    elif args.data:
+        both = [accuracies(args.data, seed) for seed in range(args.seeds)]
+    else:
+        parser.error("--data FOLDER, or --quick")
     for seed, (ours, theirs) in enumerate(both):
         print(f"seed {seed}: Needle {ours:.2%}, PyTorch {theirs:.2%}")
     mean = np.mean(both, axis=0)
     points = 100 * (mean[0] - mean[1])
     print(f"mean: Needle {mean[0]:.2%}, PyTorch {mean[1]:.2%}, {points:+.2f} points")
+    if args.out:
+        Path(args.out).write_text(json.dumps({"needle_and_pytorch": both}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
