@@ -44,13 +44,14 @@ __global__ void __launch_bounds__(256) adam(Tensors t, AdamRule rule) {
   T* out = static_cast<T*>(p[0]);
   const T *param = static_cast<const T*>(p[1]), *grad = static_cast<const T*>(p[2]);
   C *m = static_cast<C*>(p[3]), *v = static_cast<C*>(p[4]);
-  const C beta1 = C(rule.beta1), beta2 = C(rule.beta2);
+  const C beta1 = C(rule.beta1), rate1 = C(1 - rule.beta1), beta2 = C(rule.beta2);
+  const C rate2 = C(1 - rule.beta2), decay = C(rule.decay), shrink = C(rule.shrink);
+  const C step = C(rule.step), root = C(rule.root), eps = C(rule.eps);
   for (i64 i = piece.begin + threadIdx.x; i < piece.end; i += blockDim.x) {
-    const C x = widen(param[i]), g = widen(grad[i]) + C(rule.decay) * x;
-    m[i] = beta1 * m[i] + C(1 - rule.beta1) * g;
-    v[i] = beta2 * v[i] + C(1 - rule.beta2) * g * g;
-    const C below = math::sqrt(v[i]) * C(rule.root) + C(rule.eps);
-    out[i] = cast<T>(x * C(rule.shrink) - C(rule.step) * m[i] / below);
+    const C x = widen(param[i]), g = widen(grad[i]) + decay * x;
+    m[i] = beta1 * m[i] + rate1 * g;
+    v[i] = beta2 * v[i] + rate2 * g * g;
+    out[i] = cast<T>(x * shrink - step * m[i] / (math::sqrt(v[i]) * root + eps));
   }
 }
 
