@@ -212,14 +212,14 @@ def _load_cuda() -> Backend:
 def _load_emulator() -> Backend:
     from needle.backend.cuda import load_emulator
 
-    return load_emulator()
+    return load_emulator(sanitize=config.initial().emulator == "asan")
 
 
 device.register("cpu", _load_cpu)
 device.register("cuda", _load_cuda)
 device.register("cpu_numpy", _load_numpy)
 device.register("meta", _load_meta)
-if config.initial().emulator == "on":
+if config.initial().emulator != "off":
     device.register("cuda-emu", _load_emulator)
 
 
