@@ -120,6 +120,8 @@ struct Kernels {
   const char* isa;
   int32_t vector_bits;
   void (*set_threads)(int32_t n);
+  // Results from `bytes` on are stored past the caches; 0: from sizes that gain by it.
+  void (*set_streaming_bytes)(int64_t bytes);
 
   Contiguous (*contiguous)(int32_t function, DType input, DType out);  // null: not supported
   // inputs are already broadcast to out's shape (stride 0) and share one dtype, except where's

@@ -292,6 +292,9 @@ NB_MODULE(_core, m) {
   m.def("vector_bits", [] { return kernels->vector_bits; }, "Width of its vectors.");
   m.def("supported_isas", &supported_isas, "What this processor and this build can run.");
   m.def("set_threads", [](int n) { kernels->set_threads(n); }, "Threads; 0: all cores.");
+  m.def(
+      "set_streaming_bytes", [](int64_t bytes) { kernels->set_streaming_bytes(bytes); },
+      "Bytes from which on results are stored past the caches; 0: what gains by it.");
   m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
   m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");
   m.def("memory_info", &memory, "live, cached and peak bytes; live blocks.");

@@ -57,7 +57,7 @@ int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
     char* operands[4];
     for (int i = 0; i < state.operands; ++i)
       operands[i] = static_cast<char*>(buffers[i]) + first * state.items[i];
-    if (state.n * state.items[0] >= kStreamBytes && is_streamable(operands[0])) {
+    if (state.n * state.items[0] >= elementwise_streaming_bytes() && is_streamable(operands[0])) {
       run_streaming(state, operands, end - first);
     } else {
       state.loop(operands[0], reinterpret_cast<void* const*>(operands + 1), end - first);

@@ -78,7 +78,7 @@ const char* place_values(TileProgram* program, const Operand* const* operands, c
     return "too many operands and dimensions";
   int64_t bytes = kItemSize[operands[0]->dtype];
   for (int d = 0; d < program->walk.ndim; ++d) bytes *= program->walk.dim(d)[0];
-  program->streams = bytes >= kStreamBytes;
+  program->streams = bytes >= elementwise_streaming_bytes();
 
   bool taken[kSlots] = {};
   for (int i = 0; i < count; ++i) {

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "elementwise.h"
+#include "stream.h"
 
 namespace needle::NEEDLE_ISA {
 
@@ -27,9 +28,15 @@ static int64_t half_of_cache() {
   return int64_t{16} << 20;
 }
 
-static const int64_t streaming = half_of_cache();
+static const int64_t half = half_of_cache();
+static int64_t streaming = half, elementwise_streaming = kStreamBytes;
 
 int64_t streaming_bytes() { return streaming; }
+int64_t elementwise_streaming_bytes() { return elementwise_streaming; }
+void set_streaming_bytes(int64_t bytes) {
+  streaming = bytes > 0 ? bytes : half;
+  elementwise_streaming = bytes > 0 ? bytes : kStreamBytes;
+}
 int threads() { return count; }
 void set_threads(int32_t n) { count = n < 1 ? all : n; }
 

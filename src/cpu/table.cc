@@ -20,6 +20,7 @@ static const Kernels kTable = {
     TEXT(NEEDLE_ISA),
     kVectorBits,
     set_threads,
+    set_streaming_bytes,
     contiguous,
     plan_elementwise,
     plan_fused,

@@ -1,0 +1,442 @@
+"""What the native kernels do with large inputs only: results stored past the caches, long lines,
+many rows. Compared with float64 on every instruction set.
+
+Stores past the caches begin at a size that is set low here; some tests have the true size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import core, executor, ops
+from needle.backend import ndarray
+from needle.device import as_device
+from needle.errors import IndexRangeError
+from needle.ops.indexing import Take, TakeGrad
+from needle.ops.loss import NOTHING, CrossEntropy, CrossEntropyGrad
+from needle.ops.norm import LayerNorm, LayerNormGrad, RMSNorm, RMSNormGrad
+from needle.ops.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
+from needle.testing.tolerance import assert_close
+
+ISAS = core.native.supported_isas() if core.native is not None else []
+pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")
+
+FLOATS = ("float32", "float64", "bfloat16")
+LENGTHS = (256, 1001, 1024, 4097)
+"""Of rows: the shortest one that is stored past the caches; whole vectors and a rest; whole
+vectors only, so that all rows are aligned alike; one more than whole vectors."""
+
+EPS = 1e-5
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    """Run the test on this instruction set, two threads, all but small results past the caches."""
+    before = core.native.isa()
+    core.native.select_isa(request.param)
+    core.native.set_threads(2)
+    core.native.set_streaming_bytes(4096)
+    with ndl.config(device="cpu"):
+        yield request.param
+    core.native.set_streaming_bytes(0)
+    core.native.set_threads(0)
+    core.native.select_isa(before)
+
+
+def tensor(values, dtype=None, offset=0):
+    """Return a tensor that begins ``offset`` elements after the start of its memory."""
+    flat = np.concatenate([np.zeros(offset, values.dtype), values.reshape(-1)])
+    whole = ndl.Tensor(flat, dtype=dtype or str(values.dtype), requires_grad=False, device="cpu")
+    return whole[offset:].reshape(values.shape)
+
+
+def exact(x):
+    """Return the numbers that a tensor holds, in float64."""
+    return x.numpy().astype(np.float64)
+
+
+def apply(op, *inputs):
+    """Return the results of an op as tensors, in a list."""
+    result = executor.apply(op, *inputs)
+    return list(result.tuple()) if isinstance(executor.value_of(result), tuple) else [result]
+
+
+def check(actual, expected, length=1, scale=1.0):
+    """Compare results with exact ones; ``scale`` brings values that are all small to about 1.
+
+    A half-precision result is rounded once, from sums in float32.
+    """
+    kind = str(actual.dtype)
+    half = kind == "bfloat16"
+    assert_close(exact(actual) * scale, expected * scale, kind, 1 if half else length)
+
+
+def rows(count, n, seed=0):
+    return np.random.default_rng(seed).standard_normal((count, n))
+
+
+def strange(x):
+    """Put NaN at a row's start, middle and end, and infinities into other rows."""
+    n = x.shape[1]
+    x[0, n - 1] = x[1, n // 2] = x[2, 0] = np.nan
+    x[3] = -np.inf
+    x[4, ::3] = -np.inf
+    x[5, n - 2] = np.inf
+    return x
+
+
+# ---- softmax and cross entropy -----------------------------------------------------
+
+
+def softmax(x):
+    with np.errstate(all="ignore"):
+        powers = np.exp(x - x.max(-1, keepdims=True))
+        return powers / powers.sum(-1, keepdims=True)
+
+
+def log_softmax(x):
+    with np.errstate(all="ignore"):
+        low = x - x.max(-1, keepdims=True)
+        return low - np.log(np.exp(low).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_softmax(isa, dtype, n, offset):
+    x = tensor(strange(3 * rows(9, n)), dtype, offset)
+    check(*apply(Softmax.of(-1), x), softmax(exact(x)), n, n)
+    check(*apply(LogSoftmax.of(-1), x), log_softmax(exact(x)), n)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_gradients_of_softmax(isa, dtype, n, offset):
+    x, g = strange(3 * rows(9, n)), tensor(rows(9, n, 1), dtype, offset)
+    out, wide = tensor(softmax(x), dtype, offset), exact(g)
+    dot = (exact(out) * wide).sum(-1, keepdims=True)
+    check(*apply(SoftmaxGrad.of(-1), out, g), exact(out) * (wide - dot), n, n)
+    out = tensor(log_softmax(x), dtype, offset)
+    total = wide.sum(-1, keepdims=True)
+    check(*apply(LogSoftmaxGrad.of(-1), out, g), wide - np.exp(exact(out)) * total, n)
+
+
+def test_softmax_along_an_axis_with_steps(isa):
+    x = tensor(3 * rows(1001, 7), "float32")
+    check(*apply(Softmax.of(0), x), softmax(exact(x).T).T, 1001, 1001)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("ignore", [NOTHING, 3])
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_cross_entropy(isa, dtype, n, ignore, smoothing):
+    values = 3 * rows(9, n)
+    values[1, n - 1] = np.nan
+    if not smoothing:
+        values[2, 1::2] = -np.inf
+    x = tensor(values, dtype, 1)
+    labels = np.array([0, n // 2, 2, 3, n - 1, 17, 3, 255, n - 2])
+    wide, kept, at = exact(x), labels != ignore, np.arange(9)
+    lse = np.log(np.exp(wide).sum(-1))
+    loss = lse - (1 - smoothing) * wide[at, labels]
+    if smoothing:
+        loss = loss - smoothing * wide.mean(-1)
+    found = apply(CrossEntropy.of(ignore, smoothing), x, tensor(labels))
+    check(found[0], np.where(kept, loss, 0.0), n)
+    check(found[1], lse, n)
+
+    g = tensor(rows(1, 9)[0], str(found[1].dtype))
+    target = np.full((9, n), smoothing / n)
+    target[at, labels] += 1 - smoothing
+    grad = exact(g)[:, None] * (np.exp(wide - lse[:, None]) - target)
+    lse = tensor(lse, str(g.dtype))
+    found = apply(CrossEntropyGrad.of(ignore, smoothing), g, x, tensor(labels), lse)
+    check(*found, np.where(kept[:, None], grad, 0.0), n, n)
+
+
+@pytest.mark.parametrize("bad", [-1, 1001])
+def test_a_bad_label_is_named_by_cross_entropy_and_its_gradient(isa, bad):
+    x, statistics = tensor(rows(9, 1001), "float32"), tensor(rows(1, 9)[0], "float32")
+    labels = tensor(np.array([0, 1, 2, 1000, bad, 5, bad, 7, 8]))
+    message = rf"label {bad} at position 4 is not one of 1001 classes"
+    with pytest.raises(IndexRangeError, match=rf"^cross_entropy: {message}"):
+        apply(CrossEntropy.of(), x, labels)
+    with pytest.raises(IndexRangeError, match=rf"^cross_entropy_grad: {message}"):
+        apply(CrossEntropyGrad.of(), statistics, x, labels, statistics)
+
+
+# ---- norms -------------------------------------------------------------------------
+
+
+def norm_inputs(dtype, count, n):
+    """Return g, x, weight and bias, with a NaN in a row of x."""
+    x = rows(count, n) + 3
+    x[1, n - 1] = np.nan
+    parameters = np.random.default_rng(2).uniform(0.5, 1.5, (2, n))
+    g = tensor(rows(count, n, 1), dtype, 1)
+    return g, tensor(x, dtype, 1), tensor(parameters[0], dtype), tensor(parameters[1], dtype)
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_layer_norm(isa, dtype, n):
+    count = 37  # three blocks of rows, the last one odd
+    inputs = norm_inputs(dtype, count, n)
+    g, x, weight, bias = map(exact, inputs)
+    mean, var = x.mean(-1), x.var(-1)
+    rstd = 1 / np.sqrt(var + EPS)
+    normal = (x - mean[:, None]) * rstd[:, None]
+    found = apply(LayerNorm.of(EPS), *inputs[1:])
+    for result, expected in zip(found, (normal * weight + bias, mean, rstd), strict=True):
+        check(result, expected, n)
+
+    scaled = g * weight
+    along = scaled.mean(-1, keepdims=True) + normal * (scaled * normal).mean(-1, keepdims=True)
+    expected = (rstd[:, None] * (scaled - along), (g * normal).sum(0), g.sum(0))
+    found = apply(LayerNormGrad.of(), *inputs[:3], *found[1:])
+    for result, values in zip(found, expected, strict=True):
+        check(result, values, n + count)
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rms_norm(isa, dtype, n):
+    count = 37
+    inputs = norm_inputs(dtype, count, n)[:3]
+    g, x, weight = map(exact, inputs)
+    rstd = 1 / np.sqrt((x * x).mean(-1) + EPS)
+    normal = x * rstd[:, None]
+    found = apply(RMSNorm.of(EPS), *inputs[1:])
+    for result, expected in zip(found, (normal * weight, rstd), strict=True):
+        check(result, expected, n)
+
+    scaled = g * weight
+    along = normal * (scaled * normal).mean(-1, keepdims=True)
+    expected = (rstd[:, None] * (scaled - along), (g * normal).sum(0))
+    found = apply(RMSNormGrad.of(), *inputs, found[1])
+    for result, values in zip(found, expected, strict=True):
+        check(result, values, n + count)
+
+
+# ---- rows by index -----------------------------------------------------------------
+
+
+def ids_of(count, extent):
+    """Return ids of which some come often, some never, and some count from the end."""
+    random = np.random.default_rng(5)
+    ids = random.integers(-extent, extent // 2, count)
+    ids[random.permutation(count)[: count // 8]] = 3
+    return ids
+
+
+@pytest.mark.parametrize("n", [16, 256, 1001])
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+def test_rows_are_gathered(isa, dtype, n):
+    ids = ids_of(150, 200)
+    x = tensor(np.round(100 * rows(200, n)), dtype, 1)
+    for kind in ("int64", "int32", "int16"):
+        (found,) = apply(Take.of(0), x, tensor(ids.astype(kind)))
+        np.testing.assert_array_equal(found.numpy(), x.numpy()[ids])
+
+
+@pytest.mark.parametrize("n", [16, 256, 1001])
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64"])
+def test_rows_are_added_where_ids_say(isa, dtype, n):
+    extent, ids = 203, ids_of(151, 203)
+    updates = tensor(np.round(100 * rows(151, n)) / 64, "float64", 1)
+    updates = tensor(updates.numpy().astype(dtype if dtype.startswith("int") else float), dtype, 1)
+    expected = np.zeros((extent, n))
+    np.add.at(expected, ids, exact(updates))
+    for kind in ("int64", "int32", "int16"):
+        index = tensor(ids.astype(kind))
+        (found,) = apply(TakeGrad.of(0, (extent, n)), index, updates)
+        assert_close(found.numpy(), expected, dtype, int(np.bincount(ids % extent).max()))
+
+
+@pytest.mark.parametrize("bad", [-204, 203])
+def test_a_bad_id_is_named(isa, bad):
+    ids = ids_of(151, 203)
+    ids[[70, 90]] = bad
+    with pytest.raises(IndexRangeError, match=rf"index {bad}\b"):
+        apply(TakeGrad.of(0, (203, 256)), tensor(ids), tensor(rows(151, 256), "float32"))
+
+
+def test_the_gradient_of_an_embedding(isa):
+    ids = ids_of(600, 300) % 300
+    weight = ndl.Tensor(rows(300, 64), dtype="float32", requires_grad=True, device="cpu")
+    g = tensor(rows(600, 64, 1), "float32")
+    (ops.embedding(weight, tensor(ids)) * g).sum().backward()
+    expected = np.zeros((300, 64))
+    np.add.at(expected, ids, exact(g))
+    check(weight.grad, expected, int(np.bincount(ids).max()))
+
+
+# ---- sorting -----------------------------------------------------------------------
+
+LONG = 300_001
+
+
+def floats_to_sort():
+    random = np.random.default_rng(7)
+    x = random.standard_normal(LONG)
+    x[random.integers(0, LONG, 60_000)] = np.round(x[:60_000], 1)  # equal ones
+    x[::1000], x[1::1500], x[2::2000], x[3::1700], x[4::1900] = np.nan, 0.0, -0.0, np.inf, -np.inf
+    return x
+
+
+def integers_to_sort(dtype):
+    limits, random = np.iinfo(dtype), np.random.default_rng(8)
+    x = random.integers(limits.min, limits.max, LONG, dtype, endpoint=True)
+    x[::1000], x[1::1001] = limits.min, limits.max
+    x[2::5] = x[2 : LONG // 2 : 5][0]
+    return x
+
+
+LINES = {
+    "float32": lambda: floats_to_sort().astype(np.float32),
+    "float64": floats_to_sort,
+    "bfloat16": floats_to_sort,
+    "int64": lambda: integers_to_sort(np.int64),
+    "int32": lambda: integers_to_sort(np.int32),
+    "near int64": lambda: np.iinfo(np.int64).max - np.arange(LONG) * 7919 % 5000,
+    "uint8": lambda: integers_to_sort(np.uint8),
+}
+
+
+def order_of(x, descending):
+    """Return the stable order: NaN is last, and equal numbers stay in order, either way."""
+    if descending:
+        x = -x if x.dtype.kind == "f" else ~x
+    return np.argsort(x, kind="stable")
+
+
+def bits(x):
+    return x.view(f"u{x.dtype.itemsize}")
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("kind", LINES)
+def test_long_lines_are_sorted(kind, descending):
+    values = LINES[kind]()
+    x = tensor(values, kind.split()[-1], 1)
+    order = order_of(exact(x) if kind == "bfloat16" else x.numpy(), descending)
+    best = x.numpy()[order]
+    before = core.native.isa()
+    try:
+        for isa in ISAS:
+            core.native.select_isa(isa)
+            np.testing.assert_array_equal(ops.argsort(x, descending=descending).numpy(), order)
+            found = ops.sort(x, descending=descending).numpy()
+            np.testing.assert_array_equal(bits(found), bits(best))
+            for k in (1, 10, LONG // 20, LONG // 10):  # by selection, the last one by digits
+                found, places = ops.topk(x, k, largest=descending)
+                np.testing.assert_array_equal(places.numpy(), order[:k])
+                np.testing.assert_array_equal(bits(found.numpy()), bits(best[:k]))
+    finally:
+        core.native.select_isa(before)
+
+
+@pytest.mark.parametrize("n", [1023, 1024, 1025, 5000])
+def test_lines_with_steps_are_sorted(isa, n):
+    x = tensor(np.round(rows(n, 3), 1), "float32")
+    order = np.argsort(x.numpy(), 0, kind="stable")
+    np.testing.assert_array_equal(ops.argsort(x, 0).numpy(), order)
+
+
+# ---- reductions --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((LONG,), 0), ((3, 70_001), 1), ((70_001, 3), 0), ((5001, 41), 0), ((301, 9, 77), (0, 2))],
+)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_reductions(isa, dtype, shape, axis, offset):
+    values = np.random.default_rng(9).standard_normal(shape) + 30
+    x = tensor(values, dtype, offset)
+    wide = exact(x)
+    count = wide.size // wide.sum(axis).size
+    check(ops.summation(x, axis), wide.sum(axis), count)
+    check(ops.mean(x, axis), wide.mean(axis), count)
+    check(ops.var(x, axis), wide.var(axis), count)
+    np.testing.assert_array_equal(exact(ops.amax(x, axis)), wide.max(axis))
+    np.testing.assert_array_equal(exact(ops.amin(x, axis)), wide.min(axis))
+
+
+@pytest.mark.parametrize("place", [0, 65_535, LONG - 1])
+def test_one_nan_is_the_extreme_of_a_long_row(isa, place):
+    values = np.random.default_rng(9).standard_normal(LONG)
+    values[[place, LONG // 2]] = np.nan, np.inf
+    x = tensor(values, "float32", 1)
+    for reduce in (ops.amax, ops.amin, ops.summation, ops.mean, ops.var):
+        assert np.isnan(reduce(x).item()), reduce
+    assert ops.argmax(x).item() == ops.argmin(x).item() == place
+
+
+# ---- elementwise -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [32_768, 40_001])
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+def test_elementwise(isa, dtype, size):
+    a, b = (tensor(np.round(100 * rows(1, size, i)[0]), dtype, i) for i in range(2))
+    x, y = exact(a), exact(b)
+    check(a + b, x + y)
+    check(ops.relu(a), np.maximum(x, 0))
+    np.testing.assert_array_equal((a < b).numpy(), x < y)
+    np.testing.assert_array_equal(ops.where(a < b, a, b).numpy(), np.where(x < y, x, y))
+    np.testing.assert_array_equal(a.astype("float64").numpy(), x)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_elementwise_with_steps_and_broadcasting(isa, dtype):
+    a, row = tensor(rows(301, 402), dtype, 1), tensor(rows(1, 201), dtype)
+    x = exact(a)
+    check(a[:, ::2] + row, x[:, ::2] + exact(row))
+    check(a.T[1:] * a.T[:-1], x.T[1:] * x.T[:-1])
+    check(a[:, 1::2] - exact(row)[0, 0].item(), x[:, 1::2] - exact(row)[0, 0])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(40_001,), (77, 513)])
+def test_programs(isa, dtype, shape):
+    device = as_device("cpu")
+    a, b = (tensor(rows(1, int(np.prod(shape)), i).reshape(shape), dtype, i) for i in range(2))
+    arrays = [executor.value_of(x) for x in (a, b)]
+    outs = [ndarray.empty(shape, a.dtype, device) for _ in range(2)]
+    program = [("multiply", (0, 1)), ("maximum", (2, 0)), ("negative", (3,))]
+    device.backend.run_fused(program, outs, arrays)
+    larger = np.maximum(exact(a) * exact(b), exact(a))
+    for out, expected in zip(outs, (larger, -larger), strict=True):
+        assert_close(out.numpy(), expected, dtype)
+
+
+def test_a_sum_may_take_the_place_of_a_term(isa):
+    device = as_device("cpu")
+    values = rows(1, 40_001)[0].astype(np.float32)
+    total = ndarray.array(values, ndl.float32, device)
+    device.backend.elementwise("add", total, total, total)
+    np.testing.assert_array_equal(total.numpy(), values + values)
+
+
+# ---- the true size -----------------------------------------------------------------
+
+
+def test_results_larger_than_the_caches():
+    n = (36 << 20) // 4 // 1001
+    values = np.resize(rows(1, 97_003)[0].astype(np.float32), (n, 1001))
+    x = tensor(values, offset=1)
+    core.native.set_threads(2)
+    try:
+        np.testing.assert_array_equal((x + x).numpy(), values + values)
+        np.testing.assert_array_equal(ops.relu(x).numpy(), np.maximum(values, 0))
+        (found,) = apply(Softmax.of(-1), x)
+    finally:
+        core.native.set_threads(0)
+    some = slice(None, None, 97)
+    check(found[some], softmax(values[some].astype(np.float64)), 1001, 1001)
