@@ -89,13 +89,16 @@ class Backend(CourseDevice):
         raise NotImplementedError
 
     def scatter_add(self, out: NDArray, index: NDArray, updates: NDArray, axis: int) -> int:
-        """out[i, index[i, j, k], k] += updates[i, j, k]; return as ``gather`` does."""
+        """Zeros with updates[i, j, k] added at [i, index[i, j, k], k]; return as ``gather``."""
         raise NotImplementedError
 
     def sort(
         self, values: NDArray, indices: NDArray, x: NDArray, axis: int, descending: bool
     ) -> None:
-        """Sort along axis, stable, NaN last; indices are int64."""
+        """Sort along axis, stable, NaN last; indices are int64.
+
+        Results shorter than x along the axis are the first ones of the order.
+        """
         raise NotImplementedError
 
     def random_bits(self, out: NDArray, key: int, counter: int) -> None:

@@ -166,6 +166,7 @@ class CudaBackend(Backend):
         return indexing.gather(self, out, x, index, axis)
 
     def scatter_add(self, out: Any, index: Any, updates: Any, axis: int) -> int:
+        self.fill(out, 0)
         return indexing.scatter_add(self, out, index, updates, axis)
 
     def sort(self, values: Any, indices: Any, x: Any, axis: int, descending: bool) -> None:
