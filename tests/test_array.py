@@ -317,8 +317,8 @@ def test_array_interface(device):
     np.testing.assert_array_equal(counted(2, 3) + x, 2 * counted(2, 3))
 
 
-def test_asarray_shares_host_memory(device):
-    x = array(counted(3), "float32", device)
+def test_asarray_shares_host_memory(host_device):
+    x = array(counted(3), "float32", host_device)
     np.asarray(x)[0] = 5
     assert x.numpy()[0] == 5
 
@@ -347,11 +347,11 @@ SHARED = [kind.numpy.type for kind in dtype.ALL if kind != "bfloat16"]
 
 
 @pytest.mark.parametrize("kind", SHARED, ids=lambda kind: kind.__name__)
-def test_dlpack_with_numpy(kind, device):
+def test_dlpack_with_numpy(kind, host_device):
     values = np.arange(12).reshape(3, 4).astype(kind)
     for source in (values, values[::-1, ::2], values.T, values[:0], values[1, 2:3].reshape(())):
-        x = ndl.from_dlpack(source, device=device, copy=False)
-        assert isinstance(x, ndl.Tensor) and not x.requires_grad and x.device == device
+        x = ndl.from_dlpack(source, device=host_device, copy=False)
+        assert isinstance(x, ndl.Tensor) and not x.requires_grad and x.device == host_device
         np.testing.assert_array_equal(x.numpy(), source)
         back = np.from_dlpack(x)
         np.testing.assert_array_equal(back, source)
@@ -376,10 +376,10 @@ def test_dlpack_copies_where_it_must_or_may(device):
         ndl.from_dlpack(np.ones(3, "complex64"))
 
 
-def test_read_only_memory_stays_so(device):
+def test_read_only_memory_stays_so(host_device):
     values = counted(4)
     values.flags.writeable = False
-    x = ndl.from_dlpack(values, device=device, copy=False)
+    x = ndl.from_dlpack(values, device=host_device, copy=False)
     with pytest.raises(ValueError, match="read-only"):
         x.realize_cached_data().fill(0)
     with pytest.raises(ValueError, match="read-only"):
@@ -387,9 +387,9 @@ def test_read_only_memory_stays_so(device):
     assert (x + 1).numpy()[0] == 1
 
 
-def test_shared_memory_is_kept_alive(device):
+def test_shared_memory_is_kept_alive(host_device):
     values = np.arange(1000.0)
-    x = ndl.from_dlpack(values, device=device)
+    x = ndl.from_dlpack(values, device=host_device)
     expected = values.copy()
     gone = weakref.ref(values)
     del values
@@ -401,20 +401,23 @@ def test_shared_memory_is_kept_alive(device):
     assert gone() is None
 
 
-def test_dlpack_with_torch(device):
+def test_dlpack_with_torch(host_device):
     torch = pytest.importorskip("torch")
-    for kind in (torch.float32, torch.float64, torch.float16, torch.int64, torch.uint8, torch.bool):
+    kinds = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8,
+             torch.bool)  # fmt: skip
+    for kind in kinds:
         theirs = torch.arange(6).reshape(2, 3).to(kind)
-        x = ndl.from_dlpack(theirs.T, device=device, copy=False)
-        np.testing.assert_array_equal(x.numpy(), theirs.T.numpy())
+        x = ndl.from_dlpack(theirs.T, device=host_device, copy=False)
+        assert str(kind) == f"torch.{x.dtype}"
+        np.testing.assert_array_equal(x.numpy(), theirs.T.to(torch.float64).numpy())
         theirs[0, 1] = 0
         assert not x.numpy()[1, 0]
         back = torch.from_dlpack(x)
         assert back.data_ptr() == theirs.data_ptr() and back.dtype == kind
         back[1, 0] = 1
         assert theirs[0, 1] == 1
-    with pytest.raises(DtypeError):
-        ndl.from_dlpack(torch.ones(2, dtype=torch.bfloat16))
+    with pytest.raises(OptionError, match="complex64"):
+        ndl.from_dlpack(torch.ones(2, dtype=torch.complex64))
     with pytest.raises(ndl.errors.GradientError, match=r"export \.detach"):
         torch.from_dlpack(ndl.Tensor([1.0]) * 2.0)
 
@@ -470,6 +473,7 @@ def test_wrong_axes_and_indices_are_index_errors(device):
     ):  # fmt: skip
         with pytest.raises(IndexRangeError):
             call()
+            device.synchronize()  # bad indices that a kernel found
 
 
 def test_devices_do_not_mix(device):
@@ -481,8 +485,9 @@ def test_devices_do_not_mix(device):
         other.numpy()
     with pytest.raises(DeviceError, match="there is no 'gpu'"):
         array([1.0], device="gpu")
-    with pytest.raises(DeviceError, match="not available"):
-        array([1.0], device="cuda")
+    if not ndl.cuda().enabled():
+        with pytest.raises(DeviceError, match="not available"):
+            array([1.0], device="cuda")
 
 
 def test_tensors_on_two_devices_do_not_mix():
@@ -514,7 +519,7 @@ def test_devices_answer_questions(device):
     assert repr(device) == f"{device.name}()" and copy.deepcopy(device) is device
     assert pickle.loads(pickle.dumps(device)) is device
     assert not hasattr(device, "no_such_thing")
-    assert not ndl.cuda().enabled() and "CUDA" in ndl.cuda().reason()
+    assert ndl.cuda().enabled() == (ndl.cuda().reason() is None)
     assert ndl.meta() not in ndl.all_devices() and device in ndl.all_devices()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import needle as ndl
-from needle import cli, core
+from needle import cli, core, recipes
 from needle.errors import OptionError
 
 
@@ -118,7 +118,7 @@ def test_a_signal_ends_training_with_one_line_and_the_last_weights(
 def test_list():
     code, out, _ = run("train", "--list")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == ["byte-mlp", "mlp-mnist"]
+    assert [line.split()[0] for line in out.splitlines()] == recipes.names()
 
 
 def test_version_and_help():

@@ -137,7 +137,7 @@ def test_modules():
     assert module.NDArray is nd.NDArray is ndl.NDArray and nd.BackendDevice is ndl.Device
     assert ndl.backend_selection.BACKEND == "nd" and ndl.backend_selection.array_api is nd
     assert {nd.cpu().name, nd.cuda().name, nd.cpu_numpy().name} <= {"cpu", "cuda", "cpu_numpy"}
-    assert not nd.cuda().enabled() and len(nd.all_devices()) == 3
+    assert {"cpu", "cuda", "cpu_numpy"} <= {d.name for d in nd.all_devices()}
 
 
 def test_devices_make_arrays(device):
@@ -156,13 +156,13 @@ def test_devices_make_arrays(device):
 
 
 @pytest.mark.parametrize("m, n, p", [(1, 1, 1), (2, 3, 1)])
-def test_tiled_product(m, n, p, device):
-    t = device.__tile_size__
+def test_tiled_product(m, n, p, host_device):
+    t = host_device.__tile_size__
     a, b = values(m * t, n * t), values(n * t, p * t, seed=1)
-    x = nd.array(a.reshape(m, t, n, t).transpose(0, 2, 1, 3), device=device)
-    y = nd.array(b.reshape(n, t, p, t).transpose(0, 2, 1, 3), device=device)
-    z = nd.empty((m, p, t, t), device=device)
-    device.matmul_tiled(x._handle, y._handle, z._handle, m * t, n * t, p * t)
+    x = nd.array(a.reshape(m, t, n, t).transpose(0, 2, 1, 3), device=host_device)
+    y = nd.array(b.reshape(n, t, p, t).transpose(0, 2, 1, 3), device=host_device)
+    z = nd.empty((m, p, t, t), device=host_device)
+    host_device.matmul_tiled(x._handle, y._handle, z._handle, m * t, n * t, p * t)
     found = z.numpy().transpose(0, 2, 1, 3).reshape(m * t, p * t)
     np.testing.assert_allclose(found, a @ b, rtol=1e-4, atol=1e-4)
 

@@ -17,6 +17,7 @@ def tensor(*shape: int, dtype: str = "float32") -> ndl.Tensor:
 
 
 DEVICE = str(ndl.default_device())
+EMULATOR = ", cuda-emu" if "cuda-emu" in map(lambda d: d.name, ndl.all_devices()) else ""
 
 WRONG = {
     "matmul": (
@@ -92,8 +93,8 @@ WRONG = {
     "device name": (
         lambda: ndl.Tensor([1.0], device="cpuu"),
         errors.DeviceError,
-        """device: there is no 'cpuu'; did you mean 'cpu'?
-  known: cpu, cuda, cpu_numpy, meta""",
+        f"""device: there is no 'cpuu'; did you mean 'cpu'?
+  known: cpu, cuda, cpu_numpy, meta{EMULATOR}""",
     ),
     "no gradient": (
         lambda: ndl.Tensor([1.0], requires_grad=False).backward(),

@@ -13,9 +13,9 @@ PACKAGE = Path(needle.__file__).parent
 FLOORS = [
     {"config", "errors", "dtype", "core"},
     {"device", "definition", "backend"},
-    {"graph", "forward", "executor", "reverse"},
+    {"graph", "forward", "finite", "executor", "reverse"},
     {"ops", "autograd", "derivatives"},
-    {"aliases", "methods", "tensor", "compile"},
+    {"aliases", "methods", "tensor", "standard", "compile"},
     {"nn", "init", "optim", "data", "distributed", "io"},
     {
         "models",
@@ -35,10 +35,11 @@ ARROWS = {
     ("config", "errors"), ("dtype", "errors"), ("core", "config"),
     ("backend", "device"), ("backend", "definition"), ("definition", "device"),
     ("forward", "graph"), ("executor", "graph"), ("executor", "forward"),
+    ("finite", "graph"), ("executor", "finite"), ("reverse", "finite"),
     ("reverse", "graph"), ("reverse", "executor"),
     ("autograd", "ops"), ("derivatives", "autograd"), ("derivatives", "ops"),
     ("compile", "tensor"), ("tensor", "methods"),
-    ("methods", "aliases"), ("nn", "init"), ("io", "nn"),
+    ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("io", "nn"),
 }  # fmt: skip
 """What a room may import on its own floor. The top floor may import anything."""
 

@@ -83,7 +83,7 @@ def test_the_last_of_equal_places_is_written():
     ("index", "error"),
     [
         (9, IndexRangeError), ((K, 9 * K), IndexRangeError), (1.5, IndexRangeError),
-        ([0.5], IndexRangeError), ((X > 0)[:2], ShapeError), ((0, 0, 0, 0), IndexRangeError),
+        ([0.5], IndexRangeError), ((X > 0)[:2], IndexRangeError), ((0, 0, 0, 0), IndexRangeError),
         ("x", IndexRangeError), ((Ellipsis, Ellipsis), IndexRangeError),
         ((K, np.array([0, 1])), ShapeError),
     ],

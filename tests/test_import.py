@@ -14,7 +14,7 @@ PUBLIC = """
     Tensor Parameter TensorTuple Value NDArray Device cpu cpu_numpy cuda meta default_device
     all_devices DType float32 float64 bfloat16 float16 int8 int16 int32 int64 uint8 bool_
     result_type backward grad vjp value_and_grad no_grad lazy_mode checkpoint custom_gradient
-    jvp jacobian hvp linearize
+    jvp jacobian hvp linearize check_finite
     manual_seed from_dlpack config errors dtype device graph ops autograd backend
     backend_ndarray backend_selection __version__
     Op TensorOp TensorTupleOp BACKEND array_api nn init optim data io

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from needle import Tensor, ops
+from needle import Tensor, jvp, ops
 from needle.errors import OptionError, ShapeError
 from needle.testing import check_gradients
 
@@ -88,6 +88,9 @@ def test_ties_go_to_the_first_element():
     x = tensor(np.ones((1, 1, 2, 4)))
     ops.max_pool2d(x, 2).sum().backward()
     np.testing.assert_array_equal(x.grad.numpy(), [[[[1, 0, 1, 0], [0, 0, 0, 0]]]])
+    moved = tensor(np.arange(8.0).reshape(1, 1, 2, 4))
+    _, tangent = jvp(lambda x: ops.max_pool2d(x, 2), (x,), (moved,))  # both modes agree there
+    np.testing.assert_array_equal(tangent.numpy(), [[[[0, 2]]]])
 
 
 def test_windows_of_more_elements_than_a_byte_can_number():

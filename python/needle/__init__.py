@@ -18,6 +18,7 @@ from needle import (
 )
 from needle.autograd import (
     backward,
+    check_finite,
     checkpoint,
     custom_gradient,
     grad,
@@ -217,11 +218,12 @@ from needle.tensor import Parameter, Tensor, TensorTuple, Value, from_dlpack
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from needle import data, io, nn, optim
+    from needle import data, io, nn, optim, standard
     from needle.nn import fold_batch_norm
+    from needle.tools.show import show
 
-# Rooms of floor 5 that a program may do without are imported at their first use.
-_ROOMS = ("data", "io", "nn", "optim")
+# Rooms that a program may do without are imported at their first use.
+_ROOMS = ("data", "io", "nn", "optim", "standard")
 
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type
@@ -229,10 +231,12 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
     def __getattr__(name):
         if name in _ROOMS:
             return _import_module(f"needle.{name}")
+        if name == "show":
+            return _import_module("needle.tools.show").show
         if name == "fold_batch_norm":
             return _import_module("needle.nn").fold_batch_norm
         raise AttributeError(f"module 'needle' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS, "fold_batch_norm"})
+    return sorted({*globals(), *_ROOMS, "fold_batch_norm", "show"})

@@ -43,6 +43,27 @@ def lazy_mode(on: bool = True) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def check_finite() -> Iterator[None]:
+    """Stop, within a ``with`` block, at the first op that makes a NaN or an infinity.
+
+    Forward or backward, eager or lazy, and after each update of an optimizer. Infinities are
+    allowed where an input of the op has one (masks), and within the expansion of a composite. Each
+    result is read once more, in Python's definition of the gate: for hunting, not for training.
+    ``NEEDLE_FINITE=on`` does the same for a whole program.
+
+    Raises:
+        NonFiniteError: naming the op, how many NaN and infinities, the inputs, and the line that
+            called the op; of an op in a gradient the line that called the op it is the gradient of.
+
+    >>> with needle.check_finite():
+    ...     loss = model(x).log().sum()
+    ...     loss.backward()
+    """
+    with config.override(finite="on"):
+        yield
+
+
 def _seed(out: Any, out_grad: Any) -> Any:
     spec = executor.spec_of(out)
     if out_grad is None:

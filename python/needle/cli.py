@@ -121,6 +121,7 @@ def _train_parser() -> _Parser:
     add("--backend", choices=("nd", "np"), help="nd: native; np: NumPy (default: NEEDLE_BACKEND)")
     add("--seed", type=_seed, default=0, metavar="N", help="of weights and order (default: 0)")
     add("--out", metavar="FOLDER", help="folder of the run (default: runs/<recipe>-<time>)")
+    add("--resume", metavar="FOLDER", help="go on with the run in this folder")
     add("--threads", type=_count, metavar="N", help="threads of the kernels (default: all cores)")
     add("--quiet", action="store_true", help="print the result only")
     return parser
@@ -133,10 +134,12 @@ def _train(arguments: list[str]) -> int:
     if args.list:
         for name in recipes.names():
             default = "  (default)" if name == recipes.DEFAULT else ""
-            print(f"{name:12} {recipes.get(name).summary}{default}")
+            print(f"{name:16} {recipes.get(name).summary}{default}")
         return 0
     if args.steps and args.epochs:
         raise OptionError("train: --steps and --epochs exclude each other")
+    if args.resume:
+        return _resumed(args)
     recipe = recipes.get(args.recipe or recipes.DEFAULT)
     with _in_force(args):
         from needle.tools.training import run
@@ -145,6 +148,26 @@ def _train(arguments: list[str]) -> int:
             args.data, args.epochs, args.steps, args.batch_size, args.lr, args.seed
         )
         return run(recipe, settings, args.out, args.quiet)
+
+
+def _resumed(args: argparse.Namespace) -> int:
+    from needle import recipes
+    from needle.tools.run import RunFolder
+
+    given = [name for name in ("epochs", "steps", "batch_size", "lr", "seed", "out")
+             if getattr(args, name)]  # fmt: skip
+    if given:
+        option = "--" + given[0].replace("_", "-")
+        raise OptionError(f"train: --resume goes on as the run began; {option} cannot change it")
+    folder = RunFolder.open(args.resume)
+    known = folder.config()
+    if args.recipe not in (None, known["recipe"]):
+        raise OptionError(f"train: {args.resume} is a run of {known['recipe']}, not {args.recipe}")
+    settings = recipes.Settings(**{**known["chosen"], **({"data": args.data} if args.data else {})})
+    with _in_force(args):
+        from needle.tools.training import run
+
+        return run(recipes.get(known["recipe"]), settings, None, args.quiet, folder)
 
 
 def _in_force(args: argparse.Namespace) -> ExitStack:

@@ -33,6 +33,7 @@ class Config:
         overrides: "on", or "off" to compute every composite by its expansion.
         conv: how the native CPU computes convolutions: "im2col", "direct", "winograd", "onednn";
             empty: as the specs say. See ``needle.ops.convolution``.
+        finite: "off", or "on" to stop at the first op that makes a NaN or an infinity.
         debug: 0 silent; 1 errors and warnings name the lines that made each tensor.
         isa: instruction set of the native kernels; empty means the best one.
         threads: number of threads of the native kernels; 0 means all cores.
@@ -40,6 +41,7 @@ class Config:
             "512MiB"; 0 means no limit. What does not fit raises OutOfMemoryError.
         data: folder of the data sets.
         cache: folder for downloads and compiled kernels.
+        emulator: "off", or "on" for the device ``cuda-emu``, which runs CUDA kernels on the host.
     """
 
     backend: str = "nd"
@@ -48,6 +50,7 @@ class Config:
     native: str = "on"
     fast: str = "on"
     overrides: str = "on"
+    finite: str = "off"
     conv: str = ""
     debug: int = 0
     isa: str = ""
@@ -55,6 +58,7 @@ class Config:
     memory_limit: int = 0
     data: str = ""
     cache: str = ""
+    emulator: str = "off"
 
     def __post_init__(self) -> None:
         if isinstance(self.memory_limit, str):
@@ -80,6 +84,8 @@ _CHOICES = {
     "native": ("on", "off"),
     "fast": ("on", "off"),
     "overrides": ("on", "off"),
+    "finite": ("on", "off"),
+    "emulator": ("on", "off"),
     "conv": ("", "im2col", "direct", "winograd", "onednn"),
 }
 

@@ -45,8 +45,16 @@ class GradientError(NeedleError, RuntimeError):
     """A gradient that cannot be computed."""
 
 
+class NonFiniteError(NeedleError, ArithmeticError):
+    """A NaN or an infinity, found by ``check_finite``."""
+
+
 class ReleasedError(NeedleError, RuntimeError):
     """A value that was freed because nothing needed it any more."""
+
+
+class SingularError(NeedleError, ValueError):
+    """A matrix that has no inverse, or no factorization of the kind asked for."""
 
 
 class OptionError(NeedleError, ValueError):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from needle import config, core, forward, graph
+from needle import config, core, finite, forward, graph
 from needle.backend import memory
 from needle.errors import NeedleError
 
@@ -47,16 +47,22 @@ def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
     if level:
         return _push(op, tensors, level)
     needs = graph.recording() and op.differentiable and any(x.requires_grad for x in tensors)
+    watched = finite.on()
     if graph.lazy():
         for x in tensors:
             if x.array is None and x.node.done:
                 raise graph.released(x)
-        result = graph.pend(op, tensors, op.infer(*[spec_of(x) for x in tensors]), needs)
+        specs = [spec_of(x) for x in tensors]
+        spec = finite.unwatched(op.infer, *specs) if watched else op.infer(*specs)
+        result = graph.pend(op, tensors, spec, needs)
         if graph.pending() % PENDING_LIMIT == 0:
             warn_pending()
     else:
-        array = op.compute(*[held(x) for x in tensors])
+        arrays = [held(x) for x in tensors]
+        array = finite.compute(op, arrays, user_line()) if watched else op.compute(*arrays)
         result = graph.record(op, tensors, array) if needs else graph.wrap(array)
+    if watched:
+        finite.note(result.node, user_line())
     if config.current().debug >= 1:
         makers[result] = f"{op} at {user_line()}"
         if type(result.array) is not tuple and result.array is not None:
@@ -198,14 +204,16 @@ def realize(nodes: Iterable[Any]) -> None:
         for node in graph.pending_order(nodes):
             arrays = [below.value for below in node.inputs]
             if not node.done:  # another thread may have been faster, before or while we read
-                graph.finish(node, _computed(node.op, arrays))
+                graph.finish(node, _computed(node, arrays))
 
 
-def _computed(op: Any, arrays: list[Any]) -> Any:
+def _computed(node: Any, arrays: list[Any]) -> Any:
     try:
-        return op.compute(*arrays)
+        if finite.on():
+            return finite.compute(node.op, arrays, node=node)
+        return node.op.compute(*arrays)
     except MemoryError as error:
-        raise memory.typed(error).during(op.name, arrays) from None
+        raise memory.typed(error).during(node.op.name, arrays) from None
 
 
 @contextmanager
@@ -221,7 +229,8 @@ def modes(recording: bool | None = None, lazy: bool | None = None) -> Iterator[N
 
 
 def _open(settings: config.Config) -> bool:
-    return settings.fast == "on" and settings.overrides == "on" and settings.debug == 0
+    switches = settings.fast, settings.overrides, settings.finite
+    return switches == ("on", "on", "off") and settings.debug == 0
 
 
 apply: Any = _apply

@@ -10,6 +10,7 @@ from typing import Any
 
 from needle import ops
 from needle.aliases import Aliases
+from needle.errors import OptionError, unknown
 
 Axes = int | Sequence[int] | None
 
@@ -85,6 +86,40 @@ class Methods(Aliases):
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write to a place. What was computed from the tensor before keeps the old value."""
         ops.setitem(self, index, value)
+
+    # ---- the array API standard ------------------------------------------------
+
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
+        """The module ``needle.standard``: Needle under the standard's names.
+
+        Raises:
+            OptionError: for a version later than that module's.
+        """
+        from needle import standard  # a program that does not ask need not load it
+
+        known = ("2021.12", "2022.12", "2023.12", standard.__array_api_version__)
+        if api_version is not None and api_version not in known:
+            raise unknown("array API version", api_version, known)
+        return standard
+
+    @property
+    def mT(self) -> Any:
+        """The matrices transposed: the last two axes swapped."""
+        return ops.transpose(self)
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Any:
+        """Move to a device. There are no streams.
+
+        Raises:
+            OptionError: if a stream is given.
+        """
+        if stream is not None:
+            raise OptionError(f"to_device: {device} has no streams, {stream!r} was given")
+        return ops.to_device(self, device)
+
+    def __complex__(self) -> complex:
+        """Of one element: its value as a Python complex number."""
+        return complex(self.item())  # type: ignore[attr-defined]  # of the class that mixes it in
 
     # ---- of each element -------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from needle import executor, graph
+from needle import executor, finite, graph
 from needle.backend.ndarray import full_of
 from needle.errors import GradientError
 
@@ -40,6 +40,7 @@ def walk(
     order = graph.topo(list(grads), True, towards)
     reached = None if towards is None else _above(order, towards)
     handle, release = graph.handle, graph.release
+    watched = finite.on()
     while order:
         node = order.pop()
         out_grad = grads.pop(node, None)
@@ -49,7 +50,8 @@ def walk(
         op = node.op
         if op is None or (towards is not None and node in towards):
             continue
-        parts = op.gradient(out_grad, handle(node))
+        out = handle(node)
+        parts = finite.gradient(op, out_grad, out) if watched else op.gradient(out_grad, out)
         if type(parts) is not tuple:
             parts = tuple(parts) if isinstance(parts, list) else (parts,)
         inputs = node.inputs

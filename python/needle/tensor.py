@@ -164,10 +164,18 @@ class Tensor(Methods, Value):
 
     __array_ufunc__ = None  # so that numpy_array + tensor asks the tensor
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule over the tensor's memory. See ``exchange.to_dlpack``."""
         if self.requires_grad and self.op is not None:
             raise GradientError("dlpack: the tensor is part of a graph; export .detach()")
-        return executor.value_of(self).__dlpack__(**kwargs)
+        return exchange.to_dlpack(executor.value_of(self), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return executor.value_of(self).__dlpack_device__()

@@ -204,13 +204,23 @@ def _load_meta() -> Backend:
 
 
 def _load_cuda() -> Backend:
-    raise DeviceError("this version of Needle has no CUDA backend")
+    from needle.backend.cuda import load_cuda
+
+    return load_cuda()
+
+
+def _load_emulator() -> Backend:
+    from needle.backend.cuda import load_emulator
+
+    return load_emulator()
 
 
 device.register("cpu", _load_cpu)
 device.register("cuda", _load_cuda)
 device.register("cpu_numpy", _load_numpy)
 device.register("meta", _load_meta)
+if config.initial().emulator == "on":
+    device.register("cuda-emu", _load_emulator)
 
 
 def _check_setting() -> None:

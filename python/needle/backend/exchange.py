@@ -1,7 +1,13 @@
-"""Memory shared with other libraries: DLPack in, without copying."""
+"""Memory shared with other libraries by DLPack, both ways, without copying.
+
+NumPy is the go-between: it makes the capsules, owns their memory, and reads those of others. It
+does not know bfloat16, so such values pass through it as uint16, and the one byte of the capsule
+that says which kind of number they are is set here (DLPack, dlpack.h: DLDataType.code).
+"""
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -16,6 +22,79 @@ HOST = (1, 3)
 """DLPack's numbers of host memory: plain, and pinned by CUDA."""
 
 
+UNSIGNED, BFLOAT = 1, 4
+"""DLPack's codes of unsigned integers and of bfloat16."""
+
+CODE_AT = {b"dltensor": 20, b"dltensor_versioned": 52}
+"""Where the code lies in what a capsule of that name points to, on a 64-bit machine."""
+
+
+def to_dlpack(
+    x: NDArray,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """Return a capsule over the memory of an array in host memory.
+
+    Args:
+        x: an array.
+        stream: None; host memory has no streams.
+        max_version: the newest version of DLPack that the reader knows.
+        dl_device: where the reader wants it: host memory, (1, 0).
+        copy: True: always; False: never; None: only where it is needed.
+
+    Raises:
+        BufferError: if stream or dl_device ask for another device.
+    """
+    if stream is not None:
+        raise BufferError(f"dlpack: {x.device} has no streams, {stream!r} was given")
+    if copy is False and not hasattr(x.device.backend, "adopt"):
+        raise BufferError(f"dlpack: {x.device} cannot share its memory without a copy")
+    values = x.device.backend.download(x)
+    if x.dtype is not dtypes.bfloat16:
+        return values.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
+    capsule = values.view(np.uint16).__dlpack__(
+        max_version=max_version, dl_device=dl_device, copy=copy
+    )
+    _set_code(capsule, BFLOAT)
+    return capsule
+
+
+def _code(capsule: Any) -> Any:
+    """Return the byte of a DLPack capsule that says which kind of number it holds."""
+    python = ctypes.pythonapi
+    python.PyCapsule_GetName.restype = ctypes.c_char_p
+    python.PyCapsule_GetName.argtypes = [ctypes.py_object]
+    python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    name = python.PyCapsule_GetName(capsule)
+    return ctypes.c_uint8.from_address(python.PyCapsule_GetPointer(capsule, name) + CODE_AT[name])
+
+
+def _set_code(capsule: Any, code: int) -> None:
+    _code(capsule).value = code
+
+
+class _Unsigned:
+    """What offers bfloat16 through DLPack, as uint16, which NumPy can read."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.is_bfloat = False
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        capsule = self.source.__dlpack__(**kwargs)
+        if _code(capsule).value == BFLOAT:
+            _set_code(capsule, UNSIGNED)
+            self.is_bfloat = True
+        return capsule
+
+    def __dlpack_device__(self) -> Any:
+        return self.source.__dlpack_device__()
+
+
 def from_dlpack(x: Any, device: Any = None, copy: bool | None = None) -> NDArray:
     """Return an array over the memory of another library's array.
 
@@ -27,7 +106,8 @@ def from_dlpack(x: Any, device: Any = None, copy: bool | None = None) -> NDArray
 
     Raises:
         DeviceError: if x is not in host memory.
-        DtypeError: if x has a dtype that Needle, or NumPy as go-between, lacks.
+        OptionError: if x has a dtype that Needle lacks.
+        DtypeError: if NumPy, the go-between, lacks it.
     """
     values = x if isinstance(x, np.ndarray) else _as_numpy(x)
     where = devices.as_device(device)
@@ -55,8 +135,10 @@ def _as_numpy(x: Any) -> Any:
         raise DeviceError(
             f"from_dlpack: the memory is on DLPack device {x.__dlpack_device__()}, not on the host"
         )
+    wrapped = _Unsigned(x)
     try:
-        return np.from_dlpack(x)
+        values = np.from_dlpack(wrapped)
+        return values.view(dtypes.bfloat16.numpy) if wrapped.is_bfloat else values
     except (BufferError, RuntimeError) as error:
         raise DtypeError(f"from_dlpack: {type(x).__name__} of {x.dtype}: {error}") from error
 

@@ -350,9 +350,9 @@ def nonzero(x: NDArray) -> tuple[NDArray, ...]:
     return tuple(array(part, dtypes.int64, x.device) for part in np.nonzero(x.numpy()))
 
 
-def unique(x: NDArray) -> tuple[NDArray, ...]:
+def unique(x: NDArray, equal_nan: bool = True) -> tuple[NDArray, ...]:
     """Return the distinct values in order, where they first occur, the inverse, the counts."""
-    values, *rest = np.unique(x.numpy(), True, True, True)
+    values, *rest = np.unique(x.numpy(), True, True, True, equal_nan=equal_nan)
     rest[1] = rest[1].reshape(x.shape)
     indices = [array(part, dtypes.int64, x.device) for part in rest]
     return array(values, x.dtype, x.device), *indices

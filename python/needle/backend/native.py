@@ -17,6 +17,9 @@ from needle.backend.numpy import view
 from needle.backend.update import Adam, Sgd
 from needle.errors import DtypeError
 
+_EXACT = 2**53
+"""Kernels take numbers as doubles, which hold integers up to this exactly."""
+
 
 class NativeBackend(CourseTiles, Backend):
     """Calls of the compiled module. A handle is a ``_core.Storage``: aligned, cached memory."""
@@ -45,9 +48,14 @@ class NativeBackend(CourseTiles, Backend):
         self.core.copy(out, x)
 
     def fill(self, out: Any, value: float) -> None:
-        self.core.fill(out, value)
+        if type(value) is int and abs(value) > _EXACT:
+            view(out)[...] = value
+        else:
+            self.core.fill(out, value)
 
     def filled(self, spec: Any, value: float) -> Any:
+        if type(value) is int and abs(value) > _EXACT:
+            return super().filled(spec, value)
         return self.core.full(spec, value)
 
     def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
@@ -129,4 +137,5 @@ class NativeBackend(CourseTiles, Backend):
 
 
 def _dense(arrays: Sequence[Any]) -> list[Any]:
-    return [x if x.is_dense() else x.copy() for x in arrays]
+    # exactly: an axis of size 1 may have any stride and be dense all the same
+    return [x if x.strides == x.spec.strides else x.copy() for x in arrays]

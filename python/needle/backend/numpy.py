@@ -44,6 +44,16 @@ def _divide_integers(function: Any) -> Any:
     return divide
 
 
+def _floor_divide(x: Any, y: Any) -> Any:
+    """As NumPy, but where one is infinite floor(x / y), as the array API standard says."""
+    if x.dtype.kind in "iu":
+        return _whole_quotient(x, y)
+    return np.where(np.isinf(x) | np.isinf(y), np.floor(x / y), np.floor_divide(x, y))
+
+
+_whole_quotient = _divide_integers(np.floor_divide)
+
+
 def _shift(function: Any) -> Any:
     """Shift counts outside the width give 0 (or the sign, to the right)."""
 
@@ -69,7 +79,7 @@ FUNCTIONS: dict[str, Any] = {
     "silu": lambda x: x * _sigmoid(x),
     "bitwise_invert": np.invert,
     "bitwise_left_shift": _shift(np.left_shift), "bitwise_right_shift": _shift(np.right_shift),
-    "floor_divide": _divide_integers(np.floor_divide), "remainder": _divide_integers(np.remainder),
+    "floor_divide": _floor_divide, "remainder": _divide_integers(np.remainder),
     "where": np.where,
     "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "relu_grad": lambda x, g: np.where(x > 0, g, np.zeros_like(g)),
@@ -141,39 +151,39 @@ def philox(key: int, blocks: Any) -> Any:
 class Memory(np.ndarray[Any, Any]):
     """A handle: flat bytes."""
 
-    counted = 0  # bytes, of the handles that allocate made; views of them count nothing
+    live = 0  # bytes, of all handles that allocate made
+    counted = 0  # bytes, of this one; views of it count nothing
 
     def ptr(self) -> int:
         """Return the address."""
         return int(self.ctypes.data)
 
     def __del__(self) -> None:
-        NumpyBackend.live -= self.counted
+        type(self).live -= self.counted  # at exit the module's own names are gone
 
 
 class NumpyBackend(CourseTiles, Backend):
     """Every primitive as one NumPy call."""
 
     name = "cpu_numpy"
-    live = 0
     peak = 0
 
     def allocate(self, nbytes: int) -> Any:
         limit = config.current().memory_limit
-        if limit and self.live + nbytes > limit:
+        if limit and Memory.live + nbytes > limit:
             raise memory.exhausted(self, nbytes)
         try:
             handle = np.empty(nbytes, np.uint8).view(Memory)
         except (MemoryError, ValueError):  # ValueError: more than NumPy can count
             raise memory.exhausted(self, nbytes) from None
         handle.counted = nbytes
-        NumpyBackend.live += nbytes
-        NumpyBackend.peak = max(self.peak, self.live)
+        Memory.live += nbytes
+        NumpyBackend.peak = max(self.peak, Memory.live)
         return handle
 
     def memory_info(self) -> dict[str, int]:
         limit = config.current().memory_limit
-        return {"live": self.live, "cached": 0, "peak": self.peak, "limit": limit}
+        return {"live": Memory.live, "cached": 0, "peak": self.peak, "limit": limit}
 
     def adopt(self, values: Any) -> Any:
         """Return a handle over a flat NumPy array's memory."""

@@ -1,3 +1,11 @@
 """Models, each a function or class that makes a module."""
 
+from needle.models.cyclegan import (
+    CycleGAN,
+    DCGANGenerator,
+    ImagePool,
+    PatchDiscriminator,
+    ResNetGenerator,
+)
 from needle.models.mlp_resnet import MLPResNet, ResidualBlock
+from needle.models.resnet9 import CNN, ConvBN, DawnResNet9, ResNet9

@@ -190,6 +190,26 @@ from needle.ops.indexing import (
     scatter_add,
     take,
 )
+from needle.ops.linalg import (
+    QR,
+    SVD,
+    Cholesky,
+    Determinant,
+    Eigh,
+    Inverse,
+    LogDeterminant,
+    Solve,
+    cholesky,
+    det,
+    eigh,
+    inv,
+    pinv,
+    qr,
+    significant,
+    slogdet,
+    solve,
+    svd,
+)
 from needle.ops.logic import (
     BitwiseAnd,
     BitwiseInvert,

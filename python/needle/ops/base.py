@@ -236,12 +236,13 @@ def _as_tensor(x: Any, inputs: tuple[Any, ...]) -> Any:
 
 
 def _constant_beside(x: float, kind: DType, where: Any) -> Any:
-    if kind.kind in "iu" and not _fits(x, kind):
+    if kind.kind in "iu" and not fits(x, kind):
         raise DtypeError(f"the number {x} does not fit into {kind}; cast the tensor first")
     return constant(x, kind, where)
 
 
-def _fits(x: float, kind: DType) -> bool:
+def fits(x: float, kind: DType) -> bool:
+    """Return whether a number lies in the range of an integer dtype."""
     bits = 8 * kind.itemsize
     low, high = (0, 2**bits) if kind.kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
     return low <= x < high
@@ -257,6 +258,8 @@ def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tupl
         DtypeError: if the dtypes of the tensors do not mix.
     """
     tensors = [_as_tensor(x, inputs) for x in inputs if not isinstance(x, (bool, int, float))]
+    if not tensors:
+        raise TypeError(f"{name}: expected a tensor, got numbers only")
     kinds = [x.spec.dtype for x in tensors]
     common = kinds[0]
     for kind in kinds:

@@ -8,7 +8,7 @@ from typing import Any
 
 from needle.backend.ndarray import normalise_axis
 from needle.errors import ShapeError, explain
-from needle.ops.base import as_tensors
+from needle.ops.base import as_tensors, cast
 from needle.ops.matmul import matmul
 from needle.ops.movement import permute, reshape
 from needle.ops.rearrange import diagonal
@@ -39,8 +39,18 @@ def outer(x: Any, y: Any) -> Any:
 
 
 def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
-    """Sum of the products along an axis; the other axes broadcast."""
-    return summation(x * y, axis)
+    """Sum of the products along an axis, in the dtype of the products; other axes broadcast.
+
+    Raises:
+        ShapeError: if the sizes of that axis differ.
+    """
+    x, y = as_tensors((x, y))
+    sizes = [_shape(z)[normalise_axis(axis, len(_shape(z)))] for z in (x, y)]
+    if sizes[0] != sizes[1]:
+        problem = f"axis {axis} has sizes {sizes[0]} and {sizes[1]}"
+        raise explain(ShapeError, "vecdot", problem, [("x", x), ("y", y)])
+    product = x * y
+    return cast(summation(product, axis), product.spec.dtype)
 
 
 def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:

@@ -12,8 +12,8 @@ from needle import dtype as dtypes
 from needle import graph
 from needle.backend import ndarray
 from needle.dtype import as_dtype
-from needle.errors import OptionError, ShapeError
-from needle.ops.base import default_float
+from needle.errors import DtypeError, OptionError, ShapeError
+from needle.ops.base import default_float, fits
 from needle.ops.movement import broadcast_to, reshape
 
 Shape = int | Sequence[int]
@@ -28,11 +28,18 @@ def _make(values: Any, dtype: Any, device: Any) -> Any:
 
 
 def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor of one value; for dtype None that of the value (floats: float32)."""
+    """Return a tensor of one value; for dtype None that of the value (floats: float32).
+
+    Raises:
+        DtypeError: if an integer dtype cannot hold the value.
+    """
     if dtype is None:
         kinds = {bool: dtypes.bool_, int: dtypes.int64}
         dtype = kinds.get(type(value)) or default_float()
-    return graph.wrap(ndarray.full(_shape(shape), value, as_dtype(dtype), device))
+    kind = as_dtype(dtype)
+    if kind.kind in "iu" and not fits(value, kind):
+        raise DtypeError(f"full: the number {value} does not fit into {kind}")
+    return graph.wrap(ndarray.full(_shape(shape), value, kind, device))
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:

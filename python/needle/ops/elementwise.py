@@ -8,12 +8,22 @@ both come from it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from needle import dtype, executor, graph
-from needle.ops.base import OUTPUT, Elementwise, cast, export, promoted, sum_to
+from needle.ops.base import (
+    OUTPUT,
+    Elementwise,
+    cast,
+    constant,
+    default_float,
+    export,
+    promoted,
+    sum_to,
+)
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
 
 # ---- arithmetic ----------------------------------------------------------------
@@ -307,10 +317,20 @@ class Where(Elementwise):
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         condition, *rest = inputs
+        if all(isinstance(x, (bool, int, float)) for x in rest):
+            rest[0] = self._as_tensor(rest, executor.spec_of(condition).device)
         chosen = promoted(tuple(rest), self.name)
         if executor.spec_of(condition).dtype is not dtype.bool_:
             condition = not_equal(condition, 0)
         return (condition, *chosen)
+
+    @staticmethod
+    def _as_tensor(numbers: Sequence[float], where: Any) -> Any:
+        """Return the first of two numbers in the dtype that both have without any tensor."""
+        kinds = {bool: dtype.bool_, int: dtype.int64}
+        known = [kinds.get(type(x), default_float()) for x in numbers]
+        widest = max(known, key=[dtype.bool_, dtype.int64, default_float()].index)
+        return constant(numbers[0], widest, where)
 
     def derivative(self, out: Any, i: int) -> Any:
         condition = out.inputs[0]

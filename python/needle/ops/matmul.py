@@ -9,7 +9,7 @@ import numpy as np
 from needle import executor
 from needle.backend import kernels
 from needle.errors import ShapeError
-from needle.ops.base import MATMUL, Multilinear, promoted, sum_to
+from needle.ops.base import MATMUL, Multilinear, as_tensors, promoted, sum_to
 from needle.ops.movement import reshape, turned
 from needle.ops.samples import Sample, uniform
 
@@ -65,7 +65,11 @@ def matmul(a: Any, b: Any) -> Any:
 
     See ``MatMul``.
     """
-    left, right = a.spec.ndim, b.spec.ndim
+    try:
+        left, right = a.spec.ndim, b.spec.ndim
+    except AttributeError:  # arrays beside a tensor; everything else raises
+        a, b = as_tensors((a, b))
+        left, right = a.spec.ndim, b.spec.ndim
     if left >= 2 and right >= 2:
         return executor.apply(_MATMUL, a, b)
     if left == 0 or right == 0:

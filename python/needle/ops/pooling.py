@@ -7,6 +7,7 @@ expansion over the view of all windows, and a device may compute it otherwise.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from itertools import product
 from math import inf, prod
 from typing import Any
@@ -291,6 +292,10 @@ class MaxPool(_Largest):
             return (None,)
         op = MaxPoolGrad.of(*self.geometry, out.node.inputs[0].spec.shape[1:-1])
         return (executor.apply(op, out_grad[0], out[1]),)
+
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        out = executor.apply(self, *primals)
+        return out, [executor.apply(MaxPoolTake.of(*self.geometry), tangents[0], out[1]), None]
 
 
 class MaxPoolGrad(_Largest):

@@ -127,7 +127,8 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
         return _repeat_in_place(x, [counts if i == axis else 1 for i in range(len(shape))], True)
     if len(counts) != shape[axis]:
         raise ShapeError(f"repeat: {len(counts)} counts for {shape[axis]} elements")
-    places = np.repeat(np.arange(shape[axis]), np.asarray(counts))
+    times = np.asarray(counts) if len(counts) else np.zeros(0, np.int64)
+    places = np.repeat(np.arange(shape[axis]), times)
     return take(x, _indices(places, x), axis)
 
 

@@ -66,8 +66,8 @@ def getitem(x: Any, index: Any) -> Any:
     """Return x indexed as NumPy does; integer arrays and masks copy, everything else is a view.
 
     Raises:
-        IndexRangeError: for an index out of range, too many indices, or what is no index.
-        ShapeError: if a mask has another shape than the axes it stands for.
+        IndexRangeError: for an index out of range, too many indices, what is no index, or a mask
+            that has another shape than the axes it stands for.
     """
     result = native_index(x, index)
     if result is not None:
@@ -105,10 +105,13 @@ def _as_indices(part: Any, like: Any) -> Any:
 
 def _masked(mask: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """Return the integer indices of a mask over axes of this shape."""
-    if _shape(mask) != shape:
-        raise ShapeError(f"index: a mask of shape {_shape(mask)} for axes of shape {shape}")
-    if not shape:
-        raise IndexRangeError("index: a 0-dimensional mask is not supported")
+    own = _shape(mask)
+    if len(own) != len(shape) or any(
+        n not in (size, 0) for n, size in zip(own, shape, strict=True)
+    ):
+        raise IndexRangeError(f"index: a mask of shape {own} for axes of shape {shape}")
+    if not shape:  # it stands for a new axis of size 1, and keeps its one entry or not
+        return nonzero(reshape(mask, (1,)))
     return nonzero(mask)
 
 
@@ -153,12 +156,13 @@ def _advanced(x: Any, given: tuple[Any, ...]) -> Any:
             found = _masked(own, _shape(x)[axis : axis + len(_shape(own))])
         else:
             found = (own,)
+        adds = own.spec.dtype.kind == "b" and not _shape(own)
         for each in found:
             axes.append(len(basic))
-            basic.append(slice(None))
+            basic.append(None if adds else slice(None))
             indices.append(each)
         runs.append(position)
-        axis += len(found)
+        axis += 0 if adds else len(found)
     y = basic_index(x, tuple(basic))
     together = runs == list(range(runs[0], runs[-1] + 1))
     first = axes[0] if together else 0

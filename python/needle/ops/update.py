@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from needle import executor, graph
+from needle import executor, finite, graph
 from needle.backend import update as rules
 from needle.backend.ndarray import NDArray, empty, full
 from needle.backend.update import Adam, RMSprop, Sgd
@@ -63,15 +63,20 @@ def _arrays(params: Sequence[Any]) -> tuple[list[NDArray], list[NDArray], list[N
         array = executor.value_of(p)
         arrays.append(array)
         outs.append(
-            array if alone and array.is_dense() else empty(array.shape, array.dtype, array.device)
+            array
+            if alone and array.strides == array.spec.strides
+            else empty(array.shape, array.dtype, array.device)
         )
         grads.append(executor.value_of(p.grad).astype(array.dtype, copy=False))
     return outs, arrays, grads
 
 
-def _rebind(params: Sequence[Any], outs: Sequence[NDArray]) -> None:
+def _rebind(operation: str, params: Sequence[Any], outs: Sequence[NDArray]) -> None:
     for p, out in zip(params, outs, strict=True):
         graph.set_array(p, out)
+    if finite.on():
+        for p, out in zip(params, outs, strict=True):
+            finite.check_update(operation, p, out)
 
 
 def adam(params: Sequence[Any], ms: State, vs: State, rule: Adam) -> None:
@@ -95,7 +100,7 @@ def adam(params: Sequence[Any], ms: State, vs: State, rule: Adam) -> None:
         outs[0].device.backend.adam(outs, arrays, grads, m, v, rule)
         ms.update(zip(batch, m, strict=True))
         vs.update(zip(batch, v, strict=True))
-        _rebind(batch, outs)
+        _rebind("adam", batch, outs)
 
 
 def sgd(params: Sequence[Any], velocities: State | None, rule: Sgd) -> None:
@@ -118,7 +123,7 @@ def sgd(params: Sequence[Any], velocities: State | None, rule: Sgd) -> None:
         outs[0].device.backend.sgd(outs, arrays, grads, moving, rule)
         if velocities is not None and moving is not None:
             velocities.update(zip(batch, moving, strict=True))
-        _rebind(batch, outs)
+        _rebind("sgd", batch, outs)
 
 
 def rmsprop(
@@ -150,4 +155,4 @@ def rmsprop(
         )  # fmt: skip
         for state, new in zip(states, held, strict=True):
             state.update(zip(batch, new, strict=True))
-        _rebind(batch, outs)
+        _rebind("rmsprop", batch, outs)

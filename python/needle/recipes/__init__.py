@@ -10,7 +10,12 @@ from needle.recipes.recipe import Recipe, Settings
 __all__ = ["DEFAULT", "Recipe", "Settings", "get", "names"]
 
 DEFAULT = "byte-mlp"
-_MODULES = {"byte-mlp": "byte_mlp", "mlp-mnist": "mlp_mnist"}
+_MODULES = {
+    "byte-mlp": "byte_mlp",
+    "cyclegan": "cyclegan",
+    "mlp-mnist": "mlp_mnist",
+    "resnet9-cifar10": "resnet9_cifar10",
+}
 
 
 def names() -> list[str]:

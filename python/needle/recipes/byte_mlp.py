@@ -45,7 +45,6 @@ class ByteRecipe(Recipe):
         start = np.full(self.context, ord("\n"), np.uint8)
         self.training_text = np.concatenate([start, self.source.values])
         self.held_out_text = np.concatenate([start, self.held_out.values])
-        self.random = np.random.default_rng(self.settings.seed)
 
     def describe_data(self) -> dict[str, Any]:
         return {
@@ -67,8 +66,10 @@ class ByteRecipe(Recipe):
         return -(-self.source.values.size // self.batch_size)
 
     def batches(self) -> Iterator[Any]:
+        key = [self.settings.seed, self.passes] if self.passes else self.settings.seed
+        random = np.random.default_rng(key)
         for _ in range(self.steps_per_epoch()):
-            places = self.random.integers(0, self.source.values.size, self.batch_size)
+            places = random.integers(0, self.source.values.size, self.batch_size)
             yield self._windows(self.training_text, places)
 
     def _windows(self, text: Bytes, places: Bytes) -> tuple[Tensor, Tensor]:

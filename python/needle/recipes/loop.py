@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from needle import executor, nn
@@ -35,27 +35,39 @@ class Result:
 
 
 def train(
-    kind: type[Recipe], settings: Settings, folder: RunFolder, progress: Progress, stop: Stop
+    kind: type[Recipe],
+    settings: Settings,
+    folder: RunFolder,
+    progress: Progress,
+    stop: Stop,
+    resume: bool = False,
 ) -> Result:
     """Train a recipe's model, and save everything in the run's folder.
 
-    When ``stop`` says so, the step is finished, the weights are saved, and the run ends.
+    When ``stop`` says so, the step is finished, the weights are saved, and the run ends. Every
+    evaluation leaves a checkpoint; with ``resume`` the run goes on from the folder's, and ends as
+    if it had never been stopped.
 
     Raises:
         NeedleError: if the loss is no longer finite; the weights before that are saved.
-        DataError: as the recipe's data.
+        DataError: as the recipe's data; if there is no checkpoint, or it does not fit.
     """
     before = random.get_state()
     random.manual_seed(settings.seed)
     try:
         recipe = kind(settings, progress.note)
         run = _Run(recipe, folder, progress, stop)
+        if resume:
+            run.resume()
+        else:
+            run.save_config()
         try:
             run.steps()
             figures = run.evaluate(final=True)
         except Stopped as stopped:
             figures = {}
             signal: int | None = stopped.signal
+            run.save()
         else:
             signal = None
         finally:
@@ -72,6 +84,8 @@ def train(
 class _Run:
     """One run: the model, how far it is, and what is recorded of it."""
 
+    recipe_state: dict[str, Any] | None = None
+
     def __init__(self, recipe: Recipe, folder: RunFolder, progress: Progress, stop: Stop) -> None:
         self.recipe, self.folder, self.progress, self.stop = recipe, folder, progress, stop
         per_epoch = recipe.steps_per_epoch()
@@ -80,12 +94,19 @@ class _Run:
         self.model = recipe.model()
         self.optimizer = recipe.optimizer(self.model, self.total)
         self.done = 0
+        self.place, self.pass_began = 0, random.get_state()  # in the pass over the data
+        self.skip = 0
         self.items, self.busy = 0, 0.0
         self.began = time.perf_counter()
         self.record_every = max(1, self.total // 500)
-        folder.save_config(
+
+    def save_config(self) -> None:
+        """Write what the run is into its folder."""
+        recipe, per_epoch = self.recipe, self.per_epoch
+        self.folder.save_config(
             {
                 "recipe": recipe.name,
+                "chosen": asdict(recipe.settings),
                 "settings": {
                     "steps": self.total, "epochs": round(self.total / per_epoch, 3),
                     "batch_size": recipe.batch_size, "lr": recipe.lr,
@@ -102,23 +123,91 @@ class _Run:
     def steps(self) -> None:
         """Make all updates, with evaluations in between."""
         self.progress.start(self.total, self.recipe.item)
+        if self.done == self.total:
+            return
         every = self.recipe.evaluate_every(self.total)
         self.model.train()
         recent: list[float] = []
+        if self._owes_evaluation(every):
+            self.evaluate(final=False)
+            self.save()
         for batch in self._batches():
             recent.append(self._step(batch))
-            self.stop.check()
             if self.done % self.record_every == 0 or self.done == self.total:
                 self._record(sum(recent) / len(recent))
                 recent = []
+            self.stop.check()
             if self.done == self.total:
                 return
             if self.done % every == 0:
                 self.evaluate(final=False)
+                self.save()
+
+    def _owes_evaluation(self, every: int) -> bool:
+        """Return whether the run was stopped before an evaluation that was due."""
+        if self.done == 0 or self.done % every:
+            return False
+        lines = self.folder.metrics()
+        return not any(x["split"] == "held-out" and x["step"] == self.done for x in lines)
 
     def _batches(self) -> Iterator[Any]:
+        """Yield batches, pass after pass; after ``resume`` from the place where the run was."""
+        now = random.get_state()
         while True:
-            yield from self.recipe.batches()
+            if self.skip:
+                random.set_state(self.pass_began)
+            else:
+                self.pass_began = random.get_state()
+            self.recipe.passes = (self.done - self.skip) // self.per_epoch
+            for place, batch in enumerate(self.recipe.batches(), 1):
+                self.place = place
+                if place > self.skip:
+                    yield batch
+                elif place == self.skip:
+                    self._reached(now)
+            self.skip = 0
+
+    def _reached(self, now: Any) -> None:
+        """Go on from here: the order of the pass is that of the run before, as are all numbers."""
+        random.set_state(now)
+        if self.recipe_state:
+            self.recipe.load_state(self.recipe_state)
+
+    # ---- checkpoints -------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write a checkpoint: all that the rest of the run depends on."""
+        seed, counter = random.get_state()
+        numbers = {"step": self.done, "place": self.place, "seed": seed, "counter": counter}
+        numbers["pass_seed"], numbers["pass_counter"] = self.pass_began
+        parts = {
+            "run": {**numbers, "items": self.items, "busy": self.busy},
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "recipe": self.recipe.state(),
+        }
+        state = {f"{part}.{k}": v for part, values in parts.items() for k, v in values.items()}
+        self.folder.save_checkpoint(state)
+
+    def resume(self) -> None:
+        """Return to the folder's checkpoint."""
+        state = self.folder.load_checkpoint()
+        parts: dict[str, dict[str, Any]] = {"run": {}, "model": {}, "optimizer": {}, "recipe": {}}
+        for key, value in state.items():
+            part, _, name = key.partition(".")
+            parts[part][name] = value
+        run = parts["run"]
+        self.model.load_state_dict(parts["model"])
+        self.optimizer.load_state_dict(parts["optimizer"])
+        self.recipe_state = parts["recipe"]
+        if self.recipe_state:
+            self.recipe.load_state(self.recipe_state)
+        self.done, self.skip = run["step"], run["place"]
+        self.recipe.passes = (self.done - self.skip) // self.per_epoch
+        self.items, self.busy = run["items"], run["busy"]
+        self.pass_began = (run["pass_seed"], run["pass_counter"])
+        random.set_state((run["seed"], run["counter"]))
+        self.folder.forget_after(self.done)
 
     def _step(self, batch: Any) -> float:
         start = time.perf_counter()
@@ -160,6 +249,9 @@ class _Run:
         if self.recipe.epochs and self.done % self.per_epoch == 0:
             place = f"epoch {self.done // self.per_epoch}/{self.recipe.epochs}"
         self.progress.evaluated(place, dict(list(figures.items())[:1]) if final else figures)
+        with executor.modes(recording=False):
+            self.recipe.draw(self.model.eval(), self.folder, self.done, final)
+        self.model.train()
         return figures
 
 

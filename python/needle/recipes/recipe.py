@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import nn, optim
 from needle.tensor import Tensor
+
+if TYPE_CHECKING:
+    from needle.tools.run import RunFolder
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Recipe:
         batch_size, lr, steps, epochs: used where ``settings`` leaves them open; one of the last
             two is None.
         settings: what the user chose.
+        passes: passes over the training data that are behind; the loop counts.
     """
 
     name: ClassVar[str]
@@ -53,6 +57,7 @@ class Recipe:
     lr: float
     steps: int | None = None
     epochs: int | None = None
+    passes: int = 0
 
     def __init__(self, settings: Settings, report: Callable[[str], None]) -> None:
         """Take over the settings and load the data; ``report`` is told of lengthy things."""
@@ -110,6 +115,19 @@ class Recipe:
     def evaluate_every(self, steps: int) -> int:
         """Return after how many steps the model is evaluated."""
         return max(1, steps // 10)
+
+    def draw(self, model: nn.Module, folder: RunFolder, step: int, final: bool) -> None:
+        """Draw pictures into the run's folder after an evaluation; the model is as it was there."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint must have beside model, optimizer and random numbers.
+
+        Tensors or numbers by name. Random numbers of ``needle.ops.random`` need no mention.
+        """
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Return to a state."""
 
     def conclude(self, model: nn.Module, figures: dict[str, float]) -> list[str]:
         """Return the lines to print at the end, from the figures of the final evaluation."""

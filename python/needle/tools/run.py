@@ -14,7 +14,9 @@ import numpy as np
 
 from needle import config, core, io
 from needle.device import default_device
-from needle.errors import OptionError
+from needle.errors import DataError, OptionError
+
+CHECKPOINT = "checkpoint.safetensors"
 
 
 class RunFolder:
@@ -45,6 +47,46 @@ class RunFolder:
         if (path / "config.json").exists():
             raise OptionError(f"--out: {path} holds a run already; name another folder")
         return RunFolder(path)
+
+    @staticmethod
+    def open(path: str) -> RunFolder:
+        """Return the folder of a run that was begun before.
+
+        Raises:
+            OptionError: if it holds none with a checkpoint.
+        """
+        folder = RunFolder(Path(path))
+        for name in ("config.json", CHECKPOINT):
+            if not (folder.path / name).is_file():
+                raise OptionError(f"--resume: {path} holds no run to go on with: no {name}")
+        return folder
+
+    def config(self) -> dict[str, Any]:
+        """Return what config.json says.
+
+        Raises:
+            DataError: if it is damaged.
+        """
+        path = self.path / "config.json"
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return {"recipe": values["recipe"], "chosen": dict(values["chosen"])}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: is not what a run writes ({error!r})") from None
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Write checkpoint.safetensors, whole or not at all."""
+        io.save(self.path / CHECKPOINT, state)
+
+    def load_checkpoint(self) -> dict[str, Any]:
+        """Return the state of the last checkpoint. Raises DataError if it is damaged."""
+        return io.load(self.path / CHECKPOINT)
+
+    def forget_after(self, step: int) -> None:
+        """Remove from metrics.jsonl what was recorded after a step: it will be made again."""
+        lines = [json.dumps(line) for line in self.metrics() if line["step"] <= step]
+        with io.replacing(self.path / "metrics.jsonl") as part:
+            Path(part).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
     def discard_if_empty(self) -> None:
         """Remove the folder if nothing was saved in it."""

@@ -13,25 +13,40 @@ from needle.tools.run import RunFolder
 from needle.tools.stop import Stop
 
 
-def run(recipe: type[Recipe], settings: Settings, out: str | None, quiet: bool) -> int:
+def run(
+    recipe: type[Recipe],
+    settings: Settings,
+    out: str | None,
+    quiet: bool,
+    resume: RunFolder | None = None,
+) -> int:
     """Train, print the results and where they are; return the exit code.
+
+    Args:
+        recipe: what to train.
+        settings: what the user chose.
+        out: the folder of the run; None for a new one.
+        quiet: print the result only.
+        resume: the folder of a run to go on with.
 
     Raises:
         OptionError: if the output folder cannot be written.
         NeedleError: as ``loop.train``.
     """
-    folder = RunFolder.create(recipe.name, out)
+    folder = resume or RunFolder.create(recipe.name, out)
     show = progress.choose(quiet)
     _say_what_is_missing(show)
     try:
         with Stop().listening() as stop:
-            result = train(recipe, settings, folder, show, stop)
+            result = train(recipe, settings, folder, show, stop, resume is not None)
     finally:
         folder.discard_if_empty()
     if result.stopped is not None:
         name = signal.Signals(result.stopped).name
         message = f"stopped by {name} after step {result.steps}; the last weights are in"
-        print(f"needle: {message} {folder.path / 'weights.safetensors'}", file=sys.stderr)
+        advice = f"needle train --resume {folder.path} goes on"
+        weights = folder.path / "weights.safetensors"
+        print(f"needle: {message} {weights}; {advice}", file=sys.stderr)
         return 128 + result.stopped
     took = f"{result.steps:,} steps in {progress.clock(result.seconds)}"
     files = ["metrics.jsonl", "config.json", "weights.safetensors"]

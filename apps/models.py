@@ -1,0 +1,11 @@
+"""The course's models for its fourth homework."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from needle.models.resnet9 import ConvBN, ResNet9
+
+__all__ = ["ConvBN", "ResNet9"]
+
+np.random.seed(0)

@@ -1,0 +1,252 @@
+"""The ``Backend`` contract on CUDA: geometry, choice of kernels, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from needle.backend import Backend, memory
+from needle.backend.cuda import indexing, products, reductions, sorting
+from needle.backend.cuda.arena import Arena, Block
+from needle.backend.cuda.driver import Driver, NoMemory, Triple
+from needle.backend.cuda.errors import Pending
+from needle.backend.cuda.geometry import Geometry, geometry, pack
+from needle.backend.cuda.jit import Unit
+from needle.backend.cuda.table import BITS, CPP, functions
+from needle.dtype import ALL, DType
+from needle.errors import DtypeError
+
+THREADS = 256
+Family = Callable[[], Iterable[str]]
+
+
+class CudaBackend(Backend):
+    """A device behind a driver: a GPU, or the emulator."""
+
+    def __init__(self, name: str, driver: Driver) -> None:
+        self.name = name
+        self.driver = driver
+        self.arena = Arena(driver)
+        self.functions: dict[tuple[str, str], Any] = {}
+        self.pending = Pending(self)
+
+    # ---- memory ------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> Block:
+        try:
+            return self.arena.allocate(nbytes)
+        except NoMemory:
+            raise memory.exhausted(self, nbytes) from None
+
+    def upload(self, out: Any, values: Any) -> None:
+        if not out.size:
+            return
+        if not out.is_dense():
+            staged = _dense_like(out)
+            self.upload(staged, values)
+            self.copy(out, staged)
+            return
+        source = np.ascontiguousarray(values)
+        self.driver.to_device(address(out), source.ctypes.data, source.nbytes)
+
+    def download(self, x: Any) -> Any:
+        values = np.empty(x.shape, x.dtype.numpy)
+        dense = x if x.is_dense() else x.copy()
+        if x.size:
+            self.driver.to_host(values.ctypes.data, address(dense), values.nbytes)
+        self.pending.check()
+        return values
+
+    def synchronize(self) -> None:
+        self.driver.synchronize()
+        self.pending.check()
+
+    def memory_info(self) -> dict[str, int]:
+        return self.arena.statistics()
+
+    # ---- launches ----------------------------------------------------------------------
+
+    def function(self, file: str, expression: str, family: Family | None = None) -> Any:
+        """Return a kernel, compiled where it is not yet.
+
+        Args:
+            file: below ``kernels/``.
+            expression: an instantiation.
+            family: gives expressions to compile with it, where many at once cost little more.
+        """
+        found = self.functions.get((file, expression))
+        if found is None:
+            wanted = [expression]
+            if family is not None and self.driver.properties.whole_families:
+                wanted = list(dict.fromkeys([expression, *family()]))
+            loaded = self.driver.load(Unit(file, tuple(wanted)))
+            self.functions.update({(file, name): f for name, f in loaded.items()})
+            found = loaded[expression]
+        return found
+
+    def launch(
+        self, function: Any, grid: int | Triple, *parts: int | float | bytes, block: int = THREADS
+    ) -> None:
+        """Run a kernel on blocks of ``block`` threads; parts: its parameters."""
+        blocks = (grid, 1, 1) if isinstance(grid, int) else grid
+        self.driver.launch(function, blocks, (block, 1, 1), 0, pack(*parts))
+
+    # ---- elementwise -------------------------------------------------------------------
+
+    def copy(self, out: Any, x: Any) -> None:
+        g = geometry(out.shape, out.strides, x.strides)
+        if not g.count:
+            return
+        to, source = CPP[out.dtype], CPP[x.dtype]
+        if out.dtype is x.dtype:
+            to = source = BITS[out.dtype.itemsize]
+        places = (address(out), address(x))
+        width = 16 // max(out.dtype.itemsize, x.dtype.itemsize)
+        if g.dense() == 0 and aligned(*places):
+            function = self.function("copy.cu", f"copy_dense<{to}, {source}, {width}>", _copies(to))
+            self.launch(function, blocks_for(g.count, width), *places, g.count)
+        elif to == source and _is_transpose(g):
+            _transpose(self, to, g, places)
+        else:
+            function = self.function("copy.cu", f"copy<{to}, {source}, {g.index}>", _copies(to))
+            self.launch(function, blocks_for(g.count), *places, g.words)
+
+    def fill(self, out: Any, value: float) -> None:
+        g = geometry(out.shape, out.strides)
+        if not g.count:
+            return
+        width = out.dtype.itemsize
+        bits = int.from_bytes(np.asarray(value).astype(out.dtype.numpy).tobytes(), "little")
+        function = self.function("copy.cu", f"fill<{BITS[width]}, {g.index}>", _fills)
+        self.launch(function, blocks_for(g.count), address(out), bits, g.words)
+
+    def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
+        kind = inputs[-1].dtype
+        row = functions().get(function)
+        if row is None or kind not in row.dtypes:
+            raise DtypeError(f"{function}: {self.name} has no such function of {kind}")
+        g = geometry(out.shape, out.strides, *[x.strides for x in inputs])
+        if not g.count:
+            return
+        name, places = f"f_{function}", [address(out), *map(address, inputs)]
+        scalars = g.dense()
+        if scalars is not None and aligned(*places):
+            width = 16 // kind.itemsize
+            found = self.function(
+                "elementwise.cu", f"elementwise_dense<{name}, {CPP[kind]}, {width}>", _all_of(kind)
+            )
+            self.launch(found, blocks_for(g.count, width), *places, g.count, scalars)
+        else:
+            found = self.function(
+                "elementwise.cu", f"elementwise<{name}, {CPP[kind]}, {g.index}>", _all_of(kind)
+            )
+            self.launch(found, blocks_for(g.count), *places, g.words)
+
+    # ---- the rest of the contract ------------------------------------------------------
+
+    def reduce(self, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> None:
+        reductions.reduce(self, function, out, x, axes)
+
+    def scan(self, function: str, out: Any, x: Any, axis: int) -> None:
+        reductions.scan(self, function, out, x, axis)
+
+    def matmul(self, out: Any, a: Any, b: Any) -> None:
+        products.matmul(self, out, a, b)
+
+    def gather(self, out: Any, x: Any, index: Any, axis: int) -> int:
+        return indexing.gather(self, out, x, index, axis)
+
+    def scatter_add(self, out: Any, index: Any, updates: Any, axis: int) -> int:
+        return indexing.scatter_add(self, out, index, updates, axis)
+
+    def sort(self, values: Any, indices: Any, x: Any, axis: int, descending: bool) -> None:
+        sorting.sort(self, values, indices, x, axis, descending)
+
+    def random_bits(self, out: Any, key: int, counter: int) -> None:
+        words = out.size * (out.dtype.itemsize // 4)
+        if words:
+            function = self.function("copy.cu", "random_bits")
+            self.launch(function, blocks_for(words, 4), address(out), words, key, counter)
+
+
+def address(x: Any) -> int:
+    """Return where an array's first element is."""
+    return int(x.handle.address + x.offset * x.dtype.itemsize)
+
+
+def aligned(*places: int) -> bool:
+    """Return whether all addresses are multiples of 16."""
+    return not any(place % 16 for place in places)
+
+
+def blocks_for(count: int, each: int = 1, threads: int = THREADS) -> int:
+    """Return how many blocks do ``count`` elements, ``each`` per thread."""
+    return -(-count // (threads * each))
+
+
+def _dense_like(x: Any) -> Any:
+    from needle.backend.ndarray import empty_of
+
+    return empty_of(x.spec)
+
+
+def _all_of(kind: DType) -> Family:
+    """Return the family of all functions of a dtype."""
+    name, width = CPP[kind], 16 // kind.itemsize
+
+    def expressions() -> Iterable[str]:
+        for function, row in functions().items():
+            if kind in row.dtypes:
+                yield f"elementwise<f_{function}, {name}, i32>"
+                yield f"elementwise_dense<f_{function}, {name}, {width}>"
+
+    return expressions
+
+
+def _copies(to: str) -> Family:
+    """Return the family of all copies into a type."""
+
+    def expressions() -> Iterable[str]:
+        sizes = {CPP[kind]: kind.itemsize for kind in ALL}
+        if to not in sizes or to == "u8":
+            for width, name in BITS.items():
+                yield f"copy<{name}, {name}, i32>"
+                yield f"copy_dense<{name}, {name}, {16 // width}>"
+        for name, size in sizes.items():
+            if to in sizes and name != to:
+                yield f"copy<{to}, {name}, i32>"
+                yield f"copy_dense<{to}, {name}, {16 // max(size, sizes[to])}>"
+
+    return expressions
+
+
+def _fills() -> Iterable[str]:
+    return [f"fill<{name}, i32>" for name in BITS.values()]
+
+
+def _is_transpose(g: Geometry) -> bool:
+    """Return whether two axes change places, the last of out and of x, each with many elements."""
+    if len(g.shape) not in (2, 3) or g.strides[0][-1] != 1 or g.shape[-1] < 16:
+        return False
+    return g.strides[1][-2] == 1 and g.shape[-2] >= 16 and _batches(g) <= 65535
+
+
+def _batches(g: Geometry) -> int:
+    return g.shape[0] if len(g.shape) == 3 else 1
+
+
+def _transpose(backend: CudaBackend, kind: str, g: Geometry, places: Sequence[int]) -> None:
+    rows, columns = g.shape[-2:]
+    out_batch, x_batch = ((row[0] if len(row) == 3 else 0) for row in g.strides)
+    function = backend.function("copy.cu", f"transpose<{kind}>")
+    grid = (-(-columns // 32), -(-rows // 32), _batches(g))
+    if grid[1] > 65535:
+        function = backend.function("copy.cu", f"copy<{kind}, {kind}, {g.index}>", _copies(kind))
+        backend.launch(function, blocks_for(g.count), *places, g.words)
+        return
+    backend.launch(
+        function, grid, *places, rows, columns, g.strides[1][-1], g.strides[0][-2], x_batch,
+        out_batch,
+    )  # fmt: skip

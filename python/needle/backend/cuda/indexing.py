@@ -1,0 +1,89 @@
+"""Gather and scatter_add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from needle.backend.array import dense_strides
+from needle.backend.cuda import sorting
+from needle.backend.cuda.geometry import geometry, select
+from needle.backend.cuda.table import BITS, CPP
+from needle.dtype import INTEGERS
+
+if TYPE_CHECKING:
+    from needle.backend.cuda.backend import CudaBackend
+
+INDEX_TYPES = tuple(CPP[kind] for kind in INTEGERS)
+
+
+def gather(backend: CudaBackend, out: Any, x: Any, index: Any, axis: int) -> int:
+    """Pick along an axis; see ``Backend.gather``. Bad indices are raised later: ``errors.py``."""
+    from needle.backend.cuda.backend import address, blocks_for
+
+    if not out.size:
+        return -1
+    without_axis = tuple(0 if i == axis else s for i, s in enumerate(x.strides))
+    g = geometry(out.shape, out.strides, without_axis, index.strides, keep_order=True)
+    kind, index_kind, size = BITS[x.dtype.itemsize], CPP[index.dtype], x.shape[axis]
+    found = backend.function(
+        "index.cu", f"gather<{kind}, {index_kind}, {g.index}>", lambda: _gathers(index_kind)
+    )
+    word, ticket = backend.pending.ticket("gather", out.shape, size)
+    backend.launch(
+        found, blocks_for(g.count), address(out), address(x), address(index), g.words, size,
+        x.strides[axis], word, ticket,
+    )  # fmt: skip
+    return -1
+
+
+def _gathers(index_kind: str) -> Iterable[str]:
+    return [f"gather<{kind}, {index_kind}, i32>" for kind in BITS.values()]
+
+
+def scatter_add(backend: CudaBackend, out: Any, index: Any, updates: Any, axis: int) -> int:
+    """Add at indices; see ``Backend.scatter_add``. The order of additions is that of updates.
+
+    Updates are sorted by where they go (the axes along which the index does not change move as
+    whole rows), then each place adds up its own.
+    """
+    from needle.backend.cuda.backend import address, blocks_for
+
+    if not updates.size:
+        return -1
+    moving = [
+        i for i in range(index.ndim) if i == axis or (index.strides[i] and index.shape[i] > 1)
+    ]
+    rows = [i for i in range(index.ndim) if i not in moving]
+    count_shape = select(index.shape, moving)
+    out_steps = tuple(0 if i == axis else out.strides[i] for i in moving)
+    places = select(dense_strides(tuple(index.shape)), moving)
+    keys_of = geometry(
+        count_shape, select(index.strides, moving), out_steps, places, keep_order=True
+    )
+    count = keys_of.count
+    keys, order = backend.allocate(8 * count), backend.allocate(8 * count)
+    word, ticket = backend.pending.ticket("scatter_add", updates.shape, out.shape[axis])
+    found = backend.function("index.cu", f"scatter_keys<{CPP[index.dtype]}>", _keys)
+    backend.launch(
+        found, blocks_for(count), keys.address, order.address, address(index), keys_of.words,
+        out.shape[axis], out.strides[axis], word, ticket,
+    )  # fmt: skip
+    keys, order = sorting.sort_pairs(backend, keys, order, count, count)
+    row = geometry(select(updates.shape, rows), select(out.strides, rows),
+                   select(updates.strides, rows))  # fmt: skip
+    along = geometry(count_shape, select(updates.strides, moving), keep_order=True)
+    found = backend.function("index.cu", f"scatter_sum<{CPP[out.dtype]}>", _sums)
+    backend.launch(
+        found, blocks_for(count * row.count), address(out), address(updates), keys.address,
+        order.address, along.words, row.words,
+    )  # fmt: skip
+    return -1
+
+
+def _keys() -> Iterable[str]:
+    return [f"scatter_keys<{kind}>" for kind in INDEX_TYPES]
+
+
+def _sums() -> Iterable[str]:
+    return [f"scatter_sum<{kind}>" for kind in CPP.values() if kind != "bool"]

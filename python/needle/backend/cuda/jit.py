@@ -1,0 +1,215 @@
+"""From kernel sources to something a driver can load: NVRTC, and the cache on disk.
+
+A ``Unit`` is a kernel file and the instantiations wanted of it. NVRTC makes a cubin of it, for one
+compute capability: never PTX, which drivers older than the compiler refuse.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from needle import config
+from needle.errors import DeviceError
+
+HERE = Path(__file__).parent
+KERNELS, EMULATOR = HERE / "kernels", HERE / "emu"
+OPTIONS = ("--std=c++17", "--extra-device-vectorization")
+"""What NVRTC is told for every architecture."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A kernel file and what is wanted of it.
+
+    Attributes:
+        file: name below ``kernels/``.
+        expressions: C++ expressions that name kernels, such as ``fill<float, int>``.
+        text: source that follows the file's.
+    """
+
+    file: str
+    expressions: tuple[str, ...]
+    text: str = ""
+
+    def source(self) -> str:
+        """Return the text to compile."""
+        return f'#include "{self.file}"\n{self.text}'
+
+
+@cache
+def sources(*folders: Path) -> bytes:
+    """Return all kernel sources as one text, by which cached results are known."""
+    files = sorted(f for folder in folders for f in folder.iterdir() if f.is_file())
+    return b"".join(f.name.encode() + b"\0" + f.read_bytes() for f in files)
+
+
+def key(unit: Unit, *context: str, folders: tuple[Path, ...] = (KERNELS,)) -> str:
+    """Return the name of a compiled unit: it changes with sources, options, target, compiler."""
+    digest = hashlib.sha256(sources(*folders))
+    for part in (unit.file, unit.text, *unit.expressions, *context):
+        digest.update(b"\0" + part.encode())
+    return digest.hexdigest()[:40]
+
+
+class Cache:
+    """Files below ``NEEDLE_CACHE/kernels``, shared by all processes.
+
+    A file is written under a temporary name and renamed, so that nobody sees half of it. Where the
+    folder cannot be written, results are kept in this process, and a warning says so once.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        root = Path(config.current().cache or Path.home() / ".cache" / "needle")
+        self.folder = folder or root / "kernels"
+        self._fallback: tempfile.TemporaryDirectory[str] | None = None
+
+    def find(self, name: str) -> Path | None:
+        """Return the file of that name, or None."""
+        for folder in self._folders():
+            if (folder / name).is_file():
+                return folder / name
+        return None
+
+    def put(self, name: str, content: bytes) -> Path:
+        """Keep a file and return where it is."""
+        try:
+            return _write(self.folder, name, content)
+        except OSError as error:
+            if self._fallback is None:
+                self._fallback = tempfile.TemporaryDirectory(prefix="needle-kernels-")
+                warnings.warn(
+                    f"needle: cannot keep compiled kernels in {self.folder} ({error.strerror}): "
+                    "each process compiles its own; set NEEDLE_CACHE to a folder that can be "
+                    "written",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            return _write(Path(self._fallback.name), name, content)
+
+    def _folders(self) -> list[Path]:
+        return [self.folder, *([Path(self._fallback.name)] if self._fallback else [])]
+
+
+def _write(folder: Path, name: str, content: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, folder / name)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return folder / name
+
+
+# ---- NVRTC -----------------------------------------------------------------------------
+
+
+def include_folders() -> list[str]:
+    """Return where kernels' own headers are, and the toolkit's (mma.h) if its wheels are here."""
+    folders = [str(KERNELS)]
+    found = find_spec("nvidia")
+    for root in found.submodule_search_locations or () if found else ():
+        for place in (Path(root) / "cu13" / "include", Path(root) / "cuda_runtime" / "include"):
+            if place.is_dir():
+                folders.append(str(place))
+    return folders
+
+
+class Nvrtc:
+    """The compiler of the wheel nvidia-cuda-nvrtc; needs no driver.
+
+    Raises:
+        DeviceError: if the wheels are not there.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self.nvrtc = import_module("cuda.bindings.nvrtc")
+            major, minor = self._check(self.nvrtc.nvrtcVersion())
+        except Exception as error:  # what is raised differs between releases
+            raise DeviceError(
+                "NVRTC is missing: pip install 'needle[cuda]'"
+                f" ({str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'})"
+            ) from None
+        self.version = f"nvrtc {major}.{minor}"
+
+    def compile(self, unit: Unit, arch: str, *more: str) -> tuple[bytes, dict[str, str], str]:
+        """Compile a unit.
+
+        Args:
+            unit: what to compile.
+            arch: for example ``sm_90``.
+            more: further options.
+
+        Returns:
+            The cubin; the symbol of each expression; the compiler's log.
+
+        Raises:
+            DeviceError: with source, options and log, if it does not compile.
+        """
+        nvrtc = self.nvrtc
+        options = [*OPTIONS, f"--gpu-architecture={arch}", *more]
+        options += [f"--include-path={folder}" for folder in include_folders()]
+        program = self._check(
+            nvrtc.nvrtcCreateProgram(unit.source().encode(), b"unit.cu", 0, [], [])
+        )
+        try:
+            for expression in unit.expressions:
+                self._check(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
+            encoded = [option.encode() for option in options]
+            (code,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+            log = self._text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+            if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+                raise DeviceError(failure(unit, options, log.decode(errors="replace")))
+            names = {
+                expression: self._check(
+                    nvrtc.nvrtcGetLoweredName(program, expression.encode())
+                ).decode()
+                for expression in unit.expressions
+            }
+            cubin = self._text(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+            return cubin, names, log.decode(errors="replace")
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+
+    def _text(self, program: Any, size: Any, get: Any) -> bytes:
+        room = bytes(self._check(size(program)))
+        self._check(get(program, room))
+        return room
+
+    def _check(self, result: tuple[Any, ...]) -> Any:
+        code, *values = result
+        if int(code):
+            raise DeviceError(f"nvrtc: {code}")
+        return values[0] if len(values) == 1 else tuple(values)
+
+
+def failure(unit: Unit, options: list[str], log: str) -> str:
+    """Return the message for a kernel that does not compile."""
+    return (
+        f"kernel {unit.file} does not compile\n  wanted: {', '.join(unit.expressions)}\n"
+        f"  options: {' '.join(options)}\n  log: {log.strip()}"
+    )
+
+
+def pack(cubin: bytes, names: dict[str, str]) -> bytes:
+    """Return one file for a cubin and its symbols."""
+    return json.dumps(names).encode() + b"\n" + cubin
+
+
+def unpack(content: bytes) -> tuple[bytes, dict[str, str]]:
+    """Return the cubin and its symbols."""
+    head, _, cubin = content.partition(b"\n")
+    return cubin, json.loads(head)

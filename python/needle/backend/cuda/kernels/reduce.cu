@@ -1,0 +1,226 @@
+// Reductions. A block is TX outputs times TY threads that share the elements of each; the partial
+// results of those meet in a tree, always in the same order. Long reductions with few outputs are
+// split over the blocks of grid.y; `reduce_finish` joins their parts.
+#include "math.cuh"
+
+template <class T>
+using SumOf = typename Choose<Traits<T>::is_floating, Compute<T>, i64>::type;
+template <class T>
+using SumStored = typename Choose<Traits<T>::is_floating, T, i64>::type;
+
+template <class T>
+__device__ inline T lowest() {
+  if constexpr (is_same<T, bool>) {
+    return false;
+  } else if constexpr (Traits<T>::is_floating) {
+    return -static_cast<T>(1) / static_cast<T>(0);
+  } else {
+    return Traits<T>::is_signed ? static_cast<T>(static_cast<u64>(1) << (8 * sizeof(T) - 1))
+                                : static_cast<T>(0);
+  }
+}
+template <class T>
+__device__ inline T highest() {
+  if constexpr (is_same<T, bool>) {
+    return true;
+  } else if constexpr (Traits<T>::is_floating) {
+    return static_cast<T>(1) / static_cast<T>(0);
+  } else {
+    return static_cast<T>(~lowest<T>());
+  }
+}
+
+// A reduction: what a state starts as, how an element at position i or another state is added to
+// it, and what is stored in the end.
+struct Sum {
+  template <class T>
+  using State = SumOf<T>;
+  template <class T>
+  using Out = SumStored<T>;
+  template <class T>
+  static __device__ State<T> start() {
+    return 0;
+  }
+  template <class S, class X>
+  static __device__ void add(S& s, X x, i64) {
+    s += static_cast<S>(x);
+  }
+  template <class S>
+  static __device__ void join(S& s, const S& other) {
+    s += other;
+  }
+  template <class T, class S>
+  static __device__ Out<T> finish(const S& s, i64) {
+    return cast<Out<T>>(s);
+  }
+};
+struct Mean : Sum {
+  template <class T, class S>
+  static __device__ Out<T> finish(const S& s, i64 count) {
+    return cast<Out<T>>(static_cast<S>(s / static_cast<S>(count)));
+  }
+};
+struct Prod : Sum {
+  template <class T>
+  static __device__ State<T> start() {
+    return 1;
+  }
+  template <class S, class X>
+  static __device__ void add(S& s, X x, i64) {
+    s *= static_cast<S>(x);
+  }
+  template <class S>
+  static __device__ void join(S& s, const S& other) {
+    s *= other;
+  }
+};
+
+// NaN is larger and smaller than everything else.
+template <bool largest>
+struct Extreme {
+  template <class T>
+  using State = Compute<T>;
+  template <class T>
+  using Out = T;
+  template <class T>
+  static __device__ State<T> start() {
+    return largest ? lowest<Compute<T>>() : highest<Compute<T>>();
+  }
+  template <class S>
+  static __device__ void add(S& s, S x, i64) {
+    s = (largest ? x > s : x < s) || x != x ? x : s;
+  }
+  template <class S>
+  static __device__ void join(S& s, const S& other) {
+    add(s, other, 0);
+  }
+  template <class T, class S>
+  static __device__ T finish(const S& s, i64) {
+    return cast<T>(s);
+  }
+};
+using Max = Extreme<true>;
+using Min = Extreme<false>;
+
+template <class C>
+struct Place {
+  C value;
+  i64 at;  // -1: none yet
+};
+template <bool largest>
+struct ArgExtreme {
+  template <class T>
+  using State = Place<Compute<T>>;
+  template <class T>
+  using Out = i64;
+  template <class T>
+  static __device__ State<T> start() {
+    return {Compute<T>(0), -1};
+  }
+  template <class C>
+  static __device__ void join(Place<C>& s, const Place<C>& other) {
+    const C x = other.value, y = s.value;
+    const bool better = (largest ? x > y : x < y) || (x != x && y == y);
+    const bool same = x == y || (x != x && y != y);
+    if (other.at >= 0 && (s.at < 0 || better || (same && other.at < s.at))) s = other;
+  }
+  template <class C, class X>
+  static __device__ void add(Place<C>& s, X x, i64 i) {
+    join(s, Place<C>{x, i});
+  }
+  template <class T, class S>
+  static __device__ i64 finish(const S& s, i64) {
+    return s.at;
+  }
+};
+using ArgMax = ArgExtreme<true>;
+using ArgMin = ArgExtreme<false>;
+
+template <bool wanted>
+struct Truth {
+  template <class T>
+  using State = int;
+  template <class T>
+  using Out = bool;
+  template <class T>
+  static __device__ int start() {
+    return !wanted;
+  }
+  template <class X>
+  static __device__ void add(int& s, X x, i64) {
+    s = (x != 0) == wanted ? wanted : s;
+  }
+  static __device__ void join(int& s, const int& other) { s = other == wanted ? wanted : s; }
+  template <class T, class S>
+  static __device__ bool finish(const S& s, i64) {
+    return s != 0;
+  }
+};
+using Any = Truth<true>;
+using All = Truth<false>;
+
+constexpr int kThreads = 256;
+
+// Joins the states of `count` threads, `step` apart, into the first of them.
+template <class R, class S>
+__device__ inline void join_threads(S* states, S& own, int member, int count, int step) {
+  states[threadIdx.x] = own;
+  __syncthreads();
+  for (int half = count / 2; half > 0; half /= 2) {
+    if (member < half) {
+      R::join(own, states[threadIdx.x + half * step]);
+      states[threadIdx.x] = own;
+    }
+    __syncthreads();
+  }
+}
+
+// team: TY, a power of two. along: a team's threads are neighbours, as are the elements they read;
+// otherwise neighbours are the threads of neighbouring outputs. part: elements for each grid.y.
+template <class R, class T, class Index>
+__global__ void __launch_bounds__(kThreads)
+    reduce(void* out, const T* x, void* parts, Geometry<2> kept, Geometry<1> reduced, i64 team,
+           i64 along, i64 part) {
+  using S = typename R::template State<T>;
+  SHARED(S, states, [kThreads]);
+  const int outputs = kThreads / static_cast<int>(team);
+  const int member = along ? threadIdx.x % static_cast<int>(team) : threadIdx.x / outputs;
+  const int place = along ? threadIdx.x / static_cast<int>(team) : threadIdx.x % outputs;
+  const Index output = static_cast<Index>(blockIdx.x) * outputs + place;
+  const bool real = output < static_cast<Index>(kept.count);
+  S state = R::template start<T>();
+  Offsets<2, Index> at(kept, real ? output : 0);
+  if (real) {
+    const i64 begin = blockIdx.y * part;
+    const i64 end = begin + part < reduced.count ? begin + part : reduced.count;
+#pragma unroll 4
+    for (Index i = static_cast<Index>(begin) + member; i < static_cast<Index>(end);
+         i += static_cast<Index>(team)) {
+      const Offsets<1, Index> inner(reduced, i);
+      R::add(state, widen(x[at.at[1] + inner.at[0]]), i);
+    }
+  }
+  join_threads<R>(states, state, member, static_cast<int>(team), along ? 1 : outputs);
+  if (!real || member) return;
+  if (parts) {
+    static_cast<S*>(parts)[output * static_cast<i64>(gridDim.y) + blockIdx.y] = state;
+  } else {
+    using Out = typename R::template Out<T>;
+    static_cast<Out*>(out)[at.at[0]] = R::template finish<T>(state, reduced.count);
+  }
+}
+
+// A block per output.
+template <class R, class T>
+__global__ void __launch_bounds__(kThreads)
+    reduce_finish(void* out, const void* parts, i64 count, i64 elements, Geometry<1> kept) {
+  using S = typename R::template State<T>;
+  SHARED(S, states, [kThreads]);
+  S state = R::template start<T>();
+  const S* own = static_cast<const S*>(parts) + blockIdx.x * count;
+  for (i64 i = threadIdx.x; i < count; i += kThreads) R::join(state, own[i]);
+  join_threads<R>(states, state, threadIdx.x, kThreads, 1);
+  if (threadIdx.x) return;
+  const Offsets<1, i64> at(kept, blockIdx.x);
+  static_cast<typename R::template Out<T>*>(out)[at.at[0]] = R::template finish<T>(state, elements);
+}

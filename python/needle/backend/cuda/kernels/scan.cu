@@ -1,0 +1,77 @@
+// Cumulative sums and products along an axis.
+#include "math.cuh"
+
+template <class T>
+using Carry = typename Choose<Traits<T>::is_floating, Compute<T>, i64>::type;
+template <class T>
+using ScanOut = typename Choose<Traits<T>::is_floating, T, i64>::type;
+
+struct CumSum {
+  template <class C>
+  static __device__ C start() {
+    return 0;
+  }
+  template <class C>
+  static __device__ C join(C x, C y) {
+    return x + y;
+  }
+};
+struct CumProd {
+  template <class C>
+  static __device__ C start() {
+    return 1;
+  }
+  template <class C>
+  static __device__ C join(C x, C y) {
+    return x * y;
+  }
+};
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+
+// A block per line: as many elements at a time as there are threads.
+template <class S, class T>
+__global__ void __launch_bounds__(kThreads)
+    scan(ScanOut<T>* out, const T* x, Geometry<2> lines, i64 count, i64 out_step, i64 x_step) {
+  using C = Carry<T>;
+  SHARED(C, totals, [kWarps]);
+  const Offsets<2, i64> at(lines, blockIdx.x);
+  out += at.at[0];
+  x += at.at[1];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  C carry = S::template start<C>();
+  for (i64 first = 0; first < count; first += kThreads) {
+    const i64 i = first + threadIdx.x;
+    C value = i < count ? static_cast<C>(widen(x[i * x_step])) : S::template start<C>();
+#pragma unroll
+    for (int by = 1; by < 32; by *= 2) {
+      const C before = __shfl_up_sync(kAllLanes, value, by);
+      if (lane >= by) value = S::join(before, value);
+    }
+    if (lane == 31) totals[warp] = value;
+    __syncthreads();
+    C before = carry;
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warp) before = S::join(before, totals[w]);
+      carry = S::join(carry, totals[w]);
+    }
+    if (i < count) out[i * out_step] = cast<ScanOut<T>>(S::join(before, value));
+    __syncthreads();
+  }
+}
+
+// A thread per line: many short ones, or lines that lie side by side.
+template <class S, class T, class Index>
+__global__ void __launch_bounds__(kThreads)
+    scan_lines(ScanOut<T>* out, const T* x, Geometry<2> lines, i64 count, i64 out_step,
+               i64 x_step) {
+  using C = Carry<T>;
+  const Index line = position_in_grid<Index>();
+  if (line >= static_cast<Index>(lines.count)) return;
+  const Offsets<2, Index> at(lines, line);
+  C total = S::template start<C>();
+  for (i64 i = 0; i < count; ++i) {
+    total = S::join(total, static_cast<C>(widen(x[at.at[1] + i * x_step])));
+    out[at.at[0] + i * out_step] = cast<ScanOut<T>>(total);
+  }
+}

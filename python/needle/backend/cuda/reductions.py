@@ -1,0 +1,119 @@
+"""Reductions and scans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from needle.backend.cuda.geometry import Geometry, geometry, power_of_two, select
+from needle.backend.cuda.table import CPP
+
+if TYPE_CHECKING:
+    from needle.backend.cuda.backend import CudaBackend
+
+KERNELS = {
+    "sum": "Sum", "mean": "Mean", "prod": "Prod", "max": "Max", "min": "Min", "any": "Any",
+    "all": "All", "argmax": "ArgMax", "argmin": "ArgMin",
+}  # fmt: skip
+THREADS = 256
+EACH = 16
+"""A thread that has fewer elements than this is not worth another block."""
+MAX_PARTS = 1024
+STATE_BYTES = 16
+
+
+def reduce(backend: CudaBackend, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> None:
+    """Reduce x over axes; see ``Backend.reduce``."""
+    from needle.backend.cuda.backend import address
+
+    if not out.size:
+        return
+    kept_axes = [i for i in range(x.ndim) if i not in axes]
+    kept = geometry(
+        select(x.shape, kept_axes), select(out.strides, kept_axes), select(x.strides, kept_axes)
+    )
+    reduced = geometry(
+        select(x.shape, axes), select(x.strides, axes), keep_order=function.startswith("arg")
+    )
+    kernel, kind = KERNELS[function], CPP[x.dtype]
+    index = "i64" if "i64" in (kept.index, reduced.index) else "i32"
+    team, along = _team(kept, reduced)
+    blocks = -(-kept.count * team // THREADS)
+    parts, part = _parts(backend, blocks, team, reduced.count)
+    found = backend.function(
+        "reduce.cu", f"reduce<{kernel}, {kind}, {index}>", lambda: _family(kind)
+    )
+    workspace = backend.allocate(kept.count * parts * STATE_BYTES) if parts > 1 else None
+    backend.launch(
+        found, (blocks, parts, 1), address(out), address(x), workspace.address if workspace else 0,
+        kept.words, reduced.words, team, along, part,
+    )  # fmt: skip
+    if workspace is not None:
+        finish = backend.function(
+            "reduce.cu", f"reduce_finish<{kernel}, {kind}>", lambda: _family(kind)
+        )
+        only_out = geometry(select(x.shape, kept_axes), select(out.strides, kept_axes))
+        backend.launch(
+            finish, kept.count, address(out), workspace.address, parts, reduced.count,
+            only_out.words,
+        )  # fmt: skip
+
+
+def _team(kept: Geometry, reduced: Geometry) -> tuple[int, int]:
+    """Return how many threads share an output, and whether they read neighbouring elements."""
+    width = min(THREADS, power_of_two(reduced.count))
+    inner = abs(reduced.strides[0][-1]) if reduced.shape else 1
+    outer = abs(kept.strides[1][-1]) if kept.shape else inner + 1
+    if inner <= outer or kept.count < 8:
+        return width, 1
+    side = min(power_of_two(kept.count), 32)
+    if width * side > THREADS:
+        width = THREADS // side
+    return width, 0
+
+
+def _parts(backend: CudaBackend, blocks: int, team: int, count: int) -> tuple[int, int]:
+    """Return into how many parts to cut each output's elements, and their size."""
+    wanted = -(-4 * backend.driver.properties.multiprocessors // blocks)
+    parts = max(1, min(wanted, count // (team * EACH), MAX_PARTS))
+    part = -(-count // parts) if count else 0
+    return max(1, -(-count // part) if part else 1), part
+
+
+def _family(kind: str) -> Iterable[str]:
+    for kernel in KERNELS.values():
+        if kernel == "Mean" and kind not in ("float", "double", "f16", "bf16"):
+            continue
+        yield f"reduce<{kernel}, {kind}, i32>"
+        yield f"reduce_finish<{kernel}, {kind}>"
+
+
+SCANS = {"cumsum": "CumSum", "cumprod": "CumProd"}
+
+
+def scan(backend: CudaBackend, function: str, out: Any, x: Any, axis: int) -> None:
+    """Cumulate along an axis; see ``Backend.scan``."""
+    from needle.backend.cuda.backend import address, blocks_for
+
+    if not x.size:
+        return
+    others = [i for i in range(x.ndim) if i != axis]
+    lines = geometry(
+        select(x.shape, others), select(out.strides, others), select(x.strides, others)
+    )
+    count, kernel, kind = x.shape[axis], SCANS[function], CPP[x.dtype]
+    steps = (count, out.strides[axis], x.strides[axis])
+    places = (address(out), address(x), lines.words)
+    side_by_side = lines.count >= 1024 and abs(x.strides[axis]) != 1
+    if count <= 32 or side_by_side:
+        name, grid = f"scan_lines<{kernel}, {kind}, {lines.index}>", blocks_for(lines.count)
+    else:
+        name, grid = f"scan<{kernel}, {kind}>", lines.count
+    found = backend.function("scan.cu", name, lambda: _scan_family(kind))
+    backend.launch(found, grid, *places, *steps)
+
+
+def _scan_family(kind: str) -> Iterable[str]:
+    for kernel in SCANS.values():
+        yield f"scan<{kernel}, {kind}>"
+        yield f"scan_lines<{kernel}, {kind}, i32>"

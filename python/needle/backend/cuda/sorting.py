@@ -1,0 +1,90 @@
+"""Sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from needle.backend.cuda.geometry import geometry, power_of_two, select
+from needle.backend.cuda.table import CPP
+
+if TYPE_CHECKING:
+    from needle.backend.cuda.arena import Block
+    from needle.backend.cuda.backend import CudaBackend
+
+CHUNK = 1024
+
+
+def sort_pairs(
+    backend: CudaBackend, keys: Block, indices: Block, total: int, length: int
+) -> tuple[Block, Block]:
+    """Sort lines of (key, index) by key, and by index where keys are equal.
+
+    Args:
+        backend: where.
+        keys: uint64 [total], lines one after another.
+        indices: int64 [total], ascending in each line.
+        total: number of pairs.
+        length: of a line.
+
+    Returns:
+        The sorted keys and indices: these blocks, or others.
+    """
+    from needle.backend.cuda.backend import blocks_for
+
+    chunk = min(CHUNK, max(2, power_of_two(length)))
+    chunks = -(-length // chunk)
+    backend.launch(
+        backend.function("sort.cu", "sort_chunks"), total // length * chunks, keys.address,
+        indices.address, length, chunk, chunks, block=chunk // 2,
+    )  # fmt: skip
+    run = chunk
+    if run < length:
+        spare_keys, spare_indices = backend.allocate(8 * total), backend.allocate(8 * total)
+    while run < length:
+        backend.launch(
+            backend.function("sort.cu", "sort_merge"), blocks_for(total), spare_keys.address,
+            spare_indices.address, keys.address, indices.address, total, length, run,
+        )  # fmt: skip
+        keys, spare_keys = spare_keys, keys
+        indices, spare_indices = spare_indices, indices
+        run *= 2
+    return keys, indices
+
+
+def sort(
+    backend: CudaBackend, values: Any, indices: Any, x: Any, axis: int, descending: bool
+) -> None:
+    """Sort along an axis; see ``Backend.sort``."""
+    from needle.backend.cuda.backend import address, blocks_for
+
+    if not x.size:
+        return
+    axes = [*(i for i in range(x.ndim) if i != axis), axis] if x.ndim else []
+    shape, length = select(x.shape, axes), x.shape[axis] if x.ndim else 1
+    g = geometry(shape, select(x.strides, axes), keep_order=True)
+    keys, places = backend.allocate(8 * x.size), backend.allocate(8 * x.size)
+    kind = CPP[x.dtype]
+    found = backend.function("sort.cu", f"sort_keys<{kind}, {g.index}>", _family)
+    backend.launch(
+        found, blocks_for(g.count), keys.address, places.address, address(x), g.words, length,
+        int(descending),
+    )  # fmt: skip
+    keys, places = sort_pairs(backend, keys, places, x.size, length)
+    steps = [select(y.strides, axes) for y in (values, indices, x)]
+    axis_step = steps[2][-1] if x.ndim else 0
+    steps[2] = (*steps[2][:-1], 0) if x.ndim else ()
+    g = geometry(shape, *steps, keep_order=True)
+    found = backend.function("sort.cu", f"sort_results<{kind}, {g.index}>", _family)
+    backend.launch(
+        found, blocks_for(g.count), address(values), address(indices), address(x), places.address,
+        g.words, axis_step,
+    )  # fmt: skip
+
+
+def _family() -> Iterable[str]:
+    for kind in CPP.values():
+        yield f"sort_keys<{kind}, i32>"
+        yield f"sort_results<{kind}, i32>"
+    yield "sort_chunks"
+    yield "sort_merge"

@@ -1,0 +1,130 @@
+"""The hunt for the first NaN or infinity: what ``check_finite`` looks at, and what it says.
+
+The Python definition of the gate and ``realize`` compute through ``compute`` here while the setting
+``finite`` is on. What an op does within (the expansion of a composite) is its own matter: masked
+infinities are no error there. So each op that the user called, and each op of a gradient, is judged
+by its result.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from needle import config, dtype
+from needle.backend import kernels
+from needle.errors import NonFiniteError, describe, explain
+
+
+class _State(threading.local):
+    inside = False  # an op is being computed
+    cause = ""  # the op whose gradient is being built
+
+
+_state = _State()
+_places: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
+def on() -> bool:
+    """Return whether results are to be checked."""
+    return config.current().finite == "on"
+
+
+def note(node: Any, line: str) -> None:
+    """Remember the user's line that made a node, or the op whose gradient it is part of."""
+    if node is not None:
+        _places[node] = _state.cause or f"called at {line}"
+
+
+def unwatched(function: Any, *args: Any) -> Any:
+    """Return ``function(*args)``; the ops that it runs are not checked."""
+    outer, _state.inside = _state.inside, True
+    try:
+        return function(*args)
+    finally:
+        _state.inside = outer
+
+
+def compute(op: Any, arrays: Sequence[Any], line: str = "", node: Any = None) -> Any:
+    """Return ``op.compute(*arrays)``, checked.
+
+    Raises:
+        NonFiniteError: if there is a NaN in it, or an infinity though the inputs have none.
+    """
+    if _state.inside:
+        return op.compute(*arrays)
+    result = unwatched(op.compute, *arrays)
+    for part in result if type(result) is tuple else (result,):
+        if _is_suspect(part):
+            place = _places.get(node, "") if node is not None else ""
+            _judge(op, arrays, part, place or _state.cause or (f"called at {line}" if line else ""))
+    return result
+
+
+def gradient(op: Any, out_grad: Any, out: Any) -> Any:
+    """Return ``op.gradient(out_grad, out)``; errors in it name the op and its line."""
+    if _state.cause:  # part of the gradient of a composite, which was named
+        return op.gradient(out_grad, out)
+    place = _places.get(out.node, "")
+    _state.cause = f"in the gradient of {op}" + (f", {place}" if place else "")
+    try:
+        return op.gradient(out_grad, out)
+    finally:
+        _state.cause = ""
+
+
+def check_update(operation: str, parameter: Any, new: Any) -> None:
+    """Check the new value of a parameter.
+
+    Raises:
+        NonFiniteError: if it is not finite.
+    """
+    if _is_suspect(new):
+        raise explain(
+            NonFiniteError, operation, f"the update made {_found(new)}",
+            [("parameter", parameter), ("gradient", parameter.grad)],
+            "check_finite() stops at the first of them",
+            "a smaller learning rate, or clipped gradients",
+        )  # fmt: skip
+
+
+def _is_suspect(x: Any) -> bool:
+    return x.dtype.is_floating and not _every(kernels.elementwise("isfinite", x, dtype=dtype.bool_))
+
+
+def _every(x: Any) -> bool:
+    return bool(kernels.reduce("all", x, tuple(range(x.ndim)), False).item())
+
+
+def _count(test: str, x: Any) -> int:
+    if not x.dtype.is_floating:
+        return 0
+    hits = kernels.elementwise(test, x, dtype=dtype.bool_)
+    return int(kernels.reduce("sum", hits, tuple(range(x.ndim)), False).item())
+
+
+def _found(x: Any) -> str:
+    """Say how many NaN and infinities there are: ``1 NaN and 2 infinities in float32[3] cpu()``."""
+    nans, infinities = _count("isnan", x), _count("isinf", x)
+    parts = [f"{nans} NaN"] if nans else []
+    if infinities:
+        parts.append(f"{infinities} infinit{'y' if infinities == 1 else 'ies'}")
+    return f"{' and '.join(parts)} in {describe(x)}"
+
+
+def _judge(op: Any, arrays: Sequence[Any], result: Any, place: str) -> None:
+    """Raise, unless the infinities of a result were there before."""
+    flat = [x for x in arrays if type(x) is not tuple]
+    named = [("xyzuvw"[i] if i < 6 else f"x{i}", x) for i, x in enumerate(flat)]
+    before = [(name, x) for name, x in named if _is_suspect(x)]
+    if before and not _count("isnan", result):
+        return
+    known = "; ".join(f"{name} already had {_found(x)}" for name, x in before)
+    raise explain(
+        NonFiniteError, op.name,
+        f"{_found(result)}" + (f"\n  {place}" if place else ""), named,
+        "check_finite() stops at the first op that makes a NaN or an infinity; "
+        + (known or "all inputs were finite"),
+    )  # fmt: skip

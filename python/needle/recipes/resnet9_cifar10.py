@@ -1,0 +1,123 @@
+"""resnet9-cifar10: the course's ResNet-9 on CIFAR-10."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from needle import nn, ops, optim
+from needle.data import Augment, Normalise, RandomCrops, RandomFlips, cifar10
+from needle.models.resnet9 import ResNet9
+from needle.ops import random
+from needle.recipes.recipe import Recipe
+from needle.tensor import Tensor
+from needle.tools import pictures, plot
+from needle.tools.run import RunFolder
+
+MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
+"""Of the bytes of the training images, by colour."""
+ROWS = 500
+"""Images that an evaluation looks at together."""
+SHOWN = 40
+"""Wrong predictions in the picture."""
+
+
+class CifarRecipe(Recipe):
+    """Learn the training images, shifted and mirrored at random; judge by the test images."""
+
+    name = "resnet9-cifar10"
+    summary = "the course's ResNet-9 on CIFAR-10, with pictures of what it gets wrong"
+    item = "images"
+    batch_size = 128
+    lr = 3e-3
+    epochs = 20
+
+    def load(self, report: Callable[[str], None]) -> None:
+        self.train = cifar10(self.settings.data, train=True, report=report)
+        self.test = cifar10(self.settings.data, train=False, report=report)
+        seed, normalise = self.settings.seed, Normalise(MEAN, STD)
+        self.augment = Augment(RandomCrops(4), RandomFlips(), normalise, seed=seed)
+        self.plain = Augment(normalise)
+        self.loss_function = nn.SoftmaxLoss()
+        self.predicted = np.zeros(0, np.int64)
+
+    def describe_data(self) -> dict[str, Any]:
+        return {"training_images": len(self.train), "test_images": len(self.test)}
+
+    def model(self) -> nn.Module:
+        return ResNet9()
+
+    def optimizer(self, model: nn.Module, steps: int) -> optim.Optimizer:
+        warmup = max(1, steps // 10)
+        schedule = optim.Warmup(warmup, optim.Cosine(self.lr, max(1, steps - warmup)))
+        return optim.AdamW(model.parameters(), lr=schedule, weight_decay=0.01)
+
+    def steps_per_epoch(self) -> int:
+        return -(-len(self.train) // self.batch_size)
+
+    def batches(self) -> Iterator[Any]:
+        order = random.host_permutation(len(self.train))
+        for start in range(0, len(order), self.batch_size):
+            indices = order[start : start + self.batch_size]
+            images = self.augment(self.train.images[indices], indices, self.passes)
+            yield _images(images), Tensor(self.train.labels[indices], requires_grad=False)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        x, y = batch
+        loss: Tensor = self.loss_function(model(x), y)
+        return loss
+
+    def evaluate(
+        self, model: nn.Module, check: Callable[[], None], final: bool
+    ) -> dict[str, float]:
+        total, predicted = 0.0, []
+        for start in range(0, len(self.test), ROWS):
+            check()
+            images = self.test.images[start : start + ROWS]
+            labels = Tensor(self.test.labels[start : start + ROWS], requires_grad=False)
+            logits = model(_images(self.plain(images, np.arange(len(images)))))
+            total += self.loss_function(logits, labels).item() * len(images)
+            predicted.append(logits.numpy().argmax(1))
+        self.predicted = np.concatenate(predicted)
+        accuracy = float((self.predicted == self.test.labels).mean())
+        return {"accuracy": accuracy, "loss": total / len(self.test)}
+
+    def evaluate_every(self, steps: int) -> int:
+        return self.steps_per_epoch()
+
+    def draw(self, model: nn.Module, folder: RunFolder, step: int, final: bool) -> None:
+        if not plot.available():
+            return
+        held_out = [line for line in folder.metrics() if line["split"] == "held-out"]
+        epochs, accuracies = ([line[k] for line in held_out] for k in ("epoch", "accuracy"))
+        labels = ("epoch", "accuracy on the test images")
+        pictures.draw_curve(folder.path / "accuracy.png", epochs, accuracies, labels)
+        if not final:
+            return
+        names, true = self.test.classes, self.test.labels
+        counts = np.zeros((len(names), len(names)), np.int64)
+        np.add.at(counts, (true, self.predicted), 1)
+        title = f"accuracy {accuracies[-1]:.2%} on {len(true):,} test images"
+        pictures.draw_confusion(folder.path / "confusion.png", counts, names, title)
+        wrong = np.flatnonzero(self.predicted != true)[:SHOWN]
+        titles = [f"{names[true[i]]}\nseen as {names[self.predicted[i]]}" for i in wrong]
+        pictures.draw_predictions(
+            folder.path / "wrong.png", self.test.images[wrong], titles, 8,
+            f"the first {len(wrong)} wrong predictions",
+        )  # fmt: skip
+
+    def conclude(self, model: nn.Module, figures: dict[str, float]) -> list[str]:
+        accuracy = figures["accuracy"]
+        trained = f"{len(self.train):,} training images"
+        return [f"accuracy on {len(self.test):,} test images: {accuracy:.2%} ({trained})"]
+
+
+def _images(values: np.ndarray[Any, Any]) -> Tensor:
+    """Return images [n, h, w, c] as a tensor [n, c, h, w]; the memory stays as it is."""
+    tensor = Tensor(np.ascontiguousarray(values, np.float32), requires_grad=False)
+    return ops.permute(tensor, (0, 3, 1, 2))
+
+
+RECIPE = CifarRecipe

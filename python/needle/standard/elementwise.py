@@ -1,0 +1,111 @@
+"""Elementwise functions, under the standard's names and with its signatures.
+
+Of two operands one may be a Python number. Integers given to a function that the standard defines
+for floating dtypes only are cast to the default float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from needle import ops
+
+
+def _unary(function: Callable[..., Any], name: str = "") -> Callable[[Any], Any]:
+    """Return an op's function with the standard's signature and name."""
+
+    def call(x: Any, /) -> Any:
+        return function(x)
+
+    return _named(call, function, name)
+
+
+def _binary(function: Callable[..., Any], name: str = "") -> Callable[[Any, Any], Any]:
+    def call(x1: Any, x2: Any, /) -> Any:
+        return function(x1, x2)
+
+    return _named(call, function, name)
+
+
+def _named(call: Any, function: Any, name: str) -> Any:
+    call.__name__ = call.__qualname__ = name or function.__name__
+    call.__doc__ = function.__doc__
+    return call
+
+
+abs = _unary(ops.absolute, "abs")
+negative, sign, square, reciprocal = map(
+    _unary, (ops.negative, ops.sign, ops.square, ops.reciprocal)
+)
+floor, ceil, round, trunc = map(_unary, (ops.floor, ops.ceil, ops.round, ops.trunc))
+exp, expm1, log, log1p = map(_unary, (ops.exp, ops.expm1, ops.log, ops.log1p))
+log2, log10, sqrt = map(_unary, (ops.log2, ops.log10, ops.sqrt))
+sin, cos, tan = map(_unary, (ops.sin, ops.cos, ops.tan))
+asin, acos, atan = map(_unary, (ops.asin, ops.acos, ops.atan))
+sinh, cosh, tanh = map(_unary, (ops.sinh, ops.cosh, ops.tanh))
+asinh, acosh, atanh = map(_unary, (ops.asinh, ops.acosh, ops.atanh))
+isnan, isinf, isfinite = map(_unary, (ops.isnan, ops.isinf, ops.isfinite))
+logical_not, bitwise_invert = map(_unary, (ops.logical_not, ops.bitwise_invert))
+
+add, subtract, multiply, divide = map(_binary, (ops.add, ops.subtract, ops.multiply, ops.divide))
+floor_divide, remainder = map(_binary, (ops.floor_divide, ops.remainder))
+pow = _binary(ops.power, "pow")
+maximum, minimum = map(_binary, (ops.maximum, ops.minimum))
+atan2, hypot, logaddexp = map(_binary, (ops.atan2, ops.hypot, ops.logaddexp))
+copysign, nextafter = map(_binary, (ops.copysign, ops.nextafter))
+equal, not_equal = map(_binary, (ops.equal, ops.not_equal))
+less, less_equal = map(_binary, (ops.less, ops.less_equal))
+greater, greater_equal = map(_binary, (ops.greater, ops.greater_equal))
+logical_and, logical_or, logical_xor = map(
+    _binary, (ops.logical_and, ops.logical_or, ops.logical_xor)
+)
+bitwise_and, bitwise_or, bitwise_xor = map(
+    _binary, (ops.bitwise_and, ops.bitwise_or, ops.bitwise_xor)
+)
+bitwise_left_shift, bitwise_right_shift = map(
+    _binary, (ops.bitwise_left_shift, ops.bitwise_right_shift)
+)
+
+
+def positive(x: Any, /) -> Any:
+    """Return x itself."""
+    return x
+
+
+def signbit(x: Any, /) -> Any:
+    """Whether the sign bit is set: of negative numbers, -0.0 and NaNs with that bit; bool."""
+    if x.dtype.kind == "f":
+        return ops.less(ops.copysign(1.0, x), 0.0)
+    return ops.less(x, 0)
+
+
+def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
+    """Limit x to [min, max], in the dtype of x; None leaves that side open.
+
+    Args:
+        x: a tensor.
+        min: the lower limit: a number, or a tensor that broadcasts.
+        max: the upper limit: a number, or a tensor that broadcasts.
+    """
+    if min is None and max is None:
+        return ops.copy(x)
+    return ops.astype(ops.clip(x, min, max), x.dtype)
+
+
+# Of a real number the complex functions are known too.
+
+
+def real(x: Any, /) -> Any:
+    """Return x itself: the real part of a real number."""
+    return x
+
+
+def imag(x: Any, /) -> Any:
+    """Return zeros: the imaginary part of a real number."""
+    return ops.zeros_like(x)
+
+
+def conj(x: Any, /) -> Any:
+    """Return x itself: the conjugate of a real number."""
+    return x

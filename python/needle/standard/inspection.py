@@ -1,0 +1,166 @@
+"""Dtypes and their limits, and what the namespace says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from needle import device as devices
+from needle import dtype as dtypes
+from needle import graph, ops
+from needle.backend.array import MAX_DIMS
+from needle.dtype import DType, as_dtype
+from needle.errors import DtypeError, unknown
+from needle.ops.base import default_float
+
+KINDS: dict[str, tuple[DType, ...]] = {
+    "bool": (dtypes.bool_,),
+    "signed integer": tuple(d for d in dtypes.ALL if d.kind == "i"),
+    "unsigned integer": tuple(d for d in dtypes.ALL if d.kind == "u"),
+    "integral": dtypes.INTEGERS,
+    "real floating": dtypes.FLOATS,
+    "complex floating": (),
+    "numeric": (*dtypes.INTEGERS, *dtypes.FLOATS),
+}
+"""Dtypes by the standard's names of their kinds."""
+
+BEYOND = (dtypes.float16, dtypes.bfloat16)
+"""Dtypes of Needle that the standard does not know."""
+
+
+def _dtype_of(x: Any) -> DType:
+    return x.spec.dtype if isinstance(x, graph.TensorBase) else as_dtype(x)
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
+    """Return x in another dtype, on another device if asked; x itself only without ``copy``."""
+    out = ops.astype(x, dtype)
+    out = out if device is None else ops.to_device(out, device)
+    return ops.copy(x) if copy and out is x else out
+
+
+def can_cast(from_: Any, to: Any, /) -> bool:
+    """Return whether a dtype (or that of a tensor) promotes to another one."""
+    target = as_dtype(to)
+    return dtypes.promote(_dtype_of(from_), target) is target
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Return whether a dtype is of a kind: a dtype, a name of ``KINDS``, or a tuple of them.
+
+    Raises:
+        OptionError: if there is no such kind.
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, each) for each in kind)
+    if isinstance(kind, str) and not isinstance(kind, DType):
+        if kind not in KINDS:
+            raise unknown("isdtype: kind", kind, KINDS)
+        return dtype in KINDS[kind]
+    return as_dtype(dtype) is as_dtype(kind)
+
+
+def result_type(*arrays_and_dtypes: Any) -> DType:
+    """Return the dtype that tensors, dtypes and Python numbers promote to.
+
+    Raises:
+        DtypeError: if they do not mix, or there are only Python numbers.
+    """
+    numbers = [x for x in arrays_and_dtypes if isinstance(x, (bool, int, float))]
+    typed = [_dtype_of(x) for x in arrays_and_dtypes if not isinstance(x, (bool, int, float))]
+    if not typed:
+        raise DtypeError("result_type: a tensor or a dtype is needed")
+    result = dtypes.result_type(*typed)
+    for number in numbers:
+        weak = dtypes.scalar_dtype(number, result)
+        result = result if result.kind == "f" else weak
+    return result
+
+
+@dataclass(frozen=True)
+class FloatInfo:
+    """Limits of a floating dtype."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class IntegerInfo:
+    """Limits of an integer dtype."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: DType
+
+
+def finfo(type: Any, /) -> FloatInfo:
+    """Return the limits of a floating dtype, or that of a tensor."""
+    kind = _dtype_of(type)
+    if kind.kind != "f":
+        raise DtypeError(f"finfo: {kind} is not floating")
+    limits_of: Any = np.finfo
+    if kind is dtypes.bfloat16:
+        import ml_dtypes
+
+        limits_of = ml_dtypes.finfo
+    found = limits_of(kind.numpy)
+    smallest = float(found.smallest_normal)
+    limits = float(found.eps), float(found.max), float(found.min), smallest
+    return FloatInfo(8 * kind.itemsize, *limits, kind)
+
+
+def iinfo(type: Any, /) -> IntegerInfo:
+    """Return the limits of an integer dtype, or that of a tensor."""
+    kind = _dtype_of(type)
+    if kind.kind not in "iu":
+        raise DtypeError(f"iinfo: {kind} is not an integer dtype")
+    found = np.iinfo(kind.numpy)
+    return IntegerInfo(8 * kind.itemsize, int(found.max), int(found.min), kind)
+
+
+class Info:
+    """What the namespace can do: the standard's inspection API."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """Return which optional behaviour there is."""
+        return {
+            "boolean indexing": True,
+            "data-dependent shapes": True,
+            "max dimensions": MAX_DIMS,
+        }
+
+    def default_device(self) -> devices.Device:
+        """Return where new tensors are put."""
+        return devices.default_device()
+
+    def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
+        """Return the dtypes that values without one take."""
+        devices.as_device(device)
+        return {
+            "real floating": default_float(),
+            "integral": dtypes.int64,
+            "indexing": dtypes.int64,
+        }
+
+    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
+        """Return the dtypes of the standard, by name: all, or those of a kind (or a tuple)."""
+        devices.as_device(device)
+        chosen = [d for d in dtypes.ALL if d not in BEYOND]
+        return {str(d): d for d in chosen if kind is None or isdtype(d, kind)}
+
+    def devices(self) -> list[devices.Device]:
+        """Return the devices that can be used here."""
+        return [d for d in devices.all_devices() if d.enabled()]
+
+
+def __array_namespace_info__() -> Info:
+    """Return what the namespace can do."""
+    return Info()

@@ -1,0 +1,227 @@
+"""Linear algebra: the standard's main functions and its extension ``linalg``."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from needle import ops
+from needle.errors import ShapeError, explain, unknown
+
+
+def matmul(x1: Any, x2: Any, /) -> Any:
+    """Matrix product; a one-dimensional operand is a row (left) or a column."""
+    return ops.matmul(x1, x2)
+
+
+def matrix_transpose(x: Any, /) -> Any:
+    """Swap the last two axes."""
+    return ops.transpose(x)
+
+
+def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
+    """Sum of products over axes of x1 and axes of x2."""
+    return ops.tensordot(x1, x2, axes)
+
+
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """Sum of the products along an axis; the other axes broadcast."""
+    return ops.vecdot(x1, x2, axis)
+
+
+def outer(x1: Any, x2: Any, /) -> Any:
+    """All products of the elements of two vectors."""
+    return ops.outer(x1, x2)
+
+
+def diagonal(x: Any, /, *, offset: int = 0) -> Any:
+    """A diagonal of the last two axes, a view."""
+    return ops.diagonal(x, offset)
+
+
+def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+    """The sum of a diagonal of the last two axes; of integers in int64 unless told otherwise."""
+    out = ops.trace(x if dtype is None else ops.astype(x, dtype), offset)
+    return out if dtype is None else ops.astype(out, dtype)
+
+
+def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """Cross product of vectors of three elements along an axis; the other axes broadcast.
+
+    Raises:
+        ShapeError: if that axis has not three elements.
+    """
+    if x1.shape[axis] != 3 or x2.shape[axis] != 3:
+        raise explain(
+            ShapeError, "cross", f"axis {axis} has not three elements", [("x1", x1), ("x2", x2)]
+        )
+    x1, x2 = ops.broadcast_arrays(x1, x2)
+    a, b = ops.unbind(x1, axis), ops.unbind(x2, axis)
+    turns = ((1, 2), (2, 0), (0, 1))
+    return ops.stack([a[i] * b[j] - a[j] * b[i] for i, j in turns], axis)
+
+
+# ---- norms -------------------------------------------------------------------------
+
+
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
+    """The length of vectors: (sum |x| ** ord) ** (1 / ord) over axes, all for None.
+
+    Args:
+        x: a tensor.
+        axis: one or several, which are one vector together.
+        keepdims: whether the axes stay, of size 1.
+        ord: inf the largest, -inf the smallest, 0 the number of elements that are not zero.
+    """
+    size = ops.absolute(x)
+    if ord == float("inf"):
+        return ops.amax(size, axis, keepdims)
+    if ord == -float("inf"):
+        return ops.amin(size, axis, keepdims)
+    if ord == 0:
+        return ops.astype(ops.summation(ops.not_equal(x, 0), axis, keepdims), x.dtype)
+    if ord == 1:
+        return ops.summation(size, axis, keepdims)
+    if ord == 2:
+        return ops.sqrt(ops.summation(ops.square(x), axis, keepdims))
+    return ops.power(ops.summation(ops.power(size, ord), axis, keepdims), 1 / ord)
+
+
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    """A norm of matrices.
+
+    Args:
+        x: matrices [..., m, n].
+        keepdims: whether the two axes stay, of size 1.
+        ord: "fro" the square root of the sum of squares, "nuc" the sum of the singular values, 2
+            and -2 the largest and smallest of them, 1 and -1 the largest and smallest sum of
+            absolute values of a column, inf and -inf of a row.
+
+    Raises:
+        OptionError: for another ord.
+    """
+    if ord == "fro":
+        return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
+    extreme = ops.amin if ord in (-1, -2, -float("inf")) else ops.amax
+    if ord in ("nuc", 2, -2):
+        values = svdvals(x)
+        out = ops.summation(values, -1) if ord == "nuc" else extreme(values, -1)
+    elif ord in (1, -1):
+        out = extreme(ops.summation(ops.absolute(x), -2), -1)
+    elif ord in (float("inf"), -float("inf")):
+        out = extreme(ops.summation(ops.absolute(x), -1), -1)
+    else:
+        raise unknown("matrix_norm: ord", str(ord), ("fro", "nuc", "1", "-1", "2", "-2", "inf"))
+    return ops.reshape(out, (*out.shape, 1, 1)) if keepdims else out
+
+
+# ---- the extension -------------------------------------------------------------------
+
+
+class Eigh(NamedTuple):
+    """Eigenvalues in ascending order, and eigenvectors as columns."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class QR(NamedTuple):
+    """Orthogonal columns, and an upper triangle."""
+
+    Q: Any
+    R: Any
+
+
+class SVD(NamedTuple):
+    """x = U @ diag(S) @ Vh."""
+
+    U: Any
+    S: Any
+    Vh: Any
+
+
+class SignedLogDeterminant(NamedTuple):
+    """The sign of the determinant, and the logarithm of its absolute value."""
+
+    sign: Any
+    logabsdet: Any
+
+
+def cholesky(x: Any, /, *, upper: bool = False) -> Any:
+    """The triangular factor of symmetric positive definite matrices."""
+    lower = ops.cholesky(x)
+    return ops.transpose(lower) if upper else lower
+
+
+def det(x: Any, /) -> Any:
+    """The determinant of matrices."""
+    return ops.det(x)
+
+
+def eigh(x: Any, /) -> Eigh:
+    """Eigenvalues and eigenvectors of symmetric matrices; the lower triangle is read."""
+    return Eigh(*ops.eigh(x))
+
+
+def eigvalsh(x: Any, /) -> Any:
+    """Eigenvalues of symmetric matrices; the lower triangle is read."""
+    return ops.eigh(x)[0]
+
+
+def inv(x: Any, /) -> Any:
+    """The inverse of matrices."""
+    return ops.inv(x)
+
+
+def matrix_power(x: Any, n: int, /) -> Any:
+    """The product of n factors x; of the inverse for negative n, the identity for 0."""
+    if n < 0:
+        return matrix_power(ops.inv(x), -n)
+    if n == 0:
+        one = ops.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+        return ops.copy(ops.broadcast_to(one, x.shape))
+    half = matrix_power(x, n // 2) if n > 1 else None
+    if half is None:
+        return x
+    out = ops.matmul(half, half)
+    return ops.matmul(out, x) if n % 2 else out
+
+
+def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
+    """How many singular values are larger than rtol times the largest; int64."""
+    return ops.summation(ops.significant(svdvals(x), x.shape, rtol), -1)
+
+
+def pinv(x: Any, /, *, rtol: Any = None) -> Any:
+    """The pseudo-inverse of matrices. See ``ops.pinv``."""
+    return ops.pinv(x, rtol)
+
+
+def qr(x: Any, /, *, mode: str = "reduced") -> QR:
+    """Orthogonal columns and an upper triangle whose product x is; not differentiable.
+
+    Raises:
+        OptionError: if mode is neither "reduced" nor "complete".
+    """
+    if mode not in ("reduced", "complete"):
+        raise unknown("qr: mode", mode, ("reduced", "complete"))
+    return QR(*ops.qr(x, mode == "complete"))
+
+
+def slogdet(x: Any, /) -> SignedLogDeterminant:
+    """The sign of the determinant, and the logarithm of its absolute value."""
+    return SignedLogDeterminant(*ops.slogdet(x))
+
+
+def solve(x1: Any, x2: Any, /) -> Any:
+    """The solution of x1 @ x = x2, for a vector or matrices x2."""
+    return ops.solve(x1, x2)
+
+
+def svd(x: Any, /, *, full_matrices: bool = True) -> SVD:
+    """Singular value decomposition; not differentiable."""
+    return SVD(*ops.svd(x, full_matrices))
+
+
+def svdvals(x: Any, /) -> Any:
+    """The singular values of matrices, in descending order; not differentiable."""
+    return ops.svd(x, False)[1]

@@ -1,0 +1,116 @@
+"""Shapes and the order of elements; picking by integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from needle import executor, graph, ops
+from needle.errors import ShapeError
+
+
+def broadcast_arrays(*arrays: Any) -> list[Any]:
+    """Return the tensors as views of their common shape."""
+    return ops.broadcast_arrays(*arrays)
+
+
+def broadcast_to(x: Any, /, shape: Any) -> Any:
+    """Return x repeated to a larger shape, a view."""
+    return ops.broadcast_to(x, shape)
+
+
+def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
+    """Join tensors along an axis; flattened for None."""
+    if axis is None:
+        return ops.concat([ops.reshape(x, (-1,)) for x in arrays])
+    return ops.concat(arrays, axis)
+
+
+def expand_dims(x: Any, /, axis: int) -> Any:
+    """Insert an axis of size 1 at this place of the result."""
+    return ops.expand_dims(x, axis)
+
+
+def flip(x: Any, /, *, axis: Any = None) -> Any:
+    """Reverse the order along axes, all for None."""
+    return ops.flip(x, tuple(range(x.ndim)) if axis is None else axis)
+
+
+def moveaxis(x: Any, source: Any, destination: Any, /) -> Any:
+    """Move axes to other places; the others keep their order."""
+    return ops.moveaxis(x, source, destination)
+
+
+def permute_dims(x: Any, /, axes: Any) -> Any:
+    """Reorder the axes."""
+    return ops.permute(x, tuple(axes))
+
+
+def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
+    """Repeat each element along an axis (of the flattened x for None).
+
+    Args:
+        x: a tensor.
+        repeats: how often: a number, or an integer tensor with one for each element or for all.
+        axis: where.
+    """
+    if isinstance(repeats, graph.TensorBase):
+        counts = np.asarray(executor.value_of(repeats).numpy())
+        if counts.dtype.kind not in "iu" or counts.ndim > 1:
+            raise ShapeError(f"repeat: repeats are {counts.dtype}{counts.shape}, not integers [n]")
+        repeats = int(counts.reshape(-1)[0]) if counts.size == 1 else counts.tolist()
+    return ops.repeat(x, repeats, axis)
+
+
+def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Any:
+    """Return the elements under another shape; one size may be -1.
+
+    Args:
+        x: a tensor.
+        shape: the new one.
+        copy: True: always; False: never, raise ValueError; None: where strides need it.
+    """
+    out = ops.reshape(x, shape)
+    if copy is False and _memory(out) != _memory(x):
+        raise ValueError(f"reshape: {x.shape} cannot become {out.shape} without a copy")
+    return ops.copy(out) if copy else out
+
+
+def _memory(x: Any) -> int:
+    return int(executor.value_of(x).handle.ptr())
+
+
+def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Any:
+    """Move elements along axes; what leaves at one end enters at the other."""
+    return ops.roll(x, shift, axis)
+
+
+def squeeze(x: Any, /, axis: Any) -> Any:
+    """Remove axes of size 1."""
+    return ops.squeeze(x, axis)
+
+
+def stack(arrays: Any, /, *, axis: int = 0) -> Any:
+    """Join tensors of one shape along a new axis."""
+    return ops.stack(arrays, axis)
+
+
+def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
+    """Pick slices along an axis."""
+    return ops.take(x, indices, axis)
+
+
+def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Any:
+    """Pick along an axis, an index for each element."""
+    return ops.gather(x, indices, axis)
+
+
+def tile(x: Any, repetitions: Any, /) -> Any:
+    """Repeat x as a whole along each axis."""
+    return ops.tile(x, repetitions)
+
+
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+    """Return the slices along an axis."""
+    return tuple(ops.unbind(x, axis))

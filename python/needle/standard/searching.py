@@ -1,0 +1,105 @@
+"""Searching, sorting and sets."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from needle import executor, graph, ops
+from needle.backend import kernels
+
+
+def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
+    """Position of the first largest value; int64."""
+    return ops.argmax(x, axis, keepdims)
+
+
+def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
+    """Position of the first smallest value; int64."""
+    return ops.argmin(x, axis, keepdims)
+
+
+def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """How many elements over axes are not zero; int64."""
+    return ops.summation(ops.not_equal(x, 0), axis, keepdims)
+
+
+def nonzero(x: Any, /) -> tuple[Any, ...]:
+    """The positions of the elements that are not zero: per axis an int64 tensor."""
+    return ops.nonzero(x)
+
+
+def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
+    """Where the values of x2 would go into x1, which is in order (or ``sorter`` puts it there).
+
+    Raises:
+        ShapeError: if x1 has not one axis.
+    """
+    edges = x1 if sorter is None else ops.take(x1, sorter, 0)
+    return ops.searchsorted(edges, x2, side)
+
+
+def where(condition: Any, x1: Any, x2: Any, /) -> Any:
+    """Choose: x1 where condition is true, else x2. One of them may be a number."""
+    return ops.where(condition, x1, x2)
+
+
+def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    """The elements in order along an axis; always stable, NaN last."""
+    return ops.sort(x, axis, descending)
+
+
+def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    """The positions that sort along an axis; always stable, NaN last."""
+    return ops.argsort(x, axis, descending)
+
+
+# ---- sets --------------------------------------------------------------------------
+
+
+class UniqueAll(NamedTuple):
+    """Distinct values, where each first occurs, the place of each element, and counts."""
+
+    values: Any
+    indices: Any
+    inverse_indices: Any
+    counts: Any
+
+
+class UniqueCounts(NamedTuple):
+    """Distinct values, and how often each occurs."""
+
+    values: Any
+    counts: Any
+
+
+class UniqueInverse(NamedTuple):
+    """Distinct values, and for each element the place of its value."""
+
+    values: Any
+    inverse_indices: Any
+
+
+def unique_all(x: Any, /) -> UniqueAll:
+    """The distinct values in ascending order and all that is known about them.
+
+    NaNs are distinct from each other, as the standard has it.
+    """
+    found = kernels.unique(executor.value_of(x), equal_nan=False)
+    return UniqueAll(*map(graph.wrap, found))
+
+
+def unique_counts(x: Any, /) -> UniqueCounts:
+    """The distinct values in ascending order, and how often each occurs."""
+    found = unique_all(x)
+    return UniqueCounts(found.values, found.counts)
+
+
+def unique_inverse(x: Any, /) -> UniqueInverse:
+    """The distinct values in ascending order, and for each element the place of its value."""
+    found = unique_all(x)
+    return UniqueInverse(found.values, found.inverse_indices)
+
+
+def unique_values(x: Any, /) -> Any:
+    """The distinct values in ascending order."""
+    return unique_all(x).values

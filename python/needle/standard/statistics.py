@@ -1,0 +1,123 @@
+"""Sums, means, extremes, truth over axes; sums up to each element; differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle import ops
+from needle.dtype import as_dtype
+from needle.errors import ShapeError
+
+
+def _in(x: Any, dtype: Any) -> Any:
+    return x if dtype is None else ops.astype(x, as_dtype(dtype))
+
+
+def sum(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+    """Sum over axes; of integers in int64 unless a dtype is given."""
+    return _in(ops.summation(_in(x, dtype), axis, keepdims), dtype)
+
+
+def prod(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+    """Product over axes; of integers in int64 unless a dtype is given."""
+    return _in(ops.prod(_in(x, dtype), axis, keepdims), dtype)
+
+
+def mean(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """Arithmetic mean over axes."""
+    return ops.mean(x, axis, keepdims)
+
+
+def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    """Variance over axes; correction 1 is the unbiased one."""
+    return ops.var(x, axis, keepdims, correction=correction)
+
+
+def std(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    """Standard deviation over axes; correction 1 is the unbiased one."""
+    return ops.std(x, axis, keepdims, correction=correction)
+
+
+def max(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """Largest value over axes; NaN if there is one."""
+    return ops.amax(x, axis, keepdims)
+
+
+def min(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """Smallest value over axes; NaN if there is one."""
+    return ops.amin(x, axis, keepdims)
+
+
+def all(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """Whether all elements over axes are not zero."""
+    return ops.all(x, axis, keepdims)
+
+
+def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """Whether any element over axes is not zero."""
+    return ops.any(x, axis, keepdims)
+
+
+# ---- along an axis -----------------------------------------------------------------
+
+
+def _cumulative(
+    function: Any, first: int, x: Any, axis: int | None, dtype: Any, include_initial: bool
+) -> Any:
+    if axis is None:
+        if x.ndim != 1:
+            raise ShapeError(f"{function.__name__}: {x.ndim} axes, so axis must be given")
+        axis = 0
+    out = _in(function(_in(x, dtype), axis), dtype)
+    if not include_initial:
+        return out
+    shape = list(out.shape)
+    shape[axis] = 1
+    start = ops.full(shape, first, dtype=out.dtype, device=out.device)
+    return ops.concat((start, out), axis)
+
+
+def cumulative_sum(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Any:
+    """Sum up to each element along an axis, after a 0 if asked for.
+
+    Raises:
+        ShapeError: if axis is None and x has not one axis.
+    """
+    return _cumulative(ops.cumsum, 0, x, axis, dtype, include_initial)
+
+
+def cumulative_prod(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Any:
+    """Product up to each element along an axis, after a 1 if asked for.
+
+    Raises:
+        ShapeError: if axis is None and x has not one axis.
+    """
+    return _cumulative(ops.cumprod, 1, x, axis, dtype, include_initial)
+
+
+def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
+    """Differences of neighbours along an axis, ``n`` times.
+
+    Args:
+        x: a tensor.
+        axis: where.
+        n: how often.
+        prepend: what comes before x along the axis.
+        append: what comes after it.
+    """
+    parts = [part for part in (prepend, x, append) if part is not None]
+    if len(parts) > 1:
+        x = ops.concat(parts, axis)
+    for _ in range(n):
+        x = ops.subtract(_cut(x, axis, slice(1, None)), _cut(x, axis, slice(None, -1)))
+    return x
+
+
+def _cut(x: Any, axis: int, part: slice) -> Any:
+    index = [slice(None)] * x.ndim
+    index[axis] = part
+    return x[tuple(index)]

@@ -1,0 +1,280 @@
+"""Formulas of graphs: what ``needle.show`` prints. Simplified for the eye only, never computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from needle import graph
+
+SIGNS = {
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**", "matmul": "@",
+    "greater": ">", "greater_equal": ">=", "less": "<", "less_equal": "<=", "equal": "==",
+    "not_equal": "!=",
+}  # fmt: skip
+BINDS = {"+": 1, "-": 1, "*": 2, "/": 2, "@": 2, "negative": 3, "**": 4}
+"""How tightly signs bind; comparisons 0, names and calls 5: as in Python."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A name, a number, a sign or a call, with what stands below it.
+
+    Attributes:
+        head: the sign or the function; empty for a name or a number.
+        parts: the operands.
+        text: the name; of a call what stands after the operands.
+        value: of a number.
+    """
+
+    head: str
+    parts: tuple[Term, ...] = ()
+    text: str = ""
+    value: float | None = None
+
+
+def number(value: float) -> Term:
+    """Return a number."""
+    return Term("", (), f"{value:.6g}", float(value))
+
+
+# ---- from graph to terms -------------------------------------------------------------
+
+
+class Reader:
+    """Turns nodes into terms, each node once.
+
+    Attributes:
+        constants: name -> spec of the arrays of numbers that were met.
+    """
+
+    def __init__(self, names: Mapping[Any, str]) -> None:
+        self._known = {node: Term("", (), name) for node, name in names.items()}
+        self.constants: dict[str, Any] = {}
+
+    def read(self, root: Any) -> Term:
+        """Return the term of a node; what lies below is read first, without recursion."""
+        for node in graph.topo([root], False, frozenset(self._known)):
+            if node not in self._known:
+                parts = [self._known[below] for below in node.inputs]
+                self._known[node] = self._leaf(node) if not parts else _term(node, parts)
+        return self._known[root]
+
+    def _leaf(self, node: Any) -> Term:
+        tensor = graph.handle(node)
+        values = None if tensor.array is None else tensor.detach().numpy()
+        if values is not None and values.size and (values == values.flat[0]).all():
+            return number(values.flat[0])
+        name = f"c{len(self.constants) + 1}"
+        self.constants[name] = node.spec
+        return Term("", (), name)
+
+
+def _term(node: Any, parts: list[Term]) -> Term:
+    op = node.op
+    if op.name in SIGNS and len(parts) == 2:
+        return signed(SIGNS[op.name], *parts)
+    if op.name == "negative":
+        return negated(parts[0])
+    if op.name == "square":
+        return signed("**", parts[0], number(2))
+    if op.name == "reciprocal":
+        return signed("/", number(1), parts[0])
+    if op.name in ("identity", "copy"):
+        return parts[0]
+    if op.name in ("broadcast_to", "reshape", "cast") and parts[0].value is not None:
+        return parts[0]
+    if op.name == "permute" and op.axes == (1, 0):
+        return Term(".T", (parts[0],))
+    if op.name == "where" and parts[0].value is not None:
+        return parts[1 if parts[0].value else 2]
+    if op.name == "tuple_get_item":
+        return Term("[]", (parts[0],), str(op.index))
+    return Term(_CALLED.get(op.name, op.name), tuple(parts), _statics(node))
+
+
+_CALLED = {"summation": "sum", "absolute": "abs"}
+
+
+def _statics(node: Any) -> str:
+    op, shown = node.op, []
+    for name in op.static:
+        value = getattr(op, name)
+        everything = node.inputs and name == "axes" and value == tuple(range(_ndim(node)))
+        if value is None or value is False or everything:
+            continue
+        shown.append(f"{name}={value}" if name not in ("shape", "dtype", "axis") else str(value))
+    return "".join(f", {text}" for text in shown)
+
+
+def _ndim(node: Any) -> int:
+    spec = node.inputs[0].spec
+    return -1 if type(spec) is tuple or node.op.name == "permute" else spec.ndim
+
+
+def negated(x: Term) -> Term:
+    """Return -x."""
+    if x.value is not None:
+        return number(-x.value)
+    if x.head == "negative":
+        return x.parts[0]
+    if x.head == "-":
+        return Term("-", x.parts[::-1])
+    if x.head in ("*", "/") and x.parts[0].value is not None:
+        return signed(x.head, number(-x.parts[0].value), x.parts[1])
+    return Term("negative", (x,))
+
+
+def signed(sign: str, x: Term, y: Term) -> Term:
+    """Return ``x sign y`` without what changes nothing: + 0, * 1, two minus signs."""
+    if x.value is not None and y.value is not None and sign in _FOLD:
+        with np.errstate(all="ignore"):
+            return number(_FOLD[sign](np.float64(x.value), y.value))
+    if sign in ("+", "-"):
+        return _sum(sign, x, y)
+    if sign in ("*", "/"):
+        return _product(sign, x, y)
+    if sign == "**" and y.value == 1:
+        return x
+    return Term(sign, (x, y))
+
+
+_FOLD = {
+    "+": lambda x, y: x + y, "-": lambda x, y: x - y, "*": lambda x, y: x * y,
+    "/": lambda x, y: x / y, "**": lambda x, y: x**y, "==": lambda x, y: x == y,
+    "!=": lambda x, y: x != y, "<": lambda x, y: x < y, "<=": lambda x, y: x <= y,
+    ">": lambda x, y: x > y, ">=": lambda x, y: x >= y,
+}  # fmt: skip
+
+
+def _sum(sign: str, x: Term, y: Term) -> Term:
+    if y.value == 0:
+        return x
+    if x.value == 0:
+        return y if sign == "+" else negated(y)
+    if y.head == "negative":
+        return Term("-" if sign == "+" else "+", (x, y.parts[0]))
+    if x.head == "negative" and sign == "+":
+        return Term("-", (y, x.parts[0]))
+    if y.value is not None and y.value < 0:
+        return Term("-" if sign == "+" else "+", (x, number(-y.value)))
+    if x == y:
+        return signed("*", number(2), x) if sign == "+" else number(0)
+    if sign == "+" and x.head == "+" and x.parts[1] == y:
+        return Term("+", (x.parts[0], signed("*", number(2), y)))
+    return Term(sign, (x, y))
+
+
+def _product(sign: str, x: Term, y: Term) -> Term:
+    if x.value == 0 or y.value == 1:
+        return x
+    if x.head == "negative":
+        return negated(signed(sign, x.parts[0], y))
+    if y.head == "negative":
+        return negated(signed(sign, x, y.parts[0]))
+    return _quotient(x, y) if sign == "/" else _times(x, y)
+
+
+def _quotient(x: Term, y: Term) -> Term:
+    if x == y:
+        return number(1)
+    if x.head == "/" and x.parts[1] == y:
+        return Term("/", (x.parts[0], Term("**", (y, number(2)))))
+    return Term("/", (x, y))
+
+
+def _times(x: Term, y: Term) -> Term:
+    """Return x * y, with one number in front and what divides last."""
+    (a, p, above), (b, q, also) = _split(x), _split(y)
+    if p is None or q is None:
+        return _scaled(a * b, q if p is None else p, also if p is None else above)
+    if above and also:
+        return _scaled(a * b, Term("**", (p, number(2))) if p == q else Term("*", (p, q)), True)
+    if above or also:
+        return Term("/", (_scaled(a * b, p if above else q, True), q if above else p))
+    return _scaled(a * b, _times(p, q), False)
+
+
+def _split(x: Term) -> tuple[float, Term | None, bool]:
+    """Return a term as a number, what it multiplies or divides, and whether it multiplies it."""
+    if x.value is not None:
+        return x.value, None, True
+    if x.head in ("*", "/") and x.parts[0].value is not None:
+        return x.parts[0].value, x.parts[1], x.head == "*"
+    return 1.0, x, True
+
+
+def _scaled(value: float, x: Term | None, above: bool) -> Term:
+    if x is None or value == 0:
+        return number(value)
+    if not above:
+        return Term("/", (number(value), x))
+    return x if value == 1 else negated(x) if value == -1 else Term("*", (number(value), x))
+
+
+# ---- from terms to text ----------------------------------------------------------------
+
+
+def text_of(x: Term, named: Mapping[Term, str]) -> str:
+    """Return the formula of a term; what has a name stands as that."""
+
+    def bound(part: Term, least: int) -> str:
+        text = named.get(part) or text_of(part, named)
+        tight = 5 if part in named else _binds(part)
+        return text if tight >= least else f"({text})"
+
+    if not x.head:
+        return x.text
+    if x.head == "[]":
+        return f"{bound(x.parts[0], 5)}[{x.text}]"
+    if x.head == ".T":
+        return bound(x.parts[0], 5) + ".T"
+    if x.head == "negative":
+        return "-" + bound(x.parts[0], 2)
+    if x.head in SIGNS.values():
+        tight = _binds(x)
+        grouped = x.head in ("-", "/", "@", "**") or tight == 0
+        left = bound(x.parts[0], tight + (x.head in ("**", "@") and x.parts[0].head != "@"))
+        right = bound(x.parts[1], tight + grouped)
+        space = "" if x.head == "**" else " "
+        return f"{left}{space}{x.head}{space}{right}"
+    return f"{x.head}({', '.join(bound(part, 0) for part in x.parts)}{x.text})"
+
+
+def _binds(x: Term) -> int:
+    if x.value is not None and x.value < 0:
+        return BINDS["negative"]
+    return BINDS.get(x.head, 0 if x.head in SIGNS.values() else 5)
+
+
+def shared(roots: Sequence[Term], name: str, taken: Iterable[str]) -> dict[Term, str]:
+    """Name what stands in several places and is long enough to be worth a name; inner ones first.
+
+    Args:
+        roots: the terms that will be printed.
+        name: that of the first root.
+        taken: names that mean something else.
+    """
+    uses: dict[Term, int] = {}
+    order: list[Term] = []
+
+    def visit(x: Term) -> None:
+        uses[x] = uses.get(x, 0) + 1
+        if uses[x] == 1:
+            for part in x.parts:
+                visit(part)
+            order.append(x)
+
+    for root in roots:
+        visit(root)
+    free = iter([n for n in "abcdefghijklmnopqrstuvwxyz" if n not in set(taken)])
+    named: dict[Term, str] = {roots[0]: name} if roots[0].head else {}
+    for x in order:
+        if x.head and (uses[x] - 1) * (len(text_of(x, named)) - 1) >= 12 and x not in named:
+            letter = next(free, None)
+            if letter is not None:
+                named[x] = letter
+    return named

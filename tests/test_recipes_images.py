@@ -1,0 +1,305 @@
+"""The recipes for images, and runs that are stopped and go on."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import numpy as np
+import pytest
+from test_image_data import binary_batch
+from test_recipes import Line
+
+import needle as ndl
+from needle import models, nn, ops, recipes
+from needle.errors import DataError, OptionError
+from needle.models.cyclegan import CycleGAN, ImagePool
+from needle.recipes.cyclegan import CycleGanRecipe
+from needle.recipes.loop import train
+from needle.recipes.recipe import Settings
+from needle.recipes.resnet9_cifar10 import CifarRecipe
+from needle.tools import pictures, progress
+from needle.tools.run import RunFolder
+from needle.tools.stop import Stop
+
+RNG = np.random.default_rng(0)
+
+
+def whole(kind, folder, **settings):
+    run = RunFolder.create(kind.name, str(folder))
+    return train(kind, Settings(**settings), run, progress.Progress(True), Stop()), run
+
+
+def interrupted(kind, folder, after, **settings):
+    """Stop after some steps, then go on in a new process' manner."""
+    stop = Stop()
+
+    class Stopping(kind):
+        def loss(self, model, batch):
+            self.made = getattr(self, "made", 0) + 1
+            if self.made == after:
+                stop.signal = signal.SIGTERM
+            return super().loss(model, batch)
+
+    run = RunFolder.create(kind.name, str(folder))
+    result = train(Stopping, Settings(**settings), run, progress.Progress(True), stop)
+    assert result.stopped == signal.SIGTERM and result.steps == after
+    again = RunFolder.open(str(folder))
+    chosen = Settings(**again.config()["chosen"])
+    return train(kind, chosen, again, progress.Progress(True), Stop(), resume=True), again
+
+
+def metrics(run):
+    return [
+        {k: v for k, v in line.items() if "second" not in k} for line in run.metrics()
+    ]  # fmt: skip
+
+
+def weights(run):
+    return (run.path / "weights.safetensors").read_bytes()
+
+
+# ---- going on ----------------------------------------------------------------------
+
+
+class Noisy(Line):
+    """Draws random numbers in each step too, and keeps something of its own."""
+
+    def __init__(self, settings, report):
+        self.seen = 0
+        super().__init__(settings, report)
+
+    def model(self):
+        return nn.Sequential(nn.Dropout(0.3), nn.Linear(1, 1))
+
+    def optimizer(self, model, steps):
+        return ndl.optim.Adam(model.parameters(), lr=ndl.optim.Cosine(self.lr, steps))
+
+    def loss(self, model, batch):
+        self.seen += 1
+        return super().loss(model, batch) * (1.0 + 0.01 * self.seen)
+
+    def evaluate(self, model, check, final):
+        check()
+        return {"error": abs(float(model[1].weight.item()) - 3), "passes": self.passes}
+
+    def state(self):
+        return {"seen": self.seen}
+
+    def load_state(self, state):
+        self.seen = state["seen"]
+
+
+@pytest.mark.parametrize("after", [1, 4, 5, 7, 10, 11, 20])
+def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path, after):
+    expected, one = whole(Noisy, tmp_path / "one", epochs=4, seed=3)
+    found, two = interrupted(Noisy, tmp_path / "two", after, epochs=4, seed=3)
+    assert found.figures == expected.figures and found.steps == 20
+    assert weights(one) == weights(two)
+    assert metrics(one) == metrics(two)
+
+
+def test_metrics_after_the_checkpoint_are_made_again(tmp_path):
+    _, run = whole(Noisy, tmp_path / "run", epochs=4)
+    state = run.load_checkpoint()  # that of the last evaluation but one
+    assert state["run.step"] == 18
+    before = metrics(run)
+    again = RunFolder.open(str(run.path))
+    train(Noisy, Settings(epochs=4), again, progress.Progress(True), Stop(), resume=True)
+    assert metrics(again) == before
+
+
+def test_what_cannot_go_on_says_so(tmp_path):
+    for path in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(OptionError, match="no run to go on with"):
+            RunFolder.open(str(path))
+    _, run = whole(Noisy, tmp_path / "run", epochs=1)
+    (run.path / "config.json").write_text("{}")
+    with pytest.raises(DataError, match=r"config.json: is not what a run writes"):
+        run.config()
+
+    class Wider(Noisy):
+        def model(self):
+            return nn.Sequential(nn.Dropout(0.3), nn.Linear(2, 1))
+
+    again = RunFolder.open(str(run.path))
+    with pytest.raises(DataError, match="wrong"):
+        train(Wider, Settings(epochs=1), again, progress.Progress(True), Stop(), resume=True)
+
+
+# ---- CIFAR-10 ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    """Images whose class is their brightness: six to learn from, in two batches, ten to judge."""
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    for name, count in (("data_batch_1", 3), ("data_batch_2", 3), ("test_batch", 10)):
+        labels = np.arange(count)
+        pixels = RNG.integers(0, 10, (count, 3072)) + 20 * labels[:, None]
+        (folder / f"{name}.bin").write_bytes(binary_batch(pixels.astype(np.uint8), labels))
+    return tmp_path
+
+
+class Small(CifarRecipe):
+    batch_size = 2
+
+    def model(self):
+        return models.CNN(width=2)
+
+
+def test_the_cifar_recipe_leaves_pictures_and_goes_on(cifar, tmp_path):
+    pytest.importorskip("matplotlib")
+    settings = {"data": str(cifar), "epochs": 2}
+    expected, one = whole(Small, tmp_path / "one", **settings)
+    assert expected.steps == 6 and set(expected.figures) == {"accuracy", "loss"}
+    for name in ("accuracy.png", "confusion.png", "wrong.png"):
+        assert (one.path / name).stat().st_size > 1000
+    epochs = [line["epoch"] for line in one.metrics() if line["split"] == "held-out"]
+    assert epochs == [1, 2]
+    found, two = interrupted(Small, tmp_path / "two", 4, **settings)
+    assert found.figures == expected.figures and weights(one) == weights(two)
+    data = json.loads((one.path / "config.json").read_text())["data"]
+    assert data == {"training_images": 6, "test_images": 10}
+
+
+def test_recipes_are_listed():
+    assert recipes.names() == ["byte-mlp", "cyclegan", "mlp-mnist", "resnet9-cifar10"]
+    for name in recipes.names():
+        assert recipes.get(name).name == name
+
+
+# ---- CycleGAN ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def paintings(tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    for name, count in (("trainA", 3), ("trainB", 4), ("testA", 2), ("testB", 9)):
+        (tmp_path / name).mkdir()
+        for i in range(count):
+            values = RNG.integers(0, 256, (16, 16, 3)).astype(np.uint8)
+            pillow.fromarray(values).save(tmp_path / name / f"{i}.png")
+    return tmp_path
+
+
+class Tiny(CycleGanRecipe):
+    size, batch_size = 16, 2
+
+    def load(self, report):
+        super().load(report)
+        self.pools = {"a": ImagePool(2), "b": ImagePool(2)}
+
+    def model(self):
+        generator = lambda: models.DCGANGenerator(width=2, blocks=1)  # noqa: E731
+        return CycleGAN(generator, lambda: models.PatchDiscriminator(width=2, layers=1))
+
+
+def test_the_cyclegan_recipe_draws_each_epoch_and_goes_on(paintings, tmp_path):
+    settings = {"data": str(paintings), "epochs": 3}
+    expected, one = whole(Tiny, tmp_path / "one", **settings)
+    assert expected.steps == 6 and set(expected.figures) == {"cycle_distance", "a", "b"}
+    names = sorted(path.name for path in one.path.glob("*.png"))
+    assert names == ["epoch-001.png", "epoch-002.png", "epoch-003.png"]
+    picture = ndl.data.read_image(one.path / "epoch-001.png")
+    assert picture.shape == (6 * 34 - 2, 8 * 34 - 2, 3)
+    original = ndl.data.read_image(paintings / "testA" / "0.png")
+    np.testing.assert_array_equal(picture[:32:2, :32:2], original)
+    assert (picture[:100, 2 * 34 :] == 255).all()  # testA has two images
+    line = one.metrics()[0]
+    parts = [line[k] for k in ("adversarial", "cycle", "identity", "discriminator")]
+    assert line["loss"] == pytest.approx(sum(parts), rel=1e-5)
+    found, two = interrupted(Tiny, tmp_path / "two", 3, **settings)
+    assert found.figures == expected.figures and weights(one) == weights(two)
+
+
+def test_cyclegan_needs_its_folders(tmp_path):
+    with pytest.raises(OptionError, match="--data FOLDER with trainA"):
+        CycleGanRecipe(Settings(), print)
+    with pytest.raises(DataError, match="trainA is no folder"):
+        CycleGanRecipe(Settings(data=str(tmp_path)), print)
+
+
+def test_generators_learn_from_their_losses_alone():
+    np.random.seed(0)
+    model = CycleGAN(
+        lambda: models.ResNetGenerator(width=2, blocks=1),
+        lambda: models.PatchDiscriminator(width=2, layers=1),
+    )
+    a, b = (ndl.Tensor(RNG.uniform(-1, 1, (2, 3, 16, 16)), requires_grad=False) for _ in range(2))
+    losses, fake_b, fake_a = model.generator_losses(a, b)
+    assert fake_a.shape == fake_b.shape == a.shape
+    sum(losses.values()).backward()
+    has = {name: p.grad is not None for name, p in model.named_parameters()}
+    assert all(has[name] == name.startswith("to_") for name in has)
+    assert all(p.requires_grad for p in model.parameters())
+    model.zero_grad()
+    model.discriminator_loss(a, b, fake_a, fake_b).backward()
+    has = {name: p.grad is not None for name, p in model.named_parameters()}
+    assert all(has[name] == name.startswith("is_") for name in has)
+    exact = 0.0
+    for judge, real, fake in ((model.is_a, a, fake_a), (model.is_b, b, fake_b)):
+        judged = judge(real).numpy(), judge(fake).numpy()
+        exact += ((judged[0] - 1) ** 2).mean() / 2 + (judged[1] ** 2).mean() / 2
+    found = model.discriminator_loss(a, b, fake_a, fake_b).item()
+    assert found == pytest.approx(exact, rel=1e-5)
+    again = model.to_a(fake_b).numpy(), model.to_b(fake_a).numpy()
+    cycle = np.abs(again[0] - a.numpy()).mean() + np.abs(again[1] - b.numpy()).mean()
+    assert losses["cycle"].item() == pytest.approx(10 * cycle, rel=1e-4)
+
+
+def test_the_weights_of_generators_are_small_and_normal():
+    ndl.manual_seed(1)
+    model = models.ResNetGenerator(width=16, blocks=2)
+    values = np.concatenate(
+        [p.numpy().ravel() for name, p in model.named_parameters() if name.endswith("weight")]
+    )
+    assert abs(values.mean()) < 1e-3 and abs(values.std() - 0.02) < 5e-4
+    biases = [p.numpy() for name, p in model.named_parameters() if name.endswith("bias")]
+    assert not any(b.any() for b in biases)
+
+
+def test_an_image_pool_hands_out_images_made_before():
+    pool, ones = ImagePool(3), np.ones((1, 2, 2))
+    image = lambda i: ndl.Tensor(i * ones[None])  # noqa: E731
+    assert [pool.exchange(image(i)).numpy().max() for i in range(3)] == [0, 1, 2]
+    found = [int(pool.exchange(image(i)).numpy().max()) for i in range(3, 103)]
+    old = sum(f != i for i, f in enumerate(found, 3))
+    assert 30 < old < 70 and len(pool.images) == 3
+    assert len(set(found)) == len(found)  # each is handed out once
+    assert not ImagePool(0).exchange(image(5)).requires_grad
+
+
+# ---- models and pictures -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make, count",
+    [(models.ResNet9, 431_946), (models.DawnResNet9, 6_573_120), (models.CNN, 289_194)],
+)
+def test_models_by_their_size(make, count):
+    model = make()
+    assert model.num_parameters() == count
+    x = ndl.Tensor(RNG.standard_normal((2, 3, 32, 32)), requires_grad=False)
+    if make is not models.DawnResNet9:
+        assert model(x).shape == (2, 10)
+        out = model.eval()(x).numpy()
+        np.testing.assert_allclose(ndl.fold_batch_norm(model)(x).numpy(), out, atol=1e-4)
+
+
+def test_the_dawnbench_net_in_a_small_width():
+    model = models.DawnResNet9(num_classes=7, width=2)
+    x = ops.permute(ndl.Tensor(RNG.standard_normal((2, 32, 32, 3))), (0, 3, 1, 2))
+    loss = (model(x) ** 2).sum()
+    loss.backward()
+    assert all(np.isfinite(p.grad.numpy()).all() for p in model.parameters())
+    assert model.eval()(x).shape == (2, 7)
+
+
+def test_grids_of_images():
+    images = np.arange(3, dtype=np.uint8).reshape(3, 1, 1, 1) * np.ones((1, 2, 3, 3), np.uint8)
+    made = pictures.grid(images, 2, gap=1, scale=2)
+    assert made.shape == (2 * 4 + 1, 2 * 6 + 1, 3)
+    assert (made[:4, :6] == 0).all() and (made[:4, 7:] == 1).all() and (made[5:, :6] == 2).all()
+    assert (made[4] == 255).all() and (made[5:, 7:] == 255).all()

@@ -1,0 +1,144 @@
+"""needle.show: formulas that are true and readable; the documentation has the real text."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import ops
+from needle.errors import GradientError
+from needle.tools.show import shown
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "differentiation.md"
+
+
+def formulas(function, *points):
+    """The formulas alone, by what stands on the left."""
+    lines = shown(function, *points).partition("\n\nat ")[0].splitlines()
+    return {left.strip(): right for left, right in (line.split(" = ", 1) for line in lines)}
+
+
+CASES = [
+    (lambda x, y: x * y + ops.sin(x), {"f(x, y)": "x * y + sin(x)", "df/dx": "cos(x) + y"}),
+    (lambda x: x**3 - 2 / x, {"f(x)": "x**3 - 2 / x", "df/dx": "2 / x**2 + 3 * x**2"}),
+    (lambda x: x * 1 + 0, {"f(x)": "x", "df/dx": "1"}),
+    (lambda x: -x * -x - (0 - x), {"f(x)": "x**2 + x", "df/dx": "1 + 2 * x"}),
+    (lambda x: 1 - (2 - x), {"f(x)": "1 - (2 - x)", "df/dx": "1"}),
+    (lambda x: (-x) ** 2 / (x * 2), {"f(x)": "(-x)**2 / (2 * x)"}),
+    (lambda x: ops.tanh(x), {"f(x)": "tanh(x)", "df/dx": "1 - f**2"}),
+    (lambda x: ops.where(x > 0, x, 0.1 * x), {"f(x)": "where(x > 0, x, 0.1 * x)"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function, expected", CASES)
+def test_formulas(function, expected):
+    found = formulas(function)
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_what_stands_in_several_places_gets_a_name():
+    found = formulas(lambda x: ops.sin(ops.exp(x**2) * x) / (1 + ops.exp(x**2)))
+    assert found["f(x)"] == "sin(a * x) / (a + 1)" and found["a"] == "exp(x**2)"
+    found = formulas(lambda a: ops.sqrt(a * a + 1) * ops.log(a * a + 1))
+    assert found["b"] == "a**2 + 1" and "a" not in found  # the input's name stays its own
+
+
+def test_matrices_calls_and_constants():
+    x, w = np.arange(6.0).reshape(2, 3) - 2, np.full((3, 2), 0.5)
+    found = formulas(lambda x, w: ops.relu(x @ w).sum(), (x, w))
+    assert found["df/dx"] == "a @ w.T" and found["df/dw"] == "x.T @ a"
+    found = formulas(ops.softmax, np.array([0.1, 2.0, -1.0]))
+    assert found["df/dx"] == "softmax_grad(f, u, -1)"
+    text = shown(lambda x: x * np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    assert "f(x)  = x * c1\n" in text and "c1    : float64[2]" in text and "u = [1., 2.]" in text
+
+
+SMOOTH = [case[0] for case in CASES[:7]] + [
+    lambda x, y: ops.exp(-x / y) * (x - y) / (x - (y - 1)) ** 2 - -(y**x),
+    lambda x: ops.sin(ops.exp(x**2) * x) / (1 + ops.exp(x**2)),
+    lambda x, y: ops.log(x * y + 1) * (x * y + 1) - 3 * x * (2 * y) / 5,
+    lambda x: 2 ** -(x**2) / x / (x / 3) * (4 / x),
+    lambda x: ops.cross_entropy(ops.stack([x, x * x]), ndl.Tensor(np.array(1))),
+]
+
+
+@pytest.mark.parametrize("function", SMOOTH[:-1])
+def test_the_formulas_are_true(function):
+    """As Python they give the same values as the function and its gradient."""
+    found = formulas(function)
+    names = next(iter(found))[2:-1].split(", ")
+    points = dict(zip(names, (0.7, 1.3), strict=False))
+    tensors = {name: ndl.Tensor(value, dtype="float64") for name, value in points.items()}
+    space = {"sin": np.sin, "cos": np.cos, "exp": np.exp, "log": np.log, "tanh": np.tanh, **points}
+    space["where"] = np.where
+    pending = {"f" if name.startswith("f(") else name: text for name, text in found.items()}
+    while pending:
+        ready = [
+            n for n, text in pending.items() if not set(re.findall(r"\b[a-z]\b", text)) - {*space}
+        ]
+        for name in ready:
+            space[name] = eval(pending.pop(name), {}, space)
+        assert ready, f"{pending} cannot be computed from {space}"
+    assert space["f"] == pytest.approx(function(*tensors.values()).item())
+    for i, name in enumerate(names):
+        slope = ndl.grad(lambda *z: function(*z), i)(*tensors.values())
+        assert space[f"df/d{name}"] == pytest.approx(slope.item())
+
+
+@pytest.mark.parametrize("function", SMOOTH)
+def test_the_three_answers_agree(function):
+    rows = re.findall(r"^  df/d.+?((?: +[-+.\de]+){3})$", shown(function), re.M)
+    assert len(rows) >= 2
+    for row in rows:
+        numerical, forward, reverse = map(float, row.split())
+        assert forward == pytest.approx(reverse, rel=1e-7, abs=1e-12)
+        assert numerical == pytest.approx(reverse, rel=1e-6, abs=1e-9)
+
+
+def test_points():
+    text = shown(lambda x, y: x * y, (3, 4.5), (1, 2))
+    assert "at x = 3, y = 4.5\n" in text and "at x = 1, y = 2\n" in text
+    assert "df/dx[5]" in shown(lambda x: x.sum(), np.ones(9))
+    assert "df/dx[6]" not in shown(lambda x: x.sum(), np.ones(9))
+
+
+def test_errors():
+    with pytest.raises(GradientError, match="returned float,"):
+        ndl.show(lambda x: 1.0)
+    with pytest.raises(GradientError, match="returned int64"):
+        ndl.show(lambda x: ops.argmax(x))
+    with pytest.raises(GradientError, match="does not depend"):
+        ndl.show(lambda x: ops.ones((), dtype="float64"))
+
+
+def test_show_is_there_but_not_imported():
+    """The command-line tools come at their first use."""
+    program = "import sys, needle; print('needle.tools.show' in sys.modules, callable(needle.show))"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["False", "True"] and "show" in dir(ndl)
+
+
+def test_the_document_prints_what_it_says():
+    """Each program in docs/differentiation.md prints the text that follows it."""
+    text, space, count = DOCUMENT.read_text(), {}, 0
+    for program, expected in re.findall(
+        r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", text, re.S
+    ):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(program, "example.py", "exec"), space)
+        if expected:
+            count += 1
+            expected = expected.replace("cpu()", str(ndl.default_device()))
+            assert out.getvalue() == expected, program
+    assert count >= 4
