@@ -1,10 +1,12 @@
 // Batch norm in training mode with what follows it in a residual network: the sum with a shortcut,
 // and a rectifier. float32 rows, dense [rows, c].
 //
-// Each direction goes over the memory twice, and the second time backwards, because what was read
-// last is still in the cache. Columns are summed over fixed blocks of rows, then over the blocks as
-// a tree, so that no result depends on the number of threads.
+// Each direction goes over the memory twice, the second time from the last block to the first,
+// because what was read last is still in the cache. Columns are summed over fixed blocks of rows,
+// then over the blocks as a tree, so that no result depends on the number of threads.
 #include <cmath>
+#include <cstring>
+#include <type_traits>
 
 #include "conv.h"
 #include "kernels_linear.h"
@@ -15,9 +17,9 @@ namespace {
 using Floats = Vector<float>;
 constexpr int64_t kBlockElements = 8192, kMaxBlocks = 256, kWidth = kLanes<float>;
 #if defined(__AVX512F__)
-constexpr int kGroup = 4;
+constexpr int kMany = 8, kFew = 4;  // vectors of a group; three registers for each
 #else
-constexpr int kGroup = 3;
+constexpr int kMany = 4, kFew = 2;
 #endif
 
 struct State {
@@ -43,13 +45,15 @@ inline void each(const Body& body) {
   for (int i = 0; i < count; ++i) body(i);
 }
 
-// body(channel, number of vectors, lanes) for all channels: groups of vectors whose sums and
-// parameters stay in registers while the rows go by.
+// body(channel, number of vectors, lanes) for all channels: groups of vectors whose sums stay in
+// registers while the rows go by. Pays with one operand; with three, walking whole rows is faster.
 template <class Body>
 inline void each_group(int64_t channels, const Body& body) {
   int64_t c = 0;
-  for (; c + kGroup * kWidth <= channels; c += kGroup * kWidth)
-    body(c, std::integral_constant<int, kGroup>(), Whole());
+  for (; c + kMany * kWidth <= channels; c += kMany * kWidth)
+    body(c, std::integral_constant<int, kMany>(), Whole());
+  for (; c + kFew * kWidth <= channels; c += kFew * kWidth)
+    body(c, std::integral_constant<int, kFew>(), Whole());
   for (; c + kWidth <= channels; c += kWidth) body(c, std::integral_constant<int, 1>(), Whole());
   if (c < channels) body(c, std::integral_constant<int, 1>(), Tail<float>(channels - c));
 }
@@ -100,24 +104,20 @@ void join_statistics(const State& s, void* workspace, int64_t left, int64_t righ
 
 template <bool shortcut>
 void normalise_block(const State& s, void* const* buffers, int64_t block, void* workspace) {
-  const int64_t begin = first_row(s, block), end = first_row(s, block + 1);
-  each_group(s.c, [&](int64_t j, auto size, const auto& lanes) {
-    constexpr int kCount = decltype(size)::value;
-    Floats mean[kCount], scale[kCount], bias[kCount];
-    each<kCount>([&](int i) {
-      const int64_t at = j + i * kWidth;
-      mean[i] = lanes.load(block_row(s, workspace, 0, 0) + at);
-      scale[i] = lanes.load(shared_row(s, workspace, 0) + at);
-      bias[i] = lanes.load(as<float>(buffers[5]) + at);
+  const float* mean = block_row(s, workspace, 0, 0);
+  const float* scale = shared_row(s, workspace, 0);
+  const float* bias = as<float>(buffers[5]);
+  for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
+    const float* x = as<float>(buffers[3]) + row * s.c;
+    const float* residual = shortcut ? as<float>(buffers[6]) + row * s.c : nullptr;
+    float* out = as<float>(buffers[0]) + row * s.c;
+    each_vector(s.c, [&](int64_t j, const auto& lanes) {
+      Floats y =
+          (lanes.load(x + j) - lanes.load(mean + j)) * lanes.load(scale + j) + lanes.load(bias + j);
+      if (shortcut) y += lanes.load(residual + j);
+      lanes.store(out + j, y <= 0 ? Floats{} : y);  // NaN stays
     });
-    for (int64_t row = end - 1; row >= begin; --row)
-      each<kCount>([&](int i) {
-        const int64_t at = row * s.c + j + i * kWidth;
-        Floats y = (lanes.load(as<float>(buffers[3]) + at) - mean[i]) * scale[i] + bias[i];
-        if (shortcut) y += lanes.load(as<float>(buffers[6]) + at);
-        lanes.store(as<float>(buffers[0]) + at, y <= 0 ? Floats{} : y);  // NaN stays
-      });
-  });
+  }
 }
 
 int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
@@ -152,51 +152,44 @@ Floats through(const Floats& g, const Floats& out) { return out > 0 ? g : Floats
 // gradient of the shortcut.
 template <bool shortcut>
 void block_gradients(const State& s, void* const* buffers, int64_t block, void* workspace) {
-  const int64_t begin = first_row(s, block), end = first_row(s, block + 1);
-  each_group(s.c, [&](int64_t j, auto size, const auto& lanes) {
-    constexpr int kCount = decltype(size)::value;
-    Floats mean[kCount], along_x[kCount] = {}, along_one[kCount] = {};
-    each<kCount>([&](int i) { mean[i] = lanes.load(as<float>(buffers[8]) + j + i * kWidth); });
-    for (int64_t row = begin; row < end; ++row)
-      each<kCount>([&](int i) {
-        const int64_t at = row * s.c + j + i * kWidth;
-        const Floats h =
-            through(lanes.load(as<float>(buffers[4]) + at), lanes.load(as<float>(buffers[5]) + at));
-        along_one[i] += h;
-        along_x[i] += h * (lanes.load(as<float>(buffers[6]) + at) - mean[i]);
-        if (shortcut) lanes.store(as<float>(buffers[3]) + at, h);
-      });
-    each<kCount>([&](int i) {
-      lanes.store(block_row(s, workspace, block, 0) + j + i * kWidth, along_x[i]);
-      lanes.store(block_row(s, workspace, block, 1) + j + i * kWidth, along_one[i]);
+  float* along_x = block_row(s, workspace, block, 0);
+  float* along_one = block_row(s, workspace, block, 1);
+  const float* mean = as<float>(buffers[8]);
+  std::memset(along_x, 0, 2 * s.pitch * sizeof(float));
+  for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
+    const float* g = as<float>(buffers[4]) + row * s.c;
+    const float* out = as<float>(buffers[5]) + row * s.c;
+    const float* x = as<float>(buffers[6]) + row * s.c;
+    float* to = shortcut ? as<float>(buffers[3]) + row * s.c : nullptr;
+    each_vector(s.c, [&](int64_t j, const auto& lanes) {
+      const Floats h = through(lanes.load(g + j), lanes.load(out + j));
+      const Floats distance = lanes.load(x + j) - lanes.load(mean + j);
+      lanes.store(along_one + j, lanes.load(along_one + j) + h);
+      lanes.store(along_x + j, lanes.load(along_x + j) + h * distance);
+      if (shortcut) lanes.store(to + j, h);
     });
-  });
+  }
 }
 
 template <bool shortcut>
 void input_gradient_block(const State& s, void* const* buffers, int64_t block, void* workspace) {
-  const int64_t begin = first_row(s, block), end = first_row(s, block + 1);
-  const float* g = as<float>(buffers[shortcut ? 3 : 4]);
-  each_group(s.c, [&](int64_t j, auto size, const auto& lanes) {
-    constexpr int kCount = decltype(size)::value;
-    Floats mean[kCount], scale[kCount], from_x[kCount], from_one[kCount];
-    each<kCount>([&](int i) {
-      const int64_t at = j + i * kWidth;
-      mean[i] = lanes.load(as<float>(buffers[8]) + at);
-      scale[i] = lanes.load(shared_row(s, workspace, 0) + at);
-      from_x[i] = lanes.load(shared_row(s, workspace, 1) + at);
-      from_one[i] = lanes.load(shared_row(s, workspace, 2) + at);
+  const float* mean = as<float>(buffers[8]);
+  const float* scale = shared_row(s, workspace, 0);     // weight * rstd
+  const float* from_x = shared_row(s, workspace, 1);    // rstd^2 * sum(h * (x - mean)) / rows
+  const float* from_one = shared_row(s, workspace, 2);  // sum(h) / rows
+  for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
+    const float* g = as<float>(buffers[shortcut ? 3 : 4]) + row * s.c;
+    const float* out = as<float>(buffers[5]) + row * s.c;
+    const float* x = as<float>(buffers[6]) + row * s.c;
+    float* dx = as<float>(buffers[0]) + row * s.c;
+    each_vector(s.c, [&](int64_t j, const auto& lanes) {
+      Floats h = lanes.load(g + j);
+      if (!shortcut) h = through(h, lanes.load(out + j));
+      const Floats distance = lanes.load(x + j) - lanes.load(mean + j);
+      lanes.store(dx + j, lanes.load(scale + j) *
+                              (h - lanes.load(from_one + j) - distance * lanes.load(from_x + j)));
     });
-    for (int64_t row = end - 1; row >= begin; --row)
-      each<kCount>([&](int i) {
-        const int64_t at = row * s.c + j + i * kWidth;
-        Floats h = lanes.load(g + at);
-        if (!shortcut) h = through(h, lanes.load(as<float>(buffers[5]) + at));
-        const Floats distance = lanes.load(as<float>(buffers[6]) + at) - mean[i];
-        lanes.store(as<float>(buffers[0]) + at,
-                    scale[i] * (h - from_one[i] - distance * from_x[i]));
-      });
-  });
+  }
 }
 
 void sum_blocks(const State& s, void* workspace) {
@@ -222,7 +215,7 @@ int64_t run_backward(const Plan* plan, void* const* buffers, void* workspace) {
   const float rows = static_cast<float>(s.rows);
   for (int64_t j = 0; j < s.c; ++j) {
     const float rstd = 1 / std::sqrt(as<float>(buffers[9])[j] + s.eps);
-    shared_row(s, workspace, 0)[j] = as<float>(buffers[7])[j] * rstd;  // weight * rstd
+    shared_row(s, workspace, 0)[j] = as<float>(buffers[7])[j] * rstd;
     shared_row(s, workspace, 1)[j] = rstd * rstd * along_x[j] / rows;
     shared_row(s, workspace, 2)[j] = along_one[j] / rows;
     as<float>(buffers[1])[j] = along_x[j] * rstd;
