@@ -6,8 +6,13 @@ of it fails.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import math
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -304,10 +309,10 @@ def test_masks_of_no_axes_and_of_no_elements(device):
     assert not xp.any(x).item()
 
 
-def test_infinite_quotients_rounded_down():
+def test_infinite_quotients_rounded_down(host_device):
     """The standard's floor(x1 / x2), where NumPy has NaN and -1."""
-    x = xp.asarray([math.inf, -math.inf, 5.0, -5.0, 7.0], device="cpu_numpy")
-    y = xp.asarray([2.0, 2.0, -math.inf, math.inf, -2.0], device="cpu_numpy")
+    x = xp.asarray([math.inf, -math.inf, 5.0, -5.0, 7.0], device=host_device)
+    y = xp.asarray([2.0, 2.0, -math.inf, math.inf, -2.0], device=host_device)
     found = xp.floor_divide(x, y)
     assert found.tolist() == [math.inf, -math.inf, 0.0, 0.0, -4.0]
     assert xp.signbit(found).tolist() == [False, True, True, True, True]
@@ -434,3 +439,15 @@ def test_torch_reads_tensors_with_their_shape():
         y = torch.asarray(x)
         assert y.shape == (2, 3) and str(y.dtype) == f"torch.{kind}"
         assert y.to(torch.int64).tolist() == xp.astype(x, xp.int64).tolist()
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None, reason="scikit-learn is not installed"
+)
+def test_scikit_learn_computes_on_tensors_as_the_page_shows():
+    """docs/array_api.md: its first block of code prints its second block."""
+    page = Path(__file__).parent.parent / "docs" / "array_api.md"
+    code, printed = re.findall(r"```(?:python)?\n(.*?)```", page.read_text(), re.S)[:2]
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == printed

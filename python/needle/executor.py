@@ -31,6 +31,8 @@ def _apply(op: Any, *inputs: Any) -> Any:
     Raises:
         ShapeError, DtypeError, DeviceError: as the op says; in lazy mode on this line too.
     """
+    if op.takes not in (None, len(inputs)):
+        raise TypeError(f"{op.name}: takes {op.takes} operands, {len(inputs)} were given")
     tensors = op.prepare(inputs)
     try:
         return _run(op, tensors)

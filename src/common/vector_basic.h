@@ -189,7 +189,7 @@ T exact_remainder(T x, T y) {
 }
 template <class T>
 T exact_floor_divide(T x, T y) {
-  if (y == 0) return x / y;
+  if (y == 0 || abs(x) == kInfinity<T> || abs(y) == kInfinity<T>) return std::floor(x / y);
   T rest = std::fmod(x, y);
   T quotient = (x - rest) / y;
   if (rest != 0 && (y < 0) != (rest < 0)) quotient -= 1;

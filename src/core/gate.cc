@@ -172,7 +172,18 @@ Array* elementwise_strided(const Op* op, DType out_type, Array* const* x, int n)
   return out;
 }
 
+constexpr int8_t kArity[] = {
+#define UNARY(...) 1,
+#define BINARY(...) 2,
+#define TERNARY(...) 3,
+#include "functions.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+};
+
 Array* elementwise(const Op* op, Array* const* x, int n) {
+  if (n != kArity[op->code]) return nullptr;
   const int first = op->code == k_where && x[0]->spec->code == kBool;  // after the condition
   Spec* spec = x[first]->spec;
   bool same = first == 0 && !x[0]->strides;
@@ -244,6 +255,23 @@ Array* broadcast(const Op* op, const Array* x) {
   int64_t strides[kMaxDims];
   broadcast_strides(x, ndim, op->params, strides);
   return view(x, ndim, op->params, strides, x->offset);
+}
+
+// Whether the ranges of a slice stay within the array; see slice_by.
+bool slice_fits(const Op* op, const Array* x) {
+  const int ndim = x->spec->ndim;
+  if (op->n_params != 1 + 3 * ndim || op->params[0] >> ndim) return false;
+  for (int i = 0; i < ndim; i++) {
+    const int64_t first = op->params[1 + 3 * i], count = op->params[2 + 3 * i];
+    const int64_t size = x->spec->shape[i], step = op->params[3 + 3 * i];
+    const bool dropped = op->params[0] >> i & 1;
+    if (count < 0 || count > size || (dropped && count != 1)) return false;
+    if (count == 0) continue;
+    if (first < 0 || first >= size || (count > 1 && (step > size || step < -size))) return false;
+    const int64_t last = first + (count - 1) * step;
+    if (last < 0 || last >= size) return false;
+  }
+  return true;
 }
 
 // numbers: a bit mask of the axes to drop, then per axis first index, number of elements, step.
@@ -355,7 +383,7 @@ Array* compute(const Op* op, Array* const* x, int n) {
     case kBroadcast:
       return broadcast(op, x[0]);
     case kSlice:
-      return op->n_params == 1 + 3 * x[0]->spec->ndim ? slice_by(op->params, x[0]) : nullptr;
+      return slice_fits(op, x[0]) ? slice_by(op->params, x[0]) : nullptr;
     case kReduce:
       return reduce(op, x[0]);
     case kSumTo:

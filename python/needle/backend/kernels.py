@@ -18,6 +18,7 @@ from needle.backend.ndarray import (
     array,
     broadcast_shapes,
     empty,
+    full,
     normalise_axes,
     normalise_axis,
 )
@@ -118,7 +119,17 @@ def reduce(function: str, x: NDArray, axes: Shape, keepdims: bool = False) -> ND
 
     Raises:
         ShapeError: if max, min, argmax or argmin has nothing to choose from.
+        IndexRangeError: if there is no such axis.
     """
+    if axes and (
+        axes[0] < 0 or any(a >= b for a, b in zip(axes, (*axes[1:], x.ndim), strict=True))
+    ):
+        raise IndexRangeError(
+            f"{function}: axes {axes} of {x.ndim} dimensions\n"
+            f"  rule: counted from 0, in ascending order, each once"
+        )
+    if function in ("argmax", "argmin") and not axes and x.ndim:  # of one element each
+        return full(x.shape, 0, dtypes.int64, x.device)
     empty_axis = any(x.shape[axis] == 0 for axis in axes)
     if empty_axis and function in ("max", "min", "argmax", "argmin"):
         raise ShapeError(f"{function}: no elements along axes {axes} of shape {x.shape}")
@@ -329,6 +340,8 @@ def scatter_add(index: NDArray, updates: NDArray, axis: int, shape: Shape) -> ND
     out = empty(shape, updates.dtype, updates.device)
     out.device.backend.fill(out, 0)
     where = index.broadcast_to(updates.shape)
+    if updates.dtype is dtypes.bool_:  # whether any is true
+        return scatter_add(index, updates.astype(dtypes.int64), axis, shape).astype(dtypes.bool_)
     bad = out.device.backend.scatter_add(out, where, updates, axis)
     if bad >= 0:
         raise _bad_index("scatter_add", index, updates.shape, bad, shape[axis])

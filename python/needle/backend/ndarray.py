@@ -6,6 +6,7 @@ operations that compute, course.py the operators and indexing, which follow the 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -63,7 +64,7 @@ def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
     if axes is None:
         return tuple(range(ndim))
     given = (axes,) if isinstance(axes, int) else tuple(axes)
-    result = tuple(sorted(normalise_axis(int(axis), ndim) for axis in given))
+    result = tuple(sorted(normalise_axis(operator.index(axis), ndim) for axis in given))
     if len(set(result)) != len(result):
         raise ShapeError(f"axes {given} name an axis twice")
     return result
@@ -284,8 +285,21 @@ class NDArray(CourseArray, Array):
         return self.view(new, strides, self.offset)
 
     def slice(self, ranges: Sequence[tuple[int, int, int]]) -> NDArray:
-        """Return a view: per axis (first index, number of elements, step), unchecked."""
+        """Return a view: per axis (first index, number of elements, step).
+
+        Raises:
+            IndexRangeError: if a range leaves its axis.
+        """
         strides = self.strides
+        if len(ranges) != self.ndim or any(len(r) != 3 for r in ranges):
+            raise ShapeError(f"slice: ranges {ranges} for {self.ndim} axes; three numbers for each")
+        for axis, ((first, count, step), n) in enumerate(zip(ranges, self.shape, strict=True)):
+            last = first + (count - 1) * step
+            if count and not (count > 0 and 0 <= first < n and 0 <= last < n):
+                raise IndexRangeError(
+                    f"slice: {count} elements from {first} on in steps of {step} leave axis {axis} "
+                    f"of size {n}"
+                )
         offset = self.offset + sum(r[0] * s for r, s in zip(ranges, strides, strict=True))
         return self.view(
             tuple(r[1] for r in ranges),

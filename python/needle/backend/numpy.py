@@ -26,7 +26,7 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _gelu(x: Any) -> Any:
-    return 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))
+    return np.where(x == -np.inf, -0.0, 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))).astype(x.dtype)
 
 
 def _gelu_tanh(x: Any) -> Any:
@@ -212,6 +212,9 @@ class NumpyBackend(CourseTiles, Backend):
             view(out)[...] = values.astype(out.dtype.numpy)
 
     def fill(self, out: Any, value: float) -> None:
+        if out.dtype.kind in "iu":  # what does not fit saturates, as in casts
+            bounds = np.iinfo(out.dtype.numpy)
+            value = 0 if value != value else min(max(value, int(bounds.min)), int(bounds.max))
         view(out)[...] = value
 
     def elementwise(self, function: str, out: Any, *inputs: Any) -> None:

@@ -122,7 +122,9 @@ def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
 def cross_entropy_grad(op: Any, g: NDArray, logits: NDArray, labels: NDArray, lse: NDArray) -> Any:
     """Gradient with respect to the logits; the labels were checked with the loss."""
     wide = _wide(logits)
-    if not _floating(logits) or logits.shape[-1] == 0 or g.dtype is not wide is not lse.dtype:
+    if not _floating(logits) or logits.shape[-1] == 0 or {g.dtype, lse.dtype} != {wide}:
+        return NotImplemented
+    if any(x.shape != logits.shape[:-1] for x in (g, labels, lse)):
         return NotImplemented
     dlogits = _like(logits)
     (g, lse), flat = _dense(g, lse), labels.reshape((labels.size,))
@@ -158,10 +160,18 @@ def layer_norm_grad(
     """Gradients of layer norm."""
     if not _floating(x, g, weight) or x.size == 0 or mean.dtype is not _wide(x):
         return NotImplemented
+    if not _rows_fit(g, x, weight, mean, rstd):
+        return NotImplemented
     g, x, weight, mean, rstd = _dense(g, x, weight, mean, rstd)
     dx, dweight, dbias = _like(x), _like(weight), _like(weight)
     _core(x).layer_norm_grad(LAYER, dx, dweight, dbias, g, x, weight, mean, rstd)
     return dx, dweight, dbias
+
+
+def _rows_fit(g: NDArray, x: NDArray, weight: NDArray, *statistics: NDArray) -> bool:
+    """Return whether the shapes are those that the forward op has given."""
+    rows = all(a.shape == x.shape[:-1] and a.dtype is _wide(x) for a in statistics)
+    return rows and x.ndim > 0 and g.shape == x.shape and weight.shape == x.shape[-1:]
 
 
 @override("cpu", "RMSNorm")
@@ -180,6 +190,8 @@ def rms_norm(op: Any, x: NDArray, weight: NDArray) -> Any:
 def rms_norm_grad(op: Any, g: NDArray, x: NDArray, weight: NDArray, rstd: NDArray) -> Any:
     """Gradients of RMS norm."""
     if not _floating(x, g, weight) or x.size == 0 or rstd.dtype is not _wide(x):
+        return NotImplemented
+    if not _rows_fit(g, x, weight, rstd):
         return NotImplemented
     g, x, weight, rstd = _dense(g, x, weight, rstd)
     dx, dweight, dbias = _like(x), _like(weight), _like(weight)
@@ -205,6 +217,12 @@ def batch_norm_grad(
 ) -> Any:
     """Gradients of batch norm."""
     if not _floating(x, g, weight) or x.size == 0 or mean.dtype is not _wide(x):
+        return NotImplemented
+    if (
+        g.shape != x.shape
+        or x.ndim != 2
+        or any(a.shape != x.shape[1:] for a in (weight, mean, var))
+    ):
         return NotImplemented
     g, x, weight, mean, var = _dense(g, x, weight, mean, var)
     dx, dweight, dbias = _like(x), _like(weight), _like(weight)

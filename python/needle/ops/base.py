@@ -24,6 +24,7 @@ from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
 from needle.errors import DeviceError, DtypeError, GradientError, explain
+from needle.ops.attributes import check_attribute, operand_count
 from needle.ops.samples import Sample
 
 # Kinds that the native gate can run without Python: the numbers of src/core/gate.cc.
@@ -58,6 +59,8 @@ class Op(graph.OpBase):
     called: ClassVar[str] = ""
     samples: ClassVar[Callable[[], list[Sample]] | None] = None
     _masks: ClassVar[tuple[int, ...]] = ()
+    takes: ClassVar[int | None] = None
+    """How many operands ``expand`` or ``compute`` takes; None: any number."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -68,6 +71,7 @@ class Op(graph.OpBase):
         ]
         cls.static = (*dict.fromkeys(inherited), *added)
         cls._masks = tuple(_mask(entry) for entry in cls.saves)
+        cls.takes = operand_count(getattr(cls, "expand", None)) or operand_count(cls.compute)
 
     def __init__(self, *values: Static, **named: Static) -> None:
         super().__init__()
@@ -81,6 +85,8 @@ class Op(graph.OpBase):
         missing = [name for name in cls.static if not hasattr(self, name)]
         if missing:
             raise TypeError(f"{cls.__name__} needs attributes {missing}")
+        for name in cls.static:
+            check_attribute(self, name)
         self.save_masks = cls._masks
         self.differentiable = cls.is_differentiable
         self.setup()
@@ -349,7 +355,16 @@ class Elementwise(Op):
             self.kind = ELEMENTWISE
             self.params = (int(self.result is not None), int(self.floating))
 
+    @classmethod
+    @functools.cache
+    def operands(cls) -> int | None:
+        """Return how many operands the function takes, as its samples have it."""
+        return len(cls.samples()[0].inputs) if cls.samples is not None else None
+
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        count = self.operands()
+        if count is not None and len(inputs) != count:
+            raise TypeError(f"{self.name}: takes {count} operands, {len(inputs)} were given")
         tensors = promoted(inputs, self.name, self.floating)
         kind = executor.spec_of(tensors[0]).dtype
         if kind.kind not in self.accepts:

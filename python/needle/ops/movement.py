@@ -120,9 +120,12 @@ class Slice(Linear):
     )
 
     def setup(self) -> None:
-        self.kind = SLICE
         flat = [n for triple in self.ranges for n in triple]
-        self.params = (sum(1 << axis for axis in self.dropped), *flat)
+        whole = all(isinstance(n, int) and abs(n) < 2**62 for n in flat)
+        whole = whole and all(len(triple) == 3 for triple in self.ranges)
+        if whole and list(self.dropped) == sorted({a for a in self.dropped if 0 <= a < 32}):
+            self.kind = SLICE
+            self.params = (sum(1 << axis for axis in self.dropped), *flat)
 
     def compute(self, x: Any) -> Any:
         part = x.slice(self.ranges)
@@ -148,6 +151,9 @@ class SliceGrad(Linear):
         backend = x.device.backend
         backend.fill(out, 0)
         part = out.slice(self.ranges)
+        kept = tuple(n for i, n in enumerate(part.shape) if i not in self.dropped)
+        if x.shape != kept:
+            raise ShapeError(f"slice_grad: shape {x.shape} for ranges of shape {kept}")
         backend.copy(part, x.reshape(part.shape))
         return out
 

@@ -325,6 +325,8 @@ class MaxPoolGrad(_Largest):
         return self.overlapped(reshape(rows, (*_shape(g), *self.kernel)), self.spatial)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
+        if not out.node.inputs[0].needs:
+            return None, None
         return executor.apply(MaxPoolTake.of(*self.geometry), out_grad, out.inputs[1]), None
 
 
@@ -348,6 +350,8 @@ class MaxPoolTake(_Largest):
         return squeeze(gather(self.rows(x, 0.0), places, -1), -1)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
+        if not out.node.inputs[0].needs:
+            return None, None
         op = MaxPoolGrad.of(*self.geometry, out.node.inputs[0].spec.shape[1:-1])
         return executor.apply(op, out_grad, out.inputs[1]), None
 

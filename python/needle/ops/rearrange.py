@@ -178,6 +178,8 @@ class Dilate(Linear):
     samples = _dilation_samples(_dilated)
 
     def compute(self, x: Any) -> Any:
+        if self.dilation < 0:
+            raise ShapeError(f"dilate: dilation {self.dilation} is negative")
         step = self.dilation + 1
         wide = tuple(n * step if i in self.axes else n for i, n in enumerate(x.shape))
         out = ndarray.full(wide, 0, x.dtype, x.device)
@@ -207,6 +209,8 @@ class UnDilate(Linear):
         )
 
     def compute(self, x: Any) -> Any:
+        if self.dilation < 0:
+            raise ShapeError(f"undilate: dilation {self.dilation} is negative")
         return x.slice(self._ranges(x.shape))
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -338,8 +342,13 @@ class DiagonalGrad(Linear):
     )
 
     def compute(self, x: Any) -> Any:
+        if len(self.shape) < 2:
+            raise ShapeError(f"diagonal: a result of shape {self.shape} has no diagonal")
         out = ndarray.full(self.shape, 0, x.dtype, x.device)
-        out.device.backend.copy(_diagonal(out, self.k), x)
+        part = _diagonal(out, self.k)
+        if part.shape != x.shape:
+            raise ShapeError(f"diagonal: shape {x.shape} for a diagonal of shape {part.shape}")
+        out.device.backend.copy(part, x)
         return out
 
     def gradient(self, out_grad: Any, out: Any) -> Any:

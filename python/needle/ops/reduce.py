@@ -71,7 +71,7 @@ class Reduction(Op):
 
     def setup(self) -> None:
         self.code = kernels.reduction_code(self.function)
-        if self.code >= 0:
+        if self.code >= 0 and list(self.axes) == sorted({a for a in self.axes if 0 <= a < 32}):
             self.kind = REDUCE
             self.params = (sum(1 << axis for axis in self.axes), int(self.keepdims))
 

@@ -1,0 +1,50 @@
+"""What an op checks before it runs: the kinds of its attributes, the number of its operands."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from needle.errors import OptionError
+
+
+def operand_count(method: Any) -> int | None:
+    """Return how many operands a method of an op takes; None: any number."""
+    code = getattr(method, "__code__", None)
+    if code is None or code.co_flags & inspect.CO_VARARGS or method.__defaults__:
+        return None
+    return int(code.co_argcount) - 1
+
+
+def _whole(value: Any) -> bool:
+    if not isinstance(value, (int, np.integer)):
+        return False
+    if not -(2**63) <= value < 2**63:
+        raise OptionError(f"an attribute does not fit into 64 bits: {value}")
+    return True
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "int": _whole,
+    "int | None": lambda value: value is None or _whole(value),
+    "bool": lambda value: isinstance(value, (bool, np.bool_)),
+    "float": lambda value: isinstance(value, (int, float, np.number)),
+    "str": lambda value: isinstance(value, str),
+    "tuple[int, ...]": lambda value: isinstance(value, tuple) and all(map(_whole, value)),
+}
+"""What attributes of these annotations may be; others are up to the op."""
+
+
+def check_attribute(op: Any, name: str) -> None:
+    """Raise TypeError or OptionError if an attribute is not what its annotation says."""
+    kind = next((c.__annotations__[name] for c in type(op).__mro__ if name in _own(c)), "Any")
+    value = getattr(op, name)
+    if kind in _KINDS and not _KINDS[kind](value):
+        raise TypeError(f"{op.name}: {name} is {kind}, not {value!r:.60}")
+
+
+def _own(cls: type) -> Any:
+    return cls.__dict__.get("__annotations__", ())
