@@ -1,10 +1,11 @@
-"""The course's first programs: MNIST files, softmax regression, a two-layer network."""
+"""The course's programs: MNIST files, softmax regression, a two-layer network; CIFAR-10."""
 
 from __future__ import annotations
 
 import numpy as np
 
 import needle as ndl
+from needle import nn
 from needle.data.mnist import read_idx
 
 
@@ -57,3 +58,54 @@ def loss_err(h, y):
     one_hot = np.eye(h.shape[1], dtype=str(h.dtype))[y]
     loss = softmax_loss(h, ndl.Tensor(one_hot, requires_grad=False))
     return loss.numpy(), np.mean(h.numpy().argmax(axis=1) != y)
+
+
+# ---- CIFAR-10 ----------------------------------------------------------------------
+
+
+def epoch_general_cifar10(dataloader, model, loss_fn=None, opt=None):
+    """Run once over CIFAR-10: train with an optimizer, evaluate without.
+
+    Returns:
+        Mean accuracy and mean loss per image.
+    """
+    np.random.seed(4)
+    loss_fn = loss_fn or nn.SoftmaxLoss()
+    model.train(opt is not None)
+    right, total, count = 0, 0.0, 0
+    for x, y in dataloader:
+        if opt is None:
+            with ndl.no_grad():
+                logits = model(x)
+                loss = loss_fn(logits, y)
+        else:
+            logits = model(x)
+            loss = loss_fn(logits, y)
+            opt.minimize(loss)
+        right += int((logits.numpy().argmax(axis=1) == y.numpy()).sum())
+        total += loss.item() * len(y)
+        count += len(y)
+    return right / count, total / count
+
+
+def train_cifar10(
+    model,
+    dataloader,
+    n_epochs=1,
+    optimizer=ndl.optim.Adam,
+    lr=0.001,
+    weight_decay=0.001,
+    loss_fn=nn.SoftmaxLoss,
+):
+    """Train on CIFAR-10; return mean accuracy and loss of the last epoch."""
+    np.random.seed(4)
+    opt = optimizer(model.parameters(), lr=lr, weight_decay=weight_decay)
+    for _ in range(n_epochs):
+        result = epoch_general_cifar10(dataloader, model, loss_fn(), opt)
+    return result
+
+
+def evaluate_cifar10(model, dataloader, loss_fn=nn.SoftmaxLoss):
+    """Return mean accuracy and loss of a model on CIFAR-10."""
+    np.random.seed(4)
+    return epoch_general_cifar10(dataloader, model, loss_fn())

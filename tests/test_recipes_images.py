@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -303,3 +305,19 @@ def test_grids_of_images():
     assert made.shape == (2 * 4 + 1, 2 * 6 + 1, 3)
     assert (made[:4, :6] == 0).all() and (made[:4, 7:] == 1).all() and (made[5:, :6] == 2).all()
     assert (made[4] == 255).all() and (made[5:, 7:] == 255).all()
+
+
+def test_the_courses_program_learns_cifar(cifar):
+    path = Path(__file__).parents[1] / "apps" / "simple_ml.py"
+    if not path.exists():
+        pytest.skip("the course's programs are not here")
+    spec = importlib.util.spec_from_file_location("simple_ml", path)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    dataset = ndl.data.cifar10(cifar)
+    loader = ndl.data.DataLoader(dataset, 6)
+    model = models.CNN(width=2)
+    first = program.epoch_general_cifar10(loader, model.eval())
+    assert first == pytest.approx(program.evaluate_cifar10(model, loader))
+    accuracy, loss = program.train_cifar10(model, loader, n_epochs=30, lr=0.02)
+    assert loss < 0.5 * first[1] and 0 <= accuracy <= 1

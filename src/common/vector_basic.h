@@ -40,10 +40,14 @@ T from_bits(Int<T> x) {
 
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 constexpr bool kHasFma = true;
+inline float multiply_add(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 inline double multiply_add(double x, double y, double z) { return __builtin_fma(x, y, z); }
 #else
 constexpr bool kHasFma = false;
-inline double multiply_add(double x, double y, double z) { return x * y + z; }
+template <class T>
+T multiply_add(T x, T y, T z) {
+  return x * y + z;
+}
 #endif
 
 // 2^k for the exponents of normal numbers.
@@ -62,6 +66,35 @@ T polynomial(const T (&coefficients)[n], T x) {
 #pragma GCC unroll 32
   for (int i = n - 2; i >= 0; --i) result = result * x + coefficients[i];
   return result;
+}
+
+// The upper half of the bits of x, whose square is exact.
+template <class T>
+T upper_half(T x) {
+  constexpr Int<T> kLower = (Int<T>{1} << (kMantissa<T> + 2) / 2) - 1;
+  return from_bits<T>(bits(x) & ~kLower);
+}
+
+// A number as the sum of two, the second far below the first.
+template <class T>
+struct Two {
+  T high, low;
+};
+
+// x y without rounding.
+template <class T>
+Two<T> product(T x, T y) {
+  T high = x * y;
+  if constexpr (kHasFma) return {high, multiply_add(x, y, -high)};
+  T a = upper_half(x), b = upper_half(y);
+  return {high, (a * b - high) + (a * (y - b) + (x - a) * b) + (x - a) * (y - b)};
+}
+
+// x + y without rounding, where |x| >= |y| or x = 0.
+template <class T>
+Two<T> sum_of_ordered(T x, T y) {
+  T high = x + y;
+  return {high, y - (high - x)};
 }
 
 // ---- signs, roundings, order ----------------------------------------------------------------

@@ -88,13 +88,26 @@ T exp(T x) {
   return scale(1 + e.rest, e.k);
 }
 
+// What may become subnormal is computed 2^kLift times as large and lowered last, so that it is
+// rounded to few bits once.
+template <class T>
+constexpr Int<T> kLift = sizeof(T) == 4 ? 64 : 512;
+template <class T>
+T lower(T x) {
+  return x * power_of_two<T>(-kLift<T>);
+}
+
+// factor exp(x), lifted, where x <= 0 was reduced.
+template <class T>
+T lifted_exp(Reduced<T> x, T factor) {
+  return (factor + factor * x.rest) * power_of_two<T>(x.k + kLift<T>);
+}
+
 // exp(high + low) for arguments up to 0, a little cheaper.
 template <class T>
 T exp_of_negative(T high, T low) {
-  constexpr Int<T> kLift = sizeof(T) == 4 ? 64 : 512;
-  Reduced<T> e = reduce_exp(high < Exponential<T>::kLow ? Exponential<T>::kLow : high, low);
-  T lifted = (1 + e.rest) * power_of_two<T>(e.k + kLift);
-  return lifted * power_of_two<T>(-kLift);  // the only rounding of a subnormal result
+  high = high < Exponential<T>::kLow ? Exponential<T>::kLow : high;
+  return lower(lifted_exp(reduce_exp(high, low), T(1)));
 }
 
 template <class T>
@@ -124,10 +137,27 @@ T expm1(T x) {
   return x == 0 ? x : e.k == 0 ? e.rest : result;  // keeps -0
 }
 
+// x / (1 + exp(-z)) where z = high + low has the sign of x. Dividing by 2^kLift + 2^kLift exp(z)
+// rounds subnormal results once.
+template <class T>
+T times_sigmoid(T x, T high, T low) {
+  constexpr T kEnd = sizeof(T) == 4 ? 112 : 760;  // even x exp(-kEnd) is 0
+  T size = abs(high) > kEnd ? kEnd : abs(high);
+  T lifted = lifted_exp(reduce_exp(-size, high < 0 ? low : -low), T(1));
+  T sum = power_of_two<T>(kLift<T>) + lifted;
+  return (x < 0 ? x * lifted : x) / (x < 0 ? sum : lower(sum));
+}
+
 template <class T>
 T sigmoid(T x) {
-  T e = exp_of_negative(-abs(x), T(0));
-  return (x < 0 ? e : 1) / (1 + e);
+  T size = abs(x) > -Exponential<T>::kLow ? -Exponential<T>::kLow : abs(x);
+  T lifted = lifted_exp(reduce_exp(-size, T(0)), T(1)), one = power_of_two<T>(kLift<T>);
+  return (x < 0 ? lifted : one) / (one + lifted);
+}
+
+template <class T>
+T silu(T x) {
+  return times_sigmoid(x < -1000 ? -1000 : x, x, T(0));  // not infinity times 0
 }
 
 template <class T>

@@ -9,76 +9,108 @@ struct Special;
 
 template <>
 struct Special<float> {
-  static constexpr float kErfcEnd = 10.1f;  // 0 beyond
-  // erf(x) / x - 1, of x^2
-  static constexpr float kErf[] = {0.128379166f,   -0.37612626f,     0.112835854f, -0.026853811f,
-                                   0.00518832728f, -0.000801018905f, 7.853844e-05f};
-  // log(erfc(t) / u) + t^2 where u = 2 / (2 + t), of 1 - 2 u
-  static constexpr float kErfc[] = {-0.671794057f,    -0.672643185f,   0.0473427363f,
-                                    0.0468950011f,    -0.009863819f,   -0.00881546922f,
-                                    0.00171121513f,   0.00228528003f,  -4.78572074e-05f,
-                                    -0.000507490186f, -0.000134080037f};
+  // erf(x) / x - 1, of x^2, and -log(erfc(t)) / t: one is used below kErfSplit, one above
+  static constexpr float kErfSplit = 27.0f / 32;
+  static constexpr float kErf[] = {0.128379166f,   -0.376125753f,  0.112827756f,
+                                   -0.0268051066f, 0.00505562499f, -0.000634293421f};
+  static constexpr float kErfLog[] = {1.12853038f,    0.635663569f,   0.105334811f,
+                                      -0.0229372382f, 0.00322983903f, -0.000215806111f};
+  // Phi(-t) exp(t^2 / 2) / (u kTailScale) where u = 1 / (1 + kTailScale t), of u - kTailCentre; Phi
+  // is the distribution function of the normal distribution, and t Phi(-t) is 0 from kTailEnd on
+  static constexpr float kTailEnd = 14.6f, kTailScale = 0.2125f, kTailCentre = 0.625f;
+  static constexpr float kTail[] = {0.96288389f, 1.89363647f,   2.93941426f,
+                                    3.55926538f, 3.22513628f,   1.94401133f,
+                                    0.43754527f, -0.385311067f, -0.299013495f};
 };
 
 template <>
 struct Special<double> {
-  static constexpr double kErfcEnd = 27.3;
+  // erf(x) / x - 1, of x^2
   static constexpr double kErf[] = {
       0.1283791670955126,      -0.3761263890318375,     0.11283791670954857,
       -0.026866170645072893,   0.005223977624780835,    -0.0008548326978740568,
       0.00012055331036846668,  -1.4925593505766364e-05, 1.6460972801190717e-06,
       -1.6350025076223882e-07, 1.4657878989888879e-08,  -1.1365663136628493e-09,
       5.945257693941542e-11};
-  static constexpr double kErfc[] = {
-      -0.6717940840566923,     -0.6726432239776569,     0.047343306841902404,
-      0.04689561023119218,     -0.009872689366250393,   -0.008824938557722713,
-      0.001758933553980284,    0.002345812512337666,    -0.0001462468085558403,
-      -0.000673678912329045,   -9.373550375597457e-05,  0.00017430364126521633,
-      7.140364983164201e-05,   -3.174777925096751e-05,  -3.0197802491718824e-05,
-      -1.3159337484101712e-07, 8.588317060670548e-06,   2.9395060362481686e-06,
-      -1.3182338283262759e-06, -1.2454361232041492e-06, -1.1285872723944424e-07,
-      2.543655305531917e-07,   1.0970444477724293e-07,  -1.1814775463714018e-08,
-      -1.9181487601150835e-08, -3.929698351153186e-09};
+  static constexpr double kTailEnd = 39, kTailScale = 0.25, kTailCentre = 0.5625;
+  static constexpr double kTail[] = {
+      0.8377004943765662,   1.4278091535135178,    1.851515102895587,      1.741989925710424,
+      1.0269651008353327,   0.1413415966420524,    -0.3079035194588821,    -0.17545053367641542,
+      0.09752767082564678,  0.10229361427333865,   -0.04753836493088543,   -0.056525522494961705,
+      0.035543747985478276, 0.02872500417965895,   -0.03105907952289161,   -0.009452840163890903,
+      0.025800888460534566, -0.004428854870111982, -0.017856733072846014,  0.012416825546470516,
+      0.008965158775365214, -0.012803331886633192, -0.0029380148618761773, 0.006331240230833115,
+      0.0009391918854855198};
 };
 
-// erfc(t) for t >= 0, where t^2 = -high - low; high carries few bits, so that it is exact.
+// exp(-t^2 / 2) for 0 <= t, reduced. The square has twice the bits of t, and all of them count.
 template <class T>
-T erfc_positive(T t, T high, T low) {
-  T u = 2 / (2 + t);
-  return u * exp_of_negative(high, low + polynomial(Special<T>::kErfc, 1 - 2 * u));
-}
-
-// The upper half of the bits of x, whose square is exact.
-template <class T>
-T upper_half(T x) {
-  constexpr Int<T> kLower = (Int<T>{1} << (kMantissa<T> + 2) / 2) - 1;
-  return from_bits<T>(bits(x) & ~kLower);
-}
-
-template <class T>
-T erf(T x) {
-  T square = x * x;
-  T small = x + x * polynomial(Special<T>::kErf, square);
-  T t = abs(x) > Special<T>::kErfcEnd ? Special<T>::kErfcEnd : abs(x);
-  return abs(x) < 1 ? small : copysign(1 - erfc_positive(t, -t * t, T(0)), x);
-}
-
-// x Phi(x) = x erfc(-x / sqrt(2)) / 2
-template <class T>
-T gelu(T x) {
-  constexpr T kRootHalf = T(0.707106781186547524401), kEnd = Special<T>::kErfcEnd / kRootHalf;
-  T t = abs(x) > kEnd ? kEnd : abs(x);
+Reduced<T> reduce_gaussian(T t) {
+  using E = Exponential<T>;
+  T half = T(-0.5) * t;
+  if constexpr (kHasFma) {
+    T shifted = half * t * kLog2E<T> + kRounder<T>;
+    T n = shifted - kRounder<T>;
+    T r = multiply_add(half, t, -(n * E::kLn2High)) - n * E::kLn2Low;
+    return {bits(shifted) - bits(kRounder<T>), r * r * polynomial(E::kExp, r) + r};
+  }
   T upper = upper_half(t);
-  T tail =
-      erfc_positive(t * kRootHalf, T(-0.5) * upper * upper, T(-0.5) * (t - upper) * (t + upper));
-  tail *= T(0.5) * t;
-  return x < 0 ? -tail : x - tail;
+  return reduce_exp(T(-0.5) * upper * upper, T(-0.5) * (t - upper) * (t + upper));
 }
 
+// t Phi(-t) exp(t^2 / 2) for t >= 0. What the polynomial takes is u - kTailCentre, but the rounding
+// of u near 1 would be many units in the last place of t.
+template <class T>
+T scaled_tail(T t) {
+  using S = Special<T>;
+  T scaled = S::kTailScale * t, rest = scaled / (1 + scaled);  // 1 - u
+  return rest * polynomial(S::kTail, (1 - S::kTailCentre) - rest);
+}
+
+template <class T>
+T gelu(T x) {  // x Phi(x) = x - x Phi(-x)
+  T t = abs(x) > Special<T>::kTailEnd ? Special<T>::kTailEnd : abs(x);
+  T tail = lifted_exp(reduce_gaussian(t), scaled_tail(t));
+  return (x < 0 ? T(-0.0) : x) - lower(tail);
+}
+
+// Where x is small x + x p(x^2), else 1 - exp(-t p(t)); both polynomials have the same length.
+inline float erf(float x) {
+  using S = Special<float>;
+  float t = abs(x) > 4 ? 4 : abs(x);
+  bool small = t < S::kErfSplit;
+  float s = small ? t * t : t, p = small ? S::kErf[5] : S::kErfLog[5];
+#pragma GCC unroll 8
+  for (int i = 4; i >= 0; --i) p = p * s + (small ? S::kErf[i] : S::kErfLog[i]);
+  Reduced<float> e = reduce_exp(-t * p, 0.0f);
+  float power = power_of_two<float>(e.k);
+  float large = (1 - power) - e.rest * power;
+  return copysign(small ? t + t * p : large, x);
+}
+
+inline double erf(double x) {
+  constexpr double kRootTwo = 1.41421356237309504880;
+  double square = x * x, small = x + x * polynomial(Special<double>::kErf, square);
+  double t = abs(x) > 6 ? 6 : abs(x);  // erf(t) = 1 - 2 Phi(-sqrt(2) t)
+  double rest = kRootTwo * scaled_tail(kRootTwo * t) / t * exp_of_negative(-t * t, 0.0);
+  return t < 1 ? small : copysign(1 - rest, x);
+}
+
+// 2 sqrt(2 / pi) (x + 0.044715 x^3) = x (a + b x^2) in twice the precision: where exp of it is
+// small, one rounding of it would be many of the result.
 template <class T>
 T gelu_tanh(T x) {
-  constexpr T kScale = T(1.5957691216057308);  // 2 sqrt(2 / pi)
-  return x * sigmoid(kScale * (x + T(0.044715) * x * x * x));
+  constexpr long double kA = 1.59576912160573071176L, kB = 0.044715L * kA;
+  constexpr T kAHigh = T(kA), kALow = T(kA - kAHigh), kBHigh = T(kB), kBLow = T(kB - kBHigh);
+  constexpr T kEnd = sizeof(T) == 4 ? 11 : 22;
+  T t = x < -kEnd ? -kEnd : x > kEnd ? kEnd : x;
+  Two<T> square = product(t, t), cubic = product(kBHigh, square.high);
+  T cubic_low = cubic.low + (kBLow * square.high + kBHigh * square.low);
+  T low_high = kAHigh > cubic.high ? cubic.high : kAHigh;
+  Two<T> slope = sum_of_ordered(kAHigh > cubic.high ? kAHigh : cubic.high, low_high);
+  Two<T> z = product(t, slope.high);
+  T z_low = z.low + t * (slope.low + (cubic_low + kALow));
+  return times_sigmoid(x < -kEnd ? -kEnd : x, z.high, z_low);
 }
 
 // float32 powers by way of float64: 2^(y log2(|x|)).

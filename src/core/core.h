@@ -129,6 +129,7 @@ enum Kind : int32_t {
   kMatMul,
   kSumTo,
   kItem,
+  kCast,
 };
 
 struct Op {

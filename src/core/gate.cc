@@ -211,6 +211,30 @@ Array* elementwise(const Op* op, Array* const* x, int n) {
   return out;
 }
 
+// x in the dtype of the first parameter, in x's memory order.
+Array* cast(const Op* op, Array* x) {
+  const Spec* in = x->spec;
+  const auto type = static_cast<DType>(op->params[0]);
+  Spec* spec = spec_of(type, in->device, in->ndim, in->shape);
+  if (!spec) return nullptr;
+  int64_t strides[kMaxDims];
+  const bool reordered = kept_order(&x, 1, spec, strides);
+  const Operand out = {type, in->ndim, in->shape, reordered ? strides : spec->strides};
+  Plan plan;
+  const bool known = !kernels->plan_copy(&plan, out, operand(x));
+  Storage* storage = known ? storage_new(spec->size * kItemSize[type]) : nullptr;
+  if (!storage) {
+    Py_DECREF(spec);
+    return nullptr;
+  }
+  Array* made = array_new(spec, storage, 0, reordered ? strides : nullptr);
+  if (!made) return nullptr;
+  void* buffers[2] = {storage->data, address(x)};
+  if (run(plan, buffers, in->size)) return made;
+  Py_DECREF(made);
+  return nullptr;
+}
+
 Array* view(const Array* x, int ndim, const int64_t* shape, const int64_t* strides,
             int64_t offset) {
   Spec* spec = spec_of(x->spec->code, x->spec->device, ndim, shape);
@@ -376,6 +400,8 @@ Array* compute(const Op* op, Array* const* x, int n) {
   }
   if (n != 1) return nullptr;
   switch (op->kind) {
+    case kCast:
+      return cast(op, x[0]);
     case kReshape:
       return reshape(op, x[0]);
     case kPermute:

@@ -13,6 +13,7 @@ namespace needle {
 namespace {
 
 constexpr int64_t kHeader = 64;
+constexpr int64_t kPage = 4096;
 constexpr int64_t kHuge = int64_t{2} << 20;
 constexpr int kClasses = 256;
 constexpr int64_t kLargest = int64_t{1} << 56;  // no machine has more; sums of it stay in range
@@ -36,7 +37,10 @@ int size_class(int64_t n, int64_t* size) {
 }
 
 void* system_allocate(int64_t nbytes) {
-  if (nbytes < kHuge) return std::aligned_alloc(64, (nbytes + 63) / 64 * 64);
+  // On pages: a load waits for an earlier store to an address with the same last 12 bits, which
+  // must not be what loops that read one block and write another do all the time.
+  const int64_t align = nbytes < 4 * kPage ? 64 : kPage;
+  if (nbytes < kHuge) return std::aligned_alloc(align, (nbytes + align - 1) / align * align);
   void* block = std::aligned_alloc(kHuge, (nbytes + kHuge - 1) / kHuge * kHuge);
 #if defined(MADV_HUGEPAGE)
   if (block) madvise(block, (nbytes + kHuge - 1) / kHuge * kHuge, MADV_HUGEPAGE);

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "half.h"
+#include "lanes.h"
 #include "loops.h"
 
 namespace needle::NEEDLE_ISA {
@@ -20,11 +21,15 @@ inline float widen(BFloat16 x) { return to_float(x); }
 template <class T, class F>
 T saturate(F x) {
   using Limits = std::numeric_limits<T>;
-  constexpr F kLow = static_cast<F>(Limits::min());
+  constexpr bool kExact = Limits::digits <= std::numeric_limits<F>::digits;    // F holds the top
   constexpr F kEnd = static_cast<F>(uint64_t{1} << (Limits::digits - 1)) * 2;  // one above the top
-  bool low = !(x > kLow), high = x >= kEnd;
-  T inside = static_cast<T>(low || high ? F(0) : x);
-  return x != x ? T(0) : low ? Limits::min() : high ? Limits::max() : inside;
+  constexpr F kLow = static_cast<F>(Limits::min());
+  constexpr F kHigh = kExact ? kEnd - 1 : kEnd * (1 - std::numeric_limits<F>::epsilon() / 2);
+  F inside = x > kLow ? x : kLow;  // NaN too
+  inside = inside < kHigh ? inside : kHigh;
+  T value = static_cast<T>(inside);
+  if constexpr (!kExact) value = x >= kEnd ? Limits::max() : value;
+  return x != x ? T(0) : value;
 }
 
 // To float, so that rounding that to 16 bits gives x rounded once: an inexact result is made odd.
@@ -66,6 +71,26 @@ void convert_loop(void* out, const void* const* inputs, int64_t n) {
   const From* x = static_cast<const From*>(inputs[0]);
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) o[i] = convert<To>(x[i]);
+}
+
+// As above, in the compiler's vectors: of the scalar form it makes chains of masks.
+template <>
+void convert_loop<int32_t, float>(void* out, const void* const* inputs, int64_t n) {
+  constexpr int64_t kCount = kLanes<float>;
+  auto* o = static_cast<int32_t*>(out);
+  auto* x = static_cast<const float*>(inputs[0]);
+  const Vector<float> low = splat(-0x1p31f), high = splat(0x1.fffffep30f);
+  const Vector<int32_t> top = splat(std::numeric_limits<int32_t>::max());
+  int64_t i = 0;
+  for (; i + kCount <= n; i += kCount) {
+    Vector<float> v = load(x + i);
+    Vector<float> inside = v > low ? v : low;
+    inside = inside < high ? inside : high;
+    Vector<int32_t> value = __builtin_convertvector(inside, Vector<int32_t>);
+    value = v > high ? top : value;
+    store(o + i, v == v ? value : Vector<int32_t>{});
+  }
+  for (; i < n; ++i) o[i] = convert<int32_t>(x[i]);
 }
 
 #define CONVERSIONS_TO(To)                                                              \

@@ -2,14 +2,10 @@
 // a tile program of one instruction.
 #include "elementwise.h"
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 #include <algorithm>
-#include <cstring>
 
 #include "fused.h"
+#include "stream.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -28,8 +24,6 @@ constexpr struct {
 #undef BINARY
 #undef TERNARY
 
-constexpr int64_t kStreamBytes = 32 << 20;
-
 struct ContiguousState {
   Contiguous loop;
   int64_t n;
@@ -37,32 +31,16 @@ struct ContiguousState {
   int32_t operands;
 };
 
-// Results too large for the caches go around them: a line that is written whole need not be read
-// from memory first. `out` is 64-byte aligned.
-void stream_tile(char* out, const char* tile, int64_t bytes) {
-#ifdef __SSE2__
-  int64_t whole = bytes / 16 * 16;
-  for (int64_t i = 0; i < whole; i += 16)
-    _mm_stream_si128(reinterpret_cast<__m128i*>(out + i),
-                     _mm_load_si128(reinterpret_cast<const __m128i*>(tile + i)));
-  std::memcpy(out + whole, tile + whole, static_cast<size_t>(bytes - whole));
-#else
-  std::memcpy(out, tile, static_cast<size_t>(bytes));
-#endif
-}
-
 void run_streaming(const ContiguousState& state, char** operands, int64_t n) {
-  constexpr int64_t kTile = 512;
-  alignas(64) char tile[kTile * 8];
-  for (int64_t first = 0; first < n; first += kTile) {
-    int64_t count = std::min(kTile, n - first);
+  const int64_t tile_size = kStreamTileBytes / state.items[0];
+  alignas(64) char tile[kStreamTileBytes];
+  for (int64_t first = 0; first < n; first += tile_size) {
+    int64_t count = std::min(tile_size, n - first);
     state.loop(tile, reinterpret_cast<void* const*>(operands + 1), count);
-    stream_tile(operands[0], tile, count * state.items[0]);
+    stream(operands[0], tile, count * state.items[0]);
     for (int i = 0; i < state.operands; ++i) operands[i] += count * state.items[i];
   }
-#ifdef __SSE2__
-  _mm_sfence();  // such stores are seen late otherwise
-#endif
+  finish_streaming();
 }
 
 int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
@@ -79,8 +57,7 @@ int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
     char* operands[4];
     for (int i = 0; i < state.operands; ++i)
       operands[i] = static_cast<char*>(buffers[i]) + first * state.items[i];
-    bool aligned = reinterpret_cast<uintptr_t>(operands[0]) % 64 == 0;
-    if (aligned && state.n * state.items[0] >= kStreamBytes) {
+    if (state.n * state.items[0] >= kStreamBytes && is_streamable(operands[0])) {
       run_streaming(state, operands, end - first);
     } else {
       state.loop(operands[0], reinterpret_cast<void* const*>(operands + 1), end - first);
@@ -89,16 +66,25 @@ int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
   return -1;
 }
 
-// The number of elements if all operands are dense in C order, otherwise -1.
+// The number of elements if all operands lie densely in the same order, otherwise -1.
 int64_t contiguous_size(const Operand& out, const Operand* inputs, int32_t n) {
-  int64_t size = 1;
-  for (int d = out.ndim - 1; d >= 0; --d) {
-    int64_t length = out.shape[d];
-    if (length == 1) continue;
-    if (out.strides[d] != size) return length == 0 ? 0 : -1;
+  uint32_t left = 0;  // dims that matter
+  for (int d = 0; d < out.ndim; ++d) {
+    if (out.shape[d] == 0) return 0;
+    if (out.shape[d] == 1) continue;
+    left |= 1u << d;
     for (int i = 0; i < n; ++i)
-      if (inputs[i].strides[d] != size) return length == 0 ? 0 : -1;
-    size *= length;
+      if (inputs[i].strides[d] != out.strides[d]) return -1;
+  }
+  int64_t size = 1;
+  while (left != 0) {
+    const uint32_t before = left;
+    for (int d = out.ndim - 1; d >= 0; --d) {
+      if ((left >> d & 1) == 0 || out.strides[d] != size) continue;
+      size *= out.shape[d];
+      left &= ~(1u << d);
+    }
+    if (left == before) return -1;
   }
   return size;
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "elementwise.h"
+#include "stream.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -13,6 +14,7 @@ constexpr int kPad = 64;  // keeps tiles off the same cache sets
 constexpr int64_t kTilesBytes = kSlots * (kTileBytes + kPad);
 static_assert(kTilesBytes >= kSquareSlots * (kSquareTileBytes + kPad));
 constexpr int kRegisters = kMaxOperands + kMaxFused;
+constexpr int64_t kPiece = 512;  // elements computed at a time beside an operand that is repeated
 
 // ---- planning ------------------------------------------------------------------------------
 
@@ -68,15 +70,22 @@ const char* place_values(TileProgram* program, const Operand* const* operands, c
   int64_t item = 1;  // bytes of the widest element
   for (int i = 0; i < count; ++i) item = std::max(item, kItemSize[operands[i]->dtype]);
   for (int r = 0; r < registers; ++r) item = std::max(item, kItemSize[types[r]]);
-  int64_t square_bytes = registers <= kSquareSlots ? kSquareTileBytes : kTileBytes;
+  bool few = registers <= kSquareSlots;
+  int64_t tile_bytes = few ? kFewTileBytes : kTileBytes;
+  int64_t square_bytes = few ? kSquareTileBytes : kTileBytes;
   program->slot_bytes = static_cast<int16_t>(square_bytes + kPad);
-  if (!plan_walk(&program->walk, operands, count, kTileBytes / item, square_bytes / item))
+  if (!plan_walk(&program->walk, operands, count, tile_bytes / item, square_bytes / item))
     return "too many operands and dimensions";
+  int64_t bytes = kItemSize[operands[0]->dtype];
+  for (int d = 0; d < program->walk.ndim; ++d) bytes *= program->walk.dim(d)[0];
+  program->streams = bytes >= kStreamBytes;
 
   bool taken[kSlots] = {};
   for (int i = 0; i < count; ++i) {
     Role& operand = program->operands[i];
     operand.dense = is_dense(program->walk, i);
+    bool one = program->walk.dim(0)[1 + i] == 0 && program->walk.dim(1)[1 + i] == 0;
+    operand.repeated = i >= program->n_outs && program->length > 0 && !operand.dense && one;
     bool in_place = operand.dense && operand.dtype == operand.type;
     if (i >= program->n_outs) taken[operand.slot] = !in_place;
   }
@@ -107,6 +116,7 @@ class Interpreter {
       for (int i = 0; i < program_.n_outs; ++i) store(i);
       position_.advance(program_.walk);
     }
+    if (program_.streams) finish_streaming();
   }
 
  private:
@@ -124,47 +134,81 @@ class Interpreter {
     int i = program_.n_outs + input;
     const Role& from = operand(i);
     const void* source = address(i);
+    const int64_t n = from.repeated ? std::min(kPiece, count()) : count();
     if (!from.dense) {
-      if (filled_from_[input] == source && filled_count_[input] == count()) return;
+      if (filled_from_[input] == source && filled_count_[input] == n) return;
       filled_from_[input] = source;
-      filled_count_[input] = count();
+      filled_count_[input] = n;
       void* target = from.dtype == from.type ? tile(from.slot) : raw_;
-      load_block(target, source, position_.rows, position_.cols, program_.walk.dim(1)[1 + i],
+      load_block(target, source, from.repeated ? 1 : position_.rows,
+                 from.repeated ? n : position_.cols, program_.walk.dim(1)[1 + i],
                  program_.walk.dim(0)[1 + i], kItemSize[from.dtype]);
       source = target;
     }
     if (from.dtype == from.type) {
       registers_[input] = const_cast<void*>(source);
     } else {
-      conversion(DType(from.dtype), DType(from.type))(tile(from.slot), &source, count());
+      conversion(DType(from.dtype), DType(from.type))(tile(from.slot), &source, n);
     }
   }
 
   // Results that lie dense in memory are computed there.
   void place_outputs() {
+    if (program_.streams) return;
     for (int i = 0; i < program_.n_outs; ++i)
       if (program_.length > 0 && operand(i).dense && operand(i).dtype == operand(i).type)
         registers_[output_register(i)] = address(i);
   }
 
+  // Runs one instruction, in pieces if an argument is repeated or the result goes around the
+  // caches; the tile of a result is left whole for those who read it.
   void execute(int i) {
     const Step& step = program_.steps[i];
+    const int out = i - (program_.length - program_.n_outs), arity = arity_of(step.function);
+    const int64_t item = gives_bool(step.function) ? 1 : kItemSize[step.type], n = count();
+    const bool streams = out >= 0 && streams_now(out);
     const void* inputs[3];
-    int arity = arity_of(step.function);
-    for (int k = 0; k < arity; ++k) inputs[k] = registers_[step.args[k]];
-    loop_of(step.function, DType(step.type))(registers_[program_.n_inputs + i], inputs, count());
+    int64_t advance[3];  // bytes per element
+    int64_t piece = streams ? kStreamTileBytes / item : n;
+    for (int k = 0; k < arity; ++k) {
+      const int from = step.args[k];
+      const bool repeated = from < program_.n_inputs && operand(program_.n_outs + from).repeated;
+      if (repeated) piece = std::min(piece, kPiece);
+      inputs[k] = registers_[from];
+      advance[k] = repeated ? 0 : step.function == k_where && k == 0 ? 1 : kItemSize[step.type];
+    }
+    char* result = static_cast<char*>(registers_[program_.n_inputs + i]);
+    Contiguous loop = loop_of(step.function, DType(step.type));
+    for (int64_t first = 0; first < n; first += piece) {
+      const int64_t length = std::min(piece, n - first);
+      loop(result + first * item, inputs, length);
+      if (streams) stream(address(out) + first * item, result + first * item, length * item);
+      for (int k = 0; k < arity; ++k)
+        inputs[k] = static_cast<const char*>(inputs[k]) + length * advance[k];
+    }
+  }
+
+  bool streams_now(int out) const {
+    const Role& to = operand(out);
+    return program_.streams && to.dense && to.dtype == to.type && is_streamable(address(out));
   }
 
   void store(int i) {
     const Role& to = operand(i);
     const void* source = registers_[output_register(i)];
     char* target = address(i);
-    if (source == target) return;
+    if (source == target || (program_.length > 0 && streams_now(i))) return;
     if (to.dtype != to.type) {
-      void* converted = to.dense ? target : raw_;
+      void* converted = to.dense && !program_.streams ? target : raw_;
       conversion(DType(to.type), DType(to.dtype))(converted, &source, count());
       source = converted;
-      if (to.dense) return;
+      if (source == target) return;
+    }
+    const int64_t bytes = count() * kItemSize[to.dtype];
+    if (program_.streams && to.dense && is_streamable(target)) return stream(target, source, bytes);
+    if (to.dense) {
+      std::memcpy(target, source, static_cast<size_t>(bytes));
+      return;
     }
     store_block(target, source, position_.rows, position_.cols, program_.walk.dim(1)[1 + i],
                 program_.walk.dim(0)[1 + i], kItemSize[to.dtype]);
@@ -221,11 +265,11 @@ const char* plan_program(Plan* plan, const Instruction* code, int32_t length, co
     DType type = types[n_inputs + length - n_outs + i];
     if (register_type(outs[i].dtype) != register_type(type))
       return "the output's dtype is not the result's";
-    program->operands[i] = {int8_t(outs[i].dtype), int8_t(type), 0, 0};
+    program->operands[i] = {int8_t(outs[i].dtype), int8_t(type), 0, 0, 0};
   }
   for (int i = 0; i < n_inputs; ++i) {
     operands[n_outs + i] = &inputs[i];
-    program->operands[n_outs + i] = {int8_t(inputs[i].dtype), int8_t(types[i]), 0, int8_t(i)};
+    program->operands[n_outs + i] = {int8_t(inputs[i].dtype), int8_t(types[i]), 0, int8_t(i), 0};
   }
   return place_values(program, operands, types);
 }

@@ -16,12 +16,14 @@ struct Role {
   int8_t dtype, type;  // in memory, in the register
   int8_t dense;        // used where it lies
   int8_t slot;         // otherwise the tile that holds it
+  int8_t repeated;     // one element for a whole block: the tile holds kPiece of it
 };
 
 struct TileProgram {
   Walk walk;
   int16_t n_outs, n_inputs, length;
   int16_t slot_bytes;           // of a tile
+  bool streams;                 // results go around the caches
   Role operands[kMaxOperands];  // outs, then inputs
   int8_t slot[kMaxFused];       // the tile of each result
   Step steps[kMaxFused];

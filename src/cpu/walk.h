@@ -5,9 +5,10 @@
 namespace needle::NEEDLE_ISA {
 
 constexpr int kMaxOperands = 32;
-// Bytes of the widest register in a tile: larger tiles measured slower, except that transposed
-// operands want long pieces of memory in both directions.
-constexpr int64_t kTileBytes = 2048, kSquareTileBytes = 16384;
+// Bytes of the widest register in a tile. Tiles of long programs must stay in the first cache;
+// those of one function may be larger, and transposed operands want long pieces of memory in both
+// directions.
+constexpr int64_t kTileBytes = 2048, kFewTileBytes = 16384, kSquareTileBytes = 16384;
 
 // Dims are merged and reordered, innermost first. A block is `rows` x `cols` elements of the dims
 // 1 and 0; the last ones in each dim are smaller.

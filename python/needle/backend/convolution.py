@@ -1,8 +1,8 @@
-"""What convolution nets spend their time in, as a whole on the native CPU: convolution, max
-pooling, batch norm with a rectifier (src/cpu/conv*.cc, pool.cc, batch_norm_relu.cc).
+"""Convolution, max pooling and batch norm with a rectifier on the native CPU, as a whole.
 
-The kernels compute in float32; float16 and bfloat16 images are converted to it and back. Which
-algorithm a convolution takes follows from the specs alone (src/cpu/conv.cc), or from ``config``.
+The kernels (src/cpu/conv*.cc, pool.cc, batch_norm_relu.cc) compute in float32; float16 and
+bfloat16 images are converted to it and back. Which algorithm a convolution takes follows from the
+specs alone (src/cpu/conv.cc), or from ``config``.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from needle.backend.ndarray import (
     broadcast_shapes,
     empty,
     full,
+    kept_order,
     normalise_axes,
     normalise_axis,
 )
@@ -63,21 +64,6 @@ def same_dtype(operation: str, *arrays: NDArray) -> DType:
     return first
 
 
-def _kept_order(shape: Shape, arrays: tuple[NDArray, ...]) -> Shape | None:
-    """Return dense strides in the memory order of the first operand of full shape (NHWC stays)."""
-    for x in arrays:
-        if x.shape == shape and x.strides != x.spec.strides and 0 not in x.strides:
-            order = sorted(range(len(shape)), key=lambda i: (-abs(x.strides[i]), i))
-            strides, step = [0] * len(shape), 1
-            for axis in reversed(order):
-                strides[axis] = step
-                step *= shape[axis]
-            return tuple(strides)
-        if x.shape == shape:
-            return None
-    return None
-
-
 def elementwise(function: str, *arrays: NDArray, dtype: DType | None = None) -> NDArray:
     """Apply an elementwise function to broadcast operands.
 
@@ -96,7 +82,7 @@ def elementwise(function: str, *arrays: NDArray, dtype: DType | None = None) -> 
     device = arrays[0].device
     spec = make_spec(target, device, shape)
     handle = device.backend.allocate(spec.size * target.itemsize)
-    out = make_array(spec, handle, 0, _kept_order(shape, arrays))
+    out = make_array(spec, handle, 0, kept_order(shape, arrays))
     device.backend.elementwise(
         function, out, *[x if x.shape == shape else x.broadcast_to(shape) for x in arrays]
     )

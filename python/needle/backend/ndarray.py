@@ -398,11 +398,14 @@ class NDArray(CourseArray, Array):
         return out
 
     def astype(self, dtype: Any, copy: bool = True) -> NDArray:
-        """Return a copy with another element type (self if it is the same and not copy)."""
+        """Return a copy with another element type, in self's memory order (self if it is the same
+        and not copy)."""
         target = dtypes.as_dtype(dtype)
         if target is self.dtype and not copy:
             return self
-        out = empty(self.shape, target, self.device)
+        spec = make_spec(target, self.device, self.shape)
+        handle = self.device.backend.allocate(spec.size * target.itemsize)
+        out = make_array(spec, handle, 0, kept_order(self.shape, (self,)))
         self.device.backend.copy(out, self)
         return out
 
@@ -473,6 +476,21 @@ def shape_of(shape: Any, size: int, old: Shape | None = None) -> Shape:
             rule="the product of the sizes stays the same; one size may be -1",
         )  # fmt: skip
     return new
+
+
+def kept_order(shape: Shape, arrays: tuple[NDArray, ...]) -> Shape | None:
+    """Return dense strides in the memory order of the first operand of full shape (NHWC stays)."""
+    for x in arrays:
+        if x.shape == shape and x.strides != x.spec.strides and 0 not in x.strides:
+            order = sorted(range(len(shape)), key=lambda i: (-abs(x.strides[i]), i))
+            strides, step = [0] * len(shape), 1
+            for axis in reversed(order):
+                strides[axis] = step
+                step *= shape[axis]
+            return tuple(strides)
+        if x.shape == shape:
+            return None
+    return None
 
 
 def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:

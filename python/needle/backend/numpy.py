@@ -13,7 +13,7 @@ from needle.backend import Backend, memory
 from needle.backend.course import CourseTiles
 from needle.backend.update import Adam, Sgd
 
-_ERF = np.frompyfunc(math.erf, 1, 1)
+_ERF, _ERFC = np.frompyfunc(math.erf, 1, 1), np.frompyfunc(math.erfc, 1, 1)
 
 
 def _erf(x: Any) -> Any:
@@ -25,12 +25,21 @@ def _sigmoid(x: Any) -> Any:
     return np.where(x >= 0, 1, small) / (1 + small)
 
 
+def _finite_below(x: Any) -> Any:
+    """x, or -1000 where it is less: there the functions below are 0, not infinity times 0."""
+    return np.maximum(x, x.dtype.type(-1000))
+
+
+def _silu(x: Any) -> Any:
+    return _finite_below(x) * _sigmoid(x)
+
+
 def _gelu(x: Any) -> Any:
-    return np.where(x == -np.inf, -0.0, 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))).astype(x.dtype)
+    return 0.5 * _finite_below(x) * np.asarray(_ERFC(-math.sqrt(0.5) * x)).astype(x.dtype)
 
 
 def _gelu_tanh(x: Any) -> Any:
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return _finite_below(x) * _sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
 def _divide_integers(function: Any) -> Any:
@@ -76,13 +85,15 @@ FUNCTIONS: dict[str, Any] = {
     "sigmoid": _sigmoid, "erf": _erf, "gelu": _gelu, "gelu_tanh": _gelu_tanh,
     "softplus": lambda x: np.logaddexp(x, np.zeros_like(x)),
     "relu": lambda x: np.maximum(x, np.zeros_like(x)),
-    "silu": lambda x: x * _sigmoid(x),
+    "silu": _silu,
     "bitwise_invert": np.invert,
     "bitwise_left_shift": _shift(np.left_shift), "bitwise_right_shift": _shift(np.right_shift),
     "floor_divide": _floor_divide, "remainder": _divide_integers(np.remainder),
     "where": np.where,
     "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "relu_grad": lambda x, g: np.where(x > 0, g, np.zeros_like(g)),
+    "leaky_relu": lambda x, slope: np.where(x > 0, x, slope * x),
+    "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from needle import executor
-from needle.ops.base import OUTPUT, Composite, Elementwise, export, promoted, sum_to
+from needle.ops.base import OUTPUT, Elementwise, export, sum_to
 from needle.ops.elementwise import greater, minimum, square, where
 from needle.ops.functions import erf, exp, expm1, sigmoid, tanh
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
@@ -112,73 +112,55 @@ class GELUTanh(Elementwise):
         return 0.5 * (1.0 + bend) + 0.5 * x * (1.0 - square(bend)) * slope
 
 
-class LeakyReLU(Composite):
+def _beside_zero(number: float, reference: Any) -> list[Sample]:
+    return [
+        Sample((uniform(shape, 0.1, 2.0) * sign, np.array(number)), (), reference)
+        for shape in ((3, 4), (), (2, 0))
+        for sign in (1.0, -1.0)
+    ]
+
+
+class LeakyReLU(Elementwise):
     """Leaky rectifier: x where x > 0, else slope * x."""
 
-    called = "leaky_relu"
+    function = "leaky_relu"
+    floating = True
+    saves = ((0, 1), (0,))
+    samples = staticmethod(lambda: _beside_zero(0.2, lambda x, y: np.where(x > 0, x, y * x)))
 
-    slope: float = 0.01
-    saves = ((0,),)
-    samples = staticmethod(
-        lambda: [
-            Sample(
-                (uniform(shape, 0.1, 2.0) * sign,), (0.2,), lambda x: np.where(x > 0, x, 0.2 * x)
-            )
-            for shape in ((3, 4), (), (2, 0))
-            for sign in (1.0, -1.0)
-        ]
-    )
-
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
-
-    def expand(self, x: Any) -> Any:
-        return where(greater(x, 0.0), x, x * self.slope)
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (where(greater(out.inputs[0], 0.0), out_grad, out_grad * self.slope),)
+    def derivative(self, out: Any, i: int) -> Any:
+        x, slope = out.inputs
+        return where(greater(x, 0.0), 1.0, slope) if i == 0 else minimum(x, 0.0)
 
 
-class ELU(Composite):
+class ELU(Elementwise):
     """x where x > 0, else alpha * (exp(x) - 1) (Clevert et al., 2015)."""
 
-    alpha: float = 1.0
-    saves = ((0,),)
+    function = "elu"
+    floating = True
+    saves = ((0, 1), (0,))
     samples = staticmethod(
-        lambda: [
-            Sample(
-                (uniform(shape, 0.1, 2.0) * sign,), (0.7,),
-                lambda x: np.where(x > 0, x, 0.7 * np.expm1(x)),
-            )
-            for shape in ((3, 4), (), (2, 0))
-            for sign in (1.0, -1.0)
-        ]
-    )  # fmt: skip
+        lambda: _beside_zero(0.7, lambda x, y: np.where(x > 0, x, y * np.expm1(x)))
+    )
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
-
-    def expand(self, x: Any) -> Any:
-        return where(greater(x, 0.0), x, self.alpha * expm1(minimum(x, 0.0)))
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        x = out.inputs[0]
-        slope = where(greater(x, 0.0), 1.0, self.alpha * exp(minimum(x, 0.0)))
-        return (out_grad * slope,)
+    def derivative(self, out: Any, i: int) -> Any:
+        x, alpha = out.inputs
+        below = minimum(x, 0.0)
+        return where(greater(x, 0.0), 1.0, alpha * exp(below)) if i == 0 else expm1(below)
 
 
 relu, relu_grad, softplus = map(export, (ReLU, ReLUGrad, Softplus))
 silu, gelu, gelu_tanh = map(export, (SiLU, GELU, GELUTanh))
 
 
-def leaky_relu(x: Any, slope: float = 0.01) -> Any:
+def leaky_relu(x: Any, slope: Any = 0.01) -> Any:
     """x where x > 0, else slope * x. See ``LeakyReLU``."""
-    return executor.apply(LeakyReLU.of(float(slope)), x)
+    return executor.apply(LeakyReLU.of(), x, slope)
 
 
-def elu(x: Any, alpha: float = 1.0) -> Any:
+def elu(x: Any, alpha: Any = 1.0) -> Any:
     """x where x > 0, else alpha * (exp(x) - 1). See ``ELU``."""
-    return executor.apply(ELU.of(float(alpha)), x)
+    return executor.apply(ELU.of(), x, alpha)
 
 
 def log_sigmoid(x: Any) -> Any:

@@ -29,8 +29,8 @@ from needle.ops.samples import Sample
 
 # Kinds that the native gate can run without Python: the numbers of src/core/gate.cc.
 (
-    PYTHON, ELEMENTWISE, RESHAPE, PERMUTE, BROADCAST, SLICE, REDUCE, MATMUL, SUM_TO, ITEM,
-) = range(10)  # fmt: skip
+    PYTHON, ELEMENTWISE, RESHAPE, PERMUTE, BROADCAST, SLICE, REDUCE, MATMUL, SUM_TO, ITEM, CAST,
+) = range(11)  # fmt: skip
 
 OUTPUT = "output"
 """Stands in ``saves`` for the op's own result."""

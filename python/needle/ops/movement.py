@@ -15,7 +15,7 @@ from needle.backend.array import MAX_DIMS, make_spec
 from needle.backend.ndarray import normalise_axis, normalise_index, shape_of
 from needle.dtype import DType, as_dtype
 from needle.errors import IndexRangeError, ShapeError, explain
-from needle.ops.base import BROADCAST, PERMUTE, RESHAPE, SLICE, Linear, Op, promoted
+from needle.ops.base import BROADCAST, CAST, PERMUTE, RESHAPE, SLICE, Linear, Op, promoted
 from needle.ops.samples import Sample, uniform
 
 Ranges = tuple[tuple[int, int, int], ...]
@@ -171,6 +171,9 @@ class Cast(Linear):
             Sample((uniform((3, 4), -9, 9),), (as_dtype("int32"),), np.trunc, gradient=False),
         ]
     )
+
+    def setup(self) -> None:
+        self.kind, self.params = CAST, (self.dtype.code,)
 
     def compute(self, x: Any) -> Any:
         return x.astype(self.dtype)

@@ -59,6 +59,10 @@ __device__ inline T sigmoid(T x) {
   return (x >= 0 ? T(1) : small) / (1 + small);
 }
 template <class T>
+__device__ inline T silu(T x) {
+  return (x < -1000 ? T(-1000) : x) * sigmoid(x);  // not infinity times 0
+}
+template <class T>
 __device__ inline T softplus(T x) {
   return (x > 0 || x != x ? x : T(0)) + log1p(exp(-abs(x)));
 }
@@ -69,7 +73,7 @@ __device__ inline T gelu(T x) {  // x Phi(x)
 template <class T>
 __device__ inline T gelu_tanh(T x) {
   const T inner = T(1.5957691216057308) * (x + T(0.044715) * x * x * x);  // 2 sqrt(2 / pi)
-  return x * sigmoid(inner);
+  return (x < -1000 ? T(-1000) : x) * sigmoid(inner);
 }
 template <class T>
 __device__ inline T logaddexp(T x, T y) {
@@ -133,7 +137,7 @@ __device__ inline T power(T x, T y) {
 template <class T>
 __device__ inline T floor_divide(T x, T y) {
   if constexpr (Traits<T>::is_floating) {
-    if (y == 0) return x / y;
+    if (y == 0 || isinf(x) || isinf(y)) return floor(x / y);
     const T rest = fmod(x, y);
     T quotient = (x - rest) / y;
     if (rest != 0 && (y < 0) != (rest < 0)) quotient -= 1;

@@ -1,0 +1,255 @@
+"""Every function of the native kernels, over its whole range: no more units in the last place off
+than ``tolerance.ULPS`` says, on every instruction set.
+
+The exact values are float64 for float32 and, where the platform has them, 80-bit numbers for
+float64. Half-precision functions are tried with every number there is.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import core, ops
+from needle.testing.tolerance import ULPS
+
+ISAS = core.native.supported_isas() if core.native is not None else []
+pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")
+WIDE = np.longdouble
+HAS_WIDE = np.finfo(WIDE).nmant >= 63
+UNITS = {"float32": (np.float32, np.float64), "float64": (np.float64, WIDE)}
+DTYPES = [
+    "float32",
+    pytest.param(
+        "float64", marks=pytest.mark.skipif(not HAS_WIDE, reason="no numbers beyond float64")
+    ),
+]
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    before = core.native.isa()
+    core.native.select_isa(request.param)
+    yield request.param
+    core.native.select_isa(before)
+
+
+# ---- exact values --------------------------------------------------------------------
+
+PI = WIDE("3.14159265358979323846264338327950288")
+
+
+def erf_series(x):
+    """Return erf by its series of positive terms, for |x| up to 3 (Abramowitz, Stegun, 7.1.6)."""
+    term = total = x
+    for n in range(1, 120):
+        term = term * 2 * x * x / (2 * n + 1)
+        total = total + term
+    return 2 / np.sqrt(PI) * np.exp(-x * x) * total
+
+
+def erfc_fraction(x):
+    """Return erfc exp(x^2) by its continued fraction, for x from 2 on (the same, 7.1.14)."""
+    value = x
+    for n in range(250, 0, -1):
+        value = x + WIDE(n) / 2 / value
+    return 1 / (np.sqrt(PI) * value)
+
+
+def erf(x):
+    t = np.minimum(np.abs(x), WIDE(8))
+    large = 1 - erfc_fraction(np.maximum(t, 2)) * np.exp(-t * t)
+    return np.copysign(np.where(t < 2, erf_series(np.minimum(t, 2)), large), x)
+
+
+def exp_of_square(t):
+    """Return exp(-t^2 / 2) of numbers that are not wider than float64: the square is exact in two
+    parts, since rounding it to 80 bits would be felt where it is large."""
+    head = t.astype(np.float32).astype(WIDE)
+    rest = t - head
+    return np.exp(-head * head / 2) * np.exp(-(head + rest / 2) * rest)
+
+
+def gelu(x):
+    t = np.abs(np.clip(x, -60, 60))
+    root = np.sqrt(WIDE(2))
+    near = (1 - erf_series(np.minimum(t / root, 2))) / 2
+    tail = np.where(t < 2, near, erfc_fraction(np.maximum(t / root, 1.4)) * exp_of_square(t) / 2)
+    return np.where(x < 0, -t * tail, x - t * tail)
+
+
+def sigmoid_times(x, z):
+    small = np.exp(-np.abs(z))
+    return np.where(z < 0, x * small, x) / (1 + small)
+
+
+def gelu_tanh(x):
+    t = np.maximum(x, -30)
+    return sigmoid_times(t, np.sqrt(8 / PI) * (t + WIDE("0.044715") * t**3))
+
+
+def silu(x):
+    return sigmoid_times(np.maximum(x, WIDE(-20000)), x)
+
+
+def softplus(x):
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def wide(function):
+    return lambda x: function(x.astype(WIDE))
+
+
+EXACT = {
+    **{
+        name: getattr(np, name)
+        for name in ("sqrt", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p")
+    },
+    **{name: getattr(np, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    **{name: getattr(np, "arc" + name[1:]) for name in ("asin", "acos", "atan")},
+    **{name: getattr(np, "arc" + name[1:]) for name in ("asinh", "acosh", "atanh")},
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sigmoid": lambda x: sigmoid_times(1, x),
+    "erf": wide(erf), "gelu": wide(gelu), "gelu_tanh": wide(gelu_tanh), "silu": wide(silu),
+    "softplus": softplus,
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+}  # fmt: skip
+BINARY = {
+    "power": np.power,
+    "atan2": np.arctan2,
+    "hypot": np.hypot,
+    "logaddexp": np.logaddexp,
+}
+
+# ---- arguments -----------------------------------------------------------------------
+
+# Where functions change their ways, overflow, or end: numbers around each are tried.
+PLACES = (
+    0.0, 0.25, 27 / 32, 0.34657359, 0.41421356, 0.5, 0.70710678, 1.0, 1.41421356, 2.0, 2.41421356,
+    math.pi / 4, math.pi / 2, math.pi, 3 * math.pi / 4, 100 * math.pi, 4.0, 6.0, 9.0, 10.0, 11.0,
+    14.6, 20.0, 22.0, 26.0, 39.0, 88.72, 87.33, 89.4, 103.97, 104.0, 112.0, 127.0, 128.0, 149.0,
+    150.0, 709.7, 708.3, 710.4, 745.1, 760.0, 1023.0, 1024.0, 1074.0, 1000000.0, 2.0**24, 2.0**28,
+    2.0**53, 2.0**57,
+)  # fmt: skip
+
+
+@cache
+def arguments(dtype, count=1 << 13):
+    """Return numbers of every size, dense where functions bend and around ``PLACES``."""
+    kind = UNITS[dtype][0]
+    bits = np.dtype(f"i{kind().itemsize}")
+    random = np.random.default_rng(1)
+    top = np.array(np.inf, kind).view(bits)
+    sizes = random.integers(0, top, count, bits).view(kind)
+    places = np.array(PLACES, kind).view(bits)
+    around = (places[:, None] + np.arange(-40, 41, dtype=bits)).ravel()
+    around = np.clip(around, 0, top - 1).view(kind)
+    largest = np.finfo(kind)
+    ends = np.array([largest.tiny, largest.smallest_subnormal, largest.max], kind)
+    positive = np.concatenate([sizes, around, ends])
+    spread = [random.uniform(-s, s, count).astype(kind) for s in (1.0, 4.0, 20.0, 120.0)]
+    return np.concatenate([positive, -positive, *spread])
+
+
+@cache
+def pairs(dtype):
+    """Return pairs of numbers: of any size, and of like sizes."""
+    x = arguments(dtype)
+    random = np.random.default_rng(2)
+    y = random.permutation(x)
+    near = (x * random.uniform(0.5, 1, x.size)).astype(x.dtype)
+    small = random.uniform(-30, 30, x.size).astype(x.dtype)
+    with np.errstate(all="ignore"):
+        return np.concatenate([x, x, np.abs(x)]), np.concatenate([y, near, small])
+
+
+def kernel(name, *values):
+    function = getattr(ops, name)
+    with ndl.no_grad():
+        tensors = [
+            ndl.Tensor(x, dtype=str(x.dtype), device="cpu", requires_grad=False) for x in values
+        ]
+        return function(*tensors).numpy()
+
+
+def ulps_off(found, exact, kind, size=0.0):
+    """Return the errors in units in the last place of the exact values, or of ``size`` if larger;
+    in both, what rounds to infinity is infinite."""
+    limits = np.finfo(kind)
+    with np.errstate(all="ignore"):
+        _, exponent = np.frexp(np.maximum(np.abs(exact), size))
+        exponent = np.clip(exponent - 1, limits.minexp, limits.maxexp - 1)
+        unit = np.ldexp(exact.dtype.type(1), exponent - limits.nmant)
+        beyond = np.ldexp(exact.dtype.type(1), limits.maxexp)
+        error = np.clip(found, -beyond, beyond) - np.clip(exact, -beyond, beyond)
+        same = np.isnan(found) & np.isnan(exact)
+    return np.where(same, 0, np.where(np.isnan(error), np.inf, np.abs(error) / unit))
+
+
+@cache
+def exact_values(name, dtype):
+    function = (EXACT | BINARY)[name]
+    values = pairs(dtype) if name in BINARY else (arguments(dtype),)
+    reference = UNITS[dtype][1]
+    with np.errstate(all="ignore"):
+        return values, function(*(x.astype(reference) for x in values)).astype(reference)
+
+
+def worst(name, dtype):
+    """Return the largest error of a function, and where it is."""
+    values, exact = exact_values(name, dtype)
+    size = np.maximum(*map(np.abs, values)) if name == "logaddexp" else 0.0
+    found = kernel(name, *values).astype(exact.dtype)
+    error = ulps_off(found, exact, UNITS[dtype][0], size)
+    place = int(error.argmax())
+    return float(error[place]), tuple(float(x[place]) for x in values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [*EXACT, *BINARY])
+def test_units_in_the_last_place(isa, name, dtype):
+    error, place = worst(name, dtype)
+    assert error <= ULPS[name][dtype == "float64"], f"{name}{place} is {error:.3f} ulp off"
+
+
+HALVES = {"float16": (10, -14, 65536.0), "bfloat16": (7, -126, 2.0**128)}
+
+
+@cache
+def every_half(dtype):
+    """Return all finite numbers of a half-precision dtype, and where they are, as float64."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    values = bits.view(np.float16) if dtype == "float16" else bits
+    if dtype == "bfloat16":
+        values = (bits.astype(np.uint32) << 16).view(np.float32)
+    with np.errstate(invalid="ignore"):
+        wide = values.astype(np.float64)
+    return wide[np.isfinite(wide)]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", EXACT)
+def test_halves_are_rounded_once_from_float32(isa, name, dtype):
+    x = every_half(dtype)
+    with np.errstate(all="ignore"):
+        exact = EXACT[name](x).astype(np.float64)
+    tensor = ndl.Tensor(x.astype(np.float32), device="cpu", requires_grad=False).astype(dtype)
+    found = getattr(ops, name)(tensor).astype("float32").numpy().astype(np.float64)
+    mantissa, least, beyond = HALVES[dtype]
+    with np.errstate(all="ignore"):
+        _, exponent = np.frexp(exact)
+        unit = np.ldexp(1.0, np.maximum(exponent - 1, least) - mantissa)
+        clipped = np.clip(exact, -beyond, beyond)
+        error = np.abs(np.clip(found, -beyond, beyond) - clipped) / unit
+        error = np.where(np.isnan(found) & np.isnan(exact), 0, error)
+    place = int(np.where(np.isnan(error), np.inf, error).argmax())
+    allowed = 0.5 + ULPS[name][0] / 2 ** (23 - mantissa)
+    assert error[place] <= allowed, f"{name}({x[place]}) is {error[place]:.4f} ulp off"
+
+
+def test_every_function_has_its_bound():
+    assert set(ULPS) == {*EXACT, *BINARY}

@@ -1,0 +1,164 @@
+"""Zeros with signs, infinities and NaN: what the array API standard (2024.12) lists per function,
+on every device. The expectations are literal rows of its tables, written out for values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import core, ops
+
+INF, NAN = float("inf"), float("nan")
+PI = np.pi
+ISAS = core.native.supported_isas() if core.native is not None else ["none"]
+
+UNARY = {
+    "absolute": [(-0.0, 0.0), (-INF, INF), (NAN, NAN)],
+    "negative": [(0.0, -0.0), (-0.0, 0.0), (INF, -INF), (NAN, NAN)],
+    "sign": [(0.0, 0.0), (-0.0, 0.0), (-INF, -1.0), (3.0, 1.0), (NAN, NAN)],
+    "square": [(-INF, INF), (-0.0, 0.0), (NAN, NAN)],
+    "sqrt": [(-1.0, NAN), (0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, NAN), (NAN, NAN)],
+    "reciprocal": [(0.0, INF), (-0.0, -INF), (INF, 0.0), (-INF, -0.0), (NAN, NAN)],
+    "exp": [(0.0, 1.0), (-0.0, 1.0), (INF, INF), (-INF, 0.0), (NAN, NAN)],
+    "exp2": [(0.0, 1.0), (-0.0, 1.0), (INF, INF), (-INF, 0.0), (NAN, NAN)],
+    "expm1": [(0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, -1.0), (NAN, NAN)],
+    "log": [(-1.0, NAN), (0.0, -INF), (-0.0, -INF), (1.0, 0.0), (INF, INF), (NAN, NAN)],
+    "log2": [(-1.0, NAN), (0.0, -INF), (-0.0, -INF), (1.0, 0.0), (INF, INF), (NAN, NAN)],
+    "log10": [(-1.0, NAN), (0.0, -INF), (-0.0, -INF), (1.0, 0.0), (INF, INF), (NAN, NAN)],
+    "log1p": [
+        (-2.0, NAN), (-1.0, -INF), (-0.0, -0.0), (0.0, 0.0), (INF, INF), (-INF, NAN), (NAN, NAN),
+    ],
+    "sin": [(0.0, 0.0), (-0.0, -0.0), (INF, NAN), (-INF, NAN), (NAN, NAN)],
+    "cos": [(0.0, 1.0), (-0.0, 1.0), (INF, NAN), (-INF, NAN), (NAN, NAN)],
+    "tan": [(0.0, 0.0), (-0.0, -0.0), (INF, NAN), (-INF, NAN), (NAN, NAN)],
+    "asin": [(2.0, NAN), (-2.0, NAN), (0.0, 0.0), (-0.0, -0.0), (NAN, NAN)],
+    "acos": [(2.0, NAN), (-2.0, NAN), (1.0, 0.0), (NAN, NAN)],
+    "atan": [(0.0, 0.0), (-0.0, -0.0), (INF, PI / 2), (-INF, -PI / 2), (NAN, NAN)],
+    "sinh": [(0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, -INF), (NAN, NAN)],
+    "cosh": [(0.0, 1.0), (-0.0, 1.0), (INF, INF), (-INF, INF), (NAN, NAN)],
+    "tanh": [(0.0, 0.0), (-0.0, -0.0), (INF, 1.0), (-INF, -1.0), (NAN, NAN)],
+    "asinh": [(0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, -INF), (NAN, NAN)],
+    "acosh": [(0.5, NAN), (1.0, 0.0), (INF, INF), (NAN, NAN)],
+    "atanh": [
+        (-2.0, NAN), (2.0, NAN), (-1.0, -INF), (1.0, INF), (0.0, 0.0), (-0.0, -0.0), (NAN, NAN),
+    ],
+    "floor": [(INF, INF), (-INF, -INF), (-0.0, -0.0), (0.0, 0.0), (-0.5, -1.0), (NAN, NAN)],
+    "ceil": [(INF, INF), (-INF, -INF), (-0.0, -0.0), (0.0, 0.0), (-0.5, -0.0), (NAN, NAN)],
+    "trunc": [(INF, INF), (-INF, -INF), (-0.0, -0.0), (-0.7, -0.0), (NAN, NAN)],
+    "round": [(INF, INF), (-0.0, -0.0), (0.5, 0.0), (1.5, 2.0), (2.5, 2.0), (-0.5, -0.0)],
+    "isnan": [(INF, False), (NAN, True), (0.0, False)],
+    "isinf": [(INF, True), (-INF, True), (NAN, False), (0.0, False)],
+    "isfinite": [(INF, False), (-INF, False), (NAN, False), (0.0, True)],
+    # not in the standard: the limits
+    "rsqrt": [(0.0, INF), (INF, 0.0), (-1.0, NAN), (NAN, NAN)],
+    "erf": [(0.0, 0.0), (-0.0, -0.0), (INF, 1.0), (-INF, -1.0), (NAN, NAN)],
+    "sigmoid": [(0.0, 0.5), (INF, 1.0), (-INF, 0.0), (NAN, NAN)],
+    "softplus": [(INF, INF), (-INF, 0.0), (NAN, NAN)],
+    "relu": [(INF, INF), (-INF, 0.0), (NAN, NAN)],
+    "silu": [(INF, INF), (-INF, -0.0), (0.0, 0.0), (NAN, NAN)],
+    "gelu": [(INF, INF), (-INF, -0.0), (0.0, 0.0), (NAN, NAN)],
+    "gelu_tanh": [(INF, INF), (-INF, -0.0), (0.0, 0.0), (NAN, NAN)],
+    "elu": [(INF, INF), (-INF, -1.0), (NAN, NAN)],
+    "leaky_relu": [(INF, INF), (-INF, -INF), (NAN, NAN)],
+}  # fmt: skip
+
+BINARY = {
+    "add": [
+        (INF, -INF, NAN), (-INF, INF, NAN), (INF, INF, INF), (-INF, 2.0, -INF), (2.0, INF, INF),
+        (-0.0, -0.0, -0.0), (-0.0, 0.0, 0.0), (0.0, -0.0, 0.0), (2.0, -2.0, 0.0), (NAN, 1.0, NAN),
+    ],
+    "subtract": [(INF, INF, NAN), (-0.0, 0.0, -0.0), (0.0, 0.0, 0.0), (1.0, INF, -INF)],
+    "multiply": [
+        (INF, 0.0, NAN), (-0.0, -INF, NAN), (INF, -2.0, -INF), (-INF, -INF, INF), (-0.0, 3.0, -0.0),
+        (-0.0, -3.0, 0.0), (NAN, 0.0, NAN),
+    ],
+    "divide": [
+        (INF, INF, NAN), (-INF, INF, NAN), (0.0, -0.0, NAN), (0.0, 2.0, 0.0), (0.0, -2.0, -0.0),
+        (-0.0, 2.0, -0.0), (-0.0, -2.0, 0.0), (2.0, 0.0, INF), (2.0, -0.0, -INF), (-2.0, 0.0, -INF),
+        (-2.0, -0.0, INF), (INF, 2.0, INF), (INF, -2.0, -INF), (-INF, 2.0, -INF), (-INF, -2.0, INF),
+        (2.0, INF, 0.0), (2.0, -INF, -0.0), (-2.0, INF, -0.0), (-2.0, -INF, 0.0), (NAN, 2.0, NAN),
+    ],
+    "floor_divide": [
+        (INF, INF, NAN), (-INF, INF, NAN), (0.0, 0.0, NAN), (-0.0, 0.0, NAN), (0.0, 2.0, 0.0),
+        (0.0, -2.0, -0.0), (-0.0, 2.0, -0.0), (-0.0, -2.0, 0.0), (2.0, 0.0, INF), (2.0, -0.0, -INF),
+        (-2.0, 0.0, -INF), (-2.0, -0.0, INF), (INF, 2.0, INF), (INF, -2.0, -INF),
+        (-INF, 2.0, -INF), (-INF, -2.0, INF), (2.0, INF, 0.0), (2.0, -INF, -0.0),
+        (-2.0, INF, -0.0), (-2.0, -INF, 0.0), (NAN, 2.0, NAN), (2.0, NAN, NAN), (-5.0, 2.0, -3.0),
+    ],
+    "remainder": [
+        (INF, 2.0, NAN), (-INF, INF, NAN), (0.0, 0.0, NAN), (-0.0, 0.0, NAN), (0.0, 2.0, 0.0),
+        (-0.0, 2.0, 0.0), (0.0, -2.0, -0.0), (-0.0, -2.0, -0.0), (2.0, 0.0, NAN), (-2.0, -0.0, NAN),
+        (2.0, INF, 2.0), (2.0, -INF, -INF), (-2.0, INF, INF), (-2.0, -INF, -2.0), (NAN, 2.0, NAN),
+        (4.0, 2.0, 0.0), (4.0, -2.0, -0.0), (-5.0, 3.0, 1.0),
+    ],
+    "power": [
+        (3.0, INF, INF), (-3.0, INF, INF), (3.0, -INF, 0.0), (-3.0, -INF, 0.0), (1.0, INF, 1.0),
+        (-1.0, INF, 1.0), (-1.0, -INF, 1.0), (1.0, NAN, 1.0), (NAN, 0.0, 1.0), (NAN, -0.0, 1.0),
+        (NAN, 2.0, NAN), (2.0, NAN, NAN), (0.5, INF, 0.0), (-0.5, INF, 0.0), (0.5, -INF, INF),
+        (INF, 2.0, INF), (INF, -2.0, 0.0), (-INF, 3.0, -INF), (-INF, 2.0, INF), (-INF, 2.5, INF),
+        (-INF, -3.0, -0.0), (-INF, -2.0, 0.0), (0.0, 2.0, 0.0), (0.0, -2.0, INF), (-0.0, 3.0, -0.0),
+        (-0.0, 2.0, 0.0), (-0.0, 0.5, 0.0), (-0.0, -3.0, -INF), (-0.0, -2.0, INF),
+        (-0.0, -0.5, INF), (-2.0, 0.5, NAN), (-2.0, -1.5, NAN), (-2.0, 3.0, -8.0), (0.0, 0.0, 1.0),
+        (0.0, INF, 0.0), (0.0, -INF, INF), (INF, 0.0, 1.0), (-INF, INF, INF), (-INF, -INF, 0.0),
+    ],
+    "atan2": [
+        (2.0, 0.0, PI / 2), (2.0, -0.0, PI / 2), (0.0, 2.0, 0.0), (0.0, 0.0, 0.0), (0.0, -0.0, PI),
+        (0.0, -2.0, PI), (-0.0, 2.0, -0.0), (-0.0, 0.0, -0.0), (-0.0, -0.0, -PI), (-0.0, -2.0, -PI),
+        (-2.0, 0.0, -PI / 2), (-2.0, -0.0, -PI / 2), (2.0, INF, 0.0), (2.0, -INF, PI),
+        (-2.0, INF, -0.0), (-2.0, -INF, -PI), (INF, 2.0, PI / 2), (-INF, 2.0, -PI / 2),
+        (INF, INF, PI / 4), (INF, -INF, 3 * PI / 4), (-INF, INF, -PI / 4),
+        (-INF, -INF, -3 * PI / 4), (NAN, 1.0, NAN), (1.0, NAN, NAN),
+    ],
+    "hypot": [(INF, NAN, INF), (NAN, -INF, INF), (-0.0, 0.0, 0.0), (NAN, 1.0, NAN)],
+    "copysign": [(1.0, -0.0, -1.0), (1.0, 0.0, 1.0), (-1.0, 0.0, 1.0), (0.0, -2.0, -0.0)],
+    "logaddexp": [(NAN, 1.0, NAN), (INF, 1.0, INF), (-INF, -INF, -INF), (INF, -INF, INF)],
+    "maximum": [(NAN, 1.0, NAN), (1.0, NAN, NAN), (INF, 1.0, INF), (-INF, 1.0, 1.0)],
+    "minimum": [(NAN, 1.0, NAN), (1.0, NAN, NAN), (INF, 1.0, 1.0), (-INF, 1.0, -INF)],
+    "nextafter": [(NAN, 1.0, NAN), (1.0, NAN, NAN), (-0.0, 0.0, 0.0), (0.0, -0.0, -0.0)],
+    "equal": [(NAN, NAN, False), (0.0, -0.0, True), (INF, INF, True)],
+    "not_equal": [(NAN, NAN, True), (0.0, -0.0, False)],
+    "less": [(NAN, 1.0, False), (1.0, NAN, False), (-INF, INF, True), (-0.0, 0.0, False)],
+    "less_equal": [(NAN, NAN, False), (-0.0, 0.0, True), (INF, INF, True)],
+    "greater": [(NAN, 1.0, False), (INF, -INF, True), (0.0, -0.0, False)],
+    "greater_equal": [(NAN, NAN, False), (0.0, -0.0, True)],
+}  # fmt: skip
+
+
+@pytest.fixture(params=ISAS)
+def isa(request, device):
+    """Each instruction set of the native kernels; other devices run once."""
+    if core.native is None or device.name != "cpu":
+        if request.param != ISAS[0]:
+            pytest.skip("a device without instruction sets")
+        yield ""
+        return
+    before = core.native.isa()
+    core.native.select_isa(request.param)
+    yield request.param
+    core.native.select_isa(before)
+
+
+def check(name, device, dtype, rows):
+    """Compare a function's results, signs of zeros included. Values are repeated, so that they
+    meet the vector code as well as what follows the last whole vector."""
+    columns = [np.tile(np.array(column), 37) for column in zip(*rows, strict=True)]
+    tensors = [ndl.Tensor(x, dtype=dtype, device=device) for x in columns[:-1]]
+    expected = columns[-1].astype(bool if columns[-1].dtype == bool else dtype)
+    found = getattr(ops, name)(*tensors).numpy()
+    for row, x, y in zip(rows * 37, found, expected, strict=True):
+        same = np.isnan(x) if np.isnan(y) else np.isclose(x, y, 4 * np.finfo(dtype).eps, 0)
+        assert same and (np.isnan(y) or np.signbit(x) == np.signbit(y)), f"{name}{row} gave {x}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", UNARY)
+def test_one_operand(name, device, isa, dtype):
+    check(name, device, dtype, UNARY[name])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", BINARY)
+def test_two_operands(name, device, isa, dtype):
+    check(name, device, dtype, BINARY[name])
