@@ -41,7 +41,8 @@ class Config:
             "512MiB"; 0 means no limit. What does not fit raises OutOfMemoryError.
         data: folder of the data sets.
         cache: folder for downloads and compiled kernels.
-        emulator: "off", or "on" for the device ``cuda-emu``, which runs CUDA kernels on the host.
+        emulator: "off", "on" for the device ``cuda-emu``, which runs CUDA kernels on the host, or
+            "asan": the same under the address sanitizer, whose library must be loaded already.
     """
 
     backend: str = "nd"
@@ -85,7 +86,7 @@ _CHOICES = {
     "fast": ("on", "off"),
     "overrides": ("on", "off"),
     "finite": ("on", "off"),
-    "emulator": ("on", "off"),
+    "emulator": ("on", "off", "asan"),
     "conv": ("", "im2col", "direct", "winograd", "onednn"),
 }
 

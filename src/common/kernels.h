@@ -54,6 +54,7 @@ enum Reduction : int32_t {
   kArgMin,
   kAny,
   kAll,
+  kDeviation,  // sum of squared distances from the mean; floating
   kReductions
 };
 enum Scan : int32_t { kCumSum, kCumProd, kScans };
@@ -144,11 +145,12 @@ struct Kernels {
   // it does not vary: rows are then copied whole), x too except along axis. Negative indices wrap.
   const char* (*plan_gather)(Plan*, const Operand& out, const Operand& x, const Operand& index,
                              int32_t axis);
-  // out[i..., index[i..., j, k...], k...] += updates[i..., j, k...]; out is not cleared; the order
-  // of additions does not depend on the number of threads. buffers: out, index, updates.
+  // out = zeros, and out[i..., index[i..., j, k...], k...] += updates[i..., j, k...]; the order of
+  // additions does not depend on the number of threads. buffers: out, index, updates.
   const char* (*plan_scatter_add)(Plan*, const Operand& out, const Operand& index,
                                   const Operand& updates, int32_t axis);
-  // Stable; NaN last. buffers: values, indices (int64), x.
+  // Stable; NaN last. values and indices may be shorter than x along axis: then they are the first
+  // ones of the order. buffers: values, indices (int64), x.
   const char* (*plan_sort)(Plan*, const Operand& values, const Operand& indices, const Operand& x,
                            int32_t axis, bool descending);
 

@@ -22,7 +22,7 @@ const char* const function_names[] = {
 #undef TERNARY
 };
 const char* const reduction_names[] = {"sum",    "prod",   "max", "min", "mean",
-                                       "argmax", "argmin", "any", "all"};
+                                       "argmax", "argmin", "any", "all", "deviation"};
 
 template <size_t N>
 nb::dict numbered(const char* const (&names)[N]) {
@@ -166,15 +166,15 @@ int64_t cross_entropy(nb::handle loss, nb::handle lse, nb::handle logits, nb::ha
   return run(plan, {native(loss), native(lse), native(logits), native(labels)});
 }
 
-void cross_entropy_grad(nb::handle dlogits, nb::handle g, nb::handle logits, nb::handle labels,
-                        nb::handle lse, int64_t ignore, double smoothing) {
+int64_t cross_entropy_grad(nb::handle dlogits, nb::handle g, nb::handle logits, nb::handle labels,
+                           nb::handle lse, int64_t ignore, double smoothing) {
   Plan plan;
   check(kernels->plan_cross_entropy_grad(&plan, operand(native(logits)), operand(native(labels)),
                                          ignore, smoothing),
         "cross_entropy", native(logits));
   check_dense(native(g), "cross_entropy");
   check_dense(native(lse), "cross_entropy");
-  run(plan, {native(dlogits), native(g), native(logits), native(labels), native(lse)});
+  return run(plan, {native(dlogits), native(g), native(logits), native(labels), native(lse)});
 }
 
 void layer_norm(int kind, nb::handle out, nb::handle mean, nb::handle rstd, nb::handle x,

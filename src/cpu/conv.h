@@ -32,19 +32,10 @@ inline int64_t spread(int64_t n) {
   return (round_up(n, kLine) / kLine | 1) * kLine;
 }
 
-// All lanes of a vector, as Tail is some of them.
-struct Whole {
-  Vector<float> load(const float* p) const { return needle::NEEDLE_ISA::load(p); }
-  void store(float* p, const Vector<float>& v) const { needle::NEEDLE_ISA::store(p, v); }
-};
-
 // body(channel, lanes) for all channels, a vector at a time.
 template <class Body>
 inline void each_vector(int64_t channels, const Body& body) {
-  constexpr int64_t kWidth = kLanes<float>;
-  int64_t c = 0;
-  for (; c + kWidth <= channels; c += kWidth) body(c, Whole());
-  if (c < channels) body(c, Tail<float>(channels - c));
+  for_vectors<float>(channels, body);
 }
 
 template <class V>

@@ -5,6 +5,7 @@
 
 #include "axes.h"
 #include "convert.h"
+#include "lanes.h"
 #include "kernels_linear.h"
 
 namespace needle::NEEDLE_ISA {
@@ -26,6 +27,8 @@ struct State {
   int64_t dest_size, index_size, source_size;
   DType index_dtype;
   int team;
+  int64_t clear;  // bytes of the result of scatter_add
+  bool streams;   // its rows are stored past the caches
 };
 
 inline int64_t read_index(DType dtype, const void* p) {
@@ -149,12 +152,23 @@ int64_t walk(const State& s, const Loop* loops, int level, Cursor at) {
   return bad;
 }
 
+// Zeros where scatter_add adds.
+void clear(const State& s, void* out) {
+  constexpr int64_t kPiece = 1 << 20;
+  run_tasks(s.clear > kPiece ? threads() : 1, (s.clear + kPiece - 1) / kPiece,
+            [&](int64_t task, int) {
+              const int64_t rest = s.clear - task * kPiece;
+              std::memset(byte_offset(out, task * kPiece), 0, rest < kPiece ? rest : kPiece);
+            });
+}
+
 template <class Op>
 int64_t run(const Plan* plan, void* const* buffers, void*) {
   const State& s = state_of<State>(plan);
   // Gather has its index last, scatter_add in the middle.
   const Cursor start = Op::kPicksSource ? Cursor{buffers[0], buffers[2], buffers[1], 0}
                                         : Cursor{buffers[0], buffers[1], buffers[2], 0};
+  if (s.clear) clear(s, buffers[0]);
   for (int i = 0; i < s.count; ++i)
     if (s.loop[i].size == 0) return -1;
   std::atomic<int64_t> first_bad{INT64_MAX};
@@ -170,6 +184,98 @@ int64_t run(const Plan* plan, void* const* buffers, void*) {
     }
   });
   return first_bad == INT64_MAX ? -1 : first_bad.load();
+}
+
+// ---- scatter_add of whole rows: updates are ordered by destination, so that each row of the
+// result is written once, by one thread, in the order of its updates
+
+constexpr int64_t kRowsPerTask = 64;
+
+struct RowsOf {
+  int32_t* first;  // by destination: where its updates begin in `order`; one more at the end
+  int32_t* order;  // positions of the updates
+};
+
+// Fills `rows`; returns the position of the first bad index, or -1.
+int64_t order_by_destination(const State& s, const void* index, const RowsOf& rows) {
+  const Loop& loop = s.loop[0];
+  std::memset(rows.first, 0, (s.extent + 1) * sizeof(int32_t));
+  const auto destination = [&](int64_t i) {
+    const void* at = byte_offset(index, i * loop.index * s.index_size);
+    const int64_t found = read_index(s.index_dtype, at);
+    return found < 0 ? found + s.extent : found;
+  };
+  for (int64_t i = 0; i < loop.size; ++i) {
+    const int64_t row = destination(i);
+    if (row < 0 || row >= s.extent) return i * s.loop[1].size;
+    ++rows.first[row + 1];
+  }
+  for (int64_t row = 0; row < s.extent; ++row) rows.first[row + 1] += rows.first[row];
+  for (int64_t i = 0; i < loop.size; ++i) rows.order[rows.first[destination(i)]++] = i;
+  for (int64_t row = s.extent; row > 0; --row) rows.first[row] = rows.first[row - 1];
+  rows.first[0] = 0;
+  return -1;
+}
+
+// Zeros or a copy, past the caches: few of the rows are added to, and all are read much later.
+inline void write_past_caches(void* to, const void* from, int64_t bytes) {
+  const Streamed<float> part;
+  for (int64_t i = 0; i < bytes; i += kVectorBytes) {
+    const Vector<float> v = from ? load(as<float>(byte_offset(from, i))) : Vector<float>{};
+    part.store(as<float>(byte_offset(to, i)), v);
+  }
+}
+
+template <class T>
+void write_row(const State& s, T* to, const T* updates, const int32_t* order, int64_t count) {
+  const int64_t n = s.loop[1].size, bytes = n * static_cast<int64_t>(sizeof(T));
+  const auto update = [&](int64_t i) { return updates + order[i] * s.loop[0].source; };
+  if (s.streams && count < 2) {
+    write_past_caches(to, count ? update(0) : nullptr, bytes);
+  } else if (count == 0) {
+    std::memset(to, 0, bytes);
+  } else {
+    std::memcpy(to, update(0), bytes);
+    for (int64_t i = 1; i < count; ++i) Add<T>::row(to, update(i), {n, 1, 0, 1, 0, n}, n);
+  }
+}
+
+template <class T>
+int64_t run_rows(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  const RowsOf rows = {as<int32_t>(workspace), as<int32_t>(workspace) + s.extent + 1};
+  const int64_t bad = order_by_destination(s, buffers[1], rows);
+  if (bad >= 0) return bad;
+  const int64_t tasks = (s.extent + kRowsPerTask - 1) / kRowsPerTask;
+  run_tasks(s.team, tasks, [&](int64_t task, int) {
+    const int64_t end = (task + 1) * kRowsPerTask < s.extent ? (task + 1) * kRowsPerTask : s.extent;
+    for (int64_t row = task * kRowsPerTask; row < end; ++row)
+      write_row(s, as<T>(buffers[0]) + row * s.pick, as<T>(buffers[2]),
+                rows.order + rows.first[row], rows.first[row + 1] - rows.first[row]);
+    if (s.streams) end_streams();
+  });
+  return -1;
+}
+
+// Is it one index after the other, each for a whole dense row of the result?
+bool is_rows(const State& s, int64_t out_elements) {
+  if (s.count != 2 || !s.rows || s.loop[0].dest != 0 || s.loop[0].index == 0) return false;
+  const Loop& row = s.loop[1];
+  return row.dest == 1 && row.source == 1 && row.size >= 16 && s.pick == row.size &&
+         out_elements == s.extent * row.size && s.loop[0].size < INT32_MAX && s.extent < INT32_MAX;
+}
+
+template <class T>
+void choose_adding(Plan* plan, const Operand& out) {
+  State& s = state_of<State>(plan);
+  s.clear = element_count(out) * kItemSize[out.dtype];
+  plan->run = run<Add<T>>;
+  if (!is_rows(s, element_count(out))) return;
+  const int64_t row_bytes = s.pick * kItemSize[out.dtype];
+  plan->run = run_rows<T>;
+  plan->workspace = (s.extent + 1 + s.loop[0].size) * static_cast<int64_t>(sizeof(int32_t));
+  s.team = team_size(s.extent, element_count(out));
+  s.streams = row_bytes % kVectorBytes == 0 && s.clear >= streaming_bytes() / 4;
 }
 
 void add_loop(State& s, const Loop& loop) {
@@ -204,6 +310,8 @@ const char* plan_loops(Plan* plan, const Operand& dest, const Operand& index, co
                        int32_t axis, bool adding) {
   State& s = state_of<State>(plan);
   plan->workspace = 0;
+  s.clear = 0;
+  s.streams = false;
   if (index.dtype == kBool || is_floating(index.dtype)) return "index: wants an integer dtype";
   if (dest.dtype != source.dtype) return "index: dtypes differ";
   const Operand& indexed = adding ? dest : source;
@@ -250,36 +358,37 @@ const char* plan_gather(Plan* plan, const Operand& out, const Operand& x, const 
 
 const char* plan_scatter_add(Plan* plan, const Operand& out, const Operand& index,
                              const Operand& updates, int32_t axis) {
+  if (const char* problem = plan_loops(plan, out, index, updates, axis, true)) return problem;
   switch (out.dtype) {
     case kFloat32:
-      plan->run = run<Add<float>>;
+      choose_adding<float>(plan, out);
       break;
     case kFloat64:
-      plan->run = run<Add<double>>;
+      choose_adding<double>(plan, out);
       break;
     case kBFloat16:
-      plan->run = run<Add<BFloat16>>;
+      choose_adding<BFloat16>(plan, out);
       break;
     case kFloat16:
-      plan->run = run<Add<Float16>>;
+      choose_adding<Float16>(plan, out);
       break;
     case kInt8:
     case kUInt8:
-      plan->run = run<Add<uint8_t>>;
+      choose_adding<uint8_t>(plan, out);
       break;
     case kInt16:
-      plan->run = run<Add<uint16_t>>;
+      choose_adding<uint16_t>(plan, out);
       break;
     case kInt32:
-      plan->run = run<Add<uint32_t>>;
+      choose_adding<uint32_t>(plan, out);
       break;
     case kInt64:
-      plan->run = run<Add<uint64_t>>;
+      choose_adding<uint64_t>(plan, out);
       break;
     default:
       return "scatter_add: not for bool";
   }
-  return plan_loops(plan, out, index, updates, axis, true);
+  return nullptr;
 }
 
 }  // namespace needle::NEEDLE_ISA

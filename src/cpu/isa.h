@@ -9,6 +9,7 @@
 namespace needle::NEEDLE_ISA {
 
 int threads();                      // how many a parallel region may use (parallel.cc)
+int64_t streaming_bytes();          // from which on results are stored past the caches
 constexpr int64_t kSerial = 32768;  // elements below which a region runs on one thread
 
 }  // namespace needle::NEEDLE_ISA

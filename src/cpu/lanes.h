@@ -2,10 +2,11 @@
 // operators + - * < and ?: work lane by lane, and the compiler contracts a * b + c into one FMA.
 #pragma once
 #include <cstring>
+#include <type_traits>
 
 #include "isa.h"
 
-#if defined(__AVX512F__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -46,6 +47,25 @@ inline void store(T* p, const Vector<T>& v) {
   std::memcpy(p, &v, sizeof v);
 }
 
+// The lanes' numbers, in memory because the compiler would put them together one by one.
+template <class Lane>
+alignas(64) constexpr Lane kLaneNumbers[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                               8, 9, 10, 11, 12, 13, 14, 15};
+
+// v with its lanes i and i ^ width exchanged.
+template <class T>
+inline Vector<T> exchange(const Vector<T>& v, int width) {
+  using Lane = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+  return __builtin_shuffle(v, load(kLaneNumbers<Lane>) ^ static_cast<Lane>(width));
+}
+
+template <class T>
+inline T add_lanes(Vector<T> v) {
+#pragma GCC unroll 4
+  for (int width = kLanes<T> / 2; width > 0; width /= 2) v += exchange<T>(v, width);
+  return v[0];
+}
+
 // Which lanes of a last, partial vector exist. Loads of the others give zero and never fault.
 template <class T>
 struct Tail {
@@ -57,6 +77,11 @@ struct Tail {
     return v;
   }
   void store(T* p, const Vector<T>& v) const { std::memcpy(p, &v, lanes * sizeof(T)); }
+  Vector<T> keep(const Vector<T>& v) const {  // zeros in the lanes that do not exist
+    T all[kLanes<T>];
+    needle::NEEDLE_ISA::store(all, v);
+    return load(all);
+  }
 };
 
 #if defined(__AVX512F__)
@@ -66,6 +91,7 @@ struct Tail<float> {
   explicit Tail(int64_t n) : lanes(static_cast<__mmask16>((1u << n) - 1)) {}
   Vector<float> load(const float* p) const { return _mm512_maskz_loadu_ps(lanes, p); }
   void store(float* p, const Vector<float>& v) const { _mm512_mask_storeu_ps(p, lanes, v); }
+  Vector<float> keep(const Vector<float>& v) const { return _mm512_maskz_mov_ps(lanes, v); }
 };
 
 template <>
@@ -74,10 +100,97 @@ struct Tail<double> {
   explicit Tail(int64_t n) : lanes(static_cast<__mmask8>((1u << n) - 1)) {}
   Vector<double> load(const double* p) const { return _mm512_maskz_loadu_pd(lanes, p); }
   void store(double* p, const Vector<double>& v) const { _mm512_mask_storeu_pd(p, lanes, v); }
+  Vector<double> keep(const Vector<double>& v) const { return _mm512_maskz_mov_pd(lanes, v); }
 };
 constexpr bool kMaskedLoads = true;
 #else
 constexpr bool kMaskedLoads = false;
 #endif
+
+// All lanes of a vector, with the members of Tail.
+template <class T>
+struct Whole {
+  Vector<T> load(const T* p) const { return needle::NEEDLE_ISA::load(p); }
+  void store(T* p, const Vector<T>& v) const { needle::NEEDLE_ISA::store(p, v); }
+  Vector<T> keep(const Vector<T>& v) const { return v; }
+};
+
+// Whole vectors at aligned addresses, stored past the caches: for results so large that they would
+// be gone from there before they are read.
+template <class T>
+struct Streamed : Whole<T> {
+  void store(T* p, const Vector<T>& v) const {
+#if defined(__AVX512F__)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), (__m512i)v);
+#elif defined(__AVX__)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)v);
+#elif defined(__SSE2__)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p), (__m128i)v);
+#else
+    needle::NEEDLE_ISA::store(p, v);
+#endif
+  }
+};
+
+// Other threads see what was streamed before this.
+inline void end_streams() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+// body(i, part) for vectors at i = 0, lanes, ...; part loads and stores those lanes that exist.
+template <class T, class Body>
+inline void for_vectors(int64_t n, const Body& body) {
+  int64_t i = 0;
+  for (; i + kLanes<T> <= n; i += kLanes<T>) body(i, Whole<T>());
+  if (i < n) body(i, Tail<T>(n - i));
+}
+
+// The same with streaming stores to out + i.
+template <class T, class Body>
+inline void for_streamed_vectors(const T* out, int64_t n, const Body& body) {
+  int64_t i = -reinterpret_cast<intptr_t>(out) % kVectorBytes / static_cast<int64_t>(sizeof(T));
+  if (i < 0) i += kLanes<T>;
+  if (i > n) i = n;
+  if (i > 0) body(0, Tail<T>(i));
+  for (; i + kLanes<T> <= n; i += kLanes<T>) body(i, Streamed<T>());
+  if (i < n) body(i, Tail<T>(n - i));
+}
+
+// `next` is read soon: it comes from memory while something else is computed.
+template <class T>
+inline void fetch_ahead(const T* next, int64_t i) {
+  if (next) __builtin_prefetch(next + i, 0, 2);
+}
+
+constexpr int64_t kLongRow = 256;  // shorter rows have too few whole vectors to stream
+
+// Calls body(i, part) for all vectors of a row of results.
+template <bool streams, class T, class Body>
+inline void write_row(const T* out, int64_t n, const Body& body) {
+  if constexpr (streams)
+    for_streamed_vectors<T>(out, n, body);
+  else
+    for_vectors<T>(n, body);
+}
+
+// The sum of the vectors term(i, part).
+template <class T, class Term>
+inline T sum_vectors(int64_t n, const Term& term) {
+  constexpr int64_t kWidth = kLanes<T>;
+  Vector<T> sum[4] = {};
+  int64_t i = 0;
+  for (; i + 4 * kWidth <= n; i += 4 * kWidth) {
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < 4; ++j) sum[j] += term(i + j * kWidth, Whole<T>());
+  }
+  for (; i + kWidth <= n; i += kWidth) sum[0] += term(i, Whole<T>());
+  if (i < n) {
+    const Tail<T> rest(n - i);
+    sum[1] += rest.keep(term(i, rest));
+  }
+  return add_lanes<T>((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
 
 }  // namespace needle::NEEDLE_ISA

@@ -5,12 +5,14 @@
 
 #include "axes.h"
 #include "convert.h"
+#include "lanes.h"
 #include "kernels_linear.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kMinBlock = 16, kMaxBlocks = 64;  // rows in a block, blocks
+constexpr int64_t kColumns = 256;                   // of parts that are summed together
 
 template <class A>
 struct State {
@@ -19,6 +21,7 @@ struct State {
   int64_t buffer;  // elements of a padded row
   A eps;
   bool direct;  // rows are of type A already
+  bool pairs;   // all rows are aligned alike
   int team;
   Read<A> read;
   Write<A> write;
@@ -26,7 +29,7 @@ struct State {
 
 // Buffers: first those of each thread (kPerThread rows), then weight and bias, then two rows per
 // block of partial sums.
-constexpr int kPerThread = 3;
+constexpr int kPerThread = 6;
 
 template <class A>
 A* thread_row(const State<A>& s, void* workspace, int thread, int which) {
@@ -64,21 +67,20 @@ int64_t first_row(const State<A>& s, int64_t block) {
 
 template <class A>
 A mean_of(const A* x, int64_t d) {
-  A total = 0;
-#pragma omp simd reduction(+ : total)
-  for (int64_t i = 0; i < d; ++i) total += x[i];
-  return total / static_cast<A>(d);
+  return sum_vectors<A>(d, [&](int64_t i, auto part) { return part.load(x + i); }) /
+         static_cast<A>(d);
 }
 
 template <class A>
 A mean_square(const A* x, A mean, int64_t d) {
-  A total = 0;
-#pragma omp simd reduction(+ : total)
-  for (int64_t i = 0; i < d; ++i) total += (x[i] - mean) * (x[i] - mean);
-  return total / static_cast<A>(d);
+  const auto square = [&](int64_t i, auto part) {
+    const Vector<A> distance = part.load(x + i) - mean;
+    return distance * distance;
+  };
+  return sum_vectors<A>(d, square) / static_cast<A>(d);
 }
 
-template <class A>
+template <bool streams, class A>
 int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
   const A* weight = fetch_parameter(s, buffers[4], A(1), shared_row(s, workspace, 0));
@@ -90,80 +92,150 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
       A* out = s.direct ? as<A>(to) : thread_row(s, workspace, thread, 1);
       const A mean = s.kind == 0 ? mean_of(x, s.d) : A(0);
       const A rstd = 1 / std::sqrt(mean_square(x, mean, s.d) + s.eps);
-#pragma omp simd
-      for (int64_t i = 0; i < s.d; ++i) out[i] = (x[i] - mean) * rstd * weight[i] + bias[i];
+      write_row<streams>(out, s.d, [&](int64_t i, auto part) {
+        const Vector<A> normal = (part.load(x + i) - mean) * rstd;
+        part.store(out + i, normal * part.load(weight + i) + part.load(bias + i));
+      });
       if (!s.direct) s.write(to, out, s.d);
       if (buffers[1]) as<A>(buffers[1])[row] = mean;
       as<A>(buffers[2])[row] = rstd;
     }
+    if (streams) end_streams();
   });
   return -1;
 }
 
 // ---- backward
 
-// dx of one row; adds the row's part to dweight and dbias.
 template <class A>
-void gradient_row(const State<A>& s, A* dx, A* __restrict dweight, A* __restrict dbias, const A* g,
-                  const A* x, const A* weight, A mean, A rstd) {
-  A along_mean = 0, along_x = 0;
-#pragma omp simd reduction(+ : along_mean, along_x)
-  for (int64_t i = 0; i < s.d; ++i) {
-    const A scaled = g[i] * weight[i];
-    along_mean += scaled;
-    along_x += scaled * (x[i] - mean);
+struct Sums {
+  A along_mean, along_x;  // of g * weight, and of that times (x - mean)
+};
+
+template <class A>
+Sums<A> sums_of(const A* g, const A* x, const A* weight, A mean, int64_t d, const A* next) {
+  Vector<A> along_mean[2] = {}, along_x[2] = {};
+  const auto add = [&](int64_t i, int which, auto part) {
+    fetch_ahead(next, i);
+    const Vector<A> scaled = part.load(g + i) * part.load(weight + i);
+    along_mean[which] += scaled;  // a lane that does not exist adds 0
+    along_x[which] += scaled * (part.load(x + i) - mean);
+  };
+  constexpr int64_t kWidth = kLanes<A>;
+  int64_t i = 0;
+  for (; i + 2 * kWidth <= d; i += 2 * kWidth) {
+    add(i, 0, Whole<A>());
+    add(i + kWidth, 1, Whole<A>());
   }
-  along_mean = s.kind == 0 ? along_mean / static_cast<A>(s.d) : A(0);
-  along_x *= rstd / static_cast<A>(s.d);
-#pragma omp simd
-  for (int64_t i = 0; i < s.d; ++i) {
-    const A normal = (x[i] - mean) * rstd, gradient = g[i];
-    dweight[i] += gradient * normal;
-    dbias[i] += gradient;
-    dx[i] = rstd * (gradient * weight[i] - along_mean - normal * along_x);
-  }
+  for (; i + kWidth <= d; i += kWidth) add(i, 0, Whole<A>());
+  if (i < d) add(i, 1, Tail<A>(d - i));
+  return {add_lanes<A>(along_mean[0] + along_mean[1]), add_lanes<A>(along_x[0] + along_x[1])};
 }
 
-// Sums rows 2 * i + which over the blocks i, as a tree, and writes the result.
 template <class A>
-void sum_blocks(const State<A>& s, A* parts, int which, void* out) {
-  if (!out) return;
+struct Row {
+  const A *g, *x;
+  A *dx, mean, rstd, along_mean, along_x;
+};
+
+// dx of some rows together, so that their parts of dweight and dbias are added in one go.
+template <bool streams, int rows, class A>
+void write_gradients(const Row<A>* row, A* dweight, A* dbias, const A* weight, const A* next,
+                     int64_t d) {
+  write_row<streams>(row[0].dx, d, [&](int64_t i, auto part) {
+    Vector<A> weight_sum = {}, bias_sum = {};
+    const Vector<A> scale = part.load(weight + i);
+#pragma GCC unroll 2
+    for (int r = 0; r < rows; ++r) {
+      if (next) fetch_ahead(next + r * d, i);
+      const Vector<A> gradient = part.load(row[r].g + i);
+      const Vector<A> normal = (part.load(row[r].x + i) - row[r].mean) * row[r].rstd;
+      weight_sum += gradient * normal;
+      bias_sum += gradient;
+      const Vector<A> along = row[r].along_mean + normal * row[r].along_x;
+      part.store(row[r].dx + i, row[r].rstd * (gradient * scale - along));
+    }
+    const Whole<A> whole;  // the buffers of sums are padded
+    whole.store(dweight + i, whole.load(dweight + i) + part.keep(weight_sum));
+    whole.store(dbias + i, whole.load(dbias + i) + bias_sum);
+  });
+}
+
+// Sums the blocks' parts of dweight and dbias as a tree, for the columns from `first` on.
+template <class A>
+void sum_blocks(const State<A>& s, A* parts, int64_t first) {
+  const int64_t end = first + kColumns < s.d ? first + kColumns : s.d;
   for (int64_t step = 1; step < s.blocks; step *= 2) {
     for (int64_t i = 0; i + step < s.blocks; i += 2 * step) {
-      A* total = parts + (2 * i + which) * s.buffer;
-      const A* other = parts + (2 * (i + step) + which) * s.buffer;
-      for (int64_t j = 0; j < s.d; ++j) total[j] += other[j];
+      for (int which = 0; which < 2; ++which) {
+        A* total = parts + (2 * i + which) * s.buffer;
+        const A* other = parts + (2 * (i + step) + which) * s.buffer;
+        for (int64_t j = first; j < end; ++j) total[j] += other[j];
+      }
     }
   }
-  s.write(out, parts + which * s.buffer, s.d);
 }
 
+// Where rows lie, and their sums; the next ones come from memory meanwhile.
 template <class A>
+Row<A> read_row(const State<A>& s, void* const* buffers, const A* weight, A* own, int64_t row,
+                const A* next) {
+  Row<A> result;
+  result.g = fetch(s, buffers[3], row, own);
+  result.x = fetch(s, buffers[4], row, own + s.buffer);
+  void* to = byte_offset(buffers[0], row * s.d * s.item_size);
+  result.dx = s.direct ? as<A>(to) : own + 2 * s.buffer;
+  result.mean = s.kind == 0 ? as<A>(buffers[6])[row] : A(0);
+  result.rstd = as<A>(buffers[7])[row];
+  const Sums<A> sums = sums_of(result.g, result.x, weight, result.mean, s.d, next);
+  result.along_mean = s.kind == 0 ? sums.along_mean / static_cast<A>(s.d) : A(0);
+  result.along_x = sums.along_x * result.rstd / static_cast<A>(s.d);
+  return result;
+}
+
+// The forward pass has read the last rows last: this begins with them.
+template <bool streams, class A>
 void gradient_block(const State<A>& s, void* const* buffers, void* workspace, const A* weight,
                     int64_t block, int thread) {
   A* dweight = shared_row(s, workspace, 2 + 2 * block);
   A* dbias = shared_row(s, workspace, 3 + 2 * block);
-  for (int64_t i = 0; i < s.d; ++i) dweight[i] = dbias[i] = 0;
-  for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
-    const A* g = fetch(s, buffers[3], row, thread_row(s, workspace, thread, 0));
-    const A* x = fetch(s, buffers[4], row, thread_row(s, workspace, thread, 1));
-    void* to = byte_offset(buffers[0], row * s.d * s.item_size);
-    A* dx = s.direct ? as<A>(to) : thread_row(s, workspace, thread, 2);
-    const A mean = s.kind == 0 ? as<A>(buffers[6])[row] : A(0);
-    gradient_row(s, dx, dweight, dbias, g, x, weight, mean, as<A>(buffers[7])[row]);
-    if (!s.direct) s.write(to, dx, s.d);
+  for (int64_t i = 0; i < s.buffer; ++i) dweight[i] = dbias[i] = 0;
+  const int64_t first = first_row(s, block);
+  for (int64_t end = first_row(s, block + 1); end > first;) {
+    const int count = s.pairs && end - first >= 2 ? 2 : 1;
+    const int64_t begin = end - count;
+    const bool more = s.direct && begin - first >= count;
+    Row<A> row[2];
+    for (int r = 0; r < count; ++r) {
+      A* own = thread_row(s, workspace, thread, 3 * r);
+      const A* next = more ? as<A>(buffers[3]) + (begin - count + r) * s.d : nullptr;
+      row[r] = read_row(s, buffers, weight, own, begin + r, next);
+    }
+    const A* next = more ? as<A>(buffers[4]) + (begin - count) * s.d : nullptr;
+    if (count == 2)
+      write_gradients<streams, 2>(row, dweight, dbias, weight, next, s.d);
+    else
+      write_gradients<streams, 1>(row, dweight, dbias, weight, next, s.d);
+    for (int r = 0; r < count && !s.direct; ++r)
+      s.write(byte_offset(buffers[0], (begin + r) * s.d * s.item_size), row[r].dx, s.d);
+    end = begin;
   }
+  if (streams) end_streams();
 }
 
-template <class A>
+template <bool streams, class A>
 int64_t run_backward(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
   const A* weight = fetch_parameter(s, buffers[5], A(1), shared_row(s, workspace, 0));
   run_tasks(s.team, s.blocks, [&](int64_t block, int thread) {
-    gradient_block(s, buffers, workspace, weight, block, thread);
+    gradient_block<streams>(s, buffers, workspace, weight, s.blocks - 1 - block, thread);
   });
-  sum_blocks(s, shared_row(s, workspace, 2), 0, buffers[1]);
-  sum_blocks(s, shared_row(s, workspace, 2), 1, buffers[2]);
+  A* parts = shared_row(s, workspace, 2);
+  const int64_t strips = (s.d + kColumns - 1) / kColumns;
+  run_tasks(team_size(strips, s.d * s.blocks), strips,
+            [&](int64_t strip, int) { sum_blocks(s, parts, strip * kColumns); });
+  for (int which = 0; which < 2; ++which)
+    if (buffers[1 + which]) s.write(buffers[1 + which], parts + which * s.buffer, s.d);
   return -1;
 }
 
@@ -183,10 +255,16 @@ const char* plan_in(Plan* plan, int32_t kind, const Operand& x, double eps, bool
   s.block = (s.rows + kMaxBlocks - 1) / kMaxBlocks;
   if (s.block < kMinBlock) s.block = kMinBlock;
   s.blocks = (s.rows + s.block - 1) / s.block;
-  if (s.blocks < 1) s.blocks = 1;  // with no rows the gradients are zero
-  s.buffer = round_up(s.d, 16) + 16;
+  if (s.blocks < 1) s.blocks = 1;     // with no rows the gradients are zero
+  s.buffer = round_up(s.d, 16) + 32;  // a vector may begin at any element
   s.team = team_size(s.blocks, s.rows * s.d);
-  plan->run = backward ? run_backward<A> : run_forward<A>;
+  s.pairs = s.d * static_cast<int64_t>(sizeof(A)) % kVectorBytes == 0;
+  const bool streams = s.direct && s.d >= kLongRow &&
+                       s.rows * s.d * static_cast<int64_t>(sizeof(A)) >= streaming_bytes();
+  if (backward)
+    plan->run = streams ? run_backward<true, A> : run_backward<false, A>;
+  else
+    plan->run = streams ? run_forward<true, A> : run_forward<false, A>;
   const int64_t shared = backward ? 2 + 2 * s.blocks : 2;
   plan->workspace = (s.team * kPerThread + shared) * s.buffer * static_cast<int64_t>(sizeof(A));
   return nullptr;

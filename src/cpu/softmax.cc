@@ -5,6 +5,7 @@
 #include "axes.h"
 #include "convert.h"
 #include "exponential.h"
+#include "fold.h"
 #include "kernels_linear.h"
 
 namespace needle::NEEDLE_ISA {
@@ -14,81 +15,85 @@ namespace {
 
 template <class A>
 A row_maximum(const A* x, int64_t n) {  // a NaN may be lost here: the sum of exponentials has it
-  A top = x[0];
-#pragma omp simd reduction(max : top)
-  for (int64_t i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
-  return top;
+  const auto larger = [](const Vector<A>& a, const Vector<A>& b) { return a > b ? a : b; };
+  const Vector<A> first = splat<A>(x[0]);
+  Vector<A> top[4] = {first, first, first, first};
+  int64_t i = 0;
+  for (; i + 4 * kLanes<A> <= n; i += 4 * kLanes<A>) {
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < 4; ++j) top[j] = larger(load(x + i + j * kLanes<A>), top[j]);
+  }
+  Vector<A> best = larger(larger(top[0], top[1]), larger(top[2], top[3]));
+  for (; i + kLanes<A> <= n; i += kLanes<A>) best = larger(load(x + i), best);
+#pragma GCC unroll 4
+  for (int width = kLanes<A> / 2; width > 0; width /= 2)
+    best = larger(exchange<A>(best, width), best);
+  A last = best[0];
+  for (; i < n; ++i) last = x[i] > last ? x[i] : last;
+  return last;
 }
 
 template <class A>
-A sum_of_exponentials(const A* x, A shift, int64_t n) {
-  A total = 0;
-#pragma omp simd reduction(+ : total)
-  for (int64_t i = 0; i < n; ++i) total += exponential(x[i] - shift);
-  return total;
+A sum_of_exponentials(const A* x, A shift, int64_t n, const A* next) {
+  return sum_vectors<A>(n, [&](int64_t i, auto part) {
+    fetch_ahead(next, i);
+    return exponential(part.load(x + i) - shift);
+  });
 }
 
 // In blocks, because the rounding errors of one long sum would show in a loss.
 template <class A>
 A row_mean(const A* x, int64_t n) {
-  constexpr int64_t kBlock = 256;
-  A total = 0;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = begin + kBlock < n ? begin + kBlock : n;
-    A part = 0;
-#pragma omp simd reduction(+ : part)
-    for (int64_t i = begin; i < end; ++i) part += x[i];
-    total += part;
-  }
-  return total / static_cast<A>(n);
+  return fold_dense<kSum>(x, n) / static_cast<A>(n);
 }
 
-template <class A>
-void softmax_row(A* out, const A* x, int64_t n) {
+// The exponentials wait in `buffer`, which may be out itself.
+template <bool streams, class A>
+void softmax_row(A* out, const A* x, int64_t n, A* buffer, const A* next) {
   const A shift = row_maximum(x, n);
-  A total = 0;
-#pragma omp simd reduction(+ : total)
-  for (int64_t i = 0; i < n; ++i) {
-    out[i] = exponential(x[i] - shift);
-    total += out[i];
-  }
+  const A total = sum_vectors<A>(n, [&](int64_t i, auto part) {
+    fetch_ahead(next, i);
+    const Vector<A> e = exponential(part.load(x + i) - shift);
+    part.store(buffer + i, e);
+    return e;
+  });
   const A scale = 1 / total;
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) out[i] *= scale;
+  write_row<streams>(
+      out, n, [&](int64_t i, auto part) { part.store(out + i, part.load(buffer + i) * scale); });
 }
 
 template <class A>
-A log_sum_exp(const A* x, int64_t n) {
+A log_sum_exp(const A* x, int64_t n, const A* next) {
   const A top = row_maximum(x, n);
   // With an infinite maximum x - top would be NaN, where the answer is that infinity.
   const A shift = std::isfinite(top) ? top : A(0);
-  return shift + std::log(sum_of_exponentials(x, shift, n));
+  return shift + std::log(sum_of_exponentials(x, shift, n, next));
 }
 
-template <class A>
-void log_softmax_row(A* out, const A* x, int64_t n) {
+template <bool streams, class A>
+void log_softmax_row(A* out, const A* x, int64_t n, const A* next) {
   const A shift = row_maximum(x, n);
-  const A logarithm = std::log(sum_of_exponentials(x, shift, n));
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) out[i] = (x[i] - shift) - logarithm;
+  const A logarithm = std::log(sum_of_exponentials(x, shift, n, next));
+  write_row<streams>(out, n, [&](int64_t i, auto part) {
+    part.store(out + i, (part.load(x + i) - shift) - logarithm);
+  });
 }
 
-template <class A>
+template <bool streams, class A>
 void softmax_grad_row(A* dx, const A* out, const A* g, int64_t n) {
-  A dot = 0;
-#pragma omp simd reduction(+ : dot)
-  for (int64_t i = 0; i < n; ++i) dot += out[i] * g[i];
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) dx[i] = out[i] * (g[i] - dot);
+  const A dot = sum_vectors<A>(
+      n, [&](int64_t i, auto part) { return part.load(out + i) * part.load(g + i); });
+  write_row<streams>(dx, n, [&](int64_t i, auto part) {
+    part.store(dx + i, part.load(out + i) * (part.load(g + i) - dot));
+  });
 }
 
-template <class A>
+template <bool streams, class A>
 void log_softmax_grad_row(A* dx, const A* out, const A* g, int64_t n) {
-  A total = 0;
-#pragma omp simd reduction(+ : total)
-  for (int64_t i = 0; i < n; ++i) total += g[i];
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) dx[i] = g[i] - exponential(out[i]) * total;
+  const A total = sum_vectors<A>(n, [&](int64_t i, auto part) { return part.load(g + i); });
+  write_row<streams>(dx, n, [&](int64_t i, auto part) {
+    part.store(dx + i, part.load(g + i) - exponential(part.load(out + i)) * total);
+  });
 }
 
 // ---- where rows lie
@@ -129,11 +134,14 @@ struct State {
   int32_t kind;
   int64_t rows, n, tasks, rows_per_task, buffer;  // buffer: elements of a row, padded
   int team;
+  bool streams;  // results are stored past the caches
   // cross entropy
   ReadIndex read_label;
   int64_t label_stride, label_size, ignore;
   double smoothing;
 };
+
+constexpr int64_t kTask = 65536;  // elements of several rows
 
 template <class A>
 A* row_buffer(const State<A>& s, void* workspace, int thread, int which) {
@@ -144,54 +152,67 @@ template <class A>
 void choose_tasks(State<A>& s, Plan* plan, const Operand& x) {
   s.n = x.ndim ? x.shape[x.ndim - 1] : 1;
   s.rows = s.n ? element_count(x) / s.n : 0;
-  s.rows_per_task = s.n >= 16384 ? 1 : 16384 / (s.n ? s.n : 1);
+  s.rows_per_task = s.n >= kTask ? 1 : kTask / (s.n ? s.n : 1);
   if (s.rows_per_task > (s.rows + 3) / 4) s.rows_per_task = (s.rows + 3) / 4;
   if (s.rows_per_task < 1) s.rows_per_task = 1;
   s.tasks = (s.rows + s.rows_per_task - 1) / s.rows_per_task;
   s.team = team_size(s.tasks, s.rows * s.n * 4);  // an exponential is worth several additions
   s.buffer = round_up(s.n, 64) + 64;
+  s.streams = s.out.direct && s.n >= kLongRow &&
+              s.rows * s.n * static_cast<int64_t>(sizeof(A)) >= streaming_bytes();
   plan->workspace = s.team * 3 * s.buffer * static_cast<int64_t>(sizeof(A));
 }
 
-// body(row, thread) for all rows.
+// body(row, thread) for all rows; the last one first if the caches may still hold it.
 template <class A, class Body>
-void for_rows(const State<A>& s, const Body& body) {
+void for_rows(const State<A>& s, bool backwards, const Body& body) {
   run_tasks(s.team, s.tasks, [&](int64_t task, int thread) {
-    const int64_t last = (task + 1) * s.rows_per_task;
-    for (int64_t row = task * s.rows_per_task; row < last && row < s.rows; ++row) body(row, thread);
+    const int64_t first = (backwards ? s.tasks - 1 - task : task) * s.rows_per_task;
+    const int64_t end = first + s.rows_per_task < s.rows ? first + s.rows_per_task : s.rows;
+    for (int64_t i = 0; i < end - first; ++i) body(backwards ? end - 1 - i : first + i, thread);
+    if (s.streams) end_streams();
   });
+}
+
+// The row after this one, if the same thread will read it where it lies.
+template <class A>
+const A* next_row(const State<A>& s, const void* x, int64_t row) {
+  if (!s.x.direct || row + 1 >= s.rows || (row + 1) % s.rows_per_task == 0) return nullptr;
+  return as<A>(byte_offset(x, s.x.outer.at(row + 1).x * s.x.size));
 }
 
 // ---- softmax and its gradient
 
-template <class A>
+template <bool streams, class A>
 int64_t run_softmax(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
-  for_rows(s, [&](int64_t row, int thread) {
+  for_rows(s, false, [&](int64_t row, int thread) {
     const A* x = fetch(s.x, s.read_x, buffers[1], row, s.n, row_buffer(s, workspace, thread, 0));
+    const A* next = next_row(s, buffers[1], row);
     void* to = byte_offset(buffers[0], row * s.n * s.out.size);
-    A* out = s.out.direct ? as<A>(to) : row_buffer(s, workspace, thread, 1);
+    A* buffer = row_buffer(s, workspace, thread, 1);
+    A* out = s.out.direct ? as<A>(to) : buffer;
     if (s.kind == 0)
-      softmax_row(out, x, s.n);
+      softmax_row<streams>(out, x, s.n, streams ? buffer : out, next);
     else
-      log_softmax_row(out, x, s.n);
+      log_softmax_row<streams>(out, x, s.n, next);
     if (!s.out.direct) s.write(to, out, s.n);
   });
   return -1;
 }
 
-template <class A>
+template <bool streams, class A>
 int64_t run_softmax_grad(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
-  for_rows(s, [&](int64_t row, int thread) {
+  for_rows(s, false, [&](int64_t row, int thread) {
     const A* x = fetch(s.x, s.read_x, buffers[1], row, s.n, row_buffer(s, workspace, thread, 0));
     const A* g = fetch(s.g, s.read_g, buffers[2], row, s.n, row_buffer(s, workspace, thread, 1));
     void* to = byte_offset(buffers[0], row * s.n * s.out.size);
     A* dx = s.out.direct ? as<A>(to) : row_buffer(s, workspace, thread, 2);
     if (s.kind == 0)
-      softmax_grad_row(dx, x, g, s.n);
+      softmax_grad_row<streams>(dx, x, g, s.n);
     else
-      log_softmax_grad_row(dx, x, g, s.n);
+      log_softmax_grad_row<streams>(dx, x, g, s.n);
     if (!s.out.direct) s.write(to, dx, s.n);
   });
   return -1;
@@ -201,7 +222,6 @@ template <class A>
 const char* plan_softmax_in(Plan* plan, int32_t kind, const Operand& out, const Operand& x,
                             const Operand* g) {
   State<A>& s = state_of<State<A>>(plan);
-  plan->run = g ? run_softmax_grad<A> : run_softmax<A>;
   s.kind = kind;
   s.x = rows_of<A>(x);
   s.out = rows_of<A>(out);
@@ -211,6 +231,10 @@ const char* plan_softmax_in(Plan* plan, int32_t kind, const Operand& out, const 
   s.write = writer<A>(out.dtype);
   if (!s.read_x || !s.read_g || !s.write) return "softmax: no such combination of dtypes";
   choose_tasks(s, plan, x);
+  if (g)
+    plan->run = s.streams ? run_softmax_grad<true, A> : run_softmax_grad<false, A>;
+  else
+    plan->run = s.streams ? run_softmax<true, A> : run_softmax<false, A>;
   return nullptr;
 }
 
@@ -233,10 +257,10 @@ int64_t run_cross_entropy(const Plan* plan, void* const* buffers, void* workspac
   if (bad >= 0) return bad;
   A* lse = as<A>(buffers[1]);
   const A smoothing = static_cast<A>(s.smoothing);
-  for_rows(s, [&](int64_t row, int thread) {
+  for_rows(s, false, [&](int64_t row, int thread) {
     const A* x = fetch(s.x, s.read_x, buffers[2], row, s.n, row_buffer(s, workspace, thread, 0));
     const int64_t label = s.read_label(buffers[3], row * s.label_stride);
-    lse[row] = log_sum_exp(x, s.n);
+    lse[row] = log_sum_exp(x, s.n, next_row(s, buffers[2], row));
     A loss = 0;
     if (label != s.ignore) loss = lse[row] - x[label];
     if (label != s.ignore && smoothing > 0)
@@ -246,41 +270,45 @@ int64_t run_cross_entropy(const Plan* plan, void* const* buffers, void* workspac
   return -1;
 }
 
-template <class A>
-void cross_entropy_grad_row(A* dx, const A* x, int64_t n, A g, A lse, A uniform) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) dx[i] = g * (exponential(x[i] - lse) - uniform);
+// dx of a row whose label's part of the target is `certain`, that of every class `uniform`.
+template <bool streams, class A>
+void cross_entropy_grad_row(A* dx, const A* x, int64_t n, A g, A lse, A uniform, A certain,
+                            int64_t label) {
+  const auto gradient = [&](const Vector<A>& logit) {
+    return g * (exponential(logit - lse) - uniform);
+  };
+  write_row<streams>(dx, n,
+                     [&](int64_t i, auto part) { part.store(dx + i, gradient(part.load(x + i))); });
+  dx[label] = gradient(splat(x[label]))[0] - g * certain;  // not -=: it has left the cache
 }
 
-template <class A>
+// The forward pass has read the last rows last: this begins with them.
+template <bool streams, class A>
 int64_t run_cross_entropy_grad(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
   const int64_t bad = first_bad_label(s, buffers[3]);
   if (bad >= 0) return bad;
-  const A smoothing = static_cast<A>(s.smoothing);
-  for_rows(s, [&](int64_t row, int thread) {
+  const A smoothing = static_cast<A>(s.smoothing), uniform = smoothing / static_cast<A>(s.n);
+  for_rows(s, true, [&](int64_t row, int thread) {
     const A* x = fetch(s.x, s.read_x, buffers[2], row, s.n, row_buffer(s, workspace, thread, 0));
     const int64_t label = s.read_label(buffers[3], row * s.label_stride);
     void* to = byte_offset(buffers[0], row * s.n * s.out.size);
     A* dx = s.out.direct ? as<A>(to) : row_buffer(s, workspace, thread, 1);
-    if (label == s.ignore) {
-      for (int64_t i = 0; i < s.n; ++i) dx[i] = 0;
-    } else {
-      const A g = as<A>(buffers[1])[row];
-      cross_entropy_grad_row(dx, x, s.n, g, as<A>(buffers[4])[row], smoothing / A(s.n));
-      dx[label] -= g * (1 - smoothing);
-    }
+    const A g = as<A>(buffers[1])[row], lse = as<A>(buffers[4])[row];
+    if (label == s.ignore)
+      std::memset(dx, 0, s.n * sizeof(A));
+    else
+      cross_entropy_grad_row<streams>(dx, x, s.n, g, lse, uniform, 1 - smoothing, label);
     if (!s.out.direct) s.write(to, dx, s.n);
   });
   return -1;
 }
 
 template <class A>
-const char* plan_cross_entropy_in(Plan* plan, Run run, const Operand& logits, const Operand& labels,
-                                  int64_t ignore, double smoothing) {
+const char* plan_cross_entropy_in(Plan* plan, bool gradient, const Operand& logits,
+                                  const Operand& labels, int64_t ignore, double smoothing) {
   State<A>& s = state_of<State<A>>(plan);
   if (logits.ndim != 2 || labels.ndim != 1) return "cross entropy: wants [n, classes] and [n]";
-  plan->run = run;
   s.x = rows_of<A>(logits);
   s.out = s.x;
   s.out.direct = logits.dtype == (std::is_same_v<A, float> ? kFloat32 : kFloat64);
@@ -293,6 +321,10 @@ const char* plan_cross_entropy_in(Plan* plan, Run run, const Operand& logits, co
   if (!s.read_x || !s.read_label) return "cross entropy: no such combination of dtypes";
   if (logits.shape[1] == 0) return "cross entropy: no classes";
   choose_tasks(s, plan, logits);
+  if (gradient)
+    plan->run = s.streams ? run_cross_entropy_grad<true, A> : run_cross_entropy_grad<false, A>;
+  else
+    plan->run = run_cross_entropy<A>;
   return nullptr;
 }
 
@@ -311,19 +343,16 @@ const char* plan_softmax_grad(Plan* plan, int32_t kind, const Operand& dx, const
 
 const char* plan_cross_entropy(Plan* plan, const Operand& logits, const Operand& labels,
                                int64_t ignore, double smoothing) {
-  return logits.dtype == kFloat64 ? plan_cross_entropy_in<double>(plan, run_cross_entropy<double>,
-                                                                  logits, labels, ignore, smoothing)
-                                  : plan_cross_entropy_in<float>(plan, run_cross_entropy<float>,
-                                                                 logits, labels, ignore, smoothing);
+  return logits.dtype == kFloat64
+             ? plan_cross_entropy_in<double>(plan, false, logits, labels, ignore, smoothing)
+             : plan_cross_entropy_in<float>(plan, false, logits, labels, ignore, smoothing);
 }
 
 const char* plan_cross_entropy_grad(Plan* plan, const Operand& logits, const Operand& labels,
                                     int64_t ignore, double smoothing) {
   return logits.dtype == kFloat64
-             ? plan_cross_entropy_in<double>(plan, run_cross_entropy_grad<double>, logits, labels,
-                                             ignore, smoothing)
-             : plan_cross_entropy_in<float>(plan, run_cross_entropy_grad<float>, logits, labels,
-                                            ignore, smoothing);
+             ? plan_cross_entropy_in<double>(plan, true, logits, labels, ignore, smoothing)
+             : plan_cross_entropy_in<float>(plan, true, logits, labels, ignore, smoothing);
 }
 
 }  // namespace needle::NEEDLE_ISA

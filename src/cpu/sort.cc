@@ -26,29 +26,24 @@ struct Pair {
 
 struct State {
   Axes kept;
-  int64_t n, stride, out_stride, item_size;
-  int64_t area;  // bytes of workspace per thread
+  int64_t n, count, stride, out_stride, item_size;  // count: of the results in a line
+  int64_t area;                                     // bytes of workspace per thread
   bool descending;
   int team;
   void (*sort_line)(const State& s, void* values, int64_t* indices, const void* x, void* area);
 };
 
-// NaN is last in either order; -0 equals 0.
+// Keys of floating numbers: NaN is last in either order; -0 equals 0.
 template <class S>
 inline auto key_of(S x, bool descending) {
   if constexpr (std::is_same_v<S, BFloat16> || std::is_same_v<S, Float16>) {
     return key_of(to_float(x), descending);
-  } else if constexpr (std::is_floating_point_v<S>) {
+  } else {
     using Key = std::conditional_t<sizeof(S) == 4, uint32_t, uint64_t>;
     constexpr Key kSign = Key(1) << (sizeof(S) * 8 - 1);
     const Key bits = __builtin_bit_cast(Key, x + S(0));
     const Key key = bits & kSign ? ~bits : bits | kSign;
     return x != x ? ~Key(0) : descending ? static_cast<Key>(~key) : key;
-  } else {
-    using Key = std::conditional_t<sizeof(S) == 8, uint64_t, uint32_t>;
-    constexpr Key kSign = Key(1) << (sizeof(Key) * 8 - 1);
-    const Key key = static_cast<Key>(static_cast<int64_t>(x)) ^ kSign;
-    return descending ? static_cast<Key>(~key) : key;
   }
 }
 
@@ -77,21 +72,78 @@ Pair<Key>* sort_by_digits(Pair<Key>* pairs, Pair<Key>* other, int64_t n) {
   return pairs;
 }
 
+// The `count` least of n pairs, key(i) and i, in order, into pairs[0..count). A pair that is not
+// below the count-th so far is passed over, which is most of them.
+template <class Key, class KeyAt>
+void select(Pair<Key>* pairs, int64_t n, int64_t count, const KeyAt& key) {
+  const int64_t room = 4 * count + 256;
+  int64_t kept = 0;
+  Key bound = ~Key(0);
+  bool full = false;  // are there `count` pairs not above `bound`?
+  for (int64_t i = 0; i < n; ++i) {
+    const Key own = key(i);
+    if (full && own >= bound) continue;  // equal keys: the earlier position comes first
+    pairs[kept++] = {own, static_cast<uint32_t>(i)};
+    if (kept < room) continue;
+    std::nth_element(pairs, pairs + count - 1, pairs + kept);
+    bound = pairs[count - 1].key;
+    kept = count;
+    full = true;
+  }
+  std::partial_sort(pairs, pairs + count, pairs + kept);
+}
+
+// Sorts n pairs of key(i) and i; at least the first `count` of the result are in order.
+template <class Key, class KeyAt>
+const Pair<Key>* sort_keys(Pair<Key>* pairs, int64_t n, int64_t count, const KeyAt& key) {
+  if (n >= kShort && count < n / 16) {
+    if (count) select(pairs, n, count, key);
+    return pairs;
+  }
+  for (int64_t i = 0; i < n; ++i) pairs[i] = {key(i), static_cast<uint32_t>(i)};
+  if (n >= kShort) return sort_by_digits(pairs, pairs + n, n);
+  std::sort(pairs, pairs + n);
+  return pairs;
+}
+
+template <class S, class Key>
+void write_line(const State& s, void* values, int64_t* indices, const S* from,
+                const Pair<Key>* pairs) {
+  S* to = as<S>(values);
+  for (int64_t i = 0; i < s.count; ++i) {
+    to[i * s.out_stride] = from[pairs[i].position * s.stride];
+    indices[i * s.out_stride] = pairs[i].position;
+  }
+}
+
 template <class S>
 void sort_line(const State& s, void* values, int64_t* indices, const void* x, void* area) {
   using Key = decltype(key_of(S{}, false));
-  Pair<Key>* pairs = as<Pair<Key>>(area);
   const S* from = as<S>(x);
-  for (int64_t i = 0; i < s.n; ++i)
-    pairs[i] = {key_of(from[i * s.stride], s.descending), static_cast<uint32_t>(i)};
-  if (s.n < kShort)
-    std::sort(pairs, pairs + s.n);
-  else
-    pairs = sort_by_digits(pairs, pairs + s.n, s.n);
-  S* to = as<S>(values);
-  for (int64_t i = 0; i < s.n; ++i) {
-    to[i * s.out_stride] = from[pairs[i].position * s.stride];
-    indices[i * s.out_stride] = pairs[i].position;
+  const auto key = [&](int64_t i) { return key_of(from[i * s.stride], s.descending); };
+  write_line(s, values, indices, from, sort_keys(as<Pair<Key>>(area), s.n, s.count, key));
+}
+
+// Integers are sorted by their distances from the first of the order, which mostly are short.
+template <class S>
+void sort_integers(const State& s, void* values, int64_t* indices, const void* x, void* area) {
+  const S* from = as<S>(x);
+  S least = from[0], most = from[0];
+  for (int64_t i = 1; i < s.n; ++i) {
+    const S own = from[i * s.stride];
+    least = own < least ? own : least;
+    most = own > most ? own : most;
+  }
+  const auto distance = [&](int64_t i) {
+    const uint64_t own = static_cast<uint64_t>(from[i * s.stride]);
+    return s.descending ? static_cast<uint64_t>(most) - own : own - static_cast<uint64_t>(least);
+  };
+  if (static_cast<uint64_t>(most) - static_cast<uint64_t>(least) <= UINT32_MAX) {
+    const auto key = [&](int64_t i) { return static_cast<uint32_t>(distance(i)); };
+    write_line(s, values, indices, from, sort_keys(as<Pair<uint32_t>>(area), s.n, s.count, key));
+  } else {
+    write_line(s, values, indices, from,
+               sort_keys(as<Pair<uint64_t>>(area), s.n, s.count, distance));
   }
 }
 
@@ -119,15 +171,15 @@ SortLine line_sorter(DType dtype) {
     case kFloat16:
       return sort_line<Float16>;
     case kInt8:
-      return sort_line<int8_t>;
+      return sort_integers<int8_t>;
     case kInt16:
-      return sort_line<int16_t>;
+      return sort_integers<int16_t>;
     case kInt32:
-      return sort_line<int32_t>;
+      return sort_integers<int32_t>;
     case kInt64:
-      return sort_line<int64_t>;
+      return sort_integers<int64_t>;
     default:
-      return sort_line<uint8_t>;
+      return sort_integers<uint8_t>;
   }
 }
 
@@ -138,13 +190,15 @@ const char* plan_sort(Plan* plan, const Operand& values, const Operand& indices,
   State& s = state_of<State>(plan);
   if (values.dtype != x.dtype || indices.dtype != kInt64) return "sort: wrong result dtypes";
   s.kept.count = 0;
-  s.n = s.stride = s.out_stride = 1;
+  s.n = s.count = s.stride = s.out_stride = 1;
   for (int i = 0; i < x.ndim; ++i) {
     if (i != axis)
       s.kept.add(x.shape[i], x.strides[i], values.strides[i]);
     else
       s.n = x.shape[i], s.stride = x.strides[i], s.out_stride = values.strides[i];
+    if (i == axis) s.count = values.shape[i];
   }
+  if (s.count > s.n) return "sort: results longer than x";
   if (s.n > UINT32_MAX) return "sort: more than 2^32 elements in a line";
   s.kept.merge();
   s.item_size = kItemSize[x.dtype];

@@ -89,13 +89,16 @@ class Backend(CourseDevice):
         raise NotImplementedError
 
     def scatter_add(self, out: NDArray, index: NDArray, updates: NDArray, axis: int) -> int:
-        """out[i, index[i, j, k], k] += updates[i, j, k]; return as ``gather`` does."""
+        """Zeros with updates[i, j, k] added at [i, index[i, j, k], k]; return as ``gather``."""
         raise NotImplementedError
 
     def sort(
         self, values: NDArray, indices: NDArray, x: NDArray, axis: int, descending: bool
     ) -> None:
-        """Sort along axis, stable, NaN last; indices are int64."""
+        """Sort along axis, stable, NaN last; indices are int64.
+
+        Results shorter than x along the axis are the first ones of the order.
+        """
         raise NotImplementedError
 
     def random_bits(self, out: NDArray, key: int, counter: int) -> None:
@@ -212,14 +215,14 @@ def _load_cuda() -> Backend:
 def _load_emulator() -> Backend:
     from needle.backend.cuda import load_emulator
 
-    return load_emulator()
+    return load_emulator(sanitize=config.initial().emulator == "asan")
 
 
 device.register("cpu", _load_cpu)
 device.register("cuda", _load_cuda)
 device.register("cpu_numpy", _load_numpy)
 device.register("meta", _load_meta)
-if config.initial().emulator == "on":
+if config.initial().emulator != "off":
     device.register("cuda-emu", _load_emulator)
 
 

@@ -324,7 +324,6 @@ def scatter_add(index: NDArray, updates: NDArray, axis: int, shape: Shape) -> ND
             [("index", index), ("updates", updates)], "shapes agree outside the axis",
         )  # fmt: skip
     out = empty(shape, updates.dtype, updates.device)
-    out.device.backend.fill(out, 0)
     where = index.broadcast_to(updates.shape)
     if updates.dtype is dtypes.bool_:  # whether any is true
         return scatter_add(index, updates.astype(dtypes.int64), axis, shape).astype(dtypes.bool_)
@@ -334,11 +333,25 @@ def scatter_add(index: NDArray, updates: NDArray, axis: int, shape: Shape) -> ND
     return out
 
 
-def sort(x: NDArray, axis: int, descending: bool = False) -> tuple[NDArray, NDArray]:
-    """Return values and int64 indices, sorted along an axis; stable, NaN last."""
-    values = empty(x.shape, x.dtype, x.device)
-    indices = empty(x.shape, dtypes.int64, x.device)
-    x.device.backend.sort(values, indices, x, normalise_axis(axis, x.ndim), descending)
+def sort(
+    x: NDArray, axis: int, descending: bool = False, count: int | None = None
+) -> tuple[NDArray, NDArray]:
+    """Return values and int64 indices, sorted along an axis (the first ``count``); NaN last.
+
+    Raises:
+        IndexRangeError: if there are fewer than ``count``.
+    """
+    axis = normalise_axis(axis, x.ndim)
+    size = x.shape[axis]
+    if count is not None and not 0 <= count <= size:
+        raise explain(
+            IndexRangeError, "sort", f"{count} of the {size} elements along axis {axis}",
+            [("x", x)], "from 0 to the size of the axis",
+        )  # fmt: skip
+    shape = tuple(size if i != axis or count is None else count for i, size in enumerate(x.shape))
+    values = empty(shape, x.dtype, x.device)
+    indices = empty(shape, dtypes.int64, x.device)
+    x.device.backend.sort(values, indices, x, axis, descending)
     return values, indices
 
 

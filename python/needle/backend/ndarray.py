@@ -27,7 +27,7 @@ from needle.backend.array import (
 from needle.backend.course import CourseArray
 from needle.device import Device
 from needle.dtype import DType
-from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
+from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain
 
 Shape = tuple[int, ...]
 
@@ -351,10 +351,16 @@ class NDArray(CourseArray, Array):
         """Return a view of all windows: each axis becomes a count, window axes are appended.
 
         Shapes: [..., n, ...] -> [..., (n - dilation * (size - 1) - 1) // step + 1, ..., size]
-        Raises: ShapeError if a window is larger than its axis.
+        Raises: ShapeError if a window is larger than its axis; OptionError if the numbers of
+                axes, sizes, steps and dilations differ.
         """
         steps = [steps] * len(axes) if isinstance(steps, int) else steps
         dilations = [dilations] * len(axes) if isinstance(dilations, int) else dilations
+        if not len(axes) == len(sizes) == len(steps) == len(dilations):
+            raise OptionError(
+                f"windows: axes {tuple(axes)}, sizes {tuple(sizes)}, steps {tuple(steps)}, "
+                f"dilations {tuple(dilations)}: not the same number of each"
+            )
         shape, strides = list(self.shape), list(self.strides)
         for axis, size, step, dilation in zip(axes, sizes, steps, dilations, strict=True):
             axis = normalise_axis(axis, self.ndim)

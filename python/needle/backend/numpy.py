@@ -267,6 +267,7 @@ class NumpyBackend(CourseTiles, Backend):
     def scatter_add(self, out: Any, index: Any, updates: Any, axis: int) -> int:
         where = view(index).astype(np.int64)
         bad = _first_bad(where, out.shape[axis])
+        view(out)[...] = 0
         if bad < 0:
             where = np.where(where < 0, where + out.shape[axis], where)
             target = _wide(view(out))
@@ -285,6 +286,7 @@ class NumpyBackend(CourseTiles, Backend):
             order = data.shape[axis] - 1 - order
         else:
             order = np.argsort(_wide(data), axis=axis, kind="stable")
+        order = order.take(range(values.shape[axis]), axis)
         view(indices)[...] = order
         view(values)[...] = np.take_along_axis(data, order, axis)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from needle import dtype as dtypes
 from needle.backend import kernels, override
-from needle.backend.ndarray import NDArray, empty, empty_of, full
+from needle.backend.ndarray import NDArray, empty, empty_of, full, normalise_axes
 from needle.dtype import DType
 
 SOFTMAX, LOG_SOFTMAX = 0, 1
@@ -41,6 +41,24 @@ def _like(x: NDArray) -> NDArray:
 def _floating(*arrays: NDArray) -> bool:
     first = arrays[0].dtype
     return first.kind == "f" and all(x.dtype is first for x in arrays)
+
+
+# ---- variance ----------------------------------------------------------------------
+
+
+@override("cpu", "Var")
+def var(op: Any, x: NDArray) -> Any:
+    """Variance in one pass over the memory."""
+    axes = normalise_axes(op.axes, x.ndim)
+    if not _floating(x) or x.size == 0:
+        return NotImplemented
+    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    out = empty(kept, _wide(x), x.device)
+    x.device.backend.reduce("deviation", out, x, axes)
+    room = x.size // out.size - op.correction
+    factor = 1.0 / room if room > 0 else float("nan")
+    scaled = kernels.elementwise("multiply", out, full((), factor, out.dtype, x.device))
+    return (scaled if op.keepdims else scaled.squeeze(axes)).astype(x.dtype, copy=False)
 
 
 # ---- softmax -----------------------------------------------------------------------
@@ -120,7 +138,7 @@ def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
 
 @override("cpu", "CrossEntropyGrad")
 def cross_entropy_grad(op: Any, g: NDArray, logits: NDArray, labels: NDArray, lse: NDArray) -> Any:
-    """Gradient with respect to the logits; the labels were checked with the loss."""
+    """Gradient with respect to the logits."""
     wide = _wide(logits)
     if not _floating(logits) or logits.shape[-1] == 0 or {g.dtype, lse.dtype} != {wide}:
         return NotImplemented
@@ -128,9 +146,11 @@ def cross_entropy_grad(op: Any, g: NDArray, logits: NDArray, labels: NDArray, ls
         return NotImplemented
     dlogits = _like(logits)
     (g, lse), flat = _dense(g, lse), labels.reshape((labels.size,))
-    _core(logits).cross_entropy_grad(
+    bad = _core(logits).cross_entropy_grad(
         _rows(dlogits), g, _rows(logits), flat, lse, op.ignore_index, op.label_smoothing
     )
+    if bad >= 0:
+        raise kernels.bad_label(op.name, labels, bad, logits.shape[-1])
     return dlogits
 
 

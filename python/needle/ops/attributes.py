@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from needle.dtype import DType
 from needle.errors import OptionError
 
 
@@ -27,13 +28,22 @@ def _whole(value: Any) -> bool:
     return True
 
 
+def _numbers(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_whole, value))
+
+
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "int": _whole,
     "int | None": lambda value: value is None or _whole(value),
     "bool": lambda value: isinstance(value, (bool, np.bool_)),
     "float": lambda value: isinstance(value, (int, float, np.number)),
     "str": lambda value: isinstance(value, str),
-    "tuple[int, ...]": lambda value: isinstance(value, tuple) and all(map(_whole, value)),
+    "DType": lambda value: isinstance(value, DType),
+    **dict.fromkeys(("tuple[int, ...]", "Sizes"), _numbers),
+    **dict.fromkeys(
+        ("tuple[tuple[int, int], ...]", "Pairs"),
+        lambda value: isinstance(value, tuple) and all(_numbers(x) and len(x) == 2 for x in value),
+    ),
 }
 """What attributes of these annotations may be; others are up to the op."""
 

@@ -316,6 +316,8 @@ class Where(Elementwise):
     samples = staticmethod(_where_samples)
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(inputs) != 3:
+            raise TypeError(f"where: takes 3 operands, {len(inputs)} were given")
         condition, *rest = inputs
         if all(isinstance(x, (bool, int, float)) for x in rest):
             rest[0] = self._as_tensor(rest, executor.spec_of(condition).device)

@@ -60,7 +60,11 @@ class _OnHost(Op):
 
     square: ClassVar[bool] = True
 
+    operands: ClassVar[int] = 1
+
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(inputs) != self.operands:
+            raise TypeError(f"{self.name}: takes {self.operands} operands, not {len(inputs)}")
         return promoted(inputs, self.name, floating=True)
 
     def shapes(self, *given: Shape) -> tuple[Shape, ...]:
@@ -131,6 +135,7 @@ class Solve(_OnHost):
     Raises:   ShapeError if the shapes do not fit; SingularError if a matrix has no inverse
     """
 
+    operands = 2
     saves = ((0, OUTPUT), (0,))
     samples = staticmethod(
         lambda: [
@@ -140,6 +145,8 @@ class Solve(_OnHost):
                              ((3, 3), (3, 0)))
             ],
             Sample((uniform((3, 3)), uniform((2, 3))), raises=ShapeError),
+            Sample((uniform((3, 3)), uniform((3,))), raises=ShapeError),
+            Sample((uniform((3,)), uniform((3,))), raises=ShapeError),
             Sample((np.ones((2, 2)), uniform((2, 1))), raises=SingularError, by_value=True),
         ]
     )  # fmt: skip

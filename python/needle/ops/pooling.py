@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from itertools import product
-from math import inf, prod
+from math import gcd, inf, prod
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import ndarray
-from needle.errors import ShapeError, explain
+from needle.errors import OptionError, ShapeError, explain
 from needle.ops.base import OUTPUT, Composite, Linear, cast, promoted
 from needle.ops.convolution import Pairs, Sizes
 from needle.ops.elementwise import cast_like, equal, where
@@ -35,9 +35,17 @@ def _shape(x: Any) -> Sizes:
 
 
 @functools.lru_cache(1000)
-def _sees(out: int, n: int, low: int, k: int, s: int, d: int) -> bool:
-    """Return whether every window of an axis has an element that is not padding."""
-    return all(any(low <= s * i + d * j < low + n for j in range(k)) for i in range(out))
+def _sees(out: int, n: int, low: int, s: int, d: int) -> bool:
+    """Return whether every window of an axis has an element that is not padding.
+
+    Padding before the axis is at most half a window, so a window that starts there reaches the
+    axis, and skips it only where n < d: then its first element past the padding says. Those
+    repeat after ``d // gcd(s, d)`` windows, so that huge sizes take no time.
+    """
+    if s * (out - 1) >= low + n:
+        return False
+    before = min(out, -(-low // s), d // gcd(s, d))
+    return n >= d or all((s * i - low) % d < n for i in range(before))
 
 
 class _Pool(Composite):
@@ -67,6 +75,7 @@ class _Pool(Composite):
         Raises:
             ShapeError: if a window does not fit, or would see nothing but padding.
         """
+        self.check_lengths()
         spans = [d * (k - 1) + 1 for k, d in zip(self.kernel, self.steps, strict=True)]
         problem = ""
         if len(x) != len(self.kernel) + 2:
@@ -82,7 +91,7 @@ class _Pool(Composite):
             sizes = zip(x[1:-1], self.padding, spans, self.stride, strict=True)
             out = tuple((n + low + high - span) // s + 1 for n, (low, high), span, s in sizes)
             lows = [low for low, _ in self.padding]
-            axes = zip(out, x[1:-1], lows, self.kernel, self.stride, self.steps, strict=True)
+            axes = zip(out, x[1:-1], lows, self.stride, self.steps, strict=True)
             if min(out) > 0 and all(_sees(*axis) for axis in axes):
                 return (x[0], *out, x[-1])
             problem = f"windows of {self.kernel} do not fit an image of {x[1:-1]}"
@@ -90,6 +99,19 @@ class _Pool(Composite):
             ShapeError, self.name, problem, named,
             "x [n, *spatial, c]; sizes and steps are at least 1, padding is at most half a window",
         )  # fmt: skip
+
+    def check_lengths(self) -> None:
+        """Check that all attributes speak of the same number of spatial axes.
+
+        Raises:
+            OptionError: if they do not.
+        """
+        given = {name: getattr(self, name) for name in self.static}
+        if not self.kernel or len({len(value) for value in given.values()}) > 1:
+            listed = ", ".join(f"{name} {value}" for name, value in given.items())
+            raise OptionError(
+                f"{self.name}: {listed}\n  rule: each has an entry for each spatial axis"
+            )
 
     def expect(self, shape: Sizes, x: Any, name: str) -> None:
         """Check the shape of an operand.
@@ -140,6 +162,7 @@ _WRONG: tuple[tuple[Sizes, Any], ...] = (
     ((1, 3, 3, 2), ((2, 2), (1, 1), ((2, 0), (0, 0)), (1, 1))),
     ((1, 3, 3, 2), ((2, 2), (1, 1), ((0, 2), (0, 0)), (1, 1))),
     ((1, 3, 3, 2), ((0, 2), (1, 1), ((0, 0), (0, 0)), (1, 1))),
+    ((1, 3, 3, 2), ((2**40, 2), (1, 1), ((2**39, 2**41), (0, 0)), (1, 1))),
 )
 
 
@@ -207,7 +230,9 @@ def _max_samples() -> list[Sample]:
     ties = Sample(
         (np.round(uniform((1, 5, 4, 2))),), a, lambda x: _max_pool(x, *a), gradient=False
     )  # fmt: skip
-    return [*good, ties, *(Sample((uniform(x),), a, raises=ShapeError) for x, a in _WRONG)]
+    wrong = [Sample((uniform(x),), a, raises=ShapeError) for x, a in _WRONG]
+    uneven = Sample((uniform((1, 5, 4, 2)),), (a[0][:1], *a[1:]), raises=OptionError)
+    return [*good, ties, *wrong, uneven]
 
 
 def _pooled_shape(x: Sizes, attributes: Any) -> Sizes:
@@ -272,7 +297,7 @@ class MaxPool(_Largest):
     Dtypes:   floating; the index is uint8, or int32 for windows of more than 256 elements
     Gradient: x, by MaxPoolGrad; any order
     Raises:   ShapeError if a window does not fit into the padded image, padding is over half a
-              window, or the ranks differ
+              window, or the ranks differ; OptionError if the attributes have not the same length
     """
 
     saves = ((OUTPUT,),)

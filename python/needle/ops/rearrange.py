@@ -12,7 +12,7 @@ from needle import executor, graph
 from needle.backend import kernels, ndarray
 from needle.backend.ndarray import normalise_axis
 from needle.dtype import as_dtype
-from needle.errors import IndexRangeError, ShapeError, explain, unknown
+from needle.errors import IndexRangeError, OptionError, ShapeError, explain, unknown
 from needle.ops.base import Linear
 from needle.ops.indexing import take
 from needle.ops.movement import Pad, Slice, SliceGrad, broadcast_to, permute, reshape, unsqueeze
@@ -40,7 +40,8 @@ class Roll(Linear):
 
     Shapes:   x [...] -> the same
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if there is no such axis; OptionError if there is not one shift for
+              each
     """
 
     shifts: tuple[int, ...]
@@ -55,10 +56,15 @@ class Roll(Linear):
                 ((3, 4), (1, 1), (0, 0)),
             )
         ]
-        + [Sample((uniform((2, 3)),), ((1,), (2,)), raises=IndexRangeError)]
+        + [
+            Sample((uniform((2, 3)),), ((1,), (2,)), raises=IndexRangeError),
+            Sample((uniform((2, 3)),), ((1, 2), (1,)), raises=OptionError),
+        ]
     )  # fmt: skip
 
     def compute(self, x: Any) -> Any:
+        if len(self.shifts) != len(self.axes):
+            raise OptionError(f"roll: shifts {self.shifts} along axes {self.axes}")
         for shift, axis in zip(self.shifts, self.axes, strict=True):
             size = x.shape[normalise_axis(axis, x.ndim)]
             if size and shift % size:
@@ -183,7 +189,7 @@ class Dilate(Linear):
         step = self.dilation + 1
         wide = tuple(n * step if i in self.axes else n for i, n in enumerate(x.shape))
         out = ndarray.full(wide, 0, x.dtype, x.device)
-        ranges = [(0, n, step if i in self.axes else 1) for i, n in enumerate(x.shape)]
+        ranges = [(0, n, step if i in self.axes and n > 1 else 1) for i, n in enumerate(x.shape)]
         out.device.backend.copy(out.slice(ranges), x)
         return out
 
@@ -203,9 +209,10 @@ class UnDilate(Linear):
     samples = _dilation_samples(_undilated)
 
     def _ranges(self, shape: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
-        step = self.dilation + 1
+        steps = [min(self.dilation + 1, max(n, 1)) for n in shape]
         return tuple(
-            (0, -(-n // step), step) if i in self.axes else (0, n, 1) for i, n in enumerate(shape)
+            (0, -(-n // step), step) if i in self.axes else (0, n, 1)
+            for i, (n, step) in enumerate(zip(shape, steps, strict=True))
         )
 
     def compute(self, x: Any) -> Any:

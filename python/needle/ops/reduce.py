@@ -11,8 +11,8 @@ import numpy as np
 from needle import executor
 from needle.backend import kernels
 from needle.backend.ndarray import normalise_axes
-from needle.errors import ShapeError
-from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op, promoted
+from needle.errors import OptionError, ShapeError
+from needle.ops.base import OUTPUT, PYTHON, REDUCE, SUM_TO, Linear, Op, promoted
 from needle.ops.elementwise import cast_like, equal
 from needle.ops.movement import broadcast_to, reshape
 from needle.ops.samples import Sample, uniform
@@ -142,6 +142,19 @@ class Min(_Extreme):
 class _Argument(Reduction):
     is_differentiable = False
 
+    def setup(self) -> None:
+        super().setup()
+        if len(self.axes) != 1:  # the gate does not know how many axes there may be
+            self.kind = PYTHON
+
+    def compute(self, x: Any) -> Any:
+        if len(self.axes) not in (1, x.ndim):
+            raise OptionError(
+                f"{self.name}: axes {self.axes} of an array of {x.ndim} axes\n"
+                "  rule: the position along one axis, or in the flattened array"
+            )
+        return super().compute(x)
+
 
 def _position_samples(reference: Callable[..., Any]) -> Callable[[], list[Sample]]:
     def position(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
@@ -160,13 +173,20 @@ def _position_samples(reference: Callable[..., Any]) -> Callable[[], list[Sample
             Sample((x,), (axes, keep), lambda x, a=axes, k=keep: position(x, a, k), gradient=False)
             for x, axes, keep in cases
         ]
-        return [*good, Sample((uniform((2, 0)),), ((1,), False), raises=ShapeError)]
+        return [
+            *good,
+            Sample((uniform((2, 0)),), ((1,), False), raises=ShapeError),
+            Sample((uniform((2, 3, 4)),), ((1, 2), False), raises=OptionError),
+        ]
 
     return samples
 
 
 class ArgMax(_Argument):
-    """Position (int64) of the first largest value along one axis, or along all of them."""
+    """Position (int64) of the first largest value along one axis, or along all of them.
+
+    Raises:   ShapeError for the position in nothing; OptionError for some axes of several
+    """
 
     function = "argmax"
     called = "argmax"
@@ -174,7 +194,10 @@ class ArgMax(_Argument):
 
 
 class ArgMin(_Argument):
-    """Position (int64) of the first smallest value along one axis, or along all of them."""
+    """Position (int64) of the first smallest value along one axis, or along all of them.
+
+    Raises:   ShapeError for the position in nothing; OptionError for some axes of several
+    """
 
     function = "argmin"
     called = "argmin"

@@ -40,24 +40,39 @@ def _sort_samples() -> list[Sample]:
             gradient=len(set(x.ravel().tolist())) == x.size and not np.isnan(x).any(),
         )
         for x, axis, down in cases
-    ] + [Sample((uniform((2, 3)),), (2, False), raises=IndexRangeError)]  # fmt: skip
+    ] + [
+        Sample(
+            (x,), (axis, down, count),
+            lambda x, a=axis, d=down, n=count: [y.take(range(n), a) for y in _sorted(x, a, d)],
+        )
+        for x, axis, down, count in (
+            (uniform((3, 4)), 1, True, 2), (uniform((3, 4)), 0, False, 3),
+            (uniform((2, 3)), 1, True, 0),
+        )
+    ] + [
+        Sample((uniform((2, 3)),), (2, False), raises=IndexRangeError),
+        Sample((uniform((2, 3)),), (1, False, 4), raises=IndexRangeError),
+    ]  # fmt: skip
 
 
 class Sort(Op):
     """Sort along an axis; stable, NaN last. The second result is where the elements were.
 
-    Shapes:   x [..., n, ...] -> values, positions (int64) of the same shape
+    With a ``count`` only the first ones of the order.
+
+    Shapes:   x [..., n, ...] -> values, positions (int64) [..., n or count, ...]
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if there is no such axis, or fewer elements than ``count``
     """
 
     axis: int = -1
     descending: bool = False
+    count: int | None = None
     saves = ((OUTPUT,),)
     samples = staticmethod(_sort_samples)
 
     def compute(self, x: Any) -> Any:
-        return kernels.sort(x, self.axis, self.descending)
+        return kernels.sort(x, self.axis, self.descending, self.count)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         shape = out.node.inputs[0].spec.shape
@@ -70,10 +85,15 @@ class Sort(Op):
 
 def _search_samples() -> list[Sample]:
     edges = np.array([-1.0, 0.0, 0.0, 0.5, 2.0])
+    with_nan = np.array([0.0, 1.0, 2.0, np.nan, np.nan])
     values = np.array([[-3.0, 0.0, 0.25], [2.0, 5.0, -1.0]])
     return [
         Sample((edges, values), (side,), lambda e, v, s=side: np.searchsorted(e, v, s),
                gradient=False)
+        for side in ("left", "right")
+    ] + [
+        Sample((with_nan, np.array([np.nan, 1.0, 9.0])), (side,),
+               lambda e, v, s=side: np.searchsorted(e, v, s), gradient=False)
         for side in ("left", "right")
     ] + [
         Sample((edges[:0], values), ("left",), np.searchsorted, gradient=False),
@@ -84,6 +104,8 @@ def _search_samples() -> list[Sample]:
 
 class SearchSorted(Op):
     """Where values would go into sorted edges: before equal ones ("left"), or after ("right").
+
+    NaN comes last in the order.
 
     Shapes:   edges [n] in ascending order, values [...] -> int64 [...]
     Raises:   ShapeError if edges are not one-dimensional
@@ -105,15 +127,24 @@ class SearchSorted(Op):
         if count == 0:
             return low.reshape(values.shape)
         flat = values.reshape((values.size,))
+        missing = None
+        if values.dtype.kind == "f":
+            missing = kernels.elementwise("not_equal", flat, flat, dtype=dtypes.bool_)
         high = ndarray.full((values.size,), count, dtypes.int64, device)
         one, last = (ndarray.full((), n, dtypes.int64, device) for n in (1, count - 1))
-        test = "less" if self.side == "left" else "less_equal"
+        ordered = "less" if self.side == "left" else "less_equal"
         for _ in range(count.bit_length()):  # halve the interval [low, high) of each value
             both = kernels.elementwise("add", low, high)
             middle = kernels.elementwise("bitwise_right_shift", both, one)
             inside = kernels.elementwise("minimum", middle, last)
             edge = kernels.gather(edges, inside, 0)
-            above = kernels.elementwise(test, edge, flat, dtype=dtypes.bool_)
+            above = kernels.elementwise(ordered, edge, flat, dtype=dtypes.bool_)
+            if missing is not None:  # NaN is above every number; on the left of its equals
+                number = kernels.elementwise("equal", edge, edge, dtype=dtypes.bool_)
+                if self.side == "right":
+                    number = kernels.elementwise("equal", number, number, dtype=dtypes.bool_)
+                below = kernels.elementwise("bitwise_and", number, missing)
+                above = kernels.elementwise("bitwise_or", above, below)
             open_ = kernels.elementwise("less", low, high, dtype=dtypes.bool_)
             up = kernels.elementwise("bitwise_and", above, open_)
             next_ = kernels.elementwise("add", middle, one)
@@ -140,8 +171,8 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any
     Raises:
         IndexRangeError: if there are fewer than k.
     """
-    values, indices = executor.apply(Sort.of(axis, bool(largest)), x).tuple()
-    return window(values, axis, 0, k), window(stop_gradient(indices), axis, 0, k)
+    values, indices = executor.apply(Sort.of(axis, bool(largest), k), x).tuple()
+    return values, stop_gradient(indices)
 
 
 def median(x: Any, axis: int = -1) -> Any:

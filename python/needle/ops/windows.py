@@ -11,7 +11,7 @@ import numpy as np
 from needle import executor
 from needle.backend import ndarray
 from needle.backend.ndarray import normalise_axis
-from needle.errors import ShapeError
+from needle.errors import OptionError, ShapeError, explain
 from needle.ops.base import Linear
 from needle.ops.samples import Sample, uniform
 
@@ -49,13 +49,15 @@ def _overlap(y: Any, *attributes: Any) -> Any:
 
 
 def _grad_samples() -> list[Sample]:
-    return [
+    good = [
         Sample(
             (uniform(_windows(uniform(shape), *a).shape),), (*a, shape),
             lambda y, a=a, shape=shape: _overlap(y, *a, shape),
         )
         for shape, a in _CASES
     ]  # fmt: skip
+    wrong = Sample((uniform((3, 3)),), ((0,), (3,), (1,), (1,), (6,)), raises=ShapeError)
+    return [*good, wrong]
 
 
 class Windows(Linear):
@@ -63,7 +65,8 @@ class Windows(Linear):
 
     Shapes:   x [..., n, ...] -> [..., (n - dilation * (size - 1) - 1) // step + 1, ..., size]
     Gradient: x; any order
-    Raises:   ShapeError if a window is larger than its axis
+    Raises:   ShapeError if a window is larger than its axis; OptionError if the numbers of axes,
+              sizes, steps and dilations differ
     """
 
     axes: tuple[int, ...]
@@ -77,6 +80,7 @@ class Windows(Linear):
                 for shape, a in _CASES
             ),
             Sample((uniform((3, 4)),), ((1,), (3,), (1,), (2,)), raises=ShapeError),
+            Sample((uniform((3, 4)),), ((1,), (3,), (1, 1), (1,)), raises=OptionError),
         ]
     )  # fmt: skip
 
@@ -90,7 +94,12 @@ class Windows(Linear):
 
 
 class WindowsGrad(Linear):
-    """The transpose of Windows: every window is added to its place in zeros of ``shape``."""
+    """The transpose of Windows: every window is added to its place in zeros of ``shape``.
+
+    Shapes:   x, as Windows makes it of ``shape`` -> shape
+    Gradient: x; any order
+    Raises:   ShapeError if x has another shape; OptionError as Windows
+    """
 
     axes: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -101,6 +110,11 @@ class WindowsGrad(Linear):
 
     def compute(self, x: Any) -> Any:
         out = ndarray.full(self.shape, 0, x.dtype, x.device)
+        expected = out.windows(self.axes, self.sizes, self.steps, self.dilations).shape
+        if x.shape != expected:
+            raise explain(
+                ShapeError, self.name, f"the windows of {self.shape} are {expected}", [("x", x)]
+            )
         backend, ndim = x.device.backend, len(self.shape)
         for place in product(*map(range, self.sizes)):
             ranges = [(0, n, 1) for n in self.shape]

@@ -10,14 +10,16 @@ def load_cuda() -> Any:
     from needle.backend.cuda.driver import CudaDriver
 
     driver = CudaDriver()
+    from needle.backend.cuda import overrides as overrides  # registers them
     from needle.backend.cuda.backend import CudaBackend
 
     return CudaBackend("cuda", driver)
 
 
-def load_emulator() -> Any:
+def load_emulator(sanitize: bool = False) -> Any:
     """Return the backend that runs kernels on the host; raise DeviceError without a compiler."""
+    from needle.backend.cuda import overrides as overrides  # registers them
     from needle.backend.cuda.backend import CudaBackend
     from needle.backend.cuda.emulator import EmuDriver
 
-    return CudaBackend("cuda-emu", EmuDriver())
+    return CudaBackend("cuda-emu", EmuDriver(sanitize))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from threading import RLock
 from typing import Any
 
 import numpy as np
 
 from needle.backend import Backend, memory
-from needle.backend.cuda import indexing, products, reductions, sorting
+from needle.backend.cuda import fused, indexing, products, reductions, sorting, updates
 from needle.backend.cuda.arena import Arena, Block
 from needle.backend.cuda.driver import Driver, NoMemory, Triple
 from needle.backend.cuda.errors import Pending
 from needle.backend.cuda.geometry import Geometry, geometry, pack
 from needle.backend.cuda.jit import Unit
 from needle.backend.cuda.table import BITS, CPP, functions
+from needle.backend.update import Adam, Sgd
 from needle.dtype import ALL, DType
 from needle.errors import DtypeError
 
@@ -31,6 +33,7 @@ class CudaBackend(Backend):
         self.arena = Arena(driver)
         self.functions: dict[tuple[str, str], Any] = {}
         self.pending = Pending(self)
+        self.lock = RLock()
 
     # ---- memory ------------------------------------------------------------------------
 
@@ -77,14 +80,18 @@ class CudaBackend(Backend):
             family: gives expressions to compile with it, where many at once cost little more.
         """
         found = self.functions.get((file, expression))
-        if found is None:
+        return self._load(file, expression, family) if found is None else found
+
+    def _load(self, file: str, expression: str, family: Family | None) -> Any:
+        with self.lock:  # one thread compiles, the others wait
+            if (file, expression) in self.functions:
+                return self.functions[file, expression]
             wanted = [expression]
             if family is not None and self.driver.properties.whole_families:
                 wanted = list(dict.fromkeys([expression, *family()]))
             loaded = self.driver.load(Unit(file, tuple(wanted)))
             self.functions.update({(file, name): f for name, f in loaded.items()})
-            found = loaded[expression]
-        return found
+            return loaded[expression]
 
     def launch(
         self, function: Any, grid: int | Triple, *parts: int | float | bytes, block: int = THREADS
@@ -159,6 +166,7 @@ class CudaBackend(Backend):
         return indexing.gather(self, out, x, index, axis)
 
     def scatter_add(self, out: Any, index: Any, updates: Any, axis: int) -> int:
+        self.fill(out, 0)
         return indexing.scatter_add(self, out, index, updates, axis)
 
     def sort(self, values: Any, indices: Any, x: Any, axis: int, descending: bool) -> None:
@@ -169,6 +177,42 @@ class CudaBackend(Backend):
         if words:
             function = self.function("copy.cu", "random_bits")
             self.launch(function, blocks_for(words, 4), address(out), words, key, counter)
+
+    def adam(
+        self,
+        outs: Sequence[Any],
+        params: Sequence[Any],
+        grads: Sequence[Any],
+        ms: Sequence[Any],
+        vs: Sequence[Any],
+        rule: Adam,
+    ) -> None:
+        rows = list(zip(outs, _dense(params), _dense(grads), ms, vs, strict=True))
+        updates.adam(self, rows, rule)
+
+    def sgd(
+        self,
+        outs: Sequence[Any],
+        params: Sequence[Any],
+        grads: Sequence[Any],
+        velocities: Sequence[Any] | None,
+        rule: Sgd,
+    ) -> None:
+        kept = () if velocities is None else (velocities,)
+        rows = list(zip(outs, _dense(params), _dense(grads), *kept, strict=True))
+        updates.sgd(self, rows, rule)
+
+    def run_fused(
+        self,
+        program: Sequence[tuple[str, tuple[int, ...]]],
+        outs: Sequence[Any],
+        inputs: Sequence[Any],
+    ) -> None:
+        fused.run(self, tuple((name, tuple(args)) for name, args in program), outs, inputs)
+
+
+def _dense(arrays: Sequence[Any]) -> list[Any]:
+    return [x if x.is_dense() else x.copy() for x in arrays]
 
 
 def address(x: Any) -> int:

@@ -25,23 +25,26 @@ class Pending:
     def __init__(self, backend: Any) -> None:
         self.backend = backend
         self.word: Any = None
-        self.calls: deque[tuple[int, str, tuple[int, ...], int]] = deque(maxlen=4096)
+        self.calls: deque[tuple[int, str, tuple[int, ...], int, str]] = deque(maxlen=4096)
         self.next = 0
 
-    def ticket(self, operation: str, shape: tuple[int, ...], size: int) -> tuple[int, int]:
+    def ticket(
+        self, operation: str, shape: tuple[int, ...], size: int, what: str = "index"
+    ) -> tuple[int, int]:
         """Return the word's address and a number for a call that may find a bad index.
 
         Args:
             operation: the op's name.
             shape: of the indices.
             size: of the axis.
+            what: what they are.
         """
         if self.word is None:
             self.word = self.backend.allocate(8)
             self._clear()
         if self.next == TICKETS:
             self.backend.synchronize()  # once in 16 million calls
-        self.calls.append((self.next, operation, shape, size))
+        self.calls.append((self.next, operation, shape, size, what))
         self.next += 1
         return self.word.address, self.next - 1
 
@@ -63,11 +66,11 @@ class Pending:
             return
         self._clear()
         number, position = found >> POSITION_BITS, found & ((1 << POSITION_BITS) - 1)
-        operation, shape, size = calls[number][1:]
+        operation, shape, size, what = calls[number][1:]
         place = tuple(int(i) for i in np.unravel_index(position, shape))
         where = place[0] if len(place) == 1 else place
         raise IndexRangeError(
-            f"{operation}: the index at position {where} is out of range for {size} entries"
+            f"{operation}: the {what} at position {where} is out of range for {size} entries"
         )
 
     def _clear(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from needle.backend.cuda.geometry import geometry, pack
+from needle.backend.cuda.geometry import Geometry, geometry, pack
 from needle.backend.cuda.table import CPP
 from needle.dtype import DType
 from needle.errors import DtypeError
@@ -31,12 +31,15 @@ def matmul(backend: CudaBackend, out: Any, a: Any, b: Any) -> None:
         return
     (m, n), k = out.shape[-2:], a.shape[-1]
     batches = geometry(out.shape[:-2], out.strides[:-2], a.strides[:-2], b.strides[:-2])
-    rows, columns, depth, *rest = tile = TILES[_tile(backend, m, n, batches.count, out.dtype)]
     sizes = pack(m, n, k, *a.strides[-2:], *b.strides[-2:], *out.strides[-2:])
+    if _for_tensor_cores(backend, out.dtype, m, n, k):
+        _on_tensor_cores(backend, out, a, b, sizes, batches)
+        return
+    rows, columns, _, *rest = tile = TILES[_tile(backend, m, n, batches.count, out.dtype)]
     grid = (-(-m // rows), -(-n // columns), min(batches.count, 65535))
     if grid[1] > 65535:
         raise DtypeError(f"matmul: {n} columns are more than {backend.name} can do")
-    name = f"matmul<{CPP[out.dtype]}, {', '.join(map(str, tile))}>"
+    name = _name(out.dtype, tile, a.strides[-1] == 1, b.strides[-2] == 1)
     found = backend.function("matmul.cu", name, lambda: _family(out.dtype))
     threads = rows // rest[0] * (columns // rest[1])
     backend.launch(
@@ -59,4 +62,62 @@ def _tile(backend: CudaBackend, m: int, n: int, batches: int, kind: DType) -> st
 def _family(kind: DType) -> Iterable[str]:
     for name, tile in TILES.items():
         if name != "large" or kind.itemsize < 8:
-            yield f"matmul<{CPP[kind]}, {', '.join(map(str, tile))}>"
+            for a_deep in (False, True):
+                for b_deep in (False, True):
+                    yield _name(kind, tile, a_deep, b_deep)
+
+
+def _name(kind: DType, tile: tuple[int, ...], a_deep: bool, b_deep: bool) -> str:
+    numbers = ", ".join(map(str, tile))
+    return f"matmul<{CPP[kind]}, {numbers}, {str(a_deep).lower()}, {str(b_deep).lower()}>"
+
+
+# ---- tensor cores ----------------------------------------------------------------------
+
+BLOCK, WIDE, THREADS = 128, 8, 256  # as in matmul_tc.cu
+
+
+def _for_tensor_cores(backend: CudaBackend, kind: DType, m: int, n: int, k: int) -> bool:
+    """Return whether the product is of 16-bit floats and large enough for a block's tile."""
+    half = kind.kind == "f" and kind.itemsize == 2
+    return half and backend.driver.properties.tensor_cores and min(m, n, k) >= 32
+
+
+def _on_tensor_cores(
+    backend: CudaBackend, out: Any, a: Any, b: Any, sizes: bytes, batches: Geometry
+) -> None:
+    from needle.backend.cuda.backend import address
+
+    m, n = out.shape[-2:]
+    a_deep, a_wide = _layout(a, a.ndim - 2, a.ndim - 1)
+    b_deep, b_wide = _layout(b, b.ndim - 1, b.ndim - 2)
+    flags = ", ".join(str(flag).lower() for flag in (a_deep, b_deep, a_wide and b_wide))
+    found = backend.function("matmul_tc.cu", f"matmul_tc<{CPP[out.dtype]}, {flags}>", _tc_family)
+    grid = (-(-m // BLOCK), -(-n // BLOCK), min(batches.count, 65535))
+    backend.launch(
+        found, grid, address(out), address(a), address(b), sizes, batches.words, block=THREADS
+    )
+
+
+def _layout(x: Any, across: int, depth: int) -> tuple[bool, bool]:
+    """Return whether neighbours lie along the summed axis, and whether 16 bytes are read at once.
+
+    The latter needs every line to start on a boundary of 16 bytes and to end on one.
+    """
+    from needle.backend.cuda.backend import address
+
+    deep = x.strides[depth] == 1 or x.strides[across] != 1
+    dense = depth if deep else across
+    steps = [x.strides[i] for i in range(x.ndim) if i != dense and x.shape[i] > 1]
+    whole = x.strides[dense] == 1 and x.shape[dense] % WIDE == 0
+    wide = whole and address(x) % 16 == 0 and all(step % WIDE == 0 for step in steps)
+    return deep, wide
+
+
+def _tc_family() -> Iterable[str]:
+    flags = ("false", "true")
+    for kind in ("bf16", "f16"):
+        for a_deep in flags:
+            for b_deep in flags:
+                for wide in flags:
+                    yield f"matmul_tc<{kind}, {a_deep}, {b_deep}, {wide}>"

@@ -57,8 +57,16 @@ def sort(
 ) -> None:
     """Sort along an axis; see ``Backend.sort``."""
     from needle.backend.cuda.backend import address, blocks_for
+    from needle.backend.ndarray import empty
 
-    if not x.size:
+    if not values.size:
+        return
+    if values.shape != x.shape:  # the first ones of the order: sort all, and copy those
+        ranges = [(0, n, 1) for n in values.shape]
+        every, positions = (empty(x.shape, y.dtype, x.device) for y in (values, indices))
+        sort(backend, every, positions, x, axis, descending)
+        backend.copy(values, every.slice(ranges))
+        backend.copy(indices, positions.slice(ranges))
         return
     axes = [*(i for i in range(x.ndim) if i != axis), axis] if x.ndim else []
     shape, length = select(x.shape, axes), x.shape[axis] if x.ndim else 1

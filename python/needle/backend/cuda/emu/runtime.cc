@@ -35,8 +35,10 @@ struct State {
   const char* file;
   int line;
   unsigned mask;
-  uint64_t given[2];  // what it gives to its warp; two places, as lanes are at most one step apart
-  unsigned step;
+  uint64_t given;     // to its warp
+  int from;           // the lane whose gift it wants, or none: -1
+  uint64_t received;  // that, when the barrier is complete
+  unsigned votes;     // which lanes gave something that is not 0
   bool started;
   char* stack;
   ucontext_t context;
@@ -163,8 +165,16 @@ bool release_warps() {
       }
       if (!complete) continue;
       const unsigned mask = one->mask;
+      unsigned votes = 0;
       for (int j = 0; j < lanes; ++j)
-        if (mask >> j & 1) pool[first + j]->status = kReady;
+        if (mask >> j & 1 && pool[first + j]->given) votes |= 1u << j;
+      for (int j = 0; j < lanes; ++j) {
+        if (!(mask >> j & 1)) continue;
+        State* lane = pool[first + j];
+        lane->received = lane->from < 0 ? 0 : pool[first + lane->from]->given;
+        lane->votes = votes;
+        lane->status = kReady;
+      }
       released = true;
     }
   }
@@ -232,7 +242,6 @@ void run_block(int order, std::vector<int>& sequence) {
   memset(dynamic_shared, 0xff, dynamic_bytes);
   for (int i = 0; i < threads; ++i) {
     pool[i]->status = kReady;
-    pool[i]->step = 0;
   }
   do {
     arrange(sequence, order);
@@ -251,39 +260,31 @@ Dim3 emu_block_index, emu_block_size, emu_grid_size;
 void emu_block_barrier(const char* file, int line) { wait(kAtBlockBarrier, 0, file, line); }
 
 void emu_warp_barrier(unsigned mask, const char* file, int line) {
-  const int first = static_cast<int>(emu_fibre->linear) / 32 * 32,
-            lanes = std::min(32, threads - first);
-  if (lanes < 32) mask &= (1u << lanes) - 1;
-  if (!(mask >> lane() & 1)) {
-    fail("the mask lacks the lane that asks", file, line);
-    to_scheduler(current());
-  }
-  wait(kAtWarpBarrier, mask, file, line);
+  emu_exchange(mask, 0, -1, file, line);
 }
 
 uint64_t emu_exchange(unsigned mask, uint64_t value, int from, const char* file, int line) {
   State* state = current();
-  const unsigned place = state->step++ % 2;
-  state->given[place] = value;
-  const int base = static_cast<int>(state->fibre.linear) / 32 * 32;
-  if (from < 0 || base + from >= threads || !(mask >> from & 1)) {
+  const int first = static_cast<int>(state->fibre.linear) / 32 * 32;
+  const int lanes = std::min(32, threads - first);
+  if (lanes < 32) mask &= (1u << lanes) - 1;
+  if (!(mask >> lane() & 1)) {
+    fail("the mask lacks the lane that asks", file, line);
+    to_scheduler(state);
+  }
+  if (from >= lanes || (from >= 0 && !(mask >> from & 1))) {
     fail("a shuffle reads a lane that its mask lacks", file, line);
     to_scheduler(state);
   }
-  emu_warp_barrier(mask, file, line);
-  return pool[base + from]->given[place];
+  state->given = value;
+  state->from = from;
+  wait(kAtWarpBarrier, mask, file, line);
+  return state->received;
 }
 
 unsigned emu_ballot(unsigned mask, int predicate, const char* file, int line) {
-  State* state = current();
-  const unsigned place = state->step++ % 2;
-  state->given[place] = predicate != 0;
-  const int base = static_cast<int>(state->fibre.linear) / 32 * 32;
-  emu_warp_barrier(mask, file, line);
-  unsigned result = 0;
-  for (int i = 0; i < 32 && base + i < threads; ++i)
-    if (mask >> i & 1 && pool[base + i]->given[place]) result |= 1u << i;
-  return result;
+  emu_exchange(mask, predicate != 0, -1, file, line);
+  return current()->votes;
 }
 
 void emu_shared(void* variable, size_t nbytes, uint64_t* block, const char* file, int line) {

@@ -19,53 +19,53 @@ struct Sizes {
 };
 
 // One operand's tile: `across` (rows of a, columns of b) times BK. Neighbouring threads read along
-// the axis whose elements are neighbours.
-template <class T, int across, int BK, int threads>
+// k (deep) or across, whichever has its elements side by side.
+template <class T, int across, int BK, int threads, bool deep>
 struct Loader {
   using S = Sum<T>;
   static constexpr int kEach = across * BK / threads;
   static constexpr int kPitch = across + 16 / sizeof(S);  // spreads columns over the banks
-  const T* source;
-  i64 step_across, step_k, left_across;
-  bool k_first;
-  S held[kEach];
+  static constexpr int kStepAcross = deep ? threads / BK : 0;
+  static constexpr int kStepK = deep ? 0 : threads / across;
+  const T* own;  // this thread's first element of the next tile
+  i64 step, advance;
+  int at, k, left;
+  T held[kEach];
 
-  __device__ Loader(const T* p, i64 step, i64 k_step, i64 first, i64 end)
-      : source(p + first * step), step_across(step), step_k(k_step), left_across(end - first) {
-    k_first = k_step == 1;
+  __device__ Loader(const T* p, i64 step_across, i64 step_k, i64 first, i64 end) {
+    at = deep ? threadIdx.x / BK : threadIdx.x % across;
+    k = deep ? threadIdx.x % BK : threadIdx.x / across;
+    own = p + (first + at) * step_across + k * step_k;
+    step = deep ? kStepAcross * step_across : kStepK * step_k;
+    advance = BK * step_k;
+    left = static_cast<int>(end - first < across ? end - first : across);
   }
-  __device__ void place(int i, int& at, int& k) const {
-    const int e = static_cast<int>(threadIdx.x) + i * threads;
-    at = k_first ? e / BK : e % across;
-    k = k_first ? e % BK : e / across;
-  }
-  __device__ void fetch(i64 k0, i64 k_end) {
+  __device__ void fetch(i64 k_left) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      int at, k;
-      place(i, at, k);
-      const bool inside = at < left_across && k0 + k < k_end;
-      held[i] = inside ? static_cast<S>(widen(source[at * step_across + (k0 + k) * step_k])) : S(0);
+      const bool inside = at + i * kStepAcross < left && k + i * kStepK < k_left;
+      held[i] = inside ? own[i * step] : T{};
     }
+    own += advance;
   }
   __device__ void store(S (*tile)[kPitch]) const {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      int at, k;
-      place(i, at, k);
-      tile[k][at] = held[i];
-    }
+    for (int i = 0; i < kEach; ++i)
+      tile[k + i * kStepK][at + i * kStepAcross] = static_cast<S>(widen(held[i]));
   }
 };
 
-template <class T, int BM, int BN, int BK, int TM, int TN>
-__global__ void __launch_bounds__((BM / TM) * (BN / TN))
+template <class T, int BM, int BN, int BK, int TM, int TN, bool a_deep, bool b_deep>
+__global__ void __launch_bounds__((BM / TM) * (BN / TN), (BM == 128             ? 256
+                                                          : sizeof(Sum<T>) == 8 ? 384
+                                                                                : 512) /
+                                                             ((BM / TM) * (BN / TN)))
     matmul(T* out, const T* a, const T* b, Sizes s, Geometry<3> batches) {
   using S = Sum<T>;
   constexpr int kThreads = (BM / TM) * (BN / TN), kVector = 16 / sizeof(S);
   constexpr int kRowGroups = TM / kVector, kColumnGroups = TN / kVector;
-  using ALoader = Loader<T, BM, BK, kThreads>;
-  using BLoader = Loader<T, BN, BK, kThreads>;
+  using ALoader = Loader<T, BM, BK, kThreads, a_deep>;
+  using BLoader = Loader<T, BN, BK, kThreads, b_deep>;
   SHARED(S, a_tile, [2][BK][ALoader::kPitch]);
   SHARED(S, b_tile, [2][BK][BLoader::kPitch]);
   const int tx = threadIdx.x % (BN / TN), ty = threadIdx.x / (BN / TN);
@@ -81,18 +81,18 @@ __global__ void __launch_bounds__((BM / TM) * (BN / TN))
 #pragma unroll
       for (int j = 0; j < TN; ++j) sums[i][j] = 0;
 
-    a_loader.fetch(0, s.k);
-    b_loader.fetch(0, s.k);
+    a_loader.fetch(s.k);
+    b_loader.fetch(s.k);
     int now = 0;
     for (i64 k0 = 0; k0 < s.k; k0 += BK) {
       a_loader.store(a_tile[now]);
       b_loader.store(b_tile[now]);
       __syncthreads();
       if (k0 + BK < s.k) {
-        a_loader.fetch(k0 + BK, s.k);
-        b_loader.fetch(k0 + BK, s.k);
+        a_loader.fetch(s.k - k0 - BK);
+        b_loader.fetch(s.k - k0 - BK);
       }
-#pragma unroll
+#pragma unroll 2  // more needs more registers
       for (int k = 0; k < BK; ++k) {
         Pack<S, kVector> x[kRowGroups], y[kColumnGroups];
 #pragma unroll

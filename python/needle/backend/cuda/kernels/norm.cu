@@ -1,0 +1,164 @@
+// Layer norm, RMS norm (a block per row) and batch norm (sums over columns). Rows are dense.
+#include "rows.cuh"
+
+__device__ inline float inverse_root(float x) { return 1 / sqrtf(x); }
+__device__ inline double inverse_root(double x) { return 1 / sqrt(x); }
+
+// centred: layer norm, else RMS norm.
+template <bool centred, class T>
+__global__ void __launch_bounds__(256)
+    layer_norm(T* out, Compute<T>* means, Compute<T>* rstds, const T* x, const T* weight,
+               const T* bias, i64 d, double eps) {
+  using C = Compute<T>;
+  SHARED(C, room, [kMaxWarps]);
+  const i64 row = blockIdx.x;
+  x += row * d;
+  out += row * d;
+  C mean = 0;
+  if (centred) {
+    for (i64 i = threadIdx.x; i < d; i += blockDim.x) mean += widen(x[i]);
+    mean = over_block(mean, &room[0], Add()) / static_cast<C>(d);
+  }
+  C squares = 0;
+  for (i64 i = threadIdx.x; i < d; i += blockDim.x) {
+    const C value = widen(x[i]) - mean;
+    squares += value * value;
+  }
+  squares = over_block(squares, &room[0], Add());
+  const C rstd = inverse_root(squares / static_cast<C>(d) + static_cast<C>(eps));
+  for (i64 i = threadIdx.x; i < d; i += blockDim.x) {
+    const C scaled = (widen(x[i]) - mean) * rstd * widen(weight[i]);
+    out[i] = cast<T>(centred ? scaled + widen(bias[i]) : scaled);
+  }
+  if (threadIdx.x) return;
+  rstds[row] = rstd;
+  if (centred) means[row] = mean;
+}
+
+template <bool centred, class T>
+__global__ void __launch_bounds__(256)
+    layer_norm_grad(T* dx, const T* g, const T* x, const T* weight, const Compute<T>* means,
+                    const Compute<T>* rstds, i64 d) {
+  using C = Compute<T>;
+  SHARED(C, room, [kMaxWarps]);
+  const i64 row = blockIdx.x, first = row * d;
+  const C mean = centred ? means[row] : C(0), rstd = rstds[row];
+  C sum = 0, along = 0;
+  for (i64 i = threadIdx.x; i < d; i += blockDim.x) {
+    const C scaled = widen(g[first + i]) * widen(weight[i]);
+    sum += scaled;
+    along += scaled * (widen(x[first + i]) - mean) * rstd;
+  }
+  along = over_block(along, &room[0], Add()) / static_cast<C>(d);
+  sum = centred ? over_block(sum, &room[0], Add()) / static_cast<C>(d) : C(0);
+  for (i64 i = threadIdx.x; i < d; i += blockDim.x) {
+    const C scaled = widen(g[first + i]) * widen(weight[i]);
+    const C normal = (widen(x[first + i]) - mean) * rstd;
+    dx[first + i] = cast<T>(rstd * (scaled - sum - normal * along));
+  }
+}
+
+// ---- sums over columns ------------------------------------------------------------------------
+
+// What is summed: two numbers of each element. `rows` and `columns` hold what a norm has computed
+// for each row or column.
+struct Values {  // for means
+  template <class C>
+  static __device__ void of(C x, C, C, C, C& first, C&) {
+    first += x;
+  }
+};
+struct Squares {  // for variances
+  template <class C>
+  static __device__ void of(C x, C, C mean, C, C& first, C&) {
+    first += (x - mean) * (x - mean);
+  }
+};
+struct Slopes {  // for gradients of weight and bias
+  template <class C>
+  static __device__ void of(C x, C g, C mean, C rstd, C& first, C& second) {
+    first += g * ((x - mean) * rstd);
+    second += g;
+  }
+};
+
+constexpr int kAcross = 32, kDown = 8;
+
+// parts: [grid.y, 2, d]. means and rstds belong to rows (by_row) or columns; either may be null.
+template <class F, bool by_row, class T>
+__global__ void __launch_bounds__(kAcross* kDown)
+    column_sums(Compute<T>* parts, const T* x, const T* g, const Compute<T>* means,
+                const Compute<T>* rstds, i64 rows, i64 d, i64 part) {
+  using C = Compute<T>;
+  SHARED(C, sums, [2][kDown][kAcross]);
+  const int across = threadIdx.x % kAcross, down = threadIdx.x / kAcross;
+  const i64 column = static_cast<i64>(blockIdx.x) * kAcross + across;
+  C first = 0, second = 0;
+  if (column < d) {
+    const i64 begin = blockIdx.y * part, end = begin + part < rows ? begin + part : rows;
+    for (i64 row = begin + down; row < end; row += kDown) {
+      const i64 i = row * d + column, own = by_row ? row : column;
+      F::of(widen(x[i]), g ? widen(g[i]) : C(0), means ? means[own] : C(0),
+            rstds ? rstds[own] : C(1), first, second);
+    }
+  }
+  sums[0][down][across] = first;
+  sums[1][down][across] = second;
+  __syncthreads();
+  if (down || column >= d) return;
+  for (int i = 1; i < kDown; ++i) {
+    first += sums[0][i][across];
+    second += sums[1][i][across];
+  }
+  parts[(2 * static_cast<i64>(blockIdx.y)) * d + column] = first;
+  parts[(2 * static_cast<i64>(blockIdx.y) + 1) * d + column] = second;
+}
+
+// Joins the parts: sums [2, d] times `scale`, and the same as T in `first` and `second` (or null).
+template <class T>
+__global__ void __launch_bounds__(256)
+    column_finish(Compute<T>* sums, T* first, T* second, const Compute<T>* parts, i64 count, i64 d,
+                  double scale) {
+  using C = Compute<T>;
+  const i64 column = position_in_grid<i64>();
+  if (column >= d) return;
+  C a = 0, b = 0;
+  for (i64 i = 0; i < count; ++i) {
+    a += parts[2 * i * d + column];
+    b += parts[(2 * i + 1) * d + column];
+  }
+  sums[column] = a * static_cast<C>(scale);
+  sums[d + column] = b * static_cast<C>(scale);
+  if (first) first[column] = cast<T>(a);
+  if (second) second[column] = cast<T>(b);
+}
+
+// rstd = 1 / sqrt(var + eps)
+template <class T>
+__global__ void __launch_bounds__(256)
+    reciprocal_deviation(Compute<T>* rstd, const Compute<T>* var, i64 d, double eps) {
+  const i64 i = position_in_grid<i64>();
+  if (i < d) rstd[i] = inverse_root(var[i] + static_cast<Compute<T>>(eps));
+}
+
+template <class T>
+__global__ void __launch_bounds__(256)
+    batch_norm(T* out, const T* x, const T* weight, const T* bias, const Compute<T>* mean,
+               const Compute<T>* rstd, i64 count, i64 d) {
+  const i64 i = position_in_grid<i64>();
+  if (i >= count) return;
+  const i64 c = i % d;
+  out[i] = cast<T>((widen(x[i]) - mean[c]) * (rstd[c] * widen(weight[c])) + widen(bias[c]));
+}
+
+// means: [2, d], of g times the normalised x, and of g.
+template <class T>
+__global__ void __launch_bounds__(256)
+    batch_norm_grad(T* dx, const T* g, const T* x, const T* weight, const Compute<T>* mean,
+                    const Compute<T>* rstd, const Compute<T>* means, i64 count, i64 d) {
+  const i64 i = position_in_grid<i64>();
+  if (i >= count) return;
+  const i64 c = i % d;
+  const Compute<T> normal = (widen(x[i]) - mean[c]) * rstd[c];
+  dx[i] = cast<T>(widen(weight[c]) * rstd[c] * (widen(g[i]) - means[d + c] - normal * means[c]));
+}

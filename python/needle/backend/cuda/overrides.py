@@ -1,0 +1,318 @@
+"""Composites that the CUDA device computes as a whole, for a GPU and for the emulator.
+
+Each takes the op and the arrays, as the op's ``expand`` does, and returns NotImplemented for dtypes
+without a kernel, and for arrays without elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from needle import dtype as dtypes
+from needle.backend import override
+from needle.backend.cuda.backend import address, blocks_for
+from needle.backend.cuda.geometry import geometry, power_of_two
+from needle.backend.cuda.table import CPP
+from needle.backend.ndarray import NDArray, empty, empty_of
+from needle.dtype import DType
+
+FLOATS = tuple(CPP[kind] for kind in dtypes.FLOATS)
+
+
+def both(op_name: str) -> Callable[[Any], Any]:
+    """Register an override for the GPU and the emulator."""
+
+    def register(function: Any) -> Any:
+        for device_name in ("cuda", "cuda-emu"):
+            override(device_name, op_name)(function)
+        return function
+
+    return register
+
+
+def _wide(x: NDArray) -> DType:
+    """Return the dtype of statistics."""
+    return dtypes.float64 if x.dtype is dtypes.float64 else dtypes.float32
+
+
+def _floating(*arrays: NDArray) -> bool:
+    first = arrays[0].dtype
+    return first.kind == "f" and all(x.dtype is first and x.size for x in arrays)
+
+
+def _threads(count: int) -> int:
+    """Return how many threads a row of so many elements gets."""
+    return min(256, max(32, power_of_two(count) // 4))
+
+
+def _dense(*arrays: NDArray) -> list[NDArray]:
+    return [x if x.is_dense() else x.copy() for x in arrays]
+
+
+# ---- softmax -----------------------------------------------------------------------
+
+
+def _softmax_family() -> Iterable[str]:
+    for kind in FLOATS:
+        for logarithm in ("false", "true"):
+            yield f"softmax<{logarithm}, {kind}>"
+            yield f"softmax_grad<{logarithm}, {kind}>"
+        yield f"cross_entropy<{kind}>"
+        yield f"cross_entropy_grad<{kind}>"
+
+
+def _rows(axis: int, *arrays: NDArray) -> Any:
+    """Return the geometry of all axes but one, and each array's step along that one."""
+    shape = arrays[0].shape
+    others = [i for i in range(len(shape)) if i != axis]
+    strides = [tuple(x.strides[i] for i in others) for x in arrays]
+    rows = geometry(tuple(shape[i] for i in others), *strides, keep_order=True)
+    return rows, [x.strides[axis] for x in arrays]
+
+
+def _softmax(logarithm: str, op: Any, x: NDArray) -> Any:
+    if not _floating(x) or not -x.ndim <= op.axis < x.ndim:
+        return NotImplemented
+    axis, out, backend = op.axis % x.ndim, empty_of(x.spec), x.device.backend
+    rows, steps = _rows(axis, out, x)
+    found = backend.function("softmax.cu", f"softmax<{logarithm}, {CPP[x.dtype]}>", _softmax_family)
+    backend.launch(
+        found, rows.count, address(out), address(x), rows.words, x.shape[axis], *steps,
+        block=_threads(x.shape[axis]),
+    )  # fmt: skip
+    return out
+
+
+def _softmax_grad(logarithm: str, op: Any, out: NDArray, g: NDArray) -> Any:
+    if not _floating(out, g) or not -g.ndim <= op.axis < g.ndim or out.shape != g.shape:
+        return NotImplemented
+    axis, dx, backend = op.axis % g.ndim, empty_of(g.spec), g.device.backend
+    rows, steps = _rows(axis, dx, out, g)
+    name = f"softmax_grad<{logarithm}, {CPP[g.dtype]}>"
+    found = backend.function("softmax.cu", name, _softmax_family)
+    backend.launch(
+        found, rows.count, address(dx), address(out), address(g), rows.words, g.shape[axis],
+        *steps, block=_threads(g.shape[axis]),
+    )  # fmt: skip
+    return dx
+
+
+@both("Softmax")
+def softmax(op: Any, x: NDArray) -> Any:
+    """Softmax along an axis."""
+    return _softmax("false", op, x)
+
+
+@both("LogSoftmax")
+def log_softmax(op: Any, x: NDArray) -> Any:
+    """Log-softmax along an axis."""
+    return _softmax("true", op, x)
+
+
+@both("SoftmaxGrad")
+def softmax_grad(op: Any, out: NDArray, g: NDArray) -> Any:
+    """Gradient of softmax."""
+    return _softmax_grad("false", op, out, g)
+
+
+@both("LogSoftmaxGrad")
+def log_softmax_grad(op: Any, out: NDArray, g: NDArray) -> Any:
+    """Gradient of log-softmax."""
+    return _softmax_grad("true", op, out, g)
+
+
+# ---- cross entropy -----------------------------------------------------------------
+
+
+def _labels(labels: NDArray) -> NDArray:
+    return _dense(labels.astype(dtypes.int64, copy=False))[0]
+
+
+@both("CrossEntropy")
+def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
+    """Losses and the logarithms of the sums of exponentials; a bad label is raised later."""
+    if not _floating(logits):
+        return NotImplemented
+    backend, classes = logits.device.backend, logits.shape[-1]
+    loss, lse = (empty(labels.shape, _wide(logits), logits.device) for _ in range(2))
+    rows, steps = _rows(logits.ndim - 1, logits)
+    flat = _labels(labels)
+    word, ticket = backend.pending.ticket(op.name, labels.shape, classes, "label")
+    found = backend.function("softmax.cu", f"cross_entropy<{CPP[logits.dtype]}>", _softmax_family)
+    backend.launch(
+        found, rows.count, address(loss), address(lse), address(logits), address(flat), rows.words,
+        classes, *steps, op.ignore_index, float(op.label_smoothing), word, ticket,
+        block=_threads(classes),
+    )  # fmt: skip
+    return loss, lse
+
+
+@both("CrossEntropyGrad")
+def cross_entropy_grad(op: Any, g: NDArray, logits: NDArray, labels: NDArray, lse: NDArray) -> Any:
+    """Gradient with respect to the logits; the labels were checked with the loss."""
+    wide = _wide(logits)
+    if not _floating(logits) or g.dtype is not wide or lse.dtype is not wide:
+        return NotImplemented
+    backend, classes, out = logits.device.backend, logits.shape[-1], empty_of(logits.spec)
+    rows, steps = _rows(logits.ndim - 1, out, logits)
+    (g, lse), flat = _dense(g, lse), _labels(labels)
+    name = f"cross_entropy_grad<{CPP[logits.dtype]}>"
+    found = backend.function("softmax.cu", name, _softmax_family)
+    backend.launch(
+        found, rows.count, address(out), address(g), address(logits), address(flat), address(lse),
+        rows.words, classes, *steps, op.ignore_index, float(op.label_smoothing),
+        block=_threads(classes),
+    )  # fmt: skip
+    return out
+
+
+# ---- norms -------------------------------------------------------------------------
+
+SUMS = (("Values", "false"), ("Squares", "false"), ("Slopes", "true"), ("Slopes", "false"))
+
+
+def _norm_family() -> Iterable[str]:
+    for kind in FLOATS:
+        for centred in ("false", "true"):
+            yield f"layer_norm<{centred}, {kind}>"
+            yield f"layer_norm_grad<{centred}, {kind}>"
+        yield from (f"column_sums<{what}, {by_row}, {kind}>" for what, by_row in SUMS)
+        for name in ("column_finish", "reciprocal_deviation", "batch_norm", "batch_norm_grad"):
+            yield f"{name}<{kind}>"
+
+
+def _norm(x: NDArray, name: str, grid: Any, *parts: Any, block: int = 256) -> None:
+    backend = x.device.backend
+    found = backend.function("norm.cu", f"{name[:-1]}{CPP[x.dtype]}>", _norm_family)
+    backend.launch(found, grid, *parts, block=block)
+
+
+def _column_sums(
+    x: NDArray, what: str, by_row: str, g: NDArray | None, means: NDArray | None,
+    rstds: NDArray | None, outs: tuple[NDArray | None, NDArray | None], scale: float,
+) -> NDArray:  # fmt: skip
+    """Return two sums over the rows of x [..., d] for each column, times scale: [2, d].
+
+    Args:
+        x: dense.
+        what: see norm.cu.
+        by_row: "true" if means and rstds belong to rows, "false" to columns.
+        g: dense, of x's shape.
+        means, rstds: what the sums read besides.
+        outs: where the sums themselves go, in x's dtype.
+        scale: of the result.
+    """
+    d = x.shape[-1]
+    rows = x.size // d
+    across = -(-d // 32)
+    wanted = -(-4 * x.device.backend.driver.properties.multiprocessors // across)
+    part = -(-rows // max(1, min(wanted, rows // 64, 1024)))
+    parts = -(-rows // part)
+    partial, sums = (empty((n, 2, d), _wide(x), x.device) for n in (parts, 1))
+    places = [0 if y is None else address(y) for y in (g, means, rstds)]
+    _norm(x, f"column_sums<{what}, {by_row}, >", (across, parts, 1), address(partial), address(x),
+          *places, rows, d, part)  # fmt: skip
+    ends = [0 if y is None else address(y) for y in outs]
+    _norm(x, "column_finish<>", blocks_for(d), address(sums), *ends, address(partial), parts, d,
+          float(scale))  # fmt: skip
+    return sums.reshape((2, d))
+
+
+def _layer_norm(centred: str, x: NDArray, weight: NDArray, bias: NDArray, eps: float) -> Any:
+    x, weight, bias = _dense(x, weight, bias)
+    out, d = empty_of(x.spec), x.shape[-1]
+    mean, rstd = (empty(x.shape[:-1], _wide(x), x.device) for _ in range(2))
+    _norm(x, f"layer_norm<{centred}, >", x.size // d, address(out), address(mean), address(rstd),
+          address(x), address(weight), address(bias), d, float(eps), block=_threads(d))  # fmt: skip
+    return out, mean, rstd
+
+
+def _layer_norm_grad(
+    centred: str, g: NDArray, x: NDArray, weight: NDArray, mean: NDArray | None, rstd: NDArray
+) -> Any:
+    g, x, weight, rstd = _dense(g, x, weight, rstd)
+    mean = None if mean is None else _dense(mean)[0]
+    dx, d = empty_of(x.spec), x.shape[-1]
+    _norm(x, f"layer_norm_grad<{centred}, >", x.size // d, address(dx), address(g), address(x),
+          address(weight), 0 if mean is None else address(mean), address(rstd), d,
+          block=_threads(d))  # fmt: skip
+    dweight, dbias = empty_of(weight.spec), empty_of(weight.spec)
+    _column_sums(x, "Slopes", "true", g, mean, rstd, (dweight, dbias), 1.0)
+    return dx, dweight, dbias
+
+
+@both("LayerNorm")
+def layer_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
+    """Layer norm, its means and reciprocal deviations."""
+    if not _floating(x, weight, bias):
+        return NotImplemented
+    return _layer_norm("true", x, weight, bias, op.eps)
+
+
+@both("LayerNormGrad")
+def layer_norm_grad(
+    op: Any, g: NDArray, x: NDArray, weight: NDArray, mean: NDArray, rstd: NDArray
+) -> Any:
+    """Gradients of layer norm."""
+    if not _floating(x, g, weight) or mean.dtype is not _wide(x) or rstd.dtype is not _wide(x):
+        return NotImplemented
+    return _layer_norm_grad("true", g, x, weight, mean, rstd)
+
+
+@both("RMSNorm")
+def rms_norm(op: Any, x: NDArray, weight: NDArray) -> Any:
+    """RMS norm and its reciprocal root mean squares."""
+    if not _floating(x, weight):
+        return NotImplemented
+    out, _, rstd = _layer_norm("false", x, weight, weight, op.eps)
+    return out, rstd
+
+
+@both("RMSNormGrad")
+def rms_norm_grad(op: Any, g: NDArray, x: NDArray, weight: NDArray, rstd: NDArray) -> Any:
+    """Gradients of RMS norm."""
+    if not _floating(x, g, weight) or rstd.dtype is not _wide(x):
+        return NotImplemented
+    return _layer_norm_grad("false", g, x, weight, None, rstd)[:2]
+
+
+def _rstd(x: NDArray, var: NDArray, eps: float) -> NDArray:
+    rstd, d = empty_of(var.spec), x.shape[-1]
+    _norm(x, "reciprocal_deviation<>", blocks_for(d), address(rstd), address(var), d, float(eps))
+    return rstd
+
+
+@both("BatchNorm")
+def batch_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
+    """Batch norm in training mode, means and variances of the columns."""
+    if not _floating(x, weight, bias):
+        return NotImplemented
+    x, weight, bias = _dense(x, weight, bias)
+    out, d = empty_of(x.spec), x.shape[-1]
+    nowhere = (None, None)
+    mean = _column_sums(x, "Values", "false", None, None, None, nowhere, d / x.size)
+    mean = mean.slice([(0, 1, 1), (0, d, 1)]).reshape((d,))
+    var = _column_sums(x, "Squares", "false", None, mean, None, nowhere, d / x.size)
+    var = var.slice([(0, 1, 1), (0, d, 1)]).reshape((d,))
+    rstd = _rstd(x, var, op.eps)
+    _norm(x, "batch_norm<>", blocks_for(x.size), address(out), address(x), address(weight),
+          address(bias), address(mean), address(rstd), x.size, d)  # fmt: skip
+    return out, mean, var
+
+
+@both("BatchNormGrad")
+def batch_norm_grad(
+    op: Any, g: NDArray, x: NDArray, weight: NDArray, mean: NDArray, var: NDArray
+) -> Any:
+    """Gradients of batch norm."""
+    if not _floating(x, g, weight) or mean.dtype is not _wide(x) or var.dtype is not _wide(x):
+        return NotImplemented
+    g, x, weight, mean, var = _dense(g, x, weight, mean, var)
+    dx, d = empty_of(x.spec), x.shape[-1]
+    dweight, dbias = empty_of(weight.spec), empty_of(weight.spec)
+    rstd = _rstd(x, var, op.eps)
+    means = _column_sums(x, "Slopes", "false", g, mean, rstd, (dweight, dbias), d / x.size)
+    _norm(x, "batch_norm_grad<>", blocks_for(x.size), address(dx), address(g), address(x),
+          address(weight), address(mean), address(rstd), address(means), x.size, d)  # fmt: skip
+    return dx, dweight, dbias

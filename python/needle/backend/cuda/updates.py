@@ -1,0 +1,70 @@
+"""Optimizer steps over many tensors in few launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from needle import dtype as dtypes
+from needle.backend.cuda.geometry import pack
+from needle.backend.cuda.table import CPP
+from needle.backend.update import Adam, Sgd
+
+if TYPE_CHECKING:
+    from needle.backend.cuda.backend import CudaBackend
+
+TENSORS, POINTERS, PIECE = 48, 5, 1024  # as in update.cu
+
+
+def adam(backend: CudaBackend, rows: Sequence[Sequence[Any]], rule: Adam) -> None:
+    """Step parameters; see ``Backend.adam``.
+
+    Args:
+        backend: where.
+        rows: out, parameter, gradient, m and v of each tensor, dense.
+        rule: the step's numbers.
+    """
+    decay = 0.0 if rule.decoupled else rule.weight_decay
+    shrink = 1 - rule.lr * rule.weight_decay if rule.decoupled else 1.0
+    numbers = (rule.beta1, rule.beta2, rule.eps, decay, shrink, rule.lr / rule.correction1,
+               rule.correction2**-0.5)  # fmt: skip
+    _launch(backend, "adam", rows, pack(*map(float, numbers)))
+
+
+def sgd(backend: CudaBackend, rows: Sequence[Sequence[Any]], rule: Sgd) -> None:
+    """Step parameters; see ``Backend.sgd``. rows: out, parameter, gradient, velocity (or not)."""
+    numbers = map(float, (rule.lr, rule.momentum, 1 - rule.dampening, rule.weight_decay))
+    _launch(backend, "sgd", rows, pack(*numbers, int(rule.nesterov), int(rule.first)))
+
+
+def _launch(backend: CudaBackend, name: str, rows: Sequence[Sequence[Any]], rule: bytes) -> None:
+    for kind in dict.fromkeys(row[0].dtype for row in rows):
+        same = [row for row in rows if row[0].dtype is kind and row[0].size]
+        found = backend.function(
+            "update.cu",
+            f"{name}<{CPP[kind]}>",
+            lambda: (f"{f}<{CPP[t]}>" for f in ("adam", "sgd") for t in dtypes.FLOATS),
+        )
+        for blocks, table in _tables(same):
+            backend.launch(found, blocks, table, rule)
+
+
+def _tables(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[int, bytes]]:
+    """Yield a number of blocks and the struct ``Tensors`` for so many tensors as it holds."""
+    from needle.backend.cuda.backend import address
+
+    for first in range(0, len(rows), TENSORS):
+        part = rows[first : first + TENSORS]
+        sizes = [row[0].size for row in part]
+        starts, blocks = [], 0
+        for size in sizes:
+            starts.append(blocks)
+            blocks += -(-size // PIECE)
+        pointers = [
+            place
+            for row in part
+            for place in (*(address(x) for x in row), *(0,) * (POINTERS - len(row)))
+        ]
+        left = TENSORS - len(part)
+        rest, none = (0,) * left, (0,) * (left * POINTERS)
+        yield blocks, pack(len(part), *starts, *rest, *sizes, *rest, *pointers, *none)

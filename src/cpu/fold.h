@@ -1,0 +1,94 @@
+// Folding numbers that lie side by side: with vectors, as a binary tree over fixed blocks, so that
+// the error of a float sum grows with the logarithm of its length.
+#pragma once
+#include <limits>
+
+#include "axes.h"
+#include "lanes.h"
+
+namespace needle::NEEDLE_ISA {
+
+constexpr int64_t kBlock = 1024;  // row elements read at once
+constexpr int64_t kRun = 4096;    // neighbours folded without recursion
+constexpr int64_t kAhead = 4096;  // bytes: the processor itself does not look over a page's end
+
+// ---- arithmetic: V is a number or a vector; integers wrap; NaN wins over any maximum or minimum
+
+template <int32_t op, class A>
+constexpr A identity() {
+  using Limits = std::numeric_limits<A>;
+  if (op == kSum || op == kAny) return A(0);
+  if (op == kProd || op == kAll) return A(1);
+  if (op == kMax) return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+  return Limits::has_infinity ? Limits::infinity() : Limits::max();
+}
+
+template <int32_t op, class V>
+inline V combine(V a, V b) {
+  if constexpr (op == kMax || op == kAny)
+    return a >= b ? a : (a != a ? a : b);
+  else if constexpr (op == kMin || op == kAll)
+    return a <= b ? a : (a != a ? a : b);
+  else if constexpr (std::is_same_v<V, int64_t>)
+    return op == kSum ? uint64_t(a) + uint64_t(b) : uint64_t(a) * uint64_t(b);
+  else if constexpr (std::is_same_v<V, Vector<int64_t>>)
+    return op == kSum ? V(Vector<uint64_t>(a) + Vector<uint64_t>(b))
+                      : V(Vector<uint64_t>(a) * Vector<uint64_t>(b));
+  else
+    return op == kSum ? a + b : a * b;
+}
+
+template <int32_t op, class A>
+inline bool better(A candidate, A best) {
+  const bool wins = op == kMax ? candidate > best : candidate < best;
+  return wins || (candidate != candidate && best == best);
+}
+
+inline int64_t middle(int64_t begin, int64_t end, int64_t unit) {
+  return begin + round_up((end - begin) / 2, unit);
+}
+
+template <int32_t op, class A>
+inline A fold_lanes(Vector<A> v) {
+#pragma GCC unroll 4
+  for (int width = kLanes<A> / 2; width > 0; width /= 2) v = combine<op>(v, exchange<A>(v, width));
+  return v[0];
+}
+
+// n is a multiple of the lanes and not 0.
+template <int32_t op, class A>
+Vector<A> fold_vectors(const A* x, int64_t n) {
+  constexpr int64_t kWidth = kLanes<A>, kUnroll = 8;
+  if (n > kRun) {
+    const int64_t half = middle(0, n, kRun);
+    const Vector<A> left = fold_vectors<op>(x, half);
+    return combine<op>(left, fold_vectors<op>(x + half, n - half));
+  }
+  // Written out, because a loop would become a call that clears memory: slower than all the rest.
+  const Vector<A> none = splat<A>(identity<op, A>());
+  Vector<A> sum[kUnroll] = {none, none, none, none, none, none, none, none};
+  int64_t i = 0;
+  for (; i + kUnroll * kWidth <= n; i += kUnroll * kWidth) {
+#pragma GCC unroll 8
+    for (int64_t j = 0; j < kUnroll; ++j) {
+      __builtin_prefetch(x + i + j * kWidth + kAhead / sizeof(A));
+      sum[j] = combine<op>(sum[j], load(x + i + j * kWidth));
+    }
+  }
+  for (; i < n; i += kWidth) sum[0] = combine<op>(sum[0], load(x + i));
+#pragma GCC unroll 3
+  for (int64_t width = kUnroll / 2; width > 0; width /= 2)
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < width; ++j) sum[j] = combine<op>(sum[j], sum[j + width]);
+  return sum[0];
+}
+
+template <int32_t op, class A>
+A fold_dense(const A* x, int64_t n) {
+  int64_t i = n / kLanes<A> * kLanes<A>;
+  A total = i ? fold_lanes<op, A>(fold_vectors<op>(x, i)) : identity<op, A>();
+  for (; i < n; ++i) total = combine<op>(total, x[i]);
+  return total;
+}
+
+}  // namespace needle::NEEDLE_ISA

@@ -1,0 +1,118 @@
+// Sums of squared distances from the mean, in one pass over the memory: of each block while it is
+// in the cache; blocks are joined as a tree. Source: Chan, Golub, LeVeque, "Algorithms for
+// computing the sample variance", 1983, equations 1.5.
+#include "reduce.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+template <class A>
+A squares_around(const A* x, A mean, int64_t n) {
+  A total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t i = 0; i < n; ++i) total += (x[i] - mean) * (x[i] - mean);
+  return total;
+}
+
+template <class A>
+void join(Moments<A>& part, const Moments<A>& later, int64_t width) {
+  if (later.count == 0) return;
+  const int64_t count = part.count + later.count;
+  const A share = static_cast<A>(later.count) / static_cast<A>(count);
+  const A weight = share * static_cast<A>(part.count);
+  for (int64_t j = 0; j < width; ++j) {
+    const A apart = later.mean[j] - part.mean[j];
+    part.mean[j] += apart * share;
+    part.squares[j] += later.squares[j] + apart * apart * weight;
+  }
+  part.count = count;
+}
+
+// One stretch of at most kBlock elements, already in the cache for the second pass.
+template <class A>
+void add_block(Moments<A>& part, const A* x, int64_t n) {
+  Moments<A> own;
+  own.count = n;
+  own.mean[0] = fold_dense<kSum>(x, n) / static_cast<A>(n);
+  own.squares[0] = squares_around(x, own.mean[0], n);
+  join(part, own, 1);
+}
+
+template <class A>
+void fold_row(const State<A>& s, const void* x, int64_t origin, int64_t begin, int64_t end,
+              Moments<A>& part) {
+  part.count = 0;
+  part.mean[0] = part.squares[0] = 0;
+  if (end - begin > kBlock) {
+    Moments<A> later;
+    const int64_t half = middle(begin, end, kBlock);
+    fold_row(s, x, origin, begin, half, part);
+    fold_row(s, x, origin, half, end, later);
+    return join(part, later, 1);
+  }
+  for_stretches(s, x, origin, begin, end,
+                [&](const A* element, int64_t n, int64_t) { add_block(part, element, n); });
+}
+
+template <class A>
+void fold_strip(const State<A>& s, const void* x, const Unit& unit, int64_t begin, int64_t end,
+                Moments<A>& part) {
+  if (end - begin > kRows) {
+    Moments<A> later;
+    const int64_t half = middle(begin, end, kRows);
+    fold_strip(s, x, unit, begin, half, part);
+    fold_strip(s, x, unit, half, end, later);
+    return join(part, later, unit.width);
+  }
+  A buffer[kStrip];
+  const auto row = [&](int64_t i) {
+    return fetch(s, x, unit.x + s.reduced.at(i).x, unit.width, s.strip.x, buffer);
+  };
+  part.count = end - begin;
+  for (int64_t j = 0; j < unit.width; ++j) part.mean[j] = part.squares[j] = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    const A* element = row(i);
+    for (int64_t j = 0; j < unit.width; ++j) part.mean[j] += element[j];
+  }
+  for (int64_t j = 0; j < unit.width; ++j) part.mean[j] /= static_cast<A>(end - begin);
+  for (int64_t i = begin; i < end; ++i) {
+    const A* element = row(i);
+    for (int64_t j = 0; j < unit.width; ++j) {
+      const A apart = element[j] - part.mean[j];
+      part.squares[j] += apart * apart;
+    }
+  }
+}
+
+template <class A>
+struct Deviation {
+  using Part = Moments<A>;
+  static void fold(const State<A>& s, const void* x, const Unit& unit, int64_t begin, int64_t end,
+                   Part& part) {
+    if (s.strip.size == 1)
+      fold_row(s, x, unit.x, begin, end, part);
+    else
+      fold_strip(s, x, unit, begin, end, part);
+  }
+  static void join(Part& part, const Part& later, int64_t width) {
+    NEEDLE_ISA::join(part, later, width);
+  }
+  static void finish(const State<A>& s, void* out, const Unit& unit, Part& part) {
+    write_unit(s, out, unit, part.squares);
+  }
+};
+
+}  // namespace
+
+template <class A>
+Run variance_run() {
+  if constexpr (std::is_floating_point_v<A>)
+    return run_units<Deviation<A>, A>;
+  else
+    return nullptr;
+}
+template Run variance_run<float>();
+template Run variance_run<double>();
+template Run variance_run<int64_t>();
+
+}  // namespace needle::NEEDLE_ISA
