@@ -51,10 +51,11 @@ template <class Body>
 inline void each_group(int64_t channels, const Body& body) {
   int64_t c = 0;
   for (; c + kMany * kWidth <= channels; c += kMany * kWidth)
-    body(c, std::integral_constant<int, kMany>(), Whole());
+    body(c, std::integral_constant<int, kMany>(), Whole<float>());
   for (; c + kFew * kWidth <= channels; c += kFew * kWidth)
-    body(c, std::integral_constant<int, kFew>(), Whole());
-  for (; c + kWidth <= channels; c += kWidth) body(c, std::integral_constant<int, 1>(), Whole());
+    body(c, std::integral_constant<int, kFew>(), Whole<float>());
+  for (; c + kWidth <= channels; c += kWidth)
+    body(c, std::integral_constant<int, 1>(), Whole<float>());
   if (c < channels) body(c, std::integral_constant<int, 1>(), Tail<float>(channels - c));
 }
 
