@@ -57,11 +57,12 @@ class Case:
         compiled: makes the same of ``torch.compile``; None: it is not measured.
         target: largest allowed ratio of the times, Needle / PyTorch; None: no target.
         group: the part of the subject that the row belongs to.
-        goals: which set of targets it belongs to: "foundation" or "ops".
+        goals: which set of targets it belongs to: "foundation", "ops" or "images".
         flops: floating point operations of one run, where arithmetic is its limit.
         bytes: bytes that one run must at least move, where memory is its limit.
         torch_threads: threads of PyTorch; 1 where that is faster for it.
         tolerance: largest allowed difference of the results, relative to the largest value.
+        others: further ways to compute the same by PyTorch, by name.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Case:
     bytes: float = 0.0
     torch_threads: int = THREADS
     tolerance: float = TOLERANCE
+    others: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
 
 @dataclass
@@ -233,6 +235,7 @@ def measure(case: Case, options: Options, seconds: float, peer: str) -> dict[str
     torch.set_num_threads(1 if options.quick else case.torch_threads)
     check_same(case)
     runs = {"needle": case.needle, peer: case.torch}
+    runs |= {f"{peer}, {name}": other for name, other in case.others.items()}
     if options.compile and case.compiled is not None:
         torch._dynamo.reset()  # or it gives up after some shapes of a function
         runs["torch.compile"] = case.compiled(partial(torch.compile, dynamic=False))

@@ -2,6 +2,7 @@
 
 python bench/run.py --goals foundation      the figures of the foundation, about 5 minutes
 python bench/run.py --goals ops             those of the ops, about 8 minutes
+python bench/run.py --goals images          those of convolution nets, about 4 minutes
 python bench/run.py --all          both
 python bench/run.py eager gemm     some subjects
 """
@@ -29,8 +30,9 @@ GOALS = {
         "indexing",
         "sort",
     ),
+    "images": ("convolution", "images"),
 }
-COMPILED = ("elementwise", "reduce", "softmax_loss", "norm", "indexing")
+COMPILED = ("elementwise", "reduce", "softmax_loss", "norm", "indexing", "convolution", "images")
 """Subjects that also measure torch.compile."""
 
 

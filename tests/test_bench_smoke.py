@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
-SHARED = {"gpu", "harness", "limits", "report", "run", "twin"}
+SHARED = {"convolution_error", "gpu", "harness", "limits", "report", "run", "twin"}
 SUBJECTS = sorted(path.stem for path in BENCH.glob("*.py") if path.stem not in SHARED)
 
 pytestmark = [

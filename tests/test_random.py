@@ -9,8 +9,8 @@ from conftest import DEVICES
 import needle as ndl
 from needle import ops
 from needle.backend import kernels
-from needle.errors import OptionError
-from needle.ops import random, sampling
+from needle.errors import OptionError, ShapeError
+from needle.ops import base, random, sampling
 from needle.testing import assert_close
 
 DRAWS = {
@@ -78,6 +78,48 @@ def test_devices_draw_the_same(name):
     for x, device in zip(drawn, DEVICES, strict=True):
         assert x.device == device and not x.requires_grad
         assert_close(x.numpy(), drawn[0].numpy().astype("float64"), "float32")
+
+
+@pytest.mark.parametrize("first", DRAWS)
+def test_lazy_draws_wait_and_keep_the_order_of_the_calls(first):
+    ndl.manual_seed(4)
+    expected = [DRAWS[name]().numpy() for name in (first, "normal")]
+    ndl.manual_seed(4)
+    with ndl.lazy_mode():
+        drawn = [DRAWS[name]() for name in (first, "normal")]
+        assert all(x.array is None for x in drawn)
+        found = [x.numpy() for x in reversed(drawn)]
+    np.testing.assert_array_equal(found[1], expected[0])
+    np.testing.assert_array_equal(found[0], expected[1])
+
+
+def test_a_gradient_sees_the_mask_that_waits():
+    ndl.manual_seed(4)
+    x = ndl.Tensor(np.ones(100), requires_grad=True)
+    with ndl.lazy_mode():
+        out = sampling.dropout(x, 0.5)
+        sampling.uniform((3,))
+        out.sum().backward()
+        assert set(x.grad.tolist()) == {0.0, 2.0}
+        np.testing.assert_array_equal(x.grad.numpy(), out.numpy())
+
+
+def test_draws_are_not_interned():
+    before = len(base._interned)
+    ndl.manual_seed(4)
+    for _ in range(50):
+        sampling.uniform((3,))
+    assert len(base._interned) - before < 10
+
+
+def test_a_refused_draw_leaves_the_generator_alone():
+    ndl.manual_seed(4)
+    state = random.get_state()
+    with pytest.raises(ShapeError):
+        sampling.permutation(-1)
+    with pytest.raises(OptionError):
+        sampling.randint((3,), 0, 2**31 + 1)
+    assert random.get_state() == state
 
 
 def test_ranges_and_moments():

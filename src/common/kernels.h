@@ -181,7 +181,8 @@ struct Kernels {
   const char* (*plan_batch_norm_grad)(Plan*, const Operand& x, double eps);
 
   // float32, dense; weights [kernel..., c / groups, k]. The algorithm follows from the geometry
-  // alone, or is the one asked for. kConvolve: results below zero are multiplied by slope.
+  // alone, or is the one asked for. kConvolve: results below zero are multiplied by slope. By spec
+  // a kernel of one tap with slope 1 takes no bias: ask for kDirect.
   const char* (*plan_convolution)(Plan*, int32_t direction, int32_t algorithm, const Window&,
                                   int64_t groups, double slope, const Operand& x, const Operand& w,
                                   const Operand& y);

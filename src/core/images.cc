@@ -30,6 +30,10 @@ Window window_of(const Sizes& kernel, const Sizes& stride, const Sizes& dilation
 
 const Array* optional(nb::handle x) { return x.is_none() ? nullptr : native(x); }
 
+bool is_one_tap(const Sizes& kernel) {
+  return std::all_of(kernel.begin(), kernel.end(), [](int64_t n) { return n == 1; });
+}
+
 bool convolution(int direction, int algorithm, nb::handle out, nb::handle a, nb::handle b,
                  nb::object bias_object, double slope, const Sizes& kernel, const Sizes& stride,
                  const Sizes& dilation, const Sizes& low, int64_t groups) {
@@ -48,6 +52,9 @@ bool convolution(int direction, int algorithm, nb::handle out, nb::handle a, nb:
     const bool fits = bias->spec->ndim == 1 && bias->spec->code == kFloat32 && y->spec->ndim > 0 &&
                       bias->spec->size == y->spec->shape[y->spec->ndim - 1];
     if (!fits) throw nb::value_error("convolution: the bias has one float32 for each channel");
+  }
+  if (bias && algorithm == kBySpec && is_one_tap(kernel)) {
+    algorithm = kDirect;  // by spec it is a product of matrices, which adds no bias
   }
   Plan plan;
   if (kernels->plan_convolution(&plan, direction, algorithm,

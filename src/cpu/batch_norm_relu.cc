@@ -1,11 +1,12 @@
 // Batch norm in training mode with what follows it in a residual network: the sum with a shortcut,
 // and a rectifier. float32 rows, dense [rows, c].
 //
-// Each direction goes over the memory twice, and the second time backwards, because what was read
-// last is still in the cache. Columns are summed over fixed blocks of rows, then over the blocks as
-// a tree, so that no result depends on the number of threads.
+// Each direction goes over the memory twice, the second time from the last block to the first,
+// because what was read last is still in the cache. Columns are summed over fixed blocks of rows,
+// then over the blocks as a tree, so that no result depends on the number of threads.
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "conv.h"
 #include "kernels_linear.h"
@@ -14,7 +15,12 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 using Floats = Vector<float>;
-constexpr int64_t kBlockElements = 8192, kMaxBlocks = 256;
+constexpr int64_t kBlockElements = 8192, kMaxBlocks = 256, kWidth = kLanes<float>;
+#if defined(__AVX512F__)
+constexpr int kMany = 8, kFew = 4;  // vectors of a group; three registers for each
+#else
+constexpr int kMany = 4, kFew = 2;
+#endif
 
 struct State {
   int64_t rows, c, block, blocks, pitch;  // pitch: floats of a row in the workspace
@@ -32,26 +38,52 @@ float* shared_row(const State& s, void* workspace, int which) {
 
 int64_t first_row(const State& s, int64_t block) { return least(block * s.block, s.rows); }
 
+// body(i) for i < count, unrolled.
+template <int count, class Body>
+inline void each(const Body& body) {
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) body(i);
+}
+
+// body(channel, number of vectors, lanes) for all channels: groups of vectors whose sums stay in
+// registers while the rows go by. Pays with one operand; with three, walking whole rows is faster.
+template <class Body>
+inline void each_group(int64_t channels, const Body& body) {
+  int64_t c = 0;
+  for (; c + kMany * kWidth <= channels; c += kMany * kWidth)
+    body(c, std::integral_constant<int, kMany>(), Whole<float>());
+  for (; c + kFew * kWidth <= channels; c += kFew * kWidth)
+    body(c, std::integral_constant<int, kFew>(), Whole<float>());
+  for (; c + kWidth <= channels; c += kWidth)
+    body(c, std::integral_constant<int, 1>(), Whole<float>());
+  if (c < channels) body(c, std::integral_constant<int, 1>(), Tail<float>(channels - c));
+}
+
 // ---- forward. buffers: out, mean, var, x, weight, bias, residual
 
 // Mean and sum of squared distances of the block's rows, in two passes: exact where the sum of
 // squares would cancel.
 void block_statistics(const State& s, const float* x, int64_t block, void* workspace) {
-  float* mean = block_row(s, workspace, block, 0);
-  float* square = block_row(s, workspace, block, 1);
+  float* mean_row = block_row(s, workspace, block, 0);
+  float* square_row = block_row(s, workspace, block, 1);
   const int64_t begin = first_row(s, block), end = first_row(s, block + 1);
-  std::memset(mean, 0, 2 * s.pitch * sizeof(float));  // both: they are neighbours
-  for (int64_t row = begin; row < end; ++row)
-    each_vector(s.c, [&](int64_t j, const auto& lanes) {
-      lanes.store(mean + j, lanes.load(mean + j) + lanes.load(x + row * s.c + j));
-    });
   const float scale = 1 / static_cast<float>(end - begin);
-  for (int64_t j = 0; j < s.c; ++j) mean[j] *= scale;
-  for (int64_t row = begin; row < end; ++row)
-    each_vector(s.c, [&](int64_t j, const auto& lanes) {
-      const Floats distance = lanes.load(x + row * s.c + j) - lanes.load(mean + j);
-      lanes.store(square + j, lanes.load(square + j) + distance * distance);
+  each_group(s.c, [&](int64_t j, auto size, const auto& lanes) {
+    constexpr int kCount = decltype(size)::value;
+    Floats mean[kCount] = {}, square[kCount] = {};
+    for (int64_t row = begin; row < end; ++row)
+      each<kCount>([&](int i) { mean[i] += lanes.load(x + row * s.c + j + i * kWidth); });
+    each<kCount>([&](int i) { mean[i] *= scale; });
+    for (int64_t row = begin; row < end; ++row)
+      each<kCount>([&](int i) {
+        const Floats distance = lanes.load(x + row * s.c + j + i * kWidth) - mean[i];
+        square[i] += distance * distance;
+      });
+    each<kCount>([&](int i) {
+      lanes.store(mean_row + j + i * kWidth, mean[i]);
+      lanes.store(square_row + j + i * kWidth, square[i]);
     });
+  });
 }
 
 // Joins the statistics of two neighbouring groups of rows (Chan, Golub, LeVeque 1979).
@@ -76,7 +108,7 @@ void normalise_block(const State& s, void* const* buffers, int64_t block, void* 
   const float* mean = block_row(s, workspace, 0, 0);
   const float* scale = shared_row(s, workspace, 0);
   const float* bias = as<float>(buffers[5]);
-  for (int64_t row = first_row(s, block + 1) - 1; row >= first_row(s, block); --row) {
+  for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
     const float* x = as<float>(buffers[3]) + row * s.c;
     const float* residual = shortcut ? as<float>(buffers[6]) + row * s.c : nullptr;
     float* out = as<float>(buffers[0]) + row * s.c;
@@ -146,7 +178,7 @@ void input_gradient_block(const State& s, void* const* buffers, int64_t block, v
   const float* scale = shared_row(s, workspace, 0);     // weight * rstd
   const float* from_x = shared_row(s, workspace, 1);    // rstd^2 * sum(h * (x - mean)) / rows
   const float* from_one = shared_row(s, workspace, 2);  // sum(h) / rows
-  for (int64_t row = first_row(s, block + 1) - 1; row >= first_row(s, block); --row) {
+  for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
     const float* g = as<float>(buffers[shortcut ? 3 : 4]) + row * s.c;
     const float* out = as<float>(buffers[5]) + row * s.c;
     const float* x = as<float>(buffers[6]) + row * s.c;

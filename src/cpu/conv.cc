@@ -80,6 +80,33 @@ bool winograd_pays(const Geometry& g, int32_t direction) {
   return tiles * for_tile + kTransformWeights < static_cast<double>(g.n * real_products(g));
 }
 
+// A kernel of one tap is a product of matrices (which adds no bias: kernels.h).
+bool is_product(const Geometry& g) {
+  bool plain = g.groups == 1;
+  for (int i = 0; i < kSpatial; ++i)
+    plain &= g.kernel[i] == 1 && g.stride[i] == 1 && g.low[i] == 0 && g.in[i] == g.out[i];
+  return plain;
+}
+
+const char* plan_product(Plan* plan, int32_t direction, const Geometry& g) {
+  const int64_t pixels = g.n * g.in_pixels();
+  const int64_t x[2] = {pixels, g.c}, w[2] = {g.c, g.k}, y[2] = {pixels, g.k};
+  const int64_t x_turned[2] = {g.c, pixels}, w_turned[2] = {g.k, g.c};
+  const int64_t by_c[2] = {g.c, 1}, by_k[2] = {g.k, 1}, c_turned[2] = {1, g.c};
+  const int64_t k_turned[2] = {1, g.k};
+  const auto matrix = [](const int64_t* shape, const int64_t* strides) {
+    return Operand{kFloat32, 2, shape, strides};
+  };
+  switch (direction) {
+    case kConvolve:
+      return plan_matmul(plan, matrix(y, by_k), matrix(x, by_c), matrix(w, by_k));
+    case kConvolveInput:
+      return plan_matmul(plan, matrix(x, by_c), matrix(y, by_k), matrix(w_turned, k_turned));
+    default:
+      return plan_matmul(plan, matrix(w, by_k), matrix(x_turned, c_turned), matrix(y, by_k));
+  }
+}
+
 }  // namespace
 
 const char* plan_convolution(Plan* plan, int32_t direction, int32_t algorithm, const Window& how,
@@ -97,6 +124,7 @@ const char* plan_convolution(Plan* plan, int32_t direction, int32_t algorithm, c
   g.groups = groups;
   g.slope = static_cast<float>(slope);
   if (direction < kConvolve || direction > kConvolveWeight) return "convolution: no such direction";
+  if (algorithm == kBySpec && is_product(g) && slope == 1) return plan_product(plan, direction, g);
   if (algorithm == kWinograd) return kByWinograd[direction](plan, g);
   if (g.groups > 1 && !kByDepth[direction](plan, g)) return nullptr;
   if (algorithm == kBySpec && winograd_pays(g, direction) && !kByWinograd[direction](plan, g))

@@ -7,8 +7,6 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
-constexpr int64_t kWidth = kLanes<float>;
-constexpr int kPixels = 8;      // neighbours that share a load of the weights
 constexpr int64_t kParts = 64;  // of the pixels, each with its own sums of the weights' gradient
 
 // ---- forward, and towards the input
@@ -39,54 +37,37 @@ struct Pixels {
   int64_t out_step, x_step, count;
 };
 
-template <int count, class Load, class Put>
-inline void add_taps(const Pixels& p, int64_t c, const float* w, const Line* lines,
-                     int64_t line_count, const Load& load_vector, const Put& put) {
-  Vector<float> sum[count] = {};
-  for (int64_t i = 0; i < line_count; ++i) {
-    const Vector<float> weight = load_vector(w + lines[i].w + c);
-    const float* x = p.x + lines[i].x + c;
+// `count` neighbours, all channels.
+template <int count>
+void convolve_neighbours(const State& s, const Buffers& b, const Pixels& p, const Line* lines,
+                         int64_t line_count) {
+  each_vector(s.channels, [&](int64_t c, const auto& lanes) {
+    const Vector<float> bias = b.bias ? lanes.load(b.bias + c) : Vector<float>{};
+    Vector<float> sum[count] = {};
+    for (int64_t i = 0; i < line_count; ++i) {
+      const Vector<float> weight = lanes.load(b.w + lines[i].w + c);
+      const float* x = p.x + lines[i].x + c;
 #pragma GCC unroll 8
-    for (int j = 0; j < count; ++j) sum[j] += weight * load_vector(x + j * p.x_step);
-  }
+      for (int j = 0; j < count; ++j) sum[j] += weight * lanes.load(x + j * p.x_step);
+    }
 #pragma GCC unroll 8
-  for (int j = 0; j < count; ++j) put(p.out + j * p.out_step + c, sum[j]);
+    for (int j = 0; j < count; ++j)
+      lanes.store(p.out + j * p.out_step + c,
+                  s.slope == 1 ? sum[j] + bias : activate(sum[j] + bias, s.slope));
+  });
 }
 
-template <class Load, class Put>
-void convolve_vector(Pixels p, int64_t c, const float* w, const Line* lines, int64_t line_count,
-                     const Load& load_vector, const Put& put) {
-  for (; p.count >= kPixels; p.count -= kPixels) {
-    add_taps<kPixels>(p, c, w, lines, line_count, load_vector, put);
-    p.x += kPixels * p.x_step;
-    p.out += kPixels * p.out_step;
-  }
-  for (; p.count > 0; --p.count, p.x += p.x_step, p.out += p.out_step)
-    add_taps<1>(p, c, w, lines, line_count, load_vector, put);
-}
-
-void convolve_pixels(const State& s, const Buffers& b, const Pixels& p, const Line* lines,
+void convolve_pixels(const State& s, const Buffers& b, Pixels p, const Line* lines,
                      int64_t line_count) {
-  const auto bias_at = [&](int64_t c, const Tail<float>& lanes) {
-    return b.bias ? lanes.load(b.bias + c) : Vector<float>{};
+  const auto advance = [&](int64_t count) {
+    p.count -= count;
+    p.x += count * p.x_step;
+    p.out += count * p.out_step;
   };
-  int64_t c = 0;
-  for (; c + kWidth <= s.channels; c += kWidth) {
-    const Vector<float> bias = bias_at(c, Tail<float>(kWidth));
-    convolve_vector(
-        p, c, b.w, lines, line_count, [](const float* x) { return load(x); },
-        [&](float* out, const Vector<float>& x) {
-          store(out, s.slope == 1 ? x + bias : activate(x + bias, s.slope));
-        });
-  }
-  if (c == s.channels) return;
-  const Tail<float> lanes(s.channels - c);
-  const Vector<float> bias = bias_at(c, lanes);
-  convolve_vector(
-      p, c, b.w, lines, line_count, [&](const float* x) { return lanes.load(x); },
-      [&](float* out, const Vector<float>& x) {
-        lanes.store(out, s.slope == 1 ? x + bias : activate(x + bias, s.slope));
-      });
+  for (; p.count >= 8; advance(8)) convolve_neighbours<8>(s, b, p, lines, line_count);
+  for (; p.count >= 4; advance(4)) convolve_neighbours<4>(s, b, p, lines, line_count);
+  for (; p.count >= 2; advance(2)) convolve_neighbours<2>(s, b, p, lines, line_count);
+  for (; p.count >= 1; advance(1)) convolve_neighbours<1>(s, b, p, lines, line_count);
 }
 
 // The taps of one stretch along each axis; returns their number.
@@ -200,26 +181,16 @@ struct WeightState {
 // Adds the product of one line of g with the x that one tap meets, all channels.
 void add_products(const float* x, int64_t x_step, const float* g, int64_t channels, int64_t count,
                   float* sums) {
-  const auto add = [&](int64_t c, const auto& load_vector, const auto& put) {
+  each_vector(channels, [&](int64_t c, const auto& lanes) {
     Vector<float> even = {}, odd = {};
     int64_t i = 0;
     for (; i + 2 <= count; i += 2) {
-      even += load_vector(x + i * x_step + c) * load_vector(g + i * channels + c);
-      odd += load_vector(x + (i + 1) * x_step + c) * load_vector(g + (i + 1) * channels + c);
+      even += lanes.load(x + i * x_step + c) * lanes.load(g + i * channels + c);
+      odd += lanes.load(x + (i + 1) * x_step + c) * lanes.load(g + (i + 1) * channels + c);
     }
-    if (i < count) even += load_vector(x + i * x_step + c) * load_vector(g + i * channels + c);
-    put(sums + c, load_vector(sums + c) + even + odd);
-  };
-  int64_t c = 0;
-  for (; c + kWidth <= channels; c += kWidth)
-    add(
-        c, [](const float* p) { return load(p); },
-        [](float* p, const Vector<float>& v) { store(p, v); });
-  if (c == channels) return;
-  const Tail<float> lanes(channels - c);
-  add(
-      c, [&](const float* p) { return lanes.load(p); },
-      [&](float* p, const Vector<float>& v) { lanes.store(p, v); });
+    if (i < count) even += lanes.load(x + i * x_step + c) * lanes.load(g + i * channels + c);
+    lanes.store(sums + c, lanes.load(sums + c) + even + odd);
+  });
 }
 
 void add_line(const Geometry& g, int64_t row, const float* x, const float* grad, float* sums) {

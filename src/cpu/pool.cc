@@ -9,6 +9,7 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kWidth = kLanes<float>;
+constexpr int64_t kMostPlaces = 256;  // of a window: the index is a byte
 typedef int32_t Places __attribute__((vector_size(kVectorBytes)));
 typedef uint8_t Bytes __attribute__((vector_size(kVectorBytes / 4)));
 
@@ -40,23 +41,45 @@ Inside inside(const Geometry& g, const int64_t* at) {
   return w;
 }
 
-// visit(place in the window, pixel of the image) for all taps inside.
-template <class Visit>
-inline void each_tap(const Geometry& g, const Inside& w, const Visit& visit) {
-  for (int64_t i = w.begin[0]; i < w.end[0]; ++i)
-    for (int64_t j = w.begin[1]; j < w.end[1]; ++j)
-      for (int64_t k = w.begin[2]; k < w.end[2]; ++k) {
-        const int64_t z = w.origin[0] + i * g.dilation[0], y = w.origin[1] + j * g.dilation[1];
-        const int64_t x = w.origin[2] + k * g.dilation[2];
-        visit((i * g.kernel[1] + j) * g.kernel[2] + k, (z * g.in[1] + y) * g.in[2] + x);
-      }
-}
+// A place in the window and its pixel, from the pixel of the window's first place.
+struct Tap {
+  int32_t place;
+  int64_t pixel;
+};
 
-// body(window's position in out, window) for the windows of one line (image, depth, height).
+// The places of windows that lie inside; found anew only where a window's border changes.
+struct Taps {
+  Tap tap[kMostPlaces];
+  int count = 0;
+  Inside last = {{}, {-1, -1, -1}, {}};
+
+  void find(const Geometry& g, const Inside& w) {
+    const bool same = std::memcmp(w.begin, last.begin, sizeof w.begin) == 0 &&
+                      std::memcmp(w.end, last.end, sizeof w.end) == 0;
+    if (same) return;
+    last = w;
+    count = 0;
+    for (int64_t i = w.begin[0]; i < w.end[0]; ++i)
+      for (int64_t j = w.begin[1]; j < w.end[1]; ++j)
+        for (int64_t k = w.begin[2]; k < w.end[2]; ++k)
+          tap[count++] = {
+              static_cast<int32_t>((i * g.kernel[1] + j) * g.kernel[2] + k),
+              (i * g.dilation[0] * g.in[1] + j * g.dilation[1]) * g.in[2] + k * g.dilation[2]};
+  }
+};
+
+// body(window's position in out, pixel of its first place, taps) for the windows of one line
+// (image, depth, height). That pixel may lie outside, the taps' pixels do not.
 template <class Body>
 inline void each_window(const Geometry& g, int64_t line, const Body& body) {
+  Taps taps;
   int64_t at[kSpatial] = {line / g.out[1] % g.out[0], line % g.out[1], 0};
-  for (; at[2] < g.out[2]; ++at[2]) body(line * g.out[2] + at[2], inside(g, at));
+  for (; at[2] < g.out[2]; ++at[2]) {
+    const Inside window = inside(g, at);
+    taps.find(g, window);
+    body(line * g.out[2] + at[2],
+         (window.origin[0] * g.in[1] + window.origin[1]) * g.in[2] + window.origin[2], taps);
+  }
 }
 
 int64_t run_forward(const Plan* plan, void* const* buffers, void*) {
@@ -64,18 +87,18 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void*) {
   const Geometry& g = s.g;
   run_tasks(s.team, g.n * g.out[0] * g.out[1], [&](int64_t line, int) {
     const float* image = as<float>(buffers[2]) + line / (g.out[0] * g.out[1]) * g.in_pixels() * g.c;
-    each_window(g, line, [&](int64_t position, const Inside& window) {
+    each_window(g, line, [&](int64_t position, int64_t first, const Taps& taps) {
       float* out = as<float>(buffers[0]) + position * g.c;
       uint8_t* index = as<uint8_t>(buffers[1]) + position * g.c;
       each_vector(g.c, [&](int64_t c, const auto& lanes) {
         Vector<float> largest = splat(-std::numeric_limits<float>::infinity());
         Places place = {};
-        each_tap(g, window, [&](int64_t tap, int64_t pixel) {
-          const Vector<float> x = lanes.load(image + pixel * g.c + c);
+        for (int t = 0; t < taps.count; ++t) {
+          const Vector<float> x = lanes.load(image + (first + taps.tap[t].pixel) * g.c + c);
           const Places take = ~(x <= largest) & (largest == largest);  // NaN stays
           largest = take ? x : largest;
-          place = take ? Places{} + static_cast<int32_t>(tap) : place;
-        });
+          place = take ? Places{} + taps.tap[t].place : place;
+        }
         lanes.store(out + c, largest);
         const Bytes bytes = __builtin_convertvector(place, Bytes);
         std::memcpy(index + c, &bytes, least(kWidth, g.c - c));
@@ -90,17 +113,17 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void*) {
 template <bool add>
 void spread_line(const Geometry& g, int64_t line, void* const* buffers) {
   float* image = as<float>(buffers[0]) + line / (g.out[0] * g.out[1]) * g.in_pixels() * g.c;
-  each_window(g, line, [&](int64_t position, const Inside& window) {
+  each_window(g, line, [&](int64_t position, int64_t first, const Taps& taps) {
     const float* from = as<float>(buffers[1]) + position * g.c;
     const uint8_t* index = as<uint8_t>(buffers[2]) + position * g.c;
     each_vector(g.c, [&](int64_t c, const auto& lanes) {
       const Vector<float> x = lanes.load(from + c);
       const Places place = load_places(index + c, least(kWidth, g.c - c));
-      each_tap(g, window, [&](int64_t tap, int64_t pixel) {
-        float* to = image + pixel * g.c + c;
-        const Vector<float> part = place == static_cast<int32_t>(tap) ? x : Vector<float>{};
+      for (int t = 0; t < taps.count; ++t) {
+        float* to = image + (first + taps.tap[t].pixel) * g.c + c;
+        const Vector<float> part = place == taps.tap[t].place ? x : Vector<float>{};
         lanes.store(to, add ? lanes.load(to) + part : part);
-      });
+      }
     });
   });
 }
@@ -132,7 +155,7 @@ const char* plan_pool(Plan* plan, const Window& how, const Operand& x, const Ope
   if (!is_dense(x) || !is_dense(out)) return "max_pool: wants dense operands";
   State& s = state_of<State>(plan);
   s.g = geometry_of(how, x, out);
-  if (s.g.taps() > 256) return "max_pool: wants at most 256 elements in a window";
+  if (s.g.taps() > kMostPlaces) return "max_pool: wants at most 256 elements in a window";
   // Then every element of the image belongs to one window, and is written once.
   s.apart = true;
   for (int i = 0; i < kSpatial; ++i)

@@ -65,6 +65,7 @@ from needle.ops.creation import (
     zeros,
     zeros_like,
 )
+from needle.ops.draws import RandomIntegers, RandomNormal, RandomOrder, RandomUniform
 from needle.ops.elementwise import (
     Abs,
     Add,

@@ -7,11 +7,20 @@ compute it otherwise; on the native CPU the algorithm follows from the specs alo
 
     im2col     the matrix product of all windows, as the expansion
     direct     the same sum without making the windows, for every shape
-    winograd   F(4x4, 3x3): 3x3, stride and dilation 1, one group; float32, and half precision
-               in float32; never float64
+    winograd   F(4x4, 3x3) and F(2x2, 5x5): kernels of 3x3 and 5x5, stride and dilation 1, one
+               group; float32, and half precision in float32; never float64
     onednn     where the library is found at run time
 
 A forced algorithm that cannot take a convolution leaves it to the expansion.
+
+Relative root mean square errors in float32 against float64, of 16 standard normal images
+(``python bench/convolution_error.py``): forward and to the input, to the weights
+
+    channels@size      im2col             direct             winograd
+    3x3 32-32@32       3.0e-7, 3.6e-7     3.0e-7, 3.2e-7     6.0e-7, 7.7e-7
+    3x3 128-128@16     3.5e-7, 3.4e-7     5.9e-7, 2.9e-7     1.1e-6, 6.7e-7
+    3x3 512-512@4      3.5e-7, 2.4e-7     1.1e-6, 2.4e-7     2.3e-6, 5.5e-7
+    5x5 64-64@16       3.2e-7, 3.3e-7     6.8e-7, 2.8e-7     8.9e-7, 9.0e-7
 """
 
 from __future__ import annotations

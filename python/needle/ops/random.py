@@ -8,18 +8,63 @@ every device and for any number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from needle import dtype as dtypes
-from needle import graph
 from needle.backend import kernels
 from needle.backend.ndarray import NDArray, array
 from needle.device import as_device
-from needle.dtype import DType, as_dtype
+
+
+def bits(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArray:
+    """Return int32 bits: those of the blocks of 4 words from ``counter`` on."""
+    return kernels.random_bits(shape, key, counter, dtypes.int32, device)
+
+
+def uniform(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArray:
+    """Return float32 values in [0, 1): multiples of 2**-24."""
+    words = bits(shape, key, counter, device)
+    low = kernels.elementwise("bitwise_and", words, array(0xFFFFFF, dtypes.int32, words.device))
+    scale = array(2.0**-24, dtypes.float32, words.device)
+    return kernels.elementwise("multiply", low.astype(dtypes.float32), scale)
+
+
+def normal(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArray:
+    """Return float32 values of the standard normal distribution (Box and Muller, 1958)."""
+    size = prod(shape)
+    half = (size + 1) // 2
+    u = uniform((2, half), key, counter, device)
+    device = u.device
+
+    def number(value: float) -> NDArray:
+        return array(value, dtypes.float32, device)
+
+    first, second = u[0:1].reshape((half,)), u[1:2].reshape((half,))
+    positive = kernels.elementwise("subtract", number(1.0), first)
+    log = kernels.elementwise("log", positive)
+    radius = kernels.elementwise("sqrt", kernels.elementwise("multiply", log, number(-2.0)))
+    angle = kernels.elementwise("multiply", second, number(2 * np.pi))
+    parts = [
+        kernels.elementwise("multiply", radius, kernels.elementwise(function, angle))
+        for function in ("cos", "sin")
+    ]
+    both = kernels.concatenate(tuple(parts), 0)
+    return both.slice([(0, size, 1)]).reshape(shape)
+
+
+def integers(low: int, high: int, size: int, key: int, counter: int) -> np.ndarray[Any, Any]:
+    """Return ``size`` whole numbers in [low, high), at most 2**31 of them, on the host."""
+    words = bits((size,), key, counter, as_device("cpu_numpy")).numpy().view(np.uint32)
+    return low + (words.astype(np.int64) * (high - low) >> 32)
+
+
+def order(size: int, key: int, counter: int) -> np.ndarray[Any, Any]:
+    """Return the numbers below ``size`` in a random order, on the host."""
+    words = bits((size, 2), key, counter, as_device("cpu_numpy")).numpy()
+    return np.argsort(words.view(np.int64).ravel(), kind="stable")
 
 
 class Generator:
@@ -30,40 +75,11 @@ class Generator:
     def __init__(self, seed: int) -> None:
         self.seed, self.counter = int(seed) & (2**64 - 1), 0
 
-    def bits(self, shape: tuple[int, ...], device: Any) -> NDArray:
-        """Return fresh int32 bits."""
-        out = kernels.random_bits(shape, self.seed, self.counter, dtypes.int32, device)
-        self.counter += (out.size + 3) // 4
-        return out
-
-    def uniform(self, shape: tuple[int, ...], device: Any) -> NDArray:
-        """Return float32 values in [0, 1): multiples of 2**-24."""
-        bits = self.bits(shape, device)
-        low = kernels.elementwise("bitwise_and", bits, array(0xFFFFFF, dtypes.int32, bits.device))
-        scale = array(2.0**-24, dtypes.float32, bits.device)
-        return kernels.elementwise("multiply", low.astype(dtypes.float32), scale)
-
-    def normal(self, shape: tuple[int, ...], device: Any) -> NDArray:
-        """Return float32 values of the standard normal distribution (Box and Muller, 1958)."""
-        size = int(np.prod(shape, dtype=np.int64))
-        half = (size + 1) // 2
-        u = self.uniform((2, half), device)
-        device = u.device
-
-        def number(value: float) -> NDArray:
-            return array(value, dtypes.float32, device)
-
-        first, second = u[0:1].reshape((half,)), u[1:2].reshape((half,))
-        positive = kernels.elementwise("subtract", number(1.0), first)
-        log = kernels.elementwise("log", positive)
-        radius = kernels.elementwise("sqrt", kernels.elementwise("multiply", log, number(-2.0)))
-        angle = kernels.elementwise("multiply", second, number(2 * np.pi))
-        parts = [
-            kernels.elementwise("multiply", radius, kernels.elementwise(function, angle))
-            for function in ("cos", "sin")
-        ]
-        both = kernels.concatenate(tuple(parts), 0)
-        return both.slice([(0, size, 1)]).reshape(shape)
+    def take(self, words: int) -> tuple[int, int]:
+        """Return the key and the counter of a draw of so many words, and go on behind it."""
+        before = self.counter
+        self.counter += (max(words, 0) + 3) // 4
+        return self.seed, before
 
 
 _generator: Generator | None = None
@@ -93,13 +109,19 @@ def set_state(state: Any) -> None:
         np.random.set_state(state)
 
 
+def generator(key: int | None = None) -> Generator | None:
+    """Return what a draw takes its numbers from; None: from NumPy's global stream."""
+    return _generator if key is None else Generator(key)
+
+
 def _draw(kind: str, shape: tuple[int, ...], where: Any, key: int | None) -> NDArray:
     """Return float values on a device; float64 ones only from NumPy's stream on request."""
-    source = Generator(key) if key is not None else _generator
-    if source is not None:
-        return source.uniform(shape, where) if kind == "rand" else source.normal(shape, where)
-    values = np.asarray(getattr(np.random, kind)(*shape))
-    return array(values, None, where)
+    source = generator(key)
+    if source is None:
+        return array(np.asarray(getattr(np.random, kind)(*shape)), None, where)
+    if kind == "rand":
+        return uniform(shape, *source.take(prod(shape)), where)
+    return normal(shape, *source.take(2 * ((prod(shape) + 1) // 2)), where)
 
 
 def rand(shape: tuple[int, ...], device: Any = None, key: int | None = None) -> NDArray:
@@ -116,45 +138,18 @@ def host_permutation(size: int) -> np.ndarray[Any, Any]:
     """Return the numbers below ``size`` in a random order, on the host."""
     if _generator is None:
         return np.random.permutation(size)
-    bits = _generator.bits((size, 2), as_device("cpu_numpy")).numpy()
-    return np.argsort(bits.view(np.int64).ravel(), kind="stable")
+    return order(size, *_generator.take(2 * size))
 
 
 def host_uniform() -> float:
     """Return one number in [0, 1), on the host."""
     if _generator is None:
         return np.random.rand()
-    return float(_generator.uniform((), as_device("cpu_numpy")).item())
+    return float(uniform((), *_generator.take(1), as_device("cpu_numpy")).item())
 
 
 def host_integers(low: int, high: int, size: int) -> np.ndarray[Any, Any]:
     """Return ``size`` whole numbers in [low, high), on the host."""
     if _generator is None:
         return np.random.randint(low, high, size)
-    bits = _generator.bits((size,), as_device("cpu_numpy")).numpy().view(np.uint32)
-    return low + (bits.astype(np.int64) * (high - low) >> 32)
-
-
-@contextmanager
-def keyed(key: int | None) -> Iterator[None]:
-    """Draw from a generator of this seed within a ``with`` block; None changes nothing."""
-    if key is None:
-        yield
-        return
-    before = _generator
-    manual_seed(key)
-    try:
-        yield
-    finally:
-        _restore(before)
-
-
-def _restore(generator: Generator | None) -> None:
-    global _generator
-    _generator = generator
-
-
-def wrap_as(x: NDArray, kind: DType | str | None) -> Any:
-    """Return a tensor of an array, cast to a dtype where one is given."""
-    target = x.dtype if kind is None else as_dtype(kind)
-    return graph.wrap(x.astype(target, copy=False))
+    return integers(low, high, size, *_generator.take(size))

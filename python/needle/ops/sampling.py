@@ -1,7 +1,7 @@
 """Tensors of random numbers, and dropout.
 
-They draw as random.py says: from NumPy's global stream until the user seeds Needle's own
-generator or gives a key.
+They draw as random.py says: from NumPy's global stream, at once, until the user seeds Needle's
+own generator or gives a key. From then on a draw is an op of draws.py.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend.ndarray import array
+from needle.device import as_device
 from needle.dtype import as_dtype
 from needle.errors import OptionError
 from needle.ops import random
-from needle.ops.base import Composite, cast
+from needle.ops.base import Composite, cast, constant
+from needle.ops.draws import RandomIntegers, RandomNormal, RandomOrder, RandomUniform
 from needle.ops.elementwise import less_equal, where
 from needle.ops.samples import Sample
 from needle.ops.samples import uniform as values
@@ -27,6 +30,25 @@ Shape = int | Sequence[int]
 
 def _shape(shape: Shape) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+
+
+def _draw(op: Any, numpys: Any, shape: tuple[int, ...], device: Any, key: int | None) -> Any:
+    """Return values in [0, 1) or normal ones: by an op, or at once from NumPy's stream."""
+    source = random.generator(key)
+    if source is None:
+        return graph.wrap(numpys(shape, device))
+    count = math.prod(shape)
+    taken = source.take(count + count % 2 if op is RandomNormal else count)  # normal ones: pairs
+    return executor.apply(op(shape, *taken), _place(device))
+
+
+def _place(device: Any) -> Any:
+    """Return what tells an op without operands where to run."""
+    return constant(0.0, dtypes.float32, as_device(device))
+
+
+def _as(x: Any, kind: Any) -> Any:
+    return x if kind is None else cast(x, as_dtype(kind))
 
 
 def uniform(
@@ -48,7 +70,7 @@ def uniform(
         dtype: a floating one; float32 for None, float64 with ``NEEDLE_BACKEND=np``.
         key: seed of this draw alone; None draws from the stream that governs (see above).
     """
-    x = random.wrap_as(random.rand(_shape(shape), device, key), dtype)
+    x = _as(_draw(RandomUniform, random.rand, _shape(shape), device, key), dtype)
     return x if (low, high) == (0.0, 1.0) else x * (high - low) + low
 
 
@@ -62,7 +84,7 @@ def normal(
     key: int | None = None,
 ) -> Any:
     """Return a tensor of normally distributed values. Arguments as of ``uniform``."""
-    x = random.wrap_as(random.randn(_shape(shape), device, key), dtype)
+    x = _as(_draw(RandomNormal, random.randn, _shape(shape), device, key), dtype)
     return x if (mean, std) == (0.0, 1.0) else x * std + mean
 
 
@@ -70,7 +92,7 @@ def bernoulli(
     shape: Shape, p: float = 0.5, *, device: Any = None, dtype: Any = "bool", key: int | None = None
 ) -> Any:
     """Return a tensor that is true where a uniform draw is at most p."""
-    chosen = less_equal(graph.wrap(random.rand(_shape(shape), device, key)), p)
+    chosen = less_equal(_draw(RandomUniform, random.rand, _shape(shape), device, key), p)
     return cast(chosen, as_dtype(dtype))
 
 
@@ -86,19 +108,26 @@ def randint(
     """Return a tensor of integers drawn uniformly from [low, high).
 
     Raises:
-        OptionError: if there is no integer in the range.
+        OptionError: if there is no integer in the range, or more than 2**31.
     """
     if low >= high:
         raise OptionError(f"randint: there is no integer in [{low}, {high})")
-    with random.keyed(key):
-        values = random.host_integers(low, high, math.prod(_shape(shape)))
-    return graph.wrap(array(values.reshape(_shape(shape)), as_dtype(dtype), device))
+    if high - low > 2**31:
+        raise OptionError(f"randint: more than 2**31 integers in [{low}, {high})")
+    sizes, source = _shape(shape), random.generator(key)
+    if source is None:
+        values = random.host_integers(low, high, math.prod(sizes))
+        return graph.wrap(array(values.reshape(sizes), as_dtype(dtype), device))
+    op = RandomIntegers(sizes, low, high, *source.take(math.prod(sizes)))
+    return cast(executor.apply(op, _place(device)), as_dtype(dtype))
 
 
 def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
     """Return a tensor of 0, 1, ..., n - 1 (int64) in random order."""
-    with random.keyed(key):
+    source = random.generator(key)
+    if source is None:
         return graph.wrap(array(random.host_permutation(n), "int64", device))
+    return executor.apply(RandomOrder(int(n), *source.take(2 * int(n))), _place(device))
 
 
 class Dropout(Composite):
