@@ -184,8 +184,9 @@ def test_labels_outside_the_classes(device):
     x = ndl.Tensor(LOGITS, device=device)
     y = ndl.Tensor(np.array([0, 1, 6, 2, 2]), device=device)
     for loss in (ops.cross_entropy, ops.nll_loss):
-        with pytest.raises(IndexRangeError, match="label 6 at position 2 is not one of 6 classes"):
+        with pytest.raises(IndexRangeError, match=r"\blabel .*position 2 .* 6 (classes|entries)"):
             loss(x, y)
+            device.synchronize()  # what does not wait for its kernels tells it here
 
 
 def test_losses_want_equal_shapes_and_known_reductions():
