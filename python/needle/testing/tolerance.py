@@ -37,7 +37,9 @@ ULPS = {
 for float32 and float64, on every instruction set. Of logaddexp the unit is that of the larger one
 of result and operands. Half-precision results are those of float32, rounded.
 
-float32 was tried with every number there is; tests/test_accuracy.py holds the kernels to it."""
+sqrt, rsqrt, reciprocal, exp, exp2, expm1, log, log2, log10, log1p and sin were tried with every
+float32 there is, the others with samples of every exponent and a margin; tests/test_accuracy.py
+holds the kernels to it."""
 
 
 def tolerance(dtype: Any, length: int = 1) -> float:
