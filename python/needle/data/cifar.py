@@ -224,13 +224,7 @@ class CIFAR10Dataset(Dataset):
 
     def __getitem__(self, index: Any) -> tuple[Any, Any]:
         check_index(index, len(self))
-        images = self.images[index].astype(np.float32) / np.float32(255)
-        if self.transforms:
-            if images.ndim == 3:
-                images = self.apply_transforms(images)
-            elif len(images):
-                images = np.stack([self.apply_transforms(image) for image in images])
-        return np.moveaxis(images, -1, -3), self.labels[index]
+        return np.moveaxis(self.prepared(self.images[index]), -1, -3), self.labels[index]
 
     def batch(self, indices: np.ndarray[Any, Any]) -> tuple[Any, Any]:
         return self[indices]

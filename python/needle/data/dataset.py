@@ -38,6 +38,17 @@ class Dataset:
             x = transform(x)
         return x
 
+    def prepared(self, images: Any) -> Any:
+        """Return bytes [h, w, c] or [n, h, w, c] as float32 in [0, 1], each after all transforms."""
+        images = images.astype(np.float32) / np.float32(255)
+        if not self.transforms:
+            return images
+        if images.ndim == 3:
+            return self.apply_transforms(images)
+        return (
+            np.stack([self.apply_transforms(image) for image in images]) if len(images) else images
+        )
+
     def batch(self, indices: np.ndarray[Any, Any]) -> Any:
         """Return the items of these indices as a loader hands them out: stacked, per field."""
         from needle.data.loader import collate

@@ -115,13 +115,7 @@ class MNISTDataset(Dataset):
 
     def __getitem__(self, index: Any) -> tuple[Any, Any]:
         check_index(index, len(self))
-        images = self.images[index].astype(np.float32) / np.float32(255)
-        if self.transforms:
-            if images.ndim == 3:
-                images = self.apply_transforms(images)
-            elif len(images):
-                images = np.stack([self.apply_transforms(image) for image in images])
-        return images, self.labels[index]
+        return self.prepared(self.images[index]), self.labels[index]
 
     def batch(self, indices: np.ndarray[Any, Any]) -> tuple[Any, Any]:
         return self[indices]
