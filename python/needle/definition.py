@@ -491,24 +491,29 @@ def pending_order(nodes: Iterable[Any]) -> list[Any]:
 
 
 def recording() -> bool:
+    """Return whether this thread records operations for gradients."""
     return _modes.recording
 
 
 def set_recording(value: bool) -> bool:
+    """Switch recording in this thread; return what it was."""
     old, _modes.recording = _modes.recording, value
     return old
 
 
 def lazy() -> bool:
+    """Return whether this thread postpones computation."""
     return _modes.lazy
 
 
 def set_lazy(value: bool) -> bool:
+    """Switch lazy mode in this thread; return what it was."""
     old, _modes.lazy = _modes.lazy, value
     return old
 
 
 def set_open(value: bool) -> bool:
+    """Open or close the native gate in this thread; return what it was."""
     old, _modes.open = _modes.open, value
     return old
 
@@ -519,6 +524,7 @@ def set_defaults(lazy: bool, open: bool) -> None:
 
 
 def pending() -> int:
+    """Return how many operations wait to be computed in this thread."""
     return _modes.pending
 
 
@@ -528,4 +534,5 @@ def tensors() -> list[Any]:
 
 
 def live_tensors() -> int:
+    """Return the number of live tensors."""
     return len(tensors())

@@ -39,7 +39,7 @@ class Dataset:
         return x
 
     def prepared(self, images: Any) -> Any:
-        """Return bytes [h, w, c] or [n, h, w, c] as float32 in [0, 1], each after all transforms."""
+        """Return byte images, one or a batch, as float32 in [0, 1] after all transforms."""
         images = images.astype(np.float32) / np.float32(255)
         if not self.transforms:
             return images

@@ -252,6 +252,7 @@ class RMSNormGrad(Composite):
 
 
 def batch_norm_of(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """Return batch norm of NumPy arrays, with mean and variance: the samples' reference."""
     rows = tuple(range(x.ndim - 1))
     with np.errstate(all="ignore"):
         middle, var = x.sum(rows) / _count(x), ((x - x.sum(rows) / _count(x)) ** 2).sum(rows)
@@ -313,6 +314,7 @@ class BatchNorm(Batch):
 
 
 def batch_norm_grad_of(g: Any, x: Any, weight: Any, middle: Any, var: Any, eps: float) -> Any:
+    """Return the gradients of batch norm of NumPy arrays: the samples' reference."""
     rstd = 1 / np.sqrt(var + eps)
     normal = (x - middle) * rstd
     rows = tuple(range(x.ndim - 1))
