@@ -27,7 +27,7 @@ from needle.errors import DeviceError, DtypeError, GradientError, explain
 from needle.ops.attributes import check_attribute, operand_count
 from needle.ops.samples import Sample
 
-# Kinds that the native gate can run without Python: the numbers of src/core/gate.cc.
+# Kinds that the native gate can run without Python: the numbers of src/core/core.h.
 (
     PYTHON, ELEMENTWISE, RESHAPE, PERMUTE, BROADCAST, SLICE, REDUCE, MATMUL, SUM_TO, ITEM, CAST,
 ) = range(11)  # fmt: skip
