@@ -55,7 +55,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, each) for each in kind)
-    if isinstance(kind, str) and not isinstance(kind, DType):
+    if isinstance(kind, str):
         if kind not in KINDS:
             raise unknown("isdtype: kind", kind, KINDS)
         return dtype in KINDS[kind]
