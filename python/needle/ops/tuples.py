@@ -145,13 +145,27 @@ def _unstack(x: Any, axis: int) -> tuple[Any, ...]:
 
 
 class FusedAddScalars(Op):
-    """Two sums of one pass: (x + c0, x + c1)."""
+    """Two sums of one pass: (x + c0, x + c1).
+
+    Dtypes:   floating; integers and bools become floats
+    Gradient: x; any order
+    """
 
     c0: float
     c1: float
     samples = staticmethod(
-        lambda: [Sample((uniform((2, 3)),), (1.0, -2.0), lambda x: (x + 1.0, x - 2.0))]
+        lambda: [
+            Sample((x,), (1.0, -2.5), lambda x: (x + 1.0, x - 2.5), dtypes=kinds)
+            for x, kinds in (
+                (uniform((2, 3)), ()),
+                (np.array([[3, -1]]), ("float32",)),
+                (np.array([True, False]), ("float32",)),
+            )
+        ]
     )
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return promoted(inputs, self.name, floating=True)
 
     def compute(self, x: Any) -> Any:
         numbers = [full((), c, x.dtype, x.device) for c in (self.c0, self.c1)]
