@@ -176,6 +176,9 @@ def value_and_grad(
     Args:
         function: returns a scalar tensor (one element).
         argnums: which positional arguments to differentiate; a tuple gives a tuple.
+
+    Raises:
+        GradientError: when called, if the function does not return a scalar.
     """
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 

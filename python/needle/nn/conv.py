@@ -33,6 +33,9 @@ class Conv(Module):
     Attributes:
         weight: [kernel_size, kernel_size, in_channels, out_channels].
         bias: [out_channels], or None.
+
+    Raises:
+        ShapeError: in a call, if x is not [n, c, h, w].
     """
 
     def __init__(

@@ -95,7 +95,7 @@ class CrossEntropy(_CrossEntropy):
               when logits are float16 or bfloat16
     Gradient: logits; any order
     Raises:   IndexRangeError if a label is not a class; ShapeError if labels are not [...];
-              OptionError if s is not from 0 to 1
+              OptionError if s is not from 0 to 1; DtypeError for labels of another kind
     """
 
     saves = ((0, 1, OUTPUT), ())
@@ -220,6 +220,7 @@ def cross_entropy(
 
     Raises:
         IndexRangeError: naming the first label that is not a class.
+        OptionError: if label_smoothing is not in [0, 1].
     """
     logits, target = as_tensors((logits, target))
     if not 0.0 <= label_smoothing <= 1.0:
@@ -354,7 +355,11 @@ def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
 
 
 def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mean") -> Any:
-    """Squared distance to the target near it, distance further away. See ``Huber``."""
+    """Squared distance to the target near it, distance further away. See ``Huber``.
+
+    Raises:
+        OptionError: if delta is not positive.
+    """
     if not delta > 0:
         raise OptionError(f"huber_loss: delta {delta} must be positive")
     x, target = _same_shape("huber_loss", x, target)

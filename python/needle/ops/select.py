@@ -37,7 +37,8 @@ class LinearIndex(Op):
     """The place in C order of indices into several axes of these sizes; negative ones wrap.
 
     Shapes:   one integer tensor per axis; they broadcast -> int64
-    Raises:   IndexRangeError naming the first index out of range
+    Raises:   IndexRangeError naming the first index out of range; ShapeError if they do
+              not broadcast, or are not one per axis
     """
 
     sizes: tuple[int, ...]

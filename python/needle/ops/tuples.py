@@ -16,7 +16,10 @@ from needle.ops.samples import Sample, uniform
 
 
 class MakeTensorTuple(Op):
-    """Make one value of several tensors."""
+    """Make one value of several tensors.
+
+    Shapes:   several of any shape -> a tuple of them
+    """
 
     structural = True
     samples = staticmethod(
@@ -147,6 +150,7 @@ def _unstack(x: Any, axis: int) -> tuple[Any, ...]:
 class FusedAddScalars(Op):
     """Two sums of one pass: (x + c0, x + c1).
 
+    Shapes:   x [...] -> two of the same
     Dtypes:   floating; integers and bools become floats
     Gradient: x; any order
     """
@@ -189,7 +193,11 @@ def tuple_get_item(value: Any, index: int) -> Any:
 
 
 def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
-    """Join tensors of equal shape along a new axis. See ``Stack``."""
+    """Join tensors of equal shape along a new axis. See ``Stack``.
+
+    Raises:
+        ShapeError: if there are no tensors, or shapes differ.
+    """
     parts = tuple(tensors[i] for i in range(len(tensors)))
     if not parts:
         raise ShapeError("stack: no tensors")
