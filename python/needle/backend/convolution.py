@@ -2,7 +2,7 @@
 
 The kernels (src/cpu/conv*.cc, pool.cc, batch_norm_relu.cc) compute in float32; float16 and
 bfloat16 images are converted to it and back. Which algorithm a convolution takes follows from the
-specs alone (src/cpu/conv.cc), or from ``config``.
+specs alone (src/cpu/conv.cc), or from ``config``; oneDNN is used only where that names it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from needle import config
 from needle import dtype as dtypes
-from needle.backend import override
+from needle.backend import onednn, override
 from needle.backend.ndarray import NDArray, empty, empty_of
 
 FORWARD, INPUT, WEIGHT = 0, 1, 2
@@ -27,25 +27,35 @@ def _dense(x: NDArray) -> NDArray:
 
 
 def _convolve(
-    op: Any, direction: int, shape: Sizes, kernel: Sizes, a: NDArray, b: NDArray
+    op: Any, direction: int, shape: Sizes, kernel: Sizes, *inputs: NDArray
 ) -> NDArray | Any:
-    """Return the result of a direction, of the given shape; NotImplemented without a kernel."""
-    algorithm = ALGORITHMS.get(config.current().conv)
-    small = a.dtype in (dtypes.float16, dtypes.bfloat16)
-    if algorithm is None or a.dtype is not b.dtype or not (small or a.dtype is dtypes.float32):
+    """Return the result of a direction, of the given shape; NotImplemented without a kernel.
+
+    The inputs are two, and for the forward direction perhaps a bias.
+    """
+    chosen, kind = config.current().conv, inputs[0].dtype
+    if chosen == "onednn":
+        onednn.plugin()  # raises where there is none, whatever the dtype
+    small = kind in (dtypes.float16, dtypes.bfloat16)
+    if chosen == "im2col" or not (small or kind is dtypes.float32):
         return NotImplemented
-    if a.size == 0 or b.size == 0:
+    if any(x.dtype is not kind or x.size == 0 for x in inputs):
         return NotImplemented
-    out = empty(shape, dtypes.float32, a.device)
-    left, right = (_dense(x.astype(dtypes.float32, copy=False)) for x in (a, b))
+    out = empty(shape, dtypes.float32, inputs[0].device)
+    a, b, *rest = (_dense(x.astype(dtypes.float32, copy=False)) for x in inputs)
+    bias, slope = rest[0] if rest else None, getattr(op, "slope", 1.0)
     low = [before for before, _ in op.padding]
-    taken = a.device.backend.core.convolution(
-        direction, algorithm, out, left, right, None, 1.0,
-        kernel, op.stride, op.dilation, low, op.groups,
-    )  # fmt: skip
+    window = kernel, op.stride, op.dilation, low, op.groups
+    if chosen == "onednn":
+        taken = onednn.convolve(direction, out, a, b, bias, slope, *window)
+    else:
+        core = out.device.backend.core
+        taken = core.convolution(
+            direction, ALGORITHMS[chosen], out, a, b, bias, slope, *window
+        )  # fmt: skip
     if not taken:
         return NotImplemented
-    return out.astype(a.dtype) if small else out
+    return out.astype(kind) if small else out
 
 
 @override("cpu", "Convolution")

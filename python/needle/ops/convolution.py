@@ -9,6 +9,9 @@ compute it otherwise; on the native CPU the algorithm follows from the specs alo
     direct     the same sum without making the windows, for every shape
     winograd   F(4x4, 3x3) and F(2x2, 5x5): kernels of 3x3 and 5x5, stride and dilation 1, one
                group; float32, and half precision in float32; never float64
+    onednn     by the library oneDNN, in float32: a plug-in that is built with ``USE_DNNL=1``, and
+               opened if the package onednn-cpu-gomp is there (``needle doctor`` says whether);
+               DeviceError if it is not. Never chosen unless it is named
 
 A forced algorithm that cannot take a convolution leaves it to the expansion.
 
