@@ -1,8 +1,9 @@
-"""Convolution, max pooling and batch norm with a rectifier on the native CPU, as a whole.
+"""Convolution, pooling, group norm, and batch norm with a rectifier on the native CPU, as a whole.
 
-The kernels (src/cpu/conv*.cc, pool.cc, batch_norm_relu.cc) compute in float32; float16 and
-bfloat16 images are converted to it and back. Which algorithm a convolution takes follows from the
-specs alone (src/cpu/conv.cc), or from ``config``; oneDNN is used only where that names it.
+The kernels (src/cpu/conv*.cc, pool*.cc, group_norm.cc, batch_norm_relu.cc) compute in float32. For
+convolutions float16 and bfloat16 images are converted to it and back. Which algorithm a convolution
+takes follows from the specs alone (src/cpu/conv.cc), or from ``config``; oneDNN is used only where
+that names it.
 """
 
 from __future__ import annotations
@@ -66,6 +67,15 @@ def convolution(op: Any, x: NDArray, w: NDArray) -> Any:
     return _convolve(op, FORWARD, shape, kernel, x, w)
 
 
+@override("cpu", "ConvolutionBias")
+@override("cpu", "ConvolutionActivation")
+def convolution_bias(op: Any, x: NDArray, w: NDArray, bias: NDArray) -> Any:
+    """Convolution of images with a bias, and perhaps a rectifier."""
+    kernel = w.shape[:-2]
+    shape = (x.shape[0], *op.out_spatial(x.shape[1:-1], kernel), w.shape[-1])
+    return _convolve(op, FORWARD, shape, kernel, x, w, bias)
+
+
 @override("cpu", "ConvolutionInput")
 def convolution_input(op: Any, g: NDArray, w: NDArray) -> Any:
     """Its transpose with respect to the images."""
@@ -114,6 +124,86 @@ def max_pool_grad(op: Any, g: NDArray, index: NDArray) -> Any:
     dx = empty((g.shape[0], *op.spatial, g.shape[-1]), g.dtype, g.device)
     taken = g.device.backend.core.max_pool_grad(dx, _dense(g), _dense(index), *_window(op))
     return dx if taken else NotImplemented
+
+
+@override("cpu", "MaxPoolTake")
+def max_pool_take(op: Any, x: NDArray, index: NDArray) -> Any:
+    """Take the elements of windows at known places."""
+    if not _poolable(op, x) or index.dtype is not dtypes.uint8 or index.size == 0:
+        return NotImplemented
+    out = empty(index.shape, x.dtype, x.device)
+    taken = x.device.backend.core.max_pool_take(out, _dense(x), _dense(index), *_window(op))
+    return out if taken else NotImplemented
+
+
+# ---- averages ----------------------------------------------------------------------
+
+
+def _average(op: Any, grad: bool, shape: Sizes, x: NDArray) -> Any:
+    if x.dtype is not dtypes.float32 or x.size == 0:
+        return NotImplemented
+    out = empty(shape, x.dtype, x.device)
+    low = [before for before, _ in op.padding]
+    counted = ([pair[i] for pair in op.counted] for i in (0, 1))
+    taken = x.device.backend.core.avg_pool(
+        grad, out, _dense(x), op.kernel, op.stride, low, *counted
+    )  # fmt: skip
+    return out if taken else NotImplemented
+
+
+@override("cpu", "AvgPool")
+def avg_pool(op: Any, x: NDArray) -> Any:
+    """Averages of windows."""
+    return _average(op, False, op.pooled(x.shape, [("x", x)]), x)
+
+
+@override("cpu", "AvgPoolGrad")
+def avg_pool_grad(op: Any, g: NDArray) -> Any:
+    """Spread gradients over their windows."""
+    return _average(op, True, (g.shape[0], *op.spatial, g.shape[-1]), g)
+
+
+# ---- group norm --------------------------------------------------------------------
+
+
+def _positions(x: NDArray) -> NDArray:
+    n, c = x.shape[0], x.shape[-1]
+    return x.reshape((n, x.size // (n * c), c))
+
+
+@override("cpu", "GroupNorm")
+def group_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
+    """Group norm, its means and variances."""
+    if not _all_float32(x, weight, bias):
+        return NotImplemented
+    x, weight, bias = map(_dense, (x, weight, bias))
+    out = empty_of(x.spec)
+    mean, var = (empty((x.shape[0], op.groups), x.dtype, x.device) for _ in range(2))
+    x.device.backend.core.group_norm(
+        _positions(out), mean, var, _positions(x), weight, bias, op.groups, op.eps
+    )
+    return out, mean, var
+
+
+@override("cpu", "GroupNormGrad")
+def group_norm_grad(
+    op: Any, g: NDArray, x: NDArray, weight: NDArray, mean: NDArray, var: NDArray
+) -> Any:
+    """Gradients of group norm."""
+    if not _all_float32(g, x, weight, mean, var):
+        return NotImplemented
+    statistics = (x.shape[0], op.groups)
+    if g.shape != x.shape or weight.shape != x.shape[-1:] or x.shape[-1] % op.groups:
+        return NotImplemented
+    if mean.shape != statistics or var.shape != statistics:
+        return NotImplemented
+    g, x, weight, mean, var = map(_dense, (g, x, weight, mean, var))
+    dx, dweight, dbias = empty_of(x.spec), empty_of(weight.spec), empty_of(weight.spec)
+    x.device.backend.core.group_norm_grad(
+        _positions(dx), dweight, dbias, _positions(g), _positions(x), weight, mean, var,
+        op.groups, op.eps,
+    )  # fmt: skip
+    return dx, dweight, dbias
 
 
 # ---- batch norm with a rectifier -----------------------------------------------------

@@ -95,7 +95,8 @@ def _out_spatial(
     )
 
 
-def _forward(x: Any, w: Any, stride: Sizes, padding: Pairs, dilation: Sizes, groups: int) -> Any:
+def convolved(x: Any, w: Any, stride: Sizes, padding: Pairs, dilation: Sizes, groups: int) -> Any:
+    """Return the convolution of NumPy arrays, one tap of the kernel after the other."""
     kernel = w.shape[:-2]
     out = _out_spatial(x.shape[1:-1], kernel, stride, padding, dilation)
     y = np.zeros((x.shape[0], *out, w.shape[-1]))
@@ -128,11 +129,19 @@ def _to_weight(
     return w
 
 
+def convolution_cases() -> list[tuple[Any, Any, Any]]:
+    """Return images, weights and the attributes of convolutions of them, for samples."""
+    return [
+        (uniform((n, *spatial, c)), uniform((*kernel, c // rest[-1], o), seed=1), rest)
+        for n, spatial, c, o, kernel, rest in _CASES
+    ]
+
+
 def _samples() -> list[Sample]:
-    good = []
-    for n, spatial, c, o, kernel, rest in _CASES:
-        x, w = uniform((n, *spatial, c)), uniform((*kernel, c // rest[-1], o), seed=1)
-        good.append(Sample((x, w), rest, lambda x, w, a=rest: _forward(x, w, *a)))
+    good = [
+        Sample((x, w), rest, lambda x, w, a=rest: convolved(x, w, *a))
+        for x, w, rest in convolution_cases()
+    ]
     two, none = (1, 1), ((0, 0), (0, 0))
     wrong: list[tuple[Sizes, Sizes, Any]] = [
         ((1, 3, 3, 3), (2, 2, 2, 4), (two, none, two, 1)),  # channels
@@ -289,8 +298,8 @@ class Convolution(_Bilinear):
         return cast_like(self.ungrouped(out, (_shape(x)[0], *spatial, o)), x)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        x, w = out.inputs
-        left, right = out.node.inputs
+        x, w = out.inputs[:2]
+        left, right = out.node.inputs[:2]
         dx = dw = None
         if left.needs:
             op = ConvolutionInput.of(*self.geometry, left.spec.shape[1:-1])
