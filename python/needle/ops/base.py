@@ -24,7 +24,7 @@ from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
 from needle.errors import DeviceError, DtypeError, GradientError, explain
-from needle.ops.attributes import check_attribute, operand_count
+from needle.ops.attributes import check_attribute, operand_count, save_mask
 from needle.ops.contract import kinds_of, with_contract
 from needle.ops.samples import Sample
 
@@ -71,7 +71,7 @@ class Op(graph.OpBase):
             name for base in reversed(cls.__bases__) for name in getattr(base, "static", ())
         ]
         cls.static = (*dict.fromkeys(inherited), *added)
-        cls._masks = tuple(_mask(entry) for entry in cls.saves)
+        cls._masks = tuple(save_mask(entry, graph.OUTPUT) for entry in cls.saves)
         cls.takes = operand_count(getattr(cls, "expand", None)) or operand_count(cls.compute)
 
     def __init__(self, *values: Static, **named: Static) -> None:
@@ -191,13 +191,6 @@ class Op(graph.OpBase):
         if isinstance(result, tuple):
             return tuple(make_spec(a.dtype, where, a.shape) for a in result)
         return make_spec(result.dtype, where, result.shape)
-
-
-def _mask(entry: Sequence[int | str]) -> int:
-    bits = 0
-    for item in entry:
-        bits |= 1 << (graph.OUTPUT if item == OUTPUT else min(int(item), 62))
-    return bits
 
 
 def default_float() -> DType:
@@ -382,9 +375,10 @@ class Elementwise(Op):
         tensors = promoted(inputs, self.name, self.floating)
         kind = executor.spec_of(tensors[0]).dtype
         if kind.kind not in self.accepts:
+            known = " or ".join(kinds_of(self.accepts))
             raise explain(
                 DtypeError, self.name, f"not defined for {kind}",
-                list(zip("xyz", tensors, strict=False)), f"dtypes are {' or '.join(kinds_of(self.accepts))}",
+                list(zip("xyz", tensors, strict=False)), f"dtypes are {known}",
                 'cast first, for example x.astype("int64")',
             )  # fmt: skip
         return tensors
