@@ -173,7 +173,8 @@ def _bad_index(
     operation: str, index: NDArray, shape: Shape, position: int, size: int
 ) -> IndexRangeError:
     place = np.unravel_index(position, shape)
-    own = tuple(0 if n == 1 else int(i) for i, n in zip(place, index.shape, strict=True))
+    last = place[len(shape) - len(index.shape) :]
+    own = tuple(0 if n == 1 else int(i) for i, n in zip(last, index.shape, strict=True))
     where = own[0] if len(own) == 1 else own
     return IndexRangeError(
         f"{operation}: index {index.numpy()[own]} at position {where} is out of range for "
