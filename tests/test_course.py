@@ -277,3 +277,14 @@ def test_other_backends_are_refused():
 def test_names_of_classes():
     assert ops.EWiseAdd is ops.Add and ops.TensorOp is ops.Op
     assert isinstance(ops.TensorTupleOp, type)
+
+
+def test_truth_of_tensors_in_the_courses_dialect():
+    """A tensor is there, whatever it holds; but batches are compared with !=."""
+    x, y = ndl.Tensor([0.0, 0.0]), ndl.Tensor([0.0, 1.0])
+    with ndl.config(backend="np"):
+        assert x and ndl.Tensor(0.0)
+        assert (x, x) != (x, y)
+        assert (x, y) == (ndl.Tensor([0.0, 0.0]), ndl.Tensor([0.0, 1.0]))
+    with pytest.raises(ValueError):
+        bool(x)

@@ -252,6 +252,7 @@ def bad_label(operation: str, labels: NDArray, position: int, classes: int) -> I
 
 def arange(count: int, dtype: DType, device: Any, start: int = 0) -> NDArray:
     """Return start, start + 1, ...: ``count`` numbers."""
+    device.backend.allocate(count * dtype.itemsize)  # refused here, if so: NumPy has no limit
     return array(np.arange(start, start + count), dtype, device)
 
 
