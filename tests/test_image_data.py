@@ -262,6 +262,22 @@ def test_unpaired_images_draw_the_second_one(pictures):
     np.testing.assert_array_equal(turned[1][0], turned[0][0])
 
 
+def test_unpaired_images_are_changed_by_seed_pass_and_index(pictures):
+    folder, _ = pictures
+    augment = data.Augment(data.RandomCrops(1), data.RandomFlips(), seed=4)
+    pairs = data.UnpairedImages(folder, ("cats", "dogs"), 8, augment=augment)
+    indices = np.array([1, 0, 1])
+    first, again = pairs.batch(indices), pairs.batch(indices[::-1])
+    np.testing.assert_array_equal(first[0], again[0][::-1])
+    np.testing.assert_array_equal(first[0][0], first[0][2])
+    exact = augment(pairs.a[indices], indices, 0) / np.float32(127.5) - 1
+    np.testing.assert_array_equal(first[0], np.moveaxis(exact, -1, 1))
+    passes = []
+    for pairs.epoch in range(8):
+        passes.append(pairs.batch(indices)[1].tobytes())
+    assert len(set(passes)) > 1
+
+
 # ---- batches -----------------------------------------------------------------------
 
 IMAGES = RNG.integers(0, 256, (6, 5, 4, 3)).astype(np.uint8)
