@@ -51,7 +51,11 @@ class Array:
     values: Bytes | None = None
 
     def set_state(self, state: Any) -> None:
-        """Take (version, shape, type, order, bytes)."""
+        """Take (version, shape, type, order, bytes).
+
+        Raises:
+            DataError: if it is anything else.
+        """
         if type(state) is not tuple or len(state) != 5 or type(state[1]) is not tuple:
             raise DataError("the array is damaged")
         _, shape, kind, fortran, content = state
