@@ -166,8 +166,10 @@ def initial() -> Config:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return the environment of a child process that imports what this one does, and in which
-    the variables ``NEEDLE_<NAME>`` have these values."""
+    """Return the environment of a child process that imports what this one does.
+
+    The variables ``NEEDLE_<NAME>`` have these values there.
+    """
     paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return {**os.environ, **paths, **{f"NEEDLE_{k.upper()}": v for k, v in changes.items()}}
 

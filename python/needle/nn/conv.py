@@ -35,6 +35,9 @@ class Conv(Module):
         bias: [out_channels], or None.
         slope: what results below zero are multiplied by: 1, unless ``fold_batch_norm`` has made
             the rectifier behind it a part of the layer.
+
+    Raises:
+        ShapeError: in a call, if x is not [n, c, h, w].
     """
 
     slope = 1.0

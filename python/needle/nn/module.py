@@ -216,6 +216,9 @@ class Module:
         """Move parameters and buffers to a device, or cast floating ones to a floating dtype.
 
         The tensors stay the same objects, so an optimizer may be made before or after.
+
+        Raises:
+            DataError: for a dtype that is not floating.
         """
         kind = None
         if isinstance(target, DType) or str(target) in dtype.ALL:
