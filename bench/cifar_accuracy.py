@@ -19,44 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import resnet_twin as twin
 import torch
-from torch import nn as tnn
 
 import needle as ndl
 from needle.recipes import Settings, get
 from needle.tools.stop import Stop
-
-
-def conv_bn(a: int, b: int, k: int, s: int) -> tnn.Module:
-    conv = tnn.Conv2d(a, b, k, s, (k - 1) // 2)
-    return tnn.Sequential(conv, tnn.BatchNorm2d(b), tnn.ReLU())
-
-
-class Residual(tnn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.fn = tnn.Sequential(conv_bn(width, width, 3, 1), conv_bn(width, width, 3, 1))
-
-    def forward(self, x):
-        return x + self.fn(x)
-
-
-def peer(model) -> tnn.Module:
-    """PyTorch's ResNet-9 with the values of Needle's."""
-    made = tnn.Sequential(
-        conv_bn(3, 16, 7, 4), conv_bn(16, 32, 3, 2), Residual(32), conv_bn(32, 64, 3, 2),
-        conv_bn(64, 128, 3, 2), Residual(128), tnn.Flatten(), tnn.Linear(128, 128), tnn.ReLU(),
-        tnn.Linear(128, 10),
-    )  # fmt: skip
-    for theirs, ours in zip(made.parameters(), model.parameters(), strict=True):
-        values = ours.numpy()
-        if values.ndim == 4:
-            values = values.transpose(3, 2, 0, 1)
-        elif values.ndim == 2 and theirs.ndim == 2:
-            values = values.T
-        with torch.no_grad():
-            theirs.copy_(torch.tensor(np.ascontiguousarray(values)).reshape(theirs.shape))
-    return made
 
 
 class Run:
@@ -89,13 +57,14 @@ class Run:
 
     def pytorch(self, most: int | None) -> float:
         """Train PyTorch's; return its accuracy."""
-        model, rates = peer(self.model), self.recipe.optimizer(self.model, self.steps)
+        model, rates = twin.course_resnet9(), self.recipe.optimizer(self.model, self.steps)
+        twin.copy_values(model, self.model.parameters())
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.recipe.lr, weight_decay=0.01)
         for step, (x, y) in enumerate(self.batches(most)):
             optimizer.param_groups[0]["lr"] = rates.lr(step)
             optimizer.zero_grad()
             labels = torch.tensor(y.numpy().astype(np.int64))
-            tnn.functional.cross_entropy(model(torch.tensor(x.numpy())), labels).backward()
+            torch.nn.functional.cross_entropy(model(torch.tensor(x.numpy())), labels).backward()
             optimizer.step()
         model.eval()
         test = self.recipe.test
