@@ -15,44 +15,12 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import resnet_twin as twin
 import torch
-from torch import nn as tnn
 
 import needle as ndl
 from needle.recipes import Settings, get
 from needle.tools.stop import Stop
-
-
-def conv_bn(a: int, b: int, k: int, s: int) -> tnn.Module:
-    conv = tnn.Conv2d(a, b, k, s, (k - 1) // 2)
-    return tnn.Sequential(conv, tnn.BatchNorm2d(b), tnn.ReLU())
-
-
-class Residual(tnn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.fn = tnn.Sequential(conv_bn(width, width, 3, 1), conv_bn(width, width, 3, 1))
-
-    def forward(self, x):
-        return x + self.fn(x)
-
-
-def peer(model) -> tnn.Module:
-    """PyTorch's ResNet-9 with the values of Needle's."""
-    made = tnn.Sequential(
-        conv_bn(3, 16, 7, 4), conv_bn(16, 32, 3, 2), Residual(32), conv_bn(32, 64, 3, 2),
-        conv_bn(64, 128, 3, 2), Residual(128), tnn.Flatten(), tnn.Linear(128, 128), tnn.ReLU(),
-        tnn.Linear(128, 10),
-    )  # fmt: skip
-    for theirs, ours in zip(made.parameters(), model.parameters(), strict=True):
-        values = ours.numpy()
-        if values.ndim == 4:
-            values = values.transpose(3, 2, 0, 1)
-        elif values.ndim == 2 and theirs.ndim == 2:
-            values = values.T
-        with torch.no_grad():
-            theirs.copy_(torch.tensor(np.ascontiguousarray(values)).reshape(theirs.shape))
-    return made
 
 
 def accuracies(folder: str, seed: int, **settings: int) -> tuple[float, float]:
@@ -62,7 +30,8 @@ def accuracies(folder: str, seed: int, **settings: int) -> tuple[float, float]:
     recipe = get("resnet9-cifar10")(chosen, lambda line: None)
     steps = recipe.epochs * recipe.steps_per_epoch()
     model = recipe.model()
-    other = peer(model)
+    other = twin.course_resnet9()
+    twin.copy_values(other, model.parameters())
     optimizer = recipe.optimizer(model, steps)
     theirs = torch.optim.AdamW(other.parameters(), lr=recipe.lr, weight_decay=0.01)
     for epoch in range(recipe.epochs):
@@ -72,7 +41,7 @@ def accuracies(folder: str, seed: int, **settings: int) -> tuple[float, float]:
             optimizer.minimize(recipe.loss(model, (x, y)))
             theirs.zero_grad()
             labels = torch.tensor(y.numpy().astype(np.int64))
-            tnn.functional.cross_entropy(other(torch.tensor(x.numpy())), labels).backward()
+            torch.nn.functional.cross_entropy(other(torch.tensor(x.numpy())), labels).backward()
             theirs.step()
     ours = recipe.evaluate(model.eval(), Stop().check, True)["accuracy"]
     other.eval()
