@@ -402,6 +402,39 @@ def test_elementwise_with_steps_and_broadcasting(isa, dtype):
     check(a[:, 1::2] - exact(row)[0, 0].item(), x[:, 1::2] - exact(row)[0, 0])
 
 
+BROADCAST = (
+    ((41, 1001), (1001,)),  # a row
+    ((41, 1001), (41, 1)),  # a column
+    ((41, 1001), ()),  # a number
+    ((7, 9001), (9001,)),  # a row that is cut
+    ((41, 1), (1, 1001)),  # both
+    ((5, 11, 801), (5, 1, 801)),
+    ((11, 43, 33), (1, 43, 1)),
+)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("shapes", BROADCAST)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
+def test_rows_columns_and_numbers(isa, dtype, shapes, offset):
+    values = [np.round(40 * rows(1, int(np.prod(s)), i)).reshape(s) for i, s in enumerate(shapes)]
+    a, b = (tensor(v, dtype, offset) for v in values)
+    x, y = exact(a), exact(b)
+    check(a + b, x + y)
+    check(b - a, y - x)  # the one that is repeated comes first
+    np.testing.assert_array_equal((a < b).numpy(), x < y)
+    np.testing.assert_array_equal(ops.where(a < b, a, b).numpy(), np.where(x < y, x, y))
+    np.testing.assert_array_equal(ops.where(a < b, 3, 4).numpy(), np.where(x < y, 3, 4))
+    low, high = (4.5, 30.0) if a.dtype.is_floating else (5, 30)
+    repeated = ops.broadcast_to(b, np.broadcast_shapes(*shapes))
+    whole = exact(repeated)
+    np.testing.assert_array_equal(exact(ops.clip(repeated, low, high)), np.clip(whole, low, high))
+    np.testing.assert_array_equal(exact(-repeated), -whole)
+    for kind in ("float64", "int64", "bfloat16"):
+        expected = ops.astype(tensor(whole, "float64"), kind)
+        np.testing.assert_array_equal(exact(ops.astype(repeated, kind)), exact(expected))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(40_001,), (77, 513)])
 def test_programs(isa, dtype, shape):
