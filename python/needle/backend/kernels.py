@@ -412,10 +412,16 @@ def concatenate(arrays: tuple[NDArray, ...], axis: int) -> NDArray:
 
 
 def pad(x: NDArray, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> NDArray:
-    """Surround with a constant: widths (before, after) per axis."""
+    """Surround with a constant: widths (before, after) per axis.
+
+    Raises:
+        ShapeError: if there is not one pair per axis, or a size is negative or too large.
+    """
     if len(widths) != x.ndim or any(w < 0 for pair in widths for w in pair):
         raise ShapeError(f"pad: widths {widths} for {x.ndim} axes; one pair >= 0 for each")
     shape = tuple(n + low + high for n, (low, high) in zip(x.shape, widths, strict=True))
+    if any(n >= 2**63 for n in shape):
+        raise ShapeError(f"pad: widths {widths} give sizes of more than 63 bits")
     out = empty(shape, x.dtype, x.device)
     out.device.backend.fill(out, value)
     inner = out.slice([(low, n, 1) for n, (low, _) in zip(x.shape, widths, strict=True)])
