@@ -65,6 +65,10 @@ def x(*shape):
     return ndl.Tensor(np.arange(float(np.prod(shape))).reshape(shape))
 
 
+def whole(number):
+    return ndl.Tensor(number, dtype="int64")
+
+
 @pytest.mark.parametrize(
     "call, error",
     [
@@ -85,6 +89,12 @@ def x(*shape):
         (lambda: ops.SliceGrad.of(((0, 2, 1),), (), (4,))(x(3)), ShapeError),
         (lambda: ops.DiagonalGrad.of(1, (2, 3))(x(7)), ShapeError),
         (lambda: ops.UnDilate.of((0,), -1)(x(3)), ShapeError),
+        (lambda: ops.Pad.of(((0, 2**63 - 1),))(x(3)), ShapeError),
+        (lambda: ops.GroupNorm.of(0, 0.1)(x(3, 4), x(4), x(4)), ShapeError),
+        (lambda: ops.GroupNorm.of(2, -1.0)(x(3, 4), x(4), x(4)), OptionError),
+        (lambda: ops.Sort.of(True)(x(3, 4)), TypeError),
+        (lambda: ops.MakeTensorTuple.of()(), TypeError),
+        (lambda: ops.ScatterAdd.of(0, (4,))(whole(9), x(4)), IndexRangeError),
     ],
 )
 @pytest.mark.parametrize("gate", ["on", "off"])

@@ -15,7 +15,7 @@ from typing import Any
 
 from needle import config, core, finite, forward, graph
 from needle.backend import memory
-from needle.errors import NeedleError
+from needle.errors import NeedleError, ShapeError
 
 PENDING_LIMIT = 20_000
 """Nodes that may wait in lazy mode before a warning names the line that adds to them."""
@@ -38,6 +38,10 @@ def _apply(op: Any, *inputs: Any) -> Any:
         return _run(op, tensors)
     except MemoryError as error:
         raise memory.typed(error).during(op.name, tensors) from None
+    except OverflowError as error:
+        if op.opaque:  # a function of the user
+            raise
+        raise ShapeError(f"{op.name}: a size or a step does not fit into 63 bits") from error
     except NeedleError as error:
         if len(error.operands) != len(tensors):
             raise

@@ -370,10 +370,11 @@ class NDArray(CourseArray, Array):
                     f"windows: size {size} with dilation {dilation}, step {step} does not fit "
                     f"axis {axis} of size {self.shape[axis]}"
                 )
+            whole = self.shape[axis]  # a longer step has nowhere to go
             shape.append(size)
-            strides.append(self.strides[axis] * dilation)
-            shape[axis] = (self.shape[axis] - span) // step + 1
-            strides[axis] = self.strides[axis] * step
+            strides.append(self.strides[axis] * min(dilation, whole))
+            shape[axis] = (whole - span) // step + 1
+            strides[axis] = self.strides[axis] * min(step, whole)
         return self.view(tuple(shape), tuple(strides), self.offset)
 
     # ---- values --------------------------------------------------------------

@@ -136,7 +136,7 @@ class GroupNorm(_Grouped):
 
     def compute(self, x: Any, weight: Any, bias: Any) -> Any:
         rank = x.ndim < 2
-        if rank or x.shape[-1] % self.groups or 0 in x.shape[1:] or not (
+        if self.groups < 1 or rank or x.shape[-1] % self.groups or 0 in x.shape[1:] or not (
             weight.shape == bias.shape == x.shape[-1:]
         ):  # fmt: skip
             raise explain(
