@@ -101,6 +101,10 @@ class Backend(CourseDevice):
         """
         return np.empty(shape, dtypes.as_dtype(dtype).numpy)
 
+    def dlpack_device(self) -> tuple[int, int]:
+        """Return DLPack's type and number of the device."""
+        return 1, 0  # host memory
+
     def memory_info(self) -> dict[str, int]:
         """Return bytes: ``live`` (in use), ``cached`` for reuse, ``peak``, ``limit`` (0: none)."""
         return {"live": 0, "cached": 0, "peak": 0, "limit": 0}

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from needle.backend import Backend, Describe, memory
-from needle.backend.cuda import fused, indexing, products, reductions, sorting, updates
+from needle.backend.cuda import dlpack, fused, indexing, products, reductions, sorting, updates
 from needle.backend.cuda.arena import Arena, Block
 from needle.backend.cuda.driver import Driver, Event, NoMemory, Triple
 from needle.backend.cuda.errors import Pending
@@ -81,6 +81,19 @@ class CudaBackend(Backend):
             raise OutOfMemoryError(
                 f"{self.name}: the host has no pinned memory left for copies"
             ) from None
+
+    def dlpack_device(self) -> tuple[int, int]:
+        return self.driver.properties.dlpack
+
+    def to_dlpack(
+        self, x: Any, stream: Any, max_version: tuple[int, int] | None, copy: bool | None
+    ) -> Any:
+        """Return a capsule; see ``dlpack.give``."""
+        return dlpack.give(self, x, stream, max_version, copy)
+
+    def from_dlpack(self, x: Any) -> Any:
+        """Return an array over another library's memory on this device; see ``dlpack.take``."""
+        return dlpack.take(self, x)
 
     # ---- order -------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from needle import config
 from needle.backend.cuda.driver import Event
@@ -44,7 +44,9 @@ class Pending:
 
     def __init__(self, backend: CudaBackend) -> None:
         self.backend = backend
-        self.word: Any = None
+        self.word = backend.allocate(8)
+        self._clear()
+        backend.driver.synchronize()  # all streams find it clear
         self.calls: dict[int, tuple[int, str, Describe]] = {}
         self.looks: list[_Look] = []
         self.next = 0
@@ -60,10 +62,6 @@ class Pending:
             NeedleError: of an earlier call, if that is known by now.
         """
         with self.lock:
-            if self.word is None:
-                self.word = self.backend.allocate(8)
-                self._clear()
-                self.backend.driver.synchronize()  # once: all streams find it clear
             if self.next == TICKETS:
                 self.backend.synchronize()  # once in 16 million calls
                 self.next = 0
