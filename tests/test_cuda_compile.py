@@ -13,7 +13,7 @@ import pytest
 
 import needle as ndl
 from needle import dtype
-from needle.backend.cuda import backend, indexing, overrides, products, reductions, sorting
+from needle.backend.cuda import backend, indexing, overrides, products, reductions, sorting, updates
 from needle.backend.cuda.jit import KERNELS, Nvrtc, Unit
 from needle.backend.cuda.table import BITS, CPP
 from needle.errors import DeviceError
@@ -30,9 +30,10 @@ REGISTERS = {
     "fill": 40, "random_bits": 40, "reduce": 72, "reduce_finish": 64, "scan": 48, "scan_lines": 48,
     "matmul": 200, "matmul_tc": 255, "gather": 48, "scatter_keys": 48, "scatter_sum": 64,
     "sort_keys": 48, "sort_chunks": 40, "sort_merge": 48, "sort_results": 48, "softmax": 56,
-    "softmax_grad": 56, "cross_entropy": 64, "cross_entropy_grad": 64, "layer_norm": 56,
+    "softmax_grad": 64, "cross_entropy": 64, "cross_entropy_grad": 64, "layer_norm": 56,
     "layer_norm_grad": 64, "column_sums": 56, "column_finish": 48, "reciprocal_deviation": 32,
-    "batch_norm": 48, "batch_norm_grad": 48, "adam": 72, "sgd": 56,
+    "batch_norm": 48, "batch_norm_grad": 48, "adam": 72, "sgd": 56, "rmsprop": 72,
+    "check_range": 48, "check_whole": 48,
 }  # fmt: skip
 """The most registers that a thread of each kernel may use: more would leave too few threads on a
 multiprocessor."""
@@ -63,15 +64,15 @@ def families(file):
         return [e for kind in dtype.ALL if kind.kind != "b" for e in products._family(kind)]
     if file == "index.cu":
         gathers = [e for kind in indexing.INDEX_TYPES for e in indexing._gathers(kind)]
-        return [*gathers, *indexing._keys(), *indexing._sums()]
+        checks = [f"check_range<{kind}>" for kind in indexing.INDEX_TYPES]
+        checks += [f"check_whole<{CPP[kind]}>" for kind in dtype.FLOATS]
+        return [*gathers, *indexing._keys(), *indexing._sums(), *checks]
     return {
         "matmul_tc.cu": lambda: products._tc_family(),
         "sort.cu": lambda: sorting._family(),
         "softmax.cu": lambda: overrides._softmax_family(),
         "norm.cu": lambda: overrides._norm_family(),
-        "update.cu": lambda: [
-            f"{f}<{CPP[kind]}>" for f in ("adam", "sgd") for kind in dtype.FLOATS
-        ],
+        "update.cu": lambda: updates._family(),
     }[file]()
 
 
