@@ -18,7 +18,6 @@ if not any(d.name == "cuda-emu" and d.enabled() for d in ndl.all_devices()):
     pytest.skip("no compiler for the emulator", allow_module_level=True)
 
 from needle.backend.cuda import geometry as geometries
-from needle.backend.cuda.driver import CudaDriver
 from needle.backend.cuda.geometry import geometry
 from needle.backend.cuda.table import CPP, functions
 
@@ -313,34 +312,6 @@ def test_cuda_never_raises_and_says_what_is_missing():
     assert any(word in reason for word in ("pip install", "driver", "GPU"))
     with pytest.raises(DeviceError, match="not available"):
         ndl.Tensor([1.0], device="cuda")
-
-
-class Api:
-    """The driver's calls that say which GPUs there are."""
-
-    def __init__(self, version, count):
-        self.version, self.count = version, count
-
-    def cuInit(self, flags):
-        return (0,)
-
-    def cuDriverGetVersion(self):
-        return 0, self.version
-
-    def cuDeviceGetCount(self):
-        return 0, self.count
-
-
-@pytest.mark.parametrize(
-    "version, count, number, message",
-    [(12040, 1, 0, "too old: it knows CUDA 12.4, nvrtc 13.5 needs 13.0"),
-     (13000, 2, 5, "there is no GPU 5: this machine has 2")],
-)  # fmt: skip
-def test_wrong_drivers_and_numbers(version, count, number, message):
-    driver = CudaDriver.__new__(CudaDriver)
-    driver.api, driver.compiler = Api(version, count), type("C", (), {"version": "nvrtc 13.5"})
-    with pytest.raises(DeviceError, match=message):
-        driver._device(number)
 
 
 # ---- training --------------------------------------------------------------------------

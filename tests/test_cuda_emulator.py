@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import needle as ndl
+from needle import config
 from needle.errors import DeviceError
 
 if not any(d.name == "cuda-emu" and d.enabled() for d in ndl.all_devices()):
@@ -298,3 +301,17 @@ def test_cached_slabs_go_back_before_memory_ends():
     with pytest.raises(NoMemory):
         arena.allocate(SLAB)
     assert whole.nbytes == 2 * SLAB
+
+
+# ---- what waits for a GPU ----------------------------------------------------------------
+
+
+def test_the_tests_for_a_gpu_run_in_the_emulator():
+    """So that they do not fail for a slip when there is a GPU at last."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "cuda-emu",
+         str(Path(__file__).parent / "gpu"), "-k", "not (test_op or wrong_input) or Gather"],
+        capture_output=True, text=True, env=config.environment(emulator="on"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 30

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
+from typing import Any
 
 from needle import config
 from needle.backend.cuda.driver import Driver, Event, NoMemory
@@ -51,8 +52,10 @@ class Block:
         self.events.append(event)
 
     def __del__(self) -> None:
-        # anywhere: in another thread, or while the arena is at work; so only leave word
-        self.arena.dropped.append(_Dropped(self, self.piece, None))
+        # anywhere: in another thread, while the arena is at work, at exit; so only leave word
+        self.arena.dropped.append(
+            (self.address, self.nbytes, self.stream, self.events, self.piece, None)
+        )
 
 
 class Foreign:
@@ -84,7 +87,9 @@ class Foreign:
     used_by = Block.used_by
 
     def __del__(self) -> None:
-        self.arena.dropped.append(_Dropped(self, None, self.give_back))
+        self.arena.dropped.append(
+            (self.address, self.nbytes, self.stream, self.events, None, self.give_back)
+        )
 
 
 class _Dropped:
@@ -93,10 +98,16 @@ class _Dropped:
     __slots__ = ("address", "nbytes", "stream", "events", "piece", "give_back")
 
     def __init__(
-        self, block: Block | Foreign, piece: _Piece | None, give_back: Callable[[], None] | None
+        self,
+        address: int,
+        nbytes: int,
+        stream: int,
+        events: list[Event],
+        piece: _Piece | None,
+        give_back: Callable[[], None] | None,
     ) -> None:
-        self.address, self.nbytes, self.stream = block.address, block.nbytes, block.stream
-        self.events, self.piece, self.give_back = block.events, piece, give_back
+        self.address, self.nbytes, self.stream = address, nbytes, stream
+        self.events, self.piece, self.give_back = events, piece, give_back
 
 
 class _Piece:
@@ -135,7 +146,7 @@ class Arena:
         self.slabs: dict[int, int] = {}
         self.free: dict[int, list[_Piece]] = {}
         self.waiting: list[_Dropped] = []
-        self.dropped: deque[_Dropped] = deque()
+        self.dropped: deque[tuple[Any, ...]] = deque()
         self.finished: deque[Callable[[], None]] = deque()
         self.lock = Lock()
         self.live = self.peak = self.requests = 0
@@ -268,7 +279,7 @@ class Arena:
             wait: for those too.
         """
         while self.dropped:
-            gone = self.dropped.popleft()
+            gone = _Dropped(*self.dropped.popleft())
             if gone.piece is not None:
                 self.live -= gone.nbytes
             if gone.piece is None or gone.stream != gone.piece.stream:

@@ -177,10 +177,11 @@ class CudaDriver:
         except Exception as error:
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DeviceError(f"the NVIDIA driver (libcuda.so) is missing ({line})") from None
+        self.version = f"CUDA {version // 1000}.{version % 1000 // 10}"
         needed = 1000 * int(self.compiler.version.split()[1].split(".")[0])
         if version < needed:
             raise DeviceError(
-                f"the driver is too old: it knows CUDA {version // 1000}.{version % 1000 // 10}, "
+                f"the driver is too old: it knows {self.version}, "
                 f"{self.compiler.version} needs {needed // 1000}.0 or newer"
             )
         if not 0 <= number < count:

@@ -112,14 +112,29 @@ def check_range(
     backend: CudaBackend, x: Any, low: int, high: int, kept: int | None, describe: Describe
 ) -> None:
     """See ``Backend.check_range``; the error is raised later."""
-    found = "check_range", CPP[x.dtype], lambda: [f"check_range<{kind}>" for kind in INDEX_TYPES]
-    _check(backend, x, found, describe, low, high, int(kept is not None), kept or 0)
+    _check(
+        backend,
+        x,
+        ("check_range", CPP[x.dtype], _ranges),
+        describe,
+        low,
+        high,
+        int(kept is not None),
+        kept or 0,
+    )
 
 
 def check_whole(backend: CudaBackend, x: Any, describe: Describe) -> None:
     """See ``Backend.check_whole``; the error is raised later."""
-    found = "check_whole", CPP[x.dtype], lambda: [f"check_whole<{CPP[kind]}>" for kind in FLOATS]
-    _check(backend, x, found, describe)
+    _check(backend, x, ("check_whole", CPP[x.dtype], _whole), describe)
+
+
+def _ranges() -> Iterable[str]:
+    return [f"check_range<{kind}>" for kind in INDEX_TYPES]
+
+
+def _whole() -> Iterable[str]:
+    return [f"check_whole<{CPP[kind]}>" for kind in FLOATS]
 
 
 def _check(

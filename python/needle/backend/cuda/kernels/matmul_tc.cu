@@ -62,8 +62,9 @@ struct TileOf {
   }
 };
 
+// Two blocks fit on a multiprocessor: 128 registers a thread.
 template <class T, bool a_deep, bool b_deep, bool wide>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     matmul_tc(T* out, const T* a, const T* b, Sizes s, Geometry<3> batches) {
   using A = TileOf<T, a_deep, wide>;
   using B = TileOf<T, b_deep, wide>;
