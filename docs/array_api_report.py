@@ -19,8 +19,6 @@ MARK = "<!-- written by docs/array_api_report.py -->"
 REASONS = {
     "it needs complex numbers, and there are no complex dtypes": r"imag\(x_i\)|vecdot_conj",
     "it needs the extension fft, whose results are complex": r"\[fft-",
-    "a dtype is its name, a `str`; the suite takes every string for the name of a kind":
-        r"test_(finfo|iinfo)_dtype|test_isdtype",
     "arrays have at most 16 dimensions, as `capabilities()` says": r"test_reshape",
 }  # fmt: skip
 SKIPS = {

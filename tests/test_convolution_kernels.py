@@ -10,6 +10,8 @@ import pytest
 import needle as ndl
 from needle import core, executor
 from needle.backend import convolution as kernels
+from needle.backend import onednn
+from needle.errors import DeviceError
 from needle.ops.batch_norm_relu import BatchNormReLU
 from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 from needle.ops.pooling import MaxPool, MaxPoolGrad
@@ -17,7 +19,7 @@ from needle.ops.pooling import MaxPool, MaxPoolGrad
 pytestmark = pytest.mark.skipif(core.native is None, reason="needs the native module")
 
 ISAS = core.native.supported_isas() if core.native is not None else []
-ERROR = {"direct": 1e-6, "winograd": 4e-6}
+ERROR = {"direct": 1e-6, "winograd": 4e-6, "onednn": 1e-6}
 """Largest relative root mean square error against float64; ``needle.ops.convolution``."""
 
 # n, spatial, c, o, kernel; stride, padding, dilation, groups
@@ -87,6 +89,11 @@ def taken(op, arrays, algorithm):
     return found is not NotImplemented
 
 
+def tensor(x):
+    """A native array."""
+    return ndl.Tensor(x, dtype="float32", requires_grad=False, device="cpu").array
+
+
 def relative_error(found, exact):
     assert found.shape == exact.shape
     return np.sqrt(np.mean((found - exact) ** 2) / max(np.mean(exact**2), 1e-30))
@@ -102,6 +109,72 @@ def test_algorithms_agree_with_the_expansion(isa, shape, algorithm):
         exact = result(op, arrays, "float64")
         found = result(op, arrays, algorithm=algorithm)
         assert relative_error(found, exact) < ERROR[algorithm], name
+
+
+def test_float64_never_uses_winograd():
+    """Nor any other kernel of float32, whether it is named or not."""
+    for op, arrays in operations(SHAPES[2]).values():
+        exact = result(op, arrays, "float64", "im2col")
+        for algorithm in ("winograd", "direct", ""):
+            np.testing.assert_array_equal(result(op, arrays, "float64", algorithm), exact)
+
+
+# ---- oneDNN ------------------------------------------------------------------------
+
+with_onednn = pytest.mark.skipif(onednn.find()[0] is None, reason=f"oneDNN: {onednn.find()[1]}")
+
+
+@with_onednn
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_onednn_agrees_with_the_expansion(shape):
+    for name, (op, arrays) in operations(shape).items():
+        assert taken(op, arrays, "onednn"), name
+        exact = result(op, arrays, "float64")
+        found = result(op, arrays, algorithm="onednn")
+        assert relative_error(found, exact) < ERROR["onednn"], name
+        half = result(op, arrays, "float16", algorithm="onednn")
+        assert half.dtype == np.float16 and relative_error(half, exact) < 2e-3, name
+
+
+@with_onednn
+@pytest.mark.parametrize("slope", [1.0, 0.0, 0.2])
+def test_bias_and_activation_by_onednn(slope):
+    op, arrays = operations(SHAPES[2])["forward"]
+    x, w, bias = (tensor(v) for v in (*arrays, np.linspace(-3, 3, 40)))
+    out = tensor(np.zeros((2, 15, 13, 40)))
+    low = [before for before, _ in op.padding]
+    assert onednn.convolve(
+        0, out, x, w, bias, slope, (3, 3), op.stride, op.dilation, low, op.groups
+    )
+    exact = result(op, arrays, "float64") + np.linspace(-3, 3, 40)
+    exact = np.where(exact < 0, exact * slope, exact)
+    assert relative_error(out.numpy(), exact) < ERROR["onednn"]
+
+
+@with_onednn
+def test_what_onednn_refuses_is_left_to_the_expansion():
+    (x, w), out = operations(SHAPES[0])["forward"][1], tensor(np.zeros((1, 9, 8, 7)))
+    window = (3, 3), (1, 1), (1, 1), (1, 1)
+    assert onednn.convolve(0, out, tensor(x), tensor(w), None, 1.0, *window, 1)
+    assert not onednn.convolve(0, out, tensor(x), tensor(w), None, 1.0, *window, 2)  # 5 channels
+
+
+def test_without_onednn_only_those_who_ask_for_it_are_told(monkeypatch):
+    monkeypatch.setattr(onednn, "find", lambda: (None, "it is not installed"))
+    op, arrays = operations(SHAPES[0])["forward"]
+    assert result(op, arrays, algorithm="").shape == (1, 9, 8, 7)
+    for dtype in ("float32", "float64"):
+        with pytest.raises(DeviceError, match="NEEDLE_CONV=onednn.*it is not installed"):
+            result(op, arrays, dtype, "onednn")
+
+
+def test_the_library_is_looked_for_where_packages_are(monkeypatch, tmp_path):
+    monkeypatch.setattr(onednn.sys, "prefix", str(tmp_path))
+    alone = onednn._candidates()
+    assert alone[-1] == onednn.LIBRARY
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / onednn.LIBRARY).write_bytes(b"no library")
+    assert str(tmp_path / "lib" / onednn.LIBRARY) in onednn._candidates()
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "winograd"])

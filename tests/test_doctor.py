@@ -51,6 +51,15 @@ def test_an_instruction_set_that_crashes_is_a_finding(few_ops, monkeypatch):
     assert "signal 4" in problem
 
 
+@pytest.mark.skipif(core.native is None, reason="needs the native module")
+def test_onednn_is_looked_for(few_ops, monkeypatch):
+    found = doctor.examine()["onednn"]
+    assert found["enabled"] == (doctor.onednn.find()[0] is not None) and found["failures"] == []
+    monkeypatch.setattr(doctor.onednn, "find", lambda: (None, "not installed"))
+    text = doctor.as_text(doctor.examine())
+    assert "without oneDNN: not installed" in text and "all is well" in text
+
+
 def test_text_names_every_backend(few_ops):
     text = doctor.as_text(doctor.examine())
     for where in ndl.all_devices():

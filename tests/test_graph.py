@@ -352,6 +352,20 @@ def test_new_data_between_forward_and_backward():
     np.testing.assert_array_equal(x.grad.numpy(), np.full(3, 2.0))
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_gradients_of_old_and_new_data_of_one_tensor_add_up(turned, accumulate):
+    x = tensor(3)
+    old, new = x.numpy(), np.array([1.0, 2.0, 3.0], np.float32)
+    x.grad = ndl.Tensor(np.full(3, 10.0))
+    y = (x * x).sum()
+    x.data = ndl.Tensor(new)
+    z = (x * x * x).sum()
+    (z + y if turned else y + z).backward(accumulate=accumulate)
+    exact = 2 * old + 3 * new**2 + 10.0 * accumulate
+    np.testing.assert_allclose(x.grad.numpy(), exact, rtol=1e-6)
+
+
 def test_data_shares_and_keeps_the_dtype():
     x, y = tensor(3), tensor(3, seed=1)
     x.data = y

@@ -192,6 +192,24 @@ def test_lazy_mode(device):
         assert y.item() == exact
 
 
+@pytest.mark.parametrize("gate", ["on", "off"])
+def test_a_backward_that_is_tried_again_adds_nothing_twice(device, gate):
+    w, v = leaf(device, 16, 16), leaf(device, 16, 16, seed=1)
+    middle = w.tanh()
+    loss = (middle @ v).square().sum()
+    loss.backward(retain_graph=True)
+    once = [x.grad.numpy() for x in (w, v, middle)]
+    refused = until_it_fits(
+        device,
+        lambda: loss.backward(retain_graph=True, accumulate=True),
+        keeps=True,
+        fast=gate,
+    )
+    assert refused > 2 * 16  # in the middle, too: one gradient has 16 steps
+    for x, grad in zip((w, v, middle), once, strict=True):
+        np.testing.assert_array_equal(x.grad.numpy(), 2 * grad)
+
+
 @native
 def test_a_training_step_is_made_once_or_not_at_all():
     """The kernels of optimizers update all parameters at once; elsewhere one after the other."""

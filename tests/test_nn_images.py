@@ -278,5 +278,34 @@ def test_batch_norm_folds_into_the_layer_before_it():
     np.testing.assert_allclose(folded(x).numpy(), exact, atol=1e-10)
     kinds = [type(module).__name__ for _, module in folded.named_modules()]
     assert kinds.count("BatchNorm2d") == 1  # that of the transposed convolution in groups
-    assert not {"BatchNorm1d", "BatchNormReLU2d"} & set(kinds) and "ReLU" in kinds
+    assert not {"BatchNorm1d", "BatchNormReLU2d"} & set(kinds)
+    assert folded[0].slope == 0 and model[0].slope == 1 and "slope=0.0" in repr(folded)
     assert model.training and not folded.training and len(model.buffers()) == 10
+
+
+def test_rectifiers_become_a_part_of_their_convolution():
+    make = lambda **how: nn.Conv2d(3, 3, 3, padding=1, **how)  # noqa: E731
+    model = nn.Sequential(
+        make(), nn.BatchNorm2d(3), nn.ReLU(), make(), nn.LeakyReLU(0.2), nn.ReLU(),
+        make(bias=False), nn.ReLU(), nn.LeakyReLU(-0.5), make(), nn.LeakyReLU(-0.5),
+    ).to("float64")  # fmt: skip
+    x = tensor(draw(2, 3, 5, 5))
+    exact = shaken(model).eval()(x).numpy()
+    folded = ndl.fold_batch_norm(model)
+    np.testing.assert_allclose(folded(x).numpy(), exact, atol=1e-10)
+    assert [folded[i].slope for i in (0, 3, 6, 9)] == [0, 0.2, 1, 1]
+    kinds = [type(module).__name__ for module in folded.modules]
+    assert kinds.count("ReLU") == 2 and kinds.count("LeakyReLU") == 2
+    exact = [p.shape for p in model.parameters() if p.ndim == 4]
+    (folded(x) ** 2).sum().backward()
+    assert [p.grad.shape for p in folded.parameters() if p.ndim == 4] == exact
+
+
+def test_layers_in_several_places_are_not_folded():
+    conv, norm = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)
+    model = nn.Sequential(conv, norm, nn.ReLU(), conv, nn.Sequential(conv, nn.ReLU())).to("float64")
+    x = tensor(draw(2, 3, 5, 5))
+    exact = shaken(model).eval()(x).numpy()
+    folded = ndl.fold_batch_norm(model)
+    np.testing.assert_allclose(folded(x).numpy(), exact, atol=1e-10)
+    assert folded[0] is folded[3] and folded[0].slope == 1

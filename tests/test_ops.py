@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 from conftest import DEVICES
 
@@ -77,38 +75,3 @@ def test_every_op_has_samples(op):
         return
     assert cases(op), "give it samples"
     assert any(case.sample.reference for case in cases(op))
-
-
-def first_line(thing: object) -> str:
-    return (inspect.getdoc(thing) or "").partition("\n")[0]
-
-
-def complaint(text: str) -> str | None:
-    if not text:
-        return "no docstring"
-    if not text.endswith("."):
-        return "the first line is not one whole sentence"
-    first = text.split()[0]
-    if first == "This" or first in ("Returns", "Computes", "Applies", "Takes", "Performs", "Gets"):
-        return "say what it does, imperative"
-    return None
-
-
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
-def test_every_op_is_documented(op):
-    assert op.__doc__ and op.__doc__ not in {base.__doc__ for base in op.__mro__[1:]}
-    assert not complaint(first_line(op)), f"{complaint(first_line(op))}: {first_line(op)!r}"
-
-
-FUNCTIONS = sorted(name for name in vars(ops) if inspect.isfunction(getattr(ops, name)))
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_function_is_documented(name):
-    text = first_line(getattr(ops, name))
-    assert not complaint(text), f"{complaint(text)}: {text!r}"
-
-
-def test_the_complaints():
-    assert complaint("") and complaint("Add two tensors") and complaint("Returns the sum.")
-    assert complaint("This function adds.") and not complaint("Add two tensors.")

@@ -87,6 +87,8 @@ def backward(
     """Compute the gradients of ``out`` and store them in ``.grad`` of the tensors below.
 
     That is: of every leaf that requires a gradient, and of results that a variable still holds.
+    With ``accumulate`` nothing is added before all of them are there: a call that fails (memory
+    that runs out) can be made again.
 
     Args:
         out: the tensor to differentiate; it need not be a scalar.
@@ -113,19 +115,34 @@ def backward(
         retain_graph = create_graph
 
     owner = graph.owner
+    reached: dict[int, Any] = {}  # after p.data = x one tensor owns several leaves
+    totals: dict[int, Any] = {}
 
-    def deliver(node: Any, out_grad: Any) -> None:
+    def replace(node: Any, out_grad: Any) -> None:
         tensor = owner(node)
         if tensor is None or type(out_grad) is list:
             return
-        old = tensor.grad
-        tensor.grad = old + out_grad if accumulate and old is not None else out_grad
+        key = id(tensor)
+        tensor.grad = tensor.grad + out_grad if key in reached else out_grad
+        reached[key] = tensor
+
+    def add(node: Any, out_grad: Any) -> None:
+        tensor = owner(node)
+        if tensor is None or type(out_grad) is list:
+            return
+        key = id(tensor)
+        old = totals.get(key, tensor.grad)
+        totals[key] = out_grad if old is None else old + out_grad
+        reached[key] = tensor
 
     old_recording = graph.set_recording(create_graph)
     try:
-        reverse.walk([out], [_seed(out, out_grad)], retain_graph, deliver)
+        seed = _seed(out, out_grad)
+        reverse.walk([out], [seed], retain_graph, add if accumulate else replace)
     finally:
         graph.set_recording(old_recording)
+    for key, total in totals.items():  # all or none, so that it can be tried again
+        reached[key].grad = total
 
 
 def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tuple[Any, ...]]]:
@@ -159,6 +176,9 @@ def value_and_grad(
     Args:
         function: returns a scalar tensor (one element).
         argnums: which positional arguments to differentiate; a tuple gives a tuple.
+
+    Raises:
+        GradientError: when called, if the function does not return a scalar.
     """
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 

@@ -31,8 +31,8 @@ class Config:
         native: "on", or "off" to run on the Python definitions alone.
         fast: "on", or "off" to send every operation through ``executor.apply``'s Python definition.
         overrides: "on", or "off" to compute every composite by its expansion.
-        conv: how the native CPU computes convolutions: "im2col", "direct", "winograd";
-            empty: as the specs say. See ``needle.ops.convolution``.
+        conv: how the native CPU computes convolutions: "im2col", "direct", "winograd", "onednn"
+            (an option of the build); empty: as the specs say. See ``needle.ops.convolution``.
         finite: "off", or "on" to stop at the first op that makes a NaN or an infinity.
         debug: 0 silent; 1 errors and warnings name the lines that made each tensor.
         isa: instruction set of the native kernels; empty means the best one.
@@ -88,7 +88,7 @@ _CHOICES = {
     "overrides": ("on", "off"),
     "finite": ("on", "off"),
     "emulator": ("on", "off", "asan", "late"),
-    "conv": ("", "im2col", "direct", "winograd"),
+    "conv": ("", "im2col", "direct", "winograd", "onednn"),
 }
 
 
@@ -167,8 +167,10 @@ def initial() -> Config:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return the environment of a child process that imports what this one does, and in which
-    the variables ``NEEDLE_<NAME>`` have these values."""
+    """Return the environment of a child process that imports what this one does.
+
+    The variables ``NEEDLE_<NAME>`` have these values there.
+    """
     paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return {**os.environ, **paths, **{f"NEEDLE_{k.upper()}": v for k, v in changes.items()}}
 

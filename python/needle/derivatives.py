@@ -66,7 +66,7 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
     differentiated as well. The map keeps what reverse mode would keep.
 
     Shapes:   each tangent that of its primal; the map's result that of out
-    Raises:   as ``jvp``
+    Raises:   as ``jvp``; GradientError: if there is not one tangent per primal.
     Source:   Radul, Paszke, Frostig, Johnson, Maclaurin, "You Only Linearize Once", 2023,
               arXiv:2204.10923; here the map is the transpose of the transpose (``vjp``)
 

@@ -1,6 +1,6 @@
 """Element types and their promotion (Python array API standard 2024.12, section "Type promotion").
 
-A ``DType`` is its name: ``x.dtype == "float32"`` holds, and so does ``x.dtype == np.float32``.
+``x.dtype == "float32"`` holds, and so does ``x.dtype == np.float32``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ import numpy as np
 from needle.errors import DtypeError, unknown
 
 
-class DType(str):
-    """An element type. Compares equal to its name and to the NumPy dtype of that name."""
+class DType:
+    """An element type. Compares equal to its name and to the NumPy dtype of that name.
 
-    __slots__ = ("code", "itemsize", "kind", "_numpy")
+    Also usable where NumPy takes a dtype, and as a key beside its name.
+    """
+
+    __slots__ = ("name", "code", "itemsize", "kind", "_numpy")
+    name: str
+    """As in the array API standard, and "bfloat16"."""
     code: int
     """Position in the native table."""
     itemsize: int
@@ -23,7 +28,9 @@ class DType(str):
     kind: str
     """"f" floating, "i" signed integer, "u" unsigned integer, "b" bool."""
 
-    _numpy: np.dtype[Any] | None
+    def __init__(self, code: int, name: str, kind: str, itemsize: int) -> None:
+        self.code, self.name, self.kind, self.itemsize = code, name, kind, itemsize
+        self._numpy: np.dtype[Any] | None = None if name == "bfloat16" else np.dtype(name)
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -34,46 +41,51 @@ class DType(str):
             self._numpy = np.dtype(ml_dtypes.bfloat16)
         return self._numpy
 
+    dtype = numpy  # by this name NumPy asks an object for its dtype: np.zeros(3, x.dtype)
+
     @property
     def is_floating(self) -> bool:
         """Whether gradients make sense."""
         return self.kind == "f"
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, DType):
+            return self is other
+        if isinstance(other, str):
+            return self.name == other
+        if isinstance(other, np.dtype):
+            return self.numpy == other
         if isinstance(other, type) and issubclass(other, np.generic):
             return self.numpy.type is other
-        return str.__eq__(self, other)
+        return NotImplemented
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
+    def __hash__(self) -> int:
+        return hash(self.name)
 
-    __hash__ = str.__hash__
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        return format(self.name, spec)
 
     def __repr__(self) -> str:
-        return f"needle.{self!s}"
+        return f"needle.{self.name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return as_dtype, (str(self),)
-
-
-def _make(code: int, name: str, kind: str, itemsize: int) -> DType:
-    self = DType(name)
-    self.code, self.kind, self.itemsize = code, kind, itemsize
-    self._numpy = None if name == "bfloat16" else np.dtype(name)
-    return self
+        return as_dtype, (self.name,)
 
 
 # The order is that of `enum DType` in src/common/kernels.h.
-float32 = _make(0, "float32", "f", 4)
-float64 = _make(1, "float64", "f", 8)
-bfloat16 = _make(2, "bfloat16", "f", 2)
-float16 = _make(3, "float16", "f", 2)
-int8 = _make(4, "int8", "i", 1)
-int16 = _make(5, "int16", "i", 2)
-int32 = _make(6, "int32", "i", 4)
-int64 = _make(7, "int64", "i", 8)
-uint8 = _make(8, "uint8", "u", 1)
-bool_ = _make(9, "bool", "b", 1)
+float32 = DType(0, "float32", "f", 4)
+float64 = DType(1, "float64", "f", 8)
+bfloat16 = DType(2, "bfloat16", "f", 2)
+float16 = DType(3, "float16", "f", 2)
+int8 = DType(4, "int8", "i", 1)
+int16 = DType(5, "int16", "i", 2)
+int32 = DType(6, "int32", "i", 4)
+int64 = DType(7, "int64", "i", 8)
+uint8 = DType(8, "uint8", "u", 1)
+bool_ = DType(9, "bool", "b", 1)
 
 ALL = (float32, float64, bfloat16, float16, int8, int16, int32, int64, uint8, bool_)
 FLOATS = ALL[:4]

@@ -113,6 +113,12 @@ enum ConvolutionDirection : int32_t {
 };
 enum ConvolutionAlgorithm : int32_t { kBySpec, kDirect, kWinograd };
 
+// A batch of images [n, height, width, channels], dense, of kUInt8 or kFloat32.
+struct Images {
+  DType dtype;
+  int64_t n, height, width, channels;
+};
+
 // Planning functions return null, or a static sentence that says why there is no such kernel;
 // the caller then raises, or falls back to an expansion. `axes` is a bit mask. Unless a comment
 // says otherwise inputs may have any strides, out is dense in C order and does not overlap them.
@@ -195,6 +201,33 @@ struct Kernels {
   // (null: none), g, out, x, weight, mean, var.
   const char* (*plan_batch_norm_relu)(Plan*, const Operand& x, double eps);
   const char* (*plan_batch_norm_relu_grad)(Plan*, const Operand& x, double eps);
+  // What windows have at known places; zero on padding. buffers: out, x, index (uint8).
+  const char* (*plan_max_pool_take)(Plan*, const Window&, const Operand& x, const Operand& out);
+  // Averages of windows without dilation; `before` and `after` say, per axis, how much of the
+  // padding counts as elements. float32, dense. buffers: out, x; and dx, g.
+  const char* (*plan_avg_pool)(Plan*, const Window&, const int64_t* before, const int64_t* after,
+                               const Operand& x, const Operand& out);
+  const char* (*plan_avg_pool_grad)(Plan*, const Window&, const int64_t* before,
+                                    const int64_t* after, const Operand& dx, const Operand& g);
+  // Group norm of dense float32 images [n, positions, c]. buffers: out, mean [n, groups], var
+  // (biased), x, weight [c], bias; and dx, dweight, dbias, g, x, weight, mean, var.
+  const char* (*plan_group_norm)(Plan*, const Operand& x, int64_t groups, double eps);
+  const char* (*plan_group_norm_grad)(Plan*, const Operand& x, int64_t groups, double eps);
+
+  // Changes of batches of images; out has their dtype, bytes are rounded to the nearest.
+  // out[y, x] = image[top + y, left + x], mirrored in x if places says so; outside are zeros, or
+  // the image mirrored at its edges. buffers: out, images, places int32 [n, 3]: top, left,
+  // mirrored.
+  const char* (*plan_move_images)(Plan*, const Images&, bool reflect);
+  // Zeros from (top, left) up to (bottom, right). buffers: out, images, holes int32 [n, 4].
+  const char* (*plan_erase_images)(Plan*, const Images&);
+  // out = image * scale + shift, float32. buffers: out, images, scale, shift (float32 [channels]).
+  const char* (*plan_normalise_images)(Plan*, const Images&);
+  // Bilinear, as ops.upsample. buffers: out, images.
+  const char* (*plan_resize_images)(Plan*, const Images&, int64_t height, int64_t width);
+  // Brightness, contrast (from the mean grey), saturation; values stay in [0, top]. buffers: out,
+  // images, factors float32 [n, 3].
+  const char* (*plan_jitter_images)(Plan*, const Images&, double top);
 
   // Multi-tensor updates, in place where out == in; dense float32 or float64 tensors of sizes[i]
   // elements. pointers: per tensor p_out, p, grad, m, v (Adam; m and v are updated in place) or

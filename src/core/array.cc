@@ -133,7 +133,7 @@ PyObject* spec_repr(PyObject* self) {
   auto* spec = reinterpret_cast<Spec*>(self);
   std::string text;
   for (int i = 0; i < spec->ndim; i++) text += (i ? ", " : "") + std::to_string(spec->shape[i]);
-  return PyUnicode_FromFormat("%U[%s] %S", spec->dtype, text.c_str(), spec->device);
+  return PyUnicode_FromFormat("%S[%s] %S", spec->dtype, text.c_str(), spec->device);
 }
 
 PyMemberDef spec_members[] = {

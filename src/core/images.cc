@@ -97,6 +97,72 @@ bool max_pool_grad(nb::handle dx, nb::handle g, nb::handle index, const Sizes& k
   return true;
 }
 
+bool max_pool_take(nb::handle out, nb::handle x, nb::handle index, const Sizes& kernel,
+                   const Sizes& stride, const Sizes& dilation, const Sizes& low) {
+  check_index(native(index), native(out));
+  Plan plan;
+  if (kernels->plan_max_pool_take(&plan, window_of(kernel, stride, dilation, low),
+                                  operand(native(x)), operand(native(out)))) {
+    return false;
+  }
+  return run(plan, {native(out), native(x), native(index)}) < 0;  // else: no such place
+}
+
+bool avg_pool(bool grad, nb::handle out, nb::handle x, const Sizes& kernel, const Sizes& stride,
+              const Sizes& low, const Sizes& before, const Sizes& after) {
+  if (before.size() != kernel.size() || after.size() != kernel.size()) {
+    throw nb::value_error("avg_pool: wants the same number of spatial axes throughout");
+  }
+  const Window window = window_of(kernel, stride, Sizes(kernel.size(), 1), low);
+  const auto make = grad ? kernels->plan_avg_pool_grad : kernels->plan_avg_pool;
+  Plan plan;
+  if (make(&plan, window, before.data(), after.data(), operand(native(grad ? out : x)),
+           operand(native(grad ? x : out)))) {
+    return false;
+  }
+  run(plan, {native(out), native(x)});
+  return true;
+}
+
+// Dense float32 arrays of a size.
+void check_floats(std::initializer_list<const Array*> arrays, int64_t size, const char* name) {
+  for (const Array* array : arrays) {
+    check_dense(array, name);
+    if (array->spec->code != kFloat32 || array->spec->size != size) {
+      throw nb::value_error((std::string(name) + ": operands do not fit together").c_str());
+    }
+  }
+}
+
+void check_groups(const Array* x, int64_t groups, std::initializer_list<const Array*> like,
+                  std::initializer_list<const Array*> columns,
+                  std::initializer_list<const Array*> statistics) {
+  check_floats(like, x->spec->size, "group_norm");
+  check_floats(columns, x->spec->shape[2], "group_norm");
+  check_floats(statistics, x->spec->shape[0] * groups, "group_norm");
+}
+
+void group_norm(nb::handle out, nb::handle mean, nb::handle var, nb::handle x, nb::handle weight,
+                nb::handle bias, int64_t groups, double eps) {
+  Plan plan;
+  check(kernels->plan_group_norm(&plan, operand(native(x)), groups, eps), "group_norm", native(x));
+  check_groups(native(x), groups, {native(out)}, {native(weight), native(bias)},
+               {native(mean), native(var)});
+  run(plan, {native(out), native(mean), native(var), native(x), native(weight), native(bias)});
+}
+
+void group_norm_grad(nb::handle dx, nb::handle dweight, nb::handle dbias, nb::handle g,
+                     nb::handle x, nb::handle weight, nb::handle mean, nb::handle var,
+                     int64_t groups, double eps) {
+  Plan plan;
+  check(kernels->plan_group_norm_grad(&plan, operand(native(x)), groups, eps), "group_norm",
+        native(x));
+  check_groups(native(x), groups, {native(dx), native(g)},
+               {native(dweight), native(dbias), native(weight)}, {native(mean), native(var)});
+  run(plan, {native(dx), native(dweight), native(dbias), native(g), native(x), native(weight),
+             native(mean), native(var)});
+}
+
 // Dense float32 arrays of the size of x, or, from `columns` on, of its last axis.
 void check_rows(std::initializer_list<const Array*> arrays, size_t columns, const Array* x) {
   size_t i = 0;
@@ -151,6 +217,10 @@ void add_image_kernels(nb::module_& m) {
         nb::arg("weight"), nb::arg("mean"), nb::arg("var"), nb::arg("eps"));
   m.def("max_pool", &max_pool);
   m.def("max_pool_grad", &max_pool_grad);
+  m.def("max_pool_take", &max_pool_take);
+  m.def("avg_pool", &avg_pool);
+  m.def("group_norm", &group_norm);
+  m.def("group_norm_grad", &group_norm_grad);
 }
 
 }  // namespace needle

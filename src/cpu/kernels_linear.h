@@ -33,6 +33,18 @@ const char* plan_max_pool(Plan*, const Window&, const Operand& x, const Operand&
 const char* plan_max_pool_grad(Plan*, const Window&, const Operand& dx, const Operand& g);
 const char* plan_batch_norm_relu(Plan*, const Operand& x, double eps);
 const char* plan_batch_norm_relu_grad(Plan*, const Operand& x, double eps);
+const char* plan_max_pool_take(Plan*, const Window&, const Operand& x, const Operand& out);
+const char* plan_avg_pool(Plan*, const Window&, const int64_t* before, const int64_t* after,
+                          const Operand& x, const Operand& out);
+const char* plan_avg_pool_grad(Plan*, const Window&, const int64_t* before, const int64_t* after,
+                               const Operand& dx, const Operand& g);
+const char* plan_group_norm(Plan*, const Operand& x, int64_t groups, double eps);
+const char* plan_group_norm_grad(Plan*, const Operand& x, int64_t groups, double eps);
+const char* plan_move_images(Plan*, const Images&, bool reflect);
+const char* plan_erase_images(Plan*, const Images&);
+const char* plan_normalise_images(Plan*, const Images&);
+const char* plan_resize_images(Plan*, const Images&, int64_t height, int64_t width);
+const char* plan_jitter_images(Plan*, const Images&, double top);
 void adam(DType dtype, const Adam& rule, int64_t tensors, const int64_t* sizes,
           void* const* pointers);
 void sgd(DType dtype, const Sgd& rule, int64_t tensors, const int64_t* sizes,

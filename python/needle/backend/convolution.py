@@ -1,8 +1,9 @@
-"""Convolution, max pooling and batch norm with a rectifier on the native CPU, as a whole.
+"""Convolution, pooling, group norm, and batch norm with a rectifier on the native CPU, as a whole.
 
-The kernels (src/cpu/conv*.cc, pool.cc, batch_norm_relu.cc) compute in float32; float16 and
-bfloat16 images are converted to it and back. Which algorithm a convolution takes follows from the
-specs alone (src/cpu/conv.cc), or from ``config``.
+The kernels (src/cpu/conv*.cc, pool*.cc, group_norm.cc, batch_norm_relu.cc) compute in float32. For
+convolutions float16 and bfloat16 images are converted to it and back. Which algorithm a convolution
+takes follows from the specs alone (src/cpu/conv.cc), or from ``config``; oneDNN is used only where
+that names it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from needle import config
 from needle import dtype as dtypes
-from needle.backend import override
+from needle.backend import onednn, override
 from needle.backend.ndarray import NDArray, empty, empty_of
 
 FORWARD, INPUT, WEIGHT = 0, 1, 2
@@ -27,25 +28,35 @@ def _dense(x: NDArray) -> NDArray:
 
 
 def _convolve(
-    op: Any, direction: int, shape: Sizes, kernel: Sizes, a: NDArray, b: NDArray
+    op: Any, direction: int, shape: Sizes, kernel: Sizes, *inputs: NDArray
 ) -> NDArray | Any:
-    """Return the result of a direction, of the given shape; NotImplemented without a kernel."""
-    algorithm = ALGORITHMS.get(config.current().conv)
-    small = a.dtype in (dtypes.float16, dtypes.bfloat16)
-    if algorithm is None or a.dtype is not b.dtype or not (small or a.dtype is dtypes.float32):
+    """Return the result of a direction, of the given shape; NotImplemented without a kernel.
+
+    The inputs are two, and for the forward direction perhaps a bias.
+    """
+    chosen, kind = config.current().conv, inputs[0].dtype
+    if chosen == "onednn":
+        onednn.plugin()  # raises where there is none, whatever the dtype
+    small = kind in (dtypes.float16, dtypes.bfloat16)
+    if chosen == "im2col" or not (small or kind is dtypes.float32):
         return NotImplemented
-    if a.size == 0 or b.size == 0:
+    if any(x.dtype is not kind or x.size == 0 for x in inputs):
         return NotImplemented
-    out = empty(shape, dtypes.float32, a.device)
-    left, right = (_dense(x.astype(dtypes.float32, copy=False)) for x in (a, b))
+    out = empty(shape, dtypes.float32, inputs[0].device)
+    a, b, *rest = (_dense(x.astype(dtypes.float32, copy=False)) for x in inputs)
+    bias, slope = rest[0] if rest else None, getattr(op, "slope", 1.0)
     low = [before for before, _ in op.padding]
-    taken = a.device.backend.core.convolution(
-        direction, algorithm, out, left, right, None, 1.0,
-        kernel, op.stride, op.dilation, low, op.groups,
-    )  # fmt: skip
+    window = kernel, op.stride, op.dilation, low, op.groups
+    if chosen == "onednn":
+        taken = onednn.convolve(direction, out, a, b, bias, slope, *window)
+    else:
+        core = out.device.backend.core
+        taken = core.convolution(
+            direction, ALGORITHMS[chosen], out, a, b, bias, slope, *window
+        )  # fmt: skip
     if not taken:
         return NotImplemented
-    return out.astype(a.dtype) if small else out
+    return out.astype(kind) if small else out
 
 
 @override("cpu", "Convolution")
@@ -54,6 +65,15 @@ def convolution(op: Any, x: NDArray, w: NDArray) -> Any:
     kernel = w.shape[:-2]
     shape = (x.shape[0], *op.out_spatial(x.shape[1:-1], kernel), w.shape[-1])
     return _convolve(op, FORWARD, shape, kernel, x, w)
+
+
+@override("cpu", "ConvolutionBias")
+@override("cpu", "ConvolutionActivation")
+def convolution_bias(op: Any, x: NDArray, w: NDArray, bias: NDArray) -> Any:
+    """Convolution of images with a bias, and perhaps a rectifier."""
+    kernel = w.shape[:-2]
+    shape = (x.shape[0], *op.out_spatial(x.shape[1:-1], kernel), w.shape[-1])
+    return _convolve(op, FORWARD, shape, kernel, x, w, bias)
 
 
 @override("cpu", "ConvolutionInput")
@@ -104,6 +124,86 @@ def max_pool_grad(op: Any, g: NDArray, index: NDArray) -> Any:
     dx = empty((g.shape[0], *op.spatial, g.shape[-1]), g.dtype, g.device)
     taken = g.device.backend.core.max_pool_grad(dx, _dense(g), _dense(index), *_window(op))
     return dx if taken else NotImplemented
+
+
+@override("cpu", "MaxPoolTake")
+def max_pool_take(op: Any, x: NDArray, index: NDArray) -> Any:
+    """Take the elements of windows at known places."""
+    if not _poolable(op, x) or index.dtype is not dtypes.uint8 or index.size == 0:
+        return NotImplemented
+    out = empty(index.shape, x.dtype, x.device)
+    taken = x.device.backend.core.max_pool_take(out, _dense(x), _dense(index), *_window(op))
+    return out if taken else NotImplemented
+
+
+# ---- averages ----------------------------------------------------------------------
+
+
+def _average(op: Any, grad: bool, shape: Sizes, x: NDArray) -> Any:
+    if x.dtype is not dtypes.float32 or x.size == 0:
+        return NotImplemented
+    out = empty(shape, x.dtype, x.device)
+    low = [before for before, _ in op.padding]
+    counted = ([pair[i] for pair in op.counted] for i in (0, 1))
+    taken = x.device.backend.core.avg_pool(
+        grad, out, _dense(x), op.kernel, op.stride, low, *counted
+    )  # fmt: skip
+    return out if taken else NotImplemented
+
+
+@override("cpu", "AvgPool")
+def avg_pool(op: Any, x: NDArray) -> Any:
+    """Averages of windows."""
+    return _average(op, False, op.pooled(x.shape, [("x", x)]), x)
+
+
+@override("cpu", "AvgPoolGrad")
+def avg_pool_grad(op: Any, g: NDArray) -> Any:
+    """Spread gradients over their windows."""
+    return _average(op, True, (g.shape[0], *op.spatial, g.shape[-1]), g)
+
+
+# ---- group norm --------------------------------------------------------------------
+
+
+def _positions(x: NDArray) -> NDArray:
+    n, c = x.shape[0], x.shape[-1]
+    return x.reshape((n, x.size // (n * c), c))
+
+
+@override("cpu", "GroupNorm")
+def group_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
+    """Group norm, its means and variances."""
+    if not _all_float32(x, weight, bias):
+        return NotImplemented
+    x, weight, bias = map(_dense, (x, weight, bias))
+    out = empty_of(x.spec)
+    mean, var = (empty((x.shape[0], op.groups), x.dtype, x.device) for _ in range(2))
+    x.device.backend.core.group_norm(
+        _positions(out), mean, var, _positions(x), weight, bias, op.groups, op.eps
+    )
+    return out, mean, var
+
+
+@override("cpu", "GroupNormGrad")
+def group_norm_grad(
+    op: Any, g: NDArray, x: NDArray, weight: NDArray, mean: NDArray, var: NDArray
+) -> Any:
+    """Gradients of group norm."""
+    if not _all_float32(g, x, weight, mean, var):
+        return NotImplemented
+    statistics = (x.shape[0], op.groups)
+    if g.shape != x.shape or weight.shape != x.shape[-1:] or x.shape[-1] % op.groups:
+        return NotImplemented
+    if mean.shape != statistics or var.shape != statistics:
+        return NotImplemented
+    g, x, weight, mean, var = map(_dense, (g, x, weight, mean, var))
+    dx, dweight, dbias = empty_of(x.spec), empty_of(weight.spec), empty_of(weight.spec)
+    x.device.backend.core.group_norm_grad(
+        _positions(dx), dweight, dbias, _positions(g), _positions(x), weight, mean, var,
+        op.groups, op.eps,
+    )  # fmt: skip
+    return dx, dweight, dbias
 
 
 # ---- batch norm with a rectifier -----------------------------------------------------

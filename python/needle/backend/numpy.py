@@ -133,19 +133,20 @@ def _indices(index: Any, axis: int) -> tuple[Any, ...]:
     return tuple(grid)
 
 
-def philox(key: int, blocks: Any) -> Any:
+def philox(key: int, blocks: Any, high: int = 0) -> Any:
     """Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
 
     Args:
         key: 64 bits.
-        blocks: uint64 [n], the low counter words.
+        blocks: uint64 [n], the low 64 bits of the counters.
+        high: the high 64 bits.
 
     Returns:
         uint32 [n, 4].
     """
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    zero = np.zeros_like(blocks)
-    c0, c1, c2, c3 = blocks & mask, blocks >> shift, zero, zero
+    c0, c1 = blocks & mask, blocks >> shift
+    c2, c3 = (np.full_like(blocks, word) for word in (high & 0xFFFFFFFF, high >> 32))
     k0, k1 = key & 0xFFFFFFFF, key >> 32
     for _ in range(10):
         p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)

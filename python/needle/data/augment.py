@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from needle.errors import OptionError, ShapeError
+from needle.backend import images as native
+from needle.backend.numpy import philox
+from needle.errors import DtypeError, OptionError, ShapeError
 
 __all__ = [
     "Augment", "BatchTransform", "ColourJitter", "Cutout", "Normalise", "RandomCrops",
@@ -71,23 +73,16 @@ class Augment:
 
 
 def uniforms(seed: int, epoch: int, indices: Images, count: int) -> Images:
-    """Return ``count`` numbers in [0, 1) for each index: a hash of seed, epoch, index and place.
+    """Return ``count`` numbers in [0, 1) for each index, float64 [n, count]: multiples of 2**-32.
 
-    The finaliser of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
-    generators", 2014), once for each part of the key.
+    Philox blocks of four words: the key is the seed, the counter is made of the pass, the index
+    and the number of the block.
     """
-    with np.errstate(over="ignore"):
-        state = np.zeros((len(indices), count), np.uint64)
-        for part in (seed, epoch, indices.reshape(-1, 1), np.arange(count)):
-            state = _mixed(state + np.asarray(part).astype(np.uint64))
-    return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mixed(z: Images) -> Images:
-    z = z + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    index = np.asarray(indices).astype(np.uint64)
+    high = (epoch & 0xFFFFFFFF) << 32
+    blocks = [philox(seed & (2**64 - 1), index, high | i) for i in range(-(-count // 4))]
+    words = np.concatenate(blocks, 1) if blocks else np.zeros((len(index), 0))
+    return words[:, :count] * 2.0**-32
 
 
 class RandomCrops(BatchTransform):
@@ -103,16 +98,12 @@ class RandomCrops(BatchTransform):
     def __init__(self, padding: int = 4, mode: str = "zeros") -> None:
         if padding < 0 or mode not in ("zeros", "reflect"):
             raise OptionError(f"RandomCrops: padding={padding}, mode={mode!r}: zeros or reflect")
-        self.padding, self.mode = padding, {"zeros": "constant", "reflect": "reflect"}[mode]
+        self.padding, self.mode = padding, mode
 
     def __call__(self, images: Images, random: Images) -> Images:
-        n, height, width, _ = images.shape
-        p = self.padding
-        wide = np.pad(images, ((0, 0), (p, p), (p, p), (0, 0)), self.mode)  # type: ignore[call-overload]
-        top, left = (random * (2 * p + 1)).astype(np.int64).T
-        rows = (top[:, None] + np.arange(height))[:, :, None]
-        columns = (left[:, None] + np.arange(width))[:, None, :]
-        return wide[np.arange(n)[:, None, None], rows, columns]
+        places = np.zeros((len(images), 3), np.int32)
+        places[:, :2] = (random * (2 * self.padding + 1)).astype(np.int32) - self.padding
+        return native.moved(images, places, self.mode == "reflect")
 
 
 class RandomFlips(BatchTransform):
@@ -126,10 +117,9 @@ class RandomFlips(BatchTransform):
         self.p = p
 
     def __call__(self, images: Images, random: Images) -> Images:
-        flipped = random[:, 0] < self.p
-        out = images.copy()
-        out[flipped] = images[flipped, :, ::-1]
-        return out
+        places = np.zeros((len(images), 3), np.int32)
+        places[:, 2] = random[:, 0] < self.p
+        return native.moved(images, places, False)
 
 
 class Cutout(BatchTransform):
@@ -147,13 +137,8 @@ class Cutout(BatchTransform):
         self.size = size
 
     def __call__(self, images: Images, random: Images) -> Images:
-        inside = []
-        for axis, size in enumerate(images.shape[1:3]):
-            start = (random[:, axis] * size).astype(np.int64)[:, None] - self.size // 2
-            places = np.arange(size)
-            inside.append((places >= start) & (places < start + self.size))
-        hole = inside[0][:, :, None] & inside[1][:, None, :]
-        return np.where(hole[..., None], np.zeros((), images.dtype), images)
+        start = (random * images.shape[1:3]).astype(np.int32) - self.size // 2
+        return native.erased(images, np.concatenate([start, start + self.size], 1))
 
 
 class Normalise(BatchTransform):
@@ -169,7 +154,13 @@ class Normalise(BatchTransform):
         self.shift = -np.asarray(mean, np.float32) * self.scale
 
     def __call__(self, images: Images, random: Images) -> Images:
-        return images.astype(np.float32) * self.scale + self.shift
+        if len(self.scale) not in (1, images.shape[-1]) or len(self.shift) != len(self.scale):
+            raise ShapeError(
+                f"Normalise: {len(self.shift)} means, {len(self.scale)} deviations for "
+                f"{images.shape[-1]} channels"
+            )
+        scale, shift = (np.resize(z, images.shape[-1]) for z in (self.scale, self.shift))
+        return native.normalised(images, scale, shift)
 
 
 class Resize(BatchTransform):
@@ -181,15 +172,7 @@ class Resize(BatchTransform):
             raise OptionError(f"Resize: size={size}: must be 1 or more")
 
     def __call__(self, images: Images, random: Images) -> Images:
-        out = images.astype(np.float32)
-        for axis, m in enumerate(self.size, 1):
-            n = images.shape[axis]
-            source = np.maximum((np.arange(m) + 0.5) * n / m - 0.5, 0)
-            low = np.minimum(source.astype(np.int64), n - 1)
-            share = (source - low).astype(np.float32).reshape(-1, *[1] * (3 - axis))
-            high = np.minimum(low + 1, n - 1)
-            out = np.take(out, low, axis) * (1 - share) + np.take(out, high, axis) * share
-        return _as(out, images.dtype)
+        return native.resized(images, self.size)
 
 
 class ColourJitter(BatchTransform):
@@ -200,8 +183,6 @@ class ColourJitter(BatchTransform):
     """
 
     draws = 3
-    grey = np.array([0.299, 0.587, 0.114], np.float32)
-    """Share of each colour in the brightness of a pixel (ITU-R BT.601)."""
 
     def __init__(
         self, brightness: float = 0.2, contrast: float = 0.2, saturation: float = 0.2
@@ -213,17 +194,8 @@ class ColourJitter(BatchTransform):
     def __call__(self, images: Images, random: Images) -> Images:
         if images.shape[-1] != 3:
             raise ShapeError(f"ColourJitter: images {images.shape}; 3 colours are needed")
+        if images.dtype != np.uint8 and images.dtype.kind != "f":
+            raise DtypeError(f"ColourJitter: images are {images.dtype}; bytes or floats are needed")
         top = 255.0 if images.dtype == np.uint8 else 1.0
         factors = (1 + (2 * random - 1) * self.strengths).astype(np.float32)
-        bright, contrast, saturation = factors.T[:, :, None, None, None]
-        out = np.clip(images.astype(np.float32) * bright, 0, top)
-        mean = (out @ self.grey).mean((1, 2)).reshape(-1, 1, 1, 1)
-        out = np.clip(mean + (out - mean) * contrast, 0, top)
-        pixel = (out @ self.grey)[..., None]
-        return _as(np.clip(pixel + (out - pixel) * saturation, 0, top), images.dtype)
-
-
-def _as(values: Images, kind: Any) -> Images:
-    if np.dtype(kind).kind in "iu":
-        return np.rint(values).astype(kind)
-    return values.astype(kind, copy=False)
+        return native.jittered(images, factors, top)

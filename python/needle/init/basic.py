@@ -157,6 +157,7 @@ def one_hot(
 
     Raises:
         IndexRangeError: naming the first number outside [0, n).
+        ShapeError: if n is negative.
     """
     if n < 0:
         raise ShapeError(f"one_hot: {n} classes")

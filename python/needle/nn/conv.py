@@ -33,7 +33,14 @@ class Conv(Module):
     Attributes:
         weight: [kernel_size, kernel_size, in_channels, out_channels].
         bias: [out_channels], or None.
+        slope: what results below zero are multiplied by: 1, unless ``fold_batch_norm`` has made
+            the rectifier behind it a part of the layer.
+
+    Raises:
+        ShapeError: in a call, if x is not [n, c, h, w].
     """
+
+    slope = 1.0
 
     def __init__(
         self,
@@ -63,13 +70,15 @@ class Conv(Module):
             raise ShapeError(
                 f"Conv: x has shape {x.shape}, [n, {self.in_channels}, h, w] is needed"
             )
-        image = ops.permute(x, (0, 2, 3, 1))
-        out = ops.conv(image, self.weight, self.stride, (self.kernel_size - 1) // 2)
-        return ops.permute(out if self.bias is None else out + self.bias, (0, 3, 1, 2))
+        image, low = ops.permute(x, (0, 2, 3, 1)), (self.kernel_size - 1) // 2
+        geometry = ((self.stride,) * 2, ((low, low),) * 2, (1, 1), 1)
+        out = ops.convolve(image, self.weight, self.bias, geometry, self.slope)
+        return ops.permute(out, (0, 3, 1, 2))
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, {self.kernel_size}"
         text += f", stride={self.stride}" if self.stride != 1 else ""
+        text += f", slope={self.slope}" if self.slope != 1 else ""
         return text if self.bias is not None else text + ", bias=False"
 
 
@@ -122,6 +131,8 @@ class _ConvNd(Module):
 
 
 class _Straight(_ConvNd):
+    slope = 1.0
+
     def __init__(
         self,
         in_channels: int,
@@ -148,13 +159,14 @@ class _Straight(_ConvNd):
         function = (ops.conv1d, ops.conv2d, ops.conv3d)[self.axes - 1]
         return function(
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
-            self.padding_mode,
+            self.padding_mode, self.slope,
         )  # fmt: skip
 
     def _settings(self) -> dict[str, tuple[Any, Any]]:
         return {
             "stride": (self.stride, 1), "padding": (self.padding, 0),
             "dilation": (self.dilation, 1), "padding_mode": (self.padding_mode, "zeros"),
+            "slope": (self.slope, 1.0),
         }  # fmt: skip
 
 
@@ -173,6 +185,7 @@ class Conv2d(_Straight):
     Attributes:
         weight: [out_channels, in_channels / groups, *kernel].
         bias: [out_channels], or None.
+        slope: as that of ``Conv``.
     """
 
     axes = 2

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from needle import executor, ops
-from needle.nn.activation import ReLU
-from needle.nn.conv import Conv, _ConvNd
+from needle.nn.activation import LeakyReLU, ReLU
+from needle.nn.conv import Conv, _ConvNd, _Straight
 from needle.nn.image_norm import BatchNorm2d, BatchNormReLU2d
 from needle.nn.layers import Identity, Linear, Sequential
-from needle.nn.module import Module
+from needle.nn.module import Module, search
 from needle.nn.norm import BatchNorm1d
 from needle.tensor import Parameter
 
@@ -23,25 +25,61 @@ def fold_batch_norm(model: _M) -> _M:
     In evaluation batch norm is a factor and a term per channel, so the layer before it can have
     both in its weight and bias. It is done where they are neighbours in a ``Sequential``: batch
     norm behind a convolution (``Conv``, ``Conv2d``, ``ConvTranspose2d`` and so on; not behind a
-    transposed one in groups), or behind ``Linear``. The copy is in evaluation mode and its results
-    are those of ``model.eval()`` up to rounding; training it has no batch norm any more.
+    transposed one in groups), or behind ``Linear``. A rectifier (``ReLU``, ``LeakyReLU``) behind a
+    convolution with a bias becomes its ``slope``: both are computed in one pass. The copy is in
+    evaluation mode and its results are those of ``model.eval()`` up to rounding; training it has no
+    batch norm any more. Layers that the model uses in several places stay as they are.
     """
     folded = copy.deepcopy(model).eval()
     with executor.modes(recording=False, lazy=False):
+        places = Counter(
+            id(child) for _, module in folded.named_modules() for child in _held(module)
+        )
         for _, module in list(folded.named_modules()):
             if isinstance(module, Sequential):
-                module.modules = tuple(_folded(list(module.modules)))
+                module.modules = tuple(_folded(list(module.modules), places))
     return folded
 
 
-def _folded(modules: list[Module]) -> list[Module]:
+def _held(module: Module) -> Iterator[Module]:
+    """Yield the modules that this one holds, each as often as it does."""
+    for value in vars(module).values():
+        for _, item in search(value, ""):
+            if isinstance(item, Module):
+                yield item
+
+
+def _folded(modules: list[Module], places: Counter[int]) -> list[Module]:
+    once = [places[id(module)] == 1 for module in modules]
     for i in range(len(modules) - 1):
         layer, norm = modules[i], modules[i + 1]
         axis = _out_axis(layer, norm)
-        if axis is not None:
+        if axis is not None and once[i]:
             _fold(layer, norm, axis)
             modules[i + 1] = ReLU() if isinstance(norm, BatchNormReLU2d) else Identity()
+    _rectify(modules, once)
     return modules
+
+
+def _rectify(modules: list[Module], once: list[bool]) -> None:
+    """Make rectifiers part of the convolutions that they follow."""
+    last: Module | None = None
+    for i, module in enumerate(modules):
+        if isinstance(module, Identity):
+            continue
+        slope = _slope(module)
+        if slope is not None and isinstance(last, (Conv, _Straight)) and last.bias is not None:
+            last.slope, modules[i], last = slope, Identity(), None
+        else:
+            last = module if once[i] else None
+
+
+def _slope(module: Module) -> float | None:
+    """Return what a rectifier multiplies by what is below zero; None for other layers."""
+    if isinstance(module, ReLU):
+        return 0.0
+    found = module.negative_slope if isinstance(module, LeakyReLU) else None
+    return found if isinstance(found, float) and found >= 0 else None
 
 
 def _out_axis(layer: Module, norm: Module) -> int | None:

@@ -46,16 +46,16 @@ def _join(prefix: str, key: str) -> str:
     return f"{prefix}.{key}" if prefix and key else prefix or key
 
 
-def _search(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+def search(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Find parameters and modules in an attribute, through dicts, lists and tuples."""
     if isinstance(value, (Parameter, Module)):
         yield name, value
     elif isinstance(value, dict):
         for key, part in value.items():
-            yield from _search(part, _join(name, str(key)))
+            yield from search(part, _join(name, str(key)))
     elif isinstance(value, (list, tuple)):
         for i, part in enumerate(value):
-            yield from _search(part, _join(name, str(i)))
+            yield from search(part, _join(name, str(i)))
 
 
 class Module:
@@ -120,7 +120,7 @@ class Module:
                 if value is not None:
                     yield _Found(name, value, self._buffers[key])
                 continue
-            for path, item in _search(value, name):
+            for path, item in search(value, name):
                 if not isinstance(item, Module):
                     yield _Found(path, item, True)
                 elif not any(item is module for module in above):
@@ -167,7 +167,7 @@ class Module:
         """Yield the modules directly below, once each."""
         seen: set[int] = {id(self)}
         for key, value in self.__dict__.items():
-            for name, item in _search(value, "" if key == self.inline else key):
+            for name, item in search(value, "" if key == self.inline else key):
                 if isinstance(item, Module) and id(item) not in seen:
                     seen.add(id(item))
                     yield name, item
@@ -216,6 +216,9 @@ class Module:
         """Move parameters and buffers to a device, or cast floating ones to a floating dtype.
 
         The tensors stay the same objects, so an optimizer may be made before or after.
+
+        Raises:
+            DataError: for a dtype that is not floating.
         """
         kind = None
         if isinstance(target, DType) or str(target) in dtype.ALL:

@@ -34,9 +34,11 @@ from needle.ops.conv import (
     conv_transpose1d,
     conv_transpose2d,
     conv_transpose3d,
+    convolve,
     per_axis,
 )
 from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
+from needle.ops.convolution_bias import ConvolutionActivation, ConvolutionBias
 from needle.ops.course import (
     AddScalar,
     DivScalar,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,14 @@ def operand_count(method: Any) -> int | None:
     if code is None or code.co_flags & inspect.CO_VARARGS or method.__defaults__:
         return None
     return int(code.co_argcount) - 1
+
+
+def save_mask(entry: Sequence[int | str], output: int) -> int:
+    """Return an entry of ``saves`` as bits: one per input, and bit ``output`` for the result."""
+    bits = 0
+    for item in entry:
+        bits |= 1 << (min(item, 62) if isinstance(item, int) else output)
+    return bits
 
 
 def _whole(value: Any) -> bool:

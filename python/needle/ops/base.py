@@ -24,10 +24,11 @@ from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
 from needle.errors import DeviceError, DtypeError, GradientError, explain
-from needle.ops.attributes import check_attribute, operand_count
+from needle.ops.attributes import check_attribute, operand_count, save_mask
+from needle.ops.contract import kinds_of, with_contract
 from needle.ops.samples import Sample
 
-# Kinds that the native gate can run without Python: the numbers of src/core/gate.cc.
+# Kinds that the native gate can run without Python: the numbers of src/core/core.h.
 (
     PYTHON, ELEMENTWISE, RESHAPE, PERMUTE, BROADCAST, SLICE, REDUCE, MATMUL, SUM_TO, ITEM, CAST,
 ) = range(11)  # fmt: skip
@@ -70,7 +71,7 @@ class Op(graph.OpBase):
             name for base in reversed(cls.__bases__) for name in getattr(base, "static", ())
         ]
         cls.static = (*dict.fromkeys(inherited), *added)
-        cls._masks = tuple(_mask(entry) for entry in cls.saves)
+        cls._masks = tuple(save_mask(entry, graph.OUTPUT) for entry in cls.saves)
         cls.takes = operand_count(getattr(cls, "expand", None)) or operand_count(cls.compute)
 
     def __init__(self, *values: Static, **named: Static) -> None:
@@ -142,6 +143,9 @@ class Op(graph.OpBase):
             out_grad: gradient with respect to the result; of several results a sequence, with
                 None where nothing depends on one.
             out: the result; ``out.inputs`` are the inputs. Only what ``saves`` lists has values.
+
+        Raises:
+            GradientError: if none is defined.
         """
         raise GradientError(f"{self.name}: no gradient is defined")
 
@@ -172,7 +176,11 @@ class Op(graph.OpBase):
         return executor.apply(self, *primals), tangent
 
     def infer(self, *specs: Any) -> Any:
-        """Return the spec of the result: ``compute`` on the meta device."""
+        """Return the spec of the result: ``compute`` on the meta device.
+
+        Raises:
+            DeviceError: if the operands are on several devices.
+        """
         where = specs[0].device
         for spec in specs:
             if spec.device != where:
@@ -183,13 +191,6 @@ class Op(graph.OpBase):
         if isinstance(result, tuple):
             return tuple(make_spec(a.dtype, where, a.shape) for a in result)
         return make_spec(result.dtype, where, result.shape)
-
-
-def _mask(entry: Sequence[int | str]) -> int:
-    bits = 0
-    for item in entry:
-        bits |= 1 << (graph.OUTPUT if item == OUTPUT else min(int(item), 62))
-    return bits
 
 
 def default_float() -> DType:
@@ -345,6 +346,12 @@ class Elementwise(Op):
     floating: ClassVar[bool] = False
     accepts: ClassVar[str] = "fiu"
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = cls.__dict__.get("__doc__")
+        if own:
+            cls.__doc__ = with_contract(own, cls.accepts, cls.floating, cls.result)
+
     @property
     def name(self) -> str:
         return self.function
@@ -368,11 +375,10 @@ class Elementwise(Op):
         tensors = promoted(inputs, self.name, self.floating)
         kind = executor.spec_of(tensors[0]).dtype
         if kind.kind not in self.accepts:
-            names = {"f": "floating", "iu": "integer", "b": "bool"}
-            known = [name for kinds, name in names.items() if kinds in self.accepts]
+            known = " or ".join(kinds_of(self.accepts))
             raise explain(
                 DtypeError, self.name, f"not defined for {kind}",
-                list(zip("xyz", tensors, strict=False)), f"dtypes are {' or '.join(known)}",
+                list(zip("xyz", tensors, strict=False)), f"dtypes are {known}",
                 'cast first, for example x.astype("int64")',
             )  # fmt: skip
         return tensors
@@ -384,6 +390,9 @@ class Elementwise(Op):
         """Return the partial derivative with respect to input i, elementwise: both directions.
 
         A number or a tensor; a bool tensor selects: 1 where it is true, else 0 (also of infinity).
+
+        Raises:
+            GradientError: if none is defined.
         """
         raise GradientError(f"{self.name}: no derivative is defined")
 

@@ -7,15 +7,18 @@ network nothing is moved between the layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from needle import executor
 from needle.errors import OptionError, ShapeError, explain, unknown
+from needle.ops.activation import leaky_relu, relu
 from needle.ops.base import Multilinear
 from needle.ops.convolution import Convolution, ConvolutionInput, Pairs, Sizes
+from needle.ops.convolution_bias import ConvolutionActivation, ConvolutionBias
 from needle.ops.movement import Pad, permute
 from needle.ops.rearrange import pad
 from needle.ops.samples import Sample, uniform
@@ -79,6 +82,24 @@ class Conv(Multilinear):
 def conv(a: Any, b: Any, stride: int = 1, padding: int = 1) -> Any:
     """Convolve images [n, h, w, c] with a kernel [k, k, c, o]. See ``Conv``."""
     return executor.apply(Conv.of(int(stride), int(padding)), a, b)
+
+
+def convolve(x: Any, weight: Any, bias: Any, geometry: Any, slope: float = 1.0) -> Any:
+    """Convolve images [n, *spatial, c] with [*kernel, c / groups, o]; add a bias, rectify.
+
+    Args:
+        x: images.
+        weight: the kernel.
+        bias: [o], or None.
+        geometry: stride, padding, dilation and groups, as ``Convolution`` has them.
+        slope: what results below zero are multiplied by, once the bias is added.
+    """
+    if bias is None:
+        out = executor.apply(Convolution.of(*geometry), x, weight)
+        return out if slope == 1 else relu(out) if slope == 0 else leaky_relu(out, slope)
+    if slope == 1:
+        return executor.apply(ConvolutionBias.of(*geometry), x, weight, bias)
+    return executor.apply(ConvolutionActivation.of(*geometry, float(slope)), x, weight, bias)
 
 
 # ---- PyTorch's faces ---------------------------------------------------------------
@@ -147,201 +168,138 @@ def _kernel_first(weight: Any) -> Any:
     return permute(weight, (*range(2, len(_shape(weight))), 1, 0))
 
 
-def _convolve(
-    name: str,
-    axes: int,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    stride: int | Sequence[int],
-    padding: int | Sequence[int] | str,
-    dilation: int | Sequence[int],
-    groups: int,
-    padding_mode: str,
-) -> Any:
-    _check(name, axes, x, weight, bias, sum(_shape(weight)[:1]))
-    if padding_mode not in PADDING_MODES:
-        raise unknown("padding_mode", padding_mode, PADDING_MODES)
-    steps, taps = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
-    pairs = _pairs(padding, _shape(weight)[2:], steps, taps)
-    image = channels_last(x)
-    if padding_mode != "zeros":
-        image = pad(image, ((0, 0), *pairs, (0, 0)), padding_mode)
-        pairs = ((0, 0),) * axes
-    op = Convolution.of(steps, pairs, taps, int(groups))
-    out = executor.apply(op, image, _kernel_first(weight))
-    return channels_first(out if bias is None else out + bias)
+def _straight(axes: int, doc: str | None = None) -> Callable[..., Any]:
+    """Return the convolution for a number of spatial axes; ``doc`` in place of that for two."""
+
+    def function(
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | str = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        padding_mode: str = "zeros",
+        slope: float = 1.0,
+    ) -> Any:
+        """Convolve images [n, c, h, w] with a kernel [o, c / groups, kh, kw].
+
+        Args:
+            x: images. Views of [n, h, w, c] memory, as results are, need no copy.
+            weight: the kernel.
+            bias: [o], added to every position.
+            stride: step of the windows, one number or one per axis.
+            padding: how far the image is continued on both sides; "valid" for 0; "same" so that the
+                result has the size of x, where an odd width puts the greater half after the image.
+            dilation: distance of the kernel's taps.
+            groups: into how many parts the channels are cut, each with its own kernel; c for a
+                depthwise convolution.
+            padding_mode: what is outside the image: "zeros", "reflect", "replicate", "circular".
+            slope: what results below zero are multiplied by: 0 for a rectifier, in one pass.
+
+        Raises:
+            ShapeError: see ``Convolution``.
+            OptionError: for an unknown padding, or "same" with a stride, or a negative slope.
+        """
+        _check(name, axes, x, weight, bias, sum(_shape(weight)[:1]))
+        if padding_mode not in PADDING_MODES:
+            raise unknown("padding_mode", padding_mode, PADDING_MODES)
+        steps, taps = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
+        pairs = _pairs(padding, _shape(weight)[2:], steps, taps)
+        image = channels_last(x)
+        if padding_mode != "zeros":
+            image = pad(image, ((0, 0), *pairs, (0, 0)), padding_mode)
+            pairs = ((0, 0),) * axes
+        geometry = (steps, pairs, taps, int(groups))
+        return channels_first(convolve(image, _kernel_first(weight), bias, geometry, slope))
+
+    name = f"conv{axes}d"
+    return _named(function, name, doc)
 
 
-def conv1d(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    padding_mode: str = "zeros",
-) -> Any:
-    """Convolve sequences [n, c, t] with a kernel [o, c / groups, k]. See ``conv2d``."""
-    return _convolve(
-        "conv1d", 1, x, weight, bias, stride, padding, dilation, groups, padding_mode
-    )  # fmt: skip
+def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
+    """Return the transposed convolution for a number of spatial axes; ``doc`` as above."""
 
+    def function(
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        output_padding: int | Sequence[int] = 0,
+        groups: int = 1,
+        dilation: int | Sequence[int] = 1,
+    ) -> Any:
+        """Transposed convolution of images [n, c, h, w] by a kernel [c, o / groups, kh, kw].
 
-def conv2d(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    padding_mode: str = "zeros",
-) -> Any:
-    """Convolve images [n, c, h, w] with a kernel [o, c / groups, kh, kw].
+        What the gradient of ``conv2d`` with respect to its image computes, bias added.
 
-    Args:
-        x: images. Views of [n, h, w, c] memory, as results are, need no copy.
-        weight: the kernel.
-        bias: [o], added to every position.
-        stride: step of the windows, one number or one per axis.
-        padding: how far the image is continued on both sides; "valid" for 0; "same" so that the
-            result has the size of x, where an odd width puts the greater half after the image.
-        dilation: distance of the kernel's taps.
-        groups: into how many parts the channels are cut, each with its own kernel; c for a
-            depthwise convolution.
-        padding_mode: what is outside the image: "zeros", "reflect", "replicate", "circular".
+        Shapes: [n, c, h, w] -> [n, o, (h - 1) * stride - 2 * padding + dilation * (kh - 1)
+                + output_padding + 1, ...]
 
-    Raises:
-        ShapeError: see ``Convolution``.
-        OptionError: for an unknown padding, or "same" with a stride.
-    """
-    return _convolve(
-        "conv2d", 2, x, weight, bias, stride, padding, dilation, groups, padding_mode
-    )  # fmt: skip
+        Args:
+            x: images.
+            weight: the kernel; its first axis meets the channels of x.
+            bias: [o].
+            stride: how far apart the copies of the kernel are.
+            padding: what is cut from the result on both sides.
+            output_padding: how much less is cut at the end of each axis: convolutions with a stride
+                give the same size from several sizes, this chooses.
+            groups: as for ``conv2d``.
+            dilation: distance of the kernel's taps.
 
-
-def conv3d(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    padding_mode: str = "zeros",
-) -> Any:
-    """Convolve [n, c, d, h, w] with a kernel [o, c / groups, kd, kh, kw]. See ``conv2d``."""
-    return _convolve(
-        "conv3d", 3, x, weight, bias, stride, padding, dilation, groups, padding_mode
-    )  # fmt: skip
-
-
-def _transposed(
-    name: str,
-    axes: int,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    stride: int | Sequence[int],
-    padding: int | Sequence[int],
-    output_padding: int | Sequence[int],
-    groups: int,
-    dilation: int | Sequence[int],
-) -> Any:
-    _check(name, axes, x, weight, bias, sum(_shape(weight)[1:2]) * int(groups))
-    steps, taps = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
-    lows, extra = (
-        per_axis("padding", padding, axes),
-        per_axis("output_padding", output_padding, axes),
-    )
-    if any(not 0 <= e < max(s, d, 1) for e, s, d in zip(extra, steps, taps, strict=True)):
-        raise OptionError(
-            f"{name}: output_padding {extra} with stride {steps}, dilation {taps}\n"
-            "  rule: 0 <= output_padding < max(stride, dilation)"
+        Raises:
+            ShapeError: as ``ConvolutionInput``.
+            OptionError: if output_padding is not below stride or dilation.
+        """
+        _check(name, axes, x, weight, bias, sum(_shape(weight)[1:2]) * int(groups))
+        steps, taps = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
+        lows, extra = (
+            per_axis("padding", padding, axes),
+            per_axis("output_padding", output_padding, axes),
         )
-    # output_padding undoes padding at the end of an axis; what is left over are zeros.
-    pairs = tuple((p, max(p - e, 0)) for p, e in zip(lows, extra, strict=True))
-    rest = tuple((0, max(e - p, 0)) for p, e in zip(lows, extra, strict=True))
-    image, kernel = channels_last(x), _shape(weight)[2:]
-    spatial = tuple(
-        s * (n - 1) + d * (k - 1) + 1 - low - high
-        for n, k, s, d, (low, high) in zip(
-            _shape(image)[1:-1], kernel, steps, taps, pairs, strict=True
+        if any(not 0 <= e < max(s, d, 1) for e, s, d in zip(extra, steps, taps, strict=True)):
+            raise OptionError(
+                f"{name}: output_padding {extra} with stride {steps}, dilation {taps}\n"
+                "  rule: 0 <= output_padding < max(stride, dilation)"
+            )
+        # output_padding undoes padding at the end of an axis; what is left over are zeros.
+        pairs = tuple((p, max(p - e, 0)) for p, e in zip(lows, extra, strict=True))
+        rest = tuple((0, max(e - p, 0)) for p, e in zip(lows, extra, strict=True))
+        image, kernel = channels_last(x), _shape(weight)[2:]
+        spatial = tuple(
+            s * (n - 1) + d * (k - 1) + 1 - low - high
+            for n, k, s, d, (low, high) in zip(
+                _shape(image)[1:-1], kernel, steps, taps, pairs, strict=True
+            )
         )
-    )
-    op = ConvolutionInput.of(steps, pairs, taps, int(groups), spatial)
-    out = executor.apply(op, image, _kernel_first(weight))
-    if any(map(any, rest)):
-        out = executor.apply(Pad.of(((0, 0), *rest, (0, 0))), out)
-    return channels_first(out if bias is None else out + bias)
+        op = ConvolutionInput.of(steps, pairs, taps, int(groups), spatial)
+        out = executor.apply(op, image, _kernel_first(weight))
+        if any(map(any, rest)):
+            out = executor.apply(Pad.of(((0, 0), *rest, (0, 0))), out)
+        return channels_first(out if bias is None else out + bias)
+
+    name = f"conv_transpose{axes}d"
+    return _named(function, name, doc)
 
 
-def conv_transpose1d(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    groups: int = 1,
-    dilation: int | Sequence[int] = 1,
-) -> Any:
-    """Transposed convolution of [n, c, t] by [c, o / groups, k]. See ``conv_transpose2d``."""
-    return _transposed(
-        "conv_transpose1d", 1, x, weight, bias, stride, padding, output_padding, groups, dilation
-    )  # fmt: skip
+def _named(function: Callable[..., Any], name: str, doc: str | None) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc or inspect.getdoc(function)
+    return function
 
 
-def conv_transpose2d(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    groups: int = 1,
-    dilation: int | Sequence[int] = 1,
-) -> Any:
-    """Transposed convolution of images [n, c, h, w] by a kernel [c, o / groups, kh, kw].
-
-    What the gradient of ``conv2d`` with respect to its image computes, bias added.
-
-    Shapes: [n, c, h, w] -> [n, o, (h - 1) * stride - 2 * padding + dilation * (kh - 1)
-            + output_padding + 1, ...]
-
-    Args:
-        x: images.
-        weight: the kernel; its first axis meets the channels of x.
-        bias: [o].
-        stride: how far apart the copies of the kernel are.
-        padding: what is cut from the result on both sides.
-        output_padding: how much less is cut at the end of each axis: convolutions with a stride
-            give the same size from several sizes, this chooses.
-        groups: as for ``conv2d``.
-        dilation: distance of the kernel's taps.
-
-    Raises:
-        ShapeError: as ``ConvolutionInput``.
-        OptionError: if output_padding is not below stride or dilation.
-    """
-    return _transposed(
-        "conv_transpose2d", 2, x, weight, bias, stride, padding, output_padding, groups, dilation
-    )  # fmt: skip
-
-
-def conv_transpose3d(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    groups: int = 1,
-    dilation: int | Sequence[int] = 1,
-) -> Any:
-    """Transposed convolution of [n, c, d, h, w]. See ``conv_transpose2d``."""
-    return _transposed(
-        "conv_transpose3d", 3, x, weight, bias, stride, padding, output_padding, groups, dilation
-    )  # fmt: skip
+conv1d = _straight(
+    1, "Convolve sequences [n, c, t] with a kernel [o, c / groups, k]. See ``conv2d``."
+)
+conv2d = _straight(2)
+conv3d = _straight(
+    3, "Convolve [n, c, d, h, w] with a kernel [o, c / groups, kd, kh, kw]. See ``conv2d``."
+)
+conv_transpose1d = _transposed(
+    1, "Transposed convolution of [n, c, t] by [c, o / groups, k]. See ``conv_transpose2d``."
+)
+conv_transpose2d = _transposed(2)
+conv_transpose3d = _transposed(
+    3, "Transposed convolution of [n, c, d, h, w]. See ``conv_transpose2d``."
+)

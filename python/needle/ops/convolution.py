@@ -9,6 +9,9 @@ compute it otherwise; on the native CPU the algorithm follows from the specs alo
     direct     the same sum without making the windows, for every shape
     winograd   F(4x4, 3x3) and F(2x2, 5x5): kernels of 3x3 and 5x5, stride and dilation 1, one
                group; float32, and half precision in float32; never float64
+    onednn     by the library oneDNN, in float32: a plug-in that is built with ``USE_DNNL=1``, and
+               opened if the package onednn-cpu-gomp is there (``needle doctor`` says whether);
+               DeviceError if it is not. Never chosen unless it is named
 
 A forced algorithm that cannot take a convolution leaves it to the expansion.
 
@@ -92,7 +95,8 @@ def _out_spatial(
     )
 
 
-def _forward(x: Any, w: Any, stride: Sizes, padding: Pairs, dilation: Sizes, groups: int) -> Any:
+def convolved(x: Any, w: Any, stride: Sizes, padding: Pairs, dilation: Sizes, groups: int) -> Any:
+    """Return the convolution of NumPy arrays, one tap of the kernel after the other."""
     kernel = w.shape[:-2]
     out = _out_spatial(x.shape[1:-1], kernel, stride, padding, dilation)
     y = np.zeros((x.shape[0], *out, w.shape[-1]))
@@ -125,11 +129,19 @@ def _to_weight(
     return w
 
 
+def convolution_cases() -> list[tuple[Any, Any, Any]]:
+    """Return images, weights and the attributes of convolutions of them, for samples."""
+    return [
+        (uniform((n, *spatial, c)), uniform((*kernel, c // rest[-1], o), seed=1), rest)
+        for n, spatial, c, o, kernel, rest in _CASES
+    ]
+
+
 def _samples() -> list[Sample]:
-    good = []
-    for n, spatial, c, o, kernel, rest in _CASES:
-        x, w = uniform((n, *spatial, c)), uniform((*kernel, c // rest[-1], o), seed=1)
-        good.append(Sample((x, w), rest, lambda x, w, a=rest: _forward(x, w, *a)))
+    good = [
+        Sample((x, w), rest, lambda x, w, a=rest: convolved(x, w, *a))
+        for x, w, rest in convolution_cases()
+    ]
     two, none = (1, 1), ((0, 0), (0, 0))
     wrong: list[tuple[Sizes, Sizes, Any]] = [
         ((1, 3, 3, 3), (2, 2, 2, 4), (two, none, two, 1)),  # channels
@@ -286,8 +298,8 @@ class Convolution(_Bilinear):
         return cast_like(self.ungrouped(out, (_shape(x)[0], *spatial, o)), x)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        x, w = out.inputs
-        left, right = out.node.inputs
+        x, w = out.inputs[:2]
+        left, right = out.node.inputs[:2]
         dx = dw = None
         if left.needs:
             op = ConvolutionInput.of(*self.geometry, left.spec.shape[1:-1])

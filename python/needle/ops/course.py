@@ -31,7 +31,10 @@ def _scalar_samples(
 
 
 class AddScalar(Composite):
-    """Add a number: x + scalar."""
+    """Add a number: x + scalar.
+
+    Shapes:   x [...] -> the same
+    """
 
     scalar: float
     samples = _scalar_samples(lambda x, c: x + c, (1.5, -2))
@@ -41,7 +44,10 @@ class AddScalar(Composite):
 
 
 class MulScalar(Composite):
-    """Multiply by a number: x * scalar."""
+    """Multiply by a number: x * scalar.
+
+    Shapes:   x [...] -> the same
+    """
 
     scalar: float
     samples = _scalar_samples(lambda x, c: x * c, (1.5, -2))
@@ -51,7 +57,10 @@ class MulScalar(Composite):
 
 
 class DivScalar(Composite):
-    """Divide by a number: x / scalar."""
+    """Divide by a number: x / scalar.
+
+    Shapes:   x [...] -> the same
+    """
 
     scalar: float
     samples = _scalar_samples(lambda x, c: x / c, (1.5, -2))
@@ -61,7 +70,10 @@ class DivScalar(Composite):
 
 
 class PowerScalar(Composite):
-    """Raise to the power of a number: x ** scalar."""
+    """Raise to the power of a number: x ** scalar.
+
+    Shapes:   x [...] -> the same
+    """
 
     scalar: float
     samples = _scalar_samples(lambda x, c: x**c, (2, -1.5, 0), low=0.5)
@@ -71,7 +83,10 @@ class PowerScalar(Composite):
 
 
 class Summation(Linear):
-    """Sum over axes (one, several, or all for None), which go."""
+    """Sum over axes (one, several, or all for None), which go.
+
+    Shapes:   x -> x without the axes
+    """
 
     axes: int | tuple[int, ...] | None = None
     samples = staticmethod(
@@ -92,7 +107,11 @@ class Summation(Linear):
 
 
 class Transpose(Linear):
-    """Swap two axes; the last two for None."""
+    """Swap two axes; the last two for None.
+
+    Shapes:   x -> x with two axes swapped; a view
+    Raises:   ShapeError if axes are not two; IndexRangeError if there is no such axis
+    """
 
     axes: tuple[int, int] | None = None
     samples = staticmethod(
@@ -117,7 +136,10 @@ class Transpose(Linear):
 
 
 class Flip(Linear):
-    """Reverse the order along axes; a view."""
+    """Reverse the order along axes; a view.
+
+    Shapes:   x [...] -> the same
+    """
 
     axes: int | tuple[int, ...]
     samples = staticmethod(

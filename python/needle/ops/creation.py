@@ -115,7 +115,11 @@ def linspace(
     dtype: Any = None,
     device: Any = None,
 ) -> Any:
-    """Return ``num`` evenly spaced numbers from start to stop; float32 for dtype None."""
+    """Return ``num`` evenly spaced numbers from start to stop; float32 for dtype None.
+
+    Raises:
+        ShapeError: if num is negative.
+    """
     if num < 0:
         raise ShapeError(f"linspace: {num} numbers")
     return _make(np.linspace(start, stop, num, endpoint=endpoint), dtype or default_float(), device)
@@ -135,6 +139,7 @@ def meshgrid(*axes: Any, indexing: str = "xy") -> list[Any]:
 
     Raises:
         ShapeError: if a tensor has another number of axes.
+        OptionError: for another indexing.
     """
     if indexing not in ("xy", "ij"):
         raise OptionError(f"meshgrid: indexing {indexing!r} is neither 'xy' nor 'ij'")

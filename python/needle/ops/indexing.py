@@ -56,7 +56,8 @@ class Gather(Op):
     Shapes:   x [..., n, ...], index [..., m, ...] -> [..., m, ...]; the other axes broadcast
     Dtypes:   x any, index integer; negative indices count from the end
     Gradient: x; any order
-    Raises:   IndexRangeError naming the first index out of range
+    Raises:   IndexRangeError naming the first index out of range;
+              ShapeError if other axes do not broadcast; DtypeError if index is not integer
     """
 
     axis: int
@@ -105,7 +106,8 @@ class ScatterAdd(Op):
     Shapes:   index [..., m, ...] (broadcasts to updates), updates [..., m, ...] -> shape
     Dtypes:   index integer, updates any
     Gradient: updates; any order
-    Raises:   IndexRangeError naming the first index out of range
+    Raises:   IndexRangeError naming the first index out of range;
+              ShapeError if index does not broadcast to updates, or these are none of shape
     """
 
     axis: int
@@ -143,7 +145,8 @@ class Take(Op):
     Shapes:   x [a..., n, b...], index [j...] -> [a..., j..., b...]
     Dtypes:   x any, index integer; negative indices count from the end
     Gradient: x; any order
-    Raises:   IndexRangeError naming the first index out of range
+    Raises:   IndexRangeError naming the first index out of range; DtypeError if index is not
+              integer
     """
 
     axis: int = 0
@@ -164,7 +167,11 @@ class Take(Op):
 
 
 class TakeGrad(Op):
-    """The transpose of Take: zeros of ``shape`` with the slices of updates added at index."""
+    """The transpose of Take: zeros of ``shape`` with the slices of updates added at index.
+
+    Shapes:   updates [a..., j..., b...], index [j...] -> shape
+    Dtypes:   updates any, index integer
+    """
 
     axis: int
     shape: tuple[int, ...]
@@ -195,6 +202,8 @@ class TakeGrad(Op):
 class WholeNumbers(Op):
     """x as int64, where all its values must be whole numbers.
 
+    Shapes:   x [...] -> the same
+    Dtypes:   any -> int64
     Raises:   DtypeError naming the first number that is not whole
     """
 

@@ -342,8 +342,8 @@ class QR(_OnHost):
 class SVD(_OnHost):
     """Singular value decomposition: x = u @ diag(s) @ vh, s in descending order; no gradient.
 
-    Shapes:   x [..., m, n] -> [..., m, k], [..., k], [..., k, n]; k = min(m, n); if full the
-              first is [..., m, m] and the last [..., n, n]
+    Shapes:   x [..., m, n] -> [..., m, i], [..., k], [..., j, n]; k = min(m, n); i and j are k,
+              or m and n if full
     Raises:   ShapeError if x has fewer than two axes
     """
 

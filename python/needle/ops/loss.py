@@ -58,12 +58,20 @@ def _cross_entropy_samples() -> list[Sample]:
         Sample((x, np.array([0, 1, -1, 2])), (NOTHING, 0.0), raises=IndexRangeError, by_value=True),
         Sample((x, np.array([0, 1, 2])), (NOTHING, 0.0), raises=ShapeError),
         Sample((x, np.array([True, False, True, True])), (NOTHING, 0.0), raises=DtypeError),
+        Sample((x, labels), (NOTHING, -1.0), raises=OptionError),
+        Sample((x, labels), (NOTHING, float("nan")), raises=OptionError),
     ]
 
 
 class _CrossEntropy(Composite):
     ignore_index: int = NOTHING
     label_smoothing: float = 0.0
+
+    def setup(self) -> None:
+        if not 0.0 <= self.label_smoothing <= 1.0:
+            raise OptionError(
+                f"{self.name}: label_smoothing is {self.label_smoothing}\n  rule: from 0 to 1"
+            )
 
     def class_labels(self, labels: Any) -> tuple[Any, Any]:
         """Return which rows count (None: all), and labels that are classes everywhere."""
@@ -86,7 +94,8 @@ class CrossEntropy(_CrossEntropy):
     Dtypes:   logits floating, labels integer (or floating with whole values); results in float32
               when logits are float16 or bfloat16
     Gradient: logits; any order
-    Raises:   IndexRangeError if a label is not a class; ShapeError if labels are not [...]
+    Raises:   IndexRangeError if a label is not a class; ShapeError if labels are not [...];
+              OptionError if s is not from 0 to 1; DtypeError for labels of another kind
     """
 
     saves = ((0, 1, OUTPUT), ())
@@ -211,6 +220,7 @@ def cross_entropy(
 
     Raises:
         IndexRangeError: naming the first label that is not a class.
+        OptionError: if label_smoothing is not in [0, 1].
     """
     logits, target = as_tensors((logits, target))
     if not 0.0 <= label_smoothing <= 1.0:
@@ -345,7 +355,11 @@ def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
 
 
 def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mean") -> Any:
-    """Squared distance to the target near it, distance further away. See ``Huber``."""
+    """Squared distance to the target near it, distance further away. See ``Huber``.
+
+    Raises:
+        OptionError: if delta is not positive.
+    """
     if not delta > 0:
         raise OptionError(f"huber_loss: delta {delta} must be positive")
     x, target = _same_shape("huber_loss", x, target)

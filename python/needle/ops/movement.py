@@ -26,7 +26,11 @@ def _shape(x: Any) -> tuple[int, ...]:
 
 
 class Reshape(Linear):
-    """Give the elements, in C order, another shape of the same size."""
+    """Give the elements, in C order, another shape of the same size.
+
+    Shapes:   x -> shape; a view where strides allow it
+    Raises:   ShapeError if shape has another number of elements
+    """
 
     shape: tuple[int, ...]
     samples = staticmethod(
@@ -50,7 +54,11 @@ class Reshape(Linear):
 
 
 class Permute(Linear):
-    """Reorder the axes: axis i of the result is axis ``axes[i]`` of x."""
+    """Reorder the axes: axis i of the result is axis ``axes[i]`` of x.
+
+    Shapes:   x -> x with its axes in another order; a view
+    Raises:   ShapeError if axes are not all axes of x, each once
+    """
 
     axes: tuple[int, ...]
     samples = staticmethod(
@@ -77,7 +85,11 @@ class Permute(Linear):
 
 
 class BroadcastTo(Linear):
-    """Repeat axes of size 1 and add leading axes, without copying."""
+    """Repeat axes of size 1 and add leading axes, without copying.
+
+    Shapes:   x -> shape; a view
+    Raises:   ShapeError if x does not broadcast to shape
+    """
 
     shape: tuple[int, ...]
     samples = staticmethod(
@@ -107,6 +119,9 @@ class Slice(Linear):
     Attributes:
         ranges: one triple per axis.
         dropped: axes with one element that the result lacks.
+
+    Shapes:   x -> the numbers of elements, without the dropped axes; a view
+    Raises:   IndexRangeError if a range leaves its axis
     """
 
     ranges: Ranges
@@ -137,7 +152,11 @@ class Slice(Linear):
 
 
 class SliceGrad(Linear):
-    """The transpose of Slice: zeros of ``shape`` with x written to the ranges."""
+    """The transpose of Slice: zeros of ``shape`` with x written to the ranges.
+
+    Shapes:   x, as Slice makes it of shape -> shape
+    Raises:   ShapeError if x is none that Slice makes; IndexRangeError if a range leaves its axis
+    """
 
     ranges: Ranges
     dropped: tuple[int, ...]
@@ -162,7 +181,11 @@ class SliceGrad(Linear):
 
 
 class Cast(Linear):
-    """Convert to another dtype. Floats are cut towards zero; outside the range they saturate."""
+    """Convert to another dtype. Floats are cut towards zero; outside the range they saturate.
+
+    Shapes:   x [...] -> the same
+    Dtypes:   any -> dtype
+    """
 
     dtype: DType
     samples = staticmethod(
@@ -198,7 +221,10 @@ class ToDevice(Linear):
 
 
 class Copy(Linear):
-    """Copy to fresh, dense memory."""
+    """Copy to fresh, dense memory.
+
+    Shapes:   x [...] -> the same
+    """
 
     samples = staticmethod(lambda: [Sample((uniform((3, 4)),), (), lambda x: x)])
 
@@ -210,7 +236,10 @@ class Copy(Linear):
 
 
 class StopGradient(Op):
-    """x itself; no gradient flows through."""
+    """x itself; no gradient flows through.
+
+    Shapes:   x [...] -> the same
+    """
 
     is_differentiable = False
     samples = staticmethod(lambda: [Sample((uniform((3, 4)),), (), lambda x: x, gradient=False)])
@@ -220,7 +249,11 @@ class StopGradient(Op):
 
 
 class Concat(Op):
-    """Join tensors along an axis."""
+    """Join tensors along an axis.
+
+    Shapes:   several [a..., n, b...] -> [a..., sum of the n, b...]
+    Raises:   ShapeError if other axes differ
+    """
 
     axis: int
     samples = staticmethod(
@@ -254,7 +287,11 @@ class Concat(Op):
 
 
 class Pad(Linear):
-    """Surround with zeros: (before, after) per axis."""
+    """Surround with zeros: (before, after) per axis.
+
+    Shapes:   x -> x with each axis longer by before + after
+    Raises:   ShapeError if there is not one pair per axis, or one is negative
+    """
 
     widths: tuple[tuple[int, int], ...]
     samples = staticmethod(
@@ -368,7 +405,11 @@ def flip(x: Any, axes: int | Sequence[int]) -> Any:
 
 
 def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
-    """Join tensors along an existing axis. See ``Concat``."""
+    """Join tensors along an existing axis. See ``Concat``.
+
+    Raises:
+        ShapeError: if there are no tensors, or other axes differ.
+    """
     tensors = tuple(tensors)
     if not tensors:
         raise ShapeError("concat: no tensors")

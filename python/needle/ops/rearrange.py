@@ -80,7 +80,11 @@ class Roll(Linear):
 
 
 def roll(x: Any, shifts: int | Sequence[int], axes: int | Sequence[int] | None = None) -> Any:
-    """Move elements along axes (of the flattened x for None) by so many places. See ``Roll``."""
+    """Move elements along axes (of the flattened x for None) by so many places. See ``Roll``.
+
+    Raises:
+        ShapeError: if there is not one shift per axis.
+    """
     if axes is None:
         size = x.spec.size
         flat = roll(reshape(x, (size,)), shifts, 0)
@@ -124,6 +128,9 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
         x: a tensor.
         counts: one number, or one for each element along the axis.
         axis: where.
+
+    Raises:
+        ShapeError: if there is not one count, or one per element.
     """
     if axis is None:
         x, axis = reshape(x, (x.spec.size,)), 0
@@ -177,6 +184,7 @@ class Dilate(Linear):
 
     Shapes:   x [n, ...] -> [n * (1 + dilation), ...]
     Gradient: x; any order
+    Raises:   ShapeError if dilation is negative
     """
 
     axes: tuple[int, ...]
@@ -202,6 +210,7 @@ class UnDilate(Linear):
 
     Shapes:   x [n, ...] -> [ceil(n / (1 + dilation)), ...]; a view
     Gradient: x; any order
+    Raises:   ShapeError if dilation is negative
     """
 
     axes: tuple[int, ...]
@@ -337,7 +346,11 @@ class Diagonal(Linear):
 
 
 class DiagonalGrad(Linear):
-    """The transpose of Diagonal: zeros of ``shape`` with x on the k-th diagonal."""
+    """The transpose of Diagonal: zeros of ``shape`` with x on the k-th diagonal.
+
+    Shapes:   x [..., length of the diagonal] -> shape
+    Raises:   ShapeError if x is no such diagonal
+    """
 
     k: int
     shape: tuple[int, ...]
@@ -363,7 +376,11 @@ class DiagonalGrad(Linear):
 
 
 def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
-    """The k-th diagonal of two axes, as a new last axis; a view. See ``Diagonal``."""
+    """The k-th diagonal of two axes, as a new last axis; a view. See ``Diagonal``.
+
+    Raises:
+        ShapeError: if both axes are one.
+    """
     ndim = len(_shape(x))
     if ndim >= 2:
         first, second = normalise_axis(axis1, ndim), normalise_axis(axis2, ndim)
@@ -390,7 +407,11 @@ def trace(x: Any, k: int = 0) -> Any:
 
 
 def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -> Any:
-    """Move axes to other places; the others keep their order."""
+    """Move axes to other places; the others keep their order.
+
+    Raises:
+        ShapeError: if there are more of one than of the other, or one is named twice.
+    """
     ndim = len(_shape(x))
     start, stop = _axes(source, ndim), _axes(target, ndim)
     if len(start) != len(stop) or len(set(start)) != len(start) or len(set(stop)) != len(stop):
@@ -410,7 +431,11 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
 
 
 def flatten(x: Any, start: int = 0, stop: int = -1) -> Any:
-    """Merge the axes from start to stop (included) into one."""
+    """Merge the axes from start to stop (included) into one.
+
+    Raises:
+        ShapeError: if start comes after stop.
+    """
     shape = _shape(x)
     if not shape:
         return reshape(x, (1,))

@@ -23,6 +23,8 @@ Axes = int | Sequence[int] | None
 def reduction_samples(
     reference: Callable[..., Any], empty: bool = True, gradient: bool = True
 ) -> Callable[[], list[Sample]]:
+    """Return samples of a reduction over one, several and all axes."""
+
     def samples() -> list[Sample]:
         cases: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = [
             ((3, 4), (0,), False), ((3, 4), (1,), True), ((2, 3, 4), (0, 2), False),
@@ -88,7 +90,11 @@ class Reduction(Op):
 
 
 class Sum(Reduction, Linear):
-    """Sum over axes. Integers and bools are summed in int64."""
+    """Sum over axes. Integers and bools are summed in int64.
+
+    Shapes:   x -> x without the axes (of size 1 with keepdims)
+    Dtypes:   floats stay; integers and bools -> int64
+    """
 
     function = "sum"
     samples = reduction_samples(np.sum)
@@ -98,7 +104,10 @@ class Sum(Reduction, Linear):
 
 
 class Mean(Reduction, Linear):
-    """Arithmetic mean over axes; NaN of nothing."""
+    """Arithmetic mean over axes; NaN of nothing.
+
+    Shapes:   x -> x without the axes (of size 1 with keepdims)
+    """
 
     function = "mean"
     samples = reduction_samples(np.mean, empty=False)
@@ -126,14 +135,20 @@ class _Extreme(Reduction):
 
 
 class Max(_Extreme):
-    """Largest value over axes; NaN if there is one. Ties share the gradient equally."""
+    """Largest value over axes; NaN if there is one. Ties share the gradient equally.
+
+    Shapes:   x -> x without the axes (of size 1 with keepdims)
+    """
 
     function = "max"
     samples = reduction_samples(np.max, empty=False)
 
 
 class Min(_Extreme):
-    """Smallest value over axes; NaN if there is one. Ties share the gradient equally."""
+    """Smallest value over axes; NaN if there is one. Ties share the gradient equally.
+
+    Shapes:   x -> x without the axes (of size 1 with keepdims)
+    """
 
     function = "min"
     samples = reduction_samples(np.min, empty=False)
@@ -185,6 +200,8 @@ def _position_samples(reference: Callable[..., Any]) -> Callable[[], list[Sample
 class ArgMax(_Argument):
     """Position (int64) of the first largest value along one axis, or along all of them.
 
+    Shapes:   x -> x without the axes (of size 1 with keepdims)
+    Dtypes:   any -> int64
     Raises:   ShapeError for the position in nothing; OptionError for some axes of several
     """
 
@@ -196,6 +213,8 @@ class ArgMax(_Argument):
 class ArgMin(_Argument):
     """Position (int64) of the first smallest value along one axis, or along all of them.
 
+    Shapes:   x -> x without the axes (of size 1 with keepdims)
+    Dtypes:   any -> int64
     Raises:   ShapeError for the position in nothing; OptionError for some axes of several
     """
 
@@ -205,7 +224,11 @@ class ArgMin(_Argument):
 
 
 class AnyTrue(Reduction):
-    """Whether any element over axes is not zero; bool. False of nothing."""
+    """Whether any element over axes is not zero; bool. False of nothing.
+
+    Shapes:   x -> x without the axes (of size 1 with keepdims)
+    Dtypes:   any -> bool
+    """
 
     called = "any"
     function = "any"
@@ -214,7 +237,11 @@ class AnyTrue(Reduction):
 
 
 class AllTrue(Reduction):
-    """Whether all elements over axes are not zero; bool. True of nothing."""
+    """Whether all elements over axes are not zero; bool. True of nothing.
+
+    Shapes:   x -> x without the axes (of size 1 with keepdims)
+    Dtypes:   any -> bool
+    """
 
     called = "all"
     function = "all"
@@ -223,7 +250,11 @@ class AllTrue(Reduction):
 
 
 class SumTo(Linear):
-    """Sum over the axes that broadcasting from ``shape`` would repeat: its transpose."""
+    """Sum over the axes that broadcasting from ``shape`` would repeat: its transpose.
+
+    Shapes:   x -> shape
+    Raises:   ShapeError if shape does not broadcast to that of x
+    """
 
     shape: tuple[int, ...]
     samples = staticmethod(

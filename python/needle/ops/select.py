@@ -37,7 +37,8 @@ class LinearIndex(Op):
     """The place in C order of indices into several axes of these sizes; negative ones wrap.
 
     Shapes:   one integer tensor per axis; they broadcast -> int64
-    Raises:   IndexRangeError naming the first index out of range
+    Raises:   IndexRangeError naming the first index out of range; ShapeError if they do
+              not broadcast, or are not one per axis
     """
 
     sizes: tuple[int, ...]
@@ -199,7 +200,7 @@ class Put(Composite):
     Shapes:   x [n], values [m], places [m] integer -> [n]
     Dtypes:   x and values the same
     Gradient: x, values; any order
-    Raises:   IndexRangeError naming the first place out of range
+    Raises:   ShapeError if shapes are others; IndexRangeError naming the first place out of range
     """
 
     saves = ((2,), (2,), ())
@@ -210,8 +211,19 @@ class Put(Composite):
             Sample((uniform((4,)), uniform((0,)), np.zeros(0, int)), (), _put),
             Sample((uniform((4,)), uniform((1,)), np.array([4])), raises=IndexRangeError,
                    by_value=True),
+            Sample((uniform(()), uniform((1,)), np.array([0])), raises=ShapeError),
+            Sample((uniform((4,)), uniform(()), np.array(0)), raises=ShapeError),
+            Sample((uniform((4,)), uniform((2,)), np.array([0])), raises=ShapeError),
         ]
     )  # fmt: skip
+
+    def compute(self, x: Any, values: Any, places: Any) -> Any:
+        if x.ndim != 1 or places.ndim != 1 or values.shape != places.shape:
+            raise ShapeError(
+                f"put: shapes {x.shape}, {values.shape} and {places.shape}\n"
+                "  rule: x [n], values [m], places [m]"
+            )
+        return super().compute(x, values, places)
 
     def expand(self, x: Any, values: Any, places: Any) -> Any:
         places, wins, hit = _winners(places, _shape(x)[0])

@@ -128,7 +128,10 @@ class LogSoftmax(_Softmax):
 
 
 class SoftmaxGrad(Composite):
-    """Gradient of softmax from its result: out * (g - sum(out * g))."""
+    """Gradient of softmax from its result: out * (g - sum(out * g)).
+
+    Shapes:   g, out [...] -> the same
+    """
 
     axis: int = -1
     samples = _softmax_grad_samples(
@@ -141,7 +144,10 @@ class SoftmaxGrad(Composite):
 
 
 class LogSoftmaxGrad(Composite):
-    """Gradient of log-softmax from its result: g - exp(out) * sum(g)."""
+    """Gradient of log-softmax from its result: g - exp(out) * sum(g).
+
+    Shapes:   g, out [...] -> the same
+    """
 
     axis: int = -1
     samples = _softmax_grad_samples(

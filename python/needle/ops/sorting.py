@@ -61,6 +61,7 @@ class Sort(Op):
     With a ``count`` only the first ones of the order.
 
     Shapes:   x [..., n, ...] -> values, positions (int64) [..., n or count, ...]
+    Dtypes:   x any -> the same and int64
     Gradient: x; any order
     Raises:   IndexRangeError if there is no such axis, or fewer elements than ``count``
     """
@@ -108,6 +109,7 @@ class SearchSorted(Op):
     NaN comes last in the order.
 
     Shapes:   edges [n] in ascending order, values [...] -> int64 [...]
+    Dtypes:   edges and values the same -> int64
     Raises:   ShapeError if edges are not one-dimensional
     """
 

@@ -16,7 +16,10 @@ from needle.ops.samples import Sample, uniform
 
 
 class MakeTensorTuple(Op):
-    """Make one value of several tensors."""
+    """Make one value of several tensors.
+
+    Shapes:   several of any shape -> a tuple of them
+    """
 
     structural = True
     samples = staticmethod(
@@ -145,13 +148,28 @@ def _unstack(x: Any, axis: int) -> tuple[Any, ...]:
 
 
 class FusedAddScalars(Op):
-    """Two sums of one pass: (x + c0, x + c1)."""
+    """Two sums of one pass: (x + c0, x + c1).
+
+    Shapes:   x [...] -> two of the same
+    Dtypes:   floating; integers and bools become floats
+    Gradient: x; any order
+    """
 
     c0: float
     c1: float
     samples = staticmethod(
-        lambda: [Sample((uniform((2, 3)),), (1.0, -2.0), lambda x: (x + 1.0, x - 2.0))]
+        lambda: [
+            Sample((x,), (1.0, -2.5), lambda x: (x + 1.0, x - 2.5), dtypes=kinds)
+            for x, kinds in (
+                (uniform((2, 3)), ()),
+                (np.array([[3, -1]]), ("float32",)),
+                (np.array([True, False]), ("float32",)),
+            )
+        ]
     )
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return promoted(inputs, self.name, floating=True)
 
     def compute(self, x: Any) -> Any:
         numbers = [full((), c, x.dtype, x.device) for c in (self.c0, self.c1)]
@@ -175,7 +193,11 @@ def tuple_get_item(value: Any, index: int) -> Any:
 
 
 def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
-    """Join tensors of equal shape along a new axis. See ``Stack``."""
+    """Join tensors of equal shape along a new axis. See ``Stack``.
+
+    Raises:
+        ShapeError: if there are no tensors, or shapes differ.
+    """
     parts = tuple(tensors[i] for i in range(len(tensors)))
     if not parts:
         raise ShapeError("stack: no tensors")

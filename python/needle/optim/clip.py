@@ -28,6 +28,7 @@ def clip_grad_norm(
     Raises:
         GradientError: if no tensor has a gradient; or for a non-finite norm, naming the gradients
             that are not finite.
+        OptionError: if max_norm is negative.
     """
     if max_norm < 0:
         raise OptionError(f"clip_grad_norm: max_norm={max_norm} must not be negative")
@@ -50,7 +51,11 @@ def clip_grad_norm(
 
 
 def clip_grad_value(params: Iterable[Tensor], max_value: float) -> None:
-    """Limit every element of every gradient to [-max_value, max_value]."""
+    """Limit every element of every gradient to [-max_value, max_value].
+
+    Raises:
+        OptionError: if max_value is negative.
+    """
     if max_value < 0:
         raise OptionError(f"clip_grad_value: max_value={max_value} must not be negative")
     with executor.modes(recording=False):

@@ -40,6 +40,7 @@ class CycleGanRecipe(Recipe):
     size = 64
 
     def load(self, report: Callable[[str], None]) -> None:
+        """Read both folders; OptionError if there is no --data."""
         if self.settings.data is None:
             raise OptionError("cyclegan: --data FOLDER with trainA, trainB, testA, testB is needed")
         folder = Path(self.settings.data)

@@ -93,7 +93,7 @@ class CifarRecipe(Recipe):
         held_out = [line for line in folder.metrics() if line["split"] == "held-out"]
         epochs, accuracies = ([line[k] for line in held_out] for k in ("epoch", "accuracy"))
         labels = ("epoch", "accuracy on the test images")
-        pictures.draw_curve(folder.path / "accuracy.png", epochs, accuracies, labels)
+        pictures.draw_shares(folder.path / "accuracy.png", epochs, accuracies, labels)
         if not final:
             return
         names, true = self.test.classes, self.test.labels

@@ -55,7 +55,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, each) for each in kind)
-    if isinstance(kind, str) and not isinstance(kind, DType):
+    if isinstance(kind, str):
         if kind not in KINDS:
             raise unknown("isdtype: kind", kind, KINDS)
         return dtype in KINDS[kind]
@@ -102,7 +102,11 @@ class IntegerInfo:
 
 
 def finfo(type: Any, /) -> FloatInfo:
-    """Return the limits of a floating dtype, or that of a tensor."""
+    """Return the limits of a floating dtype, or that of a tensor.
+
+    Raises:
+        DtypeError: if it is not floating.
+    """
     kind = _dtype_of(type)
     if kind.kind != "f":
         raise DtypeError(f"finfo: {kind} is not floating")
@@ -118,7 +122,11 @@ def finfo(type: Any, /) -> FloatInfo:
 
 
 def iinfo(type: Any, /) -> IntegerInfo:
-    """Return the limits of an integer dtype, or that of a tensor."""
+    """Return the limits of an integer dtype, or that of a tensor.
+
+    Raises:
+        DtypeError: if it is not an integer dtype.
+    """
     kind = _dtype_of(type)
     if kind.kind not in "iu":
         raise DtypeError(f"iinfo: {kind} is not an integer dtype")

@@ -54,6 +54,9 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
         x: a tensor.
         repeats: how often: a number, or an integer tensor with one for each element or for all.
         axis: where.
+
+    Raises:
+        ShapeError: if there is not one count, or one per element; if counts are not integers.
     """
     if isinstance(repeats, graph.TensorBase):
         counts = np.asarray(executor.value_of(repeats).numpy())

@@ -42,6 +42,7 @@ def check_gradients(
 
     Raises:
         GradientError: naming the input and the mode, with both numbers.
+        OptionError: for an unknown mode.
     """
     if order not in (1, 2):
         raise GradientError(f"check_gradients: order={order}, must be 1 or 2")

@@ -8,7 +8,12 @@ import numpy as np
 
 from needle.dtype import DType, as_dtype
 
-EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+EPS: dict[DType | str, float] = {
+    "float64": 2.0**-52,
+    "float32": 2.0**-23,
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-7,
+}
 """Distance from 1 to the next number."""
 
 DIFFERENCE_STEP = 2.0**-17

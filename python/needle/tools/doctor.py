@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from needle import config, core, device, executor, ops
+from needle.backend import onednn
 from needle.backend.memory import size_text
 from needle.device import Device
 from needle.testing.checks import Case, cases
@@ -29,6 +30,7 @@ def examine() -> Findings:
     chosen = core.native.isa() if core.native is not None else None
     possible = core.native.supported_isas() if core.native is not None else []
     others = {isa: check_isa(isa) for isa in possible if isa != chosen}
+    library = check_onednn()
     return {
         "needle": needle.__version__,
         "python": platform.python_version(),
@@ -45,7 +47,8 @@ def examine() -> Findings:
         "switches": {name: v for name, v in vars(config.current()).items() if v not in ("", 0)},
         "ops": checks,
         "other_instruction_sets": others,
-        "ok": not any(check["failures"] for check in (*checks.values(), *others.values())),
+        "onednn": library,
+        "ok": not any(c["failures"] for c in (*checks.values(), *others.values(), library)),
     }
 
 
@@ -81,6 +84,18 @@ def check_isa(isa: str) -> dict[str, Any]:
     how = f"signal {-done.returncode}" if done.returncode < 0 else f"code {done.returncode}"
     last = (done.stderr.strip() or "nothing was printed").splitlines()[-1]
     return {"ops": 0, "samples": 0, "failures": [f"the process ended with {how}: {last}"]}
+
+
+def check_onednn() -> dict[str, Any]:
+    """Return whether oneDNN is there, its version or why not, and ``check_ops`` of convolutions."""
+    if core.native is None:
+        return {"enabled": False, "found": "it needs the native module", "failures": []}
+    opened, found = onednn.find()
+    if opened is None:
+        return {"enabled": False, "found": found, "failures": []}
+    names = [op.__name__ for op in ops.all_ops() if op.__name__.startswith("Convolution")]
+    with config.override(conv="onednn"):
+        return {"enabled": True, "found": found, **check_ops(device.as_device("cpu"), names)}
 
 
 _CHILD = """
@@ -188,7 +203,15 @@ def _backend_lines(backend: dict[str, Any], findings: Findings) -> list[str]:
     if name == "cpu":
         for isa, check in findings["other_instruction_sets"].items():
             lines += _verdict(f"{'':10} with NEEDLE_ISA={isa}; ", check, against)
+        lines += _onednn_lines(findings["onednn"], against)
     return lines
+
+
+def _onednn_lines(check: dict[str, Any], against: str) -> list[str]:
+    if not check["enabled"]:
+        return [f"  {'':10} without oneDNN: {check['found']}"]
+    start = f"{'':10} with NEEDLE_CONV=onednn ({check['found']}); "
+    return _verdict(start, check, against)
 
 
 def _verdict(start: str, check: dict[str, Any], against: str) -> list[str]:

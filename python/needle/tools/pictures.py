@@ -80,12 +80,16 @@ def draw_predictions(
     picture.savefig(path, dpi=120)
 
 
-def draw_curve(path: Path, x: Sequence[float], y: Sequence[float], labels: tuple[str, str]) -> None:
-    """Draw one curve; labels of the two axes."""
+def draw_shares(path: Path, x: Sequence[int], y: Sequence[float], labels: tuple[str, str]) -> None:
+    """Draw shares of a whole over whole numbers; labels of the two axes."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
     picture, axes = _figure((7, 4), "")
     axes.plot(x, y, marker="o")
     axes.set_xlabel(labels[0])
     axes.set_ylabel(labels[1])
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(alpha=0.3)
     picture.savefig(path, dpi=120)
 

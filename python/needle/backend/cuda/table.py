@@ -10,7 +10,7 @@ from needle import dtype as dtypes
 from needle.backend.cuda.jit import KERNELS
 from needle.dtype import DType
 
-CPP = {
+CPP: dict[DType | str, str] = {
     "float32": "float", "float64": "double", "bfloat16": "bf16", "float16": "f16", "int8": "i8",
     "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "bool": "bool",
 }  # fmt: skip

@@ -1,0 +1,111 @@
+// x[index] for integers and slices.
+#include "gate.h"
+
+namespace needle {
+namespace {
+
+PyObject* make_slice;    // (ranges, dropped) -> the op, in Python
+PyObject* known_slices;  // its results, by the bytes of the numbers
+
+bool read_part(PyObject* part, int axis, int64_t size, int64_t* numbers) {
+  int64_t* range = numbers + 1 + 3 * axis;
+  if (PySlice_Check(part)) {
+    Py_ssize_t start, stop, step;
+    if (PySlice_Unpack(part, &start, &stop, &step) < 0) {
+      PyErr_Clear();
+      return false;
+    }
+    range[1] = PySlice_AdjustIndices(size, &start, &stop, step);
+    range[0] = start;
+    range[2] = step;
+    return true;
+  }
+  if (!PyLong_CheckExact(part)) return false;
+  const int64_t i = PyLong_AsLongLong(part);
+  if (i == -1 && PyErr_Occurred()) PyErr_Clear();
+  if (i < -size || i >= size) return false;
+  range[0] = i < 0 ? i + size : i;
+  range[1] = range[2] = 1;
+  numbers[0] |= int64_t{1} << axis;
+  return true;
+}
+
+bool read_index(PyObject* index, const Spec* spec, int64_t* numbers) {
+  numbers[0] = 0;
+  const bool many = PyTuple_CheckExact(index);
+  const Py_ssize_t n = many ? PyTuple_GET_SIZE(index) : 1;
+  if (n > spec->ndim) return false;
+  for (int axis = 0; axis < spec->ndim; axis++) {
+    int64_t* range = numbers + 1 + 3 * axis;
+    range[0] = 0;
+    range[1] = spec->shape[axis];
+    range[2] = 1;
+    if (axis >= n) continue;
+    PyObject* part = many ? PyTuple_GET_ITEM(index, axis) : index;
+    if (!read_part(part, axis, spec->shape[axis], numbers)) return false;
+  }
+  return true;
+}
+
+// Borrowed: the op of these ranges.
+PyObject* slice_op(const int64_t* numbers, int ndim) {
+  const int count = 1 + 3 * ndim;
+  PyObject* key =
+      PyBytes_FromStringAndSize(reinterpret_cast<const char*>(numbers), sizeof(int64_t) * count);
+  PyObject* op = key ? PyDict_GetItemWithError(known_slices, key) : nullptr;
+  if (!op && key && !PyErr_Occurred()) {
+    PyObject* tuple = PyTuple_New(count);
+    for (int i = 0; i < count; i++) {
+      PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(numbers[i]));
+    }
+    PyObject* made = PyObject_CallOneArg(make_slice, tuple);
+    Py_DECREF(tuple);
+    if (PyDict_GET_SIZE(known_slices) > 10000) PyDict_Clear(known_slices);
+    if (made && PyDict_SetItem(known_slices, key, made) == 0) op = made;
+    Py_XDECREF(made);
+  }
+  Py_XDECREF(key);
+  return op;
+}
+
+// x[index], or None where the definition has to decide.
+PyObject* getitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t numbers[1 + 3 * kMaxDims];
+  if (n != 2 || !modes.open || modes.lazy || !is_tensor(args[0])) Py_RETURN_NONE;
+  PyObject* array = reinterpret_cast<Tensor*>(args[0])->array;
+  if (!array || !is_array(array) || !reinterpret_cast<Array*>(array)->storage) Py_RETURN_NONE;
+  auto* x = reinterpret_cast<Array*>(array);
+  if (!read_index(args[1], x->spec, numbers)) Py_RETURN_NONE;
+  auto* out = reinterpret_cast<PyObject*>(slice_by(numbers, x));
+  if (!out || !modes.recording || !needs_gradient(reinterpret_cast<Tensor*>(args[0]))) {
+    return out ? wrap_array(out) : nullptr;
+  }
+  PyObject* op = slice_op(numbers, x->spec->ndim);
+  if (!op) {
+    Py_DECREF(out);
+    return nullptr;
+  }
+  Py_INCREF(op);
+  PyObject* result = record_result(op, args, 1, out);
+  Py_DECREF(op);
+  return result;
+}
+
+PyObject* set_make_slice(PyObject*, PyObject* function) {
+  if (!known_slices) known_slices = PyDict_New();
+  Py_INCREF(function);
+  Py_XSETREF(make_slice, function);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {
+    {"getitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(getitem)), METH_FASTCALL,
+     "x[index] for integers and slices, or None."},
+    {"set_make_slice", set_make_slice, METH_O, "What makes the op of x[index]."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+bool add_getitem(PyObject* module) { return PyModule_AddFunctions(module, functions) == 0; }
+
+}  // namespace needle

@@ -1,0 +1,416 @@
+// What an op gives on native arrays, for the common cases: no tensors, no graph, no Python.
+#include "gate.h"
+#include <cstring>
+#include <utility>
+
+namespace needle {
+
+constexpr int64_t kRelease = 1 << 16;  // elements from which on other Python threads may run
+
+bool run_plan(const Plan& plan, void* const* buffers, int64_t elements) {
+  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  if (plan.workspace && !scratch) return false;
+  if (elements < kRelease) {
+    plan.run(&plan, buffers, scratch);
+    return true;
+  }
+  PyThreadState* state = PyEval_SaveThread();
+  plan.run(&plan, buffers, scratch);
+  PyEval_RestoreThread(state);
+  return true;
+}
+
+namespace {
+
+bool is_dense(const Array* x) {
+  if (!x->strides) return true;
+  for (int i = 0; i < x->spec->ndim; i++) {
+    if (x->spec->shape[i] != 1 && x->strides[i] != x->spec->strides[i]) return x->spec->size == 0;
+  }
+  return true;
+}
+
+bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape) {
+  *ndim = 0;
+  for (int k = 0; k < n; k++) *ndim = x[k]->spec->ndim > *ndim ? x[k]->spec->ndim : *ndim;
+  for (int i = 0; i < *ndim; i++) {
+    int64_t size = 1;
+    for (int k = 0; k < n; k++) {
+      const int j = i - (*ndim - x[k]->spec->ndim);
+      const int64_t own = j < 0 ? 1 : x[k]->spec->shape[j];
+      if (own == 1 || own == size) continue;
+      if (size != 1) return false;
+      size = own;
+    }
+    shape[i] = size;
+  }
+  return true;
+}
+
+void broadcast_strides(const Array* x, int ndim, const int64_t* shape, int64_t* strides) {
+  const int lead = ndim - x->spec->ndim;
+  const int64_t* own = strides_of(x);
+  for (int i = 0; i < ndim; i++) {
+    const bool repeated = i < lead || x->spec->shape[i - lead] != shape[i];
+    strides[i] = repeated ? 0 : own[i - lead];
+  }
+}
+
+// Dense strides in the memory order of the first operand of full shape, so that images that lie
+// channels-last stay so. False: C order.
+bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides) {
+  for (int k = 0; k < n; k++) {
+    if (x[k]->spec->ndim != spec->ndim ||
+        std::memcmp(x[k]->spec->shape, spec->shape, spec->ndim * sizeof(int64_t)) != 0) {
+      continue;
+    }
+    if (!x[k]->strides) return false;
+    int order[kMaxDims];
+    for (int i = 0; i < spec->ndim; i++) {
+      const int64_t stride = x[k]->strides[i];
+      if (stride == 0) break;
+      int j = i;
+      for (; j > 0 && std::abs(x[k]->strides[order[j - 1]]) < std::abs(stride); j--) {
+        order[j] = order[j - 1];
+      }
+      order[j] = i;
+      if (i + 1 < spec->ndim) continue;
+      int64_t step = 1;
+      for (int p = spec->ndim - 1; p >= 0; p--) {
+        strides[order[p]] = step;
+        step *= spec->shape[order[p]];
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
+// What elementwise work on operands of any shapes and strides needs to know.
+struct Broadcast {
+  int32_t code;
+  DType out_type;
+  int n;
+  Spec* in[kMaxArgs];
+  Spec* out;
+  bool reordered;
+  int64_t out_strides[kMaxDims];
+  Plan plan;
+};
+
+bool plan_broadcast(Broadcast* plan, Array* const* x) {
+  int ndim;
+  int64_t shape[kMaxDims], strides[kMaxArgs][kMaxDims];
+  if (!broadcast_shape(x, plan->n, &ndim, shape)) return false;
+  plan->out = spec_of(plan->out_type, x[0]->spec->device, ndim, shape);
+  if (!plan->out) return false;
+  Operand operands[kMaxArgs];
+  for (int k = 0; k < plan->n; k++) {
+    broadcast_strides(x[k], ndim, shape, strides[k]);
+    operands[k] = {x[k]->spec->code, ndim, shape, strides[k]};
+  }
+  plan->reordered = kept_order(x, plan->n, plan->out, plan->out_strides);
+  const int64_t* layout = plan->reordered ? plan->out_strides : plan->out->strides;
+  const Operand out = {plan->out_type, ndim, plan->out->shape, layout};
+  if (!kernels->plan_elementwise(&plan->plan, plan->code, out, operands, plan->n)) return true;
+  Py_CLEAR(plan->out);
+  return false;
+}
+
+Array* run_broadcast(const Broadcast& plan, Array* const* x) {
+  Storage* storage = storage_new(plan.out->size * kItemSize[plan.out_type]);
+  if (!storage) return nullptr;
+  Py_INCREF(plan.out);
+  Array* out = array_new(plan.out, storage, 0, plan.reordered ? plan.out_strides : nullptr);
+  if (!out) return nullptr;
+  void* buffers[kMaxArgs + 1] = {storage->data};
+  for (int k = 0; k < plan.n; k++) buffers[k + 1] = address(x[k]);
+  if (run_plan(plan.plan, buffers, plan.out->size)) return out;
+  Py_DECREF(out);
+  return nullptr;
+}
+
+// Small work on dense operands comes again and again, and planning it costs more than doing it:
+// the last plans, by function and specs. They run with the GIL held, so nobody replaces one.
+Broadcast recent[64];
+
+Array* elementwise_strided(const Op* op, DType out_type, Array* const* x, int n) {
+  bool dense = true;
+  size_t hash = op->code;
+  for (int k = 0; k < n; k++) {
+    dense &= !x[k]->strides && x[k]->spec->size < kRelease;
+    hash = (hash ^ reinterpret_cast<size_t>(x[k]->spec) >> 4) * 0x9E3779B97F4A7C15;
+  }
+  Broadcast* known = &recent[hash >> 58];
+  bool hit = dense && known->out && known->code == op->code && known->out_type == out_type &&
+             known->n == n;
+  for (int k = 0; k < n; k++) hit = hit && known->in[k] == x[k]->spec;
+  if (hit) return run_broadcast(*known, x);
+  Broadcast plan;
+  plan.code = op->code;
+  plan.out_type = out_type;
+  plan.n = n;
+  if (!plan_broadcast(&plan, x)) return nullptr;
+  Array* out = run_broadcast(plan, x);
+  if (!dense || plan.out->size >= kRelease) {
+    Py_DECREF(plan.out);
+    return out;
+  }
+  std::swap(*known, plan);
+  for (int k = 0; k < n; k++) Py_INCREF(known->in[k] = x[k]->spec);
+  if (plan.out) {
+    for (int k = 0; k < plan.n; k++) Py_DECREF(plan.in[k]);
+    Py_DECREF(plan.out);
+  }
+  return out;
+}
+
+constexpr int8_t kArity[] = {
+#define UNARY(...) 1,
+#define BINARY(...) 2,
+#define TERNARY(...) 3,
+#include "functions.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+};
+
+Array* elementwise(const Op* op, Array* const* x, int n) {
+  if (n != kArity[op->code]) return nullptr;
+  const int first = op->code == k_where && x[0]->spec->code == kBool;  // after the condition
+  Spec* spec = x[first]->spec;
+  bool same = first == 0 && !x[0]->strides;
+  for (int k = first + 1; k < n; k++) {
+    if (x[k]->spec->code != spec->code) return nullptr;
+    same &= x[k]->spec == spec && !x[k]->strides;
+  }
+  const bool to_bool = op->params[0], floating = op->params[1];
+  if (floating && spec->code > kFloat16) return nullptr;
+  const DType out_type = to_bool ? kBool : spec->code;
+  if (!same || spec->size > 4096) return elementwise_strided(op, out_type, x, n);
+  const Contiguous loop = kernels->contiguous(op->code, spec->code, out_type);
+  if (!loop) return nullptr;
+  Spec* out_spec = spec;
+  if (to_bool) {
+    out_spec = spec_of(kBool, spec->device, spec->ndim, spec->shape);
+    if (!out_spec) return nullptr;
+  }
+  Array* out = array_empty(out_spec);
+  if (to_bool) Py_DECREF(out_spec);
+  if (!out) return nullptr;
+  const void* inputs[kMaxArgs];
+  for (int k = 0; k < n; k++) inputs[k] = address(x[k]);
+  loop(out->storage->data, inputs, spec->size);
+  return out;
+}
+
+// x in the dtype of the first parameter, in x's memory order.
+Array* cast(const Op* op, Array* x) {
+  const Spec* in = x->spec;
+  const auto type = static_cast<DType>(op->params[0]);
+  Spec* spec = spec_of(type, in->device, in->ndim, in->shape);
+  if (!spec) return nullptr;
+  int64_t strides[kMaxDims];
+  const bool reordered = kept_order(&x, 1, spec, strides);
+  const Operand out = {type, in->ndim, in->shape, reordered ? strides : spec->strides};
+  Plan plan;
+  const bool known = !kernels->plan_copy(&plan, out, operand(x));
+  Storage* storage = known ? storage_new(spec->size * kItemSize[type]) : nullptr;
+  if (!storage) {
+    Py_DECREF(spec);
+    return nullptr;
+  }
+  Array* made = array_new(spec, storage, 0, reordered ? strides : nullptr);
+  if (!made) return nullptr;
+  void* buffers[2] = {storage->data, address(x)};
+  if (run_plan(plan, buffers, in->size)) return made;
+  Py_DECREF(made);
+  return nullptr;
+}
+
+Array* view(const Array* x, int ndim, const int64_t* shape, const int64_t* strides,
+            int64_t offset) {
+  Spec* spec = spec_of(x->spec->code, x->spec->device, ndim, shape);
+  if (!spec) return nullptr;
+  x->storage->refs++;
+  return array_new(spec, x->storage, offset, strides);
+}
+
+Array* reshape(const Op* op, const Array* x) {
+  int64_t size = 1;
+  for (int i = 0; i < op->n_params; i++) size *= op->params[i];
+  if (op->n_params > kMaxDims || size != x->spec->size || !is_dense(x)) return nullptr;
+  for (int i = 0; i < op->n_params; i++) {
+    if (op->params[i] < 0) return nullptr;
+  }
+  return view(x, op->n_params, op->params, nullptr, x->offset);
+}
+
+Array* permute(const Op* op, const Array* x) {
+  const int ndim = x->spec->ndim;
+  int64_t shape[kMaxDims], strides[kMaxDims];
+  uint32_t seen = 0;
+  if (op->n_params != ndim) return nullptr;
+  for (int i = 0; i < ndim; i++) {
+    const int64_t axis = op->params[i];
+    if (axis < 0 || axis >= ndim) return nullptr;
+    seen |= 1u << axis;
+    shape[i] = x->spec->shape[axis];
+    strides[i] = strides_of(x)[axis];
+  }
+  return seen + 1 == 1u << ndim ? view(x, ndim, shape, strides, x->offset) : nullptr;
+}
+
+Array* broadcast(const Op* op, const Array* x) {
+  const int ndim = op->n_params, lead = ndim - x->spec->ndim;
+  if (lead < 0 || ndim > kMaxDims) return nullptr;
+  for (int i = 0; i < ndim; i++) {
+    const bool fits =
+        i < lead || x->spec->shape[i - lead] == 1 || x->spec->shape[i - lead] == op->params[i];
+    if (!fits || op->params[i] < 0) return nullptr;
+  }
+  int64_t strides[kMaxDims];
+  broadcast_strides(x, ndim, op->params, strides);
+  return view(x, ndim, op->params, strides, x->offset);
+}
+
+// Whether the ranges of a slice stay within the array; see slice_by.
+bool slice_fits(const Op* op, const Array* x) {
+  const int ndim = x->spec->ndim;
+  if (op->n_params != 1 + 3 * ndim || op->params[0] >> ndim) return false;
+  for (int i = 0; i < ndim; i++) {
+    const int64_t first = op->params[1 + 3 * i], count = op->params[2 + 3 * i];
+    const int64_t size = x->spec->shape[i], step = op->params[3 + 3 * i];
+    const bool dropped = op->params[0] >> i & 1;
+    if (count < 0 || count > size || (dropped && count != 1)) return false;
+    if (count == 0) continue;
+    if (first < 0 || first >= size || (count > 1 && (step > size || step < -size))) return false;
+    const int64_t last = first + (count - 1) * step;
+    if (last < 0 || last >= size) return false;
+  }
+  return true;
+}
+
+// Reduce over `axes` of x into a dense array of the given shape, of the same number of elements
+// as x's shape without those axes.
+Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim,
+                   const int64_t* shape) {
+  const Spec* in = x->spec;
+  int64_t kept[kMaxDims], strides[kMaxDims], step = 1;
+  for (int i = in->ndim - 1; i >= 0; i--) {
+    kept[i] = axes >> i & 1 ? 1 : in->shape[i];
+    strides[i] = step;
+    step *= kept[i];
+  }
+  Plan plan;
+  if (kernels->plan_reduce(&plan, reduction, {in->code, in->ndim, kept, strides}, operand(x),
+                           axes)) {
+    return nullptr;
+  }
+  Spec* spec = spec_of(in->code, in->device, ndim, shape);
+  Array* out = spec ? array_empty(spec) : nullptr;
+  Py_XDECREF(spec);
+  if (!out) return nullptr;
+  void* buffers[2] = {out->storage->data, address(x)};
+  if (run_plan(plan, buffers, in->size)) return out;
+  Py_DECREF(out);
+  return nullptr;
+}
+
+Array* reduce(const Op* op, const Array* x) {
+  const Spec* in = x->spec;
+  const auto axes = static_cast<uint32_t>(op->params[0]);
+  if (in->code > kFloat16 || op->code > kMean || axes >> in->ndim) return nullptr;
+  if (in->size == 0 && (op->code == kMax || op->code == kMin)) return nullptr;
+  int64_t shape[kMaxDims];
+  int ndim = 0;
+  for (int i = 0; i < in->ndim; i++) {
+    const bool reduced = axes >> i & 1;
+    if (!reduced || op->params[1]) shape[ndim++] = reduced ? 1 : in->shape[i];
+  }
+  return reduce_into(op->code, axes, x, ndim, shape);
+}
+
+// The transpose of a broadcast from the shape in params.
+Array* sum_to(const Op* op, const Array* x) {
+  const int lead = x->spec->ndim - op->n_params;
+  if (lead < 0 || x->spec->code > kFloat16) return nullptr;
+  uint32_t axes = (1u << lead) - 1;
+  for (int i = 0; i < op->n_params; i++) {
+    if (op->params[i] == x->spec->shape[i + lead]) continue;
+    if (op->params[i] != 1) return nullptr;
+    axes |= 1u << (i + lead);
+  }
+  return reduce_into(kSum, axes, x, op->n_params, op->params);
+}
+
+Array* matmul(const Array* a, const Array* b) {
+  const Spec *left = a->spec, *right = b->spec;
+  const int ndim = left->ndim;
+  if (left->code != right->code || ndim < 2 || right->ndim != ndim) return nullptr;
+  if (left->shape[ndim - 1] != right->shape[ndim - 2]) return nullptr;
+  if (std::memcmp(left->shape, right->shape, (ndim - 2) * sizeof(int64_t)) != 0) return nullptr;
+  int64_t shape[kMaxDims];
+  std::memcpy(shape, left->shape, ndim * sizeof(int64_t));
+  shape[ndim - 1] = right->shape[ndim - 1];
+  Spec* spec = spec_of(left->code, left->device, ndim, shape);
+  if (!spec) return nullptr;
+  Plan plan;
+  const char* refused = kernels->plan_matmul(&plan, {spec->code, ndim, spec->shape, spec->strides},
+                                             operand(a), operand(b));
+  const int64_t work = spec->size * left->shape[ndim - 1];
+  Array* out = refused ? nullptr : array_empty(spec);
+  Py_DECREF(spec);
+  if (!out) return nullptr;
+  void* buffers[3] = {out->storage->data, address(a), address(b)};
+  if (run_plan(plan, buffers, work / 16)) return out;
+  Py_DECREF(out);
+  return nullptr;
+}
+
+}  // namespace
+
+Array* slice_by(const int64_t* numbers, const Array* x) {
+  int64_t shape[kMaxDims], strides[kMaxDims], offset = x->offset;
+  int kept = 0;
+  for (int i = 0; i < x->spec->ndim; i++) {
+    const int64_t* range = numbers + 1 + 3 * i;
+    offset += range[0] * strides_of(x)[i];
+    if (numbers[0] >> i & 1) continue;
+    shape[kept] = range[1];
+    strides[kept++] = range[2] * strides_of(x)[i];
+  }
+  return view(x, kept, shape, strides, offset);
+}
+
+Array* compute(const Op* op, Array* const* x, int n) {
+  switch (op->kind) {
+    case kElementwise:
+      return elementwise(op, x, n);
+    case kMatMul:
+      return n == 2 ? matmul(x[0], x[1]) : nullptr;
+    default:
+      break;
+  }
+  if (n != 1) return nullptr;
+  switch (op->kind) {
+    case kCast:
+      return cast(op, x[0]);
+    case kReshape:
+      return reshape(op, x[0]);
+    case kPermute:
+      return permute(op, x[0]);
+    case kBroadcast:
+      return broadcast(op, x[0]);
+    case kSlice:
+      return slice_fits(op, x[0]) ? slice_by(op->params, x[0]) : nullptr;
+    case kReduce:
+      return reduce(op, x[0]);
+    case kSumTo:
+      return sum_to(op, x[0]);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace needle
