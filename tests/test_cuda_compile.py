@@ -26,7 +26,7 @@ ARCHES = ("sm_80", "sm_90", "sm_100")
 REGISTERS = {
     "elementwise": 96, "elementwise_dense": 96, "copy": 48, "copy_dense": 48, "transpose": 40,
     "fill": 40, "random_bits": 40, "reduce": 72, "reduce_finish": 64, "scan": 48, "scan_lines": 48,
-    "matmul": 200, "matmul_tc": 128, "gather": 48, "scatter_keys": 48, "scatter_sum": 64,
+    "matmul": 200, "matmul_tc": 255, "gather": 48, "scatter_keys": 48, "scatter_sum": 64,
     "sort_keys": 48, "sort_chunks": 40, "sort_merge": 48, "sort_results": 48, "softmax": 56,
     "softmax_grad": 64, "cross_entropy": 64, "cross_entropy_grad": 64, "layer_norm": 56,
     "layer_norm_grad": 64, "column_sums": 56, "column_finish": 48, "reciprocal_deviation": 32,
