@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import date
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ import needle as ndl
 from needle import config, nn, optim
 from needle import device as devices
 from needle.backend import kernels
+from needle.backend.cuda.jit import OPTIONS, Cache, Nvrtc, Unit, key, pack, unpack
 from needle.backend.ndarray import array, empty
 from needle.models import MLPResNet
 from needle.models.resnet9 import ResNet9
@@ -231,6 +233,33 @@ def _twins() -> tuple[Any, Any]:
     return torch_model(0.1), peer(ResNet9())
 
 
+KERNELS = {
+    "elementwise.cu": "elementwise_dense<f_tanh, float, 4>", "reduce.cu": "reduce<Sum, float, i32>",
+    "softmax.cu": "softmax<false, float>", "norm.cu": "layer_norm<true, float>",
+    "matmul.cu": "matmul<float, 128, 128, 8, 8, 8, true, false>",
+    "matmul_tc.cu": "matmul_tc<bf16, true, false, true>",
+}  # fmt: skip
+
+
+def compilation(arch: str) -> Iterator[Figure]:
+    """NVRTC's share of a first use, and the cache's of a later one; needs no GPU."""
+    compiler = Nvrtc()
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache(Path(folder))
+        for file, expression in KERNELS.items():
+            unit, times = Unit(file, (expression,)), []
+            start = time.perf_counter()
+            cubin, names, _ = compiler.compile(unit, arch)
+            yield Figure(f"{file}: compile for {arch}, s", time.perf_counter() - start, most=1.0)
+            cache.put(key(unit, *OPTIONS, arch, compiler.version), pack(cubin, names))
+            for _ in range(50):
+                start = time.perf_counter()
+                found = cache.find(key(unit, *OPTIONS, arch, compiler.version))
+                assert found is not None and unpack(found.read_bytes())[0] == cubin
+                times.append(time.perf_counter() - start)
+            yield Figure(f"{file}: from the cache, s", statistics.median(times), most=0.005)
+
+
 PARTS = {
     "eager": eager, "first use": first_use, "bandwidths": bandwidths, "host copies": host_copies,
     "products": products, "training": training,
@@ -255,7 +284,12 @@ def main() -> int:
     parser.add_argument("path", nargs="?", metavar="FILE.json", help="where to write the figures")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true", help="tiny sizes")
+    parser.add_argument("--compile", metavar="sm_90", help="time NVRTC alone; needs no GPU")
     options = parser.parse_args()
+    if options.compile:
+        for figure in compilation(options.compile):
+            print(f"{figure.name:55} {figure.value:10.4g} {figure.target():>10} {figure.verdict()}")
+        return 0
     where = devices.as_device(options.device)
     if not where.enabled():
         print(f"no GPU: {where.reason()}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 
 import numpy as np
 import pytest
+from test_data import write_mnist
 
 import needle as ndl
+from needle import cli
 from needle import device as devices
 from needle.backend import kernels
 from needle.backend.ndarray import array, empty
@@ -342,3 +345,21 @@ def test_the_mlp_of_the_recipe_trains_as_on_the_reference():
     found, exact = losses("cuda-emu"), losses("cpu_numpy")
     np.testing.assert_allclose(found, exact, rtol=2e-4)
     assert found[-1] < found[0]
+
+
+def test_the_recipe_of_the_mlp_runs(tmp_path):
+    """``needle train mlp-mnist --device cuda-emu``, beside the NumPy device."""
+    write_mnist(tmp_path / "data", 40)
+    write_mnist(tmp_path / "data", 20, train=False)
+    metrics = []
+    for name in ("cuda-emu", "cpu_numpy"):
+        command = [
+            "train", "mlp-mnist", "--device", name, "--data", str(tmp_path / "data"), "--epochs",
+            "2", "--batch-size", "20", "--seed", "3", "--out", str(tmp_path / name), "--quiet",
+        ]  # fmt: skip
+        assert cli.main(command) == 0
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        metrics.append([json.loads(line) for line in lines])
+    for found, exact in zip(*metrics, strict=True):
+        assert (found["split"], found["step"]) == (exact["split"], exact["step"])
+        np.testing.assert_allclose(found["loss"], exact["loss"], rtol=2e-3)

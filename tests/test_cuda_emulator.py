@@ -168,6 +168,22 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(tmp_path):
     assert len(caught) == 1 and cache.find("a").read_bytes() == b"1" and cache.find("c") is None
 
 
+def test_kernels_run_from_memory_where_no_folder_can_be_written(tmp_path):
+    """As root every folder can be written; so the cache is below a file."""
+    (tmp_path / "file").write_text("")
+    program = (
+        "import needle as ndl\n"
+        "x = ndl.Tensor([1.0, 2.0], device='cuda-emu')\n"
+        "assert (x + x).sum().item() == 6\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True,
+        env=config.environment(cache=str(tmp_path / "file"), emulator="on"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("cannot keep compiled kernels") == 1
+
+
 def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
     cache = Cache(tmp_path)
     with monkeypatch.context() as patch, pytest.warns(RuntimeWarning, match="No space left"):
