@@ -126,8 +126,8 @@ def row(name: str, ours: Any, theirs: Any, operands: list[tuple[Any, Any]]) -> C
     worth = function in COMPILED and layout == "contiguous" and size != "64 Ki"
     a, b = zip(*operands, strict=True)
     sizes = [t.untyped_storage().nbytes() for t in b]
-    out = theirs(*b)
-    moved = float(sum(sizes) + out.numel() * out.element_size())
+    item = theirs(*(t[..., :1] for t in b)).element_size()
+    moved = float(sum(sizes) + max(t.numel() for t in b) * item)
     return Case(
         name, lambda: ours(*a), lambda: theirs(*b), target=1.0, goals="ops", group="elementwise",
         bytes=moved, compiled=compiled(theirs, *b) if worth else None,

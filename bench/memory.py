@@ -1,48 +1,40 @@
-"""Peak memory of a training process: import, the model, 200 steps; one framework per process."""
+"""Peak memory of training processes: import, the model, some steps; one framework per process."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import harness
 
-STEPS = 200
-SHAPES = {"input": 784, "hidden": 100, "blocks": 3, "classes": 10, "batch": 100}
+SHAPES = {"input": 784, "hidden": 100, "blocks": 3, "classes": 10}
+Step = Callable[[], Any]
 
 
-def train(framework: str, steps: int) -> None:
-    """Make the steps of ``training.py`` with one framework alone."""
-    import numpy as np
-
-    random = np.random.default_rng(0)
-    x = random.standard_normal((SHAPES["batch"], SHAPES["input"]), np.float32)
-    y = random.integers(0, SHAPES["classes"], SHAPES["batch"])
-    step = _needle(x, y) if framework == "needle" else _torch(x, y)
-    for _ in range(steps):
-        step()
-
-
-def _needle(x: Any, y: Any) -> Callable[[], Any]:
+def mlp_needle(batch: int, memory: str) -> Step:
+    """Return a step of ``training.py``."""
     import needle as ndl
     from needle.models.mlp_resnet import MLPResNet
 
+    x, y = _vectors(batch)
     model = MLPResNet(SHAPES["input"], SHAPES["hidden"], SHAPES["blocks"])
     data, labels = ndl.Tensor(x, requires_grad=False), ndl.Tensor(y, requires_grad=False)
     loss, adam = ndl.nn.SoftmaxLoss(), ndl.optim.Adam(model.parameters(), lr=1e-3)
     return lambda: adam.minimize(loss(model(data), labels))
 
 
-def _torch(x: Any, y: Any) -> Callable[[], Any]:
+def mlp_torch(batch: int, memory: str) -> Step:
+    """Return the same by PyTorch."""
     import torch
     from twin import torch_model
 
+    x, y = _vectors(batch)
     torch.set_num_threads(harness.THREADS)
     model = torch_model(0.1)
     data, labels = torch.from_numpy(x), torch.from_numpy(y)
@@ -55,6 +47,67 @@ def _torch(x: Any, y: Any) -> Callable[[], Any]:
         adam.step()
 
     return step
+
+
+def _vectors(batch: int) -> tuple[Any, Any]:
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    x = random.standard_normal((batch, SHAPES["input"]), np.float32)
+    return x, random.integers(0, SHAPES["classes"], batch)
+
+
+def dawn_needle(batch: int, memory: str) -> Step:
+    """Return a step of ``resnet.py``."""
+    import resnet_shapes as shapes
+
+    import needle as ndl
+    from needle.models.resnet9 import DawnResNet9
+
+    x, y = shapes.images(batch)
+    image = ndl.ops.permute(ndl.Tensor(x, requires_grad=False), (0, 3, 1, 2))
+    labels, model = ndl.Tensor(y, requires_grad=False), DawnResNet9()
+    loss, sgd = ndl.nn.SoftmaxLoss(), ndl.optim.SGD(model.parameters(), **shapes.DAWN_RULE)
+    return lambda: sgd.minimize(loss(model(image), labels))
+
+
+def dawn_torch(batch: int, memory: str) -> Step:
+    """Return the same by PyTorch."""
+    import resnet_shapes as shapes
+    import resnet_twin as twin
+    import torch
+
+    torch.set_num_threads(harness.THREADS)
+    x, y = shapes.images(batch)
+    model, image = twin.laid_out(twin.dawn_resnet9(), x, memory)
+    return twin.trainer(model, twin.dawn_optimizer(model), image, torch.from_numpy(y))
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, by each framework, and how the peak may compare.
+
+    Attributes:
+        memory: the layouts of PyTorch's images, and what they add to the peer's name.
+    """
+
+    name: str
+    needle: Callable[[int, str], Step]
+    torch: Callable[[int, str], Step]
+    batch: int
+    steps: int
+    goals: str
+    target: float
+    memory: tuple[tuple[str, str], ...] = (("planes", ""),)
+
+
+TRAININGS = {
+    "mlp": Training("MLP-ResNet, 200 steps", mlp_needle, mlp_torch, 100, 200, "foundation", 1 / 3),
+    "dawn": Training(
+        "DAWNBench ResNet-9, batch 64, 5 steps", dawn_needle, dawn_torch, 64, 5, "images", 0.8,
+        (("planes", ""), ("channels last", ", channels last")),
+    ),
+}  # fmt: skip
 
 
 def peak() -> float:
@@ -72,41 +125,54 @@ def peak() -> float:
     return float(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
-def peak_of(framework: str, malloc: str, steps: int) -> float:
+def train(which: str, quick: bool) -> None:
+    """Make the steps of "training/framework/layout" with that framework alone."""
+    name, framework, memory = which.split("/")
+    chosen = TRAININGS[name]
+    step = getattr(chosen, framework)(2 if quick else chosen.batch, memory)
+    for _ in range(2 if quick else chosen.steps):
+        step()
+
+
+def peak_of(which: str, malloc: str, quick: bool) -> float:
     """Return the peak, in MB, of a new process that trains."""
-    command = [sys.executable, __file__, "--child", framework, "--steps", str(steps)]
+    command = [sys.executable, __file__, "--child", which, *(["--quick"] if quick else [])]
     done = subprocess.run(
         command, env=harness.environment(malloc), check=True, stdout=subprocess.PIPE
     )
     return float(json.loads(done.stdout)) / 1e6
 
 
-def measure(quick: bool) -> dict[str, Any]:
-    """Return the row."""
-    steps, repeats = (2, 1) if quick else (STEPS, 3)
-    peers = {}
-    own = harness.figures([peak_of("needle", "stock", steps) for _ in range(repeats)])
-    for malloc, name in harness.MALLOCS.items():
-        theirs = harness.figures([peak_of("torch", malloc, steps) for _ in range(repeats)])
-        ratio, ratio_min = own["median"] / theirs["median"], own["min"] / theirs["min"]
-        peers[name] = {**theirs, "needle": own, "ratio": ratio, "ratio_min": ratio_min}
+def measure(name: str, quick: bool) -> dict[str, Any]:
+    """Return the row of a training."""
+    chosen = TRAININGS[name]
+
+    def peaks(framework: str, malloc: str) -> dict[str, float]:
+        which = f"{name}/{framework}"
+        return harness.figures([peak_of(which, malloc, quick) for _ in range(1 if quick else 3)])
+
+    own, peers = peaks("needle/", "stock"), {}
+    for malloc, peer in harness.MALLOCS.items():
+        for memory, suffix in chosen.memory:
+            theirs = peaks(f"torch/{memory}", malloc)
+            ratio, ratio_min = own["median"] / theirs["median"], own["min"] / theirs["min"]
+            peers[peer + suffix] = {**theirs, "needle": own, "ratio": ratio, "ratio_min": ratio_min}
     row = {
-        "name": "peak memory: import, MLP-ResNet, 200 steps", "group": "memory",
-        "goals": "foundation",
-        "target": 1 / 3, "unit": "MB", "peers": peers,
+        "name": f"peak memory: import, {chosen.name}", "group": "memory", "goals": chosen.goals,
+        "target": chosen.target, "unit": "MB", "peers": peers,
     }  # fmt: skip
     return harness.judged(row)
 
 
 def main() -> None:
-    make = harness.parser("memory")
-    make.add_argument("--steps", type=int, default=STEPS, help=argparse.SUPPRESS)
-    args = make.parse_args()
+    args = harness.parser("memory").parse_args()
     if args.child:
-        train(args.child, args.steps)
+        train(args.child, args.quick)
         print(json.dumps(peak()))
-    else:
-        harness.save("memory", [measure(args.quick)], args, versions=harness.versions())
+        return
+    chosen = [name for name, training in TRAININGS.items() if args.only in training.name]
+    rows = [measure(name, args.quick) for name in chosen]
+    harness.save("memory", rows, args, versions=harness.versions())
 
 
 if __name__ == "__main__":

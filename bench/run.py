@@ -2,7 +2,7 @@
 
 python bench/run.py --goals foundation      the figures of the foundation, about 5 minutes
 python bench/run.py --goals ops             those of the ops, about 8 minutes
-python bench/run.py --goals images          those of convolution nets, about 4 minutes
+python bench/run.py --goals images          those of convolution nets, about 12 minutes
 python bench/run.py --all          both
 python bench/run.py eager gemm     some subjects
 """
@@ -30,9 +30,11 @@ GOALS = {
         "indexing",
         "sort",
     ),
-    "images": ("convolution", "images"),
+    "images": ("convolution", "images", "resnet", "memory"),
 }
-COMPILED = ("elementwise", "reduce", "softmax_loss", "norm", "indexing", "convolution", "images")
+COMPILED = (
+    "elementwise", "reduce", "softmax_loss", "norm", "indexing", "convolution", "images", "resnet",
+)  # fmt: skip
 """Subjects that also measure torch.compile."""
 
 

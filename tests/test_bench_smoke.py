@@ -14,7 +14,10 @@ import pytest
 import needle as ndl
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
-SHARED = {"convolution_error", "gpu", "harness", "limits", "report", "run", "twin"}
+SHARED = {
+    "convolution_error", "gpu", "harness", "limits", "report", "resnet_shapes", "resnet_twin",
+    "run", "twin",
+}  # fmt: skip
 SUBJECTS = sorted(path.stem for path in BENCH.glob("*.py") if path.stem not in SHARED)
 
 pytestmark = [

@@ -262,8 +262,16 @@ POOLS = [
 ]
 
 
+@pytest.fixture(params=[0, 4096], ids=["", "streamed"])
+def streamed(request):
+    """Run the test as it is, and with all but small results stored past the caches."""
+    core.native.set_streaming_bytes(request.param)
+    yield
+    core.native.set_streaming_bytes(0)
+
+
 @pytest.mark.parametrize("shape", POOLS, ids=str)
-def test_pooling_agrees_with_the_expansion(isa, shape):
+def test_pooling_agrees_with_the_expansion(isa, shape, streamed):
     n, spatial, c, kernel, stride, padding, dilation = shape
     random = np.random.default_rng(0)
     x = np.round(random.standard_normal((n, *spatial, c)) * 2).astype(np.float32)  # many ties
@@ -292,7 +300,7 @@ def test_pooling_agrees_with_the_expansion(isa, shape):
 
 @pytest.mark.parametrize("shape", [(5, 3), (2, 7, 9, 16), (300, 100), (9, 8, 8, 64), (1, 5)])
 @pytest.mark.parametrize("shortcut", [False, True])
-def test_batch_norm_relu_agrees_with_the_expansion(isa, shape, shortcut):
+def test_batch_norm_relu_agrees_with_the_expansion(isa, shape, shortcut, streamed):
     random = np.random.default_rng(0)
     x, residual, g = (random.standard_normal(shape, np.float32) for _ in range(3))
     x += 100  # a variance from the sum of squares would be wrong

@@ -402,6 +402,39 @@ def test_elementwise_with_steps_and_broadcasting(isa, dtype):
     check(a[:, 1::2] - exact(row)[0, 0].item(), x[:, 1::2] - exact(row)[0, 0])
 
 
+BROADCAST = (
+    ((41, 1001), (1001,)),  # a row
+    ((41, 1001), (41, 1)),  # a column
+    ((41, 1001), ()),  # a number
+    ((7, 9001), (9001,)),  # a row that is cut
+    ((41, 1), (1, 1001)),  # both
+    ((5, 11, 801), (5, 1, 801)),
+    ((11, 43, 33), (1, 43, 1)),
+)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("shapes", BROADCAST)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
+def test_rows_columns_and_numbers(isa, dtype, shapes, offset):
+    values = [np.round(40 * rows(1, int(np.prod(s)), i)).reshape(s) for i, s in enumerate(shapes)]
+    a, b = (tensor(v, dtype, offset) for v in values)
+    x, y = exact(a), exact(b)
+    check(a + b, x + y)
+    check(b - a, y - x)  # the one that is repeated comes first
+    np.testing.assert_array_equal((a < b).numpy(), x < y)
+    np.testing.assert_array_equal(ops.where(a < b, a, b).numpy(), np.where(x < y, x, y))
+    np.testing.assert_array_equal(ops.where(a < b, 3, 4).numpy(), np.where(x < y, 3, 4))
+    low, high = (4.5, 30.0) if a.dtype.is_floating else (5, 30)
+    repeated = ops.broadcast_to(b, np.broadcast_shapes(*shapes))
+    whole = exact(repeated)
+    np.testing.assert_array_equal(exact(ops.clip(repeated, low, high)), np.clip(whole, low, high))
+    np.testing.assert_array_equal(exact(-repeated), -whole)
+    for kind in ("float64", "int64", "bfloat16"):
+        expected = ops.astype(tensor(whole, "float64"), kind)
+        np.testing.assert_array_equal(exact(ops.astype(repeated, kind)), exact(expected))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(40_001,), (77, 513)])
 def test_programs(isa, dtype, shape):
@@ -422,6 +455,34 @@ def test_a_sum_may_take_the_place_of_a_term(isa):
     total = ndarray.array(values, ndl.float32, device)
     device.backend.elementwise("add", total, total, total)
     np.testing.assert_array_equal(total.numpy(), values + values)
+
+
+def test_gradient_of_a_long_cumulative_product(isa):
+    n, zeros = 100_001, (60_000, 80_000)  # n * n numbers would be 80 GB
+    values = np.random.default_rng(0).uniform(0.999, 1.001, n)
+    values[list(zeros)] = 0
+    g = np.random.default_rng(1).uniform(0.5, 1, n)
+    x = tensor(values)
+    (found,) = ndl.vjp(lambda x: ops.cumprod(x, 0), x)[1](tensor(g))
+    sums, total = np.zeros(n), 0.0
+    for k in reversed(range(n)):
+        total = g[k] + (values[k + 1] * total if k + 1 < n else 0.0)
+        sums[k] = total
+    before = np.concatenate([[1.0], np.cumprod(values[:-1])])
+    assert_close(found.numpy(), before * sums, "float64", n)
+
+
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_extremes_of_lines_with_infinities_and_nan(isa, dtype, special):
+    values = np.random.default_rng(0).standard_normal((9, 9000)).astype(dtype)
+    for row, place in enumerate([0, 15, 127, 4095, 4096, 8191, 8192, 8999]):
+        values[row, place] = special  # in the last row there is none
+    values[2, 5000] = np.nan
+    x = tensor(values)
+    for ours, theirs in ((ops.amax, np.max), (ops.amin, np.min)):
+        np.testing.assert_array_equal(ours(x, 1).numpy(), theirs(values, 1))
+        np.testing.assert_array_equal(ours(x[3:], None).numpy(), theirs(values[3:]))
 
 
 # ---- the true size -----------------------------------------------------------------

@@ -54,7 +54,7 @@ def test_dependencies_are_these_and_no_more():
     extras = PROJECT["optional-dependencies"]
     assert names(PROJECT["dependencies"]) == ["ml_dtypes", "numpy", "safetensors"]
     assert names(extras["train"]) == ["matplotlib", "pillow", "rich"]
-    assert names(extras["test"]) == ["hypothesis", "pytest"]
+    assert names(extras["test"]) == ["hypothesis", "pytest", "pytest-xdist"]
 
 
 def test_the_package_imports_nothing_else():
@@ -136,7 +136,7 @@ def test_the_example_of_the_readme_runs():
 def test_the_readme_s_commands():
     install, test = blocks(ROOT / "README.md", "")
     assert install.startswith("python3 -m venv .venv && .venv/bin/pip install '.[train]'")
-    assert test.strip().endswith("-m pytest")
+    assert test.strip().endswith("-m pytest -n auto")
 
 
 @pytest.mark.filterwarnings("error")

@@ -152,7 +152,11 @@ template <class T>
 T clip(T x, T low, T high) {
   T raised = x < low ? low : x;
   T capped = raised > high ? high : raised;
-  return low != low ? low : high != high ? high : capped;
+  if constexpr (is_float<T>) {
+    return __builtin_isunordered(low, high) ? low + high : capped;  // a bound is NaN
+  } else {
+    return capped;
+  }
 }
 
 // ---- integers -------------------------------------------------------------------------------

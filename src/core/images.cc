@@ -189,18 +189,22 @@ void batch_norm_relu(nb::handle out, nb::handle mean, nb::handle var, nb::handle
       {native(out), native(mean), native(var), native(x), native(weight), native(bias), shortcut});
 }
 
+// With a shortcut: its gradient and the forward result.
 void batch_norm_relu_grad(nb::handle dx, nb::handle dweight, nb::handle dbias, nb::object dresidual,
-                          nb::handle g, nb::handle out, nb::handle x, nb::handle weight,
-                          nb::handle mean, nb::handle var, double eps) {
+                          nb::handle g, nb::object out, nb::handle x, nb::handle weight,
+                          nb::handle bias, nb::handle mean, nb::handle var, double eps) {
   Plan plan;
   check(kernels->plan_batch_norm_relu_grad(&plan, operand(native(x)), eps), "batch_norm_relu",
         native(x));
-  const Array* shortcut = optional(dresidual);
-  check_rows({native(dx), shortcut, native(g), native(out), native(x), native(dweight),
-              native(dbias), native(weight), native(mean), native(var)},
+  const Array *shortcut = optional(dresidual), *result = optional(out);
+  if (!shortcut != !result) {
+    throw nb::value_error("batch_norm_relu: the gradient of a shortcut needs the result");
+  }
+  check_rows({native(dx), shortcut, native(g), result, native(x), native(dweight), native(dbias),
+              native(weight), native(bias), native(mean), native(var)},
              5, native(x));
-  run(plan, {native(dx), native(dweight), native(dbias), shortcut, native(g), native(out),
-             native(x), native(weight), native(mean), native(var)});
+  run(plan, {native(dx), native(dweight), native(dbias), shortcut, native(g), result, native(x),
+             native(weight), native(bias), native(mean), native(var)});
 }
 
 }  // namespace
@@ -213,8 +217,9 @@ void add_image_kernels(nb::module_& m) {
         nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("residual").none(),
         nb::arg("eps"));
   m.def("batch_norm_relu_grad", &batch_norm_relu_grad, nb::arg("dx"), nb::arg("dweight"),
-        nb::arg("dbias"), nb::arg("dresidual").none(), nb::arg("g"), nb::arg("out"), nb::arg("x"),
-        nb::arg("weight"), nb::arg("mean"), nb::arg("var"), nb::arg("eps"));
+        nb::arg("dbias"), nb::arg("dresidual").none(), nb::arg("g"), nb::arg("out").none(),
+        nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("mean"), nb::arg("var"),
+        nb::arg("eps"));
   m.def("max_pool", &max_pool);
   m.def("max_pool_grad", &max_pool_grad);
   m.def("max_pool_take", &max_pool_take);

@@ -2,29 +2,30 @@
 // and a rectifier. float32 rows, dense [rows, c].
 //
 // Each direction goes over the memory twice, the second time from the last block to the first,
-// because what was read last is still in the cache. Columns are summed over fixed blocks of rows,
-// then over the blocks as a tree, so that no result depends on the number of threads.
+// because what was read last is still in the cache; large results go around the caches. Without a
+// shortcut the backward direction computes again what the rectifier let pass instead of reading
+// the result. Columns are summed over fixed blocks of rows, then over the blocks as a tree, so that
+// no result depends on the number of threads.
 #include <cmath>
 #include <cstring>
 #include <type_traits>
 
 #include "conv.h"
 #include "kernels_linear.h"
+#include "stream.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
 
 using Floats = Vector<float>;
 constexpr int64_t kBlockElements = 8192, kMaxBlocks = 256, kWidth = kLanes<float>;
-#if defined(__AVX512F__)
-constexpr int kMany = 8, kFew = 4;  // vectors of a group; three registers for each
-#else
-constexpr int kMany = 4, kFew = 2;
-#endif
+constexpr int64_t kNarrow = 128;     // channels
+constexpr int64_t kStreamShare = 4;  // of streaming_bytes(): up to three arrays share the cache
 
 struct State {
   int64_t rows, c, block, blocks, pitch;  // pitch: floats of a row in the workspace
   float eps;
+  bool large;  // the results: they would push the operands out of the cache
   int team;
 };
 
@@ -38,51 +39,53 @@ float* shared_row(const State& s, void* workspace, int which) {
 
 int64_t first_row(const State& s, int64_t block) { return least(block * s.block, s.rows); }
 
-// body(i) for i < count, unrolled.
-template <int count, class Body>
-inline void each(const Body& body) {
-#pragma GCC unroll 8
-  for (int i = 0; i < count; ++i) body(i);
+// body(row, std::integral_constant<rows>) for all rows of a block. Narrow ones four at a time, so
+// that what is kept of each column is loaded and stored once for them; wide ones would be too many
+// places of memory at once.
+template <class Body>
+inline void each_rows(const State& s, int64_t block, const Body& body) {
+  const int64_t end = first_row(s, block + 1);
+  int64_t row = first_row(s, block);
+  for (; s.c <= kNarrow && row + 4 <= end; row += 4) body(row, std::integral_constant<int, 4>());
+  for (; row < end; ++row) body(row, std::integral_constant<int, 1>());
 }
 
-// body(channel, number of vectors, lanes) for all channels: groups of vectors whose sums stay in
-// registers while the rows go by. Pays with one operand; with three, walking whole rows is faster.
-template <class Body>
-inline void each_group(int64_t channels, const Body& body) {
-  int64_t c = 0;
-  for (; c + kMany * kWidth <= channels; c += kMany * kWidth)
-    body(c, std::integral_constant<int, kMany>(), Whole<float>());
-  for (; c + kFew * kWidth <= channels; c += kFew * kWidth)
-    body(c, std::integral_constant<int, kFew>(), Whole<float>());
-  for (; c + kWidth <= channels; c += kWidth)
-    body(c, std::integral_constant<int, 1>(), Whole<float>());
-  if (c < channels) body(c, std::integral_constant<int, 1>(), Tail<float>(channels - c));
+// (terms[0] + terms[1]) + (terms[2] + terms[3]).
+template <int count>
+inline Floats sum_of(const Floats (&terms)[count]) {
+  if constexpr (count == 4) return (terms[0] + terms[1]) + (terms[2] + terms[3]);
+  return terms[0];
 }
 
 // ---- forward. buffers: out, mean, var, x, weight, bias, residual
 
-// Mean and sum of squared distances of the block's rows, in two passes: exact where the sum of
-// squares would cancel.
+// Mean and sum of squared distances of the block's rows, in one pass: of the distances from the
+// first row. The sum of their squares loses at most as many digits as the number of rows has.
 void block_statistics(const State& s, const float* x, int64_t block, void* workspace) {
-  float* mean_row = block_row(s, workspace, block, 0);
-  float* square_row = block_row(s, workspace, block, 1);
-  const int64_t begin = first_row(s, block), end = first_row(s, block + 1);
-  const float scale = 1 / static_cast<float>(end - begin);
-  each_group(s.c, [&](int64_t j, auto size, const auto& lanes) {
-    constexpr int kCount = decltype(size)::value;
-    Floats mean[kCount] = {}, square[kCount] = {};
-    for (int64_t row = begin; row < end; ++row)
-      each<kCount>([&](int i) { mean[i] += lanes.load(x + row * s.c + j + i * kWidth); });
-    each<kCount>([&](int i) { mean[i] *= scale; });
-    for (int64_t row = begin; row < end; ++row)
-      each<kCount>([&](int i) {
-        const Floats distance = lanes.load(x + row * s.c + j + i * kWidth) - mean[i];
-        square[i] += distance * distance;
-      });
-    each<kCount>([&](int i) {
-      lanes.store(mean_row + j + i * kWidth, mean[i]);
-      lanes.store(square_row + j + i * kWidth, square[i]);
+  float* mean = block_row(s, workspace, block, 0);
+  float* square = block_row(s, workspace, block, 1);
+  const float* pivot = x + first_row(s, block) * s.c;
+  std::memset(mean, 0, 2 * s.pitch * sizeof(float));
+  each_rows(s, block, [&](int64_t row, auto rows) {
+    constexpr int kRows = decltype(rows)::value;
+    const float* from = x + row * s.c;
+    each_vector(s.c, [&](int64_t j, const auto& lanes) {
+      const Floats middle = lanes.load(pivot + j);
+      Floats distance[kRows], squared[kRows];
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        distance[i] = lanes.load(from + i * s.c + j) - middle;
+        squared[i] = distance[i] * distance[i];
+      }
+      lanes.store(mean + j, lanes.load(mean + j) + sum_of(distance));
+      lanes.store(square + j, lanes.load(square + j) + sum_of(squared));
     });
+  });
+  const float scale = 1 / static_cast<float>(first_row(s, block + 1) - first_row(s, block));
+  each_vector(s.c, [&](int64_t j, const auto& lanes) {
+    const Floats sum = lanes.load(mean + j), rest = lanes.load(square + j) - sum * (sum * scale);
+    lanes.store(mean + j, lanes.load(pivot + j) + sum * scale);
+    lanes.store(square + j, rest < 0 ? Floats{} : rest);
   });
 }
 
@@ -103,7 +106,29 @@ void join_statistics(const State& s, void* workspace, int64_t left, int64_t righ
   }
 }
 
-template <bool shortcut>
+// What both directions must compute alike, to the last bit: the normalised x, and its factor.
+Floats normalised(const Floats& distance, const Floats& scale, const Floats& bias) {
+  return distance * scale + bias;
+}
+void find_scales(const State& s, const void* weight, const void* var, float* scale) {
+  for (int64_t j = 0; j < s.c; ++j)
+    scale[j] = as<float>(weight)[j] / std::sqrt(as<float>(var)[j] + s.eps);
+}
+
+// body(channel, lanes) for the vectors of a row that is written.
+template <bool streams, class Body>
+inline void each_written(int64_t channels, const Body& body) {
+  if constexpr (streams)
+    for (int64_t c = 0; c < channels; c += kWidth) body(c, Streamed<float>());
+  else
+    each_vector(channels, body);
+}
+
+bool streams_to(const State& s, const void* out) {
+  return s.large && s.c % kWidth == 0 && is_streamable(out);
+}
+
+template <bool shortcut, bool streams>
 void normalise_block(const State& s, void* const* buffers, int64_t block, void* workspace) {
   const float* mean = block_row(s, workspace, 0, 0);
   const float* scale = shared_row(s, workspace, 0);
@@ -112,13 +137,22 @@ void normalise_block(const State& s, void* const* buffers, int64_t block, void* 
     const float* x = as<float>(buffers[3]) + row * s.c;
     const float* residual = shortcut ? as<float>(buffers[6]) + row * s.c : nullptr;
     float* out = as<float>(buffers[0]) + row * s.c;
-    each_vector(s.c, [&](int64_t j, const auto& lanes) {
-      Floats y =
-          (lanes.load(x + j) - lanes.load(mean + j)) * lanes.load(scale + j) + lanes.load(bias + j);
+    each_written<streams>(s.c, [&](int64_t j, const auto& lanes) {
+      Floats y = normalised(lanes.load(x + j) - lanes.load(mean + j), lanes.load(scale + j),
+                            lanes.load(bias + j));
       if (shortcut) y += lanes.load(residual + j);
       lanes.store(out + j, y <= 0 ? Floats{} : y);  // NaN stays
     });
   }
+  if (streams) end_streams();
+}
+
+using RunBlock = void (*)(const State&, void* const*, int64_t, void*);
+
+// From the last block to the first.
+void run_back(const State& s, void* const* buffers, void* workspace, RunBlock run) {
+  run_tasks(s.team, s.blocks,
+            [&](int64_t task, int) { run(s, buffers, s.blocks - 1 - task, workspace); });
 }
 
 int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
@@ -135,17 +169,16 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
   for (int64_t j = 0; j < s.c; ++j) {
     mean_out[j] = mean[j];
     var_out[j] = square[j] / static_cast<float>(s.rows);
-    shared_row(s, workspace, 0)[j] = as<float>(buffers[4])[j] / std::sqrt(var_out[j] + s.eps);
   }
-  run_tasks(s.team, s.blocks, [&](int64_t task, int) {
-    const int64_t block = s.blocks - 1 - task;
-    buffers[6] ? normalise_block<true>(s, buffers, block, workspace)
-               : normalise_block<false>(s, buffers, block, workspace);
-  });
+  find_scales(s, buffers[4], var_out, shared_row(s, workspace, 0));
+  static const RunBlock kRun[2][2] = {{normalise_block<false, false>, normalise_block<false, true>},
+                                      {normalise_block<true, false>, normalise_block<true, true>}};
+  run_back(s, buffers, workspace, kRun[buffers[6] != nullptr][streams_to(s, buffers[0])]);
   return -1;
 }
 
-// ---- backward. buffers: dx, dweight, dbias, dresidual, g, out, x, weight, mean, var
+// ---- backward. buffers: dx, dweight, dbias, dresidual, g, out, x, weight, bias, mean, var; with a
+// shortcut there are dresidual and out
 
 Floats through(const Floats& g, const Floats& out) { return out > 0 ? g : Floats{}; }
 
@@ -155,42 +188,54 @@ template <bool shortcut>
 void block_gradients(const State& s, void* const* buffers, int64_t block, void* workspace) {
   float* along_x = block_row(s, workspace, block, 0);
   float* along_one = block_row(s, workspace, block, 1);
-  const float* mean = as<float>(buffers[8]);
+  const float* scale = shared_row(s, workspace, 0);
+  const float *bias = as<float>(buffers[8]), *mean = as<float>(buffers[9]);
   std::memset(along_x, 0, 2 * s.pitch * sizeof(float));
-  for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
+  each_rows(s, block, [&](int64_t row, auto rows) {
+    constexpr int kRows = decltype(rows)::value;
     const float* g = as<float>(buffers[4]) + row * s.c;
-    const float* out = as<float>(buffers[5]) + row * s.c;
+    const float* out = shortcut ? as<float>(buffers[5]) + row * s.c : nullptr;
     const float* x = as<float>(buffers[6]) + row * s.c;
     float* to = shortcut ? as<float>(buffers[3]) + row * s.c : nullptr;
     each_vector(s.c, [&](int64_t j, const auto& lanes) {
-      const Floats h = through(lanes.load(g + j), lanes.load(out + j));
-      const Floats distance = lanes.load(x + j) - lanes.load(mean + j);
-      lanes.store(along_one + j, lanes.load(along_one + j) + h);
-      lanes.store(along_x + j, lanes.load(along_x + j) + h * distance);
-      if (shortcut) lanes.store(to + j, h);
+      const Floats middle = lanes.load(mean + j), factor = lanes.load(scale + j);
+      const Floats term = lanes.load(bias + j);
+      Floats h[kRows], product[kRows];
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        const int64_t at = i * s.c + j;
+        const Floats distance = lanes.load(x + at) - middle;
+        const Floats y = shortcut ? lanes.load(out + at) : normalised(distance, factor, term);
+        h[i] = through(lanes.load(g + at), y);
+        product[i] = h[i] * distance;
+        if (shortcut) lanes.store(to + at, h[i]);
+      }
+      lanes.store(along_one + j, lanes.load(along_one + j) + sum_of(h));
+      lanes.store(along_x + j, lanes.load(along_x + j) + sum_of(product));
     });
-  }
+  });
 }
 
-template <bool shortcut>
+template <bool shortcut, bool streams>
 void input_gradient_block(const State& s, void* const* buffers, int64_t block, void* workspace) {
-  const float* mean = as<float>(buffers[8]);
   const float* scale = shared_row(s, workspace, 0);     // weight * rstd
   const float* from_x = shared_row(s, workspace, 1);    // rstd^2 * sum(h * (x - mean)) / rows
   const float* from_one = shared_row(s, workspace, 2);  // sum(h) / rows
+  const float *bias = as<float>(buffers[8]), *mean = as<float>(buffers[9]);
   for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
     const float* g = as<float>(buffers[shortcut ? 3 : 4]) + row * s.c;
-    const float* out = as<float>(buffers[5]) + row * s.c;
     const float* x = as<float>(buffers[6]) + row * s.c;
     float* dx = as<float>(buffers[0]) + row * s.c;
-    each_vector(s.c, [&](int64_t j, const auto& lanes) {
+    each_written<streams>(s.c, [&](int64_t j, const auto& lanes) {
+      const Floats distance = lanes.load(x + j) - lanes.load(mean + j),
+                   scaling = lanes.load(scale + j);
       Floats h = lanes.load(g + j);
-      if (!shortcut) h = through(h, lanes.load(out + j));
-      const Floats distance = lanes.load(x + j) - lanes.load(mean + j);
-      lanes.store(dx + j, lanes.load(scale + j) *
-                              (h - lanes.load(from_one + j) - distance * lanes.load(from_x + j)));
+      if (!shortcut) h = through(h, normalised(distance, scaling, lanes.load(bias + j)));
+      lanes.store(dx + j,
+                  scaling * (h - lanes.load(from_one + j) - distance * lanes.load(from_x + j)));
     });
   }
+  if (streams) end_streams();
 }
 
 void sum_blocks(const State& s, void* workspace) {
@@ -206,27 +251,25 @@ void sum_blocks(const State& s, void* workspace) {
 int64_t run_backward(const Plan* plan, void* const* buffers, void* workspace) {
   const State& s = state_of<State>(plan);
   const bool shortcut = buffers[3] != nullptr;
+  find_scales(s, buffers[7], buffers[10], shared_row(s, workspace, 0));
   run_tasks(s.team, s.blocks, [&](int64_t block, int) {
-    shortcut ? block_gradients<true>(s, buffers, block, workspace)
-             : block_gradients<false>(s, buffers, block, workspace);
+    (shortcut ? block_gradients<true> : block_gradients<false>)(s, buffers, block, workspace);
   });
   sum_blocks(s, workspace);
   const float* along_x = block_row(s, workspace, 0, 0);
   const float* along_one = block_row(s, workspace, 0, 1);
   const float rows = static_cast<float>(s.rows);
   for (int64_t j = 0; j < s.c; ++j) {
-    const float rstd = 1 / std::sqrt(as<float>(buffers[9])[j] + s.eps);
-    shared_row(s, workspace, 0)[j] = as<float>(buffers[7])[j] * rstd;
+    const float rstd = 1 / std::sqrt(as<float>(buffers[10])[j] + s.eps);
     shared_row(s, workspace, 1)[j] = rstd * rstd * along_x[j] / rows;
     shared_row(s, workspace, 2)[j] = along_one[j] / rows;
     as<float>(buffers[1])[j] = along_x[j] * rstd;
     as<float>(buffers[2])[j] = along_one[j];
   }
-  run_tasks(s.team, s.blocks, [&](int64_t task, int) {
-    const int64_t block = s.blocks - 1 - task;
-    shortcut ? input_gradient_block<true>(s, buffers, block, workspace)
-             : input_gradient_block<false>(s, buffers, block, workspace);
-  });
+  static const RunBlock kRun[2][2] = {
+      {input_gradient_block<false, false>, input_gradient_block<false, true>},
+      {input_gradient_block<true, false>, input_gradient_block<true, true>}};
+  run_back(s, buffers, workspace, kRun[shortcut][streams_to(s, buffers[0])]);
   return -1;
 }
 
@@ -241,6 +284,7 @@ const char* plan_rows(Plan* plan, const Operand& x, double eps, Run run) {
   s.block = most(most(kBlockElements / s.c, 1), parts(s.rows, kMaxBlocks));
   s.blocks = parts(s.rows, s.block);
   s.pitch = spread(s.c);
+  s.large = s.rows * s.c * static_cast<int64_t>(sizeof(float)) >= streaming_bytes() / kStreamShare;
   s.team = team_size(s.blocks, s.rows * s.c);
   plan->workspace = (2 * s.blocks + 3) * s.pitch * static_cast<int64_t>(sizeof(float));
   plan->run = run;

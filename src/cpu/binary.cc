@@ -53,4 +53,14 @@ const LoopRow kBinaryLoops[kFunctions] = {
 #undef TERNARY
 };
 
+const UniformRow kUniformLoops[kFunctions] = {
+#define UNARY(name, dtypes, result, expression) {},
+#define BINARY(name, dtypes, result, expression) UNIFORM_ROW(name##_row, 2, dtypes, result),
+#define TERNARY(name, dtypes, result, expression) UNIFORM_ROW(name##_row, 3, dtypes, result),
+#include "functions.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+};
+
 }  // namespace needle::NEEDLE_ISA

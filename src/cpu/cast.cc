@@ -73,21 +73,20 @@ void convert_loop(void* out, const void* const* inputs, int64_t n) {
   for (int64_t i = 0; i < n; ++i) o[i] = convert<To>(x[i]);
 }
 
-// As above, in the compiler's vectors: of the scalar form it makes chains of masks.
+// As above, in the compiler's vectors: of the scalar form it makes chains of masks. The instruction
+// gives the smallest integer for what is too low, or for all that does not fit.
 template <>
 void convert_loop<int32_t, float>(void* out, const void* const* inputs, int64_t n) {
   constexpr int64_t kCount = kLanes<float>;
   auto* o = static_cast<int32_t*>(out);
   auto* x = static_cast<const float*>(inputs[0]);
-  const Vector<float> low = splat(-0x1p31f), high = splat(0x1.fffffep30f);
+  const Vector<float> end = splat(0x1p31f);
   const Vector<int32_t> top = splat(std::numeric_limits<int32_t>::max());
   int64_t i = 0;
   for (; i + kCount <= n; i += kCount) {
     Vector<float> v = load(x + i);
-    Vector<float> inside = v > low ? v : low;
-    inside = inside < high ? inside : high;
-    Vector<int32_t> value = __builtin_convertvector(inside, Vector<int32_t>);
-    value = v > high ? top : value;
+    Vector<int32_t> value = __builtin_convertvector(v, Vector<int32_t>);
+    value = v >= end ? top : value;
     store(o + i, v == v ? value : Vector<int32_t>{});
   }
   for (; i < n; ++i) o[i] = convert<int32_t>(x[i]);

@@ -1,6 +1,7 @@
 // Depthwise convolution: every channel has its own kernel, so that vectors run along the channels
 // and nothing is a matrix product. Stretches (conv_direct.h) leave out the padding.
 #include <cstring>
+#include <utility>
 
 #include "conv_direct.h"
 
@@ -178,19 +179,62 @@ struct WeightState {
   int team;
 };
 
-// Adds the product of one line of g with the x that one tap meets, all channels.
-void add_products(const float* x, int64_t x_step, const float* g, int64_t channels, int64_t count,
-                  float* sums) {
-  each_vector(channels, [&](int64_t c, const auto& lanes) {
-    Vector<float> even = {}, odd = {};
-    int64_t i = 0;
-    for (; i + 2 <= count; i += 2) {
-      even += lanes.load(x + i * x_step + c) * lanes.load(g + i * channels + c);
-      odd += lanes.load(x + (i + 1) * x_step + c) * lanes.load(g + (i + 1) * channels + c);
+// What `taps` neighbours of a line of the kernel add from `count` pixels: each element of g is read
+// once for all of them.
+struct Products {
+  const float *x, *g;  // x of the first pixel at the first tap
+  float* sums;         // of the first tap
+  int64_t channels, x_step, tap_step, count;
+};
+
+template <int taps>
+void add_products(const Products& p) {
+  each_vector(p.channels, [&](int64_t c, const auto& lanes) {
+    Vector<float> sum[taps];
+#pragma GCC unroll 8
+    for (int t = 0; t < taps; ++t) sum[t] = lanes.load(p.sums + t * p.channels + c);
+    for (int64_t i = 0; i < p.count; ++i) {
+      const Vector<float> g = lanes.load(p.g + i * p.channels + c);
+      const float* x = p.x + i * p.x_step + c;
+#pragma GCC unroll 8
+      for (int t = 0; t < taps; ++t) sum[t] += lanes.load(x + t * p.tap_step) * g;
     }
-    if (i < count) even += lanes.load(x + i * x_step + c) * lanes.load(g + i * channels + c);
-    lanes.store(sums + c, lanes.load(sums + c) + even + odd);
+#pragma GCC unroll 8
+    for (int t = 0; t < taps; ++t) lanes.store(p.sums + t * p.channels + c, sum[t]);
   });
+}
+
+// All taps of a line that meet the pixels, at most four at a time.
+void add_taps(Products p, int64_t taps) {
+  for (int64_t now; taps > 0; taps -= now) {
+    now = least(taps, 4);
+    constexpr void (*kAdd[])(const Products&) = {add_products<1>, add_products<2>, add_products<3>,
+                                                 add_products<4>};
+    kAdd[now - 1](p);
+    p.x += now * p.tap_step;
+    p.sums += now * p.channels;
+  }
+}
+
+// Adds a line of pixels of g to the sums of a line of the kernel. Pixels that meet the same taps
+// are taken together.
+void add_kernel_line(const Geometry& g, const float* x_line, const float* grad, float* sums) {
+  const auto taps_at = [&](int64_t column) {
+    const int64_t from = column * g.stride[2] - g.low[2], step = g.dilation[2];
+    if (from >= 0 && from + (g.kernel[2] - 1) * step < g.in[2])
+      return std::pair<int64_t, int64_t>(0, g.kernel[2]);
+    const int64_t begin = from < 0 ? least(g.kernel[2], parts(-from, step)) : 0;
+    const int64_t end = g.in[2] > from ? least(g.kernel[2], parts(g.in[2] - from, step)) : 0;
+    return std::pair<int64_t, int64_t>(begin, most(begin, end));
+  };
+  for (int64_t first = 0, last; first < g.out[2]; first = last) {
+    const auto taps = taps_at(first);
+    for (last = first + 1; last < g.out[2] && taps_at(last) == taps; ++last) continue;
+    const int64_t pixel = first * g.stride[2] - g.low[2] + taps.first * g.dilation[2];
+    add_taps({x_line + pixel * g.c, grad + first * g.c, sums + taps.first * g.c, g.c,
+              g.stride[2] * g.c, g.dilation[2] * g.c, last - first},
+             taps.second - taps.first);
+  }
 }
 
 void add_line(const Geometry& g, int64_t row, const float* x, const float* grad, float* sums) {
@@ -200,16 +244,8 @@ void add_line(const Geometry& g, int64_t row, const float* x, const float* grad,
     const int64_t y = h * g.stride[1] + line % g.kernel[1] * g.dilation[1] - g.low[1];
     const int64_t z = d * g.stride[0] + line / g.kernel[1] * g.dilation[0] - g.low[0];
     if (y < 0 || y >= g.in[1] || z < 0 || z >= g.in[0]) continue;
-    const float* x_line = x + ((image * g.in[0] + z) * g.in[1] + y) * g.in[2] * g.c;
-    for (int64_t tap = 0; tap < g.kernel[2]; ++tap) {
-      const int64_t offset = tap * g.dilation[2] - g.low[2], stride = g.stride[2];
-      const int64_t begin = offset < 0 ? parts(-offset, stride) : 0;
-      const int64_t end = least(g.out[2], g.in[2] > offset ? parts(g.in[2] - offset, stride) : 0);
-      if (begin < end)
-        add_products(x_line + (begin * stride + offset) * g.c, stride * g.c,
-                     grad + (row * g.out[2] + begin) * g.c, g.c, end - begin,
-                     sums + (line * g.kernel[2] + tap) * g.c);
-    }
+    add_kernel_line(g, x + ((image * g.in[0] + z) * g.in[1] + y) * g.in[2] * g.c,
+                    grad + row * g.out[2] * g.c, sums + line * g.kernel[2] * g.c);
   }
 }
 

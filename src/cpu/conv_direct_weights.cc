@@ -90,6 +90,17 @@ struct PixelBlock {
   int64_t column_begin, column_end;  // width
 };
 
+// A row of g's channels, then zeros up to kPanel.
+void pack_row(float* to, const float* from, int64_t width) {
+  constexpr int64_t kWidth = kLanes<float>;
+  for (int64_t i = 0; i < kPanel; i += kWidth) {
+    if (i + kWidth <= width)
+      store(to + i, load(from + i));
+    else
+      store(to + i, i < width ? Tail<float>(width - i).load(from + i) : Vector<float>{});
+  }
+}
+
 // g's channels of the task: [k / kPanel][row][column][kPanel].
 void pack_gradient(const State& s, const Task& t, const PixelBlock& b) {
   const int64_t columns = b.column_end - b.column_begin;
@@ -100,10 +111,7 @@ void pack_gradient(const State& s, const Task& t, const PixelBlock& b) {
     for (int64_t row = b.row_begin; row < b.row_end; ++row) {
       const float* from =
           t.g + (row * s.g.out[2] + b.column_begin) * s.g.k + t.group * s.g.group_k() + t.k + k;
-      for (int64_t i = 0; i < columns; ++i, to += kPanel, from += s.g.k) {
-        std::memcpy(to, from, width * sizeof(float));
-        std::memset(to + width, 0, (kPanel - width) * sizeof(float));
-      }
+      for (int64_t i = 0; i < columns; ++i, to += kPanel, from += s.g.k) pack_row(to, from, width);
     }
   }
 }

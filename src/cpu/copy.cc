@@ -1,9 +1,10 @@
-// Copies, conversions and fills: tile programs without instructions.
+// Copies, conversions and fills: one loop, or tile programs without instructions.
 #include <algorithm>
 #include <cstring>
 
 #include "elementwise.h"
 #include "fused.h"
+#include "rows.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -17,7 +18,9 @@ int64_t run_fill(const Plan* plan, void* const* buffers, void* workspace) {
 }  // namespace
 
 const char* plan_copy(Plan* plan, const Operand& out, const Operand& x) {
-  if (plan_contiguous(plan, conversion(x.dtype, out.dtype), out, &x, 1)) return nullptr;
+  const Loops loops = {conversion(x.dtype, out.dtype), nullptr, nullptr};
+  if (plan_contiguous(plan, loops, out, &x, 1) || plan_rows(plan, loops, out, &x, 1))
+    return nullptr;
   return plan_program(plan, nullptr, 0, &out, 1, &x, 1, &out.dtype);
 }
 

@@ -1,10 +1,11 @@
-// Planning one elementwise function: contiguous operands go straight to a loop, the rest becomes
-// a tile program of one instruction.
+// Planning one elementwise function: contiguous operands and rows go straight to a loop, the rest
+// becomes a tile program of one instruction.
 #include "elementwise.h"
 
 #include <algorithm>
 
 #include "fused.h"
+#include "rows.h"
 #include "stream.h"
 
 namespace needle::NEEDLE_ISA {
@@ -27,21 +28,9 @@ constexpr struct {
 struct ContiguousState {
   Contiguous loop;
   int64_t n;
-  int64_t items[4];  // bytes per element of out and inputs
+  int64_t items[4];  // bytes per element of out and inputs; 0: one element
   int32_t operands;
 };
-
-void run_streaming(const ContiguousState& state, char** operands, int64_t n) {
-  const int64_t tile_size = kStreamTileBytes / state.items[0];
-  alignas(64) char tile[kStreamTileBytes];
-  for (int64_t first = 0; first < n; first += tile_size) {
-    int64_t count = std::min(tile_size, n - first);
-    state.loop(tile, reinterpret_cast<void* const*>(operands + 1), count);
-    stream(operands[0], tile, count * state.items[0]);
-    for (int i = 0; i < state.operands; ++i) operands[i] += count * state.items[i];
-  }
-  finish_streaming();
-}
 
 int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
   const auto& state = *reinterpret_cast<const ContiguousState*>(plan->state);
@@ -57,8 +46,9 @@ int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
     char* operands[4];
     for (int i = 0; i < state.operands; ++i)
       operands[i] = static_cast<char*>(buffers[i]) + first * state.items[i];
-    if (state.n * state.items[0] >= elementwise_streaming_bytes() && is_streamable(operands[0])) {
-      run_streaming(state, operands, end - first);
+    if (state.n * state.items[0] >= elementwise_streaming_bytes()) {
+      run_streaming(state.loop, state.items, state.operands - 1, operands, end - first);
+      finish_streaming();
     } else {
       state.loop(operands[0], reinterpret_cast<void* const*>(operands + 1), end - first);
     }
@@ -66,15 +56,25 @@ int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
   return -1;
 }
 
-// The number of elements if all operands lie densely in the same order, otherwise -1.
-int64_t contiguous_size(const Operand& out, const Operand* inputs, int32_t n) {
+// The inputs that are one element, as bits.
+uint32_t single_elements(const Operand& out, const Operand* inputs, int32_t n) {
+  uint32_t ones = (1u << n) - 1;
+  for (int i = 0; i < n; ++i)
+    for (int d = 0; d < out.ndim; ++d)
+      if (out.shape[d] != 1 && inputs[i].strides[d] != 0) ones &= ~(1u << i);
+  return ones;
+}
+
+// The number of elements if all operands but `uniform` ones lie densely in the same order,
+// otherwise -1.
+int64_t contiguous_size(uint32_t uniform, const Operand& out, const Operand* inputs, int32_t n) {
   uint32_t left = 0;  // dims that matter
   for (int d = 0; d < out.ndim; ++d) {
     if (out.shape[d] == 0) return 0;
     if (out.shape[d] == 1) continue;
     left |= 1u << d;
     for (int i = 0; i < n; ++i)
-      if (inputs[i].strides[d] != out.strides[d]) return -1;
+      if ((uniform >> i & 1) == 0 && inputs[i].strides[d] != out.strides[d]) return -1;
   }
   int64_t size = 1;
   while (left != 0) {
@@ -87,6 +87,12 @@ int64_t contiguous_size(const Operand& out, const Operand* inputs, int32_t n) {
     if (left == before) return -1;
   }
   return size;
+}
+
+Loops loops_of(int32_t function, DType type) {
+  if (type > kFloat64) return {loop_of(function, type), nullptr, nullptr};
+  const UniformLoops& numbers = kUniformLoops[function][type];
+  return {loop_of(function, type), numbers.first, numbers.last};
 }
 
 }  // namespace
@@ -105,15 +111,17 @@ Contiguous contiguous(int32_t function, DType input, DType out) {
   return loop_of(function, input);
 }
 
-bool plan_contiguous(Plan* plan, Contiguous loop, const Operand& out, const Operand* inputs,
+bool plan_contiguous(Plan* plan, const Loops& loops, const Operand& out, const Operand* inputs,
                      int32_t n) {
-  int64_t size = contiguous_size(out, inputs, n);
+  const Loop loop = choose_loop(loops, n, single_elements(out, inputs, n));
+  int64_t size = contiguous_size(loop.uniform, out, inputs, n);
   if (size < 0) return false;
   auto* state = reinterpret_cast<ContiguousState*>(plan->state);
   plan->run = run_contiguous;
   plan->workspace = 0;
-  *state = {loop, size, {kItemSize[out.dtype]}, n + 1};
-  for (int i = 0; i < n; ++i) state->items[i + 1] = kItemSize[inputs[i].dtype];
+  *state = {loop.run, size, {kItemSize[out.dtype]}, n + 1};
+  for (int i = 0; i < n; ++i)
+    state->items[i + 1] = loop.uniform >> i & 1 ? 0 : kItemSize[inputs[i].dtype];
   return true;
 }
 
@@ -121,8 +129,11 @@ const char* plan_elementwise(Plan* plan, int32_t function, const Operand& out,
                              const Operand* inputs, int32_t n) {
   if (n != arity_of(function)) return "wrong number of inputs";
   DType type = inputs[n - 1].dtype;  // the first of `where` is its condition
-  Contiguous loop = contiguous(function, type, out.dtype);
-  if (loop && plan_contiguous(plan, loop, out, inputs, n)) return nullptr;
+  if (contiguous(function, type, out.dtype)) {
+    const Loops loops = loops_of(function, type);
+    if (plan_contiguous(plan, loops, out, inputs, n)) return nullptr;
+    if (plan_rows(plan, loops, out, inputs, n)) return nullptr;
+  }
   Instruction instruction = {function, {0, 1, 2}};
   return plan_fused(plan, &instruction, 1, &out, 1, inputs, n);
 }

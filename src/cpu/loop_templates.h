@@ -69,6 +69,34 @@ ELEMENT_LOOP ternary_loop(void* out, const void* const* inputs, int64_t n) {
         static_cast<R>(F::apply(static_cast<X>(x[i]), static_cast<T>(y[i]), static_cast<T>(z[i])));
 }
 
+// Beside a number, which stays in a register: the first operand, or all but the first.
+template <class F, class T, class R>
+ELEMENT_LOOP uniform_first_loop(void* out, const void* const* inputs, int64_t n) {
+  auto* o = elements<R>(out);
+  const T x = *elements<T>(inputs[0]);
+  auto* y = elements<T>(inputs[1]);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(x, y[i]));
+}
+
+template <class F, class T, class R>
+ELEMENT_LOOP uniform_last_loop(void* out, const void* const* inputs, int64_t n) {
+  auto* o = elements<R>(out);
+  auto* x = elements<T>(inputs[0]);
+  const T y = *elements<T>(inputs[1]);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(x[i], y));
+}
+
+template <class F, class X, class T, class R>
+ELEMENT_LOOP uniform_last_two_loop(void* out, const void* const* inputs, int64_t n) {
+  auto* o = elements<R>(out);
+  auto* x = elements<X>(inputs[0]);
+  const T y = *elements<T>(inputs[1]), z = *elements<T>(inputs[2]);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(static_cast<X>(x[i]), y, z));
+}
+
 // The vector form of a few functions is wrong for rare arguments. Rows name the test and the slow
 // way by specialising this; a piece of the loop with such an argument is computed slowly.
 template <class F, class T>
@@ -128,6 +156,20 @@ constexpr Contiguous instantiate() {
   return nullptr;
 }
 
+// The same beside a number; only for floating dtypes, which Python numbers mostly meet.
+template <class F, int arity, uint32_t dtypes, Result result, class T>
+constexpr UniformLoops instantiate_uniform() {
+  constexpr DType dtype = sizeof(T) == 4 ? kFloat32 : kFloat64;
+  using R = std::conditional_t<result == BOOL, bool, T>;
+  if constexpr ((dtypes >> dtype & 1) == 0 || Exact<F, T>::kNeeded) {
+    return {};
+  } else if constexpr (arity == 2) {
+    return {uniform_first_loop<F, T, R>, uniform_last_loop<F, T, R>};
+  } else {
+    return {nullptr, uniform_last_two_loop<F, typename F::template First<T>, T, R>};
+  }
+}
+
 #define LOOP_ROW(F, arity, dtypes, result)               \
   {                                                      \
       instantiate<F, arity, dtypes, result, kFloat32>(), \
@@ -140,6 +182,12 @@ constexpr Contiguous instantiate() {
       instantiate<F, arity, dtypes, result, kInt64>(),   \
       instantiate<F, arity, dtypes, result, kUInt8>(),   \
       instantiate<F, arity, dtypes, result, kBool>(),    \
+  }
+
+#define UNIFORM_ROW(F, arity, dtypes, result)                  \
+  {                                                            \
+      instantiate_uniform<F, arity, dtypes, result, float>(),  \
+      instantiate_uniform<F, arity, dtypes, result, double>(), \
   }
 
 }  // namespace needle::NEEDLE_ISA

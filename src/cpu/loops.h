@@ -14,8 +14,27 @@ bool gives_bool(int32_t function);
 // Converts with NumPy's meaning; floats that an integer cannot hold saturate, NaN gives 0.
 Contiguous conversion(DType from, DType to);
 
-// Plans one call of a loop; false if the operands are not all dense in C order.
-bool plan_contiguous(Plan* plan, Contiguous loop, const Operand& out, const Operand* inputs,
+// The loops of a function for one dtype. Beside numbers there are others, which take one element of
+// the first operand, or of all but the first (null: there is none).
+struct Loops {
+  Contiguous run, first, last;
+};
+
+// The one of them where the inputs whose bit is set in `ones` are one element, and those of which
+// it takes one.
+struct Loop {
+  Contiguous run;
+  uint32_t uniform;
+};
+inline Loop choose_loop(const Loops& loops, int32_t n, uint32_t ones) {
+  const uint32_t all_but_first = (1u << n) - 2;
+  if (ones == 1 && loops.first) return {loops.first, ones};
+  if (ones == all_but_first && loops.last) return {loops.last, ones};
+  return {loops.run, 0};
+}
+
+// Plans one call of a loop; false if the operands are not all dense in the same order.
+bool plan_contiguous(Plan* plan, const Loops& loops, const Operand& out, const Operand* inputs,
                      int32_t n);
 
 // The dtype in which elements are computed.
@@ -24,6 +43,11 @@ inline DType register_type(DType dtype) {
 }
 
 using LoopRow = Contiguous[kDTypes];
+struct UniformLoops {
+  Contiguous first, last;  // the first operand is one element; all but the first are
+};
+using UniformRow = UniformLoops[2];  // float32, float64
+extern const UniformRow kUniformLoops[kFunctions];
 extern const LoopRow kUnaryLoops[kFunctions];   // rows of other arity are null
 extern const LoopRow kBinaryLoops[kFunctions];  // binary and ternary
 

@@ -1,44 +1,110 @@
-// Max pooling: vectors run along the channels, windows leave out the padding.
+// Max pooling: vectors run along the channels, windows leave out the padding. Places in the window
+// are bytes. Large results go around the caches.
 #include <cstring>
 #include <limits>
 
 #include "conv.h"
 #include "kernels_linear.h"
+#include "stream.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kWidth = kLanes<float>;
 constexpr int64_t kMostPlaces = 256;  // of a window: the index is a byte
-typedef int32_t Places __attribute__((vector_size(kVectorBytes)));
-typedef uint8_t Bytes __attribute__((vector_size(kVectorBytes / 4)));
-
+constexpr int64_t kStreamShare = 4;   // of streaming_bytes()
 struct State {
   Geometry g;
   bool apart;  // windows do not overlap and are as large as their step
+  bool large;  // the image
   int team;
 };
 
-Places load_places(const uint8_t* p, int64_t count) {
-  Bytes bytes = {};
-  std::memcpy(&bytes, p, count);
-  return __builtin_convertvector(bytes, Places);
-}
+// A vector of the largest elements so far and their places; NaN is larger than all, the first of
+// equals stays.
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+struct Largest {
+  __m512 value;
+  __m128i place;
+
+  Largest(const Vector<float>& x, int32_t at) : value((__m512)x), place(_mm_set1_epi8(char(at))) {}
+  void meet(const Vector<float>& x, int32_t at) {
+    const __mmask16 kept = _mm512_cmp_ps_mask(value, value, _CMP_ORD_Q);
+    const __mmask16 take = _mm512_mask_cmp_ps_mask(kept, (__m512)x, value, _CMP_NLE_UQ);
+    value = _mm512_mask_mov_ps(value, take, (__m512)x);
+    place = _mm_mask_mov_epi8(place, take, _mm_set1_epi8(char(at)));
+  }
+  Vector<float> values() const { return (Vector<float>)value; }
+  void store_places(uint8_t* to, int64_t count) const {
+    if (count >= kWidth)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), place);
+    else
+      std::memcpy(to, &place, count);
+  }
+};
+
+// Places of a vector of results; only(place, x): x where it is that one, else 0.
+struct Places {
+  __m128i place;
+
+  Places(const uint8_t* from, int64_t count) : place() {
+    if (count >= kWidth)
+      place = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    else
+      std::memcpy(&place, from, count);
+  }
+  Vector<float> only(int32_t at, const Vector<float>& x) const {
+    const __mmask16 here = _mm_cmpeq_epi8_mask(place, _mm_set1_epi8(char(at)));
+    return (Vector<float>)_mm512_maskz_mov_ps(here, (__m512)x);
+  }
+};
+#else
+typedef int32_t Numbers __attribute__((vector_size(kVectorBytes)));
+typedef uint8_t Bytes __attribute__((vector_size(kVectorBytes / 4)));
+
+struct Largest {
+  Vector<float> value;
+  Numbers place;
+
+  Largest(const Vector<float>& x, int32_t at) : value(x), place(Numbers{} + at) {}
+  void meet(const Vector<float>& x, int32_t at) {
+    const Numbers take = ~(x <= value) & (value == value);
+    value = take ? x : value;
+    place = take ? Numbers{} + at : place;
+  }
+  Vector<float> values() const { return value; }
+  void store_places(uint8_t* to, int64_t count) const {
+    const Bytes bytes = __builtin_convertvector(place, Bytes);
+    std::memcpy(to, &bytes, least(kWidth, count));
+  }
+};
+
+struct Places {
+  Numbers place;
+
+  Places(const uint8_t* from, int64_t count) {
+    Bytes bytes = {};
+    std::memcpy(&bytes, from, least(kWidth, count));
+    place = __builtin_convertvector(bytes, Numbers);
+  }
+  Vector<float> only(int32_t at, const Vector<float>& x) const {
+    return place == at ? x : Vector<float>{};
+  }
+};
+#endif
 
 // The part of the window at (d, h, w) that lies inside the image: taps [begin, end) of each axis.
 struct Inside {
   int64_t origin[kSpatial], begin[kSpatial], end[kSpatial];
 };
 
-Inside inside(const Geometry& g, const int64_t* at) {
-  Inside w;
-  for (int i = 0; i < kSpatial; ++i) {
-    const int64_t from = at[i] * g.stride[i] - g.low[i], step = g.dilation[i];
-    w.origin[i] = from;
-    w.begin[i] = from < 0 ? least(g.kernel[i], parts(-from, step)) : 0;
-    w.end[i] = least(g.kernel[i], g.in[i] > from ? parts(g.in[i] - from, step) : 0);
-  }
-  return w;
+void place_window(const Geometry& g, int axis, int64_t at, Inside& w) {
+  const int64_t from = at * g.stride[axis] - g.low[axis], step = g.dilation[axis];
+  const int64_t kernel = g.kernel[axis], size = g.in[axis];
+  w.origin[axis] = from;
+  const bool whole = from >= 0 && from + (kernel - 1) * step < size;
+  w.begin[axis] = whole || from >= 0 ? 0 : least(kernel, parts(-from, step));
+  w.end[axis] = whole ? kernel : least(kernel, size > from ? parts(size - from, step) : 0);
 }
 
 // A place in the window and its pixel, from the pixel of the window's first place.
@@ -73,35 +139,34 @@ struct Taps {
 template <class Body>
 inline void each_window(const Geometry& g, int64_t line, const Body& body) {
   Taps taps;
-  int64_t at[kSpatial] = {line / g.out[1] % g.out[0], line % g.out[1], 0};
-  for (; at[2] < g.out[2]; ++at[2]) {
-    const Inside window = inside(g, at);
+  Inside window;
+  place_window(g, 0, line / g.out[1] % g.out[0], window);
+  place_window(g, 1, line % g.out[1], window);
+  const int64_t pixel = (window.origin[0] * g.in[1] + window.origin[1]) * g.in[2];
+  for (int64_t i = 0; i < g.out[2]; ++i) {
+    place_window(g, 2, i, window);
     taps.find(g, window);
-    body(line * g.out[2] + at[2],
-         (window.origin[0] * g.in[1] + window.origin[1]) * g.in[2] + window.origin[2], taps);
+    body(line * g.out[2] + i, pixel + window.origin[2], taps);
   }
 }
 
 int64_t run_forward(const Plan* plan, void* const* buffers, void*) {
   const State& s = state_of<State>(plan);
   const Geometry& g = s.g;
+  const Vector<float> lowest = splat(-std::numeric_limits<float>::infinity());
   run_tasks(s.team, g.n * g.out[0] * g.out[1], [&](int64_t line, int) {
     const float* image = as<float>(buffers[2]) + line / (g.out[0] * g.out[1]) * g.in_pixels() * g.c;
     each_window(g, line, [&](int64_t position, int64_t first, const Taps& taps) {
       float* out = as<float>(buffers[0]) + position * g.c;
       uint8_t* index = as<uint8_t>(buffers[1]) + position * g.c;
       each_vector(g.c, [&](int64_t c, const auto& lanes) {
-        Vector<float> largest = splat(-std::numeric_limits<float>::infinity());
-        Places place = {};
-        for (int t = 0; t < taps.count; ++t) {
-          const Vector<float> x = lanes.load(image + (first + taps.tap[t].pixel) * g.c + c);
-          const Places take = ~(x <= largest) & (largest == largest);  // NaN stays
-          largest = take ? x : largest;
-          place = take ? Places{} + taps.tap[t].place : place;
-        }
-        lanes.store(out + c, largest);
-        const Bytes bytes = __builtin_convertvector(place, Bytes);
-        std::memcpy(index + c, &bytes, least(kWidth, g.c - c));
+        const float* from = image + first * g.c + c;
+        const bool padded = taps.tap[0].place > 0;  // the first place is padding, -inf
+        Largest largest(padded ? lowest : lanes.load(from + taps.tap[0].pixel * g.c), 0);
+        for (int t = padded ? 0 : 1; t < taps.count; ++t)
+          largest.meet(lanes.load(from + taps.tap[t].pixel * g.c), taps.tap[t].place);
+        lanes.store(out + c, largest.values());
+        largest.store_places(index + c, g.c - c);
       });
     });
   });
@@ -110,22 +175,29 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void*) {
 
 // ---- backward: a task is an image, or, where windows do not overlap, a line of windows
 
-template <bool add>
+enum class Spread { kStore, kStream, kAdd };
+
+template <Spread how>
 void spread_line(const Geometry& g, int64_t line, void* const* buffers) {
   float* image = as<float>(buffers[0]) + line / (g.out[0] * g.out[1]) * g.in_pixels() * g.c;
   each_window(g, line, [&](int64_t position, int64_t first, const Taps& taps) {
     const float* from = as<float>(buffers[1]) + position * g.c;
     const uint8_t* index = as<uint8_t>(buffers[2]) + position * g.c;
-    each_vector(g.c, [&](int64_t c, const auto& lanes) {
+    const auto spread = [&](int64_t c, const auto& lanes) {
       const Vector<float> x = lanes.load(from + c);
-      const Places place = load_places(index + c, least(kWidth, g.c - c));
+      const Places places(index + c, g.c - c);
       for (int t = 0; t < taps.count; ++t) {
         float* to = image + (first + taps.tap[t].pixel) * g.c + c;
-        const Vector<float> part = place == taps.tap[t].place ? x : Vector<float>{};
-        lanes.store(to, add ? lanes.load(to) + part : part);
+        const Vector<float> part = places.only(taps.tap[t].place, x);
+        lanes.store(to, how == Spread::kAdd ? lanes.load(to) + part : part);
       }
-    });
+    };
+    if constexpr (how == Spread::kStream)
+      for (int64_t c = 0; c < g.c; c += kWidth) spread(c, Streamed<float>());
+    else
+      each_vector(g.c, spread);
   });
+  if (how == Spread::kStream) end_streams();
 }
 
 int64_t run_backward(const Plan* plan, void* const* buffers, void*) {
@@ -133,15 +205,16 @@ int64_t run_backward(const Plan* plan, void* const* buffers, void*) {
   const Geometry& g = s.g;
   const int64_t lines = g.out[0] * g.out[1];
   if (s.apart) {
-    run_tasks(s.team, g.n * lines,
-              [&](int64_t line, int) { spread_line<false>(g, line, buffers); });
+    const bool streams = s.large && g.c % kWidth == 0 && is_streamable(buffers[0]);
+    const auto spread = streams ? spread_line<Spread::kStream> : spread_line<Spread::kStore>;
+    run_tasks(s.team, g.n * lines, [&](int64_t line, int) { spread(g, line, buffers); });
     return -1;
   }
   run_tasks(s.team, g.n, [&](int64_t image, int) {
     const int64_t size = g.in_pixels() * g.c;
     std::memset(as<float>(buffers[0]) + image * size, 0, size * sizeof(float));
     for (int64_t line = 0; line < lines; ++line)
-      spread_line<true>(g, image * lines + line, buffers);
+      spread_line<Spread::kAdd>(g, image * lines + line, buffers);
   });
   return -1;
 }
@@ -161,6 +234,8 @@ const char* plan_pool(Plan* plan, const Window& how, const Operand& x, const Ope
   for (int i = 0; i < kSpatial; ++i)
     s.apart &= s.g.kernel[i] == s.g.stride[i] && s.g.dilation[i] == 1 && s.g.low[i] == 0 &&
                s.g.out[i] * s.g.stride[i] >= s.g.in[i];
+  s.large =
+      element_count(x) * static_cast<int64_t>(sizeof(float)) >= streaming_bytes() / kStreamShare;
   plan->workspace = 0;
   return nullptr;
 }

@@ -233,16 +233,17 @@ def batch_norm_relu(op: Any, x: NDArray, weight: NDArray, bias: NDArray, *residu
 
 @override("cpu", "BatchNormReLUGrad")
 def batch_norm_relu_grad(
-    op: Any, g: NDArray, out: NDArray, x: NDArray, weight: NDArray, mean: NDArray, var: NDArray
-) -> Any:
+    op: Any, g: NDArray, x: NDArray, weight: NDArray, bias: NDArray, mean: NDArray, var: NDArray,
+    *out: NDArray,
+) -> Any:  # fmt: skip
     """Gradients of batch norm with a rectifier, and of its shortcut."""
-    if not _all_float32(g, out, x, weight, mean, var):
+    if not _all_float32(g, x, weight, bias, mean, var, *out):
         return NotImplemented
-    g, out, x, weight, mean, var = map(_dense, (g, out, x, weight, mean, var))
+    g, x, weight, bias, mean, var = map(_dense, (g, x, weight, bias, mean, var))
     dx, dweight, dbias = empty_of(x.spec), empty_of(weight.spec), empty_of(weight.spec)
-    shortcut = empty_of(x.spec) if op.residual else None
+    shortcut = empty_of(x.spec) if out else None
     x.device.backend.core.batch_norm_relu_grad(
-        _rows(dx), dweight, dbias, None if shortcut is None else _rows(shortcut),
-        _rows(g), _rows(out), _rows(x), weight, mean, var, op.eps,
+        _rows(dx), dweight, dbias, _rows(shortcut) if shortcut is not None else None, _rows(g),
+        _rows(_dense(out[0])) if out else None, _rows(x), weight, bias, mean, var, op.eps,
     )  # fmt: skip
     return (dx, dweight, dbias) if shortcut is None else (dx, dweight, dbias, shortcut)

@@ -15,6 +15,7 @@ from needle.errors import ShapeError, explain
 from needle.ops.activation import relu, relu_grad
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import cast_like
+from needle.ops.functions import rsqrt
 from needle.ops.movement import permute
 from needle.ops.norm import (
     Batch,
@@ -64,7 +65,7 @@ class BatchNormReLU(Batch):
     """
 
     called = "batch_norm_relu"
-    saves = ((0, 1, OUTPUT),) * 4
+    saves = ((0, 1, 2, OUTPUT),) * 4
     samples = staticmethod(_samples)
 
     def compute(self, x: Any, weight: Any, bias: Any, *residual: Any) -> Any:
@@ -86,49 +87,60 @@ class BatchNormReLU(Batch):
         residual = len(out.node.inputs) == 4
         g, shared = None, None
         if out_grad[0] is not None:
-            x, weight = out.inputs[:2]
-            op = BatchNormReLUGrad.of(self.eps, residual)
-            found = executor.apply(op, out_grad[0], out[0], x, weight, out[1], out[2]).tuple()
+            inputs = (*out.inputs[:3], out[1], out[2], *([out[0]] if residual else []))
+            op = BatchNormReLUGrad.of(self.eps)
+            found = executor.apply(op, out_grad[0], *inputs).tuple()
             g, shared = list(found[:3]), found[3] if residual else None
         grads = self.through_statistics(g or [None] * 3, out_grad, out)
         return [*grads, shared] if residual else grads
 
 
-def _grad_reference(g: Any, out: Any, x: Any, weight: Any, middle: Any, var: Any) -> Any:
+def _grad_reference(
+    g: Any, x: Any, weight: Any, bias: Any, middle: Any, var: Any, *result: Any
+) -> Any:
+    out = result[0] if result else (x - middle) / np.sqrt(var + 0.1) * weight + bias
     masked = np.where(out > 0, g, 0.0)
-    return (*batch_norm_grad_of(masked, x, weight, middle, var, 0.1), masked)
+    grads = batch_norm_grad_of(masked, x, weight, middle, var, 0.1)
+    return (*grads, masked) if result else grads
 
 
 def _grad_samples() -> list[Sample]:
     made = []
     for shape in SHAPES:
-        rows = [uniform(shape, seed=i) for i in range(3)]
-        own = [uniform(shape[-1:], seed=3), uniform(shape[-1:], seed=4)]
-        inputs = (*rows, *own, uniform(shape[-1:], 0.5, 2, seed=5))
-        made.append(Sample(inputs, (0.1, False), lambda *args: _grad_reference(*args)[:3]))
-        made.append(Sample(inputs, (0.1, True), _grad_reference))
+        g, x, out = (uniform(shape, seed=i) for i in range(3))
+        own = [uniform(shape[-1:], seed=i) for i in (3, 4, 5)]
+        inputs = (g, x, *own, uniform(shape[-1:], 0.5, 2, seed=6))
+        made += [Sample((*inputs, *more), (0.1,), _grad_reference) for more in ([], [out])]
     return made
 
 
 class BatchNormReLUGrad(Composite):
-    """Gradients of batch norm with a rectifier, from its result and statistics.
+    """Gradients of batch norm with a rectifier, from its statistics.
 
         h = g where out > 0, else 0;  the rest as ``BatchNormGrad`` with h for g
 
-    Shapes:   g, out, x [..., c], weight, mean, var [c] -> dx [..., c], dweight [c], dbias [c], and
-              with ``residual`` that of the shortcut, h [..., c]
+    Without a shortcut, out follows from the other inputs; with one it is an input.
+
+    Shapes:   g, x [..., c], weight, bias, mean, var [c], perhaps out [..., c]
+              -> dx [..., c], dweight [c], dbias [c], and with out the shortcut's, h [..., c]
     Gradient: all inputs but out; any order
     """
 
     eps: float
-    residual: bool
     called = "batch_norm_relu_grad"
     samples = staticmethod(_grad_samples)
 
-    def expand(self, g: Any, out: Any, x: Any, weight: Any, middle: Any, var: Any) -> Any:
+    def expand(
+        self, g: Any, x: Any, weight: Any, bias: Any, middle: Any, var: Any, *result: Any
+    ) -> Any:
+        if result:
+            out = result[0]
+        else:
+            scale = rsqrt(var + self.eps) * widened(weight)
+            out = cast_like((widened(x) - middle) * scale + widened(bias), g)
         masked = relu_grad(out, g)
         grads = BatchNormGrad.of(self.eps).expand(masked, x, weight, middle, var)
-        return (*grads, masked) if self.residual else grads
+        return (*grads, masked) if result else grads
 
 
 def batch_norm_relu(

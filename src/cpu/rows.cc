@@ -1,0 +1,202 @@
+#include "rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "stream.h"
+#include "walk.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+constexpr int kInputs = 3;
+constexpr int64_t kRepeatedBytes = 4096;  // of a buffer that stands for one element repeated
+constexpr int64_t kNearBytes = 8192;      // of a row that is used again and again
+constexpr int64_t kBlock = 16384;         // elements of a block: what threads share out
+constexpr int64_t kShortRow = 32;         // shorter rows are gathered into tiles instead
+
+struct Rows {
+  Walk walk;
+  Contiguous loop;
+  int64_t items[1 + kInputs];      // bytes per element of out and inputs
+  int64_t advance[1 + kInputs];    // the same; 0 for one element
+  int64_t row_bytes[1 + kInputs];  // from row to row
+  bool repeated[1 + kInputs];      // one element, but the loop reads as many as of the others
+  int64_t piece;                   // elements per call of the loop
+  bool streams, plain;             // plain: a row is one call of the loop
+};
+static_assert(sizeof(Rows) <= kPlanBytes);
+
+// One thread's run over a range of blocks.
+class RowRunner {
+ public:
+  RowRunner(const Rows& rows, void* const* buffers) : rows_(rows), buffers_(buffers) {}
+
+  void run(int64_t first, int64_t end) {
+    const int count = rows_.walk.operands;
+    char* operands[1 + kInputs];
+    position_.seek(rows_.walk, first);
+    for (int64_t block = first; block < end; ++block) {
+      for (int i = 0; i < count; ++i)
+        operands[i] = static_cast<char*>(buffers_[i]) + position_.offsets[i] * rows_.items[i];
+      run_block(operands);
+      position_.advance(rows_.walk);
+    }
+    if (rows_.streams) finish_streaming();
+  }
+
+ private:
+  void run_block(char** operands) {
+    const int count = rows_.walk.operands;
+    const int64_t cols = position_.cols;
+    for (int64_t row = 0; row < position_.rows; ++row) {
+      if (rows_.plain) {
+        rows_.loop(operands[0], reinterpret_cast<void* const*>(operands + 1), cols);
+      } else {
+        run_row(operands, cols);
+      }
+      for (int i = 0; i < count; ++i) operands[i] += rows_.row_bytes[i];
+    }
+  }
+
+  // In pieces, with repeated elements or stores past the caches.
+  void run_row(char* const* operands, int64_t n) {
+    const int count = rows_.walk.operands;
+    char* at[1 + kInputs];
+    for (int i = 0; i < count; ++i)
+      at[i] = rows_.repeated[i] ? repeat(i, operands[i], n) : operands[i];
+    if (rows_.streams) return run_streaming(rows_.loop, rows_.advance, count - 1, at, n);
+    for (int64_t first = 0; first < n; first += rows_.piece) {
+      const int64_t length = std::min(rows_.piece, n - first);
+      rows_.loop(at[0], reinterpret_cast<void* const*>(at + 1), length);
+      for (int i = 0; i < count; ++i) at[i] += length * rows_.advance[i];
+    }
+  }
+
+  // A buffer filled with an element, as far as n of them need it.
+  char* repeat(int operand, const char* element, int64_t n) {
+    const int64_t item = rows_.items[operand], bytes = std::min(n, rows_.piece) * item;
+    char* buffer = repeated_[operand - 1];
+    if (filled_from_[operand - 1] == element && filled_bytes_[operand - 1] >= bytes) return buffer;
+    filled_from_[operand - 1] = element;
+    filled_bytes_[operand - 1] = bytes;
+    load_block(buffer, element, 1, bytes / item, 0, 0, item);
+    return buffer;
+  }
+
+  const Rows& rows_;
+  void* const* buffers_;
+  Position position_;
+  const char* filled_from_[kInputs] = {};
+  int64_t filled_bytes_[kInputs];
+  alignas(64) char repeated_[kInputs][kRepeatedBytes];
+};
+
+__attribute__((noinline)) void run_range(const Rows& rows, void* const* buffers, int64_t first,
+                                         int64_t end) {
+  if (first < end) RowRunner(rows, buffers).run(first, end);
+}
+
+int64_t run_rows(const Plan* plan, void* const* buffers, void*) {
+  const auto& rows = *reinterpret_cast<const Rows*>(plan->state);
+  const int64_t blocks = rows.walk.blocks;
+  if (blocks * rows.walk.rows * rows.walk.cols < kSerial || threads() == 1) {
+    run_range(rows, buffers, 0, blocks);
+    return -1;
+  }
+#pragma omp parallel for schedule(static) num_threads(threads())
+  for (int part = 0; part < threads(); ++part)
+    run_range(rows, buffers, blocks * part / threads(), blocks * (part + 1) / threads());
+  return -1;
+}
+
+// In the two innermost dims.
+int64_t blocks_of(const Walk& walk) {
+  return (walk.dim(0)[0] + walk.cols - 1) / walk.cols *
+         ((walk.dim(1)[0] + walk.rows - 1) / walk.rows);
+}
+
+bool has_rows(const Walk& walk) {
+  const int64_t* dim = walk.dim(0);
+  if (dim[0] < kShortRow || dim[1] != 1) return false;
+  for (int i = 1; i < walk.operands; ++i)
+    if (dim[1 + i] != 0 && dim[1 + i] != 1) return false;
+  return true;
+}
+
+// Long rows of an operand that comes again with each row of the others are cut: a piece stays in
+// the first cache while it is used for the rows of a block.
+void keep_rows_near(Walk* walk, const Operand* const* operands) {
+  const int64_t *cols = walk->dim(0), *rows = walk->dim(1);
+  int64_t item = 0;
+  for (int i = 0; i < walk->operands; ++i)
+    if (cols[1 + i] == 1 && rows[1 + i] == 0) item = std::max(item, kItemSize[operands[i]->dtype]);
+  if (item == 0 || rows[0] == 1 || cols[0] * item <= kNearBytes) return;
+  walk->blocks /= blocks_of(*walk);
+  walk->cols = kNearBytes / item;
+  walk->rows = std::min(rows[0], kBlock / walk->cols);
+  walk->blocks *= blocks_of(*walk);
+}
+
+// How the operands advance, and which loop runs over a row of them.
+void describe_rows(Rows* rows, const Loops& loops, const Operand* const* operands) {
+  const int64_t *cols = rows->walk.dim(0), *next = rows->walk.dim(1);
+  const int inputs = rows->walk.operands - 1;
+  uint32_t ones = 0;
+  for (int i = 0; i < inputs; ++i) ones |= uint32_t{cols[2 + i] == 0} << i;
+  const Loop loop = choose_loop(loops, inputs, ones);
+  rows->loop = loop.run;
+  rows->piece = kBlock;
+  for (int i = 0; i <= inputs; ++i) {
+    const int64_t item = kItemSize[operands[i]->dtype];
+    rows->items[i] = item;
+    rows->advance[i] = cols[1 + i] * item;
+    rows->row_bytes[i] = next[1 + i] * item;
+    rows->repeated[i] = i > 0 && ((ones & ~loop.uniform) >> (i - 1) & 1) != 0;
+    if (rows->repeated[i]) rows->piece = std::min(rows->piece, kRepeatedBytes / item);
+  }
+  rows->plain = rows->piece == kBlock && !rows->streams;
+}
+
+}  // namespace
+
+void run_streaming(Contiguous loop, const int64_t* items, int n_inputs, char* const* operands,
+                   int64_t n) {
+  alignas(64) char tile[kStreamTileBytes];
+  char* at[1 + kInputs];
+  std::copy(operands, operands + 1 + n_inputs, at);
+  const int64_t tile_size = kStreamTileBytes / items[0];
+  // What comes before the first aligned address, or all, if no element lies at one.
+  const int64_t before = (-reinterpret_cast<intptr_t>(at[0]) & (kStreamAlignment - 1)) / items[0];
+  for (int64_t first = 0, count; first < n; first += count) {
+    count = std::min(first == 0 && before != 0 ? before : tile_size, n - first);
+    auto* inputs = reinterpret_cast<void* const*>(at + 1);
+    if (is_streamable(at[0])) {
+      loop(tile, inputs, count);
+      stream(at[0], tile, count * items[0]);
+    } else {
+      loop(at[0], inputs, count);
+    }
+    for (int i = 0; i <= n_inputs; ++i) at[i] += count * items[i];
+  }
+}
+
+bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand* inputs,
+               int32_t n) {
+  const Operand* operands[1 + kInputs] = {&out};
+  int64_t size = 1;
+  for (int d = 0; d < out.ndim; ++d) size *= out.shape[d];
+  if (size < kShortRow || n > kInputs) return false;
+  for (int i = 0; i < n; ++i) operands[1 + i] = &inputs[i];
+  auto* rows = reinterpret_cast<Rows*>(plan->state);
+  if (!plan_walk(&rows->walk, operands, 1 + n, kBlock, kBlock) || !has_rows(rows->walk))
+    return false;
+  keep_rows_near(&rows->walk, operands);
+  plan->run = run_rows;
+  plan->workspace = 0;
+  rows->streams = size * kItemSize[out.dtype] >= elementwise_streaming_bytes();
+  describe_rows(rows, loops, operands);
+  return true;
+}
+
+}  // namespace needle::NEEDLE_ISA

@@ -1,0 +1,17 @@
+// One contiguous loop over operands whose rows are dense or of one element each: broadcast rows,
+// columns and numbers, slices. Operands are read where they lie.
+#pragma once
+#include "loops.h"
+
+namespace needle::NEEDLE_ISA {
+
+// One thread's part of a loop: n elements, results past the caches from an aligned address on.
+// `items` are the bytes per element of out and inputs; 0: the same elements again.
+void run_streaming(Contiguous loop, const int64_t* items, int n_inputs, char* const* operands,
+                   int64_t n);
+
+// False if there are no such rows, or too short ones, or dtypes that are computed in another.
+bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand* inputs,
+               int32_t n);
+
+}  // namespace needle::NEEDLE_ISA
