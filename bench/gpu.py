@@ -227,10 +227,10 @@ def training(bench: Bench) -> Iterator[Figure]:
 
 def _twins() -> tuple[Any, Any]:
     """Return PyTorch's models."""
-    from cifar_accuracy import peer
+    from resnet_twin import course_resnet9
     from twin import torch_model
 
-    return torch_model(0.1), peer(ResNet9())
+    return torch_model(0.1), course_resnet9()
 
 
 KERNELS = {

@@ -85,9 +85,10 @@ struct RmsRule {
   double lr, alpha, eps, decay, momentum;
 };
 
-// p: out, parameter, gradient, mean square, mean (or null), momentum (or null).
+// p: out, parameter, gradient, mean square, mean (or null), momentum (or null). (Four blocks: see
+// elementwise.cu.)
 template <class T>
-__global__ void __launch_bounds__(256) rmsprop(Tensors t, RmsRule rule) {
+__global__ void __launch_bounds__(256, 4) rmsprop(Tensors t, RmsRule rule) {
   using C = Compute<T>;
   const Piece piece(t);
   void* const* p = t.p[piece.tensor];
