@@ -14,11 +14,12 @@ import numpy as np
 
 import needle as ndl
 from needle import executor
+from needle.backend import onednn
 from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 
 LAYERS = ((16, 32, 32, 32, 3), (16, 128, 128, 16, 3), (16, 512, 512, 4, 3), (16, 64, 64, 16, 5))
 """n, channels in and out, size of the images, size of the kernel."""
-ALGORITHMS = ("im2col", "direct", "winograd")
+ALGORITHMS = ("im2col", "direct", "winograd", *(("onednn",) if onednn.find()[0] else ()))
 
 
 def run(op: Any, arrays: Any, algorithm: str, dtype: str) -> Any:

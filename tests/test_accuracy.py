@@ -137,6 +137,22 @@ PLACES = (
 )  # fmt: skip
 
 
+# Where a sine is nearly zero, no matter how large the argument: the closest there are to a multiple
+# of pi / 2 (Muller et al., "Handbook of Floating-Point Arithmetic", 2nd edition, table 10.1).
+CLOSEST = {"float32": (16367173, 72), "float64": (6381956970095103, 797)}
+
+
+def multiples_of_a_quarter_turn(kind, random, count=1 << 10):
+    """Return the numbers next to k pi / 2, for the first k, and k of every size."""
+    limits = np.finfo(kind)
+    first = np.arange(1, count, dtype=WIDE)
+    sizes = np.exp2(random.uniform(0, limits.nmant, count).astype(WIDE))
+    near = (np.concatenate([first, np.rint(sizes)]) * (PI / 2)).astype(kind)
+    digits, exponent = CLOSEST[np.dtype(kind).name]
+    worst = np.ldexp(kind(digits), exponent)
+    return np.concatenate([near, np.nextafter(near, kind(0)), [worst]]).astype(kind)
+
+
 @cache
 def arguments(dtype, count=1 << 13):
     """Return numbers of every size, dense where functions bend and around ``PLACES``."""
@@ -150,7 +166,9 @@ def arguments(dtype, count=1 << 13):
     around = np.clip(around, 0, top - 1).view(kind)
     largest = np.finfo(kind)
     ends = np.array([largest.tiny, largest.smallest_subnormal, largest.max], kind)
-    positive = np.concatenate([sizes, around, ends])
+    least = random.integers(0, np.array(largest.tiny, kind).view(bits), 1 << 9, bits).view(kind)
+    turns = multiples_of_a_quarter_turn(kind, random)
+    positive = np.concatenate([sizes, around, ends, least, turns])
     spread = [random.uniform(-s, s, count).astype(kind) for s in (1.0, 4.0, 20.0, 120.0)]
     return np.concatenate([positive, -positive, *spread])
 
@@ -231,24 +249,42 @@ def every_half(dtype):
     return wide[np.isfinite(wide)]
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("name", EXACT)
-def test_halves_are_rounded_once_from_float32(isa, name, dtype):
-    x = every_half(dtype)
+def check_halves(name, dtype, *values):
+    """Compare a function of half-precision numbers, given as float64, with the exact one."""
     with np.errstate(all="ignore"):
-        exact = EXACT[name](x).astype(np.float64)
-    tensor = ndl.Tensor(x.astype(np.float32), device="cpu", requires_grad=False).astype(dtype)
-    found = getattr(ops, name)(tensor).astype("float32").numpy().astype(np.float64)
+        exact = (EXACT | BINARY)[name](*values).astype(np.float64)
+    tensors = [
+        ndl.Tensor(x.astype(np.float32), device="cpu", requires_grad=False).astype(dtype)
+        for x in values
+    ]
+    found = getattr(ops, name)(*tensors).astype("float32").numpy().astype(np.float64)
     mantissa, least, beyond = HALVES[dtype]
+    size = np.maximum(*map(np.abs, values)) if name == "logaddexp" else 0.0
     with np.errstate(all="ignore"):
-        _, exponent = np.frexp(exact)
+        _, exponent = np.frexp(np.maximum(np.abs(exact), size))
         unit = np.ldexp(1.0, np.maximum(exponent - 1, least) - mantissa)
         clipped = np.clip(exact, -beyond, beyond)
         error = np.abs(np.clip(found, -beyond, beyond) - clipped) / unit
         error = np.where(np.isnan(found) & np.isnan(exact), 0, error)
     place = int(np.where(np.isnan(error), np.inf, error).argmax())
     allowed = 0.5 + ULPS[name][0] / 2 ** (23 - mantissa)
-    assert error[place] <= allowed, f"{name}({x[place]}) is {error[place]:.4f} ulp off"
+    where = tuple(float(x[place]) for x in values)
+    assert error[place] <= allowed, f"{name}{where} is {error[place]:.4f} ulp off"
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", EXACT)
+def test_halves_are_rounded_once_from_float32(isa, name, dtype):
+    check_halves(name, dtype, every_half(dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", BINARY)
+def test_halves_of_two_operands(isa, name, dtype):
+    x = every_half(dtype)
+    random = np.random.default_rng(3)
+    for y in (random.permutation(x), random.choice(x[np.abs(x) < 30], x.size)):
+        check_halves(name, dtype, x, y)
 
 
 def test_every_function_has_its_bound():

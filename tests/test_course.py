@@ -267,6 +267,14 @@ def test_np_mode_gradients_are_graph_and_tensors_true():
     assert out.split() == ["15", "2", "True", "15"]
 
 
+def test_np_mode_tells_batches_apart():
+    out = in_np_mode(
+        "x, y = ndl.Tensor([0.0, 0.0]), ndl.Tensor([0.0, 1.0])\n"
+        "print((x, x) != (x, y), (x, y) != (ndl.Tensor([0.0, 0.0]), ndl.Tensor([0.0, 1.0])))"
+    )
+    assert out.split() == ["True", "False"]
+
+
 def test_other_backends_are_refused():
     env = {**os.environ, "NEEDLE_BACKEND": "tpu", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", "import needle"]

@@ -107,6 +107,9 @@ def test_training_batches_may_be_missing_if_named(batches):
         data.cifar10(batches[0] / "elsewhere")
 
 
+TYPE, RECONSTRUCT = b"\x80\x02cnumpy\ndtype\n", b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n"
+
+
 class Evil:
     def __init__(self, function, *arguments):
         self.parts = function, arguments
@@ -119,30 +122,85 @@ def boom(*arguments):
     raise AssertionError("the pickle was executed")
 
 
-@pytest.mark.parametrize(
-    "content, text",
-    [
-        (pickle.dumps({b"data": Evil(boom, 1), b"labels": [1]}), "wants .*boom"),
-        (pickle.dumps(Evil(eval, "1")), "wants builtins.eval"),
-        (pickle.dumps(Evil(getattr, 1, "real"), 2), "wants __builtin__.getattr"),
-        (pickle.dumps({"data": np.zeros(3), "labels": [1]}, 2), "wants|not of plain bytes"),
-        (pickle.dumps([1, 2]), "holds a list"),
-        (pickle.dumps({b"labels": [1]}), "lacks an array"),
-        (b"\x80\x02Pother\n.", "objects outside itself|no CIFAR-10 batch"),
-        (b"no pickle at all", "no CIFAR-10 batch"),
-        (b"", "no CIFAR-10 batch"),
-        (python_batch(np.zeros((2, 3072), np.uint8), [1, 2])[:5000], "no CIFAR-10 batch"),
-        (python_batch(np.zeros((2, 3072), np.uint8), [1]), "1 labels for pixels"),
-        (python_batch(np.zeros((2, 3072), np.uint8), [1, 10]), "whole numbers from 0 to 9"),
-        (python_batch(np.zeros((2, 1024), np.uint8), [1, 2]), "pixels of shape"),
-    ],
-)
+ATTACKS = [
+    (pickle.dumps({b"data": Evil(boom, 1), b"labels": [1]}, 0), "uses|wants .*boom"),
+    (pickle.dumps(Evil(boom, 1), 2), "wants .*boom"),
+    (pickle.dumps(Evil(eval, "1"), 2), "wants __builtin__.eval"),
+    (pickle.dumps(Evil(eval, "1")), "uses FRAME|uses SHORT_BINUNICODE"),
+    (pickle.dumps(Evil(getattr, 1, "real"), 2), "wants __builtin__.getattr"),
+    (pickle.dumps({"data": np.zeros(3), "labels": [1]}, 2), "uses BINUNICODE"),
+    (pickle.dumps([1, 2], 2), "holds a list"),
+    (b"\x80\x02}(" + short(b"labels") + b"](K\x01eu.", "lacks an array"),
+    (b"\x80\x02Pother\n.", "uses PERSID"),
+    (b"\x80\x02})" + b"2\x86" * 60 + b"K\x01s.", "uses DUP"),  # hashing it takes 2**60 steps
+    (b"\x80\x02})" + b"q\x00h\x00\x86" * 60 + b"K\x01s.", "keys that are no texts"),
+    (b"\x80\x02})" + b"\x85" * 900_000 + b"K\x01s.", "keys that are no texts"),  # deep
+    (TYPE + b")" + b"q\x00h\x00\x86" * 60 + b"\x85R.", "calls something"),  # 2**60 letters
+    (TYPE + b"(" + short(b"f8") + b"tR.", "not of plain bytes but of b'f8'"),
+    (TYPE + b"(" + short(b"u1") + b"tRK\x01R.", "calls something"),
+    (TYPE + b"N}" + short(b"__name__") + b"K\x01sb.", "no array where one belongs"),
+    (RECONSTRUCT + b"(" + TYPE[2:] + b"K\x00\x85" + short(b"b") + b"tR.", "calls something"),
+    (b"\x80\x02" + b"N" * 1_000_001 + b".", "over 1,000,000 instructions"),
+    (b"\x80\x02\x86.", "a value is missing"),
+    (b"\x80\x02t.", "no CIFAR-10 batch"),
+    (b"\x80\x02h\x05.", "no CIFAR-10 batch"),
+    (b"\x80\x02.", "no CIFAR-10 batch"),
+    (b"\x80\x02NNa.", "no list where one belongs"),
+    (b"\x80\x02T\xff\xff\xff\x7fx.", "no CIFAR-10 batch"),
+    (b"no pickle at all", "no CIFAR-10 batch"),
+    (b"", "no CIFAR-10 batch"),
+    (python_batch(np.zeros((2, 3072), np.uint8), [1, 2])[:5000], "no CIFAR-10 batch"),
+    (python_batch(np.zeros((2, 3072), np.uint8), [1]), "1 labels for pixels"),
+    (python_batch(np.zeros((2, 3072), np.uint8), [1, 10]), "whole numbers from 0 to 9"),
+    (python_batch(np.zeros((2, 1024), np.uint8), [1, 2]), "pixels of shape"),
+]
+
+
+@pytest.mark.parametrize("content, text", ATTACKS, ids=range(len(ATTACKS)))
 def test_only_what_a_batch_needs_is_unpickled(tmp_path, content, text):
     path = tmp_path / "data_batch_1"
     path.write_bytes(content)
     with pytest.raises(DataError, match=text) as caught:
         data.read_cifar_pickle(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        b"N", b"(K\x01K\x02K\x03t", b"(K\x01N@\x89" + short(b"abcd") + b"t",
+        b"(K\x01(K\x04t@\x88" + short(b"abcd") + b"t",
+        b"(K\x01(K\x05t@\x89" + short(b"abcd") + b"t",
+        b"(K\x01(K\x04t@\x89K\x07t", b"(K\x01(J\xff\xff\xff\xfft@\x89" + short(b"abcd") + b"t",
+        b"(K\x01(" + b"K\x01" * 70 + b"t@\x89" + short(b"a") + b"t",
+    ],
+)  # fmt: skip
+def test_damaged_arrays_are_errors(tmp_path, state):
+    kind = TYPE[2:] + b"(" + short(b"u1") + b"tR"
+    made = RECONSTRUCT + b"(cnumpy\nndarray\nK\x00\x85" + short(b"b") + b"tR"
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(made + state.replace(b"@", kind) + b"b.")
+    with pytest.raises(DataError, match="damaged|plain bytes|no CIFAR-10 batch"):
+        data.read_cifar_pickle(path)
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")  # in a name
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_anywhere_is_an_error_or_another_batch(tmp_path, seed):
+    random = np.random.default_rng(seed)
+    whole = python_batch(random.integers(0, 256, (1, 3072)).astype(np.uint8), [3])
+    ends = [*range(120), *range(len(whole) - 120, len(whole))]  # between them are pixels
+    path = tmp_path / "data_batch_1"
+    for _ in range(300):
+        content = bytearray(whole)
+        for place in random.choice(ends, random.integers(1, 4)):
+            content[place] = random.integers(0, 256)
+        path.write_bytes(content)
+        try:
+            images, labels = data.read_cifar_pickle(path)
+        except DataError:
+            continue
+        assert images.shape == (len(labels), 32, 32, 3) and images.dtype == np.uint8
 
 
 def test_wrong_binary_files_are_explained(tmp_path):
@@ -260,6 +318,22 @@ def test_unpaired_images_draw_the_second_one(pictures):
     ndl.manual_seed(None)
     assert len(turned) == 2 and len(seen) == 2
     np.testing.assert_array_equal(turned[1][0], turned[0][0])
+
+
+def test_unpaired_images_are_changed_by_seed_pass_and_index(pictures):
+    folder, _ = pictures
+    augment = data.Augment(data.RandomCrops(1), data.RandomFlips(), seed=4)
+    pairs = data.UnpairedImages(folder, ("cats", "dogs"), 8, augment=augment)
+    indices = np.array([1, 0, 1])
+    first, again = pairs.batch(indices), pairs.batch(indices[::-1])
+    np.testing.assert_array_equal(first[0], again[0][::-1])
+    np.testing.assert_array_equal(first[0][0], first[0][2])
+    exact = augment(pairs.a[indices], indices, 0) / np.float32(127.5) - 1
+    np.testing.assert_array_equal(first[0], np.moveaxis(exact, -1, 1))
+    passes = []
+    for pairs.epoch in range(8):
+        passes.append(pairs.batch(indices)[1].tobytes())
+    assert len(set(passes)) > 1
 
 
 # ---- batches -----------------------------------------------------------------------

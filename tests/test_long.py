@@ -457,6 +457,34 @@ def test_a_sum_may_take_the_place_of_a_term(isa):
     np.testing.assert_array_equal(total.numpy(), values + values)
 
 
+def test_gradient_of_a_long_cumulative_product(isa):
+    n, zeros = 100_001, (60_000, 80_000)  # n * n numbers would be 80 GB
+    values = np.random.default_rng(0).uniform(0.999, 1.001, n)
+    values[list(zeros)] = 0
+    g = np.random.default_rng(1).uniform(0.5, 1, n)
+    x = tensor(values)
+    (found,) = ndl.vjp(lambda x: ops.cumprod(x, 0), x)[1](tensor(g))
+    sums, total = np.zeros(n), 0.0
+    for k in reversed(range(n)):
+        total = g[k] + (values[k + 1] * total if k + 1 < n else 0.0)
+        sums[k] = total
+    before = np.concatenate([[1.0], np.cumprod(values[:-1])])
+    assert_close(found.numpy(), before * sums, "float64", n)
+
+
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_extremes_of_lines_with_infinities_and_nan(isa, dtype, special):
+    values = np.random.default_rng(0).standard_normal((9, 9000)).astype(dtype)
+    for row, place in enumerate([0, 15, 127, 4095, 4096, 8191, 8192, 8999]):
+        values[row, place] = special  # in the last row there is none
+    values[2, 5000] = np.nan
+    x = tensor(values)
+    for ours, theirs in ((ops.amax, np.max), (ops.amin, np.min)):
+        np.testing.assert_array_equal(ours(x, 1).numpy(), theirs(values, 1))
+        np.testing.assert_array_equal(ours(x[3:], None).numpy(), theirs(values[3:]))
+
+
 # ---- the true size -----------------------------------------------------------------
 
 

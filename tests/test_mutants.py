@@ -130,3 +130,15 @@ def test_bools_can_be_scattered(device):
 def test_gelu_of_minus_infinity(device):
     found = ops.gelu(ndl.Tensor([-np.inf] * 20, device=device)).numpy()
     np.testing.assert_array_equal(found, 0)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_decompositions_of_what_is_not_finite_end(device, wrong):
+    """LAPACK went on forever."""
+    values = np.random.default_rng(0).normal(size=(2, 4, 4))
+    values[1, 0, 0] = wrong
+    x = ndl.Tensor(values, dtype="float64", device=device, requires_grad=False)
+    for found in (ops.svd(x), ops.svd(x, full=False), ops.eigh(x)):
+        for part in found:
+            assert np.isfinite(part.numpy()[0]).all() and np.isnan(part.numpy()[1]).all()
+    assert np.isnan(ops.svd(x[1])[1].numpy()).all()

@@ -283,6 +283,15 @@ def test_batch_norm_folds_into_the_layer_before_it():
     assert model.training and not folded.training and len(model.buffers()) == 10
 
 
+@pytest.mark.parametrize("sizes", [(0, 3, 3), (3, -1, 3), (3, 3, 0), (3, 3, (2, 0))])
+@pytest.mark.parametrize("layer", [nn.Conv, nn.Conv2d, nn.ConvTranspose2d])
+def test_layers_without_elements_are_refused(layer, sizes):
+    if layer is nn.Conv and not isinstance(sizes[2], int):
+        sizes = (*sizes[:2], (0, 2))  # of a pair it takes the first
+    with pytest.raises(ShapeError, match="sizes are at least 1"):
+        layer(*sizes)
+
+
 def test_rectifiers_become_a_part_of_their_convolution():
     make = lambda **how: nn.Conv2d(3, 3, 3, padding=1, **how)  # noqa: E731
     model = nn.Sequential(

@@ -205,6 +205,7 @@ def test_the_cyclegan_recipe_draws_each_epoch_and_goes_on(paintings, tmp_path):
     names = sorted(path.name for path in one.path.glob("*.png"))
     assert names == ["epoch-001.png", "epoch-002.png", "epoch-003.png"]
     picture = ndl.data.read_image(one.path / "epoch-001.png")
+    picture = picture[:, -(8 * 34 - 2) :]  # without the labels of the rows
     assert picture.shape == (6 * 34 - 2, 8 * 34 - 2, 3)
     original = ndl.data.read_image(paintings / "testA" / "0.png")
     np.testing.assert_array_equal(picture[:32:2, :32:2], original)
@@ -305,6 +306,18 @@ def test_grids_of_images():
     assert made.shape == (2 * 4 + 1, 2 * 6 + 1, 3)
     assert (made[:4, :6] == 0).all() and (made[:4, 7:] == 1).all() and (made[5:, :6] == 2).all()
     assert (made[4] == 255).all() and (made[5:, 7:] == 255).all()
+
+
+def test_rows_of_a_grid_have_labels():
+    pytest.importorskip("PIL.Image")
+    images = np.zeros((4, 20, 30, 3), np.uint8)
+    plain, made = (pictures.grid(images, 2, labels=labels) for labels in ((), ("A", "B to A")))
+    margin = made.shape[1] - plain.shape[1]
+    assert margin > 12 and made.shape[0] == plain.shape[0] == 42
+    np.testing.assert_array_equal(made[:, margin:], plain)
+    for row in (slice(0, 20), slice(22, 42)):
+        assert (made[row, :margin] < 100).any()  # something is written beside each
+    assert (made[20:22] == 255).all() and (made[:, :6] == 255).all()
 
 
 def test_the_courses_program_learns_cifar(cifar):

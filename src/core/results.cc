@@ -177,7 +177,8 @@ constexpr int8_t kArity[] = {
 
 Array* elementwise(const Op* op, Array* const* x, int n) {
   if (n != kArity[op->code]) return nullptr;
-  const int first = op->code == k_where && x[0]->spec->code == kBool;  // after the condition
+  const int first = op->code == k_where;  // after the condition
+  if (first && x[0]->spec->code != kBool) return nullptr;
   Spec* spec = x[first]->spec;
   bool same = first == 0 && !x[0]->strides;
   for (int k = first + 1; k < n; k++) {

@@ -9,7 +9,7 @@
 namespace needle::NEEDLE_ISA {
 
 constexpr int64_t kBlock = 1024;  // row elements read at once
-constexpr int64_t kRun = 4096;    // neighbours folded without recursion
+constexpr int64_t kRun = 4096;    // neighbours folded as one block
 constexpr int64_t kAhead = 4096;  // bytes: the processor itself does not look over a page's end
 
 // ---- arithmetic: V is a number or a vector; integers wrap; NaN wins over any maximum or minimum
@@ -55,32 +55,67 @@ inline A fold_lanes(Vector<A> v) {
   return v[0];
 }
 
-// n is a multiple of the lanes and not 0.
-template <int32_t op, class A>
-Vector<A> fold_vectors(const A* x, int64_t n) {
+// step(total, x, j) for all vectors of a block, in eight totals (j: which), and the totals
+// combined. n is a multiple of the lanes.
+template <int32_t op, class A, class Step>
+inline Vector<A> fold_block(const A* x, int64_t n, const Step& step) {
   constexpr int64_t kWidth = kLanes<A>, kUnroll = 8;
-  if (n > kRun) {
-    const int64_t half = middle(0, n, kRun);
-    const Vector<A> left = fold_vectors<op>(x, half);
-    return combine<op>(left, fold_vectors<op>(x + half, n - half));
-  }
   // Written out, because a loop would become a call that clears memory: slower than all the rest.
   const Vector<A> none = splat<A>(identity<op, A>());
-  Vector<A> sum[kUnroll] = {none, none, none, none, none, none, none, none};
+  Vector<A> total[kUnroll] = {none, none, none, none, none, none, none, none};
   int64_t i = 0;
   for (; i + kUnroll * kWidth <= n; i += kUnroll * kWidth) {
 #pragma GCC unroll 8
     for (int64_t j = 0; j < kUnroll; ++j) {
-      __builtin_prefetch(x + i + j * kWidth + kAhead / sizeof(A));
-      sum[j] = combine<op>(sum[j], load(x + i + j * kWidth));
+      __builtin_prefetch(x + i + j * kWidth + kAhead / sizeof(A), 0, 2);
+      total[j] = step(total[j], load(x + i + j * kWidth), j);
     }
   }
-  for (; i < n; i += kWidth) sum[0] = combine<op>(sum[0], load(x + i));
+  for (; i < n; i += kWidth) total[0] = step(total[0], load(x + i), 0);
 #pragma GCC unroll 3
   for (int64_t width = kUnroll / 2; width > 0; width /= 2)
 #pragma GCC unroll 4
-    for (int64_t j = 0; j < width; ++j) sum[j] = combine<op>(sum[j], sum[j + width]);
-  return sum[0];
+    for (int64_t j = 0; j < width; ++j) total[j] = combine<op>(total[j], total[j + width]);
+  return total[0];
+}
+
+// Largest or smallest floating numbers by one instruction that may lose a NaN; the products with 0
+// find it. They find infinities too: then, as with a NaN, the block is folded with care.
+template <int32_t op, class A>
+inline Vector<A> fold_extremes(const A* x, int64_t n) {
+  Vector<A> check[4] = {};
+  const auto step = [&](const Vector<A>& best, const Vector<A>& v, int64_t j) {
+    check[j % 4] += v * A(0);
+    return op == kMax ? (v > best ? v : best) : (v < best ? v : best);
+  };
+  const Vector<A> best = fold_block<op>(x, n, step);
+  if (add_lanes<A>((check[0] + check[1]) + (check[2] + check[3])) == 0) return best;
+  return fold_block<op>(x, n, [](const Vector<A>& total, const Vector<A>& v, int64_t) {
+    return combine<op>(total, v);
+  });
+}
+
+// Blocks are combined as a binary tree. n is a multiple of the lanes and not 0.
+template <int32_t op, class A>
+Vector<A> fold_vectors(const A* x, int64_t n) {
+  Vector<A> part[64];  // of numbers of blocks that are powers of two, the largest first
+  int parts = 0;
+  for (int64_t block = 0; block * kRun < n; ++block) {
+    const int64_t rest = n - block * kRun, size = rest < kRun ? rest : kRun;
+    Vector<A> total;
+    if constexpr (std::is_floating_point_v<A> && (op == kMax || op == kMin))
+      total = fold_extremes<op>(x + block * kRun, size);
+    else
+      total = fold_block<op>(
+          x + block * kRun, size,
+          [](const Vector<A>& a, const Vector<A>& b, int64_t) { return combine<op>(a, b); });
+    for (int64_t before = block; before & 1; before >>= 1)
+      total = combine<op>(part[--parts], total);
+    part[parts++] = total;
+  }
+  Vector<A> total = part[--parts];
+  while (parts) total = combine<op>(part[--parts], total);
+  return total;
 }
 
 template <int32_t op, class A>

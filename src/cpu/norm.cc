@@ -7,6 +7,7 @@
 #include "convert.h"
 #include "lanes.h"
 #include "kernels_linear.h"
+#include "spans.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -21,7 +22,7 @@ struct State {
   int64_t buffer;  // elements of a padded row
   A eps;
   bool direct;  // rows are of type A already
-  bool pairs;   // all rows are aligned alike
+  bool alike;   // all rows are aligned alike
   int team;
   Read<A> read;
   Write<A> write;
@@ -29,7 +30,8 @@ struct State {
 
 // Buffers: first those of each thread (kPerThread rows), then weight and bias, then two rows per
 // block of partial sums.
-constexpr int kPerThread = 6;
+constexpr int kTogether = 4;  // rows of gradients
+constexpr int kPerThread = 3 * kTogether;
 
 template <class A>
 A* thread_row(const State<A>& s, void* workspace, int thread, int which) {
@@ -85,7 +87,7 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
   const A* weight = fetch_parameter(s, buffers[4], A(1), shared_row(s, workspace, 0));
   const A* bias = fetch_parameter(s, buffers[5], A(0), shared_row(s, workspace, 1));
-  run_tasks(s.team, s.blocks, [&](int64_t block, int thread) {
+  run_spans(s.team, s.blocks, false, [&](int64_t block, int thread) {
     for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
       const A* x = fetch(s, buffers[3], row, thread_row(s, workspace, thread, 0));
       void* to = byte_offset(buffers[0], row * s.d * s.item_size);
@@ -145,7 +147,7 @@ void write_gradients(const Row<A>* row, A* dweight, A* dbias, const A* weight, c
   write_row<streams>(row[0].dx, d, [&](int64_t i, auto part) {
     Vector<A> weight_sum = {}, bias_sum = {};
     const Vector<A> scale = part.load(weight + i);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
       if (next) fetch_ahead(next + r * d, i);
       const Vector<A> gradient = part.load(row[r].g + i);
@@ -193,42 +195,41 @@ Row<A> read_row(const State<A>& s, void* const* buffers, const A* weight, A* own
   return result;
 }
 
-// The forward pass has read the last rows last: this begins with them.
 template <bool streams, class A>
 void gradient_block(const State<A>& s, void* const* buffers, void* workspace, const A* weight,
                     int64_t block, int thread) {
   A* dweight = shared_row(s, workspace, 2 + 2 * block);
   A* dbias = shared_row(s, workspace, 3 + 2 * block);
   for (int64_t i = 0; i < s.buffer; ++i) dweight[i] = dbias[i] = 0;
-  const int64_t first = first_row(s, block);
-  for (int64_t end = first_row(s, block + 1); end > first;) {
-    const int count = s.pairs && end - first >= 2 ? 2 : 1;
-    const int64_t begin = end - count;
-    const bool more = s.direct && begin - first >= count;
-    Row<A> row[2];
+  const int64_t end = first_row(s, block + 1);
+  for (int64_t begin = first_row(s, block); begin < end;) {
+    const int count = s.alike && end - begin >= kTogether ? kTogether : 1;
+    const bool more = s.direct && end - begin >= 2 * count;
+    Row<A> row[kTogether];
     for (int r = 0; r < count; ++r) {
       A* own = thread_row(s, workspace, thread, 3 * r);
-      const A* next = more ? as<A>(buffers[3]) + (begin - count + r) * s.d : nullptr;
+      const A* next = more ? as<A>(buffers[3]) + (begin + count + r) * s.d : nullptr;
       row[r] = read_row(s, buffers, weight, own, begin + r, next);
     }
-    const A* next = more ? as<A>(buffers[4]) + (begin - count) * s.d : nullptr;
-    if (count == 2)
-      write_gradients<streams, 2>(row, dweight, dbias, weight, next, s.d);
+    const A* next = more ? as<A>(buffers[4]) + (begin + count) * s.d : nullptr;
+    if (count == kTogether)
+      write_gradients<streams, kTogether>(row, dweight, dbias, weight, next, s.d);
     else
       write_gradients<streams, 1>(row, dweight, dbias, weight, next, s.d);
     for (int r = 0; r < count && !s.direct; ++r)
       s.write(byte_offset(buffers[0], (begin + r) * s.d * s.item_size), row[r].dx, s.d);
-    end = begin;
+    begin += count;
   }
   if (streams) end_streams();
 }
 
+// The forward pass has read the last blocks last: this begins with them.
 template <bool streams, class A>
 int64_t run_backward(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
   const A* weight = fetch_parameter(s, buffers[5], A(1), shared_row(s, workspace, 0));
-  run_tasks(s.team, s.blocks, [&](int64_t block, int thread) {
-    gradient_block<streams>(s, buffers, workspace, weight, s.blocks - 1 - block, thread);
+  run_spans(s.team, s.blocks, true, [&](int64_t block, int thread) {
+    gradient_block<streams>(s, buffers, workspace, weight, block, thread);
   });
   A* parts = shared_row(s, workspace, 2);
   const int64_t strips = (s.d + kColumns - 1) / kColumns;
@@ -258,7 +259,7 @@ const char* plan_in(Plan* plan, int32_t kind, const Operand& x, double eps, bool
   if (s.blocks < 1) s.blocks = 1;     // with no rows the gradients are zero
   s.buffer = round_up(s.d, 16) + 32;  // a vector may begin at any element
   s.team = team_size(s.blocks, s.rows * s.d);
-  s.pairs = s.d * static_cast<int64_t>(sizeof(A)) % kVectorBytes == 0;
+  s.alike = s.d * static_cast<int64_t>(sizeof(A)) % kVectorBytes == 0;
   const bool streams = s.direct && s.d >= kLongRow &&
                        s.rows * s.d * static_cast<int64_t>(sizeof(A)) >= streaming_bytes();
   if (backward)

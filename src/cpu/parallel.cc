@@ -3,7 +3,10 @@
 #include <unistd.h>
 #include <cstdlib>
 
+#include <atomic>
+
 #include "elementwise.h"
+#include "spans.h"
 #include "stream.h"
 
 namespace needle::NEEDLE_ISA {
@@ -38,6 +41,12 @@ void set_streaming_bytes(int64_t bytes) {
   elementwise_streaming = bytes > 0 ? bytes : kStreamBytes;
 }
 int threads() { return count; }
+
+bool begins_at_end(int64_t bytes) {
+  static std::atomic<uint32_t> passes{0};
+  return bytes >= streaming && (passes.fetch_add(1, std::memory_order_relaxed) & 1);
+}
+
 void set_threads(int32_t n) { count = n < 1 ? all : n; }
 
 }  // namespace needle::NEEDLE_ISA

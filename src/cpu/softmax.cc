@@ -7,6 +7,7 @@
 #include "exponential.h"
 #include "fold.h"
 #include "kernels_linear.h"
+#include "spans.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -166,8 +167,8 @@ void choose_tasks(State<A>& s, Plan* plan, const Operand& x) {
 // body(row, thread) for all rows; the last one first if the caches may still hold it.
 template <class A, class Body>
 void for_rows(const State<A>& s, bool backwards, const Body& body) {
-  run_tasks(s.team, s.tasks, [&](int64_t task, int thread) {
-    const int64_t first = (backwards ? s.tasks - 1 - task : task) * s.rows_per_task;
+  run_spans(s.team, s.tasks, backwards, [&](int64_t task, int thread) {
+    const int64_t first = task * s.rows_per_task;
     const int64_t end = first + s.rows_per_task < s.rows ? first + s.rows_per_task : s.rows;
     for (int64_t i = 0; i < end - first; ++i) body(backwards ? end - 1 - i : first + i, thread);
     if (s.streams) end_streams();

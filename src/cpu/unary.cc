@@ -20,12 +20,17 @@ namespace {
 
 }  // namespace
 
-#define EXACT_ANGLE(name)                                       \
-  template <class T>                                            \
-  struct Exact<name##_row, T> {                                 \
-    static constexpr bool kNeeded = true;                       \
-    static bool is_rare(T x) { return math::is_rare_angle(x); } \
-    static T apply(T x) { return std::name(x); }                \
+// Next to a multiple of pi/2 the C library's functions of float64 may be 8 units off, those of
+// wider numbers are not.
+template <class T>
+using WideAngle = std::conditional_t<sizeof(T) == 8, long double, T>;
+
+#define EXACT_ANGLE(name)                                                      \
+  template <class T>                                                           \
+  struct Exact<name##_row, T> {                                                \
+    static constexpr bool kNeeded = true;                                      \
+    static bool is_rare(T x) { return math::is_rare_angle(x); }                \
+    static T apply(T x) { return static_cast<T>(std::name(WideAngle<T>(x))); } \
   };
 EXACT_ANGLE(sin)
 EXACT_ANGLE(cos)

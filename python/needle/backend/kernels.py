@@ -173,7 +173,8 @@ def _bad_index(
     operation: str, index: NDArray, shape: Shape, position: int, size: int
 ) -> IndexRangeError:
     place = np.unravel_index(position, shape)
-    own = tuple(0 if n == 1 else int(i) for i, n in zip(place, index.shape, strict=True))
+    last = place[len(shape) - len(index.shape) :]
+    own = tuple(0 if n == 1 else int(i) for i, n in zip(last, index.shape, strict=True))
     where = own[0] if len(own) == 1 else own
     return IndexRangeError(
         f"{operation}: index {index.numpy()[own]} at position {where} is out of range for "
@@ -251,6 +252,7 @@ def bad_label(operation: str, labels: NDArray, position: int, classes: int) -> I
 
 def arange(count: int, dtype: DType, device: Any, start: int = 0) -> NDArray:
     """Return start, start + 1, ...: ``count`` numbers."""
+    device.backend.allocate(count * dtype.itemsize)  # refused here, if so: NumPy has no limit
     return array(np.arange(start, start + count), dtype, device)
 
 
@@ -410,10 +412,16 @@ def concatenate(arrays: tuple[NDArray, ...], axis: int) -> NDArray:
 
 
 def pad(x: NDArray, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> NDArray:
-    """Surround with a constant: widths (before, after) per axis."""
+    """Surround with a constant: widths (before, after) per axis.
+
+    Raises:
+        ShapeError: if there is not one pair per axis, or a size is negative or too large.
+    """
     if len(widths) != x.ndim or any(w < 0 for pair in widths for w in pair):
         raise ShapeError(f"pad: widths {widths} for {x.ndim} axes; one pair >= 0 for each")
     shape = tuple(n + low + high for n, (low, high) in zip(x.shape, widths, strict=True))
+    if any(n >= 2**63 for n in shape):
+        raise ShapeError(f"pad: widths {widths} give sizes of more than 63 bits")
     out = empty(shape, x.dtype, x.device)
     out.device.backend.fill(out, value)
     inner = out.slice([(low, n, 1) for n, (low, _) in zip(x.shape, widths, strict=True)])

@@ -78,10 +78,18 @@ def _shift(function: Any) -> Any:
 
 
 # Functions of functions.def whose NumPy name differs, or that NumPy lacks.
+def _power(x: Any, y: Any) -> Any:
+    """x ** y; of integers and a negative y what is left of 1 / x ** -y: 1, -1 or 0."""
+    if y.dtype.kind != "i" or not (y < 0).any():
+        return np.power(x, y)
+    sign = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y & 1), 0))
+    return np.where(y < 0, sign, np.power(x, np.maximum(y, 0)))
+
+
 FUNCTIONS: dict[str, Any] = {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-    "rsqrt": lambda x: 1 / np.sqrt(x), "round": np.rint, "abs": np.absolute,
+    "power": _power, "rsqrt": lambda x: 1 / np.sqrt(x), "round": np.rint, "abs": np.absolute,
     "sigmoid": _sigmoid, "erf": _erf, "gelu": _gelu, "gelu_tanh": _gelu_tanh,
     "softplus": lambda x: np.logaddexp(x, np.zeros_like(x)),
     "relu": lambda x: np.maximum(x, np.zeros_like(x)),
@@ -280,10 +288,11 @@ class NumpyBackend(CourseTiles, Backend):
         data = view(x)
         if descending:  # stable: reverse, sort, reverse, so that equal elements keep their order
             flipped = np.flip(data, axis)
-            plain = (
-                np.where(np.isnan(flipped), -np.inf, flipped) if x.dtype.kind == "f" else flipped
-            )
-            order = np.flip(np.argsort(plain, axis=axis, kind="stable"), axis)
+            keys: tuple[Any, ...] = (flipped,)
+            if x.dtype.kind == "f":
+                nan = np.isnan(flipped)
+                keys = np.where(nan, 0, _wide(flipped)), ~nan
+            order = np.flip(np.lexsort(keys, axis), axis)
             order = data.shape[axis] - 1 - order
         else:
             order = np.argsort(_wide(data), axis=axis, kind="stable")

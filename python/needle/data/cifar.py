@@ -1,23 +1,21 @@
 """CIFAR-10 (Krizhevsky, 2009): 60,000 photographs of 32 x 32 pixels in 10 classes.
 
-Two editions of the same bytes: binary records, and Python 2 pickles. A pickle is a program, so
-those are read by an interpreter of our own choosing: it knows the three names that these files
-need, as empty shells that only hold bytes, and stops at any other.
+Two editions of the same bytes: binary records, and Python 2 pickles, which are read without
+executing anything (``cifar_pickle``).
 """
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from needle import config
+from needle.data import cifar_pickle
 from needle.data.dataset import Dataset, check_index
 from needle.data.download import Source, cache_folder, fetch
 from needle.errors import DataError, OptionError
@@ -66,21 +64,19 @@ def read_cifar_pickle(path: str | Path) -> tuple[Bytes, Bytes]:
     Raises:
         DataError: if the file is missing, names anything else, or is not such a dict.
     """
-    content = _content(path)
     try:
-        batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        batch = cifar_pickle.load(_content(path))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except Exception as error:  # a damaged pickle may raise anything
-        raise DataError(f"{path}: this is no CIFAR-10 batch ({error})") from None
     if not isinstance(batch, dict):
         raise DataError(f"{path}: holds a {type(batch).__name__}, not a dict of data and labels")
-    data, labels = (batch.get(key, batch.get(key.decode())) for key in (b"data", b"labels"))
-    if not isinstance(data, _Array) or data.values is None or not isinstance(labels, list):
+    data, labels = batch.get(b"data"), batch.get(b"labels")
+    pixels = data.values if isinstance(data, cifar_pickle.Array) else None
+    if pixels is None or not isinstance(labels, list):
         raise DataError(f"{path}: the dict lacks an array of data or a list of labels")
     if not all(type(label) is int and 0 <= label < 10 for label in labels):
         raise DataError(f"{path}: labels must be whole numbers from 0 to 9")
-    return _checked(data.values, np.array(labels, np.uint8), path)
+    return _checked(pixels, np.array(labels, np.uint8), path)
 
 
 def _content(path: str | Path) -> bytes:
@@ -101,56 +97,6 @@ def _checked(pixels: Bytes, labels: Bytes, path: Any) -> tuple[Bytes, Bytes]:
         raise DataError(f"{path}: label {labels.max()}; there are 10 classes")
     planes = pixels.reshape(-1, 3, 32, 32)
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels.copy()
-
-
-class _Type:
-    """Stands for numpy.dtype: remembers which."""
-
-    def __init__(self, name: Any = "", *rest: Any) -> None:
-        self.name = name.decode("latin-1") if isinstance(name, bytes) else str(name)
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-
-class _Array:
-    """Stands for numpy.ndarray: takes bytes of type uint8, and nothing else."""
-
-    values: Bytes | None = None
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, kind, fortran, content = state
-        if not isinstance(kind, _Type) or kind.name != "u1" or fortran:
-            raise DataError("the array is not of plain bytes")
-        if not isinstance(content, bytes) or not all(type(n) is int and n >= 0 for n in shape):
-            raise DataError("the array is damaged")
-        self.values = np.frombuffer(content, np.uint8).reshape(shape)
-
-
-def _reconstruct(kind: Any, *rest: Any) -> _Array:
-    if kind is not _Array:
-        raise DataError("the array is of an unknown kind")
-    return _Array()
-
-
-_KNOWN: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _Type,
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        found = _KNOWN.get((module, name))
-        if found is None:
-            raise DataError(
-                f"the pickle wants {module}.{name}, which a CIFAR-10 batch does not need"
-            )
-        return found
-
-    def persistent_load(self, pid: Any) -> NoReturn:
-        raise DataError("the pickle refers to objects outside itself")
 
 
 # ---- the data set ------------------------------------------------------------------

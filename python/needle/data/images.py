@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from needle.data.augment import Augment
 from needle.data.dataset import Dataset, check_index
 from needle.errors import DataError
 from needle.ops import random
@@ -133,6 +134,7 @@ class UnpairedImages(Dataset):
 
     Attributes:
         a, b: all images, uint8 [n, size, size, 3].
+        epoch: number of the pass, for ``augment``.
 
     Args:
         folder: holds the two.
@@ -140,6 +142,7 @@ class UnpairedImages(Dataset):
         size: what images are scaled to.
         skip_broken: leave out files that cannot be decoded, instead of raising.
         report: is told of each file left out.
+        augment: changes the images of a batch at random.
 
     Raises:
         DataError: if one has no images, or a file cannot be decoded.
@@ -152,8 +155,10 @@ class UnpairedImages(Dataset):
         size: int = 64,
         skip_broken: bool = False,
         report: Callable[[str], None] = _silent,
+        augment: Augment | None = None,
     ) -> None:
         super().__init__()
+        self.augment, self.epoch = augment, 0
         self.a, self.b = (
             _all_images(Path(folder) / name, size, skip_broken, report) for name in names
         )
@@ -169,7 +174,12 @@ class UnpairedImages(Dataset):
 
     def batch(self, indices: np.ndarray[Any, Any]) -> tuple[Image, Image]:
         others = random.host_integers(0, len(self.b), len(indices))
-        return _signed(self.a[indices % len(self.a)]), _signed(self.b[others])
+        own = indices % len(self.a)
+        a, b = self.a[own], self.b[others]
+        if self.augment is not None:
+            a = self.augment(a, own, self.epoch)
+            b = self.augment(b, len(self.a) + others, self.epoch)
+        return _signed(a), _signed(b)
 
 
 def _all_images(

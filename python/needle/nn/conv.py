@@ -21,6 +21,13 @@ def _bias(size: int, fan_in: int, device: Any, dtype: Any) -> Parameter:
     return Parameter(init.rand(size, low=-bound, high=bound, device=device, dtype=dtype))
 
 
+def _check_sizes(name: str, ins: int, outs: int, kernel: Sequence[int]) -> None:
+    if min(ins, outs, *kernel) < 1:
+        raise ShapeError(
+            f"{name}: {ins} channels to {outs}, kernel {tuple(kernel)}: sizes are at least 1"
+        )
+
+
 class Conv(Module):
     """Convolve images with a square kernel, zeros around them: the course's layer.
 
@@ -56,6 +63,7 @@ class Conv(Module):
         k = kernel_size if isinstance(kernel_size, int) else kernel_size[0]
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, k
         self.stride = stride if isinstance(stride, int) else stride[0]
+        _check_sizes("Conv", in_channels, out_channels, (k,))
         fan_in = in_channels * k * k
         self.weight = Parameter(
             init.kaiming_uniform(
@@ -100,6 +108,7 @@ class _ConvNd(Module):
         name = type(self).__name__
         self.kernel_size = ops.per_axis("kernel_size", kernel_size, self.axes)
         ins, outs, groups = self.in_channels, self.out_channels, self.groups
+        _check_sizes(name, ins, outs, self.kernel_size)
         if groups < 1 or ins % groups or outs % groups:
             raise ShapeError(
                 f"{name}: {ins} and {outs} channels do not divide into {groups} groups"

@@ -29,7 +29,7 @@ def save_mask(entry: Sequence[int | str], output: int) -> int:
 
 
 def _whole(value: Any) -> bool:
-    if not isinstance(value, (int, np.integer)):
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
         return False
     if not -(2**63) <= value < 2**63:
         raise OptionError(f"an attribute does not fit into 64 bits: {value}")
@@ -62,6 +62,8 @@ def check_attribute(op: Any, name: str) -> None:
     value = getattr(op, name)
     if kind in _KINDS and not _KINDS[kind](value):
         raise TypeError(f"{op.name}: {name} is {kind}, not {value!r:.60}")
+    if name == "eps" and not value >= 0.0:
+        raise OptionError(f"{op.name}: eps is {value}\n  rule: not negative")
 
 
 def _own(cls: type) -> Any:

@@ -170,6 +170,7 @@ def _kernel_first(weight: Any) -> Any:
 
 def _straight(axes: int, doc: str | None = None) -> Callable[..., Any]:
     """Return the convolution for a number of spatial axes; ``doc`` in place of that for two."""
+    name = f"conv{axes}d"
 
     def function(
         x: Any,
@@ -213,12 +214,12 @@ def _straight(axes: int, doc: str | None = None) -> Callable[..., Any]:
         geometry = (steps, pairs, taps, int(groups))
         return channels_first(convolve(image, _kernel_first(weight), bias, geometry, slope))
 
-    name = f"conv{axes}d"
-    return _named(function, name, doc)
+    return named(function, name, doc)
 
 
 def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
     """Return the transposed convolution for a number of spatial axes; ``doc`` as above."""
+    name = f"conv_transpose{axes}d"
 
     def function(
         x: Any,
@@ -279,11 +280,11 @@ def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
             out = executor.apply(Pad.of(((0, 0), *rest, (0, 0))), out)
         return channels_first(out if bias is None else out + bias)
 
-    name = f"conv_transpose{axes}d"
-    return _named(function, name, doc)
+    return named(function, name, doc)
 
 
-def _named(function: Callable[..., Any], name: str, doc: str | None) -> Callable[..., Any]:
+def named(function: Callable[..., Any], name: str, doc: str | None) -> Callable[..., Any]:
+    """Return a function under a name, with a docstring in place of its own."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc or inspect.getdoc(function)
     return function

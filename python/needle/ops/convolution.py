@@ -18,11 +18,11 @@ A forced algorithm that cannot take a convolution leaves it to the expansion.
 Relative root mean square errors in float32 against float64, of 16 standard normal images
 (``python bench/convolution_error.py``): forward and to the input, to the weights
 
-    channels@size      im2col             direct             winograd
-    3x3 32-32@32       3.0e-7, 3.6e-7     3.0e-7, 3.2e-7     6.0e-7, 7.7e-7
-    3x3 128-128@16     3.5e-7, 3.4e-7     5.9e-7, 2.9e-7     1.1e-6, 6.7e-7
-    3x3 512-512@4      3.5e-7, 2.4e-7     1.1e-6, 2.4e-7     2.3e-6, 5.5e-7
-    5x5 64-64@16       3.2e-7, 3.3e-7     6.8e-7, 2.8e-7     8.9e-7, 9.0e-7
+    channels@size     im2col           direct           winograd         onednn 3.2
+    3x3 32-32@32      3.0e-7, 3.6e-7   3.0e-7, 3.2e-7   6.0e-7, 7.7e-7   3.0e-7, 4.1e-7
+    3x3 128-128@16    3.5e-7, 3.4e-7   5.9e-7, 2.9e-7   1.1e-6, 6.7e-7   5.9e-7, 2.9e-7
+    3x3 512-512@4     3.5e-7, 2.4e-7   1.1e-6, 2.4e-7   2.3e-6, 5.5e-7   1.1e-6, 1.4e-7
+    5x5 64-64@16      3.2e-7, 3.3e-7   6.8e-7, 2.8e-7   8.9e-7, 9.0e-7   6.8e-7, 2.9e-7
 """
 
 from __future__ import annotations

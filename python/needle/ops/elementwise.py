@@ -24,7 +24,7 @@ from needle.ops.base import (
     promoted,
     sum_to,
 )
-from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
+from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
 
 # ---- arithmetic ----------------------------------------------------------------
 
@@ -305,6 +305,10 @@ def _where_samples() -> list[Sample]:
         Sample((condition, uniform((3, 4), seed=1), uniform((3, 4), seed=2)), (), np.where),
         Sample((condition, uniform((4,), seed=1), uniform((), seed=2)), (), np.where),
         Sample((condition[:0], uniform((0, 4), seed=1), uniform((1, 4), seed=2)), (), np.where),
+        *(  # what is not zero is true
+            Sample((x, uniform((3, 4), seed=1), uniform((3, 4), seed=2)), (), np.where)
+            for x in (uniform((3, 4), 0.2, 2.0) * condition, integers((3, 4), -1, 2))
+        ),
     ]
 
 

@@ -9,6 +9,7 @@ decomposition have none: ``backward`` through them raises GradientError.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -273,6 +274,18 @@ def _eigh(x: Any) -> Any:
     return tuple(np.linalg.eigh(x))
 
 
+def _where_finite(function: Callable[[Any], Any], x: Any) -> tuple[Any, ...]:
+    """Decompose matrices; those with a NaN or an infinity, where LAPACK may never end, give NaN."""
+    finite = np.isfinite(x).all((-2, -1))
+    if finite.all():
+        return tuple(function(x))
+    whole = finite[..., None, None]
+    parts = [np.array(part) for part in function(np.where(whole, x, x.dtype.type(0)))]
+    for part in parts:
+        part[~finite] = np.nan
+    return tuple(parts)
+
+
 class Eigh(_OnHost):
     """Eigenvalues, in ascending order, and eigenvectors (columns) of symmetric matrices.
 
@@ -281,6 +294,8 @@ class Eigh(_OnHost):
     Shapes:   x [..., n, n] -> [..., n], [..., n, n]
     Gradient: the lower triangle of x; any order
     Raises:   ShapeError if x is not square
+
+    All is NaN of a matrix that is not finite there.
     """
 
     saves = ((OUTPUT,),)
@@ -290,7 +305,8 @@ class Eigh(_OnHost):
         return given[0][:-1], given[0]
 
     def evaluate(self, *values: Any) -> Any:
-        return _eigh(*values)
+        (x,) = values
+        return _where_finite(np.linalg.eigh, np.tril(x))  # which reads no more of it
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         values, vectors = out[0], out[1]
@@ -345,6 +361,8 @@ class SVD(_OnHost):
     Shapes:   x [..., m, n] -> [..., m, i], [..., k], [..., j, n]; k = min(m, n); i and j are k,
               or m and n if full
     Raises:   ShapeError if x has fewer than two axes
+
+    All is NaN of a matrix that is not finite.
     """
 
     called = "svd"
@@ -368,8 +386,7 @@ class SVD(_OnHost):
         return (*stack, m, rows), (*stack, k), (*stack, columns, n)
 
     def evaluate(self, *values: Any) -> Any:
-        (x,) = values
-        return tuple(np.linalg.svd(x, full_matrices=self.full))
+        return _where_finite(lambda x: np.linalg.svd(x, full_matrices=self.full), *values)
 
 
 # ---- functions -----------------------------------------------------------------------

@@ -6,7 +6,7 @@ As the convolutions', the faces only permute axes: images stay [n, *spatial, c] 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from needle import executor, graph
 from needle.backend import ndarray
 from needle.errors import OptionError, ShapeError, explain, unknown
 from needle.ops.base import promoted
-from needle.ops.conv import channels_first, channels_last, per_axis
+from needle.ops.conv import channels_first, channels_last, named, per_axis
 from needle.ops.convolution import Pairs, Sizes
 from needle.ops.elementwise import cast_like
 from needle.ops.indexing import take
@@ -73,107 +73,82 @@ def _pairs(
     return tuple(pairs)
 
 
-def _max_pool(
+def _windows(
     name: str, axes: int, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
-) -> Any:
+) -> tuple[Sizes, Sizes, Pairs, Sizes]:
+    """Return sizes of the windows, their steps, the padding and the dilation, per axis."""
     spatial = _spatial(name, x, axes)
     sizes = per_axis("kernel_size", kernel, axes)
     steps = sizes if stride is None else per_axis("stride", stride, axes)
     lows, taps = per_axis("padding", padding, axes), per_axis("dilation", dilation, axes)
-    pairs = _pairs(spatial, sizes, steps, lows, taps, ceil)
-    op = MaxPool.of(sizes, steps, pairs, taps)
-    return channels_first(executor.apply(op, channels_last(x))[0])
+    return sizes, steps, _pairs(spatial, sizes, steps, lows, taps, ceil), taps
 
 
-def _avg_pool(
-    name: str, axes: int, x: Any, kernel: Any, stride: Any, padding: Any, ceil: bool, include: bool
-) -> Any:
-    spatial = _spatial(name, x, axes)
-    sizes = per_axis("kernel_size", kernel, axes)
-    steps = sizes if stride is None else per_axis("stride", stride, axes)
-    lows = per_axis("padding", padding, axes)
-    pairs = _pairs(spatial, sizes, steps, lows, (1,) * axes, ceil)
-    counted = tuple((p, p) if include else (0, 0) for p in lows)
-    op = AvgPool.of(sizes, steps, pairs, counted)
-    return channels_first(executor.apply(op, channels_last(x)))
+def _max_pool(axes: int, doc: str | None = None) -> Callable[..., Any]:
+    """Return the largest elements' function for a number of axes; ``doc`` but for two."""
+    name = f"max_pool{axes}d"
+
+    def function(
+        x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> Any:  # fmt: skip
+        """Take the largest element of each window of images [n, c, h, w]; ties go to the first.
+
+        Args:
+            x: images.
+            kernel_size: size of the windows, one number or one per axis.
+            stride: their step; their size for None.
+            padding: how far the image is continued on both sides, with -inf.
+            dilation: distance of the elements of a window.
+            ceil_mode: whether a last window may stick out, so that no element is left over.
+
+        Raises:
+            ShapeError: if a window does not fit, or padding is over half a window.
+        """
+        how = _windows(name, axes, x, kernel_size, stride, padding, dilation, ceil_mode)
+        return channels_first(executor.apply(MaxPool.of(*how), channels_last(x))[0])
+
+    return named(function, name, doc)
 
 
-def max_pool1d(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> Any:  # fmt: skip
-    """Take the largest element of each window of [n, c, t]. See ``max_pool2d``."""
-    return _max_pool("max_pool1d", 1, x, kernel_size, stride, padding, dilation, ceil_mode)
+def _avg_pool(axes: int, doc: str | None = None) -> Callable[..., Any]:
+    """Return the averages' function for a number of axes; ``doc`` but for two."""
+    name = f"avg_pool{axes}d"
+
+    def function(
+        x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> Any:  # fmt: skip
+        """Average the windows of images [n, c, h, w].
+
+        Args:
+            x: images.
+            kernel_size: size of the windows, one number or one per axis.
+            stride: their step; their size for None.
+            padding: how far the image is continued on both sides, with zeros.
+            ceil_mode: whether a last window may stick out, so that no element is left over.
+            count_include_pad: whether the zeros count as elements of the average.
+
+        Raises:
+            ShapeError: if a window does not fit, or padding is over half a window.
+        """
+        how = _windows(name, axes, x, kernel_size, stride, padding, 1, ceil_mode)[:3]
+        counted = tuple((low, low) if count_include_pad else (0, 0) for low, _ in how[2])
+        return channels_first(executor.apply(AvgPool.of(*how, counted), channels_last(x)))
+
+    return named(function, name, doc)
 
 
-def max_pool2d(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> Any:  # fmt: skip
-    """Take the largest element of each window of images [n, c, h, w]; ties go to the first.
-
-    Args:
-        x: images.
-        kernel_size: size of the windows, one number or one per axis.
-        stride: their step; their size for None.
-        padding: how far the image is continued on both sides, with -inf.
-        dilation: distance of the elements of a window.
-        ceil_mode: whether a last window may stick out, so that no element is left over.
-
-    Raises:
-        ShapeError: if a window does not fit, or padding is over half a window.
-    """
-    return _max_pool("max_pool2d", 2, x, kernel_size, stride, padding, dilation, ceil_mode)
-
-
-def max_pool3d(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> Any:  # fmt: skip
-    """Take the largest element of each window of [n, c, d, h, w]. See ``max_pool2d``."""
-    return _max_pool("max_pool3d", 3, x, kernel_size, stride, padding, dilation, ceil_mode)
-
-
-def avg_pool1d(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Any:  # fmt: skip
-    """Average the windows of [n, c, t]. See ``avg_pool2d``."""
-    return _avg_pool(
-        "avg_pool1d", 1, x, kernel_size, stride, padding, ceil_mode, count_include_pad
-    )  # fmt: skip
-
-
-def avg_pool2d(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Any:  # fmt: skip
-    """Average the windows of images [n, c, h, w].
-
-    Args:
-        x: images.
-        kernel_size: size of the windows, one number or one per axis.
-        stride: their step; their size for None.
-        padding: how far the image is continued on both sides, with zeros.
-        ceil_mode: whether a last window may stick out, so that no element is left over.
-        count_include_pad: whether the zeros count as elements of the average.
-
-    Raises:
-        ShapeError: if a window does not fit, or padding is over half a window.
-    """
-    return _avg_pool(
-        "avg_pool2d", 2, x, kernel_size, stride, padding, ceil_mode, count_include_pad
-    )  # fmt: skip
-
-
-def avg_pool3d(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Any:  # fmt: skip
-    """Average the windows of [n, c, d, h, w]. See ``avg_pool2d``."""
-    return _avg_pool(
-        "avg_pool3d", 3, x, kernel_size, stride, padding, ceil_mode, count_include_pad
-    )  # fmt: skip
+max_pool1d = _max_pool(
+    1, "Take the largest element of each window of [n, c, t]. See ``max_pool2d``."
+)
+max_pool2d = _max_pool(2)
+max_pool3d = _max_pool(
+    3, "Take the largest element of each window of [n, c, d, h, w]. See ``max_pool2d``."
+)
+avg_pool1d = _avg_pool(1, "Average the windows of [n, c, t]. See ``avg_pool2d``.")
+avg_pool2d = _avg_pool(2)
+avg_pool3d = _avg_pool(3, "Average the windows of [n, c, d, h, w]. See ``avg_pool2d``.")
 
 
 def _adaptive(name: str, axes: int, x: Any, output_size: Any) -> Any:

@@ -10,14 +10,14 @@ from needle import executor
 from needle.backend import kernels
 from needle.backend.ndarray import normalise_axis
 from needle.errors import IndexRangeError
-from needle.ops.base import Composite, Linear, Op, promoted
-from needle.ops.creation import arange
-from needle.ops.elementwise import cast_like, greater, greater_equal, square, where
+from needle.ops.base import Composite, Linear, Op, constant, promoted
+from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import sqrt
-from needle.ops.movement import concat, flip, permute, reshape, unsqueeze
+from needle.ops.movement import broadcast_to, concat, flip, permute, reshape
 from needle.ops.reduce import Axes, Reduction, mean, normalised, reduction_samples, summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened
+from needle.ops.tuples import stack
 
 
 def _shape(x: Any) -> tuple[int, ...]:
@@ -26,6 +26,9 @@ def _shape(x: Any) -> tuple[int, ...]:
 
 def _scan_samples(reference: Any) -> Any:
     def samples() -> list[Sample]:
+        zeros = np.array(
+            [[0.0, 0.0, 2.0, -1.5, 0.0, 0.5, 3.0], [1.5, 2.0, 0.0, 0.0, 0.0, -1.0, 0.0]]
+        )
         cases = (((3, 4), 0), ((3, 4), 1), ((2, 3, 4), 1), ((5,), 0), ((2, 0), 1), ((0, 2), 1))
         return [
             *[
@@ -33,6 +36,7 @@ def _scan_samples(reference: Any) -> Any:
                 for shape, axis in cases
             ],
             Sample((np.array([2.0, 0.0, 3.0, 0.0, 1.0]),), (0,), lambda x: reference(x, axis=0)),
+            Sample((zeros,), (1,), lambda x: reference(x, axis=1)),
             Sample((uniform((2, 3)),), (2,), raises=IndexRangeError),
         ]
 
@@ -61,7 +65,9 @@ class CumSum(Linear):
 class CumProd(Op):
     """Product of the elements up to each one along an axis. Integers multiply in int64.
 
-    The gradient is right where elements are zero, too; it takes n * n numbers per row of n.
+    The gradient divides by nothing, so it is right where elements are zero, too:
+
+        dx[k] = (product before k) * s[k],  s[k] = g[k] + x[k + 1] * s[k + 1]
 
     Shapes:   x [..., n, ...] -> the same
     Gradient: x; any order
@@ -77,15 +83,11 @@ class CumProd(Op):
         return kernels.scan("cumprod", x, self.axis)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        # d out[i] / d x[k] = (product before k) * (product over (k, i]), for i >= k
-        x, g = _last(out.inputs[0], self.axis), _last(out_grad, self.axis)
-        n = _shape(x)[-1]
-        steps = arange(n, device=x.spec.device)
-        rows, columns = reshape(steps, (n, 1)), reshape(steps, (1, n))
-        between = cumprod(where(greater(columns, rows), unsqueeze(x, -2), 1.0), -1)
-        terms = where(greater_equal(columns, rows), between * unsqueeze(g, -2), 0.0)
-        grad = _before(x) * summation(terms, -1)
-        return (_back(grad, self.axis),)
+        x = out.inputs[0]
+        wide, g = widened(_last(x, self.axis)), widened(_last(out_grad, self.axis))
+        next_factor = concat([wide[..., 1:], _ones(wide)], -1)
+        sums = flip(_recurrence(flip(next_factor, -1), flip(g, -1)), -1)
+        return (cast_like(_back(_before(wide) * sums, self.axis), x),)
 
 
 def _last(x: Any, axis: int) -> Any:
@@ -106,8 +108,35 @@ def _before(x: Any) -> Any:
     """Return the product of what comes before each element, along the last axis."""
     if _shape(x)[-1] == 0:
         return x
-    first = x[..., :1]
-    return concat([first * 0.0 + 1.0, cumprod(x[..., :-1], -1)], -1)
+    return concat([_ones(x), cumprod(x[..., :-1], -1)], -1)
+
+
+def _ones(x: Any) -> Any:
+    """Return ones in the shape of the first element of each row; none where rows are empty."""
+    shape = (*_shape(x)[:-1], min(_shape(x)[-1], 1))
+    return broadcast_to(constant(1.0, x.spec.dtype, x.spec.device), shape)
+
+
+def _recurrence(factor: Any, term: Any) -> Any:
+    """Return h with h[i] = factor[i] * h[i - 1] + term[i] along the last axis, h[-1] being 0.
+
+    Two steps together are one such step, so every second element of h comes from a problem of half
+    the size: n + n / 2 + n / 4 + ... operations, and as many numbers where they are recorded.
+
+    Source: Blelloch, "Prefix Sums and Their Applications", 1990, section 1.4.
+    """
+    n = _shape(term)[-1]
+    if n <= 1:
+        return term
+    if n % 2:
+        one = _ones(term)
+        longer = _recurrence(concat([factor, one], -1), concat([term, one], -1))
+        return longer[..., :-1]
+    even, odd = factor[..., ::2], factor[..., 1::2]
+    first, second = term[..., ::2], term[..., 1::2]
+    after = _recurrence(odd * even, odd * first + second)
+    later = even[..., 1:] * after[..., :-1] + first[..., 1:]
+    return reshape(stack([concat([first[..., :1], later], -1), after], -1), _shape(term))
 
 
 class Prod(Reduction):

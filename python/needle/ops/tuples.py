@@ -26,6 +26,11 @@ class MakeTensorTuple(Op):
         lambda: [Sample((uniform((3,)), uniform((2, 2))), (), lambda x, y: (x, y))]
     )
 
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not inputs:
+            raise TypeError("make_tensor_tuple: no tensors")
+        return super().prepare(inputs)
+
     def compute(self, *arrays: Any) -> Any:
         return arrays
 

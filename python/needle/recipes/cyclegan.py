@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from needle import nn, ops, optim
-from needle.data import DataLoader, UnpairedImages
+from needle.data import Augment, DataLoader, RandomCrops, RandomFlips, UnpairedImages
 from needle.errors import OptionError
 from needle.models.cyclegan import CycleGAN, DCGANGenerator, ImagePool, PatchDiscriminator
 from needle.recipes.recipe import Recipe
@@ -19,12 +19,13 @@ from needle.tools.run import RunFolder
 
 SHOWN = 8
 """Test images of each kind in a picture."""
+ROW_LABELS = ("A", "A to B", "A to B to A", "B", "B to A", "B to A to B")
 ROWS = 10
 """Images that an evaluation translates together."""
 
 
 class CycleGanRecipe(Recipe):
-    """Learn from trainA and trainB; look at what becomes of testA and testB.
+    """Learn from trainA and trainB, shifted and mirrored; look at what becomes of testA and testB.
 
     Adam with beta1 = 0.5; the rate stays for the first half of the run, then falls to zero in a
     line. Generators and discriminators step together: the paper's discriminators learn from images
@@ -44,7 +45,8 @@ class CycleGanRecipe(Recipe):
         if self.settings.data is None:
             raise OptionError("cyclegan: --data FOLDER with trainA, trainB, testA, testB is needed")
         folder = Path(self.settings.data)
-        self.train = UnpairedImages(folder, size=self.size, report=report)
+        changes = Augment(RandomCrops(4, "reflect"), RandomFlips(), seed=self.settings.seed)
+        self.train = UnpairedImages(folder, size=self.size, report=report, augment=changes)
         self.test = UnpairedImages(folder, ("testA", "testB"), self.size, report=report)
         self.loader = DataLoader(self.train, self.batch_size, shuffle=True)
         self.pools = {"a": ImagePool(), "b": ImagePool()}
@@ -66,6 +68,7 @@ class CycleGanRecipe(Recipe):
         return len(self.loader)
 
     def batches(self) -> Iterator[Any]:
+        self.train.epoch = self.passes
         return iter(self.loader)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -113,7 +116,7 @@ class CycleGanRecipe(Recipe):
             made = there(x)
             rows += [_row(z) for z in (x, made, back(made))]
         epoch = -(-step // self.steps_per_epoch())
-        image = pictures.grid(np.concatenate(rows), SHOWN, scale=2)
+        image = pictures.grid(np.concatenate(rows), SHOWN, scale=2, labels=ROW_LABELS)
         pictures.save_image(folder.path / f"epoch-{epoch:03}.png", image)
 
     def state(self) -> dict[str, Any]:

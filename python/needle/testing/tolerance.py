@@ -56,7 +56,14 @@ def tolerance(dtype: Any, length: int = 1) -> float:
     return EPS[kind] * (4.0 + 2.0 * length**0.5) if kind.is_floating else 0.0
 
 
-def assert_close(actual: Any, expected: Any, dtype: Any, length: int = 1, what: str = "") -> None:
+def assert_close(
+    actual: Any,
+    expected: Any,
+    dtype: Any,
+    length: int = 1,
+    what: str = "",
+    coarsest: Any = None,
+) -> None:
     """Check values against exact ones, which are rounded to ``dtype`` first.
 
     Args:
@@ -65,6 +72,7 @@ def assert_close(actual: Any, expected: Any, dtype: Any, length: int = 1, what: 
         dtype: the precision that ``actual`` was computed in.
         length: number of terms that were added up for one element.
         what: said in the message.
+        coarsest: the least precise dtype on the way; ``dtype`` for None.
 
     Raises:
         AssertionError: with the place and size of the largest error.
@@ -81,7 +89,7 @@ def assert_close(actual: Any, expected: Any, dtype: Any, length: int = 1, what: 
         error = np.abs(found - exact) / np.maximum(1.0, np.abs(exact))
         same = (found == exact) | (np.isnan(found) & np.isnan(exact))
         error = np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
-    allowed = tolerance(kind, length)
+    allowed = tolerance(kind if coarsest is None else coarsest, length)
     if error.size and error.max() > allowed:
         place = np.unravel_index(int(error.argmax()), error.shape)
         raise AssertionError(

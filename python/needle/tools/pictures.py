@@ -17,7 +17,9 @@ def can_save() -> bool:
     return find_spec("PIL") is not None
 
 
-def grid(images: Images, columns: int, gap: int = 2, scale: int = 1) -> Images:
+def grid(
+    images: Images, columns: int, gap: int = 2, scale: int = 1, labels: Sequence[str] = ()
+) -> Images:
     """Return images uint8 [n, h, w, 3] side by side in rows, white between them.
 
     Args:
@@ -25,6 +27,7 @@ def grid(images: Images, columns: int, gap: int = 2, scale: int = 1) -> Images:
         columns: images in a row.
         gap: pixels between them.
         scale: how many times larger each pixel becomes.
+        labels: of the rows, written to the left of them.
     """
     if scale > 1:
         images = images.repeat(scale, 1).repeat(scale, 2)
@@ -36,7 +39,22 @@ def grid(images: Images, columns: int, gap: int = 2, scale: int = 1) -> Images:
     for i, image in enumerate(images):
         top, left = i // columns * (height + gap), i % columns * (width + gap)
         out[top : top + height, left : left + width] = image
-    return out
+    return np.concatenate([_margin(labels, len(out), height, height + gap), out], 1)
+
+
+def _margin(labels: Sequence[str], size: int, height: int, step: int) -> Images:
+    """Return labels below one another, black on white [size, w, 3], in the middle of each row."""
+    if not labels:
+        return np.zeros((size, 0, 3), np.uint8)
+    from PIL import Image, ImageDraw
+
+    measure = ImageDraw.Draw(Image.new("RGB", (1, 1)))
+    boxes = [measure.textbbox((0, 0), text) for text in labels]
+    image = Image.new("RGB", (int(max(box[2] for box in boxes)) + 12, size), "white")
+    draw = ImageDraw.Draw(image)
+    for i, (text, box) in enumerate(zip(labels, boxes, strict=True)):
+        draw.text((6, i * step + (height - box[3]) / 2), text, fill="black")
+    return np.array(image)
 
 
 def save_image(path: Path, image: Images) -> None:

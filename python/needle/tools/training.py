@@ -12,6 +12,9 @@ from needle.tools import plot, progress
 from needle.tools.run import RunFolder
 from needle.tools.stop import Stop
 
+MOST_NAMED = 5
+"""Pictures whose names are listed; of more the number is told."""
+
 
 def run(
     recipe: type[Recipe],
@@ -53,8 +56,15 @@ def run(
     if plot.available():
         picture = plot.draw_loss(folder, recipe.name, recipe.curve, recipe.curve_unit)
         files += [picture] if picture else []
+    files += _pictures(folder, files)
     show.line(f"{took}; saved in {folder.path}: {', '.join(files)}")
     return 0
+
+
+def _pictures(folder: RunFolder, known: list[str]) -> list[str]:
+    """Return the pictures of a run beside those that are known: their names, or how many."""
+    found = sorted(p.name for p in folder.path.glob("*.png") if p.name not in known)
+    return found if len(found) <= MOST_NAMED else [f"{len(found)} pictures"]
 
 
 def _say_what_is_missing(show: progress.Progress) -> None:

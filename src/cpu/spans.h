@@ -1,0 +1,63 @@
+// Tasks that read through memory. Each thread walks a stretch of its own: two that take turns at
+// neighbouring tasks measured up to 1.5 times as long, because no stream then lasts long enough for
+// the processor to run ahead of it.
+#pragma once
+#include <atomic>
+
+#include "axes.h"
+
+namespace needle::NEEDLE_ISA {
+
+// Does this pass over so many bytes begin at the end? What is too large for the last cache is read
+// to and fro, because what the pass before has read last is still there: sums of the same 64 MiB
+// one after the other take 0.8 of the time. Results must not depend on it.
+bool begins_at_end(int64_t bytes);  // parallel.cc
+
+struct alignas(64) Span {
+  std::atomic<int64_t> taken;
+  int64_t begin, end;
+
+  void set(int64_t first, int64_t last) {
+    taken.store(0, std::memory_order_relaxed);
+    begin = first;
+    end = last;
+  }
+  int64_t size() const { return end - begin; }
+  int64_t next() { return taken.fetch_add(1, std::memory_order_relaxed); }
+
+  // The task that is taken as number i. From the end they come in groups, each of which is walked
+  // forwards, because a stream that begins anew with every task is slower.
+  int64_t task(int64_t i, bool backwards) const {
+    constexpr int64_t kGroup = 8;
+    if (!backwards) return begin + i;
+    const int64_t mirrored = size() - 1 - i, first = mirrored / kGroup * kGroup;
+    const int64_t last = (first + kGroup < size() ? first + kGroup : size()) - 1;
+    return begin + first + last - mirrored;
+  }
+};
+
+// body(task, thread) for all tasks: those of the thread's own stretch in order, or from its end;
+// then what is left of the others'.
+template <class Body>
+inline void run_spans(int team, int64_t tasks, bool backwards, const Body& body) {
+  if (team <= 1) {
+    Span all;
+    all.set(0, tasks);
+    for (int64_t i = 0; i < tasks; ++i) body(all.task(i, backwards), 0);
+    return;
+  }
+  constexpr int kMostSpans = 64;
+  const int count = team < kMostSpans ? team : kMostSpans;
+  Span spans[kMostSpans];
+  for (int i = 0; i < count; ++i) spans[i].set(tasks * i / count, tasks * (i + 1) / count);
+#pragma omp parallel num_threads(team)
+  {
+    const int thread = omp_get_thread_num();
+    for (int turn = 0; turn < count; ++turn) {
+      Span& span = spans[(thread + turn) % count];
+      for (int64_t i; (i = span.next()) < span.size();) body(span.task(i, backwards), thread);
+    }
+  }
+}
+
+}  // namespace needle::NEEDLE_ISA
