@@ -1,74 +1,157 @@
 """Needle on a GPU, beside PyTorch: ``python bench/gpu.py [FILE.json]``.
 
 Prints a table and writes JSON. Bandwidths are fractions of what a copy reaches in the same run;
-products and launches are beside PyTorch's where PyTorch with CUDA is installed. Each figure is the
-median of 20 runs after 5.
+launches, products and training steps are beside PyTorch's where PyTorch with CUDA is installed.
+Each figure is the median of 20 runs after 5, but for launches (2000 in a row) and the first use of
+a kernel (a new process).
+
+``--quick`` takes tiny sizes, and ``--device cuda-emu`` runs in the emulator, beside PyTorch on the
+CPU: to see that the program works, not how fast anything is.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
 from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import needle as ndl
+from needle import config, nn, optim
+from needle import device as devices
 from needle.backend import kernels
+from needle.backend.cuda.jit import OPTIONS, Cache, Nvrtc, Unit, key, pack, unpack
 from needle.backend.ndarray import array, empty
+from needle.models import MLPResNet
+from needle.models.resnet9 import ResNet9
 
-COUNT = 256 << 20
-"""Elements of the arrays whose bandwidth is measured."""
+
+class Figure(NamedTuple):
+    """A row: what was measured, the value, and what it should be at least or at most."""
+
+    name: str
+    value: float
+    least: float | None = None
+    most: float | None = None
+
+    def verdict(self) -> str:
+        """Return "yes" or "no" where there is a target."""
+        if self.least is None and self.most is None:
+            return ""
+        good = (self.least is None or self.value >= self.least) and (
+            self.most is None or self.value <= self.most
+        )
+        return "yes" if good else "no"
+
+    def target(self) -> str:
+        """Return the target as text."""
+        least = f">= {self.least:g}" if self.least is not None else ""
+        return least + (f"<= {self.most:g}" if self.most is not None else "")
 
 
-def median(call, synchronize, repeats=20):
-    """Seconds of one call."""
-    for _ in range(5):
-        call()
-    synchronize()
-    times = []
-    for _ in range(repeats):
+class Bench:
+    """The device, PyTorch beside it or None, and the sizes."""
+
+    def __init__(self, name: str, quick: bool) -> None:
+        self.name, self.quick = name, quick
+        self.device = devices.as_device(name)
+        self.wait = self.device.backend.synchronize
+        self.torch, self.peer = _pytorch(name)
+
+    def torch_wait(self) -> None:
+        """Wait for PyTorch."""
+        if self.peer == "cuda":
+            self.torch.cuda.synchronize()
+
+    def seconds(self, call: Callable[[], Any], peer: bool = False) -> float:
+        """Return the seconds of one call."""
+        wait = self.torch_wait if peer else self.wait
+        for _ in range(1 if self.quick else 5):
+            call()
+        wait()
+        times = []
+        for _ in range(2 if self.quick else 20):
+            start = time.perf_counter()
+            call()
+            wait()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+    def launches(self, call: Callable[[], Any], peer: bool = False) -> float:
+        """Return the seconds per call of many in a row."""
+        wait, count = self.torch_wait if peer else self.wait, 5 if self.quick else 2000
+        for _ in range(5 if self.quick else 100):
+            call()
+        wait()
         start = time.perf_counter()
-        call()
-        synchronize()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+        for _ in range(count):
+            call()
+        wait()
+        return (time.perf_counter() - start) / count
 
 
-def launches(call, synchronize, count=2000):
-    """Seconds per call of many in a row."""
-    for _ in range(100):
-        call()
-    synchronize()
-    start = time.perf_counter()
-    for _ in range(count):
-        call()
-    synchronize()
-    return (time.perf_counter() - start) / count
-
-
-def pytorch():
-    """PyTorch with a GPU, or None."""
+def _pytorch(name: str) -> tuple[Any, str]:
+    """Return PyTorch and its name of the device; None where it has none."""
     try:
         import torch
     except ImportError:
-        return None
-    return torch if torch.cuda.is_available() else None
+        return None, ""
+    if name.startswith("cuda-emu"):
+        return torch, "cpu"
+    return (torch, "cuda") if torch.cuda.is_available() else (None, "")
 
 
-def bandwidths(device, wait):
-    rows = COUNT // 1024
-    x = empty((rows, 1024), "float32", device)
+def eager(bench: Bench) -> Iterator[Figure]:
+    x = ndl.Tensor(np.ones(16), device=bench.device, requires_grad=False)
+    mine = bench.launches(lambda: x + x)
+    yield Figure("eager x + x of 16, us", mine * 1e6)
+    if bench.torch:
+        y = bench.torch.ones(16, device=bench.peer)
+        theirs = bench.launches(lambda: y + y, peer=True)
+        yield Figure("eager x + x: Needle's time / PyTorch's", mine / theirs, most=1.0)
+
+
+def first_use(bench: Bench) -> Iterator[Figure]:
+    """A kernel that no process used before; then one that finds it in the cache."""
+    program = (
+        "import time, numpy as np, needle as ndl\n"
+        f"where = ndl.device.as_device({bench.name!r})\n"
+        "x = ndl.Tensor(np.ones(16), device=where, requires_grad=False)\n"
+        "x.numpy(); start = time.perf_counter()\n"
+        "ndl.tanh(x); where.synchronize()\n"
+        "print(time.perf_counter() - start)\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for name, most in (("first use of a kernel, s", 1.0), ("from the cache, s", 0.005)):
+            done = subprocess.run(
+                [sys.executable, "-c", program], env=config.environment(cache=folder),
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            yield Figure(name, float(done.stdout), most=most)
+
+
+def bandwidths(bench: Bench) -> Iterator[Figure]:
+    rows = 8 if bench.quick else 256 << 10
+    count, device = rows * 1024, bench.device
+    x, y = (empty((rows, 1024), "float32", device) for _ in range(2))
     x.fill(0.5)
-    copy = 8 * COUNT / median(lambda: x.copy(), wait)
-    found = {"copy, GB/s": copy / 1e9}
+    y.fill(0.25)
+    copy = 8 * count / bench.seconds(lambda: x.copy())
+    yield Figure("copy, GB/s", copy / 1e9)
     tensor = ndl.Tensor(x, requires_grad=False)
     weight = ndl.Tensor(np.ones(1024), device=device, requires_grad=False)
-    calls = {
-        "elementwise add": (lambda: kernels.elementwise("add", x, x), 12),
+    calls = {  # and the bytes of each element that pass through memory
+        "elementwise x + y": (lambda: kernels.elementwise("add", x, y), 12),
         "elementwise exp": (lambda: kernels.elementwise("exp", x), 8),
         "sum of rows": (lambda: kernels.reduce("sum", x, (1,)), 4),
         "sum of columns": (lambda: kernels.reduce("sum", x, (0,)), 4),
@@ -77,76 +160,152 @@ def bandwidths(device, wait):
         "layer norm": (lambda: ndl.ops.layer_norm(tensor, weight, weight), 8),
     }
     for name, (call, nbytes) in calls.items():
-        # x + x reads one array; count what passes through memory
-        nbytes = 8 if name == "elementwise add" else nbytes
-        found[f"{name} / copy"] = nbytes * COUNT / median(call, wait) / copy
-    return found
+        rate = nbytes * count / bench.seconds(call)
+        yield Figure(f"{name} / copy", rate / copy, least=0.85)
 
 
-def products(device, wait, torch):
-    found = {}
-    for kind, n in (("float32", 4096), ("bfloat16", 8192)):
-        x = array(np.ones((n, n), "float32"), kind, device)
-        mine = median(lambda x=x: kernels.matmul(x, x), wait)
-        found[f"{kind} product of {n}, TFLOP/s"] = 2 * n**3 / mine / 1e12
-        if torch:
-            torch.backends.cuda.matmul.allow_tf32 = False
-            y = torch.ones(n, n, device="cuda", dtype=getattr(torch, kind))
-            theirs = median(lambda y=y: y @ y, torch.cuda.synchronize)
-            found[f"{kind} product of {n}: PyTorch's time / Needle's"] = theirs / mine
-    return found
+def host_copies(bench: Bench) -> Iterator[Figure]:
+    values = np.ones((1 << 12) if bench.quick else (64 << 20), "float32")
+    x = array(values, "float32", bench.device)
+    rate = values.nbytes / bench.seconds(lambda: array(values, "float32", bench.device)) / 1e9
+    yield Figure("host to device, GB/s", rate)
+    yield Figure("device to host, GB/s", values.nbytes / bench.seconds(x.numpy) / 1e9)
 
 
-def eager(device, wait, torch):
-    x = ndl.Tensor(np.ones(16), device=device, requires_grad=False)
-    mine = launches(lambda: x + x, wait)
-    found = {"eager x + x, us": mine * 1e6}
-    if torch:
-        y = torch.ones(16, device="cuda")
-        found["eager x + x: Needle's time / PyTorch's"] = mine / launches(
-            lambda: y + y, torch.cuda.synchronize
-        )
-    return found
+def products(bench: Bench) -> Iterator[Figure]:
+    for kind, size, least in (("float32", 4096, 0.7), ("bfloat16", 8192, 0.5)):
+        n = 64 if bench.quick else size
+        values = np.random.default_rng(0).standard_normal((n, n), np.float32)
+        x = array(values, kind, bench.device)
+        mine = bench.seconds(lambda x=x: kernels.matmul(x, x))
+        yield Figure(f"{kind} product of {n}, TFLOP/s", 2 * n**3 / mine / 1e12)
+        if bench.torch:
+            bench.torch.backends.cuda.matmul.allow_tf32 = False
+            y = bench.torch.tensor(values, dtype=getattr(bench.torch, kind), device=bench.peer)
+            theirs = bench.seconds(lambda y=y: y @ y, peer=True)
+            yield Figure(f"{kind} product: PyTorch's time / Needle's", theirs / mine, least=least)
 
 
-def training(device, wait):
-    from needle import nn, optim
-    from needle.models import MLPResNet
-
-    ndl.manual_seed(0)
-    model = MLPResNet(784).to(device)
-    optimizer = optim.Adam(model.parameters(), lr=1e-3)
-    x = ndl.Tensor(np.random.rand(100, 784), device=device, requires_grad=False)
-    y = ndl.Tensor(np.arange(100) % 10, device=device, dtype="int64")
-    loss = nn.SoftmaxLoss()
-    return {"MLP step, ms": 1e3 * median(lambda: optimizer.minimize(loss(model(x), y)), wait)}
+def _needle_step(model: Any, x: Any, y: Any, device: Any) -> Callable[[], Any]:
+    model.to(device)
+    optimizer, loss = optim.Adam(model.parameters(), lr=1e-3), nn.SoftmaxLoss()
+    inputs = ndl.Tensor(x, device=device, requires_grad=False)
+    labels = ndl.Tensor(y, device=device, dtype="int64")
+    return lambda: optimizer.minimize(loss(model(inputs), labels))
 
 
-def main(path):
-    device = ndl.cuda()
-    if not device.enabled():
-        print(f"no GPU: {device.reason()}")
-        return
-    torch, wait = pytorch(), device.backend.synchronize
-    facts = device.backend.driver.properties
-    figures = {}
-    for measure in (
-        lambda: eager(device, wait, torch), lambda: bandwidths(device, wait),
-        lambda: products(device, wait, torch), lambda: training(device, wait),
-    ):  # fmt: skip
-        for name, value in measure().items():
-            figures[name] = value
-            print(f"{name:55} {value:10.3f}", flush=True)
-    result = {
-        "date": date.today().isoformat(), "device": facts.name, "arch": facts.arch,
-        "needle": ndl.__version__, "python": platform.python_version(),
-        "compiler": device.backend.driver.compiler.version,
-        "torch": torch.__version__ if torch else None, "figures": figures,
+def _torch_step(bench: Bench, model: Any, x: Any, y: Any) -> Callable[[], Any]:
+    torch = bench.torch
+    model.to(bench.peer)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=bench.peer == "cuda")
+    inputs, labels = (torch.tensor(v, device=bench.peer) for v in (x, y))
+
+    def step() -> None:
+        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def training(bench: Bench) -> Iterator[Figure]:
+    random, n = np.random.default_rng(0), 4 if bench.quick else 0
+    mlp = random.standard_normal((n or 100, 784), np.float32)
+    images = random.standard_normal((n or 128, 3, 32, 32), np.float32)
+    twins = _twins() if bench.torch else (None, None)
+    models = (("MLP", MLPResNet(784), mlp, twins[0]), ("ResNet-9", ResNet9(), images, twins[1]))
+    for name, model, x, twin in models:
+        ndl.manual_seed(0)
+        y = np.arange(len(x)) % 10
+        mine = bench.seconds(_needle_step(model, x, y, bench.device))
+        yield Figure(f"{name} step of {len(x)}, ms", 1e3 * mine)
+        if twin is not None:
+            theirs = bench.seconds(_torch_step(bench, twin, x, y), peer=True)
+            yield Figure(f"{name} step: Needle's time / PyTorch's", mine / theirs)
+
+
+def _twins() -> tuple[Any, Any]:
+    """Return PyTorch's models."""
+    from resnet_twin import course_resnet9
+    from twin import torch_model
+
+    return torch_model(0.1), course_resnet9()
+
+
+KERNELS = {
+    "elementwise.cu": "elementwise_dense<f_tanh, float, 4>", "reduce.cu": "reduce<Sum, float, i32>",
+    "softmax.cu": "softmax<false, float>", "norm.cu": "layer_norm<true, float>",
+    "matmul.cu": "matmul<float, 128, 128, 8, 8, 8, true, false>",
+    "matmul_tc.cu": "matmul_tc<bf16, true, false, true>",
+}  # fmt: skip
+
+
+def compilation(arch: str) -> Iterator[Figure]:
+    """NVRTC's share of a first use, and the cache's of a later one; needs no GPU."""
+    compiler = Nvrtc()
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache(Path(folder))
+        for file, expression in KERNELS.items():
+            unit, times = Unit(file, (expression,)), []
+            start = time.perf_counter()
+            cubin, names, _ = compiler.compile(unit, arch)
+            yield Figure(f"{file}: compile for {arch}, s", time.perf_counter() - start, most=1.0)
+            cache.put(key(unit, *OPTIONS, arch, compiler.version), pack(cubin, names))
+            for _ in range(50):
+                start = time.perf_counter()
+                found = cache.find(key(unit, *OPTIONS, arch, compiler.version))
+                assert found is not None and unpack(found.read_bytes())[0] == cubin
+                times.append(time.perf_counter() - start)
+            yield Figure(f"{file}: from the cache, s", statistics.median(times), most=0.005)
+
+
+PARTS = {
+    "eager": eager, "first use": first_use, "bandwidths": bandwidths, "host copies": host_copies,
+    "products": products, "training": training,
+}  # fmt: skip
+
+
+def versions(bench: Bench) -> dict[str, Any]:
+    driver = bench.device.backend.driver
+    real = not bench.name.startswith("cuda-emu")
+    return {
+        "date": date.today().isoformat(), "device": driver.properties.name,
+        "arch": driver.properties.arch, "quick": bench.quick, "needle": ndl.__version__,
+        "python": platform.python_version(), "numpy": np.__version__,
+        "compiler": driver.compiler.version if real else driver.version,
+        "driver": driver.version if real else None,
+        "torch": bench.torch.__version__ if bench.torch else None,
     }  # fmt: skip
-    if path:
-        with open(path, "w") as file:
-            json.dump(result, file, indent=2)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("path", nargs="?", metavar="FILE.json", help="where to write the figures")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes")
+    parser.add_argument("--compile", metavar="sm_90", help="time NVRTC alone; needs no GPU")
+    options = parser.parse_args()
+    if options.compile:
+        for figure in compilation(options.compile):
+            print(f"{figure.name:55} {figure.value:10.4g} {figure.target():>10} {figure.verdict()}")
+        return 0
+    where = devices.as_device(options.device)
+    if not where.enabled():
+        print(f"no GPU: {where.reason()}")
+        return 1
+    bench, figures = Bench(options.device, options.quick), {}
+    print(f"{'what':55} {'figure':>10} {'target':>10} reached")
+    for part in PARTS.values():
+        for figure in part(bench):
+            figures[figure.name] = {"value": figure.value, "target": figure.target()}
+            target, verdict = figure.target(), figure.verdict()
+            print(f"{figure.name:55} {figure.value:10.4g} {target:>10} {verdict}", flush=True)
+    if options.path:
+        with open(options.path, "w") as file:
+            json.dump({**versions(bench), "figures": figures}, file, indent=2)
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else None)
+    sys.exit(main())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import needle as ndl
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 SHARED = {
@@ -35,3 +38,23 @@ def test_runs(subject, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert out.exists()
+
+
+def test_the_gpu_bench_runs_in_the_emulator(tmp_path):
+    """So that it does not fail for a slip when there is a GPU at last."""
+    if not any(d.name == "cuda-emu" and d.enabled() for d in ndl.all_devices()):
+        pytest.skip("no compiler for the emulator")
+    out = tmp_path / "gpu.json"
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "gpu.py"), "--device", "cuda-emu", "--quick", str(out)],
+        capture_output=True, text=True, env=ndl.config.environment(emulator="on"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(out.read_text())
+    assert found["quick"] and found["device"] == "emulator" and found["torch"]
+    names = " ".join(found["figures"])
+    for part in ("eager x + x", "first use", "cache", "copy", "exp", "sum of rows", "softmax",
+                 "layer norm", "float32 product", "bfloat16 product", "MLP step", "ResNet-9 step",
+                 "PyTorch"):  # fmt: skip
+        assert part in names
+    assert all(figure["value"] > 0 for figure in found["figures"].values())

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 import needle as ndl
-from needle import dtype
-from needle.backend.cuda import backend, indexing, overrides, products, reductions, sorting
+from needle.backend.cuda.families import FAMILIES, expressions
 from needle.backend.cuda.jit import KERNELS, Nvrtc, Unit
-from needle.backend.cuda.table import BITS, CPP
 from needle.errors import DeviceError
 
 try:
@@ -30,9 +28,10 @@ REGISTERS = {
     "fill": 40, "random_bits": 40, "reduce": 72, "reduce_finish": 64, "scan": 48, "scan_lines": 48,
     "matmul": 200, "matmul_tc": 255, "gather": 48, "scatter_keys": 48, "scatter_sum": 64,
     "sort_keys": 48, "sort_chunks": 40, "sort_merge": 48, "sort_results": 48, "softmax": 56,
-    "softmax_grad": 56, "cross_entropy": 64, "cross_entropy_grad": 64, "layer_norm": 56,
+    "softmax_grad": 64, "cross_entropy": 64, "cross_entropy_grad": 64, "layer_norm": 56,
     "layer_norm_grad": 64, "column_sums": 56, "column_finish": 48, "reciprocal_deviation": 32,
-    "batch_norm": 48, "batch_norm_grad": 48, "adam": 72, "sgd": 56,
+    "batch_norm": 48, "batch_norm_grad": 48, "adam": 72, "sgd": 56, "rmsprop": 72,
+    "check_range": 48, "check_whole": 48,
 }  # fmt: skip
 """The most registers that a thread of each kernel may use: more would leave too few threads on a
 multiprocessor."""
@@ -47,35 +46,8 @@ STACK = {"elementwise": 64, "elementwise_dense": 64}
 """Bytes of stack. float64 sine and its kin reduce large arguments there; others need none."""
 
 
-def families(file):
-    """The instantiations of a file that CI compiles: all that the device asks for."""
-    if file == "elementwise.cu":
-        return [e for kind in dtype.ALL for e in backend._all_of(kind)()]
-    if file == "copy.cu":
-        copies = [e for to in (*CPP.values(), *BITS.values()) for e in backend._copies(to)()]
-        moves = [f"transpose<{name}>" for name in BITS.values()]
-        return [*copies, *backend._fills(), *moves, "random_bits"]
-    if file == "reduce.cu":
-        return [e for kind in CPP.values() for e in reductions._family(kind)]
-    if file == "scan.cu":
-        return [e for kind in CPP.values() for e in reductions._scan_family(kind)]
-    if file == "matmul.cu":
-        return [e for kind in dtype.ALL if kind.kind != "b" for e in products._family(kind)]
-    if file == "index.cu":
-        gathers = [e for kind in indexing.INDEX_TYPES for e in indexing._gathers(kind)]
-        return [*gathers, *indexing._keys(), *indexing._sums()]
-    return {
-        "matmul_tc.cu": lambda: products._tc_family(),
-        "sort.cu": lambda: sorting._family(),
-        "softmax.cu": lambda: overrides._softmax_family(),
-        "norm.cu": lambda: overrides._norm_family(),
-        "update.cu": lambda: [
-            f"{f}<{CPP[kind]}>" for f in ("adam", "sgd") for kind in dtype.FLOATS
-        ],
-    }[file]()
-
-
 FILES = sorted(path.name for path in KERNELS.glob("*.cu"))
+assert set(FILES) == set(FAMILIES)
 FEWER = {"elementwise.cu": 24, "copy.cu": 24, "reduce.cu": 12, "matmul.cu": 9, "matmul_tc.cu": 4,
          "scan.cu": 5, "softmax.cu": 3, "norm.cu": 3, "index.cu": 4, "sort.cu": 3}  # fmt: skip
 """Of these files each architecture compiles every so-maniest instantiation, another one each; all
@@ -83,7 +55,7 @@ of them, which take many minutes, with the variable ALL_KERNELS set."""
 
 
 def chosen(file, arch):
-    names = list(dict.fromkeys(families(file)))
+    names = expressions(file)
     every = 1 if os.environ.get("ALL_KERNELS") else FEWER.get(file, 1)
     return tuple(names[ARCHES.index(arch) % every :: every])
 

@@ -41,8 +41,9 @@ class Config:
             "512MiB"; 0 means no limit. What does not fit raises OutOfMemoryError.
         data: folder of the data sets.
         cache: folder for downloads and compiled kernels.
-        emulator: "off", "on" for the device ``cuda-emu``, which runs CUDA kernels on the host, or
-            "asan": the same under the address sanitizer, whose library must be loaded already.
+        emulator: "off", "on" for the device ``cuda-emu``, which runs CUDA kernels on the host;
+            "late": the same, each piece of work only when somebody waits for it; "asan": under the
+            address sanitizer, whose library must be loaded already.
     """
 
     backend: str = "nd"
@@ -86,7 +87,7 @@ _CHOICES = {
     "fast": ("on", "off"),
     "overrides": ("on", "off"),
     "finite": ("on", "off"),
-    "emulator": ("on", "off", "asan"),
+    "emulator": ("on", "off", "asan", "late"),
     "conv": ("", "im2col", "direct", "winograd", "onednn"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from needle import config
@@ -87,6 +88,8 @@ class Device:
 
 
 _devices: dict[str, Device] = {}
+_loaders: dict[str, Callable[[int], Any]] = {}
+_further: dict[str, Device] = {}
 
 
 def register(name: str, load: Callable[[], Any]) -> Device:
@@ -95,8 +98,29 @@ def register(name: str, load: Callable[[], Any]) -> Device:
     return device
 
 
+def register_several(name: str, load: Callable[[int], Any]) -> Device:
+    """Add devices ``name``, ``name:1``, ``name:2``, ...; ``load`` is told the number."""
+    _loaders[name] = load
+    return register(name, partial(load, 0))
+
+
+def _numbered(name: str) -> Device | None:
+    """Return the device of a name like ``cuda:1``, or None if the name is not of that form."""
+    kind, _, number = name.partition(":")
+    if kind not in _loaders or not (number.isascii() and number.isdigit()):
+        return None
+    if int(number) == 0:
+        return _devices[kind]
+    name = f"{kind}:{int(number)}"
+    if name not in _further:
+        _further[name] = Device(name, partial(_loaders[kind], int(number)))
+    return _further[name]
+
+
 def as_device(device: Any) -> Device:
     """Return the device of that name, the default device for None, or the device itself.
+
+    ``cuda:1`` is the second GPU. Whether a device can be used shows when it is.
 
     Raises:
         DeviceError: if there is no device of that name.
@@ -106,11 +130,12 @@ def as_device(device: Any) -> Device:
     if device is None:
         return default_device()
     name = str(device).removesuffix("()")
-    if name not in _devices:
+    found = _devices.get(name) or _numbered(name)
+    if found is None:
         raise DeviceError(
             f"device: there is no {name!r}{nearest(name, _devices)}\n  known: {', '.join(_devices)}"
         )
-    return _devices[name]
+    return found
 
 
 def default_device() -> Device:
@@ -141,9 +166,16 @@ def meta() -> Device:
     return _devices["meta"]
 
 
-def cuda() -> Device:
-    """Return the CUDA device; never raises, ask ``.enabled()``."""
-    return _devices["cuda"]
+def cuda(number: int = 0) -> Device:
+    """Return a CUDA device, of several GPUs the one of this number.
+
+    Never raises, also not for a number that does not exist: ask ``.enabled()``, ``.reason()``.
+    """
+    if number == 0:
+        return _devices["cuda"]
+    return _further.setdefault(
+        f"cuda:{number}", Device(f"cuda:{number}", partial(_loaders["cuda"], number))
+    )
 
 
 def all_devices() -> list[Device]:

@@ -6,6 +6,7 @@ rule; what to try. It is built on the error path only.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -148,3 +149,11 @@ def unknown(what: str, name: str, known: Iterable[str]) -> OptionError:
     return OptionError(
         f"{what}: there is no {name!r}{nearest(name, known)}\n  known: {', '.join(known)}"
     )
+
+
+def user_line() -> str:
+    """Return ``file:line`` of the innermost frame outside Needle."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "needle":
+        frame = frame.f_back  # type: ignore[assignment]
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "?"

@@ -6,7 +6,6 @@ cases and hands everything else over to this function; ``NEEDLE_FAST=off`` close
 
 from __future__ import annotations
 
-import sys
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator
@@ -15,7 +14,7 @@ from typing import Any
 
 from needle import config, core, finite, forward, graph
 from needle.backend import memory
-from needle.errors import NeedleError
+from needle.errors import NeedleError, user_line
 
 PENDING_LIMIT = 20_000
 """Nodes that may wait in lazy mode before a warning names the line that adds to them."""
@@ -141,14 +140,6 @@ def _origin(tensor: Any, part: Any) -> str:
 
 
 memory.origins = _origins
-
-
-def user_line() -> str:
-    """Return ``file:line`` of the innermost frame outside Needle."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "needle":
-        frame = frame.f_back  # type: ignore[assignment]
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "?"
 
 
 def warn_pending() -> None:

@@ -8,18 +8,47 @@ were checked by the caller (``kernels.py``), once for all devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
 
 from needle import config, device
+from needle import dtype as dtypes
 from needle.backend import update
 from needle.backend.course import CourseDevice
-from needle.backend.update import Adam, Sgd
+from needle.backend.update import Adam, RMSprop, Sgd
 from needle.errors import DeviceError
 
 if TYPE_CHECKING:
     from needle.backend.ndarray import NDArray
 
 __all__ = ["Backend", "find_override", "override", "overrides_of"]
+
+
+Describe = Callable[..., Exception]
+"""Makes the error for a position, and the value there if it is known."""
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    def done(self) -> bool:
+        """Return whether all work before it is done."""
+
+    def wait(self) -> None:
+        """Wait until it is."""
+
+
+class Done:
+    """The event of a device that computes at once."""
+
+    def done(self) -> bool:
+        """Return True."""
+        return True
+
+    def wait(self) -> None:
+        """Do nothing."""
 
 
 class Backend(CourseDevice):
@@ -46,6 +75,35 @@ class Backend(CourseDevice):
 
     def synchronize(self) -> None:
         """Wait until everything asked of the device is done."""
+
+    def stream(self, name: str) -> AbstractContextManager[Any]:
+        """Let what this thread asks for in a ``with`` block be done beside the work outside it.
+
+        Who uses a result waits for it, on the device; so this changes when, never what. A device
+        that computes at once has nothing to do.
+        """
+        return nullcontext()
+
+    def record(self) -> Event:
+        """Return an event for what was asked of this thread's stream so far."""
+        return Done()
+
+    def wait(self, event: Event) -> None:
+        """Let what this thread's stream is asked for from now on wait for an event.
+
+        The host does not wait: that is ``event.wait()``.
+        """
+
+    def pinned(self, shape: tuple[int, ...], dtype: Any = "float32") -> Any:
+        """Return a new NumPy array that this device copies from while the host goes on.
+
+        Its values are not set. With the copy it becomes read-only; take another for the next.
+        """
+        return np.empty(shape, dtypes.as_dtype(dtype).numpy)
+
+    def dlpack_device(self) -> tuple[int, int]:
+        """Return DLPack's type and number of the device."""
+        return 1, 0  # host memory
 
     def memory_info(self) -> dict[str, int]:
         """Return bytes: ``live`` (in use), ``cached`` for reuse, ``peak``, ``limit`` (0: none)."""
@@ -92,6 +150,30 @@ class Backend(CourseDevice):
         """Zeros with updates[i, j, k] added at [i, index[i, j, k], k]; return as ``gather``."""
         raise NotImplementedError
 
+    def check_range(
+        self, x: NDArray, low: int, high: int, kept: int | None, describe: Describe
+    ) -> None:
+        """Raise ``describe(position, value)`` for the first integer outside [low, high).
+
+        Args:
+            x: integers.
+            low: the smallest that is right.
+            high: one more than the largest.
+            kept: one more number that is right.
+            describe: makes the error; a device whose kernels run later raises it when it is waited
+                for, and does not know the value then.
+        """
+        values = self.download(x).reshape(-1)
+        wrong = (values < low) | (values >= high)
+        if kept is not None and wrong.any():
+            wrong &= values.astype(np.int64) != kept
+        _raise_first(wrong, values, describe)
+
+    def check_whole(self, x: NDArray, describe: Describe) -> None:
+        """Raise ``describe(position, value)`` for the first number that is not whole, likewise."""
+        values = self.download(x).reshape(-1).astype(np.float64)
+        _raise_first(values != np.trunc(values), values, describe)
+
     def sort(
         self, values: NDArray, indices: NDArray, x: NDArray, axis: int, descending: bool
     ) -> None:
@@ -128,6 +210,19 @@ class Backend(CourseDevice):
         """Step all params into outs (dense; may be the params); velocities change in place."""
         update.sgd(outs, params, grads, velocities, rule)
 
+    def rmsprop(
+        self,
+        outs: Sequence[NDArray],
+        params: Sequence[NDArray],
+        grads: Sequence[NDArray],
+        vs: Sequence[NDArray],
+        means: Sequence[NDArray] | None,
+        us: Sequence[NDArray] | None,
+        rule: RMSprop,
+    ) -> None:
+        """Step all params into outs (dense; may be the params); vs, means, us change in place."""
+        update.rmsprop(outs, params, grads, vs, means, us, rule)
+
     def run_fused(
         self,
         program: Sequence[tuple[str, tuple[int, ...]]],
@@ -154,6 +249,12 @@ class Backend(CourseDevice):
             registers.append(out)
 
 
+def _raise_first(wrong: Any, values: Any, describe: Describe) -> None:
+    bad = np.flatnonzero(wrong)
+    if bad.size:
+        raise describe(int(bad[0]), values[bad[0]])
+
+
 _Override = Callable[..., Any]
 _F = TypeVar("_F", bound=_Override)
 _overrides: dict[tuple[str, str], _Override] = {}
@@ -176,6 +277,8 @@ def override(device_name: str, op_name: str) -> Callable[[_F], _F]:
 def find_override(device_name: str, op_name: str) -> _Override | None:
     """Return the device's override of an op, or None (always, with overrides switched off)."""
     found = _overrides.get((device_name, op_name))
+    if found is None and ":" in device_name:  # cuda:1
+        found = _overrides.get((device_name.partition(":")[0], op_name))
     return found if found is not None and config.current().overrides == "on" else None
 
 
@@ -206,24 +309,24 @@ def _load_meta() -> Backend:
     return MetaBackend()
 
 
-def _load_cuda() -> Backend:
+def _load_cuda(number: int) -> Backend:
     from needle.backend.cuda import load_cuda
 
-    return load_cuda()
+    return load_cuda(number)
 
 
-def _load_emulator() -> Backend:
+def _load_emulator(number: int) -> Backend:
     from needle.backend.cuda import load_emulator
 
-    return load_emulator(sanitize=config.initial().emulator == "asan")
+    return load_emulator(number, config.initial().emulator)
 
 
 device.register("cpu", _load_cpu)
-device.register("cuda", _load_cuda)
+device.register_several("cuda", _load_cuda)
 device.register("cpu_numpy", _load_numpy)
 device.register("meta", _load_meta)
 if config.initial().emulator != "off":
-    device.register("cuda-emu", _load_emulator)
+    device.register_several("cuda-emu", _load_emulator)
 
 
 def _check_setting() -> None:

@@ -21,6 +21,8 @@ from needle.errors import DeviceError, DtypeError
 HOST = (1, 3)
 """DLPack's numbers of host memory: plain, and pinned by CUDA."""
 
+DEVICES = {2: "cuda", 12: "cuda-emu"}
+"""Needle's devices by DLPack's number of their kind (dlpack.h: DLDeviceType)."""
 
 UNSIGNED, BFLOAT = 1, 4
 """DLPack's codes of unsigned integers and of bfloat16."""
@@ -36,23 +38,31 @@ def to_dlpack(
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
 ) -> Any:
-    """Return a capsule over the memory of an array in host memory.
+    """Return a capsule over the memory of an array.
 
     Args:
         x: an array.
-        stream: None; host memory has no streams.
+        stream: in which the reader will use it; see ``cuda.dlpack.give``. None for host memory,
+            which has no streams.
         max_version: the newest version of DLPack that the reader knows.
-        dl_device: where the reader wants it: host memory, (1, 0).
+        dl_device: where the reader wants it: where it is, or host memory, (1, 0).
         copy: True: always; False: never; None: only where it is needed.
 
     Raises:
-        BufferError: if stream or dl_device ask for another device.
+        BufferError: if stream or dl_device ask for what cannot be.
     """
+    backend = x.device.backend
+    here = tuple(backend.dlpack_device())
+    if here[0] not in HOST:
+        if dl_device is None or dl_device == here:
+            return backend.to_dlpack(x, stream, max_version, copy)
+        if dl_device[0] not in HOST:
+            raise BufferError(f"dlpack: {x.device} is DLPack's {here}, {dl_device} was asked for")
     if stream is not None:
-        raise BufferError(f"dlpack: {x.device} has no streams, {stream!r} was given")
-    if copy is False and not hasattr(x.device.backend, "adopt"):
+        raise BufferError(f"dlpack: host memory has no streams, {stream!r} was given")
+    if copy is False and not hasattr(backend, "adopt"):
         raise BufferError(f"dlpack: {x.device} cannot share its memory without a copy")
-    values = x.device.backend.download(x)
+    values = backend.download(x)
     if x.dtype is not dtypes.bfloat16:
         return values.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
     capsule = values.view(np.uint16).__dlpack__(
@@ -100,15 +110,22 @@ def from_dlpack(x: Any, device: Any = None, copy: bool | None = None) -> NDArray
 
     Args:
         x: a NumPy array, or anything with ``__dlpack__``.
-        device: a device that computes in host memory; the default device for None.
+        device: where the array shall be. For None, what is on a GPU stays there, and what is in
+            host memory goes to the default device.
         copy: True: always; False: never, raise BufferError; None: only where the memory cannot be
             shared (not aligned, other byte order, another device).
 
     Raises:
-        DeviceError: if x is not in host memory.
+        DeviceError: if x is on a device that Needle does not have.
         OptionError: if x has a dtype that Needle lacks.
-        DtypeError: if NumPy, the go-between, lacks it.
+        DtypeError: if NumPy, the go-between of host memory, lacks it.
     """
+    if not isinstance(x, np.ndarray):
+        if not hasattr(x, "__dlpack__"):
+            raise TypeError(f"from_dlpack: {type(x).__name__} does not offer __dlpack__")
+        kind, number = x.__dlpack_device__()
+        if kind not in HOST:
+            return _from_device(x, int(kind), number, device, copy)
     values = x if isinstance(x, np.ndarray) else _as_numpy(x)
     where = devices.as_device(device)
     kind = dtypes.as_dtype(values.dtype)
@@ -128,13 +145,24 @@ def from_dlpack(x: Any, device: Any = None, copy: bool | None = None) -> NDArray
     return make_array(make_spec(kind, where, values.shape), handle, offset, strides)
 
 
-def _as_numpy(x: Any) -> Any:
-    if not hasattr(x, "__dlpack__"):
-        raise TypeError(f"from_dlpack: {type(x).__name__} does not offer __dlpack__")
-    if x.__dlpack_device__()[0] not in HOST:
+def _from_device(x: Any, kind: int, number: int, device: Any, copy: bool | None) -> NDArray:
+    """Return an array over memory that is not the host's."""
+    if kind not in DEVICES or DEVICES[kind] not in {d.name for d in devices.all_devices()}:
         raise DeviceError(
-            f"from_dlpack: the memory is on DLPack device {x.__dlpack_device__()}, not on the host"
+            f"from_dlpack: the memory is on DLPack's device ({kind}, {number}), which Needle does "
+            f"not know\n  known: host memory, {', '.join(f'{n} ({k})' for k, n in DEVICES.items())}"
         )
+    where = devices.as_device(f"{DEVICES[kind]}:{number}")
+    target = where if device is None else devices.as_device(device)
+    if target != where and copy is False:
+        raise BufferError(f"from_dlpack: {target} cannot share memory of {where} without a copy")
+    shared = where.backend.from_dlpack(x)
+    if target != where:
+        return shared.to(target)
+    return shared.copy() if copy else shared
+
+
+def _as_numpy(x: Any) -> Any:
     wrapped = _Unsigned(x)
     try:
         values = np.from_dlpack(wrapped)

@@ -5,6 +5,7 @@ An op's ``compute`` calls these; on the meta device they are its rule for shapes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -197,14 +198,16 @@ def whole(operation: str, x: NDArray) -> NDArray:
         return x
     if x.dtype.kind == "b":
         raise explain(DtypeError, operation, "integers are needed, not bools", [("x", x)])
-    if has_values(x):
-        values = x.numpy().reshape(-1).astype(np.float64)
-        bad = np.flatnonzero(values != np.trunc(values))
-        if bad.size:
-            raise explain(
-                DtypeError, operation,
-                f"{values[bad[0]]} at position {bad[0]} is not a whole number", [("x", x)],
-            )  # fmt: skip
+    text = f"{x.dtype}{list(x.shape)}"
+
+    def not_whole(position: int, value: Any = None) -> Exception:
+        which = "the number" if value is None else f"{value}"
+        return DtypeError(
+            f"{operation}: {which} at position {position} is not a whole number\n  x: {text}\n"
+            "  rule: indices and labels are integers, or floating with whole values"
+        )
+
+    x.device.backend.check_whole(x, not_whole)
     return x.astype(dtypes.int64)
 
 
@@ -229,23 +232,30 @@ def check_labels(operation: str, labels: NDArray, classes: int, ignore: int | No
     Raises:
         IndexRangeError: naming the first label that is not.
     """
-    if not has_values(labels):
-        return
-    values = labels.numpy().reshape(-1)
-    wrong = (values < 0) | (values >= classes)
-    if ignore is not None and wrong.any():
-        wrong &= values.astype(np.int64) != ignore
-    bad = np.flatnonzero(wrong)
-    if bad.size:
-        raise bad_label(operation, labels, int(bad[0]), classes)
+    text = f"{labels.dtype}{list(labels.shape)}"
+
+    def wrong(position: int, value: Any = None) -> Exception:
+        return bad_label(operation, text, position, classes, value)
+
+    labels.device.backend.check_range(labels, 0, classes, ignore, wrong)
 
 
-def bad_label(operation: str, labels: NDArray, position: int, classes: int) -> IndexRangeError:
-    """Return the error for the label at a position (in C order) that is not a class."""
-    value = labels.numpy().reshape(-1)[position]
+def bad_label(
+    operation: str, labels: str, position: int, classes: int, value: Any = None
+) -> IndexRangeError:
+    """Return the error for the label at a position (in C order) that is not a class.
+
+    Args:
+        operation: the op.
+        labels: dtype and shape of the labels.
+        position: of the first that is wrong.
+        classes: how many there are.
+        value: of that label, where it is known.
+    """
+    which = "the label" if value is None else f"label {value}"
     return IndexRangeError(
-        f"{operation}: label {value} at position {position} is not one of {classes} classes\n"
-        f"  labels: {labels.dtype}{list(labels.shape)}\n"
+        f"{operation}: {which} at position {position} is not one of {classes} classes\n"
+        f"  labels: {labels}\n"
         f"  rule: labels are in [0, {classes})"
     )
 
@@ -254,6 +264,17 @@ def arange(count: int, dtype: DType, device: Any, start: int = 0) -> NDArray:
     """Return start, start + 1, ...: ``count`` numbers."""
     device.backend.allocate(count * dtype.itemsize)  # refused here, if so: NumPy has no limit
     return array(np.arange(start, start + count), dtype, device)
+
+
+def _outside(axis: int, size: int) -> Callable[..., Exception]:
+    def describe(position: int, value: Any = None) -> Exception:
+        which = "the index" if value is None else f"{value}"
+        return IndexRangeError(
+            f"index: {which} at position {position} is out of range for axis {axis} with {size} "
+            "entries"
+        )
+
+    return describe
 
 
 def linear_index(indices: tuple[NDArray, ...], sizes: Shape) -> NDArray:
@@ -267,14 +288,7 @@ def linear_index(indices: tuple[NDArray, ...], sizes: Shape) -> NDArray:
     total: NDArray | None = None
     for axis, (index, size) in enumerate(zip(indices, sizes, strict=True)):
         _check_index("index", index)
-        if has_values(index):
-            values = index.numpy().reshape(-1)
-            bad = np.flatnonzero((values < -size) | (values >= size))
-            if bad.size:
-                raise IndexRangeError(
-                    f"index: {values[bad[0]]} at position {bad[0]} is out of range for axis "
-                    f"{axis} with {size} entries"
-                )
+        index.device.backend.check_range(index, -size, size, None, _outside(axis, size))
         zero, width = (array(n, dtypes.int64, device) for n in (0, size))
         wide = index.astype(dtypes.int64, copy=False)
         below = elementwise("less", wide, zero, dtype=dtypes.bool_)

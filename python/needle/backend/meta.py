@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from needle.backend import Backend
+from needle.backend import Backend, Describe
 from needle.errors import DeviceError
 
 
@@ -46,6 +46,14 @@ class MetaBackend(Backend):
 
     def scatter_add(self, out: Any, index: Any, updates: Any, axis: int) -> int:
         return -1
+
+    def check_range(
+        self, x: Any, low: int, high: int, kept: int | None, describe: Describe
+    ) -> None:
+        pass
+
+    def check_whole(self, x: Any, describe: Describe) -> None:
+        pass
 
     def sort(self, values: Any, indices: Any, x: Any, axis: int, descending: bool) -> None:
         pass

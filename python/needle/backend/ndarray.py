@@ -432,7 +432,7 @@ class NDArray(CourseArray, Array):
         return exchange.to_dlpack(self, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0  # host memory: other devices export a copy there
+        return self.device.backend.dlpack_device()
 
     def __len__(self) -> int:
         if not self.shape:

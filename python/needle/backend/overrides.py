@@ -123,6 +123,11 @@ def _rows(x: NDArray) -> NDArray:
     return x if x.ndim == 2 else x.reshape((x.size // classes, classes))
 
 
+def _bad_label(operation: str, labels: NDArray, position: int, classes: int) -> Exception:
+    value, text = labels.numpy().reshape(-1)[position], f"{labels.dtype}{list(labels.shape)}"
+    return kernels.bad_label(operation, text, position, classes, value)
+
+
 @override("cpu", "CrossEntropy")
 def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
     """Losses and the logarithms of the sums of exponentials."""
@@ -132,7 +137,7 @@ def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
     rows, flat = _rows(logits), labels.reshape((labels.size,))
     bad = _core(logits).cross_entropy(loss, lse, rows, flat, op.ignore_index, op.label_smoothing)
     if bad >= 0:
-        raise kernels.bad_label(op.name, labels, bad, logits.shape[-1])
+        raise _bad_label(op.name, labels, bad, logits.shape[-1])
     return loss, lse
 
 
@@ -150,7 +155,7 @@ def cross_entropy_grad(op: Any, g: NDArray, logits: NDArray, labels: NDArray, ls
         _rows(dlogits), g, _rows(logits), flat, lse, op.ignore_index, op.label_smoothing
     )
     if bad >= 0:
-        raise kernels.bad_label(op.name, labels, bad, logits.shape[-1])
+        raise _bad_label(op.name, labels, bad, logits.shape[-1])
     return dlogits
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from needle import executor, finite, graph
-from needle.backend import update as rules
 from needle.backend.ndarray import NDArray, empty, full
 from needle.backend.update import Adam, RMSprop, Sgd
 from needle.errors import DtypeError, ShapeError, explain
@@ -149,7 +148,7 @@ def rmsprop(
     ]
     for batch, outs, arrays, grads, held in prepared:
         rest = iter(held[1:])
-        rules.rmsprop(
+        outs[0].device.backend.rmsprop(
             outs, arrays, grads, held[0], None if means is None else next(rest),
             None if us is None else next(rest), rule,
         )  # fmt: skip

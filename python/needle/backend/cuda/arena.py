@@ -1,19 +1,23 @@
 """Memory in blocks of a few large slabs, kept for reuse.
 
-A block is free for reuse in its own stream as soon as it is dropped, because what runs next in that
-stream runs later. A block that another stream used waits for that stream's event.
+Each stream has slabs of its own. A block is free for reuse in its stream as soon as it is dropped,
+because what runs next in that stream runs later. A block that another stream used last waits for
+that stream's event.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import Lock
+from typing import Any
 
 from needle import config
 from needle.backend.cuda.driver import Driver, Event, NoMemory
+from needle.backend.cuda.streams import Streams
 
 ALIGNMENT = 512
 SLAB = 64 << 20
@@ -27,12 +31,16 @@ class Block:
     Attributes:
         address: of the first byte.
         nbytes: as asked for.
+        stream: that used it last.
+        events: of users outside, that must pass before the bytes are used again.
     """
 
-    __slots__ = ("arena", "address", "nbytes", "piece", "events", "__weakref__")
+    __slots__ = ("arena", "address", "nbytes", "stream", "events", "piece", "__weakref__")
+    readonly = False
 
     def __init__(self, arena: Arena, address: int, nbytes: int, piece: _Piece) -> None:
         self.arena, self.address, self.nbytes, self.piece = arena, address, nbytes, piece
+        self.stream = piece.stream
         self.events: list[Event] = []
 
     def ptr(self) -> int:
@@ -44,17 +52,71 @@ class Block:
         self.events.append(event)
 
     def __del__(self) -> None:
-        # anywhere: in another thread, or while the arena is at work; so only leave word
-        self.arena.dropped.append((self.piece, self.address, self.nbytes, self.events))
+        # anywhere: in another thread, while the arena is at work, at exit; so only leave word
+        self.arena.dropped.append(
+            (self.address, self.nbytes, self.stream, self.events, self.piece, None)
+        )
+
+
+class Foreign:
+    """Bytes that another library lends, and gets back when no stream uses them any more.
+
+    Args:
+        arena: of the device.
+        address: of the first byte.
+        nbytes: of it.
+        readonly: whether they must not be written.
+        give_back: tells the other library.
+    """
+
+    __slots__ = ("arena", "address", "nbytes", "stream", "events", "readonly", "give_back",
+                 "__weakref__")  # fmt: skip
+
+    def __init__(
+        self, arena: Arena, address: int, nbytes: int, readonly: bool, give_back: Callable[[], None]
+    ) -> None:
+        self.arena, self.address, self.nbytes, self.readonly = arena, address, nbytes, readonly
+        self.stream = arena.streams.current
+        self.events: list[Event] = []
+        self.give_back = give_back
+
+    def ptr(self) -> int:
+        """Return the address."""
+        return self.address
+
+    used_by = Block.used_by
+
+    def __del__(self) -> None:
+        self.arena.dropped.append(
+            (self.address, self.nbytes, self.stream, self.events, None, self.give_back)
+        )
+
+
+class _Dropped:
+    """What is left of a block that nobody holds any more."""
+
+    __slots__ = ("address", "nbytes", "stream", "events", "piece", "give_back")
+
+    def __init__(
+        self,
+        address: int,
+        nbytes: int,
+        stream: int,
+        events: list[Event],
+        piece: _Piece | None,
+        give_back: Callable[[], None] | None,
+    ) -> None:
+        self.address, self.nbytes, self.stream = address, nbytes, stream
+        self.events, self.piece, self.give_back = events, piece, give_back
 
 
 class _Piece:
     """A stretch of a slab, lent or free; neighbours are linked."""
 
-    __slots__ = ("slab", "start", "size", "free", "before", "behind")
+    __slots__ = ("slab", "stream", "start", "size", "free", "before", "behind")
 
-    def __init__(self, slab: int, start: int, size: int) -> None:
-        self.slab, self.start, self.size, self.free = slab, start, size, True
+    def __init__(self, slab: int, stream: int, start: int, size: int) -> None:
+        self.slab, self.stream, self.start, self.size, self.free = slab, stream, start, size, True
         self.before: _Piece | None = None
         self.behind: _Piece | None = None
 
@@ -75,66 +137,86 @@ class Arena:
 
     Args:
         driver: where slabs come from.
+        streams: whose current one a block is for.
     """
 
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
+    def __init__(self, driver: Driver, streams: Streams) -> None:
+        self.driver, self.streams = driver, streams
         self.guard = driver.properties.guard
         self.slabs: dict[int, int] = {}
-        self.free: list[_Piece] = []
-        self.waiting: list[tuple[list[Event], _Piece]] = []
-        self.dropped: deque[tuple[_Piece, int, int, list[Event]]] = deque()
+        self.free: dict[int, list[_Piece]] = {}
+        self.waiting: list[_Dropped] = []
+        self.dropped: deque[tuple[Any, ...]] = deque()
+        self.finished: deque[Callable[[], None]] = deque()
         self.lock = Lock()
         self.live = self.peak = self.requests = 0
 
     def allocate(self, nbytes: int) -> Block:
-        """Return a block, its content not set.
+        """Return a block for this thread's stream, its content not set.
 
         Raises:
             NoMemory: if the device or the limit leaves no room.
         """
         size = -(-(nbytes + 2 * self.guard) // ALIGNMENT) * ALIGNMENT or ALIGNMENT
-        with self.lock:
+        stream = self.streams.current
+        with self._locked():
             self.requests += 1
             self._collect()
             if 0 < config.current().memory_limit < self.live + nbytes:
                 raise NoMemory
-            piece = self._fit(size) or self._grow(size)
+            piece = self._fit(size, stream) or self._grow(size, stream)
             self._unlist(piece)
             self._split(piece, size)
             piece.free = False
             self.live += nbytes
             self.peak = max(self.peak, self.live)
             address = piece.start + self.guard
-            self.driver.lent(address, nbytes)
+            self.driver.lent(address, nbytes, stream)
         return Block(self, address, nbytes, piece)
 
     def statistics(self) -> dict[str, int]:
         """Return bytes: ``live`` (lent), ``cached``, ``peak`` (the most lent), ``limit``."""
-        with self.lock:
+        with self._locked():
             self._collect()
             reserved = sum(self.slabs.values())
         limit = config.current().memory_limit
         return {"live": self.live, "cached": reserved - self.live, "peak": self.peak,
                 "limit": limit}  # fmt: skip
 
+    def collect(self) -> None:
+        """Take back what was dropped, but for what some stream may still use."""
+        with self._locked():
+            self._collect()
+
     def trim(self) -> None:
         """Give slabs that hold no block back to the device."""
-        with self.lock:
+        with self._locked():
             self._collect(wait=True)
             self._give_back()
 
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Work on the lists alone; then, unlocked, tell libraries what they get back."""
+        try:
+            with self.lock:
+                yield
+        finally:
+            while self.finished:
+                self.finished.popleft()()
+
     def _give_back(self) -> None:
-        for piece in [p for p in self.free if p.size == self.slabs[p.slab]]:
-            self._unlist(piece)
-            del self.slabs[piece.slab]
-            self.driver.release(piece.slab)
+        for pool in self.free.values():
+            for piece in [p for p in pool if p.size == self.slabs[p.slab]]:
+                self._unlist(piece)
+                del self.slabs[piece.slab]
+                self.driver.release(piece.slab)
 
-    def _fit(self, size: int) -> _Piece | None:
-        place = bisect_left(self.free, _Piece(0, 0, size))
-        return self.free[place] if place < len(self.free) else None
+    def _fit(self, size: int, stream: int) -> _Piece | None:
+        pool = self.free.get(stream, [])
+        place = bisect_left(pool, _Piece(0, stream, 0, size))
+        return pool[place] if place < len(pool) else None
 
-    def _grow(self, size: int) -> _Piece:
+    def _grow(self, size: int, stream: int) -> _Piece:
         usual = SMALL_SLAB if size <= SMALL else SLAB
         ways: tuple[Callable[[], None] | None, ...] = (
             None, partial(self._collect, wait=True), self._give_back,
@@ -142,34 +224,34 @@ class Arena:
         for make_room in ways:
             if make_room is not None:
                 make_room()
-            found = self._fit(size)
+            found = self._fit(size, stream)
             if found is not None:
                 return found
             for wanted in (max(usual, size), size):
                 try:
-                    return self._slab(wanted)
+                    return self._slab(wanted, stream)
                 except NoMemory:
                     continue
         raise NoMemory
 
-    def _slab(self, size: int) -> _Piece:
+    def _slab(self, size: int, stream: int) -> _Piece:
         if 0 < config.current().memory_limit < sum(self.slabs.values()) + size:
             raise NoMemory
         start = self.driver.allocate(size)
         self.slabs[start] = size
-        piece = _Piece(start, start, size)
-        insort(self.free, piece)
+        piece = _Piece(start, stream, start, size)
+        self._list(piece)
         return piece
 
     def _split(self, piece: _Piece, size: int) -> None:
         if piece.size - size < ALIGNMENT:
             return
-        rest = _Piece(piece.slab, piece.start + size, piece.size - size)
+        rest = _Piece(piece.slab, piece.stream, piece.start + size, piece.size - size)
         rest.before, rest.behind = piece, piece.behind
         if piece.behind is not None:
             piece.behind.before = rest
         piece.behind, piece.size = rest, size
-        insort(self.free, rest)
+        self._list(rest)
 
     def _release(self, piece: _Piece) -> None:
         """Join a piece with its free neighbours and list the whole."""
@@ -181,10 +263,14 @@ class Arena:
             self._unlist(piece)
             piece.absorb()
         piece.free = True
-        insort(self.free, piece)
+        self._list(piece)
+
+    def _list(self, piece: _Piece) -> None:
+        insort(self.free.setdefault(piece.stream, []), piece)
 
     def _unlist(self, piece: _Piece) -> None:
-        self.free.pop(bisect_left(self.free, piece))
+        pool = self.free[piece.stream]
+        pool.pop(bisect_left(pool, piece))
 
     def _collect(self, wait: bool = False) -> None:
         """Take back what was dropped, but for blocks whose events have not passed.
@@ -193,17 +279,26 @@ class Arena:
             wait: for those too.
         """
         while self.dropped:
-            piece, address, nbytes, events = self.dropped.popleft()
-            self.live -= nbytes
-            self.driver.returned(address, nbytes)
-            self.waiting.append((events, piece))
+            gone = _Dropped(*self.dropped.popleft())
+            if gone.piece is not None:
+                self.live -= gone.nbytes
+            if gone.piece is None or gone.stream != gone.piece.stream:
+                gone.events = [*gone.events, self.driver.record(gone.stream)]
+            self.waiting.append(gone)
         waiting, self.waiting = self.waiting, []
-        for events, piece in waiting:
+        for gone in waiting:
             if wait:
-                for event in events:
+                for event in gone.events:
                     event.wait()
-            left = [event for event in events if not event.done()]
-            if left:
-                self.waiting.append((left, piece))
+            gone.events = [event for event in gone.events if not event.done()]
+            if gone.events:
+                self.waiting.append(gone)
             else:
-                self._release(piece)
+                self._take_back(gone)
+
+    def _take_back(self, gone: _Dropped) -> None:
+        if gone.give_back is not None:
+            self.finished.append(gone.give_back)
+        if gone.piece is not None:
+            self._release(gone.piece)
+            self.driver.returned(gone.address, gone.nbytes, gone.piece.stream)

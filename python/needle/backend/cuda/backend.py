@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from needle.backend import Backend, memory
-from needle.backend.cuda import fused, indexing, products, reductions, sorting, updates
+from needle.backend import Backend, Describe, memory
+from needle.backend.cuda import dlpack, fused, indexing, products, reductions, sorting, updates
 from needle.backend.cuda.arena import Arena, Block
-from needle.backend.cuda.driver import Driver, NoMemory, Triple
+from needle.backend.cuda.driver import Driver, Event, NoMemory, Triple
 from needle.backend.cuda.errors import Pending
 from needle.backend.cuda.geometry import Geometry, geometry, pack
 from needle.backend.cuda.jit import Unit
+from needle.backend.cuda.pinned import Pinned
+from needle.backend.cuda.streams import Streams
 from needle.backend.cuda.table import BITS, CPP, functions
-from needle.backend.update import Adam, Sgd
+from needle.backend.update import Adam, RMSprop, Sgd
 from needle.dtype import ALL, DType
-from needle.errors import DtypeError
+from needle.errors import DtypeError, OutOfMemoryError
 
 THREADS = 256
 Family = Callable[[], Iterable[str]]
+_T = TypeVar("_T")
 
 
 class CudaBackend(Backend):
@@ -30,7 +34,9 @@ class CudaBackend(Backend):
     def __init__(self, name: str, driver: Driver) -> None:
         self.name = name
         self.driver = driver
-        self.arena = Arena(driver)
+        self.streams = Streams(driver)
+        self.arena = Arena(driver, self.streams)
+        self.pinned_buffers = Pinned(self)
         self.functions: dict[tuple[str, str], Any] = {}
         self.pending = Pending(self)
         self.lock = RLock()
@@ -51,20 +57,60 @@ class CudaBackend(Backend):
             self.upload(staged, values)
             self.copy(out, staged)
             return
-        source = np.ascontiguousarray(values)
-        self.driver.to_device(address(out), source.ctypes.data, source.nbytes)
+        self._host_memory(
+            lambda: self.pinned_buffers.send(address(out), np.ascontiguousarray(values))
+        )
 
     def download(self, x: Any) -> Any:
         values = np.empty(x.shape, x.dtype.numpy)
         dense = x if x.is_dense() else x.copy()
+        source = address(dense)  # this stream waits for x's
+        self.pending.look()
         if x.size:
-            self.driver.to_host(values.ctypes.data, address(dense), values.nbytes)
+            self._host_memory(lambda: self.pinned_buffers.fetch(values, source))
         self.pending.check()
         return values
 
+    def pinned(self, shape: tuple[int, ...], dtype: Any = "float32") -> np.ndarray[Any, Any]:
+        return self._host_memory(lambda: self.pinned_buffers.array(tuple(shape), dtype))
+
+    def _host_memory(self, work: Callable[[], _T]) -> _T:
+        try:
+            return work()
+        except NoMemory:
+            raise OutOfMemoryError(
+                f"{self.name}: the host has no pinned memory left for copies"
+            ) from None
+
+    def dlpack_device(self) -> tuple[int, int]:
+        return self.driver.properties.dlpack
+
+    def to_dlpack(
+        self, x: Any, stream: Any, max_version: tuple[int, int] | None, copy: bool | None
+    ) -> Any:
+        """Return a capsule; see ``dlpack.give``."""
+        return dlpack.give(self, x, stream, max_version, copy)
+
+    def from_dlpack(self, x: Any) -> Any:
+        """Return an array over another library's memory on this device; see ``dlpack.take``."""
+        return dlpack.take(self, x)
+
+    # ---- order -------------------------------------------------------------------------
+
     def synchronize(self) -> None:
         self.driver.synchronize()
-        self.pending.check()
+        self.arena.collect()
+        self.pending.look()
+        self.pending.check(everything=True)
+
+    def stream(self, name: str) -> AbstractContextManager[Any]:
+        return self.streams.use(name)
+
+    def record(self) -> Event:
+        return self.streams.record()
+
+    def wait(self, event: Event) -> None:
+        self.streams.wait(event)
 
     def memory_info(self) -> dict[str, int]:
         return self.arena.statistics()
@@ -98,7 +144,7 @@ class CudaBackend(Backend):
     ) -> None:
         """Run a kernel on blocks of ``block`` threads; parts: its parameters."""
         blocks = (grid, 1, 1) if isinstance(grid, int) else grid
-        self.driver.launch(function, blocks, (block, 1, 1), 0, pack(*parts))
+        self.driver.launch(function, blocks, (block, 1, 1), 0, pack(*parts), self.streams.current)
 
     # ---- elementwise -------------------------------------------------------------------
 
@@ -169,6 +215,14 @@ class CudaBackend(Backend):
         self.fill(out, 0)
         return indexing.scatter_add(self, out, index, updates, axis)
 
+    def check_range(
+        self, x: Any, low: int, high: int, kept: int | None, describe: Describe
+    ) -> None:
+        indexing.check_range(self, x, low, high, kept, describe)
+
+    def check_whole(self, x: Any, describe: Describe) -> None:
+        indexing.check_whole(self, x, describe)
+
     def sort(self, values: Any, indices: Any, x: Any, axis: int, descending: bool) -> None:
         sorting.sort(self, values, indices, x, axis, descending)
 
@@ -202,6 +256,20 @@ class CudaBackend(Backend):
         rows = list(zip(outs, _dense(params), _dense(grads), *kept, strict=True))
         updates.sgd(self, rows, rule)
 
+    def rmsprop(
+        self,
+        outs: Sequence[Any],
+        params: Sequence[Any],
+        grads: Sequence[Any],
+        vs: Sequence[Any],
+        means: Sequence[Any] | None,
+        us: Sequence[Any] | None,
+        rule: RMSprop,
+    ) -> None:
+        none = [None] * len(outs)
+        rows = zip(outs, _dense(params), _dense(grads), vs, means or none, us or none, strict=True)
+        updates.rmsprop(self, list(rows), rule)
+
     def run_fused(
         self,
         program: Sequence[tuple[str, tuple[int, ...]]],
@@ -216,8 +284,12 @@ def _dense(arrays: Sequence[Any]) -> list[Any]:
 
 
 def address(x: Any) -> int:
-    """Return where an array's first element is."""
-    return int(x.handle.address + x.offset * x.dtype.itemsize)
+    """Return where an array's first element is; from here on it belongs to this thread's stream."""
+    handle = x.handle
+    streams = handle.arena.streams
+    if streams.several:
+        streams.enter(handle)
+    return int(handle.address + x.offset * x.dtype.itemsize)
 
 
 def aligned(*places: int) -> bool:

@@ -1,20 +1,27 @@
-"""What the backend asks of a driver, and the driver of a real GPU, over cuda.core.
+"""What the backend asks of a driver, and the driver of a real GPU.
 
-Everything is asked for in one stream's order and returns at once; only ``synchronize`` and copies
-to the host wait.
+cuda.core finds the GPU and loads kernels; they are launched by the driver's own call in
+cuda.bindings, because cuda.core's launch takes neither structures nor a packed buffer.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
+from needle.backend import Event
 from needle.backend.cuda.jit import OPTIONS, Cache, Nvrtc, Unit, key, pack, unpack
 from needle.errors import DeviceError
 
 Triple = tuple[int, int, int]
+
+KDL_CUDA = 2
+"""DLPack's number of CUDA devices (dlpack.h: kDLCUDA)."""
+PORTABLE = 1
+"""Pinned memory that every context can use (cuda.h: CU_MEMHOSTALLOC_PORTABLE)."""
 
 
 class NoMemory(Exception):
@@ -33,6 +40,7 @@ class Properties:
         guard: bytes to leave between any two blocks of memory, where writes out of bounds show.
         tensor_cores: whether the tensor-core kernels can run.
         whole_families: whether compiling many kernels at once costs little more than one.
+        dlpack: DLPack's type and number of the device.
     """
 
     name: str
@@ -42,20 +50,15 @@ class Properties:
     guard: int = 0
     tensor_cores: bool = True
     whole_families: bool = False
-
-
-class Event(Protocol):
-    """A point in a stream."""
-
-    def done(self) -> bool:
-        """Return whether all work before it is done."""
-
-    def wait(self) -> None:
-        """Wait until it is."""
+    dlpack: tuple[int, int] = (2, 0)
 
 
 class Driver(Protocol):
-    """A device that runs kernels. Addresses are integers."""
+    """A device that runs kernels. Addresses and streams are integers.
+
+    What is asked of a stream is done in that order, later; only ``Event.wait`` and ``synchronize``
+    wait. Errors of kernels may be raised by any later call.
+    """
 
     properties: Properties
 
@@ -63,45 +66,75 @@ class Driver(Protocol):
         """Return new device memory; raise NoMemory if there is none."""
 
     def release(self, address: int) -> None:
-        """Give memory back."""
+        """Give device memory back, when all work is done."""
 
-    def lent(self, address: int, nbytes: int) -> None:
-        """Note that the arena hands out this block."""
+    def pin(self, nbytes: int) -> int:
+        """Return new host memory that copies read and write; raise NoMemory if there is none."""
 
-    def returned(self, address: int, nbytes: int) -> None:
-        """Note that this block is free again."""
+    def unpin(self, address: int) -> None:
+        """Give host memory back, when all work is done."""
 
-    def to_device(self, to: int, source: int, nbytes: int) -> None:
-        """Copy from the host; the source may be reused at once."""
+    def lent(self, address: int, nbytes: int, stream: int) -> None:
+        """Note that the arena hands out this block for use in a stream."""
 
-    def to_host(self, to: int, source: int, nbytes: int) -> None:
-        """Copy to the host, and wait for it."""
+    def returned(self, address: int, nbytes: int, stream: int) -> None:
+        """Note that this block is free again in a stream."""
 
-    def set_bytes(self, address: int, value: int, nbytes: int) -> None:
+    def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy bytes between device memory and pinned host memory, or within either."""
+
+    def set_bytes(self, address: int, value: int, nbytes: int, stream: int) -> None:
         """Set bytes of device memory."""
 
     def load(self, unit: Unit) -> dict[str, Any]:
         """Return the functions of a unit by expression."""
 
-    def launch(self, function: Any, grid: Triple, block: Triple, shared: int, words: bytes) -> None:
+    def launch(
+        self, function: Any, grid: Triple, block: Triple, shared: int, words: bytes, stream: int
+    ) -> None:
         """Run a kernel; words: its parameters, 8 bytes each."""
 
-    def record(self) -> Event:
-        """Return an event for all work asked for so far."""
+    def create_stream(self) -> int:
+        """Return a new stream."""
+
+    def record(self, stream: int) -> Event:
+        """Return an event for all that was asked of a stream so far."""
+
+    def wait(self, stream: int, event: Event) -> None:
+        """Let what is asked of a stream from now on wait for an event; the host does not."""
 
     def synchronize(self) -> None:
         """Wait until everything asked for is done."""
 
 
 class _Event:
-    def __init__(self, event: Any) -> None:
-        self.event = event
+    """An event of the driver (cuEventCreate), destroyed with this object."""
+
+    def __init__(self, driver: CudaDriver, event: Any) -> None:
+        self.driver, self.event = driver, event
 
     def done(self) -> bool:
-        return bool(self.event.is_done)
+        self.driver.enter()
+        (code,) = self.driver.api.cuEventQuery(self.event)
+        if code == self.driver.api.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        self.driver.check((code,))
+        return True
 
     def wait(self) -> None:
-        self.event.sync()
+        self.driver.enter()
+        self.driver.check(self.driver.api.cuEventSynchronize(self.event))
+
+    def __del__(self) -> None:
+        self.driver.api.cuEventDestroy(self.event)  # legal before the event has passed
+
+
+class _Thread(threading.local):
+    """What each thread has of its own: a current GPU, and room for a kernel's parameters."""
+
+    def __init__(self) -> None:
+        self.driver: CudaDriver | None = None
+        self.extra = _Extra()
 
 
 class CudaDriver:
@@ -118,32 +151,37 @@ class CudaDriver:
         self.core, self.api = _libraries()
         self.compiler = Nvrtc()
         self.device = self._device(number)
-        self.device.set_current()
-        self.stream = self.device.create_stream()
+        self.enter()
         self.cache = Cache()
         major, minor = self.device.compute_capability
         facts = self.device.properties
-        free, total = self._check(self.api.cuMemGetInfo())
+        free, total = self.check(self.api.cuMemGetInfo())
         self.properties = Properties(
             self.device.name, f"sm_{major}{minor}", int(total), facts.multiprocessor_count,
-            tensor_cores=major >= 8,
+            tensor_cores=major >= 8, dlpack=(KDL_CUDA, number),
         )  # fmt: skip
-        self._extra = _Extra()
+
+    def enter(self) -> None:
+        """Make the GPU current in this thread, unless it is since the last call."""
+        if _thread.driver is not self:
+            self.device.set_current()
+            _thread.driver = self
 
     def _device(self, number: int) -> Any:
         try:
-            self._check(self.api.cuInit(0))
-            version = self._check(self.api.cuDriverGetVersion())
-            count = self._check(self.api.cuDeviceGetCount())
+            self.check(self.api.cuInit(0))
+            version = self.check(self.api.cuDriverGetVersion())
+            count = self.check(self.api.cuDeviceGetCount())
         except DeviceError as error:
             raise DeviceError(f"the driver finds no GPU ({error})") from None
         except Exception as error:
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DeviceError(f"the NVIDIA driver (libcuda.so) is missing ({line})") from None
+        self.version = f"CUDA {version // 1000}.{version % 1000 // 10}"
         needed = 1000 * int(self.compiler.version.split()[1].split(".")[0])
         if version < needed:
             raise DeviceError(
-                f"the driver is too old: it knows CUDA {version // 1000}.{version % 1000 // 10}, "
+                f"the driver is too old: it knows {self.version}, "
                 f"{self.compiler.version} needs {needed // 1000}.0 or newer"
             )
         if not 0 <= number < count:
@@ -153,30 +191,39 @@ class CudaDriver:
     # ---- memory ------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> int:
-        code, address = self.api.cuMemAlloc(nbytes)
-        if code == self.api.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-            raise NoMemory
-        return int(self._check((code, address)))
+        self.enter()
+        return self._memory(self.api.cuMemAlloc(nbytes))
 
     def release(self, address: int) -> None:
-        self._check(self.api.cuMemFree(address))
+        self.enter()
+        self.check(self.api.cuMemFree(address))
 
-    def lent(self, address: int, nbytes: int) -> None:
+    def pin(self, nbytes: int) -> int:
+        self.enter()
+        return self._memory(self.api.cuMemHostAlloc(nbytes, PORTABLE))
+
+    def unpin(self, address: int) -> None:
+        self.enter()
+        self.check(self.api.cuMemFreeHost(address))
+
+    def _memory(self, result: tuple[Any, ...]) -> int:
+        if result[0] == self.api.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            raise NoMemory
+        return int(self.check(result))
+
+    def lent(self, address: int, nbytes: int, stream: int) -> None:
         pass
 
-    def returned(self, address: int, nbytes: int) -> None:
+    def returned(self, address: int, nbytes: int, stream: int) -> None:
         pass
 
-    def to_device(self, to: int, source: int, nbytes: int) -> None:
-        # pageable memory is staged by the driver before the call returns
-        self._check(self.api.cuMemcpyHtoDAsync(to, source, nbytes, self.stream.handle))
+    def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        self.enter()
+        self.check(self.api.cuMemcpyAsync(to, source, nbytes, stream))
 
-    def to_host(self, to: int, source: int, nbytes: int) -> None:
-        self._check(self.api.cuMemcpyDtoHAsync(to, source, nbytes, self.stream.handle))
-        self.stream.sync()
-
-    def set_bytes(self, address: int, value: int, nbytes: int) -> None:
-        self._check(self.api.cuMemsetD8Async(address, value, nbytes, self.stream.handle))
+    def set_bytes(self, address: int, value: int, nbytes: int, stream: int) -> None:
+        self.enter()
+        self.check(self.api.cuMemsetD8Async(address, value, nbytes, stream))
 
     # ---- kernels -----------------------------------------------------------------------
 
@@ -199,22 +246,45 @@ class CudaDriver:
         self.cache.put(name, pack(cubin, names))
         return cubin, names
 
-    def launch(self, function: Any, grid: Triple, block: Triple, shared: int, words: bytes) -> None:
+    def launch(
+        self, function: Any, grid: Triple, block: Triple, shared: int, words: bytes, stream: int
+    ) -> None:
+        self.enter()
         (code,) = self.api.cuLaunchKernel(
-            function[0], *grid, *block, shared, self.stream.handle, 0, self._extra.of(words)
+            function[0], *grid, *block, shared, stream, 0, _thread.extra.of(words)
         )
         if int(code):
-            self._check((code,))
+            self.check((code,))
 
     # ---- order -------------------------------------------------------------------------
 
-    def record(self) -> Event:
-        return _Event(self.stream.record())
+    def create_stream(self) -> int:
+        self.enter()
+        flags = self.api.CUstream_flags.CU_STREAM_NON_BLOCKING
+        return int(self.check(self.api.cuStreamCreate(flags)))
+
+    def record(self, stream: int) -> Event:
+        self.enter()
+        flags = self.api.CUevent_flags.CU_EVENT_DISABLE_TIMING
+        event = _Event(self, self.check(self.api.cuEventCreate(flags)))
+        self.check(self.api.cuEventRecord(event.event, stream))
+        return event
+
+    def wait(self, stream: int, event: Event) -> None:
+        assert isinstance(event, _Event)
+        self.enter()
+        self.check(self.api.cuStreamWaitEvent(stream, event.event, 0))
 
     def synchronize(self) -> None:
-        self.stream.sync()
+        self.enter()
+        self.check(self.api.cuCtxSynchronize())
 
-    def _check(self, result: tuple[Any, ...]) -> Any:
+    def check(self, result: tuple[Any, ...]) -> Any:
+        """Return what a call of the driver gave, without its code.
+
+        Raises:
+            DeviceError: with the driver's words, if the call failed.
+        """
         code, *values = result
         if int(code):
             _, name = self.api.cuGetErrorName(code)
@@ -243,6 +313,9 @@ class _Extra:
         ctypes.memmove(self.buffer, words, len(words))
         self.size.value = len(words)
         return self.address
+
+
+_thread = _Thread()
 
 
 def _libraries() -> tuple[Any, Any]:

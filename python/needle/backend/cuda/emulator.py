@@ -1,18 +1,22 @@
 """A driver without a GPU: the same kernels, compiled by the host's compiler, run on the host.
 
-``emu/cuda_emu.h`` stands for CUDA, ``emu/runtime.cc`` for the hardware. What is asked for is done
-when the call returns. Memory handed out is poisoned and has guards around it, which are looked at
-when it comes back.
+``emu/cuda_emu.h`` stands for CUDA, ``emu/runtime.cc`` for the hardware. Memory handed out is
+poisoned and has guards around it, which are looked at when it comes back. What is asked for is done
+when the call returns; or, as late as it can be: when somebody waits for it, and of other streams
+only what that needs. So a wait that is missing shows as a wrong result.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import shutil
 import subprocess
 import tempfile
 import threading
+from collections import defaultdict, deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +34,27 @@ RUNTIME_FLAGS = (*FLAGS, "-fvisibility=default")
 SANITIZE = ("-fsanitize=address", "-g")
 GUARD, GUARD_BYTE, FRESH_BYTE = 256, 0xA5, 0xFF
 MEMORY = 4 << 30
+GPUS = 2
+KDL_EXTENSION = 12
+"""DLPack's number of devices that are none of the others (dlpack.h: kDLExtDev)."""
 
 
-class _Now:
-    """An event of a device that has always done everything."""
+class _Mark:
+    """An event: a place in a stream's row."""
+
+    def __init__(self, driver: EmuDriver, stream: int) -> None:
+        self.driver, self.stream, self.passed = driver, stream, False
 
     def done(self) -> bool:
-        return True
+        return self.passed
 
     def wait(self) -> None:
-        pass
+        self.driver.waits += 1
+        self.driver.run(self.stream, self)
+
+    def pass_by(self) -> None:
+        """Note that the row has come so far."""
+        self.passed = True
 
 
 class EmuDriver:
@@ -48,24 +63,34 @@ class EmuDriver:
     Attributes:
         order: in which order a block's threads run: 0 as numbered, 1 reversed, 2 shuffled, None
             each in turn, launch by launch.
+        late: whether work waits until somebody waits for it.
+        rows: of late work, by stream.
         launches: how many there were.
+        waits: how many times the host waited.
 
     Raises:
         DeviceError: if there is no compiler.
     """
 
-    def __init__(self, sanitize: bool = False) -> None:
+    _lock = threading.RLock()  # of the runtime, which all emulated GPUs share
+
+    def __init__(self, sanitize: bool = False, number: int = 0) -> None:
+        if not 0 <= number < GPUS:
+            raise DeviceError(f"there is no emulated GPU {number}: there are {GPUS}")
         found = next((path for name in COMPILERS if (path := shutil.which(name))), None)
         if found is None:
             raise DeviceError(f"the emulator needs a C++ compiler ({' or '.join(COMPILERS)})")
         self.compiler = found
         self.version = _run([found, "--version"]).splitlines()[0]
         self.sanitize = SANITIZE if sanitize else ()
-        self.properties = Properties("emulator", "host", MEMORY, 4, GUARD, whole_families=True)
+        self.properties = Properties("emulator", "host", MEMORY, 4, GUARD, whole_families=True,
+                                     dlpack=(KDL_EXTENSION, number))  # fmt: skip
         self.cache = Cache()
         self.order: int | None = None
-        self.launches = 0
-        self._lock = threading.RLock()
+        self.late = False
+        self.rows: dict[int, deque[Callable[[], None]]] = defaultdict(deque)
+        self.launches = self.waits = 0
+        self._streams = itertools.count(16)  # beyond the numbers that stand for default streams
         self._libraries: list[ctypes.CDLL] = []  # functions must not outlive them
         self._memory: dict[int, ctypes.Array[Any]] = {}
         runtime = Unit("runtime.cc", ())
@@ -93,12 +118,20 @@ class EmuDriver:
         return address
 
     def release(self, address: int) -> None:
+        self._finish()
         self._poison(address, ctypes.sizeof(self._memory[address]) - 64, 0)
         del self._memory[address]
 
-    def lent(self, address: int, nbytes: int) -> None:
+    pin = allocate
+
+    def unpin(self, address: int) -> None:
+        self._finish()
+        del self._memory[address]
+
+    def lent(self, address: int, nbytes: int, stream: int) -> None:
         """Poison a block and lay its guards; the arena left room for them."""
-        with self._lock:
+
+        def lay() -> None:
             self._poison(address - GUARD, nbytes + 2 * GUARD, 0)
             ctypes.memset(address - GUARD, GUARD_BYTE, GUARD)
             ctypes.memset(address, FRESH_BYTE, nbytes)
@@ -106,26 +139,29 @@ class EmuDriver:
             self._poison(address - GUARD, GUARD, 1)
             self._poison(address + nbytes, GUARD, 1)
 
-    def returned(self, address: int, nbytes: int) -> None:
+        self._ask(stream, lay)
+
+    def returned(self, address: int, nbytes: int, stream: int) -> None:
         """Look at a block's guards.
 
         Raises:
             DeviceError: if somebody wrote there.
         """
-        with self._lock:
+
+        def look() -> None:
             whole = b"\xa5" * GUARD
             for name, start in (("before", address - GUARD), ("behind", address + nbytes)):
                 self._poison(start, GUARD, 0)
                 if ctypes.string_at(start, GUARD) != whole:
                     raise DeviceError(f"a kernel wrote {name} a block of {nbytes} bytes")
 
-    def to_device(self, to: int, source: int, nbytes: int) -> None:
-        ctypes.memmove(to, source, nbytes)
+        self._ask(stream, look)
 
-    to_host = to_device
+    def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        self._ask(stream, lambda: ctypes.memmove(to, source, nbytes))
 
-    def set_bytes(self, address: int, value: int, nbytes: int) -> None:
-        ctypes.memset(address, value, nbytes)
+    def set_bytes(self, address: int, value: int, nbytes: int, stream: int) -> None:
+        self._ask(stream, lambda: ctypes.memset(address, value, nbytes))
 
     # ---- kernels -----------------------------------------------------------------------
 
@@ -160,7 +196,9 @@ class EmuDriver:
                 raise DeviceError(failure(unit, options, done.stderr))
             return self.cache.put(name, target.read_bytes())
 
-    def launch(self, function: Any, grid: Triple, block: Triple, shared: int, words: bytes) -> None:
+    def launch(
+        self, function: Any, grid: Triple, block: Triple, shared: int, words: bytes, stream: int
+    ) -> None:
         """Run a kernel.
 
         Raises:
@@ -169,20 +207,54 @@ class EmuDriver:
         """
         with self._lock:
             self.launches += 1
-            order = self.launches % 3 if self.order is None else self.order
-            sizes = (ctypes.c_uint * 6)(*grid, *block)
+            number = self.launches
+        order = number % 3 if self.order is None else self.order
+        sizes = (ctypes.c_uint * 6)(*grid, *block)
+
+        def run() -> None:
             start = ctypes.addressof(sizes)
-            problem = self._launch(function, start, start + 12, shared, words, order, self.launches)
+            problem = self._launch(function, start, start + 12, shared, words, order, number)
             if problem is not None:
                 raise DeviceError(f"emulator: {problem.decode()}")
 
+        self._ask(stream, run)
+
     # ---- order -------------------------------------------------------------------------
 
-    def record(self) -> Event:
-        return _Now()
+    def create_stream(self) -> int:
+        return next(self._streams)
+
+    def record(self, stream: int) -> Event:
+        mark = _Mark(self, stream)
+        self._ask(stream, mark.pass_by)
+        return mark
+
+    def wait(self, stream: int, event: Event) -> None:
+        assert isinstance(event, _Mark)
+        self._ask(stream, lambda: event.driver.run(event.stream, event))
 
     def synchronize(self) -> None:
-        pass
+        self.waits += 1
+        self._finish()
+
+    def _ask(self, stream: int, work: Callable[[], Any]) -> None:
+        with self._lock:
+            if self.late or self.rows[stream]:
+                self.rows[stream].append(work)
+            else:
+                work()
+
+    def run(self, stream: int, until: _Mark | None = None, most: int = -1) -> None:
+        """Do a stream's late work: all of it, up to an event, or so many steps."""
+        with self._lock:
+            row = self.rows[stream]
+            while row and most and not (until is not None and until.passed):
+                most -= 1
+                row.popleft()()
+
+    def _finish(self) -> None:
+        for stream in list(self.rows):
+            self.run(stream)
 
 
 def _run(command: list[str]) -> str:

@@ -1,77 +1,136 @@
 """Bad indices, found by kernels and told later.
 
-Waiting after each gather would stop the host each time. So a kernel notes the first index out of
-range in a word of device memory, and the error is raised at the next call that waits anyway: a copy
-to the host or ``synchronize``.
+Waiting after each gather would stop the host each time. So a kernel notes the first value that
+breaks a rule in a word of device memory, and the error is raised at the next call that waits
+anyway: a copy to the host or ``synchronize``. Meanwhile a copy of the word is under way now and
+then, which nobody waits for, so that what was found in order can be forgotten.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any
+import ctypes
+from collections.abc import Callable
+from threading import RLock
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
+from needle import config
+from needle.backend.cuda.driver import Event
+from needle.errors import IndexRangeError, user_line
 
-from needle.errors import IndexRangeError
+if TYPE_CHECKING:
+    from needle.backend.cuda.backend import CudaBackend
+    from needle.backend.cuda.pinned import Buffer
 
 POSITION_BITS = 40  # as in index.cu
-TICKETS = 1 << 24
+TICKETS = 1 << (64 - POSITION_BITS)
 NOTHING = (1 << 64) - 1
+EVERY = 1024
+"""So many calls are made between two looks at the word."""
+
+Describe = Callable[[int], Exception]
+
+
+class _Look(NamedTuple):
+    """A copy of the word that is under way."""
+
+    buffer: Buffer
+    event: Event
+    stream: int
+    before: int
 
 
 class Pending:
     """The word, and what the tickets in it stand for."""
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: CudaBackend) -> None:
         self.backend = backend
-        self.word: Any = None
-        self.calls: deque[tuple[int, str, tuple[int, ...], int, str]] = deque(maxlen=4096)
+        self.word = backend.allocate(8)
+        self._clear()
+        backend.driver.synchronize()  # all streams find it clear
+        self.calls: dict[int, tuple[int, str, Describe]] = {}
+        self.looks: list[_Look] = []
         self.next = 0
+        self.lock = RLock()
 
-    def ticket(
-        self, operation: str, shape: tuple[int, ...], size: int, what: str = "index"
-    ) -> tuple[int, int]:
-        """Return the word's address and a number for a call that may find a bad index.
+    def ticket(self, describe: Describe) -> tuple[int, int]:
+        """Return the word's address and a number for a call that may find a bad value.
 
         Args:
-            operation: the op's name.
-            shape: of the indices.
-            size: of the axis.
-            what: what they are.
-        """
-        if self.word is None:
-            self.word = self.backend.allocate(8)
-            self._clear()
-        if self.next == TICKETS:
-            self.backend.synchronize()  # once in 16 million calls
-        self.calls.append((self.next, operation, shape, size, what))
-        self.next += 1
-        return self.word.address, self.next - 1
-
-    def check(self) -> None:
-        """Raise what a kernel noted.
+            describe: makes the error for the position of the first bad value.
 
         Raises:
-            IndexRangeError: naming the place of the first index out of range.
+            NeedleError: of an earlier call, if that is known by now.
         """
-        if not self.calls:
-            return
-        value = np.empty(1, np.uint64)
-        self.backend.driver.to_host(value.ctypes.data, self.word.address, 8)
-        found = int(value[0])
-        calls = {call[0]: call for call in self.calls}
-        self.calls.clear()
-        self.next = 0
-        if found == NOTHING:
-            return
+        with self.lock:
+            if self.next == TICKETS:
+                self.backend.synchronize()  # once in 16 million calls
+                self.next = 0
+            if self.next % EVERY == EVERY - 1:
+                self._settle(wait=False)
+                self.look()
+            number = self.next
+            where = f"\n  called at {user_line()}" if config.current().debug else ""
+            self.calls[number] = (self.backend.streams.current, where, describe)
+            self.next += 1
+            return self.word.address, number
+
+    def look(self) -> None:
+        """Ask for a copy of the word, for what this thread's stream was asked for so far."""
+        with self.lock:
+            if self.calls:
+                buffer, stream = self.backend.pinned_buffers.take(8), self.backend.streams.current
+                self.backend.driver.copy(buffer.address, self.word.address, 8, stream)
+                event = self.backend.driver.record(stream)
+                self.looks.append(_Look(buffer, event, stream, self.next))
+
+    def check(self, everything: bool = False) -> None:
+        """Raise what a kernel noted, once the copies that were asked for are there.
+
+        Args:
+            everything: the device was waited for, all calls are done.
+
+        Raises:
+            NeedleError: naming the place of the first bad value.
+        """
+        with self.lock:
+            self._settle(wait=True)
+            if everything:
+                self.calls.clear()
+
+    def _settle(self, wait: bool) -> None:
+        looks, self.looks = self.looks, []
+        found = NOTHING
+        for look in looks:
+            if not wait and not look.event.done():
+                self.looks.append(look)
+                continue
+            look.event.wait()
+            value = ctypes.c_uint64.from_address(look.buffer.address).value
+            found = min(found, value)
+            self.backend.pinned_buffers.give(look.buffer)
+            done = [n for n, call in self.calls.items() if call[0] == look.stream]
+            for number in done if found == NOTHING else ():
+                if number < look.before:
+                    del self.calls[number]
+        if found != NOTHING:
+            self._raise(found)
+
+    def _raise(self, found: int) -> None:
+        self.backend.driver.synchronize()  # no other kernel notes anything meanwhile
         self._clear()
         number, position = found >> POSITION_BITS, found & ((1 << POSITION_BITS) - 1)
-        operation, shape, size, what = calls[number][1:]
-        place = tuple(int(i) for i in np.unravel_index(position, shape))
-        where = place[0] if len(place) == 1 else place
-        raise IndexRangeError(
-            f"{operation}: the {what} at position {where} is out of range for {size} entries"
-        )
+        _, where, describe = self.calls.get(number, (0, "", _unknown))
+        for look in self.looks:
+            self.backend.pinned_buffers.give(look.buffer)
+        self.calls.clear()
+        self.looks.clear()
+        error = describe(position)
+        error.args = (f"{error.args[0]}{where}", *error.args[1:])
+        raise error
 
     def _clear(self) -> None:
-        self.backend.driver.set_bytes(self.word.address, 0xFF, 8)
+        self.backend.driver.set_bytes(self.word.address, 0xFF, 8, self.backend.streams.current)
+
+
+def _unknown(position: int) -> Exception:
+    return IndexRangeError(f"an index at position {position} was out of range in another thread")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from needle.backend import Describe
 from needle.backend.array import dense_strides
 from needle.backend.cuda import sorting
 from needle.backend.cuda.geometry import geometry, select
 from needle.backend.cuda.table import BITS, CPP
-from needle.dtype import INTEGERS
+from needle.dtype import FLOATS, INTEGERS
+from needle.errors import IndexRangeError
 
 if TYPE_CHECKING:
     from needle.backend.cuda.backend import CudaBackend
 
+Family = Callable[[], Iterable[str]]
 INDEX_TYPES = tuple(CPP[kind] for kind in INTEGERS)
 
 
@@ -29,12 +34,25 @@ def gather(backend: CudaBackend, out: Any, x: Any, index: Any, axis: int) -> int
     found = backend.function(
         "index.cu", f"gather<{kind}, {index_kind}, {g.index}>", lambda: _gathers(index_kind)
     )
-    word, ticket = backend.pending.ticket("gather", out.shape, size)
+    word, ticket = backend.pending.ticket(_outside("gather", out.shape, size))
     backend.launch(
         found, blocks_for(g.count), address(out), address(x), address(index), g.words, size,
         x.strides[axis], word, ticket,
     )  # fmt: skip
     return -1
+
+
+def _outside(operation: str, shape: tuple[int, ...], size: int) -> Describe:
+    """Return what makes the error for an index, by its position in an array of this shape."""
+
+    def describe(position: int) -> Exception:
+        place = tuple(int(i) for i in np.unravel_index(position, shape))
+        where = place[0] if len(place) == 1 else place
+        return IndexRangeError(
+            f"{operation}: the index at position {where} is out of range for {size} entries"
+        )
+
+    return describe
 
 
 def _gathers(index_kind: str) -> Iterable[str]:
@@ -63,11 +81,12 @@ def scatter_add(backend: CudaBackend, out: Any, index: Any, updates: Any, axis: 
     )
     count = keys_of.count
     keys, order = backend.allocate(8 * count), backend.allocate(8 * count)
-    word, ticket = backend.pending.ticket("scatter_add", updates.shape, out.shape[axis])
+    size = out.shape[axis]
+    word, ticket = backend.pending.ticket(_outside("scatter_add", updates.shape, size))
     found = backend.function("index.cu", f"scatter_keys<{CPP[index.dtype]}>", _keys)
     backend.launch(
         found, blocks_for(count), keys.address, order.address, address(index), keys_of.words,
-        out.shape[axis], out.strides[axis], word, ticket,
+        size, out.strides[axis], word, ticket,
     )  # fmt: skip
     keys, order = sorting.sort_pairs(backend, keys, order, count, count)
     row = geometry(select(updates.shape, rows), select(out.strides, rows),
@@ -87,3 +106,46 @@ def _keys() -> Iterable[str]:
 
 def _sums() -> Iterable[str]:
     return [f"scatter_sum<{kind}>" for kind in CPP.values() if kind != "bool"]
+
+
+def check_range(
+    backend: CudaBackend, x: Any, low: int, high: int, kept: int | None, describe: Describe
+) -> None:
+    """See ``Backend.check_range``; the error is raised later."""
+    _check(
+        backend,
+        x,
+        ("check_range", CPP[x.dtype], _ranges),
+        describe,
+        low,
+        high,
+        int(kept is not None),
+        kept or 0,
+    )
+
+
+def check_whole(backend: CudaBackend, x: Any, describe: Describe) -> None:
+    """See ``Backend.check_whole``; the error is raised later."""
+    _check(backend, x, ("check_whole", CPP[x.dtype], _whole), describe)
+
+
+def _ranges() -> Iterable[str]:
+    return [f"check_range<{kind}>" for kind in INDEX_TYPES]
+
+
+def _whole() -> Iterable[str]:
+    return [f"check_whole<{CPP[kind]}>" for kind in FLOATS]
+
+
+def _check(
+    backend: CudaBackend, x: Any, kernel: tuple[str, str, Family], describe: Describe, *parts: int
+) -> None:
+    from needle.backend.cuda.backend import address, blocks_for
+
+    g = geometry(x.shape, x.strides, keep_order=True)
+    if not g.count:
+        return
+    name, kind, family = kernel
+    found = backend.function("index.cu", f"{name}<{kind}>", family)
+    word, ticket = backend.pending.ticket(describe)
+    backend.launch(found, blocks_for(g.count), address(x), g.words, *parts, word, ticket)

@@ -65,28 +65,28 @@ class Cache:
     """Files below ``NEEDLE_CACHE/kernels``, shared by all processes.
 
     A file is written under a temporary name and renamed, so that nobody sees half of it. Where the
-    folder cannot be written, results are kept in this process, and a warning says so once.
+    folder cannot be written, or is full, results are kept in the memory of this process, and a
+    warning says so once.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         root = Path(config.current().cache or Path.home() / ".cache" / "needle")
         self.folder = folder or root / "kernels"
-        self._fallback: tempfile.TemporaryDirectory[str] | None = None
+        self._memory: dict[str, Path] = {}
+        self._warned = False
 
     def find(self, name: str) -> Path | None:
         """Return the file of that name, or None."""
-        for folder in self._folders():
-            if (folder / name).is_file():
-                return folder / name
-        return None
+        path = self.folder / name
+        return path if path.is_file() else self._memory.get(name)
 
     def put(self, name: str, content: bytes) -> Path:
         """Keep a file and return where it is."""
         try:
             return _write(self.folder, name, content)
         except OSError as error:
-            if self._fallback is None:
-                self._fallback = tempfile.TemporaryDirectory(prefix="needle-kernels-")
+            if not self._warned:
+                self._warned = True
                 warnings.warn(
                     f"needle: cannot keep compiled kernels in {self.folder} ({error.strerror}): "
                     "each process compiles its own; set NEEDLE_CACHE to a folder that can be "
@@ -94,10 +94,16 @@ class Cache:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-            return _write(Path(self._fallback.name), name, content)
+            self._memory[name] = _in_memory(name, content)
+            return self._memory[name]
 
-    def _folders(self) -> list[Path]:
-        return [self.folder, *([Path(self._fallback.name)] if self._fallback else [])]
+
+def _in_memory(name: str, content: bytes) -> Path:
+    """Return a file that is in no folder; it goes with the process."""
+    handle = os.memfd_create(name)
+    with os.fdopen(handle, "wb", closefd=False) as file:
+        file.write(content)
+    return Path(f"/proc/self/fd/{handle}")
 
 
 def _write(folder: Path, name: str, content: bytes) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from needle import dtype as dtypes
-from needle.backend import override
+from needle.backend import kernels, override
 from needle.backend.cuda.backend import address, blocks_for
 from needle.backend.cuda.geometry import geometry, power_of_two
 from needle.backend.cuda.table import CPP
@@ -138,7 +138,10 @@ def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
     loss, lse = (empty(labels.shape, _wide(logits), logits.device) for _ in range(2))
     rows, steps = _rows(logits.ndim - 1, logits)
     flat = _labels(labels)
-    word, ticket = backend.pending.ticket(op.name, labels.shape, classes, "label")
+    text = f"{labels.dtype}{list(labels.shape)}"
+    word, ticket = backend.pending.ticket(
+        lambda position: kernels.bad_label(op.name, text, position, classes)
+    )
     found = backend.function("softmax.cu", f"cross_entropy<{CPP[logits.dtype]}>", _softmax_family)
     backend.launch(
         found, rows.count, address(loss), address(lse), address(logits), address(flat), rows.words,

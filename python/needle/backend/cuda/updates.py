@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from needle import dtype as dtypes
 from needle.backend.cuda.geometry import pack
 from needle.backend.cuda.table import CPP
-from needle.backend.update import Adam, Sgd
+from needle.backend.update import Adam, RMSprop, Sgd
 
 if TYPE_CHECKING:
     from needle.backend.cuda.backend import CudaBackend
 
-TENSORS, POINTERS, PIECE = 48, 5, 1024  # as in update.cu
+TENSORS, POINTERS, PIECE = 48, 6, 1024  # as in update.cu
 
 
 def adam(backend: CudaBackend, rows: Sequence[Sequence[Any]], rule: Adam) -> None:
@@ -37,14 +37,29 @@ def sgd(backend: CudaBackend, rows: Sequence[Sequence[Any]], rule: Sgd) -> None:
     _launch(backend, "sgd", rows, pack(*numbers, int(rule.nesterov), int(rule.first)))
 
 
+def rmsprop(backend: CudaBackend, rows: Sequence[Sequence[Any]], rule: RMSprop) -> None:
+    """Step parameters; see ``Backend.rmsprop``.
+
+    Args:
+        backend: where.
+        rows: out, parameter, gradient, v, mean (or None) and momentum (or None) of each tensor.
+        rule: the step's numbers.
+    """
+    numbers = (rule.lr, rule.alpha, rule.eps, rule.weight_decay, rule.momentum)
+    _launch(backend, "rmsprop", rows, pack(*map(float, numbers)))
+
+
+NAMES = ("adam", "sgd", "rmsprop")
+
+
+def _family() -> Iterable[str]:
+    return [f"{name}<{CPP[kind]}>" for name in NAMES for kind in dtypes.FLOATS]
+
+
 def _launch(backend: CudaBackend, name: str, rows: Sequence[Sequence[Any]], rule: bytes) -> None:
     for kind in dict.fromkeys(row[0].dtype for row in rows):
         same = [row for row in rows if row[0].dtype is kind and row[0].size]
-        found = backend.function(
-            "update.cu",
-            f"{name}<{CPP[kind]}>",
-            lambda: (f"{f}<{CPP[t]}>" for f in ("adam", "sgd") for t in dtypes.FLOATS),
-        )
+        found = backend.function("update.cu", f"{name}<{CPP[kind]}>", _family)
         for blocks, table in _tables(same):
             backend.launch(found, blocks, table, rule)
 
@@ -63,7 +78,10 @@ def _tables(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[int, bytes]]:
         pointers = [
             place
             for row in part
-            for place in (*(address(x) for x in row), *(0,) * (POINTERS - len(row)))
+            for place in (
+                *(0 if x is None else address(x) for x in row),
+                *(0,) * (POINTERS - len(row)),
+            )
         ]
         left = TENSORS - len(part)
         rest, none = (0,) * left, (0,) * (left * POINTERS)

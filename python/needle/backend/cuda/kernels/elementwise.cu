@@ -84,9 +84,10 @@ __device__ inline Pack<T, width> read(const void* p, i64 part, bool scalar) {
 }
 
 // Dense operands on 16-byte boundaries, or (a bit in `scalars`) single values. The last thread
-// does what is left over one by one.
+// does what is left over one by one. (Two blocks a multiprocessor: told nothing, the compiler
+// spills registers to make room for more.)
 template <class F, class T, int width>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     elementwise_dense(Pointers<F::arity + 1> p, i64 count, i64 scalars) {
   const i64 part = position_in_grid<i64>();
   if (part * width >= count) return;

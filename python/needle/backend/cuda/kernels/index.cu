@@ -1,5 +1,5 @@
 // Gather, and scatter_add without atomic additions: the same sums in the same order every time.
-#include "prelude.cuh"
+#include "math.cuh"
 
 // The first index out of range, of the first kernel that met one: a ticket and a position in one
 // word, of which the smallest is kept.
@@ -60,4 +60,24 @@ __global__ void __launch_bounds__(256)
     sum += widen(updates[from.at[0] + at.at[1]]);
   }
   *target = cast<T>(sum);
+}
+
+// Notes the first integer outside [low, high), unless it is `kept` (and there is such a number).
+template <class I>
+__global__ void __launch_bounds__(256) check_range(const I* x, Geometry<1> g, i64 low, i64 high,
+                                                   i64 keeps, i64 kept, u64* errors, i64 ticket) {
+  const i64 i = position_in_grid<i64>();
+  if (i >= g.count) return;
+  const i64 value = static_cast<i64>(x[Offsets<1, i64>(g, i).at[0]]);
+  if ((value < low || value >= high) && !(keeps && value == kept)) report(errors, ticket, i);
+}
+
+// Notes the first number that is not whole.
+template <class T>
+__global__ void __launch_bounds__(256)
+    check_whole(const T* x, Geometry<1> g, u64* errors, i64 ticket) {
+  const i64 i = position_in_grid<i64>();
+  if (i >= g.count) return;
+  const Compute<T> value = widen(x[Offsets<1, i64>(g, i).at[0]]);
+  if (value != math::trunc(value)) report(errors, ticket, i);
 }

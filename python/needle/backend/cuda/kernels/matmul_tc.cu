@@ -62,8 +62,9 @@ struct TileOf {
   }
 };
 
+// Where 128 registers are nearly enough, say so: two blocks then fit on a multiprocessor.
 template <class T, bool a_deep, bool b_deep, bool wide>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, a_deep && b_deep && wide ? 2 : 0)
     matmul_tc(T* out, const T* a, const T* b, Sizes s, Geometry<3> batches) {
   using A = TileOf<T, a_deep, wide>;
   using B = TileOf<T, b_deep, wide>;

@@ -25,9 +25,9 @@ __device__ inline C row_sum_exp(const T* x, i64 count, i64 step, C top, C* room)
   return over_block(sum, room, Add());
 }
 
-// rows: out, x without the axis.
+// rows: out, x without the axis. (Two blocks: see elementwise.cu.)
 template <bool logarithm, class T>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     softmax(T* out, const T* x, Geometry<2> rows, i64 count, i64 out_step, i64 x_step) {
   using C = Compute<T>;
   SHARED(C, room, [kMaxWarps]);

@@ -2,7 +2,7 @@
 // of tensors is a parameter, so that nothing has to be copied to the device.
 #include "math.cuh"
 
-constexpr int kTensors = 48, kPointers = 5;
+constexpr int kTensors = 48, kPointers = 6;
 constexpr i64 kPiece = 1024;
 
 struct Tensors {
@@ -78,5 +78,34 @@ __global__ void __launch_bounds__(256) sgd(Tensors t, SgdRule rule) {
       g = rule.nesterov ? g + C(rule.momentum) * u : u;
     }
     out[i] = cast<T>(x - C(rule.lr) * g);
+  }
+}
+
+struct RmsRule {
+  double lr, alpha, eps, decay, momentum;
+};
+
+// p: out, parameter, gradient, mean square, mean (or null), momentum (or null). (Four blocks: see
+// elementwise.cu.)
+template <class T>
+__global__ void __launch_bounds__(256, 4) rmsprop(Tensors t, RmsRule rule) {
+  using C = Compute<T>;
+  const Piece piece(t);
+  void* const* p = t.p[piece.tensor];
+  T* out = static_cast<T*>(p[0]);
+  const T *param = static_cast<const T*>(p[1]), *grad = static_cast<const T*>(p[2]);
+  C *v = static_cast<C*>(p[3]), *mean = static_cast<C*>(p[4]), *u = static_cast<C*>(p[5]);
+  const C alpha = C(rule.alpha), rate = C(1 - rule.alpha);
+  for (i64 i = piece.begin + threadIdx.x; i < piece.end; i += blockDim.x) {
+    const C x = widen(param[i]), g = widen(grad[i]) + C(rule.decay) * x;
+    C size = v[i] = alpha * v[i] + rate * g * g;
+    if (mean) {
+      const C middle = mean[i] = alpha * mean[i] + rate * g;
+      size -= middle * middle;
+    }
+    // not !(size > 0): NaN stays
+    C step = g / (math::sqrt(size < C(0) ? C(0) : size) + C(rule.eps));
+    if (u) step = u[i] = C(rule.momentum) * u[i] + step;
+    out[i] = cast<T>(x - C(rule.lr) * step);
   }
 }

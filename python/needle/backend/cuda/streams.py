@@ -1,0 +1,67 @@
+"""Streams: work of one stream is done in order, work of several side by side.
+
+Memory keeps them honest: a block remembers the stream that used it last, and another stream that
+uses it waits, on the device, for what that one was asked to do so far. So results do not depend on
+who runs when; streams that use the same tensors take turns.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from needle.backend.cuda.driver import Driver, Event
+
+
+class Streams:
+    """The streams of a device: one that all threads begin with, and others by name.
+
+    Attributes:
+        main: where work goes unless a thread chose another.
+        several: whether there is another; so long nobody has to look.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.main = driver.create_stream()
+        self.several = False
+        self._named: dict[str, int] = {}
+        self._thread = threading.local()
+        self._lock = threading.RLock()
+
+    @property
+    def current(self) -> int:
+        """The stream of this thread."""
+        return getattr(self._thread, "stream", self.main) if self.several else self.main
+
+    @contextmanager
+    def use(self, name: str) -> Iterator[int]:
+        """Let what this thread asks for go to the stream of that name."""
+        with self._lock:
+            if name not in self._named:
+                self._named[name] = self.driver.create_stream()
+            self.several = True
+        before = self.current
+        self._thread.stream = self._named[name]
+        try:
+            yield self._named[name]
+        finally:
+            self._thread.stream = before
+
+    def enter(self, block: Any) -> None:
+        """Let this thread's stream use a block after the stream that used it last."""
+        here = self.current
+        with self._lock:
+            if block.stream != here:
+                self.driver.wait(here, self.driver.record(block.stream))
+                block.stream = here
+
+    def record(self) -> Event:
+        """Return an event for what this thread's stream was asked for so far."""
+        return self.driver.record(self.current)
+
+    def wait(self, event: Event) -> None:
+        """Let what this thread's stream is asked for from now on wait for an event."""
+        self.driver.wait(self.current, event)
