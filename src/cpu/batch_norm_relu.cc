@@ -20,7 +20,7 @@ namespace {
 using Floats = Vector<float>;
 constexpr int64_t kBlockElements = 8192, kMaxBlocks = 256, kWidth = kLanes<float>;
 constexpr int64_t kNarrow = 128;     // channels
-constexpr int64_t kStreamShare = 4;  // of streaming_bytes(): up to three arrays share the cache
+constexpr int64_t kStreamShare = 8;  // of elementwise_streaming_bytes(): there are three arrays
 
 struct State {
   int64_t rows, c, block, blocks, pitch;  // pitch: floats of a row in the workspace
@@ -284,7 +284,8 @@ const char* plan_rows(Plan* plan, const Operand& x, double eps, Run run) {
   s.block = most(most(kBlockElements / s.c, 1), parts(s.rows, kMaxBlocks));
   s.blocks = parts(s.rows, s.block);
   s.pitch = spread(s.c);
-  s.large = s.rows * s.c * static_cast<int64_t>(sizeof(float)) >= streaming_bytes() / kStreamShare;
+  s.large = s.rows * s.c * static_cast<int64_t>(sizeof(float)) >=
+            elementwise_streaming_bytes() / kStreamShare;
   s.team = team_size(s.blocks, s.rows * s.c);
   plan->workspace = (2 * s.blocks + 3) * s.pitch * static_cast<int64_t>(sizeof(float));
   plan->run = run;

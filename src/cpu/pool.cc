@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kWidth = kLanes<float>;
 constexpr int64_t kMostPlaces = 256;  // of a window: the index is a byte
-constexpr int64_t kStreamShare = 4;   // of streaming_bytes()
+constexpr int64_t kStreamShare = 8;   // of elementwise_streaming_bytes()
+
 struct State {
   Geometry g;
   bool apart;  // windows do not overlap and are as large as their step
@@ -234,8 +235,8 @@ const char* plan_pool(Plan* plan, const Window& how, const Operand& x, const Ope
   for (int i = 0; i < kSpatial; ++i)
     s.apart &= s.g.kernel[i] == s.g.stride[i] && s.g.dilation[i] == 1 && s.g.low[i] == 0 &&
                s.g.out[i] * s.g.stride[i] >= s.g.in[i];
-  s.large =
-      element_count(x) * static_cast<int64_t>(sizeof(float)) >= streaming_bytes() / kStreamShare;
+  s.large = element_count(x) * static_cast<int64_t>(sizeof(float)) >=
+            elementwise_streaming_bytes() / kStreamShare;
   plan->workspace = 0;
   return nullptr;
 }
