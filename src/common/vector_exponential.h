@@ -59,6 +59,15 @@ struct Reduced {
   T rest;
 };
 
+template <class T>
+Reduced<T> reduce_exp(T x) {
+  using E = Exponential<T>;
+  T shifted = x * kLog2E<T> + kRounder<T>;
+  T n = shifted - kRounder<T>;
+  T r = x - n * E::kLn2High - n * E::kLn2Low;
+  return {bits(shifted) - bits(kRounder<T>), r * r * polynomial(E::kExp, r) + r};
+}
+
 // exp(high + low); low keeps what rounding high + low would lose.
 template <class T>
 Reduced<T> reduce_exp(T high, T low) {
@@ -84,7 +93,7 @@ T clamp_exponent(T x) {
 
 template <class T>
 T exp(T x) {
-  Reduced<T> e = reduce_exp(clamp_exponent(x), T(0));
+  Reduced<T> e = reduce_exp(clamp_exponent(x));
   return scale(1 + e.rest, e.k);
 }
 
@@ -112,7 +121,7 @@ T exp_of_negative(T high, T low) {
 
 template <class T>
 T half_exp(T x) {  // exp(x) / 2 without overflow before the end
-  Reduced<T> e = reduce_exp(clamp_exponent(x), T(0));
+  Reduced<T> e = reduce_exp(clamp_exponent(x));
   return scale(1 + e.rest, e.k - 1);
 }
 
@@ -131,40 +140,52 @@ T expm1(T x) {
   constexpr T kLow = -2 * (kMantissa<T> + 1);  // -1 below
   constexpr T kHigh = (kBias<T> + 1.1) * kLn2<T>;
   T clamped = x < kLow ? kLow : x > kHigh ? kHigh : x;
-  Reduced<T> e = reduce_exp(clamped, T(0));
+  Reduced<T> e = reduce_exp(clamped);
   T half = power_of_two<T>(e.k - 1);  // 2^k itself may be infinite
   T result = (e.rest * half + (half - T(0.5))) * 2;
   return x == 0 ? x : e.k == 0 ? e.rest : result;  // keeps -0
 }
 
-// x / (1 + exp(-z)) where z = high + low has the sign of x. Dividing by 2^kLift + 2^kLift exp(z)
-// rounds subnormal results once.
+constexpr double kSigmoidEnd[] = {112, 760};  // even x exp(-end) is 0: float, double
 template <class T>
-T times_sigmoid(T x, T high, T low) {
-  constexpr T kEnd = sizeof(T) == 4 ? 112 : 760;  // even x exp(-kEnd) is 0
-  T size = abs(high) > kEnd ? kEnd : abs(high);
-  T lifted = lifted_exp(reduce_exp(-size, high < 0 ? low : -low), T(1));
+T cut_exponent(T x) {
+  constexpr T kEnd = T(kSigmoidEnd[sizeof(T) == 8]);
+  return abs(x) > kEnd ? kEnd : abs(x);
+}
+
+// x / (1 + exp(-|z|)), or x exp(-|z|) / (1 + exp(-|z|)) if x < 0, where exp(-|z|) is given lifted.
+// Dividing by 2^kLift + 2^kLift exp(z) rounds subnormal results once.
+template <class T>
+T over_one_plus(T x, T lifted) {
   T sum = power_of_two<T>(kLift<T>) + lifted;
   return (x < 0 ? x * lifted : x) / (x < 0 ? sum : lower(sum));
+}
+
+// x / (1 + exp(-z)) where z = high + low has the sign of x.
+template <class T>
+T times_sigmoid(T x, T high, T low) {
+  Reduced<T> e = reduce_exp(-cut_exponent(high), high < 0 ? low : -low);
+  return over_one_plus(x, lifted_exp(e, T(1)));
 }
 
 template <class T>
 T sigmoid(T x) {
   T size = abs(x) > -Exponential<T>::kLow ? -Exponential<T>::kLow : abs(x);
-  T lifted = lifted_exp(reduce_exp(-size, T(0)), T(1)), one = power_of_two<T>(kLift<T>);
+  T lifted = lifted_exp(reduce_exp(-size), T(1)), one = power_of_two<T>(kLift<T>);
   return (x < 0 ? lifted : one) / (one + lifted);
 }
 
 template <class T>
 T silu(T x) {
-  return times_sigmoid(x < -1000 ? -1000 : x, x, T(0));  // not infinity times 0
+  T lifted = lifted_exp(reduce_exp(-cut_exponent(x)), T(1));
+  return over_one_plus(x < -1000 ? -1000 : x, lifted);  // not infinity times 0
 }
 
 template <class T>
 T tanh(T x) {
   constexpr T kEnd = sizeof(T) == 4 ? 10 : 20;  // 1 beyond
   T t = abs(x) > kEnd ? kEnd : abs(x);
-  Reduced<T> e = reduce_exp(-2 * t, T(0));
+  Reduced<T> e = reduce_exp(-2 * t);
   T power = power_of_two<T>(e.k);
   T decrease = e.rest * power + (power - 1);  // exp(-2 t) - 1
   return copysign(decrease / (2 + decrease), x);
@@ -193,14 +214,20 @@ struct Parts {
 };
 
 template <class T>
-Parts<T> split(T x) {
+Parts<T> split_normal(T x) {
   constexpr T kRootHalf = T(0.707106781186547524401);
   constexpr Int<T> kMask = (Int<T>{1} << kMantissa<T>)-1;
+  Int<T> offset = bits(x) - bits(kRootHalf);
+  T k = static_cast<T>(static_cast<int32_t>(offset >> kMantissa<T>));
+  return {k, from_bits<T>((offset & kMask) + bits(kRootHalf))};
+}
+
+template <class T>
+Parts<T> split(T x) {
   constexpr T kLift = T(Int<T>{1} << kMantissa<T>);
   bool subnormal = x < std::numeric_limits<T>::min();
-  Int<T> offset = bits(subnormal ? x * kLift : x) - bits(kRootHalf);
-  T k = static_cast<T>(static_cast<int32_t>(offset >> kMantissa<T>));
-  return {subnormal ? k - kMantissa<T> : k, from_bits<T>((offset & kMask) + bits(kRootHalf))};
+  Parts<T> p = split_normal(subnormal ? x * kLift : x);
+  return {subnormal ? p.k - kMantissa<T> : p.k, p.m};
 }
 
 // log(1 + f) - f
@@ -251,11 +278,12 @@ T log10(T x) {
 template <class T>
 T log1p(T x) {
   using E = Exponential<T>;
+  constexpr T kFar = 2 * kMantissa<T>;  // from 2^kFar on `lost` is too small to matter
   T u = 1 + x;
   T lost = abs(x) < 1 ? x - (u - 1) : 1 - (u - x);  // 1 + x = u + lost
-  Parts<T> p = split(u);
-  Int<T> k = static_cast<Int<T>>(static_cast<int32_t>((u > 0) & (u < kInfinity<T>) ? p.k : T(0)));
-  T f = (p.m - 1) + scale(lost, -k);
+  Parts<T> p = split_normal(u);                     // 1 + x is 0 or normal
+  T shrink = power_of_two<T>(static_cast<int32_t>(p.k < kFar ? -p.k : -kFar));  // 2^-k
+  T f = (p.m - 1) + lost * shrink;
   T inside = p.k * E::kLn2High + (f + (log1p_rest(f) + p.k * E::kLn2Low));
   return x == 0 ? x : log_ends(u, inside);  // keeps -0
 }

@@ -43,16 +43,30 @@ struct Special<double> {
       0.0009391918854855198};
 };
 
+// Coefficients of (exp(-q / 2) - 1 + q / 2) / q^2.
+template <class T>
+struct HalfExponential {
+  static constexpr int kTerms = sizeof(Exponential<T>::kExp) / sizeof(T);
+  T coefficients[kTerms];
+  constexpr HalfExponential() : coefficients() {
+    T scale = T(0.25);
+    for (int i = 0; i < kTerms; ++i, scale *= T(-0.5))
+      coefficients[i] = Exponential<T>::kExp[i] * scale;
+  }
+};
+
 // exp(-t^2 / 2) for 0 <= t, reduced. The square has twice the bits of t, and all of them count.
+// With a fused multiply-add t^2 itself is reduced.
 template <class T>
 Reduced<T> reduce_gaussian(T t) {
   using E = Exponential<T>;
-  T half = T(-0.5) * t;
   if constexpr (kHasFma) {
-    T shifted = half * t * kLog2E<T> + kRounder<T>;
+    T shifted = t * t * (T(-0.5) * kLog2E<T>)+kRounder<T>;
     T n = shifted - kRounder<T>;
-    T r = multiply_add(half, t, -(n * E::kLn2High)) - n * E::kLn2Low;
-    return {bits(shifted) - bits(kRounder<T>), r * r * polynomial(E::kExp, r) + r};
+    T q = multiply_add(t, t, n * (2 * E::kLn2High)) + n * (2 * E::kLn2Low);
+    constexpr HalfExponential<T> kHalf;
+    T rest = q * (q * polynomial(kHalf.coefficients, q) - T(0.5));
+    return {bits(shifted) - bits(kRounder<T>), rest};
   }
   T upper = upper_half(t);
   return reduce_exp(T(-0.5) * upper * upper, T(-0.5) * (t - upper) * (t + upper));
@@ -63,7 +77,7 @@ Reduced<T> reduce_gaussian(T t) {
 template <class T>
 T scaled_tail(T t) {
   using S = Special<T>;
-  T scaled = S::kTailScale * t, rest = scaled / (1 + scaled);  // 1 - u
+  T rest = t / (1 / S::kTailScale + t);  // 1 - u
   return rest * polynomial(S::kTail, (1 - S::kTailCentre) - rest);
 }
 
@@ -71,7 +85,7 @@ template <class T>
 T gelu(T x) {  // x Phi(x) = x - x Phi(-x)
   T t = abs(x) > Special<T>::kTailEnd ? Special<T>::kTailEnd : abs(x);
   T tail = lifted_exp(reduce_gaussian(t), scaled_tail(t));
-  return (x < 0 ? T(-0.0) : x) - lower(tail);
+  return (x < T(-0.0) ? T(-0.0) : x) - lower(tail);
 }
 
 // Where x is small x + x p(x^2), else 1 - exp(-t p(t)); both polynomials have the same length.
@@ -82,7 +96,7 @@ inline float erf(float x) {
   float s = small ? t * t : t, p = small ? S::kErf[5] : S::kErfLog[5];
 #pragma GCC unroll 8
   for (int i = 4; i >= 0; --i) p = p * s + (small ? S::kErf[i] : S::kErfLog[i]);
-  Reduced<float> e = reduce_exp(-t * p, 0.0f);
+  Reduced<float> e = reduce_exp(-t * p);
   float power = power_of_two<float>(e.k);
   float large = (1 - power) - e.rest * power;
   return copysign(small ? t + t * p : large, x);

@@ -18,6 +18,7 @@ Contiguous conversion(DType from, DType to);
 // the first operand, or of all but the first (null: there is none).
 struct Loops {
   Contiguous run, first, last;
+  bool streams;  // whether large results are stored past the caches
 };
 
 // The one of them where the inputs whose bit is set in `ones` are one element, and those of which

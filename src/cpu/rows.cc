@@ -194,7 +194,7 @@ bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand
   keep_rows_near(&rows->walk, operands);
   plan->run = run_rows;
   plan->workspace = 0;
-  rows->streams = size * kItemSize[out.dtype] >= elementwise_streaming_bytes();
+  rows->streams = loops.streams && size * kItemSize[out.dtype] >= elementwise_streaming_bytes();
   describe_rows(rows, loops, operands);
   return true;
 }
