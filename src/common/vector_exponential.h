@@ -153,19 +153,18 @@ T cut_exponent(T x) {
   return abs(x) > kEnd ? kEnd : abs(x);
 }
 
-// x / (1 + exp(-|z|)), or x exp(-|z|) / (1 + exp(-|z|)) if x < 0, where exp(-|z|) is given lifted.
+// x / (1 + exp(-|z|)), or x exp(-|z|) / (1 + exp(-|z|)) if x < 0, where -|z| is reduced.
 // Dividing by 2^kLift + 2^kLift exp(z) rounds subnormal results once.
 template <class T>
-T over_one_plus(T x, T lifted) {
-  T sum = power_of_two<T>(kLift<T>) + lifted;
-  return (x < 0 ? x * lifted : x) / (x < 0 ? sum : lower(sum));
+T over_one_plus(T x, Reduced<T> e) {
+  T sum = power_of_two<T>(kLift<T>) + lifted_exp(e, T(1));
+  return (x < 0 ? lifted_exp(e, x) : x) / (x < 0 ? sum : lower(sum));
 }
 
 // x / (1 + exp(-z)) where z = high + low has the sign of x.
 template <class T>
 T times_sigmoid(T x, T high, T low) {
-  Reduced<T> e = reduce_exp(-cut_exponent(high), high < 0 ? low : -low);
-  return over_one_plus(x, lifted_exp(e, T(1)));
+  return over_one_plus(x, reduce_exp(-cut_exponent(high), high < 0 ? low : -low));
 }
 
 template <class T>
@@ -177,8 +176,8 @@ T sigmoid(T x) {
 
 template <class T>
 T silu(T x) {
-  T lifted = lifted_exp(reduce_exp(-cut_exponent(x)), T(1));
-  return over_one_plus(x < -1000 ? -1000 : x, lifted);  // not infinity times 0
+  return over_one_plus(x < -1000 ? -1000 : x,
+                       reduce_exp(-cut_exponent(x)));  // not infinity times 0
 }
 
 template <class T>

@@ -93,9 +93,9 @@ int64_t contiguous_size(uint32_t uniform, const Operand& out, const Operand* inp
 // Many instructions. While they run, lines that are overwritten can be read all the same: with
 // ordinary stores such functions took 0.7 to 1 of the time that they took past the caches.
 bool is_long(int32_t function) {
-  if (function >= k_exp && function <= k_gelu_tanh) return function != k_relu;
-  return function == k_rsqrt || function == k_floor_divide || function == k_remainder ||
-         function == k_power || function == k_atan2 || function == k_logaddexp || function == k_elu;
+  if (function >= k_exp && function <= k_gelu_tanh) return function != k_relu && function != k_exp2;
+  return function == k_floor_divide || function == k_remainder || function == k_power ||
+         function == k_atan2 || function == k_logaddexp || function == k_elu;
 }
 
 Loops loops_of(int32_t function, DType type) {

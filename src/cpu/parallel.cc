@@ -1,12 +1,10 @@
 // How many threads a parallel region may use.
 #include <omp.h>
-#include <unistd.h>
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 
-#include <atomic>
-
 #include "elementwise.h"
-#include "spans.h"
 #include "stream.h"
 
 namespace needle::NEEDLE_ISA {
@@ -23,12 +21,18 @@ static const int all = wanted();
 static int count = all;
 
 // Half of the last cache: what is larger has left it, displaced by the inputs, before it is read.
+// Linux tells the size; sysconf(_SC_LEVEL3_CACHE_SIZE) counts it once for each core on some AMD
+// processors.
 static int64_t half_of_cache() {
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-  const int64_t size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  if (size > 0) return size / 2;
-#endif
-  return int64_t{16} << 20;
+  int64_t size = 32 << 20;
+  if (FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r")) {
+    int64_t number = 0;
+    char unit = 0;
+    if (std::fscanf(file, "%" SCNd64 "%c", &number, &unit) == 2 && number > 0 && number < 1 << 30)
+      size = unit == 'M' ? number << 20 : number << 10;
+    std::fclose(file);
+  }
+  return size / 2;
 }
 
 static const int64_t half = half_of_cache();
@@ -41,11 +45,6 @@ void set_streaming_bytes(int64_t bytes) {
   elementwise_streaming = bytes > 0 ? bytes : kStreamBytes;
 }
 int threads() { return count; }
-
-bool begins_at_end(int64_t bytes) {
-  static std::atomic<uint32_t> passes{0};
-  return bytes >= streaming && (passes.fetch_add(1, std::memory_order_relaxed) & 1);
-}
 
 void set_threads(int32_t n) { count = n < 1 ? all : n; }
 

@@ -24,7 +24,6 @@ struct Layout {
   int64_t strip_length, strips, units, units_per_task;
   int64_t length, chunk, chunks;  // reduced positions: all, of a chunk, number of chunks
   int64_t x_size, out_size;       // bytes of an element
-  int64_t bytes;                  // of all that is read
   int team;
   bool dense;  // x can be folded where it lies
   bool mean;
@@ -79,10 +78,9 @@ int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
   void* out = buffers[0];
   const void* x = buffers[1];
-  const bool backwards = begins_at_end(s.bytes);
   if (s.chunks > 1) {
     Part* parts = as<Part>(workspace);
-    run_spans(s.team, s.units * s.chunks, backwards, [&](int64_t task, int) {
+    run_spans(s.team, s.units * s.chunks, false, [&](int64_t task, int) {
       const int64_t begin = task % s.chunks * s.chunk;
       const int64_t end = begin + s.chunk < s.length ? begin + s.chunk : s.length;
       Kernel::fold(s, x, unit_at(s, task / s.chunks), begin, end, parts[task]);
@@ -98,7 +96,7 @@ int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
     return -1;
   }
   const int64_t tasks = (s.units + s.units_per_task - 1) / s.units_per_task;
-  run_spans(s.team, tasks, backwards, [&](int64_t task, int) {
+  run_spans(s.team, tasks, false, [&](int64_t task, int) {
     const int64_t last = (task + 1) * s.units_per_task;
     for (int64_t i = task * s.units_per_task; i < last && i < s.units; ++i) {
       Part part;
@@ -172,7 +170,6 @@ inline void choose_tasks(Layout& s) {
   s.units_per_task = unit_work >= kChunk ? 1 : kChunk / (unit_work ? unit_work : 1);
   if (s.units_per_task > (s.units + 3) / 4) s.units_per_task = (s.units + 3) / 4;
   if (s.units_per_task < 1) s.units_per_task = 1;
-  s.bytes = work * s.x_size;
   s.team = team_size(s.units * s.chunks, work);
 }
 

@@ -191,10 +191,10 @@ bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand
   auto* rows = reinterpret_cast<Rows*>(plan->state);
   if (!plan_walk(&rows->walk, operands, 1 + n, kBlock, kBlock) || !has_rows(rows->walk))
     return false;
-  keep_rows_near(&rows->walk, operands);
   plan->run = run_rows;
   plan->workspace = 0;
   rows->streams = loops.streams && size * kItemSize[out.dtype] >= elementwise_streaming_bytes();
+  if (!rows->streams) keep_rows_near(&rows->walk, operands);
   describe_rows(rows, loops, operands);
   return true;
 }

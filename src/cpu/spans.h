@@ -8,11 +8,6 @@
 
 namespace needle::NEEDLE_ISA {
 
-// Does this pass over so many bytes begin at the end? What is too large for the last cache is read
-// to and fro, because what the pass before has read last is still there: sums of the same 64 MiB
-// one after the other take 0.8 of the time. Results must not depend on it.
-bool begins_at_end(int64_t bytes);  // parallel.cc
-
 struct alignas(64) Span {
   std::atomic<int64_t> taken;
   int64_t begin, end;
