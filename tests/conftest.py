@@ -6,20 +6,12 @@ import gc
 import os
 import shlex
 
-# Before OpenMP is loaded: threads that wait must not keep a core from other tests' processes.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# The CUDA kernels run in the emulator, where there is a compiler for it.
-os.environ.setdefault("NEEDLE_EMULATOR", "on")
-
 import numpy as np
 import pytest
+from devices import DEVICES, HOST_DEVICES  # before needle: it sets what needle reads
 
 import needle as ndl
 from needle import graph
-
-DEVICES = [d.name for d in ndl.all_devices() if d.enabled()]
-HOST_DEVICES = [name for name in DEVICES if hasattr(ndl.device.as_device(name), "adopt")]
-"""Those that compute in the host's memory, and so can share it."""
 
 
 @pytest.fixture(params=DEVICES)

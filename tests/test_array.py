@@ -10,7 +10,7 @@ import weakref
 
 import numpy as np
 import pytest
-from conftest import DEVICES
+from devices import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

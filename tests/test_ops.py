@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import DEVICES
+from devices import DEVICES
 
 import needle as ndl
 from needle import core, ops

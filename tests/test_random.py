@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import DEVICES
+from devices import DEVICES
 
 import needle as ndl
 from needle import ops
