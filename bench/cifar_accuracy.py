@@ -12,12 +12,14 @@ random images instead; ``--steps`` stops early, to see how long a training takes
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import resnet_twin as twin
 import torch
@@ -122,7 +124,14 @@ def summary(lines: Any) -> Any:
         means[framework] = float(np.mean(own)) if own else None
     both = None not in means.values()
     points = 100 * (means["needle"] - means["pytorch"]) if both else None
-    return {"subject": "cifar_accuracy", "mean": means, "points": points, "runs": lines}
+    kept = [{key: line[key] for key in line if key != "seconds"} for line in lines]
+    return {
+        "subject": "cifar_accuracy",
+        "command": "python bench/cifar_accuracy.py --data FOLDER --out FILE",
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "machine": harness.machine(), "threads": harness.THREADS, "versions": harness.versions(),
+        "mean": means, "points": points, "runs": kept, "rows": [],
+    }  # fmt: skip
 
 
 def random_images(folder: str) -> None:

@@ -18,7 +18,7 @@ BEGIN, END = "<!-- results: written by report.py -->", "<!-- end of results -->"
 ORDER = (
     "startup", "eager", "gemm", "training", "memory", "main_job", "elementwise", "reduce",
     "softmax_loss", "norm", "optimizer", "indexing", "sort", "convolution", "images",
-    "resnet",
+    "resnet", "cifar_accuracy",
 )  # fmt: skip
 SMALL, MIDDLE = 2 << 20, 24 << 20
 """Bytes up to which a row is held against the bytes per second of 64 Ki and 1 Mi floats."""
@@ -102,6 +102,18 @@ def grid(results: dict[str, Any]) -> list[str]:
     return [f"{met} of {len(judged)} rows meet their target. " + "; ".join(summary), "", *lines]
 
 
+def accuracies(results: dict[str, Any]) -> list[str]:
+    """Return the table of trainings: a line per seed, a column per framework."""
+    found = {(run["seed"], run["framework"]): run["accuracy"] for run in results["runs"]}
+    seeds = sorted({seed for seed, _ in found})
+    lines = ["| accuracy on 10,000 test images | Needle | PyTorch |", "|---|---|---|"]
+    for seed in seeds:
+        both = " | ".join(f"{found[seed, name]:.2%}" for name in ("needle", "pytorch"))
+        lines.append(f"| seed {seed} | {both} |")
+    mean = results["mean"]
+    return [*lines, f"| mean | {mean['needle']:.2%} | {mean['pytorch']:.2%} |"]
+
+
 def section(name: str, results: dict[str, Any]) -> list[str]:
     """Return the text of a subject."""
     machine, limits = results["machine"], results.get("limits") or {}
@@ -116,7 +128,7 @@ def section(name: str, results: dict[str, Any]) -> list[str]:
     noisy = sum(disturbed(row) for row in results["rows"])
     if noisy:
         facts.append(f"{noisy} rows had too few undisturbed rounds: all of theirs count")
-    body = grid(results) if name == "elementwise" else table(results)
+    body = {"elementwise": grid, "cifar_accuracy": accuracies}.get(name, table)(results)
     return [f"### {name}", "", "; ".join(facts), "", *body, ""]
 
 

@@ -3,7 +3,7 @@
 python bench/run.py --goals foundation      the figures of the foundation, about 5 minutes
 python bench/run.py --goals ops             those of the ops, about 8 minutes
 python bench/run.py --goals images          those of convolution nets, about 12 minutes
-python bench/run.py --all          both
+python bench/run.py --all                   everything
 python bench/run.py eager gemm     some subjects
 """
 
