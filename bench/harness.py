@@ -43,6 +43,8 @@ MALLOCS = {"stock": "eager", "tuned": "eager, tuned malloc"}
 TOLERANCE = 2e-3
 DISTURBED = 0.02
 """Part of a chunk's time from which on waiting for a processor spoils it."""
+REST = 0.02
+"""Seconds before a turn: PyTorch's threads burn their processors for up to 15 ms after an operation."""
 PATIENCE = 4
 """How many times as long as meant a row may take in search of undisturbed rounds."""
 
@@ -209,6 +211,7 @@ def interleave(
             break
         one, alone = {}, True
         for name in list(runs) if i % 2 == 0 else reversed(runs):
+            time.sleep(REST if chunk else 0.0)
             if counts[name] > 1:
                 runs[name]()  # so that the other's turn has not left the caches cold
             before = waited()

@@ -21,6 +21,7 @@ if(NOT DNNL_INCLUDE OR NOT DNNL_LIBRARY)
 endif()
 message(STATUS "oneDNN: ${DNNL_INCLUDE}, ${DNNL_LIBRARY}")
 
+find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads
 add_library(needle_onednn MODULE src/onednn/convolution.cc)
 target_include_directories(needle_onednn SYSTEM PRIVATE "${DNNL_INCLUDE}")
 target_link_libraries(needle_onednn PRIVATE needle_flags "${DNNL_LIBRARY}" OpenMP::OpenMP_CXX)

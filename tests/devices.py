@@ -2,8 +2,6 @@
 
 import os
 
-# Before OpenMP is loaded: threads that wait must not keep a core from other tests' processes.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # The CUDA kernels run in the emulator, where there is a compiler for it.
 os.environ.setdefault("NEEDLE_EMULATOR", "on")
 

@@ -18,6 +18,9 @@ from dataclasses import dataclass, fields, replace
 
 from needle.errors import NeedleError, OptionError, unknown
 
+MOST_THREADS = 64
+"""Of the native kernels; as in src/cpu/threads.h."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -36,7 +39,7 @@ class Config:
         finite: "off", or "on" to stop at the first op that makes a NaN or an infinity.
         debug: 0 silent; 1 errors and warnings name the lines that made each tensor.
         isa: instruction set of the native kernels; empty means the best one.
-        threads: number of threads of the native kernels; 0 means all cores.
+        threads: number of threads of the native kernels, at most 64; 0 means all cores.
         memory_limit: bytes that the arrays of one device may take, as a number or as text like
             "512MiB"; 0 means no limit. What does not fit raises OutOfMemoryError.
         data: folder of the data sets.
@@ -183,9 +186,10 @@ def cores() -> int:
 
 
 def thread_count() -> int:
-    """Return the number of threads that the kernels use: ``threads``, or what OpenMP is told."""
+    """Return the number of threads that the kernels use: ``threads``, or ``OMP_NUM_THREADS``."""
     limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return current().threads or (int(limit) if limit.isdigit() else cores())
+    told = int(limit) if limit.isdigit() else 0
+    return min(current().threads or told or cores(), MOST_THREADS)
 
 
 def on_change(listener: Callable[[Config], None]) -> None:

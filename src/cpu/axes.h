@@ -1,10 +1,9 @@
 // Loop nests over views: axes of one operand (x) or of two that are walked together (x and out).
 #pragma once
-#include <omp.h>
-
+#include <atomic>
 #include <type_traits>
 
-#include "isa.h"
+#include "threads.h"
 
 namespace needle::NEEDLE_ISA {
 
@@ -129,13 +128,12 @@ inline void run_tasks(int team, int64_t tasks, const Body& body) {
     for (int64_t task = 0; task < tasks; ++task) body(task, 0);
     return;
   }
-  if (tasks == team) {  // nothing to balance
-#pragma omp parallel for schedule(static) num_threads(team)
-    for (int64_t task = 0; task < tasks; ++task) body(task, static_cast<int>(task));
-    return;
-  }
-#pragma omp parallel for schedule(dynamic) num_threads(team)
-  for (int64_t task = 0; task < tasks; ++task) body(task, omp_get_thread_num());
+  if (tasks == team) return parallel(team, [&](int thread) { body(thread, thread); });
+  std::atomic<int64_t> next{0};
+  parallel(team, [&](int thread) {
+    for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;)
+      body(task, thread);
+  });
 }
 
 }  // namespace needle::NEEDLE_ISA

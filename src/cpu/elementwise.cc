@@ -7,6 +7,7 @@
 #include "fused.h"
 #include "rows.h"
 #include "stream.h"
+#include "threads.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -35,15 +36,15 @@ struct ContiguousState {
 
 int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
   const auto& state = *reinterpret_cast<const ContiguousState*>(plan->state);
-  if (state.n < kSerial || threads() == 1) {
+  const int team = threads();
+  if (state.n < kSerial || team == 1) {
     state.loop(buffers[0], buffers + 1, state.n);
     return -1;
   }
   int64_t lines = (state.n + 63) / 64;
-#pragma omp parallel for schedule(static) num_threads(threads())
-  for (int part = 0; part < threads(); ++part) {
-    int64_t first = lines * part / threads() * 64;
-    int64_t end = std::min(lines * (part + 1) / threads() * 64, state.n);
+  parallel(team, [&](int part) {
+    int64_t first = lines * part / team * 64;
+    int64_t end = std::min(lines * (part + 1) / team * 64, state.n);
     char* operands[4];
     for (int i = 0; i < state.operands; ++i)
       operands[i] = static_cast<char*>(buffers[i]) + first * state.items[i];
@@ -53,7 +54,7 @@ int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
     } else {
       state.loop(operands[0], reinterpret_cast<void* const*>(operands + 1), end - first);
     }
-  }
+  });
   return -1;
 }
 

@@ -5,6 +5,7 @@
 
 #include "elementwise.h"
 #include "stream.h"
+#include "threads.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -232,13 +233,14 @@ __attribute__((noinline)) void run_range(const TileProgram& program, void* const
 int64_t run_program(const Plan* plan, void* const* buffers, void*) {
   const auto& program = *reinterpret_cast<const TileProgram*>(plan->state);
   int64_t blocks = program.walk.blocks;
-  if (blocks * program.walk.rows * program.walk.cols < kSerial || threads() == 1) {
+  const int team = threads();
+  if (blocks * program.walk.rows * program.walk.cols < kSerial || team == 1) {
     run_range(program, buffers, 0, blocks);
     return -1;
   }
-#pragma omp parallel for schedule(static) num_threads(threads())
-  for (int part = 0; part < threads(); ++part)
-    run_range(program, buffers, blocks * part / threads(), blocks * (part + 1) / threads());
+  parallel(team, [&](int part) {
+    run_range(program, buffers, blocks * part / team, blocks * (part + 1) / team);
+  });
   return -1;
 }
 

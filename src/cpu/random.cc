@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "elementwise.h"
+#include "threads.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -56,10 +57,11 @@ int64_t run_random_bits(const Plan* plan, void* const* buffers, void*) {
   const auto& state = *reinterpret_cast<const PhiloxState*>(plan->state);
   auto* out = static_cast<uint32_t*>(buffers[0]);
   int64_t lines = (state.words + 63) / 64;
-#pragma omp parallel for schedule(static) num_threads(threads()) if (state.words >= kSerial)
-  for (int part = 0; part < threads(); ++part)
-    fill_words(out, state, lines * part / threads() * 64,
-               std::min(lines * (part + 1) / threads() * 64, state.words));
+  const int team = state.words < kSerial ? 1 : threads();
+  parallel(team, [&](int part) {
+    fill_words(out, state, lines * part / team * 64,
+               std::min(lines * (part + 1) / team * 64, state.words));
+  });
   return -1;
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "stream.h"
+#include "threads.h"
 #include "walk.h"
 
 namespace needle::NEEDLE_ISA {
@@ -100,13 +101,14 @@ __attribute__((noinline)) void run_range(const Rows& rows, void* const* buffers,
 int64_t run_rows(const Plan* plan, void* const* buffers, void*) {
   const auto& rows = *reinterpret_cast<const Rows*>(plan->state);
   const int64_t blocks = rows.walk.blocks;
-  if (blocks * rows.walk.rows * rows.walk.cols < kSerial || threads() == 1) {
+  const int team = threads();
+  if (blocks * rows.walk.rows * rows.walk.cols < kSerial || team == 1) {
     run_range(rows, buffers, 0, blocks);
     return -1;
   }
-#pragma omp parallel for schedule(static) num_threads(threads())
-  for (int part = 0; part < threads(); ++part)
-    run_range(rows, buffers, blocks * part / threads(), blocks * (part + 1) / threads());
+  parallel(team, [&](int part) {
+    run_range(rows, buffers, blocks * part / team, blocks * (part + 1) / team);
+  });
   return -1;
 }
 

@@ -41,18 +41,14 @@ inline void run_spans(int team, int64_t tasks, bool backwards, const Body& body)
     for (int64_t i = 0; i < tasks; ++i) body(all.task(i, backwards), 0);
     return;
   }
-  constexpr int kMostSpans = 64;
-  const int count = team < kMostSpans ? team : kMostSpans;
-  Span spans[kMostSpans];
-  for (int i = 0; i < count; ++i) spans[i].set(tasks * i / count, tasks * (i + 1) / count);
-#pragma omp parallel num_threads(team)
-  {
-    const int thread = omp_get_thread_num();
-    for (int turn = 0; turn < count; ++turn) {
-      Span& span = spans[(thread + turn) % count];
+  Span spans[kMostThreads];
+  for (int i = 0; i < team; ++i) spans[i].set(tasks * i / team, tasks * (i + 1) / team);
+  parallel(team, [&](int thread) {
+    for (int turn = 0; turn < team; ++turn) {
+      Span& span = spans[(thread + turn) % team];
       for (int64_t i; (i = span.next()) < span.size();) body(span.task(i, backwards), thread);
     }
-  }
+  });
 }
 
 }  // namespace needle::NEEDLE_ISA

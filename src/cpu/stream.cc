@@ -1,24 +1,11 @@
-// How many threads a parallel region may use.
-#include <omp.h>
+// From which size on results are stored past the caches.
 #include <cinttypes>
 #include <cstdio>
-#include <cstdlib>
 
 #include "elementwise.h"
 #include "stream.h"
 
 namespace needle::NEEDLE_ISA {
-
-// OMP_NUM_THREADS, or the processors of this process; not omp_get_max_threads(), which other
-// libraries in the process change.
-static int wanted() {
-  const char* text = std::getenv("OMP_NUM_THREADS");
-  const int n = text ? std::atoi(text) : 0;
-  return n > 0 ? n : omp_get_num_procs();
-}
-
-static const int all = wanted();
-static int count = all;
 
 // Half of the last cache: what is larger has left it, displaced by the inputs, before it is read.
 // Linux tells the size; sysconf(_SC_LEVEL3_CACHE_SIZE) counts it once for each core on some AMD
@@ -44,8 +31,5 @@ void set_streaming_bytes(int64_t bytes) {
   streaming = bytes > 0 ? bytes : half;
   elementwise_streaming = bytes > 0 ? bytes : kStreamBytes;
 }
-int threads() { return count; }
-
-void set_threads(int32_t n) { count = n < 1 ? all : n; }
 
 }  // namespace needle::NEEDLE_ISA
