@@ -41,6 +41,11 @@ _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _interned: dict[tuple[Any, ...], Op] = {}
 
 
+@functools.cache
+def _in_words(name: str) -> str:
+    return _WORDS.sub("_", name).lower()
+
+
 class Op(graph.OpBase):
     """A value: a class and its static attributes, declared as annotations.
 
@@ -114,7 +119,7 @@ class Op(graph.OpBase):
     @property
     def name(self) -> str:
         """The op's name as users write it: ``LayerNorm`` is ``layer_norm``."""
-        return self.called or _WORDS.sub("_", type(self).__name__).lower()
+        return self.called or _in_words(type(self).__name__)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.static)
