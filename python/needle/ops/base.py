@@ -41,11 +41,6 @@ _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _interned: dict[tuple[Any, ...], Op] = {}
 
 
-@functools.cache
-def _in_words(name: str) -> str:
-    return _WORDS.sub("_", name).lower()
-
-
 class Op(graph.OpBase):
     """A value: a class and its static attributes, declared as annotations.
 
@@ -116,10 +111,10 @@ class Op(graph.OpBase):
         """What makes two ops equal."""
         return (type(self), *(getattr(self, name) for name in self.static))
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """The op's name as users write it: ``LayerNorm`` is ``layer_norm``."""
-        return self.called or _in_words(type(self).__name__)
+        return self.called or _WORDS.sub("_", type(self).__name__).lower()
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.static)
@@ -357,7 +352,7 @@ class Elementwise(Op):
         if own:
             cls.__doc__ = with_contract(own, cls.accepts, cls.floating, cls.result)
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         return self.function
 

@@ -101,7 +101,7 @@ class _Pool(Composite):
             ShapeError: if a window does not fit, or would see nothing but padding.
         """
         found = _fitted(self, x)
-        if type(found) is tuple:
+        if not isinstance(found, str):
             return found
         raise explain(
             ShapeError, self.name, found, named,
