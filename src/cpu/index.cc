@@ -91,9 +91,9 @@ struct Cursor {
 };
 
 // Makes an index count from the front; false if it is out of range.
-inline bool wrap(const State& s, int64_t& index) {
-  if (index < 0) index += s.extent;
-  return index >= 0 && index < s.extent;
+inline bool wrap(int64_t extent, int64_t& index) {
+  if (index < 0) index += extent;
+  return static_cast<uint64_t>(index) < static_cast<uint64_t>(extent);
 }
 
 // The last loop, if every element has an index of its own. read(i) is the i-th of them. All that
@@ -108,8 +108,7 @@ int64_t walk_elements(const State& s, const Loop& loop, const Cursor& at, const 
   int64_t bad = INT64_MAX;
   for (int64_t i = loop.begin; i < end; ++i) {
     int64_t index = read(i * index_step);
-    if (index < 0) index += extent;
-    if (static_cast<uint64_t>(index) >= static_cast<uint64_t>(extent)) {
+    if (!wrap(extent, index)) {
       if (bad == INT64_MAX) bad = at.position * loop.size + i;
       continue;
     }
@@ -124,7 +123,7 @@ template <class Op>
 int64_t walk_row(const State& s, const Loop& loop, const Cursor& at) {
   using T = typename Op::Type;
   int64_t index = read_index(s.index_dtype, at.index);
-  if (!wrap(s, index)) return at.position * loop.size;
+  if (!wrap(s.extent, index)) return at.position * loop.size;
   const int64_t picked = index * s.pick;
   Op::row(as<T>(at.dest) + loop.begin * loop.dest + (Op::kPicksSource ? 0 : picked),
           as<T>(at.source) + loop.begin * loop.source + (Op::kPicksSource ? picked : 0), loop,
