@@ -1,5 +1,5 @@
 // exp of vectors. x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a polynomial, times 2^n. At most
-// 1.03 ulp.
+// 0.92 ulp with fused multiply-adds, 1.17 without.
 #pragma once
 #include "lanes.h"
 #include "vector_exponential.h"
@@ -29,15 +29,16 @@ inline Vector<A> bounded(Vector<A> x, A low, A high) {
   return x > high ? splat<A>(high) : x;
 }
 
-template <class A>
-inline Vector<A> scaled(const Vector<A>& x, const Vector<A>& shifted) {
+template <class V>
+inline V scaled(const V& x, const V& shifted) {
+  using A = std::decay_t<decltype(x[0])>;
   using Lane = math::Int<A>;
   constexpr Lane kBias = math::kBias<A>;
   constexpr int kMantissa = math::kMantissa<A>;
   const Vector<Lane> n = (Vector<Lane>)shifted - __builtin_bit_cast(Lane, math::kRounder<A>);
   const Vector<Lane> half = n >> 1;  // in two factors: 2^n may be beyond the normal numbers
-  const Vector<A> first = (Vector<A>)((half + kBias) << kMantissa);
-  const Vector<A> second = (Vector<A>)((n - half + kBias) << kMantissa);
+  const V first = (V)((half + kBias) << kMantissa);
+  const V second = (V)((n - half + kBias) << kMantissa);
   return x * first * second;
 }
 #endif
