@@ -119,6 +119,27 @@ int64_t walk_elements(const State& s, const Loop& loop, const Cursor& at, const 
   return bad;
 }
 
+// Copies elements of four bytes a vector of indices at a time, as far as whole vectors and right
+// indices go. Returns where that ends.
+inline int64_t copy_vectors([[maybe_unused]] const State& s, const Loop& loop,
+                            [[maybe_unused]] const Cursor& at) {
+  int64_t i = loop.begin;
+#if defined(__AVX512F__)
+  if (loop.dest != 1 || loop.index != 1) return i;
+  constexpr int64_t kWidth = kLanes<int64_t>;
+  const Vector<int64_t> extent = splat(s.extent), numbers = load(kLaneNumbers<int64_t>);
+  for (; i + kWidth <= loop.end; i += kWidth) {
+    Vector<int64_t> index = load(as<int64_t>(at.index) + i);
+    index += (index < 0) & extent;
+    if (_mm512_cmpge_epu64_mask((__m512i)index, (__m512i)extent)) break;
+    const Vector<int64_t> from = index * s.pick + (numbers + i) * loop.source;
+    const __m256 values = _mm512_i64gather_ps((__m512i)from, at.source, 4);
+    _mm256_storeu_ps(as<float>(at.dest) + i, values);
+  }
+#endif
+  return i;
+}
+
 template <class Op>
 int64_t walk_row(const State& s, const Loop& loop, const Cursor& at) {
   using T = typename Op::Type;
@@ -137,8 +158,12 @@ int64_t walk(const State& s, const Loop* loops, int level, Cursor at) {
   const Loop& loop = loops[level];
   if (level == s.count - 1) {
     if (s.rows) return walk_row<Op>(s, loop, at);
-    if (s.index_dtype == kInt64)
-      return walk_elements<Op>(s, loop, at, [&](int64_t i) { return as<int64_t>(at.index)[i]; });
+    if (s.index_dtype == kInt64) {
+      Loop rest = loop;
+      if (Op::kPicksSource && sizeof(typename Op::Type) == 4)
+        rest.begin = copy_vectors(s, loop, at);
+      return walk_elements<Op>(s, rest, at, [&](int64_t i) { return as<int64_t>(at.index)[i]; });
+    }
     return walk_elements<Op>(s, loop, at, [&](int64_t i) {
       return read_index(s.index_dtype, byte_offset(at.index, i * s.index_size));
     });
