@@ -116,21 +116,32 @@ class Operands:
         return self.get(kind, "row" if layout == "broadcast" else "full", 1)
 
 
-COMPILED = ("add", "multiply", "where", "exp", "tanh", "sigmoid", "gelu", "logaddexp", "remainder")
-"""With --compile, torch.compile runs these, contiguous, from 1 Mi on: it takes seconds for each."""
+COMPILED = ("contiguous", "1 Mi")
+"""With --compile, torch.compile runs this layout and size: it takes a second or more for each."""
+
+
+def compiled_alone(function: Any, operands: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """Return a ``Case.compiled`` before which the functions compiled so far are forgotten: they
+    share the code around them, and PyTorch gives up compiling the same code again and again."""
+
+    def make(compiler: Any) -> Any:
+        torch.compiler.reset()
+        return compiled(function, *operands)(compiler)
+
+    return make
 
 
 def row(name: str, ours: Any, theirs: Any, operands: list[tuple[Any, Any]]) -> Case:
     """Return the row of a function on operands."""
-    function, layout, size = name.rsplit(", ", 2)
-    worth = function in COMPILED and layout == "contiguous" and size != "64 Ki"
+    _, *layout_and_size = name.rsplit(", ", 2)
+    worth = tuple(layout_and_size) == COMPILED
     a, b = zip(*operands, strict=True)
     sizes = [t.untyped_storage().nbytes() for t in b]
     item = theirs(*(t[..., :1] for t in b)).element_size()
     moved = float(sum(sizes) + max(t.numel() for t in b) * item)
     return Case(
         name, lambda: ours(*a), lambda: theirs(*b), target=1.0, goals="ops", group="elementwise",
-        bytes=moved, compiled=compiled(theirs, *b) if worth else None,
+        bytes=moved, compiled=compiled_alone(theirs, b) if worth else None,
     )  # fmt: skip
 
 

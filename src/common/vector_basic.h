@@ -60,11 +60,12 @@ T power_of_two(Int<T> k) {
 template <class T>
 constexpr T kRounder = sizeof(T) == 4 ? T(0x1.8p23) : T(0x1.8p52);
 
-template <class T, int n>
-T polynomial(const T (&coefficients)[n], T x) {
-  T result = coefficients[n - 1];
+// Of a number or a vector of them; there are two coefficients or more.
+template <class T, int n, class X>
+X polynomial(const T (&coefficients)[n], const X& x) {
+  X result = x * coefficients[n - 1] + coefficients[n - 2];
 #pragma GCC unroll 32
-  for (int i = n - 2; i >= 0; --i) result = result * x + coefficients[i];
+  for (int i = n - 3; i >= 0; --i) result = result * x + coefficients[i];
   return result;
 }
 

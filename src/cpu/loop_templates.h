@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "lanes.h"
 #include "loops.h"
 #include "vector_math.h"
 
@@ -45,6 +46,22 @@ ELEMENT_LOOP unary_loop(void* out, const void* const* inputs, int64_t n) {
   auto* x = elements<T>(inputs[0]);
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(static_cast<T>(x[i])));
+}
+
+// Rows name a form of theirs for whole vectors by specialising this, where such a form has fewer
+// instructions than the compiler finds. Where `is_far` can be true it is not the right one.
+template <class F, class T>
+struct OfVectors {
+  static constexpr bool kExists = false;
+};
+
+template <class F, class T>
+ELEMENT_LOOP vector_loop(void* out, const void* const* inputs, int64_t n) {
+  T* o = static_cast<T*>(out);
+  const T* x = static_cast<const T*>(inputs[0]);
+  for_vectors<T>(n, [&](int64_t i, const auto& part) {
+    part.store(o + i, OfVectors<F, T>::apply(part.load(x + i)));
+  });
 }
 
 template <class F, class T, class R>
@@ -104,22 +121,39 @@ struct Exact {
   static constexpr bool kNeeded = false;
 };
 
-template <class F, class T>
-ELEMENT_LOOP guarded_unary(void* out, const void* const* inputs, int64_t n) {
+// Pieces of a loop over x with an element that passes the test go to `rare`, others to `loop`.
+template <class T, class Test>
+inline __attribute__((always_inline)) void in_pieces(void* out, const void* x, int64_t n,
+                                                     const Test& test, Contiguous loop,
+                                                     Contiguous rare) {
   constexpr int64_t kPiece = 256;
   for (int64_t first = 0; first < n; first += kPiece) {
-    T* o = static_cast<T*>(out) + first;
-    const T* x = static_cast<const T*>(inputs[0]) + first;
-    int64_t count = std::min(kPiece, n - first);
-    int rare = 0;
-    for (int64_t i = 0; i < count; ++i) rare |= Exact<F, T>::is_rare(x[i]);
-    const void* piece[] = {x};
-    if (!rare) {
-      unary_loop<F, T, T>(o, piece, count);
-    } else {
-      for (int64_t i = 0; i < count; ++i) o[i] = Exact<F, T>::apply(x[i]);
-    }
+    const T* from = static_cast<const T*>(x) + first;
+    const int64_t count = std::min(kPiece, n - first);
+    int found = 0;
+    for (int64_t i = 0; i < count; ++i) found |= test(from[i]);
+    const void* piece[] = {from};
+    (found ? rare : loop)(static_cast<T*>(out) + first, piece, count);
   }
+}
+
+template <class F, class T>
+void exact_unary(void* out, const void* const* inputs, int64_t n) {
+  const T* x = static_cast<const T*>(inputs[0]);
+  for (int64_t i = 0; i < n; ++i) static_cast<T*>(out)[i] = Exact<F, T>::apply(x[i]);
+}
+
+template <class F, class T>
+void guarded_unary(void* out, const void* const* inputs, int64_t n) {
+  const auto is_rare = [](T x) { return Exact<F, T>::is_rare(x); };
+  in_pieces<T>(out, inputs[0], n, is_rare, unary_loop<F, T, T>, exact_unary<F, T>);
+}
+
+// Near ones in the form for vectors.
+template <class F, class T>
+void near_unary(void* out, const void* const* inputs, int64_t n) {
+  const auto is_far = [](T x) { return OfVectors<F, T>::is_far(x); };
+  in_pieces<T>(out, inputs[0], n, is_far, vector_loop<F, T>, guarded_unary<F, T>);
 }
 
 template <class F, class T>
@@ -141,15 +175,23 @@ ELEMENT_LOOP guarded_binary(void* out, const void* const* inputs, int64_t n) {
   }
 }
 
+template <class F, class T, class R>
+constexpr Contiguous unary_form() {
+  constexpr bool kOfVectors = OfVectors<F, T>::kExists, kGuarded = Exact<F, T>::kNeeded;
+  if constexpr (kOfVectors && kGuarded) return near_unary<F, T>;
+  if constexpr (kOfVectors && !kGuarded) return vector_loop<F, T>;
+  if constexpr (!kOfVectors && kGuarded) return guarded_unary<F, T>;
+  if constexpr (!kOfVectors && !kGuarded) return unary_loop<F, T, R>;
+}
+
 // The loop of one row for one dtype, or null where the row does not list it.
 template <class F, int arity, uint32_t dtypes, Result result, DType dtype>
 constexpr Contiguous instantiate() {
   if constexpr ((dtypes >> dtype & 1) != 0) {
     using T = TypeOf<dtype>;
     using R = std::conditional_t<result == BOOL, bool, T>;
-    if constexpr (arity == 1 && Exact<F, T>::kNeeded) return guarded_unary<F, T>;
+    if constexpr (arity == 1) return unary_form<F, T, R>();
     if constexpr (arity == 2 && Exact<F, T>::kNeeded) return guarded_binary<F, T>;
-    if constexpr (arity == 1) return unary_loop<F, T, R>;
     if constexpr (arity == 2) return binary_loop<F, T, R>;
     if constexpr (arity == 3) return ternary_loop<F, typename F::template First<T>, T, R>;
   }

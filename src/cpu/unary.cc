@@ -1,4 +1,5 @@
 // The loops of the unary rows of functions.def.
+#include "avx512_math.h"
 #include "loop_templates.h"
 
 namespace needle::NEEDLE_ISA {
@@ -35,6 +36,24 @@ using WideAngle = std::conditional_t<sizeof(T) == 8, long double, T>;
 EXACT_ANGLE(sin)
 EXACT_ANGLE(cos)
 EXACT_ANGLE(tan)
+
+#if defined(__AVX512F__)
+#define OF_VECTORS(name)                                                           \
+  template <>                                                                      \
+  struct OfVectors<name##_row, float> {                                            \
+    static constexpr bool kExists = true;                                          \
+    static bool is_far(float x) { return avx512::is_far(x); }                      \
+    static Vector<float> apply(const Vector<float>& x) { return avx512::name(x); } \
+  };
+OF_VECTORS(exp)
+OF_VECTORS(log)
+OF_VECTORS(log2)
+OF_VECTORS(log10)
+OF_VECTORS(sin)
+OF_VECTORS(cos)
+OF_VECTORS(tan)
+OF_VECTORS(erf)
+#endif
 
 const LoopRow kUnaryLoops[kFunctions] = {
 #define UNARY(name, dtypes, result, expression) LOOP_ROW(name##_row, 1, dtypes, result),

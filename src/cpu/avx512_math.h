@@ -1,0 +1,201 @@
+// Functions of namespace math for vectors of float32, by instructions that only AVX-512 has:
+// exponent and mantissa of any number in one each, tables that lie in registers, 2^n without
+// detours. Ends of domains, subnormals and NaN come out right by themselves; the portable forms
+// spend a third of their instructions on them. On a Sapphire Rapids processor these take 0.4 to
+// 0.6 of the time of the portable ones. Largest errors in units in the last place: log 0.8, exp and
+// log2 0.9, log10 1.1, erf 1.2, sin and cos 1.6, tan 2.6.
+#pragma once
+#include "exponential.h"
+#include "lanes.h"
+#include "vector_math.h"
+
+#if defined(__AVX512F__)
+namespace needle::NEEDLE_ISA::avx512 {
+
+using Floats = Vector<float>;
+using Ints = Vector<int32_t>;
+
+inline Ints bits(const Floats& x) { return (Ints)x; }
+
+// x with the sign of y.
+inline Floats copysign(const Floats& x, const Floats& y) {
+  constexpr int kSecondOrThirdByFirst = 0xca;
+  const __m512i sign = _mm512_set1_epi32(std::numeric_limits<int32_t>::min());
+  return (Floats)_mm512_ternarylogic_epi32(sign, (__m512i)y, (__m512i)x, kSecondOrThirdByFirst);
+}
+
+inline Floats exp(const Floats& x) { return exponential(x); }
+
+// ---- logarithms -------------------------------------------------------------------------------
+
+// x = 2^k m and 1 <= m < 2; 1 / c is a number of 7 bits near m, by its first 5 bits, and exactly
+// 1 or 1/2 at the ends, so that logarithms near 0 are exact. m / c = 1 + r, |r| <= 1/32. Of
+// logarithms, `high` has no bits below 2^-16: sums of it are exact.
+struct LogTable {
+  static constexpr int kSize = 32;
+  float inverse[kSize], high[kSize], low[kSize];  // 1 / c and unit log2(c)
+  float unit_high, unit_low;                      // what 2^k counts; unit_low >= 0
+
+  static constexpr double head(double x) { return static_cast<int64_t>(x * 0x1p16) * 0x1p-16; }
+
+  constexpr explicit LogTable(double unit) : inverse(), high(), low(), unit_high(), unit_low() {
+    unit_high = static_cast<float>(head(unit));
+    unit_low = static_cast<float>(unit - head(unit));
+    for (int i = 0; i < kSize; ++i) {
+      const int near = static_cast<int>(128 / (1 + (i + 0.5) / kSize) + 0.5);
+      const int part = i == 0 ? 128 : i == kSize - 1 ? 64 : near;
+      const double value = unit * __builtin_log2(128.0 / part);
+      inverse[i] = static_cast<float>(part) / 128;
+      high[i] = static_cast<float>(head(value));
+      low[i] = static_cast<float>(value - head(value));
+    }
+  }
+};
+
+inline constexpr LogTable kLn(0.693147180559945309417), kLog2(1), kLog10(0.301029995663981195214);
+
+inline Floats entry(const float (&table)[LogTable::kSize], const Ints& place) {
+  return _mm512_permutex2var_ps(load(table), (__m512i)place, load(table + 16));
+}
+
+// k is -infinity at 0 and infinity at infinity, m is NaN below 0.
+template <const LogTable& table>
+inline Floats logarithm(const Floats& x, float log_e) {
+  const Floats k = _mm512_getexp_ps(x);
+  const Floats m = _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_nan);
+  const Ints place = bits(m) >> (math::kMantissa<float> - 5);  // of which 5 bits are looked at
+  const Floats r = m * entry(table.inverse, place) - 1;
+  const Floats high = k * table.unit_high + entry(table.high, place);
+  Floats low = entry(table.low, place);
+  if constexpr (table.unit_low != 0) low += k * table.unit_low;
+  // (log(1 + r) - r) / r^2
+  const Floats p = (r * (-0.244650617f * log_e) + 0.333384901f * log_e) * r - 0.500001192f * log_e;
+  return high + (r * log_e + (r * r * p + low));
+}
+
+inline Floats log(const Floats& x) { return logarithm<kLn>(x, 1); }
+inline Floats log2(const Floats& x) { return logarithm<kLog2>(x, math::kLog2E<float>); }
+inline Floats log10(const Floats& x) { return logarithm<kLog10>(x, 0.434294481903251827651f); }
+
+// ---- circular functions -----------------------------------------------------------------------
+
+// The reduction stays in float32, whose vectors hold twice as many numbers. From kFar on it loses
+// accuracy.
+constexpr float kFar = 32768;
+inline bool is_far(float x) { return std::fabs(x) > kFar; }
+
+// x = n pi/2 + r - n kPart3, |r| <= pi/4. The first difference is exact, because all bits of n
+// times the first part are above the last of x; the last part is felt where r is small.
+struct NearAngle {
+  static constexpr float kPart1 = 0x1.921fb4p0f, kPart2 = 0x1.4442dp-24f, kPart3 = 0x1.846988p-48f;
+  Ints quadrant;
+  Floats n, r;
+};
+
+inline NearAngle reduce_angle(const Floats& x) {
+  const Floats shifted = x * 0.636619772367581343076f + math::kRounder<float>;
+  const Floats n = shifted - math::kRounder<float>;
+  return {bits(shifted), n, (x - n * NearAngle::kPart1) - n * NearAngle::kPart2};
+}
+
+inline __mmask16 is_odd(const Ints& quadrant) {
+  return _mm512_test_epi32_mask((__m512i)quadrant, _mm512_set1_epi32(1));
+}
+
+inline Floats sine_in_quadrant(const Ints& quadrant, const Floats& near_zero,
+                               const Floats& cosine) {
+  const Floats value = _mm512_mask_mov_ps(near_zero, is_odd(quadrant), cosine);
+  return (Floats)(bits(value) ^ ((quadrant & 2) << 30));
+}
+
+// sin(r - n kPart3) - r
+inline Floats sine_rest(const NearAngle& a, const Floats& square) {
+  const Floats cubic = a.r * square * math::polynomial(math::Trigonometric<float>::kSin, square);
+  return cubic - a.n * NearAngle::kPart3;
+}
+
+inline Floats cos_near_zero(const Floats& square) {
+  return (square * math::polynomial(math::Trigonometric<float>::kCos, square) - 0.5f) * square + 1;
+}
+
+inline Floats sin(const Floats& x) {
+  const NearAngle a = reduce_angle(x);
+  const Floats square = a.r * a.r;
+  const Floats near_zero = x == 0 ? a.r : a.r + sine_rest(a, square);  // keeps -0
+  return sine_in_quadrant(a.quadrant, near_zero, cos_near_zero(square));
+}
+
+inline Floats cos(const Floats& x) {
+  const NearAngle a = reduce_angle(x);
+  const Floats square = a.r * a.r;
+  return sine_in_quadrant(a.quadrant + 1, a.r + sine_rest(a, square), cos_near_zero(square));
+}
+
+// tan(r), or -1 / tan(r) in odd quadrants, by an estimate of 14 bits and a step of Newton's.
+inline Floats tan(const Floats& x) {
+  constexpr float kTan[] = {0.333331525f,  0.133389339f,   0.0533999577f,
+                            0.0244712792f, 0.00305279996f, 0.00942577235f};  // (tan(r) - r) / r^3
+  const NearAngle a = reduce_angle(x);
+  const Floats r = a.r - a.n * NearAngle::kPart3, square = r * r;
+  const Floats t = r + r * square * math::polynomial(kTan, square);
+  const Floats estimate = _mm512_rcp14_ps(t), inverse = estimate + estimate * (1 - t * estimate);
+  return _mm512_mask_sub_ps(t, is_odd(a.quadrant), Floats{}, inverse);
+}
+
+// ---- the error function -----------------------------------------------------------------------
+
+// erf(a + h) = erf(a) + h p(h) for a = 0, 1/4, ..., 15/4; the first p gives erf(h) = h + h p(h).
+alignas(64) constexpr float kErf[6][16] = {
+    {0.128379166f, 1.06001413f, 0.87878257f, 0.642931044f, 0.415107489f, 0.236521125f, 0.118930303f,
+     0.0527750067f, 0.0206669886f, 0.00714231888f, 0.00217828294f, 0.000586276175f, 0.000139252501f,
+     2.91888118e-05f, 5.39936036e-06f, 8.81415076e-07f},
+    {-8.4686917e-07f, -0.265004396f, -0.439389378f, -0.482195497f, -0.415105939f, -0.295651555f,
+     -0.178396389f, -0.092357032f, -0.0413342863f, -0.0160702094f, -0.00544560514f, -0.00161217758f,
+     -0.000417715579f, -9.48473753e-05f, -1.88926952e-05f, -3.30400349e-06f},
+    {-0.376086563f, -0.309145331f, -0.146512896f, 0.0267152395f, 0.138327673f, 0.167538971f,
+     0.138776466f, 0.090177983f, 0.0482313558f, 0.0217244402f, 0.00834737066f, 0.00275816978f,
+     0.000787951634f, 0.00019536f, 4.21543082e-05f, 7.9330157e-06f},
+    {-0.000686129264f, 0.126636073f, 0.183655247f, 0.151574761f, 0.0696982294f, -0.00618375931f,
+     -0.0448876955f, -0.0483525246f, -0.0345491208f, -0.0190840401f, -0.00859024096f,
+     -0.00323132146f, -0.00103037653f, -0.000281038374f, -6.59696452e-05f, -1.33853864e-05f},
+    {0.11819756f, 0.082479015f, 0.00401335629f, -0.0586490259f, -0.0724476427f, -0.0471648797f,
+     -0.0131564531f, 0.00816612132f, 0.0137563497f, 0.0106813535f, 0.00592661323f, 0.00259110169f,
+     0.000928870752f, 0.000278780761f, 7.09325977e-05f, 1.54271256e-05f},
+    {-0.0194285959f, -0.0495379232f, -0.0413879566f, -0.0107324896f, 0.0151896216f, 0.0220269989f,
+     0.0144657148f, 0.00421168236f, -0.00175110297f, -0.00309432461f, -0.00225302042f,
+     -0.00115074078f, -0.000459249917f, -0.000149513493f, -4.06035324e-05f, -9.32200328e-06f},
+};
+
+struct ErfStarts {
+  alignas(64) float high[16], low[16];
+  constexpr ErfStarts() : high(), low() {
+    for (int i = 0; i < 16; ++i) {
+      const double value = __builtin_erf(i * 0.25);
+      high[i] = static_cast<float>(value);
+      low[i] = static_cast<float>(value - high[i]);
+    }
+  }
+};
+inline constexpr ErfStarts kErfStarts;
+
+inline Floats erf(const Floats& x) {
+  constexpr float kEnd = 0x1.fffffep1f;                           // 1 from here on
+  constexpr float kRounder = math::kRounder<float> / 4;           // leaves the number of quarters
+  const Floats t = _mm512_min_ps(splat(kEnd), _mm512_abs_ps(x));  // of NaN: the second
+  const Floats shifted =
+      _mm512_add_round_ps(t, splat(kRounder), _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  const __m512i place = (__m512i)shifted;  // of which 4 bits are looked at
+  const auto entry = [&](const float (&table)[16]) -> Floats {
+    return _mm512_permutexvar_ps(place, load(table));
+  };
+  const Floats h = t - (shifted - kRounder);
+  Floats p = entry(kErf[5]);
+#pragma GCC unroll 8
+  for (int i = 4; i >= 0; --i) p = p * h + entry(kErf[i]);
+  const __mmask16 first = _mm512_testn_epi32_mask(place, _mm512_set1_epi32(15));
+  const Floats start = _mm512_mask_mov_ps(entry(kErfStarts.high), first, h);
+  return copysign(start + (p * h + entry(kErfStarts.low)), x);
+}
+
+}  // namespace needle::NEEDLE_ISA::avx512
+#endif
