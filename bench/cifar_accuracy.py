@@ -3,8 +3,8 @@
     python bench/cifar_accuracy.py --data FOLDER [--seeds N] [--out FILE]
 
 Trains on what the folder has of CIFAR-10's training batches, 20 epochs, and prints the accuracy on
-the 10,000 test images for each seed. With ``--out`` (bench/results/cifar_accuracy.json) results
-are kept, and what the file has is not trained again. Batch norm differs: PyTorch's
+the 10,000 test images for each seed. With ``--out`` (bench/results/PROCESSOR/cifar_accuracy.json)
+results are kept, and what the file has is not trained again. Batch norm differs: PyTorch's
 running variance is the unbiased one, the course's is not. ``--quick`` runs one epoch on a few
 random images instead; ``--steps`` stops early, to see how long a training takes.
 """

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -416,8 +417,17 @@ def save(subject: str, rows: list[dict[str, Any]], args: argparse.Namespace, **m
     }  # fmt: skip
     whole = not (args.quick or args.only)
     if args.out or whole:
-        path = Path(args.out) if args.out else RESULTS / f"{subject}.json"
+        path = (
+            Path(args.out) if args.out else RESULTS / folder(machine()["cpu"]) / f"{subject}.json"
+        )
+        path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def folder(cpu: str) -> str:
+    """Return the folder of a processor's results: its name without what every name has."""
+    words = re.sub(r"\([^)]*\)|\bProcessor\b|@.*", " ", cpu).lower().split()
+    return "-".join(words) or "unknown"
 
 
 def line(row: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What stands between convolutions: batch norm with a rectifier, max pooling; both directions."""
+"""What stands between convolutions: batch norm with a rectifier, max pooling, upsampling."""
 
 from __future__ import annotations
 
@@ -77,6 +77,36 @@ def cases(options: Options) -> Iterator[Case]:
         op = MaxPool.of((2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1))
         pool = partial(F.max_pool2d, kernel_size=2)
         yield case(f"max pooling, {c}@{size} n{n}", op, pool, [x], g, 0.4)
+    for mode in ("nearest", "bilinear"):
+        yield upsampling(mode, options)
+
+
+def upsampling(mode: str, options: Options) -> Case:
+    """Return the row of enlarging images twice."""
+    random = np.random.default_rng(0)
+    n, c, size = (1, 5, 3) if options.quick else (16, 64, 64)
+    x = random.standard_normal((n, size, size, c), np.float32)
+    g = random.standard_normal((n, 2 * size, 2 * size, c), np.float32)
+    tensor = ndl.Tensor(ndl.ops.permute(ndl.Tensor(x, requires_grad=False), (0, 3, 1, 2)))
+    grad = ndl.ops.permute(ndl.Tensor(g, requires_grad=False), (0, 3, 1, 2))
+
+    def ours() -> Any:
+        tensor.grad = None
+        ndl.ops.upsample(tensor, scale_factor=2, mode=mode).backward(grad)
+        return tensor.grad
+
+    def peer(memory: Any) -> Any:
+        image, slope = (
+            torch.from_numpy(v).permute(0, 3, 1, 2).contiguous(memory_format=memory) for v in (x, g)
+        )
+        function = partial(F.interpolate, scale_factor=2, mode=mode)
+        return partial(backward, function, [image.requires_grad_()], slope)
+
+    return Case(
+        f"upsampling, {mode}, {c}@{size} n{n}, forward and backward", ours,
+        peer(torch.contiguous_format), goals="images", group="upsampling",
+        bytes=4.0 * (2 * x.size + 2 * g.size), others={"channels last": peer(torch.channels_last)},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

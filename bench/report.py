@@ -1,4 +1,4 @@
-"""The tables of bench/README.md, written from bench/results/*.json.
+"""The tables of bench/README.md, written from bench/results/PROCESSOR/SUBJECT.json.
 
 python bench/report.py           write them
 python bench/report.py --check   exit code 1 if README.md is not up to date
@@ -24,9 +24,11 @@ SMALL, MIDDLE = 2 << 20, 24 << 20
 """Bytes up to which a row is held against the bytes per second of 64 Ki and 1 Mi floats."""
 
 
-def load() -> dict[str, dict[str, Any]]:
-    """Return the committed results by subject."""
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+def load() -> dict[str, list[dict[str, Any]]]:
+    """Return the committed results by subject: one for each processor that it was measured on."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(RESULTS.glob("*/*.json")):
+        found.setdefault(path.stem, []).append(json.loads(path.read_text()))
     return {name: found[name] for name in ORDER if name in found}
 
 
@@ -115,10 +117,10 @@ def accuracies(results: dict[str, Any]) -> list[str]:
 
 
 def section(name: str, results: dict[str, Any]) -> list[str]:
-    """Return the text of a subject."""
+    """Return the text of a subject on one processor."""
     machine, limits = results["machine"], results.get("limits") or {}
     facts = [
-        f"`{results['command']}`", results["date"][:10], machine["cpu"],
+        f"**{machine['cpu']}**", f"`{results['command']}`", results["date"][:10],
         f"{machine['cores']} cores, {results['threads']} threads", " ".join(machine["isa"]),
         *(f"{k} {v}" for k, v in results.get("versions", {}).items()),
     ]  # fmt: skip
@@ -129,14 +131,16 @@ def section(name: str, results: dict[str, Any]) -> list[str]:
     if noisy:
         facts.append(f"{noisy} rows had too few undisturbed rounds: all of theirs count")
     body = {"elementwise": grid, "cifar_accuracy": accuracies}.get(name, table)(results)
-    return [f"### {name}", "", "; ".join(facts), "", *body, ""]
+    return ["; ".join(facts), "", *body, ""]
 
 
 def text() -> str:
     """Return all tables."""
     lines: list[str] = []
-    for name, results in load().items():
-        lines += section(name, results)
+    for name, found in load().items():
+        lines += [f"### {name}", ""]
+        for results in found:
+            lines += section(name, results)
     return "\n".join(lines) if lines else "No results yet.\n"
 
 

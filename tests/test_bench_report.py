@@ -27,7 +27,7 @@ def test_readme_is_up_to_date(report):
 
 def test_every_result_is_in_the_readme(report):
     text = report.README.read_text()
-    for path in report.RESULTS.glob("*.json"):
+    for path in report.RESULTS.glob("*/*.json"):
         assert f"### {path.stem}" in text
         for row in json.loads(path.read_text())["rows"]:
             assert row["name"].split(", ")[0] in text
@@ -39,3 +39,19 @@ def test_fraction_of_the_limit(report):
     large = {"needle": {"median": 1e9}, "flops": 0, "bytes": 5e9}
     assert report.fraction(large, limits) == 0.5
     assert report.fraction(large, {"missing": "no compiler"}) is None
+
+
+@pytest.mark.parametrize(
+    ("cpu", "folder"),
+    [
+        ("AMD EPYC", "amd-epyc"),
+        ("AMD EPYC 9354 32-Core Processor", "amd-epyc-9354-32-core"),
+        ("Intel(R) Xeon(R) Processor", "intel-xeon"),
+        ("Intel(R) Core(TM) i7-8700 CPU @ 3.20GHz", "intel-core-i7-8700-cpu"),
+        ("", "unknown"),
+    ],
+)
+def test_results_lie_in_a_folder_of_the_processor(report, cpu, folder):
+    import harness
+
+    assert harness.folder(cpu) == folder

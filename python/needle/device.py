@@ -109,11 +109,16 @@ def _numbered(name: str) -> Device | None:
     kind, _, number = name.partition(":")
     if kind not in _loaders or not (number.isascii() and number.isdigit()):
         return None
-    if int(number) == 0:
+    return _nth(kind, int(number))
+
+
+def _nth(kind: str, number: int) -> Device:
+    """Return the device of a kind and a number, which need not exist."""
+    if number == 0:
         return _devices[kind]
-    name = f"{kind}:{int(number)}"
+    name = f"{kind}:{number}"
     if name not in _further:
-        _further[name] = Device(name, partial(_loaders[kind], int(number)))
+        _further[name] = Device(name, partial(_loaders[kind], number))
     return _further[name]
 
 
@@ -171,11 +176,7 @@ def cuda(number: int = 0) -> Device:
 
     Never raises, also not for a number that does not exist: ask ``.enabled()``, ``.reason()``.
     """
-    if number == 0:
-        return _devices["cuda"]
-    return _further.setdefault(
-        f"cuda:{number}", Device(f"cuda:{number}", partial(_loaders["cuda"], number))
-    )
+    return _nth("cuda", number)
 
 
 def all_devices() -> list[Device]:

@@ -236,6 +236,11 @@ struct Kernels {
                void* const* pointers);
   void (*sgd)(DType dtype, const Sgd& rule, int64_t tensors, const int64_t* sizes,
               void* const* pointers);
+
+  // A banded matrix times an axis: out[i, j, k] = sum of weight[j, t] * x[i, first[j] + t, k] over
+  // t < span. Dense float32 or float64, x [rows, n, inner], out [rows, m, inner]. buffers: out, x,
+  // first (int64 [m]), weight ([m, span]).
+  const char* (*plan_banded)(Plan*, const Operand& x, const Operand& out, int64_t span);
 };
 
 }  // namespace needle

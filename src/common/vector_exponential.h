@@ -176,8 +176,8 @@ T sigmoid(T x) {
 
 template <class T>
 T silu(T x) {
-  return over_one_plus(x < -1000 ? -1000 : x,
-                       reduce_exp(-cut_exponent(x)));  // not infinity times 0
+  T least = x < -1000 ? -1000 : x;  // not infinity times 0
+  return over_one_plus(least, reduce_exp(-cut_exponent(x)));
 }
 
 template <class T>

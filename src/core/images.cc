@@ -207,6 +207,27 @@ void batch_norm_relu_grad(nb::handle dx, nb::handle dweight, nb::handle dbias, n
              native(weight), native(bias), native(mean), native(var)});
 }
 
+void banded(nb::handle out, nb::handle x, nb::handle first, nb::handle weight) {
+  const Array *result = native(out), *image = native(x), *starts = native(first),
+              *factors = native(weight);
+  check_dense(starts, "banded");
+  check_dense(factors, "banded");
+  const bool fits = result->spec->ndim == 3 && image->spec->ndim == 3 &&
+                    starts->spec->code == kInt64 && factors->spec->code == image->spec->code &&
+                    factors->spec->ndim == 2 && starts->spec->size == result->spec->shape[1] &&
+                    factors->spec->shape[0] == result->spec->shape[1];
+  if (!fits) throw nb::value_error("banded: wants a start and a row of weights for each result");
+  const int64_t span = factors->spec->shape[1], last = image->spec->shape[1] - span;
+  const auto* begin = reinterpret_cast<const int64_t*>(address(starts));
+  if (std::any_of(begin, begin + starts->spec->size,
+                  [&](int64_t i) { return i < 0 || i > last; })) {
+    throw nb::value_error("banded: a row of the matrix goes beyond the axis");
+  }
+  Plan plan;
+  check(kernels->plan_banded(&plan, operand(image), operand(result), span), "banded", image);
+  run(plan, {result, image, starts, factors});
+}
+
 }  // namespace
 
 void add_image_kernels(nb::module_& m) {
@@ -224,6 +245,7 @@ void add_image_kernels(nb::module_& m) {
   m.def("max_pool_grad", &max_pool_grad);
   m.def("max_pool_take", &max_pool_take);
   m.def("avg_pool", &avg_pool);
+  m.def("banded", &banded);
   m.def("group_norm", &group_norm);
   m.def("group_norm_grad", &group_norm_grad);
 }

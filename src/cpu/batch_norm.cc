@@ -6,6 +6,7 @@
 #include "axes.h"
 #include "convert.h"
 #include "kernels_linear.h"
+#include "spans.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -118,7 +119,7 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
     for (int64_t j = 0; j < s.c; ++j) mean_out[j] = var_out[j] = std::nan("");
     return -1;
   }
-  run_tasks(s.team, s.blocks, [&](int64_t block, int thread) {
+  run_spans(s.team, s.blocks, false, [&](int64_t block, int thread) {
     block_statistics(s, buffers[3], block, workspace, thread);
   });
   for (int64_t step = 1; step < s.blocks; step *= 2)
@@ -135,7 +136,7 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
     var_out[j] = square[j] / static_cast<A>(s.rows);
     scale[j] = weight[j] / std::sqrt(var_out[j] + s.eps);
   }
-  run_tasks(s.team, s.blocks, [&](int64_t block, int thread) {
+  run_spans(s.team, s.blocks, true, [&](int64_t block, int thread) {
     normalise_block(s, buffers, block, workspace, thread);
   });
   return -1;
@@ -194,7 +195,7 @@ void input_gradient_block(const State<A>& s, void* const* buffers, int64_t block
 template <class A>
 int64_t run_backward(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
-  run_tasks(s.team, s.blocks, [&](int64_t block, int thread) {
+  run_spans(s.team, s.blocks, false, [&](int64_t block, int thread) {
     block_gradients(s, buffers, block, workspace, thread);
   });
   sum_blocks(s, workspace);
@@ -214,7 +215,7 @@ int64_t run_backward(const Plan* plan, void* const* buffers, void* workspace) {
   }
   s.write(buffers[1], along_x, s.c);
   s.write(buffers[2], along_one, s.c);
-  run_tasks(s.team, s.blocks, [&](int64_t block, int thread) {
+  run_spans(s.team, s.blocks, true, [&](int64_t block, int thread) {
     input_gradient_block(s, buffers, block, workspace, thread);
   });
   return -1;

@@ -12,6 +12,7 @@
 
 #include "conv.h"
 #include "kernels_linear.h"
+#include "spans.h"
 #include "stream.h"
 
 namespace needle::NEEDLE_ISA {
@@ -151,14 +152,13 @@ using RunBlock = void (*)(const State&, void* const*, int64_t, void*);
 
 // From the last block to the first.
 void run_back(const State& s, void* const* buffers, void* workspace, RunBlock run) {
-  run_tasks(s.team, s.blocks,
-            [&](int64_t task, int) { run(s, buffers, s.blocks - 1 - task, workspace); });
+  run_spans(s.team, s.blocks, true, [&](int64_t block, int) { run(s, buffers, block, workspace); });
 }
 
 int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
   const State& s = state_of<State>(plan);
   const float* x = as<float>(buffers[3]);
-  run_tasks(s.team, s.blocks,
+  run_spans(s.team, s.blocks, false,
             [&](int64_t block, int) { block_statistics(s, x, block, workspace); });
   for (int64_t step = 1; step < s.blocks; step *= 2)
     for (int64_t i = 0; i + step < s.blocks; i += 2 * step)
@@ -252,7 +252,7 @@ int64_t run_backward(const Plan* plan, void* const* buffers, void* workspace) {
   const State& s = state_of<State>(plan);
   const bool shortcut = buffers[3] != nullptr;
   find_scales(s, buffers[7], buffers[10], shared_row(s, workspace, 0));
-  run_tasks(s.team, s.blocks, [&](int64_t block, int) {
+  run_spans(s.team, s.blocks, false, [&](int64_t block, int) {
     (shortcut ? block_gradients<true> : block_gradients<false>)(s, buffers, block, workspace);
   });
   sum_blocks(s, workspace);

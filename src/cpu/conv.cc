@@ -80,8 +80,14 @@ bool winograd_pays(const Geometry& g, int32_t direction) {
   return tiles * for_tile + kTransformWeights < static_cast<double>(g.n * real_products(g));
 }
 
-// A kernel of one tap is a product of matrices (which adds no bias: kernels.h).
-bool is_product(const Geometry& g) {
+// A kernel of one tap is a product of matrices (which adds no bias: kernels.h). Where there are
+// many more pixels than weights, and few channels to sum, reading and writing the images counts:
+// the direct method packs the weights once for all threads and fetches pixels ahead.
+bool is_product(const Geometry& g, int32_t direction) {
+  constexpr int64_t kMostSummed = 256, kManyPixels = 16;
+  const int64_t summed = direction == kConvolve ? g.c : g.k;
+  const bool tall = g.n * g.in_pixels() >= kManyPixels * most(g.c, g.k);
+  if (direction != kConvolveWeight && tall && summed <= kMostSummed) return false;
   bool plain = g.groups == 1;
   for (int i = 0; i < kSpatial; ++i)
     plain &= g.kernel[i] == 1 && g.stride[i] == 1 && g.low[i] == 0 && g.in[i] == g.out[i];
@@ -124,7 +130,8 @@ const char* plan_convolution(Plan* plan, int32_t direction, int32_t algorithm, c
   g.groups = groups;
   g.slope = static_cast<float>(slope);
   if (direction < kConvolve || direction > kConvolveWeight) return "convolution: no such direction";
-  if (algorithm == kBySpec && is_product(g) && slope == 1) return plan_product(plan, direction, g);
+  if (algorithm == kBySpec && is_product(g, direction) && slope == 1)
+    return plan_product(plan, direction, g);
   if (algorithm == kWinograd) return kByWinograd[direction](plan, g);
   if (g.groups > 1 && !kByDepth[direction](plan, g)) return nullptr;
   if (algorithm == kBySpec && winograd_pays(g, direction) && !kByWinograd[direction](plan, g))

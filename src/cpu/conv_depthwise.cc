@@ -36,6 +36,7 @@ struct Pixels {
   float* out;
   const float* x;
   int64_t out_step, x_step, count;
+  int64_t x_ahead;  // to what the next line of results is the first to read
 };
 
 // `count` neighbours, all channels.
@@ -45,6 +46,7 @@ void convolve_neighbours(const State& s, const Buffers& b, const Pixels& p, cons
   each_vector(s.channels, [&](int64_t c, const auto& lanes) {
     const Vector<float> bias = b.bias ? lanes.load(b.bias + c) : Vector<float>{};
     Vector<float> sum[count] = {};
+    for (int j = 0; j < count; ++j) __builtin_prefetch(p.x + p.x_ahead + j * p.x_step + c);
     for (int64_t i = 0; i < line_count; ++i) {
       const Vector<float> weight = lanes.load(b.w + lines[i].w + c);
       const float* x = p.x + lines[i].x + c;
@@ -111,7 +113,8 @@ void convolve_line(const State& s, const Buffers& b, const Layout& l, int64_t im
     convolve_pixels(
         s, b,
         {b.out + (out_line + w.first) * s.channels, b.x + (x_line + w.from) * s.channels,
-         w.step * s.channels, w.from_step * s.channels, w.count},
+         w.step * s.channels, w.from_step * s.channels, w.count,
+         ((h.taps - 1) * h.from_tap + h.from_step) * a[2].sources * s.channels},
         lines, count);
   }
 }
@@ -152,17 +155,7 @@ const char* plan_depthwise(Plan* plan, const Geometry& g, bool back) {
   s.taps = g.taps();
   s.back = back;
   s.slope = back ? 1 : g.slope;
-  int64_t stretches = 0;
-  for (int i = 0; i < kSpatial; ++i) {
-    s.axes[i] = {back ? g.in[i] : g.out[i],
-                 back ? g.out[i] : g.in[i],
-                 g.kernel[i],
-                 g.stride[i],
-                 g.dilation[i],
-                 g.low[i],
-                 back};
-    stretches += s.axes[i].results;
-  }
+  const int64_t stretches = read_axes(g, back, s.axes);
   s.line_count = round_up(s.taps, 8);
   s.lines_offset = round_up(stretches * sizeof(Stretch), 64);
   s.team = team_size(s.images * s.axes[0].results, g.n * g.out_pixels() * g.c * s.taps);

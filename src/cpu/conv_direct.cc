@@ -4,6 +4,7 @@
 #include "conv_direct.h"
 #include "conv_tile.h"
 #include "gemm_pack.h"
+#include "spans.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -20,6 +21,10 @@ struct State {
   int64_t weight_tap, weight_c, weight_k, weight_group;  // strides; the tap's is negative if back
   int64_t weight_first;
   bool back;
+  // One tap: so few products follow a source that its way from memory shows. Fetching ahead and
+  // walking in spans, 1x1 64-128@32 takes 0.75 of the time (Sapphire Rapids); a first convolution
+  // of three channels, 3x3, takes 1.1.
+  bool reads_once;
   float slope;
   int team;
   int64_t spans_offset, packed_offset, lines_offset, line_count;  // workspace, bytes
@@ -223,6 +228,13 @@ Chunk chunk_of(const State& s, int64_t pixels, int64_t task) {
           least(panel + s.panels_per_task, s.panels)};
 }
 
+// The sources `ahead` floats behind those of a tile.
+void fetch_sources(const RowTile& t, int64_t rows, int64_t ahead, int64_t channels) {
+  constexpr int64_t kLine = 16;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < channels; c += kLine) __builtin_prefetch(t.a[r] + ahead + c);
+}
+
 void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const float* packed,
                     int64_t task, Line* lines) {
   int64_t low = 0, high = l.span_count;  // the span that the task belongs to
@@ -236,6 +248,8 @@ void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const flo
   t.lines = lines;
   t.line_count = lines_of(s, l, span, lines);
   t.slope = s.slope;
+  const int64_t step = l.stretches[2][span.stretch[2]].from_step * s.c * s.groups;
+  const int64_t ahead = s.reads_once ? kTileRows * step : 0;
   for (int64_t panel = chunk.panel_begin; panel < chunk.panel_end; ++panel) {
     const int64_t column = chunk.group * s.k + panel * kPanel;
     t.b = packed + (chunk.group * s.panels + panel) * s.packed;
@@ -248,6 +262,7 @@ void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const flo
         t.a[r] = b.x + walk.source(s.axes) * s.c * s.groups + chunk.group * s.c;
         t.c[r] = b.out + walk.result(s.axes) * s.k * s.groups + column;
       }
+      if (ahead && panel == chunk.panel_begin) fetch_sources(t, height, ahead, s.c);
       lines_for(height, parts(t.width, kLanes<float>))(t);
     }
   }
@@ -262,9 +277,13 @@ int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
   Line* lines = as<Line>(byte_offset(workspace, s.lines_offset));
   run_tasks(s.team, s.groups * s.panels,
             [&](int64_t index, int) { pack_weights(s, b.w, index, packed + index * s.packed); });
-  run_tasks(s.team, l.tasks, [&](int64_t task, int thread) {
+  const auto chunk = [&](int64_t task, int thread) {
     convolve_chunk(s, l, b, packed, task, lines + thread * s.line_count);
-  });
+  };
+  if (s.reads_once)
+    run_spans(s.team, l.tasks, false, chunk);
+  else
+    run_tasks(s.team, l.tasks, chunk);
   return -1;
 }
 
@@ -287,22 +306,13 @@ void choose_strides(State& s, const Geometry& g) {
 const char* plan_direct(Plan* plan, const Geometry& g, bool back) {
   State& s = state_of<State>(plan);
   s.back = back;
+  s.reads_once = g.taps() == 1;
   s.images = g.n;
   s.groups = g.groups;
   s.c = back ? g.group_k() : g.group_c();
   s.k = back ? g.group_c() : g.group_k();
   s.slope = back ? 1 : g.slope;
-  int64_t stretches = 0;
-  for (int i = 0; i < kSpatial; ++i) {
-    s.axes[i] = {back ? g.in[i] : g.out[i],
-                 back ? g.out[i] : g.in[i],
-                 g.kernel[i],
-                 g.stride[i],
-                 g.dilation[i],
-                 g.low[i],
-                 back};
-    stretches += s.axes[i].results;
-  }
+  const int64_t stretches = read_axes(g, back, s.axes);
   choose_strides(s, g);
   s.result_pixels = back ? g.in_pixels() : g.out_pixels();
   s.panels = parts(s.k, kPanel);

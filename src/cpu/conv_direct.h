@@ -22,6 +22,23 @@ struct AxisGeometry {
   bool back;  // results are the convolution's inputs; taps are then numbered from the last one
 };
 
+// The axes of a geometry; returns how many results they have together, at least as many as
+// stretches.
+inline int64_t read_axes(const Geometry& g, bool back, AxisGeometry* axes) {
+  int64_t results = 0;
+  for (int i = 0; i < kSpatial; ++i) {
+    axes[i] = {back ? g.in[i] : g.out[i],
+               back ? g.out[i] : g.in[i],
+               g.kernel[i],
+               g.stride[i],
+               g.dilation[i],
+               g.low[i],
+               back};
+    results += axes[i].results;
+  }
+  return results;
+}
+
 // Result i at tap position t reads the source that this returns; negative: none.
 inline int64_t source_of(const AxisGeometry& a, int64_t i, int64_t t) {
   if (!a.back) {

@@ -1,39 +1,42 @@
 // The gradient of the weights, directly: dw[tap, c, k] sums x * g over the pixels whose tap lies
-// inside the image. A task is a block of channels c and of channels k, for all taps or for one line
-// of the kernel; it visits all pixels in a fixed order, so that nothing is added up between
-// threads.
+// inside the image. A task is a block of channels c and of channels k, for all taps or for some
+// lines of the kernel, and a part of the pixels, which it visits in a fixed order. The parts follow
+// from the geometry alone and are added up in order: the result does not depend on the threads.
 #include <cstring>
 
 #include "conv_tile.h"
+#include "gemm_pack.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kPanel = kTileColumns<float>;
 constexpr int64_t kBlockC = 64, kBlockK = 64;
-constexpr int64_t kPixels = 256;  // between two visits of the sums
+constexpr int64_t kPixels = 128;  // between two visits of the sums: a panel of g is 16 KB
 constexpr int64_t kFewChannels = 16;
+constexpr int64_t kLeastTasks = 16;  // pixels are cut into parts where there are fewer
 
 struct State {
   Geometry g;
-  bool join;  // the taps of a line and their channels are rows of one tile: few channels
-  int64_t block_c, block_k, parts_c, parts_k, lines_per_task, parts_lines;
+  bool join;    // the taps of a line and their channels are rows of one tile: few channels
+  bool g_fits;  // g is one panel as it lies
+  int64_t block_c, block_k, parts_c, parts_k, lines_per_task, parts_lines, parts_pixels;
   int64_t columns, width;  // of an image's results in a block of pixels; k, padded
   int64_t pixel_rows, row_blocks, column_blocks;
-  int64_t sums, packed, runs, area;  // floats; runs in numbers
+  int64_t sums, packed_g, packed_x, area;  // floats
   int team;
 };
 
-// Pixels of one line of the image: x where the tile's first row is, g packed.
+// Neighbouring pixels. x: of the first one, in units of x_unit floats; g: number in the block.
 struct PixelRun {
-  const float* x;
-  const float* g;
-  int64_t count;
+  int64_t x, g, count;
 };
 
 struct RunTile {
   const PixelRun* runs;
-  int64_t run_count, x_step, g_step;
+  int64_t run_count;
+  const float *x, *g;
+  int64_t x_unit, x_step, g_step;
   float* sums;
   int64_t sums_row;
 };
@@ -42,9 +45,11 @@ template <int rows, int vectors>
 void multiply_runs(const RunTile& t) {
   constexpr int64_t kWidth = kLanes<float>;
   Vector<float> sum[rows][vectors] = {};
+  for (int r = 0; r < rows; ++r)  // needed only at the end: time to fetch them
+    for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.sums + r * t.sums_row + j * kWidth, 1);
   for (int64_t i = 0; i < t.run_count; ++i) {
-    const float* x = t.runs[i].x;
-    const float* g = t.runs[i].g;
+    const float* x = t.x + t.runs[i].x * t.x_unit;
+    const float* g = t.g + t.runs[i].g * t.g_step;
     for (int64_t p = t.runs[i].count; p > 0; --p, x += t.x_step, g += t.g_step) {
       Vector<float> column[vectors];
 #pragma GCC unroll 2
@@ -80,40 +85,34 @@ MultiplyRuns runs_for(int64_t rows, int64_t vectors) {
 struct Task {
   int64_t group, c, c_count, k, k_count;  // within the group
   int64_t line_begin, line_end;           // lines of the kernel: (depth, height)
-  float *sums, *packed;
+  int64_t block_begin, block_end;         // blocks of pixels
+  float *sums, *packed_g, *packed_x;
   PixelRun* runs;
   const float *x, *g;
+  float* out;
 };
 
 struct PixelBlock {
   int64_t row_begin, row_end;        // (image, depth, height) of the results
   int64_t column_begin, column_end;  // width
+  int64_t columns() const { return column_end - column_begin; }
+  int64_t pixels() const { return (row_end - row_begin) * columns(); }
 };
 
-// A row of g's channels, then zeros up to kPanel.
-void pack_row(float* to, const float* from, int64_t width) {
-  constexpr int64_t kWidth = kLanes<float>;
-  for (int64_t i = 0; i < kPanel; i += kWidth) {
-    if (i + kWidth <= width)
-      store(to + i, load(from + i));
-    else
-      store(to + i, i < width ? Tail<float>(width - i).load(from + i) : Vector<float>{});
-  }
-}
-
 // g's channels of the task: [k / kPanel][row][column][kPanel].
-void pack_gradient(const State& s, const Task& t, const PixelBlock& b) {
-  const int64_t columns = b.column_end - b.column_begin;
-  const int64_t pixels = (b.row_end - b.row_begin) * columns;
+const float* pack_gradient(const State& s, const Task& t, const PixelBlock& b) {
+  const float* block = t.g + (b.row_begin * s.g.out[2] + b.column_begin) * s.g.k;
+  if (s.g_fits) return block;
   for (int64_t k = 0; k < t.k_count; k += kPanel) {
-    const int64_t width = least(kPanel, t.k_count - k);
-    float* to = t.packed + k * pixels;
+    const float* from = block + t.group * s.g.group_k() + t.k + k;
+    float* to = t.packed_g + k * b.pixels();
     for (int64_t row = b.row_begin; row < b.row_end; ++row) {
-      const float* from =
-          t.g + (row * s.g.out[2] + b.column_begin) * s.g.k + t.group * s.g.group_k() + t.k + k;
-      for (int64_t i = 0; i < columns; ++i, to += kPanel, from += s.g.k) pack_row(to, from, width);
+      pack_panel(to, kPanel, from, least(kPanel, t.k_count - k), 1, b.columns(), s.g.k);
+      to += b.columns() * kPanel;
+      from += s.g.out[2] * s.g.k;
     }
   }
+  return t.packed_g;
 }
 
 // Results i of `count` from `begin` on that read inside an image of `size` at this tap.
@@ -126,63 +125,109 @@ Range inside(int64_t begin, int64_t end, int64_t stride, int64_t offset, int64_t
   return {most(begin, first), least(end, last)};
 }
 
-// Runs of the block's pixels at taps (line, tap .. ) whose width reads inside for `columns`.
+// body(row, line of x): the rows of a block whose line of the kernel reads inside the image.
+template <class Body>
+void each_row(const Geometry& g, const PixelBlock& b, int64_t line, const Body& body) {
+  const int64_t to_y = line % g.kernel[1] * g.dilation[1] - g.low[1];
+  const int64_t to_z = line / g.kernel[1] * g.dilation[0] - g.low[0];
+  int64_t h = b.row_begin % g.out[1], d = b.row_begin / g.out[1] % g.out[0];
+  int64_t image = b.row_begin / (g.out[0] * g.out[1]);
+  for (int64_t row = b.row_begin; row < b.row_end; ++row) {
+    const int64_t y = h * g.stride[1] + to_y, z = d * g.stride[0] + to_z;
+    if (y >= 0 && y < g.in[1] && z >= 0 && z < g.in[0])
+      body(row, (image * g.in[0] + z) * g.in[1] + y);
+    if (++h < g.out[1]) continue;
+    h = 0;
+    if (++d < g.out[0]) continue;
+    d = 0;
+    ++image;
+  }
+}
+
+// x [count, height] with rows x_step apart, side by side.
+void pack_pixels(float* to, const float* x, int64_t x_step, int64_t height, int64_t count) {
+  if (kMaskedLoads || height < 4) {
+    const Tail<float> all(height);
+    for (int64_t i = 0; i < count; ++i, to += height, x += x_step) all.store(to, all.load(x));
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i, to += height, x += x_step) {
+    for (int64_t c = 0; c + 4 < height; c += 4) std::memcpy(to + c, x + c, 4 * sizeof(float));
+    std::memcpy(to + height - 4, x + height - 4, 4 * sizeof(float));
+  }
+}
+
+// The pixels of `columns` where the tap's line reads inside; returns the number of runs. Without
+// packed_x they point into the image, else x is packed: [c / height][pixel][height].
 int64_t find_runs(const State& s, const Task& t, const PixelBlock& b, int64_t line, int64_t tap,
                   const Range& columns) {
   const Geometry& g = s.g;
   if (columns.begin >= columns.end) return 0;
-  const int64_t per_row = b.column_end - b.column_begin;
   const int64_t x_column = columns.begin * g.stride[2] + tap * g.dilation[2] - g.low[2];
-  int64_t count = 0;
-  for (int64_t row = b.row_begin; row < b.row_end; ++row) {
-    const int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0];
-    const int64_t image = row / (g.out[0] * g.out[1]);
-    const int64_t y = h * g.stride[1] + line % g.kernel[1] * g.dilation[1] - g.low[1];
-    const int64_t z = d * g.stride[0] + line / g.kernel[1] * g.dilation[0] - g.low[0];
-    if (y < 0 || y >= g.in[1] || z < 0 || z >= g.in[0]) continue;
-    const int64_t pixel = ((image * g.in[0] + z) * g.in[1] + y) * g.in[2] + x_column;
-    const int64_t place = (row - b.row_begin) * per_row + columns.begin - b.column_begin;
-    t.runs[count++] = {t.x + pixel * g.c + t.group * g.group_c() + t.c, t.packed + place * kPanel,
-                       columns.end - columns.begin};
-  }
+  int64_t count = 0, taken = 0;
+  each_row(g, b, line, [&](int64_t row, int64_t x_line) {
+    const int64_t place = (row - b.row_begin) * b.columns() + columns.begin - b.column_begin;
+    const int64_t length = columns.end - columns.begin;
+    const int64_t x = s.join ? (x_line * g.in[2] + x_column) * g.c : taken;
+    PixelRun* last = t.runs + count - 1;
+    if (!s.join && count > 0 && last->g + last->count == place)
+      last->count += length;
+    else
+      t.runs[count++] = {x, place, length};
+    taken += length;
+  });
+  if (s.join) return count;
+  const float* image = t.x + x_column * g.c + t.group * g.group_c() + t.c;
+  int64_t done = 0;
+  each_row(g, b, line, [&](int64_t, int64_t x_line) {
+    const float* from = image + x_line * g.in[2] * g.c;
+    const int64_t length = columns.end - columns.begin;
+    for (int64_t c = 0, height; c < t.c_count; c += height) {
+      height = tile_height(t.c_count - c);
+      pack_pixels(t.packed_x + c * taken + done * height, from + c, g.stride[2] * g.c, height,
+                  length);
+    }
+    done += length;
+  });
   return count;
 }
 
-// Adds the product of `rows` rows of x (from t.runs on) and all columns of g to the sums.
-void add_products(const State& s, const Task& t, const PixelBlock& b, int64_t run_count,
-                  int64_t rows, float* sums) {
+// Adds the product of `rows` rows of x and all columns of g to the sums. `pixels`: in the runs.
+void add_products(const State& s, const Task& t, const PixelBlock& b, const float* g,
+                  int64_t run_count, int64_t rows, float* sums) {
   if (run_count == 0) return;
-  const int64_t pixels = (b.row_end - b.row_begin) * (b.column_end - b.column_begin);
-  RunTile tile = {t.runs, run_count, s.g.stride[2] * s.g.c, kPanel, nullptr, s.width};
-  for (int64_t i = 0, height; i < rows; i += height) {
-    height = tile_height(rows - i);
-    for (int64_t k = 0; k < t.k_count; k += kPanel) {
+  int64_t pixels = 0;
+  for (int64_t i = 0; i < run_count; ++i) pixels += t.runs[i].count;
+  const int64_t pitch = s.g_fits ? s.g.k : kPanel;
+  RunTile tile = {t.runs, run_count, nullptr, nullptr, 1, s.g.stride[2] * s.g.c,
+                  pitch,  nullptr,   s.width};
+  for (int64_t k = 0; k < t.k_count; k += kPanel) {
+    tile.g = g + k * b.pixels();
+    for (int64_t i = 0, height; i < rows; i += height) {
+      height = tile_height(rows - i);
+      tile.x = s.join ? t.x + i : t.packed_x + i * pixels;
+      if (!s.join) tile.x_unit = tile.x_step = height;
       tile.sums = sums + i * s.width + k;
       runs_for(height, parts(least(kPanel, t.k_count - k), kLanes<float>))(tile);
-      for (int64_t r = 0; r < run_count; ++r) t.runs[r].g += kPanel * pixels;
-    }
-    for (int64_t r = 0; r < run_count; ++r) {
-      t.runs[r].g -= parts(t.k_count, kPanel) * kPanel * pixels;
-      t.runs[r].x += height;
     }
   }
 }
 
-void add_line_by_taps(const State& s, const Task& t, const PixelBlock& b, int64_t line,
-                      float* sums) {
+void add_line_by_taps(const State& s, const Task& t, const PixelBlock& b, const float* packed,
+                      int64_t line, float* sums) {
   const Geometry& g = s.g;
   for (int64_t tap = 0; tap < g.kernel[2]; ++tap) {
     const Range columns =
         inside(b.column_begin, b.column_end, g.stride[2], tap * g.dilation[2] - g.low[2], g.in[2]);
     const int64_t count = find_runs(s, t, b, line, tap, columns);
-    add_products(s, t, b, count, t.c_count, sums + tap * t.c_count * s.width);
+    add_products(s, t, b, packed, count, t.c_count, sums + tap * t.c_count * s.width);
   }
 }
 
 // Few channels, dilation 1: the rows are (tap, c), side by side in x. Columns that meet the same
 // taps are taken together.
-void add_line_joined(const State& s, const Task& t, const PixelBlock& b, int64_t line,
-                     float* sums) {
+void add_line_joined(const State& s, const Task& t, const PixelBlock& b, const float* packed,
+                     int64_t line, float* sums) {
   const Geometry& g = s.g;
   const auto taps_at = [&](int64_t column) {
     const int64_t from = column * g.stride[2] - g.low[2];
@@ -196,41 +241,59 @@ void add_line_joined(const State& s, const Task& t, const PixelBlock& b, int64_t
     }
     if (taps.begin >= taps.end) continue;
     const int64_t count = find_runs(s, t, b, line, taps.begin, {begin, end});
-    add_products(s, t, b, count, (taps.end - taps.begin) * g.c, sums + taps.begin * g.c * s.width);
+    add_products(s, t, b, packed, count, (taps.end - taps.begin) * g.c,
+                 sums + taps.begin * g.c * s.width);
   }
 }
 
-void write_sums(const State& s, const Task& t, float* out) {
+void write_sums(const State& s, const Task& t) {
   const Geometry& g = s.g;
   const float* from = t.sums;
   for (int64_t tap = t.line_begin * g.kernel[2]; tap < t.line_end * g.kernel[2]; ++tap)
     for (int64_t c = 0; c < t.c_count; ++c, from += s.width)
-      std::memcpy(out + (tap * g.group_c() + t.c + c) * g.k + t.group * g.group_k() + t.k, from,
+      std::memcpy(t.out + (tap * g.group_c() + t.c + c) * g.k + t.group * g.group_k() + t.k, from,
                   t.k_count * sizeof(float));
 }
 
-void run_task(const State& s, Task& t, float* out) {
+void run_task(const State& s, const Task& t) {
   const Geometry& g = s.g;
   const int64_t line_sums = g.kernel[2] * t.c_count * s.width, rows = g.n * g.out[0] * g.out[1];
   std::memset(t.sums, 0, (t.line_end - t.line_begin) * line_sums * sizeof(float));
-  for (int64_t i = 0; i < s.row_blocks * s.column_blocks; ++i) {
+  for (int64_t i = t.block_begin; i < t.block_end; ++i) {
     const int64_t row = i / s.column_blocks * s.pixel_rows;
     const int64_t column = i % s.column_blocks * s.columns;
     const PixelBlock b = {row, least(row + s.pixel_rows, rows), column,
                           least(column + s.columns, g.out[2])};
-    pack_gradient(s, t, b);
+    const float* packed = pack_gradient(s, t, b);
     for (int64_t line = t.line_begin; line < t.line_end; ++line)
-      (s.join ? add_line_joined : add_line_by_taps)(s, t, b, line,
+      (s.join ? add_line_joined : add_line_by_taps)(s, t, b, packed, line,
                                                     t.sums + (line - t.line_begin) * line_sums);
   }
-  write_sums(s, t, out);
+  write_sums(s, t);
+}
+
+// The parts of the pixels, one after the other from `sums` on, added up.
+void add_parts(const State& s, float* __restrict out, const float* sums) {
+  constexpr int64_t kPiece = 4096;
+  const int64_t size = s.g.taps() * s.g.group_c() * s.g.k;
+  run_tasks(team_size(parts(size, kPiece), size * s.parts_pixels), parts(size, kPiece),
+            [&](int64_t piece, int) {
+              const int64_t begin = piece * kPiece, end = least(begin + kPiece, size);
+              std::memcpy(out + begin, sums + begin, (end - begin) * sizeof(float));
+              for (int64_t part = 1; part < s.parts_pixels; ++part)
+                for (int64_t i = begin; i < end; ++i) out[i] += sums[part * size + i];
+            });
+}
+
+int64_t task_count(const State& s) {
+  return s.g.groups * s.parts_c * s.parts_k * s.parts_lines * s.parts_pixels;
 }
 
 int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
   const State& s = state_of<State>(plan);
-  const int64_t lines = s.g.kernel[0] * s.g.kernel[1];
-  const int64_t tasks = s.g.groups * s.parts_c * s.parts_k * s.parts_lines;
-  run_tasks(s.team, tasks, [&](int64_t index, int thread) {
+  const int64_t lines = s.g.kernel[0] * s.g.kernel[1], blocks = s.row_blocks * s.column_blocks;
+  float* partial = as<float>(workspace) + s.team * s.area;
+  run_tasks(s.team, task_count(s), [&](int64_t index, int thread) {
     Task t;
     t.c = index % s.parts_c * s.block_c;
     index /= s.parts_c;
@@ -238,16 +301,24 @@ int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
     index /= s.parts_k;
     t.line_begin = index % s.parts_lines * s.lines_per_task;
     t.line_end = least(t.line_begin + s.lines_per_task, lines);
-    t.group = index / s.parts_lines;
+    index /= s.parts_lines;
+    const int64_t part = index % s.parts_pixels;
+    t.block_begin = blocks * part / s.parts_pixels;
+    t.block_end = blocks * (part + 1) / s.parts_pixels;
+    t.group = index / s.parts_pixels;
     t.c_count = least(s.block_c, s.g.group_c() - t.c);
     t.k_count = least(s.block_k, s.g.group_k() - t.k);
     t.sums = as<float>(workspace) + thread * s.area;
-    t.packed = t.sums + s.sums;
-    t.runs = reinterpret_cast<PixelRun*>(t.packed + s.packed);
+    t.packed_g = t.sums + s.sums;
+    t.packed_x = t.packed_g + s.packed_g;
+    t.runs = reinterpret_cast<PixelRun*>(t.packed_x + s.packed_x);
     t.x = as<float>(buffers[1]);
     t.g = as<float>(buffers[2]);
-    run_task(s, t, as<float>(buffers[0]));
+    t.out = s.parts_pixels == 1 ? as<float>(buffers[0])
+                                : partial + part * s.g.taps() * s.g.group_c() * s.g.k;
+    run_task(s, t);
   });
+  if (s.parts_pixels > 1) add_parts(s, as<float>(buffers[0]), partial);
   return -1;
 }
 
@@ -258,15 +329,17 @@ void choose_blocks(State& s) {
   s.block_k = least(kBlockK, g.group_k());
   s.parts_c = parts(g.group_c(), s.block_c);
   s.parts_k = parts(g.group_k(), s.block_k);
-  // Lines of the kernel become tasks where there are too few blocks, or too large sums.
-  const int64_t sums = g.taps() * s.block_c * s.block_k, blocks = s.parts_c * s.parts_k * g.groups;
-  const int64_t wanted = most(parts(4 * threads(), blocks), parts(sums, 64 << 10));
-  s.lines_per_task = parts(lines, least(wanted, lines));
-  s.parts_lines = parts(lines, s.lines_per_task);
   s.columns = least(g.out[2], kPixels);
   s.column_blocks = parts(g.out[2], s.columns);
   s.pixel_rows = s.column_blocks > 1 ? 1 : most(1, kPixels / s.columns);
   s.row_blocks = parts(g.n * g.out[0] * g.out[1], s.pixel_rows);
+  const int64_t blocks = s.parts_c * s.parts_k * g.groups;
+  s.parts_pixels = least(parts(kLeastTasks, blocks), parts(s.row_blocks * s.column_blocks, 2));
+  // Lines of the kernel become tasks where there are too few others, or too large sums.
+  const int64_t sums = g.taps() * s.block_c * s.block_k;
+  const int64_t wanted = most(parts(4 * threads(), blocks * s.parts_pixels), parts(sums, 64 << 10));
+  s.lines_per_task = parts(lines, least(wanted, lines));
+  s.parts_lines = parts(lines, s.lines_per_task);
 }
 
 }  // namespace
@@ -275,15 +348,17 @@ const char* plan_direct_weight(Plan* plan, const Geometry& g) {
   State& s = state_of<State>(plan);
   s.g = g;
   s.join = g.c < kFewChannels && g.groups == 1 && g.dilation[2] == 1;
+  s.g_fits = g.groups == 1 && g.k <= kPanel && g.k % kLanes<float> == 0;
   choose_blocks(s);
   s.width = round_up(s.block_k, kPanel);
   s.sums = spread(s.lines_per_task * g.kernel[2] * s.block_c * s.width);
-  s.packed = spread(s.pixel_rows * s.columns * s.width);
-  s.area = spread(s.sums + s.packed +
+  s.packed_g = s.g_fits ? 0 : spread(s.pixel_rows * s.columns * s.width);
+  s.packed_x = s.join ? 0 : spread(s.pixel_rows * s.columns * s.block_c);
+  s.area = spread(s.sums + s.packed_g + s.packed_x +
                   s.pixel_rows * static_cast<int64_t>(sizeof(PixelRun) / sizeof(float)));
-  const int64_t tasks = g.groups * s.parts_c * s.parts_k * s.parts_lines;
-  s.team = team_size(tasks, g.n * g.out_pixels() * g.taps() * g.group_c() * g.k / 8);
-  plan->workspace = s.team * s.area * static_cast<int64_t>(sizeof(float));
+  s.team = team_size(task_count(s), g.n * g.out_pixels() * g.taps() * g.group_c() * g.k / 8);
+  const int64_t partial = s.parts_pixels > 1 ? s.parts_pixels * g.taps() * g.group_c() * g.k : 0;
+  plan->workspace = (s.team * s.area + partial) * static_cast<int64_t>(sizeof(float));
   plan->run = run;
   return nullptr;
 }

@@ -18,12 +18,14 @@ constexpr int64_t kPanel = kTileColumns<float>;
 constexpr int64_t kBlockBytes = 448 << 10;  // of a block's transformed input
 constexpr int64_t kChannelBlock = 64;       // output channels between two visits of a block
 constexpr int64_t kMaxTiles = 8 * kTileRows, kPanelTiles = 256;
+constexpr int64_t kMostPanels = 4;  // of a task when tiles are transformed first
 
 struct State {
   Geometry g;  // c and k as this direction sees them
   bool towards_input;
   Tiling tiling;
   int64_t block, blocks, panels;
+  int64_t group, groups;  // panels of a task when tiles are transformed first
   bool tiles_first;
   int team;
   // Workspace, in floats: weights or tiles for all, then an area for each thread.
@@ -108,17 +110,11 @@ void restore_tiles(const State& s, const Buffers& b, int64_t begin, int64_t end,
   }
 }
 
-// All components of `tiles` tiles and one panel.
-void multiply_components(const State& s, const float* v, int64_t tiles, const float* u, float* m,
-                         int64_t width) {
-  Tile<float> t = {s.g.c, v, s.v_row, 1, u, kPanel, m, s.m_row, round_up(width, kLanes<float>),
-                   false};
-  for (int component = 0; component < kComponents; ++component) {
-    multiply_rows(t, tiles);
-    t.a += s.v_pitch;
-    t.b += s.u_pitch;
-    t.c += s.m_pitch;
-  }
+// One component of `tiles` tiles and one panel.
+void multiply_component(const State& s, const float* v, int64_t tiles, const float* u, float* m,
+                        int64_t width) {
+  multiply_rows(
+      {s.g.c, v, s.v_row, 1, u, kPanel, m, s.m_row, round_up(width, kLanes<float>), false}, tiles);
 }
 
 // ---- weights first
@@ -134,8 +130,11 @@ void convolve_block(const State& s, const Buffers& b, int64_t block, int thread)
   for (int64_t first = 0; first < s.panels; first += kPanels) {
     const int64_t last = least(first + kPanels, s.panels);
     for (int64_t panel = first; panel < last; ++panel)
-      multiply_components(s, v, end - begin, u + panel * kComponents * s.u_pitch,
-                          products + (panel - first) * kPanel, panel_width(s, panel));
+      for (int component = 0; component < kComponents; ++component)
+        multiply_component(s, v + component * s.v_pitch, end - begin,
+                           u + (panel * kComponents + component) * s.u_pitch,
+                           products + (panel - first) * kPanel + component * s.m_pitch,
+                           panel_width(s, panel));
     restore_tiles<m>(s, b, begin, end, products, first * kPanel,
                      least(last * kPanel, s.g.k) - first * kPanel);
   }
@@ -153,17 +152,26 @@ void run_weights_first(const State& s, const Buffers& b) {
 
 // ---- tiles first
 
+// A component of the tiles is read from the last cache once for all panels of the group.
 template <int m>
-void convolve_panel(const State& s, const Buffers& b, int64_t panel, int thread) {
+void convolve_panels(const State& s, const Buffers& b, int64_t group, int thread) {
+  const int64_t first = group * s.group, last = least(first + s.group, s.panels);
   float* u = area_of(s, b, thread);
-  float* products = u + kComponents * s.u_pitch;
-  const float* v = b.workspace + s.zeros;
-  const int64_t tiles = s.tiling.total(), width = panel_width(s, panel);
-  transform_weights<7 - m>(s, b, panel, products, u);
+  float* products = u + s.group * kComponents * s.u_pitch;
+  const int64_t tiles = s.tiling.total(), in_group = (last - first) * kPanel;
+  for (int64_t panel = first; panel < last; ++panel)
+    transform_weights<7 - m>(s, b, panel, products, u + (panel - first) * kComponents * s.u_pitch);
   for (int64_t begin = 0; begin < tiles; begin += kPanelTiles) {
     const int64_t end = least(begin + kPanelTiles, tiles);
-    multiply_components(s, v + begin * s.v_row, end - begin, u, products, width);
-    restore_tiles<m>(s, b, begin, end, products, panel * kPanel, width);
+    const float* v = b.workspace + s.zeros + begin * s.v_row;
+    for (int component = 0; component < kComponents; ++component)
+      for (int64_t panel = first; panel < last; ++panel)
+        multiply_component(s, v + component * s.v_pitch, end - begin,
+                           u + ((panel - first) * kComponents + component) * s.u_pitch,
+                           products + component * s.m_pitch + (panel - first) * kPanel,
+                           panel_width(s, panel));
+    restore_tiles<m>(s, b, begin, end, products, first * kPanel,
+                     least(in_group, s.g.k - first * kPanel));
   }
 }
 
@@ -173,8 +181,8 @@ void run_tiles_first(const State& s, const Buffers& b) {
     const int64_t begin = block * s.block, end = least(begin + s.block, s.tiling.total());
     transform_tiles<m>(s, b, begin, end, b.workspace + s.zeros + begin * s.v_row);
   });
-  run_tasks(s.team, s.panels,
-            [&](int64_t panel, int thread) { convolve_panel<m>(s, b, panel, thread); });
+  run_tasks(s.team, s.groups,
+            [&](int64_t group, int thread) { convolve_panels<m>(s, b, group, thread); });
 }
 
 template <int m>
@@ -193,6 +201,19 @@ int64_t run_winograd(const Plan* plan, void* const* buffers, void* workspace) {
 
 // ---- planning
 
+// As many panels for a task as leave tasks for all threads and everything in the last cache.
+void choose_group(State& s, int64_t tiles) {
+  const int64_t v = kComponents * s.v_pitch;
+  const int64_t for_panel = kComponents * (s.u_pitch + tiles * kPanel) * threads();
+  const auto fits = [&](int64_t group) {
+    return (v + group * for_panel) * static_cast<int64_t>(sizeof(float)) <= streaming_bytes() &&
+           parts(s.panels, group) >= 2 * threads();
+  };
+  s.group = kMostPanels;
+  while (s.group > 1 && !fits(s.group)) s.group /= 2;
+  s.groups = parts(s.panels, s.group);
+}
+
 void choose_blocks(State& s) {
   const int64_t tiles = s.tiling.total(), c = s.g.c;
   s.panels = parts(s.g.k, kPanel);
@@ -206,14 +227,15 @@ void choose_blocks(State& s) {
   s.zeros = round_up(c, 16) + 16;
   const int64_t in_v = s.tiles_first ? tiles : s.block;
   const int64_t in_m = s.tiles_first ? least(tiles, kPanelTiles) : s.block;
-  s.m_row = s.tiles_first ? kPanel : kChannelBlock;
   s.v_pitch = spread(in_v * s.v_row);
-  s.m_pitch = spread(in_m * s.m_row);
   s.unpacked = s.towards_input ? s.g.taps() * c * kPanel : 0;
-  const int64_t v = kComponents * s.v_pitch, m = kComponents * s.m_pitch;
-  const int64_t u = kComponents * s.u_pitch;
+  const int64_t v = kComponents * s.v_pitch, u = kComponents * s.u_pitch;
+  if (s.tiles_first) choose_group(s, in_m);
+  s.m_row = s.tiles_first ? s.group * kPanel : kChannelBlock;
+  s.m_pitch = spread(in_m * s.m_row);
+  const int64_t m = kComponents * s.m_pitch;
   s.shared = s.tiles_first ? v : s.panels * u;
-  s.area = s.tiles_first ? u + most(m, s.unpacked) : most(v + m, s.unpacked);
+  s.area = s.tiles_first ? s.group * u + most(m, s.unpacked) : most(v + m, s.unpacked);
   s.area = spread(s.area);
 }
 
@@ -233,7 +255,7 @@ const char* plan_winograd(Plan* plan, const Geometry& g, bool towards_input) {
   const int64_t step = three ? 4 : 2;
   s.tiling = {s.g.n, parts(s.g.out[1], step), parts(s.g.out[2], step), step};
   choose_blocks(s);
-  s.team = team_size(s.tiles_first ? s.panels : s.blocks, s.tiling.total() * g.c * g.k);
+  s.team = team_size(s.tiles_first ? s.groups : s.blocks, s.tiling.total() * g.c * g.k);
   plan->workspace = (s.zeros + s.shared + s.team * s.area) * static_cast<int64_t>(sizeof(float));
   plan->run = three ? run_winograd<4> : run_winograd<2>;
   return nullptr;

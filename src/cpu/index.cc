@@ -91,9 +91,9 @@ struct Cursor {
 };
 
 // Makes an index count from the front; false if it is out of range.
-inline bool wrap(const State& s, int64_t& index) {
-  if (index < 0) index += s.extent;
-  return index >= 0 && index < s.extent;
+inline bool wrap(int64_t extent, int64_t& index) {
+  if (index < 0) index += extent;
+  return static_cast<uint64_t>(index) < static_cast<uint64_t>(extent);
 }
 
 // The last loop, if every element has an index of its own. read(i) is the i-th of them. All that
@@ -108,8 +108,7 @@ int64_t walk_elements(const State& s, const Loop& loop, const Cursor& at, const 
   int64_t bad = INT64_MAX;
   for (int64_t i = loop.begin; i < end; ++i) {
     int64_t index = read(i * index_step);
-    if (index < 0) index += extent;
-    if (static_cast<uint64_t>(index) >= static_cast<uint64_t>(extent)) {
+    if (!wrap(extent, index)) {
       if (bad == INT64_MAX) bad = at.position * loop.size + i;
       continue;
     }
@@ -120,11 +119,32 @@ int64_t walk_elements(const State& s, const Loop& loop, const Cursor& at, const 
   return bad;
 }
 
+// Copies elements of four bytes a vector of indices at a time, as far as whole vectors and right
+// indices go. Returns where that ends.
+inline int64_t copy_vectors([[maybe_unused]] const State& s, const Loop& loop,
+                            [[maybe_unused]] const Cursor& at) {
+  int64_t i = loop.begin;
+#if defined(__AVX512F__)
+  if (loop.dest != 1 || loop.index != 1) return i;
+  constexpr int64_t kWidth = kLanes<int64_t>;
+  const Vector<int64_t> extent = splat(s.extent), numbers = load(kLaneNumbers<int64_t>);
+  for (; i + kWidth <= loop.end; i += kWidth) {
+    Vector<int64_t> index = load(as<int64_t>(at.index) + i);
+    index += (index < 0) & extent;
+    if (_mm512_cmpge_epu64_mask((__m512i)index, (__m512i)extent)) break;
+    const Vector<int64_t> from = index * s.pick + (numbers + i) * loop.source;
+    const __m256 values = _mm512_i64gather_ps((__m512i)from, at.source, 4);
+    _mm256_storeu_ps(as<float>(at.dest) + i, values);
+  }
+#endif
+  return i;
+}
+
 template <class Op>
 int64_t walk_row(const State& s, const Loop& loop, const Cursor& at) {
   using T = typename Op::Type;
   int64_t index = read_index(s.index_dtype, at.index);
-  if (!wrap(s, index)) return at.position * loop.size;
+  if (!wrap(s.extent, index)) return at.position * loop.size;
   const int64_t picked = index * s.pick;
   Op::row(as<T>(at.dest) + loop.begin * loop.dest + (Op::kPicksSource ? 0 : picked),
           as<T>(at.source) + loop.begin * loop.source + (Op::kPicksSource ? picked : 0), loop,
@@ -138,8 +158,12 @@ int64_t walk(const State& s, const Loop* loops, int level, Cursor at) {
   const Loop& loop = loops[level];
   if (level == s.count - 1) {
     if (s.rows) return walk_row<Op>(s, loop, at);
-    if (s.index_dtype == kInt64)
-      return walk_elements<Op>(s, loop, at, [&](int64_t i) { return as<int64_t>(at.index)[i]; });
+    if (s.index_dtype == kInt64) {
+      Loop rest = loop;
+      if (Op::kPicksSource && sizeof(typename Op::Type) == 4)
+        rest.begin = copy_vectors(s, loop, at);
+      return walk_elements<Op>(s, rest, at, [&](int64_t i) { return as<int64_t>(at.index)[i]; });
+    }
     return walk_elements<Op>(s, loop, at, [&](int64_t i) {
       return read_index(s.index_dtype, byte_offset(at.index, i * s.index_size));
     });

@@ -74,8 +74,9 @@ A mean_of(const A* x, int64_t d) {
 }
 
 template <class A>
-A mean_square(const A* x, A mean, int64_t d) {
+A mean_square(const A* x, A mean, int64_t d, const A* next) {
   const auto square = [&](int64_t i, auto part) {
+    fetch_ahead(next, i);
     const Vector<A> distance = part.load(x + i) - mean;
     return distance * distance;
   };
@@ -93,7 +94,8 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
       void* to = byte_offset(buffers[0], row * s.d * s.item_size);
       A* out = s.direct ? as<A>(to) : thread_row(s, workspace, thread, 1);
       const A mean = s.kind == 0 ? mean_of(x, s.d) : A(0);
-      const A rstd = 1 / std::sqrt(mean_square(x, mean, s.d) + s.eps);
+      const A* next = s.direct && row + 1 < s.rows ? x + s.d : nullptr;
+      const A rstd = 1 / std::sqrt(mean_square(x, mean, s.d, next) + s.eps);
       write_row<streams>(out, s.d, [&](int64_t i, auto part) {
         const Vector<A> normal = (part.load(x + i) - mean) * rstd;
         part.store(out + i, normal * part.load(weight + i) + part.load(bias + i));

@@ -5,6 +5,7 @@
 
 #include "conv.h"
 #include "kernels_linear.h"
+#include "spans.h"
 #include "stream.h"
 
 namespace needle::NEEDLE_ISA {
@@ -155,7 +156,7 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void*) {
   const State& s = state_of<State>(plan);
   const Geometry& g = s.g;
   const Vector<float> lowest = splat(-std::numeric_limits<float>::infinity());
-  run_tasks(s.team, g.n * g.out[0] * g.out[1], [&](int64_t line, int) {
+  run_spans(s.team, g.n * g.out[0] * g.out[1], false, [&](int64_t line, int) {
     const float* image = as<float>(buffers[2]) + line / (g.out[0] * g.out[1]) * g.in_pixels() * g.c;
     each_window(g, line, [&](int64_t position, int64_t first, const Taps& taps) {
       float* out = as<float>(buffers[0]) + position * g.c;
@@ -208,7 +209,7 @@ int64_t run_backward(const Plan* plan, void* const* buffers, void*) {
   if (s.apart) {
     const bool streams = s.large && g.c % kWidth == 0 && is_streamable(buffers[0]);
     const auto spread = streams ? spread_line<Spread::kStream> : spread_line<Spread::kStore>;
-    run_tasks(s.team, g.n * lines, [&](int64_t line, int) { spread(g, line, buffers); });
+    run_spans(s.team, g.n * lines, false, [&](int64_t line, int) { spread(g, line, buffers); });
     return -1;
   }
   run_tasks(s.team, g.n, [&](int64_t image, int) {

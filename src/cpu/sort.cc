@@ -73,22 +73,30 @@ Pair<Key>* sort_by_digits(Pair<Key>* pairs, Pair<Key>* other, int64_t n) {
 }
 
 // The `count` least of n pairs, key(i) and i, in order, into pairs[0..count). A pair that is not
-// below the count-th so far is passed over, which is most of them.
+// below the count-th so far is passed over, which is most of them: many at a time, by their least.
 template <class Key, class KeyAt>
 void select(Pair<Key>* pairs, int64_t n, int64_t count, const KeyAt& key) {
+  constexpr int64_t kTogether = 64;
   const int64_t room = 4 * count + 256;
   int64_t kept = 0;
   Key bound = ~Key(0);
   bool full = false;  // are there `count` pairs not above `bound`?
-  for (int64_t i = 0; i < n; ++i) {
-    const Key own = key(i);
-    if (full && own >= bound) continue;  // equal keys: the earlier position comes first
-    pairs[kept++] = {own, static_cast<uint32_t>(i)};
-    if (kept < room) continue;
-    std::nth_element(pairs, pairs + count - 1, pairs + kept);
-    bound = pairs[count - 1].key;
-    kept = count;
-    full = true;
+  for (int64_t first = 0; first < n; first += kTogether) {
+    const int64_t end = first + kTogether < n ? first + kTogether : n;
+    Key least = ~Key(0);
+#pragma omp simd reduction(min : least)
+    for (int64_t i = first; i < end; ++i) least = key(i) < least ? key(i) : least;
+    if (full && least >= bound) continue;  // equal keys: the earlier position comes first
+    for (int64_t i = first; i < end; ++i) {
+      const Key own = key(i);
+      if (full && own >= bound) continue;
+      pairs[kept++] = {own, static_cast<uint32_t>(i)};
+      if (kept < room) continue;
+      std::nth_element(pairs, pairs + count - 1, pairs + kept);
+      bound = pairs[count - 1].key;
+      kept = count;
+      full = true;
+    }
   }
   std::partial_sort(pairs, pairs + count, pairs + kept);
 }
@@ -120,8 +128,14 @@ template <class S>
 void sort_line(const State& s, void* values, int64_t* indices, const void* x, void* area) {
   using Key = decltype(key_of(S{}, false));
   const S* from = as<S>(x);
-  const auto key = [&](int64_t i) { return key_of(from[i * s.stride], s.descending); };
-  write_line(s, values, indices, from, sort_keys(as<Pair<Key>>(area), s.n, s.count, key));
+  const bool descending = s.descending;
+  const auto sort = [&](const auto& key) {
+    write_line(s, values, indices, from, sort_keys(as<Pair<Key>>(area), s.n, s.count, key));
+  };
+  if (s.stride == 1)  // neighbours make vectors
+    sort([=](int64_t i) { return key_of(from[i], descending); });
+  else
+    sort([=, step = s.stride](int64_t i) { return key_of(from[i * step], descending); });
 }
 
 // Integers are sorted by their distances from the first of the order, which mostly are short.

@@ -58,6 +58,7 @@ static const Kernels kTable = {
     plan_jitter_images,
     adam,
     sgd,
+    plan_banded,
 };
 
 }  // namespace needle::NEEDLE_ISA

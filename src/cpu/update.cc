@@ -1,6 +1,7 @@
 // Optimizer steps over many tensors at once: one parallel region, in which each thread takes an
 // equal share of all elements, and one pass over the memory.
 #include <cmath>
+#include <initializer_list>
 
 #include "axes.h"
 #include "kernels_linear.h"
@@ -26,6 +27,29 @@ void for_pieces(int64_t tensors, const int64_t* sizes, const Body& body) {
   });
 }
 
+constexpr int64_t kAhead = 4096;  // bytes: the processor itself does not look over a page's end
+constexpr int64_t kPiece = 64;    // elements between two requests for what comes later
+
+// body(i) for begin <= i < end, while later elements of the arrays come from memory: 0.95 of the
+// time on Sapphire Rapids. The body reads everything before it writes: where arrays lie at equal
+// places in their pages, a load takes an earlier store to another array for one to its own address
+// and waits for it (there 1.6 times as long).
+template <class T, class Body>
+inline void for_elements(int64_t begin, int64_t end, std::initializer_list<const T*> arrays,
+                         const Body& body) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  int64_t i = begin;
+  for (; i + kPiece <= end; i += kPiece) {
+    for (const T* array : arrays)
+      for (int64_t j = 0; j < kPiece; j += kLine)
+        __builtin_prefetch(array + i + j + kAhead / sizeof(T));
+#pragma omp simd
+    for (int64_t j = i; j < i + kPiece; ++j) body(j);
+  }
+#pragma omp simd
+  for (int64_t j = i; j < end; ++j) body(j);
+}
+
 template <class T>
 void adam_piece(const Adam& rule, T* p_out, const T* p, const T* grad, T* m, T* v, int64_t begin,
                 int64_t end) {
@@ -34,13 +58,13 @@ void adam_piece(const Adam& rule, T* p_out, const T* p, const T* grad, T* m, T* 
   const T rate1 = T(1 - rule.beta1), rate2 = T(1 - rule.beta2), beta2 = T(rule.beta2);
   const T step = T(rule.lr / rule.correction1), eps = T(rule.eps);
   const T root = T(1 / std::sqrt(rule.correction2));
-#pragma omp simd
-  for (int64_t i = begin; i < end; ++i) {
-    const T g = grad[i] + decay * p[i];
-    m[i] += rate1 * (g - m[i]);
-    v[i] = beta2 * v[i] + rate2 * g * g;
-    p_out[i] = shrink * p[i] - step * m[i] / (std::sqrt(v[i]) * root + eps);
-  }
+  for_elements<T>(begin, end, {p, grad, m, v}, [=](int64_t i) {
+    const T before = p[i], g = grad[i] + decay * before, mean = m[i], square = v[i];
+    const T new_mean = mean + rate1 * (g - mean), new_square = beta2 * square + rate2 * g * g;
+    p_out[i] = shrink * before - step * new_mean / (std::sqrt(new_square) * root + eps);
+    m[i] = new_mean;
+    v[i] = new_square;
+  });
 }
 
 template <class T>
@@ -48,20 +72,20 @@ void sgd_piece(const Sgd& rule, T* p_out, const T* p, const T* grad, T* velocity
                int64_t end) {
   const T lr = T(rule.lr), decay = T(rule.weight_decay), momentum = T(rule.momentum);
   if (!velocity) {
-#pragma omp simd
-    for (int64_t i = begin; i < end; ++i) p_out[i] = p[i] - lr * (grad[i] + decay * p[i]);
+    for_elements<T>(begin, end, {p, grad},
+                    [=](int64_t i) { p_out[i] = p[i] - lr * (grad[i] + decay * p[i]); });
     return;
   }
   const T fresh = rule.first ? T(1) : T(1 - rule.dampening);
   if (rule.first)
     for (int64_t i = begin; i < end; ++i) velocity[i] = 0;
   const T from_grad = rule.nesterov ? T(1) : T(0), from_velocity = rule.nesterov ? momentum : T(1);
-#pragma omp simd
-  for (int64_t i = begin; i < end; ++i) {
-    const T g = grad[i] + decay * p[i];
-    velocity[i] = momentum * velocity[i] + fresh * g;
-    p_out[i] = p[i] - lr * (from_grad * g + from_velocity * velocity[i]);
-  }
+  for_elements<T>(begin, end, {p, grad, velocity}, [=](int64_t i) {
+    const T before = p[i], g = grad[i] + decay * before;
+    const T moved = momentum * velocity[i] + fresh * g;
+    p_out[i] = before - lr * (from_grad * g + from_velocity * moved);
+    velocity[i] = moved;
+  });
 }
 
 template <class T>

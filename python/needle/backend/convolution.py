@@ -8,12 +8,16 @@ that names it.
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
+
+import numpy as np
 
 from needle import config
 from needle import dtype as dtypes
 from needle.backend import onednn, override
-from needle.backend.ndarray import NDArray, empty, empty_of
+from needle.backend.ndarray import NDArray, array, empty, empty_of, normalise_axis
 
 FORWARD, INPUT, WEIGHT = 0, 1, 2
 ALGORITHMS = {"": 0, "direct": 1, "winograd": 2}
@@ -161,6 +165,56 @@ def avg_pool(op: Any, x: NDArray) -> Any:
 def avg_pool_grad(op: Any, g: NDArray) -> Any:
     """Spread gradients over their windows."""
     return _average(op, True, (g.shape[0], *op.spatial, g.shape[-1]), g)
+
+
+# ---- interpolation -------------------------------------------------------------------
+
+
+@functools.lru_cache(100)
+def _bands(op: Any, n: int, transposed: bool) -> tuple[Any, Any]:
+    """Return where the rows of the matrix of an interpolation begin, and their elements."""
+    low, high, share = op.neighbours(n)
+    m = len(low)
+    if not transposed:
+        span = int((high - low).max()) + 1
+        first = np.minimum(low, n - span)
+        at = first[:, None] + np.arange(span)
+        i = np.arange(m)[:, None]
+    else:  # the points that element k is part of: they are neighbours, since both sides ascend
+        k = np.arange(n)
+        first, last = np.searchsorted(high, k), np.searchsorted(low, k, side="right")
+        span = max(int((last - first).max()), 1)
+        first = np.minimum(first, m - span)
+        i, at = first[:, None] + np.arange(span), k[:, None]
+    weight = np.where(low[i] == at, 1.0 - share[i], 0.0) + np.where(high[i] == at, share[i], 0.0)
+    return first, weight
+
+
+def _banded(op: Any, x: NDArray, n: int, transposed: bool) -> Any:
+    kind = x.dtype
+    if kind.kind != "f" or x.size == 0:
+        return NotImplemented
+    x = _dense(x if kind is dtypes.float64 else x.astype(dtypes.float32, copy=False))
+    first, weight = _bands(op, n, transposed)
+    matrix = array(first, dtypes.int64, x.device), array(weight, x.dtype, x.device)
+    axis, shape = normalise_axis(op.axis, x.ndim), list(x.shape)
+    shape[axis] = n if transposed else op.size
+    out, inner = empty(tuple(shape), x.dtype, x.device), math.prod(shape[axis + 1 :])
+    flat = [a.reshape((-1, a.shape[axis], inner)) for a in (out, x)]
+    x.device.backend.core.banded(*flat, *matrix)
+    return out.astype(kind, copy=False)
+
+
+@override("cpu", "Interpolate")
+def interpolate(op: Any, x: NDArray) -> Any:
+    """Points of an axis between its elements."""
+    return _banded(op, x, x.shape[normalise_axis(op.axis, x.ndim)], False)
+
+
+@override("cpu", "InterpolateGrad")
+def interpolate_grad(op: Any, g: NDArray) -> Any:
+    """Spread points over the elements that they were made of."""
+    return _banded(op, g, op.n, True)
 
 
 # ---- group norm --------------------------------------------------------------------

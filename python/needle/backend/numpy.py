@@ -77,7 +77,6 @@ def _shift(function: Any) -> Any:
     return shift
 
 
-# Functions of functions.def whose NumPy name differs, or that NumPy lacks.
 def _power(x: Any, y: Any) -> Any:
     """x ** y; of integers and a negative y what is left of 1 / x ** -y: 1, -1 or 0."""
     if y.dtype.kind != "i" or not (y < 0).any():
@@ -86,6 +85,7 @@ def _power(x: Any, y: Any) -> Any:
     return np.where(y < 0, sign, np.power(x, np.maximum(y, 0)))
 
 
+# Functions of functions.def whose NumPy name differs, or that NumPy lacks.
 FUNCTIONS: dict[str, Any] = {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,

@@ -193,6 +193,7 @@ from needle.ops.indexing import (
     scatter_add,
     take,
 )
+from needle.ops.interpolation import Interpolate, InterpolateGrad
 from needle.ops.linalg import (
     QR,
     SVD,

@@ -111,7 +111,7 @@ class Op(graph.OpBase):
         """What makes two ops equal."""
         return (type(self), *(getattr(self, name) for name in self.static))
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """The op's name as users write it: ``LayerNorm`` is ``layer_norm``."""
         return self.called or _WORDS.sub("_", type(self).__name__).lower()
@@ -352,7 +352,7 @@ class Elementwise(Op):
         if own:
             cls.__doc__ = with_contract(own, cls.accepts, cls.floating, cls.result)
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         return self.function
 

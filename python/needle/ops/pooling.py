@@ -48,6 +48,31 @@ def _sees(out: int, n: int, low: int, s: int, d: int) -> bool:
     return n >= d or all((s * i - low) % d < n for i in range(before))
 
 
+@functools.lru_cache(1000)
+def _fitted(op: _Pool, x: Sizes) -> Sizes | str:
+    """Return the shape of the result for images of a shape, or why there is none.
+
+    Kept, because an op asks for it three times on its way there and back.
+    """
+    op.check_lengths()
+    spans = [d * (k - 1) + 1 for k, d in zip(op.kernel, op.steps, strict=True)]
+    if len(x) != len(op.kernel) + 2:
+        return f"{len(op.kernel)} spatial axes, but x has {len(x)} axes"
+    if min(*op.kernel, *op.stride, *op.steps) < 1:
+        return f"kernel {op.kernel}, stride {op.stride}, dilation {op.steps}: below 1"
+    if any(
+        not 0 <= 2 * low <= s or high < 0 for (low, high), s in zip(op.padding, spans, strict=True)
+    ):
+        return f"padding {op.padding} of windows of {op.kernel}"
+    sizes = zip(x[1:-1], op.padding, spans, op.stride, strict=True)
+    out = tuple((n + low + high - span) // s + 1 for n, (low, high), span, s in sizes)
+    lows = [low for low, _ in op.padding]
+    axes = zip(out, x[1:-1], lows, op.stride, op.steps, strict=True)
+    if min(out) > 0 and all(_sees(*axis) for axis in axes):
+        return (x[0], *out, x[-1])
+    return f"windows of {op.kernel} do not fit an image of {x[1:-1]}"
+
+
 class _Pool(Composite):
     """What all share: the windows, their checks, and the way there and back in the expansions.
 
@@ -75,28 +100,11 @@ class _Pool(Composite):
         Raises:
             ShapeError: if a window does not fit, or would see nothing but padding.
         """
-        self.check_lengths()
-        spans = [d * (k - 1) + 1 for k, d in zip(self.kernel, self.steps, strict=True)]
-        problem = ""
-        if len(x) != len(self.kernel) + 2:
-            problem = f"{len(self.kernel)} spatial axes, but x has {len(x)} axes"
-        elif min(*self.kernel, *self.stride, *self.steps) < 1:
-            problem = f"kernel {self.kernel}, stride {self.stride}, dilation {self.steps}: below 1"
-        elif any(
-            not 0 <= 2 * low <= s or high < 0
-            for (low, high), s in zip(self.padding, spans, strict=True)
-        ):
-            problem = f"padding {self.padding} of windows of {self.kernel}"
-        else:
-            sizes = zip(x[1:-1], self.padding, spans, self.stride, strict=True)
-            out = tuple((n + low + high - span) // s + 1 for n, (low, high), span, s in sizes)
-            lows = [low for low, _ in self.padding]
-            axes = zip(out, x[1:-1], lows, self.stride, self.steps, strict=True)
-            if min(out) > 0 and all(_sees(*axis) for axis in axes):
-                return (x[0], *out, x[-1])
-            problem = f"windows of {self.kernel} do not fit an image of {x[1:-1]}"
+        found = _fitted(self, x)
+        if not isinstance(found, str):
+            return found
         raise explain(
-            ShapeError, self.name, problem, named,
+            ShapeError, self.name, found, named,
             "x [n, *spatial, c]; sizes and steps are at least 1, padding is at most half a window",
         )  # fmt: skip
 
@@ -433,6 +441,7 @@ class _Average(Linear, _Pool):
     """
 
     counted: Pairs
+    saves = ((),)
 
     def factors(self, spatial: Sizes, like: Any) -> Any:
         """Return 1 / number of elements, per position: a number if it is the same for all."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import ndarray
 from needle.errors import OptionError, ShapeError, explain, unknown
@@ -19,9 +18,9 @@ from needle.ops.base import promoted
 from needle.ops.conv import channels_first, channels_last, named, per_axis
 from needle.ops.convolution import Pairs, Sizes
 from needle.ops.elementwise import cast_like
-from needle.ops.indexing import take
+from needle.ops.interpolation import CENTRES, CORNERS, NEAREST, Interpolate
 from needle.ops.matmul import matmul
-from needle.ops.movement import broadcast_to, reshape
+from needle.ops.movement import reshape
 from needle.ops.pooling import AvgPool, MaxPool
 from needle.ops.reduce import mean
 from needle.ops.softmax import widened
@@ -255,13 +254,11 @@ def upsample(
         raise ShapeError(f"upsample: mode {mode!r} is not for {axes} spatial axes")
     out, scales = _scaled(spatial, size, scale_factor)
     (x,) = promoted((x,), "upsample", floating=True)
-    image = channels_last(x)
-    if mode == "nearest":
-        return channels_first(_nearest(image, out, scales))
-    image = widened(image)
+    how = mode if mode == NEAREST else CORNERS if align_corners else CENTRES
+    image = channels_last(x if mode == NEAREST else widened(x))
     for axis, (n, m, scale) in enumerate(zip(spatial, out, scales, strict=True), 1):
         if n != m or (scale != 1.0 and not align_corners):
-            image = _linear(image, axis, m, scale, align_corners)
+            image = executor.apply(Interpolate.of(axis, m, scale, how), image)
     return channels_first(cast_like(image, x))
 
 
@@ -280,33 +277,3 @@ def _scaled(spatial: Sizes, size: Any, scale_factor: Any) -> tuple[Sizes, list[f
     if min(*out, *spatial) < 1:
         raise ShapeError(f"upsample: from {spatial} to {out}; sizes are at least 1")
     return out, scales
-
-
-def _nearest(x: Any, out: Sizes, scales: Sequence[float]) -> Any:
-    shape = _shape(x)
-    times = [m // n for n, m in zip(shape[1:-1], out, strict=True)]
-    if all(t == s for t, s in zip(times, scales, strict=True)):
-        split = [shape[0], *(k for n in shape[1:-1] for k in (n, 1)), shape[-1]]
-        wide = [shape[0]]
-        for n, t in zip(shape[1:-1], times, strict=True):
-            wide += [n, t]
-        repeated = broadcast_to(reshape(x, tuple(split)), (*wide, shape[-1]))
-        return reshape(repeated, (shape[0], *out, shape[-1]))
-    for axis, (m, scale) in enumerate(zip(out, scales, strict=True), 1):
-        places = np.minimum(np.floor(np.arange(m) / scale), shape[axis] - 1)
-        x = take(x, _constant(places, x, dtypes.int64), axis)
-    return x
-
-
-def _linear(x: Any, axis: int, m: int, scale: float, align: bool) -> Any:
-    """Return x enlarged along one axis, each element a mean of two neighbours."""
-    n = _shape(x)[axis]
-    if align:
-        source = np.arange(m) * ((n - 1) / (m - 1) if m > 1 else 0.0)
-    else:
-        source = np.maximum((np.arange(m) + 0.5) / scale - 0.5, 0.0)
-    low = np.minimum(np.floor(source), n - 1)
-    high = np.minimum(low + 1, n - 1)
-    share = (source - low).reshape(-1, *(1 for _ in _shape(x)[axis + 1 :]))
-    left, right = (take(x, _constant(i, x, dtypes.int64), axis) for i in (low, high))
-    return left * _constant(1.0 - share, x) + right * _constant(share, x)

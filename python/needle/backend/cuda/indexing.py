@@ -112,16 +112,8 @@ def check_range(
     backend: CudaBackend, x: Any, low: int, high: int, kept: int | None, describe: Describe
 ) -> None:
     """See ``Backend.check_range``; the error is raised later."""
-    _check(
-        backend,
-        x,
-        ("check_range", CPP[x.dtype], _ranges),
-        describe,
-        low,
-        high,
-        int(kept is not None),
-        kept or 0,
-    )
+    kernel = ("check_range", CPP[x.dtype], _ranges)
+    _check(backend, x, kernel, describe, low, high, int(kept is not None), kept or 0)
 
 
 def check_whole(backend: CudaBackend, x: Any, describe: Describe) -> None:
