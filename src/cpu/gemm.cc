@@ -1,6 +1,7 @@
 // Matrix products. The result is cut into tiles that fit the registers (gemm_tile.h). Operands are
-// read where they lie if that is fast enough, else packed block by block (gemm_pack.h), which also
-// takes care of any strides.
+// read where they lie if that is fast enough, else packed (gemm_pack.h), which also takes care of
+// any strides: a block of b, which stays in the second cache while all rows of a pass, and of a the
+// rows of a tile, which stay in the first while all columns of that block pass.
 //
 // Threads share nothing but the inputs: each computes rectangles of the result and packs what it
 // needs for itself. Sharing packed operands would save copying, but moving a cache line from core
@@ -17,10 +18,9 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
-constexpr int64_t kBlockK = 384;            // steps of k between two visits of a tile
-constexpr int64_t kPackedBlockK = 1024;     // the same if both operands are packed: then c counts
-constexpr int64_t kBlockN = 1024;           // columns for which b is packed
-constexpr int64_t kBlockM = 8 * kTileRows;  // rows for which a is packed
+constexpr int64_t kBlockK = 384;  // steps of k between two visits of a tile
+template <class T>
+constexpr int64_t kBlockN = 2048 / sizeof(T);  // columns of a block of b: 768 KB of them
 // A result costs as much as kResultWork multiplications; up to kSerialWork are for one thread.
 constexpr int64_t kResultWork = 8;
 constexpr int64_t kSerialWork = 64 * 64 * (64 + kResultWork);
@@ -72,14 +72,18 @@ struct Strides {
   int64_t row, column;
 };
 
+// When b is packed: never, before the product, or by the tiles that read it first.
+enum Packing { kInPlace, kPackedBefore, kPackedOnReading };
+
 struct State {
   int64_t m, n, k;
   Strides a, b;
   Axes batch;  // x: a, out: b; the results lie one after the other
   int64_t batches;
   int64_t part_m, part_n, parts_m, parts_n;  // the rectangles that are tasks
-  int64_t block_m, block_n, block_k;
-  bool pack_a, pack_b;
+  int64_t block_n, block_k;
+  bool pack_a;
+  Packing pack_b;
   int team;
   int64_t packed_a, packed_b, area;  // workspace in elements; area: all that a thread needs
   int64_t in_size, out_size;         // bytes of an element
@@ -109,15 +113,16 @@ int64_t panel_pitch(int64_t width) {
   return round_up(width, kLanes<T>);
 }
 
-// Packs rows i.. and steps p.. of a.
+// Rows of a tile, i.., times columns j.., for steps p.. of k.
+struct Block {
+  int64_t i, height, j_begin, j_end, p, k;
+};
+
 template <class T>
-void pack_rows(const Product<T>& o, int64_t i_begin, int64_t i_end, int64_t p, int64_t k) {
-  for (int64_t i = i_begin, height; i < i_end; i += height) {
-    height = tile_height(i_end - i);
-    const T* from = o.a + i * o.a_strides.row + p * o.a_strides.column;
-    pack_panel(o.packed_a + (i - i_begin) * k, height, from, height, o.a_strides.row, k,
-               o.a_strides.column);
-  }
+void pack_rows(const Product<T>& o, const Block& block) {
+  const T* from = o.a + block.i * o.a_strides.row + block.p * o.a_strides.column;
+  pack_panel(o.packed_a, block.height, from, block.height, o.a_strides.row, block.k,
+             o.a_strides.column);
 }
 
 // Packs columns j.. and steps p.. of b.
@@ -131,30 +136,26 @@ void pack_columns(const Product<T>& o, int64_t j_begin, int64_t j_end, int64_t p
   }
 }
 
-struct Block {
-  int64_t i_begin, i_end, j_begin, j_end, p, k;
-};
-
 template <class T>
-void multiply_block(const State& s, const Product<T>& o, const Block& block) {
+void multiply_rows(const State& s, const Product<T>& o, const Block& block) {
   Tile<T> t;
   t.k = block.k;
   t.c_row = o.c_row;
   t.add = block.p > 0;
+  t.a = s.pack_a ? o.packed_a : o.a + block.i * o.a_strides.row + block.p * o.a_strides.column;
+  t.a_row = s.pack_a ? 1 : o.a_strides.row;
+  t.a_step = s.pack_a ? block.height : o.a_strides.column;
+  const bool packing = s.pack_b == kPackedOnReading && block.i == 0;
+  const bool packed = s.pack_b != kInPlace && !packing;
   for (int64_t j = block.j_begin; j < block.j_end; j += kTileColumns<T>) {
     t.width = least(kTileColumns<T>, block.j_end - j);
-    t.b =
-        s.pack_b ? o.packed_b + (j - block.j_begin) * block.k : o.b + block.p * o.b_strides.row + j;
-    t.b_step = s.pack_b ? panel_pitch<T>(t.width) : o.b_strides.row;
-    for (int64_t i = block.i_begin, height; i < block.i_end; i += height) {
-      height = tile_height(block.i_end - i);
-      t.a = s.pack_a ? o.packed_a + (i - block.i_begin) * block.k
-                     : o.a + i * o.a_strides.row + block.p * o.a_strides.column;
-      t.a_row = s.pack_a ? 1 : o.a_strides.row;
-      t.a_step = s.pack_a ? height : o.a_strides.column;
-      t.c = o.c + i * o.c_row + j;
-      choose_tile<T>(height, parts(t.width, kLanes<T>))(t);
-    }
+    T* panel = o.packed_b + (j - block.j_begin) * block.k;
+    t.b = packed ? panel : o.b + block.p * o.b_strides.row + j;
+    t.b_step = packed ? panel_pitch<T>(t.width) : o.b_strides.row;
+    t.padded = packed;
+    t.copy = packing ? panel : nullptr;
+    t.c = o.c + block.i * o.c_row + j;
+    choose_tile<T>(block.height, parts(t.width, kLanes<T>))(t);
   }
 }
 
@@ -164,11 +165,12 @@ void multiply(const State& s, const Product<T>& o) {
     const int64_t j_end = least(j + s.block_n, o.n);
     for (int64_t p = 0; p < o.k; p += s.block_k) {
       const int64_t k = least(s.block_k, o.k - p);
-      if (s.pack_b) pack_columns(o, j, j_end, p, k);
-      for (int64_t i = 0; i < o.m; i += s.block_m) {
-        const int64_t i_end = least(i + s.block_m, o.m);
-        if (s.pack_a) pack_rows(o, i, i_end, p, k);
-        multiply_block(s, o, {i, i_end, j, j_end, p, k});
+      if (s.pack_b == kPackedBefore) pack_columns(o, j, j_end, p, k);
+      for (int64_t i = 0, height; i < o.m; i += height) {
+        height = tile_height(o.m - i);
+        const Block block = {i, height, j, j_end, p, k};
+        if (s.pack_a) pack_rows(o, block);
+        multiply_rows(s, o, block);
       }
     }
   }
@@ -176,11 +178,12 @@ void multiply(const State& s, const Product<T>& o) {
 
 // ---- tasks: rectangles of the results
 
-// Copies x [rows, columns] to dense floats, line by line along its shorter stride. Returns the
-// strides of the copy.
+// Copies x [rows, columns] to dense floats, line by line along its shorter stride; columns side by
+// side stay so. Returns the strides of the copy.
 Strides copy_to_floats(const State& s, float* out, const void* x, int64_t rows, int64_t columns,
                        Strides from) {
-  const bool by_rows = rows == 1 || (columns > 1 && std::abs(from.column) <= std::abs(from.row));
+  const bool unit = from.column == 1 || std::abs(from.column) <= std::abs(from.row);
+  const bool by_rows = rows == 1 || (columns > 1 && unit);
   const int64_t lines = by_rows ? rows : columns, length = by_rows ? columns : rows;
   const int64_t stride = by_rows ? from.row : from.column;
   const int64_t step = by_rows ? from.column : from.row;
@@ -299,7 +302,8 @@ int64_t even(int64_t n, int64_t preferred, int64_t unit) {
 }
 
 // Cuts the results into rectangles, if there are too few matrices to give each thread one: along
-// n, or along m, whichever leaves less to the busiest thread. Along m each reads all of b.
+// n, or along m, whichever leaves less to the busiest thread. Along m each reads all of b, along n
+// all of a.
 template <class T>
 void choose_parts(State& s) {
   const int64_t work = s.m * s.n * (s.k + kResultWork) * s.batches;
@@ -309,9 +313,11 @@ void choose_parts(State& s) {
   if (s.batches < s.team) {
     const int64_t part_m = even(s.m, parts(s.m, s.team), 4);
     const int64_t part_n = even(s.n, parts(s.n, s.team), kLanes<T>);
-    const double reading = s.b.column == 1 ? 2 : 8;  // an element of b, in multiplications
-    const double along_m = (part_m + reading) / static_cast<double>(s.m);
-    if (along_m < part_n / static_cast<double>(s.n))
+    // An element that each thread reads or packs, in multiplications.
+    const double a_reading = s.a.row == 1 ? 2 : 3, b_reading = s.b.column == 1 ? 2 : 8;
+    const double along_m = (part_m + b_reading) / static_cast<double>(s.m);
+    const double along_n = (part_n + a_reading) / static_cast<double>(s.n);
+    if (along_m <= along_n)
       s.part_m = part_m;
     else
       s.part_n = part_n;
@@ -322,18 +328,21 @@ void choose_parts(State& s) {
 }
 
 // Packing pays where lines lie so far apart that they fall on each other in the cache and on many
-// pages, and if what is packed is then read often enough.
+// pages, and if what is packed is then read often enough. The tiles of the first rows lay b out as
+// they read it, which costs little; a costs more, because its rows become columns.
 template <class T>
 void choose_packing(State& s) {
-  constexpr int64_t kFar = 1024, kOften = 192;
-  const bool b_must = s.b.column != 1 || (!kMaskedLoads && s.n % kLanes<T> != 0);
+  constexpr int64_t kFar = 512, kOften = 192, kOftenB = 4 * kTileRows, kLargeB = 32768;
+  const bool must = s.b.column != 1 || (!kMaskedLoads && s.n % kLanes<T> != 0);
+  const bool large = s.k * s.part_n * static_cast<int64_t>(sizeof(T)) >= kLargeB;
+  s.pack_b = must ? kPackedBefore : large && s.part_m >= kOftenB ? kPackedOnReading : kInPlace;
+  s.block_k = even(s.k, kBlockK, 4);
+  // Few rows: columns that stay in the first cache until the last of them.
+  const int64_t columns = s.part_m <= 2 * kTileRows ? kTileColumns<T> : kBlockN<T>;
+  s.block_n = even(s.part_n, columns, kTileColumns<T>);
   const bool a_far = std::abs(s.a.row) >= kFar || std::abs(s.a.column) >= kFar;
-  s.pack_b = b_must || (std::abs(s.b.row) >= kFar && s.part_m >= kOften);
-  s.pack_a = a_far && s.part_n >= kOften;
-  s.block_k = even(s.k, s.pack_a && s.pack_b ? kPackedBlockK : kBlockK, 4);
-  s.block_n = even(s.part_n, kBlockN, kTileColumns<T>);
-  s.block_m = even(s.part_m, kBlockM, 4);
-  s.packed_a = s.pack_a ? round_up(s.block_m * s.block_k, 16) : 0;
+  s.pack_a = a_far && s.block_n >= kOften;
+  s.packed_a = s.pack_a ? round_up(kTileRows * s.block_k, 16) : 0;
   s.packed_b = s.pack_b ? s.block_n * s.block_k : 0;
 }
 

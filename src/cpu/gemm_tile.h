@@ -26,7 +26,8 @@ inline int64_t tile_height(int64_t rest) {
 }
 
 // a: rows a_row apart, steps of k a_step apart. b: steps b_step apart, columns side by side; unless
-// kMaskedLoads, whole vectors of columns can be read. c: rows c_row apart, `width` columns.
+// kMaskedLoads or `padded`, whole vectors of columns can be read. c: rows c_row apart, `width`
+// columns.
 template <class T>
 struct Tile {
   int64_t k;
@@ -36,35 +37,56 @@ struct Tile {
   int64_t b_step;
   T* c;
   int64_t c_row, width;
-  bool add;  // to what c holds
+  bool add;             // to what c holds
+  bool padded = false;  // columns of b beyond the width can be read: whole vectors
+  T* copy = nullptr;    // where to lay the columns of b one after the other, in whole vectors
 };
 
-template <class T, int rows, int vectors>
-void multiply_tile(const Tile<T>& t) {
-  constexpr int64_t kWidth = kLanes<T>;
+// How b is read: in whole vectors (a masked load takes a multiplication's place on Intel), with a
+// partial last one, or for the first time, copying it for the tiles below.
+enum class Columns { kWhole, kPartial, kCopied };
+
+// adjacent: a_row is 1, and one pointer reaches all rows.
+template <class T, int rows, int vectors, bool adjacent, Columns columns>
+inline void sum_tile(const Tile<T>& t) {
+  constexpr int64_t kWidth = kLanes<T>, kAhead = 8;  // steps: no prefetcher sees far rows coming
   const Tail<T> last(t.width - (vectors - 1) * kWidth);
   Vector<T> sum[rows][vectors] = {};
-  const T* a[(rows + 2) / 3];  // x86 reaches rows 0, 1 and 2 from one pointer
-  for (int i = 0; i < (rows + 2) / 3; ++i) a[i] = t.a + i * 3 * t.a_row;
+  constexpr int kPerPointer = adjacent ? rows : 3;  // x86 reaches rows 0, 1 and 2 from one pointer
+  const int64_t a_row = adjacent ? 1 : t.a_row;
+  const T* a[(rows + kPerPointer - 1) / kPerPointer];
+  for (int i = 0; i * kPerPointer < rows; ++i) a[i] = t.a + i * kPerPointer * a_row;
   // The lines of c lie far apart and are needed only at the end: time to fetch them.
-  for (int i = 0; t.add && i < rows; ++i)
+  for (int i = 0; i < rows; ++i)
     for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.c + i * t.c_row + j * kWidth);
   const T* b = t.b;
+  T* copy = t.copy;
+  const int64_t a_step = t.a_step, b_step = t.b_step;
+  const bool add = t.add;
   for (int64_t p = 0, k = t.k; p < k; ++p) {
     Vector<T> column[vectors];
 #pragma GCC unroll 8
     for (int j = 0; j < vectors; ++j)
-      column[j] =
-          kMaskedLoads && j == vectors - 1 ? last.load(b + j * kWidth) : load(b + j * kWidth);
+      column[j] = kMaskedLoads && columns != Columns::kWhole && j == vectors - 1
+                      ? last.load(b + j * kWidth)
+                      : load(b + j * kWidth);
+    if constexpr (columns == Columns::kCopied) {
+#pragma GCC unroll 8
+      for (int j = 0; j < vectors; ++j) {
+        __builtin_prefetch(b + kAhead * b_step + j * kWidth);
+        store(copy + j * kWidth, column[j]);
+      }
+      copy += vectors * kWidth;
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
-      const T x = a[i / 3][i % 3 * t.a_row];
+      const T x = a[i / kPerPointer][i % kPerPointer * a_row];
 #pragma GCC unroll 8
       for (int j = 0; j < vectors; ++j) sum[i][j] += x * column[j];
     }
-    b += t.b_step;
+    b += b_step;
 #pragma GCC unroll 8
-    for (auto& pointer : a) pointer += t.a_step;
+    for (auto& pointer : a) pointer += a_step;
   }
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
@@ -72,11 +94,29 @@ void multiply_tile(const Tile<T>& t) {
 #pragma GCC unroll 8
     for (int j = 0; j < vectors; ++j, c += kWidth) {
       if (j + 1 < vectors)
-        store(c, t.add ? sum[i][j] + load(c) : sum[i][j]);
+        store(c, add ? sum[i][j] + load(c) : sum[i][j]);
       else
-        last.store(c, t.add ? sum[i][j] + last.load(c) : sum[i][j]);
+        last.store(c, add ? sum[i][j] + last.load(c) : sum[i][j]);
     }
   }
+}
+
+template <class T, int rows, int vectors, Columns columns>
+inline void multiply_columns(const Tile<T>& t) {
+  if (t.a_row == 1)
+    sum_tile<T, rows, vectors, true, columns>(t);
+  else
+    sum_tile<T, rows, vectors, false, columns>(t);
+}
+
+template <class T, int rows, int vectors>
+void multiply_tile(const Tile<T>& t) {
+  if (t.copy)
+    multiply_columns<T, rows, vectors, Columns::kCopied>(t);
+  else if (t.padded || t.width == vectors * kLanes<T>)
+    multiply_columns<T, rows, vectors, Columns::kWhole>(t);
+  else
+    multiply_columns<T, rows, vectors, Columns::kPartial>(t);
 }
 
 template <class T>
