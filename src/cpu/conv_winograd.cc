@@ -201,12 +201,14 @@ int64_t run_winograd(const Plan* plan, void* const* buffers, void* workspace) {
 
 // ---- planning
 
-// As many panels for a task as leave tasks for all threads and everything in the last cache.
+// As many panels for a task as leave tasks for all threads, and everything in half of the last
+// cache.
 void choose_group(State& s, int64_t tiles) {
   const int64_t v = kComponents * s.v_pitch;
   const int64_t for_panel = kComponents * (s.u_pitch + tiles * kPanel) * threads();
   const auto fits = [&](int64_t group) {
-    return (v + group * for_panel) * static_cast<int64_t>(sizeof(float)) <= streaming_bytes() &&
+    return (v + group * for_panel) * static_cast<int64_t>(sizeof(float)) <=
+               last_cache_bytes() / 2 &&
            parts(s.panels, group) >= 2 * threads();
   };
   s.group = kMostPanels;

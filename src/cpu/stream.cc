@@ -7,12 +7,9 @@
 
 namespace needle::NEEDLE_ISA {
 
-// Half of the last cache: what is larger has left it, displaced by the inputs, before it is read.
-// But no more than 16 MiB: larger caches are shared by more cores and are hardly faster than memory
-// (105 MiB of a Sapphire Rapids: a norm and reading its result take 0.9 of the time if 16 MiB go
-// past the caches, 0.8 if 24 MiB do). Linux tells the size; sysconf(_SC_LEVEL3_CACHE_SIZE) counts
-// it once for each core on some AMD processors.
-static int64_t half_of_cache() {
+// Linux tells the size; sysconf(_SC_LEVEL3_CACHE_SIZE) counts it once for each core on some AMD
+// processors.
+static int64_t read_cache_bytes() {
   int64_t size = 32 << 20;
   if (FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r")) {
     int64_t number = 0;
@@ -21,12 +18,18 @@ static int64_t half_of_cache() {
       size = unit == 'M' ? number << 20 : number << 10;
     std::fclose(file);
   }
-  return size < 32 << 20 ? size / 2 : 16 << 20;
+  return size;
 }
 
-static const int64_t half = half_of_cache();
+static const int64_t cache = read_cache_bytes();
+// Half of the last cache: what is larger has left it, displaced by the inputs, before it is read.
+// But no more than 16 MiB: larger caches are shared by more cores and are hardly faster than memory
+// (105 MiB of a Sapphire Rapids: a norm and reading its result take 0.9 of the time if 16 MiB go
+// past the caches, 0.8 if 24 MiB do).
+static const int64_t half = cache < 32 << 20 ? cache / 2 : 16 << 20;
 static int64_t streaming = half, elementwise_streaming = kStreamBytes;
 
+int64_t last_cache_bytes() { return cache; }
 int64_t streaming_bytes() { return streaming; }
 int64_t elementwise_streaming_bytes() { return elementwise_streaming; }
 void set_streaming_bytes(int64_t bytes) {
