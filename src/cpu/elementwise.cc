@@ -122,6 +122,12 @@ Contiguous contiguous(int32_t function, DType input, DType out) {
   return loop_of(function, input);
 }
 
+// Narrow elements count as float32: as many of the others, which mostly are, fill the cache.
+// Measured on Sapphire Rapids, logical_and of 16 Mi took 0.56 (a broadcast row) to 0.8 of the time.
+bool streams_past_caches(int64_t size, DType dtype) {
+  return size * std::max<int64_t>(kItemSize[dtype], 4) >= elementwise_streaming_bytes();
+}
+
 bool plan_contiguous(Plan* plan, const Loops& loops, const Operand& out, const Operand* inputs,
                      int32_t n) {
   const Loop loop = choose_loop(loops, n, single_elements(out, inputs, n));
@@ -130,9 +136,8 @@ bool plan_contiguous(Plan* plan, const Loops& loops, const Operand& out, const O
   auto* state = reinterpret_cast<ContiguousState*>(plan->state);
   plan->run = run_contiguous;
   plan->workspace = 0;
-  const int64_t item = kItemSize[out.dtype];
-  const bool streams = loops.streams && size * item >= elementwise_streaming_bytes();
-  *state = {loop.run, size, {item}, n + 1, streams};
+  const bool streams = loops.streams && streams_past_caches(size, out.dtype);
+  *state = {loop.run, size, {kItemSize[out.dtype]}, n + 1, streams};
   for (int i = 0; i < n; ++i)
     state->items[i + 1] = loop.uniform >> i & 1 ? 0 : kItemSize[inputs[i].dtype];
   return true;

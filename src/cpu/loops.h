@@ -21,6 +21,9 @@ struct Loops {
   bool streams;  // whether large results are stored past the caches
 };
 
+// Whether that is worth it for a result of `size` elements.
+bool streams_past_caches(int64_t size, DType dtype);
+
 // The one of them where the inputs whose bit is set in `ones` are one element, and those of which
 // it takes one.
 struct Loop {

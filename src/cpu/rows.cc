@@ -195,7 +195,7 @@ bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand
     return false;
   plan->run = run_rows;
   plan->workspace = 0;
-  rows->streams = loops.streams && size * kItemSize[out.dtype] >= elementwise_streaming_bytes();
+  rows->streams = loops.streams && streams_past_caches(size, out.dtype);
   if (!rows->streams) keep_rows_near(&rows->walk, operands);
   describe_rows(rows, loops, operands);
   return true;
