@@ -12,6 +12,7 @@ from needle.backend import ndarray
 from needle.backend.ndarray import normalise_axis
 from needle.errors import ShapeError, explain
 from needle.ops.base import Composite, Linear, promoted
+from needle.ops.elementwise import where
 from needle.ops.indexing import TakeGrad, take
 from needle.ops.samples import Sample, uniform
 
@@ -37,7 +38,7 @@ def _neighbours(n: int, m: int, scale: float, how: str) -> tuple[Any, Any, Any]:
     low = np.minimum(np.floor(source), n - 1).astype(np.int64)
     if how == NEAREST:
         return low, low, np.zeros(m)
-    return low, np.minimum(low + 1, n - 1), source - low
+    return low, np.minimum(low + 1, n - 1), np.minimum(source - low, 1.0)
 
 
 def _matrix(n: int, attributes: Any) -> Any:
@@ -94,14 +95,24 @@ class _Interpolation(Linear, Composite):
         """Return the elements left and right of each point of an axis of n, the right's share."""
         return _neighbours(n, self.size, self.scale, self.how)
 
-    def constants(self, n: int, like: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the elements left and right, and their shares, for an axis of n, as tensors."""
+    def parts(self, n: int, like: Any) -> list[tuple[Any, Any]]:
+        """Return, for an axis of n, the elements left and right of each point and their factors.
+
+        A factor takes a tensor of points. Where it is 0 it leaves out what it would multiply.
+        """
         low, high, share = self.neighbours(n)
         spec = executor.spec_of(like)
         column = share.reshape(-1, *(1 for _ in spec.shape[self.axis % len(spec.shape) + 1 :]))
-        pairs = ((low, dtypes.int64), (high, dtypes.int64), (1.0 - column, spec.dtype))
-        made = [ndarray.array(v, kind, spec.device) for v, kind in (*pairs, (column, spec.dtype))]
-        return tuple(map(graph.wrap, made))
+
+        def constant(values: Any, kind: Any) -> Any:
+            return graph.wrap(ndarray.array(values, kind, spec.device))
+
+        def factor(weight: Any) -> Any:
+            some, weights = constant(weight != 0, dtypes.bool_), constant(weight, spec.dtype)
+            return lambda points: where(some, points * weights, 0.0)
+
+        places = (constant(low, dtypes.int64), constant(high, dtypes.int64))
+        return list(zip(places, (factor(1.0 - column), factor(column)), strict=True))
 
     def check(self, x: Any, n: int) -> None:
         """Check that there are elements and points.
@@ -147,10 +158,10 @@ class Interpolate(_Interpolation):
     def expand(self, x: Any) -> Any:
         axis = normalise_axis(self.axis, len(executor.spec_of(x).shape))
         n = executor.spec_of(x).shape[axis]
-        low, high, rest, share = self.constants(n, x)
+        (low, left), (high, right) = self.parts(n, x)
         if self.how == NEAREST:
             return take(x, low, axis)
-        return take(x, low, axis) * rest + take(x, high, axis) * share
+        return left(take(x, low, axis)) + right(take(x, high, axis))
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         shape = out.node.inputs[0].spec.shape
@@ -200,11 +211,11 @@ class InterpolateGrad(_Interpolation):
     def expand(self, g: Any) -> Any:
         shape = executor.spec_of(g).shape
         axis = normalise_axis(self.axis, len(shape))
-        low, high, rest, share = self.constants(self.n, g)
+        (low, left), (high, right) = self.parts(self.n, g)
         back = TakeGrad.of(axis, _size(shape, axis, self.n))
         if self.how == NEAREST:
             return executor.apply(back, low, g)
-        return executor.apply(back, low, g * rest) + executor.apply(back, high, g * share)
+        return executor.apply(back, low, left(g)) + executor.apply(back, high, right(g))
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         op = Interpolate.of(self.axis, self.size, self.scale, self.how)
