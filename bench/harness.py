@@ -44,7 +44,7 @@ TOLERANCE = 2e-3
 DISTURBED = 0.02
 """Part of a chunk's time from which on waiting for a processor spoils it."""
 REST = 0.02
-"""Seconds before a turn: PyTorch's threads burn their processors for up to 15 ms after an operation."""
+"""Seconds before a turn: PyTorch's threads burn processors for up to 15 ms after an operation."""
 PATIENCE = 4
 """How many times as long as meant a row may take in search of undisturbed rounds."""
 
@@ -211,7 +211,7 @@ def interleave(
             break
         one, alone = {}, True
         for name in list(runs) if i % 2 == 0 else reversed(runs):
-            time.sleep(REST if chunk else 0.0)
+            rest(REST if chunk else 0.0)
             if counts[name] > 1:
                 runs[name]()  # so that the other's turn has not left the caches cold
             before = waited()
@@ -222,6 +222,13 @@ def interleave(
     used = clean if len(clean) >= rounds[0] else found
     by_name = {name: [one[name] for one in used] for name in runs}
     return Times(by_name, len(found), len(found) - len(clean))
+
+
+def rest(seconds: float) -> None:
+    """Let some time pass, but not sleep: a processor that did is slower for a while."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
 
 
 def figures(times: list[float]) -> dict[str, float]:
