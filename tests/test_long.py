@@ -6,6 +6,8 @@ Stores past the caches begin at a size that is set low here; some tests have the
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -69,7 +71,7 @@ def check(actual, expected, length=1, scale=1.0):
     A half-precision result is rounded once, from sums in float32.
     """
     kind = str(actual.dtype)
-    half = kind == "bfloat16"
+    half = kind in ("bfloat16", "float16")
     assert_close(exact(actual) * scale, expected * scale, kind, 1 if half else length)
 
 
@@ -483,6 +485,33 @@ def test_extremes_of_lines_with_infinities_and_nan(isa, dtype, special):
     for ours, theirs in ((ops.amax, np.max), (ops.amin, np.min)):
         np.testing.assert_array_equal(ours(x, 1).numpy(), theirs(values, 1))
         np.testing.assert_array_equal(ours(x[3:], None).numpy(), theirs(values[3:]))
+
+
+# ---- products of matrices ------------------------------------------------------------
+
+
+def laid_out(x, layout):
+    """Return a matrix in memory of some layout; with one row or column, all are alike."""
+    if layout == "transposed":
+        return ops.transpose(tensor(exact(x).T.copy(), str(x.dtype)))
+    if layout == "row":
+        return ops.broadcast_to(x[:1], x.shape)
+    return ops.broadcast_to(x[:, :1], x.shape) if layout == "column" else x
+
+
+LAYOUTS = ("plain", "transposed", "row", "column")
+PAIRS = [*itertools.product(LAYOUTS, LAYOUTS)]
+PAIRS.remove(("column", "row"))  # equal terms: their errors do not cancel
+
+
+@pytest.mark.parametrize(("a_layout", "b_layout"), PAIRS)
+@pytest.mark.parametrize("dtype", [*FLOATS, "float16"])
+def test_products_of_several_blocks(isa, dtype, a_layout, b_layout):
+    """Blocks of steps and of columns, and tiles that are not full; for all threads, and for one."""
+    for m, k, n in ((61, 403, 1043), (13, 40, 83)):
+        a = laid_out(tensor(rows(m, k) / k**0.5, dtype), a_layout)
+        b = laid_out(tensor(rows(k, n, 1), dtype), b_layout)
+        check(ops.matmul(a, b), exact(a) @ exact(b), k)
 
 
 # ---- the true size -----------------------------------------------------------------
