@@ -1,6 +1,7 @@
 // needle._core: the kernels as functions of Arrays, and the base types of the graph.
 #include "calls.h"
 #include "dispatch.h"
+#include "gate.h"
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <string>
@@ -286,14 +287,22 @@ NB_MODULE(_core, m) {
     throw nb::python_error();
   }
   m.def(
-      "select_isa", [](const std::string& name) { kernels = select_isa(name); },
+      "select_isa",
+      [](const std::string& name) {
+        kernels = select_isa(name);
+        forget_plans();
+      },
       "Load the kernels of an instruction set; the best one for an empty name.");
   m.def("isa", [] { return std::string(kernels->isa); }, "The instruction set chosen.");
   m.def("vector_bits", [] { return kernels->vector_bits; }, "Width of its vectors.");
   m.def("supported_isas", &supported_isas, "What this processor and this build can run.");
   m.def("set_threads", [](int n) { kernels->set_threads(n); }, "Threads; 0: all cores.");
   m.def(
-      "set_streaming_bytes", [](int64_t bytes) { kernels->set_streaming_bytes(bytes); },
+      "set_streaming_bytes",
+      [](int64_t bytes) {
+        kernels->set_streaming_bytes(bytes);
+        forget_plans();
+      },
       "Bytes from which on results are stored past the caches; 0: what gains by it.");
   m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
   m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");

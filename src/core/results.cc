@@ -134,6 +134,12 @@ Array* run_broadcast(const Broadcast& plan, Array* const* x) {
 // the last plans, by function and specs. They run with the GIL held, so nobody replaces one.
 Broadcast recent[64];
 
+void forget(Broadcast* known) {
+  if (!known->out) return;
+  for (int k = 0; k < known->n; k++) Py_DECREF(known->in[k]);
+  Py_CLEAR(known->out);
+}
+
 Array* elementwise_strided(const Op* op, DType out_type, Array* const* x, int n) {
   bool dense = true;
   size_t hash = op->code;
@@ -158,10 +164,7 @@ Array* elementwise_strided(const Op* op, DType out_type, Array* const* x, int n)
   }
   std::swap(*known, plan);
   for (int k = 0; k < n; k++) Py_INCREF(known->in[k] = x[k]->spec);
-  if (plan.out) {
-    for (int k = 0; k < plan.n; k++) Py_DECREF(plan.in[k]);
-    Py_DECREF(plan.out);
-  }
+  forget(&plan);
   return out;
 }
 
@@ -382,6 +385,10 @@ Array* slice_by(const int64_t* numbers, const Array* x) {
     strides[kept++] = range[2] * strides_of(x)[i];
   }
   return view(x, kept, shape, strides, offset);
+}
+
+void forget_plans() {
+  for (Broadcast& known : recent) forget(&known);
 }
 
 Array* compute(const Op* op, Array* const* x, int n) {
