@@ -1,8 +1,8 @@
 """Run benchmarks one after the other, and write the tables of bench/README.md.
 
-python bench/run.py --goals foundation      the figures of the foundation, about 5 minutes
-python bench/run.py --goals ops             those of the ops, about 8 minutes
-python bench/run.py --goals images          those of convolution nets, about 12 minutes
+python bench/run.py --goals foundation      the figures of the foundation
+python bench/run.py --goals ops             those of the ops
+python bench/run.py --goals images          those of convolution nets
 python bench/run.py --all                   everything
 python bench/run.py eager gemm     some subjects
 """

@@ -42,8 +42,8 @@ struct Tile {
   T* copy = nullptr;    // where to lay the columns of b one after the other, in whole vectors
 };
 
-// How b is read: in whole vectors (a masked load takes a multiplication's place on Intel), with a
-// partial last one, or for the first time, copying it for the tiles below.
+// How b is read: in whole vectors, without masks; with a partial last one; or for the first time,
+// copying it for the tiles below.
 enum class Columns { kWhole, kPartial, kCopied };
 
 // adjacent: a_row is 1, and one pointer reaches all rows.
