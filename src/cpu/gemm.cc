@@ -1,7 +1,7 @@
 // Matrix products. The result is cut into tiles that fit the registers (gemm_tile.h). Operands are
 // read where they lie if that is fast enough, else packed (gemm_pack.h), which also takes care of
-// any strides: a block of b, which stays in the second cache while all rows of a pass, and of a the
-// rows of a tile, which stay in the first while all columns of that block pass.
+// any strides: a block of b, which stays in the second cache while the rows of a block of a pass;
+// of these the rows of a tile stay in the first while all columns of b's block pass.
 //
 // Threads share nothing but the inputs: each computes rectangles of the result and packs what it
 // needs for itself. Sharing packed operands would save copying, but moving a cache line from core
@@ -18,7 +18,8 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
-constexpr int64_t kBlockK = 384;  // steps of k between two visits of a tile
+constexpr int64_t kBlockK = 384;   // steps of k between two visits of a tile
+constexpr int64_t kBlockM = 1024;  // rows of a block of a, about: so often is packed b used
 template <class T>
 constexpr int64_t kBlockN = 2048 / sizeof(T);  // columns of a block of b: 768 KB of them
 // A result costs as much as kResultWork multiplications; up to kSerialWork are for one thread.
@@ -62,6 +63,10 @@ MultiplyTile<T> choose_tile(int64_t rows, int64_t vectors) {
       return tile_of<T, 11>(vectors);
     case 12:
       return tile_of<T, 12>(vectors);
+    case 13:
+      return tile_of<T, 13>(vectors);
+    case 14:
+      return tile_of<T, 14>(vectors);
 #endif
     default:
       return nullptr;
@@ -81,7 +86,7 @@ struct State {
   Axes batch;  // x: a, out: b; the results lie one after the other
   int64_t batches;
   int64_t part_m, part_n, parts_m, parts_n;  // the rectangles that are tasks
-  int64_t block_n, block_k;
+  int64_t block_m, block_n, block_k;
   bool pack_a;
   Packing pack_b;
   int team;
@@ -113,16 +118,26 @@ int64_t panel_pitch(int64_t width) {
   return round_up(width, kLanes<T>);
 }
 
-// Rows of a tile, i.., times columns j.., for steps p.. of k.
+// Rows i.. times columns j.., for steps p.. of k.
 struct Block {
-  int64_t i, height, j_begin, j_end, p, k;
+  int64_t i_begin, i_end, j_begin, j_end, p, k;
 };
 
+// Packs a's rows, those of a tile after those of another; if rows lie side by side, a few steps of
+// all tiles at a time, which share lines of the cache.
 template <class T>
 void pack_rows(const Product<T>& o, const Block& block) {
-  const T* from = o.a + block.i * o.a_strides.row + block.p * o.a_strides.column;
-  pack_panel(o.packed_a, block.height, from, block.height, o.a_strides.row, block.k,
-             o.a_strides.column);
+  constexpr int64_t kSteps = 8;
+  const int64_t chunk = o.a_strides.row == 1 ? kSteps : block.k;
+  for (int64_t p = 0; p < block.k; p += chunk) {
+    const int64_t steps = least(chunk, block.k - p);
+    for (int64_t i = block.i_begin, height; i < block.i_end; i += height) {
+      height = tile_height(block.i_end - i);
+      const T* from = o.a + i * o.a_strides.row + (block.p + p) * o.a_strides.column;
+      pack_panel(o.packed_a + (i - block.i_begin) * block.k + p * height, height, from, height,
+                 o.a_strides.row, steps, o.a_strides.column);
+    }
+  }
 }
 
 // Packs columns j.. and steps p.. of b.
@@ -136,16 +151,19 @@ void pack_columns(const Product<T>& o, int64_t j_begin, int64_t j_end, int64_t p
   }
 }
 
+// One row of tiles.
 template <class T>
-void multiply_rows(const State& s, const Product<T>& o, const Block& block) {
+void multiply_rows(const State& s, const Product<T>& o, const Block& block, int64_t i,
+                   int64_t height) {
   Tile<T> t;
   t.k = block.k;
   t.c_row = o.c_row;
   t.add = block.p > 0;
-  t.a = s.pack_a ? o.packed_a : o.a + block.i * o.a_strides.row + block.p * o.a_strides.column;
+  t.a = s.pack_a ? o.packed_a + (i - block.i_begin) * block.k
+                 : o.a + i * o.a_strides.row + block.p * o.a_strides.column;
   t.a_row = s.pack_a ? 1 : o.a_strides.row;
-  t.a_step = s.pack_a ? block.height : o.a_strides.column;
-  const bool packing = s.pack_b == kPackedOnReading && block.i == 0;
+  t.a_step = s.pack_a ? height : o.a_strides.column;
+  const bool packing = s.pack_b == kPackedOnReading && i == block.i_begin;
   const bool packed = s.pack_b != kInPlace && !packing;
   for (int64_t j = block.j_begin; j < block.j_end; j += kTileColumns<T>) {
     t.width = least(kTileColumns<T>, block.j_end - j);
@@ -154,23 +172,27 @@ void multiply_rows(const State& s, const Product<T>& o, const Block& block) {
     t.b_step = packed ? panel_pitch<T>(t.width) : o.b_strides.row;
     t.padded = packed;
     t.copy = packing ? panel : nullptr;
-    t.c = o.c + block.i * o.c_row + j;
-    choose_tile<T>(block.height, parts(t.width, kLanes<T>))(t);
+    t.c = o.c + i * o.c_row + j;
+    choose_tile<T>(height, parts(t.width, kLanes<T>))(t);
   }
 }
 
 template <class T>
 void multiply(const State& s, const Product<T>& o) {
-  for (int64_t j = 0; j < o.n; j += s.block_n) {
-    const int64_t j_end = least(j + s.block_n, o.n);
-    for (int64_t p = 0; p < o.k; p += s.block_k) {
-      const int64_t k = least(s.block_k, o.k - p);
-      if (s.pack_b == kPackedBefore) pack_columns(o, j, j_end, p, k);
-      for (int64_t i = 0, height; i < o.m; i += height) {
-        height = tile_height(o.m - i);
-        const Block block = {i, height, j, j_end, p, k};
-        if (s.pack_a) pack_rows(o, block);
-        multiply_rows(s, o, block);
+  Block block;
+  for (block.p = 0; block.p < o.k; block.p += s.block_k) {
+    block.k = least(s.block_k, o.k - block.p);
+    for (block.i_begin = 0; block.i_begin < o.m; block.i_begin = block.i_end) {
+      block.i_end = least(block.i_begin + s.block_m, o.m);
+      if (s.pack_a) pack_rows(o, block);
+      for (block.j_begin = 0; block.j_begin < o.n; block.j_begin = block.j_end) {
+        block.j_end = least(block.j_begin + s.block_n, o.n);
+        if (s.pack_b == kPackedBefore)
+          pack_columns(o, block.j_begin, block.j_end, block.p, block.k);
+        for (int64_t i = block.i_begin, height; i < block.i_end; i += height) {
+          height = tile_height(block.i_end - i);
+          multiply_rows(s, o, block, i, height);
+        }
       }
     }
   }
@@ -342,7 +364,8 @@ void choose_packing(State& s) {
   s.block_n = even(s.part_n, columns, kTileColumns<T>);
   const bool a_far = std::abs(s.a.row) >= kFar || std::abs(s.a.column) >= kFar;
   s.pack_a = a_far && s.block_n >= kOften;
-  s.packed_a = s.pack_a ? round_up(kTileRows * s.block_k, 16) : 0;
+  s.block_m = even(s.part_m, kBlockM, kTileRows);
+  s.packed_a = s.pack_a ? round_up(s.block_m * s.block_k, 16) : 0;
   s.packed_b = s.pack_b ? s.block_n * s.block_k : 0;
 }
 
