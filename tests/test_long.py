@@ -277,6 +277,24 @@ def test_the_gradient_of_an_embedding(isa):
     check(weight.grad, expected, int(np.bincount(ids).max()))
 
 
+@pytest.mark.parametrize(
+    "dtype, n", [("float32", 64), ("float32", 100), ("float64", 33), ("bfloat16", 160)]
+)
+def test_scatter_add_of_elements(isa, dtype, n):
+    count, extent = 1200, 9000  # a result beyond the second cache is added up in strips
+    index = np.random.default_rng(4).integers(-extent, extent, (count, n))
+    index[::7] = 5
+    updates = tensor(rows(count, n), dtype)
+    expected = np.zeros((extent, n))
+    np.add.at(expected, (index, np.arange(n)), exact(updates))
+    for kind in ("int64", "int16"):
+        found = ops.scatter_add(tensor(index.astype(kind)), updates, 0, (extent, n))
+        assert_close(found.numpy(), expected, dtype, count // 7)
+    index[[700, 700, 900], [n - 1, 20, 3]] = extent, extent + 1, -extent - 1
+    with pytest.raises(IndexRangeError, match=rf"index {extent + 1}\b"):
+        ops.scatter_add(tensor(index), updates, 0, (extent, n))
+
+
 # ---- sorting -----------------------------------------------------------------------
 
 LONG = 300_001

@@ -152,22 +152,24 @@ int64_t walk_row(const State& s, const Loop& loop, const Cursor& at) {
   return INT64_MAX;
 }
 
+template <class Op>
+int64_t walk_last(const State& s, const Loop& loop, const Cursor& at) {
+  if (s.rows) return walk_row<Op>(s, loop, at);
+  if (s.index_dtype == kInt64) {
+    Loop rest = loop;
+    if (Op::kPicksSource && sizeof(typename Op::Type) == 4) rest.begin = copy_vectors(s, loop, at);
+    return walk_elements<Op>(s, rest, at, [&](int64_t i) { return as<int64_t>(at.index)[i]; });
+  }
+  return walk_elements<Op>(s, loop, at, [&](int64_t i) {
+    return read_index(s.index_dtype, byte_offset(at.index, i * s.index_size));
+  });
+}
+
 // Walks the loops from `level` on. Returns the position of the first bad index, or INT64_MAX.
 template <class Op>
 int64_t walk(const State& s, const Loop* loops, int level, Cursor at) {
   const Loop& loop = loops[level];
-  if (level == s.count - 1) {
-    if (s.rows) return walk_row<Op>(s, loop, at);
-    if (s.index_dtype == kInt64) {
-      Loop rest = loop;
-      if (Op::kPicksSource && sizeof(typename Op::Type) == 4)
-        rest.begin = copy_vectors(s, loop, at);
-      return walk_elements<Op>(s, rest, at, [&](int64_t i) { return as<int64_t>(at.index)[i]; });
-    }
-    return walk_elements<Op>(s, loop, at, [&](int64_t i) {
-      return read_index(s.index_dtype, byte_offset(at.index, i * s.index_size));
-    });
-  }
+  if (level == s.count - 1) return walk_last<Op>(s, loop, at);
   int64_t bad = INT64_MAX;
   for (int64_t i = loop.begin; i < loop.end; ++i) {
     const Cursor next = {byte_offset(at.dest, i * loop.dest * s.dest_size),
@@ -190,6 +192,12 @@ void clear(const State& s, void* out) {
             });
 }
 
+void lower(std::atomic<int64_t>& least, int64_t value) {
+  int64_t known = least.load();
+  while (value < known && !least.compare_exchange_weak(known, value)) {
+  }
+}
+
 template <class Op>
 int64_t run(const Plan* plan, void* const* buffers, void*) {
   const State& s = state_of<State>(plan);
@@ -206,10 +214,7 @@ int64_t run(const Plan* plan, void* const* buffers, void*) {
     Loop& split = loops[s.split];
     split.begin = split.size * task / s.team;
     split.end = split.size * (task + 1) / s.team;
-    const int64_t bad = walk<Op>(s, loops, 0, start);
-    int64_t known = first_bad.load();
-    while (bad < known && !first_bad.compare_exchange_weak(known, bad)) {
-    }
+    lower(first_bad, walk<Op>(s, loops, 0, start));
   });
   return first_bad == INT64_MAX ? -1 : first_bad.load();
 }
@@ -293,17 +298,86 @@ bool is_rows(const State& s, int64_t out_elements) {
          out_elements == s.extent * row.size && s.loop[0].size < INT32_MAX && s.extent < INT32_MAX;
 }
 
+// ---- scatter_add of single elements along the first axis: the columns that one cache line of the
+// result holds, a strip, are added up where they lie densely and stay in the second cache. In the
+// result itself nearly every addition waits for a line.
+
+constexpr int64_t kLine = 64;             // bytes
+constexpr int64_t kStripBytes = 1 << 20;  // larger ones do not stay
+constexpr int64_t kRowsAhead = 8;         // strips of index and updates are fetched so much earlier
+
+template <class T>
+constexpr int64_t kStrip = kLine / static_cast<int64_t>(sizeof(T));
+
+// Adds the updates of `width` columns from `first` on. Returns the first bad position.
+template <class T>
+int64_t add_strip(const State& s, T* sums, const void* index, const void* updates, int64_t first,
+                  int64_t width) {
+  const Loop &rows = s.loop[0], &columns = s.loop[1];
+  const Loop strip = {1, 1, columns.index, columns.source, 0, width};
+  const int64_t index_row = rows.index * s.index_size, row = rows.source * s.source_size;
+  Cursor at = {sums, byte_offset(index, first * columns.index * s.index_size),
+               byte_offset(updates, first * columns.source * s.source_size), first};
+  int64_t bad = INT64_MAX;
+  for (int64_t i = 0; i < rows.size; ++i) {
+    for (int64_t line = 0; line < kStrip<T> * s.index_size; line += kLine)
+      __builtin_prefetch(byte_offset(at.index, kRowsAhead * index_row + line));
+    __builtin_prefetch(byte_offset(at.source, kRowsAhead * row));
+    const int64_t found = walk_last<Add<T>>(s, strip, at);
+    if (found < bad) bad = found;
+    at = {sums, byte_offset(at.index, index_row), byte_offset(at.source, row),
+          at.position + columns.size};
+  }
+  return bad;
+}
+
+template <class T>
+int64_t run_strips(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  const int64_t columns = s.loop[1].size;
+  std::atomic<int64_t> first_bad{INT64_MAX};
+  run_tasks(s.team, (columns + kStrip<T> - 1) / kStrip<T>, [&](int64_t task, int thread) {
+    const int64_t first = task * kStrip<T>;
+    const int64_t width = columns - first < kStrip<T> ? columns - first : kStrip<T>;
+    T* sums = as<T>(workspace) + thread * s.extent * kStrip<T>;
+    std::memset(static_cast<void*>(sums), 0, s.extent * kLine);
+    lower(first_bad, add_strip(s, sums, buffers[1], buffers[2], first, width));
+    T* to = as<T>(buffers[0]) + first;
+    for (int64_t row = 0; row < s.extent; ++row, to += columns, sums += kStrip<T>)
+      if (s.streams)
+        write_past_caches(to, sums, kLine);
+      else
+        std::memcpy(static_cast<void*>(to), sums, width * sizeof(T));
+    if (s.streams) end_streams();
+  });
+  return first_bad == INT64_MAX ? -1 : first_bad.load();
+}
+
+// Is it many elements, each with an index of its own, for a result too large for the second cache?
+bool is_strips(const State& s, int64_t out_elements, int64_t line) {
+  if (s.count != 2 || s.rows || s.loop[0].dest != 0 || s.loop[1].dest != 1) return false;
+  const int64_t columns = s.loop[1].size;
+  return s.pick == columns && out_elements == s.extent * columns && columns >= line &&
+         s.clear > 2 * kStripBytes && s.extent * kLine <= kStripBytes &&
+         s.loop[0].size >= s.extent / 8;
+}
+
 template <class T>
 void choose_adding(Plan* plan, const Operand& out) {
   State& s = state_of<State>(plan);
   s.clear = element_count(out) * kItemSize[out.dtype];
   plan->run = run<Add<T>>;
-  if (!is_rows(s, element_count(out))) return;
-  const int64_t row_bytes = s.pick * kItemSize[out.dtype];
-  plan->run = run_rows<T>;
-  plan->workspace = (s.extent + 1 + s.loop[0].size) * static_cast<int64_t>(sizeof(int32_t));
-  s.team = team_size(s.extent, element_count(out));
-  s.streams = row_bytes % kVectorBytes == 0 && s.clear >= streaming_bytes() / 4;
+  s.streams = s.pick * kItemSize[out.dtype] % kLine == 0 && s.clear >= streaming_bytes() / 4;
+  if (is_rows(s, element_count(out))) {
+    plan->run = run_rows<T>;
+    plan->workspace = (s.extent + 1 + s.loop[0].size) * static_cast<int64_t>(sizeof(int32_t));
+    s.team = team_size(s.extent, element_count(out));
+  } else if (is_strips(s, element_count(out), kStrip<T>)) {
+    plan->run = run_strips<T>;
+    s.team = team_size(s.loop[1].size / kStrip<T>, element_count(out));
+    s.pick = kStrip<T>;
+    plan->workspace = s.team * s.extent * kLine;
+  }
 }
 
 void add_loop(State& s, const Loop& loop) {

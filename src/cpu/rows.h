@@ -6,9 +6,10 @@
 namespace needle::NEEDLE_ISA {
 
 // One thread's part of a loop: n elements, results past the caches from an aligned address on.
-// `items` are the bytes per element of out and inputs; 0: the same elements again.
-void run_streaming(Contiguous loop, const int64_t* items, int n_inputs, char* const* operands,
-                   int64_t n);
+// `items` are the bytes per element of out and inputs; 0: the same elements again. `fetched` are
+// those of the inputs that lie in memory, not in a cache.
+void run_streaming(Contiguous loop, const int64_t* items, const int64_t* fetched, int n_inputs,
+                   char* const* operands, int64_t n);
 
 // False if there are no such rows, or too short ones, or dtypes that are computed in another.
 bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand* inputs,
