@@ -111,6 +111,16 @@ def test_algorithms_agree_with_the_expansion(isa, shape, algorithm):
         assert relative_error(found, exact) < ERROR[algorithm], name
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("stride", [1, 3])
+def test_large_results_of_one_tap(isa, streamed, stride, groups):
+    none = ((0, 0), (0, 0))
+    shape = (3, (12, 11), 96, 64, (1, 1), (stride, stride), none, (1, 1), groups)
+    for name, (op, arrays) in operations(shape).items():
+        found = result(op, arrays, algorithm="direct")
+        assert relative_error(found, result(op, arrays, "float64")) < ERROR["direct"], name
+
+
 def test_float64_never_uses_winograd():
     """Nor any other kernel of float32, whether it is named or not."""
     for op, arrays in operations(SHAPES[2]).values():
