@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kPanel = kTileColumns<float>;
 constexpr int64_t kBlockC = 64, kBlockK = 64;
-constexpr int64_t kPanelOfG = 4096;  // floats between two visits of the sums: 16 KB
+constexpr int64_t kPixels = 128;  // between two visits of the sums: a panel of g is 16 KB
 constexpr int64_t kFewChannels = 16;
 constexpr int64_t kLeastTasks = 16;  // pixels are cut into parts where there are fewer
 
@@ -329,10 +329,9 @@ void choose_blocks(State& s) {
   s.block_k = least(kBlockK, g.group_k());
   s.parts_c = parts(g.group_c(), s.block_c);
   s.parts_k = parts(g.group_k(), s.block_k);
-  const int64_t pixels = kPanelOfG / (s.g_fits ? g.k : kPanel);
-  s.columns = least(g.out[2], pixels);
+  s.columns = least(g.out[2], kPixels);
   s.column_blocks = parts(g.out[2], s.columns);
-  s.pixel_rows = s.column_blocks > 1 ? 1 : most(1, pixels / s.columns);
+  s.pixel_rows = s.column_blocks > 1 ? 1 : most(1, kPixels / s.columns);
   s.row_blocks = parts(g.n * g.out[0] * g.out[1], s.pixel_rows);
   const int64_t blocks = s.parts_c * s.parts_k * g.groups;
   s.parts_pixels = least(parts(kLeastTasks, blocks), parts(s.row_blocks * s.column_blocks, 2));
