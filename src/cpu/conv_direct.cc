@@ -22,6 +22,11 @@ struct State {
   int64_t weight_tap, weight_c, weight_k, weight_group;  // strides; the tap's is negative if back
   int64_t weight_first;
   bool back;
+  // Few pixels: each weight is used about once, and those of taps on padding not at all, so they
+  // are read where they are: inference of a small ResNet-9 at batch 1 takes 0.77 of the time
+  // (Sapphire Rapids).
+  bool packs;
+  int64_t b_row;  // floats from channel to channel of the weights that tiles read
   // One tap: so few products follow a source that its way from memory shows. Fetching ahead and
   // walking in spans, 1x1 64-128@32 takes 0.75 of the time (Sapphire Rapids); a first convolution
   // of three channels, 3x3, takes 1.1.
@@ -56,6 +61,7 @@ struct RowTile {
   const Line* lines;
   int64_t line_count;
   const float* b;
+  int64_t b_row;
   const float* bias;  // null: none
   int64_t width;
   float slope;
@@ -70,10 +76,11 @@ void multiply_lines(const RowTile& t) {
   // The results lie far apart and are written only at the end: time to fetch their lines.
   for (int r = 0; r < rows && !t.streams; ++r)
     for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.c[r] + j * kWidth, 1);
+  const int64_t b_row = t.b_row;
   for (int64_t i = 0; i < t.line_count; ++i) {
     const Line line = t.lines[i];
     const float* b = t.b + line.b;
-    for (int64_t p = line.a, end = line.a + line.length; p < end; ++p, b += kPanel) {
+    for (int64_t p = line.a, end = line.a + line.length; p < end; ++p, b += b_row) {
       Vector<float> column[vectors];
 #pragma GCC unroll 2
       for (int j = 0; j < vectors; ++j) column[j] = load(b + j * kWidth);
@@ -169,7 +176,7 @@ int64_t lines_of(const State& s, const Layout& l, const Span& span, Line* lines)
         const int64_t from =
             (i * d.from_tap * s.axes[1].sources + j * h.from_tap) * s.axes[2].sources +
             k * w.from_tap;
-        lines[count++] = {from * pitch, tap * s.c * kPanel, (join ? w.taps : 1) * s.c};
+        lines[count++] = {from * pitch, tap * s.c * s.b_row, (join ? w.taps : 1) * s.c};
       }
   return count;
 }
@@ -277,6 +284,7 @@ void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const flo
   t.lines = lines;
   t.line_count = lines_of(s, l, span, lines);
   t.slope = s.slope;
+  t.b_row = s.b_row;
   t.streams = s.streams && is_streamable(b.out);
   const int64_t step = l.stretches[2][span.stretch[2]].from_step * s.c * s.groups;
   const int64_t ahead = s.reads_once ? kTileRows * step : 0;
@@ -284,7 +292,8 @@ void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const flo
   find_places(s, l, span, chunk.begin, chunk.end, places);
   for (int64_t panel = chunk.panel_begin; panel < chunk.panel_end; ++panel) {
     const int64_t column = chunk.group * s.k + panel * kPanel;
-    t.b = packed + (chunk.group * s.panels + panel) * s.packed;
+    t.b = s.packs ? packed + (chunk.group * s.panels + panel) * s.packed
+                  : b.w + chunk.group * s.weight_group + panel * kPanel;
     t.bias = b.bias ? b.bias + column : nullptr;
     t.width = least(kPanel, s.k - panel * kPanel);
     for (int64_t i = 0, height; i < chunk.end - chunk.begin; i += height) {
@@ -307,7 +316,7 @@ int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
   const Layout l = lay_out(s, workspace);
   float* packed = as<float>(byte_offset(workspace, s.packed_offset));
   Line* lines = as<Line>(byte_offset(workspace, s.lines_offset));
-  run_tasks(s.team, s.groups * s.panels,
+  run_tasks(s.team, s.packs ? s.groups * s.panels : 0,
             [&](int64_t index, int) { pack_weights(s, b.w, index, packed + index * s.packed); });
   const auto chunk = [&](int64_t task, int thread) {
     convolve_chunk(s, l, b, packed, task, lines + thread * s.line_count);
@@ -333,6 +342,8 @@ void choose_strides(State& s, const Geometry& g) {
     s.weight_k = 1;
   }
   s.weight_group = g.group_k();
+  s.packs = s.back || s.k % kLanes<float> != 0 || g.n * g.out_pixels() > kChunk;
+  s.b_row = s.packs ? kPanel : s.weight_c;
 }
 
 bool whole_lines(int64_t bytes) { return bytes % kStreamAlignment == 0; }
