@@ -239,14 +239,14 @@ T exact_floor_divide(T x, T y) {
 // Up to this quotient float32 arguments can be divided in float64 without an error in the floor or
 // in quotient * y; float64 needs a fused multiply-add for that.
 template <class T>
-constexpr double kLargestQuotient = sizeof(T) == 4 ? 0x1p29
-                                    : kHasFma      ? 0x1p52
-                                                   : 0;
+constexpr T kLargestQuotient = sizeof(T) == 4 ? 0x1p29
+                               : kHasFma      ? 0x1p52
+                                              : 0;
 
+// Rounding to T keeps quotients on their side of a power of two.
 template <class T>
 bool is_rare_quotient(T x, T y) {
-  double quotient = static_cast<double>(x) / static_cast<double>(y);
-  return !(std::fabs(quotient) < kLargestQuotient<T>) | (abs(y) == kInfinity<T>);
+  return !(std::fabs(x / y) < kLargestQuotient<T>) | (abs(y) == kInfinity<T>);
 }
 
 struct Division {
