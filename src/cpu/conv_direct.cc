@@ -194,12 +194,14 @@ struct PixelWalk {
     }
     image = pixel;
   }
-  void next() {
+  int64_t left() const { return stretch[kSpatial - 1]->count - at[kSpatial - 1]; }  // of a line
+  void advance(int64_t pixels) {  // at most those left
+    at[kSpatial - 1] += pixels;
     for (int axis = kSpatial - 1; axis >= 0; --axis) {
-      if (++at[axis] < stretch[axis]->count) return;
+      if (at[axis] < stretch[axis]->count) return;
       at[axis] = 0;
+      ++(axis > 0 ? at[axis - 1] : image);
     }
-    ++image;
   }
   int64_t source(const AxisGeometry* axes) const {
     int64_t place = image;
@@ -215,6 +217,27 @@ struct PixelWalk {
     return place;
   }
 };
+
+// Where the pixels of a chunk read and write, in floats.
+struct Places {
+  int64_t x[kChunk], out[kChunk];
+};
+
+void find_places(const State& s, const Layout& l, const Span& span, int64_t begin, int64_t end,
+                 Places& places) {
+  const Stretch& line = l.stretches[kSpatial - 1][span.stretch[kSpatial - 1]];
+  const int64_t x_unit = s.c * s.groups, out_unit = s.k * s.groups;
+  const int64_t x_step = line.from_step * x_unit, out_step = line.step * out_unit;
+  PixelWalk walk(l, span, begin);
+  for (int64_t i = 0, run; i < end - begin; i += run, walk.advance(run)) {
+    run = least(end - begin - i, walk.left());
+    const int64_t x = walk.source(s.axes) * x_unit, out = walk.result(s.axes) * out_unit;
+    for (int64_t j = 0; j < run; ++j) {
+      places.x[i + j] = x + j * x_step;
+      places.out[i + j] = out + j * out_step;
+    }
+  }
+}
 
 // ---- running
 
@@ -265,18 +288,19 @@ void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const flo
   t.streams = s.streams && is_streamable(b.out);
   const int64_t step = l.stretches[2][span.stretch[2]].from_step * s.c * s.groups;
   const int64_t ahead = s.reads_once ? kTileRows * step : 0;
+  Places places;  // found once for all panels
+  find_places(s, l, span, chunk.begin, chunk.end, places);
   for (int64_t panel = chunk.panel_begin; panel < chunk.panel_end; ++panel) {
     const int64_t column = chunk.group * s.k + panel * kPanel;
     t.b = s.packs ? packed + (chunk.group * s.panels + panel) * s.packed
                   : b.w + chunk.group * s.weight_group + panel * kPanel;
     t.bias = b.bias ? b.bias + column : nullptr;
     t.width = least(kPanel, s.k - panel * kPanel);
-    PixelWalk walk(l, span, chunk.begin);
-    for (int64_t i = chunk.begin, height; i < chunk.end; i += height) {
-      height = tile_height(chunk.end - i);
-      for (int64_t r = 0; r < height; ++r, walk.next()) {
-        t.a[r] = b.x + walk.source(s.axes) * s.c * s.groups + chunk.group * s.c;
-        t.c[r] = b.out + walk.result(s.axes) * s.k * s.groups + column;
+    for (int64_t i = 0, height; i < chunk.end - chunk.begin; i += height) {
+      height = tile_height(chunk.end - chunk.begin - i);
+      for (int64_t r = 0; r < height; ++r) {
+        t.a[r] = b.x + places.x[i + r] + chunk.group * s.c;
+        t.c[r] = b.out + places.out[i + r] + column;
       }
       if (ahead && panel == chunk.panel_begin) fetch_sources(t, height, ahead, s.c);
       lines_for(height, parts(t.width, kLanes<float>))(t);
