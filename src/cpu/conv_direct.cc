@@ -11,7 +11,8 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kPanel = kTileColumns<float>;
-constexpr int64_t kChunk = 8 * kTileRows;  // pixels of a task
+constexpr int kRows = kTileRows < 12 ? kTileRows : 12;  // of a tile, each has its own pointer
+constexpr int64_t kChunk = 8 * kRows;                   // pixels of a task
 
 struct State {
   AxisGeometry axes[kSpatial];
@@ -56,8 +57,8 @@ struct Buffers {
 };
 
 struct RowTile {
-  const float* a[kTileRows];
-  float* c[kTileRows];
+  const float* a[kRows];
+  float* c[kRows];
   const Line* lines;
   int64_t line_count;
   const float* b;
@@ -85,11 +86,7 @@ void multiply_lines(const RowTile& t) {
 #pragma GCC unroll 2
       for (int j = 0; j < vectors; ++j) column[j] = load(b + j * kWidth);
 #pragma GCC unroll 16
-      for (int r = 0; r < rows; ++r) {
-        const float x = t.a[r][p];
-#pragma GCC unroll 2
-        for (int j = 0; j < vectors; ++j) sum[r][j] += x * column[j];
-      }
+      for (int r = 0; r < rows; ++r) add_products<vectors>(sum[r], t.a[r] + p, column, r);
     }
   }
 #pragma GCC unroll 16
@@ -118,7 +115,7 @@ MultiplyLines lines_in(int64_t height, std::integer_sequence<int, rows...>) {
   return kTiles[height - 1];
 }
 MultiplyLines lines_for(int64_t rows, int64_t vectors) {
-  constexpr std::make_integer_sequence<int, kTileRows> kAll;
+  constexpr std::make_integer_sequence<int, kRows> kAll;
   return vectors == 1 ? lines_in<1>(rows, kAll) : lines_in<2>(rows, kAll);
 }
 
@@ -287,7 +284,7 @@ void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const flo
   t.b_row = s.b_row;
   t.streams = s.streams && is_streamable(b.out);
   const int64_t step = l.stretches[2][span.stretch[2]].from_step * s.c * s.groups;
-  const int64_t ahead = s.reads_once ? kTileRows * step : 0;
+  const int64_t ahead = s.reads_once ? kRows * step : 0;
   Places places;  // found once for all panels
   find_places(s, l, span, chunk.begin, chunk.end, places);
   for (int64_t panel = chunk.panel_begin; panel < chunk.panel_end; ++panel) {
@@ -297,7 +294,7 @@ void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const flo
     t.bias = b.bias ? b.bias + column : nullptr;
     t.width = least(kPanel, s.k - panel * kPanel);
     for (int64_t i = 0, height; i < chunk.end - chunk.begin; i += height) {
-      height = tile_height(chunk.end - chunk.begin - i);
+      height = tile_height(chunk.end - chunk.begin - i, kRows);
       for (int64_t r = 0; r < height; ++r) {
         t.a[r] = b.x + places.x[i + r] + chunk.group * s.c;
         t.c[r] = b.out + places.out[i + r] + column;

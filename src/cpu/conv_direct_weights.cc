@@ -55,9 +55,7 @@ void multiply_runs(const RunTile& t) {
 #pragma GCC unroll 2
       for (int j = 0; j < vectors; ++j) column[j] = load(g + j * kWidth);
 #pragma GCC unroll 16
-      for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 2
-        for (int j = 0; j < vectors; ++j) sum[r][j] += x[r] * column[j];
+      for (int r = 0; r < rows; ++r) add_products<vectors>(sum[r], x + r, column, r);
     }
   }
 #pragma GCC unroll 16

@@ -198,17 +198,15 @@ void multiply_fetching(const Rows& t) {
   for (int i = 0; i * kPerPointer < rows; ++i) v[i] = t.v + i * kPerPointer * t.v_row;
   const float *u = t.u, *next = t.v + rows * t.v_row;
   const int64_t v_row = t.v_row;
+#pragma GCC unroll 2
   for (int64_t p = 0, c = t.c; p < c; ++p, u += kPanel, next += kLine) {
     __builtin_prefetch(next);
     Vector<float> column[kTileVectors];
 #pragma GCC unroll 2
     for (int j = 0; j < kTileVectors; ++j) column[j] = load(u + j * kWidth);
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; ++i) {
-      const float x = v[i / kPerPointer][i % kPerPointer * v_row];
-#pragma GCC unroll 2
-      for (int j = 0; j < kTileVectors; ++j) sum[i][j] += x * column[j];
-    }
+    for (int i = 0; i < rows; ++i)
+      add_products<kTileVectors>(sum[i], &v[i / kPerPointer][i % kPerPointer * v_row], column, i);
 #pragma GCC unroll 8
     for (auto& pointer : v) ++pointer;
   }

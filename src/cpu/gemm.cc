@@ -354,7 +354,7 @@ void choose_parts(State& s) {
 // they read it, which costs little; a costs more, because its rows become columns.
 template <class T>
 void choose_packing(State& s) {
-  constexpr int64_t kFar = 512, kOften = 192, kOftenB = 4 * kTileRows, kLargeB = 32768;
+  constexpr int64_t kFar = 512, kOften = 192, kOftenB = 48, kLargeB = 32768;
   const bool must = s.b.column != 1 || (!kMaskedLoads && s.n % kLanes<T> != 0);
   const bool large = s.k * s.part_n * static_cast<int64_t>(sizeof(T)) >= kLargeB;
   s.pack_b = must ? kPackedBefore : large && s.part_m >= kOftenB ? kPackedOnReading : kInPlace;

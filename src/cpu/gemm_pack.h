@@ -44,8 +44,8 @@ inline void transpose_16x4(float* out, int64_t pitch, const float* const* line, 
     for (int j = 0; j < 4; ++j) std::memcpy(&four[j], line[4 * j + i] + begin, sizeof(Four));
     const auto low = __builtin_shufflevector(four[0], four[1], 0, 1, 2, 3, 4, 5, 6, 7);
     const auto high = __builtin_shufflevector(four[2], four[3], 0, 1, 2, 3, 4, 5, 6, 7);
-    row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
-                                     15);
+    row[i] =
+        __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   }
   const Vector<float> even01 = first_pairs(row[0], row[2]), odd01 = first_pairs(row[1], row[3]);
   const Vector<float> even23 = second_pairs(row[0], row[2]), odd23 = second_pairs(row[1], row[3]);

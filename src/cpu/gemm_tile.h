@@ -19,10 +19,10 @@ constexpr int kTileVectors = 2;
 template <class T>
 constexpr int64_t kTileColumns = kTileVectors * kLanes<T>;
 
-// Heights of the tiles that cover `rest` rows: none so low that its sums wait for each other.
-inline int64_t tile_height(int64_t rest) {
-  constexpr int64_t kFull = kTileRows, kPart = kTileRows * 2 / 3;
-  return rest <= kFull ? rest : rest < kFull + kFull / 2 ? kPart : kFull;
+// Heights of the tiles of at most `most` rows that cover `rest` rows: none so low that its sums
+// wait for each other.
+inline int64_t tile_height(int64_t rest, int64_t most = kTileRows) {
+  return rest <= most ? rest : rest < most + most / 2 ? (rest + 1) / 2 : most;
 }
 
 // a: rows a_row apart, steps of k a_step apart. b: steps b_step apart, columns side by side; unless
@@ -42,9 +42,9 @@ struct Tile {
   T* copy = nullptr;    // where to lay the columns of b one after the other, in whole vectors
 };
 
-// sum[j] += *x * column[j] in row `row` of a tile. With AVX-512 a product can read *x from memory by
-// itself: an instruction less, but a load more. Two thirds of the rows do, which keeps both below
-// what a core takes in the time of the products (Intel Sapphire Rapids: 6 to 10 % faster).
+// sum[j] += *x * column[j] in row `row` of a tile. With AVX-512 a product can read *x from memory
+// by itself: an instruction less, but a load more. Two thirds of the rows do, which keeps both
+// below what a core takes in the time of the products (Intel Sapphire Rapids: 6 to 10 % faster).
 template <int vectors>
 inline void add_products(Vector<float> (&sum)[vectors], const float* x,
                          const Vector<float> (&column)[vectors], int row) {
