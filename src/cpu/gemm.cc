@@ -18,10 +18,10 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
-constexpr int64_t kBlockK = 384;   // steps of k between two visits of a tile
+constexpr int64_t kBlockK = 256;   // steps of k between two visits of a tile
 constexpr int64_t kBlockM = 1024;  // rows of a block of a, about: so often is packed b used
 template <class T>
-constexpr int64_t kBlockN = 2048 / sizeof(T);  // columns of a block of b: 768 KB of them
+constexpr int64_t kBlockN = 2048 / sizeof(T);  // columns of a block of b: 512 KB of them
 // A result costs as much as kResultWork multiplications; up to kSerialWork are for one thread.
 constexpr int64_t kResultWork = 8;
 constexpr int64_t kSerialWork = 64 * 64 * (64 + kResultWork);
