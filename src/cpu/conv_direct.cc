@@ -86,7 +86,7 @@ void multiply_lines(const RowTile& t) {
 #pragma GCC unroll 2
       for (int j = 0; j < vectors; ++j) column[j] = load(b + j * kWidth);
 #pragma GCC unroll 16
-      for (int r = 0; r < rows; ++r) add_products<vectors>(sum[r], t.a[r] + p, column, r);
+      for (int r = 0; r < rows; ++r) multiply_add<vectors>(sum[r], t.a[r] + p, column, r);
     }
   }
 #pragma GCC unroll 16

@@ -23,6 +23,7 @@ struct State {
   int64_t block_c, block_k, parts_c, parts_k, lines_per_task, parts_lines, parts_pixels;
   int64_t columns, width;  // of an image's results in a block of pixels; k, padded
   int64_t pixel_rows, row_blocks, column_blocks;
+  int64_t tile_rows;                       // at most
   int64_t sums, packed_g, packed_x, area;  // floats
   int team;
 };
@@ -54,11 +55,11 @@ void multiply_runs(const RunTile& t) {
       Vector<float> column[vectors];
 #pragma GCC unroll 2
       for (int j = 0; j < vectors; ++j) column[j] = load(g + j * kWidth);
-#pragma GCC unroll 16
-      for (int r = 0; r < rows; ++r) add_products<vectors>(sum[r], x + r, column, r);
+#pragma GCC unroll 32
+      for (int r = 0; r < rows; ++r) multiply_add<vectors>(sum[r], x + r, column, r);
     }
   }
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) {
@@ -67,6 +68,9 @@ void multiply_runs(const RunTile& t) {
     }
 }
 
+// One vector of columns leaves registers for twice as many rows.
+constexpr int kSlimRows = 2 * kTileRows;
+
 using MultiplyRuns = void (*)(const RunTile&);
 template <int vectors, int... rows>
 MultiplyRuns runs_in(int64_t height, std::integer_sequence<int, rows...>) {
@@ -74,8 +78,8 @@ MultiplyRuns runs_in(int64_t height, std::integer_sequence<int, rows...>) {
   return kTiles[height - 1];
 }
 MultiplyRuns runs_for(int64_t rows, int64_t vectors) {
-  constexpr std::make_integer_sequence<int, kTileRows> kAll;
-  return vectors == 1 ? runs_in<1>(rows, kAll) : runs_in<2>(rows, kAll);
+  return vectors == 1 ? runs_in<1>(rows, std::make_integer_sequence<int, kSlimRows>())
+                      : runs_in<2>(rows, std::make_integer_sequence<int, kTileRows>());
 }
 
 // ---- one task
@@ -181,7 +185,7 @@ int64_t find_runs(const State& s, const Task& t, const PixelBlock& b, int64_t li
     const float* from = image + x_line * g.in[2] * g.c;
     const int64_t length = columns.end - columns.begin;
     for (int64_t c = 0, height; c < t.c_count; c += height) {
-      height = tile_height(t.c_count - c);
+      height = tile_height(t.c_count - c, s.tile_rows);
       pack_pixels(t.packed_x + c * taken + done * height, from + c, g.stride[2] * g.c, height,
                   length);
     }
@@ -202,7 +206,7 @@ void add_products(const State& s, const Task& t, const PixelBlock& b, const floa
   for (int64_t k = 0; k < t.k_count; k += kPanel) {
     tile.g = g + k * b.pixels();
     for (int64_t i = 0, height; i < rows; i += height) {
-      height = tile_height(rows - i);
+      height = tile_height(rows - i, s.tile_rows);
       tile.x = s.join ? t.x + i : t.packed_x + i * pixels;
       if (!s.join) tile.x_unit = tile.x_step = height;
       tile.sums = sums + i * s.width + k;
@@ -348,6 +352,7 @@ const char* plan_direct_weight(Plan* plan, const Geometry& g) {
   s.join = g.c < kFewChannels && g.groups == 1 && g.dilation[2] == 1;
   s.g_fits = g.groups == 1 && g.k <= kPanel && g.k % kLanes<float> == 0;
   choose_blocks(s);
+  s.tile_rows = s.block_k <= kLanes<float> ? kSlimRows : kTileRows;
   s.width = round_up(s.block_k, kPanel);
   s.sums = spread(s.lines_per_task * g.kernel[2] * s.block_c * s.width);
   s.packed_g = s.g_fits ? 0 : spread(s.pixel_rows * s.columns * s.width);

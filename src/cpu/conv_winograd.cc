@@ -206,7 +206,7 @@ void multiply_fetching(const Rows& t) {
     for (int j = 0; j < kTileVectors; ++j) column[j] = load(u + j * kWidth);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i)
-      add_products<kTileVectors>(sum[i], &v[i / kPerPointer][i % kPerPointer * v_row], column, i);
+      multiply_add<kTileVectors>(sum[i], &v[i / kPerPointer][i % kPerPointer * v_row], column, i);
 #pragma GCC unroll 8
     for (auto& pointer : v) ++pointer;
   }

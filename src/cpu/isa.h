@@ -9,8 +9,7 @@
 namespace needle::NEEDLE_ISA {
 
 int threads();                      // how many a parallel region may use (threads.cc)
-int64_t last_cache_bytes();         // of the processor (stream.cc)
-int64_t streaming_bytes();          // from which on rows of results are stored past the caches
+int64_t streaming_bytes();          // from which on results are stored past the caches (stream.cc)
 constexpr int64_t kSerial = 32768;  // elements below which a region runs on one thread
 
 }  // namespace needle::NEEDLE_ISA

@@ -29,7 +29,6 @@ static const int64_t cache = read_cache_bytes();
 static const int64_t half = cache < 32 << 20 ? cache / 2 : 16 << 20;
 static int64_t streaming = half, elementwise_streaming = kStreamBytes;
 
-int64_t last_cache_bytes() { return cache; }
 int64_t streaming_bytes() { return streaming; }
 int64_t elementwise_streaming_bytes() { return elementwise_streaming; }
 void set_streaming_bytes(int64_t bytes) {

@@ -22,6 +22,11 @@ namespace {
 // A thread that waits for work burns its processor for so long before it sleeps: the Python
 // between two operations of a training step is shorter, waking a thread takes a fraction of it.
 constexpr std::chrono::microseconds kSpin{200};
+// One that was woken too late for the share it was woken for burns its own for longer: until the
+// next share is open the caller may be busy with that one. Sleeping again it would miss all of a
+// series of operations that each take about as long as waking it does (with a busy host of a
+// virtual machine half a millisecond; measured: twice the time for seconds).
+constexpr std::chrono::microseconds kSpinWoken{2000};
 
 int processors() {
 #if defined(__linux__)
@@ -46,9 +51,9 @@ void pause() {
 #endif
 }
 
-// Waits until done() is true, or the time for spinning is over; returns what done() says.
+// Waits until done() is true, or for so long; returns what done() says.
 template <class Done>
-bool spin(const Done& done) {
+bool spin(const Done& done, std::chrono::microseconds longest = kSpin) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point end{};
   for (;;) {
@@ -57,7 +62,7 @@ bool spin(const Done& done) {
       pause();
     }
     const auto now = Clock::now();  // not at once: most waits are shorter than asking takes
-    if (end == Clock::time_point{}) end = now + kSpin;
+    if (end == Clock::time_point{}) end = now + longest;
     if (now >= end) return done();
   }
 }
@@ -98,14 +103,16 @@ bool Pool::take_share(int preferred) {
 
 void Pool::work(int preferred) {
   const auto has_work = [this] { return open_.load(std::memory_order_relaxed) != 0; };
+  auto longest = kSpin;
   for (;;) {
-    if (!spin(has_work)) {
+    if (!spin(has_work, longest)) {
       std::unique_lock<std::mutex> lock(mutex_);
       asleep_.fetch_add(1);
-      opened_.wait(lock, [this] { return open_.load() != 0; });
+      if (open_.load() == 0) opened_.wait(lock);
       asleep_.fetch_sub(1);
+      longest = kSpinWoken;
     }
-    while (take_share(preferred)) continue;
+    while (take_share(preferred)) longest = kSpin;
   }
 }
 
