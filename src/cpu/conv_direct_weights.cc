@@ -68,7 +68,7 @@ void multiply_runs(const RunTile& t) {
     }
 }
 
-// One vector of columns leaves registers for twice as many rows.
+// One vector of columns leaves registers for twice as many rows (joined ones: packed are fewer).
 constexpr int kSlimRows = 2 * kTileRows;
 
 using MultiplyRuns = void (*)(const RunTile&);
@@ -352,7 +352,7 @@ const char* plan_direct_weight(Plan* plan, const Geometry& g) {
   s.join = g.c < kFewChannels && g.groups == 1 && g.dilation[2] == 1;
   s.g_fits = g.groups == 1 && g.k <= kPanel && g.k % kLanes<float> == 0;
   choose_blocks(s);
-  s.tile_rows = s.block_k <= kLanes<float> ? kSlimRows : kTileRows;
+  s.tile_rows = s.join && s.block_k <= kLanes<float> ? kSlimRows : kTileRows;
   s.width = round_up(s.block_k, kPanel);
   s.sums = spread(s.lines_per_task * g.kernel[2] * s.block_c * s.width);
   s.packed_g = s.g_fits ? 0 : spread(s.pixel_rows * s.columns * s.width);
