@@ -214,7 +214,7 @@ def interleave(
         one, alone = {}, True
         for name in list(runs) if i % 2 == 0 else reversed(runs):
             rest(REST if chunk else 0.0)
-            before = waited()  # first: it takes so long that threads would fall asleep after the run
+            before = waited()  # takes so long that threads fall asleep, so not after the run
             if counts[name] > 1:
                 runs[name]()  # so that the other's turn has not left the caches cold
             one[name] = chunk_seconds(runs[name], counts[name])
