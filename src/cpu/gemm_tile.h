@@ -90,7 +90,9 @@ inline void sum_tile(const Tile<T>& t) {
   T* copy = t.copy;
   const int64_t a_step = t.a_step, b_step = t.b_step;
   const bool add = t.add;
+#if !defined(NEEDLE_SANITIZE)  // which makes it too large for the compiler
 #pragma GCC unroll 2
+#endif
   for (int64_t p = 0, k = t.k; p < k; ++p) {
     Vector<T> column[vectors];
 #pragma GCC unroll 8
