@@ -295,6 +295,24 @@ def test_scatter_add_of_elements(isa, dtype, n):
         ops.scatter_add(tensor(index), updates, 0, (extent, n))
 
 
+@pytest.mark.parametrize(
+    "dtype, n", [("float32", 200), ("float32", 300), ("float64", 100), ("bfloat16", 400)]
+)
+def test_gather_of_elements(isa, dtype, n):
+    count, extent = 2100, 6000  # a table beyond the second cache is read in strips
+    index = np.random.default_rng(5).integers(-extent, extent, (count, n))
+    table = tensor(rows(extent, n), dtype)
+    expected = exact(table)[index, np.arange(n)]
+    for kind in ("int64", "int16"):
+        found = ops.gather(table, tensor(index.astype(kind)), 0)
+        np.testing.assert_array_equal(exact(found), expected)
+    part = ops.gather(table[:, 3 : n - 2], tensor(index)[:, 3 : n - 2], 0)
+    np.testing.assert_array_equal(exact(part), expected[:, 3 : n - 2])
+    index[[700, 700, 900], [n - 1, 20, 3]] = extent, extent + 1, -extent - 1
+    with pytest.raises(IndexRangeError, match=rf"index {extent + 1}\b"):
+        ops.gather(table, tensor(index), 0)
+
+
 # ---- sorting -----------------------------------------------------------------------
 
 LONG = 300_001

@@ -1,0 +1,166 @@
+// The loops of gather and scatter_add, and the last of them: what both do with a row of indices.
+#pragma once
+#include <cstring>
+
+#include "axes.h"
+#include "convert.h"
+#include "lanes.h"
+
+namespace needle::NEEDLE_ISA {
+
+// A loop and the steps, in elements, that its turn takes in each operand. The indexed operand does
+// not move along the indexed axis: there it moves by index * pick.
+struct Loop {
+  int64_t size, dest, index, source;
+  int64_t begin, end;  // the part of it that a task walks
+};
+
+struct State {
+  Loop loop[kMaxDims + 1];
+  int count;
+  bool rows;             // the last loop is a row: the index does not change along it
+  int split;             // the loop that tasks share
+  int64_t pick, extent;  // of the indexed axis
+  int64_t pitch;         // of the table whose strips are copied; pick is then that of the copy
+  int64_t dest_size, index_size, source_size;
+  DType index_dtype;
+  int team;
+  int64_t clear;  // bytes of the result of scatter_add
+  bool streams;   // its rows are stored past the caches
+};
+
+inline int64_t read_index(DType dtype, const void* p) {
+  switch (dtype) {
+    case kInt64:
+      return *as<int64_t>(p);
+    case kInt32:
+      return *as<int32_t>(p);
+    case kInt16:
+      return *as<int16_t>(p);
+    case kInt8:
+      return *as<int8_t>(p);
+    default:
+      return *as<uint8_t>(p);
+  }
+}
+
+// The two operations on a row.
+template <class T>
+struct Copy {
+  static constexpr bool kPicksSource = true;
+  using Type = T;
+  static void element(T& dest, const T& source) { dest = source; }
+  static void row(T* to, const T* from, const Loop& loop, int64_t n) {
+    if (loop.dest == 1 && loop.source == 1)
+      std::memcpy(to, from, n * sizeof(T));
+    else
+      for (int64_t i = 0; i < n; ++i) to[i * loop.dest] = from[i * loop.source];
+  }
+};
+
+template <class T>
+inline void accumulate(T& total, T x) {
+  if constexpr (std::is_same_v<T, BFloat16>)
+    total = to_bfloat16(to_float(total) + to_float(x));
+  else if constexpr (std::is_same_v<T, Float16>)
+    total = to_float16(to_float(total) + to_float(x));
+  else
+    total += x;
+}
+
+template <class T>
+struct Add {
+  static constexpr bool kPicksSource = false;
+  using Type = T;
+  static void element(T& dest, const T& source) { accumulate(dest, source); }
+  static void row(T* __restrict to, const T* __restrict from, const Loop& loop, int64_t n) {
+    if (loop.dest == 1 && loop.source == 1)
+      for (int64_t i = 0; i < n; ++i) accumulate(to[i], from[i]);
+    else
+      for (int64_t i = 0; i < n; ++i) accumulate(to[i * loop.dest], from[i * loop.source]);
+  }
+};
+
+struct Cursor {
+  void* dest;
+  const void* index;
+  const void* source;
+  int64_t position;  // in the index operand, C order
+};
+
+// Makes an index count from the front; false if it is out of range.
+inline bool wrap(int64_t extent, int64_t& index) {
+  if (index < 0) index += extent;
+  return static_cast<uint64_t>(index) < static_cast<uint64_t>(extent);
+}
+
+// The last loop, if every element has an index of its own. read(i) is the i-th of them. All that
+// does not change lies in variables of its own, which registers hold: 0.8 of the time.
+template <class Op, class ReadAt>
+int64_t walk_elements(const State& s, const Loop& loop, const Cursor& at, const ReadAt& read) {
+  using T = typename Op::Type;
+  T* dest = as<T>(at.dest);
+  const T* source = as<T>(at.source);
+  const int64_t dest_step = loop.dest, index_step = loop.index, source_step = loop.source;
+  const int64_t extent = s.extent, pick = s.pick, end = loop.end;
+  int64_t bad = INT64_MAX;
+  for (int64_t i = loop.begin; i < end; ++i) {
+    int64_t index = read(i * index_step);
+    if (!wrap(extent, index)) {
+      if (bad == INT64_MAX) bad = at.position * loop.size + i;
+      continue;
+    }
+    const int64_t picked = index * pick;
+    Op::element(dest[i * dest_step + (Op::kPicksSource ? 0 : picked)],
+                source[i * source_step + (Op::kPicksSource ? picked : 0)]);
+  }
+  return bad;
+}
+
+// Copies elements of four bytes a vector of indices at a time, as far as whole vectors and right
+// indices go. Returns where that ends.
+inline int64_t copy_vectors([[maybe_unused]] const State& s, const Loop& loop,
+                            [[maybe_unused]] const Cursor& at) {
+  int64_t i = loop.begin;
+#if defined(__AVX512F__)
+  if (loop.dest != 1 || loop.index != 1) return i;
+  constexpr int64_t kWidth = kLanes<int64_t>;
+  const Vector<int64_t> extent = splat(s.extent), numbers = load(kLaneNumbers<int64_t>);
+  for (; i + kWidth <= loop.end; i += kWidth) {
+    Vector<int64_t> index = load(as<int64_t>(at.index) + i);
+    index += (index < 0) & extent;
+    if (_mm512_cmpge_epu64_mask((__m512i)index, (__m512i)extent)) break;
+    const Vector<int64_t> from = index * s.pick + (numbers + i) * loop.source;
+    const __m256 values = _mm512_i64gather_ps((__m512i)from, at.source, 4);
+    _mm256_storeu_ps(as<float>(at.dest) + i, values);
+  }
+#endif
+  return i;
+}
+
+template <class Op>
+int64_t walk_row(const State& s, const Loop& loop, const Cursor& at) {
+  using T = typename Op::Type;
+  int64_t index = read_index(s.index_dtype, at.index);
+  if (!wrap(s.extent, index)) return at.position * loop.size;
+  const int64_t picked = index * s.pick;
+  Op::row(as<T>(at.dest) + loop.begin * loop.dest + (Op::kPicksSource ? 0 : picked),
+          as<T>(at.source) + loop.begin * loop.source + (Op::kPicksSource ? picked : 0), loop,
+          loop.end - loop.begin);
+  return INT64_MAX;
+}
+
+template <class Op>
+int64_t walk_last(const State& s, const Loop& loop, const Cursor& at) {
+  if (s.rows) return walk_row<Op>(s, loop, at);
+  if (s.index_dtype == kInt64) {
+    Loop rest = loop;
+    if (Op::kPicksSource && sizeof(typename Op::Type) == 4) rest.begin = copy_vectors(s, loop, at);
+    return walk_elements<Op>(s, rest, at, [&](int64_t i) { return as<int64_t>(at.index)[i]; });
+  }
+  return walk_elements<Op>(s, loop, at, [&](int64_t i) {
+    return read_index(s.index_dtype, byte_offset(at.index, i * s.index_size));
+  });
+}
+
+}  // namespace needle::NEEDLE_ISA
