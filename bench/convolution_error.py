@@ -17,8 +17,11 @@ from needle import executor
 from needle.backend import onednn
 from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 
-LAYERS = ((16, 32, 32, 32, 3), (16, 128, 128, 16, 3), (16, 512, 512, 4, 3), (16, 64, 64, 16, 5))
-"""n, channels in and out, size of the images, size of the kernel."""
+LAYERS = (
+    (16, 32, 32, 32, 3, 1), (16, 128, 128, 16, 3, 1), (16, 512, 512, 4, 3, 1),
+    (16, 64, 64, 16, 5, 1), (16, 64, 128, 32, 3, 2),
+)  # fmt: skip
+"""n, channels in and out, size of the images, size of the kernel, stride."""
 ALGORITHMS = ("im2col", "direct", "winograd", *(("onednn",) if onednn.find()[0] else ()))
 
 
@@ -31,12 +34,13 @@ def run(op: Any, arrays: Any, algorithm: str, dtype: str) -> Any:
 
 def main() -> None:
     """Print the table."""
-    print(f"{'':32}" + "".join(f"{name:>10}" for name in ALGORITHMS))
-    for n, c, k, size, kernel in LAYERS:
+    print(f"{'':40}" + "".join(f"{name:>10}" for name in ALGORITHMS))
+    for n, c, k, size, kernel, stride in LAYERS:
         pad = kernel // 2
-        geometry = (1, 1), ((pad, pad),) * 2, (1, 1), 1
+        out = size // stride
+        geometry = (stride, stride), ((pad, pad),) * 2, (1, 1), 1
         random = np.random.default_rng(0)
-        shapes = (n, size, size, c), (kernel, kernel, c, k), (n, size, size, k)
+        shapes = (n, size, size, c), (kernel, kernel, c, k), (n, out, out, k)
         x, w, g = (random.standard_normal(shape, np.float32) for shape in shapes)
         directions = {
             "forward": (Convolution.of(*geometry), (x, w)),
@@ -47,8 +51,10 @@ def main() -> None:
             exact = run(op, arrays, "im2col", "float64")
             found = [run(op, arrays, a, "float32") - exact for a in ALGORITHMS]
             errors = [np.sqrt(np.mean(f**2) / np.mean(exact**2)) for f in found]
-            title = f"{kernel}x{kernel} {c}-{k}@{size}"
-            print(f"{title:16}{name:16}" + "".join(f"{e:10.1e}" for e in errors))
+            title = f"{kernel}x{kernel} {c}-{k}@{size}" + (
+                f" stride {stride}" if stride > 1 else ""
+            )
+            print(f"{title:24}{name:16}" + "".join(f"{e:10.1e}" for e in errors))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,10 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 using Floats = Vector<float>;
-constexpr int64_t kBlockElements = 8192, kMaxBlocks = 256, kWidth = kLanes<float>;
+constexpr int64_t kWidth = kLanes<float>;
+// Large blocks: the sums of each are read by another thread.
+constexpr int64_t kBlockElements = 32768, kMaxBlocks = 256;
+constexpr int64_t kAhead = 512;      // floats
 constexpr int64_t kNarrow = 128;     // channels
 constexpr int64_t kStreamShare = 8;  // of elementwise_streaming_bytes(): there are three arrays
 
@@ -58,6 +61,14 @@ inline Floats sum_of(const Floats (&terms)[count]) {
   return terms[0];
 }
 
+// Loads from an array that is walked in order, and fetches what comes soon: the processor's own
+// prefetching begins anew with each page (out of the caches 0.85 of the time on Sapphire Rapids).
+template <class Lanes>
+inline Floats load_ahead(const Lanes& lanes, const float* p) {
+  __builtin_prefetch(p + kAhead);
+  return lanes.load(p);
+}
+
 // ---- forward. buffers: out, mean, var, x, weight, bias, residual
 
 // Mean and sum of squared distances of the block's rows, in one pass: of the distances from the
@@ -75,7 +86,7 @@ void block_statistics(const State& s, const float* x, int64_t block, void* works
       Floats distance[kRows], squared[kRows];
 #pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) {
-        distance[i] = lanes.load(from + i * s.c + j) - middle;
+        distance[i] = load_ahead(lanes, from + i * s.c + j) - middle;
         squared[i] = distance[i] * distance[i];
       }
       lanes.store(mean + j, lanes.load(mean + j) + sum_of(distance));
@@ -139,9 +150,9 @@ void normalise_block(const State& s, void* const* buffers, int64_t block, void* 
     const float* residual = shortcut ? as<float>(buffers[6]) + row * s.c : nullptr;
     float* out = as<float>(buffers[0]) + row * s.c;
     each_written<streams>(s.c, [&](int64_t j, const auto& lanes) {
-      Floats y = normalised(lanes.load(x + j) - lanes.load(mean + j), lanes.load(scale + j),
+      Floats y = normalised(load_ahead(lanes, x + j) - lanes.load(mean + j), lanes.load(scale + j),
                             lanes.load(bias + j));
-      if (shortcut) y += lanes.load(residual + j);
+      if (shortcut) y += load_ahead(lanes, residual + j);
       lanes.store(out + j, y <= 0 ? Floats{} : y);  // NaN stays
     });
   }
@@ -204,9 +215,10 @@ void block_gradients(const State& s, void* const* buffers, int64_t block, void* 
 #pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) {
         const int64_t at = i * s.c + j;
-        const Floats distance = lanes.load(x + at) - middle;
-        const Floats y = shortcut ? lanes.load(out + at) : normalised(distance, factor, term);
-        h[i] = through(lanes.load(g + at), y);
+        const Floats distance = load_ahead(lanes, x + at) - middle;
+        const Floats y =
+            shortcut ? load_ahead(lanes, out + at) : normalised(distance, factor, term);
+        h[i] = through(load_ahead(lanes, g + at), y);
         product[i] = h[i] * distance;
         if (shortcut) lanes.store(to + at, h[i]);
       }
@@ -227,9 +239,9 @@ void input_gradient_block(const State& s, void* const* buffers, int64_t block, v
     const float* x = as<float>(buffers[6]) + row * s.c;
     float* dx = as<float>(buffers[0]) + row * s.c;
     each_written<streams>(s.c, [&](int64_t j, const auto& lanes) {
-      const Floats distance = lanes.load(x + j) - lanes.load(mean + j),
+      const Floats distance = load_ahead(lanes, x + j) - lanes.load(mean + j),
                    scaling = lanes.load(scale + j);
-      Floats h = lanes.load(g + j);
+      Floats h = load_ahead(lanes, g + j);
       if (!shortcut) h = through(h, normalised(distance, scaling, lanes.load(bias + j)));
       lanes.store(dx + j,
                   scaling * (h - lanes.load(from_one + j) - distance * lanes.load(from_x + j)));

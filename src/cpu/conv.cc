@@ -63,21 +63,38 @@ int64_t real_products(const Geometry& g) {
   return product;
 }
 
-// Whether Winograd's method is faster: its multiplications and its transforms, counted in
-// multiplications of [c, k] matrices, against the products that the direct method computes.
+// What Winograd's method costs, counted in multiplications of [c, k] matrices: the products of a
+// tile, the transforms of a tile, which grow with c or k alone, and those of the weights.
+struct WinogradCost {
+  double products, input, output, weights;
+};
+
+// At stride 2 as measured (Sapphire Rapids): the components are more than twice as many, and their
+// way through the second-level cache shows, most of all where few channels are summed.
+WinogradCost winograd_cost(bool strided, int32_t direction) {
+  if (!strided) return {36, 200, 150, 150};
+  if (direction == kConvolveWeight) return {90, 500, 800, 150};
+  return {90, 1000, 1400, 1000};
+}
+
+// Whether Winograd's method is faster than the products that the direct method computes.
 bool winograd_pays(const Geometry& g, int32_t direction) {
   constexpr int64_t kLeastChannels = 16;
-  constexpr double kTransformInput = 200, kTransformOutput = 150, kTransformWeights = 150;
+  constexpr int64_t kMostSummed = 128;  // at stride 2: a block of tiles no longer fits the cache
   if (g.c < kLeastChannels || g.k < kLeastChannels) return false;
-  const int64_t step = g.kernel[2] == 3 ? 4 : 2;
-  const int64_t* results = direction == kConvolveInput ? g.in : g.out;
-  const double tiles =
-      static_cast<double>(g.n * results[0] * parts(results[1], step) * parts(results[2], step));
+  const bool strided = g.stride[2] == 2, back = direction == kConvolveInput;
   // The gradient of the weights repeats the transforms for each block of 64 channels.
   const int64_t most_shared = direction == kConvolveWeight ? 64 : INT64_MAX;
-  const double for_tile = 36 + kTransformInput / static_cast<double>(least(g.k, most_shared)) +
-                          kTransformOutput / static_cast<double>(least(g.c, most_shared));
-  return tiles * for_tile + kTransformWeights < static_cast<double>(g.n * real_products(g));
+  if (strided && direction != kConvolveWeight && (back ? g.k : g.c) > kMostSummed) return false;
+  const int64_t step = g.kernel[2] != 3 ? 2 : strided && back ? 8 : 4;
+  const int64_t* results = back ? g.in : g.out;
+  const double tiles =
+      static_cast<double>(g.n * results[0] * parts(results[1], step) * parts(results[2], step));
+  const WinogradCost cost = winograd_cost(strided, direction);
+  const double for_tile = cost.products +
+                          cost.input / static_cast<double>(least(g.k, most_shared)) +
+                          cost.output / static_cast<double>(least(g.c, most_shared));
+  return tiles * for_tile + cost.weights < static_cast<double>(g.n * real_products(g));
 }
 
 // A kernel of one tap is a product of matrices (which adds no bias: kernels.h). Where there are

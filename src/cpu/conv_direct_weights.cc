@@ -6,15 +6,16 @@
 
 #include "conv_tile.h"
 #include "gemm_pack.h"
+#include "spans.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kPanel = kTileColumns<float>;
 constexpr int64_t kBlockC = 64, kBlockK = 64;
-constexpr int64_t kPixels = 128;  // between two visits of the sums: a panel of g is 16 KB
-constexpr int64_t kFewChannels = 16;
-constexpr int64_t kLeastTasks = 16;  // pixels are cut into parts where there are fewer
+constexpr int64_t kPixels = 128;      // between two visits of the sums: a panel of g is 16 KB
+constexpr int64_t kFewChannels = 16;  // at most
+constexpr int64_t kLeastTasks = 16;   // pixels are cut into parts where there are fewer
 
 struct State {
   Geometry g;
@@ -28,16 +29,17 @@ struct State {
   int team;
 };
 
-// Neighbouring pixels. x: of the first one, in units of x_unit floats; g: number in the block.
+// Rows of `count` neighbouring pixels. x: of the first one, in units of x_unit floats; g: number in
+// the block.
 struct PixelRun {
-  int64_t x, g, count;
+  int64_t x, g, rows, count;
 };
 
 struct RunTile {
   const PixelRun* runs;
   int64_t run_count;
   const float *x, *g;
-  int64_t x_unit, x_step, g_step;
+  int64_t x_unit, x_step, x_row, g_step, g_row;  // floats; steps from pixel to pixel
   float* sums;
   int64_t sums_row;
 };
@@ -48,15 +50,20 @@ void multiply_runs(const RunTile& t) {
   Vector<float> sum[rows][vectors] = {};
   for (int r = 0; r < rows; ++r)  // needed only at the end: time to fetch them
     for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.sums + r * t.sums_row + j * kWidth, 1);
+  const int64_t x_step = t.x_step, x_row = t.x_row, g_step = t.g_step, g_row = t.g_row;
   for (int64_t i = 0; i < t.run_count; ++i) {
-    const float* x = t.x + t.runs[i].x * t.x_unit;
-    const float* g = t.g + t.runs[i].g * t.g_step;
-    for (int64_t p = t.runs[i].count; p > 0; --p, x += t.x_step, g += t.g_step) {
-      Vector<float> column[vectors];
+    const PixelRun run = t.runs[i];
+    const float* x_line = t.x + run.x * t.x_unit;
+    const float* g_line = t.g + run.g * g_step;
+    for (int64_t line = run.rows; line > 0; --line, x_line += x_row, g_line += g_row) {
+      const float *x = x_line, *g = g_line;
+      for (int64_t p = run.count; p > 0; --p, x += x_step, g += g_step) {
+        Vector<float> column[vectors];
 #pragma GCC unroll 2
-      for (int j = 0; j < vectors; ++j) column[j] = load(g + j * kWidth);
+        for (int j = 0; j < vectors; ++j) column[j] = load(g + j * kWidth);
 #pragma GCC unroll 32
-      for (int r = 0; r < rows; ++r) multiply_add<vectors>(sum[r], x + r, column, r);
+        for (int r = 0; r < rows; ++r) multiply_add<vectors>(sum[r], x + r, column, r);
+      }
     }
   }
 #pragma GCC unroll 32
@@ -127,22 +134,21 @@ Range inside(int64_t begin, int64_t end, int64_t stride, int64_t offset, int64_t
   return {most(begin, first), least(end, last)};
 }
 
-// body(row, line of x): the rows of a block whose line of the kernel reads inside the image.
+// body(row, end, line of x): rows of a block, all of one image and depth, whose line of the kernel
+// reads inside the image; the first one's line of x, from which the others lie stride[1] apart.
 template <class Body>
-void each_row(const Geometry& g, const PixelBlock& b, int64_t line, const Body& body) {
+void each_rows(const Geometry& g, const PixelBlock& b, int64_t line, const Body& body) {
   const int64_t to_y = line % g.kernel[1] * g.dilation[1] - g.low[1];
   const int64_t to_z = line / g.kernel[1] * g.dilation[0] - g.low[0];
-  int64_t h = b.row_begin % g.out[1], d = b.row_begin / g.out[1] % g.out[0];
-  int64_t image = b.row_begin / (g.out[0] * g.out[1]);
-  for (int64_t row = b.row_begin; row < b.row_end; ++row) {
-    const int64_t y = h * g.stride[1] + to_y, z = d * g.stride[0] + to_z;
-    if (y >= 0 && y < g.in[1] && z >= 0 && z < g.in[0])
-      body(row, (image * g.in[0] + z) * g.in[1] + y);
-    if (++h < g.out[1]) continue;
-    h = 0;
-    if (++d < g.out[0]) continue;
-    d = 0;
-    ++image;
+  const Range all = inside(0, g.out[1], g.stride[1], to_y, g.in[1]);
+  int64_t h = b.row_begin % g.out[1], plane = b.row_begin / g.out[1];
+  for (int64_t row = b.row_begin, next; row < b.row_end; row = next, h = 0, ++plane) {
+    next = least(b.row_end, row - h + g.out[1]);
+    const int64_t begin = most(h, all.begin), end = least(h + next - row, all.end);
+    const int64_t image = plane / g.out[0], z = plane % g.out[0] * g.stride[0] + to_z;
+    if (begin < end && z >= 0 && z < g.in[0])
+      body(row - h + begin, row - h + end,
+           (image * g.in[0] + z) * g.in[1] + begin * g.stride[1] + to_y);
   }
 }
 
@@ -159,37 +165,48 @@ void pack_pixels(float* to, const float* x, int64_t x_step, int64_t height, int6
   }
 }
 
-// The pixels of `columns` where the tap's line reads inside; returns the number of runs. Without
-// packed_x they point into the image, else x is packed: [c / height][pixel][height].
+// Where the pixels of `columns` of a block read at this tap, if inside. Joined taps read the image
+// itself; returns the number of runs.
 int64_t find_runs(const State& s, const Task& t, const PixelBlock& b, int64_t line, int64_t tap,
                   const Range& columns) {
   const Geometry& g = s.g;
-  if (columns.begin >= columns.end) return 0;
-  const int64_t x_column = columns.begin * g.stride[2] + tap * g.dilation[2] - g.low[2];
-  int64_t count = 0, taken = 0;
-  each_row(g, b, line, [&](int64_t row, int64_t x_line) {
+  const int64_t x_column = columns.begin * g.stride[2] + tap - g.low[2];
+  int64_t count = 0;
+  each_rows(g, b, line, [&](int64_t row, int64_t end, int64_t x_line) {
     const int64_t place = (row - b.row_begin) * b.columns() + columns.begin - b.column_begin;
-    const int64_t length = columns.end - columns.begin;
-    const int64_t x = s.join ? (x_line * g.in[2] + x_column) * g.c : taken;
-    PixelRun* last = t.runs + count - 1;
-    if (!s.join && count > 0 && last->g + last->count == place)
-      last->count += length;
-    else
-      t.runs[count++] = {x, place, length};
-    taken += length;
+    t.runs[count++] = {(x_line * g.in[2] + x_column) * g.c, place, end - row,
+                       columns.end - columns.begin};
   });
-  if (s.join) return count;
+  return count;
+}
+
+// The same, with x packed: [c / height][pixel][height]. Rows that follow each other are one run.
+int64_t pack_runs(const State& s, const Task& t, const PixelBlock& b, int64_t line, int64_t tap,
+                  const Range& columns) {
+  const Geometry& g = s.g;
+  const int64_t length = columns.end - columns.begin;
+  if (length <= 0) return 0;
+  int64_t count = 0, taken = 0;
+  each_rows(g, b, line, [&](int64_t row, int64_t end, int64_t) {
+    for (; row < end; ++row, taken += length) {
+      const int64_t place = (row - b.row_begin) * b.columns() + columns.begin - b.column_begin;
+      PixelRun* last = t.runs + count - 1;
+      if (count > 0 && last->g + last->count == place)
+        last->count += length;
+      else
+        t.runs[count++] = {taken, place, 1, length};
+    }
+  });
+  const int64_t x_column = columns.begin * g.stride[2] + tap * g.dilation[2] - g.low[2];
   const float* image = t.x + x_column * g.c + t.group * g.group_c() + t.c;
   int64_t done = 0;
-  each_row(g, b, line, [&](int64_t, int64_t x_line) {
-    const float* from = image + x_line * g.in[2] * g.c;
-    const int64_t length = columns.end - columns.begin;
-    for (int64_t c = 0, height; c < t.c_count; c += height) {
-      height = tile_height(t.c_count - c, s.tile_rows);
-      pack_pixels(t.packed_x + c * taken + done * height, from + c, g.stride[2] * g.c, height,
-                  length);
-    }
-    done += length;
+  each_rows(g, b, line, [&](int64_t row, int64_t end, int64_t x_line) {
+    for (; row < end; ++row, x_line += g.stride[1], done += length)
+      for (int64_t c = 0, height; c < t.c_count; c += height) {
+        height = tile_height(t.c_count - c, s.tile_rows);
+        pack_pixels(t.packed_x + c * taken + done * height, image + x_line * g.in[2] * g.c + c,
+                    g.stride[2] * g.c, height, length);
+      }
   });
   return count;
 }
@@ -199,10 +216,11 @@ void add_products(const State& s, const Task& t, const PixelBlock& b, const floa
                   int64_t run_count, int64_t rows, float* sums) {
   if (run_count == 0) return;
   int64_t pixels = 0;
-  for (int64_t i = 0; i < run_count; ++i) pixels += t.runs[i].count;
-  const int64_t pitch = s.g_fits ? s.g.k : kPanel;
-  RunTile tile = {t.runs, run_count, nullptr, nullptr, 1, s.g.stride[2] * s.g.c,
-                  pitch,  nullptr,   s.width};
+  for (int64_t i = 0; i < run_count; ++i) pixels += t.runs[i].rows * t.runs[i].count;
+  const int64_t pitch = s.g_fits ? s.g.k : kPanel, x_pixel = s.g.stride[2] * s.g.c;
+  const int64_t x_row = s.g.stride[1] * s.g.in[2] * s.g.c, g_row = b.columns() * pitch;
+  RunTile tile = {t.runs, run_count, nullptr, nullptr, 1,      x_pixel,
+                  x_row,  pitch,     g_row,   nullptr, s.width};
   for (int64_t k = 0; k < t.k_count; k += kPanel) {
     tile.g = g + k * b.pixels();
     for (int64_t i = 0, height; i < rows; i += height) {
@@ -221,7 +239,7 @@ void add_line_by_taps(const State& s, const Task& t, const PixelBlock& b, const 
   for (int64_t tap = 0; tap < g.kernel[2]; ++tap) {
     const Range columns =
         inside(b.column_begin, b.column_end, g.stride[2], tap * g.dilation[2] - g.low[2], g.in[2]);
-    const int64_t count = find_runs(s, t, b, line, tap, columns);
+    const int64_t count = pack_runs(s, t, b, line, tap, columns);
     add_products(s, t, b, packed, count, t.c_count, sums + tap * t.c_count * s.width);
   }
 }
@@ -295,7 +313,7 @@ int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
   const State& s = state_of<State>(plan);
   const int64_t lines = s.g.kernel[0] * s.g.kernel[1], blocks = s.row_blocks * s.column_blocks;
   float* partial = as<float>(workspace) + s.team * s.area;
-  run_tasks(s.team, task_count(s), [&](int64_t index, int thread) {
+  run_spans(s.team, task_count(s), false, [&](int64_t index, int thread) {
     Task t;
     t.c = index % s.parts_c * s.block_c;
     index /= s.parts_c;
@@ -349,7 +367,7 @@ void choose_blocks(State& s) {
 const char* plan_direct_weight(Plan* plan, const Geometry& g) {
   State& s = state_of<State>(plan);
   s.g = g;
-  s.join = g.c < kFewChannels && g.groups == 1 && g.dilation[2] == 1;
+  s.join = g.c <= kFewChannels && g.groups == 1 && g.dilation[2] == 1;
   s.g_fits = g.groups == 1 && g.k <= kPanel && g.k % kLanes<float> == 0;
   choose_blocks(s);
   s.tile_rows = s.join && s.block_k <= kLanes<float> ? kSlimRows : kTileRows;

@@ -1,5 +1,5 @@
 // Winograd's convolution, forward and towards the input (the same with flipped, transposed
-// weights). The 36 components are 36 matrix products [tiles, c] [c, k].
+// weights). Each component of the inputs is a matrix product [tiles, c] [c, k].
 //
 // Whatever is smaller is transformed first, for all threads: the weights, then each thread takes
 // blocks of tiles whose components stay in its second-level cache; or the tiles, then each thread
@@ -22,6 +22,31 @@ constexpr int64_t kMaxTiles = 8 * kTileRows;
 // panel's weights share the second-level cache.
 constexpr int64_t kPanelTiles = 4 * kTileRows;
 
+// Two correlations of stride 1, and the two directions of a 3x3 convolution of stride 2. A tile's
+// inputs begin kInputStep pixels from those of the tile before, its results kTo.
+template <int taps>
+struct Adjacent {
+  using Input = TransformInput;
+  using Taps = TransformTaps<taps>;
+  using Output = TransformOutput<kTilePoints + 1 - taps>;
+  static constexpr int kInputStep = Output::kTo;
+};
+struct Strided {
+  using Input = StridedInput;
+  using Taps = StridedTaps;
+  using Output = StridedOutput;
+  static constexpr int kInputStep = 2 * kOutputs;
+};
+struct Spread {
+  using Input = SpreadInput;
+  using Taps = StridedTaps;
+  using Output = SpreadOutput;
+  static constexpr int kInputStep = kOutputs;
+};
+
+template <class Method>
+constexpr int kPoints = Method::Input::kTo;
+
 struct State {
   Geometry g;  // c and k as this direction sees them
   bool towards_input;
@@ -30,8 +55,9 @@ struct State {
   bool tiles_first;
   int team;
   // Workspace, in floats: weights or tiles for all, then an area for each thread.
-  int64_t v_row, v_pitch, m_row, m_pitch, u_pitch;
-  int64_t shared, area, zeros, unpacked;
+  int64_t v_row, m_row, u_pitch;  // of tiles, products and components of the weights
+  int64_t v, u;                   // a block's inputs; a panel's weights
+  int64_t shared, area, zeros;
 };
 
 struct Buffers {
@@ -52,21 +78,26 @@ int64_t panel_width(const State& s, int64_t panel) { return least(kPanel, s.g.k 
 
 // ---- transforms of blocks and panels
 
-template <int m>
-void transform_tiles(const State& s, const Buffers& b, int64_t begin, int64_t end, float* v) {
-  const float* patch[kComponents];
+// pitch: from component to component of v.
+template <class Method>
+void transform_tiles(const State& s, const Buffers& b, int64_t begin, int64_t end, float* v,
+                     int64_t pitch) {
+  using Input = typename Method::Input;
+  const float* patch[Input::kFrom * Input::kFrom];
   for (int64_t tile = begin; tile < end; ++tile, v += s.v_row) {
     const TilePosition at = tile_position(s.tiling, tile);
-    patch_addresses<kTilePoints>(patch, b.x, image_of(s.g.in, s.g.c), at.image, at.y - s.g.low[1],
-                                 at.x - s.g.low[2], b.workspace);
-    transform_patch<TransformInput>(patch, s.g.c, v, s.v_pitch);
+    patch_addresses<Input::kFrom>(patch, b.x, image_of(s.g.in, s.g.c), at.image,
+                                  at.row * Method::kInputStep - s.g.low[1],
+                                  at.column * Method::kInputStep - s.g.low[2], b.workspace);
+    transform_patch<Input>(patch, s.g.c, v, pitch);
   }
 }
 
-// Components of the weights that lead to the output channels of a panel: [36][c][kPanel].
+// Components of the weights that lead to the output channels of a panel, each [c, kPanel].
 // `unpacked`: room for the panel's weights [taps, c, kPanel].
-template <int taps>
+template <class Transform>
 void transform_weights(const State& s, const Buffers& b, int64_t panel, float* unpacked, float* u) {
+  constexpr int taps = Transform::kFrom;
   const int64_t c = s.g.c, k = s.g.k, first = panel * kPanel, width = panel_width(s, panel);
   const float* w = b.w + first;
   int64_t tap_pitch = c * k, row = k;
@@ -81,7 +112,7 @@ void transform_weights(const State& s, const Buffers& b, int64_t panel, float* u
   const float* patch[taps * taps];
   for (int64_t i = 0; i < c; ++i, w += row, u += kPanel) {
     for (int64_t tap = 0; tap < taps * taps; ++tap) patch[tap] = w + tap * tap_pitch;
-    transform_patch<TransformTaps<taps>>(patch, width, u, s.u_pitch);
+    transform_patch<Transform>(patch, width, u, s.u_pitch);
   }
 }
 
@@ -95,8 +126,9 @@ template <int m>
 Results results_of(const State& s, const Buffers& b, int64_t tile) {
   const int64_t height = s.g.out[1], width = s.g.out[2];
   const TilePosition at = tile_position(s.tiling, tile);
-  return {b.out + ((at.image * height + at.y) * width + at.x) * s.g.k, least(m, height - at.y),
-          least(m, width - at.x)};
+  const int64_t y = at.row * m, x = at.column * m;
+  return {b.out + ((at.image * height + y) * width + x) * s.g.k, least(m, height - y),
+          least(m, width - x)};
 }
 
 // The results are lines far apart, which arrive while the tile before is restored.
@@ -108,23 +140,23 @@ void fetch_results(const State& s, const Results& to, int64_t first, int64_t cha
         __builtin_prefetch(to.corner + (i * s.g.out[2] + j) * s.g.k + c, 1);
 }
 
-// m x m results of each tile, from the components of `channels` output channels from `first` on.
-template <int m>
+// The results of each tile, from the components of `channels` output channels from `first` on.
+template <class Output>
 void restore_tiles(const State& s, const Buffers& b, int64_t begin, int64_t end, const float* from,
-                   int64_t first, int64_t channels) {
+                   int64_t pitch, int64_t first, int64_t channels) {
   constexpr int64_t kWidth = kLanes<float>;
   const int64_t width = s.g.out[2], k = s.g.k;
-  Results next = results_of<m>(s, b, begin);
+  Results next = results_of<Output::kTo>(s, b, begin);
   for (int64_t tile = begin; tile < end; ++tile, from += s.m_row) {
     const Results to = next;
     if (tile + 1 < end) {
-      next = results_of<m>(s, b, tile + 1);
+      next = results_of<Output::kTo>(s, b, tile + 1);
       fetch_results(s, next, first, channels);
     }
     for (int64_t c = 0; c < channels; c += kWidth) {
       const Tail<float> lanes(least(kWidth, channels - c));
       const Floats bias = b.bias ? lanes.load(b.bias + first + c) : Floats{};
-      restore_vector<m>(from + c, s.m_pitch, [&](int i, int j, const Floats& sum) {
+      restore_vector<Output>(from + c, pitch, [&](int i, int j, const Floats& sum) {
         if (i >= to.rows || j >= to.columns) return;
         const Floats result = s.g.slope == 1 ? sum + bias : activate(sum + bias, s.g.slope);
         float* place = to.corner + (i * width + j) * k + first + c;
@@ -137,44 +169,47 @@ void restore_tiles(const State& s, const Buffers& b, int64_t begin, int64_t end,
   }
 }
 
-// One component of `tiles` tiles and one panel.
-void multiply_component(const State& s, const float* v, int64_t tiles, const float* u, float* m,
+// Rows of v that meet one component of the weights of a panel.
+void multiply_component(const State& s, const float* v, int64_t rows, const float* u, float* m,
                         int64_t width) {
   multiply_rows(
-      {s.g.c, v, s.v_row, 1, u, kPanel, m, s.m_row, round_up(width, kLanes<float>), false}, tiles);
+      {s.g.c, v, s.v_row, 1, u, kPanel, m, s.m_row, round_up(width, kLanes<float>), false}, rows);
 }
 
 // ---- weights first
 
-template <int m>
+template <class Method>
 void convolve_block(const State& s, const Buffers& b, int64_t block, int thread) {
   const int64_t begin = block * s.block, end = least(begin + s.block, s.tiling.total());
+  const int64_t tiles = end - begin, v_pitch = tiles * s.v_row, m_pitch = tiles * s.m_row;
   float* v = area_of(s, b, thread);
-  float* products = v + kComponents * s.v_pitch;
+  float* products = v + s.v;
   const float* u = b.workspace + s.zeros;
-  transform_tiles<m>(s, b, begin, end, v);
+  transform_tiles<Method>(s, b, begin, end, v, v_pitch);
   constexpr int64_t kPanels = kChannelBlock / kPanel;
   for (int64_t first = 0; first < s.panels; first += kPanels) {
     const int64_t last = least(first + kPanels, s.panels);
     for (int64_t panel = first; panel < last; ++panel)
-      for (int component = 0; component < kComponents; ++component)
-        multiply_component(s, v + component * s.v_pitch, end - begin,
-                           u + (panel * kComponents + component) * s.u_pitch,
-                           products + (panel - first) * kPanel + component * s.m_pitch,
-                           panel_width(s, panel));
-    restore_tiles<m>(s, b, begin, end, products, first * kPanel,
-                     least(last * kPanel, s.g.k) - first * kPanel);
+      for (int i = 0; i < kComponents; ++i)
+        multiply_component(
+            s, v + first_place<kPoints<Method>>(i, v_pitch),
+            tiles * meetings_of<kPoints<Method>>(i),
+            u + panel * s.u + first_place<kTilePoints>(i, s.u_pitch),
+            products + (panel - first) * kPanel + first_place<kPoints<Method>>(i, m_pitch),
+            panel_width(s, panel));
+    restore_tiles<typename Method::Output>(s, b, begin, end, products, m_pitch, first * kPanel,
+                                           least(last * kPanel, s.g.k) - first * kPanel);
   }
 }
 
-template <int m>
+template <class Method>
 void run_weights_first(const State& s, const Buffers& b) {
   run_tasks(s.team, s.panels, [&](int64_t panel, int thread) {
-    transform_weights<7 - m>(s, b, panel, area_of(s, b, thread),
-                             b.workspace + s.zeros + panel * kComponents * s.u_pitch);
+    transform_weights<typename Method::Taps>(s, b, panel, area_of(s, b, thread),
+                                             b.workspace + s.zeros + panel * s.u);
   });
   run_tasks(s.team, s.blocks,
-            [&](int64_t block, int thread) { convolve_block<m>(s, b, block, thread); });
+            [&](int64_t block, int thread) { convolve_block<Method>(s, b, block, thread); });
 }
 
 // ---- tiles first
@@ -221,46 +256,47 @@ auto fetching_tile(int64_t height, std::integer_sequence<int, rows...>) {
   return kTiles[height - 1];
 }
 
-float* shared_tiles(const State& s, const Buffers& b, int64_t tile) {
-  return b.workspace + s.zeros + tile / kPanelTiles * kComponents * s.v_pitch +
-         tile % kPanelTiles * s.v_row;
-}
-
-template <int m>
+template <class Method>
 void convolve_panel(const State& s, const Buffers& b, int64_t panel, int thread) {
   float* u = area_of(s, b, thread);
-  float* products = u + kComponents * s.u_pitch;
-  transform_weights<7 - m>(s, b, panel, products, u);
+  float* products = u + s.u;
+  transform_weights<typename Method::Taps>(s, b, panel, products, u);
   const int64_t tiles = s.tiling.total(), width = panel_width(s, panel);
   for (int64_t begin = 0; begin < tiles; begin += kPanelTiles) {
     const int64_t end = least(begin + kPanelTiles, tiles);
-    const float* v = shared_tiles(s, b, begin);
-    for (int component = 0; component < kComponents; ++component) {
-      Rows t = {s.g.c, v + component * s.v_pitch, u + component * s.u_pitch, s.v_row,
-                products + component * s.m_pitch};
-      for (int64_t i = begin, height; i < end; i += height) {
-        height = tile_height(end - i);
+    const int64_t v_pitch = (end - begin) * s.v_row, m_pitch = (end - begin) * kPanel;
+    const float* v = b.workspace + s.zeros + begin / kPanelTiles * s.v;
+    for (int i = 0; i < kComponents; ++i) {
+      Rows t = {s.g.c, v + first_place<kPoints<Method>>(i, v_pitch),
+                u + first_place<kTilePoints>(i, s.u_pitch), s.v_row,
+                products + first_place<kPoints<Method>>(i, m_pitch)};
+      int64_t left = (end - begin) * meetings_of<kPoints<Method>>(i);
+      for (int64_t height; left > 0; left -= height) {
+        height = tile_height(left);
         fetching_tile(height, std::make_integer_sequence<int, kTileRows>())(t);
         t.v += height * s.v_row;
         t.m += height * kPanel;
       }
     }
-    restore_tiles<m>(s, b, begin, end, products, panel * kPanel, width);
+    restore_tiles<typename Method::Output>(s, b, begin, end, products, m_pitch, panel * kPanel,
+                                           width);
   }
 }
 
-template <int m>
+template <class Method>
 void run_tiles_first(const State& s, const Buffers& b) {
   const int64_t tiles = s.tiling.total();
   run_tasks(s.team, parts(tiles, kTileRows), [&](int64_t task, int) {
     const int64_t begin = task * kTileRows, end = least(begin + kTileRows, tiles);
-    transform_tiles<m>(s, b, begin, end, shared_tiles(s, b, begin));
+    const int64_t first = begin / kPanelTiles * kPanelTiles;
+    float* v = b.workspace + s.zeros + begin / kPanelTiles * s.v + (begin - first) * s.v_row;
+    transform_tiles<Method>(s, b, begin, end, v, least(kPanelTiles, tiles - first) * s.v_row);
   });
   run_tasks(s.team, s.panels,
-            [&](int64_t panel, int thread) { convolve_panel<m>(s, b, panel, thread); });
+            [&](int64_t panel, int thread) { convolve_panel<Method>(s, b, panel, thread); });
 }
 
-template <int m>
+template <class Method>
 int64_t run_winograd(const Plan* plan, void* const* buffers, void* workspace) {
   const State& s = state_of<State>(plan);
   const float* bias = s.towards_input ? nullptr : as<float>(buffers[3]);
@@ -268,66 +304,64 @@ int64_t run_winograd(const Plan* plan, void* const* buffers, void* workspace) {
                      as<float>(workspace)};
   std::memset(workspace, 0, s.zeros * sizeof(float));
   if (s.tiles_first)
-    run_tiles_first<m>(s, b);
+    run_tiles_first<Method>(s, b);
   else
-    run_weights_first<m>(s, b);
+    run_weights_first<Method>(s, b);
   return -1;
 }
 
 // ---- planning
 
+template <int points>
 void choose_blocks(State& s) {
   const int64_t tiles = s.tiling.total(), c = s.g.c;
   s.panels = parts(s.g.k, kPanel);
   s.v_row = round_up(c, 16) + 16;
-  s.u_pitch = spread(c * kPanel);
-  s.tiles_first = tiles <= s.g.k;
-  const int64_t fitting = kBlockBytes / (kComponents * s.v_row * sizeof(float));
+  s.u_pitch = c * kPanel;
+  s.u = all_components<kTilePoints>(s.u_pitch);
+  s.tiles_first = tiles * points * points <= s.g.k * kComponents;
+  const int64_t fitting = kBlockBytes / (points * points * s.v_row * sizeof(float));
   s.block = most(fitting / kTileRows, 1) * kTileRows;
   s.block = least(least(s.block, kMaxTiles), round_up(parts(tiles, 2 * threads()), kTileRows));
   s.blocks = parts(tiles, s.block);
   s.zeros = round_up(c, 16) + 16;
   const int64_t block = s.tiles_first ? kPanelTiles : s.block;
-  s.v_pitch = spread(block * s.v_row);
   s.m_row = s.tiles_first ? kPanel : kChannelBlock;
-  s.m_pitch = spread(block * s.m_row);
-  s.unpacked = s.towards_input ? s.g.taps() * c * kPanel : 0;
-  const int64_t v = kComponents * s.v_pitch, u = kComponents * s.u_pitch;
-  const int64_t m = kComponents * s.m_pitch;
-  s.shared = s.tiles_first ? parts(tiles, kPanelTiles) * v : s.panels * u;
-  s.area = s.tiles_first ? u + most(m, s.unpacked) : most(v + m, s.unpacked);
+  s.v = all_components<points>(block * s.v_row);
+  const int64_t m = all_components<points>(block * s.m_row);
+  const int64_t unpacked = s.towards_input ? s.g.taps() * c * kPanel : 0;
+  s.shared = s.tiles_first ? parts(tiles, kPanelTiles) * s.v : s.panels * s.u;
+  s.area = s.tiles_first ? s.u + most(m, unpacked) : most(s.v + m, unpacked);
   s.area = spread(s.area);
 }
 
-const char* plan_winograd(Plan* plan, const Geometry& g, bool towards_input) {
-  const bool three = g.kernel[1] == 3 && g.kernel[2] == 3;
-  const bool five = g.kernel[1] == 5 && g.kernel[2] == 5;
-  if (g.kernel[0] != 1 || !(three || five)) return "winograd: wants a kernel of 3x3 or 5x5";
-  for (int i = 0; i < kSpatial; ++i)
-    if (g.stride[i] != 1 || g.dilation[i] != 1) return "winograd: wants stride and dilation 1";
-  if (g.groups != 1) return "winograd: wants one group";
+template <class Method>
+const char* plan_method(Plan* plan, const Geometry& g, bool towards_input) {
+  constexpr int64_t step = Method::Output::kTo;
   State& s = state_of<State>(plan);
   s.g = g;
   s.towards_input = towards_input;
-  // The first axis, which the kernel does not touch, only multiplies the images.
-  if (g.in[0] != g.out[0]) return "winograd: wants two spatial axes";
-  s.g.n *= g.in[0];
-  const int64_t step = three ? 4 : 2;
-  s.tiling = {s.g.n, parts(s.g.out[1], step), parts(s.g.out[2], step), step};
-  choose_blocks(s);
+  s.g.n *= g.in[0];  // the first axis, which the kernel does not touch
+  s.tiling = {s.g.n, parts(s.g.out[1], step), parts(s.g.out[2], step)};
+  choose_blocks<kPoints<Method>>(s);
   s.team = team_size(s.tiles_first ? s.panels : s.blocks, s.tiling.total() * g.c * g.k);
   plan->workspace = (s.zeros + s.shared + s.team * s.area) * static_cast<int64_t>(sizeof(float));
-  plan->run = three ? run_winograd<4> : run_winograd<2>;
+  plan->run = run_winograd<Method>;
   return nullptr;
 }
 
 }  // namespace
 
 const char* plan_winograd_forward(Plan* plan, const Geometry& g) {
-  return plan_winograd(plan, g, false);
+  const char* refused = refuse_winograd(g);
+  if (refused) return refused;
+  if (g.stride[1] == 2) return plan_method<Strided>(plan, g, false);
+  return (g.kernel[1] == 3 ? plan_method<Adjacent<3>> : plan_method<Adjacent<5>>)(plan, g, false);
 }
 
 const char* plan_winograd_input(Plan* plan, const Geometry& g) {
+  const char* refused = refuse_winograd(g);
+  if (refused) return refused;
   Geometry back = g;
   back.c = g.k;
   back.k = g.c;
@@ -337,7 +371,12 @@ const char* plan_winograd_input(Plan* plan, const Geometry& g) {
     back.out[i] = g.in[i];
     back.low[i] = g.kernel[i] - 1 - g.low[i];
   }
-  return plan_winograd(plan, back, true);
+  if (g.stride[1] == 2) {
+    if (g.low[1] != 1 || g.low[2] != 1) return "winograd: wants a padding of 1 at stride 2";
+    back.low[1] = back.low[2] = 0;
+    return plan_method<Spread>(plan, back, true);
+  }
+  return (g.kernel[1] == 3 ? plan_method<Adjacent<3>> : plan_method<Adjacent<5>>)(plan, back, true);
 }
 
 }  // namespace needle::NEEDLE_ISA

@@ -14,11 +14,13 @@ namespace {
 constexpr int64_t kWidth = kLanes<float>;
 constexpr int64_t kMostPlaces = 256;  // of a window: the index is a byte
 constexpr int64_t kStreamShare = 8;   // of elementwise_streaming_bytes()
+constexpr int64_t kAheadBytes = 4096;
 
 struct State {
   Geometry g;
-  bool apart;  // windows do not overlap and are as large as their step
-  bool large;  // the image
+  bool apart;     // windows do not overlap and are as large as their step
+  bool streams;   // the result is large: past the caches
+  int64_t ahead;  // windows; 0: the image is small, nothing is fetched ahead
   int team;
 };
 
@@ -152,26 +154,54 @@ inline void each_window(const Geometry& g, int64_t line, const Body& body) {
   }
 }
 
-int64_t run_forward(const Plan* plan, void* const* buffers, void*) {
-  const State& s = state_of<State>(plan);
+// body(channel, lanes) for the vectors of a pixel that is written.
+template <bool streams, class Body>
+inline void each_written(int64_t channels, const Body& body) {
+  if constexpr (streams)
+    for (int64_t c = 0; c < channels; c += kWidth) body(c, Streamed<float>());
+  else
+    each_vector(channels, body);
+}
+
+// From a window of a line to the one that comes `ahead` windows later, in pixels.
+int64_t pixels_ahead(const Geometry& g, int64_t column, int64_t ahead) {
+  const int64_t later = column + ahead, lines = later / g.out[2];
+  return (later - lines * g.out[2] - column) * g.stride[2] + lines * g.stride[1] * g.in[2];
+}
+
+template <bool streams>
+void find_largest(const State& s, int64_t line, void* const* buffers) {
   const Geometry& g = s.g;
   const Vector<float> lowest = splat(-std::numeric_limits<float>::infinity());
-  run_spans(s.team, g.n * g.out[0] * g.out[1], false, [&](int64_t line, int) {
-    const float* image = as<float>(buffers[2]) + line / (g.out[0] * g.out[1]) * g.in_pixels() * g.c;
-    each_window(g, line, [&](int64_t position, int64_t first, const Taps& taps) {
-      float* out = as<float>(buffers[0]) + position * g.c;
-      uint8_t* index = as<uint8_t>(buffers[1]) + position * g.c;
-      each_vector(g.c, [&](int64_t c, const auto& lanes) {
-        const float* from = image + first * g.c + c;
-        const bool padded = taps.tap[0].place > 0;  // the first place is padding, -inf
-        Largest largest(padded ? lowest : lanes.load(from + taps.tap[0].pixel * g.c), 0);
-        for (int t = padded ? 0 : 1; t < taps.count; ++t)
-          largest.meet(lanes.load(from + taps.tap[t].pixel * g.c), taps.tap[t].place);
-        lanes.store(out + c, largest.values());
-        largest.store_places(index + c, g.c - c);
-      });
+  const float* image = as<float>(buffers[2]) + line / (g.out[0] * g.out[1]) * g.in_pixels() * g.c;
+  each_window(g, line, [&](int64_t position, int64_t first, const Taps& taps) {
+    float* out = as<float>(buffers[0]) + position * g.c;
+    uint8_t* index = as<uint8_t>(buffers[1]) + position * g.c;
+    const int64_t ahead = s.ahead ? pixels_ahead(g, position - line * g.out[2], s.ahead) * g.c : 0;
+    each_written<streams>(g.c, [&](int64_t c, const auto& lanes) {
+      const float* from = image + first * g.c + c;
+      for (int t = 0; t < taps.count && ahead; ++t)
+        __builtin_prefetch(from + taps.tap[t].pixel * g.c + ahead);
+      const bool padded = taps.tap[0].place > 0;  // the first place is padding, -inf
+      Largest largest(padded ? lowest : lanes.load(from + taps.tap[0].pixel * g.c), 0);
+      for (int t = padded ? 0 : 1; t < taps.count; ++t)
+        largest.meet(lanes.load(from + taps.tap[t].pixel * g.c), taps.tap[t].place);
+      lanes.store(out + c, largest.values());
+      largest.store_places(index + c, g.c - c);
     });
   });
+  if (streams) end_streams();
+}
+
+bool streams_to(const State& s, const void* out) {
+  return s.streams && s.g.c % kWidth == 0 && is_streamable(out);
+}
+
+int64_t run_forward(const Plan* plan, void* const* buffers, void*) {
+  const State& s = state_of<State>(plan);
+  const auto find = streams_to(s, buffers[0]) ? find_largest<true> : find_largest<false>;
+  run_spans(s.team, s.g.n * s.g.out[0] * s.g.out[1], false,
+            [&](int64_t line, int) { find(s, line, buffers); });
   return -1;
 }
 
@@ -181,11 +211,14 @@ enum class Spread { kStore, kStream, kAdd };
 
 template <Spread how>
 void spread_line(const Geometry& g, int64_t line, void* const* buffers) {
+  constexpr int64_t kAhead = how == Spread::kStream ? kAheadBytes : 0;
   float* image = as<float>(buffers[0]) + line / (g.out[0] * g.out[1]) * g.in_pixels() * g.c;
   each_window(g, line, [&](int64_t position, int64_t first, const Taps& taps) {
     const float* from = as<float>(buffers[1]) + position * g.c;
     const uint8_t* index = as<uint8_t>(buffers[2]) + position * g.c;
-    const auto spread = [&](int64_t c, const auto& lanes) {
+    each_written<how == Spread::kStream>(g.c, [&](int64_t c, const auto& lanes) {
+      if (kAhead) __builtin_prefetch(byte_offset(from + c, kAhead));
+      if (kAhead) __builtin_prefetch(index + c + kAhead / 4);
       const Vector<float> x = lanes.load(from + c);
       const Places places(index + c, g.c - c);
       for (int t = 0; t < taps.count; ++t) {
@@ -193,11 +226,7 @@ void spread_line(const Geometry& g, int64_t line, void* const* buffers) {
         const Vector<float> part = places.only(taps.tap[t].place, x);
         lanes.store(to, how == Spread::kAdd ? lanes.load(to) + part : part);
       }
-    };
-    if constexpr (how == Spread::kStream)
-      for (int64_t c = 0; c < g.c; c += kWidth) spread(c, Streamed<float>());
-    else
-      each_vector(g.c, spread);
+    });
   });
   if (how == Spread::kStream) end_streams();
 }
@@ -207,8 +236,8 @@ int64_t run_backward(const Plan* plan, void* const* buffers, void*) {
   const Geometry& g = s.g;
   const int64_t lines = g.out[0] * g.out[1];
   if (s.apart) {
-    const bool streams = s.large && g.c % kWidth == 0 && is_streamable(buffers[0]);
-    const auto spread = streams ? spread_line<Spread::kStream> : spread_line<Spread::kStore>;
+    const auto spread =
+        streams_to(s, buffers[0]) ? spread_line<Spread::kStream> : spread_line<Spread::kStore>;
     run_spans(s.team, g.n * lines, false, [&](int64_t line, int) { spread(g, line, buffers); });
     return -1;
   }
@@ -221,7 +250,13 @@ int64_t run_backward(const Plan* plan, void* const* buffers, void*) {
   return -1;
 }
 
-const char* plan_pool(Plan* plan, const Window& how, const Operand& x, const Operand& out) {
+bool is_large(const Operand& x) {
+  return element_count(x) * static_cast<int64_t>(sizeof(float)) >=
+         elementwise_streaming_bytes() / kStreamShare;
+}
+
+const char* plan_pool(Plan* plan, const Window& how, const Operand& x, const Operand& out,
+                      const Operand& result) {
   if (x.dtype != kFloat32 || out.dtype != kFloat32) return "max_pool: wants float32";
   if (how.axes < 1 || how.axes > kSpatial || x.ndim != how.axes + 2 || out.ndim != x.ndim)
     return "max_pool: wants 1 to 3 spatial axes";
@@ -236,8 +271,9 @@ const char* plan_pool(Plan* plan, const Window& how, const Operand& x, const Ope
   for (int i = 0; i < kSpatial; ++i)
     s.apart &= s.g.kernel[i] == s.g.stride[i] && s.g.dilation[i] == 1 && s.g.low[i] == 0 &&
                s.g.out[i] * s.g.stride[i] >= s.g.in[i];
-  s.large = element_count(x) * static_cast<int64_t>(sizeof(float)) >=
-            elementwise_streaming_bytes() / kStreamShare;
+  s.streams = is_large(result);
+  const int64_t window = s.g.stride[2] * s.g.c * static_cast<int64_t>(sizeof(float));
+  s.ahead = is_large(x) ? parts(kAheadBytes, window) : 0;
   plan->workspace = 0;
   return nullptr;
 }
@@ -245,7 +281,7 @@ const char* plan_pool(Plan* plan, const Window& how, const Operand& x, const Ope
 }  // namespace
 
 const char* plan_max_pool(Plan* plan, const Window& how, const Operand& x, const Operand& out) {
-  const char* refused = plan_pool(plan, how, x, out);
+  const char* refused = plan_pool(plan, how, x, out, out);
   if (refused) return refused;
   State& s = state_of<State>(plan);
   s.team = team_size(s.g.n * s.g.out[0] * s.g.out[1], element_count(x));
@@ -254,7 +290,7 @@ const char* plan_max_pool(Plan* plan, const Window& how, const Operand& x, const
 }
 
 const char* plan_max_pool_grad(Plan* plan, const Window& how, const Operand& dx, const Operand& g) {
-  const char* refused = plan_pool(plan, how, dx, g);
+  const char* refused = plan_pool(plan, how, dx, g, dx);
   if (refused) return refused;
   State& s = state_of<State>(plan);
   s.team = team_size(s.apart ? s.g.n * s.g.out[0] * s.g.out[1] : s.g.n, element_count(dx));

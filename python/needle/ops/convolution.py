@@ -8,7 +8,8 @@ compute it otherwise; on the native CPU the algorithm follows from the specs alo
     im2col     the matrix product of all windows, as the expansion
     direct     the same sum without making the windows, for every shape
     winograd   F(4x4, 3x3) and F(2x2, 5x5): kernels of 3x3 and 5x5, stride and dilation 1, one
-               group; float32, and half precision in float32; never float64
+               group; 3x3 at stride 2 too (to the input: with a padding of 1), where the even
+               pixels are such a convolution; float32, and half precision in float32; never float64
     onednn     by the library oneDNN, in float32: a plug-in that is built with ``USE_DNNL=1``, and
                opened if the package onednn-cpu-gomp is there (``needle doctor`` says whether);
                DeviceError if it is not. Never chosen unless it is named
@@ -23,6 +24,8 @@ Relative root mean square errors in float32 against float64, of 16 standard norm
     3x3 128-128@16    3.5e-7, 3.4e-7   5.9e-7, 2.9e-7   1.1e-6, 6.7e-7   5.9e-7, 2.9e-7
     3x3 512-512@4     3.5e-7, 2.4e-7   1.1e-6, 2.4e-7   2.3e-6, 5.5e-7   1.1e-6, 1.4e-7
     5x5 64-64@16      3.2e-7, 3.3e-7   6.8e-7, 2.8e-7   8.9e-7, 9.0e-7   6.8e-7, 2.9e-7
+    3x3 64-128@32,    2.5e-7, 2.9e-7   4.2e-7, 2.1e-7   4.8e-7, 3.4e-7
+      stride 2
 """
 
 from __future__ import annotations
