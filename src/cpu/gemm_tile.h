@@ -139,12 +139,17 @@ inline void multiply_columns(const Tile<T>& t) {
 
 template <class T, int rows, int vectors>
 void multiply_tile(const Tile<T>& t) {
+#if defined(NEEDLE_SANITIZE)  // under which each kind of tile compiles for a minute
+  constexpr bool masked = kMaskedLoads;
+#else
+  const bool masked = kMaskedLoads && !t.padded && t.width < vectors * kLanes<T>;
+#endif
   if (t.copy)
     multiply_columns<T, rows, vectors, Columns::kCopied>(t);
-  else if (t.padded || t.width == vectors * kLanes<T>)
-    multiply_columns<T, rows, vectors, Columns::kWhole>(t);
-  else
+  else if (masked)
     multiply_columns<T, rows, vectors, Columns::kPartial>(t);
+  else
+    multiply_columns<T, rows, vectors, Columns::kWhole>(t);
 }
 
 template <class T>
