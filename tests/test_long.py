@@ -422,6 +422,24 @@ def test_elementwise_with_steps_and_broadcasting(isa, dtype):
     check(a[:, 1::2] - exact(row)[0, 0].item(), x[:, 1::2] - exact(row)[0, 0])
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+def test_results_larger_than_the_second_caches(isa, dtype):
+    core.native.set_streaming_bytes(4 << 20)  # and the second caches have half of that
+    values = [np.round(100 * rows(*shape)) for shape in ((701, 1001), (1, 1001), (701, 1))]
+    a, row, column = (tensor(v, dtype, 1) for v in values)
+    x, y, z = (exact(v) for v in (a, row, column))
+    check(a + a, x + x)
+    check(a + row, x + y)
+    check(column - a, z - x)
+    check(a[:, ::2] * 3, x[:, ::2] * 3)
+    check(ops.relu(a).T - a.T, np.maximum(-x.T, 0))
+    np.testing.assert_array_equal((a < row).numpy(), x < y)
+    np.testing.assert_array_equal(a.astype("float64").numpy(), x)
+    np.testing.assert_array_equal(exact(-ops.broadcast_to(row, a.shape)), np.repeat(-y, 701, 0))
+    if a.dtype.is_floating:
+        check(ops.tanh(a / 64), np.tanh(x / 64))
+
+
 BROADCAST = (
     ((41, 1001), (1001,)),  # a row
     ((41, 1001), (41, 1)),  # a column

@@ -18,7 +18,7 @@ int64_t run_fill(const Plan* plan, void* const* buffers, void* workspace) {
 }  // namespace
 
 const char* plan_copy(Plan* plan, const Operand& out, const Operand& x) {
-  const Loops loops = {conversion(x.dtype, out.dtype), nullptr, nullptr, true};
+  const Loops loops = {conversion(x.dtype, out.dtype), nullptr, nullptr, Work::kLittle};
   if (plan_contiguous(plan, loops, out, &x, 1) || plan_rows(plan, loops, out, &x, 1))
     return nullptr;
   return plan_program(plan, nullptr, 0, &out, 1, &x, 1, &out.dtype);

@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 
 #include "fused.h"
 #include "rows.h"
+#include "spans.h"
 #include "stream.h"
-#include "threads.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -32,30 +33,35 @@ struct ContiguousState {
   int64_t n;
   int64_t items[4];  // bytes per element of out and inputs; 0: one element
   int32_t operands;
-  bool streams;
+  Stores stores;
 };
+
+void run_part(const ContiguousState& state, void* const* buffers, int64_t first, int64_t end) {
+  char* operands[4];
+  for (int i = 0; i < state.operands; ++i)
+    operands[i] = static_cast<char*>(buffers[i]) + first * state.items[i];
+  const int inputs = state.operands - 1;
+  switch (state.stores) {
+    case Stores::kPlain:
+      return state.loop(operands[0], reinterpret_cast<void* const*>(operands + 1), end - first);
+    case Stores::kFetched:
+      return run_fetching(state.loop, state.items, inputs, operands, end - first);
+    case Stores::kStreamed:
+      run_streaming(state.loop, state.items, state.items + 1, inputs, operands, end - first);
+      finish_streaming();
+  }
+}
 
 int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
   const auto& state = *reinterpret_cast<const ContiguousState*>(plan->state);
-  const int team = threads();
-  if (state.n < kSerial || team == 1) {
+  if (state.n < kSerial) {
     state.loop(buffers[0], buffers + 1, state.n);
     return -1;
   }
-  int64_t lines = (state.n + 63) / 64;
-  parallel(team, [&](int part) {
-    int64_t first = lines * part / team * 64;
-    int64_t end = std::min(lines * (part + 1) / team * 64, state.n);
-    char* operands[4];
-    for (int i = 0; i < state.operands; ++i)
-      operands[i] = static_cast<char*>(buffers[i]) + first * state.items[i];
-    if (state.streams) {
-      run_streaming(state.loop, state.items, state.items + 1, state.operands - 1, operands,
-                    end - first);
-      finish_streaming();
-    } else {
-      state.loop(operands[0], reinterpret_cast<void* const*>(operands + 1), end - first);
-    }
+  const int64_t bytes =
+      state.n * std::accumulate(state.items, state.items + state.operands, int64_t{0});
+  run_pieces((state.n + 63) / 64, bytes, [&](int64_t line, int64_t end_line) {
+    run_part(state, buffers, line * 64, std::min(end_line * 64, state.n));
   });
   return -1;
 }
@@ -103,21 +109,22 @@ bool is_short_by_avx512([[maybe_unused]] int32_t function, [[maybe_unused]] DTyp
 #endif
 }
 
-// Many instructions. While they run, lines that are overwritten can be read all the same: with
-// ordinary stores such functions took 0.7 to 1 of the time that they took past the caches. The
-// short ones take 0.8 of the time past the caches (Sapphire Rapids).
-bool is_long(int32_t function, DType type) {
-  if (is_short_by_avx512(function, type)) return false;
+bool has_many_instructions(int32_t function) {
   if (function >= k_exp && function <= k_gelu_tanh) return function != k_relu && function != k_exp2;
   return function == k_floor_divide || function == k_remainder || function == k_power ||
          function == k_atan2 || function == k_logaddexp || function == k_elu;
 }
 
+Work work_of(int32_t function, DType type) {
+  if (is_short_by_avx512(function, type)) return Work::kSome;
+  return has_many_instructions(function) ? Work::kMuch : Work::kLittle;
+}
+
 Loops loops_of(int32_t function, DType type) {
-  const bool streams = !is_long(function, type);
-  if (type > kFloat64) return {loop_of(function, type), nullptr, nullptr, streams};
+  const Work work = work_of(function, type);
+  if (type > kFloat64) return {loop_of(function, type), nullptr, nullptr, work};
   const UniformLoops& numbers = kUniformLoops[function][type];
-  return {loop_of(function, type), numbers.first, numbers.last, streams};
+  return {loop_of(function, type), numbers.first, numbers.last, work};
 }
 
 }  // namespace
@@ -136,10 +143,18 @@ Contiguous contiguous(int32_t function, DType input, DType out) {
   return loop_of(function, input);
 }
 
-// Narrow elements count as float32: as many of the others, which mostly are, fill the cache.
-// Measured on Sapphire Rapids, logical_and of 16 Mi took 0.56 (a broadcast row) to 0.8 of the time.
-bool streams_past_caches(int64_t size, DType dtype) {
-  return size * std::max<int64_t>(kItemSize[dtype], 4) >= elementwise_streaming_bytes();
+// While a lot is computed, lines that are overwritten can be read all the same: past the caches
+// such functions took 1 to 1.4 times as long, the short ones of AVX-512 0.8 (Sapphire Rapids).
+// There functions that compute little take 0.93 to 1 of the time at 1 Mi float32 if the lines are
+// fetched ahead, 0.6 to 0.9 at 2 Mi; up to 1.2 at 64 Ki, which stay in the second caches.
+Stores stores_of(Work work, int64_t size, DType dtype) {
+  if (work == Work::kMuch) return Stores::kPlain;
+  // Narrow elements count as float32: as many of the others, which mostly are, fill the cache.
+  // Measured on Sapphire Rapids, logical_and of 16 Mi took 0.56 (a broadcast row) to 0.8.
+  const int64_t item = kItemSize[dtype], bytes = size * std::max<int64_t>(item, 4);
+  if (bytes >= elementwise_streaming_bytes()) return Stores::kStreamed;
+  const bool fetched = work == Work::kLittle && size * item >= second_caches_bytes();
+  return fetched ? Stores::kFetched : Stores::kPlain;
 }
 
 bool plan_contiguous(Plan* plan, const Loops& loops, const Operand& out, const Operand* inputs,
@@ -150,8 +165,8 @@ bool plan_contiguous(Plan* plan, const Loops& loops, const Operand& out, const O
   auto* state = reinterpret_cast<ContiguousState*>(plan->state);
   plan->run = run_contiguous;
   plan->workspace = 0;
-  const bool streams = loops.streams && streams_past_caches(size, out.dtype);
-  *state = {loop.run, size, {kItemSize[out.dtype]}, n + 1, streams};
+  const Stores stores = stores_of(loops.work, size, out.dtype);
+  *state = {loop.run, size, {kItemSize[out.dtype]}, n + 1, stores};
   for (int i = 0; i < n; ++i)
     state->items[i + 1] = loop.uniform >> i & 1 ? 0 : kItemSize[inputs[i].dtype];
   return true;

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "elementwise.h"
+#include "spans.h"
 #include "stream.h"
-#include "threads.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -232,15 +232,16 @@ __attribute__((noinline)) void run_range(const TileProgram& program, void* const
 
 int64_t run_program(const Plan* plan, void* const* buffers, void*) {
   const auto& program = *reinterpret_cast<const TileProgram*>(plan->state);
-  int64_t blocks = program.walk.blocks;
-  const int team = threads();
-  if (blocks * program.walk.rows * program.walk.cols < kSerial || team == 1) {
+  const int64_t blocks = program.walk.blocks, n = blocks * program.walk.rows * program.walk.cols;
+  if (n < kSerial) {
     run_range(program, buffers, 0, blocks);
     return -1;
   }
-  parallel(team, [&](int part) {
-    run_range(program, buffers, blocks * part / team, blocks * (part + 1) / team);
-  });
+  int64_t item = 0;
+  for (int i = 0; i < program.n_outs + program.n_inputs; ++i)
+    item += kItemSize[program.operands[i].dtype];
+  run_pieces(blocks, n * item,
+             [&](int64_t first, int64_t end) { run_range(program, buffers, first, end); });
   return -1;
 }
 

@@ -14,15 +14,23 @@ bool gives_bool(int32_t function);
 // Converts with NumPy's meaning; floats that an integer cannot hold saturate, NaN gives 0.
 Contiguous conversion(DType from, DType to);
 
+// How much is computed for an element.
+enum class Work : int8_t { kLittle, kSome, kMuch };
+
 // The loops of a function for one dtype. Beside numbers there are others, which take one element of
 // the first operand, or of all but the first (null: there is none).
 struct Loops {
   Contiguous run, first, last;
-  bool streams;  // whether large results are stored past the caches
+  Work work;
 };
 
-// Whether that is worth it for a result of `size` elements.
-bool streams_past_caches(int64_t size, DType dtype);
+// How a result of `size` elements gets into memory.
+enum class Stores : int8_t {
+  kPlain,
+  kFetched,   // lines are fetched ahead of what overwrites them
+  kStreamed,  // past the caches
+};
+Stores stores_of(Work work, int64_t size, DType dtype);
 
 // The one of them where the inputs whose bit is set in `ones` are one element, and those of which
 // it takes one.

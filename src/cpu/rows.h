@@ -11,6 +11,10 @@ namespace needle::NEEDLE_ISA {
 void run_streaming(Contiguous loop, const int64_t* items, const int64_t* fetched, int n_inputs,
                    char* const* operands, int64_t n);
 
+// The same through the caches: lines of the result are fetched ahead.
+void run_fetching(Contiguous loop, const int64_t* items, int n_inputs, char* const* operands,
+                  int64_t n);
+
 // False if there are no such rows, or too short ones, or dtypes that are computed in another.
 bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand* inputs,
                int32_t n);
