@@ -15,6 +15,7 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kPanel = kTileColumns<float>;
+constexpr int64_t kLine = 16;               // floats of a cache line
 constexpr int64_t kBlockBytes = 448 << 10;  // of a block's transformed input
 constexpr int64_t kChannelBlock = 64;       // output channels between two visits of a block
 constexpr int64_t kMaxTiles = 8 * kTileRows;
@@ -98,6 +99,9 @@ void transform_tiles(const State& s, const Buffers& b, int64_t begin, int64_t en
 template <class Transform>
 void transform_weights(const State& s, const Buffers& b, int64_t panel, float* unpacked, float* u) {
   constexpr int taps = Transform::kFrom;
+  // Input channels: their weights lie far apart and are fetched that early. 3x3 256-512@8 takes
+  // 0.96 of the time, 512-512@4 0.9 (Sapphire Rapids).
+  constexpr int64_t kAhead = 6;
   const int64_t c = s.g.c, k = s.g.k, first = panel * kPanel, width = panel_width(s, panel);
   const float* w = b.w + first;
   int64_t tap_pitch = c * k, row = k;
@@ -111,7 +115,10 @@ void transform_weights(const State& s, const Buffers& b, int64_t panel, float* u
   }
   const float* patch[taps * taps];
   for (int64_t i = 0; i < c; ++i, w += row, u += kPanel) {
-    for (int64_t tap = 0; tap < taps * taps; ++tap) patch[tap] = w + tap * tap_pitch;
+    for (int64_t tap = 0; tap < taps * taps; ++tap) {
+      patch[tap] = w + tap * tap_pitch;
+      for (int64_t j = 0; j < width; j += kLine) __builtin_prefetch(patch[tap] + kAhead * row + j);
+    }
     transform_patch<Transform>(patch, width, u, s.u_pitch);
   }
 }
@@ -133,7 +140,6 @@ Results results_of(const State& s, const Buffers& b, int64_t tile) {
 
 // The results are lines far apart, which arrive while the tile before is restored.
 void fetch_results(const State& s, const Results& to, int64_t first, int64_t channels) {
-  constexpr int64_t kLine = 16;
   for (int64_t i = 0; i < to.rows; ++i)
     for (int64_t j = 0; j < to.columns; ++j)
       for (int64_t c = first; c < first + channels; c += kLine)
@@ -226,7 +232,7 @@ struct Rows {
 // takes 0.8 to 0.9 of the time, 512-512@4 0.6 (Sapphire Rapids).
 template <int rows>
 void multiply_fetching(const Rows& t) {
-  constexpr int64_t kWidth = kLanes<float>, kLine = 16;
+  constexpr int64_t kWidth = kLanes<float>;
   Vector<float> sum[rows][kTileVectors] = {};
   constexpr int kPerPointer = 3;  // x86 reaches rows 0, 1 and 2 from one pointer
   const float* v[(rows + kPerPointer - 1) / kPerPointer];
