@@ -48,7 +48,7 @@ struct Tile {
 // and 512: 4 to 8 % faster, with two steps of the loop at once 6 to 10 %).
 template <int vectors>
 inline void multiply_add(Vector<float> (&sum)[vectors], const float* x,
-                         const Vector<float> (&column)[vectors], int row) {
+                         const Vector<float> (&column)[vectors], [[maybe_unused]] int row) {
 #if defined(__AVX512F__)
   if (row % 3 != 0) {
 #pragma GCC unroll 8

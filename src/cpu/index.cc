@@ -1,12 +1,11 @@
 // gather and scatter_add: nested loops over an index of the result's shape. The innermost loop is a
 // whole row wherever the index does not change along it.
-#include <unistd.h>
-
 #include <atomic>
 #include <cstring>
 
 #include "index_loops.h"
 #include "kernels_linear.h"
+#include "stream.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -336,16 +335,6 @@ int64_t run_gather_strips(const Plan* plan, void* const* buffers, void* workspac
     lower(first_bad, gather_strip(s, as<T>(buffers[0]), dense, buffers[2], first, width));
   });
   return first_bad == INT64_MAX ? -1 : first_bad.load();
-}
-
-// The size of the second cache; 0: unknown.
-int64_t second_cache_bytes() {
-#if defined(_SC_LEVEL2_CACHE_SIZE)
-  static const int64_t size = sysconf(_SC_LEVEL2_CACHE_SIZE);
-  return size > 0 ? size : 0;
-#else
-  return 0;
-#endif
 }
 
 // Do strips stay in the second cache, which the table does not fit, and is each used enough?

@@ -35,6 +35,7 @@ static int64_t streaming = half, elementwise_streaming = kStreamBytes, second_ca
 
 int64_t streaming_bytes() { return streaming; }
 int64_t elementwise_streaming_bytes() { return elementwise_streaming; }
+int64_t second_cache_bytes() { return second_cache; }
 int64_t second_caches_bytes() {
   return second_caches > 0 ? second_caches : threads() * second_cache;
 }
