@@ -127,15 +127,6 @@ void find_scales(const State& s, const void* weight, const void* var, float* sca
     scale[j] = as<float>(weight)[j] / std::sqrt(as<float>(var)[j] + s.eps);
 }
 
-// body(channel, lanes) for the vectors of a row that is written.
-template <bool streams, class Body>
-inline void each_written(int64_t channels, const Body& body) {
-  if constexpr (streams)
-    for (int64_t c = 0; c < channels; c += kWidth) body(c, Streamed<float>());
-  else
-    each_vector(channels, body);
-}
-
 bool streams_to(const State& s, const void* out) {
   return s.large && s.c % kWidth == 0 && is_streamable(out);
 }

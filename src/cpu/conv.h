@@ -38,6 +38,15 @@ inline void each_vector(int64_t channels, const Body& body) {
   for_vectors<float>(channels, body);
 }
 
+// The same for a pixel that is written; `streams`: past the caches, whole vectors.
+template <bool streams, class Body>
+inline void each_written(int64_t channels, const Body& body) {
+  if constexpr (streams)
+    for (int64_t c = 0; c < channels; c += kLanes<float>) body(c, Streamed<float>());
+  else
+    each_vector(channels, body);
+}
+
 template <class V>
 inline V activate(const V& x, float slope) {
   const V below = slope == 0 ? V{} : x * slope;  // not -inf * 0

@@ -154,15 +154,6 @@ inline void each_window(const Geometry& g, int64_t line, const Body& body) {
   }
 }
 
-// body(channel, lanes) for the vectors of a pixel that is written.
-template <bool streams, class Body>
-inline void each_written(int64_t channels, const Body& body) {
-  if constexpr (streams)
-    for (int64_t c = 0; c < channels; c += kWidth) body(c, Streamed<float>());
-  else
-    each_vector(channels, body);
-}
-
 // From a window of a line to the one that comes `ahead` windows later, in pixels.
 int64_t pixels_ahead(const Geometry& g, int64_t column, int64_t ahead) {
   const int64_t later = column + ahead, lines = later / g.out[2];
