@@ -126,7 +126,8 @@ struct Kernels {
   const char* isa;
   int32_t vector_bits;
   void (*set_threads)(int32_t n);
-  // Results from `bytes` on are stored past the caches; 0: from sizes that gain by it.
+  // Results from `bytes` on are stored past the caches, and the second caches count as half as
+  // large; 0: from sizes that gain by it, and as they are.
   void (*set_streaming_bytes)(int64_t bytes);
 
   Contiguous (*contiguous)(int32_t function, DType input, DType out);  // null: not supported

@@ -1,11 +1,10 @@
-// From which size on results are stored past the caches.
+// The sizes of the caches, and from which size on results are stored past them.
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
 
 #include "elementwise.h"
 #include "stream.h"
-#include "threads.h"
 
 namespace needle::NEEDLE_ISA {
 
