@@ -20,8 +20,12 @@ constexpr int64_t kBlockBytes = 448 << 10;  // of a block's transformed input
 constexpr int64_t kChannelBlock = 64;       // output channels between two visits of a block
 constexpr int64_t kMaxTiles = 8 * kTileRows;
 // Tiles between two visits of a panel when tiles are transformed first: their products and the
-// panel's weights share the second-level cache.
-constexpr int64_t kPanelTiles = 4 * kTileRows;
+// panel's weights share the second-level cache. The weights of many input channels would not fit:
+// these are summed in parts, whose weights replace each other, for more tiles. 3x3 256-512@8 to the
+// input takes 0.95 to 1.0 of the time, 512-512@4 0.84 to 0.88 (Sapphire Rapids).
+constexpr int64_t kPanelTiles = 56, kPanelTilesOfParts = 256;
+constexpr int64_t kTilesAtOnce = 8;  // transformed in a task
+constexpr int64_t kManyChannels = 256, kPartChannels = 128;
 
 // Two correlations of stride 1, and the two directions of a 3x3 convolution of stride 2. A tile's
 // inputs begin kInputStep pixels from those of the tile before, its results kTo.
@@ -53,11 +57,12 @@ struct State {
   bool towards_input;
   Tiling tiling;
   int64_t block, blocks, panels;
+  int64_t part, part_count;  // of the input channels
   bool tiles_first;
   int team;
   // Workspace, in floats: weights or tiles for all, then an area for each thread.
   int64_t v_row, m_row, u_pitch;  // of tiles, products and components of the weights
-  int64_t v, u;                   // a block's inputs; a panel's weights
+  int64_t v, m, u;                // a block's inputs and products; a panel's weights
   int64_t shared, area, zeros;
 };
 
@@ -79,42 +84,44 @@ int64_t panel_width(const State& s, int64_t panel) { return least(kPanel, s.g.k 
 
 // ---- transforms of blocks and panels
 
-// pitch: from component to component of v.
+// Input channels from `first` on, at most a part of them. pitch: from component to component of v.
 template <class Method>
-void transform_tiles(const State& s, const Buffers& b, int64_t begin, int64_t end, float* v,
-                     int64_t pitch) {
+void transform_tiles(const State& s, const Buffers& b, int64_t first, int64_t begin, int64_t end,
+                     float* v, int64_t pitch) {
   using Input = typename Method::Input;
   const float* patch[Input::kFrom * Input::kFrom];
   for (int64_t tile = begin; tile < end; ++tile, v += s.v_row) {
     const TilePosition at = tile_position(s.tiling, tile);
-    patch_addresses<Input::kFrom>(patch, b.x, image_of(s.g.in, s.g.c), at.image,
+    patch_addresses<Input::kFrom>(patch, b.x + first, image_of(s.g.in, s.g.c), at.image,
                                   at.row * Method::kInputStep - s.g.low[1],
                                   at.column * Method::kInputStep - s.g.low[2], b.workspace);
-    transform_patch<Input>(patch, s.g.c, v, pitch);
+    transform_patch<Input>(patch, least(s.part, s.g.c - first), v, pitch);
   }
 }
 
-// Components of the weights that lead to the output channels of a panel, each [c, kPanel].
-// `unpacked`: room for the panel's weights [taps, c, kPanel].
+// Components of the weights that lead from a part of the input channels to the output channels of a
+// panel, each [channels, kPanel]. `unpacked`: room for these weights [taps, channels, kPanel].
 template <class Transform>
-void transform_weights(const State& s, const Buffers& b, int64_t panel, float* unpacked, float* u) {
+void transform_weights(const State& s, const Buffers& b, int64_t panel, int64_t part,
+                       float* unpacked, float* u) {
   constexpr int taps = Transform::kFrom;
   // Input channels: their weights lie far apart and are fetched that early. 3x3 256-512@8 takes
   // 0.96 of the time, 512-512@4 0.9 (Sapphire Rapids).
   constexpr int64_t kAhead = 6;
   const int64_t c = s.g.c, k = s.g.k, first = panel * kPanel, width = panel_width(s, panel);
-  const float* w = b.w + first;
+  const int64_t from = part * s.part, channels = least(s.part, c - from);
+  const float* w = b.w + from * k + first;
   int64_t tap_pitch = c * k, row = k;
   if (s.towards_input) {
     for (int64_t tap = 0; tap < taps * taps; ++tap)
-      pack_panel(unpacked + tap * c * kPanel, kPanel,
-                 b.w + (taps * taps - 1 - tap) * c * k + first * c, width, c, c, 1);
+      pack_panel(unpacked + tap * channels * kPanel, kPanel,
+                 b.w + (taps * taps - 1 - tap) * c * k + first * c + from, width, c, channels, 1);
     w = unpacked;
-    tap_pitch = c * kPanel;
+    tap_pitch = channels * kPanel;
     row = kPanel;
   }
   const float* patch[taps * taps];
-  for (int64_t i = 0; i < c; ++i, w += row, u += kPanel) {
+  for (int64_t i = 0; i < channels; ++i, w += row, u += kPanel) {
     for (int64_t tap = 0; tap < taps * taps; ++tap) {
       patch[tap] = w + tap * tap_pitch;
       for (int64_t j = 0; j < width; j += kLine) __builtin_prefetch(patch[tap] + kAhead * row + j);
@@ -191,7 +198,7 @@ void convolve_block(const State& s, const Buffers& b, int64_t block, int thread)
   float* v = area_of(s, b, thread);
   float* products = v + s.v;
   const float* u = b.workspace + s.zeros;
-  transform_tiles<Method>(s, b, begin, end, v, v_pitch);
+  transform_tiles<Method>(s, b, 0, begin, end, v, v_pitch);
   constexpr int64_t kPanels = kChannelBlock / kPanel;
   for (int64_t first = 0; first < s.panels; first += kPanels) {
     const int64_t last = least(first + kPanels, s.panels);
@@ -211,7 +218,7 @@ void convolve_block(const State& s, const Buffers& b, int64_t block, int thread)
 template <class Method>
 void run_weights_first(const State& s, const Buffers& b) {
   run_tasks(s.team, s.panels, [&](int64_t panel, int thread) {
-    transform_weights<typename Method::Taps>(s, b, panel, area_of(s, b, thread),
+    transform_weights<typename Method::Taps>(s, b, panel, 0, area_of(s, b, thread),
                                              b.workspace + s.zeros + panel * s.u);
   });
   run_tasks(s.team, s.blocks,
@@ -225,9 +232,10 @@ struct Rows {
   const float *v, *u;
   int64_t v_row;
   float* m;
+  bool add;
 };
 
-// m [rows, kPanel] = v [rows, c] u [c, kPanel]. Meanwhile it fetches what lies behind these rows
+// m [rows, kPanel] (+)= v [rows, c] u [c, kPanel]. Meanwhile it fetches what lies behind these rows
 // of v, which are the next ones: no prefetcher follows so many rows side by side. 3x3 256-512@8
 // takes 0.8 to 0.9 of the time, 512-512@4 0.6 (Sapphire Rapids).
 template <int rows>
@@ -253,7 +261,10 @@ void multiply_fetching(const Rows& t) {
   }
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i)
-    for (int j = 0; j < kTileVectors; ++j) store(t.m + i * kPanel + j * kWidth, sum[i][j]);
+    for (int j = 0; j < kTileVectors; ++j) {
+      float* m = t.m + i * kPanel + j * kWidth;
+      store(m, t.add ? sum[i][j] + load(m) : sum[i][j]);
+    }
 }
 
 template <int... rows>
@@ -262,41 +273,59 @@ auto fetching_tile(int64_t height, std::integer_sequence<int, rows...>) {
   return kTiles[height - 1];
 }
 
+// What a part of the input channels adds to the products of a block of tiles and a panel.
+template <class Method>
+void multiply_part(const State& s, int64_t part, const float* v, int64_t tiles, const float* u,
+                   float* products) {
+  const int64_t v_pitch = tiles * s.v_row, m_pitch = tiles * kPanel;
+  for (int i = 0; i < kComponents; ++i) {
+    Rows t = {least(s.part, s.g.c - part * s.part),
+              v + first_place<kPoints<Method>>(i, v_pitch),
+              u + first_place<kTilePoints>(i, s.u_pitch),
+              s.v_row,
+              products + first_place<kPoints<Method>>(i, m_pitch),
+              part > 0};
+    int64_t left = tiles * meetings_of<kPoints<Method>>(i);
+    for (int64_t height; left > 0; left -= height) {
+      height = tile_height(left);
+      fetching_tile(height, std::make_integer_sequence<int, kTileRows>())(t);
+      t.v += height * s.v_row;
+      t.m += height * kPanel;
+    }
+  }
+}
+
+// Where the components of a block of tiles lie.
+float* components_of(const State& s, const Buffers& b, int64_t part, int64_t block) {
+  return b.workspace + s.zeros + (part * s.blocks + block) * s.v;
+}
+
 template <class Method>
 void convolve_panel(const State& s, const Buffers& b, int64_t panel, int thread) {
   float* u = area_of(s, b, thread);
   float* products = u + s.u;
-  transform_weights<typename Method::Taps>(s, b, panel, products, u);
-  const int64_t tiles = s.tiling.total(), width = panel_width(s, panel);
-  for (int64_t begin = 0; begin < tiles; begin += kPanelTiles) {
-    const int64_t end = least(begin + kPanelTiles, tiles);
-    const int64_t v_pitch = (end - begin) * s.v_row, m_pitch = (end - begin) * kPanel;
-    const float* v = b.workspace + s.zeros + begin / kPanelTiles * s.v;
-    for (int i = 0; i < kComponents; ++i) {
-      Rows t = {s.g.c, v + first_place<kPoints<Method>>(i, v_pitch),
-                u + first_place<kTilePoints>(i, s.u_pitch), s.v_row,
-                products + first_place<kPoints<Method>>(i, m_pitch)};
-      int64_t left = (end - begin) * meetings_of<kPoints<Method>>(i);
-      for (int64_t height; left > 0; left -= height) {
-        height = tile_height(left);
-        fetching_tile(height, std::make_integer_sequence<int, kTileRows>())(t);
-        t.v += height * s.v_row;
-        t.m += height * kPanel;
-      }
+  float* unpacked = products + s.m;
+  for (int64_t block = 0; block < s.blocks; ++block) {
+    const int64_t begin = block * s.block, end = least(begin + s.block, s.tiling.total());
+    for (int64_t part = 0; part < s.part_count; ++part) {
+      if (block == 0 || s.part_count > 1)
+        transform_weights<typename Method::Taps>(s, b, panel, part, unpacked, u);
+      multiply_part<Method>(s, part, components_of(s, b, part, block), end - begin, u, products);
     }
-    restore_tiles<typename Method::Output>(s, b, begin, end, products, m_pitch, panel * kPanel,
-                                           width);
+    restore_tiles<typename Method::Output>(s, b, begin, end, products, (end - begin) * kPanel,
+                                           panel * kPanel, panel_width(s, panel));
   }
 }
 
 template <class Method>
 void run_tiles_first(const State& s, const Buffers& b) {
-  const int64_t tiles = s.tiling.total();
-  run_tasks(s.team, parts(tiles, kTileRows), [&](int64_t task, int) {
-    const int64_t begin = task * kTileRows, end = least(begin + kTileRows, tiles);
-    const int64_t first = begin / kPanelTiles * kPanelTiles;
-    float* v = b.workspace + s.zeros + begin / kPanelTiles * s.v + (begin - first) * s.v_row;
-    transform_tiles<Method>(s, b, begin, end, v, least(kPanelTiles, tiles - first) * s.v_row);
+  const int64_t tiles = s.tiling.total(), chunks = parts(tiles, kTilesAtOnce);
+  run_tasks(s.team, s.part_count * chunks, [&](int64_t task, int) {
+    const int64_t part = task / chunks, begin = task % chunks * kTilesAtOnce;
+    const int64_t first = begin / s.block * s.block;
+    float* v = components_of(s, b, part, begin / s.block) + (begin - first) * s.v_row;
+    transform_tiles<Method>(s, b, part * s.part, begin, least(begin + kTilesAtOnce, tiles), v,
+                            least(s.block, tiles - first) * s.v_row);
   });
   run_tasks(s.team, s.panels,
             [&](int64_t panel, int thread) { convolve_panel<Method>(s, b, panel, thread); });
@@ -318,26 +347,33 @@ int64_t run_winograd(const Plan* plan, void* const* buffers, void* workspace) {
 
 // ---- planning
 
+int64_t tiles_of_block(const State& s, int64_t points) {
+  const int64_t tiles = s.tiling.total();
+  if (s.tiles_first) return least(tiles, s.part_count > 1 ? kPanelTilesOfParts : kPanelTiles);
+  const int64_t fitting = kBlockBytes / (points * points * s.v_row * sizeof(float));
+  const int64_t block = least(most(fitting / kTileRows, 1) * kTileRows, kMaxTiles);
+  return least(block, round_up(parts(tiles, 2 * threads()), kTileRows));
+}
+
 template <int points>
 void choose_blocks(State& s) {
   const int64_t tiles = s.tiling.total(), c = s.g.c;
   s.panels = parts(s.g.k, kPanel);
-  s.v_row = round_up(c, 16) + 16;
-  s.u_pitch = c * kPanel;
-  s.u = all_components<kTilePoints>(s.u_pitch);
   s.tiles_first = tiles * points * points <= s.g.k * kComponents;
-  const int64_t fitting = kBlockBytes / (points * points * s.v_row * sizeof(float));
-  s.block = most(fitting / kTileRows, 1) * kTileRows;
-  s.block = least(least(s.block, kMaxTiles), round_up(parts(tiles, 2 * threads()), kTileRows));
+  s.part = s.tiles_first && c > kManyChannels ? kPartChannels : c;
+  s.part_count = parts(c, s.part);
+  s.v_row = round_up(s.part, 16) + 16;
+  s.u_pitch = s.part * kPanel;
+  s.u = all_components<kTilePoints>(s.u_pitch);
+  s.block = tiles_of_block(s, points);
   s.blocks = parts(tiles, s.block);
   s.zeros = round_up(c, 16) + 16;
-  const int64_t block = s.tiles_first ? kPanelTiles : s.block;
   s.m_row = s.tiles_first ? kPanel : kChannelBlock;
-  s.v = all_components<points>(block * s.v_row);
-  const int64_t m = all_components<points>(block * s.m_row);
-  const int64_t unpacked = s.towards_input ? s.g.taps() * c * kPanel : 0;
-  s.shared = s.tiles_first ? parts(tiles, kPanelTiles) * s.v : s.panels * s.u;
-  s.area = s.tiles_first ? s.u + most(m, unpacked) : most(s.v + m, unpacked);
+  s.v = all_components<points>(s.block * s.v_row);
+  s.m = all_components<points>(s.block * s.m_row);
+  const int64_t unpacked = s.towards_input ? s.g.taps() * s.part * kPanel : 0;
+  s.shared = s.tiles_first ? s.part_count * s.blocks * s.v : s.panels * s.u;
+  s.area = s.tiles_first ? s.u + s.m + unpacked : most(s.v + s.m, unpacked);
   s.area = spread(s.area);
 }
 
