@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -194,11 +194,13 @@ class Times:
         by_name: a list as long as there were rounds, or as there were undisturbed ones.
         rounds: number of rounds.
         disturbed: rounds in which other programs took the processors away.
+        known: whether enough undisturbed rounds say all medians to ``PRECISION``.
     """
 
     by_name: dict[str, list[float]]
     rounds: int
     disturbed: int
+    known: bool
 
 
 def interleave(
@@ -223,13 +225,13 @@ def interleave(
     counts = {name: max(1, round(chunk / max(s, 1e-9))) for name, s in takes.items()}
     found: list[dict[str, float]] = []
     clean: list[dict[str, float]] = []
-    began, meant = time.perf_counter(), seconds
+    began, meant, known = time.perf_counter(), seconds, False
     for i in range(rounds[1]):
         spent = time.perf_counter() - began
         if i == rounds[0]:
             meant = max(seconds, spent)
-        enough = len(clean) >= rounds[0] and all(precise([c[name] for c in clean]) for name in runs)
-        if i >= rounds[0] and spent >= meant * (1 if enough else PATIENCE):
+        known = len(clean) >= rounds[0] and all(precise([c[name] for c in clean]) for name in runs)
+        if i >= rounds[0] and spent >= meant * (1 if known else PATIENCE):
             break
         one, alone = {}, True
         for name in list(runs) if i % 2 == 0 else reversed(runs):
@@ -243,7 +245,7 @@ def interleave(
         clean += [one] if alone else []
     used = clean if len(clean) >= rounds[0] else found
     by_name = {name: [one[name] for one in used] for name in runs}
-    return Times(by_name, len(found), len(found) - len(clean))
+    return Times(by_name, len(found), len(found) - len(clean), known)
 
 
 def precise(times: list[float]) -> bool:
@@ -317,7 +319,7 @@ def measure(case: Case, options: Options, seconds: float, peer: str) -> dict[str
     return {
         "name": case.name, "group": case.group, "goals": case.goals, "target": case.target,
         "flops": case.flops, "bytes": case.bytes, "torch_threads": case.torch_threads,
-        "peers": peers,
+        "known": times.known, "peers": peers,
     }  # fmt: skip
 
 
@@ -410,17 +412,30 @@ def environment(malloc: str) -> dict[str, str]:
 
 
 def measured(cases: Cases, options: Options, seconds: float, malloc: str) -> dict[str, Any]:
-    """Measure all rows in this process, whose allocator is set as ``malloc`` says."""
+    """Measure all rows in this process, whose allocator is set as ``malloc`` says.
+
+    Those that a disturbance kept from being known are measured once more; then the second counts.
+    """
     import limits
 
     found = limits.measure(options.quick)
-    rows = []
+    rows = {row["name"]: row for row in measured_rows(cases, options, seconds, malloc)}
+    again = set() if options.quick else {name for name, row in rows.items() if not row["known"]}
+    for row in measured_rows(cases, options, seconds, malloc, again) if again else ():
+        rows[row["name"]] = row
+    return {"rows": list(rows.values()), "limits": found, "versions": versions()}
+
+
+def measured_rows(
+    cases: Cases, options: Options, seconds: float, malloc: str, names: Container[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows that the command line asks for, or those of them that have these names."""
     for case in cases(options):
-        if options.only in case.name:
-            rows.append(measure(case, options, seconds, MALLOCS[malloc]))
-            print(f"  [{malloc}] {line(judged(rows[-1]))}", file=sys.stderr, flush=True)
+        if options.only in case.name and (names is None or case.name in names):
+            row = measure(case, options, seconds, MALLOCS[malloc])
+            print(f"  [{malloc}] {line(judged(row))}", file=sys.stderr, flush=True)
+            yield row
         del case  # and its tensors, before the next ones are made
-    return {"rows": rows, "limits": found, "versions": versions()}
 
 
 # ---- results -------------------------------------------------------------------------
