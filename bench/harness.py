@@ -20,8 +20,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -43,12 +44,18 @@ MALLOCS = {"stock": "eager", "tuned": "eager, tuned malloc"}
 TOLERANCE = 2e-3
 DISTURBED = 0.02
 """Part of a chunk's time from which on waiting for a processor spoils it."""
-REST = 0.02
-"""Seconds before a turn: PyTorch's threads burn processors for 10 to 15 ms after an operation."""
+TRIES = 3
+"""How often to time what says the number of runs in a chunk."""
+LONG = 0.02
+"""Seconds of a run from which on a turn begins without one that is not counted."""
+REST = 0.002 if Path("/proc/self/task").exists() else 0.02
+"""Seconds before a turn, from when on no other thread of the process runs, if that can be seen."""
 LONGEST_REST = 0.2
-"""Seconds that a rest may take until no other thread of the process is busy."""
+"""Seconds that a rest may take until no other thread of the process runs."""
+PRECISION = 0.04
+"""Standard error of a median, relative to it, with which a row has been measured well enough."""
 PATIENCE = 4
-"""How many times as long as meant a row may take in search of undisturbed rounds."""
+"""How many times as long as meant a row may take until undisturbed rounds say it so precisely."""
 
 
 @dataclass
@@ -150,14 +157,19 @@ def chunk_seconds(run: Callable[[], Any], count: int) -> float:
     return (time.perf_counter() - start) / count
 
 
-def calls_per_chunk(run: Callable[[], Any], chunk: float) -> int:
-    """Return how many runs take about ``chunk`` seconds; warms up on the way."""
+def run_seconds(run: Callable[[], Any], chunk: float) -> float:
+    """Return how long a run takes, averaged over a part of a chunk; warms up on the way.
+
+    Of several tries the fastest counts. If a disturbed one did, all chunks of a row would be too
+    short, so that they would tell how fast it begins, and those of the other would not.
+    """
     run()
-    count, seconds = 1, chunk_seconds(run, 1)
-    while seconds * count < chunk / 4:
+    count = 1
+    while True:
+        seconds = min(chunk_seconds(run, count) for _ in range(TRIES))
+        if seconds * count >= chunk / 4:
+            return seconds
         count *= 4
-        seconds = chunk_seconds(run, count)
-    return max(1, round(chunk / max(seconds, 1e-9)))
 
 
 def waited() -> float:
@@ -182,11 +194,13 @@ class Times:
         by_name: a list as long as there were rounds, or as there were undisturbed ones.
         rounds: number of rounds.
         disturbed: rounds in which other programs took the processors away.
+        known: whether enough undisturbed rounds say all medians to ``PRECISION``.
     """
 
     by_name: dict[str, list[float]]
     rounds: int
     disturbed: int
+    known: bool
 
 
 def interleave(
@@ -194,8 +208,9 @@ def interleave(
 ) -> Times:
     """Return the times of each run, from alternating short chunks.
 
-    If there are enough rounds in which nothing else needed the processors, only those count; it
-    goes on up to ``PATIENCE`` times as long for them.
+    If there are enough rounds in which nothing else needed the processors, only those count. It
+    goes on up to ``PATIENCE`` times as long until these say the medians to ``PRECISION``: what the
+    host of a virtual machine does to single rounds is often seen by no counter in it.
 
     Args:
         runs: what to time, by name.
@@ -203,44 +218,66 @@ def interleave(
         chunk: seconds of one name's turn; runs that take longer have turns of one run.
         rounds: least and largest number of rounds.
     """
-    counts = {name: calls_per_chunk(run, chunk) for name, run in runs.items()}
+    takes = {}
+    for name, run in runs.items():
+        rest()
+        takes[name] = run_seconds(run, chunk)
+    counts = {name: max(1, round(chunk / max(s, 1e-9))) for name, s in takes.items()}
     found: list[dict[str, float]] = []
     clean: list[dict[str, float]] = []
-    began = time.perf_counter()
+    began, meant, known = time.perf_counter(), seconds, False
     for i in range(rounds[1]):
         spent = time.perf_counter() - began
-        if i >= rounds[0] and spent > seconds * (1 if len(clean) >= rounds[0] else PATIENCE):
+        if i == rounds[0]:
+            meant = max(seconds, spent)
+        known = len(clean) >= rounds[0] and all(precise([c[name] for c in clean]) for name in runs)
+        if i >= rounds[0] and spent >= meant * (1 if known else PATIENCE):
             break
         one, alone = {}, True
         for name in list(runs) if i % 2 == 0 else reversed(runs):
-            rest(REST if chunk else 0.0)
+            rest()
             before = waited()  # takes so long that threads fall asleep, so not after the run
-            if counts[name] > 1:
-                runs[name]()  # so that the other's turn has not left the caches cold
+            if takes[name] < LONG:  # the other's turn left the caches cold, and threads asleep
+                runs[name]()
             one[name] = chunk_seconds(runs[name], counts[name])
             alone &= waited() - before < DISTURBED * one[name] * counts[name]
         found.append(one)
         clean += [one] if alone else []
     used = clean if len(clean) >= rounds[0] else found
     by_name = {name: [one[name] for one in used] for name in runs}
-    return Times(by_name, len(found), len(found) - len(clean))
+    return Times(by_name, len(found), len(found) - len(clean), known)
 
 
-def rest(seconds: float) -> None:
-    """Let time pass until no other thread is busy, but not sleep: a processor that did is slower.
+def precise(times: list[float]) -> bool:
+    """Return whether times say their median to ``PRECISION``, judged by their quartiles."""
+    low, median, high = statistics.quantiles(times, n=4)
+    return 0.93 * (high - low) <= PRECISION * median * math.sqrt(len(times))
 
-    In a virtual machine whose host is busy the threads of the other turn take longer than usual to
-    come to rest; a turn that begins before they do shares a processor with them.
+
+def rest() -> None:
+    """Let time pass until no other thread of the process runs, and a little more.
+
+    But not sleep: a processor that did is slower. PyTorch's threads go on for 10 to 15 ms after an
+    operation, and longer in a virtual machine whose host is busy; a turn that begins before they
+    have come to rest shares a processor with them.
     """
-    began = time.perf_counter()
-    end = began + seconds
-    while time.perf_counter() < end:
-        wall, busy = time.perf_counter(), time.process_time()
-        while time.perf_counter() < wall + 0.01:  # the system counts busy time every few ms
-            pass
-        others = time.process_time() - busy - (time.perf_counter() - wall)
-        if others > 0.002 and end < began + LONGEST_REST:
-            end = time.perf_counter() + 0.01
+    began = quiet_since = time.perf_counter()
+    while (now := time.perf_counter()) < min(quiet_since + REST, began + LONGEST_REST):
+        if others_run():
+            quiet_since = now
+
+
+def others_run() -> bool:
+    """Return whether another thread of this process runs; without /proc: not known, so False."""
+    own = str(threading.get_native_id())
+    for path in glob.glob("/proc/self/task/*/stat"):
+        try:
+            state = Path(path).read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):  # the thread has ended
+            continue
+        if state == "R" and path.split("/")[4] != own:
+            return True
+    return False
 
 
 def figures(times: list[float]) -> dict[str, float]:
@@ -282,7 +319,7 @@ def measure(case: Case, options: Options, seconds: float, peer: str) -> dict[str
     return {
         "name": case.name, "group": case.group, "goals": case.goals, "target": case.target,
         "flops": case.flops, "bytes": case.bytes, "torch_threads": case.torch_threads,
-        "peers": peers,
+        "known": times.known, "peers": peers,
     }  # fmt: skip
 
 
@@ -375,17 +412,30 @@ def environment(malloc: str) -> dict[str, str]:
 
 
 def measured(cases: Cases, options: Options, seconds: float, malloc: str) -> dict[str, Any]:
-    """Measure all rows in this process, whose allocator is set as ``malloc`` says."""
+    """Measure all rows in this process, whose allocator is set as ``malloc`` says.
+
+    Those that a disturbance kept from being known are measured once more; then the second counts.
+    """
     import limits
 
     found = limits.measure(options.quick)
-    rows = []
+    rows = {row["name"]: row for row in measured_rows(cases, options, seconds, malloc)}
+    again = set() if options.quick else {name for name, row in rows.items() if not row["known"]}
+    for row in measured_rows(cases, options, seconds, malloc, again) if again else ():
+        rows[row["name"]] = row
+    return {"rows": list(rows.values()), "limits": found, "versions": versions()}
+
+
+def measured_rows(
+    cases: Cases, options: Options, seconds: float, malloc: str, names: Container[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows that the command line asks for, or those of them that have these names."""
     for case in cases(options):
-        if options.only in case.name:
-            rows.append(measure(case, options, seconds, MALLOCS[malloc]))
-            print(f"  [{malloc}] {line(judged(rows[-1]))}", file=sys.stderr, flush=True)
+        if options.only in case.name and (names is None or case.name in names):
+            row = measure(case, options, seconds, MALLOCS[malloc])
+            print(f"  [{malloc}] {line(judged(row))}", file=sys.stderr, flush=True)
+            yield row
         del case  # and its tensors, before the next ones are made
-    return {"rows": rows, "limits": found, "versions": versions()}
 
 
 # ---- results -------------------------------------------------------------------------
