@@ -37,9 +37,10 @@ struct Tile {
   int64_t b_step;
   T* c;
   int64_t c_row, width;
-  bool add;             // to what c holds
-  bool padded = false;  // columns of b beyond the width can be read: whole vectors
-  T* copy = nullptr;    // where to lay the columns of b one after the other, in whole vectors
+  bool add;                  // to what c holds
+  bool padded = false;       // columns of b beyond the width can be read: whole vectors
+  T* copy = nullptr;         // where to lay the columns of b one after the other, in whole vectors
+  const T *next_a, *next_b;  // k elements of each, to be packed later: fetched if a is packed
 };
 
 // sum[j] += *x * column[j] in row `row` of a tile. With AVX-512 a product can read *x from memory
@@ -77,44 +78,57 @@ enum class Columns { kWhole, kPartial, kCopied };
 // adjacent: a_row is 1, and one pointer reaches all rows.
 template <class T, int rows, int vectors, bool adjacent, Columns columns>
 inline void sum_tile(const Tile<T>& t) {
-  constexpr int64_t kWidth = kLanes<T>, kAhead = 8;  // steps: no prefetcher sees far rows coming
+  constexpr int64_t kWidth = kLanes<T>, kLine = 64 / sizeof(T);
+  constexpr int64_t kAhead = 8;  // steps: no prefetcher sees far rows coming
   const Tail<T> last(t.width - (vectors - 1) * kWidth);
   Vector<T> sum[rows][vectors] = {};
   constexpr int kPerPointer = adjacent ? rows : 3;  // x86 reaches rows 0, 1 and 2 from one pointer
   const int64_t a_row = adjacent ? 1 : t.a_row;
   const T* a[(rows + kPerPointer - 1) / kPerPointer];
   for (int i = 0; i * kPerPointer < rows; ++i) a[i] = t.a + i * kPerPointer * a_row;
-  // The lines of c lie far apart and are needed only at the end: time to fetch them.
-  for (int i = 0; i < rows; ++i)
-    for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.c + i * t.c_row + j * kWidth, 1);
   const T* b = t.b;
   T* copy = t.copy;
   const int64_t a_step = t.a_step, b_step = t.b_step;
   const bool add = t.add;
+  const T *next_a = t.next_a, *next_b = t.next_b;
+  // The lines of c lie far apart and are needed only at the end: time to fetch them.
+  const auto fetch_c = [&](int64_t i) {
+    for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.c + i * t.c_row + j * kWidth, 1);
+  };
+  const int64_t k = t.k;
+  for (int64_t i = adjacent ? k / kLine : 0; i < rows; ++i) fetch_c(i);
+  for (int64_t p = 0, end = k; p < k; end = k) {
+    if constexpr (adjacent) {  // large operands: fetch, but little at once
+      if (p < rows * kLine) fetch_c(p / kLine);
+      __builtin_prefetch(next_a + p, 0, 2);
+      __builtin_prefetch(next_b + p, 0, 2);
+      if (p + kLine < k) end = p + kLine;
+    }
 #if !defined(NEEDLE_SANITIZE)  // which makes it too large for the compiler
 #pragma GCC unroll 2
 #endif
-  for (int64_t p = 0, k = t.k; p < k; ++p) {
-    Vector<T> column[vectors];
+    for (; p < end; ++p) {
+      Vector<T> column[vectors];
 #pragma GCC unroll 8
-    for (int j = 0; j < vectors; ++j)
-      column[j] = kMaskedLoads && columns != Columns::kWhole && j == vectors - 1
-                      ? last.load(b + j * kWidth)
-                      : load(b + j * kWidth);
-    if constexpr (columns == Columns::kCopied) {
+      for (int j = 0; j < vectors; ++j)
+        column[j] = kMaskedLoads && columns != Columns::kWhole && j == vectors - 1
+                        ? last.load(b + j * kWidth)
+                        : load(b + j * kWidth);
+      if constexpr (columns == Columns::kCopied) {
 #pragma GCC unroll 8
-      for (int j = 0; j < vectors; ++j) {
-        __builtin_prefetch(b + kAhead * b_step + j * kWidth);
-        store(copy + j * kWidth, column[j]);
+        for (int j = 0; j < vectors; ++j) {
+          __builtin_prefetch(b + kAhead * b_step + j * kWidth);
+          store(copy + j * kWidth, column[j]);
+        }
+        copy += vectors * kWidth;
       }
-      copy += vectors * kWidth;
-    }
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; ++i)
-      multiply_add<vectors>(sum[i], &a[i / kPerPointer][i % kPerPointer * a_row], column, i);
-    b += b_step;
+      for (int i = 0; i < rows; ++i)
+        multiply_add<vectors>(sum[i], &a[i / kPerPointer][i % kPerPointer * a_row], column, i);
+      b += b_step;
 #pragma GCC unroll 8
-    for (auto& pointer : a) pointer += a_step;
+      for (auto& pointer : a) pointer += a_step;
+    }
   }
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
