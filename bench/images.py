@@ -95,16 +95,17 @@ def upsampling(mode: str, options: Options) -> Case:
         ndl.ops.upsample(tensor, scale_factor=2, mode=mode).backward(grad)
         return tensor.grad
 
-    def peer(memory: Any) -> Any:
+    def peer(memory: Any, compiler: Any = lambda function: function) -> Any:
         image, slope = (
             torch.from_numpy(v).permute(0, 3, 1, 2).contiguous(memory_format=memory) for v in (x, g)
         )
-        function = partial(F.interpolate, scale_factor=2, mode=mode)
+        function = compiler(partial(F.interpolate, scale_factor=2, mode=mode))
         return partial(backward, function, [image.requires_grad_()], slope)
 
     return Case(
         f"upsampling, {mode}, {c}@{size} n{n}, forward and backward", ours,
-        peer(torch.contiguous_format), goals="images", group="upsampling",
+        peer(torch.contiguous_format), partial(peer, torch.channels_last), goals="images",
+        group="upsampling",
         bytes=4.0 * (2 * x.size + 2 * g.size), others={"channels last": peer(torch.channels_last)},
     )  # fmt: skip
 
