@@ -208,7 +208,8 @@ void multiply_rows(const State& s, const Product<T>& o, const Block& block, cons
     t.padded = packed;
     t.copy = packing ? panel : nullptr;
     t.c = o.c + i * o.c_row + j;
-    t.next_a = packing_a && row < block.i_end ? rows + (row - i) * o.a_strides.row : t.a;
+    const T* own = s.pack_a ? t.a : nullptr;
+    t.next_a = packing_a && row < block.i_end ? rows + (row - i) * o.a_strides.row : own;
     const T* piece = s.pack_b && next.k > 0 ? piece_of_b(o, next, left) : nullptr;
     t.next_b = piece ? piece : t.a;
     choose_tile<T>(height, parts(t.width, kLanes<T>))(t);

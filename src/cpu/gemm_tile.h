@@ -40,7 +40,7 @@ struct Tile {
   bool add;                  // to what c holds
   bool padded = false;       // columns of b beyond the width can be read: whole vectors
   T* copy = nullptr;         // where to lay the columns of b one after the other, in whole vectors
-  const T *next_a, *next_b;  // k elements of each, to be packed later: fetched if a is packed
+  const T *next_a, *next_b;  // k elements of each, to be packed later: to fetch, if not null
 };
 
 // sum[j] += *x * column[j] in row `row` of a tile. With AVX-512 a product can read *x from memory
@@ -96,9 +96,10 @@ inline void sum_tile(const Tile<T>& t) {
     for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.c + i * t.c_row + j * kWidth, 1);
   };
   const int64_t k = t.k;
-  for (int64_t i = adjacent ? k / kLine : 0; i < rows; ++i) fetch_c(i);
+  const bool fetches = adjacent && next_a;
+  for (int64_t i = fetches ? k / kLine : 0; i < rows; ++i) fetch_c(i);
   for (int64_t p = 0, end = k; p < k; end = k) {
-    if constexpr (adjacent) {  // large operands: fetch, but little at once
+    if (fetches) {  // little at once
       if (p < rows * kLine) fetch_c(p / kLine);
       __builtin_prefetch(next_a + p, 0, 2);
       __builtin_prefetch(next_b + p, 0, 2);
