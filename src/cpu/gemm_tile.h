@@ -37,10 +37,11 @@ struct Tile {
   int64_t b_step;
   T* c;
   int64_t c_row, width;
-  bool add;                  // to what c holds
-  bool padded = false;       // columns of b beyond the width can be read: whole vectors
-  T* copy = nullptr;         // where to lay the columns of b one after the other, in whole vectors
-  const T *next_a, *next_b;  // k elements of each, to be packed later: to fetch, if not null
+  bool add;                   // to what c holds
+  bool padded = false;        // columns of b beyond the width can be read: whole vectors
+  T* copy = nullptr;          // where to lay the columns of b one after the other, in whole vectors
+  const T* next_a = nullptr;  // k elements to be packed later: to fetch
+  const T* next_b = nullptr;  // the same, if next_a is given
 };
 
 // sum[j] += *x * column[j] in row `row` of a tile. With AVX-512 a product can read *x from memory
