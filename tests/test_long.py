@@ -561,8 +561,8 @@ PAIRS.remove(("column", "row"))  # equal terms: their errors do not cancel
 @pytest.mark.parametrize(("a_layout", "b_layout"), PAIRS)
 @pytest.mark.parametrize("dtype", [*FLOATS, "float16"])
 def test_products_of_several_blocks(isa, dtype, a_layout, b_layout):
-    """Blocks of steps and of columns, and tiles that are not full; for all threads, and for one."""
-    for m, k, n in ((61, 403, 1043), (13, 40, 83)):
+    """Blocks of steps and of columns, few rows, tiles not full; for all threads, and for one."""
+    for m, k, n in ((61, 403, 1043), (9, 403, 613), (13, 40, 83)):
         a = laid_out(tensor(rows(m, k) / k**0.5, dtype), a_layout)
         b = laid_out(tensor(rows(k, n, 1), dtype), b_layout)
         check(ops.matmul(a, b), exact(a) @ exact(b), k)
