@@ -47,7 +47,7 @@ DISTURBED = 0.02
 TRIES = 3
 """How often to time what says the number of runs in a chunk."""
 LONG = 0.02
-"""Seconds of a run from which on a turn begins without one that is not counted."""
+"""Seconds of a run from which on a turn begins without half a chunk that is not counted."""
 REST = 0.002 if Path("/proc/self/task").exists() else 0.02
 """Seconds before a turn, from when on no other thread of the process runs, if that can be seen."""
 LONGEST_REST = 0.2
@@ -238,7 +238,7 @@ def interleave(
             rest()
             before = waited()  # takes so long that threads fall asleep, so not after the run
             if takes[name] < LONG:  # the other's turn left the caches cold, and threads asleep
-                runs[name]()
+                chunk_seconds(runs[name], (counts[name] + 1) // 2)
             one[name] = chunk_seconds(runs[name], counts[name])
             alone &= waited() - before < DISTURBED * one[name] * counts[name]
         found.append(one)
