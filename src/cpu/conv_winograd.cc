@@ -22,7 +22,7 @@ constexpr int64_t kMaxTiles = 8 * kTileRows;
 // Tiles between two visits of a panel when tiles are transformed first: their products and the
 // panel's weights share the second-level cache. The weights of many input channels would not fit:
 // these are summed in parts, whose weights replace each other, for more tiles. 3x3 256-512@8 to the
-// input takes 0.95 to 1.0 of the time, 512-512@4 0.84 to 0.88 (Sapphire Rapids).
+// input takes 0.95 to 1.02 of the time, 512-512@4 0.84 to 0.88 (Sapphire Rapids).
 constexpr int64_t kPanelTiles = 56, kPanelTilesOfParts = 256;
 constexpr int64_t kTilesAtOnce = 8;  // transformed in a task
 constexpr int64_t kManyChannels = 256, kPartChannels = 128;
