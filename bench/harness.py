@@ -161,7 +161,7 @@ def run_seconds(run: Callable[[], Any], chunk: float) -> float:
     """Return how long a run takes, averaged over a part of a chunk; warms up on the way.
 
     Of several tries the fastest counts. If a disturbed one did, all chunks of a row would be too
-    short, so that they would tell how fast it begins, and those of the other would not.
+    short and tell how fast it begins, while those of the other do not.
     """
     run()
     count = 1
@@ -313,13 +313,14 @@ def measure(case: Case, options: Options, seconds: float, peer: str) -> dict[str
             "rounds": times.rounds,
             "disturbed": times.disturbed,
             "quiet": times.rounds - times.disturbed >= len(theirs),
+            "known": times.known,
         }
         for name, theirs in times.by_name.items()
     }
     return {
         "name": case.name, "group": case.group, "goals": case.goals, "target": case.target,
         "flops": case.flops, "bytes": case.bytes, "torch_threads": case.torch_threads,
-        "known": times.known, "peers": peers,
+        "peers": peers,
     }  # fmt: skip
 
 
@@ -420,9 +421,9 @@ def measured(cases: Cases, options: Options, seconds: float, malloc: str) -> dic
 
     found = limits.measure(options.quick)
     rows = {row["name"]: row for row in measured_rows(cases, options, seconds, malloc)}
-    again = set() if options.quick else {name for name, row in rows.items() if not row["known"]}
-    for row in measured_rows(cases, options, seconds, malloc, again) if again else ():
-        rows[row["name"]] = row
+    again = {n for n, row in rows.items() if not all(p["known"] for p in row["peers"].values())}
+    if again and not options.quick:
+        rows |= {r["name"]: r for r in measured_rows(cases, options, seconds, malloc, again)}
     return {"rows": list(rows.values()), "limits": found, "versions": versions()}
 
 

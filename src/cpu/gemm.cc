@@ -396,7 +396,7 @@ void choose_packing(State& s) {
   const bool must = s.b.column != 1 || (!kMaskedLoads && s.n % kLanes<T> != 0);
   const bool large = s.k * s.part_n * static_cast<int64_t>(sizeof(T)) >= kLargeB;
   s.pack_b = must ? kPackedBefore : large && s.part_m >= kOftenB ? kPackedOnReading : kInPlace;
-  // Few rows of b read in place from many pages: few enough of these at a time that the processor
+  // Few rows, and b read in place from many pages: so few of these at a time that the processor
   // finds them at once (products 16 x 1024 x 1024 and 16 x 2048 x 512 take 0.8 to 0.9 of the time).
   const bool by_pages = !s.pack_b && s.part_m <= 2 * kTileRows && far(s.b) && s.k > kBlockK;
   s.block_k = even(s.k, by_pages ? kPages : kBlockK, 4);
