@@ -2,7 +2,8 @@
 // pixels that meet the same taps (conv_direct.h), wherever they lie; its columns are output
 // channels, whose weights are packed in panels [taps, c, columns].
 #include "conv_direct.h"
-#include "conv_tile.h"
+
+#include "conv_lines.h"
 #include "gemm_pack.h"
 #include "spans.h"
 #include "stream.h"
@@ -11,21 +12,21 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kPanel = kTileColumns<float>;
-constexpr int kRows = kTileRows < 12 ? kTileRows : 12;  // of a tile, each has its own pointer
-constexpr int64_t kChunk = 8 * kRows;                   // pixels of a task
+constexpr int64_t kChunk = 8 * kRows;                       // pixels of a task
+constexpr int64_t kStripChunk = 4 * kStrips * kNeighbours;  // the same for strips, at most
 
 struct State {
   AxisGeometry axes[kSpatial];
   int64_t images, groups, c, k;  // per group: c read, k written
-  int64_t source_pixels, result_pixels;
+  int64_t result_pixels;
   int64_t panels, panels_per_task;
   int64_t packed;                                        // floats of one panel's weights
   int64_t weight_tap, weight_c, weight_k, weight_group;  // strides; the tap's is negative if back
   int64_t weight_first;
   bool back;
-  // Few pixels: each weight is used about once, and those of taps on padding not at all, so they
-  // are read where they are: inference of a small ResNet-9 at batch 1 takes 0.77 of the time
-  // (Sapphire Rapids).
+  // Not one whole vector of columns, which lies as if packed. Nor for few pixels: each weight is
+  // used about once, and those of taps on padding not at all, so they are read where they are:
+  // inference of a small ResNet-9 at batch 1 takes 0.77 of the time (Sapphire Rapids).
   bool packs;
   int64_t b_row;  // floats from channel to channel of the weights that tiles read
   // One tap: so few products follow a source that its way from memory shows. Fetching ahead and
@@ -35,14 +36,12 @@ struct State {
   // Large results go past the caches: 1x1 64-128@32 takes 0.93 of the time (Sapphire Rapids), to
   // the input 0.95.
   bool streams;
+  // At most one vector of columns: the rows of a tile are strips of neighbours (conv_lines.h).
+  // Walking in spans, 3x3 3-16@32 takes 0.9 of the time (Sapphire Rapids).
+  bool strips;
   float slope;
   int team;
   int64_t spans_offset, packed_offset, lines_offset, line_count;  // workspace, bytes
-};
-
-// Taps that lie one after the other in memory and in the packed weights.
-struct Line {
-  int64_t a, b, length;
 };
 
 struct Span {  // a stretch along each axis
@@ -57,80 +56,6 @@ struct Buffers {
   const float* bias;
 };
 
-struct RowTile {
-  const float* a[kRows];
-  float* c[kRows];
-  const Line* lines;
-  int64_t line_count;
-  const float* b;
-  int64_t b_row;
-  const float* bias;  // null: none
-  int64_t width;
-  float slope;
-  bool streams;
-  const float* next;  // what `fetches` fetches: the sources of the next rows, side by side
-};
-
-// fetches: a part of the next sources with each step. All at once they would wait for each other,
-// and the products for them: 1x1 64-128@32 takes 0.94 of the time, to the input 0.85 (Sapphire
-// Rapids).
-template <int rows, int vectors, bool fetches>
-void multiply_lines(const RowTile& t) {
-  constexpr int64_t kWidth = kLanes<float>;
-  const Tail<float> last(t.width - (vectors - 1) * kWidth);
-  Vector<float> sum[rows][vectors] = {};
-  // The results lie far apart and are written only at the end: time to fetch their lines.
-  for (int r = 0; r < rows && !t.streams; ++r)
-    for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.c[r] + j * kWidth, 1);
-  const int64_t b_row = t.b_row;
-  [[maybe_unused]] const float* next = t.next;
-  for (int64_t i = 0; i < t.line_count; ++i) {
-    const Line line = t.lines[i];
-    const float* b = t.b + line.b;
-    for (int64_t p = line.a, end = line.a + line.length; p < end; ++p, b += b_row) {
-      if constexpr (fetches) {
-        __builtin_prefetch(next);
-        next += rows;
-      }
-      Vector<float> column[vectors];
-#pragma GCC unroll 2
-      for (int j = 0; j < vectors; ++j) column[j] = load(b + j * kWidth);
-#pragma GCC unroll 16
-      for (int r = 0; r < rows; ++r) multiply_add<vectors>(sum[r], t.a[r] + p, column, r);
-    }
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) {
-      const bool whole = j + 1 < vectors;
-      Vector<float> x = sum[r][j];
-      const float* bias = t.bias + j * kWidth;
-      if (t.bias) x += whole ? load(bias) : last.load(bias);
-      if (t.slope != 1) x = activate(x, t.slope);
-      if (t.streams)
-        Streamed<float>().store(t.c[r] + j * kWidth, x);
-      else if (whole)
-        store(t.c[r] + j * kWidth, x);
-      else
-        last.store(t.c[r] + j * kWidth, x);
-    }
-  }
-}
-
-using MultiplyLines = void (*)(const RowTile&);
-template <int vectors, int... rows>
-MultiplyLines lines_in(int64_t height, std::integer_sequence<int, rows...>) {
-  static constexpr MultiplyLines kTiles[] = {multiply_lines<rows + 1, vectors, false>...};
-  return kTiles[height - 1];
-}
-MultiplyLines lines_for(int64_t rows, int64_t vectors, bool fetches) {
-  constexpr std::make_integer_sequence<int, kRows> kAll;
-  if (fetches)
-    return vectors == 1 ? multiply_lines<kRows, 1, true> : multiply_lines<kRows, 2, true>;
-  return vectors == 1 ? lines_in<1>(rows, kAll) : lines_in<2>(rows, kAll);
-}
-
 // ---- what lies where
 
 struct Layout {
@@ -144,6 +69,47 @@ int64_t pixels_of(const State& s, const Layout& l, const Span& span) {
   int64_t pixels = s.images;
   for (int axis = 0; axis < kSpatial; ++axis) pixels *= l.stretches[axis][span.stretch[axis]].count;
   return pixels;
+}
+
+// The pixels of a span: where they read and write, in floats, from that of the first one.
+struct Grid {
+  struct {
+    int64_t count, x, out;  // steps
+  } axes[kSpatial + 1];     // images, then stretches
+  int64_t x, out;           // the first pixel
+  int64_t pixels, chunk;    // all of them; those of a task
+
+  const auto& line() const { return axes[kSpatial]; }
+};
+
+// The axis that strips follow: a long one, of an image rather than of images far apart.
+int strip_axis(const Grid& grid) {
+  int longest = kSpatial;
+  for (int axis = kSpatial; axis > 0; --axis)
+    if (grid.axes[axis].count > grid.axes[longest].count) longest = axis;
+  return 2 * grid.axes[longest].count < kNeighbours ? 0 : longest;
+}
+
+Grid grid_of(const State& s, const Layout& l, const Span& span) {
+  Grid grid = {};
+  int64_t x = s.c * s.groups, out = s.k * s.groups;  // floats of a place, of a line, ...
+  for (int axis = kSpatial - 1; axis >= 0; --axis) {
+    const Stretch& along = l.stretches[axis][span.stretch[axis]];
+    grid.axes[axis + 1] = {along.count, along.from_step * x, along.step * out};
+    grid.x += along.from * x;
+    grid.out += along.first * out;
+    x *= s.axes[axis].sources;
+    out *= s.axes[axis].results;
+  }
+  grid.axes[0] = {s.images, x, out};
+  grid.pixels = pixels_of(s, l, span);
+  grid.chunk = kChunk;
+  if (s.strips) {
+    std::swap(grid.axes[strip_axis(grid)], grid.axes[kSpatial]);
+    const int64_t line = grid.line().count;  // whole ones, so that strips are alike
+    grid.chunk = line < kStripChunk ? kStripChunk / line * line : kStripChunk;
+  }
+  return grid;
 }
 
 Layout lay_out(const State& s, void* workspace) {
@@ -163,7 +129,8 @@ Layout lay_out(const State& s, void* workspace) {
       for (int32_t k = 0; k < l.counts[2]; ++k) {
         Span& span = spans[l.span_count++];
         span = {{i, j, k}, l.tasks};
-        l.tasks += parts(pixels_of(s, l, span), kChunk) * per_chunk;
+        const int64_t chunk = s.strips ? grid_of(s, l, span).chunk : kChunk;
+        l.tasks += parts(pixels_of(s, l, span), chunk) * per_chunk;
       }
   return l;
 }
@@ -190,62 +157,86 @@ int64_t lines_of(const State& s, const Layout& l, const Span& span, Line* lines)
   return count;
 }
 
-// Steps through the pixels of a span: image, then the stretches, the last one fastest.
+// Steps through the pixels of a grid, the last axis fastest.
 struct PixelWalk {
-  const Stretch* stretch[kSpatial];
-  int64_t at[kSpatial], image;
+  const Grid& grid;
+  int64_t at[kSpatial + 1];
 
-  PixelWalk(const Layout& l, const Span& span, int64_t pixel) {
-    for (int axis = kSpatial - 1; axis >= 0; --axis) {
-      stretch[axis] = &l.stretches[axis][span.stretch[axis]];
-      at[axis] = pixel % stretch[axis]->count;
-      pixel /= stretch[axis]->count;
+  PixelWalk(const Grid& g, int64_t pixel) : grid(g) {
+    for (int axis = kSpatial; axis > 0; --axis) {
+      at[axis] = pixel % grid.axes[axis].count;
+      pixel /= grid.axes[axis].count;
     }
-    image = pixel;
+    at[0] = pixel;
   }
-  int64_t left() const { return stretch[kSpatial - 1]->count - at[kSpatial - 1]; }  // of a line
-  void advance(int64_t pixels) {  // at most those left
-    at[kSpatial - 1] += pixels;
-    for (int axis = kSpatial - 1; axis >= 0; --axis) {
-      if (at[axis] < stretch[axis]->count) return;
+  int64_t left() const { return grid.line().count - at[kSpatial]; }  // of a line
+  void advance(int64_t pixels) {                                     // at most those left
+    at[kSpatial] += pixels;
+    for (int axis = kSpatial; axis > 0 && at[axis] == grid.axes[axis].count; --axis) {
       at[axis] = 0;
-      ++(axis > 0 ? at[axis - 1] : image);
+      ++at[axis - 1];
     }
   }
-  int64_t source(const AxisGeometry* axes) const {
-    int64_t place = image;
-    for (int axis = 0; axis < kSpatial; ++axis)
-      place =
-          place * axes[axis].sources + stretch[axis]->from + at[axis] * stretch[axis]->from_step;
+  int64_t source() const {
+    int64_t place = grid.x;
+    for (int axis = 0; axis <= kSpatial; ++axis) place += at[axis] * grid.axes[axis].x;
     return place;
   }
-  int64_t result(const AxisGeometry* axes) const {
-    int64_t place = image;
-    for (int axis = 0; axis < kSpatial; ++axis)
-      place = place * axes[axis].results + stretch[axis]->first + at[axis] * stretch[axis]->step;
+  int64_t result() const {
+    int64_t place = grid.out;
+    for (int axis = 0; axis <= kSpatial; ++axis) place += at[axis] * grid.axes[axis].out;
     return place;
   }
 };
 
-// Where the pixels of a chunk read and write, in floats.
+// body(x, out, count) for the lines that such pixels of a grid lie on, or pieces of lines: where
+// the first pixel reads and writes, in floats.
+template <class Body>
+void each_line(const Grid& grid, int64_t begin, int64_t end, const Body& body) {
+  PixelWalk walk(grid, begin);
+  for (int64_t count; begin < end; begin += count, walk.advance(count)) {
+    count = least(end - begin, walk.left());
+    body(walk.source(), walk.result(), count);
+  }
+}
+
 struct Places {
   int64_t x[kChunk], out[kChunk];
 };
 
-void find_places(const State& s, const Layout& l, const Span& span, int64_t begin, int64_t end,
-                 Places& places) {
-  const Stretch& line = l.stretches[kSpatial - 1][span.stretch[kSpatial - 1]];
-  const int64_t x_unit = s.c * s.groups, out_unit = s.k * s.groups;
-  const int64_t x_step = line.from_step * x_unit, out_step = line.step * out_unit;
-  PixelWalk walk(l, span, begin);
-  for (int64_t i = 0, run; i < end - begin; i += run, walk.advance(run)) {
-    run = least(end - begin - i, walk.left());
-    const int64_t x = walk.source(s.axes) * x_unit, out = walk.result(s.axes) * out_unit;
-    for (int64_t j = 0; j < run; ++j) {
-      places.x[i + j] = x + j * x_step;
-      places.out[i + j] = out + j * out_step;
+void find_places(const Grid& grid, int64_t begin, int64_t end, Places& places) {
+  int64_t i = 0;
+  each_line(grid, begin, end, [&](int64_t x, int64_t out, int64_t count) {
+    for (int64_t j = 0; j < count; ++j, ++i) {
+      places.x[i] = x + j * grid.line().x;
+      places.out[i] = out + j * grid.line().out;
     }
-  }
+  });
+}
+
+struct Strips {
+  struct {
+    int64_t x, out, width;
+  } at[kStripChunk];
+  int64_t count = 0;
+};
+
+// Lines are cut into strips of one width. Those of what is left come last, because a tile's strips
+// are equally wide.
+void find_strips(const Grid& grid, int64_t begin, int64_t end, Strips& strips) {
+  const auto& line = grid.line();
+  const int64_t width = parts(line.count, parts(line.count, kNeighbours));
+  bool some_left = false;
+  each_line(grid, begin, end, [&](int64_t x, int64_t out, int64_t count) {
+    for (; count >= width; count -= width, x += width * line.x, out += width * line.out)
+      strips.at[strips.count++] = {x, out, width};
+    some_left |= count > 0;
+  });
+  if (!some_left) return;
+  each_line(grid, begin, end, [&](int64_t x, int64_t out, int64_t count) {
+    const int64_t left = count % width, whole = count - left;
+    if (left) strips.at[strips.count++] = {x + whole * line.x, out + whole * line.out, left};
+  });
 }
 
 // ---- running
@@ -256,7 +247,7 @@ void pack_weights(const State& s, const float* w, int64_t index, float* packed) 
   const int64_t taps = s.axes[0].kernel * s.axes[1].kernel * s.axes[2].kernel;
   const float* from = w + s.weight_first + group * s.weight_group + first * s.weight_k;
   for (int64_t tap = 0; tap < taps; ++tap)
-    pack_panel(packed + tap * s.c * kPanel, kPanel, from + tap * s.weight_tap, width, s.weight_k,
+    pack_panel(packed + tap * s.c * s.b_row, s.b_row, from + tap * s.weight_tap, width, s.weight_k,
                s.c, s.weight_c);
 }
 
@@ -264,14 +255,47 @@ struct Chunk {
   int64_t begin, end, group, panel_begin, panel_end;
 };
 
-Chunk chunk_of(const State& s, int64_t pixels, int64_t task) {
+Chunk chunk_of(const State& s, const Grid& grid, int64_t task) {
   const int64_t panel_parts = parts(s.panels, s.panels_per_task);
   const int64_t panel = task % panel_parts * s.panels_per_task;
   task /= panel_parts;
-  const int64_t begin = task / s.groups * kChunk;
-  return {begin, least(begin + kChunk, pixels), task % s.groups, panel,
+  const int64_t begin = task / s.groups * grid.chunk;
+  return {begin, least(begin + grid.chunk, grid.pixels), task % s.groups, panel,
           least(panel + s.panels_per_task, s.panels)};
 }
+
+const Span& span_of(const Layout& l, int64_t task) {
+  int64_t low = 0, high = l.span_count;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (l.spans[middle].first_task <= task ? low : high) = middle;
+  }
+  return l.spans[low];
+}
+
+struct Task {
+  const State& s;
+  const Buffers& b;
+  const float* packed;
+  const Grid& grid;
+  Chunk chunk;
+  const Line* lines;
+  int64_t line_count;
+
+  const float* x() const { return b.x + chunk.group * s.c; }
+  float* out() const { return b.out + chunk.group * s.k; }
+  LineTile tile(int64_t panel) const {
+    const int64_t column = chunk.group * s.k + panel * kPanel;
+    return {lines,
+            line_count,
+            s.packs ? packed + (chunk.group * s.panels + panel) * s.packed
+                    : b.w + chunk.group * s.weight_group + panel * kPanel,
+            s.b_row,
+            b.bias ? b.bias + column : nullptr,
+            least(kPanel, s.k - panel * kPanel),
+            s.slope};
+  }
+};
 
 // The sources `ahead` floats behind those of a tile.
 void fetch_sources(const RowTile& t, int64_t rows, int64_t ahead, int64_t channels) {
@@ -280,37 +304,22 @@ void fetch_sources(const RowTile& t, int64_t rows, int64_t ahead, int64_t channe
     for (int64_t c = 0; c < channels; c += kLine) __builtin_prefetch(t.a[r] + ahead + c);
 }
 
-void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const float* packed,
-                    int64_t task, Line* lines) {
-  int64_t low = 0, high = l.span_count;  // the span that the task belongs to
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    (l.spans[middle].first_task <= task ? low : high) = middle;
-  }
-  const Span& span = l.spans[low];
-  const Chunk chunk = chunk_of(s, pixels_of(s, l, span), task - span.first_task);
-  RowTile t;
-  t.lines = lines;
-  t.line_count = lines_of(s, l, span, lines);
-  t.slope = s.slope;
-  t.b_row = s.b_row;
-  t.streams = s.streams && is_streamable(b.out);
-  const int64_t step = l.stretches[2][span.stretch[2]].from_step * s.c * s.groups;
-  const int64_t ahead = s.reads_once ? kRows * step : 0;
+void convolve_rows(const Task& task) {
+  const State& s = task.s;
+  const Chunk& chunk = task.chunk;
+  const int64_t step = task.grid.line().x, ahead = s.reads_once ? kRows * step : 0;
   const bool dense = step == s.c;
+  RowTile t;
+  t.streams = s.streams && is_streamable(task.b.out);
   Places places;  // found once for all panels
-  find_places(s, l, span, chunk.begin, chunk.end, places);
+  find_places(task.grid, chunk.begin, chunk.end, places);
   for (int64_t panel = chunk.panel_begin; panel < chunk.panel_end; ++panel) {
-    const int64_t column = chunk.group * s.k + panel * kPanel;
-    t.b = s.packs ? packed + (chunk.group * s.panels + panel) * s.packed
-                  : b.w + chunk.group * s.weight_group + panel * kPanel;
-    t.bias = b.bias ? b.bias + column : nullptr;
-    t.width = least(kPanel, s.k - panel * kPanel);
+    static_cast<LineTile&>(t) = task.tile(panel);
     for (int64_t i = 0, height; i < chunk.end - chunk.begin; i += height) {
       height = tile_height(chunk.end - chunk.begin - i, kRows);
       for (int64_t r = 0; r < height; ++r) {
-        t.a[r] = b.x + places.x[i + r] + chunk.group * s.c;
-        t.c[r] = b.out + places.out[i + r] + column;
+        t.a[r] = task.x() + places.x[i + r];
+        t.c[r] = task.out() + places.out[i + r] + panel * kPanel;
       }
       const bool first = ahead && panel == chunk.panel_begin,
                  fetches = first && dense && height == kRows;
@@ -320,6 +329,36 @@ void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const flo
     }
   }
   if (t.streams) end_streams();
+}
+
+void convolve_strips(const Task& task) {
+  Strips found;
+  find_strips(task.grid, task.chunk.begin, task.chunk.end, found);
+  StripTile t = {task.tile(0), {}, {}, task.grid.line().x, task.grid.line().out};
+  for (int64_t i = 0, strips; i < found.count; i += strips) {
+    const int64_t width = found.at[i].width;
+    for (strips = 0; strips < kStrips && i + strips < found.count; ++strips) {
+      const auto& strip = found.at[i + strips];
+      if (strip.width != width) break;
+      t.a[strips] = task.x() + strip.x;
+      t.c[strips] = task.out() + strip.out;
+    }
+    strips_for(strips, width)(t);
+  }
+}
+
+void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const float* packed,
+                    int64_t index, Line* lines) {
+  const Span& span = span_of(l, index);
+  const Grid grid = grid_of(s, l, span);
+  const Task task = {s,
+                     b,
+                     packed,
+                     grid,
+                     chunk_of(s, grid, index - span.first_task),
+                     lines,
+                     lines_of(s, l, span, lines)};
+  (s.strips ? convolve_strips : convolve_rows)(task);
 }
 
 int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
@@ -334,7 +373,7 @@ int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
   const auto chunk = [&](int64_t task, int thread) {
     convolve_chunk(s, l, b, packed, task, lines + thread * s.line_count);
   };
-  if (s.reads_once)
+  if (s.reads_once || s.strips)
     run_spans(s.team, l.tasks, false, chunk);
   else
     run_tasks(s.team, l.tasks, chunk);
@@ -355,8 +394,8 @@ void choose_strides(State& s, const Geometry& g) {
     s.weight_k = 1;
   }
   s.weight_group = g.group_k();
-  s.packs = s.back || s.k % kLanes<float> != 0 || g.n * g.out_pixels() > kChunk;
-  s.b_row = s.packs ? kPanel : s.weight_c;
+  s.packs = s.back || s.k % kLanes<float> != 0 || (!s.strips && g.n * g.out_pixels() > kChunk);
+  s.b_row = !s.packs ? s.weight_c : s.strips ? kLanes<float> : kPanel;
 }
 
 bool whole_lines(int64_t bytes) { return bytes % kStreamAlignment == 0; }
@@ -370,6 +409,7 @@ const char* plan_direct(Plan* plan, const Geometry& g, bool back) {
   s.c = back ? g.group_k() : g.group_c();
   s.k = back ? g.group_c() : g.group_k();
   s.slope = back ? 1 : g.slope;
+  s.strips = !s.reads_once && s.k <= kLanes<float>;
   const int64_t stretches = read_axes(g, back, s.axes);
   choose_strides(s, g);
   s.result_pixels = back ? g.in_pixels() : g.out_pixels();
