@@ -17,7 +17,8 @@ constexpr int64_t kStripChunk = 4 * kStrips * kNeighbours;  // the same for stri
 
 struct State {
   AxisGeometry axes[kSpatial];
-  int64_t images, groups, c, k;  // per group: c read, k written
+  int64_t images, block;  // block: images whose tasks follow one another
+  int64_t groups, c, k;   // per group: c read, k written
   int64_t result_pixels;
   int64_t panels, panels_per_task;
   int64_t packed;                                        // floats of one panel's weights
@@ -62,16 +63,17 @@ struct Layout {
   const Stretch* stretches[kSpatial];
   int64_t counts[kSpatial];
   const Span* spans;
-  int64_t span_count, tasks;
+  int64_t span_count, tasks;  // tasks of a block of images
 };
 
-int64_t pixels_of(const State& s, const Layout& l, const Span& span) {
-  int64_t pixels = s.images;
+int64_t pixels_of(int64_t images, const Layout& l, const Span& span) {
+  int64_t pixels = images;
   for (int axis = 0; axis < kSpatial; ++axis) pixels *= l.stretches[axis][span.stretch[axis]].count;
   return pixels;
 }
 
-// The pixels of a span: where they read and write, in floats, from that of the first one.
+// The pixels of a span in a block of images: where they read and write, in floats, from that of the
+// first one.
 struct Grid {
   struct {
     int64_t count, x, out;  // steps
@@ -90,7 +92,7 @@ int strip_axis(const Grid& grid) {
   return 2 * grid.axes[longest].count < kNeighbours ? 0 : longest;
 }
 
-Grid grid_of(const State& s, const Layout& l, const Span& span) {
+Grid grid_of(const State& s, const Layout& l, const Span& span, int64_t block) {
   Grid grid = {};
   int64_t x = s.c * s.groups, out = s.k * s.groups;  // floats of a place, of a line, ...
   for (int axis = kSpatial - 1; axis >= 0; --axis) {
@@ -101,8 +103,11 @@ Grid grid_of(const State& s, const Layout& l, const Span& span) {
     x *= s.axes[axis].sources;
     out *= s.axes[axis].results;
   }
-  grid.axes[0] = {s.images, x, out};
-  grid.pixels = pixels_of(s, l, span);
+  const int64_t first = block * s.block, images = least(s.block, s.images - first);
+  grid.axes[0] = {images, x, out};
+  grid.x += first * x;
+  grid.out += first * out;
+  grid.pixels = pixels_of(images, l, span);
   grid.chunk = kChunk;
   if (s.strips) {
     std::swap(grid.axes[strip_axis(grid)], grid.axes[kSpatial]);
@@ -129,8 +134,8 @@ Layout lay_out(const State& s, void* workspace) {
       for (int32_t k = 0; k < l.counts[2]; ++k) {
         Span& span = spans[l.span_count++];
         span = {{i, j, k}, l.tasks};
-        const int64_t chunk = s.strips ? grid_of(s, l, span).chunk : kChunk;
-        l.tasks += parts(pixels_of(s, l, span), chunk) * per_chunk;
+        const int64_t chunk = s.strips ? grid_of(s, l, span, 0).chunk : kChunk;
+        l.tasks += parts(pixels_of(s.block, l, span), chunk) * per_chunk;
       }
   return l;
 }
@@ -349,8 +354,10 @@ void convolve_strips(const Task& task) {
 
 void convolve_chunk(const State& s, const Layout& l, const Buffers& b, const float* packed,
                     int64_t index, Line* lines) {
+  const int64_t block = index / l.tasks;
+  index %= l.tasks;
   const Span& span = span_of(l, index);
-  const Grid grid = grid_of(s, l, span);
+  const Grid grid = grid_of(s, l, span, block);
   const Task task = {s,
                      b,
                      packed,
@@ -373,10 +380,11 @@ int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
   const auto chunk = [&](int64_t task, int thread) {
     convolve_chunk(s, l, b, packed, task, lines + thread * s.line_count);
   };
+  const int64_t tasks = parts(s.images, s.block) * l.tasks;
   if (s.reads_once || s.strips)
-    run_spans(s.team, l.tasks, false, chunk);
+    run_spans(s.team, tasks, false, chunk);
   else
-    run_tasks(s.team, l.tasks, chunk);
+    run_tasks(s.team, tasks, chunk);
   return -1;
 }
 
@@ -398,6 +406,14 @@ void choose_strides(State& s, const Geometry& g) {
   s.b_row = !s.packs ? s.weight_c : s.strips ? kLanes<float> : kPanel;
 }
 
+// Images whose tasks follow one another: few enough to be in the cache when their borders are read,
+// enough for whole tiles of borders. 7x7 3-16@32 with stride 4 takes 0.92 of the time, to the input
+// 0.9 (Sapphire Rapids).
+int64_t block_of(int64_t pixels) {
+  constexpr int64_t kImages = 16, kPixels = 1024;
+  return most(kImages, kPixels / pixels);
+}
+
 bool whole_lines(int64_t bytes) { return bytes % kStreamAlignment == 0; }
 
 const char* plan_direct(Plan* plan, const Geometry& g, bool back) {
@@ -413,6 +429,7 @@ const char* plan_direct(Plan* plan, const Geometry& g, bool back) {
   const int64_t stretches = read_axes(g, back, s.axes);
   choose_strides(s, g);
   s.result_pixels = back ? g.in_pixels() : g.out_pixels();
+  s.block = s.strips ? least(s.images, block_of(s.result_pixels)) : s.images;
   const int64_t row = s.k * static_cast<int64_t>(sizeof(float));
   s.streams = s.reads_once && whole_lines(row) && whole_lines(kPanel * sizeof(float)) &&
               s.images * s.result_pixels * s.groups * row >= streaming_bytes();
