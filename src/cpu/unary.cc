@@ -53,6 +53,7 @@ OF_VECTORS(sin)
 OF_VECTORS(cos)
 OF_VECTORS(tan)
 OF_VECTORS(erf)
+OF_VECTORS(gelu)
 #endif
 
 const LoopRow kUnaryLoops[kFunctions] = {
