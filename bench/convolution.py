@@ -111,7 +111,7 @@ def case(layer: Layer, direction: int) -> Case:
     flops = 2.0 * layer.n * layer.out**2 * layer.kernel**2 * inside * layer.k
     return Case(
         f"{layer.name}, {DIRECTIONS[direction]}", ours(layer, direction, arrays),
-        lambda: planes().permute(order), compiled(planes) if direction == 0 else None,
+        lambda: planes().permute(order), compiled(planes),
         target=layer.targets[direction], goals="images", group=DIRECTIONS[direction],
         flops=flops, others={"channels last": last},
     )  # fmt: skip

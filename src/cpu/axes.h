@@ -100,7 +100,10 @@ inline T* as(void* p) {
 inline const void* byte_offset(const void* p, int64_t bytes) { return as<char>(p) + bytes; }
 inline void* byte_offset(void* p, int64_t bytes) { return as<char>(p) + bytes; }
 
-inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+inline int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
+inline int64_t round_up(int64_t n, int64_t unit) { return parts(n, unit) * unit; }
 
 // Keeps a kernel's own description in the plan's bytes.
 template <class State>

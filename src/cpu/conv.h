@@ -21,10 +21,6 @@ struct Geometry {
   int64_t out_pixels() const { return out[0] * out[1] * out[2]; }
 };
 
-inline int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
-inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
 // A distance, in floats, between neighbours that are used together: an odd number of cache lines,
 // so that they do not all fall on the same few places of the first-level cache.
 inline int64_t spread(int64_t n) {

@@ -62,7 +62,7 @@ void multiply_runs(const RunTile& t) {
 #pragma GCC unroll 2
         for (int j = 0; j < vectors; ++j) column[j] = load(g + j * kWidth);
 #pragma GCC unroll 32
-        for (int r = 0; r < rows; ++r) multiply_add<vectors>(sum[r], x + r, column, r);
+        for (int r = 0; r < rows; ++r) multiply_add<vectors>(sum[r], x + r, column, r % 3 != 0);
       }
     }
   }

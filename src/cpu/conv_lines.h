@@ -60,7 +60,8 @@ void multiply_lines(const RowTile& t) {
 #pragma GCC unroll 2
       for (int j = 0; j < vectors; ++j) column[j] = load(b + j * kWidth);
 #pragma GCC unroll 16
-      for (int r = 0; r < rows; ++r) multiply_add<vectors>(sum[r], t.a[r] + p, column, r);
+      for (int r = 0; r < rows; ++r)  // the addresses have two registers: see TileRows
+        multiply_add<vectors>(sum[r], t.a[r] + p, column, vectors == 1);
     }
   }
 #pragma GCC unroll 16
@@ -128,7 +129,7 @@ void multiply_strips(const StripTile& t) {
 #pragma GCC unroll 32
       for (int r = 0; r < rows; ++r)
         multiply_add<1>(sum[r], as<float>(byte_offset(a[r / neighbours], away[r % neighbours])),
-                        column, r);
+                        column, true);
 #pragma GCC unroll 4
       for (auto& pointer : a) ++pointer;
     }

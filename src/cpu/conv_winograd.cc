@@ -242,22 +242,16 @@ template <int rows>
 void multiply_fetching(const Rows& t) {
   constexpr int64_t kWidth = kLanes<float>;
   Vector<float> sum[rows][kTileVectors] = {};
-  constexpr int kPerPointer = 3;  // x86 reaches rows 0, 1 and 2 from one pointer
-  const float* v[(rows + kPerPointer - 1) / kPerPointer];
-  for (int i = 0; i * kPerPointer < rows; ++i) v[i] = t.v + i * kPerPointer * t.v_row;
+  TileRows<float, rows, false> v(t.v, t.v_row);
   const float *u = t.u, *next = t.v + rows * t.v_row;
-  const int64_t v_row = t.v_row;
 #pragma GCC unroll 2
   for (int64_t p = 0, c = t.c; p < c; ++p, u += kPanel, next += kLine) {
     __builtin_prefetch(next);
     Vector<float> column[kTileVectors];
 #pragma GCC unroll 2
     for (int j = 0; j < kTileVectors; ++j) column[j] = load(u + j * kWidth);
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; ++i)
-      multiply_add<kTileVectors>(sum[i], &v[i / kPerPointer][i % kPerPointer * v_row], column, i);
-#pragma GCC unroll 8
-    for (auto& pointer : v) ++pointer;
+    v.multiply_add_all(sum, column);
+    v.advance(1);
   }
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i)

@@ -1,7 +1,5 @@
-// Matrix products. The result is cut into tiles that fit the registers (gemm_tile.h). Operands are
-// read where they lie if that is fast enough, else packed (gemm_pack.h), which also takes care of
-// any strides: a block of b, which stays in the second cache while the rows of a block of a pass;
-// of these the rows of a tile stay in the first while all columns of b's block pass.
+// Matrix products: planning, and who computes what. The result is cut into tiles that fit the
+// registers (gemm_tile.h), which gemm_blocks.h goes through.
 //
 // Threads share nothing but the inputs: each computes rectangles of the result and packs what it
 // needs for itself. Sharing packed operands would save copying, but moving a cache line from core
@@ -10,8 +8,7 @@
 
 #include "axes.h"
 #include "convert.h"
-#include "gemm_pack.h"
-#include "gemm_tile.h"
+#include "gemm_blocks.h"
 #include "gemv.h"
 #include "kernels_linear.h"
 #include "stream.h"
@@ -27,207 +24,19 @@ constexpr int64_t kBlockN = 2048 / sizeof(T);  // columns of a block of b: 512 K
 constexpr int64_t kResultWork = 8;
 constexpr int64_t kSerialWork = 64 * 64 * (64 + kResultWork);
 
-template <class T, int rows>
-MultiplyTile<T> tile_of(int64_t vectors) {
-  return vectors == 1 ? multiply_tile<T, rows, 1> : multiply_tile<T, rows, 2>;
-}
-
-template <class T>
-MultiplyTile<T> choose_tile(int64_t rows, int64_t vectors) {
-  switch (rows) {
-    case 1:
-      return tile_of<T, 1>(vectors);
-    case 2:
-      return tile_of<T, 2>(vectors);
-    case 3:
-      return tile_of<T, 3>(vectors);
-    case 4:
-      return tile_of<T, 4>(vectors);
-#if defined(__AVX2__) || !defined(__x86_64__)
-    case 5:
-      return tile_of<T, 5>(vectors);
-    case 6:
-      return tile_of<T, 6>(vectors);
-#endif
-#if defined(__AVX512F__) || !defined(__x86_64__)
-    case 7:
-      return tile_of<T, 7>(vectors);
-    case 8:
-      return tile_of<T, 8>(vectors);
-#endif
-#if defined(__AVX512F__)
-    case 9:
-      return tile_of<T, 9>(vectors);
-    case 10:
-      return tile_of<T, 10>(vectors);
-    case 11:
-      return tile_of<T, 11>(vectors);
-    case 12:
-      return tile_of<T, 12>(vectors);
-    case 13:
-      return tile_of<T, 13>(vectors);
-    case 14:
-      return tile_of<T, 14>(vectors);
-#endif
-    default:
-      return nullptr;
-  }
-}
-
-struct Strides {
-  int64_t row, column;
-};
-
-// When an operand is packed: never, before the product of a block, or by those who read it first.
-enum Packing { kInPlace, kPackedBefore, kPackedOnReading };
-
-struct State {
+struct State : Blocking {
   int64_t m, n, k;
   Strides a, b;
   Axes batch;  // x: a, out: b; the results lie one after the other
   int64_t batches;
   int64_t part_m, part_n, parts_m, parts_n;  // the rectangles that are tasks
-  int64_t block_m, block_n, block_k;
-  Packing pack_a, pack_b;
-  bool keep_a;  // packed: for the next block of columns
+  bool fetches_next;  // matrices of a batch: those that a thread multiplies next
   int team;
   int64_t packed_a, packed_b, area;  // workspace in elements; area: all that a thread needs
   int64_t in_size, out_size;         // bytes of an element
   Read<float> read;                  // float16 and bfloat16: a copy in floats is multiplied
   Write<float> write;
 };
-
-int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
-// A product of matrices of one type, any strides, for one thread.
-template <class T>
-struct Product {
-  int64_t m, n, k;
-  const T* a;
-  Strides a_strides;
-  const T* b;
-  Strides b_strides;
-  T* c;
-  int64_t c_row;
-  T* packed_a;
-  T* packed_b;
-};
-
-template <class T>
-int64_t panel_pitch(int64_t width) {
-  return round_up(width, kLanes<T>);
-}
-
-// Rows i.. times columns j.., for steps p.. of k.
-struct Block {
-  int64_t i_begin, i_end, j_begin, j_end, p, k;
-};
-
-template <class T>
-Block block_at(const State& s, const Product<T>& o, int64_t i, int64_t j, int64_t p) {
-  return {i, least(i + s.block_m, o.m), j, least(j + s.block_n, o.n), p, least(s.block_k, o.k - p)};
-}
-
-// After the last: one without steps.
-template <class T>
-Block next_block(const State& s, const Product<T>& o, const Block& block) {
-  if (block.j_end < o.n) return block_at(s, o, block.i_begin, block.j_end, block.p);
-  if (block.i_end < o.m) return block_at(s, o, block.i_end, 0, block.p);
-  return block_at(s, o, 0, 0, block.p + block.k);
-}
-
-// Packs a's rows, those of a tile after those of another; if rows lie side by side, a few steps of
-// all tiles at a time, which share lines of the cache.
-template <class T>
-void pack_rows(const Product<T>& o, const Block& block) {
-  constexpr int64_t kSteps = 8;
-  const int64_t chunk = o.a_strides.row == 1 ? kSteps : block.k;
-  for (int64_t p = 0; p < block.k; p += chunk) {
-    const int64_t steps = least(chunk, block.k - p);
-    for (int64_t i = block.i_begin, height; i < block.i_end; i += height) {
-      height = tile_height(block.i_end - i);
-      const T* from = o.a + i * o.a_strides.row + (block.p + p) * o.a_strides.column;
-      pack_panel(o.packed_a + (i - block.i_begin) * block.k + p * height, height, from, height,
-                 o.a_strides.row, steps, o.a_strides.column);
-    }
-  }
-}
-
-// Packs columns j.. and steps p.. of b.
-template <class T>
-void pack_columns(const Product<T>& o, int64_t j_begin, int64_t j_end, int64_t p, int64_t k) {
-  for (int64_t j = j_begin; j < j_end; j += kTileColumns<T>) {
-    const int64_t width = least(kTileColumns<T>, j_end - j);
-    const T* from = o.b + p * o.b_strides.row + j * o.b_strides.column;
-    pack_panel(o.packed_b + (j - j_begin) * k, panel_pitch<T>(width), from, width,
-               o.b_strides.column, k, o.b_strides.row);
-  }
-}
-
-// Pieces of next.k elements of the block of b that is packed next; null after the last.
-template <class T>
-const T* piece_of_b(const Product<T>& o, const Block& next, int64_t index) {
-  const int64_t columns = next.j_end - next.j_begin;
-  const bool by_rows = o.b_strides.column == 1;
-  const int64_t pieces = by_rows ? parts(columns, next.k) : 1, line = index / pieces;
-  if (line >= (by_rows ? next.k : columns)) return nullptr;
-  const int64_t row = by_rows ? line : 0, column = by_rows ? index % pieces * next.k : line;
-  return o.b + (next.p + row) * o.b_strides.row + (next.j_begin + column) * o.b_strides.column;
-}
-
-// One row of tiles. Packing waits for memory, tiles do not: each fetches a row of a for the next
-// row of tiles, and the last ones of a block all of b for the next block (Intel Sapphire Rapids:
-// products of 512 to 2048 take 0.92 to 1.0 of the time, with b transposed 0.88 to 0.98).
-template <class T>
-void multiply_rows(const State& s, const Product<T>& o, const Block& block, const Block& next,
-                   int64_t i, int64_t height) {
-  const T* rows = o.a + i * o.a_strides.row + block.p * o.a_strides.column;
-  T* packed_rows = o.packed_a + (s.keep_a ? (i - block.i_begin) * block.k : 0);
-  const bool packing_a = s.pack_a == kPackedOnReading && block.j_begin == 0;
-  if (packing_a)
-    pack_panel(packed_rows, height, rows, height, o.a_strides.row, block.k, o.a_strides.column);
-  Tile<T> t;
-  t.k = block.k;
-  t.c_row = o.c_row;
-  t.add = block.p > 0;
-  t.a = s.pack_a ? packed_rows : rows;
-  t.a_row = s.pack_a ? 1 : o.a_strides.row;
-  t.a_step = s.pack_a ? height : o.a_strides.column;
-  const bool packing = s.pack_b == kPackedOnReading && i == block.i_begin;
-  const bool packed = s.pack_b != kInPlace && !packing;
-  const int64_t panels = parts(block.j_end - block.j_begin, kTileColumns<T>);
-  int64_t left = panels * parts(block.i_end - i, kTileRows);  // tiles of this block
-  int64_t row = i + height;                                   // of the next row of tiles
-  for (int64_t j = block.j_begin; j < block.j_end; j += kTileColumns<T>, ++row) {
-    --left;
-    t.width = least(kTileColumns<T>, block.j_end - j);
-    T* panel = o.packed_b + (j - block.j_begin) * block.k;
-    t.b = packed ? panel : o.b + block.p * o.b_strides.row + j;
-    t.b_step = packed ? panel_pitch<T>(t.width) : o.b_strides.row;
-    t.padded = packed;
-    t.copy = packing ? panel : nullptr;
-    t.c = o.c + i * o.c_row + j;
-    const T* own = s.pack_a ? t.a : nullptr;
-    t.next_a = packing_a && row < block.i_end ? rows + (row - i) * o.a_strides.row : own;
-    const T* piece = s.pack_b && next.k > 0 ? piece_of_b(o, next, left) : nullptr;
-    t.next_b = piece ? piece : t.a;
-    choose_tile<T>(height, parts(t.width, kLanes<T>))(t);
-  }
-}
-
-template <class T>
-void multiply(const State& s, const Product<T>& o) {
-  for (Block block = block_at(s, o, 0, 0, 0), next; block.k > 0; block = next) {
-    next = next_block(s, o, block);
-    if (s.pack_a == kPackedBefore && block.j_begin == 0) pack_rows(o, block);
-    if (s.pack_b == kPackedBefore) pack_columns(o, block.j_begin, block.j_end, block.p, block.k);
-    for (int64_t i = block.i_begin, height; i < block.i_end; i += height) {
-      height = tile_height(block.i_end - i);
-      multiply_rows(s, o, block, next, i, height);
-    }
-  }
-}
 
 // ---- tasks: rectangles of the results
 
@@ -272,6 +81,12 @@ int64_t run_blocks(const Plan* plan, void* const* buffers, void* workspace) {
     const void* b = byte_offset(buffers[2], (at.out + j * s.b.column) * s.in_size);
     void* c = byte_offset(buffers[0], (index * s.m * s.n + i * s.n + j) * s.out_size);
     T* area = as<T>(workspace) + thread * s.area;
+    Lines<T> next_a = {}, next_b = {};
+    if (s.fetches_next && index + s.team < s.batches) {
+      const Offsets next = s.batch.at(index + s.team);
+      next_a = {as<T>(buffers[1]) + next.x, 1, s.m * s.k, 0};
+      next_b = {as<T>(buffers[2]) + next.out, 1, s.k * s.n, 0};
+    }
     const Product<T> o = {least(s.part_m, s.m - i),
                           least(s.part_n, s.n - j),
                           s.k,
@@ -282,7 +97,9 @@ int64_t run_blocks(const Plan* plan, void* const* buffers, void* workspace) {
                           as<T>(c),
                           s.n,
                           area,
-                          area + s.packed_a};
+                          area + s.packed_a,
+                          next_a,
+                          next_b};
     if constexpr (std::is_same_v<T, float>) {
       if (s.read) return multiply_halves(s, o, a, b, c);
     }
@@ -343,6 +160,8 @@ void read_shapes(State& s, const Operand& out, const Operand& a, const Operand& 
     s.m *= s.batch.axis[last].size;
     --s.batch.count;
   }
+  if (s.m == 1) s.a.row = 1;
+  if (s.k == 1) s.a.column = 1;
   s.batches = s.batch.total();
   s.in_size = kItemSize[a.dtype];
   s.out_size = kItemSize[out.dtype];
@@ -406,7 +225,8 @@ void choose_packing(State& s) {
   const bool all = s.a.row != 1 && s.part_n <= wide;
   const int64_t columns = s.part_m <= 2 * kTileRows ? kTileColumns<T> : all ? s.part_n : kBlockN<T>;
   s.block_n = even(s.part_n, columns, kTileColumns<T>);
-  const bool pack_a = far(s.a) && s.block_n >= kOften;
+  const bool must_a = s.a.row != 1 && s.a.column != 1;
+  const bool pack_a = must_a || (far(s.a) && s.block_n >= kOften);
   s.pack_a = !pack_a ? kInPlace : s.a.row == 1 ? kPackedBefore : kPackedOnReading;
   s.keep_a = s.pack_a == kPackedBefore || s.part_n > s.block_n;
   s.block_m = even(s.part_m, s.keep_a || !s.pack_a ? kBlockM : s.part_m, kTileRows);
@@ -414,10 +234,22 @@ void choose_packing(State& s) {
   s.packed_b = s.pack_b ? s.block_n * s.block_k : 0;
 }
 
+// Small matrices that lie in one piece: they and the next ones have room in the second cache.
+template <class T>
+bool can_fetch_next(const State& s) {
+  const auto dense = [](Strides x, int64_t rows, int64_t columns) {
+    return (x.column == 1 && x.row == columns) || (x.row == 1 && x.column == rows);
+  };
+  const int64_t size = (s.m + s.n) * s.k * static_cast<int64_t>(sizeof(T));
+  return !s.read && s.parts_m * s.parts_n == 1 && dense(s.a, s.m, s.k) && dense(s.b, s.k, s.n) &&
+         size <= second_cache_bytes() / 4;
+}
+
 template <class T>
 const char* plan_blocks(Plan* plan, State& s) {
   choose_parts<T>(s);
   choose_packing<T>(s);
+  s.fetches_next = can_fetch_next<T>(s);
   s.area = s.packed_a + s.packed_b;
   if (s.read)
     s.area += round_up(s.part_m * s.k, 16) + round_up(s.k * s.part_n, 16) + s.part_m * s.part_n;

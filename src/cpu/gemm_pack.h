@@ -4,6 +4,8 @@
 
 namespace needle::NEEDLE_ISA {
 
+constexpr int64_t kPackedAhead = 8;  // steps
+
 template <class T>
 struct FourOf {
   typedef T type __attribute__((vector_size(4 * sizeof(T))));
@@ -27,46 +29,71 @@ inline void transpose_4x4(T* out, int64_t pitch, const T* x, int64_t stride) {
 }
 
 #if defined(__AVX512F__)
-// Alternating pairs of a and b in each quarter: the first halves of the quarters, or the second.
-inline Vector<float> first_pairs(Vector<float> a, Vector<float> b) {
+// In each quarter of a and b: the first halves or the second ones, by numbers or by pairs of them.
+inline Vector<float> first_numbers(Vector<float> a, Vector<float> b) {
   return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
 }
-inline Vector<float> second_pairs(Vector<float> a, Vector<float> b) {
+inline Vector<float> second_numbers(Vector<float> a, Vector<float> b) {
   return __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
 }
-
-// out[j * pitch + i] = line[i][j] for 16 lines and j in 0..3.
-inline void transpose_16x4(float* out, int64_t pitch, const float* const* line, int64_t begin) {
-  using Four = FourOf<float>::type;
-  Vector<float> row[4];  // row[i]: lines i, i + 4, i + 8 and i + 12
-  for (int i = 0; i < 4; ++i) {
-    Four four[4];
-    for (int j = 0; j < 4; ++j) std::memcpy(&four[j], line[4 * j + i] + begin, sizeof(Four));
-    const auto low = __builtin_shufflevector(four[0], four[1], 0, 1, 2, 3, 4, 5, 6, 7);
-    const auto high = __builtin_shufflevector(four[2], four[3], 0, 1, 2, 3, 4, 5, 6, 7);
-    row[i] =
-        __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  }
-  const Vector<float> even01 = first_pairs(row[0], row[2]), odd01 = first_pairs(row[1], row[3]);
-  const Vector<float> even23 = second_pairs(row[0], row[2]), odd23 = second_pairs(row[1], row[3]);
-  store(out, first_pairs(even01, odd01));
-  store(out + pitch, second_pairs(even01, odd01));
-  store(out + 2 * pitch, first_pairs(even23, odd23));
-  store(out + 3 * pitch, second_pairs(even23, odd23));
+inline Vector<float> first_pairs(Vector<float> a, Vector<float> b) {
+  return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+}
+inline Vector<float> second_pairs(Vector<float> a, Vector<float> b) {
+  return __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+}
+// Every other quarter of a and b.
+inline Vector<float> even_quarters(Vector<float> a, Vector<float> b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+}
+inline Vector<float> odd_quarters(Vector<float> a, Vector<float> b) {
+  return __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
 }
 
-// As pack_transposed, for 8 to 16 lines. Writes whole vectors: with fewer lines pitch must be their
-// number, and each vector goes over what the one before wrote too much; the last step goes by
-// elements, because nothing beyond it may be written.
+inline void transpose_16x16(Vector<float> (&x)[16]) {
+  Vector<float> y[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = first_numbers(x[i], x[i + 1]);
+    y[i + 1] = second_numbers(x[i], x[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {  // x[i + j]: column j of each quarter, lines i to i + 3
+    x[i] = first_pairs(y[i], y[i + 2]);
+    x[i + 1] = second_pairs(y[i], y[i + 2]);
+    x[i + 2] = first_pairs(y[i + 1], y[i + 3]);
+    x[i + 3] = second_pairs(y[i + 1], y[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const Vector<float> even0 = even_quarters(x[j], x[j + 4]);
+    const Vector<float> odd0 = odd_quarters(x[j], x[j + 4]);
+    const Vector<float> even8 = even_quarters(x[j + 8], x[j + 12]);
+    const Vector<float> odd8 = odd_quarters(x[j + 8], x[j + 12]);
+    x[j] = even_quarters(even0, even8);
+    x[j + 4] = even_quarters(odd0, odd8);
+    x[j + 8] = odd_quarters(even0, even8);
+    x[j + 12] = odd_quarters(odd0, odd8);
+  }
+}
+
+// As pack_transposed, for up to 16 lines. Reads a whole line of the cache at a time: lines that lie
+// far apart may evict each other before the next.
 inline void pack_lines(float* __restrict out, int64_t pitch, const float* x, int64_t lines,
                        int64_t stride, int64_t steps) {
-  const float* line[16];
-  for (int i = 0; i < 16; ++i) line[i] = x + (i < lines ? i : lines - 1) * stride;
-  const int64_t whole = lines == 16 ? steps : steps - 1;
-  int64_t p = 0;
-  for (; p + 4 <= whole; p += 4) transpose_16x4(out + p * pitch, pitch, line, p);
-  for (; p < steps; ++p)
-    for (int64_t i = 0; i < lines; ++i) out[p * pitch + i] = line[i][p];
+  const Tail<float> width(lines);
+  for (int64_t p = 0; p < steps; p += 16) {
+    const int64_t n = steps - p < 16 ? steps - p : 16;
+    const Tail<float> length(n);
+    Vector<float> block[16];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < 16; ++i)
+      block[i] = length.load(x + (i < lines ? i : lines - 1) * stride + p);
+    transpose_16x16(block);
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < 16; ++i)
+      if (i < n) width.store(out + (p + i) * pitch, block[i]);
+  }
 }
 #endif
 
@@ -78,10 +105,9 @@ void pack_transposed(T* __restrict out, int64_t pitch, const T* x, int64_t lines
   constexpr int64_t kSteps = 64;
 #if defined(__AVX512F__)
   if constexpr (std::is_same_v<T, float>) {
-    if (pitch == lines && lines >= 8 && lines < 16)
-      return pack_lines(out, pitch, x, lines, stride, steps);
-    for (; lines >= 16; lines -= 16, out += 16, x += 16 * stride)
-      pack_lines(out, pitch, x, 16, stride, steps);
+    for (; lines >= 8; lines -= 16, out += 16, x += 16 * stride)
+      pack_lines(out, pitch, x, lines < 16 ? lines : 16, stride, steps);
+    if (lines <= 0) return;
   }
 #endif
   for (int64_t begin = 0; begin < steps; begin += kSteps) {
@@ -114,6 +140,7 @@ void pack_panel(T* __restrict out, int64_t pitch, const T* x, int64_t n_inner, i
     for (int64_t p = 0; p < n_outer; ++p) {
       const T* from = x + p * outer_stride;
       T* to = out + p * pitch;
+      __builtin_prefetch(from + kPackedAhead * outer_stride);
       for (int64_t i = 0; i < whole; i += kWidth) store(to + i, load(from + i));
       if (whole < n_inner) tail.store(to + whole, tail.load(from + whole));
     }

@@ -1,5 +1,7 @@
 // The innermost piece of the matrix product: a tile of the result, held in registers.
 #pragma once
+#include <utility>
+
 #include "lanes.h"
 
 namespace needle::NEEDLE_ISA {
@@ -25,9 +27,9 @@ inline int64_t tile_height(int64_t rest, int64_t most = kTileRows) {
   return rest <= most ? rest : rest < most + most / 2 ? (rest + 1) / 2 : most;
 }
 
-// a: rows a_row apart, steps of k a_step apart. b: steps b_step apart, columns side by side; unless
-// kMaskedLoads or `padded`, whole vectors of columns can be read. c: rows c_row apart, `width`
-// columns.
+// a: rows a_row apart, steps of k a_step apart; one of the two is 1. b: steps b_step apart, columns
+// side by side; unless kMaskedLoads or `padded`, whole vectors of columns can be read. c: rows
+// c_row apart, `width` columns.
 template <class T>
 struct Tile {
   int64_t k;
@@ -37,22 +39,26 @@ struct Tile {
   int64_t b_step;
   T* c;
   int64_t c_row, width;
-  bool add;                   // to what c holds
-  bool padded = false;        // columns of b beyond the width can be read: whole vectors
-  T* copy = nullptr;          // where to lay the columns of b one after the other, in whole vectors
-  const T* next_a = nullptr;  // k elements to be packed later: to fetch
-  const T* next_b = nullptr;  // the same, if next_a is given
+  bool add;             // to what c holds
+  bool padded = false;  // columns of b beyond the width can be read: whole vectors
+  T* copy = nullptr;    // where to lay the columns of b one after the other, in whole vectors
+  // What to fetch, because it is read later. If a_row is 1: k elements each, or neither.
+  const T *next_a = nullptr, *next_b = nullptr;
+  const T* next = nullptr;  // else: kFetched k elements
 };
+constexpr int64_t kFetched = 8;
+template <class T>
+constexpr int64_t kLine = 64 / sizeof(T);  // of the cache
 
-// sum[j] += *x * column[j] in row `row` of a tile. With AVX-512 a product can read *x from memory
-// by itself: an instruction less, but a load more. Two thirds of the rows do, so that neither the
-// loads nor the instructions take longer than the products (Intel Sapphire Rapids, products of 256
-// and 512: 4 to 8 % faster, with two steps of the loop at once 6 to 10 %).
+// sum[j] += *x * column[j]. With AVX-512 a product can read *x by itself, if `from_memory`: an
+// instruction less, but a load more for each other j. It stays one instruction for the processor
+// only if the address is a register and a constant: with a second register it becomes two.
 template <int vectors>
 inline void multiply_add(Vector<float> (&sum)[vectors], const float* x,
-                         const Vector<float> (&column)[vectors], [[maybe_unused]] int row) {
+                         const Vector<float> (&column)[vectors],
+                         [[maybe_unused]] bool from_memory) {
 #if defined(__AVX512F__)
-  if (row % 3 != 0) {
+  if (from_memory) {
 #pragma GCC unroll 8
     for (int j = 0; j < vectors; ++j)
       asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum[j]) : "v"(column[j]), "m"(*x));
@@ -66,83 +72,119 @@ inline void multiply_add(Vector<float> (&sum)[vectors], const float* x,
 
 template <int vectors>
 inline void multiply_add(Vector<double> (&sum)[vectors], const double* x,
-                         const Vector<double> (&column)[vectors], int) {
+                         const Vector<double> (&column)[vectors], bool) {
   const double value = *x;
 #pragma GCC unroll 8
   for (int j = 0; j < vectors; ++j) sum[j] += value * column[j];
 }
 
+// The rows of a tile of x: as few pointers as reach them. If they are adjacent, that is one, and
+// two thirds are read by the products, so that neither loads nor instructions take longer than
+// these. Else a pointer reaches two, the second one by adding `apart`, so products read the first.
+// (Intel Sapphire Rapids: adjacent rows 4 to 8 % faster than with loads alone. Others, when the
+// host had given the core's second thread to somebody else: 0.84 of the core's multiplications per
+// second; with pointers for three rows, and products reading the second and third, 0.60.)
+template <class T, int rows, bool adjacent>
+struct TileRows {
+  static constexpr int kPerPointer = adjacent ? rows : 2;
+  const T* pointers[(rows + kPerPointer - 1) / kPerPointer];
+  int64_t apart;
+
+  TileRows(const T* x, int64_t row) : apart(adjacent ? 1 : row) {
+    for (int i = 0; i * kPerPointer < rows; ++i) pointers[i] = x + i * kPerPointer * apart;
+  }
+
+  template <int vectors>
+  void multiply_add_all(Vector<T> (&sum)[rows][vectors], const Vector<T> (&column)[vectors]) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i)
+      multiply_add<vectors>(sum[i], &pointers[i / kPerPointer][i % kPerPointer * apart], column,
+                            adjacent ? i % 3 != 0 : i % kPerPointer == 0);
+  }
+
+  void advance(int64_t step) {
+#pragma GCC unroll 8
+    for (auto& pointer : pointers) pointer += step;
+  }
+};
+
 // How b is read: in whole vectors, without masks; with a partial last one; or for the first time,
 // copying it for the tiles below.
 enum class Columns { kWhole, kPartial, kCopied };
 
-// adjacent: a_row is 1, and one pointer reaches all rows.
+template <class T, int vectors, Columns columns>
+inline void load_columns(Vector<T> (&column)[vectors], const T* b, int64_t b_step,
+                         const Tail<T>& last, T*& copy) {
+  constexpr int64_t kWidth = kLanes<T>;
+  constexpr int64_t kAhead = 8;  // steps: no prefetcher sees far rows coming
+#pragma GCC unroll 8
+  for (int j = 0; j < vectors; ++j)
+    column[j] = kMaskedLoads && columns != Columns::kWhole && j == vectors - 1
+                    ? last.load(b + j * kWidth)
+                    : load(b + j * kWidth);
+  if constexpr (columns == Columns::kCopied) {
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; ++j) {
+      __builtin_prefetch(b + kAhead * b_step + j * kWidth);
+      store(copy + j * kWidth, column[j]);
+    }
+    copy += vectors * kWidth;
+  }
+}
+
+template <bool add, class T, int rows, int vectors>
+inline void store_sums(T* c, int64_t c_row, const Vector<T> (&sum)[rows][vectors],
+                       const Tail<T>& last) {
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i, c += c_row)
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; ++j) {
+      T* to = c + j * kLanes<T>;
+      if (j + 1 < vectors)
+        store(to, add ? sum[i][j] + load(to) : sum[i][j]);
+      else
+        last.store(to, add ? sum[i][j] + last.load(to) : sum[i][j]);
+    }
+}
+
+// The lines of c lie far apart and are needed only at the end: time to fetch them. Everything is
+// fetched little by little; as tiles whose rows are not adjacent are slower with loops in loops,
+// they fetch with each step, and c's lines at once.
 template <class T, int rows, int vectors, bool adjacent, Columns columns>
 inline void sum_tile(const Tile<T>& t) {
-  constexpr int64_t kWidth = kLanes<T>, kLine = 64 / sizeof(T);
-  constexpr int64_t kAhead = 8;  // steps: no prefetcher sees far rows coming
-  const Tail<T> last(t.width - (vectors - 1) * kWidth);
+  const Tail<T> last(t.width - (vectors - 1) * kLanes<T>);
   Vector<T> sum[rows][vectors] = {};
-  constexpr int kPerPointer = adjacent ? rows : 3;  // x86 reaches rows 0, 1 and 2 from one pointer
-  const int64_t a_row = adjacent ? 1 : t.a_row;
-  const T* a[(rows + kPerPointer - 1) / kPerPointer];
-  for (int i = 0; i * kPerPointer < rows; ++i) a[i] = t.a + i * kPerPointer * a_row;
-  const T* b = t.b;
+  TileRows<T, rows, adjacent> a(t.a, t.a_row);
+  const T *b = t.b, *next_a = t.next_a, *next_b = t.next_b, *next = t.next ? t.next : b;
   T* copy = t.copy;
-  const int64_t a_step = t.a_step, b_step = t.b_step;
-  const bool add = t.add;
-  const T *next_a = t.next_a, *next_b = t.next_b;
-  // The lines of c lie far apart and are needed only at the end: time to fetch them.
+  const int64_t k = t.k, a_step = adjacent ? t.a_step : 1, b_step = t.b_step;
   const auto fetch_c = [&](int64_t i) {
-    for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.c + i * t.c_row + j * kWidth, 1);
+    for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.c + i * t.c_row + j * kLanes<T>, 1);
   };
-  const int64_t k = t.k;
   const bool fetches = adjacent && next_a;
-  for (int64_t i = fetches ? k / kLine : 0; i < rows; ++i) fetch_c(i);
+  for (int64_t i = fetches ? k / kLine<T> : 0; i < rows; ++i) fetch_c(i);
   for (int64_t p = 0, end = k; p < k; end = k) {
-    if (fetches) {  // little at once
-      if (p < rows * kLine) fetch_c(p / kLine);
+    if (fetches) {
+      if (p < rows * kLine<T>) fetch_c(p / kLine<T>);
       __builtin_prefetch(next_a + p, 0, 2);
       __builtin_prefetch(next_b + p, 0, 2);
-      if (p + kLine < k) end = p + kLine;
+      if (p + kLine<T> < k) end = p + kLine<T>;
     }
 #if !defined(NEEDLE_SANITIZE)  // which makes it too large for the compiler
 #pragma GCC unroll 2
 #endif
-    for (; p < end; ++p) {
+    for (; p < end; ++p, b += b_step) {
       Vector<T> column[vectors];
-#pragma GCC unroll 8
-      for (int j = 0; j < vectors; ++j)
-        column[j] = kMaskedLoads && columns != Columns::kWhole && j == vectors - 1
-                        ? last.load(b + j * kWidth)
-                        : load(b + j * kWidth);
-      if constexpr (columns == Columns::kCopied) {
-#pragma GCC unroll 8
-        for (int j = 0; j < vectors; ++j) {
-          __builtin_prefetch(b + kAhead * b_step + j * kWidth);
-          store(copy + j * kWidth, column[j]);
-        }
-        copy += vectors * kWidth;
-      }
-#pragma GCC unroll 16
-      for (int i = 0; i < rows; ++i)
-        multiply_add<vectors>(sum[i], &a[i / kPerPointer][i % kPerPointer * a_row], column, i);
-      b += b_step;
-#pragma GCC unroll 8
-      for (auto& pointer : a) pointer += a_step;
+      load_columns<T, vectors, columns>(column, b, b_step, last, copy);
+      a.multiply_add_all(sum, column);
+      a.advance(a_step);
+      if (!adjacent) __builtin_prefetch(next + p * kFetched, 0, 2);
     }
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i) {
-    T* c = t.c + i * t.c_row;
-#pragma GCC unroll 8
-    for (int j = 0; j < vectors; ++j, c += kWidth) {
-      if (j + 1 < vectors)
-        store(c, add ? sum[i][j] + load(c) : sum[i][j]);
-      else
-        last.store(c, add ? sum[i][j] + last.load(c) : sum[i][j]);
-    }
-  }
+  if (t.add)
+    store_sums<true>(t.c, t.c_row, sum, last);
+  else
+    store_sums<false>(t.c, t.c_row, sum, last);
 }
 
 template <class T, int rows, int vectors, Columns columns>
@@ -170,5 +212,17 @@ void multiply_tile(const Tile<T>& t) {
 
 template <class T>
 using MultiplyTile = void (*)(const Tile<T>&);
+
+template <class T, int vectors, int... rows>
+MultiplyTile<T> tile_in(int64_t height, std::integer_sequence<int, rows...>) {
+  static constexpr MultiplyTile<T> kTiles[] = {multiply_tile<T, rows + 1, vectors>...};
+  return kTiles[height - 1];
+}
+
+template <class T>
+MultiplyTile<T> tile_for(int64_t rows, int64_t vectors) {
+  constexpr std::make_integer_sequence<int, kTileRows> kAll;
+  return vectors == 1 ? tile_in<T, 1>(rows, kAll) : tile_in<T, 2>(rows, kAll);
+}
 
 }  // namespace needle::NEEDLE_ISA
