@@ -9,6 +9,7 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
+constexpr int kNeighbours = 8;  // pixels whose sums are in registers, at most
 constexpr int64_t kParts = 64;  // of the pixels, each with its own sums of the weights' gradient
 
 // ---- forward, and towards the input
@@ -72,24 +73,29 @@ void convolve_neighbours(const State& s, const Buffers& b, const Pixels& p, cons
   });
 }
 
+template <int in_row, int... counts>
+auto neighbours_in(int64_t count, std::integer_sequence<int, counts...>) {
+  static constexpr decltype(&convolve_neighbours<1, in_row>) kAll[] = {
+      convolve_neighbours<counts + 1, in_row>...};
+  return kAll[count - 1];
+}
+
+// As few groups of neighbours as there can be, of about the same size.
 template <int in_row>
 void convolve_pixels(const State& s, const Buffers& b, Pixels p, const Line* lines,
                      int64_t line_count) {
-  const auto advance = [&](int64_t count) {
-    p.count -= count;
+  for (int64_t groups = parts(p.count, kNeighbours), count; groups > 0;
+       --groups, p.count -= count) {
+    count = parts(p.count, groups);
+    neighbours_in<in_row>(count, std::make_integer_sequence<int, kNeighbours>())(s, b, p, lines,
+                                                                                 line_count);
     p.x += count * p.x_step;
     p.out += count * p.out_step;
-  };
-  for (; p.count >= 8; advance(8)) convolve_neighbours<8, in_row>(s, b, p, lines, line_count);
-  for (; p.count >= 4; advance(4)) convolve_neighbours<4, in_row>(s, b, p, lines, line_count);
-  for (; p.count >= 2; advance(2)) convolve_neighbours<2, in_row>(s, b, p, lines, line_count);
-  for (; p.count >= 1; advance(1)) convolve_neighbours<1, in_row>(s, b, p, lines, line_count);
+  }
 }
 
-// The taps of one stretch along each axis; returns their number.
-int64_t lines_of(const State& s, const Stretch& d, const Stretch& h, const Stretch& w,
-                 Line* lines) {
-  int64_t count = 0;
+// The taps of one stretch along each axis.
+void find_lines(const State& s, const Stretch& d, const Stretch& h, const Stretch& w, Line* lines) {
   for (int64_t i = 0; i < d.taps; ++i)
     for (int64_t j = 0; j < h.taps; ++j)
       for (int64_t k = 0; k < w.taps; ++k) {
@@ -99,20 +105,26 @@ int64_t lines_of(const State& s, const Stretch& d, const Stretch& h, const Stret
         const int64_t tap = ((d.tap + i * d.tap_step) * s.axes[1].kernel + h.tap + j * h.tap_step) *
                                 s.axes[2].kernel +
                             w.tap + k * w.tap_step;
-        lines[count++] = {from * s.channels, (s.back ? s.taps - 1 - tap : tap) * s.channels};
+        *lines++ = {from * s.channels, (s.back ? s.taps - 1 - tap : tap) * s.channels};
       }
-  return count;
 }
 
 struct Layout {
   const Stretch* stretches[kSpatial];
   int64_t counts[kSpatial];
+
+  // body(stretch, its lines) for all stretches of the last axis; each has room for those of all
+  // taps.
+  template <class Body>
+  void each_in_line(int64_t taps, Line* lines, const Body& body) const {
+    for (int64_t i = 0; i < counts[2]; ++i) body(stretches[2][i], lines + i * taps);
+  }
 };
 
 // One line of the image, (image, i-th of d, j-th of h).
 void convolve_line(const State& s, const Buffers& b, const Layout& l, int64_t image,
                    int64_t place_d, int64_t place_h, const Stretch& d, const Stretch& h,
-                   Line* lines) {
+                   Line* all_lines) {
   const AxisGeometry* a = s.axes;
   const int64_t out_line = ((image * a[0].results + d.first + place_d * d.step) * a[1].results +
                             h.first + place_h * h.step) *
@@ -120,9 +132,7 @@ void convolve_line(const State& s, const Buffers& b, const Layout& l, int64_t im
   const int64_t x_line = ((image * a[0].sources + d.from + place_d * d.from_step) * a[1].sources +
                           h.from + place_h * h.from_step) *
                          a[2].sources;
-  for (int64_t i = 0; i < l.counts[2]; ++i) {
-    const Stretch& w = l.stretches[2][i];
-    const int64_t count = lines_of(s, d, h, w, lines);
+  l.each_in_line(s.taps, all_lines, [&](const Stretch& w, const Line* lines) {
     const bool shared = w.from_step == w.from_tap;
     const auto convolve = shared && w.taps == 3   ? convolve_pixels<3>
                           : shared && w.taps == 5 ? convolve_pixels<5>
@@ -131,8 +141,8 @@ void convolve_line(const State& s, const Buffers& b, const Layout& l, int64_t im
              {b.out + (out_line + w.first) * s.channels, b.x + (x_line + w.from) * s.channels,
               w.step * s.channels, w.from_step * s.channels, w.count,
               ((h.taps - 1) * h.from_tap + h.from_step) * a[2].sources * s.channels},
-             lines, count);
-  }
+             lines, d.taps * h.taps * w.taps);
+  });
 }
 
 int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
@@ -151,10 +161,14 @@ int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
     Line* lines = all_lines + thread * s.line_count;
     int64_t place = task % s.axes[0].results, i = 0;
     for (; place >= l.stretches[0][i].count; ++i) place -= l.stretches[0][i].count;
-    for (int64_t j = 0; j < l.counts[1]; ++j)
-      for (int64_t line = 0; line < l.stretches[1][j].count; ++line)
-        convolve_line(s, b, l, task / s.axes[0].results, place, line, l.stretches[0][i],
-                      l.stretches[1][j], lines);
+    const Stretch& d = l.stretches[0][i];
+    for (int64_t j = 0; j < l.counts[1]; ++j) {
+      const Stretch& h = l.stretches[1][j];
+      l.each_in_line(s.taps, lines,
+                     [&](const Stretch& w, Line* taps) { find_lines(s, d, h, w, taps); });
+      for (int64_t line = 0; line < h.count; ++line)
+        convolve_line(s, b, l, task / s.axes[0].results, place, line, d, h, lines);
+    }
   });
   return -1;
 }
@@ -172,7 +186,7 @@ const char* plan_depthwise(Plan* plan, const Geometry& g, bool back) {
   s.back = back;
   s.slope = back ? 1 : g.slope;
   const int64_t stretches = read_axes(g, back, s.axes);
-  s.line_count = round_up(s.taps, 8);
+  s.line_count = round_up(s.taps * stretches, 8);  // of all stretches of the last axis, at most
   s.lines_offset = round_up(stretches * sizeof(Stretch), 64);
   s.team = team_size(s.images * s.axes[0].results, g.n * g.out_pixels() * g.c * s.taps);
   plan->workspace = s.lines_offset + s.team * s.line_count * static_cast<int64_t>(sizeof(Line));
