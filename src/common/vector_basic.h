@@ -243,10 +243,10 @@ constexpr T kLargestQuotient = sizeof(T) == 4 ? 0x1p29
                                : kHasFma      ? 0x1p52
                                               : 0;
 
-// Rounding to T keeps quotients on their side of a power of two.
+// A power of two times y is exact or infinite, and costs less than x / y.
 template <class T>
 bool is_rare_quotient(T x, T y) {
-  return !(std::fabs(x / y) < kLargestQuotient<T>) | (abs(y) == kInfinity<T>);
+  return !(abs(x) < kLargestQuotient<T> * abs(y)) | (abs(y) == kInfinity<T>);
 }
 
 struct Division {
