@@ -49,27 +49,34 @@ struct Pixels {
 template <int count, int in_row>
 void convolve_neighbours(const State& s, const Buffers& b, const Pixels& p, const Line* lines,
                          int64_t line_count) {
-  each_vector(s.channels, [&](int64_t c, const auto& lanes) {
+  const float *weights = b.w, *sources = p.x;
+  float* results = p.out;
+  const int64_t x_step = p.x_step, out_step = p.out_step, x_ahead = p.x_ahead;
+  const float slope = s.slope;
+  each_vector(s.channels, [&](int64_t c, const auto& lanes) __attribute__((always_inline)) {
     const Vector<float> bias = b.bias ? lanes.load(b.bias + c) : Vector<float>{};
     Vector<float> sum[count] = {}, weight[in_row];
-    for (int j = 0; j < count; ++j) __builtin_prefetch(p.x + p.x_ahead + j * p.x_step + c);
-    for (int j = 0; j < count; ++j) __builtin_prefetch(p.out + (8 + j) * p.out_step + c, 1);
+    for (int j = 0; j < count; ++j) __builtin_prefetch(sources + x_ahead + j * x_step + c);
+    for (int j = 0; j < count; ++j) __builtin_prefetch(results + (8 + j) * out_step + c, 1);
     for (int64_t i = 0; i < line_count; i += in_row) {
 #pragma GCC unroll 8
-      for (int t = 0; t < in_row; ++t) weight[t] = lanes.load(b.w + lines[i + t].w + c);
-      const float* x_row = p.x + lines[i].x + c;
+      for (int t = 0; t < in_row; ++t) weight[t] = lanes.load(weights + lines[i + t].w + c);
+      const float* row = sources + lines[i].x + c;
 #pragma GCC unroll 16
-      for (int place = 0; place < count + in_row - 1; ++place) {
-        const Vector<float> x = lanes.load(x_row + place * p.x_step);
+      for (int place = 0; place < count + in_row - 1; ++place, row += x_step) {
+        Vector<float> x = lanes.load(row);
+        load_once(x);
 #pragma GCC unroll 8
         for (int t = 0; t < in_row; ++t)
           if (place >= t && place - t < count) sum[place - t] += weight[t] * x;
       }
     }
+    for (int j = 0; j < count; ++j) sum[j] += bias;
+    if (slope != 1)
+      for (int j = 0; j < count; ++j) sum[j] = activate(sum[j], slope);
+    float* to = results + c;
 #pragma GCC unroll 8
-    for (int j = 0; j < count; ++j)
-      lanes.store(p.out + j * p.out_step + c,
-                  s.slope == 1 ? sum[j] + bias : activate(sum[j] + bias, s.slope));
+    for (int j = 0; j < count; ++j, to += out_step) lanes.store(to, sum[j]);
   });
 }
 

@@ -47,6 +47,16 @@ inline void store(T* p, const Vector<T>& v) {
   std::memcpy(p, &v, sizeof v);
 }
 
+// v was loaded and stays in a register: the compiler would rather read it again in each product.
+template <class V>
+inline void load_once([[maybe_unused]] V& v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#elif defined(__SSE2__)
+  asm("" : "+x"(v));
+#endif
+}
+
 // The lanes' numbers, in memory because the compiler would put them together one by one.
 template <class Lane>
 alignas(64) constexpr Lane kLaneNumbers[16] = {0, 1, 2,  3,  4,  5,  6,  7,
