@@ -209,46 +209,68 @@ struct WeightState {
   int team;
 };
 
-// What `taps` neighbours of a line of the kernel add from `count` pixels: each element of g is read
-// once for all of them.
+// What neighbours in the kernel, some taps of some of its lines, add from `count` pixels: each
+// element of g is read once for all of them.
 struct Products {
   const float *x, *g;  // x of the first pixel at the first tap
   float* sums;         // of the first tap
   int64_t channels, x_step, tap_step, count;
+  int64_t line_step, sums_step;  // from line to line of the kernel
 };
 
-template <int taps>
+template <int lines, int taps>
 void add_products(const Products& p) {
-  each_vector(p.channels, [&](int64_t c, const auto& lanes) {
-    Vector<float> sum[taps];
+  const int64_t channels = p.channels, x_step = p.x_step, tap_step = p.tap_step;
+  const int64_t line_step = p.line_step, sums_step = p.sums_step;
+  each_vector(channels, [&](int64_t c, const auto& lanes) __attribute__((always_inline)) {
+    float* sums = p.sums + c;
+    Vector<float> sum[lines][taps];
 #pragma GCC unroll 8
-    for (int t = 0; t < taps; ++t) sum[t] = lanes.load(p.sums + t * p.channels + c);
-    for (int64_t i = 0; i < p.count; ++i) {
-      const Vector<float> g = lanes.load(p.g + i * p.channels + c);
-      const float* x = p.x + i * p.x_step + c;
+    for (int l = 0; l < lines; ++l)
 #pragma GCC unroll 8
-      for (int t = 0; t < taps; ++t) sum[t] += lanes.load(x + t * p.tap_step) * g;
+      for (int t = 0; t < taps; ++t) sum[l][t] = lanes.load(sums + l * sums_step + t * channels);
+    const float *x = p.x + c, *grad = p.g + c;
+    for (int64_t left = p.count; left > 0; --left, x += x_step, grad += channels) {
+      const Vector<float> g = lanes.load(grad);
+#pragma GCC unroll 8
+      for (int l = 0; l < lines; ++l)
+#pragma GCC unroll 8
+        for (int t = 0; t < taps; ++t)
+          sum[l][t] += lanes.load(x + l * line_step + t * tap_step) * g;
     }
 #pragma GCC unroll 8
-    for (int t = 0; t < taps; ++t) lanes.store(p.sums + t * p.channels + c, sum[t]);
+    for (int l = 0; l < lines; ++l)
+#pragma GCC unroll 8
+      for (int t = 0; t < taps; ++t) lanes.store(sums + l * sums_step + t * channels, sum[l][t]);
   });
 }
 
-// All taps of a line that meet the pixels, at most four at a time.
-void add_taps(Products p, int64_t taps) {
+constexpr int kLinesAtOnce = 3, kTapsAtOnce = 4;  // their sums are in registers
+
+template <int lines>
+void add_some_taps(const Products& p, int64_t taps) {
+  constexpr void (*kAdd[kTapsAtOnce])(const Products&) = {
+      add_products<lines, 1>, add_products<lines, 2>, add_products<lines, 3>,
+      add_products<lines, 4>};
+  kAdd[taps - 1](p);
+}
+
+// All taps of some lines that meet the pixels.
+void add_taps(Products p, int64_t lines, int64_t taps) {
+  constexpr void (*kAdd[kLinesAtOnce])(const Products&, int64_t) = {
+      add_some_taps<1>, add_some_taps<2>, add_some_taps<3>};
   for (int64_t now; taps > 0; taps -= now) {
-    now = least(taps, 4);
-    constexpr void (*kAdd[])(const Products&) = {add_products<1>, add_products<2>, add_products<3>,
-                                                 add_products<4>};
-    kAdd[now - 1](p);
+    now = least(taps, kTapsAtOnce);
+    kAdd[lines - 1](p, now);
     p.x += now * p.tap_step;
     p.sums += now * p.channels;
   }
 }
 
-// Adds a line of pixels of g to the sums of a line of the kernel. Pixels that meet the same taps
-// are taken together.
-void add_kernel_line(const Geometry& g, const float* x_line, const float* grad, float* sums) {
+// Adds a line of pixels of g to the sums of lines of the kernel. Pixels that meet the same taps are
+// taken together.
+void add_kernel_lines(const Geometry& g, int64_t lines, const float* x_line, const float* grad,
+                      float* sums) {
   const auto taps_at = [&](int64_t column) {
     const int64_t from = column * g.stride[2] - g.low[2], step = g.dilation[2];
     if (from >= 0 && from + (g.kernel[2] - 1) * step < g.in[2])
@@ -261,21 +283,34 @@ void add_kernel_line(const Geometry& g, const float* x_line, const float* grad, 
     const auto taps = taps_at(first);
     for (last = first + 1; last < g.out[2] && taps_at(last) == taps; ++last) continue;
     const int64_t pixel = first * g.stride[2] - g.low[2] + taps.first * g.dilation[2];
-    add_taps({x_line + pixel * g.c, grad + first * g.c, sums + taps.first * g.c, g.c,
-              g.stride[2] * g.c, g.dilation[2] * g.c, last - first},
-             taps.second - taps.first);
+    add_taps(
+        {x_line + pixel * g.c, grad + first * g.c, sums + taps.first * g.c, g.c, g.stride[2] * g.c,
+         g.dilation[2] * g.c, last - first, g.dilation[1] * g.in[2] * g.c, g.kernel[2] * g.c},
+        lines, taps.second - taps.first);
   }
 }
 
+// Adds a line of g to the sums of all taps.
 void add_line(const Geometry& g, int64_t row, const float* x, const float* grad, float* sums) {
   const int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0];
   const int64_t image = row / (g.out[0] * g.out[1]);
-  for (int64_t line = 0; line < g.kernel[0] * g.kernel[1]; ++line) {
-    const int64_t y = h * g.stride[1] + line % g.kernel[1] * g.dilation[1] - g.low[1];
-    const int64_t z = d * g.stride[0] + line / g.kernel[1] * g.dilation[0] - g.low[0];
-    if (y < 0 || y >= g.in[1] || z < 0 || z >= g.in[0]) continue;
-    add_kernel_line(g, x + ((image * g.in[0] + z) * g.in[1] + y) * g.in[2] * g.c,
-                    grad + row * g.out[2] * g.c, sums + line * g.kernel[2] * g.c);
+  const auto is_inside = [&](int64_t tap) {
+    const int64_t y = h * g.stride[1] + tap * g.dilation[1] - g.low[1];
+    return y >= 0 && y < g.in[1];
+  };
+  for (int64_t plane = 0; plane < g.kernel[0]; ++plane) {
+    const int64_t z = d * g.stride[0] + plane * g.dilation[0] - g.low[0];
+    if (z < 0 || z >= g.in[0]) continue;
+    for (int64_t tap = 0, lines; tap < g.kernel[1]; tap += lines) {
+      for (lines = 0; lines < kLinesAtOnce && tap + lines < g.kernel[1]; ++lines)
+        if (!is_inside(tap + lines)) break;
+      const int64_t y = h * g.stride[1] + tap * g.dilation[1] - g.low[1];
+      if (lines > 0)
+        add_kernel_lines(g, lines, x + ((image * g.in[0] + z) * g.in[1] + y) * g.in[2] * g.c,
+                         grad + row * g.out[2] * g.c,
+                         sums + (plane * g.kernel[1] + tap) * g.kernel[2] * g.c);
+      lines = most(lines, 1);
+    }
   }
 }
 
