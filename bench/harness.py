@@ -483,6 +483,8 @@ def save(subject: str, rows: list[dict[str, Any]], args: argparse.Namespace, **m
     for row in rows:
         print(line(row))
     command = ["python", f"bench/{subject}.py", *sys.argv[1:]]
+    if args.out:  # is not what was measured, but a place on somebody's machine
+        command = [part for part in command if part not in ("--out", args.out, f"--out={args.out}")]
     results = {
         "subject": subject, "command": " ".join(command),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
