@@ -9,7 +9,8 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
-constexpr int kNeighbours = 8;  // pixels whose sums are in registers, at most
+constexpr int kNeighbours = 8;          // pixels whose sums are in registers, at most
+constexpr int64_t kListedLines = 4096;  // for many taps those of one stretch
 constexpr int64_t kParts = 64;  // of the pixels, each with its own sums of the weights' gradient
 
 // ---- forward, and towards the input
@@ -20,6 +21,7 @@ struct State {
   bool back;
   float slope;
   int team;
+  int64_t listed;  // stretches of the last axis whose lines are listed together
   int64_t lines_offset, line_count;
 };
 
@@ -57,7 +59,8 @@ void convolve_neighbours(const State& s, const Buffers& b, const Pixels& p, cons
     const Vector<float> bias = b.bias ? lanes.load(b.bias + c) : Vector<float>{};
     Vector<float> sum[count] = {}, weight[in_row];
     for (int j = 0; j < count; ++j) __builtin_prefetch(sources + x_ahead + j * x_step + c);
-    for (int j = 0; j < count; ++j) __builtin_prefetch(results + (8 + j) * out_step + c, 1);
+    for (int j = 0; j < count; ++j)
+      __builtin_prefetch(results + (kNeighbours + j) * out_step + c, 1);
     for (int64_t i = 0; i < line_count; i += in_row) {
 #pragma GCC unroll 8
       for (int t = 0; t < in_row; ++t) weight[t] = lanes.load(weights + lines[i + t].w + c);
@@ -119,19 +122,23 @@ void find_lines(const State& s, const Stretch& d, const Stretch& h, const Stretc
 struct Layout {
   const Stretch* stretches[kSpatial];
   int64_t counts[kSpatial];
+};
 
-  // body(stretch, its lines) for all stretches of the last axis; each has room for those of all
-  // taps.
+// Some stretches of the last axis, and a list of lines for each, with room for those of all taps.
+struct Listed {
+  const Stretch* stretches;
+  int64_t count, taps;
+  Line* lines;
+
   template <class Body>
-  void each_in_line(int64_t taps, Line* lines, const Body& body) const {
-    for (int64_t i = 0; i < counts[2]; ++i) body(stretches[2][i], lines + i * taps);
+  void each(const Body& body) const {
+    for (int64_t i = 0; i < count; ++i) body(stretches[i], lines + i * taps);
   }
 };
 
-// One line of the image, (image, i-th of d, j-th of h).
-void convolve_line(const State& s, const Buffers& b, const Layout& l, int64_t image,
-                   int64_t place_d, int64_t place_h, const Stretch& d, const Stretch& h,
-                   Line* all_lines) {
+// Of one line of the image, (image, i-th of d, j-th of h), what is listed.
+void convolve_line(const State& s, const Buffers& b, int64_t image, int64_t place_d,
+                   int64_t place_h, const Stretch& d, const Stretch& h, const Listed& listed) {
   const AxisGeometry* a = s.axes;
   const int64_t out_line = ((image * a[0].results + d.first + place_d * d.step) * a[1].results +
                             h.first + place_h * h.step) *
@@ -139,7 +146,7 @@ void convolve_line(const State& s, const Buffers& b, const Layout& l, int64_t im
   const int64_t x_line = ((image * a[0].sources + d.from + place_d * d.from_step) * a[1].sources +
                           h.from + place_h * h.from_step) *
                          a[2].sources;
-  l.each_in_line(s.taps, all_lines, [&](const Stretch& w, const Line* lines) {
+  listed.each([&](const Stretch& w, const Line* lines) {
     const bool shared = w.from_step == w.from_tap;
     const auto convolve = shared && w.taps == 3   ? convolve_pixels<3>
                           : shared && w.taps == 5 ? convolve_pixels<5>
@@ -169,13 +176,14 @@ int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
     int64_t place = task % s.axes[0].results, i = 0;
     for (; place >= l.stretches[0][i].count; ++i) place -= l.stretches[0][i].count;
     const Stretch& d = l.stretches[0][i];
-    for (int64_t j = 0; j < l.counts[1]; ++j) {
-      const Stretch& h = l.stretches[1][j];
-      l.each_in_line(s.taps, lines,
-                     [&](const Stretch& w, Line* taps) { find_lines(s, d, h, w, taps); });
-      for (int64_t line = 0; line < h.count; ++line)
-        convolve_line(s, b, l, task / s.axes[0].results, place, line, d, h, lines);
-    }
+    for (int64_t j = 0; j < l.counts[1]; ++j)
+      for (int64_t k = 0; k < l.counts[2]; k += s.listed) {
+        const Stretch& h = l.stretches[1][j];
+        const Listed listed = {l.stretches[2] + k, least(s.listed, l.counts[2] - k), s.taps, lines};
+        listed.each([&](const Stretch& w, Line* taps) { find_lines(s, d, h, w, taps); });
+        for (int64_t line = 0; line < h.count; ++line)
+          convolve_line(s, b, task / s.axes[0].results, place, line, d, h, listed);
+      }
   });
   return -1;
 }
@@ -193,7 +201,8 @@ const char* plan_depthwise(Plan* plan, const Geometry& g, bool back) {
   s.back = back;
   s.slope = back ? 1 : g.slope;
   const int64_t stretches = read_axes(g, back, s.axes);
-  s.line_count = round_up(s.taps * stretches, 8);  // of all stretches of the last axis, at most
+  s.listed = least(stretches, most(kListedLines / s.taps, 1));
+  s.line_count = round_up(s.taps * s.listed, 8);
   s.lines_offset = round_up(stretches * sizeof(Stretch), 64);
   s.team = team_size(s.images * s.axes[0].results, g.n * g.out_pixels() * g.c * s.taps);
   plan->workspace = s.lines_offset + s.team * s.line_count * static_cast<int64_t>(sizeof(Line));
