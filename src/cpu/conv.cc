@@ -97,14 +97,22 @@ bool winograd_pays(const Geometry& g, int32_t direction) {
   return tiles * for_tile + cost.weights < static_cast<double>(g.n * real_products(g));
 }
 
-// A kernel of one tap is a product of matrices (which adds no bias: kernels.h). Where there are
-// many more pixels than weights, and few channels to sum, reading and writing the images counts:
-// the direct method packs the weights once for all threads and fetches pixels ahead.
+// Many more pixels than weights, of few channels: what counts is reading and writing the images.
+bool is_tall(const Geometry& g, int32_t direction) {
+  constexpr int64_t kMostChannels = 256, kManyPixels = 16;
+  constexpr int64_t kLargeBytes = 4 << 20;  // leave the second caches of a few threads
+  const int64_t pixels = g.n * g.in_pixels(), widest = most(g.c, g.k);
+  if (pixels < kManyPixels * widest) return false;
+  if (direction != kConvolveWeight) return (direction == kConvolve ? g.c : g.k) <= kMostChannels;
+  const int64_t bytes = pixels * (g.c + g.k) * static_cast<int64_t>(sizeof(float));
+  return widest <= kMostChannels && bytes > kLargeBytes;
+}
+
+// A kernel of one tap is a product of matrices (which adds no bias: kernels.h). Tall ones are
+// better off by the direct method, which fetches pixels ahead and reads them once: gradients of
+// weights of 32 to 256 channels take 0.75 to 0.95 of the time (Sapphire Rapids).
 bool is_product(const Geometry& g, int32_t direction) {
-  constexpr int64_t kMostSummed = 256, kManyPixels = 16;
-  const int64_t summed = direction == kConvolve ? g.c : g.k;
-  const bool tall = g.n * g.in_pixels() >= kManyPixels * most(g.c, g.k);
-  if (direction != kConvolveWeight && tall && summed <= kMostSummed) return false;
+  if (is_tall(g, direction)) return false;
   bool plain = g.groups == 1;
   for (int i = 0; i < kSpatial; ++i)
     plain &= g.kernel[i] == 1 && g.stride[i] == 1 && g.low[i] == 0 && g.in[i] == g.out[i];

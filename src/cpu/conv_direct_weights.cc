@@ -13,9 +13,11 @@ namespace {
 
 constexpr int64_t kPanel = kTileColumns<float>;
 constexpr int64_t kBlockC = 64, kBlockK = 64;
-constexpr int64_t kPixels = 128;      // between two visits of the sums: a panel of g is 16 KB
-constexpr int64_t kFewChannels = 16;  // at most
-constexpr int64_t kLeastTasks = 16;   // pixels are cut into parts where there are fewer
+constexpr int64_t kOneTapBlock = 128;  // of both: the sums leave room, images are read once
+constexpr int64_t kPixels = 128;       // between two visits of the sums: a panel of g is 16 KB
+constexpr int64_t kFewChannels = 16;   // at most
+constexpr int64_t kLineFloats = 16;    // of a line of the caches
+constexpr int64_t kLeastTasks = 16;    // pixels are cut into parts where there are fewer
 
 struct State {
   Geometry g;
@@ -42,6 +44,8 @@ struct RunTile {
   int64_t x_unit, x_step, x_row, g_step, g_row;  // floats; steps from pixel to pixel
   float* sums;
   int64_t sums_row;
+  const float* fetch;  // what is needed soon: a line for each pixel, so far apart
+  int64_t fetch_step;
 };
 
 template <int rows, int vectors>
@@ -51,13 +55,16 @@ void multiply_runs(const RunTile& t) {
   for (int r = 0; r < rows; ++r)  // needed only at the end: time to fetch them
     for (int j = 0; j < vectors; ++j) __builtin_prefetch(t.sums + r * t.sums_row + j * kWidth, 1);
   const int64_t x_step = t.x_step, x_row = t.x_row, g_step = t.g_step, g_row = t.g_row;
+  const int64_t fetch_step = t.fetch_step;
+  const float* fetch = t.fetch;
   for (int64_t i = 0; i < t.run_count; ++i) {
     const PixelRun run = t.runs[i];
     const float* x_line = t.x + run.x * t.x_unit;
     const float* g_line = t.g + run.g * g_step;
     for (int64_t line = run.rows; line > 0; --line, x_line += x_row, g_line += g_row) {
       const float *x = x_line, *g = g_line;
-      for (int64_t p = run.count; p > 0; --p, x += x_step, g += g_step) {
+      for (int64_t p = run.count; p > 0; --p, x += x_step, g += g_step, fetch += fetch_step) {
+        __builtin_prefetch(fetch, 0, 2);
         Vector<float> column[vectors];
 #pragma GCC unroll 2
         for (int j = 0; j < vectors; ++j) column[j] = load(g + j * kWidth);
@@ -91,6 +98,12 @@ MultiplyRuns runs_for(int64_t rows, int64_t vectors) {
 
 // ---- one task
 
+// Pixels of the next block that have not been fetched yet: of each, so many lines from here on.
+struct Ahead {
+  const float *x, *g;
+  int64_t x_lines, g_lines;
+};
+
 struct Task {
   int64_t group, c, c_count, k, k_count;  // within the group
   int64_t line_begin, line_end;           // lines of the kernel: (depth, height)
@@ -99,6 +112,7 @@ struct Task {
   PixelRun* runs;
   const float *x, *g;
   float* out;
+  Ahead* ahead;
 };
 
 struct PixelBlock {
@@ -107,6 +121,42 @@ struct PixelBlock {
   int64_t columns() const { return column_end - column_begin; }
   int64_t pixels() const { return (row_end - row_begin) * columns(); }
 };
+
+PixelBlock block_at(const State& s, int64_t index) {
+  const int64_t row = index / s.column_blocks * s.pixel_rows;
+  const int64_t column = index % s.column_blocks * s.columns;
+  return {row, least(row + s.pixel_rows, s.g.n * s.g.out[0] * s.g.out[1]), column,
+          least(column + s.columns, s.g.out[2])};
+}
+
+// What the task reads of a block, the frame around images left out.
+Ahead pixels_of(const State& s, const Task& t, const PixelBlock& b) {
+  const Geometry& g = s.g;
+  const int64_t plane = b.row_begin / g.out[1], h = b.row_begin % g.out[1];
+  const int64_t line = (plane / g.out[0] * g.in[0] + plane % g.out[0] * g.stride[0]) * g.in[1];
+  const int64_t x = (line + h * g.stride[1]) * g.in[2] + b.column_begin * g.stride[2];
+  const int64_t result = b.row_begin * g.out[2] + b.column_begin;
+  return {t.x + x * g.c + t.group * g.group_c() + t.c,
+          t.g + result * g.k + t.group * g.group_k() + t.k, parts(t.c_count, kLineFloats),
+          parts(t.k_count, kLineFloats)};
+}
+
+// A line of each of these pixels while a tile is multiplied.
+void fetch_line(const State& s, Ahead* ahead, RunTile* tile) {
+  tile->fetch = tile->g;  // again and again, if nothing is left
+  tile->fetch_step = 0;
+  if (ahead->x_lines > 0) {
+    tile->fetch = ahead->x;
+    tile->fetch_step = s.g.stride[2] * s.g.c;
+    ahead->x += kLineFloats;
+    --ahead->x_lines;
+  } else if (ahead->g_lines > 0) {
+    tile->fetch = ahead->g;
+    tile->fetch_step = s.g.k;
+    ahead->g += kLineFloats;
+    --ahead->g_lines;
+  }
+}
 
 // g's channels of the task: [k / kPanel][row][column][kPanel].
 const float* pack_gradient(const State& s, const Task& t, const PixelBlock& b) {
@@ -219,8 +269,8 @@ void add_products(const State& s, const Task& t, const PixelBlock& b, const floa
   for (int64_t i = 0; i < run_count; ++i) pixels += t.runs[i].rows * t.runs[i].count;
   const int64_t pitch = s.g_fits ? s.g.k : kPanel, x_pixel = s.g.stride[2] * s.g.c;
   const int64_t x_row = s.g.stride[1] * s.g.in[2] * s.g.c, g_row = b.columns() * pitch;
-  RunTile tile = {t.runs, run_count, nullptr, nullptr, 1,      x_pixel,
-                  x_row,  pitch,     g_row,   nullptr, s.width};
+  RunTile tile = {t.runs, run_count, nullptr, nullptr, 1,       x_pixel, x_row,
+                  pitch,  g_row,     nullptr, s.width, nullptr, 0};
   for (int64_t k = 0; k < t.k_count; k += kPanel) {
     tile.g = g + k * b.pixels();
     for (int64_t i = 0, height; i < rows; i += height) {
@@ -228,6 +278,7 @@ void add_products(const State& s, const Task& t, const PixelBlock& b, const floa
       tile.x = s.join ? t.x + i : t.packed_x + i * pixels;
       if (!s.join) tile.x_unit = tile.x_step = height;
       tile.sums = sums + i * s.width + k;
+      fetch_line(s, t.ahead, &tile);
       runs_for(height, parts(least(kPanel, t.k_count - k), kLanes<float>))(tile);
     }
   }
@@ -277,13 +328,12 @@ void write_sums(const State& s, const Task& t) {
 
 void run_task(const State& s, const Task& t) {
   const Geometry& g = s.g;
-  const int64_t line_sums = g.kernel[2] * t.c_count * s.width, rows = g.n * g.out[0] * g.out[1];
+  const int64_t line_sums = g.kernel[2] * t.c_count * s.width;
   std::memset(t.sums, 0, (t.line_end - t.line_begin) * line_sums * sizeof(float));
   for (int64_t i = t.block_begin; i < t.block_end; ++i) {
-    const int64_t row = i / s.column_blocks * s.pixel_rows;
-    const int64_t column = i % s.column_blocks * s.columns;
-    const PixelBlock b = {row, least(row + s.pixel_rows, rows), column,
-                          least(column + s.columns, g.out[2])};
+    const PixelBlock b = block_at(s, i);
+    *t.ahead = {};
+    if (i + 1 < t.block_end) *t.ahead = pixels_of(s, t, block_at(s, i + 1));
     const float* packed = pack_gradient(s, t, b);
     for (int64_t line = t.line_begin; line < t.line_end; ++line)
       (s.join ? add_line_joined : add_line_by_taps)(s, t, b, packed, line,
@@ -315,6 +365,8 @@ int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
   float* partial = as<float>(workspace) + s.team * s.area;
   run_spans(s.team, task_count(s), false, [&](int64_t index, int thread) {
     Task t;
+    Ahead ahead;
+    t.ahead = &ahead;
     t.c = index % s.parts_c * s.block_c;
     index /= s.parts_c;
     t.k = index % s.parts_k * s.block_k;
@@ -345,8 +397,9 @@ int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
 void choose_blocks(State& s) {
   const Geometry& g = s.g;
   const int64_t lines = g.kernel[0] * g.kernel[1];
-  s.block_c = s.join ? g.group_c() : least(kBlockC, g.group_c());
-  s.block_k = least(kBlockK, g.group_k());
+  const bool one_tap = g.taps() == 1;
+  s.block_c = least(one_tap ? kOneTapBlock : s.join ? g.group_c() : kBlockC, g.group_c());
+  s.block_k = least(one_tap ? kOneTapBlock : kBlockK, g.group_k());
   s.parts_c = parts(g.group_c(), s.block_c);
   s.parts_k = parts(g.group_k(), s.block_k);
   s.columns = least(g.out[2], kPixels);

@@ -35,13 +35,42 @@ struct RowTile : LineTile {
   const float* next;  // what `fetches` fetches: the sources of the next rows, side by side
 };
 
+// Bias and slope are tested once: 1x1 64-128@32 takes 0.98 of the time (Sapphire Rapids).
+template <int rows, int vectors>
+inline void store_rows(const RowTile& t, Vector<float> (&sum)[rows][vectors]) {
+  constexpr int64_t kWidth = kLanes<float>;
+  const Tail<float> last(t.width - (vectors - 1) * kWidth);
+  const auto each = [&](const auto& body) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) body(sum[r][j], t.c[r] + j * kWidth, j);
+  };
+  if (t.bias || t.slope != 1)
+    each([&](Vector<float>& x, float*, int j) __attribute__((always_inline)) {
+      const float* bias = t.bias + j * kWidth;
+      if (t.bias) x += j + 1 < vectors ? load(bias) : last.load(bias);
+      x = activate(x, t.slope);
+    });
+  if (t.streams) {
+    each([&](const Vector<float>& x, float* to, int)
+             __attribute__((always_inline)) { Streamed<float>().store(to, x); });
+    return;
+  }
+  each([&](const Vector<float>& x, float* to, int j) __attribute__((always_inline)) {
+    if (j + 1 < vectors)
+      store(to, x);
+    else
+      last.store(to, x);
+  });
+}
+
 // fetches: a part of the next sources with each step. All at once they would wait for each other,
 // and the products for them: 1x1 64-128@32 takes 0.94 of the time, to the input 0.85 (Sapphire
 // Rapids).
 template <int rows, int vectors, bool fetches>
 void multiply_lines(const RowTile& t) {
   constexpr int64_t kWidth = kLanes<float>;
-  const Tail<float> last(t.width - (vectors - 1) * kWidth);
   Vector<float> sum[rows][vectors] = {};
   // The results lie far apart and are written only at the end: time to fetch their lines.
   for (int r = 0; r < rows && !t.streams; ++r)
@@ -64,23 +93,7 @@ void multiply_lines(const RowTile& t) {
         multiply_add<vectors>(sum[r], t.a[r] + p, column, vectors == 1);
     }
   }
-#pragma GCC unroll 16
-  for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) {
-      const bool whole = j + 1 < vectors;
-      Vector<float> x = sum[r][j];
-      const float* bias = t.bias + j * kWidth;
-      if (t.bias) x += whole ? load(bias) : last.load(bias);
-      if (t.slope != 1) x = activate(x, t.slope);
-      if (t.streams)
-        Streamed<float>().store(t.c[r] + j * kWidth, x);
-      else if (whole)
-        store(t.c[r] + j * kWidth, x);
-      else
-        last.store(t.c[r] + j * kWidth, x);
-    }
-  }
+  store_rows(t, sum);
 }
 
 using MultiplyLines = void (*)(const RowTile&);
