@@ -234,6 +234,21 @@ def test_units_in_the_last_place(isa, name, dtype):
     assert error <= ULPS[name][dtype == "float64"], f"{name}{place} is {error:.3f} ulp off"
 
 
+@pytest.mark.parametrize("name", ["sqrt", "reciprocal"])
+def test_single_operations_have_the_bits_of_numpy(isa, name):
+    """Of any bits: special values and subnormals lie between others. Reciprocals of mantissas whose
+    bits are all ones are nearest to halfway between two numbers."""
+    random = np.random.default_rng(4)
+    ones = (np.arange(512, dtype=np.uint32) << 23) + 0x7FFFFF
+    specials = np.array([0.0, -0.0, np.inf, -np.inf, 1.0, 4.0], np.float32).view(np.uint32)
+    some = random.integers(0, 1 << 32, 1 << 20, np.uint32)
+    x = random.permutation(np.concatenate([some, ones, specials.repeat(50)])).view(np.float32)
+    with np.errstate(all="ignore"):
+        results = kernel(name, x), getattr(np, name)(x)
+    found, expected = (np.where(y == y, y, np.float32("nan")).view(np.uint32) for y in results)
+    np.testing.assert_array_equal(found, expected)
+
+
 HALVES = {"float16": (10, -14, 65536.0), "bfloat16": (7, -126, 2.0**128)}
 
 

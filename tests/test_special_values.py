@@ -52,7 +52,7 @@ UNARY = {
     "isinf": [(INF, True), (-INF, True), (NAN, False), (0.0, False)],
     "isfinite": [(INF, False), (-INF, False), (NAN, False), (0.0, True)],
     # not in the standard: the limits
-    "rsqrt": [(0.0, INF), (INF, 0.0), (-1.0, NAN), (NAN, NAN)],
+    "rsqrt": [(0.0, INF), (-0.0, -INF), (INF, 0.0), (-1.0, NAN), (NAN, NAN)],
     "erf": [(0.0, 0.0), (-0.0, -0.0), (INF, 1.0), (-INF, -1.0), (NAN, NAN)],
     "sigmoid": [(0.0, 0.5), (INF, 1.0), (-INF, 0.0), (NAN, NAN)],
     "softplus": [(INF, INF), (-INF, 0.0), (NAN, NAN)],

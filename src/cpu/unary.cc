@@ -45,6 +45,9 @@ EXACT_ANGLE(tan)
     static bool is_far(float x) { return avx512::is_far(x); }                      \
     static Vector<float> apply(const Vector<float>& x) { return avx512::name(x); } \
   };
+OF_VECTORS(sqrt)
+OF_VECTORS(rsqrt)
+OF_VECTORS(reciprocal)
 OF_VECTORS(exp)
 OF_VECTORS(log)
 OF_VECTORS(log2)
