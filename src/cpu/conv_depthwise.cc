@@ -218,34 +218,85 @@ struct WeightState {
   int team;
 };
 
-// What neighbours in the kernel, some taps of some of its lines, add from `count` pixels: each
-// element of g is read once for all of them.
+constexpr int kLinesAtOnce = 3, kTapsAtOnce = 4;  // their sums are in registers
+constexpr int kBorderPixels = 8;                  // more are added later
+
+// A pixel at which not all of the taps are inside the image.
+struct BorderPixel {
+  int64_t x, g;   // floats from those of the first pixel
+  uint32_t taps;  // bits of those inside
+};
+
+// What neighbours in the kernel, some taps of some of its lines, add from a line of pixels: `count`
+// from `begin` on, at which all taps are inside, and some at borders. Each element of g is read
+// once for all taps.
 struct Products {
   const float *x, *g;  // x of the first pixel at the first tap
   float* sums;         // of the first tap
-  int64_t channels, x_step, tap_step, count;
+  int64_t channels, x_step, tap_step, begin, count;
   int64_t line_step, sums_step;  // from line to line of the kernel
+  BorderPixel borders[kBorderPixels];
+  int64_t border_count;
 };
+
+// Two vectors side by side, where their sums fit the registers: with one at a time 3x3, 128
+// channels, 16x16, takes 1.07 of the time (Sapphire Rapids).
+struct Pair {
+  Vector<float> a, b;
+  Pair operator*(const Pair& y) const { return {a * y.a, b * y.b}; }
+  void operator+=(const Pair& y) { a += y.a, b += y.b; }
+};
+struct PairOfLanes {
+  static constexpr int64_t kWidth = kLanes<float>;
+  Pair load(const float* p) const {
+    return {Whole<float>().load(p), Whole<float>().load(p + kWidth)};
+  }
+  void store(float* p, const Pair& x) const {
+    Whole<float>().store(p, x.a);
+    Whole<float>().store(p + kWidth, x.b);
+  }
+};
+template <class Body>
+void each_pair(int64_t n, const Body& body) {
+  constexpr int64_t kWidth = kLanes<float>, kStep = kWidth == 16 ? 2 * kWidth : kWidth;
+  int64_t i = 0;
+  if constexpr (kStep > kWidth)
+    for (; i + kStep <= n; i += kStep) body(i, PairOfLanes());
+  for (; i + kWidth <= n; i += kWidth) body(i, Whole<float>());
+  if (i < n) body(i, Tail<float>(n - i));
+}
 
 template <int lines, int taps>
 void add_products(const Products& p) {
   const int64_t channels = p.channels, x_step = p.x_step, tap_step = p.tap_step;
   const int64_t line_step = p.line_step, sums_step = p.sums_step;
-  each_vector(channels, [&](int64_t c, const auto& lanes) __attribute__((always_inline)) {
+  each_pair(channels, [&](int64_t c, const auto& lanes) __attribute__((always_inline)) {
     float* sums = p.sums + c;
-    Vector<float> sum[lines][taps];
+    using Channels = decltype(lanes.load(sums));
+    Channels sum[lines][taps];
 #pragma GCC unroll 8
     for (int l = 0; l < lines; ++l)
 #pragma GCC unroll 8
       for (int t = 0; t < taps; ++t) sum[l][t] = lanes.load(sums + l * sums_step + t * channels);
-    const float *x = p.x + c, *grad = p.g + c;
+    const auto add_tap = [&](const float* x, const Channels& g, int t)
+                             __attribute__((always_inline)) {
+#pragma GCC unroll 8
+                               for (int l = 0; l < lines; ++l)
+                                 sum[l][t] += lanes.load(x + l * line_step + t * tap_step) * g;
+                             };
+    const float *pixels = p.x + c, *grads = p.g + c;
+    for (int64_t i = 0; i < p.border_count; ++i) {
+      const BorderPixel& border = p.borders[i];
+      const Channels g = lanes.load(grads + border.g);
+#pragma GCC unroll 8
+      for (int t = 0; t < taps; ++t)
+        if (border.taps >> t & 1) add_tap(pixels + border.x, g, t);
+    }
+    const float *x = pixels + p.begin * x_step, *grad = grads + p.begin * channels;
     for (int64_t left = p.count; left > 0; --left, x += x_step, grad += channels) {
-      const Vector<float> g = lanes.load(grad);
+      const Channels g = lanes.load(grad);
 #pragma GCC unroll 8
-      for (int l = 0; l < lines; ++l)
-#pragma GCC unroll 8
-        for (int t = 0; t < taps; ++t)
-          sum[l][t] += lanes.load(x + l * line_step + t * tap_step) * g;
+      for (int t = 0; t < taps; ++t) add_tap(x, g, t);
     }
 #pragma GCC unroll 8
     for (int l = 0; l < lines; ++l)
@@ -253,8 +304,6 @@ void add_products(const Products& p) {
       for (int t = 0; t < taps; ++t) lanes.store(sums + l * sums_step + t * channels, sum[l][t]);
   });
 }
-
-constexpr int kLinesAtOnce = 3, kTapsAtOnce = 4;  // their sums are in registers
 
 template <int lines>
 void add_some_taps(const Products& p, int64_t taps) {
@@ -264,38 +313,47 @@ void add_some_taps(const Products& p, int64_t taps) {
   kAdd[taps - 1](p);
 }
 
-// All taps of some lines that meet the pixels.
-void add_taps(Products p, int64_t lines, int64_t taps) {
+void add_taps(const Products& p, int64_t lines, int64_t taps) {
   constexpr void (*kAdd[kLinesAtOnce])(const Products&, int64_t) = {
       add_some_taps<1>, add_some_taps<2>, add_some_taps<3>};
-  for (int64_t now; taps > 0; taps -= now) {
-    now = least(taps, kTapsAtOnce);
-    kAdd[lines - 1](p, now);
-    p.x += now * p.tap_step;
-    p.sums += now * p.channels;
-  }
+  kAdd[lines - 1](p, taps);
 }
 
-// Adds a line of pixels of g to the sums of lines of the kernel. Pixels that meet the same taps are
-// taken together.
+// Adds a line of pixels of g to the sums of lines of the kernel.
 void add_kernel_lines(const Geometry& g, int64_t lines, const float* x_line, const float* grad,
                       float* sums) {
-  const auto taps_at = [&](int64_t column) {
-    const int64_t from = column * g.stride[2] - g.low[2], step = g.dilation[2];
-    if (from >= 0 && from + (g.kernel[2] - 1) * step < g.in[2])
-      return std::pair<int64_t, int64_t>(0, g.kernel[2]);
-    const int64_t begin = from < 0 ? least(g.kernel[2], parts(-from, step)) : 0;
-    const int64_t end = g.in[2] > from ? least(g.kernel[2], parts(g.in[2] - from, step)) : 0;
-    return std::pair<int64_t, int64_t>(begin, most(begin, end));
-  };
-  for (int64_t first = 0, last; first < g.out[2]; first = last) {
-    const auto taps = taps_at(first);
-    for (last = first + 1; last < g.out[2] && taps_at(last) == taps; ++last) continue;
-    const int64_t pixel = first * g.stride[2] - g.low[2] + taps.first * g.dilation[2];
-    add_taps(
-        {x_line + pixel * g.c, grad + first * g.c, sums + taps.first * g.c, g.c, g.stride[2] * g.c,
-         g.dilation[2] * g.c, last - first, g.dilation[1] * g.in[2] * g.c, g.kernel[2] * g.c},
-        lines, taps.second - taps.first);
+  const int64_t stride = g.stride[2], dilation = g.dilation[2], width = g.out[2];
+  for (int64_t tap = 0, taps; tap < g.kernel[2]; tap += taps) {
+    taps = least(g.kernel[2] - tap, kTapsAtOnce);
+    // Where the first and the last of the taps read at the first pixel.
+    const int64_t from = tap * dilation - g.low[2], to = from + (taps - 1) * dilation;
+    const int64_t begin = least(width, from < 0 ? parts(-from, stride) : 0);
+    const int64_t end = most(begin, least(width, g.in[2] > to ? parts(g.in[2] - to, stride) : 0));
+    Products p = {};
+    p.x = x_line + from * g.c;
+    p.g = grad;
+    p.sums = sums + tap * g.c;
+    p.channels = g.c;
+    p.x_step = stride * g.c;
+    p.tap_step = dilation * g.c;
+    p.line_step = g.dilation[1] * g.in[2] * g.c;
+    p.sums_step = g.kernel[2] * g.c;
+    p.begin = begin;
+    p.count = end - begin;
+    for (int64_t i = 0; i < width; ++i) {
+      if (i == begin) i = end;
+      if (i == width) break;
+      uint32_t inside = 0;
+      for (int64_t t = 0; t < taps; ++t) {
+        const int64_t at = from + i * stride + t * dilation;
+        if (at >= 0 && at < g.in[2]) inside |= 1u << t;
+      }
+      if (inside) p.borders[p.border_count++] = {i * p.x_step, i * g.c, inside};
+      if (p.border_count < kBorderPixels) continue;
+      add_taps(p, lines, taps);
+      p.count = p.border_count = 0;
+    }
+    if (p.count + p.border_count > 0) add_taps(p, lines, taps);
   }
 }
 
