@@ -51,7 +51,8 @@ struct Product {
   int64_t c_row;
   T* packed_a;
   T* packed_b;
-  Lines<T> next_a, next_b;  // the operands of the product after this
+  Lines<T> next_a = {}, next_b = {};  // the operands of the product after this
+  bool has_b = false;                 // b's only block is packed already
 };
 
 template <class T>
@@ -178,7 +179,7 @@ void multiply_rows(const Blocking& s, const Product<T>& o, const Block& block, c
   t.a = s.pack_a ? packed_rows : rows;
   t.a_row = s.pack_a ? 1 : o.a_strides.row;
   t.a_step = s.pack_a ? height : o.a_strides.column;
-  const bool packing = s.pack_b == kPackedOnReading && i == block.i_begin;
+  const bool packing = s.pack_b == kPackedOnReading && i == block.i_begin && !o.has_b;
   const bool packed = s.pack_b != kInPlace && !packing;
   Ahead<T> ahead = what_follows(s, o, block, next, i + height);
   ahead.own = s.pack_a ? t.a : nullptr;
@@ -203,7 +204,8 @@ void multiply(const Blocking& s, const Product<T>& o) {
   for (Block block = block_at(s, o, 0, 0, 0), next; block.k > 0; block = next) {
     next = next_block(s, o, block);
     if (s.pack_a == kPackedBefore && block.j_begin == 0) pack_rows(o, block);
-    if (s.pack_b == kPackedBefore) pack_columns(o, block.j_begin, block.j_end, block.p, block.k);
+    if (s.pack_b == kPackedBefore && !o.has_b)
+      pack_columns(o, block.j_begin, block.j_end, block.p, block.k);
     for (int64_t i = block.i_begin, height; i < block.i_end; i += height) {
       height = tile_height(block.i_end - i);
       multiply_rows(s, o, block, next, i, height, tile);
