@@ -31,7 +31,7 @@ struct State : Blocking {
   Axes batch;  // x: a, out: b; the results lie one after the other
   int64_t batches;
   int64_t part_m, part_n, parts_m, parts_n;  // a rectangle for each thread
-  int64_t piece_m, piece_n, pieces;          // what it leaves to the others: tasks
+  int64_t piece_m, pieces;                   // of its rows, which it leaves to the others: tasks
   bool fetches_next;  // matrices of a batch: those that a thread multiplies next
   int team;
   int64_t packed_a, packed_b, area;  // workspace in elements; area: all that a thread needs
@@ -71,20 +71,6 @@ void multiply_halves(const State& s, Product<float> o, const void* a, const void
     s.write(byte_offset(c, i * s.n * s.out_size), c_copy + i * o.n, o.n);
 }
 
-// Where the results of a task lie, within those of its matrix.
-struct Rectangle {
-  int64_t i, j, rows, columns;
-};
-
-Rectangle rectangle_of(const State& s, int64_t part, int64_t piece) {
-  const int64_t down = parts(s.part_m, s.piece_m);
-  const int64_t i = part % s.parts_m * s.part_m, j = part / s.parts_m * s.part_n;
-  const int64_t i_end = least(i + s.part_m, s.m), j_end = least(j + s.part_n, s.n);
-  const int64_t first = least(i + piece % down * s.piece_m, i_end);
-  const int64_t left = least(j + piece / down * s.piece_n, j_end);
-  return {first, left, least(s.piece_m, i_end - first), least(s.piece_n, j_end - left)};
-}
-
 template <class T>
 int64_t run_blocks(const Plan* plan, void* const* buffers, void* workspace) {
   const State& s = state_of<State>(plan);
@@ -92,15 +78,18 @@ int64_t run_blocks(const Plan* plan, void* const* buffers, void* workspace) {
   const void* packed[kMostThreads] = {};  // of which b
   const auto run = [&](int64_t task, int thread) {
     const int64_t index = task / per_matrix, part = task % per_matrix / s.pieces;
-    const auto [i, j, rows, columns] = rectangle_of(s, part, task % s.pieces);
-    if (rows == 0 || columns == 0) return;
+    const int64_t first = part % s.parts_m * s.part_m, j = part / s.parts_m * s.part_n;
+    const int64_t i = first + task % s.pieces * s.piece_m;
+    const int64_t rows = least(s.piece_m, least(first + s.part_m, s.m) - i);
+    if (rows <= 0) return;
     const Offsets at = s.batch.at(index);
     const void* a = byte_offset(buffers[1], (at.x + i * s.a.row) * s.in_size);
     const void* b = byte_offset(buffers[2], (at.out + j * s.b.column) * s.in_size);
     void* c = byte_offset(buffers[0], (index * s.m * s.n + i * s.n + j) * s.out_size);
     T* area = as<T>(workspace) + thread * s.area;
-    Product<T> o = {rows,     columns, s.k,  as<T>(a),         s.a, as<T>(b), s.b,
-                    as<T>(c), s.n,     area, area + s.packed_a};
+    Product<T> o = {
+        rows, least(s.part_n, s.n - j), s.k, as<T>(a), s.a, as<T>(b), s.b, as<T>(c), s.n,
+        area, area + s.packed_a};
     o.has_b = s.pieces > 1 && packed[thread] == b;
     packed[thread] = b;
     if (s.fetches_next && index + s.team < s.batches) {
@@ -246,24 +235,23 @@ void choose_packing(State& s) {
   s.packed_b = s.pack_b ? s.block_n * s.block_k : 0;
 }
 
-// A thread whose processor is slower for a while leaves pieces of its rectangle to the others.
-// (Intel Sapphire Rapids, while somebody else used the second thread of one of two cores: products
-// 256^3 and 1024 x 256 x 128 take 0.6 to 0.9 of the time.) But nothing may be packed more often for
-// it: pieces are rows of c if all of b is in one block, columns if a is read in place.
+// A thread whose processor is slower for a while leaves rows to the others. (Intel Sapphire Rapids,
+// while somebody else used the second thread of one of two cores: products 256^3 and 1024 x 256 x
+// 128 take 0.6 to 0.9 of the time.) Only where b is packed once for all of them: it is one block.
+// Columns instead would be read from too many pages at a time: 16 x 1024 x 256 took 1.3 of the
+// time.
 template <class T>
 void choose_pieces(State& s) {
-  constexpr int64_t kPieces = 4, kLeastWork = 1 << 18;
-  s.piece_m = s.part_m;
-  s.piece_n = s.part_n;
-  const int64_t count = least(kPieces, s.part_m * s.part_n * s.k / kLeastWork);
+  constexpr int64_t kPieces = 4, kLeastWork = 1 << 20, kLeastRows = kTileRows / 2;
   const bool one_block = s.k <= s.block_k && s.part_n <= s.block_n;
-  if (s.team > 1 && s.batches < s.team && !s.read && count > 1) {
-    if (s.parts_n == 1 && (one_block || !s.pack_b))
-      s.piece_m = round_up(parts(s.part_m, count), kTileRows);
-    else if (s.parts_m == 1 && !s.pack_a)
-      s.piece_n = round_up(parts(s.part_n, count), kTileColumns<T>);
+  const int64_t count = least(kPieces, s.part_m * s.part_n * s.k / kLeastWork);
+  s.piece_m = s.part_m;
+  if (s.team > 1 && s.batches < s.team && s.parts_n == 1 && one_block && !s.read && count > 1) {
+    s.piece_m = most(1, s.part_m / count / kTileRows) * kTileRows;
+    const auto last = [&] { return s.part_m % s.piece_m; };
+    while (last() > 0 && last() < kLeastRows) s.piece_m += kTileRows;
   }
-  s.pieces = parts(s.part_m, s.piece_m) * parts(s.part_n, s.piece_n);
+  s.pieces = parts(s.part_m, s.piece_m);
 }
 
 // Small matrices that lie in one piece: they and the next ones have room in the second cache.
