@@ -258,7 +258,7 @@ struct PairOfLanes {
 };
 template <class Body>
 void each_pair(int64_t n, const Body& body) {
-  constexpr int64_t kWidth = kLanes<float>, kStep = kWidth == 16 ? 2 * kWidth : kWidth;
+  constexpr int64_t kWidth = kLanes<float>, kStep = kWidth == 16 ? 2 * kWidth : kWidth;  // AVX-512
   int64_t i = 0;
   if constexpr (kStep > kWidth)
     for (; i + kStep <= n; i += kStep) body(i, PairOfLanes());
@@ -278,25 +278,23 @@ void add_products(const Products& p) {
     for (int l = 0; l < lines; ++l)
 #pragma GCC unroll 8
       for (int t = 0; t < taps; ++t) sum[l][t] = lanes.load(sums + l * sums_step + t * channels);
-    const auto add_tap = [&](const float* x, const Channels& g, int t)
-                             __attribute__((always_inline)) {
+    const auto add = [&](const float* x, const Channels& g, int t) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-                               for (int l = 0; l < lines; ++l)
-                                 sum[l][t] += lanes.load(x + l * line_step + t * tap_step) * g;
-                             };
+      for (int l = 0; l < lines; ++l) sum[l][t] += lanes.load(x + l * line_step + t * tap_step) * g;
+    };
     const float *pixels = p.x + c, *grads = p.g + c;
     for (int64_t i = 0; i < p.border_count; ++i) {
       const BorderPixel& border = p.borders[i];
       const Channels g = lanes.load(grads + border.g);
 #pragma GCC unroll 8
       for (int t = 0; t < taps; ++t)
-        if (border.taps >> t & 1) add_tap(pixels + border.x, g, t);
+        if (border.taps >> t & 1) add(pixels + border.x, g, t);
     }
     const float *x = pixels + p.begin * x_step, *grad = grads + p.begin * channels;
     for (int64_t left = p.count; left > 0; --left, x += x_step, grad += channels) {
       const Channels g = lanes.load(grad);
 #pragma GCC unroll 8
-      for (int t = 0; t < taps; ++t) add_tap(x, g, t);
+      for (int t = 0; t < taps; ++t) add(x, g, t);
     }
 #pragma GCC unroll 8
     for (int l = 0; l < lines; ++l)
