@@ -324,9 +324,10 @@ T asinh(T x) {
 
 template <class T>
 T acosh(T x) {
-  T t = x - 1;
+  T t = x - 1, root = sqrt(2 * t + t * t), sum = root + t;
+  T lost = t - (sum - root);  // in that sum, whose second part is the smaller one
   bool large = t > kHuge<T>;
-  T value = log1p(large ? t : t + sqrt(2 * t + t * t));
+  T value = log1p(large ? t : sum) + (large ? 0 : lost / (1 + sum));
   return x < 1 ? kNan<T> : large ? value + kLn2<T> : value;
 }
 
