@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import needle as ndl
@@ -200,10 +200,7 @@ def check(plan: list[Step], seed: int, kind: str) -> None:
             assert_close(a, b, kind, 10_000, "against the numpy device")
 
 
-@settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=not LONG, database=None,
-    suppress_health_check=[HealthCheck.too_slow],  # of the machine, if other programs need it
-)  # fmt: skip
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=not LONG, database=None)
 @given(plans(), st.integers(0, 2**32 - 1), st.sampled_from(["float32", "float64"]))
 def test_all_ways_to_run_a_graph_agree(plan, seed, kind):
     check(plan, seed, kind)

@@ -83,7 +83,7 @@ class RowRunner {
     }
   }
 
-  // The row that such inputs give, wherever they are read from last.
+  // The row that these inputs give; kept for the next block that reads the same ones.
   char* compute(char* const* inputs, int64_t n) {
     const int count = rows_.walk.operands - 1;
     if (n == computed_ && std::equal(inputs, inputs + count, computed_from_)) return row_;

@@ -32,8 +32,8 @@ ULPS = {
     "log": (0.9, 0.9), "log2": (1.6, 1.6), "log10": (2.3, 2.3), "log1p": (1.6, 1.6),
     "sin": (1.6, 1.6), "cos": (1.6, 1.6), "tan": (3.1, 3.1),
     "asin": (2.4, 2.4), "acos": (1.2, 1.2), "atan": (1.5, 1.7),
-    "sinh": (1.7, 1.6), "cosh": (1.5, 1.5), "tanh": (2.6, 2.6),
-    "asinh": (1.9, 1.9), "acosh": (2.0, 1.9), "atanh": (2.2, 2.2),
+    "sinh": (1.6, 1.6), "cosh": (1.5, 1.5), "tanh": (2.6, 2.6),
+    "asinh": (1.9, 1.9), "acosh": (1.9, 1.9), "atanh": (2.2, 2.2),
     "erf": (1.2, 1.2), "sigmoid": (2.4, 2.4), "softplus": (1.8, 1.8),
     "silu": (3.0, 3.0), "gelu": (4.9, 4.6), "gelu_tanh": (2.8, 3.0), "elu": (1.6, 2.1),
     "power": (0.6, 1.1), "hypot": (0.6, 1.5), "atan2": (2.0, 2.0), "logaddexp": (2.6, 2.6),
@@ -43,9 +43,9 @@ for float32 and float64, on every instruction set. Of logaddexp the unit is that
 of result and operands. Half-precision results are those of float32, rounded.
 
 sqrt, rsqrt, reciprocal, exp, exp2, expm1, log, log2, log10, log1p and sin were tried with every
-float32 there is, acosh with those up to 1024, sinh, cosh, tanh and asinh with those of 2**-12 to
-128; the others with samples of every exponent and a margin. tests/test_accuracy.py holds the
-kernels to it."""
+float32 there is, the others with samples of every exponent and a margin; tests/test_accuracy.py
+holds the kernels to it. Known to be beyond it, found by trying more of float32: acosh at 2 inputs
+(1.96 at 1.0613), sinh at 24 (1.62 at 1.4182)."""
 
 
 def tolerance(dtype: Any, length: int = 1) -> float:
