@@ -99,19 +99,19 @@ bool winograd_pays(const Geometry& g, int32_t direction) {
 
 // Many more pixels than weights, of few channels: what counts is reading and writing the images.
 bool is_tall(const Geometry& g, int32_t direction) {
-  constexpr int64_t kMostChannels = 256, kManyPixels = 16;
+  constexpr int64_t kMostSummed = 256, kOneBlock = 128, kManyPixels = 16;
   constexpr int64_t kLargeBytes = 4 << 20;  // leave the second caches of a few threads
   const int64_t pixels = g.n * g.in_pixels(), widest = most(g.c, g.k);
   if (pixels < kManyPixels * widest) return false;
-  if (direction != kConvolveWeight) return (direction == kConvolve ? g.c : g.k) <= kMostChannels;
+  if (direction != kConvolveWeight) return (direction == kConvolve ? g.c : g.k) <= kMostSummed;
   const int64_t bytes = pixels * (g.c + g.k) * static_cast<int64_t>(sizeof(float));
-  return widest <= kMostChannels && bytes > kLargeBytes;
+  return widest <= kOneBlock && bytes > kLargeBytes;
 }
 
 // A kernel of one tap is a product of matrices (which adds no bias: kernels.h). Tall ones are
-// better off by the direct method, which fetches pixels ahead; for gradients of weights of up to 128
-// channels it reads them once: 32 to 128 take 0.75 to 0.95 of the time, 256 with 64 take 0.9 to 1
-// (Sapphire Rapids).
+// better off by the direct method, which fetches pixels ahead. Gradients of weights take 0.75 to
+// 0.95 of the time with up to 128 channels, which are one block: images are read once. With 256 and
+// 256 they take 1.04 (Sapphire Rapids).
 bool is_product(const Geometry& g, int32_t direction) {
   if (is_tall(g, direction)) return false;
   bool plain = g.groups == 1;
