@@ -20,8 +20,8 @@ struct Exponential<float> {
   static constexpr float kLog[] = {0.333333135f,  -0.250000089f, 0.200021237f,
                                    -0.166680053f, 0.142194554f,  -0.124053411f,
                                    0.118886873f,  -0.116774961f, 0.0674771741f};
-  // (sinh(x) - x) / x^3, of x^2
-  static constexpr float kSinh[] = {0.166666672f, 0.00833335053f, 0.000198360562f, 2.81750067e-06f};
+  // (sinh(x) - x) / x^3, of x^2, up to kSinhSplit
+  static constexpr float kSinh[] = {0.16666664f, 0.008333469f, 0.0001982007f, 2.8818206e-06f};
 };
 
 template <>
@@ -40,9 +40,10 @@ struct Exponential<double> {
   static constexpr double kLog[] = {0.6666666666666734,  0.39999999999415253, 0.2857142874229011,
                                     0.22222198580136143, 0.18183564117801285, 0.1531405211326763,
                                     0.1479597037844422};
-  static constexpr double kSinh[] = {
-      0.16666666666666669,   0.008333333333333137,  0.00019841269841438527, 2.7557319155060048e-06,
-      2.505212344398953e-08, 1.605723669948626e-10, 7.759425650270396e-13};
+  static constexpr double kSinh[] = {0.16666666666666666,    0.00833333333333346,
+                                     0.00019841269841211167, 2.755731923704123e-06,
+                                     2.5052106792451903e-08, 1.6059155925682742e-10,
+                                     7.642649067498029e-13,  2.9074460560875488e-15};
 };
 
 template <class T>
@@ -120,8 +121,8 @@ T exp_of_negative(T high, T low) {
 }
 
 template <class T>
-T half_exp(T x) {  // exp(x) / 2 without overflow before the end
-  Reduced<T> e = reduce_exp(clamp_exponent(x));
+T half_exp(T x) {  // exp(x) / 2 for x >= 0, without overflow before the end
+  Reduced<T> e = reduce_exp(x > Exponential<T>::kHigh ? Exponential<T>::kHigh : x);
   return scale(1 + e.rest, e.k - 1);
 }
 
@@ -190,12 +191,16 @@ T tanh(T x) {
   return copysign(decrease / (2 + decrease), x);
 }
 
+// Just below a result of 2 the first exponential has units twice as large as those of the result:
+// the polynomial serves up to there.
+constexpr double kSinhSplit = 1.45;
+
 template <class T>
 T sinh(T x) {
   T e = half_exp(abs(x));
   T square = x * x;
   T small = x + x * square * polynomial(Exponential<T>::kSinh, square);
-  return abs(x) < 1 ? small : copysign(e - T(0.25) / e, x);
+  return abs(x) < T(kSinhSplit) ? small : copysign(e - T(0.25) / e, x);
 }
 
 template <class T>
@@ -274,15 +279,28 @@ T log10(T x) {
   return log_ends(x, p.k * kHigh + (f * kLog10E + (rest * kLog10E + p.k * kLow)));
 }
 
+// 2^k (1 + f + low)
+template <class T>
+struct Sum {
+  T k, f, low;
+};
+
+// high + low, where low is what rounding to a normal number `high` lost.
+template <class T>
+Sum<T> split_sum(T high, T low) {
+  constexpr T kFar = 2 * kMantissa<T>;  // from 2^kFar on `low` is too small to matter
+  Parts<T> p = split_normal(high);
+  T shrink = power_of_two<T>(static_cast<int32_t>(p.k < kFar ? -p.k : -kFar));  // 2^-k
+  return {p.k, p.m - 1, low * shrink};
+}
+
 template <class T>
 T log1p(T x) {
   using E = Exponential<T>;
-  constexpr T kFar = 2 * kMantissa<T>;  // from 2^kFar on `lost` is too small to matter
   T u = 1 + x;
   T lost = abs(x) < 1 ? x - (u - 1) : 1 - (u - x);  // 1 + x = u + lost
-  Parts<T> p = split_normal(u);                     // 1 + x is 0 or normal
-  T shrink = power_of_two<T>(static_cast<int32_t>(p.k < kFar ? -p.k : -kFar));  // 2^-k
-  T f = (p.m - 1) + lost * shrink;
+  Sum<T> p = split_sum(u, lost);                    // 1 + x is 0 or normal
+  T f = p.f + p.low;
   T inside = p.k * E::kLn2High + (f + (log1p_rest(f) + p.k * E::kLn2Low));
   return x == 0 ? x : log_ends(u, inside);  // keeps -0
 }
@@ -323,12 +341,16 @@ T asinh(T x) {
 }
 
 template <class T>
-T acosh(T x) {
-  T t = x - 1, root = sqrt(2 * t + t * t), sum = root + t;
-  T lost = t - (sum - root);  // in that sum, whose second part is the smaller one
-  bool large = t > kHuge<T>;
-  T value = log1p(large ? t : sum) + (large ? 0 : lost / (1 + sum));
-  return x < 1 ? kNan<T> : large ? value + kLn2<T> : value;
+T acosh(T x) {  // log(x + root), with all that its sum loses
+  using E = Exponential<T>;
+  T t = x - 1, root = sqrt(2 * t + t * t), sum = x + root;
+  bool large = x > kHuge<T>;
+  Sum<T> p = split_sum(large ? x : sum, large ? 0 : root - (sum - x));
+  Two<T> f = sum_of_ordered(p.f, p.low);
+  T k = large ? p.k + 1 : p.k;
+  T low = log1p_rest(f.high) + f.low + k * E::kLn2Low;
+  T value = k * E::kLn2High + (f.high + low);
+  return x < 1 ? kNan<T> : log_ends(x, value);
 }
 
 template <class T>

@@ -10,7 +10,7 @@ struct Trigonometric;
 template <>
 struct Trigonometric<float> {
   // (sin(r) - r) / r^3, (cos(r) - 1 + r^2 / 2) / r^4, (asin(x) - x) / x^3, (atan(x) - x) / x^3,
-  // all of the square
+  // (tan(r) - r) / r^3, all of the square
   static constexpr float kSin[] = {-0.166666552f, 0.00833217613f, -0.000195169778f};
   static constexpr float kCos[] = {0.0416666456f, -0.0013887313f, 2.44327875e-05f};
   static constexpr float kAsin[] = {0.166667536f, 0.0749523267f, 0.0454783067f, 0.0241411775f,
@@ -18,6 +18,8 @@ struct Trigonometric<float> {
   static constexpr float kAtan[] = {-0.333332986f,  0.199985489f,   -0.142642438f,
                                     0.109521925f,   -0.0840346739f, 0.0579578541f,
                                     -0.0311780814f, 0.0109147206f,  -0.00179364544f};
+  static constexpr float kTan[] = {0.333331525f,  0.133389339f,   0.0533999577f,
+                                   0.0244712792f, 0.00305279996f, 0.00942577235f};
 };
 
 template <>
@@ -104,11 +106,20 @@ T cos(T x) {
   return sine_in_quadrant(a.quadrant + 1, a.r);
 }
 
+// In float32 by a polynomial: the roundings of a sine and a cosine would add up. In float64 that
+// would have more terms than both of them.
 template <class T>
 T tan(T x) {
   Angle<T> a = reduce_angle(x);
-  T s = sin_near_zero(a.r), c = cos_near_zero(a.r);
-  T value = (a.quadrant & 1 ? -c : s) / (a.quadrant & 1 ? s : c);
+  bool odd = a.quadrant & 1;
+  T value;
+  if constexpr (sizeof(T) == 4) {
+    T square = a.r * a.r, t = a.r + a.r * square * polynomial(Trigonometric<T>::kTan, square);
+    value = odd ? -1 / t : t;
+  } else {
+    T s = sin_near_zero(a.r), c = cos_near_zero(a.r);
+    value = (odd ? -c : s) / (odd ? s : c);
+  }
   return x == 0 ? x : value;
 }
 

@@ -183,11 +183,9 @@ inline Floats cos(const Floats& x) {
 
 // tan(r), or -1 / tan(r) in odd quadrants, by an estimate of 14 bits and a step of Newton's.
 inline Floats tan(const Floats& x) {
-  constexpr float kTan[] = {0.333331525f,  0.133389339f,   0.0533999577f,
-                            0.0244712792f, 0.00305279996f, 0.00942577235f};  // (tan(r) - r) / r^3
   const NearAngle a = reduce_angle(x);
   const Floats r = a.r - a.n * NearAngle::kPart3, square = r * r;
-  const Floats t = r + r * square * math::polynomial(kTan, square);
+  const Floats t = r + r * square * math::polynomial(math::Trigonometric<float>::kTan, square);
   const Floats estimate = _mm512_rcp14_ps(t), inverse = estimate + estimate * (1 - t * estimate);
   return _mm512_mask_sub_ps(t, is_odd(a.quadrant), Floats{}, inverse);
 }
