@@ -1,10 +1,13 @@
 // Matrix products: planning, and who computes what. The result is cut into tiles that fit the
 // registers (gemm_tile.h), which gemm_blocks.h goes through.
 //
-// Threads share nothing but the inputs: each computes rectangles of the result and packs what it
-// needs for itself. Sharing packed operands would save copying, but moving a cache line from core
-// to core costs more than packing it again (measured: 128^3 took twice as long).
+// Threads share nothing but the inputs: each computes rectangles of the result, and maybe rows of
+// another's at the end, and packs what it needs for itself. Sharing packed operands would save
+// copying, but moving a cache line from core to core costs more than packing it again (measured:
+// 128^3 took twice as long).
 #include <cstdlib>
+#include <new>
+#include <thread>
 
 #include "axes.h"
 #include "convert.h"
@@ -31,8 +34,8 @@ struct State : Blocking {
   Axes batch;  // x: a, out: b; the results lie one after the other
   int64_t batches;
   int64_t part_m, part_n, parts_m, parts_n;  // a rectangle for each thread
-  int64_t piece_m, pieces;                   // of its rows, which it leaves to the others: tasks
-  bool fetches_next;  // matrices of a batch: those that a thread multiplies next
+  int64_t stages, shared_m;  // rows that threads leave to each other at once; 0: none
+  bool fetches_next;         // matrices of a batch: those that a thread multiplies next
   int team;
   int64_t packed_a, packed_b, area;  // workspace in elements; area: all that a thread needs
   int64_t in_size, out_size;         // bytes of an element
@@ -71,41 +74,138 @@ void multiply_halves(const State& s, Product<float> o, const void* a, const void
     s.write(byte_offset(c, i * s.n * s.out_size), c_copy + i * o.n, o.n);
 }
 
+// Of matrices [.., index], rows i.. of a and c, columns j.. of b and c.
+template <class T>
+Product<T> product_at(const State& s, void* const* buffers, int64_t index, int64_t i, int64_t j) {
+  const Offsets at = s.batch.at(index);
+  const void* a = byte_offset(buffers[1], (at.x + i * s.a.row) * s.in_size);
+  const void* b = byte_offset(buffers[2], (at.out + j * s.b.column) * s.in_size);
+  void* c = byte_offset(buffers[0], (index * s.m * s.n + i * s.n + j) * s.out_size);
+  return {s.m - i, s.n - j, s.k, as<T>(a), s.a, as<T>(b), s.b, as<T>(c), s.n, nullptr, nullptr};
+}
+
+template <class T>
+void use_area(const State& s, Product<T>& o, void* workspace, int thread) {
+  o.packed_a = as<T>(workspace) + thread * s.area;
+  o.packed_b = o.packed_a + s.packed_a;
+}
+
+// Each thread computes rectangles.
 template <class T>
 int64_t run_blocks(const Plan* plan, void* const* buffers, void* workspace) {
   const State& s = state_of<State>(plan);
-  const int64_t per_matrix = s.parts_m * s.parts_n * s.pieces;
-  const void* packed[kMostThreads] = {};  // of which b
-  const auto run = [&](int64_t task, int thread) {
-    const int64_t index = task / per_matrix, part = task % per_matrix / s.pieces;
-    const int64_t first = part % s.parts_m * s.part_m, j = part / s.parts_m * s.part_n;
-    const int64_t i = first + task % s.pieces * s.piece_m;
-    const int64_t rows = least(s.piece_m, least(first + s.part_m, s.m) - i);
-    if (rows <= 0) return;
-    const Offsets at = s.batch.at(index);
-    const void* a = byte_offset(buffers[1], (at.x + i * s.a.row) * s.in_size);
-    const void* b = byte_offset(buffers[2], (at.out + j * s.b.column) * s.in_size);
-    void* c = byte_offset(buffers[0], (index * s.m * s.n + i * s.n + j) * s.out_size);
-    T* area = as<T>(workspace) + thread * s.area;
-    Product<T> o = {
-        rows, least(s.part_n, s.n - j), s.k, as<T>(a), s.a, as<T>(b), s.b, as<T>(c), s.n,
-        area, area + s.packed_a};
-    o.has_b = s.pieces > 1 && packed[thread] == b;
-    packed[thread] = b;
+  const int64_t per_matrix = s.parts_m * s.parts_n;
+  run_tasks(s.team, s.batches * per_matrix, [&](int64_t task, int thread) {
+    const int64_t index = task / per_matrix, part = task % per_matrix;
+    Product<T> o =
+        product_at<T>(s, buffers, index, part % s.parts_m * s.part_m, part / s.parts_m * s.part_n);
+    o.m = least(s.part_m, o.m);
+    o.n = least(s.part_n, o.n);
+    use_area(s, o, workspace, thread);
     if (s.fetches_next && index + s.team < s.batches) {
-      const Offsets next = s.batch.at(index + s.team);
-      o.next_a = {as<T>(buffers[1]) + next.x, 1, s.m * s.k, 0};
-      o.next_b = {as<T>(buffers[2]) + next.out, 1, s.k * s.n, 0};
+      const Product<T> next = product_at<T>(s, buffers, index + s.team, 0, 0);
+      o.next_a = {next.a, 1, s.m * s.k, 0};
+      o.next_b = {next.b, 1, s.k * s.n, 0};
     }
     if constexpr (std::is_same_v<T, float>) {
-      if (s.read) return multiply_halves(s, o, a, b, c);
+      if (s.read) return multiply_halves(s, o, o.a, o.b, o.c);
     }
     multiply(s, o);
-  };
-  if (s.pieces > 1)
-    run_spans(s.team, s.batches * per_matrix, false, run);
-  else
-    run_tasks(s.team, s.batches * per_matrix, run);
+  });
+  return -1;
+}
+
+// ---- threads that help each other
+
+// Each thread has a part of the rows, and goes through it in stages: a slab of rows, a block of k.
+// It offers each stage in pieces: some rows of a block of columns. Who has done all its own helps
+// the others, from the end of the stages they are in, whose b it then packs for itself.
+template <class T>
+class Helpers {
+ public:
+  Helpers(const State& s, const Product<T>& o, Offer* offers) : s_(s), o_(o), offers_(offers) {}
+
+  void run(void* workspace, int thread) const {
+    Product<T> o = o_;
+    use_area(s_, o, workspace, thread);
+    Multiplier<T> multiplier(s_, o);
+    for (int64_t stage = 0; stage < s_.stages; ++stage) do_own(multiplier, thread, stage);
+    for (bool helped = true; helped; std::this_thread::yield()) {
+      helped = false;
+      for (int turn = 1; turn < s_.team; ++turn)
+        helped |= help(multiplier, (thread + turn) % s_.team);
+    }
+  }
+
+ private:
+  void do_own(Multiplier<T>& multiplier, int thread, int64_t stage) const;
+  bool help(Multiplier<T>& multiplier, int owner) const;
+
+  Offer& offer(int thread, int64_t stage) const { return offers_[thread * s_.stages + stage]; }
+
+  // All rows of a stage, the first columns.
+  Block slab(int thread, int64_t stage) const {
+    const int64_t depth = parts(s_.k, s_.block_k);
+    const int64_t first = thread * s_.part_m, last = least(first + s_.part_m, s_.m);
+    const int64_t begin = least(first + stage / depth * s_.block_m, last);
+    return block_at(s_, o_, begin, least(begin + s_.block_m, last), 0, stage % depth * s_.block_k);
+  }
+  // The last piece of a block's rows is higher or lower than the others by up to half a tile.
+  int64_t per_block(const Block& slab) const {
+    const int64_t height = slab.i_end - slab.i_begin;
+    return height ? most(1, (height + kTileRows / 2) / s_.shared_m) : 0;
+  }
+  int64_t pieces(const Block& slab) const { return per_block(slab) * parts(o_.n, s_.block_n); }
+  Block piece(const Block& slab, int64_t index) const {
+    const int64_t count = per_block(slab), i = index % count;
+    const int64_t begin = slab.i_begin + i * s_.shared_m;
+    return block_at(s_, o_, begin, i + 1 < count ? begin + s_.shared_m : slab.i_end,
+                    index / count * s_.block_n, slab.p);
+  }
+
+  const State& s_;
+  const Product<T>& o_;
+  Offer* offers_;
+};
+
+template <class T>
+void Helpers<T>::do_own(Multiplier<T>& multiplier, int thread, int64_t stage) const {
+  const Block own = slab(thread, stage);
+  const int64_t count = pieces(own);
+  Offer& now = offer(thread, stage);
+  multiplier.begin(own);
+  now.open();
+  for (int64_t i; (i = now.take_first(count)) >= 0; now.finish())
+    multiplier.multiply(piece(own, i), true);
+  while (!now.is_finished(count)) std::this_thread::yield();  // the next stage adds to these sums
+}
+
+// Does a piece of what the thread has not finished, if there is any. False if there is nothing to
+// wait for: it is about to finish, or it has not begun, and who waited might have to do it all.
+template <class T>
+bool Helpers<T>::help(Multiplier<T>& multiplier, int owner) const {
+  int64_t stage = 0, count = 0;
+  while (stage < s_.stages && offer(owner, stage).is_finished(count = pieces(slab(owner, stage))))
+    ++stage;
+  if (stage == s_.stages || !offer(owner, 0).is_open()) return false;
+  const bool open = offer(owner, stage).is_open();
+  const int64_t i = offer(owner, stage).take_last(count);
+  if (i < 0) return !open || stage + 1 < s_.stages;
+  multiplier.multiply(piece(slab(owner, stage), i), false);
+  offer(owner, stage).finish();
+  return true;
+}
+
+template <class T>
+int64_t run_helping(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  Offer* offers = static_cast<Offer*>(workspace);
+  for (int64_t index = 0; index < s.batches; ++index) {
+    for (int64_t i = 0; i < s.team * s.stages; ++i) new (offers + i) Offer;
+    const Product<T> o = product_at<T>(s, buffers, index, 0, 0);
+    const Helpers<T> helpers(s, o, offers);
+    parallel(s.team, [&](int thread) { helpers.run(offers + s.team * s.stages, thread); });
+  }
   return -1;
 }
 
@@ -182,9 +282,11 @@ bool far(Strides x) {
 
 // Cuts the results into rectangles, if there are too few matrices to give each thread one: along
 // n, or along m, whichever leaves less to the busiest thread. Along m each reads all of b, along n
-// all of a.
+// all of a; many rows can be left to others (choose_sharing).
 template <class T>
 void choose_parts(State& s) {
+  constexpr int64_t kManyRows = 128;
+  constexpr double kHelped = 0.95;
   const int64_t work = s.m * s.n * (s.k + kResultWork) * s.batches;
   s.team = work <= kSerialWork ? 1 : threads();
   s.part_m = s.m;
@@ -197,7 +299,7 @@ void choose_parts(State& s) {
     const double b_reading = s.b.column == 1 ? 2 : 8;
     const double along_m = (part_m + b_reading) / static_cast<double>(s.m);
     const double along_n = (part_n + a_reading) / static_cast<double>(s.n);
-    if (along_m <= along_n)
+    if (along_m * (part_m >= kManyRows ? kHelped : 1) <= along_n)
       s.part_m = part_m;
     else
       s.part_n = part_n;
@@ -236,22 +338,17 @@ void choose_packing(State& s) {
 }
 
 // A thread whose processor is slower for a while leaves rows to the others. (Intel Sapphire Rapids,
-// while somebody else used the second thread of one of two cores: products 256^3 and 1024 x 256 x
-// 128 take 0.6 to 0.9 of the time.) Only where b is packed once for all of them: it is one block.
-// Columns instead would be read from too many pages at a time: 16 x 1024 x 256 took 1.3 of the
-// time.
+// a virtual machine that others share: of the time of one part for each thread, products of 512 to
+// 2048 take 0.92 to 1.0, 1024 x 256 x 128 0.96 to 0.99. Not columns of products with few rows: 16 x
+// 1024 x 256 took 1.3, because b then is read from too many pages at a time.)
 template <class T>
-void choose_pieces(State& s) {
-  constexpr int64_t kPieces = 4, kLeastWork = 1 << 20, kLeastRows = kTileRows / 2;
-  const bool one_block = s.k <= s.block_k && s.part_n <= s.block_n;
-  const int64_t count = least(kPieces, s.part_m * s.part_n * s.k / kLeastWork);
-  s.piece_m = s.part_m;
-  if (s.team > 1 && s.batches < s.team && s.parts_n == 1 && one_block && !s.read && count > 1) {
-    s.piece_m = most(1, s.part_m / count / kTileRows) * kTileRows;
-    const auto last = [&] { return s.part_m % s.piece_m; };
-    while (last() > 0 && last() < kLeastRows) s.piece_m += kTileRows;
-  }
-  s.pieces = parts(s.part_m, s.piece_m);
+void choose_sharing(State& s) {
+  constexpr int64_t kLeastWork = 1 << 20;
+  s.shared_m = 0;
+  if (s.team == 1 || s.batches >= s.team || s.parts_n > 1 || s.read) return;
+  const int64_t work = kTileRows * s.block_n * s.block_k;
+  const int64_t height = most(1, kLeastWork / work) * kTileRows;
+  if (least(s.part_m, s.block_m) >= 2 * height) s.shared_m = height;
 }
 
 // Small matrices that lie in one piece: they and the next ones have room in the second cache.
@@ -269,14 +366,15 @@ template <class T>
 const char* plan_blocks(Plan* plan, State& s) {
   choose_parts<T>(s);
   choose_packing<T>(s);
-  choose_pieces<T>(s);
+  choose_sharing<T>(s);
   s.fetches_next = can_fetch_next<T>(s);
   s.area = s.packed_a + s.packed_b;
   if (s.read)
     s.area += round_up(s.part_m * s.k, 16) + round_up(s.k * s.part_n, 16) + s.part_m * s.part_n;
   s.area = round_up(s.area, 16) + (s.area ? 16 : 0);
-  plan->run = run_blocks<T>;
-  plan->workspace = s.area * s.team * static_cast<int64_t>(sizeof(T));
+  plan->run = s.shared_m ? run_helping<T> : run_blocks<T>;
+  s.stages = s.shared_m ? parts(s.part_m, s.block_m) * parts(s.k, s.block_k) : 0;
+  plan->workspace = s.team * (s.stages * sizeof(Offer) + s.area * static_cast<int64_t>(sizeof(T)));
   return nullptr;
 }
 

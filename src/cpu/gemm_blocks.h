@@ -52,7 +52,6 @@ struct Product {
   T* packed_a;
   T* packed_b;
   Lines<T> next_a = {}, next_b = {};  // the operands of the product after this
-  bool has_b = false;                 // b's only block is packed already
 };
 
 template <class T>
@@ -66,16 +65,17 @@ struct Block {
 };
 
 template <class T>
-Block block_at(const Blocking& s, const Product<T>& o, int64_t i, int64_t j, int64_t p) {
-  return {i, least(i + s.block_m, o.m), j, least(j + s.block_n, o.n), p, least(s.block_k, o.k - p)};
+Block block_at(const Blocking& s, const Product<T>& o, int64_t i_begin, int64_t i_end, int64_t j,
+               int64_t p) {
+  return {i_begin, i_end, j, least(j + s.block_n, o.n), p, least(s.block_k, o.k - p)};
 }
 
-// After the last: one without steps.
+// Of the same rows. After the last: one without steps.
 template <class T>
 Block next_block(const Blocking& s, const Product<T>& o, const Block& block) {
-  if (block.j_end < o.n) return block_at(s, o, block.i_begin, block.j_end, block.p);
-  if (block.i_end < o.m) return block_at(s, o, block.i_end, 0, block.p);
-  return block_at(s, o, 0, 0, block.p + block.k);
+  const bool more = block.j_end < o.n;
+  return block_at(s, o, block.i_begin, block.i_end, more ? block.j_end : 0,
+                  more ? block.p : block.p + block.k);
 }
 
 // Packs a's rows, those of a tile after those of another; if rows lie side by side, a few steps of
@@ -164,51 +164,91 @@ void fetch_ahead(const Product<T>& o, const Ahead<T>& ahead, int64_t panel, int6
   if (!t.next) t.next = ahead.rows.piece(panel, size);
 }
 
-// One row of tiles.
+// What one thread does, block after block. Rows of a that are not of its slab are packed for
+// themselves.
 template <class T>
-void multiply_rows(const Blocking& s, const Product<T>& o, const Block& block, const Block& next,
-                   int64_t i, int64_t height, int64_t& tile) {
-  const T* rows = o.a + i * o.a_strides.row + block.p * o.a_strides.column;
-  T* packed_rows = o.packed_a + (s.keep_a ? (i - block.i_begin) * block.k : 0);
-  if (s.pack_a == kPackedOnReading && block.j_begin == 0)
-    pack_panel(packed_rows, height, rows, height, o.a_strides.row, block.k, o.a_strides.column);
-  Tile<T> t;
-  t.k = block.k;
-  t.c_row = o.c_row;
-  t.add = block.p > 0;
-  t.a = s.pack_a ? packed_rows : rows;
-  t.a_row = s.pack_a ? 1 : o.a_strides.row;
-  t.a_step = s.pack_a ? height : o.a_strides.column;
-  const bool packing = s.pack_b == kPackedOnReading && i == block.i_begin && !o.has_b;
-  const bool packed = s.pack_b != kInPlace && !packing;
-  Ahead<T> ahead = what_follows(s, o, block, next, i + height);
-  ahead.own = s.pack_a ? t.a : nullptr;
-  const int64_t panels = parts(block.j_end - block.j_begin, kTileColumns<T>);
-  int64_t left = panels * parts(block.i_end - i, kTileRows), panel = 0;
-  for (int64_t j = block.j_begin; j < block.j_end; j += kTileColumns<T>) {
-    t.width = least(kTileColumns<T>, block.j_end - j);
-    T* columns = o.packed_b + (j - block.j_begin) * block.k;
-    t.b = packed ? columns : o.b + block.p * o.b_strides.row + j;
-    t.b_step = packed ? panel_pitch<T>(t.width) : o.b_strides.row;
-    t.padded = packed;
-    t.copy = packing ? columns : nullptr;
-    t.c = o.c + i * o.c_row + j;
-    fetch_ahead(o, ahead, panel++, --left, tile++, t);
-    tile_for<T>(height, parts(t.width, kLanes<T>))(t);
+class Multiplier {
+ public:
+  Multiplier(const Blocking& blocking, const Product<T>& product) : s_(blocking), o_(product) {}
+
+  // From now on, these rows are its own.
+  void begin(const Block& slab);
+  void multiply(const Block& block, bool own);
+
+ private:
+  void multiply_row_of_tiles(int64_t i, int64_t height, bool own);
+
+  const Blocking& s_;
+  const Product<T>& o_;
+  Block slab_, block_ = {};
+  bool has_b_ = false;  // packed the block's
+  int64_t tile_ = 0;    // number of tiles so far
+};
+
+template <class T>
+void Multiplier<T>::begin(const Block& slab) {
+  slab_ = slab;
+  if (s_.pack_a == kPackedBefore) pack_rows(o_, slab);
+}
+
+template <class T>
+void Multiplier<T>::multiply(const Block& block, bool own) {
+  has_b_ = has_b_ && block.j_begin == block_.j_begin && block.p == block_.p;
+  block_ = block;
+  if (s_.pack_b == kPackedBefore && !has_b_)
+    pack_columns(o_, block.j_begin, block.j_end, block.p, block.k);
+  for (int64_t i = block.i_begin, height; i < block.i_end; i += height) {
+    height = tile_height(block.i_end - i);
+    multiply_row_of_tiles(i, height, own);
+    has_b_ = true;
   }
 }
 
 template <class T>
+void Multiplier<T>::multiply_row_of_tiles(int64_t i, int64_t height, bool own) {
+  const T* rows = o_.a + i * o_.a_strides.row + block_.p * o_.a_strides.column;
+  const bool kept = s_.keep_a && own;
+  T* packed_rows = o_.packed_a + (kept ? (i - slab_.i_begin) * block_.k : 0);
+  const bool first = s_.pack_a == kPackedOnReading && block_.j_begin == 0;
+  if (s_.pack_a && (!own || first))
+    pack_panel(packed_rows, height, rows, height, o_.a_strides.row, block_.k, o_.a_strides.column);
+  Tile<T> t;
+  t.k = block_.k;
+  t.c_row = o_.c_row;
+  t.add = block_.p > 0;
+  t.a = s_.pack_a ? packed_rows : rows;
+  t.a_row = s_.pack_a ? 1 : o_.a_strides.row;
+  t.a_step = s_.pack_a ? height : o_.a_strides.column;
+  const bool packing = s_.pack_b == kPackedOnReading && !has_b_;
+  const bool packed = s_.pack_b != kInPlace && !packing;
+  Block rest = block_;
+  if (own) rest.i_end = slab_.i_end;
+  Ahead<T> ahead = what_follows(s_, o_, rest, next_block(s_, o_, rest), i + height);
+  ahead.own = s_.pack_a ? t.a : nullptr;
+  const int64_t panels = parts(block_.j_end - block_.j_begin, kTileColumns<T>);
+  int64_t left = panels * parts(rest.i_end - i, kTileRows), panel = 0;
+  for (int64_t j = block_.j_begin; j < block_.j_end; j += kTileColumns<T>) {
+    t.width = least(kTileColumns<T>, block_.j_end - j);
+    T* columns = o_.packed_b + (j - block_.j_begin) * block_.k;
+    t.b = packed ? columns : o_.b + block_.p * o_.b_strides.row + j;
+    t.b_step = packed ? panel_pitch<T>(t.width) : o_.b_strides.row;
+    t.padded = packed;
+    t.copy = packing ? columns : nullptr;
+    t.c = o_.c + i * o_.c_row + j;
+    fetch_ahead(o_, ahead, panel++, --left, tile_++, t);
+    tile_for<T>(height, parts(t.width, kLanes<T>))(t);
+  }
+}
+
+// All of it, by one thread.
+template <class T>
 void multiply(const Blocking& s, const Product<T>& o) {
-  int64_t tile = 0;
-  for (Block block = block_at(s, o, 0, 0, 0), next; block.k > 0; block = next) {
-    next = next_block(s, o, block);
-    if (s.pack_a == kPackedBefore && block.j_begin == 0) pack_rows(o, block);
-    if (s.pack_b == kPackedBefore && !o.has_b)
-      pack_columns(o, block.j_begin, block.j_end, block.p, block.k);
-    for (int64_t i = block.i_begin, height; i < block.i_end; i += height) {
-      height = tile_height(block.i_end - i);
-      multiply_rows(s, o, block, next, i, height, tile);
+  Multiplier<T> own(s, o);
+  for (int64_t i = 0; i < o.m; i += s.block_m) {
+    for (Block block = block_at(s, o, i, least(i + s.block_m, o.m), 0, 0); block.k > 0;
+         block = next_block(s, o, block)) {
+      if (block.j_begin == 0) own.begin(block);
+      own.multiply(block, true);
     }
   }
 }

@@ -53,6 +53,41 @@ inline void run_spans(int team, int64_t tasks, bool backwards, const Body& body)
   });
 }
 
+// Pieces of work that one thread takes from the front, others from the back.
+class alignas(64) Offer {
+ public:
+  void open() { taken_.store(0, std::memory_order_release); }
+  bool is_open() const { return taken_.load(std::memory_order_acquire) != kClosed; }
+  bool is_finished(int64_t pieces) const {
+    return finished_.load(std::memory_order_acquire) >= pieces;
+  }
+  void finish() { finished_.fetch_add(1, std::memory_order_release); }
+
+  // Which piece, or -1: none is left, or they are not offered yet.
+  int64_t take_first(int64_t pieces) { return take(kOneFirst, pieces).first; }
+  int64_t take_last(int64_t pieces) {
+    const int64_t last = take(1, pieces).last;
+    return last < 0 ? last : pieces - 1 - last;
+  }
+
+ private:
+  struct Taken {
+    int64_t first, last;  // so many, before
+  };
+  Taken take(uint64_t which, int64_t pieces) {
+    for (uint64_t now = taken_.load(std::memory_order_acquire);;) {
+      const int64_t first = now / kOneFirst, last = now % kOneFirst;
+      if (first + last >= pieces) return {-1, -1};
+      if (taken_.compare_exchange_weak(now, now + which, std::memory_order_acq_rel))
+        return {first, last};
+    }
+  }
+
+  static constexpr uint64_t kOneFirst = uint64_t{1} << 32, kClosed = ~uint64_t{0};
+  std::atomic<uint64_t> taken_{kClosed};
+  std::atomic<int64_t> finished_{0};
+};
+
 // True and false in turn.
 inline bool next_is_backwards() {
   static std::atomic<uint32_t> calls{0};
