@@ -9,11 +9,11 @@ struct Special;
 
 template <>
 struct Special<float> {
-  // erf(x) / x - 1, of x^2, and -log(erfc(t)) / t: one is used below kErfSplit, one above
+  // erf(x) / x - 1, of x^2, and -log(erfc(t)) / t - 1: one is used below kErfSplit, one above
   static constexpr float kErfSplit = 27.0f / 32;
   static constexpr float kErf[] = {0.128379166f,   -0.376125753f,  0.112827756f,
                                    -0.0268051066f, 0.00505562499f, -0.000634293421f};
-  static constexpr float kErfLog[] = {1.12853038f,    0.635663569f,   0.105334811f,
+  static constexpr float kErfLog[] = {0.12853038f,    0.635663569f,   0.105334811f,
                                       -0.0229372382f, 0.00322983903f, -0.000215806111f};
   // Phi(-t) exp(t^2 / 2) / (u kTailScale) where u = 1 / (1 + kTailScale t), of u - kTailCentre; Phi
   // is the distribution function of the normal distribution, and t Phi(-t) is 0 from kTailEnd on
@@ -88,18 +88,19 @@ T gelu(T x) {  // x Phi(x) = x - x Phi(-x)
   return (x < T(-0.0) ? T(-0.0) : x) - lower(tail);
 }
 
-// Where x is small x + x p(x^2), else 1 - exp(-t p(t)); both polynomials have the same length.
+// Where x is small x + x p(x^2), else 1 - exp(-t - t p(t)); both polynomials have the same length.
 inline float erf(float x) {
   using S = Special<float>;
   float t = abs(x) > 4 ? 4 : abs(x);
-  bool small = t < S::kErfSplit;
+  bool small = abs(x) < S::kErfSplit;
   float s = small ? t * t : t, p = small ? S::kErf[5] : S::kErfLog[5];
 #pragma GCC unroll 8
   for (int i = 4; i >= 0; --i) p = p * s + (small ? S::kErf[i] : S::kErfLog[i]);
-  Reduced<float> e = reduce_exp(-t * p);
+  float negative = -t - t * p;
+  Reduced<float> e = reduce_exp(negative);
   float power = power_of_two<float>(e.k);
   float large = (1 - power) - e.rest * power;
-  return copysign(small ? t + t * p : large, x);
+  return copysign(small ? negative : large, x);
 }
 
 inline double erf(double x) {

@@ -135,7 +135,8 @@ T asin(T x) {
   bool large = t > T(0.5);  // asin(t) = pi/2 - 2 asin(sqrt((1 - t) / 2))
   T z = large ? T(0.5) * (1 - t) : t * t;
   T value = asin_near_zero(large ? sqrt(z) : t, z);
-  return copysign(large ? kHalfPi<T> - (2 * value - kHalfPiLow<T>) : value, x);
+  T rest = kHalfPi<T> - 2 * value;  // exact near pi/6
+  return copysign(large ? rest + kHalfPiLow<T> : value, x);
 }
 
 template <class T>
@@ -158,9 +159,10 @@ T atan_up_to_one(T x) {
 template <class T>
 T atan(T x) {
   T t = abs(x);
-  bool large = t > 1;
-  T value = atan_up_to_one(large ? 1 / t : t);
-  return copysign(large ? kHalfPi<T> - (value - kHalfPiLow<T>) : value, x);
+  bool large = t > 1;  // atan(t) = pi/2 + atan(-1 / t); near pi/4 the first sum is exact
+  T r = large ? -1 / t : t, high = large ? kHalfPi<T> + r : r, low = large ? kHalfPiLow<T> : 0;
+  T square = r * r;
+  return copysign(high + (r * square * polynomial(Trigonometric<T>::kAtan, square) + low), x);
 }
 
 template <class T>
