@@ -568,6 +568,23 @@ def test_products_of_several_blocks(isa, dtype, a_layout, b_layout):
         check(ops.matmul(a, b), exact(a) @ exact(b), k)
 
 
+@pytest.mark.parametrize("b_layout", ["plain", "transposed"])
+@pytest.mark.parametrize("a_layout", ["plain", "transposed"])
+@pytest.mark.parametrize(("m", "k", "n"), [(2101, 270, 1043), (1330, 128, 256)])
+def test_products_do_not_depend_on_who_helps_whom(isa, m, k, n, a_layout, b_layout):
+    """Slabs of rows, blocks of steps and of columns; of more threads than processors, some begin
+    when others have finished."""
+    a = laid_out(tensor(rows(m, k) / k**0.5), a_layout)
+    b = laid_out(tensor(rows(k, n, 1)), b_layout)
+    core.native.set_threads(1)
+    product = ops.matmul(a, b)
+    check(product, exact(a) @ exact(b), k)
+    alone = product.numpy()
+    for threads in (2, 7, 2, 7):
+        core.native.set_threads(threads)
+        np.testing.assert_array_equal(ops.matmul(a, b).numpy(), alone)
+
+
 # ---- the true size -----------------------------------------------------------------
 
 
