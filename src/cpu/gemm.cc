@@ -34,8 +34,9 @@ struct State : Blocking {
   Axes batch;  // x: a, out: b; the results lie one after the other
   int64_t batches;
   int64_t part_m, part_n, parts_m, parts_n;  // a rectangle for each thread
-  int64_t stages, shared_m;  // rows that threads leave to each other at once; 0: none
-  bool fetches_next;         // matrices of a batch: those that a thread multiplies next
+  int64_t shared_m, shared_n;  // rows or columns of a part that any thread can take; 0: none
+  int64_t stages;
+  bool fetches_next;  // matrices of a batch: those that a thread multiplies next
   int team;
   int64_t packed_a, packed_b, area;  // workspace in elements; area: all that a thread needs
   int64_t in_size, out_size;         // bytes of an element
@@ -209,6 +210,34 @@ int64_t run_helping(const Plan* plan, void* const* buffers, void* workspace) {
   return -1;
 }
 
+// Few rows: each thread has a part of the columns, in pieces. Who has done its own takes others'.
+template <class T>
+int64_t run_columns(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  const int64_t pieces = parts(s.part_n, s.shared_n);
+  for (int64_t index = 0; index < s.batches; ++index) {
+    Offer offers[kMostThreads];
+    for (int i = 0; i < s.team; ++i) offers[i].open();
+    parallel(s.team, [&](int thread) {
+      const auto take = [&](int owner, int64_t piece) {
+        const int64_t j = owner * s.part_n + piece * s.shared_n;
+        const int64_t end = least(least(j + s.shared_n, (owner + 1) * s.part_n), s.n);
+        if (j >= end) return;
+        Product<T> o = product_at<T>(s, buffers, index, 0, j);
+        o.n = end - j;
+        use_area(s, o, workspace, thread);
+        multiply(s, o);
+      };
+      for (int64_t i; (i = offers[thread].take_first(pieces)) >= 0;) take(thread, i);
+      for (int turn = 1; turn < s.team; ++turn) {
+        const int owner = (thread + turn) % s.team;
+        for (int64_t i; (i = offers[owner].take_last(pieces)) >= 0;) take(owner, i);
+      }
+    });
+  }
+  return -1;
+}
+
 int64_t run_zeros(const Plan* plan, void* const* buffers, void*) {
   const State& s = state_of<State>(plan);
   std::memset(buffers[0], 0, s.batches * s.m * s.n * s.out_size);
@@ -282,7 +311,7 @@ bool far(Strides x) {
 
 // Cuts the results into rectangles, if there are too few matrices to give each thread one: along
 // n, or along m, whichever leaves less to the busiest thread. Along m each reads all of b, along n
-// all of a; many rows can be left to others (choose_sharing).
+// all of a; many rows can be left to others, but not their columns (choose_sharing).
 template <class T>
 void choose_parts(State& s) {
   constexpr int64_t kManyRows = 128;
@@ -339,15 +368,21 @@ void choose_packing(State& s) {
   s.packed_b = s.pack_b ? s.block_n * s.block_k : 0;
 }
 
-// A thread whose processor is slower for a while leaves rows to the others. (Intel Sapphire Rapids,
-// a virtual machine that others share: of the time of one part for each thread, products of 512 to
-// 2048 take 0.92 to 1.0, 1024 x 256 x 128 0.96 to 0.99. Not columns of products with few rows: 16 x
-// 1024 x 256 took 1.3, because b then is read from too many pages at a time.)
+// A thread whose processor is slower for a while leaves rows to the others, or columns if there are
+// few rows. (Intel Sapphire Rapids, a virtual machine that others share: of the time of one part
+// for each thread, products of 512 to 2048 take 0.92 to 1.0, 1024 x 256 x 128 0.96 to 0.99, 16 x
+// 1024 x 256 0.88.)
 template <class T>
 void choose_sharing(State& s) {
-  constexpr int64_t kLeastWork = 1 << 20;
-  s.shared_m = 0;
-  if (s.team == 1 || s.batches >= s.team || s.parts_n > 1 || s.read) return;
+  constexpr int64_t kLeastWork = 1 << 20, kLeastOfFew = 1 << 18;
+  s.shared_m = s.shared_n = 0;
+  if (s.team == 1 || s.batches >= s.team || s.read) return;
+  if (s.parts_n > 1) {
+    if (s.part_m > 2 * kTileRows || s.pack_a) return;  // each piece would pack a again
+    const int64_t width = round_up(parts(kLeastOfFew, s.m * s.k), kTileColumns<T>);
+    if (s.part_n >= 2 * width) s.shared_n = width;
+    return;
+  }
   const int64_t work = kTileRows * s.block_n * s.block_k;
   const int64_t height = most(1, kLeastWork / work) * kTileRows;
   if (least(s.part_m, s.block_m) >= 2 * height) s.shared_m = height;
@@ -374,7 +409,7 @@ const char* plan_blocks(Plan* plan, State& s) {
   if (s.read)
     s.area += round_up(s.part_m * s.k, 16) + round_up(s.k * s.part_n, 16) + s.part_m * s.part_n;
   s.area = round_up(s.area, 16) + (s.area ? 16 : 0);
-  plan->run = s.shared_m ? run_helping<T> : run_blocks<T>;
+  plan->run = s.shared_m ? run_helping<T> : s.shared_n ? run_columns<T> : run_blocks<T>;
   s.stages = s.shared_m ? parts(s.part_m, s.block_m) * parts(s.k, s.block_k) : 0;
   plan->workspace = s.team * (s.stages * sizeof(Offer) + s.area * static_cast<int64_t>(sizeof(T)));
   return nullptr;
