@@ -570,7 +570,7 @@ def test_products_of_several_blocks(isa, dtype, a_layout, b_layout):
 
 @pytest.mark.parametrize("b_layout", ["plain", "transposed"])
 @pytest.mark.parametrize("a_layout", ["plain", "transposed"])
-@pytest.mark.parametrize(("m", "k", "n"), [(2101, 270, 1043), (1330, 128, 256)])
+@pytest.mark.parametrize(("m", "k", "n"), [(2101, 270, 1043), (1330, 128, 256), (16, 523, 1043)])
 def test_products_do_not_depend_on_who_helps_whom(isa, m, k, n, a_layout, b_layout):
     """Slabs of rows, blocks of steps and of columns; of more threads than processors, some begin
     when others have finished."""
