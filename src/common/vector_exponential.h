@@ -155,11 +155,15 @@ T cut_exponent(T x) {
 }
 
 // x / (1 + exp(-|z|)), or x exp(-|z|) / (1 + exp(-|z|)) if x < 0, where -|z| is reduced.
-// Dividing by 2^kLift + 2^kLift exp(z) rounds subnormal results once.
+// Dividing by 2^kLift + 2^kLift exp(z) rounds subnormal results once. Where the exponential is
+// rounded twice, what the sum loses is not.
 template <class T>
 T over_one_plus(T x, Reduced<T> e) {
-  T sum = power_of_two<T>(kLift<T>) + lifted_exp(e, T(1));
-  return (x < 0 ? lifted_exp(e, x) : x) / (x < 0 ? sum : lower(sum));
+  T one = power_of_two<T>(kLift<T>), exponential = lifted_exp(e, T(1)), sum = one + exponential;
+  T lost = exponential - (sum - one);
+  T quotient = (x < 0 ? lifted_exp(e, x) : x) / (x < 0 ? sum : lower(sum));
+  T corrected = quotient - quotient * lower(lost);
+  return (x < 0) & (corrected != 0) ? corrected : quotient;  // keeps -0
 }
 
 // x / (1 + exp(-z)) where z = high + low has the sign of x.
@@ -172,7 +176,8 @@ template <class T>
 T sigmoid(T x) {
   T size = abs(x) > -Exponential<T>::kLow ? -Exponential<T>::kLow : abs(x);
   T lifted = lifted_exp(reduce_exp(-size), T(1)), one = power_of_two<T>(kLift<T>);
-  return (x < 0 ? lifted : one) / (one + lifted);
+  T sum = one + lifted, lost = lifted - (sum - one), quotient = (x < 0 ? lifted : one) / sum;
+  return quotient - quotient * lower(lost);
 }
 
 template <class T>
