@@ -222,7 +222,10 @@ void Multiplier<T>::multiply_row_of_tiles(int64_t i, int64_t height, bool own) {
   const bool packing = s_.pack_b == kPackedOnReading && !has_b_;
   const bool packed = s_.pack_b != kInPlace && !packing;
   Block rest = block_;
-  if (own) rest.i_end = slab_.i_end;
+  if (own) {
+    rest.i_begin = slab_.i_begin;
+    rest.i_end = slab_.i_end;
+  }
   Ahead<T> ahead = what_follows(s_, o_, rest, next_block(s_, o_, rest), i + height);
   ahead.own = s_.pack_a ? t.a : nullptr;
   const int64_t panels = parts(block_.j_end - block_.j_begin, kTileColumns<T>);
