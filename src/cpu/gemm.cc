@@ -348,9 +348,9 @@ void choose_packing(State& s) {
   const bool large = s.k * s.part_n * static_cast<int64_t>(sizeof(T)) >= kLargeB;
   // Even a few rows, if b's are far: it is fetched ahead while it is laid out, and two tiles do not
   // find it in the first cache else (products 16 x 512 x 2048 and 24 x 768 x 768 take 0.7 to 0.9 of
-  // the time, 8 x 1024 x 1024 0.65; 16 x 1024 x 256 nothing).
+  // the time, 8 x 1024 x 1024 and 47 x 2048 x 256 0.65; 16 x 1024 x 256 nothing).
   const bool often = s.part_m >= kOftenB;
-  const bool few = far(s.b) && s.k > kBlockK;
+  const bool few = far(s.b) && (s.part_m > 2 * kTileRows || s.k > kBlockK);
   s.pack_b = must ? kPackedBefore : large && (often || few) ? kPackedOnReading : kInPlace;
   s.block_k = even(s.k, kBlockK, 4);
   // Few rows: columns that stay in the first cache until the last of them. If all columns fill at
