@@ -159,10 +159,9 @@ T cut_exponent(T x) {
 // rounded twice, what the sum loses is not.
 template <class T>
 T over_one_plus(T x, Reduced<T> e) {
-  T one = power_of_two<T>(kLift<T>), exponential = lifted_exp(e, T(1)), sum = one + exponential;
-  T lost = exponential - (sum - one);
-  T quotient = (x < 0 ? lifted_exp(e, x) : x) / (x < 0 ? sum : lower(sum));
-  T corrected = quotient - quotient * lower(lost);
+  Two<T> sum = sum_of_ordered(power_of_two<T>(kLift<T>), lifted_exp(e, T(1)));
+  T quotient = (x < 0 ? lifted_exp(e, x) : x) / (x < 0 ? sum.high : lower(sum.high));
+  T corrected = quotient - quotient * lower(sum.low);
   return (x < 0) & (corrected != 0) ? corrected : quotient;  // keeps -0
 }
 
@@ -176,8 +175,9 @@ template <class T>
 T sigmoid(T x) {
   T size = abs(x) > -Exponential<T>::kLow ? -Exponential<T>::kLow : abs(x);
   T lifted = lifted_exp(reduce_exp(-size), T(1)), one = power_of_two<T>(kLift<T>);
-  T sum = one + lifted, lost = lifted - (sum - one), quotient = (x < 0 ? lifted : one) / sum;
-  return quotient - quotient * lower(lost);
+  Two<T> sum = sum_of_ordered(one, lifted);
+  T quotient = (x < 0 ? lifted : one) / sum.high;
+  return quotient - quotient * lower(sum.low);
 }
 
 template <class T>
