@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import core, executor, ops
+from needle import core, executor, ops, optim
 from needle.backend import ndarray
 from needle.device import as_device
 from needle.errors import IndexRangeError
@@ -45,6 +45,13 @@ def isa(request):
     core.native.set_streaming_bytes(0)
     core.native.set_threads(0)
     core.native.select_isa(before)
+
+
+@pytest.fixture
+def runs_over_pages(isa):
+    """Return what says whether the processor is to count as one that reads ahead over pages."""
+    yield core.native.set_runs_over_pages
+    core.native.set_runs_over_pages(-1)
 
 
 def tensor(values, dtype=None, offset=0):
@@ -406,6 +413,35 @@ def test_reductions(isa, dtype, shape, axis, offset):
     np.testing.assert_array_equal(exact(ops.amin(x, axis)), wide.min(axis))
 
 
+@pytest.mark.parametrize("n", [127, 1024, 4095, 4096, 4224, 9000, LONG])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_reductions_have_the_same_bits_on_either_processor(runs_over_pages, dtype, n):
+    values = (np.random.default_rng(9).standard_normal((3, n)) * 1000).astype(dtype)
+    x = tensor(values)
+    reductions = [ops.summation, ops.amax, ops.amin, ops.argmax]
+    reductions += [ops.mean, ops.var] if x.dtype.is_floating else []
+    for reduce in reductions:
+        for axis in (1, None):
+            found = []
+            for yes in (0, 1):
+                runs_over_pages(yes)
+                found.append(reduce(x, axis).numpy())
+            np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("rule", [optim.Adam, optim.SGD])
+def test_updates_have_the_same_bits_on_either_processor(runs_over_pages, rule):
+    values = np.random.default_rng(9).standard_normal((2, LONG)).astype("float32")
+    found = []
+    for yes in (0, 1):
+        runs_over_pages(yes)
+        p = ndl.Parameter(values[0])
+        p.grad = ndl.Tensor(values[1])
+        rule([p], lr=0.1).step()
+        found.append(p.numpy())
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize("place", [0, 65_535, LONG - 1])
 def test_one_nan_is_the_extreme_of_a_long_row(isa, place):
     values = np.random.default_rng(9).standard_normal(LONG)
@@ -441,8 +477,9 @@ def test_elementwise_with_steps_and_broadcasting(isa, dtype):
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
-def test_results_larger_than_the_second_caches(isa, dtype):
+def test_results_larger_than_the_second_caches(runs_over_pages, dtype):
     core.native.set_streaming_bytes(4 << 20)  # and the second caches have half of that
+    runs_over_pages(0)
     values = [np.round(100 * rows(*shape)) for shape in ((701, 1001), (1, 1001), (701, 1))]
     a, row, column = (tensor(v, dtype, 1) for v in values)
     x, y, z = (exact(v) for v in (a, row, column))

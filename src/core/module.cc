@@ -304,6 +304,13 @@ NB_MODULE(_core, m) {
         forget_plans();
       },
       "Bytes from which on results are stored past the caches; 0: what gains by it.");
+  m.def(
+      "set_runs_over_pages",
+      [](int yes) {
+        kernels->set_runs_over_pages(yes);
+        forget_plans();
+      },
+      "Does the processor read ahead over a page's end? 0, 1; -1: as is known of it.");
   m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
   m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");
   m.def("memory_info", &memory, "live, cached and peak bytes; live blocks.");

@@ -54,9 +54,9 @@ inline A fold_lanes(Vector<A> v) {
   return v[0];
 }
 
-// step(total, x, j) for all vectors of a block, in eight totals (j: which), and the totals
-// combined. n is a multiple of the lanes. The quarters of a block are read together: the processor
-// then runs ahead of four pages, not one (0.75 of the time on Sapphire Rapids).
+// step(total, x, j) for all vectors of a block, in eight totals (j: which), two of each quarter,
+// and the totals combined. n is a multiple of the lanes. The quarters of a block are read together:
+// the processor then runs ahead of four pages, not one (0.75 of the time on Sapphire Rapids).
 template <int32_t op, class A, class Step>
 inline Vector<A> fold_block(const A* x, int64_t n, const Step& step) {
   constexpr int64_t kWidth = kLanes<A>, kUnroll = 8, kStreams = 4, kEach = kUnroll / kStreams;
@@ -81,36 +81,76 @@ inline Vector<A> fold_block(const A* x, int64_t n, const Step& step) {
   return total[0];
 }
 
+// The same bits, the quarters one after the other: 0.7 of the time on Zen 4, whose prefetching goes
+// on over the ends of pages but follows few streams. Fewer branches and no totals in memory take
+// another tenth from rows of 4096 numbers.
+template <int32_t op, class A, class Step>
+inline Vector<A> fold_block_in_order(const A* x, int64_t n, const Step& step) {
+  constexpr int64_t kWidth = kLanes<A>, kStreams = 4, kEach = 2;
+  struct Quarter {
+    Vector<A> even, odd;
+  };
+  const int64_t size = n / (kStreams * kEach * kWidth) * kEach * kWidth;
+  const auto quarter = [&](const A* from, int64_t which) __attribute__((always_inline)) {
+    Quarter total = {splat<A>(identity<op, A>()), splat<A>(identity<op, A>())};
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < size; i += kEach * kWidth) {
+      total.even = step(total.even, load(from + i), which);
+      total.odd = step(total.odd, load(from + i + kWidth), which + 1);
+    }
+    return total;
+  };
+  Quarter first = quarter(x, 0);
+  const Quarter second = quarter(x + size, 2);
+  const Quarter third = quarter(x + 2 * size, 4), fourth = quarter(x + 3 * size, 6);
+  for (int64_t i = kStreams * size; i < n; i += kWidth)
+    first.even = step(first.even, load(x + i), 0);
+  const auto tree = [](const Vector<A>& a, const Vector<A>& b, const Vector<A>& c,
+                       const Vector<A>& d) {
+    return combine<op>(combine<op>(a, c), combine<op>(b, d));
+  };
+  return combine<op>(tree(first.even, second.even, third.even, fourth.even),
+                     tree(first.odd, second.odd, third.odd, fourth.odd));
+}
+
 // Largest or smallest floating numbers by one instruction that may lose a NaN; the products with 0
 // find it. They find infinities too: then, as with a NaN, the block is folded with care.
 template <int32_t op, class A>
-inline Vector<A> fold_extremes(const A* x, int64_t n) {
+inline Vector<A> fold_extremes(const A* x, int64_t n, bool in_order) {
   Vector<A> check[4] = {};
   const auto step = [&](const Vector<A>& best, const Vector<A>& v, int64_t j) {
     check[j % 4] += v * A(0);
     return op == kMax ? (v > best ? v : best) : (v < best ? v : best);
   };
-  const Vector<A> best = fold_block<op>(x, n, step);
+  const Vector<A> best =
+      in_order ? fold_block_in_order<op>(x, n, step) : fold_block<op>(x, n, step);
   if (add_lanes<A>((check[0] + check[1]) + (check[2] + check[3])) == 0) return best;
   return fold_block<op>(x, n, [](const Vector<A>& total, const Vector<A>& v, int64_t) {
     return combine<op>(total, v);
   });
 }
 
+template <int32_t op, class A>
+inline Vector<A> fold_run(const A* x, int64_t n, bool in_order) {
+  if constexpr (std::is_floating_point_v<A> && (op == kMax || op == kMin)) {
+    return fold_extremes<op>(x, n, in_order);
+  } else {
+    const auto step = [](const Vector<A>& a, const Vector<A>& b, int64_t) {
+      return combine<op>(a, b);
+    };
+    return in_order ? fold_block_in_order<op>(x, n, step) : fold_block<op>(x, n, step);
+  }
+}
+
 // Blocks are combined as a binary tree. n is a multiple of the lanes and not 0.
 template <int32_t op, class A>
-Vector<A> fold_vectors(const A* x, int64_t n) {
+Vector<A> fold_vectors(const A* x, int64_t n, bool in_order) {
+  if (n <= kRun) return fold_run<op>(x, n, in_order);
   Vector<A> part[64];  // of numbers of blocks that are powers of two, the largest first
   int parts = 0;
   for (int64_t block = 0; block * kRun < n; ++block) {
     const int64_t rest = n - block * kRun, size = rest < kRun ? rest : kRun;
-    Vector<A> total;
-    if constexpr (std::is_floating_point_v<A> && (op == kMax || op == kMin))
-      total = fold_extremes<op>(x + block * kRun, size);
-    else
-      total = fold_block<op>(
-          x + block * kRun, size,
-          [](const Vector<A>& a, const Vector<A>& b, int64_t) { return combine<op>(a, b); });
+    Vector<A> total = fold_run<op>(x + block * kRun, size, in_order);
     for (int64_t before = block; before & 1; before >>= 1)
       total = combine<op>(part[--parts], total);
     part[parts++] = total;
@@ -121,9 +161,9 @@ Vector<A> fold_vectors(const A* x, int64_t n) {
 }
 
 template <int32_t op, class A>
-A fold_dense(const A* x, int64_t n) {
+A fold_dense(const A* x, int64_t n, bool in_order = false) {
   int64_t i = n / kLanes<A> * kLanes<A>;
-  A total = i ? fold_lanes<op, A>(fold_vectors<op>(x, i)) : identity<op, A>();
+  A total = i ? fold_lanes<op, A>(fold_vectors<op>(x, i, in_order)) : identity<op, A>();
   for (; i < n; ++i) total = combine<op>(total, x[i]);
   return total;
 }

@@ -11,7 +11,7 @@ namespace {
 template <int32_t op, class A>
 A fold_row(const State<A>& s, const void* x, int64_t origin, int64_t begin, int64_t end) {
   if (s.dense && s.reduced.count <= 1)
-    return fold_dense<op>(as<A>(x) + origin + begin, end - begin);
+    return fold_dense<op>(as<A>(x) + origin + begin, end - begin, s.in_order);
   if (end - begin > kBlock) {
     const int64_t half = middle(begin, end, kBlock);
     const A left = fold_row<op>(s, x, origin, begin, half);
@@ -19,7 +19,7 @@ A fold_row(const State<A>& s, const void* x, int64_t origin, int64_t begin, int6
   }
   A total = identity<op, A>();
   for_stretches(s, x, origin, begin, end, [&](const A* element, int64_t n, int64_t) {
-    total = combine<op>(total, fold_dense<op>(element, n));
+    total = combine<op>(total, fold_dense<op>(element, n, s.in_order));
   });
   return total;
 }
@@ -104,7 +104,7 @@ void find_in_row(const State<A>& s, const void* x, int64_t origin, int64_t begin
   for (; begin < end; begin += kBlock) {
     const int64_t stop = begin + kBlock < end ? begin + kBlock : end;
     for_stretches(s, x, origin, begin, stop, [&](const A* element, int64_t n, int64_t position) {
-      const A value = fold_dense<op>(element, n);
+      const A value = fold_dense<op>(element, n, s.in_order);
       if (best.position[0] >= 0 && !better<op>(value, best.value[0])) return;
       int64_t i = 0;
       while (element[i] != value && element[i] == element[i]) ++i;
@@ -201,6 +201,7 @@ const char* plan_in(Plan* plan, int32_t op, const Operand& out, const Operand& x
                     (std::is_same_v<A, int64_t> && x.dtype == kInt64 && !truth);
   choose_strip(s, same);
   choose_tasks(s);
+  s.in_order = is_read_in_order(s);
   const int64_t part = op == kDeviation ? sizeof(Moments<A>)
                        : is_arg(op)     ? sizeof(Best<A>)
                                         : sizeof(typename Fold<kSum, A>::Part);

@@ -25,7 +25,8 @@ struct Layout {
   int64_t length, chunk, chunks;  // reduced positions: all, of a chunk, number of chunks
   int64_t x_size, out_size;       // bytes of an element
   int team;
-  bool dense;  // x can be folded where it lies
+  bool dense;     // x can be folded where it lies
+  bool in_order;  // rows come from memory, to a processor that runs ahead over pages (fold.h)
   bool mean;
 };
 
@@ -78,9 +79,10 @@ int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
   void* out = buffers[0];
   const void* x = buffers[1];
+  const bool backwards = s.team > 1 && next_is_backwards();  // as run_pieces does (spans.h)
   if (s.chunks > 1) {
     Part* parts = as<Part>(workspace);
-    run_spans(s.team, s.units * s.chunks, false, [&](int64_t task, int) {
+    run_spans(s.team, s.units * s.chunks, backwards, [&](int64_t task, int) {
       const int64_t begin = task % s.chunks * s.chunk;
       const int64_t end = begin + s.chunk < s.length ? begin + s.chunk : s.length;
       Kernel::fold(s, x, unit_at(s, task / s.chunks), begin, end, parts[task]);
@@ -96,7 +98,7 @@ int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
     return -1;
   }
   const int64_t tasks = (s.units + s.units_per_task - 1) / s.units_per_task;
-  run_spans(s.team, tasks, false, [&](int64_t task, int) {
+  run_spans(s.team, tasks, backwards, [&](int64_t task, int) {
     const int64_t last = (task + 1) * s.units_per_task;
     for (int64_t i = task * s.units_per_task; i < last && i < s.units; ++i) {
       Part part;
@@ -171,6 +173,11 @@ inline void choose_tasks(Layout& s) {
   if (s.units_per_task > (s.units + 3) / 4) s.units_per_task = (s.units + 3) / 4;
   if (s.units_per_task < 1) s.units_per_task = 1;
   s.team = team_size(s.units * s.chunks, work);
+}
+
+inline bool is_read_in_order(const Layout& s) {
+  return s.dense && s.strip.size == 1 && runs_over_pages() &&
+         s.units * s.length * s.x_size >= streaming_bytes();
 }
 
 // Of kDeviation (variance.cc): the mean of a unit's positions so far, and the sum of their squared

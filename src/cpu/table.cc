@@ -21,6 +21,7 @@ static const Kernels kTable = {
     kVectorBits,
     set_threads,
     set_streaming_bytes,
+    set_runs_over_pages,
     contiguous,
     plan_elementwise,
     plan_fused,

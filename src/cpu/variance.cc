@@ -30,10 +30,10 @@ void join(Moments<A>& part, const Moments<A>& later, int64_t width) {
 
 // One stretch of at most kBlock elements, already in the cache for the second pass.
 template <class A>
-void add_block(Moments<A>& part, const A* x, int64_t n) {
+void add_block(Moments<A>& part, const A* x, int64_t n, bool in_order) {
   Moments<A> own;
   own.count = n;
-  own.mean[0] = fold_dense<kSum>(x, n) / static_cast<A>(n);
+  own.mean[0] = fold_dense<kSum>(x, n, in_order) / static_cast<A>(n);
   own.squares[0] = squares_around(x, own.mean[0], n);
   join(part, own, 1);
 }
@@ -50,8 +50,9 @@ void fold_row(const State<A>& s, const void* x, int64_t origin, int64_t begin, i
     fold_row(s, x, origin, half, end, later);
     return join(part, later, 1);
   }
-  for_stretches(s, x, origin, begin, end,
-                [&](const A* element, int64_t n, int64_t) { add_block(part, element, n); });
+  for_stretches(s, x, origin, begin, end, [&](const A* element, int64_t n, int64_t) {
+    add_block(part, element, n, s.in_order);
+  });
 }
 
 template <class A>
