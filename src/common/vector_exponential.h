@@ -75,7 +75,7 @@ Reduced<T> reduce_exp(T high, T low) {
   using E = Exponential<T>;
   T shifted = (high + low) * kLog2E<T> + kRounder<T>;
   T n = shifted - kRounder<T>;
-  T r = high - n * E::kLn2High - n * E::kLn2Low + low;
+  T r = (high - n * E::kLn2High) + (low - n * E::kLn2Low);
   return {bits(shifted) - bits(kRounder<T>), r * r * polynomial(E::kExp, r) + r};
 }
 

@@ -73,19 +73,26 @@ Reduced<T> reduce_gaussian(T t) {
 }
 
 // t Phi(-t) exp(t^2 / 2) for t >= 0. What the polynomial takes is u - kTailCentre, but the rounding
-// of u near 1 would be many units in the last place of t.
+// of u near 1 would be many units in the last place of t. Without fused multiply-adds so much is
+// rounded elsewhere that the largest roundings here are kept.
 template <class T>
-T scaled_tail(T t) {
+Two<T> scaled_tail(T t) {
   using S = Special<T>;
-  T rest = t / (1 / S::kTailScale + t);  // 1 - u
-  return rest * polynomial(S::kTail, (1 - S::kTailCentre) - rest);
+  constexpr T kOffset = 1 / S::kTailScale;
+  T rest = t / (kOffset + t);  // 1 - u
+  if constexpr (kHasFma) return {rest * polynomial(S::kTail, (1 - S::kTailCentre) - rest), 0};
+  Two<T> sum = sum_of_ordered(t > kOffset ? t : kOffset, t > kOffset ? kOffset : t);
+  rest -= rest * (sum.low * (S::kTailScale - S::kTailScale * rest));
+  return product(rest, polynomial(S::kTail, (1 - S::kTailCentre) - rest));
 }
 
 template <class T>
 T gelu(T x) {  // x Phi(x) = x - x Phi(-x)
   T t = abs(x) > Special<T>::kTailEnd ? Special<T>::kTailEnd : abs(x);
-  T tail = lifted_exp(reduce_gaussian(t), scaled_tail(t));
-  return (x < T(-0.0) ? T(-0.0) : x) - lower(tail);
+  Two<T> tail = scaled_tail(t);
+  Reduced<T> e = reduce_gaussian(t);
+  T lifted = (tail.high + (tail.high * e.rest + tail.low)) * power_of_two<T>(e.k + kLift<T>);
+  return (x < T(-0.0) ? T(-0.0) : x) - lower(lifted);
 }
 
 // Where x is small x + x p(x^2), else 1 - exp(-t - t p(t)); both polynomials have the same length.
@@ -107,7 +114,7 @@ inline double erf(double x) {
   constexpr double kRootTwo = 1.41421356237309504880;
   double square = x * x, small = x + x * polynomial(Special<double>::kErf, square);
   double t = abs(x) > 6 ? 6 : abs(x);  // erf(t) = 1 - 2 Phi(-sqrt(2) t)
-  double rest = kRootTwo * scaled_tail(kRootTwo * t) / t * exp_of_negative(-t * t, 0.0);
+  double rest = kRootTwo * scaled_tail(kRootTwo * t).high / t * exp_of_negative(-t * t, 0.0);
   return t < 1 ? small : copysign(1 - rest, x);
 }
 

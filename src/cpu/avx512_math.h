@@ -4,7 +4,7 @@
 // spend a third of their instructions on them. On a Sapphire Rapids processor these take 0.4 to
 // 0.7 of the time of the portable ones. Largest errors in units in the last place: sqrt and
 // reciprocal 0.5, log 0.8, exp and log2 0.9, log10 and rsqrt 1.1, erf 1.2, sin and cos 1.6,
-// tan 3.0, gelu 3.2.
+// silu 2.4, tan 3.0, gelu 3.2.
 #pragma once
 #include "exponential.h"
 #include "lanes.h"
@@ -243,6 +243,30 @@ inline Floats erf(const Floats& x) {
   const __mmask16 first = _mm512_testn_epi32_mask(place, _mm512_set1_epi32(15));
   const Floats start = _mm512_mask_mov_ps(entry(kErfStarts.high), first, h);
   return copysign(start + (p * h + entry(kErfStarts.low)), x);
+}
+
+// ---- silu -------------------------------------------------------------------------------------
+
+// x / (1 + exp(-x)), or where x < 0 x exp(x) / (1 + exp(x)): a step of Newton's from an estimate of
+// 14 bits, by the sum in twice the precision. Multiplied by 2^n last: results below the normal
+// numbers are rounded once. 0.7 of the time of the portable form on Zen 4.
+inline Floats silu(const Floats& x) {
+  using E = math::Exponential<float>;
+  constexpr float kEnd = math::kSigmoidEnd[0], kOne = 20;  // from there on the quotient is x
+  const __mmask16 negative = _mm512_cmp_ps_mask(x, Floats{}, _CMP_LT_OQ);
+  const __mmask16 large = _mm512_cmp_ps_mask(x, splat(kOne), _CMP_GT_OQ);
+  const Floats t = _mm512_min_ps(splat(kEnd), _mm512_abs_ps(x));  // of NaN: the second
+  const Floats shifted = math::kRounder<float> - t * math::kLog2E<float>;
+  const Floats n = shifted - math::kRounder<float>;
+  const Floats r = (-t - n * E::kLn2High) - n * E::kLn2Low;
+  const Floats m = (math::polynomial(E::kExp, r) * r + 1.f) * r + 1.f;  // exp(-t) / 2^n
+  const Floats power = _mm512_scalef_ps(m, n), high = power + 1.f, low = power - (high - 1.f);
+  const Floats least = _mm512_max_ps(splat(-1000.f), x);  // not infinity times 0
+  const Floats over = _mm512_mask_mul_ps(least, negative, least, m);
+  const Floats y = _mm512_rcp14_ps(high), near = over * y;
+  const Floats q = fused(residual(near, low, residual(near, high, over)), y, near);
+  const Floats result = _mm512_mask_scalef_ps(q, negative, q, n);
+  return _mm512_mask_mov_ps(copysign(result, x), large, x);
 }
 
 // ---- gelu -------------------------------------------------------------------------------------

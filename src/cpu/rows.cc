@@ -232,7 +232,8 @@ void run_streaming(Contiguous loop, const int64_t* items, const int64_t* fetched
   alignas(64) char tile[kStreamTileBytes];
   char* at[1 + kInputs];
   std::copy(operands, operands + 1 + n_inputs, at);
-  const int64_t tile_size = kStreamTileBytes / items[0];
+  const auto moving = std::count_if(fetched, fetched + n_inputs, [](int64_t i) { return i != 0; });
+  const int64_t tile_size = stream_tile_bytes(static_cast<int>(moving)) / items[0];
   // What comes before the first aligned address, or all, if no element lies at one.
   const int64_t before = (-reinterpret_cast<intptr_t>(at[0]) & (kStreamAlignment - 1)) / items[0];
   for (int64_t first = 0, count; first < n; first += count) {

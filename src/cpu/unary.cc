@@ -57,6 +57,7 @@ OF_VECTORS(cos)
 OF_VECTORS(tan)
 OF_VECTORS(erf)
 OF_VECTORS(gelu)
+OF_VECTORS(silu)
 #endif
 
 const LoopRow kUnaryLoops[kFunctions] = {
