@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "lanes.h"
 #include "spans.h"
 #include "stream.h"
 #include "walk.h"
@@ -176,9 +177,16 @@ bool has_equal_rows(const Walk& walk) {
   return equal;
 }
 
+// By whole vectors: the C library's copies may be narrower (1.2 of the time on Zen 4).
 template <int64_t item>
 void copy_row(void* out, const void* const* inputs, int64_t n) {
-  std::memcpy(out, inputs[0], static_cast<size_t>(n * item));
+  const int64_t bytes = n * item;
+  auto* to = static_cast<char*>(out);
+  auto* from = static_cast<const char*>(inputs[0]);
+  int64_t i = 0;
+  for (; i + kVectorBytes <= bytes; i += kVectorBytes)
+    store(reinterpret_cast<float*>(to + i), load(reinterpret_cast<const float*>(from + i)));
+  std::memcpy(to + i, from + i, static_cast<size_t>(bytes - i));
 }
 
 Contiguous copying(int64_t item) {
