@@ -48,10 +48,10 @@ def isa(request):
 
 
 @pytest.fixture
-def runs_over_pages(isa):
-    """Return what says whether the processor is to count as one that reads ahead over pages."""
-    yield core.native.set_runs_over_pages
-    core.native.set_runs_over_pages(-1)
+def count_as_zen(isa):
+    """Return what makes the kernels choose as for AMD's Zen (1), or as for other processors (0)."""
+    yield core.native.count_as_zen
+    core.native.count_as_zen(-1)
 
 
 def tensor(values, dtype=None, offset=0):
@@ -305,7 +305,9 @@ def test_scatter_add_of_elements(isa, dtype, n):
 @pytest.mark.parametrize(
     "dtype, n", [("float32", 200), ("float32", 300), ("float64", 100), ("bfloat16", 400)]
 )
-def test_gather_of_elements(isa, dtype, n):
+@pytest.mark.parametrize("zen", [0, 1])
+def test_gather_of_elements(count_as_zen, zen, dtype, n):
+    count_as_zen(zen)
     count, extent = 2100, 6000  # a table beyond the second cache is read in strips
     index = np.random.default_rng(5).integers(-extent, extent, (count, n))
     table = tensor(rows(extent, n), dtype)
@@ -415,7 +417,7 @@ def test_reductions(isa, dtype, shape, axis, offset):
 
 @pytest.mark.parametrize("n", [127, 1024, 4095, 4096, 4224, 9000, LONG])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
-def test_reductions_have_the_same_bits_on_either_processor(runs_over_pages, dtype, n):
+def test_reductions_have_the_same_bits_on_either_processor(count_as_zen, dtype, n):
     values = (np.random.default_rng(9).standard_normal((3, n)) * 1000).astype(dtype)
     x = tensor(values)
     reductions = [ops.summation, ops.amax, ops.amin, ops.argmax]
@@ -424,17 +426,17 @@ def test_reductions_have_the_same_bits_on_either_processor(runs_over_pages, dtyp
         for axis in (1, None):
             found = []
             for yes in (0, 1):
-                runs_over_pages(yes)
+                count_as_zen(yes)
                 found.append(reduce(x, axis).numpy())
             np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("rule", [optim.Adam, optim.SGD])
-def test_updates_have_the_same_bits_on_either_processor(runs_over_pages, rule):
+def test_updates_have_the_same_bits_on_either_processor(count_as_zen, rule):
     values = np.random.default_rng(9).standard_normal((2, LONG)).astype("float32")
     found = []
     for yes in (0, 1):
-        runs_over_pages(yes)
+        count_as_zen(yes)
         p = ndl.Parameter(values[0])
         p.grad = ndl.Tensor(values[1])
         rule([p], lr=0.1).step()
@@ -477,9 +479,9 @@ def test_elementwise_with_steps_and_broadcasting(isa, dtype):
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
-def test_results_larger_than_the_second_caches(runs_over_pages, dtype):
+def test_results_larger_than_the_second_caches(count_as_zen, dtype):
     core.native.set_streaming_bytes(4 << 20)  # and the second caches have half of that
-    runs_over_pages(0)
+    count_as_zen(0)
     values = [np.round(100 * rows(*shape)) for shape in ((701, 1001), (1, 1001), (701, 1))]
     a, row, column = (tensor(v, dtype, 1) for v in values)
     x, y, z = (exact(v) for v in (a, row, column))

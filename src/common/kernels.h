@@ -129,9 +129,9 @@ struct Kernels {
   // Results from `bytes` on are stored past the caches, and the second caches count as half as
   // large; 0: from sizes that gain by it, and as they are.
   void (*set_streaming_bytes)(int64_t bytes);
-  // Whether the processor reads ahead over a page's end by itself, so that nothing need be fetched
-  // for it; negative: what is known of it.
-  void (*set_runs_over_pages)(int32_t yes);
+  // Whether what depends on the processor's kind is chosen as for AMD's Zen; negative: if it is
+  // one.
+  void (*count_as_zen)(int32_t yes);
 
   Contiguous (*contiguous)(int32_t function, DType input, DType out);  // null: not supported
   // inputs are already broadcast to out's shape (stride 0) and share one dtype, except where's

@@ -305,12 +305,12 @@ NB_MODULE(_core, m) {
       },
       "Bytes from which on results are stored past the caches; 0: what gains by it.");
   m.def(
-      "set_runs_over_pages",
+      "count_as_zen",
       [](int yes) {
-        kernels->set_runs_over_pages(yes);
+        kernels->count_as_zen(yes);
         forget_plans();
       },
-      "Does the processor read ahead over a page's end? 0, 1; -1: as is known of it.");
+      "Whether to choose as for AMD's Zen: 0, 1; -1: if the processor is one.");
   m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
   m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");
   m.def("memory_info", &memory, "live, cached and peak bytes; live blocks.");

@@ -125,14 +125,22 @@ inline int64_t copy_vectors([[maybe_unused]] const State& s, const Loop& loop,
 #if defined(__AVX512F__)
   if (loop.dest != 1 || loop.index != 1) return i;
   constexpr int64_t kWidth = kLanes<int64_t>;
+  const bool by_loads = gathers_by_loads();
   const Vector<int64_t> extent = splat(s.extent), numbers = load(kLaneNumbers<int64_t>);
   for (; i + kWidth <= loop.end; i += kWidth) {
     Vector<int64_t> index = load(as<int64_t>(at.index) + i);
     index += (index < 0) & extent;
     if (_mm512_cmpge_epu64_mask((__m512i)index, (__m512i)extent)) break;
     const Vector<int64_t> from = index * s.pick + (numbers + i) * loop.source;
-    const __m256 values = _mm512_i64gather_ps((__m512i)from, at.source, 4);
-    _mm256_storeu_ps(as<float>(at.dest) + i, values);
+    float* dest = as<float>(at.dest) + i;
+    if (by_loads) {
+      alignas(64) int64_t offset[kWidth];
+      store(offset, from);
+#pragma GCC unroll 8
+      for (int64_t k = 0; k < kWidth; ++k) dest[k] = as<float>(at.source)[offset[k]];
+    } else {
+      _mm256_storeu_ps(dest, _mm512_i64gather_ps((__m512i)from, at.source, 4));
+    }
   }
 #endif
   return i;

@@ -21,7 +21,7 @@ static const Kernels kTable = {
     kVectorBits,
     set_threads,
     set_streaming_bytes,
-    set_runs_over_pages,
+    count_as_zen,
     contiguous,
     plan_elementwise,
     plan_fused,
