@@ -457,9 +457,11 @@ def test_one_nan_is_the_extreme_of_a_long_row(isa, place):
 # ---- elementwise -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("zen", [0, 1])
 @pytest.mark.parametrize("size", [32_768, 40_001])
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
-def test_elementwise(isa, dtype, size):
+def test_elementwise(count_as_zen, zen, dtype, size):
+    count_as_zen(zen)
     a, b = (tensor(np.round(100 * rows(1, size, i)[0]), dtype, i) for i in range(2))
     x, y = exact(a), exact(b)
     check(a + b, x + y)
@@ -478,10 +480,11 @@ def test_elementwise_with_steps_and_broadcasting(isa, dtype):
     check(a[:, 1::2] - exact(row)[0, 0].item(), x[:, 1::2] - exact(row)[0, 0])
 
 
+@pytest.mark.parametrize("zen", [0, 1])
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
-def test_results_larger_than_the_second_caches(count_as_zen, dtype):
+def test_results_larger_than_the_second_caches(count_as_zen, zen, dtype):
     core.native.set_streaming_bytes(4 << 20)  # and the second caches have half of that
-    count_as_zen(0)
+    count_as_zen(zen)
     values = [np.round(100 * rows(*shape)) for shape in ((701, 1001), (1, 1001), (701, 1))]
     a, row, column = (tensor(v, dtype, 1) for v in values)
     x, y, z = (exact(v) for v in (a, row, column))
@@ -508,10 +511,12 @@ BROADCAST = (
 )
 
 
+@pytest.mark.parametrize("zen", [0, 1])
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("shapes", BROADCAST)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
-def test_rows_columns_and_numbers(isa, dtype, shapes, offset):
+def test_rows_columns_and_numbers(count_as_zen, zen, dtype, shapes, offset):
+    count_as_zen(zen)
     values = [np.round(40 * rows(1, int(np.prod(s)), i)).reshape(s) for i, s in enumerate(shapes)]
     a, b = (tensor(v, dtype, offset) for v in values)
     x, y = exact(a), exact(b)

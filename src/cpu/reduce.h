@@ -24,6 +24,7 @@ struct Layout {
   int64_t strip_length, strips, units, units_per_task;
   int64_t length, chunk, chunks;  // reduced positions: all, of a chunk, number of chunks
   int64_t x_size, out_size;       // bytes of an element
+  int64_t bytes;                  // of x
   int team;
   bool dense;     // x can be folded where it lies
   bool in_order;  // rows come from memory, to a processor that runs ahead over pages (fold.h)
@@ -79,7 +80,8 @@ int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
   void* out = buffers[0];
   const void* x = buffers[1];
-  const bool backwards = s.team > 1 && next_is_backwards();  // as run_pieces does (spans.h)
+  // As in run_pieces (spans.h).
+  const bool backwards = s.bytes > second_caches_bytes() && next_is_backwards();
   if (s.chunks > 1) {
     Part* parts = as<Part>(workspace);
     run_spans(s.team, s.units * s.chunks, backwards, [&](int64_t task, int) {
@@ -163,6 +165,7 @@ inline void choose_strip(Layout& s, bool same_type) {
 inline void choose_tasks(Layout& s) {
   const int64_t width = s.strip.size < s.strip_length ? s.strip.size : s.strip_length;
   const int64_t unit_work = width * s.length, work = unit_work * s.units;
+  s.bytes = work * s.x_size;
   s.chunk = s.length;
   s.chunks = 1;
   if (s.units < kFewUnits && unit_work > 2 * kChunk) {
@@ -176,8 +179,7 @@ inline void choose_tasks(Layout& s) {
 }
 
 inline bool is_read_in_order(const Layout& s) {
-  return s.dense && s.strip.size == 1 && runs_over_pages() &&
-         s.units * s.length * s.x_size >= streaming_bytes();
+  return s.dense && s.strip.size == 1 && runs_over_pages() && s.bytes >= streaming_bytes();
 }
 
 // Of kDeviation (variance.cc): the mean of a unit's positions so far, and the sum of their squared

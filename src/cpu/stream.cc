@@ -1,4 +1,5 @@
-// The sizes of the caches, and from which size on results are stored past them.
+// The sizes of the caches, from which size on results are stored past them, and what depends on
+// the processor's kind.
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -30,6 +31,7 @@ static const int64_t cache = read_cache_bytes('3', 32 << 20);
 // (105 MiB of a Sapphire Rapids: a norm and reading its result take 0.9 of the time if 16 MiB go
 // past the caches, 0.8 if 24 MiB do).
 static const int64_t half = cache < 32 << 20 ? cache / 2 : 16 << 20;
+
 static bool is_zen() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -46,7 +48,7 @@ int64_t streaming_bytes() { return streaming; }
 // software only is in its way: Adam of 16 Mi parameters takes 1.2 times as long on Zen 4. The
 // others' begins anew with each page.
 bool runs_over_pages() { return zen; }
-// Zen 4: gather of single elements takes 0.5 to 0.6 of the time.
+// Zen 4: gather of single elements takes 0.5 to 0.8 of the time.
 bool gathers_by_loads() { return zen; }
 int64_t elementwise_streaming_bytes() { return elementwise_streaming; }
 int64_t second_cache_bytes() { return second_cache; }
