@@ -253,6 +253,16 @@ void choose_split(State& s, bool adding) {
   s.team = team_size(longest, work);
 }
 
+// All, if they lie one after the other and pick from one place that the second cache does not hold.
+int64_t fetchable_indices(const State& s) {
+  const Loop &first = s.loop[0], &last = s.loop[s.count - 1];
+  const bool dense = last.index == 1 && (s.count == 1 || first.index == last.size);
+  const bool one_source = s.count == 1 || (s.count == 2 && first.source == 0);
+  const bool is_far = s.extent * s.pick * s.source_size > second_cache_bytes();
+  if (!dense || !one_source || !is_far) return 0;
+  return s.count == 1 ? last.size : first.size * last.size;
+}
+
 const char* plan_loops(Plan* plan, const Operand& dest, const Operand& index, const Operand& source,
                        int32_t axis, bool adding) {
   State& s = state_of<State>(plan);
@@ -277,6 +287,7 @@ const char* plan_loops(Plan* plan, const Operand& dest, const Operand& index, co
   if (!s.count) s.loop[s.count++] = {1, 1, 0, 1, 0, 0};
   const Loop& last = s.loop[s.count - 1];
   s.rows = last.index == 0 && (adding ? last.dest : last.source) != 0;
+  s.fetched = fetchable_indices(s);
   for (int i = 0; i < s.count; ++i) s.loop[i].end = s.loop[i].size;
   choose_split(s, adding);
   return nullptr;
@@ -337,9 +348,10 @@ int64_t run_gather_strips(const Plan* plan, void* const* buffers, void* workspac
   return first_bad == INT64_MAX ? -1 : first_bad.load();
 }
 
-// Do strips stay in the second cache, which the table does not fit, and is each used enough?
+// Do strips stay in the second cache, which the table does not fit, and is each used enough? Loads
+// with what they need fetched ahead (fetch_picked) are faster than strips.
 bool gathers_strips(const State& s) {
-  if (s.count != 2 || s.rows || s.loop[0].source != 0) return false;
+  if (s.count != 2 || s.rows || s.loop[0].source != 0 || gathers_by_loads()) return false;
   const Loop &rows = s.loop[0], &columns = s.loop[1];
   if (columns.source != 1 || columns.dest != 1 || columns.index == 0) return false;
   const int64_t row = columns.size * s.source_size, cache = second_cache_bytes();
