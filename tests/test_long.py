@@ -508,6 +508,9 @@ BROADCAST = (
     ((41, 1), (1, 1001)),  # both
     ((5, 11, 801), (5, 1, 801)),
     ((11, 43, 33), (1, 43, 1)),
+    ((301, 100), (100,)),  # rows that are taken together, so many as a buffer holds
+    ((3001, 10), (1, 10)),
+    ((40, 99, 3), (40, 1, 3)),
 )
 
 
@@ -525,6 +528,7 @@ def test_rows_columns_and_numbers(count_as_zen, zen, dtype, shapes, offset):
     np.testing.assert_array_equal((a < b).numpy(), x < y)
     np.testing.assert_array_equal(ops.where(a < b, a, b).numpy(), np.where(x < y, x, y))
     np.testing.assert_array_equal(ops.where(a < b, 3, 4).numpy(), np.where(x < y, 3, 4))
+    np.testing.assert_array_equal(exact(ops.where(b < 0, a, b)), np.where(y < 0, x, y))
     low, high = (4.5, 30.0) if a.dtype.is_floating else (5, 30)
     repeated = ops.broadcast_to(b, np.broadcast_shapes(*shapes))
     whole = exact(repeated)

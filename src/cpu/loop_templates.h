@@ -50,6 +50,7 @@ ELEMENT_LOOP unary_loop(void* out, const void* const* inputs, int64_t n) {
 
 // Rows name a form of theirs for whole vectors by specialising this, where such a form has fewer
 // instructions than the compiler finds. Where `is_far` can be true it is not the right one.
+// `second` gives the same bits as `apply`, of the second vector of a pair.
 template <class F, class T>
 struct OfVectors {
   static constexpr bool kExists = false;
@@ -63,7 +64,7 @@ ELEMENT_LOOP vector_loop(void* out, const void* const* inputs, int64_t n) {
   constexpr int64_t kPair = 2 * kLanes<T>;
   for (; n >= kPair; n -= kPair, o += kPair, x += kPair) {
     const Vector<T> first = OfVectors<F, T>::apply(load(x));
-    const Vector<T> second = OfVectors<F, T>::apply(load(x + kLanes<T>));
+    const Vector<T> second = OfVectors<F, T>::second(load(x + kLanes<T>));
     store(o, first);
     store(o + kLanes<T>, second);
   }

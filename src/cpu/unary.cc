@@ -38,16 +38,18 @@ EXACT_ANGLE(cos)
 EXACT_ANGLE(tan)
 
 #if defined(__AVX512F__)
-#define OF_VECTORS(name)                                                           \
-  template <>                                                                      \
-  struct OfVectors<name##_row, float> {                                            \
-    static constexpr bool kExists = true;                                          \
-    static bool is_far(float x) { return avx512::is_far(x); }                      \
-    static Vector<float> apply(const Vector<float>& x) { return avx512::name(x); } \
+#define OF_VECTORS_PAIRED(name, paired)                                               \
+  template <>                                                                         \
+  struct OfVectors<name##_row, float> {                                               \
+    static constexpr bool kExists = true;                                             \
+    static bool is_far(float x) { return avx512::is_far(x); }                         \
+    static Vector<float> apply(const Vector<float>& x) { return avx512::name(x); }    \
+    static Vector<float> second(const Vector<float>& x) { return avx512::paired(x); } \
   };
-OF_VECTORS(sqrt)
+#define OF_VECTORS(name) OF_VECTORS_PAIRED(name, name)
+OF_VECTORS_PAIRED(sqrt, sqrt_by_divider)
+OF_VECTORS_PAIRED(reciprocal, reciprocal_by_divider)
 OF_VECTORS(rsqrt)
-OF_VECTORS(reciprocal)
 OF_VECTORS(exp)
 OF_VECTORS(log)
 OF_VECTORS(log2)
