@@ -292,15 +292,17 @@ void run_streaming(Contiguous loop, const int64_t* items, const int64_t* fetched
   alignas(64) char tile[kStreamTileBytes];
   char* at[1 + kInputs];
   std::copy(operands, operands + 1 + n_inputs, at);
-  const auto moving = std::count_if(fetched, fetched + n_inputs, [](int64_t i) { return i != 0; });
-  const int64_t tile_size = stream_tile_bytes(static_cast<int>(moving)) / items[0];
+  const bool reads = std::any_of(fetched, fetched + n_inputs, [](int64_t i) { return i != 0; });
+  const int64_t tile_size = stream_tile_bytes(reads) / items[0];
+  // Where the processor looks ahead itself, only beside a row that comes again.
+  const bool fetches = !runs_over_pages() || !std::equal(fetched, fetched + n_inputs, items + 1);
   // What comes before the first aligned address, or all, if no element lies at one.
   const int64_t before = (-reinterpret_cast<intptr_t>(at[0]) & (kStreamAlignment - 1)) / items[0];
   for (int64_t first = 0, count; first < n; first += count) {
     count = std::min(first == 0 && before != 0 ? before : tile_size, n - first);
     auto* inputs = reinterpret_cast<void* const*>(at + 1);
     if (is_streamable(at[0])) {
-      for (int i = 0; i < n_inputs; ++i) fetch_ahead(at[1 + i], count * fetched[i]);
+      for (int i = 0; fetches && i < n_inputs; ++i) fetch_ahead(at[1 + i], count * fetched[i]);
       loop(tile, inputs, count);
       stream(at[0], tile, count * items[0]);
     } else {

@@ -19,12 +19,11 @@ constexpr int64_t kStreamAlignment = 64;    // of what is written
 // Written at a time, so that reading and writing alternate often: with 2048 the same loops took
 // between 0.9 and 1.6 times as long as with ordinary stores, with 512 they take 0.75.
 constexpr int64_t kStreamTileBytes = 512;
-// The largest of them, of a result of so many inputs that are read from memory. 16 Mi float32 on
-// Zen 4: with 256 bytes 0.9 (one input) and 0.8 (two) of the time of 512; with 128 another 0.8 of
-// two, but 1.2 of one, because each tile is a call. Where nothing is read, calls are all there is.
-inline int64_t stream_tile_bytes(int inputs) {
-  if (!runs_over_pages() || inputs == 0) return kStreamTileBytes;
-  return inputs > 1 ? kStreamTileBytes / 4 : kStreamTileBytes / 2;
+// The largest of them. If inputs are read from memory, Zen 4 takes 0.9 of the time of 512 with 256
+// bytes, which are the best for functions of one and of two; where nothing is read, calls of the
+// loop are all there is.
+inline int64_t stream_tile_bytes(bool reads) {
+  return reads && runs_over_pages() ? kStreamTileBytes / 2 : kStreamTileBytes;
 }
 
 inline bool is_streamable(const void* out) {
