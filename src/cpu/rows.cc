@@ -168,6 +168,14 @@ int64_t blocks_of(const Walk& walk) {
          ((walk.dim(1)[0] + walk.rows - 1) / walk.rows);
 }
 
+// Whether all rows of a result are the same.
+bool has_equal_rows(const Walk& walk) {
+  const int64_t *cols = walk.dim(0), *rows = walk.dim(1);
+  bool equal = rows[0] > 1;
+  for (int i = 1; i < walk.operands; ++i) equal &= rows[1 + i] == 0 && cols[1 + i] == 1;
+  return equal;
+}
+
 // So many rows lie one after the other in those operands that do not come again with each row; the
 // others are repeated in a buffer. Long loops take less: x[65536, 16] + y[16] 0.7 of
 // the time on Zen 4.
@@ -179,7 +187,8 @@ int64_t rows_together(const Walk& walk, const Operand* const* operands) {
     if (!again && (cols[1 + i] != 1 || rows[1 + i] != cols[0])) return 1;
     item = std::max(item, kItemSize[operands[i]->dtype]);
   }
-  const int64_t fit = kRepeatedBytes / (cols[0] * item), used_often = rows[0] / 4;
+  const int64_t fit = (has_equal_rows(walk) ? kNearBytes : kRepeatedBytes) / (cols[0] * item),
+                used_often = rows[0] / 4;
   return std::max<int64_t>(1, std::min(fit, used_often));
 }
 
@@ -209,14 +218,6 @@ void keep_rows_near(Walk* walk, const Operand* const* operands) {
   for (int i = 0; i < walk->operands; ++i)
     if (cols[1 + i] == 1 && rows[1 + i] == 0) item = std::max(item, kItemSize[operands[i]->dtype]);
   cut_rows(walk, item);
-}
-
-// Whether all rows of a result are the same.
-bool has_equal_rows(const Walk& walk) {
-  const int64_t *cols = walk.dim(0), *rows = walk.dim(1);
-  bool equal = rows[0] > 1;
-  for (int i = 1; i < walk.operands; ++i) equal &= rows[1 + i] == 0 && cols[1 + i] == 1;
-  return equal;
 }
 
 // By whole vectors: the C library's copies may be narrower (1.2 of the time on Zen 4). Four are
