@@ -259,6 +259,27 @@ def test_single_operations_have_the_bits_of_numpy(isa, name):
     np.testing.assert_array_equal(found, expected)
 
 
+def test_floored_division_has_the_bits_of_exact_arithmetic(isa):
+    """Next to multiples of the divisor, where rounding a quotient reaches an integer; quotients up
+    to 2^28, which float64 resolves; subnormals."""
+    random = np.random.default_rng(6)
+    y = random.standard_normal((4, 1 << 16)).astype(np.float32)
+    size = np.array([[1000.0], [1 << 23], [1 << 28], [9.0]])
+    x = np.float32(y.astype(np.float64) * np.rint(random.uniform(-1, 1, y.shape) * size))
+    x[:, ::3] = np.nextafter(x[:, ::3], np.float32(np.inf))
+    x[:, 1::3] = np.nextafter(x[:, 1::3], np.float32(-np.inf))
+    x[3], y[3] = np.rint(x[3] * 9) * np.float32(2.0**-149), np.rint(y[3] * 9) * 2.0**-149
+    x, y = x[y != 0], y[y != 0]
+    rest = np.fmod(x, y)
+    quotient = (x.astype(np.float64) - rest) / y
+    below = (rest != 0) & ((rest < 0) != (y < 0))
+    floor = np.float32(np.where(quotient == below, np.copysign(0, x / y), quotient - below))
+    modulo = np.where(rest == 0, np.copysign(np.float32(0), y), np.where(below, rest + y, rest))
+    for name, expected in (("floor_divide", floor), ("remainder", modulo)):
+        found = kernel(name, x, y)
+        np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32), name)
+
+
 HALVES = {"float16": (10, -14, 65536.0), "bfloat16": (7, -126, 2.0**128)}
 
 

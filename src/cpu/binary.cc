@@ -1,4 +1,5 @@
 // The loops of the binary and ternary rows of functions.def.
+#include "avx512_math.h"
 #include "loop_templates.h"
 
 namespace needle::NEEDLE_ISA {
@@ -42,6 +43,19 @@ using FirstOf = std::conditional_t<function == k_where, bool, T>;
   };
 EXACT_DIVISION(floor_divide)
 EXACT_DIVISION(remainder)
+
+#if defined(__AVX512F__)
+#define OF_VECTORS(name)                                                         \
+  template <>                                                                    \
+  struct OfVectors<name##_row, float> {                                          \
+    static constexpr bool kExists = true;                                        \
+    static Vector<float> apply(const Vector<float>& x, const Vector<float>& y) { \
+      return avx512::name(x, y);                                                 \
+    }                                                                            \
+  };
+OF_VECTORS(floor_divide)
+OF_VECTORS(remainder)
+#endif
 
 const LoopRow kBinaryLoops[kFunctions] = {
 #define UNARY(...) {},

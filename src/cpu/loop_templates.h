@@ -73,6 +73,15 @@ ELEMENT_LOOP vector_loop(void* out, const void* const* inputs, int64_t n) {
   });
 }
 
+template <class F, class T>
+ELEMENT_LOOP binary_vector_loop(void* out, const void* const* inputs, int64_t n) {
+  const T *x = static_cast<const T*>(inputs[0]), *y = static_cast<const T*>(inputs[1]);
+  for_vectors<T>(n, [&](int64_t i, const auto& part) {
+    part.store(static_cast<T*>(out) + i,
+               OfVectors<F, T>::apply(part.load(x + i), part.load(y + i)));
+  });
+}
+
 template <class F, class T, class R>
 ELEMENT_LOOP binary_loop(void* out, const void* const* inputs, int64_t n) {
   auto* o = elements<R>(out);
@@ -193,6 +202,14 @@ constexpr Contiguous unary_form() {
   if constexpr (!kOfVectors && !kGuarded) return unary_loop<F, T, R>;
 }
 
+template <class F, class T, class R>
+constexpr Contiguous binary_form() {
+  constexpr bool kOfVectors = OfVectors<F, T>::kExists, kGuarded = Exact<F, T>::kNeeded;
+  if constexpr (kOfVectors) return binary_vector_loop<F, T>;
+  if constexpr (!kOfVectors && kGuarded) return guarded_binary<F, T>;
+  if constexpr (!kOfVectors && !kGuarded) return binary_loop<F, T, R>;
+}
+
 // The loop of one row for one dtype, or null where the row does not list it.
 template <class F, int arity, uint32_t dtypes, Result result, DType dtype>
 constexpr Contiguous instantiate() {
@@ -200,8 +217,7 @@ constexpr Contiguous instantiate() {
     using T = TypeOf<dtype>;
     using R = std::conditional_t<result == BOOL, bool, T>;
     if constexpr (arity == 1) return unary_form<F, T, R>();
-    if constexpr (arity == 2 && Exact<F, T>::kNeeded) return guarded_binary<F, T>;
-    if constexpr (arity == 2) return binary_loop<F, T, R>;
+    if constexpr (arity == 2) return binary_form<F, T, R>();
     if constexpr (arity == 3) return ternary_loop<F, typename F::template First<T>, T, R>;
   }
   return nullptr;
