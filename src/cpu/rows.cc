@@ -16,6 +16,7 @@ constexpr int kInputs = 3;
 constexpr int64_t kRepeatedBytes = 4096;  // of a buffer that stands for what comes again
 constexpr int64_t kNearBytes = 8192;      // of rows that are used again and again
 constexpr int64_t kBlock = 16384;         // elements of a block: what threads share out
+constexpr int64_t kLargeBlock = 65536;    // of large results: 0.975 of the time on Zen 4
 constexpr int64_t kShortRow = 32;         // shorter rows are gathered into tiles instead
 
 struct Rows {
@@ -344,7 +345,8 @@ bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand
   if (size < kShortRow || n > kInputs) return false;
   for (int i = 0; i < n; ++i) operands[1 + i] = &inputs[i];
   auto* rows = reinterpret_cast<Rows*>(plan->state);
-  if (!plan_walk(&rows->walk, operands, 1 + n, kBlock, kBlock)) return false;
+  const int64_t block = size < 16 * kLargeBlock ? kBlock : kLargeBlock;
+  if (!plan_walk(&rows->walk, operands, 1 + n, block, block)) return false;
   rows->together = rows_together(rows->walk, operands);
   if (!has_rows(rows->walk, rows->together)) return false;
   plan->run = run_rows;
