@@ -52,15 +52,17 @@ void run_part(const ContiguousState& state, void* const* buffers, int64_t first,
   }
 }
 
+int64_t bytes_moved(const ContiguousState& state) {
+  return state.n * std::accumulate(state.items, state.items + state.operands, int64_t{0});
+}
+
 int64_t run_contiguous(const Plan* plan, void* const* buffers, void*) {
   const auto& state = *reinterpret_cast<const ContiguousState*>(plan->state);
   if (state.n < kSerial) {
     state.loop(buffers[0], buffers + 1, state.n);
     return -1;
   }
-  const int64_t bytes =
-      state.n * std::accumulate(state.items, state.items + state.operands, int64_t{0});
-  run_pieces((state.n + 63) / 64, bytes, [&](int64_t line, int64_t end_line) {
+  run_pieces((state.n + 63) / 64, bytes_moved(state), [&](int64_t line, int64_t end_line) {
     run_part(state, buffers, line * 64, std::min(end_line * 64, state.n));
   });
   return -1;
@@ -102,7 +104,8 @@ int64_t contiguous_size(uint32_t uniform, const Operand& out, const Operand* inp
 // Few instructions, because AVX-512 has what they need (avx512_math.h).
 bool is_short_by_avx512([[maybe_unused]] int32_t function, [[maybe_unused]] DType type) {
 #if defined(__AVX512F__)
-  constexpr int32_t kShort[] = {k_floor_divide, k_remainder, k_exp, k_expm1, k_log, k_log2, k_log10, k_sin, k_cos, k_tan, k_erf};
+  constexpr int32_t kShort[] = {k_floor_divide, k_remainder, k_exp, k_expm1, k_log, k_log2,
+                                k_log10,        k_sin,       k_cos, k_tan,   k_erf};
   return type == kFloat32 && std::find(kShort, std::end(kShort), function) != std::end(kShort);
 #else
   return false;
@@ -148,12 +151,15 @@ Contiguous contiguous(int32_t function, DType input, DType out) {
 // There functions that compute little take 0.93 to 1 of the time at 1 Mi float32 if the lines are
 // fetched ahead, 0.6 to 0.9 at 2 Mi; up to 1.2 at 64 Ki, which stay in the second caches. Zen 4
 // needs 1.1 to 1.7 of the time then.
-Stores stores_of(Work work, int64_t size, DType dtype) {
+Stores stores_of(Work work, int64_t size, DType dtype, int64_t moved) {
   if (work == Work::kMuch) return Stores::kPlain;
   // Narrow elements count as float32: as many of the others, which mostly are, fill the cache.
-  // Measured on Sapphire Rapids, logical_and of 16 Mi took 0.56 (a broadcast row) to 0.8.
+  // Measured on Sapphire Rapids, logical_and of 16 Mi took 0.56 (a broadcast row) to 0.8. But half
+  // of Zen's third cache keeps what fits, and memory takes no more than 27 GB/s from the cores that
+  // share it: a row of bools repeated 16 Mi times takes 0.25 to 0.4 of the time.
   const int64_t item = kItemSize[dtype], bytes = size * std::max<int64_t>(item, 4);
-  if (bytes >= elementwise_streaming_bytes()) return Stores::kStreamed;
+  const bool stays = runs_over_pages() && moved <= streaming_bytes();
+  if (bytes >= elementwise_streaming_bytes() && !stays) return Stores::kStreamed;
   const bool fetched =
       work == Work::kLittle && size * item >= second_caches_bytes() && !runs_over_pages();
   return fetched ? Stores::kFetched : Stores::kPlain;
@@ -167,10 +173,10 @@ bool plan_contiguous(Plan* plan, const Loops& loops, const Operand& out, const O
   auto* state = reinterpret_cast<ContiguousState*>(plan->state);
   plan->run = run_contiguous;
   plan->workspace = 0;
-  const Stores stores = stores_of(loops.work, size, out.dtype);
-  *state = {loop.run, size, {kItemSize[out.dtype]}, n + 1, stores};
+  *state = {loop.run, size, {kItemSize[out.dtype]}, n + 1, Stores::kPlain};
   for (int i = 0; i < n; ++i)
     state->items[i + 1] = loop.uniform >> i & 1 ? 0 : kItemSize[inputs[i].dtype];
+  state->stores = stores_of(loops.work, size, out.dtype, bytes_moved(*state));
   return true;
 }
 

@@ -24,13 +24,13 @@ struct Loops {
   Work work;
 };
 
-// How a result of `size` elements gets into memory.
+// How a result of `size` elements gets into memory; with its inputs it has `moved` bytes.
 enum class Stores : int8_t {
   kPlain,
   kFetched,   // lines are fetched ahead of what overwrites them
   kStreamed,  // past the caches
 };
-Stores stores_of(Work work, int64_t size, DType dtype);
+Stores stores_of(Work work, int64_t size, DType dtype, int64_t moved);
 
 // The one of them where the inputs whose bit is set in `ones` are one element, and those of which
 // it takes one.

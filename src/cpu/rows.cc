@@ -149,6 +149,12 @@ __attribute__((noinline)) void run_range(const Rows& rows, void* const* buffers,
   if (first < end) RowRunner(rows, buffers).run(first, end);
 }
 
+// Of n elements of the result.
+int64_t bytes_moved(const Rows& rows, int64_t n) {
+  const int64_t* fetched = rows.fetched;
+  return n * std::accumulate(fetched, fetched + rows.walk.operands - 1, rows.items[0]);
+}
+
 int64_t run_rows(const Plan* plan, void* const* buffers, void*) {
   const auto& rows = *reinterpret_cast<const Rows*>(plan->state);
   const int64_t blocks = rows.walk.blocks, n = blocks * rows.walk.rows * rows.walk.cols;
@@ -156,9 +162,7 @@ int64_t run_rows(const Plan* plan, void* const* buffers, void*) {
     run_range(rows, buffers, 0, blocks);
     return -1;
   }
-  const int64_t* fetched = rows.fetched;
-  const int64_t item = std::accumulate(fetched, fetched + rows.walk.operands - 1, rows.items[0]);
-  run_pieces(blocks, n * item,
+  run_pieces(blocks, bytes_moved(rows, n),
              [&](int64_t first, int64_t end) { run_range(rows, buffers, first, end); });
   return -1;
 }
@@ -276,7 +280,6 @@ void describe_rows(Rows* rows, const Loops& loops, const Operand* const* operand
     if (i > 0) rows->fetched[i - 1] = next[1 + i] != 0 ? rows->advance[i] : 0;
     if (rows->repeated[i]) rows->piece = std::min(rows->piece, kRepeatedBytes / item);
   }
-  rows->plain = rows->piece == kBlock && rows->stores == Stores::kPlain;
 }
 
 }  // namespace
@@ -352,13 +355,16 @@ bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand
   plan->run = run_rows;
   plan->workspace = 0;
   const bool equal = has_equal_rows(rows->walk);
-  rows->stores = stores_of(equal ? Work::kLittle : loops.work, size, out.dtype);
-  if (equal)
-    cut_rows(&rows->walk, kItemSize[out.dtype]);
-  else if (rows->stores != Stores::kStreamed)
-    keep_rows_near(&rows->walk, operands);
   describe_rows(rows, loops, operands);
-  if (equal) compute_once(rows, kItemSize[out.dtype]);
+  const Work work = equal ? Work::kLittle : loops.work;
+  rows->stores = stores_of(work, size, out.dtype, bytes_moved(*rows, size));
+  rows->plain = rows->piece == kBlock && rows->stores == Stores::kPlain;
+  if (equal) {
+    cut_rows(&rows->walk, kItemSize[out.dtype]);
+    compute_once(rows, kItemSize[out.dtype]);
+  } else if (rows->stores != Stores::kStreamed) {
+    keep_rows_near(&rows->walk, operands);
+  }
   return true;
 }
 
