@@ -317,6 +317,9 @@ def test_gather_of_elements(count_as_zen, zen, dtype, n):
         np.testing.assert_array_equal(exact(found), expected)
     part = ops.gather(table[:, 3 : n - 2], tensor(index)[:, 3 : n - 2], 0)
     np.testing.assert_array_equal(exact(part), expected[:, 3 : n - 2])
+    places = index[:, 0] + extent * (n - 1)
+    found = ops.gather(table.reshape(-1), tensor(places), 0)
+    np.testing.assert_array_equal(exact(found), exact(table).reshape(-1)[places])
     index[[700, 700, 900], [n - 1, 20, 3]] = extent, extent + 1, -extent - 1
     with pytest.raises(IndexRangeError, match=rf"index {extent + 1}\b"):
         ops.gather(table, tensor(index), 0)

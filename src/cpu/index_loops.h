@@ -25,9 +25,8 @@ struct State {
   int64_t dest_size, index_size, source_size;
   DType index_dtype;
   int team;
-  int64_t clear;    // bytes of the result of scatter_add
-  bool streams;     // its rows are stored past the caches
-  int64_t fetched;  // of so many indices, one after the other, picked elements can be fetched ahead
+  int64_t clear;  // bytes of the result of scatter_add
+  bool streams;   // its rows are stored past the caches
 };
 
 inline int64_t read_index(DType dtype, const void* p) {
@@ -118,33 +117,6 @@ int64_t walk_elements(const State& s, const Loop& loop, const Cursor& at, const 
   return bad;
 }
 
-#if defined(__AVX512F__)
-// What a vector of indices picks from a source that does not move from row to row, of four bytes.
-inline Vector<int64_t> picked_offsets(const State& s, const Loop& loop, const int64_t* index,
-                                      int64_t column) {
-  const Vector<int64_t> from = load(index), numbers = load(kLaneNumbers<int64_t>);
-  return (from + ((from < 0) & splat(s.extent))) * s.pick + (numbers + column) * loop.source;
-}
-
-// Into the second cache: the first waits for no more than some 24 lines at once, which from the
-// third is 8 cycles for each on Zen 4. So far ahead, gather of 4096 x 256 elements from 10 MB takes
-// 0.2 (one thread) and 0.45 (two) of the time. A wrong address, of a wrong index or past a row's
-// end, does no harm. Inlined always: the compiler leaves out calls of what does nothing but fetch.
-__attribute__((always_inline)) inline void fetch_picked(const State& s, const Loop& loop,
-                                                        const Cursor& at, int64_t i) {
-  constexpr int64_t kAhead = 256, kWidth = kLanes<int64_t>;
-  if (at.position * loop.size + i + kAhead + kWidth > s.fetched) return;
-  int64_t column = i + kAhead;
-  if (column >= loop.size) column = loop.size > kAhead ? column - loop.size : column % loop.size;
-  alignas(64) int64_t offset[kWidth];
-  store(offset, picked_offsets(s, loop, as<int64_t>(at.index) + i + kAhead, column));
-  const auto source = reinterpret_cast<uintptr_t>(at.source);
-#pragma GCC unroll 8
-  for (int64_t k = 0; k < kWidth; ++k)
-    __builtin_prefetch(reinterpret_cast<const void*>(source + 4 * uintptr_t(offset[k])), 0, 2);
-}
-#endif
-
 // Copies elements of four bytes a vector of indices at a time, as far as whole vectors and right
 // indices go. Returns where that ends.
 inline int64_t copy_vectors([[maybe_unused]] const State& s, const Loop& loop,
@@ -154,15 +126,14 @@ inline int64_t copy_vectors([[maybe_unused]] const State& s, const Loop& loop,
   if (loop.dest != 1 || loop.index != 1) return i;
   constexpr int64_t kWidth = kLanes<int64_t>;
   const bool by_loads = gathers_by_loads();
-  const Vector<int64_t> extent = splat(s.extent);
+  const Vector<int64_t> extent = splat(s.extent), numbers = load(kLaneNumbers<int64_t>);
   for (; i + kWidth <= loop.end; i += kWidth) {
-    const Vector<int64_t> index = load(as<int64_t>(at.index) + i);
-    const Vector<int64_t> right = index + ((index < 0) & extent);
-    if (_mm512_cmpge_epu64_mask((__m512i)right, (__m512i)extent)) break;
-    const Vector<int64_t> from = picked_offsets(s, loop, as<int64_t>(at.index) + i, i);
+    Vector<int64_t> index = load(as<int64_t>(at.index) + i);
+    index += (index < 0) & extent;
+    if (_mm512_cmpge_epu64_mask((__m512i)index, (__m512i)extent)) break;
+    const Vector<int64_t> from = index * s.pick + (numbers + i) * loop.source;
     float* dest = as<float>(at.dest) + i;
     if (by_loads) {
-      fetch_picked(s, loop, at, i);
       alignas(64) int64_t offset[kWidth];
       store(offset, from);
 #pragma GCC unroll 8
