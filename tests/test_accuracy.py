@@ -185,14 +185,20 @@ def arguments(dtype, count=1 << 13):
 
 @cache
 def pairs(dtype):
-    """Return pairs of numbers: of any size, and of like sizes."""
+    """Return pairs of numbers: of any size, of like sizes, and with powers between all and nothing;
+    of half of these the second are whole."""
     x = arguments(dtype)
     random = np.random.default_rng(2)
     y = random.permutation(x)
     near = (x * random.uniform(0.5, 1, x.size)).astype(x.dtype)
     small = random.uniform(-30, 30, x.size).astype(x.dtype)
     with np.errstate(all="ignore"):
-        return np.concatenate([x, x, np.abs(x)]), np.concatenate([y, near, small])
+        height = np.log2(np.abs(x.astype(np.float64)))
+        ends = np.finfo(x.dtype).minexp * 1.2, np.finfo(x.dtype).maxexp * 1.01
+        bend = np.nan_to_num(random.uniform(*ends, x.size) / height).astype(x.dtype)
+        bend = np.concatenate([bend[::2], np.rint(bend[1::2])])
+        first = np.concatenate([x, x, np.abs(x), np.abs(x[::2]), x[1::2]])
+        return first, np.concatenate([y, near, small, bend])
 
 
 def kernel(name, *values):

@@ -1,5 +1,5 @@
 // The loops of the binary and ternary rows of functions.def.
-#include "avx512_math.h"
+#include "avx512_binary.h"
 #include "loop_templates.h"
 
 namespace needle::NEEDLE_ISA {
@@ -55,6 +55,7 @@ EXACT_DIVISION(remainder)
   };
 OF_VECTORS(floor_divide)
 OF_VECTORS(remainder)
+OF_VECTORS(power)
 #endif
 
 const LoopRow kBinaryLoops[kFunctions] = {
