@@ -228,7 +228,8 @@ template <class F, int arity, uint32_t dtypes, Result result, class T>
 constexpr UniformLoops instantiate_uniform() {
   constexpr DType dtype = sizeof(T) == 4 ? kFloat32 : kFloat64;
   using R = std::conditional_t<result == BOOL, bool, T>;
-  if constexpr ((dtypes >> dtype & 1) == 0 || Exact<F, T>::kNeeded) {
+  constexpr bool kOwnForm = OfVectors<F, T>::kExists || Exact<F, T>::kNeeded;
+  if constexpr ((dtypes >> dtype & 1) == 0 || kOwnForm) {
     return {};
   } else if constexpr (arity == 2) {
     return {uniform_first_loop<F, T, R>, uniform_last_loop<F, T, R>};
