@@ -55,7 +55,8 @@ LONGEST_REST = 0.2
 PRECISION = 0.04
 """Standard error of a median, relative to it, with which a row has been measured well enough."""
 PATIENCE = 4
-"""How many times as long as meant a row may take until undisturbed rounds say it so precisely."""
+"""How many times as long as meant a row may take until undisturbed rounds say it precisely, and on
+which side of the target it is."""
 
 
 @dataclass
@@ -194,7 +195,8 @@ class Times:
         by_name: a list as long as there were rounds, or as there were undisturbed ones.
         rounds: number of rounds.
         disturbed: rounds in which other programs took the processors away.
-        known: whether enough undisturbed rounds say all medians to ``PRECISION``.
+        known: whether enough undisturbed rounds say all medians to ``PRECISION``, and on which side
+            of the target each ratio is.
     """
 
     by_name: dict[str, list[float]]
@@ -204,19 +206,25 @@ class Times:
 
 
 def interleave(
-    runs: dict[str, Callable[[], Any]], seconds: float, chunk: float, rounds: tuple[int, int]
+    runs: dict[str, Callable[[], Any]],
+    seconds: float,
+    chunk: float,
+    rounds: tuple[int, int],
+    target: float | None = None,
 ) -> Times:
     """Return the times of each run, from alternating short chunks.
 
     If there are enough rounds in which nothing else needed the processors, only those count. It
-    goes on up to ``PATIENCE`` times as long until these say the medians to ``PRECISION``: what the
-    host of a virtual machine does to single rounds is often seen by no counter in it.
+    goes on up to ``PATIENCE`` times as long until these say the medians to ``PRECISION``, and more
+    than two standard errors lie between ratios and the target, below or above: what the host of a
+    virtual machine does to single rounds is often seen by no counter in it.
 
     Args:
-        runs: what to time, by name.
+        runs: what to time, by name; the others are compared with the first.
         seconds: when to stop.
         chunk: seconds of one name's turn; runs that take longer have turns of one run.
         rounds: least and largest number of rounds.
+        target: largest ratio of the first one's time to another's that is allowed, if any is.
     """
     takes = {}
     for name, run in runs.items():
@@ -230,7 +238,7 @@ def interleave(
         spent = time.perf_counter() - began
         if i == rounds[0]:
             meant = max(seconds, spent)
-        known = len(clean) >= rounds[0] and all(precise([c[name] for c in clean]) for name in runs)
+        known = len(clean) >= rounds[0] and are_precise(clean) and are_clear(clean, target)
         if i >= rounds[0] and spent >= meant * (1 if known else PATIENCE):
             break
         one, alone = {}, True
@@ -248,10 +256,23 @@ def interleave(
     return Times(by_name, len(found), len(found) - len(clean), known)
 
 
-def precise(times: list[float]) -> bool:
-    """Return whether times say their median to ``PRECISION``, judged by their quartiles."""
-    low, median, high = statistics.quantiles(times, n=4)
-    return 0.93 * (high - low) <= PRECISION * median * math.sqrt(len(times))
+def are_precise(rounds: list[dict[str, float]]) -> bool:
+    """Return whether the times of all names say their medians to ``PRECISION``."""
+    medians = (median_and_error([times[name] for times in rounds]) for name in rounds[0])
+    return all(error <= PRECISION * median for median, error in medians)
+
+
+def are_clear(rounds: list[dict[str, float]], target: float | None) -> bool:
+    """Return whether the rounds tell on which side of the target each ratio is, if there is one."""
+    first, *others = rounds[0]
+    ratios = (median_and_error([times[first] / times[name] for times in rounds]) for name in others)
+    return target is None or all(abs(ratio - target) > 2 * error for ratio, error in ratios)
+
+
+def median_and_error(values: list[float]) -> tuple[float, float]:
+    """Return the median and its standard error, judged by the quartiles."""
+    low, median, high = statistics.quantiles(values, n=4)
+    return median, 0.93 * (high - low) / math.sqrt(len(values))
 
 
 def rest() -> None:
@@ -302,7 +323,7 @@ def measure(case: Case, options: Options, seconds: float, peer: str) -> dict[str
     if options.quick:
         times = interleave(runs, 0.0, 0.0, (2, 2))
     else:
-        times = interleave(runs, options.seconds or seconds, 2e-3, (5, 301))
+        times = interleave(runs, options.seconds or seconds, 2e-3, (5, 301), case.target)
     own = figures(times.by_name.pop("needle"))
     peers = {
         name: {
