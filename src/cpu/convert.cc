@@ -32,8 +32,8 @@ void write_run(void* out, const A* __restrict x, int64_t n) {
 
 #if defined(__F16C__)
 template <>
-void read_run<float, Float16>(float* __restrict out, const void* x, int64_t n, int64_t stride) {
-  const Float16* from = static_cast<const Float16*>(x);
+void read_run<float, Half>(float* __restrict out, const void* x, int64_t n, int64_t stride) {
+  const Half* from = static_cast<const Half*>(x);
   int64_t i = 0;
   for (; stride == 1 && i + 8 <= n; i += 8) {
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
@@ -43,14 +43,14 @@ void read_run<float, Float16>(float* __restrict out, const void* x, int64_t n, i
 }
 
 template <>
-void write_run<float, Float16>(void* out, const float* __restrict x, int64_t n) {
-  Float16* to = static_cast<Float16*>(out);
+void write_run<float, Half>(void* out, const float* __restrict x, int64_t n) {
+  Half* to = static_cast<Half*>(out);
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
     const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), half);
   }
-  for (; i < n; ++i) to[i] = to_float16(x[i]);
+  for (; i < n; ++i) to[i] = to_half(x[i]);
 }
 #endif
 
@@ -69,7 +69,7 @@ Read<float> reader<float>(DType dtype) {
     case kBFloat16:
       return read_run<float, BFloat16>;
     case kFloat16:
-      return read_run<float, Float16>;
+      return read_run<float, Half>;
     default:
       return nullptr;
   }
@@ -109,7 +109,7 @@ Write<float> writer<float>(DType dtype) {
     case kBFloat16:
       return write_run<float, BFloat16>;
     case kFloat16:
-      return write_run<float, Float16>;
+      return write_run<float, Half>;
     default:
       return nullptr;
   }

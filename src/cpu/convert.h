@@ -2,9 +2,9 @@
 // float16 and bfloat16, double for float64, int64_t for integers and bool. Row kernels are thus
 // written, and compiled, for two or three types instead of ten.
 #pragma once
-#include <cstring>
 #include <type_traits>
 
+#include "half.h"
 #include "isa.h"
 
 #if defined(__F16C__)
@@ -12,45 +12,6 @@
 #endif
 
 namespace needle::NEEDLE_ISA {
-
-struct BFloat16 {
-  uint16_t bits;
-};
-struct Float16 {
-  uint16_t bits;
-};
-
-inline float to_float(BFloat16 x) {
-  return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16);
-}
-
-inline float to_float(Float16 x) {
-  const uint32_t sign = (x.bits & 0x8000u) << 16, body = (x.bits & 0x7fffu) << 13;
-  // Moving the exponent by a multiplication makes subnormals come out right as well.
-  const float finite = __builtin_bit_cast(float, body) * 0x1p112f;
-  const uint32_t bits =
-      body >= 0x0f800000u ? body | 0x7f800000u : __builtin_bit_cast(uint32_t, finite);
-  return __builtin_bit_cast(float, bits | sign);
-}
-
-inline BFloat16 to_bfloat16(float x) {
-  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;  // to nearest, ties to even
-  return {static_cast<uint16_t>(x != x ? (bits >> 16) | 0x40u : rounded)};
-}
-
-inline Float16 to_float16(float x) {
-  const uint32_t bits = __builtin_bit_cast(uint32_t, x), sign = (bits >> 16) & 0x8000u;
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  // Adding 0.5 lines the bits of a subnormal half up with the end of the sum's significand.
-  const float small = __builtin_bit_cast(float, magnitude) + 0.5f;
-  const uint32_t subnormal = __builtin_bit_cast(uint32_t, small) - 0x3f000000u;
-  const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1)) >> 13;
-  uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
-  half = magnitude >= 0x477ff000u ? 0x7c00u : half;
-  half = magnitude > 0x7f800000u ? 0x7e00u : half;
-  return {static_cast<uint16_t>(half | sign)};
-}
 
 template <class A, class S>
 inline A widen(S x) {
@@ -61,7 +22,7 @@ inline A widen(BFloat16 x) {
   return static_cast<A>(to_float(x));
 }
 template <class A>
-inline A widen(Float16 x) {
+inline A widen(Half x) {
   return static_cast<A>(to_float(x));
 }
 
@@ -69,8 +30,8 @@ template <class S, class A>
 inline S narrow(A x) {
   if constexpr (std::is_same_v<S, BFloat16>)
     return to_bfloat16(static_cast<float>(x));
-  else if constexpr (std::is_same_v<S, Float16>)
-    return to_float16(static_cast<float>(x));
+  else if constexpr (std::is_same_v<S, Half>)
+    return to_half(static_cast<float>(x));
   else if constexpr (std::is_same_v<S, bool>)
     return x != 0;
   else

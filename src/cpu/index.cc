@@ -472,7 +472,7 @@ const char* plan_scatter_add(Plan* plan, const Operand& out, const Operand& inde
       choose_adding<BFloat16>(plan, out);
       break;
     case kFloat16:
-      choose_adding<Float16>(plan, out);
+      choose_adding<Half>(plan, out);
       break;
     case kInt8:
     case kUInt8:

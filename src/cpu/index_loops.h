@@ -62,8 +62,8 @@ template <class T>
 inline void accumulate(T& total, T x) {
   if constexpr (std::is_same_v<T, BFloat16>)
     total = to_bfloat16(to_float(total) + to_float(x));
-  else if constexpr (std::is_same_v<T, Float16>)
-    total = to_float16(to_float(total) + to_float(x));
+  else if constexpr (std::is_same_v<T, Half>)
+    total = to_half(to_float(total) + to_float(x));
   else
     total += x;
 }

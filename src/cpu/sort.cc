@@ -36,7 +36,7 @@ struct State {
 // Keys of floating numbers: NaN is last in either order; -0 equals 0.
 template <class S>
 inline auto key_of(S x, bool descending) {
-  if constexpr (std::is_same_v<S, BFloat16> || std::is_same_v<S, Float16>) {
+  if constexpr (std::is_same_v<S, BFloat16> || std::is_same_v<S, Half>) {
     return key_of(to_float(x), descending);
   } else {
     using Key = std::conditional_t<sizeof(S) == 4, uint32_t, uint64_t>;
@@ -183,7 +183,7 @@ SortLine line_sorter(DType dtype) {
     case kBFloat16:
       return sort_line<BFloat16>;
     case kFloat16:
-      return sort_line<Float16>;
+      return sort_line<Half>;
     case kInt8:
       return sort_integers<int8_t>;
     case kInt16:
