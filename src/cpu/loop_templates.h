@@ -223,7 +223,8 @@ constexpr Contiguous instantiate() {
   return nullptr;
 }
 
-// The same beside a number; only for floating dtypes, which Python numbers mostly meet.
+// The same beside a number; only for floating dtypes, which Python numbers mostly meet. None where
+// the row has a form of its own: that takes the number repeated in a buffer.
 template <class F, int arity, uint32_t dtypes, Result result, class T>
 constexpr UniformLoops instantiate_uniform() {
   constexpr DType dtype = sizeof(T) == 4 ? kFloat32 : kFloat64;
