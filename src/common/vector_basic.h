@@ -154,7 +154,8 @@ T clip(T x, T low, T high) {
   T raised = x < low ? low : x;
   T capped = raised > high ? high : raised;
   if constexpr (is_float<T>) {
-    return __builtin_isunordered(low, high) ? low + high : capped;  // a bound is NaN
+    // All bits are set, which is a NaN, if a bound is NaN; a choice would be a jump.
+    return from_bits<T>(bits(capped) | -Int<T>{__builtin_isunordered(low, high)});
   } else {
     return capped;
   }

@@ -14,6 +14,7 @@ template <class T>
 auto widen(T x) {
   return x;
 }
+inline int32_t widen(bool x) { return x ? 1 : 0; }  // there are no vectors of bool to float
 inline float widen(Half x) { return to_float(x); }
 inline float widen(BFloat16 x) { return to_float(x); }
 
@@ -67,10 +68,10 @@ To convert(From x) {
 
 template <class To, class From>
 void convert_loop(void* out, const void* const* inputs, int64_t n) {
-  To* o = static_cast<To*>(out);
-  const From* x = static_cast<const From*>(inputs[0]);
+  auto* o = elements<To>(out);
+  auto* x = elements<From>(inputs[0]);
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) o[i] = convert<To>(x[i]);
+  for (int64_t i = 0; i < n; ++i) o[i] = convert<To>(static_cast<From>(x[i]));
 }
 
 // As above, in the compiler's vectors: of the scalar form it makes chains of masks. The instruction

@@ -24,28 +24,14 @@ constexpr uint32_t INTEGRAL = INTEGERS | 1u << kBool;
 constexpr uint32_t ALL = NUMBERS | INTEGRAL;
 enum Result { SAME, BOOL };
 
-// Vector code loads and stores a bool as a number.
-template <class T>
-using Stored = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
-template <class T>
-Stored<T>* elements(void* out) {
-  return static_cast<Stored<T>*>(out);
-}
-template <class T>
-const Stored<T>* elements(const void* x) {
-  return static_cast<const Stored<T>*>(x);
-}
-
-// `out` may be one of the inputs, so no pointer is restrict; but no element depends on another.
 // flatten: a call that is left would keep the loop from becoming vector code.
 #define ELEMENT_LOOP __attribute__((flatten)) void
 
 template <class F, class T, class R>
 ELEMENT_LOOP unary_loop(void* out, const void* const* inputs, int64_t n) {
-  auto* o = elements<R>(out);
   auto* x = elements<T>(inputs[0]);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(static_cast<T>(x[i])));
+  fill<T>(elements<R>(out), n,
+          [&](int64_t i) { return static_cast<R>(F::apply(static_cast<T>(x[i]))); });
 }
 
 // Rows name a form of theirs for whole vectors by specialising this, where such a form has fewer
@@ -84,52 +70,45 @@ ELEMENT_LOOP binary_vector_loop(void* out, const void* const* inputs, int64_t n)
 
 template <class F, class T, class R>
 ELEMENT_LOOP binary_loop(void* out, const void* const* inputs, int64_t n) {
-  auto* o = elements<R>(out);
   auto* x = elements<T>(inputs[0]);
   auto* y = elements<T>(inputs[1]);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i)
-    o[i] = static_cast<R>(F::apply(static_cast<T>(x[i]), static_cast<T>(y[i])));
+  fill<T>(elements<R>(out), n, [&](int64_t i) {
+    return static_cast<R>(F::apply(static_cast<T>(x[i]), static_cast<T>(y[i])));
+  });
 }
 
 template <class F, class X, class T, class R>
 ELEMENT_LOOP ternary_loop(void* out, const void* const* inputs, int64_t n) {
-  auto* o = elements<R>(out);
   auto* x = elements<X>(inputs[0]);
   auto* y = elements<T>(inputs[1]);
   auto* z = elements<T>(inputs[2]);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i)
-    o[i] =
-        static_cast<R>(F::apply(static_cast<X>(x[i]), static_cast<T>(y[i]), static_cast<T>(z[i])));
+  fill<T>(elements<R>(out), n, [&](int64_t i) {
+    return static_cast<R>(
+        F::apply(static_cast<X>(x[i]), static_cast<T>(y[i]), static_cast<T>(z[i])));
+  });
 }
 
 // Beside a number, which stays in a register: the first operand, or all but the first.
 template <class F, class T, class R>
 ELEMENT_LOOP uniform_first_loop(void* out, const void* const* inputs, int64_t n) {
-  auto* o = elements<R>(out);
   const T x = *elements<T>(inputs[0]);
   auto* y = elements<T>(inputs[1]);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(x, y[i]));
+  fill<T>(elements<R>(out), n, [&](int64_t i) { return static_cast<R>(F::apply(x, y[i])); });
 }
 
 template <class F, class T, class R>
 ELEMENT_LOOP uniform_last_loop(void* out, const void* const* inputs, int64_t n) {
-  auto* o = elements<R>(out);
   auto* x = elements<T>(inputs[0]);
   const T y = *elements<T>(inputs[1]);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(x[i], y));
+  fill<T>(elements<R>(out), n, [&](int64_t i) { return static_cast<R>(F::apply(x[i], y)); });
 }
 
 template <class F, class X, class T, class R>
 ELEMENT_LOOP uniform_last_two_loop(void* out, const void* const* inputs, int64_t n) {
-  auto* o = elements<R>(out);
   auto* x = elements<X>(inputs[0]);
   const T y = *elements<T>(inputs[1]), z = *elements<T>(inputs[2]);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) o[i] = static_cast<R>(F::apply(static_cast<X>(x[i]), y, z));
+  fill<T>(elements<R>(out), n,
+          [&](int64_t i) { return static_cast<R>(F::apply(static_cast<X>(x[i]), y, z)); });
 }
 
 // The vector form of a few functions is wrong for rare arguments. Rows name the test and the slow
