@@ -6,21 +6,23 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 #define UNARY(...)
-#define BINARY(name, dtypes, result, expression) \
-  struct name##_row {                            \
-    template <class T>                           \
-    static auto apply(T x, T y) {                \
-      return expression;                         \
-    }                                            \
+#define BINARY(name, dtypes, result, expression)    \
+  struct name##_row {                               \
+    static constexpr Function kFunction = k_##name; \
+    template <class T>                              \
+    static auto apply(T x, T y) {                   \
+      return expression;                            \
+    }                                               \
   };
-#define TERNARY(name, dtypes, result, expression) \
-  struct name##_row {                             \
-    template <class T>                            \
-    using First = FirstOf<k_##name, T>;           \
-    template <class X, class T>                   \
-    static auto apply(X x, T y, T z) {            \
-      return expression;                          \
-    }                                             \
+#define TERNARY(name, dtypes, result, expression)   \
+  struct name##_row {                               \
+    static constexpr Function kFunction = k_##name; \
+    template <class T>                              \
+    using First = FirstOf<k_##name, T>;             \
+    template <class X, class T>                     \
+    static auto apply(X x, T y, T z) {              \
+      return expression;                            \
+    }                                               \
   };
 
 // The condition of `where` is bool; every other first input has the dtype of the rest.

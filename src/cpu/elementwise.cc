@@ -112,12 +112,6 @@ bool is_short_by_avx512([[maybe_unused]] int32_t function, [[maybe_unused]] DTyp
 #endif
 }
 
-bool has_many_instructions(int32_t function) {
-  if (function >= k_exp && function <= k_gelu_tanh) return function != k_relu && function != k_exp2;
-  return function == k_floor_divide || function == k_remainder || function == k_power ||
-         function == k_atan2 || function == k_logaddexp || function == k_elu;
-}
-
 Work work_of(int32_t function, DType type) {
   if (is_short_by_avx512(function, type)) return Work::kSome;
   return has_many_instructions(function) ? Work::kMuch : Work::kLittle;

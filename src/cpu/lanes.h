@@ -1,7 +1,6 @@
 // Vectors of the widest kind that this instruction set has, on GCC's vector extensions: the
 // operators + - * < and ?: work lane by lane, and the compiler contracts a * b + c into one FMA.
 #pragma once
-#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -196,28 +195,6 @@ inline void write_row(const T* out, int64_t n, const Body& body) {
     for_streamed_vectors<T>(out, n, body);
   else
     for_vectors<T>(n, body);
-}
-
-// o[i] = element(i), which reads numbers of type T at i. Of four vectors all is read before any of
-// it is written: a load waits for a store shortly before it to the same place of another page. On
-// Zen 4 x + a row of 1 Mi takes 60 us wherever the operands lie (vector by vector 60 to 90), and
-// functions of one number take 0.7 of the time within the first cache. `o` may be one of the
-// inputs, so no pointer is restrict; but no element depends on another.
-template <class T, class R, class Element>
-inline __attribute__((always_inline)) void fill(R* o, int64_t n, const Element& element) {
-  constexpr int64_t kWide = std::min(kLanes<T>, kLanes<R>);
-  constexpr int64_t kNarrow = std::max(kLanes<T>, kLanes<R>);
-  constexpr int64_t kGroup = std::max(4 * kWide, kNarrow);
-  int64_t i = 0;
-  for (; i + kGroup <= n; i += kGroup) {
-    alignas(kVectorBytes) R group[kGroup];  // stays in registers
-#pragma GCC ivdep
-    for (int64_t j = 0; j < kGroup; ++j) group[j] = element(i + j);
-#pragma GCC unroll 8
-    for (int64_t j = 0; j < kGroup; j += kLanes<R>) std::memcpy(o + i + j, group + j, kVectorBytes);
-  }
-#pragma GCC ivdep
-  for (; i < n; ++i) o[i] = element(i);
 }
 
 // The sum of the vectors term(i, part).

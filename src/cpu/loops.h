@@ -17,6 +17,17 @@ Contiguous conversion(DType from, DType to);
 // How much is computed for an element.
 enum class Work : int8_t { kLittle, kSome, kMuch };
 
+// So many that a loop waits for them, not for memory.
+constexpr bool has_many_instructions(int32_t function) {
+#if !defined(__AVX2__)  // they do not become vector code
+  if (function == k_bitwise_left_shift || function == k_bitwise_right_shift) return true;
+  if (function == k_logical_and || function == k_logical_or) return true;
+#endif
+  if (function >= k_exp && function <= k_gelu_tanh) return function != k_relu && function != k_exp2;
+  return function == k_floor_divide || function == k_remainder || function == k_power ||
+         function == k_atan2 || function == k_logaddexp || function == k_elu;
+}
+
 // The loops of a function for one dtype. Beside numbers there are others, which take one element of
 // the first operand, or of all but the first (null: there is none).
 struct Loops {

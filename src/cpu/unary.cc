@@ -5,12 +5,13 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
-#define UNARY(name, dtypes, result, expression) \
-  struct name##_row {                           \
-    template <class T>                          \
-    static auto apply(T x) {                    \
-      return expression;                        \
-    }                                           \
+#define UNARY(name, dtypes, result, expression)     \
+  struct name##_row {                               \
+    static constexpr Function kFunction = k_##name; \
+    template <class T>                              \
+    static auto apply(T x) {                        \
+      return expression;                            \
+    }                                               \
   };
 #define BINARY(...)
 #define TERNARY(...)
