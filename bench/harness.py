@@ -522,7 +522,7 @@ def save(subject: str, rows: list[dict[str, Any]], args: argparse.Namespace, **m
 
 def folder(cpu: str) -> str:
     """Return the folder of a processor's results: its name without what every name has."""
-    words = re.sub(r"\([^)]*\)|\bProcessor\b|@.*", " ", cpu).lower().split()
+    words = re.sub(r"\([^)]*\)|\bProcessor\b|@.*|,", " ", cpu).lower().split()
     return "-".join(words) or "unknown"
 
 
@@ -552,15 +552,12 @@ def shown(value: float, unit: str) -> str:
 
 def machine() -> dict[str, Any]:
     """Return what the figures depend on: processor, cores, memory, system."""
-    cpu, flags = platform.processor(), set()
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for text in info.read_text().splitlines():
-            key, _, value = text.partition(":")
-            if key.strip() == "model name":
-                cpu = value.strip()
-            elif key.strip() == "flags":
-                flags = set(value.split())
+    lines = info.read_text().splitlines() if info.exists() else []
+    said = {key.strip(): value.strip() for key, _, value in (text.partition(":") for text in lines)}
+    cpu, flags = said.get("model name", platform.processor()), said.get("flags", "").split()
+    if said.get("vendor_id") == "AuthenticAMD":  # virtual machines' names say no more than "EPYC"
+        cpu += f", family {said['cpu family']}"
     known = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16")
     return {
         "cpu": cpu, "cores": os.cpu_count(), "isa": [name for name in known if name in flags],

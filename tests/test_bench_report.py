@@ -44,7 +44,7 @@ def test_fraction_of_the_limit(report):
 @pytest.mark.parametrize(
     ("cpu", "folder"),
     [
-        ("AMD EPYC", "amd-epyc"),
+        ("AMD EPYC, family 26", "amd-epyc-family-26"),
         ("AMD EPYC 9354 32-Core Processor", "amd-epyc-9354-32-core"),
         ("Intel(R) Xeon(R) Processor", "intel-xeon"),
         ("Intel(R) Core(TM) i7-8700 CPU @ 3.20GHz", "intel-core-i7-8700-cpu"),
