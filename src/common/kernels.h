@@ -129,9 +129,9 @@ struct Kernels {
   // Results from `bytes` on are stored past the caches, and the second caches count as half as
   // large; 0: from sizes that gain by it, and as they are.
   void (*set_streaming_bytes)(int64_t bytes);
-  // Whether what depends on the processor's kind is chosen as for AMD's Zen; negative: if it is
-  // one.
-  void (*count_as_zen)(int32_t yes);
+  // What depends on the processor's kind is chosen as for this generation of AMD's Zen, 4 or 5, or
+  // as for others (0); negative: as for the processor.
+  void (*count_as_zen)(int32_t generation);
 
   Contiguous (*contiguous)(int32_t function, DType input, DType out);  // null: not supported
   // inputs are already broadcast to out's shape (stride 0) and share one dtype, except where's

@@ -306,11 +306,11 @@ NB_MODULE(_core, m) {
       "Bytes from which on results are stored past the caches; 0: what gains by it.");
   m.def(
       "count_as_zen",
-      [](int yes) {
-        kernels->count_as_zen(yes);
+      [](int generation) {
+        kernels->count_as_zen(generation);
         forget_plans();
       },
-      "Whether to choose as for AMD's Zen: 0, 1; -1: if the processor is one.");
+      "Choose as for this generation of AMD's Zen, 4 or 5; 0: for others; -1: for the processor.");
   m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
   m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");
   m.def("memory_info", &memory, "live, cached and peak bytes; live blocks.");

@@ -143,19 +143,18 @@ Contiguous contiguous(int32_t function, DType input, DType out) {
 // While a lot is computed, lines that are overwritten can be read all the same: past the caches
 // such functions took 1 to 1.4 times as long, the short ones of AVX-512 0.8 (Sapphire Rapids).
 // There functions that compute little take 0.93 to 1 of the time at 1 Mi float32 if the lines are
-// fetched ahead, 0.6 to 0.9 at 2 Mi; up to 1.2 at 64 Ki, which stay in the second caches. Zen 4
-// needs 1.1 to 1.7 of the time then.
+// fetched ahead, 0.6 to 0.9 at 2 Mi; up to 1.2 at 64 Ki, which stay in the second caches.
 Stores stores_of(Work work, int64_t size, DType dtype, int64_t moved) {
   if (work == Work::kMuch) return Stores::kPlain;
   // Narrow elements count as float32: as many of the others, which mostly are, fill the cache.
-  // Measured on Sapphire Rapids, logical_and of 16 Mi took 0.56 (a broadcast row) to 0.8. But half
-  // of Zen's third cache keeps what fits, and memory takes no more than 27 GB/s from the cores that
-  // share it: a row of bools repeated 16 Mi times takes 0.25 to 0.4 of the time.
+  // Measured on Sapphire Rapids, logical_and of 16 Mi took 0.56 (a broadcast row) to 0.8. But Zen's
+  // third cache keeps what fits, and memory takes no more than 27 GB/s from the cores that share
+  // it: a row of bools repeated 16 Mi times takes 0.25 to 0.4 of the time.
   const int64_t item = kItemSize[dtype], bytes = size * std::max<int64_t>(item, 4);
-  const bool stays = runs_over_pages() && moved <= streaming_bytes();
+  const bool stays = moved <= kept_bytes();
   if (bytes >= elementwise_streaming_bytes() && !stays) return Stores::kStreamed;
   const bool fetched =
-      work == Work::kLittle && size * item >= second_caches_bytes() && !runs_over_pages();
+      work == Work::kLittle && size * item >= second_caches_bytes() && fetches_results();
   return fetched ? Stores::kFetched : Stores::kPlain;
 }
 

@@ -6,7 +6,7 @@ namespace needle::NEEDLE_ISA {
 
 void set_threads(int32_t n);
 void set_streaming_bytes(int64_t bytes);
-void count_as_zen(int32_t yes);
+void count_as_zen(int32_t generation);
 
 Contiguous contiguous(int32_t function, DType input, DType out);
 const char* plan_elementwise(Plan* plan, int32_t function, const Operand& out,

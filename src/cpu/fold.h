@@ -12,6 +12,13 @@ namespace needle::NEEDLE_ISA {
 constexpr int64_t kBlock = 1024;  // row elements read at once
 constexpr int64_t kRun = 4096;    // neighbours folded as one block
 
+// In which order a processor reads blocks best; the bits of what they are folded to are the same.
+enum class Order : int8_t {
+  kQuarters,  // the quarters of a block together
+  kLines,     // one line after the other
+  kApart,     // four blocks far apart together
+};
+
 // ---- arithmetic: V is a number or a vector; integers wrap; NaN wins over any maximum or minimum
 
 template <int32_t op, class A>
@@ -136,58 +143,156 @@ inline Vector<A> fold_block_in_order(const A* x, int64_t n, const Step& step) {
   return whole;
 }
 
-// Largest or smallest floating numbers by one instruction that may lose a NaN; the products with 0
-// find it. They find infinities too: then, as with a NaN, the block is folded with care.
+// The same bits for blocks at four places: a quarter of each at a time, step(total, x, place).
+template <int32_t op, class A, class Step>
+inline void fold_four_blocks(const A* const* x, int64_t n, const Step& step, Vector<A>* folded) {
+  constexpr int64_t kWidth = kLanes<A>, kEach = 2 * kWidth, kPlaces = 4;
+  const Vector<A> none = splat<A>(identity<op, A>());
+  const int64_t size = n / (kPlaces * kEach) * kEach;
+  Vector<A> quarters[kPlaces][8];
+  for (int64_t quarter = 0; quarter < 4; ++quarter) {
+    Vector<A> total[8] = {none, none, none, none, none, none, none, none};
+    for (int64_t i = quarter * size; i < (quarter + 1) * size; i += kEach) {
+#pragma GCC unroll 8
+      for (int64_t j = 0; j < 8; ++j)
+        total[j] = step(total[j], load(x[j / 2] + i + j % 2 * kWidth), j / 2);
+    }
+    for (int64_t j = 0; j < 8; ++j) quarters[j / 2][2 * quarter + j % 2] = total[j];
+  }
+  for (int64_t place = 0; place < kPlaces; ++place) {
+    Vector<A>* total = quarters[place];
+    for (int64_t i = 4 * size; i < n; i += kWidth)
+      total[0] = step(total[0], load(x[place] + i), place);
+    for (int64_t width = 4; width > 0; width /= 2)
+      for (int64_t j = 0; j < width; ++j) total[j] = combine<op>(total[j], total[j + width]);
+    folded[place] = total[0];
+  }
+}
+
+// With care for NaN, which wins.
 template <int32_t op, class A>
-inline Vector<A> fold_extremes(const A* x, int64_t n, bool in_order) {
-  Vector<A> check[4] = {};
-  const auto step = [&](const Vector<A>& best, const Vector<A>& v, int64_t j) {
-    check[j % 4] += v * A(0);
-    return op == kMax ? (v > best ? v : best) : (v < best ? v : best);
-  };
-  const Vector<A> best =
-      in_order ? fold_block_in_order<op, Vector<A>>(x, n, step) : fold_block<op>(x, n, step);
-  if (add_lanes<A>((check[0] + check[1]) + (check[2] + check[3])) == 0) return best;
+inline Vector<A> fold_block_of_any(const A* x, int64_t n) {
   return fold_block<op>(x, n, [](const Vector<A>& total, const Vector<A>& v, int64_t) {
     return combine<op>(total, v);
   });
 }
 
+// Largest or smallest floating numbers by one instruction that may lose a NaN; the products with 0
+// find it. They find infinities too: then, as with a NaN, the block is folded with care.
 template <int32_t op, class A>
-inline Vector<A> fold_run(const A* x, int64_t n, bool in_order) {
-  if constexpr (std::is_floating_point_v<A> && (op == kMax || op == kMin)) {
-    return fold_extremes<op>(x, n, in_order);
+struct Extremes {
+  Vector<A> check[4] = {};
+
+  Vector<A> operator()(const Vector<A>& best, const Vector<A>& v, int64_t j) {
+    check[j % 4] += v * A(0);
+    return op == kMax ? (v > best ? v : best) : (v < best ? v : best);
+  }
+};
+
+template <int32_t op, class A>
+inline Vector<A> fold_extremes(const A* x, int64_t n, Order order) {
+  Extremes<op, A> step;
+  const auto add = [&](const Vector<A>& best, const Vector<A>& v, int64_t j) {
+    return step(best, v, j);
+  };
+  const Vector<A> best = order == Order::kLines ? fold_block_in_order<op, Vector<A>>(x, n, add)
+                                                : fold_block<op>(x, n, add);
+  const Vector<A>* check = step.check;
+  const bool finite = add_lanes<A>((check[0] + check[1]) + (check[2] + check[3])) == 0;
+  return finite ? best : fold_block_of_any<op>(x, n);
+}
+
+template <int32_t op, class A>
+constexpr bool kExtremes = std::is_floating_point_v<A> && (op == kMax || op == kMin);
+
+template <int32_t op, class A>
+inline Vector<A> fold_run(const A* x, int64_t n, Order order) {
+  if constexpr (kExtremes<op, A>) {
+    return fold_extremes<op>(x, n, order);
   } else {
     const auto step = [](const auto& a, const auto& b, int64_t) { return combine<op>(a, b); };
     using Narrow = typename NarrowOf<A>::type;
-    return in_order ? fold_block_in_order<op, Narrow>(x, n, step) : fold_block<op>(x, n, step);
+    return order == Order::kLines ? fold_block_in_order<op, Narrow>(x, n, step)
+                                  : fold_block<op>(x, n, step);
   }
+}
+
+template <int32_t op, class A>
+void fold_four_runs(const A* const* x, int64_t n, Vector<A>* folded) {
+  if constexpr (kExtremes<op, A>) {
+    Extremes<op, A> step;
+    fold_four_blocks<op>(
+        x, n, [&](const auto& best, const auto& v, int64_t j) { return step(best, v, j); }, folded);
+    for (int place = 0; place < 4; ++place)
+      if (add_lanes<A>(step.check[place]) != 0) folded[place] = fold_block_of_any<op>(x[place], n);
+  } else {
+    const auto step = [](const auto& a, const auto& b, int64_t) { return combine<op>(a, b); };
+    fold_four_blocks<op>(x, n, step, folded);
+  }
+}
+
+// n elements at each of four places, of at most four blocks.
+template <int32_t op, class A>
+void fold_four(const A* const* x, int64_t n, Vector<A>* folded) {
+  if (n <= kRun) return fold_four_runs<op>(x, n, folded);
+  const int64_t half = middle(0, n, kRun);
+  const A* second[] = {x[0] + half, x[1] + half, x[2] + half, x[3] + half};
+  Vector<A> later[4];
+  fold_four<op>(x, half, folded);
+  fold_four<op>(second, n - half, later);
+  for (int place = 0; place < 4; ++place) folded[place] = combine<op>(folded[place], later[place]);
+}
+
+constexpr int64_t kGroup = 16 * kRun;  // elements whose quarters are far apart
+
+template <int32_t op, class A>
+Vector<A> fold_group(const A* x) {
+  constexpr int64_t kQuarter = kGroup / 4;
+  const A* at[] = {x, x + kQuarter, x + 2 * kQuarter, x + 3 * kQuarter};
+  Vector<A> folded[4];
+  fold_four<op>(at, kQuarter, folded);
+  return combine<op>(combine<op>(folded[0], folded[1]), combine<op>(folded[2], folded[3]));
 }
 
 // Blocks are combined as a binary tree. n is a multiple of the lanes and not 0.
 template <int32_t op, class A>
-Vector<A> fold_vectors(const A* x, int64_t n, bool in_order) {
-  if (n <= kRun) return fold_run<op>(x, n, in_order);
+Vector<A> fold_vectors(const A* x, int64_t n, Order order) {
+  if (n <= kRun) return fold_run<op>(x, n, order);
   Vector<A> part[64];  // of numbers of blocks that are powers of two, the largest first
   int parts = 0;
-  for (int64_t block = 0; block * kRun < n; ++block) {
-    const int64_t rest = n - block * kRun, size = rest < kRun ? rest : kRun;
-    Vector<A> total = fold_run<op>(x + block * kRun, size, in_order);
-    for (int64_t before = block; before & 1; before >>= 1)
-      total = combine<op>(part[--parts], total);
+  const auto append = [&](Vector<A> total, int64_t before) {
+    for (; before & 1; before >>= 1) total = combine<op>(part[--parts], total);
     part[parts++] = total;
-  }
+  };
+  int64_t i = 0;
+  for (; order == Order::kApart && i + kGroup <= n; i += kGroup)
+    append(fold_group<op>(x + i), i / kGroup);
+  for (; i < n; i += kRun)
+    append(fold_run<op>(x + i, n - i < kRun ? n - i : kRun, order), i / kRun);
   Vector<A> total = part[--parts];
   while (parts) total = combine<op>(part[--parts], total);
   return total;
 }
 
 template <int32_t op, class A>
-A fold_dense(const A* x, int64_t n, bool in_order = false) {
+A fold_dense(const A* x, int64_t n, Order order = Order::kQuarters) {
   int64_t i = n / kLanes<A> * kLanes<A>;
-  A total = i ? fold_lanes<op, A>(fold_vectors<op>(x, i, in_order)) : identity<op, A>();
+  A total = i ? fold_lanes<op, A>(fold_vectors<op>(x, i, order)) : identity<op, A>();
   for (; i < n; ++i) total = combine<op>(total, x[i]);
   return total;
+}
+
+// The same for n elements at each of four places, at least a vector of them and at most four
+// blocks.
+template <int32_t op, class A>
+void fold_four_dense(const A* const* x, int64_t n, A* folded) {
+  const int64_t whole = n / kLanes<A> * kLanes<A>;
+  Vector<A> total[4];
+  fold_four<op>(x, whole, total);
+  for (int place = 0; place < 4; ++place) {
+    folded[place] = fold_lanes<op, A>(total[place]);
+    for (int64_t i = whole; i < n; ++i) folded[place] = combine<op>(folded[place], x[place][i]);
+  }
 }
 
 }  // namespace needle::NEEDLE_ISA

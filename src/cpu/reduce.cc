@@ -11,7 +11,7 @@ namespace {
 template <int32_t op, class A>
 A fold_row(const State<A>& s, const void* x, int64_t origin, int64_t begin, int64_t end) {
   if (s.dense && s.reduced.count <= 1)
-    return fold_dense<op>(as<A>(x) + origin + begin, end - begin, s.in_order);
+    return fold_dense<op>(as<A>(x) + origin + begin, end - begin, s.order);
   if (end - begin > kBlock) {
     const int64_t half = middle(begin, end, kBlock);
     const A left = fold_row<op>(s, x, origin, begin, half);
@@ -19,7 +19,7 @@ A fold_row(const State<A>& s, const void* x, int64_t origin, int64_t begin, int6
   }
   A total = identity<op, A>();
   for_stretches(s, x, origin, begin, end, [&](const A* element, int64_t n, int64_t) {
-    total = combine<op>(total, fold_dense<op>(element, n, s.in_order));
+    total = combine<op>(total, fold_dense<op>(element, n, s.order));
   });
   return total;
 }
@@ -69,15 +69,31 @@ void fold_strip(const State<A>& s, const void* x, const Unit& unit, int64_t begi
 
 template <int32_t op, class A>
 struct Fold {
-  struct Part {
-    A total[kStrip];
-  };
+  using Part = Totals<A>;
   static void fold(const State<A>& s, const void* x, const Unit& unit, int64_t begin, int64_t end,
                    Part& part) {
     if (s.strip.size == 1)
       *part.total = fold_row<op>(s, x, unit.x, begin, end);
     else
       fold_strip<op>(s, x, unit, begin, end, part.total);
+  }
+  // Rows a quarter of the way from begin to end apart.
+  static int64_t fold_apart(const State<A>& s, const void* x, void* out, int64_t begin,
+                            int64_t end) {
+    const int64_t step = (end - begin) / 4;
+    if (s.reduced.count > 1 || s.length < kRun / 4 || s.length > 4 * kRun) return begin;
+    for (int64_t i = begin; i < begin + step; ++i) {
+      const A* at[4];
+      A total[4];
+      for (int64_t k = 0; k < 4; ++k) at[k] = as<A>(x) + unit_at(s, i + k * step).x;
+      fold_four_dense<op>(at, s.length, total);
+      for (int64_t k = 0; k < 4; ++k) {
+        Part part;
+        *part.total = total[k];
+        finish(s, out, unit_at(s, i + k * step), part);
+      }
+    }
+    return begin + 4 * step;
   }
   static void join(Part& part, const Part& later, int64_t width) {
     combine_into<op>(part.total, later.total, width);
@@ -97,6 +113,26 @@ struct Best {
   int64_t position[kStrip];
 };
 
+// Where the first of n numbers is that equals `value`, one of them, or if that is NaN, is NaN, too.
+template <class A>
+int64_t first_place(const A* x, int64_t n, A value) {
+  using Lane = std::conditional_t<sizeof(A) == 8, int64_t, int32_t>;
+  constexpr int64_t kWidth = kLanes<A>;
+  const auto is_there = [value](const A* at) -> Vector<Lane> {
+    const Vector<A> v = load(at);
+    return (v == value) | (v != v);
+  };
+  int64_t i = 0;
+  for (; i + 4 * kWidth <= n; i += 4 * kWidth) {
+    const A* at = x + i;
+    const Vector<Lane> first = is_there(at) | is_there(at + kWidth);
+    const Vector<Lane> second = is_there(at + 2 * kWidth) | is_there(at + 3 * kWidth);
+    if (add_lanes<Lane>(first | second) != 0) break;
+  }
+  while (x[i] != value && x[i] == x[i]) ++i;
+  return i;
+}
+
 template <int32_t op, class A>
 void find_in_row(const State<A>& s, const void* x, int64_t origin, int64_t begin, int64_t end,
                  Best<A>& best) {
@@ -104,12 +140,10 @@ void find_in_row(const State<A>& s, const void* x, int64_t origin, int64_t begin
   for (; begin < end; begin += kBlock) {
     const int64_t stop = begin + kBlock < end ? begin + kBlock : end;
     for_stretches(s, x, origin, begin, stop, [&](const A* element, int64_t n, int64_t position) {
-      const A value = fold_dense<op>(element, n, s.in_order);
+      const A value = fold_dense<op>(element, n, s.order);
       if (best.position[0] >= 0 && !better<op>(value, best.value[0])) return;
-      int64_t i = 0;
-      while (element[i] != value && element[i] == element[i]) ++i;
       best.value[0] = value;
-      best.position[0] = position + i;
+      best.position[0] = position + first_place(element, n, value);
     });
   }
 }
@@ -201,7 +235,7 @@ const char* plan_in(Plan* plan, int32_t op, const Operand& out, const Operand& x
                     (std::is_same_v<A, int64_t> && x.dtype == kInt64 && !truth);
   choose_strip(s, same);
   choose_tasks(s);
-  s.in_order = is_read_in_order(s);
+  s.order = order_of(s);
   const int64_t part = op == kDeviation ? sizeof(Moments<A>)
                        : is_arg(op)     ? sizeof(Best<A>)
                                         : sizeof(typename Fold<kSum, A>::Part);

@@ -26,8 +26,8 @@ struct Layout {
   int64_t x_size, out_size;       // bytes of an element
   int64_t bytes;                  // of x
   int team;
-  bool dense;     // x can be folded where it lies
-  bool in_order;  // rows come from memory, to a processor that runs ahead over pages (fold.h)
+  bool dense;   // x can be folded where it lies
+  Order order;  // in which rows that come from memory are read
   bool mean;
 };
 
@@ -72,8 +72,16 @@ inline void for_stretches(const State<A>& s, const void* x, int64_t origin, int6
   }
 }
 
+// Of sums, products and extremes.
+template <class A>
+struct Totals {
+  A total[kStrip];
+};
+
 // Kernel::Part is what is known of a unit after some of its positions. Kernel::fold makes one of
-// positions begin..end, Kernel::join adds a later one, Kernel::finish writes the results.
+// positions begin..end, Kernel::join adds a later one, Kernel::finish writes the results. Kernels
+// of totals have fold_apart, which does so of units as far as they can be folded four at a time,
+// and returns where that ends.
 template <class Kernel, class A>
 int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
   using Part = typename Kernel::Part;
@@ -101,8 +109,11 @@ int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
   }
   const int64_t tasks = (s.units + s.units_per_task - 1) / s.units_per_task;
   run_spans(s.team, tasks, backwards, [&](int64_t task, int) {
-    const int64_t last = (task + 1) * s.units_per_task;
-    for (int64_t i = task * s.units_per_task; i < last && i < s.units; ++i) {
+    const int64_t end = (task + 1) * s.units_per_task, last = end < s.units ? end : s.units;
+    int64_t i = task * s.units_per_task;
+    if constexpr (std::is_same_v<Part, Totals<A>>)
+      if (s.order == Order::kApart) i = Kernel::fold_apart(s, x, out, i, last);
+    for (; i < last; ++i) {
       Part part;
       const Unit unit = unit_at(s, i);
       Kernel::fold(s, x, unit, 0, s.length, part);
@@ -178,8 +189,9 @@ inline void choose_tasks(Layout& s) {
   s.team = team_size(s.units * s.chunks, work);
 }
 
-inline bool is_read_in_order(const Layout& s) {
-  return s.dense && s.strip.size == 1 && runs_over_pages() && s.bytes >= streaming_bytes();
+inline Order order_of(const Layout& s) {
+  if (!s.dense || s.strip.size != 1 || s.bytes < streaming_bytes()) return Order::kQuarters;
+  return runs_over_pages() ? Order::kLines : reads_apart() ? Order::kApart : Order::kQuarters;
 }
 
 // Of kDeviation (variance.cc): the mean of a unit's positions so far, and the sum of their squared

@@ -173,18 +173,28 @@ int64_t blocks_of(const Walk& walk) {
          ((walk.dim(1)[0] + walk.rows - 1) / walk.rows);
 }
 
-// Whether all rows of a result are the same.
-bool has_equal_rows(const Walk& walk) {
+// The loop over a row.
+Loop loop_over_row(const Loops& loops, const Walk& walk) {
+  const int64_t* cols = walk.dim(0);
+  const int inputs = walk.operands - 1;
+  uint32_t ones = 0;
+  for (int i = 0; i < inputs; ++i) ones |= uint32_t{cols[2 + i] == 0} << i;
+  return choose_loop(loops, inputs, ones);
+}
+
+// Whether all rows of a result are the same, and the loop computes one from where operands lie.
+bool has_equal_rows(const Walk& walk, uint32_t uniform) {
   const int64_t *cols = walk.dim(0), *rows = walk.dim(1);
   bool equal = rows[0] > 1;
-  for (int i = 1; i < walk.operands; ++i) equal &= rows[1 + i] == 0 && cols[1 + i] == 1;
+  for (int i = 1; i < walk.operands; ++i)
+    equal &= rows[1 + i] == 0 && cols[1 + i] == (uniform >> (i - 1) & 1 ? 0 : 1);
   return equal;
 }
 
 // So many rows are taken as one, because long loops take less: x[65536, 16] + y[16] 0.7 of the time
 // on Zen 4. They lie one after the other in the operands that do not come again with each row; the
 // others are repeated in a buffer.
-int64_t rows_together(const Walk& walk, const Operand* const* operands) {
+int64_t rows_together(const Walk& walk, const Operand* const* operands, bool equal) {
   const int64_t *cols = walk.dim(0), *rows = walk.dim(1);
   int64_t item = 0;
   for (int i = 0; i < walk.operands; ++i) {
@@ -192,7 +202,7 @@ int64_t rows_together(const Walk& walk, const Operand* const* operands) {
     if (!again && (cols[1 + i] != 1 || rows[1 + i] != cols[0])) return 1;
     item = std::max(item, kItemSize[operands[i]->dtype]);
   }
-  const int64_t buffer = has_equal_rows(walk) ? kNearBytes : kRepeatedBytes;
+  const int64_t buffer = equal ? kNearBytes : kRepeatedBytes;
   const int64_t fit = buffer / (cols[0] * item), used_often = rows[0] / 4;
   return std::max<int64_t>(1, std::min(fit, used_often));
 }
@@ -260,13 +270,10 @@ Contiguous copying(int64_t item) {
   }
 }
 
-// How the operands advance, and which loop runs over a row of them.
-void describe_rows(Rows* rows, const Loops& loops, const Operand* const* operands) {
+// How the operands advance while the loop runs over a row of them.
+void describe_rows(Rows* rows, const Loop& loop, const Operand* const* operands) {
   const int64_t *cols = rows->walk.dim(0), *next = rows->walk.dim(1);
   const int inputs = rows->walk.operands - 1;
-  uint32_t ones = 0;
-  for (int i = 0; i < inputs; ++i) ones |= uint32_t{cols[2 + i] == 0} << i;
-  const Loop loop = choose_loop(loops, inputs, ones);
   rows->loop = loop.run;
   rows->once = nullptr;
   rows->operands = 1 + inputs;
@@ -276,7 +283,7 @@ void describe_rows(Rows* rows, const Loops& loops, const Operand* const* operand
     rows->items[i] = item;
     rows->advance[i] = cols[1 + i] * item;
     rows->row_bytes[i] = next[1 + i] * item;
-    rows->repeated[i] = i > 0 && ((ones & ~loop.uniform) >> (i - 1) & 1) != 0;
+    rows->repeated[i] = i > 0 && cols[1 + i] == 0 && (loop.uniform >> (i - 1) & 1) == 0;
     if (i > 0) rows->fetched[i - 1] = next[1 + i] != 0 ? rows->advance[i] : 0;
     if (rows->repeated[i]) rows->piece = std::min(rows->piece, kRepeatedBytes / item);
   }
@@ -350,12 +357,13 @@ bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand
   auto* rows = reinterpret_cast<Rows*>(plan->state);
   const int64_t block = size < 16 * kLargeBlock ? kBlock : kLargeBlock;
   if (!plan_walk(&rows->walk, operands, 1 + n, block, block)) return false;
-  rows->together = rows_together(rows->walk, operands);
+  const Loop loop = loop_over_row(loops, rows->walk);
+  const bool equal = has_equal_rows(rows->walk, loop.uniform);
+  rows->together = rows_together(rows->walk, operands, equal);
   if (!has_rows(rows->walk, rows->together)) return false;
   plan->run = run_rows;
   plan->workspace = 0;
-  const bool equal = has_equal_rows(rows->walk);
-  describe_rows(rows, loops, operands);
+  describe_rows(rows, loop, operands);
   const Work work = equal ? Work::kLittle : loops.work;
   rows->stores = stores_of(work, size, out.dtype, bytes_moved(*rows, size));
   rows->plain = rows->piece == kBlock && rows->stores == Stores::kPlain;

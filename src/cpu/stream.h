@@ -13,6 +13,8 @@ namespace needle::NEEDLE_ISA {
 
 constexpr int64_t kStreamBytes = 32 << 20;  // results from this size on, if nothing else is set
 int64_t elementwise_streaming_bytes();      // the size that is set (stream.cc)
+int64_t kept_bytes();                       // of inputs and result that the third cache keeps
+bool fetches_results();                     // before lines of them are overwritten: does it gain?
 int64_t second_cache_bytes();               // the size of one
 int64_t second_caches_bytes();              // those of all threads together; tests set less
 constexpr int64_t kStreamAlignment = 64;    // of what is written

@@ -6,12 +6,15 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
+// `next` comes from memory meanwhile: this is as long as the sum before it, whose own requests for
+// what follows would else be all there are (0.7 of the time on Zen 5).
 template <class A>
-A squares_around(const A* x, A mean, int64_t n) {
-  A total = 0;
-#pragma omp simd reduction(+ : total)
-  for (int64_t i = 0; i < n; ++i) total += (x[i] - mean) * (x[i] - mean);
-  return total;
+A squares_around(const A* x, A mean, int64_t n, const A* next) {
+  return sum_vectors<A>(n, [=](int64_t i, const auto& part) {
+    fetch_ahead(next, i);
+    const Vector<A> apart = part.load(x + i) - mean;
+    return apart * apart;
+  });
 }
 
 template <class A>
@@ -30,11 +33,12 @@ void join(Moments<A>& part, const Moments<A>& later, int64_t width) {
 
 // One stretch of at most kBlock elements, already in the cache for the second pass.
 template <class A>
-void add_block(Moments<A>& part, const A* x, int64_t n, bool in_order) {
+void add_block(Moments<A>& part, const A* x, int64_t n, Order order) {
   Moments<A> own;
   own.count = n;
-  own.mean[0] = fold_dense<kSum>(x, n, in_order) / static_cast<A>(n);
-  own.squares[0] = squares_around(x, own.mean[0], n);
+  own.mean[0] = fold_dense<kSum>(x, n, order) / static_cast<A>(n);
+  const A* next = order == Order::kLines ? nullptr : x + kRun + kBlock;
+  own.squares[0] = squares_around(x, own.mean[0], n, next);
   join(part, own, 1);
 }
 
@@ -51,7 +55,7 @@ void fold_row(const State<A>& s, const void* x, int64_t origin, int64_t begin, i
     return join(part, later, 1);
   }
   for_stretches(s, x, origin, begin, end, [&](const A* element, int64_t n, int64_t) {
-    add_block(part, element, n, s.in_order);
+    add_block(part, element, n, s.order);
   });
 }
 
