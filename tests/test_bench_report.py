@@ -55,3 +55,12 @@ def test_results_lie_in_a_folder_of_the_processor(report, cpu, folder):
     import harness
 
     assert harness.folder(cpu) == folder
+
+
+def test_the_median_process_counts(report):
+    import harness
+
+    processes = [{"eager": {"ratio": ratio, "median": ratio}} for ratio in (1.3, 0.9, 1.0)]
+    assert harness.median_peers(processes)["eager"] == {
+        "ratio": 1.0, "median": 1.0, "processes": 3,
+    }  # fmt: skip
