@@ -58,6 +58,7 @@ EXACT_DIVISION(remainder)
 OF_VECTORS(floor_divide)
 OF_VECTORS(remainder)
 OF_VECTORS(power)
+OF_VECTORS(elu)
 #endif
 
 const LoopRow kBinaryLoops[kFunctions] = {

@@ -84,12 +84,15 @@ ELEMENT_LOOP vector_loop(void* out, const void* const* inputs, int64_t n) {
   });
 }
 
-template <class F, class T>
+// One of the operands may be a number, which stays in a register.
+template <class F, class T, bool one_x = false, bool one_y = false>
 ELEMENT_LOOP binary_vector_loop(void* out, const void* const* inputs, int64_t n) {
   const T *x = static_cast<const T*>(inputs[0]), *y = static_cast<const T*>(inputs[1]);
+  const Vector<T> a = one_x && n > 0 ? splat(*x) : Vector<T>{};
+  const Vector<T> b = one_y && n > 0 ? splat(*y) : Vector<T>{};
   for_vectors<T>(n, [&](int64_t i, const auto& part) {
     part.store(static_cast<T*>(out) + i,
-               OfVectors<F, T>::apply(part.load(x + i), part.load(y + i)));
+               OfVectors<F, T>::apply(one_x ? a : part.load(x + i), one_y ? b : part.load(y + i)));
   });
 }
 
@@ -230,13 +233,16 @@ constexpr Contiguous instantiate() {
 }
 
 // The same beside a number; only for floating dtypes, which Python numbers mostly meet. None where
-// the row has a form of its own: that takes the number repeated in a buffer.
+// rare arguments go a slow way: that takes the number repeated in a buffer.
 template <class F, int arity, uint32_t dtypes, Result result, class T>
 constexpr UniformLoops instantiate_uniform() {
   constexpr DType dtype = sizeof(T) == 4 ? kFloat32 : kFloat64;
   using R = std::conditional_t<result == BOOL, bool, T>;
-  constexpr bool kOwnForm = OfVectors<F, T>::kExists || Exact<F, T>::kNeeded;
-  if constexpr ((dtypes >> dtype & 1) == 0 || kOwnForm) {
+  if constexpr ((dtypes >> dtype & 1) == 0) {
+    return {};
+  } else if constexpr (OfVectors<F, T>::kExists) {
+    return {binary_vector_loop<F, T, true, false>, binary_vector_loop<F, T, false, true>};
+  } else if constexpr (Exact<F, T>::kNeeded) {
     return {};
   } else if constexpr (arity == 2) {
     return {uniform_first_loop<F, T, R>, uniform_last_loop<F, T, R>};
