@@ -52,14 +52,14 @@ static int64_t streaming = half, elementwise_streaming = kStreamBytes, second_ca
 int64_t streaming_bytes() { return streaming; }
 // The prefetching of Zen up to the fourth goes on over a page's end (within a huge page), and what
 // is fetched ahead in software only is in its way: Adam of 16 Mi parameters takes 1.2 times as long
-// on Zen 4. The others' begins anew with each page; on Zen 5 maxima of rows take 0.85 of the time
-// if they are read as for those, where of three operands of 16 Mi elements 0.45.
+// on Zen 4. The others' begins anew with each page. On Zen 5 what is made for the others takes 0.85
+// (maxima of rows) and 0.45 (where, 16 Mi) of the time.
 bool runs_over_pages() { return zen == 4; }
 // Zen 5: sums of 64 MB take 0.78 to 0.9 of the time, maxima 0.85.
 bool reads_apart() { return zen == 5; }
 // Zen 4: gather of single elements takes 0.5 to 0.8 of the time; Zen 5: 1.7.
 bool gathers_by_loads() { return zen == 4; }
-// Zen needs 1.1 to 1.7 of the time then.
+// If they are, functions in caches take 1.1 to 1.7 of the time on Zen.
 bool fetches_results() { return zen == 0; }
 // Half of Zen's third cache keeps what fits, of Zen 5's all of it: functions of 16 Mi bools take
 // 0.6 to 0.8 of the time, on Zen 4 no less.
