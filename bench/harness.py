@@ -108,14 +108,19 @@ class Goal:
 Cases = Callable[[Options], Iterator[Case]]
 
 
-def both(values: Any, grad: bool = False) -> tuple[Any, Any]:
-    """Return the same values as a tensor of Needle and of PyTorch."""
+def both(values: Any, grad: bool = False, apart: bool = False) -> tuple[Any, Any]:
+    """Return the same values as a tensor of Needle and of PyTorch.
+
+    They lie in the same memory, so that its place (in pages, caches, a processor's nearer or
+    farther part) meets both; ``apart`` in memory of their own, for what is written in place.
+    """
     import torch
 
     import needle
 
     ours = needle.Tensor(values, requires_grad=grad)
-    return ours, torch.from_numpy(np.array(values)).requires_grad_(grad)
+    theirs = torch.from_numpy(np.array(values)) if apart else torch.from_dlpack(ours.detach())
+    return ours, theirs.requires_grad_(grad)
 
 
 def compiled(function: Callable[..., Any], *arguments: Any) -> Callable[[Any], Any]:
@@ -137,39 +142,45 @@ def op(name: str) -> Any:
 
 
 def measure(case: Case, options: Options, seconds: float, peer: str) -> dict[str, Any]:
-    """Check that both give the same result, time both, and return the row."""
+    """Check that both give the same result, time Needle beside each peer, and return the row."""
     import torch
 
     torch.set_num_threads(1 if options.quick else case.torch_threads)
     check_same(case)
-    runs = {"needle": case.needle, peer: case.torch}
+    runs = {peer: case.torch}
     runs |= {f"{peer}, {name}": other for name, other in case.others.items()}
     if options.compile and case.compiled is not None:
         torch._dynamo.reset()  # or it gives up after some shapes of a function
         runs["torch.compile"] = case.compiled(partial(torch.compile, dynamic=False))
+    return {
+        "name": case.name, "group": case.group, "goals": case.goals, "target": case.target,
+        "flops": case.flops, "bytes": case.bytes, "torch_threads": case.torch_threads,
+        "peers": {name: beside(case, run, options, seconds) for name, run in runs.items()},
+    }  # fmt: skip
+
+
+def beside(case: Case, run: Callable[[], Any], options: Options, seconds: float) -> dict[str, Any]:
+    """Time Needle and one peer, and return its figures.
+
+    One peer at a time: they read the same arrays, so a peer whose turn came after another's would
+    find them in the caches, and Needle never would.
+    """
+    runs = {"needle": case.needle, "peer": run}
     if options.quick:
         times = interleave(runs, 0.0, 0.0, (2, 2))
     else:
         times = interleave(runs, options.seconds or seconds, 2e-3, (5, 301), case.target)
-    own = figures(times.by_name.pop("needle"))
-    peers = {
-        name: {
-            **figures(theirs),
-            "needle": own,
-            "ratio": own["median"] / statistics.median(theirs),
-            "ratio_min": own["min"] / min(theirs),
-            "rounds": times.rounds,
-            "disturbed": times.disturbed,
-            "quiet": times.rounds - times.disturbed >= len(theirs),
-            "known": times.known,
-        }
-        for name, theirs in times.by_name.items()
-    }
+    own, theirs = (figures(times.by_name[name]) for name in ("needle", "peer"))
     return {
-        "name": case.name, "group": case.group, "goals": case.goals, "target": case.target,
-        "flops": case.flops, "bytes": case.bytes, "torch_threads": case.torch_threads,
-        "peers": peers,
-    }  # fmt: skip
+        **theirs,
+        "needle": own,
+        "ratio": own["median"] / theirs["median"],
+        "ratio_min": own["min"] / theirs["min"],
+        "rounds": times.rounds,
+        "disturbed": times.disturbed,
+        "quiet": times.rounds - times.disturbed >= len(times.by_name["peer"]),
+        "known": times.known,
+    }
 
 
 def check_same(case: Case) -> None:

@@ -15,7 +15,7 @@ def adam_case(name: str, count: int, size: int, target: float | None) -> Case:
     """Return the row of Adam on ``count`` tensors of ``size`` parameters."""
     random = np.random.default_rng(0)
     values = random.standard_normal(size, np.float32)
-    pairs = [both(values, grad=True) for _ in range(count)]
+    pairs = [both(values, grad=True, apart=True) for _ in range(count)]
     grads = both(values * 0.1)
     for p, q in pairs:
         p.grad, q.grad = grads

@@ -30,13 +30,44 @@ struct Lines {
   int64_t count, length, stride;
 
   int64_t pieces(int64_t size) const { return count * parts(length, size); }
+};
 
-  // Those are of `size` elements. Null after the last.
-  const T* piece(int64_t index, int64_t size) const {
-    if (index >= pieces(size)) return nullptr;
-    const int64_t per_line = parts(length, size);
-    return first + index / per_line * stride + index % per_line * size;
+// Goes through pieces of `size` elements of lines. Divides only at the beginning, because a tile
+// does not take long.
+template <class T>
+class Pieces {
+ public:
+  Pieces() = default;
+  // From this piece on; the first one comes so many calls later if `index` is negative.
+  Pieces(const Lines<T>& lines, int64_t size, int64_t index) {
+    if (lines.count == 0) return;
+    per_line_ = parts(lines.length, size);
+    early_ = index < 0 ? -index : 0;
+    left_ = lines.count * per_line_ - index - early_;
+    if (left_ <= 0) return;
+    const int64_t line = (index + early_) / per_line_, begin = (index + early_) % per_line_;
+    at_ = lines.first + line * lines.stride + begin * size;
+    in_line_ = per_line_ - begin;
+    size_ = size;
+    to_next_line_ = lines.stride - (per_line_ - 1) * size;
   }
+
+  // Null after the last.
+  const T* next() {
+    if (early_ > 0 || left_ <= 0) {
+      --early_;
+      return nullptr;
+    }
+    const T* piece = at_;
+    --left_;
+    at_ += --in_line_ ? size_ : to_next_line_;
+    if (in_line_ == 0) in_line_ = per_line_;
+    return piece;
+  }
+
+ private:
+  const T* at_ = nullptr;
+  int64_t left_ = 0, early_ = 0, in_line_ = 0, per_line_ = 0, size_ = 0, to_next_line_ = 0;
 };
 
 // A product of matrices of one type, any strides, for one thread.
@@ -130,7 +161,6 @@ Lines<T> lines_of_b(const Product<T>& o, const Block& block) {
 template <class T>
 struct Ahead {
   Lines<T> rows, a, b;
-  const T* own;  // to fetch instead of nothing
 };
 
 template <class T>
@@ -148,21 +178,39 @@ Ahead<T> what_follows(const Blocking& s, const Product<T>& o, const Block& block
   return ahead;
 }
 
-// panel: of this row of tiles; left: tiles of the block after this one; tile: of the matrix.
+// What the tiles of a row of them fetch. `later`: tiles of the block after this row; tile: number
+// of those of the product before it.
 template <class T>
-void fetch_ahead(const Product<T>& o, const Ahead<T>& ahead, int64_t panel, int64_t left,
-                 int64_t tile, Tile<T>& t) {
-  const T* a = ahead.rows.count ? ahead.rows.piece(panel, t.k) : ahead.a.piece(left, t.k);
-  const T* b = ahead.b.piece(left, t.k);
-  if (!a) a = o.next_a.piece(tile, t.k);
-  if (!b) b = o.next_b.piece(tile, t.k);
-  t.next_a = a ? a : ahead.own;
-  t.next_b = b ? b : t.a;
-  const int64_t size = kFetched * t.k;
-  t.next = o.next_b.piece(tile, size);
-  if (!t.next) t.next = o.next_a.piece(tile - o.next_b.pieces(size), size);
-  if (!t.next) t.next = ahead.rows.piece(panel, size);
-}
+class Fetching {
+ public:
+  Fetching(const Product<T>& o, const Ahead<T>& ahead, const Tile<T>& t, int64_t later,
+           int64_t tile) {
+    if (t.a_row == 1) {
+      a_ = ahead.rows.count ? Pieces<T>(ahead.rows, t.k, 0) : Pieces<T>(ahead.a, t.k, later);
+      b_ = Pieces<T>(ahead.b, t.k, later);
+      next_a_ = Pieces<T>(o.next_a, t.k, tile);
+      next_b_ = Pieces<T>(o.next_b, t.k, tile);
+    } else {
+      const int64_t size = kFetched * t.k;
+      a_ = Pieces<T>(ahead.rows, size, 0);
+      next_b_ = Pieces<T>(o.next_b, size, tile);
+      next_a_ = Pieces<T>(o.next_a, size, tile - o.next_b.pieces(size));
+    }
+  }
+
+  void set_next(Tile<T>& t) {
+    const T *a = a_.next(), *b = b_.next(), *next_a = next_a_.next(), *next_b = next_b_.next();
+    if (t.a_row == 1) {
+      t.next_a = a ? a : next_a;
+      t.next_b = b ? b : next_b;
+    } else {
+      t.next = next_b ? next_b : next_a ? next_a : a;
+    }
+  }
+
+ private:
+  Pieces<T> a_, b_, next_a_, next_b_;
+};
 
 // What one thread does, block after block. Rows of a that are not of its slab are packed for
 // themselves.
@@ -226,10 +274,11 @@ void Multiplier<T>::multiply_row_of_tiles(int64_t i, int64_t height, bool own) {
     rest.i_begin = slab_.i_begin;
     rest.i_end = slab_.i_end;
   }
-  Ahead<T> ahead = what_follows(s_, o_, rest, next_block(s_, o_, rest), i + height);
-  ahead.own = s_.pack_a ? t.a : nullptr;
+  const Ahead<T> ahead = what_follows(s_, o_, rest, next_block(s_, o_, rest), i + height);
   const int64_t panels = parts(block_.j_end - block_.j_begin, kTileColumns<T>);
-  int64_t left = panels * parts(rest.i_end - i, kTileRows), panel = 0;
+  const int64_t later = panels * (parts(rest.i_end - i, kTileRows) - 1);
+  Fetching<T> fetching(o_, ahead, t, later, tile_);
+  tile_ += panels;
   for (int64_t j = block_.j_begin; j < block_.j_end; j += kTileColumns<T>) {
     t.width = least(kTileColumns<T>, block_.j_end - j);
     T* columns = o_.packed_b + (j - block_.j_begin) * block_.k;
@@ -238,7 +287,7 @@ void Multiplier<T>::multiply_row_of_tiles(int64_t i, int64_t height, bool own) {
     t.padded = packed;
     t.copy = packing ? columns : nullptr;
     t.c = o_.c + i * o_.c_row + j;
-    fetch_ahead(o_, ahead, panel++, --left, tile_++, t);
+    fetching.set_next(t);
     tile_for<T>(height, parts(t.width, kLanes<T>))(t);
   }
 }
