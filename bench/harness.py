@@ -437,6 +437,8 @@ def machine() -> dict[str, Any]:
     cpu, flags = said.get("model name", platform.processor()), said.get("flags", "").split()
     if said.get("vendor_id") == "AuthenticAMD":  # virtual machines' names say no more than "EPYC"
         cpu += f", family {said['cpu family']}"
+    elif said.get("vendor_id") == "GenuineIntel":  # or "Xeon"
+        cpu += f", model {said['model']}"
     known = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16")
     return {
         "cpu": cpu, "cores": os.cpu_count(), "isa": [name for name in known if name in flags],

@@ -47,6 +47,7 @@ def test_fraction_of_the_limit(report):
         ("AMD EPYC, family 26", "amd-epyc-family-26"),
         ("AMD EPYC 9354 32-Core Processor", "amd-epyc-9354-32-core"),
         ("Intel(R) Xeon(R) Processor", "intel-xeon"),
+        ("Intel(R) Xeon(R) Processor, model 167", "intel-xeon-model-167"),
         ("Intel(R) Core(TM) i7-8700 CPU @ 3.20GHz", "intel-core-i7-8700-cpu"),
         ("", "unknown"),
     ],

@@ -4,7 +4,7 @@
 // spend a third of their instructions on them. On a Sapphire Rapids processor these take 0.4 to
 // 0.7 of the time of the portable ones. Largest errors in units in the last place: sqrt and
 // reciprocal 0.5, log 0.8, exp and log2 0.9, exp2 1.0, log1p, log10 and rsqrt 1.1, erf 1.2, expm1
-// 1.4, sin, cos and atanh 1.6, silu 2.4, tan 3.0, gelu 3.2.
+// 1.4, sin, cos and atanh 1.6, silu 2.4, gelu_tanh 2.6, tan 3.0, gelu 3.2.
 #pragma once
 #include "exponential.h"
 #include "lanes.h"
@@ -326,6 +326,37 @@ inline Floats silu(const Floats& x) {
   const Floats m = (math::polynomial(E::kExp, r) * r + 1.f) * r + 1.f;  // exp(-t) / 2^n
   const Floats power = (Floats)(bits(m) + (bits(shifted) << math::kMantissa<float>));
   const Floats least = _mm512_max_ps(splat(-1000.f), x);  // not infinity through infinity
+  return _mm512_mask_mul_ps(x, inside, least / (power + 0x1p-64f), splat(0x1p-64f));
+}
+
+// ---- gelu_tanh --------------------------------------------------------------------------------
+
+// x / (1 + exp(-z)) as silu, where z = 2 sqrt(2 / pi) (x + 0.044715 x^3) = x (a + b x^2). An error
+// of z counts as often as z is large, so the slope a + b x^2 has a second part: what its rounding
+// loses, exactly, because the first part of a ends at 2^-20, and what that of x^2, a and b does.
+// Of the slope times x no bit is lost before what exp does not reduce is taken away. 0.4 of the
+// time of the portable form on Intel Granite Rapids, 0.2 out of the caches.
+inline Floats gelu_tanh(const Floats& x) {
+  using E = math::Exponential<float>;
+  constexpr double kA = 1.59576912160573071176, kB = 0.044715 * kA;
+  constexpr float kAHigh = static_cast<float>(static_cast<int32_t>(kA * 0x1p20) * 0x1p-20);
+  constexpr float kALow = static_cast<float>(kA - kAHigh);
+  constexpr float kBHigh = static_cast<float>(kB), kBLow = static_cast<float>(kB - kBHigh);
+  constexpr float kEnd = 11, kOne = 5.5f;  // 0 before -kEnd; from kOne on the quotient is x
+  constexpr float kRounder = math::kRounder<float> - 64;
+  const __mmask16 inside = _mm512_cmp_ps_mask(x, splat(kOne), _CMP_NGT_UQ);
+  const Floats t = bounded(x, -kEnd, kOne), square = t * t;
+  const Floats square_low = fused(t, t, -square);
+  const Floats slope = fused(square, splat(kBHigh), splat(kAHigh));
+  const Floats parts = fused(square_low, splat(kBHigh), fused(square, splat(kBLow), splat(kALow)));
+  const Floats slope_low = fused(square, splat(kBHigh), kAHigh - slope) + parts;
+  const Floats shifted = residual(t * slope, splat(math::kLog2E<float>), splat(kRounder));
+  const Floats n = shifted - kRounder;
+  const Floats reduced = residual(n, splat(E::kLn2Low), residual(t, slope, n * -E::kLn2High));
+  const Floats r = residual(t, slope_low, reduced);
+  const Floats m = (math::polynomial(E::kExp, r) * r + 1.f) * r + 1.f;  // exp(-z) / 2^n
+  const Floats power = (Floats)(bits(m) + (bits(shifted) << math::kMantissa<float>));
+  const Floats least = _mm512_max_ps(splat(-kEnd), x);
   return _mm512_mask_mul_ps(x, inside, least / (power + 0x1p-64f), splat(0x1p-64f));
 }
 

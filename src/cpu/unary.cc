@@ -64,6 +64,7 @@ OF_VECTORS(cos)
 OF_VECTORS(tan)
 OF_VECTORS(erf)
 OF_VECTORS(gelu)
+OF_VECTORS(gelu_tanh)
 OF_VECTORS(silu)
 #endif
 
