@@ -22,8 +22,7 @@ namespace {
 
 // Steps of k between two visits of a tile, and rows of a block of a, about: so often is packed b
 // used. A block of b has 512 KB. Where that is a quarter of the second cache or less, blocks are
-// deep and narrow (Intel Granite Rapids: products of 1024 and 2048 take 0.98 of the time, with both
-// operands transposed 0.975).
+// deep and narrow (Intel Granite Rapids: products of 1024 and 2048 take 0.975 to 0.99 of the time).
 constexpr struct {
   int64_t k, m;
 } kShallow = {256, 1024}, kDeep = {512, 2048};

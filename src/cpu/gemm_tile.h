@@ -148,7 +148,7 @@ inline void store_sums(T* c, int64_t c_row, const Vector<T> (&sum)[rows][vectors
 
 // Fetches a little with each step, because a loop in the loop, around the steps that read a line of
 // the cache, takes 1.04 of the time of the tile (Intel Granite Rapids). The lines of c lie far
-// apart and are needed only at the end; all at once they would keep b's waiting (1.02), but there
+// apart and are needed only at the end; all at once they would keep b's waiting (1.01), but there
 // is room for more instructions only where steps are long and rows adjacent.
 template <class T, int rows, int vectors, bool adjacent>
 class StepsAhead {
@@ -191,8 +191,8 @@ class StepsAhead {
   uint32_t row_ = 0;
 };
 
-// Aligned: at other places some of the loop's instructions take ports that products need (1.03 of
-// the time on Intel Granite Rapids).
+// Aligned: begun at other places in a line of the cache, the same instructions took 1.03 of the
+// time (Intel Granite Rapids; why is not known).
 template <class T, int rows, int vectors, bool adjacent, Columns columns>
 __attribute__((noinline, aligned(64))) void sum_tile(const Tile<T>& t) {
   const Tail<T> last(t.width - (vectors - 1) * kLanes<T>);
