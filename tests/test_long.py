@@ -651,6 +651,49 @@ def test_products_do_not_depend_on_who_helps_whom(isa, m, k, n, a_layout, b_layo
         np.testing.assert_array_equal(ops.matmul(a, b).numpy(), alone)
 
 
+def spread(x, low, high):
+    """Return x times powers of 2 between two exponents."""
+    powers = np.random.default_rng(7).integers(low, high + 1, x.shape)
+    return x * 2.0**powers
+
+
+STRANGE = {
+    "ordinary": lambda a, b: (a, b),
+    "products as small as the type holds": lambda a, b: (a * 2.0**-63, b * 2.0**-63),
+    "denormal": lambda a, b: (a * 2.0**-130, b * 2.0**20),
+    "third parts denormal": lambda a, b: (a * 2.0**20, b * 2.0**-112),
+    "parts of products denormal": lambda a, b: (a * 2.0**-40, b * 2.0**-65),
+    "sums as large as the type holds": lambda a, b: (a * 2.0**63, b * 2.0**55),
+    "largest": lambda a, b: (np.clip(a, -0.5, 0.5) * 2 * (2.0**128 - 2.0**104), b * 2.0**-20),
+    "of all sizes": lambda a, b: (spread(a, -100, 50), spread(b, -50, 60)),
+    "some of all sizes": lambda a, b: (np.where(a > 1, spread(a, -140, 60), a), b),
+    "zeros": lambda a, b: (np.where(a > 0, a, 0), b * 0),
+}
+
+
+@pytest.mark.parametrize("numbers", STRANGE)
+@pytest.mark.parametrize(("m", "k", "n"), [(200, 64, 300), (70, 600, 130)])
+def test_products_of_strange_numbers(isa, numbers, m, k, n):
+    """Too small or too large to be multiplied in parts: the error is that of float32, anyway."""
+    x, y = STRANGE[numbers](rows(m, k), rows(k, n, 1))
+    a, b = tensor(x, "float32"), tensor(y, "float32")
+    x, y = exact(a), exact(b)
+    found = exact(ops.matmul(a, b))
+    bound = 2.0**-24 * 16 * (abs(x) @ abs(y)) + k * 2.0**-149
+    assert (abs(found - x @ y) <= bound).all()
+
+
+def test_products_that_are_not_finite(isa):
+    """Rows and columns without such a number keep their values."""
+    x, y = rows(200, 64) / 8, rows(64, 300, 1)
+    x[3, 5], x[70, 0], x[71, 1], y[9, 250] = np.nan, np.inf, -np.inf, np.inf
+    y[0, 17] = 0.0
+    a, b = tensor(x, "float32"), tensor(y, "float32")
+    with np.errstate(invalid="ignore"):
+        expected = exact(a) @ exact(b)
+    check(ops.matmul(a, b), expected, 64)
+
+
 # ---- the true size -----------------------------------------------------------------
 
 

@@ -1,8 +1,12 @@
 #include "dispatch.h"
 
 #include <dlfcn.h>
+#if defined(NEEDLE_HAS_amx)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
-#include <algorithm>
 #include <stdexcept>
 
 namespace needle {
@@ -10,18 +14,33 @@ namespace {
 
 struct InstructionSet {
   const char* name;
+  const char* object;  // that holds its kernels
   bool (*runs)();
 };
 
+#if defined(NEEDLE_HAS_amx)
+// The matrix unit: the processor must have it, and the system let us use its registers.
+bool has_matrix_unit() {
+  constexpr unsigned kTiles = 1u << 24, kBFloat16 = 1u << 22;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kTiles) && (d & kBFloat16) &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
+
 // Best first; the build says which of them exist.
 const InstructionSet kInstructionSets[] = {
+#if defined(NEEDLE_HAS_amx)
+    {"amx", "v4", [] { return __builtin_cpu_supports("x86-64-v4") != 0 && has_matrix_unit(); }},
+#endif
 #if defined(NEEDLE_HAS_v4)
-    {"v4", [] { return __builtin_cpu_supports("x86-64-v4") != 0; }},
+    {"v4", "v4", [] { return __builtin_cpu_supports("x86-64-v4") != 0; }},
 #endif
 #if defined(NEEDLE_HAS_v3)
-    {"v3", [] { return __builtin_cpu_supports("x86-64-v3") != 0; }},
+    {"v3", "v3", [] { return __builtin_cpu_supports("x86-64-v3") != 0; }},
 #endif
-    {"baseline", [] { return true; }},
+    {"baseline", "baseline", [] { return true; }},
 };
 
 std::string folder_of_module() {
@@ -30,6 +49,16 @@ std::string folder_of_module() {
     throw std::runtime_error("cannot find the folder of needle's native module");
   std::string path = info.dli_fname;
   return path.substr(0, path.rfind('/') + 1);
+}
+
+const Kernels* load_kernels(const InstructionSet& set) {
+  const std::string path = folder_of_module() + "_cpu_" + set.object + ".so";
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) throw std::runtime_error(std::string("cannot load the kernels: ") + dlerror());
+  auto kernels =
+      reinterpret_cast<const Kernels* (*)(const char*)>(dlsym(library, "needle_kernels"));
+  if (!kernels) throw std::runtime_error(path + " does not export needle_kernels");
+  return kernels(set.name);
 }
 
 }  // namespace
@@ -42,19 +71,13 @@ std::vector<std::string> supported_isas() {
 }
 
 const Kernels* select_isa(const std::string& name) {
-  std::vector<std::string> names = supported_isas();
-  const std::string& chosen = name.empty() ? names.front() : name;
-  if (std::find(names.begin(), names.end(), chosen) == names.end()) {
-    std::string known = names.front();
-    for (size_t i = 1; i < names.size(); ++i) known += ", " + names[i];
-    throw std::invalid_argument("NEEDLE_ISA=" + chosen + ": this processor runs " + known);
+  std::string known;
+  for (const InstructionSet& set : kInstructionSets) {
+    if (!set.runs()) continue;
+    if (name.empty() || name == set.name) return load_kernels(set);
+    known += (known.empty() ? "" : ", ") + std::string(set.name);
   }
-  std::string path = folder_of_module() + "_cpu_" + chosen + ".so";
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) throw std::runtime_error(std::string("cannot load the kernels: ") + dlerror());
-  auto kernels = reinterpret_cast<const Kernels* (*)()>(dlsym(library, "needle_kernels"));
-  if (!kernels) throw std::runtime_error(path + " does not export needle_kernels");
-  return kernels();
+  throw std::invalid_argument("NEEDLE_ISA=" + name + ": this processor runs " + known);
 }
 
 }  // namespace needle

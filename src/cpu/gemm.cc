@@ -5,16 +5,10 @@
 // another's at the end, and packs what it needs for itself. Sharing packed operands would save
 // copying, but moving a cache line from core to core costs more than packing it again (measured:
 // 128^3 took twice as long).
-#include <cstdlib>
-#include <new>
-#include <thread>
-
-#include "axes.h"
-#include "convert.h"
-#include "gemm_blocks.h"
+#include "gemm_amx.h"
+#include "gemm_threads.h"
 #include "gemv.h"
 #include "kernels_linear.h"
-#include "spans.h"
 #include "stream.h"
 
 namespace needle::NEEDLE_ISA {
@@ -31,218 +25,8 @@ constexpr int64_t kBlockBytes = 512 << 10;
 constexpr int64_t kResultWork = 8;
 constexpr int64_t kSerialWork = 64 * 64 * (64 + kResultWork);
 
-struct State : Blocking {
-  int64_t m, n, k;
-  Strides a, b;
-  Axes batch;  // x: a, out: b; the results lie one after the other
-  int64_t batches;
-  int64_t part_m, part_n, parts_m, parts_n;  // a rectangle for each thread
-  int64_t shared_m, shared_n;  // rows or columns of a part that any thread can take; 0: none
-  int64_t stages;
-  bool fetches_next;  // matrices of a batch: those that a thread multiplies next
-  int team;
-  int64_t packed_a, packed_b, area;  // workspace in elements; area: all that a thread needs
-  int64_t in_size, out_size;         // bytes of an element
-  Read<float> read;                  // float16 and bfloat16: a copy in floats is multiplied
-  Write<float> write;
-};
-
-// ---- tasks: rectangles of the results
-
-// Copies x [rows, columns] to dense floats, line by line along its shorter stride; columns side by
-// side stay so. Returns the strides of the copy.
-Strides copy_to_floats(const State& s, float* out, const void* x, int64_t rows, int64_t columns,
-                       Strides from) {
-  const bool unit = from.column == 1 || std::abs(from.column) <= std::abs(from.row);
-  const bool by_rows = rows == 1 || (columns > 1 && unit);
-  const int64_t lines = by_rows ? rows : columns, length = by_rows ? columns : rows;
-  const int64_t stride = by_rows ? from.row : from.column;
-  const int64_t step = by_rows ? from.column : from.row;
-  for (int64_t i = 0; i < lines; ++i)
-    s.read(out + i * length, byte_offset(x, i * stride * s.in_size), length, step);
-  return by_rows ? Strides{columns, 1} : Strides{1, rows};
-}
-
-void multiply_halves(const State& s, Product<float> o, const void* a, const void* b, void* c) {
-  float* a_copy = o.packed_b + s.packed_b;
-  float* b_copy = a_copy + round_up(s.part_m * s.k, 16);
-  float* c_copy = b_copy + round_up(s.k * s.part_n, 16);
-  o.a_strides = copy_to_floats(s, a_copy, a, o.m, o.k, s.a);
-  o.b_strides = copy_to_floats(s, b_copy, b, o.k, o.n, s.b);
-  o.a = a_copy;
-  o.b = b_copy;
-  o.c = c_copy;
-  o.c_row = o.n;
-  multiply(s, o);
-  for (int64_t i = 0; i < o.m; ++i)
-    s.write(byte_offset(c, i * s.n * s.out_size), c_copy + i * o.n, o.n);
-}
-
-// Of matrices [.., index], rows i.. of a and c, columns j.. of b and c.
-template <class T>
-Product<T> product_at(const State& s, void* const* buffers, int64_t index, int64_t i, int64_t j) {
-  const Offsets at = s.batch.at(index);
-  const void* a = byte_offset(buffers[1], (at.x + i * s.a.row) * s.in_size);
-  const void* b = byte_offset(buffers[2], (at.out + j * s.b.column) * s.in_size);
-  void* c = byte_offset(buffers[0], (index * s.m * s.n + i * s.n + j) * s.out_size);
-  return {s.m - i, s.n - j, s.k, as<T>(a), s.a, as<T>(b), s.b, as<T>(c), s.n, nullptr, nullptr};
-}
-
-template <class T>
-void use_area(const State& s, Product<T>& o, void* workspace, int thread) {
-  o.packed_a = as<T>(workspace) + thread * s.area;
-  o.packed_b = o.packed_a + s.packed_a;
-}
-
-// Each thread computes rectangles.
-template <class T>
-int64_t run_blocks(const Plan* plan, void* const* buffers, void* workspace) {
-  const State& s = state_of<State>(plan);
-  const int64_t per_matrix = s.parts_m * s.parts_n;
-  run_tasks(s.team, s.batches * per_matrix, [&](int64_t task, int thread) {
-    const int64_t index = task / per_matrix, part = task % per_matrix;
-    Product<T> o =
-        product_at<T>(s, buffers, index, part % s.parts_m * s.part_m, part / s.parts_m * s.part_n);
-    o.m = least(s.part_m, o.m);
-    o.n = least(s.part_n, o.n);
-    use_area(s, o, workspace, thread);
-    if (s.fetches_next && index + s.team < s.batches) {
-      const Product<T> next = product_at<T>(s, buffers, index + s.team, 0, 0);
-      o.next_a = {next.a, 1, s.m * s.k, 0};
-      o.next_b = {next.b, 1, s.k * s.n, 0};
-    }
-    if constexpr (std::is_same_v<T, float>) {
-      if (s.read) return multiply_halves(s, o, o.a, o.b, o.c);
-    }
-    multiply(s, o);
-  });
-  return -1;
-}
-
-// ---- threads that help each other
-
-// Each thread has a part of the rows, and goes through it in stages: a slab of rows, a block of k.
-// It offers each stage in pieces: some rows of a block of columns. Who has done all its own helps
-// the others, from the end of the stages they are in, whose b it then packs for itself.
-template <class T>
-class Helpers {
- public:
-  Helpers(const State& s, const Product<T>& o, Offer* offers) : s_(s), o_(o), offers_(offers) {}
-
-  void run(void* workspace, int thread) const {
-    Product<T> o = o_;
-    use_area(s_, o, workspace, thread);
-    Multiplier<T> multiplier(s_, o);
-    for (int64_t stage = 0; stage < s_.stages; ++stage) do_own(multiplier, thread, stage);
-    for (bool helped = true; helped; std::this_thread::yield()) {
-      helped = false;
-      for (int turn = 1; turn < s_.team; ++turn)
-        helped |= help(multiplier, (thread + turn) % s_.team);
-    }
-  }
-
- private:
-  void do_own(Multiplier<T>& multiplier, int thread, int64_t stage) const;
-  bool help(Multiplier<T>& multiplier, int owner) const;
-
-  Offer& offer(int thread, int64_t stage) const { return offers_[thread * s_.stages + stage]; }
-
-  // All rows of a stage, the first columns.
-  Block slab(int thread, int64_t stage) const {
-    const int64_t depth = parts(s_.k, s_.block_k);
-    const int64_t first = thread * s_.part_m, last = least(first + s_.part_m, s_.m);
-    const int64_t begin = least(first + stage / depth * s_.block_m, last);
-    return block_at(s_, o_, begin, least(begin + s_.block_m, last), 0, stage % depth * s_.block_k);
-  }
-  // The last piece of a block's rows is higher or lower than the others by up to half a tile.
-  int64_t per_block(const Block& slab) const {
-    const int64_t height = slab.i_end - slab.i_begin;
-    return height ? most(1, (height + kTileRows / 2) / s_.shared_m) : 0;
-  }
-  int64_t pieces(const Block& slab) const { return per_block(slab) * parts(o_.n, s_.block_n); }
-  Block piece(const Block& slab, int64_t index) const {
-    const int64_t count = per_block(slab), i = index % count;
-    const int64_t begin = slab.i_begin + i * s_.shared_m;
-    return block_at(s_, o_, begin, i + 1 < count ? begin + s_.shared_m : slab.i_end,
-                    index / count * s_.block_n, slab.p);
-  }
-
-  const State& s_;
-  const Product<T>& o_;
-  Offer* offers_;
-};
-
-template <class T>
-void Helpers<T>::do_own(Multiplier<T>& multiplier, int thread, int64_t stage) const {
-  const Block own = slab(thread, stage);
-  const int64_t count = pieces(own);
-  Offer& now = offer(thread, stage);
-  multiplier.begin(own);
-  now.open();
-  for (int64_t i; (i = now.take_first(count)) >= 0; now.finish())
-    multiplier.multiply(piece(own, i), true);
-  while (!now.is_finished(count)) std::this_thread::yield();  // the next stage adds to these sums
-}
-
-// Does a piece of what the thread has not finished, if there is any. False if there is nothing to
-// wait for: it is about to finish, or it has not begun, and who waited might have to do it all.
-template <class T>
-bool Helpers<T>::help(Multiplier<T>& multiplier, int owner) const {
-  int64_t stage = 0, count = 0;
-  while (stage < s_.stages && offer(owner, stage).is_finished(count = pieces(slab(owner, stage))))
-    ++stage;
-  if (stage == s_.stages || !offer(owner, 0).is_open()) return false;
-  const bool open = offer(owner, stage).is_open();
-  const int64_t i = offer(owner, stage).take_last(count);
-  if (i < 0) return !open || stage + 1 < s_.stages;
-  multiplier.multiply(piece(slab(owner, stage), i), false);
-  offer(owner, stage).finish();
-  return true;
-}
-
-template <class T>
-int64_t run_helping(const Plan* plan, void* const* buffers, void* workspace) {
-  const State& s = state_of<State>(plan);
-  Offer* offers = static_cast<Offer*>(workspace);
-  for (int64_t index = 0; index < s.batches; ++index) {
-    for (int64_t i = 0; i < s.team * s.stages; ++i) new (offers + i) Offer;
-    const Product<T> o = product_at<T>(s, buffers, index, 0, 0);
-    const Helpers<T> helpers(s, o, offers);
-    parallel(s.team, [&](int thread) { helpers.run(offers + s.team * s.stages, thread); });
-  }
-  return -1;
-}
-
-// Few rows: each thread has a part of the columns, in pieces. Who has done its own takes others'.
-template <class T>
-int64_t run_columns(const Plan* plan, void* const* buffers, void* workspace) {
-  const State& s = state_of<State>(plan);
-  const int64_t pieces = parts(s.part_n, s.shared_n);
-  for (int64_t index = 0; index < s.batches; ++index) {
-    Offer offers[kMostThreads];
-    for (int i = 0; i < s.team; ++i) offers[i].open();
-    parallel(s.team, [&](int thread) {
-      const auto take = [&](int owner, int64_t piece) {
-        const int64_t j = owner * s.part_n + piece * s.shared_n;
-        const int64_t end = least(least(j + s.shared_n, (owner + 1) * s.part_n), s.n);
-        if (j >= end) return;
-        Product<T> o = product_at<T>(s, buffers, index, 0, j);
-        o.n = end - j;
-        use_area(s, o, workspace, thread);
-        multiply(s, o);
-      };
-      for (int64_t i; (i = offers[thread].take_first(pieces)) >= 0;) take(thread, i);
-      for (int turn = 1; turn < s.team; ++turn) {
-        const int owner = (thread + turn) % s.team;
-        for (int64_t i; (i = offers[owner].take_last(pieces)) >= 0;) take(owner, i);
-      }
-    });
-  }
-  return -1;
-}
-
 int64_t run_zeros(const Plan* plan, void* const* buffers, void*) {
-  const State& s = state_of<State>(plan);
+  const ProductState& s = state_of<ProductState>(plan);
   std::memset(buffers[0], 0, s.batches * s.m * s.n * s.out_size);
   return -1;
 }
@@ -252,7 +36,7 @@ int64_t run_zeros(const Plan* plan, void* const* buffers, void*) {
 template <class T>
 int64_t run_integers(const Plan* plan, void* const* buffers, void*) {
   using Wide = std::conditional_t<sizeof(T) < 4, uint32_t, T>;  // uint16_t would become int
-  const State& s = state_of<State>(plan);
+  const ProductState& s = state_of<ProductState>(plan);
   run_tasks(s.team, s.batches * s.m, [&](int64_t task, int) {
     const Offsets at = s.batch.at(task / s.m);
     const T* a = as<T>(buffers[1]) + at.x + task % s.m * s.a.row;
@@ -273,7 +57,7 @@ int64_t run_integers(const Plan* plan, void* const* buffers, void*) {
 
 // ---- planning
 
-void read_shapes(State& s, const Operand& out, const Operand& a, const Operand& b) {
+void read_shapes(ProductState& s, const Operand& out, const Operand& a, const Operand& b) {
   const int d = out.ndim - 2;
   s.m = out.shape[d];
   s.n = out.shape[d + 1];
@@ -312,11 +96,17 @@ bool far(Strides x) {
   return std::abs(x.row) >= kFar || std::abs(x.column) >= kFar;
 }
 
+// What it takes to read or pack an element, in multiplications.
+struct Reading {
+  double a, b;
+};
+
 // Cuts the results into rectangles, if there are too few matrices to give each thread one: along
 // n, or along m, whichever leaves less to the busiest thread. Along m each reads all of b, along n
-// all of a; many rows can be left to others, but not their columns (choose_sharing).
+// all of a; many rows can be left to others, but not their columns (choose_sharing). Parts are
+// multiples of `rows`.
 template <class T>
-void choose_parts(State& s) {
+void choose_parts(ProductState& s, Reading reading, int64_t rows) {
   constexpr int64_t kManyRows = 128;
   constexpr double kHelped = 0.97;
   const int64_t work = s.m * s.n * (s.k + kResultWork) * s.batches;
@@ -324,13 +114,10 @@ void choose_parts(State& s) {
   s.part_m = s.m;
   s.part_n = s.n;
   if (s.batches < s.team) {
-    const int64_t part_m = even(s.m, parts(s.m, s.team), 4);
+    const int64_t part_m = even(s.m, parts(s.m, s.team), rows);
     const int64_t part_n = even(s.n, parts(s.n, s.team), kLanes<T>);
-    // An element that each thread reads or packs, in multiplications.
-    const double a_reading = s.a.row != 1 ? 3 : far(s.a) ? 8 : 2;
-    const double b_reading = s.b.column == 1 ? 2 : 8;
-    const double along_m = (part_m + b_reading) / static_cast<double>(s.m);
-    const double along_n = (part_n + a_reading) / static_cast<double>(s.n);
+    const double along_m = (part_m + reading.b) / static_cast<double>(s.m);
+    const double along_n = (part_n + reading.a) / static_cast<double>(s.n);
     if (along_m * (part_m >= kManyRows ? kHelped : 1) <= along_n)
       s.part_m = part_m;
     else
@@ -345,7 +132,7 @@ void choose_parts(State& s) {
 // tiles of the first rows lay b out as they read it, which costs little; a costs more, because its
 // rows become columns.
 template <class T>
-void choose_packing(State& s) {
+void choose_packing(ProductState& s) {
   constexpr int64_t kOften = 192, kOftenB = 48, kLargeB = 32768, kFewSteps = 192;
   const bool must = s.b.column != 1 || (!kMaskedLoads && s.n % kLanes<T> != 0);
   const bool large = s.k * s.part_n * static_cast<int64_t>(sizeof(T)) >= kLargeB;
@@ -375,12 +162,18 @@ void choose_packing(State& s) {
   s.packed_b = s.pack_b ? s.block_n * s.block_k : 0;
 }
 
+// In pieces of at least `work` multiplications.
+void share_rows(ProductState& s, int64_t rows, int64_t work) {
+  const int64_t height = most(1, work / (rows * s.block_n * s.block_k)) * rows;
+  if (least(s.part_m, s.block_m) >= 2 * height) s.shared_m = height;
+}
+
 // A thread whose processor is slower for a while leaves rows to the others, or columns if there are
 // few rows. (Intel Sapphire Rapids, a virtual machine that others share: of the time of one part
 // for each thread, products of 512 to 2048 take 0.92 to 1.0, 1024 x 256 x 128 0.96 to 0.99, 16 x
 // 1024 x 256 0.88.)
 template <class T>
-void choose_sharing(State& s) {
+void choose_sharing(ProductState& s) {
   constexpr int64_t kLeastWork = 1 << 20, kLeastOfFew = 1 << 18;
   s.shared_m = s.shared_n = 0;
   if (s.team == 1 || s.batches >= s.team || s.read) return;
@@ -390,14 +183,12 @@ void choose_sharing(State& s) {
     if (s.part_n >= 2 * width) s.shared_n = width;
     return;
   }
-  const int64_t work = kTileRows * s.block_n * s.block_k;
-  const int64_t height = most(1, kLeastWork / work) * kTileRows;
-  if (least(s.part_m, s.block_m) >= 2 * height) s.shared_m = height;
+  share_rows(s, kTileRows, kLeastWork);
 }
 
 // Small matrices that lie in one piece: they and the next ones have room in the second cache.
 template <class T>
-bool can_fetch_next(const State& s) {
+bool can_fetch_next(const ProductState& s) {
   const auto dense = [](Strides x, int64_t rows, int64_t columns) {
     return (x.column == 1 && x.row == columns) || (x.row == 1 && x.column == rows);
   };
@@ -406,23 +197,83 @@ bool can_fetch_next(const State& s) {
          size <= second_cache_bytes() / 4;
 }
 
-template <class T>
-const char* plan_blocks(Plan* plan, State& s) {
-  choose_parts<T>(s);
-  choose_packing<T>(s);
-  choose_sharing<T>(s);
-  s.fetches_next = can_fetch_next<T>(s);
+// Which class computes, and the workspace of its threads.
+template <class M>
+void plan_threads(Plan* plan, ProductState& s) {
+  using T = typename M::Element;
   s.area = s.packed_a + s.packed_b;
   if (s.read)
     s.area += round_up(s.part_m * s.k, 16) + round_up(s.k * s.part_n, 16) + s.part_m * s.part_n;
   s.area = round_up(s.area, 16) + (s.area ? 16 : 0);
-  plan->run = s.shared_m ? run_helping<T> : s.shared_n ? run_columns<T> : run_blocks<T>;
+  plan->run = s.shared_m ? run_helping<M> : s.shared_n ? run_columns<M> : run_blocks<M>;
   s.stages = s.shared_m ? parts(s.part_m, s.block_m) * parts(s.k, s.block_k) : 0;
   plan->workspace = s.team * (s.stages * sizeof(Offer) + s.area * static_cast<int64_t>(sizeof(T)));
+}
+
+template <class T>
+void plan_by_vectors(Plan* plan, ProductState& s) {
+  choose_parts<T>(s, {s.a.row != 1 ? 3. : far(s.a) ? 8. : 2., s.b.column == 1 ? 2. : 8.}, 4);
+  choose_packing<T>(s);
+  choose_sharing<T>(s);
+  s.fetches_next = can_fetch_next<T>(s);
+  plan_threads<Multiplier<T>>(plan, s);
+}
+
+#if defined(NEEDLE_AMX)
+bool has_unit = false;
+
+// Does the matrix unit take less time than vectors do? In cycles of each of two threads, whatever
+// their number is, so that the result does not depend on it: of one operand a thread lays out all,
+// of the other a half; 16 numbers take 7, or 9 if lines become columns.
+bool unit_gains(const ProductState& s) {
+  constexpr double kPause = 4000, kPerCycle = 70, kVectorsPerCycle = 32;
+  const auto layout = [](int64_t numbers, int64_t along) {
+    return 0.75 * static_cast<double>(numbers) * (along == 1 ? 7 : 9) / 16;
+  };
+  const double products = 0.5 * static_cast<double>(s.m * s.n * s.k);
+  const double whole =
+      0.5 * static_cast<double>(round_up(s.m, kStripWidth) * round_up(s.n, kStripWidth) *
+                                round_up(s.k, kStripSteps));
+  return kPause + layout(s.m * s.k, s.a.column) + layout(s.n * s.k, s.b.column) +
+             whole / kPerCycle <
+         products / kVectorsPerCycle;
+}
+
+// A block of b fills half of the second cache.
+bool plan_by_unit(Plan* plan, ProductState& s) {
+  constexpr int64_t kSteps = 512, kKeptRows = 1024, kPieceWork = 4 << 20;
+  constexpr double kReading = 40;
+  const auto has_lines = [](Strides x) { return x.row == 1 || x.column == 1; };
+  if (!has_unit || !has_lines(s.a) || !has_lines(s.b)) return false;
+  if (!unit_gains(s)) return false;
+  choose_parts<float>(s, {kReading, kReading}, UnitMultiplier::kRows);
+  s.pack_a = s.pack_b = kPackedBefore;
+  s.block_k = even(s.k, kSteps, kStripSteps);
+  const int64_t columns =
+      second_cache_bytes() / 2 * kStripSteps / (kStripBytes / kStripWidth * s.block_k);
+  s.block_n = even(s.part_n, most(columns, UnitMultiplier::kColumns), UnitMultiplier::kColumns);
+  s.keep_a = s.part_n > s.block_n;
+  s.block_m = even(s.part_m, s.keep_a ? kKeptRows : s.part_m, UnitMultiplier::kRows);
+  s.packed_a = UnitMultiplier::packed_a(s);
+  s.packed_b = UnitMultiplier::packed_b(s) + UnitMultiplier::packed_for_vectors(s);
+  s.shared_m = s.shared_n = 0;
+  if (s.team > 1 && s.batches < s.team && !s.read && s.parts_n == 1)
+    share_rows(s, UnitMultiplier::kRows, kPieceWork);
+  s.fetches_next = false;
+  plan_threads<UnitMultiplier>(plan, s);
+  return true;
+}
+#else
+bool plan_by_unit(Plan*, ProductState&) { return false; }
+#endif
+
+template <class T>
+const char* plan_blocks(Plan* plan, ProductState& s) {
+  if (!std::is_same_v<T, float> || !plan_by_unit(plan, s)) plan_by_vectors<T>(plan, s);
   return nullptr;
 }
 
-bool plan_vector(Plan* plan, const State& s, DType dtype) {
+bool plan_vector(Plan* plan, const ProductState& s, DType dtype) {
   if ((s.m != 1 && s.n != 1) || s.batch.count > 1) return false;
   const Axis batch = s.batch.count ? s.batch.axis[0] : Axis{1, 0, 0};
   if (s.n == 1)
@@ -434,7 +285,7 @@ bool plan_vector(Plan* plan, const State& s, DType dtype) {
       {s.n, s.k, s.b.column, s.b.row, s.a.column, batch.size, batch.out, batch.x, 2, 1});
 }
 
-const char* plan_integers(Plan* plan, State& s) {
+const char* plan_integers(Plan* plan, ProductState& s) {
   s.team = team_size(s.batches * s.m, s.batches * s.m * s.n * s.k);
   switch (s.in_size) {
     case 1:
@@ -455,11 +306,17 @@ const char* plan_integers(Plan* plan, State& s) {
 
 }  // namespace
 
+void use_matrix_unit([[maybe_unused]] bool on) {
+#if defined(NEEDLE_AMX)
+  has_unit = on;
+#endif
+}
+
 const char* plan_matmul(Plan* plan, const Operand& out, const Operand& a, const Operand& b) {
   if (out.ndim < 2 || a.ndim != out.ndim || b.ndim != out.ndim) return "matmul: wants matrices";
   if (a.dtype != b.dtype || a.dtype != out.dtype) return "matmul: dtypes differ";
   if (a.dtype == kBool) return "matmul: not for bool";
-  State& s = state_of<State>(plan);
+  ProductState& s = state_of<ProductState>(plan);
   read_shapes(s, out, a, b);
   plan->workspace = 0;
   if (s.m * s.n * s.k * s.batches == 0) {

@@ -217,6 +217,9 @@ class Fetching {
 template <class T>
 class Multiplier {
  public:
+  using Element = T;
+  static constexpr int64_t kRows = kTileRows;
+
   Multiplier(const Blocking& blocking, const Product<T>& product) : s_(blocking), o_(product) {}
 
   // From now on, these rows are its own.
@@ -292,10 +295,10 @@ void Multiplier<T>::multiply_row_of_tiles(int64_t i, int64_t height, bool own) {
   }
 }
 
-// All of it, by one thread.
-template <class T>
-void multiply(const Blocking& s, const Product<T>& o) {
-  Multiplier<T> own(s, o);
+// All of it, by one thread, with a class like Multiplier.
+template <class M>
+void multiply(const Blocking& s, const Product<typename M::Element>& o) {
+  M own(s, o);
   for (int64_t i = 0; i < o.m; i += s.block_m) {
     for (Block block = block_at(s, o, i, least(i + s.block_m, o.m), 0, 0); block.k > 0;
          block = next_block(s, o, block)) {

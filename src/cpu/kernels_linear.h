@@ -5,6 +5,7 @@
 
 namespace needle::NEEDLE_ISA {
 
+void use_matrix_unit(bool on);
 const char* plan_matmul(Plan*, const Operand& out, const Operand& a, const Operand& b);
 const char* plan_reduce(Plan*, int32_t reduction, const Operand& out, const Operand& x,
                         uint32_t axes);

@@ -1,10 +1,9 @@
 // The table of this instruction set, the only symbol that leaves the shared object.
 #include "elementwise.h"
 
-#include "kernels_linear.h"
+#include <string_view>
 
-#define TEXT_OF(name) #name
-#define TEXT(name) TEXT_OF(name)
+#include "kernels_linear.h"
 
 namespace needle::NEEDLE_ISA {
 
@@ -16,8 +15,8 @@ constexpr int32_t kVectorBits = 256;
 constexpr int32_t kVectorBits = 128;
 #endif
 
-static const Kernels kTable = {
-    TEXT(NEEDLE_ISA),
+static Kernels table = {
+    nullptr,
     kVectorBits,
     set_threads,
     set_streaming_bytes,
@@ -64,6 +63,11 @@ static const Kernels kTable = {
 
 }  // namespace needle::NEEDLE_ISA
 
-extern "C" __attribute__((visibility("default"))) const needle::Kernels* needle_kernels() {
-  return &needle::NEEDLE_ISA::kTable;
+// The instruction set's, or with "amx" those that use the matrix unit beside it.
+extern "C" __attribute__((visibility("default"))) const needle::Kernels* needle_kernels(
+    const char* isa) {
+  using namespace needle::NEEDLE_ISA;
+  use_matrix_unit(std::string_view(isa) == "amx");
+  table.isa = isa;
+  return &table;
 }
