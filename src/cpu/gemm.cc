@@ -135,24 +135,29 @@ template <class T>
 void choose_packing(ProductState& s) {
   constexpr int64_t kOften = 192, kOftenB = 48, kLargeB = 32768, kFewSteps = 192;
   const bool must = s.b.column != 1 || (!kMaskedLoads && s.n % kLanes<T> != 0);
-  const bool large = s.k * s.part_n * static_cast<int64_t>(sizeof(T)) >= kLargeB;
-  // Even a few rows, if b's are far: it is fetched ahead while it is laid out, and two tiles do not
-  // find it in the first cache else (products 16 x 512 x 2048 and 24 x 768 x 768 take 0.7 to 0.9 of
-  // the time, 8 x 1024 x 1024 and 47 x 2048 x 256 0.65; 16 x 1024 x 256 1.0, and 0.97 on Intel
-  // Granite Rapids).
+  const int64_t b_bytes = s.k * s.part_n * static_cast<int64_t>(sizeof(T));
+  const bool large = b_bytes >= kLargeB;
+  // Two rows of tiles, if b's lines are far: the second row does not find them in the first cache
+  // else (products 16 x 512 x 2048 and 24 x 768 x 768 take 0.7 to 0.9 of the time, 47 x 2048 x 256
+  // 0.65), but in a large second one (Intel Granite Rapids: 16 x 1024 x 256 takes 0.9 in place).
+  const bool large_cache = second_cache_bytes() >= 4 * kBlockBytes;
+  const bool second_has_b = b_bytes <= second_cache_bytes() / 2;
   const bool often = s.part_m >= kOftenB;
-  const bool few = far(s.b) && (s.part_m > 2 * kTileRows || s.k > kFewSteps);
+  const bool few = far(s.b) && s.part_m > kWideRows && !(large_cache && second_has_b) &&
+                   (s.part_m > 2 * kTileRows || s.k > kFewSteps);
   s.pack_b = must ? kPackedBefore : large && (often || few) ? kPackedOnReading : kInPlace;
-  const auto block = second_cache_bytes() >= 4 * kBlockBytes ? kDeep : kShallow;
+  s.fetch_b = s.pack_b == kInPlace && far(s.b) && !second_has_b;
+  const auto block = large_cache ? kDeep : kShallow;
   const int64_t row_bytes = block.k * static_cast<int64_t>(sizeof(T));
   s.block_k = even(s.k, block.k, 4);
+  s.tile_columns = tile_height(s.part_m) <= kWideRows ? kWideVectors * kLanes<T> : kTileColumns<T>;
   // Few rows: columns that stay in the first cache until the last of them. If all columns fill at
   // most half of the second: one block, so that nothing is packed twice and a not kept.
   const bool all = s.a.row != 1 && s.part_n <= second_cache_bytes() / (2 * row_bytes);
-  const int64_t columns = s.part_m <= 2 * kTileRows ? kTileColumns<T>
+  const int64_t columns = s.part_m <= 2 * kTileRows ? s.tile_columns
                           : all                     ? s.part_n
                                                     : kBlockBytes / row_bytes;
-  s.block_n = even(s.part_n, columns, kTileColumns<T>);
+  s.block_n = even(s.part_n, columns, s.tile_columns);
   const bool must_a = s.a.row != 1 && s.a.column != 1;
   const bool pack_a = must_a || (far(s.a) && s.block_n >= kOften);
   s.pack_a = !pack_a ? kInPlace : s.a.row == 1 ? kPackedBefore : kPackedOnReading;
@@ -171,16 +176,17 @@ void share_rows(ProductState& s, int64_t rows, int64_t work) {
 // A thread whose processor is slower for a while leaves rows to the others, or columns if there are
 // few rows. (Intel Sapphire Rapids, a virtual machine that others share: of the time of one part
 // for each thread, products of 512 to 2048 take 0.92 to 1.0, 1024 x 256 x 128 0.96 to 0.99, 16 x
-// 1024 x 256 0.88.)
+// 1024 x 256 0.88.) Few pieces: each reads a again (Granite Rapids: two for each thread take 0.97
+// of the time of three).
 template <class T>
 void choose_sharing(ProductState& s) {
-  constexpr int64_t kLeastWork = 1 << 20, kLeastOfFew = 1 << 18;
+  constexpr int64_t kLeastWork = 1 << 20, kLeastOfFew = 1 << 20;
   s.shared_m = s.shared_n = 0;
   if (s.team == 1 || s.batches >= s.team || s.read) return;
   if (s.parts_n > 1) {
     if (s.part_m > 2 * kTileRows || s.pack_a) return;  // each piece would pack a again
-    const int64_t width = round_up(parts(kLeastOfFew, s.m * s.k), kTileColumns<T>);
-    if (s.part_n >= 2 * width) s.shared_n = width;
+    const int64_t width = round_up(parts(kLeastOfFew, s.m * s.k), s.tile_columns);
+    if (s.part_n > width) s.shared_n = width;
     return;
   }
   share_rows(s, kTileRows, kLeastWork);

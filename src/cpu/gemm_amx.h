@@ -163,7 +163,8 @@ class UnitMultiplier {
   UnitMultiplier(const Blocking& s, const Product<float>& o)
       : s_(s),
         o_(o),
-        by_vectors_{s.block_m, s.block_n, s.block_k, kPackedBefore, kPackedBefore, false},
+        by_vectors_{s.block_m,     s.block_n, s.block_k,           kPackedBefore,
+                    kPackedBefore, false,     kTileColumns<float>, false},
         product_by_vectors_(o),
         vectors_(by_vectors_, product_by_vectors_),
         packed_a_(reinterpret_cast<std::byte*>(o.packed_a)),

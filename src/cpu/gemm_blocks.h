@@ -20,7 +20,9 @@ enum Packing { kInPlace, kPackedBefore, kPackedOnReading };
 struct Blocking {
   int64_t block_m, block_n, block_k;
   Packing pack_a, pack_b;
-  bool keep_a;  // packed: for the next block of columns
+  bool keep_a;           // packed: for the next block of columns
+  int64_t tile_columns;  // of those that are not at the end
+  bool fetch_b;          // in place: it is far, in the third cache or memory
 };
 
 // Parts of an operand that are read later: lines of elements side by side.
@@ -126,14 +128,14 @@ void pack_rows(const Product<T>& o, const Block& block) {
   }
 }
 
-// Packs columns j.. and steps p.. of b.
+// Packs a block's columns of b.
 template <class T>
-void pack_columns(const Product<T>& o, int64_t j_begin, int64_t j_end, int64_t p, int64_t k) {
-  for (int64_t j = j_begin; j < j_end; j += kTileColumns<T>) {
-    const int64_t width = least(kTileColumns<T>, j_end - j);
-    const T* from = o.b + p * o.b_strides.row + j * o.b_strides.column;
-    pack_panel(o.packed_b + (j - j_begin) * k, panel_pitch<T>(width), from, width,
-               o.b_strides.column, k, o.b_strides.row);
+void pack_columns(const Product<T>& o, const Block& block, int64_t tile_columns) {
+  for (int64_t j = block.j_begin; j < block.j_end; j += tile_columns) {
+    const int64_t width = least(tile_columns, block.j_end - j);
+    const T* from = o.b + block.p * o.b_strides.row + j * o.b_strides.column;
+    pack_panel(o.packed_b + (j - block.j_begin) * block.k, panel_pitch<T>(width), from, width,
+               o.b_strides.column, block.k, o.b_strides.row);
   }
 }
 
@@ -246,8 +248,7 @@ template <class T>
 void Multiplier<T>::multiply(const Block& block, bool own) {
   has_b_ = has_b_ && block.j_begin == block_.j_begin && block.p == block_.p;
   block_ = block;
-  if (s_.pack_b == kPackedBefore && !has_b_)
-    pack_columns(o_, block.j_begin, block.j_end, block.p, block.k);
+  if (s_.pack_b == kPackedBefore && !has_b_) pack_columns(o_, block, s_.tile_columns);
   for (int64_t i = block.i_begin, height; i < block.i_end; i += height) {
     height = tile_height(block.i_end - i);
     multiply_row_of_tiles(i, height, own);
@@ -278,20 +279,21 @@ void Multiplier<T>::multiply_row_of_tiles(int64_t i, int64_t height, bool own) {
     rest.i_end = slab_.i_end;
   }
   const Ahead<T> ahead = what_follows(s_, o_, rest, next_block(s_, o_, rest), i + height);
-  const int64_t panels = parts(block_.j_end - block_.j_begin, kTileColumns<T>);
+  const int64_t panels = parts(block_.j_end - block_.j_begin, s_.tile_columns);
   const int64_t later = panels * (parts(rest.i_end - i, kTileRows) - 1);
   Fetching<T> fetching(o_, ahead, t, later, tile_);
   tile_ += panels;
-  for (int64_t j = block_.j_begin; j < block_.j_end; j += kTileColumns<T>) {
-    t.width = least(kTileColumns<T>, block_.j_end - j);
+  for (int64_t j = block_.j_begin; j < block_.j_end; j += s_.tile_columns) {
+    t.width = least(s_.tile_columns, block_.j_end - j);
     T* columns = o_.packed_b + (j - block_.j_begin) * block_.k;
     t.b = packed ? columns : o_.b + block_.p * o_.b_strides.row + j;
     t.b_step = packed ? panel_pitch<T>(t.width) : o_.b_strides.row;
     t.padded = packed;
     t.copy = packing ? columns : nullptr;
+    t.fetches = s_.fetch_b && !has_b_;
     t.c = o_.c + i * o_.c_row + j;
     fetching.set_next(t);
-    tile_for<T>(height, parts(t.width, kLanes<T>))(t);
+    any_tile_for<T>(height, parts(t.width, kLanes<T>))(t);
   }
 }
 

@@ -6,16 +6,16 @@
 
 namespace needle::NEEDLE_ISA {
 
-// Tiles have up to kTileRows rows and two vectors of columns. Their sums, two vectors of b and one
-// of a must fit the registers.
+// Tiles have up to kTileRows rows and two vectors of columns, or up to kWideRows and three. Their
+// sums, a step's vectors of b and one of a must fit the registers.
 #if defined(__AVX512F__)
-constexpr int kTileRows = 14;
+constexpr int kTileRows = 14, kWideRows = 8, kWideVectors = 3;
 #elif defined(__AVX2__)
-constexpr int kTileRows = 6;
+constexpr int kTileRows = 6, kWideRows = 0, kWideVectors = 2;
 #elif defined(__x86_64__)
-constexpr int kTileRows = 4;
+constexpr int kTileRows = 4, kWideRows = 0, kWideVectors = 2;
 #else
-constexpr int kTileRows = 8;
+constexpr int kTileRows = 8, kWideRows = 0, kWideVectors = 2;
 #endif
 constexpr int kTileVectors = 2;
 template <class T>
@@ -39,9 +39,10 @@ struct Tile {
   int64_t b_step;
   T* c;
   int64_t c_row, width;
-  bool add;             // to what c holds
-  bool padded = false;  // columns of b beyond the width can be read: whole vectors
-  T* copy = nullptr;    // where to lay the columns of b one after the other, in whole vectors
+  bool add;              // to what c holds
+  bool fetches = false;  // columns of b, because their rows lie far apart
+  bool padded = false;   // columns of b beyond the width can be read: whole vectors
+  T* copy = nullptr;     // where to lay the columns of b one after the other, in whole vectors
   // What to fetch, because it is read later: if a_row is 1, k elements of each,
   const T *next_a = nullptr, *next_b = nullptr;
   const T* next = nullptr;  // else kFetched k of this
@@ -98,7 +99,7 @@ struct TileRows {
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i)
       multiply_add<vectors>(sum[i], &pointers[i / kPerPointer][i % kPerPointer * apart], column,
-                            adjacent ? vectors == 1 : i % kPerPointer == 0);
+                            vectors == 1 && (adjacent || i % kPerPointer == 0));
   }
 
   void advance(int64_t step) {
@@ -108,25 +109,25 @@ struct TileRows {
 };
 
 // How b is read: in whole vectors, without masks; with a partial last one; or for the first time,
-// copying it for the tiles below.
-enum class Columns { kWhole, kPartial, kCopied };
+// fetching it ahead, and maybe copying it for the tiles below.
+enum class Columns { kWhole, kPartial, kFetched, kCopied };
 
 template <class T, int vectors, Columns columns>
 inline void load_columns(Vector<T> (&column)[vectors], const T* b, int64_t b_step,
                          const Tail<T>& last, T*& copy) {
   constexpr int64_t kWidth = kLanes<T>;
   constexpr int64_t kAhead = 8;  // steps: no prefetcher sees far rows coming
+  constexpr bool kFirst = columns == Columns::kFetched || columns == Columns::kCopied;
 #pragma GCC unroll 8
   for (int j = 0; j < vectors; ++j)
     column[j] = kMaskedLoads && columns != Columns::kWhole && j == vectors - 1
                     ? last.load(b + j * kWidth)
                     : load(b + j * kWidth);
+#pragma GCC unroll 8
+  for (int j = 0; kFirst && j < vectors; ++j) __builtin_prefetch(b + kAhead * b_step + j * kWidth);
   if constexpr (columns == Columns::kCopied) {
 #pragma GCC unroll 8
-    for (int j = 0; j < vectors; ++j) {
-      __builtin_prefetch(b + kAhead * b_step + j * kWidth);
-      store(copy + j * kWidth, column[j]);
-    }
+    for (int j = 0; j < vectors; ++j) store(copy + j * kWidth, column[j]);
     copy += vectors * kWidth;
   }
 }
@@ -235,6 +236,8 @@ void multiply_tile(const Tile<T>& t) {
 #endif
   if (t.copy)
     multiply_columns<T, rows, vectors, Columns::kCopied>(t);
+  else if (t.fetches)
+    multiply_columns<T, rows, vectors, Columns::kFetched>(t);
   else if (masked)
     multiply_columns<T, rows, vectors, Columns::kPartial>(t);
   else
@@ -254,6 +257,15 @@ template <class T>
 MultiplyTile<T> tile_for(int64_t rows, int64_t vectors) {
   constexpr std::make_integer_sequence<int, kTileRows> kAll;
   return vectors == 1 ? tile_in<T, 1>(rows, kAll) : tile_in<T, 2>(rows, kAll);
+}
+
+// Of up to kWideVectors.
+template <class T>
+MultiplyTile<T> any_tile_for(int64_t rows, int64_t vectors) {
+  if constexpr (kWideRows > 0)
+    if (vectors > kTileVectors)
+      return tile_in<T, kWideVectors>(rows, std::make_integer_sequence<int, kWideRows>());
+  return tile_for<T>(rows, vectors);
 }
 
 }  // namespace needle::NEEDLE_ISA

@@ -78,10 +78,11 @@ class Pool {
   void wake();
 
   std::atomic<bool> busy_{false};
+  int workers_ = 0;
+  // In one line of the cache, because who sees an open share reads the others next.
+  alignas(64) std::atomic<uint64_t> open_{0};  // a bit for each share that nobody has taken
   Share call_ = nullptr;
   const void* body_ = nullptr;
-  int workers_ = 0;
-  alignas(64) std::atomic<uint64_t> open_{0};   // a bit for each share that nobody has taken
   alignas(64) std::atomic<int> unfinished_{0};  // shares
   alignas(64) std::atomic<int> asleep_{0};
   std::mutex mutex_;
@@ -142,9 +143,11 @@ void Pool::run(int shares, Share call, const void* body) {
   grow(shares - 1);
   call_ = call;
   body_ = body;
-  unfinished_.store(shares, std::memory_order_relaxed);
-  open_.store(shares < 64 ? (uint64_t{1} << shares) - 1 : ~uint64_t{0});
+  // The first share is not offered: to take it would cost the others time at the same line.
+  unfinished_.store(shares - 1, std::memory_order_relaxed);
+  open_.store((shares < 64 ? (uint64_t{1} << shares) - 1 : ~uint64_t{0}) - 1);
   wake();
+  call(body, 0);
   while (take_share(0)) continue;
   const auto finished = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
   while (!spin(finished)) std::this_thread::yield();  // the last share may need this processor
