@@ -634,12 +634,15 @@ def test_products_of_several_blocks(isa, dtype, a_layout, b_layout):
         check(ops.matmul(a, b), exact(a) @ exact(b), k)
 
 
+SHARED = [(2101, 270, 1043), (1330, 128, 256), (16, 523, 1043), (16, 523, 300), (40, 1100, 300)]
+"""Slabs of rows, blocks of steps and of columns; columns, rows or both for each thread."""
+
+
 @pytest.mark.parametrize("b_layout", ["plain", "transposed"])
 @pytest.mark.parametrize("a_layout", ["plain", "transposed"])
-@pytest.mark.parametrize(("m", "k", "n"), [(2101, 270, 1043), (1330, 128, 256), (16, 523, 1043)])
+@pytest.mark.parametrize(("m", "k", "n"), SHARED)
 def test_products_do_not_depend_on_who_helps_whom(isa, m, k, n, a_layout, b_layout):
-    """Slabs of rows, blocks of steps and of columns; of more threads than processors, some begin
-    when others have finished."""
+    """Of more threads than processors, some begin when others have finished."""
     a = laid_out(tensor(rows(m, k) / k**0.5), a_layout)
     b = laid_out(tensor(rows(k, n, 1)), b_layout)
     core.native.set_threads(1)

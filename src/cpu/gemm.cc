@@ -101,6 +101,20 @@ struct Reading {
   double a, b;
 };
 
+// Where second caches have 2 MB, a quarter of one is enough for a block of b.
+bool has_large_cache() { return second_cache_bytes() >= 4 * kBlockBytes; }
+
+// Do two rows of wide tiles go best one to each thread? Each then reads b once, all of it, out of
+// its second cache (Intel Granite Rapids: 16 x 1024 x 256 takes 0.97 of the time of half of b for
+// each, 0.92 where pages lie unluckily in the cache).
+template <class T>
+bool gains_by_rows(const ProductState& s) {
+  const int64_t part_m = parts(s.m, threads());
+  const int64_t b_bytes = s.k * s.n * static_cast<int64_t>(sizeof(T));
+  return s.m > kTileRows && tile_height(s.m) <= kWideRows && part_m <= kWideRows &&
+         s.b.column == 1 && has_large_cache() && b_bytes <= second_cache_bytes() / 2;
+}
+
 // Cuts the results into rectangles, if there are too few matrices to give each thread one: along
 // n, or along m, whichever leaves less to the busiest thread. Along m each reads all of b, along n
 // all of a; many rows can be left to others, but not their columns (choose_sharing). Parts are
@@ -118,7 +132,7 @@ void choose_parts(ProductState& s, Reading reading, int64_t rows) {
     const int64_t part_n = even(s.n, parts(s.n, s.team), kLanes<T>);
     const double along_m = (part_m + reading.b) / static_cast<double>(s.m);
     const double along_n = (part_n + reading.a) / static_cast<double>(s.n);
-    if (along_m * (part_m >= kManyRows ? kHelped : 1) <= along_n)
+    if (along_m * (part_m >= kManyRows ? kHelped : 1) <= along_n || gains_by_rows<T>(s))
       s.part_m = part_m;
     else
       s.part_n = part_n;
@@ -140,23 +154,26 @@ void choose_packing(ProductState& s) {
   // Two rows of tiles, if b's lines are far: the second row does not find them in the first cache
   // else (products 16 x 512 x 2048 and 24 x 768 x 768 take 0.7 to 0.9 of the time, 47 x 2048 x 256
   // 0.65), but in a large second one (Intel Granite Rapids: 16 x 1024 x 256 takes 0.9 in place).
-  const bool large_cache = second_cache_bytes() >= 4 * kBlockBytes;
   const bool second_has_b = b_bytes <= second_cache_bytes() / 2;
   const bool often = s.part_m >= kOftenB;
-  const bool few = far(s.b) && s.part_m > kWideRows && !(large_cache && second_has_b) &&
+  const bool few = far(s.b) && s.part_m > kWideRows && !(has_large_cache() && second_has_b) &&
                    (s.part_m > 2 * kTileRows || s.k > kFewSteps);
   s.pack_b = must ? kPackedBefore : large && (often || few) ? kPackedOnReading : kInPlace;
   s.fetch_b = s.pack_b == kInPlace && far(s.b) && !second_has_b;
-  const auto block = large_cache ? kDeep : kShallow;
+  // Few rows read b's lines twice; deep blocks of them do not always stay in the cache until then.
+  // (Of all rows, because sums of other blocks would have other bits with other threads.)
+  const auto block = has_large_cache() && s.m > 2 * kTileRows ? kDeep : kShallow;
   const int64_t row_bytes = block.k * static_cast<int64_t>(sizeof(T));
   s.block_k = even(s.k, block.k, 4);
   s.tile_columns = tile_height(s.part_m) <= kWideRows ? kWideVectors * kLanes<T> : kTileColumns<T>;
-  // Few rows: columns that stay in the first cache until the last of them. If all columns fill at
-  // most half of the second: one block, so that nothing is packed twice and a not kept.
-  const bool all = s.a.row != 1 && s.part_n <= second_cache_bytes() / (2 * row_bytes);
-  const int64_t columns = s.part_m <= 2 * kTileRows ? s.tile_columns
-                          : all                     ? s.part_n
-                                                    : kBlockBytes / row_bytes;
+  // Two rows of tiles: columns that stay in the first cache until the second. If all columns fill
+  // at most half of the second cache, or nothing is packed and read again: one block, so that
+  // nothing is packed twice and a not kept.
+  const bool one_row = s.part_m <= kTileRows && s.pack_b == kInPlace;
+  const bool all = one_row || (s.a.row != 1 && s.part_n <= second_cache_bytes() / (2 * row_bytes));
+  const int64_t columns = s.part_m <= 2 * kTileRows && !one_row ? s.tile_columns
+                          : all                                 ? s.part_n
+                                                                : kBlockBytes / row_bytes;
   s.block_n = even(s.part_n, columns, s.tile_columns);
   const bool must_a = s.a.row != 1 && s.a.column != 1;
   const bool pack_a = must_a || (far(s.a) && s.block_n >= kOften);

@@ -128,11 +128,19 @@ void pack_rows(const Product<T>& o, const Block& block) {
   }
 }
 
+// How many of the `rest` columns the next tile has: the last two of wide ones share four vectors.
+template <class T>
+int64_t tile_width(int64_t rest, int64_t tile_columns) {
+  constexpr int64_t kShared = 4 * kLanes<T>;
+  if (rest <= tile_columns) return rest;
+  return tile_columns > kTileColumns<T> && rest <= kShared ? kTileColumns<T> : tile_columns;
+}
+
 // Packs a block's columns of b.
 template <class T>
 void pack_columns(const Product<T>& o, const Block& block, int64_t tile_columns) {
-  for (int64_t j = block.j_begin; j < block.j_end; j += tile_columns) {
-    const int64_t width = least(tile_columns, block.j_end - j);
+  for (int64_t j = block.j_begin, width; j < block.j_end; j += width) {
+    width = tile_width<T>(block.j_end - j, tile_columns);
     const T* from = o.b + block.p * o.b_strides.row + j * o.b_strides.column;
     pack_panel(o.packed_b + (j - block.j_begin) * block.k, panel_pitch<T>(width), from, width,
                o.b_strides.column, block.k, o.b_strides.row);
@@ -283,8 +291,8 @@ void Multiplier<T>::multiply_row_of_tiles(int64_t i, int64_t height, bool own) {
   const int64_t later = panels * (parts(rest.i_end - i, kTileRows) - 1);
   Fetching<T> fetching(o_, ahead, t, later, tile_);
   tile_ += panels;
-  for (int64_t j = block_.j_begin; j < block_.j_end; j += s_.tile_columns) {
-    t.width = least(s_.tile_columns, block_.j_end - j);
+  for (int64_t j = block_.j_begin; j < block_.j_end; j += t.width) {
+    t.width = tile_width<T>(block_.j_end - j, s_.tile_columns);
     T* columns = o_.packed_b + (j - block_.j_begin) * block_.k;
     t.b = packed ? columns : o_.b + block_.p * o_.b_strides.row + j;
     t.b_step = packed ? panel_pitch<T>(t.width) : o_.b_strides.row;
