@@ -65,9 +65,9 @@ def check_finite() -> Iterator[None]:
 
 
 def _seed(out: Any, out_grad: Any) -> Any:
-    spec = executor.spec_of(out)
     if out_grad is None:
         return reverse.full_like(out, 1.0)
+    spec = executor.spec_of(out)
     if not isinstance(out_grad, graph.TensorBase):
         out_grad = graph.wrap(array(np.asarray(out_grad), spec.dtype, spec.device))
     given = executor.spec_of(out_grad).shape

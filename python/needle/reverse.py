@@ -57,9 +57,10 @@ def walk(
         inputs = node.inputs
         if len(parts) != len(inputs):
             raise _miscounted(op, len(parts), len(inputs))
-        for below, part in zip(inputs, parts, strict=True):
+        for i, below in enumerate(inputs):
+            part = parts[i]
             if part is not None and below.needs and (reached is None or below in reached):
-                if below in grads or isinstance(below.spec, tuple):
+                if below in grads or type(below.spec) is tuple:
                     _add(grads, below, part)
                 else:
                     grads[below] = part
@@ -76,7 +77,7 @@ def _miscounted(op: Any, given: int, wanted: int) -> GradientError:
 
 def _add(grads: dict[Any, Any], node: Any, part: Any) -> None:
     known = grads.get(node)
-    if not isinstance(node.spec, tuple):
+    if type(node.spec) is not tuple:
         grads[node] = part if known is None else known + part
         return
     if known is None:

@@ -73,6 +73,7 @@ class Reduction(Op):
 
     def setup(self) -> None:
         self.code = kernels.reduction_code(self.function)
+        self.aligned = self.keepdims or self.axes == tuple(range(len(self.axes)))
         if self.code >= 0 and list(self.axes) == sorted({a for a in self.axes if 0 <= a < 32}):
             self.kind = REDUCE
             self.params = (sum(1 << axis for axis in self.axes), int(self.keepdims))
@@ -83,7 +84,7 @@ class Reduction(Op):
     def spread(self, x: Any, out: Any) -> Any:
         """Return x, shaped like the result, broadcast over the reduced axes."""
         shape = out.node.inputs[0].spec.shape
-        if not self.keepdims and self.axes != tuple(range(len(self.axes))):
+        if not self.aligned:  # with the last axes of the shape
             kept = tuple(1 if i in self.axes else n for i, n in enumerate(shape))
             x = reshape(x, kept)
         return broadcast_to(x, shape)
