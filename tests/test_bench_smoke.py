@@ -15,8 +15,8 @@ import needle as ndl
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 SHARED = {
-    "convolution_error", "gpu", "harness", "limits", "report", "resnet_shapes", "resnet_twin",
-    "run", "twin",
+    "convolution_error", "gpu", "harness", "limits", "product_error", "report", "resnet_shapes",
+    "resnet_twin", "run", "twin",
 }  # fmt: skip
 SUBJECTS = sorted(path.stem for path in BENCH.glob("*.py") if path.stem not in SHARED)
 
