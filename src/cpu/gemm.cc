@@ -1,5 +1,6 @@
-// Matrix products: planning, and who computes what. The result is cut into tiles that fit the
-// registers (gemm_tile.h), which gemm_blocks.h goes through.
+// Matrix products: planning. The result is cut into tiles that fit the registers (gemm_tile.h),
+// which gemm_blocks.h goes through; large ones of float32 go through the matrix unit where there is
+// one (gemm_amx.h). gemm_threads.h says who computes what.
 //
 // Threads share nothing but the inputs: each computes rectangles of the result, and maybe rows of
 // another's at the end, and packs what it needs for itself. Sharing packed operands would save
@@ -99,6 +100,7 @@ bool far(Strides x) {
 // What it takes to read or pack an element, in multiplications.
 struct Reading {
   double a, b;
+  bool rows_each;  // a row of tiles for each thread, whatever that takes
 };
 
 // Where second caches have 2 MB, a quarter of one is enough for a block of b.
@@ -132,7 +134,7 @@ void choose_parts(ProductState& s, Reading reading, int64_t rows) {
     const int64_t part_n = even(s.n, parts(s.n, s.team), kLanes<T>);
     const double along_m = (part_m + reading.b) / static_cast<double>(s.m);
     const double along_n = (part_n + reading.a) / static_cast<double>(s.n);
-    if (along_m * (part_m >= kManyRows ? kHelped : 1) <= along_n || gains_by_rows<T>(s))
+    if (along_m * (part_m >= kManyRows ? kHelped : 1) <= along_n || reading.rows_each)
       s.part_m = part_m;
     else
       s.part_n = part_n;
@@ -235,7 +237,12 @@ void plan_threads(Plan* plan, ProductState& s) {
 
 template <class T>
 void plan_by_vectors(Plan* plan, ProductState& s) {
-  choose_parts<T>(s, {s.a.row != 1 ? 3. : far(s.a) ? 8. : 2., s.b.column == 1 ? 2. : 8.}, 4);
+  choose_parts<T>(s,
+                  {s.a.row != 1 ? 3.
+                   : far(s.a)   ? 8.
+                                : 2.,
+                   s.b.column == 1 ? 2. : 8., gains_by_rows<T>(s)},
+                  4);
   choose_packing<T>(s);
   choose_sharing<T>(s);
   s.fetches_next = can_fetch_next<T>(s);
@@ -269,7 +276,7 @@ bool plan_by_unit(Plan* plan, ProductState& s) {
   const auto has_lines = [](Strides x) { return x.row == 1 || x.column == 1; };
   if (!has_unit || !has_lines(s.a) || !has_lines(s.b)) return false;
   if (!unit_gains(s)) return false;
-  choose_parts<float>(s, {kReading, kReading}, UnitMultiplier::kRows);
+  choose_parts<float>(s, {kReading, kReading, false}, UnitMultiplier::kRows);
   s.pack_a = s.pack_b = kPackedBefore;
   s.block_k = even(s.k, kSteps, kStripSteps);
   const int64_t columns =
