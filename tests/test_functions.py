@@ -66,6 +66,18 @@ def test_assignment_keeps_a_leaf_a_leaf_and_a_result_in_its_graph():
     np.testing.assert_array_equal(leaf.grad.numpy(), [0, 2, 2])
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("value", [lambda x: x[0] ** 3, lambda x: 2.0], ids=["x[0] ** 3", "2"])
+def test_derivatives_of_assignments_compose_in_any_order(value, lazy):
+    def function(x):
+        y = x**3
+        y[0] = value(x)
+        return y
+
+    with ndl.lazy_mode(lazy):
+        check_gradients(function, np.array([0.5, 2.0]), order=2)
+
+
 def test_assigning_part_of_a_graph_makes_a_leaf_part_of_it():
     value, x = ndl.Tensor([2.0]), ndl.Tensor([1.0, 2.0], requires_grad=False)
     x[0:1] = value

@@ -162,3 +162,12 @@ def test_one_operand(name, device, isa, dtype):
 @pytest.mark.parametrize("name", BINARY)
 def test_two_operands(name, device, isa, dtype):
     check(name, device, dtype, BINARY[name])
+
+
+def test_the_gradient_of_logsumexp_hides_no_nan(device):
+    """It is that of PyTorch, but for a sum of nothing, which masks make: there it is zero."""
+    rows = [[NAN, 1.0, 2.0], [INF, 1.0, 2.0], [-INF, -INF, -INF], [-INF, 0.0, 0.0]]
+    x = ndl.Tensor(rows, device=device)
+    ops.logsumexp(x, 1).sum().backward()
+    expected = [[NAN, NAN, NAN], [NAN, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.5, 0.5]]
+    np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-6)

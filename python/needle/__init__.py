@@ -218,12 +218,12 @@ from needle.tensor import Parameter, Tensor, TensorTuple, Value, from_dlpack
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from needle import data, io, nn, optim, standard
+    from needle import data, io, nn, optim, standard, testing
     from needle.nn import fold_batch_norm
     from needle.tools.show import show
 
 # Rooms that a program may do without are imported at their first use.
-_ROOMS = ("data", "io", "nn", "optim", "standard")
+_ROOMS = ("data", "io", "nn", "optim", "standard", "testing")
 
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
-from needle import executor, graph
+from needle import executor, forward, graph
 from needle.backend import kernels, ndarray
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
 from needle.ops.base import Composite, Op, cast, constant
@@ -305,7 +305,7 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     the value is part of a graph: then x becomes part of it too.
     """
     value = _fitting(x, value)
-    is_leaf = x.node is None or x.node.op is None
+    is_leaf = (x.node is None or x.node.op is None) and not forward.top((x, value))
     if is_leaf and not (graph.recording() and value.requires_grad):
         with executor.modes(recording=False, lazy=False):
             graph.set_array(x, executor.held(put(x, index, value)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from needle import dtype, executor
 from needle.errors import IndexRangeError
 from needle.ops.base import OUTPUT, Composite, cast, promoted
-from needle.ops.elementwise import cast_like, where
+from needle.ops.elementwise import cast_like, equal, where
 from needle.ops.functions import exp, log
 from needle.ops.logic import isfinite
 from needle.ops.movement import reshape, stop_gradient
@@ -225,7 +226,8 @@ class LogSumExp(Composite):
         x = out.inputs[0]
         axes = normalised(x, self.axes)
         kept = tuple(1 if i in axes else n for i, n in enumerate(_shape(x)))
-        top = reshape(where(isfinite(out), out, 0.0), kept)
+        # a sum of nothing moves with none of its terms; NaN and inf show what they come from
+        top = reshape(where(equal(out, -math.inf), 0.0, out), kept)
         return (reshape(out_grad, kept) * exp(x - top),)
 
 
