@@ -28,6 +28,8 @@ from needle.errors import (
 )
 from needle.testing.strategies import arrays, broadcastable
 
+NAN = float("nan")
+
 NATIVE = core.native is not None
 
 
@@ -204,6 +206,26 @@ def test_every_dtype_is_stored(kind, device):
     np.testing.assert_array_equal(x[::-2].numpy(), expected[::-2])
 
 
+@pytest.mark.parametrize(
+    "value, kind",
+    [(300, "uint8"), (-1, "uint8"), (2**31, "int32"), (2.0**63, "int64"), (NAN, "int32")],
+)
+def test_numbers_that_do_not_fit_are_no_elements(value, kind):
+    with pytest.raises(DtypeError, match="does not fit into"):
+        array([0, value], kind)
+    x = ndl.zeros(2, dtype=kind)
+    with pytest.raises(DtypeError, match="does not fit into"):
+        x[0] = value
+    np.testing.assert_array_equal(x.numpy(), [0, 0])
+    if value == 300:  # what has a dtype is cast as NumPy casts
+        assert array(np.array([value]), kind).numpy() == value % 256
+
+
+def test_lists_of_different_lengths_are_no_array():
+    with pytest.raises(ShapeError, match="different lengths"):
+        array([[1, 2], [3]])
+
+
 @pytest.mark.parametrize("source", list(map(str, dtype.ALL)))
 @pytest.mark.parametrize("target", list(map(str, dtype.ALL)))
 def test_casts(source, target, device):
@@ -235,6 +257,16 @@ def test_default_dtypes():
             array(bad)
     with pytest.raises(OptionError, match="there is no 'float31'; did you mean 'float"):
         array([1.0], "float31")
+
+
+@pytest.mark.parametrize("value", [np.int64(2), np.int8(2), np.bool_(True)])
+def test_numpy_integers_are_numbers_beside_floats(value, device):
+    x = ndl.Tensor([1.5, -2.0], device=device)
+    for apply in (lambda v: x / v, lambda v: v - x, lambda v: x**v, lambda v: x > v):
+        found, expected = apply(value), apply(value.item())
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    assert (ndl.Tensor([1], dtype="uint8") + np.int64(1)).dtype == "int64"  # not beside integers
 
 
 # Rows of the Python array API standard 2024.12, section "Type promotion"; the standard knows no

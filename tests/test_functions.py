@@ -85,6 +85,20 @@ def test_assigning_part_of_a_graph_makes_a_leaf_part_of_it():
     assert value.grad.item() == 3.0
 
 
+@pytest.mark.parametrize("shape", [(1, 3), (1, 1, 3), (1, 1)])
+def test_leading_axes_of_size_one_are_not_in_the_way_of_an_assignment(shape):
+    expected, values = X.copy(), np.full(shape, 5.0)
+    place = (0,) * (X.ndim - 1) + (slice(None, 3),)
+    expected[place] = values
+    x = tensor(X)
+    x[place] = values
+    np.testing.assert_array_equal(x.numpy(), expected)
+    x[(0,) * X.ndim] = np.full((1,), 7.0)
+    assert x.numpy().flat[0] == 7.0
+    with pytest.raises(ShapeError, match="does not broadcast"):
+        x[place] = np.full((2, 3), 5.0)
+
+
 def test_the_last_of_equal_places_is_written():
     x = tensor(np.zeros(3))
     x[np.array([1, 1, 0])] = tensor([1.0, 2.0, 3.0])

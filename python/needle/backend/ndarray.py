@@ -525,11 +525,35 @@ def full_of(spec: Spec, value: float) -> NDArray:
     return spec.device.backend.filled(spec, value)
 
 
+def _check_range(values: Any, target: Any) -> None:
+    limits = np.iinfo(target.numpy)
+    outside = ~((values >= limits.min) & (values < limits.max + 1))  # of NaN, too
+    if outside.any():
+        raise DtypeError(
+            f"array: {values[outside].flat[0]} does not fit into {target}\n"
+            f"  rule: from {limits.min} to {limits.max}\n"
+            "  try: a wider dtype, or a NumPy array, whose numbers wrap around"
+        )
+
+
 def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
-    """Return a dense copy of a NumPy array, nested list or number; see ``default_dtype``."""
+    """Return a dense copy of a NumPy array, nested list or number; see ``default_dtype``.
+
+    Raises:
+        ShapeError: for lists of different lengths.
+        DtypeError: for numbers of a list that an integer dtype cannot hold. Arrays, which have a
+            dtype already, wrap around as NumPy's ``astype``.
+    """
     typed = hasattr(values, "dtype")
-    source = np.asarray(values)
+    try:
+        source = np.asarray(values)
+    except ValueError as error:
+        raise ShapeError(
+            f"array: lists within a list have different lengths or depths\n  {error}"
+        ) from None
     target = default_dtype(source, typed) if dtype is None else dtypes.as_dtype(dtype)
+    if not typed and target.kind in "iu" and source.size and source.dtype.kind in "iuf":
+        _check_range(source, target)
     out = empty(source.shape, target, device)
     with np.errstate(all="ignore"):
         out.device.backend.upload(out, source.astype(target.numpy, copy=False))

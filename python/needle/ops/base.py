@@ -213,6 +213,18 @@ def constant(value: bool | int | float, kind: DType, where: Any) -> Any:
     return found
 
 
+def _plain(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return inputs with NumPy's integers and bools as Python's, if there are floating tensors.
+
+    So ``x / np.prod(shape)`` means what ``x / math.prod(shape)`` does.
+    """
+    if not any(isinstance(x, (np.integer, np.bool_)) for x in inputs):
+        return inputs
+    if not any(isinstance(x, graph.TensorBase) and x.spec.dtype.kind == "f" for x in inputs):
+        return inputs
+    return tuple(x.item() if isinstance(x, (np.integer, np.bool_)) else x for x in inputs)
+
+
 def as_tensors(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return inputs with Python numbers and NumPy arrays turned into tensors beside the others.
 
@@ -259,11 +271,13 @@ def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tupl
     """Return the inputs as tensors of one dtype, a floating one if asked for.
 
     Python numbers are weak: they take the dtype of the tensors, unless that cannot hold their
-    kind (a float beside integers gives the default float, an integer beside bools int64).
+    kind (a float beside integers gives the default float, an integer beside bools int64). NumPy's
+    integers and bools are so beside floating tensors.
 
     Raises:
         DtypeError: if the dtypes of the tensors do not mix.
     """
+    inputs = _plain(inputs)
     tensors = [_as_tensor(x, inputs) for x in inputs if not isinstance(x, (bool, int, float))]
     if not tensors:
         raise TypeError(f"{name}: expected a tensor, got numbers only")

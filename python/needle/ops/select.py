@@ -13,7 +13,7 @@ from needle import dtype as dtypes
 from needle import executor, forward, graph
 from needle.backend import kernels, ndarray
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
-from needle.ops.base import Composite, Op, cast, constant
+from needle.ops.base import Composite, Op, cast, constant, fits
 from needle.ops.elementwise import cast_like, greater, not_equal, where
 from needle.ops.indexing import ScatterAdd, Take, take
 from needle.ops.movement import (
@@ -262,10 +262,12 @@ def put(x: Any, index: Any, value: Any) -> Any:
     Args:
         x: a tensor.
         index: what NumPy takes: integers, slices, ``...``, None, integer arrays, masks.
-        value: a number, or a tensor that broadcasts to ``x[index]``.
+        value: a number, or a tensor that broadcasts to ``x[index]``; leading axes of size 1 that
+            are too many go.
 
     Raises:
-        DtypeError: if the value's dtype does not fit into that of x.
+        DtypeError: if the value's dtype does not fit into that of x, or a number is out of its
+            range.
         ShapeError: if the value does not broadcast to the place.
     """
     value = _fitting(x, value)
@@ -276,16 +278,25 @@ def put(x: Any, index: Any, value: Any) -> Any:
         return where(whole, reshape(value, ()), x)
     steps = graph.wrap(kernels.arange(size, dtypes.int64, x.spec.device))
     places = getitem(reshape(steps, shape), index)
-    spread = broadcast_to(value, _shape(places))
+    spread = broadcast_to(_without_leading_ones(value, len(_shape(places))), _shape(places))
     count = places.spec.size
     flat = (reshape(x, (size,)), reshape(spread, (count,)), reshape(places, (count,)))
     return reshape(executor.apply(Put.of(), *flat), shape)
 
 
+def _without_leading_ones(value: Any, ndim: int) -> Any:
+    shape = _shape(value)
+    extra = max(len(shape) - ndim, 0)
+    return reshape(value, shape[extra:]) if extra and set(shape[:extra]) == {1} else value
+
+
 def _fitting(x: Any, value: Any) -> Any:
     kind = x.spec.dtype
+    if isinstance(value, (np.integer, np.bool_)):
+        value = value.item()
     if isinstance(value, (bool, int, float)):
-        if dtypes.scalar_dtype(value, kind) is not kind:
+        is_integer = kind.kind in "iu" and not isinstance(value, float)
+        if dtypes.scalar_dtype(value, kind) is not kind or (is_integer and not fits(value, kind)):
             raise DtypeError(f"assignment: {value!r} does not fit into a {kind} tensor")
         return constant(value, kind, x.spec.device)
     if not isinstance(value, graph.TensorBase):
