@@ -39,6 +39,16 @@ def test_indexing_reads_as_numpy_does(index, lazy):
         check_gradients(lambda x: x[index], X, order=2)
 
 
+@pytest.mark.parametrize("index", [2**63, 2**70, -(2**70), (0, 2**64)])
+def test_an_index_beyond_63_bits_is_out_of_range(index):
+    x = tensor(X)
+    with pytest.raises(IndexRangeError):
+        x[index]
+    with pytest.raises(IndexRangeError):
+        x[index] = 5.0
+    np.testing.assert_array_equal(x.numpy(), X)
+
+
 @pytest.mark.parametrize("index", INDICES, ids=range(len(INDICES)))
 @pytest.mark.parametrize("lazy", [False, True])
 def test_assignment_writes_as_numpy_does(index, lazy):

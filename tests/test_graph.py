@@ -170,6 +170,19 @@ def test_requires_grad_can_be_changed():
     assert x.grad is not None
 
 
+def test_the_mode_is_a_setting_like_others():
+    with ndl.config(mode="lazy"):
+        waits = ndl.ones(3) + 1.0
+        assert waits.array is None
+        with ndl.config(mode="eager"), ndl.lazy_mode(), ndl.config(debug=1):
+            assert (ndl.ones(3) + 1.0).array is None
+        with ndl.config(mode="eager"):
+            assert (ndl.ones(3) + 1.0).array is not None
+        assert (ndl.ones(3) + 1.0).array is None
+    assert (ndl.ones(3) + 1.0).array is not None
+    assert waits.numpy().tolist() == [2.0, 2.0, 2.0]
+
+
 def test_tuples_carry_gradients():
     x = tensor(3)
     pair = ops.make_tuple(x, x * 2.0)

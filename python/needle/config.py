@@ -157,6 +157,7 @@ def _initial_settings() -> Config:
 _initial = _initial_settings()
 _current: ContextVar[Config] = ContextVar("needle_config", default=_initial)
 _listeners: list[Callable[[Config], None]] = []
+_switch_lazy: Callable[[bool], bool] = bool  # until the graph is there
 
 
 def current() -> Config:
@@ -192,6 +193,12 @@ def thread_count() -> int:
     return min(current().threads or told or cores(), MOST_THREADS)
 
 
+def on_mode(switch: Callable[[bool], bool]) -> None:
+    """Call ``switch`` with whether ``override`` makes a thread lazy; it returns what it was."""
+    global _switch_lazy
+    _switch_lazy = switch
+
+
 def on_change(listener: Callable[[Config], None]) -> None:
     """Call ``listener`` with the settings now and whenever they change in some context."""
     _listeners.append(listener)
@@ -210,11 +217,14 @@ def override(**changes: object) -> Iterator[Config]:
         if name not in known:
             raise unknown("config", name, known)
     token = _current.set(replace(current(), **changes))  # type: ignore[arg-type]
+    was_lazy = _switch_lazy(current().mode == "lazy") if "mode" in changes else None
     try:
         for listener in _listeners:
             listener(current())
         yield current()
     finally:
+        if was_lazy is not None:
+            _switch_lazy(was_lazy)
         _current.reset(token)
         for listener in _listeners:
             listener(current())

@@ -235,4 +235,5 @@ if core.native is not None:
     core.native.set_slow_path(_apply)
     apply = core.native.apply
 graph.set_defaults(config.current().mode == "lazy", _open(config.current()))
+config.on_mode(graph.set_lazy)
 config.on_change(lambda settings: graph.set_open(_open(settings)))

@@ -21,9 +21,9 @@ bool read_part(PyObject* part, int axis, int64_t size, int64_t* numbers) {
     return true;
   }
   if (!PyLong_CheckExact(part)) return false;
-  const int64_t i = PyLong_AsLongLong(part);
-  if (i == -1 && PyErr_Occurred()) PyErr_Clear();
-  if (i < -size || i >= size) return false;
+  int overflow;
+  const int64_t i = PyLong_AsLongLongAndOverflow(part, &overflow);
+  if (overflow || i < -size || i >= size) return false;
   range[0] = i < 0 ? i + size : i;
   range[1] = range[2] = 1;
   numbers[0] |= int64_t{1} << axis;
