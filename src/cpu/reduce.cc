@@ -67,12 +67,12 @@ void fold_strip(const State<A>& s, const void* x, const Unit& unit, int64_t begi
   for (; i < end; ++i) combine_into<op>(total, row(i), unit.width);
 }
 
-template <int32_t op, class A>
+template <int32_t op, class A, int64_t most_results>
 struct Fold {
-  using Part = Totals<A>;
+  using Part = Totals<A, most_results>;
   static void fold(const State<A>& s, const void* x, const Unit& unit, int64_t begin, int64_t end,
                    Part& part) {
-    if (s.strip.size == 1)
+    if constexpr (most_results == 1)
       *part.total = fold_row<op>(s, x, unit.x, begin, end);
     else
       fold_strip<op>(s, x, unit, begin, end, part.total);
@@ -190,22 +190,27 @@ struct Find {
 
 bool is_arg(int32_t op) { return op == kArgMax || op == kArgMin; }
 
+template <int32_t op, class A>
+Run fold_run_of(const Layout& s) {
+  return s.strip.size == 1 ? run_units<Fold<op, A, 1>, A> : run_units<Fold<op, A, kStrip>, A>;
+}
+
 template <class A>
-Run choose_run(int32_t op) {
+Run choose_run(const Layout& s, int32_t op) {
   switch (op) {
     case kSum:
     case kMean:
-      return run_units<Fold<kSum, A>, A>;
+      return fold_run_of<kSum, A>(s);
     case kProd:
-      return run_units<Fold<kProd, A>, A>;
+      return fold_run_of<kProd, A>(s);
     case kMax:
-      return run_units<Fold<kMax, A>, A>;
+      return fold_run_of<kMax, A>(s);
     case kMin:
-      return run_units<Fold<kMin, A>, A>;
+      return fold_run_of<kMin, A>(s);
     case kAny:
-      return run_units<Fold<kAny, int64_t>, int64_t>;
+      return fold_run_of<kAny, int64_t>(s);
     case kAll:
-      return run_units<Fold<kAll, int64_t>, int64_t>;
+      return fold_run_of<kAll, int64_t>(s);
     case kArgMax:
       return run_units<Find<kMax, A>, A>;
     case kArgMin:
@@ -217,14 +222,22 @@ Run choose_run(int32_t op) {
   }
 }
 
+// Of a chunk.
+template <class A>
+int64_t part_bytes(const Layout& s, int32_t op) {
+  if (op == kDeviation) return sizeof(Moments<A>);
+  if (is_arg(op)) return sizeof(Best<A>);
+  return s.strip.size == 1 ? sizeof(Totals<A, 1>) : sizeof(Totals<A, kStrip>);
+}
+
 template <class A>
 const char* plan_in(Plan* plan, int32_t op, const Operand& out, const Operand& x, uint32_t axes,
                     Read<A> read) {
   State<A>& s = state_of<State<A>>(plan);
-  plan->run = choose_run<A>(op);
   s.read = read;
   s.write = writer<A>(out.dtype);
-  if (!plan->run || !s.read || !s.write) return "reduce: no such combination of dtypes";
+  if (op < 0 || op >= kReductions || !s.read || !s.write)
+    return "reduce: no such combination of dtypes";
   s.x_size = kItemSize[x.dtype];
   s.out_size = kItemSize[out.dtype];
   s.mean = op == kMean;
@@ -236,10 +249,8 @@ const char* plan_in(Plan* plan, int32_t op, const Operand& out, const Operand& x
   choose_strip(s, same);
   choose_tasks(s);
   s.order = order_of(s);
-  const int64_t part = op == kDeviation ? sizeof(Moments<A>)
-                       : is_arg(op)     ? sizeof(Best<A>)
-                                        : sizeof(typename Fold<kSum, A>::Part);
-  plan->workspace = s.chunks > 1 ? s.units * s.chunks * part : 0;
+  plan->workspace = s.chunks > 1 ? s.units * s.chunks * part_bytes<A>(s, op) : 0;
+  plan->run = choose_run<A>(s, op);
   return nullptr;
 }
 

@@ -72,16 +72,16 @@ inline void for_stretches(const State<A>& s, const void* x, int64_t origin, int6
   }
 }
 
-// Of sums, products and extremes.
-template <class A>
+// Of sums, products and extremes: a result of a row, or those of a strip.
+template <class A, int64_t most_results>
 struct Totals {
-  A total[kStrip];
+  A total[most_results];
 };
 
 // Kernel::Part is what is known of a unit after some of its positions. Kernel::fold makes one of
 // positions begin..end, Kernel::join adds a later one, Kernel::finish writes the results. Kernels
-// of totals have fold_apart, which does so of units as far as they can be folded four at a time,
-// and returns where that ends.
+// of rows' totals have fold_apart, which does so of units as far as they can be folded four at a
+// time, and returns where that ends.
 template <class Kernel, class A>
 int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
   using Part = typename Kernel::Part;
@@ -111,7 +111,7 @@ int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
   run_spans(s.team, tasks, backwards, [&](int64_t task, int) {
     const int64_t end = (task + 1) * s.units_per_task, last = end < s.units ? end : s.units;
     int64_t i = task * s.units_per_task;
-    if constexpr (std::is_same_v<Part, Totals<A>>)
+    if constexpr (std::is_same_v<Part, Totals<A, 1>>)
       if (s.order == Order::kApart) i = Kernel::fold_apart(s, x, out, i, last);
     for (; i < last; ++i) {
       Part part;
