@@ -13,10 +13,9 @@ import numpy as np
 from needle import executor
 from needle.errors import OptionError, ShapeError, explain
 from needle.ops.activation import leaky_relu, relu, relu_grad
-from needle.ops.base import OUTPUT, Composite
+from needle.ops.base import OUTPUT, Composite, promoted
 from needle.ops.convolution import Convolution, Pairs, Sizes, convolution_cases, convolved
 from needle.ops.elementwise import cast_like, greater, where
-from needle.ops.operands import promoted
 from needle.ops.reduce import summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened

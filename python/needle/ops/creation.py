@@ -13,8 +13,8 @@ from needle import graph
 from needle.backend import ndarray
 from needle.dtype import as_dtype
 from needle.errors import DtypeError, OptionError, ShapeError
+from needle.ops.base import default_float, fits
 from needle.ops.movement import broadcast_to, reshape
-from needle.ops.operands import default_float, fits
 
 Shape = int | Sequence[int]
 

@@ -14,8 +14,16 @@ from typing import Any
 import numpy as np
 
 from needle import dtype, executor, graph
-from needle.ops.base import OUTPUT, Elementwise, export, sum_to
-from needle.ops.operands import cast, constant, default_float, promoted
+from needle.ops.base import (
+    OUTPUT,
+    Elementwise,
+    cast,
+    constant,
+    default_float,
+    export,
+    promoted,
+    sum_to,
+)
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
 
 # ---- arithmetic ----------------------------------------------------------------

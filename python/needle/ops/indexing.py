@@ -12,8 +12,7 @@ from needle.backend import kernels
 from needle.backend.ndarray import normalise_axis
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, IndexRangeError, ShapeError
-from needle.ops.base import Op, sum_to
-from needle.ops.operands import as_tensors
+from needle.ops.base import Op, as_tensors, sum_to
 from needle.ops.samples import Sample, integers, uniform
 
 

@@ -15,8 +15,7 @@ from needle.backend.array import MAX_DIMS, make_spec
 from needle.backend.ndarray import normalise_axis, normalise_index, shape_of
 from needle.dtype import DType, as_dtype
 from needle.errors import IndexRangeError, ShapeError, explain
-from needle.ops.base import BROADCAST, CAST, PERMUTE, RESHAPE, SLICE, Linear, Op
-from needle.ops.operands import promoted
+from needle.ops.base import BROADCAST, CAST, PERMUTE, RESHAPE, SLICE, Linear, Op, promoted
 from needle.ops.samples import Sample, uniform
 
 Ranges = tuple[tuple[int, int, int], ...]

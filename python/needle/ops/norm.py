@@ -10,11 +10,10 @@ import numpy as np
 from needle import executor
 from needle.backend.ndarray import normalise_axis
 from needle.errors import DtypeError, ShapeError, explain
-from needle.ops.base import OUTPUT, Composite
+from needle.ops.base import OUTPUT, Composite, constant, promoted
 from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import rsqrt
 from needle.ops.movement import broadcast_to, permute, reshape, unsqueeze
-from needle.ops.operands import constant, promoted
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened

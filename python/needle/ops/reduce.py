@@ -12,10 +12,9 @@ from needle import executor
 from needle.backend import kernels
 from needle.backend.ndarray import normalise_axes
 from needle.errors import OptionError, ShapeError
-from needle.ops.base import OUTPUT, PYTHON, REDUCE, SUM_TO, Linear, Op
+from needle.ops.base import OUTPUT, PYTHON, REDUCE, SUM_TO, Linear, Op, promoted
 from needle.ops.elementwise import cast_like, equal
 from needle.ops.movement import broadcast_to, reshape
-from needle.ops.operands import promoted
 from needle.ops.samples import Sample, uniform
 
 Axes = int | Sequence[int] | None

@@ -10,11 +10,10 @@ from needle import executor
 from needle.backend import kernels
 from needle.backend.ndarray import normalise_axis
 from needle.errors import IndexRangeError
-from needle.ops.base import Composite, Linear, Op
+from needle.ops.base import Composite, Linear, Op, constant, promoted
 from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import sqrt
 from needle.ops.movement import broadcast_to, concat, flip, permute, reshape
-from needle.ops.operands import constant, promoted
 from needle.ops.reduce import Axes, Reduction, mean, normalised, reduction_samples, summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened

@@ -13,7 +13,7 @@ from needle import dtype as dtypes
 from needle import executor, forward, graph
 from needle.backend import kernels, ndarray
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
-from needle.ops.base import Composite, Op
+from needle.ops.base import Composite, Op, cast, constant, fits
 from needle.ops.elementwise import cast_like, greater, not_equal, where
 from needle.ops.indexing import ScatterAdd, Take, take
 from needle.ops.movement import (
@@ -25,7 +25,6 @@ from needle.ops.movement import (
     reshape,
     stop_gradient,
 )
-from needle.ops.operands import cast, constant, fits
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.sorting import argsort, nonzero
 

@@ -10,12 +10,11 @@ import numpy as np
 
 from needle import dtype, executor
 from needle.errors import IndexRangeError
-from needle.ops.base import OUTPUT, Composite
+from needle.ops.base import OUTPUT, Composite, cast, promoted
 from needle.ops.elementwise import cast_like, equal, where
 from needle.ops.functions import exp, log
 from needle.ops.logic import isfinite
 from needle.ops.movement import reshape, stop_gradient
-from needle.ops.operands import cast, promoted
 from needle.ops.reduce import Axes, amax, normalised, summation
 from needle.ops.samples import Sample, uniform
 

@@ -11,10 +11,9 @@ from needle import executor, graph
 from needle.backend import kernels, ndarray
 from needle.backend.ndarray import normalise_axis
 from needle.errors import IndexRangeError, ShapeError
-from needle.ops.base import OUTPUT, Op
+from needle.ops.base import OUTPUT, Op, promoted
 from needle.ops.indexing import ScatterAdd
 from needle.ops.movement import permute, squeeze, stop_gradient
-from needle.ops.operands import promoted
 from needle.ops.rearrange import window
 from needle.ops.samples import Sample, uniform
 from needle.ops.tuples import stack

@@ -11,8 +11,7 @@ from needle import executor, graph
 from needle.backend import kernels
 from needle.backend.ndarray import full, normalise_axis
 from needle.errors import IndexRangeError, ShapeError
-from needle.ops.base import ITEM, Op
-from needle.ops.operands import promoted
+from needle.ops.base import ITEM, Op, promoted
 from needle.ops.samples import Sample, uniform
 
 

@@ -11,7 +11,7 @@ from needle import graph, ops
 from needle.backend import exchange
 from needle.backend.ndarray import NDArray, array
 from needle.errors import DtypeError
-from needle.ops.operands import default_float
+from needle.ops.base import default_float
 
 _PYTHON = (bool, int, float, complex, list, tuple, range)
 

@@ -13,7 +13,7 @@ from needle import graph, ops
 from needle.backend.array import MAX_DIMS
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, unknown
-from needle.ops.operands import default_float
+from needle.ops.base import default_float
 
 KINDS: dict[str, tuple[DType, ...]] = {
     "bool": (dtypes.bool_,),
