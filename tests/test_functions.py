@@ -160,6 +160,21 @@ def test_pad_takes_a_value_and_known_modes_only():
         ops.pad(tensor([1.0, 2.0]), ((2, 0),), "reflect")
 
 
+# ---- sorting -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_unique_sorts_and_merges_nan(dtype):
+    values = np.array([1, np.nan, 0.5, 3, np.nan, 0.5])
+    asked = {"return_index": True, "return_inverse": True, "return_counts": True}
+    found = ops.unique(ndl.Tensor(values, dtype=dtype), **asked)
+    assert found[0].dtype == dtype
+    for part, expected in zip(found, np.unique(values, **asked), strict=True):
+        np.testing.assert_array_equal(part.astype("float64").numpy(), expected)
+    apart = ndl.standard.unique_values(ndl.Tensor(values, dtype=dtype)).astype("float64")
+    np.testing.assert_array_equal(apart.numpy(), [0.5, 1, 3, np.nan, np.nan])
+
+
 # ---- losses ------------------------------------------------------------------------
 
 LOGITS, LABELS = X[0], np.array([0, 5, 2, 2, 1])
