@@ -144,6 +144,20 @@ def test_wrong_equations(equation):
         ops.einsum(equation, *tensors)
 
 
+@pytest.mark.parametrize(
+    ("equation", "shape", "said"),
+    [
+        ("AA->", (3, 1), "'A' of 'AA' has sizes 3 and 1"), ("ii", (1, 4), "sizes 1 and 4"),
+        ("ii->i", (1, 4), "sizes 1 and 4"), ("iji->j", (2, 3, 1), "sizes 2 and 1"),
+        ("...i...", (2, 3), "stands once"), ("i.j", (2, 3), "letters"),
+        ("ij->......", (2, 3), "stands once"), ("i j -> i1", (2, 3), "letters"),
+    ],
+)  # fmt: skip
+def test_einsum_says_what_is_wrong_with_an_operand(equation, shape, said):
+    with pytest.raises(ShapeError, match=f"einsum: .*{said}"):
+        ops.einsum(equation, tensor(np.ones(shape)))
+
+
 @pytest.mark.parametrize("mode", ["constant", "reflect", "symmetric", "edge", "wrap"])
 def test_pad(mode):
     widths = ((1, 1), (2, 0), (1, 3))
