@@ -174,6 +174,50 @@ def test_pad_takes_a_value_and_known_modes_only():
         ops.pad(tensor([1.0, 2.0]), ((2, 0),), "reflect")
 
 
+# ---- pieces ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("axis", "sizes", "places"),
+    [
+        (0, [1, 3], [1]), (1, (2, 0, 3), [2, 2]), (-1, 4, [4]), (2, 3, [3]), (1, 9, []),
+        (0, [4], []), (0, np.int64(3), [3]),
+    ],
+)  # fmt: skip
+def test_split_by_sizes(axis, sizes, places):
+    for found in (ops.split(tensor(X), axis, sizes=sizes), tensor(X).split(axis, sizes=sizes)):
+        for part, expected in zip(found, np.split(X, places, axis), strict=True):
+            np.testing.assert_array_equal(part.numpy(), expected)
+    check_gradients(lambda x: ops.split(x, axis, sizes=sizes)[-1], X, order=2)
+
+
+@pytest.mark.parametrize(("n", "pieces"), [(6, 3), (6, 4), (5, 2), (7, 4), (3, 5), (0, 2)])
+def test_chunk_cuts_as_torch_does(n, pieces):
+    x, step = np.arange(2.0 * n).reshape(2, n), max(-(-n // pieces), 1)
+    expected = [x[:, i : i + step] for i in range(0, n, step)] or [x] * pieces
+    for found in (ops.chunk(tensor(x), pieces, 1), tensor(x).chunk(pieces, -1)):
+        for part, values in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(part.numpy(), values)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda x: ops.split(x, [1, 2]), OptionError, r"split\(x, sizes=\[1, 2\], axis=0\)"),
+        (lambda x: ops.split(x, sizes=[1, 2]), ShapeError, r"\[1, 2\] of an axis of size 4"),
+        (lambda x: ops.split(x, sizes=[5, -1]), ShapeError, "of an axis of size 4"),
+        (lambda x: ops.split(x, sizes=0), ShapeError, "one number is positive"),
+        (lambda x: ops.split(x, sizes=1.5), OptionError, "a whole number"),
+        (lambda x: ops.split(x, 3, sizes=1), IndexRangeError, "axis 3"),
+        (lambda x: ops.chunk(x, 0), OptionError, "0 pieces"),
+        (lambda x: ops.chunk(x, 2.0), OptionError, "2.0 pieces"),
+    ],
+)
+def test_wrong_pieces(call, error, said):
+    with pytest.raises(error, match=said):
+        call(tensor(X))
+
+
 # ---- sorting -----------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ permute transpose broadcast_to squeeze unsqueeze pad flip roll concat stack spli
 dilate undilate tril triu diagonal meshgrid matmul tensordot einsum outer gather scatter_add take
 one_hot embedding sort argsort topk searchsorted nonzero unique softmax log_softmax cross_entropy
 layer_norm dropout uniform normal bernoulli randint permutation arange linspace eye full zeros ones
+chunk
 """
 OPS_ONLY = """
 cast astype gelu_tanh mse_loss l1_loss huber_loss kl_divergence bce_with_logits nll_loss rms_norm

@@ -78,6 +78,7 @@ from needle.ops import (
     bitwise_xor,
     broadcast_to,
     ceil,
+    chunk,
     clip,
     concat,
     conv,

@@ -171,6 +171,14 @@ class Aliases:
         """Repeat each element along an axis (``repeat``; PyTorch's own repeat is ``tile``)."""
         return ops.repeat(self, counts, axis)
 
+    def split(self, axis: int = 0, *, sizes: int | Sequence[int] | None = None) -> Any:
+        """The slices along an axis; with sizes (PyTorch's argument) pieces of it, as a tuple."""
+        return ops.split(self, axis, sizes=sizes)
+
+    def chunk(self, pieces: int, axis: int = 0) -> Any:
+        """So many pieces of equal size along an axis, as a tuple; the last may be smaller."""
+        return ops.chunk(self, pieces, axis)
+
     def index_select(self, axis: int, index: Any) -> Any:
         """Pick slices along an axis."""
         return ops.take(self, index, axis)

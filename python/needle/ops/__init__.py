@@ -383,6 +383,7 @@ from needle.ops.tuples import (
     Split,
     Stack,
     TupleGetItem,
+    chunk,
     fused_add_scalars,
     make_tuple,
     split,
