@@ -211,9 +211,9 @@ class Methods(Aliases):
         """x * sigmoid(x)."""
         return ops.silu(self)
 
-    def gelu(self) -> Any:
-        """x times the normal distribution function of x."""
-        return ops.gelu(self)
+    def gelu(self, approximate: str | bool = "none") -> Any:
+        """x times the normal distribution function of x; "tanh": an approximation."""
+        return ops.gelu(self, approximate)
 
     def floor(self) -> Any:
         """Round down."""
