@@ -107,6 +107,27 @@ def test_methods_of_integers(name):
     np.testing.assert_array_equal(x.bitwise_not().numpy(), ~WHOLE)
 
 
+OVER_AXES = "sum mean max min amax amin prod all any var std logsumexp flip roll squeeze"
+
+
+@pytest.mark.parametrize("name", OVER_AXES.split())
+def test_axis_is_another_name_of_axes(name):
+    x = ndl.Tensor(A.reshape(3, 1, 4) if name == "squeeze" else A)
+    more = (2,) if name == "roll" else ()
+    axis = {"squeeze": 1, "roll": (0, 1), "flip": (0, 1)}.get(name, 0)
+    expected = getattr(ops, name)(x, *more, axis)
+    for found in (getattr(ndl, name)(x, *more, axis=axis), getattr(x, name)(*more, axis=axis)):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    for call in (ndl, ops):
+        with pytest.raises(OptionError, match="two names of one argument"):
+            getattr(call, name)(x, *more, axis, axis=axis)
+    with pytest.raises(OptionError, match="two names of one argument"):
+        getattr(x, name)(*more, axes=axis, axis=axis)
+    if not more and name not in ("flip", "squeeze"):
+        kept = getattr(ndl, name)(x, axis=1, keepdims=True)
+        np.testing.assert_array_equal(kept.numpy(), getattr(x, name)(1, True).numpy())
+
+
 def test_gelu_knows_its_approximations():
     x = ndl.Tensor(A)
     for name, expected in {"none": ops.gelu, False: ops.gelu, "tanh": ops.gelu_tanh}.items():

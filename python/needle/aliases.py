@@ -121,13 +121,13 @@ class Aliases:
 
     # ---- over axes -------------------------------------------------------------
 
-    def amax(self, axes: Axes = None, keepdims: bool = False) -> Any:
+    def amax(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Largest value over axes (all for None)."""
-        return ops.amax(self, axes, keepdims)
+        return ops.amax(self, axes, keepdims, axis=axis)
 
-    def amin(self, axes: Axes = None, keepdims: bool = False) -> Any:
+    def amin(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Smallest value over axes (all for None)."""
-        return ops.amin(self, axes, keepdims)
+        return ops.amin(self, axes, keepdims, axis=axis)
 
     def median(self, axis: int = -1) -> Any:
         """Middle value along an axis, the lower one of two."""

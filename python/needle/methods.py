@@ -271,31 +271,31 @@ class Methods(Aliases):
 
     def prod(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Product, over axes (all for None)."""
-        return ops.prod(self, axes if axis is None else axis, keepdims)
+        return ops.prod(self, axes, keepdims, axis=axis)
 
     def any(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Whether any element is not zero, over axes (all for None)."""
-        return ops.any(self, axes if axis is None else axis, keepdims)
+        return ops.any(self, axes, keepdims, axis=axis)
 
     def all(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Whether all elements are not zero, over axes (all for None)."""
-        return ops.all(self, axes if axis is None else axis, keepdims)
+        return ops.all(self, axes, keepdims, axis=axis)
 
     def var(
         self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, correction: float = 0
     ) -> Any:
         """Variance over axes (all for None); correction 1 is the unbiased one."""
-        return ops.var(self, axes if axis is None else axis, keepdims, correction=correction)
+        return ops.var(self, axes, keepdims, axis=axis, correction=correction)
 
     def std(
         self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, correction: float = 0
     ) -> Any:
         """Standard deviation over axes (all for None); correction 1 is the unbiased one."""
-        return ops.std(self, axes if axis is None else axis, keepdims, correction=correction)
+        return ops.std(self, axes, keepdims, axis=axis, correction=correction)
 
     def logsumexp(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Logarithm of the sum of exponentials over axes (all for None)."""
-        return ops.logsumexp(self, axes if axis is None else axis, keepdims)
+        return ops.logsumexp(self, axes, keepdims, axis=axis)
 
     def cumsum(self, axis: int | None = None) -> Any:
         """Sum up to each element along an axis (of the flattened tensor for None)."""
@@ -355,9 +355,9 @@ class Methods(Aliases):
         """The slices along an axis, as a tuple."""
         return ops.unbind(self, axis)
 
-    def roll(self, shifts: int | Sequence[int], axes: Axes = None) -> Any:
+    def roll(self, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes = None) -> Any:
         """Move elements along axes; what leaves at one end enters at the other."""
-        return ops.roll(self, shifts, axes)
+        return ops.roll(self, shifts, axes, axis=axis)
 
     def tile(self, counts: int | Sequence[int]) -> Any:
         """Repeat as a whole along each axis."""

@@ -19,6 +19,7 @@ from needle.ops.activation import (
     silu,
     softplus,
 )
+from needle.ops.attributes import either
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
 from needle.ops.batch_norm_relu import BatchNormReLU, BatchNormReLUGrad, batch_norm_relu
 from needle.ops.contraction import einsum, outer, tensordot, vecdot

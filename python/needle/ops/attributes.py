@@ -11,6 +11,9 @@ import numpy as np
 from needle.dtype import DType
 from needle.errors import OptionError
 
+Axes = int | Sequence[int] | None
+"""What functions over axes take: one, several, or all."""
+
 
 def operand_count(method: Any) -> int | None:
     """Return how many operands a method of an op takes; None: any number."""
@@ -54,6 +57,17 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     ),
 }
 """What attributes of these annotations may be; others are up to the op."""
+
+
+def either(axes: Any, axis: Any) -> Any:
+    """Return the axes that a function was given under one of two names.
+
+    Raises:
+        OptionError: if both were given.
+    """
+    if axes is not None and axis is not None:
+        raise OptionError(f"axes={axes!r:.60} and axis={axis!r:.60} are two names of one argument")
+    return axes if axis is None else axis
 
 
 def check_attribute(op: Any, name: str) -> None:

@@ -13,6 +13,7 @@ from needle.backend import kernels, ndarray
 from needle.backend.ndarray import normalise_axis
 from needle.dtype import as_dtype
 from needle.errors import IndexRangeError, OptionError, ShapeError, explain, unknown
+from needle.ops.attributes import Axes, either
 from needle.ops.base import Linear
 from needle.ops.indexing import take
 from needle.ops.movement import Pad, Slice, SliceGrad, broadcast_to, permute, reshape, unsqueeze
@@ -79,12 +80,13 @@ class Roll(Linear):
         return (executor.apply(Roll.of(tuple(-s for s in self.shifts), self.axes), out_grad),)
 
 
-def roll(x: Any, shifts: int | Sequence[int], axes: int | Sequence[int] | None = None) -> Any:
+def roll(x: Any, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes = None) -> Any:
     """Move elements along axes (of the flattened x for None) by so many places. See ``Roll``.
 
     Raises:
         ShapeError: if there is not one shift per axis.
     """
+    axes = either(axes, axis)
     if axes is None:
         size = x.spec.size
         flat = roll(reshape(x, (size,)), shifts, 0)
