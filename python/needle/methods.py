@@ -263,9 +263,9 @@ class Methods(Aliases):
         """The smaller of two, elementwise."""
         return ops.minimum(self, other)
 
-    def masked_fill(self, mask: Any, value: float) -> Any:
-        """The value where mask is true, else the own element."""
-        return ops.where(mask, value, self)
+    def masked_fill(self, mask: Any, value: Any) -> Any:
+        """The value where mask is true, else the own element; the dtype stays."""
+        return ops.masked_fill(self, mask, value)
 
     # ---- over axes -------------------------------------------------------------
 

@@ -273,8 +273,11 @@ class Tensor(Methods, Value):
         return _apply(_divide, other, self)
 
     def __pow__(self, other: Any) -> Tensor:
-        if type(other) in (int, float) and other == 2:
+        kind = type(other)
+        if (kind is float or kind is int) and other == 2:
             return ops.square(self)
+        if kind is int and other < 0:
+            return ops.power(self, other)  # which refuses integers
         return _apply(_power, self, other)
 
     def __rpow__(self, other: Any) -> Tensor:

@@ -355,7 +355,7 @@ from needle.ops.resample import (
 )
 from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
 from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
-from needle.ops.select import LinearIndex, Put, getitem, put, setitem
+from needle.ops.select import LinearIndex, Put, getitem, masked_fill, put, setitem
 from needle.ops.softmax import (
     LogSoftmax,
     LogSoftmaxGrad,

@@ -13,6 +13,7 @@ from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import kernels, ndarray
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
+from needle.ops.attributes import number_in
 from needle.ops.base import Composite, Op, cast, constant
 from needle.ops.elementwise import cast_like, greater, not_equal, where
 from needle.ops.indexing import ScatterAdd, Take, take
@@ -280,6 +281,22 @@ def put(x: Any, index: Any, value: Any) -> Any:
     count = places.spec.size
     flat = (reshape(x, (size,)), reshape(spread, (count,)), reshape(places, (count,)))
     return reshape(executor.apply(Put.of(), *flat), shape)
+
+
+def masked_fill(x: Any, mask: Any, value: Any) -> Any:
+    """The value where mask is true, else x; in the dtype of x.
+
+    Args:
+        x: a tensor.
+        mask: bools; it broadcasts with x.
+        value: a number, or a tensor that broadcasts.
+
+    Raises:
+        DtypeError: if the dtype of x has no such value.
+    """
+    if not isinstance(value, (graph.TensorBase, np.ndarray)):
+        value = number_in("masked_fill", value, x.spec.dtype)
+    return where(mask, _fitting(x, value), x)
 
 
 def _fitting(x: Any, value: Any) -> Any:
