@@ -18,6 +18,7 @@ INDICES = [
     K, (K, K), (ALL, K), (K, ALL, K), (J, K), (0, K), (ALL, 0, K), (K, 0, slice(1, 4)), X > 0, ROWS,
     (ROWS, 0), (ALL, X[0].mean(1) > 0), (Ellipsis, K), (K, Ellipsis, J), (None, K, None),
     (slice(None, None, -1), K, None, J), [0, 1], (np.zeros(0, int),), (np.array(2), K),
+    range(2), (ALL, range(4, 1, -2)), (0, range(0)),
     (ROWS, ALL, [0, 3, 4]), (0, 1, 2), -1, (slice(1, 3), None, Ellipsis), (0, ALL, K),
 ]  # fmt: skip
 
@@ -83,7 +84,8 @@ def test_the_last_of_equal_places_is_written():
     ("index", "error"),
     [
         (9, IndexRangeError), ((K, 9 * K), IndexRangeError), (1.5, IndexRangeError),
-        ([0.5], IndexRangeError), ((X > 0)[:2], IndexRangeError), ((0, 0, 0, 0), IndexRangeError),
+        ([0.5], IndexRangeError), ([[0], [1, 2]], IndexRangeError), (["x"], IndexRangeError),
+        ([None], IndexRangeError), ((X > 0)[:2], IndexRangeError), ((0, 0, 0, 0), IndexRangeError),
         ("x", IndexRangeError), ((Ellipsis, Ellipsis), IndexRangeError),
         ((K, np.array([0, 1])), ShapeError),
     ],
@@ -91,6 +93,12 @@ def test_the_last_of_equal_places_is_written():
 def test_wrong_indices(index, error):
     with pytest.raises(error):
         tensor(X)[index]
+
+
+@pytest.mark.parametrize("index", [["x"], [[0], [1, 2]], [7], [None]])
+def test_take_refuses_what_is_no_index(index):
+    with pytest.raises(IndexRangeError):
+        ops.take(tensor(X), index, 0)
 
 
 def test_wrong_values():

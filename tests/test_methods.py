@@ -26,7 +26,7 @@ repeat chunk dilate undilate tril triu diagonal meshgrid matmul tensordot einsum
 scatter_add take one_hot embedding sort argsort topk searchsorted nonzero unique softmax
 log_softmax cross_entropy layer_norm dropout uniform normal bernoulli randint permutation arange
 linspace eye full zeros ones cast astype gelu_tanh mse_loss l1_loss huber_loss kl_divergence
-bce_with_logits nll_loss rms_norm batch_norm argwhere
+bce_with_logits nll_loss rms_norm batch_norm argwhere cat clamp isclose count_nonzero
 """
 
 
@@ -56,6 +56,12 @@ METHODS = {
              lambda x, y: x / (1 + np.exp(-np.sqrt(8 / np.pi) * (x + 0.044715 * x**3)))),
     "clamp": (lambda x, y: x.clamp(-1, 1), lambda x, y: np.clip(x, -1, 1)),
     "clamp above": (lambda x, y: x.clamp(max=0.5), lambda x, y: np.minimum(x, 0.5)),
+    "copysign": (lambda x, y: y.copysign(x), lambda x, y: np.copysign(y, x)),
+    "hypot": (lambda x, y: x.hypot(y), np.hypot),
+    "logaddexp": (lambda x, y: x.logaddexp(y), np.logaddexp),
+    "isclose": (lambda x, y: x.isclose(x + 1e-6 * y), lambda x, y: np.isclose(x, x + 1e-6 * y)),
+    "clamp function": (lambda x, y: ndl.clamp(x, max=0.5), lambda x, y: np.minimum(x, 0.5)),
+    "cat": (lambda x, y: ndl.cat([x, y], 1), lambda x, y: np.concatenate([x, y], 1)),
     "eq": (lambda x, y: x.eq(y), lambda x, y: x == y),
     "ne": (lambda x, y: x.ne(y), lambda x, y: x != y),
     "lt": (lambda x, y: x.lt(y), lambda x, y: x < y),
@@ -63,9 +69,22 @@ METHODS = {
     "gt": (lambda x, y: x.gt(y), lambda x, y: x > y),
     "ge": (lambda x, y: x.ge(y), lambda x, y: x >= y),
     "where": (lambda x, y: x.where(x > y, y), np.maximum),
+    "count_nonzero": (lambda x, y: x.clip(0).count_nonzero(axis=1),
+                      lambda x, y: np.count_nonzero(x > 0, 1)),
+    "argwhere": (lambda x, y: x.clip(0).argwhere(), lambda x, y: np.argwhere(x > 0)),
+    "searchsorted": (lambda x, y: x[0].sort(stable=True).searchsorted(y, "right"),
+                     lambda x, y: np.searchsorted(np.sort(x[0]), y, "right")),
+    "argsort": (lambda x, y: x.argsort(0, stable=False), lambda x, y: np.argsort(x, 0)),
     "amax": (lambda x, y: x.amax(0), lambda x, y: x.max(0)),
     "amin": (lambda x, y: x.amin(1, True), lambda x, y: x.min(1, keepdims=True)),
     "median": (lambda x, y: x.median(0), lambda x, y: np.median(x, 0)),
+    "ravel": (lambda x, y: x.T.ravel(), lambda x, y: x.T.ravel()),
+    "round": (lambda x, y: round(x), lambda x, y: np.round(x)),
+    "divmod": (lambda x, y: divmod(7.0, y)[1], lambda x, y: 7.0 % y),
+    "where of an array": (lambda x, y: ndl.where(B > 1, x, y), lambda x, y: np.where(y > 1, x, y)),
+    "take": (lambda x, y: x.take([2, 0], 1), lambda x, y: x[:, [2, 0]]),
+    "take of nothing": (lambda x, y: ndl.take(x, []), lambda x, y: x[0, :0]),
+    "take in range": (lambda x, y: ndl.take(x, range(1, 3), 0), lambda x, y: x[1:3]),
     "view": (lambda x, y: x.view(2, -1), lambda x, y: x.reshape(2, 6)),
     "view_as": (lambda x, y: x.view_as(y.T), lambda x, y: x.reshape(4, 3)),
     "reshape_as": (lambda x, y: x.reshape_as(y.T), lambda x, y: x.reshape(4, 3)),
@@ -141,6 +160,32 @@ def test_gelu_knows_its_approximations():
 def test_the_tensor_itself():
     x = ndl.zeros(2, 3)
     assert x.dim() == 2 and x.contiguous() is x
+    assert x.nbytes == 24 and x.astype("int8").nbytes == 6
+    with pytest.raises(OptionError, match="whole numbers only"):
+        round(x, 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 2), (0, 2)])
+def test_in_asks_for_an_equal_element(shape, dtype):
+    values = np.arange(1, 1 + int(np.prod(shape))).reshape(shape).astype(dtype)
+    x = ndl.Tensor(values)
+    for value in (1, 1.0, True, 2.0, 2.5, 9, 300, -1, np.int64(1), np.nan, np.inf):
+        assert (value in x) == (values == value).any()
+    assert (values[:1] in x if shape else x in x) == (values.size > 0)
+    assert "one" not in x and None not in x
+
+
+def test_isclose_knows_infinity_nan_and_integers():
+    x = np.array([np.inf, -np.inf, np.nan, 1.0, np.inf, 0.0])
+    y = np.array([np.inf, np.inf, np.nan, np.inf, 1.0, 1e-9])
+    for equal_nan in (False, True):
+        for dtype in ("float64", "bfloat16"):
+            a, b = ndl.Tensor(x, dtype=dtype), ndl.Tensor(y, dtype=dtype)
+            found = ops.isclose(a, b, equal_nan=equal_nan).numpy()
+            np.testing.assert_array_equal(found, np.isclose(x, y, equal_nan=equal_nan))
+    small, large = (ndl.Tensor(np.array([n], "uint8")) for n in (1, 255))
+    assert not ops.isclose(small, large).item() and ops.isclose(large, 254, atol=2.0).item()
 
 
 def test_gradients_flow_through_methods():

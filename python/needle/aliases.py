@@ -51,6 +51,24 @@ class Aliases:
         """Angle of the point (other, x)."""
         return ops.atan2(self, other)
 
+    def copysign(self, other: Any) -> Any:
+        """|x| with the sign of other."""
+        return ops.copysign(self, other)
+
+    def hypot(self, other: Any) -> Any:
+        """sqrt(x**2 + other**2), without overflow."""
+        return ops.hypot(self, other)
+
+    def logaddexp(self, other: Any) -> Any:
+        """log(exp(x) + exp(other)), without overflow."""
+        return ops.logaddexp(self, other)
+
+    def isclose(
+        self, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+    ) -> Any:
+        """Whether |x - other| <= atol + rtol * |other|. See ``ops.isclose``."""
+        return ops.isclose(self, other, rtol, atol, equal_nan)
+
     def leaky_relu(self, slope: float = 0.01) -> Any:
         """x where it is positive, slope * x elsewhere."""
         return ops.leaky_relu(self, slope)
@@ -129,9 +147,21 @@ class Aliases:
         """Smallest value over axes (all for None)."""
         return ops.amin(self, axes, keepdims, axis=axis)
 
+    def count_nonzero(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+        """How many elements over axes (all for None) are not zero."""
+        return ops.count_nonzero(self, axes, keepdims, axis=axis)
+
     def median(self, axis: int = -1) -> Any:
         """Middle value along an axis, the lower one of two."""
         return ops.median(self, axis)
+
+    def argwhere(self) -> Any:
+        """The positions of all elements that are not zero: [count, axes]."""
+        return ops.argwhere(self)
+
+    def searchsorted(self, values: Any, side: str = "left") -> Any:
+        """Where values would go into the own elements, which are sorted. See ``SearchSorted``."""
+        return ops.searchsorted(self, values, side)
 
     # ---- arrangement -----------------------------------------------------------
 
@@ -144,6 +174,10 @@ class Aliases:
         return ops.reshape(self, other.shape)
 
     reshape_as = view_as
+
+    def ravel(self) -> Any:
+        """All elements along one axis."""
+        return ops.reshape(self, (self.spec.size,))  # type: ignore[attr-defined]
 
     def expand(self, *shape: Any) -> Any:
         """Repeat to a larger shape without copying; -1 keeps an axis."""
@@ -205,6 +239,12 @@ class Aliases:
     def contiguous(self) -> Any:
         """The tensor itself: ops take any order in memory, and ``view`` copies where it must."""
         return self
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the elements take."""
+        spec = self.spec  # type: ignore[attr-defined]
+        return int(spec.size * spec.dtype.itemsize)
 
     def dim(self) -> int:
         """Number of axes."""

@@ -83,6 +83,26 @@ class Methods(Aliases):
     def __divmod__(self, other: Any) -> Any:
         return ops.floor_divide(self, other), ops.remainder(self, other)
 
+    def __rdivmod__(self, other: Any) -> Any:
+        return ops.floor_divide(other, self), ops.remainder(other, self)
+
+    def __round__(self, digits: Any = None) -> Any:
+        """Round to the nearest integer, halves to the even one; the dtype stays.
+
+        Raises:
+            OptionError: if digits are asked for.
+        """
+        if digits:
+            raise OptionError(
+                f"round: to {digits!r:.60} digits\n  rule: to whole numbers only\n"
+                "  try: (x * 100.0).round() / 100.0"
+            )
+        return ops.round(self)
+
+    def __contains__(self, value: Any) -> bool:
+        """Whether any element is equal to the value; of several, to that beside it."""
+        return ops.contains(self, value)
+
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write to a place. What was computed from the tensor before keeps the old value."""
         ops.setitem(self, index, value)
@@ -313,12 +333,12 @@ class Methods(Aliases):
         """Logarithm of softmax."""
         return ops.log_softmax(self, axis)
 
-    def sort(self, axis: int = -1, descending: bool = False) -> Any:
-        """The elements in order along an axis. See ``ops.Sort``."""
+    def sort(self, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
+        """The elements in order along an axis; always stable. See ``ops.Sort``."""
         return ops.sort(self, axis, descending)
 
-    def argsort(self, axis: int = -1, descending: bool = False) -> Any:
-        """The positions that sort along an axis. See ``ops.Sort``."""
+    def argsort(self, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
+        """The positions that sort along an axis; always stable. See ``ops.Sort``."""
         return ops.argsort(self, axis, descending)
 
     def topk(self, k: int, axis: int = -1, largest: bool = True) -> Any:

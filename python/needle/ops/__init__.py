@@ -236,7 +236,10 @@ from needle.ops.logic import (
     bitwise_or,
     bitwise_right_shift,
     bitwise_xor,
+    clamp,
     clip,
+    contains,
+    isclose,
     isfinite,
     isinf,
     isnan,
@@ -338,6 +341,7 @@ from needle.ops.reduce import (
     any,
     argmax,
     argmin,
+    count_nonzero,
     mean,
     summation,
 )
@@ -401,6 +405,7 @@ negate = negative
 
 # NumPy's and PyTorch's. Like ``all``, ``any`` and ``round`` they hide Python's own here, as there.
 abs, sum, max, min, pow, cast = absolute, summation, amax, amin, power, astype
+cat = concat
 
 
 def all_ops() -> list[type[Op]]:

@@ -14,7 +14,7 @@ from needle.backend.ndarray import normalise_axes
 from needle.errors import OptionError, ShapeError
 from needle.ops.attributes import Axes, either
 from needle.ops.base import OUTPUT, PYTHON, REDUCE, SUM_TO, Linear, Op, promoted
-from needle.ops.elementwise import cast_like, equal
+from needle.ops.elementwise import cast_like, equal, not_equal
 from needle.ops.movement import broadcast_to, reshape
 from needle.ops.samples import Sample, uniform
 
@@ -331,6 +331,11 @@ summation, mean = reducer(Sum, "summation"), reducer(Mean, "mean")
 amax, amin = reducer(Max, "amax"), reducer(Min, "amin")
 any, all = reducer(AnyTrue, "any"), reducer(AllTrue, "all")
 _argmax, _argmin = reducer(ArgMax, "argmax"), reducer(ArgMin, "argmin")
+
+
+def count_nonzero(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+    """How many elements over axes (all for None) are not zero; int64."""
+    return summation(not_equal(x, 0), axes, keepdims, axis=axis)
 
 
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:

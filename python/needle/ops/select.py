@@ -16,7 +16,7 @@ from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
 from needle.ops.attributes import number_in
 from needle.ops.base import Composite, Op, cast, constant
 from needle.ops.elementwise import cast_like, greater, not_equal, where
-from needle.ops.indexing import ScatterAdd, Take, take
+from needle.ops.indexing import ScatterAdd, Take, listed, take
 from needle.ops.movement import (
     basic_index,
     broadcast_to,
@@ -85,7 +85,7 @@ def _is_array(part: Any) -> bool:
         return len(_shape(part)) > 0 or part.spec.dtype.kind == "b"
     if isinstance(part, (np.ndarray, np.bool_, bool)):
         return np.ndim(part) > 0 or np.asarray(part).dtype.kind == "b"
-    return isinstance(part, list)
+    return isinstance(part, (list, range))
 
 
 def _as_indices(part: Any, like: Any) -> Any:
@@ -93,9 +93,7 @@ def _as_indices(part: Any, like: Any) -> Any:
     if isinstance(part, graph.TensorBase):
         found = part
     else:
-        values = np.asarray(part)
-        if values.size == 0 and isinstance(part, list):
-            values = values.astype(np.int64)
+        values = listed(part)
         found = graph.wrap(ndarray.array(values, str(values.dtype), like.spec.device))
     if found.spec.dtype.kind not in "iub":
         raise explain(

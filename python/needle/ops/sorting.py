@@ -159,13 +159,13 @@ class SearchSorted(Op):
         return low.reshape(values.shape)
 
 
-def sort(x: Any, axis: int = -1, descending: bool = False) -> Any:
-    """Return x sorted along an axis; stable, NaN last. See ``Sort``."""
+def sort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
+    """Return x sorted along an axis; always stable, NaN last. See ``Sort``."""
     return executor.apply(Sort.of(axis, bool(descending)), x)[0]
 
 
-def argsort(x: Any, axis: int = -1, descending: bool = False) -> Any:
-    """Return the positions (int64) that sort x along an axis. See ``Sort``."""
+def argsort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
+    """Return the positions (int64) that sort x along an axis, always stable. See ``Sort``."""
     return stop_gradient(executor.apply(Sort.of(axis, bool(descending)), x)[1])
 
 
