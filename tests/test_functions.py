@@ -18,6 +18,7 @@ INDICES = [
     K, (K, K), (ALL, K), (K, ALL, K), (J, K), (0, K), (ALL, 0, K), (K, 0, slice(1, 4)), X > 0, ROWS,
     (ROWS, 0), (ALL, X[0].mean(1) > 0), (Ellipsis, K), (K, Ellipsis, J), (None, K, None),
     (slice(None, None, -1), K, None, J), [0, 1], (np.zeros(0, int),), (np.array(2), K),
+    range(2), (ALL, range(4, 1, -2)), (0, range(0)),
     (ROWS, ALL, [0, 3, 4]), (0, 1, 2), -1, (slice(1, 3), None, Ellipsis), (0, ALL, K),
 ]  # fmt: skip
 
@@ -119,7 +120,8 @@ def test_the_last_of_equal_places_is_written():
     ("index", "error"),
     [
         (9, IndexRangeError), ((K, 9 * K), IndexRangeError), (1.5, IndexRangeError),
-        ([0.5], IndexRangeError), ((X > 0)[:2], IndexRangeError), ((0, 0, 0, 0), IndexRangeError),
+        ([0.5], IndexRangeError), ([[0], [1, 2]], IndexRangeError), (["x"], IndexRangeError),
+        ([None], IndexRangeError), ((X > 0)[:2], IndexRangeError), ((0, 0, 0, 0), IndexRangeError),
         ("x", IndexRangeError), ((Ellipsis, Ellipsis), IndexRangeError),
         ((K, np.array([0, 1])), ShapeError),
     ],
@@ -127,6 +129,12 @@ def test_the_last_of_equal_places_is_written():
 def test_wrong_indices(index, error):
     with pytest.raises(error):
         tensor(X)[index]
+
+
+@pytest.mark.parametrize("index", [["x"], [[0], [1, 2]], [7], [None]])
+def test_take_refuses_what_is_no_index(index):
+    with pytest.raises(IndexRangeError):
+        ops.take(tensor(X), index, 0)
 
 
 def test_wrong_values():
@@ -180,6 +188,20 @@ def test_wrong_equations(equation):
         ops.einsum(equation, *tensors)
 
 
+@pytest.mark.parametrize(
+    ("equation", "shape", "said"),
+    [
+        ("AA->", (3, 1), "'A' of 'AA' has sizes 3 and 1"), ("ii", (1, 4), "sizes 1 and 4"),
+        ("ii->i", (1, 4), "sizes 1 and 4"), ("iji->j", (2, 3, 1), "sizes 2 and 1"),
+        ("...i...", (2, 3), "stands once"), ("i.j", (2, 3), "letters"),
+        ("ij->......", (2, 3), "stands once"), ("i j -> i1", (2, 3), "letters"),
+    ],
+)  # fmt: skip
+def test_einsum_says_what_is_wrong_with_an_operand(equation, shape, said):
+    with pytest.raises(ShapeError, match=f"einsum: .*{said}"):
+        ops.einsum(equation, tensor(np.ones(shape)))
+
+
 @pytest.mark.parametrize("mode", ["constant", "reflect", "symmetric", "edge", "wrap"])
 def test_pad(mode):
     widths = ((1, 1), (2, 0), (1, 3))
@@ -194,6 +216,132 @@ def test_pad_takes_a_value_and_known_modes_only():
         ops.pad(tensor([1.0]), ((1, 0),), "reflection")
     with pytest.raises(ShapeError):
         ops.pad(tensor([1.0, 2.0]), ((2, 0),), "reflect")
+
+
+# ---- pieces ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("axis", "sizes", "places"),
+    [
+        (0, [1, 3], [1]), (1, (2, 0, 3), [2, 2]), (-1, 4, [4]), (2, 3, [3]), (1, 9, []),
+        (0, [4], []), (0, np.int64(3), [3]),
+    ],
+)  # fmt: skip
+def test_split_by_sizes(axis, sizes, places):
+    for found in (ops.split(tensor(X), axis, sizes=sizes), tensor(X).split(axis, sizes=sizes)):
+        for part, expected in zip(found, np.split(X, places, axis), strict=True):
+            np.testing.assert_array_equal(part.numpy(), expected)
+    check_gradients(lambda x: ops.split(x, axis, sizes=sizes)[-1], X, order=2)
+
+
+@pytest.mark.parametrize(("n", "pieces"), [(6, 3), (6, 4), (5, 2), (7, 4), (3, 5), (0, 2)])
+def test_chunk_cuts_as_torch_does(n, pieces):
+    x, step = np.arange(2.0 * n).reshape(2, n), max(-(-n // pieces), 1)
+    expected = [x[:, i : i + step] for i in range(0, n, step)] or [x] * pieces
+    for found in (ops.chunk(tensor(x), pieces, 1), tensor(x).chunk(pieces, -1)):
+        for part, values in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(part.numpy(), values)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda x: ops.split(x, [1, 2]), OptionError, r"split\(x, sizes=\[1, 2\], axis=0\)"),
+        (lambda x: ops.split(x, sizes=[1, 2]), ShapeError, r"\[1, 2\] of an axis of size 4"),
+        (lambda x: ops.split(x, sizes=[5, -1]), ShapeError, "of an axis of size 4"),
+        (lambda x: ops.split(x, sizes=0), ShapeError, "one number is positive"),
+        (lambda x: ops.split(x, sizes=1.5), OptionError, "a whole number"),
+        (lambda x: ops.split(x, 3, sizes=1), IndexRangeError, "axis 3"),
+        (lambda x: ops.chunk(x, 0), OptionError, "0 pieces"),
+        (lambda x: ops.chunk(x, 2.0), OptionError, "2.0 pieces"),
+    ],
+)
+def test_wrong_pieces(call, error, said):
+    with pytest.raises(error, match=said):
+        call(tensor(X))
+
+
+# ---- sorting -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_unique_sorts_and_merges_nan(dtype):
+    values = np.array([1, np.nan, 0.5, 3, np.nan, 0.5])
+    asked = {"return_index": True, "return_inverse": True, "return_counts": True}
+    found = ops.unique(ndl.Tensor(values, dtype=dtype), **asked)
+    assert found[0].dtype == dtype
+    for part, expected in zip(found, np.unique(values, **asked), strict=True):
+        np.testing.assert_array_equal(part.astype("float64").numpy(), expected)
+    apart = ndl.standard.unique_values(ndl.Tensor(values, dtype=dtype)).astype("float64")
+    np.testing.assert_array_equal(apart.numpy(), [0.5, 1, 3, np.nan, np.nan])
+
+
+@pytest.mark.parametrize("values", [[[1, np.nan, 2, 0], [3, 1, 2, 0]], [[np.nan] * 2] * 2])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_median_of_nan_is_nan(dtype, values):
+    found = ops.median(ndl.Tensor(values, dtype=dtype), 1).astype("float64").numpy()
+    low = np.quantile(values, 0.5, axis=1, method="lower")
+    np.testing.assert_array_equal(found, low)
+
+
+# ---- what does not fit -------------------------------------------------------------
+
+WHOLE = ndl.Tensor(np.array([[1, 2], [3, 4]], "int32"))
+MASK = ndl.Tensor(np.array([[True, False], [False, False]]))
+
+
+@pytest.mark.parametrize(
+    ("x", "value"), [(WHOLE, 7), (WHOLE, 2.0), (MASK, 1), (MASK, True), (WHOLE, np.int64(3))]
+)
+def test_filling_keeps_the_dtype(x, value):
+    found = ops.pad(x, ((1, 0), (0, 1)), value=value)
+    expected = np.pad(x.numpy(), ((1, 0), (0, 1)), constant_values=value)
+    filled = x.masked_fill(MASK, value)
+    np.testing.assert_array_equal(found.numpy(), expected)
+    np.testing.assert_array_equal(filled.numpy(), np.where(MASK.numpy(), value, x.numpy()))
+    assert found.dtype == filled.dtype == x.dtype
+
+
+UNFIT = {
+    "pad fraction": (lambda: ops.pad(WHOLE, ((1, 0), (0, 0)), value=0.5), DtypeError, "0.5 does"),
+    "pad range": (lambda: ops.pad(WHOLE, ((1, 0), (0, 0)), value=2**40), DtypeError, "int32"),
+    "pad bool": (lambda: ops.pad(MASK, ((1, 0), (0, 0)), value=2), DtypeError, "2 does not"),
+    "pad text": (lambda: ops.pad(WHOLE, ((1, 0), (0, 0)), value="1"), DtypeError, "no number"),
+    "pad width": (lambda: ops.pad(WHOLE, ((1.5, 0), (0, 0))), OptionError, "width is 1.5"),
+    "pad edge": (lambda: ops.pad(WHOLE, ((1.0, 0), (0, 0)), "edge"), OptionError, "width is 1.0"),
+    "pad flat": (lambda: ops.pad(WHOLE, (1, 1)), ShapeError, "one pair"),
+    "fill": (lambda: WHOLE.masked_fill(MASK, 1.5), DtypeError, "masked_fill: the value 1.5"),
+    "fill nan": (lambda: WHOLE.masked_fill(MASK, np.nan), DtypeError, "nan does not fit"),
+    "fill infinity": (lambda: WHOLE.masked_fill(MASK, -np.inf), DtypeError, "-inf does not"),
+    "fill tensor": (lambda: WHOLE.masked_fill(MASK, tensor(1.5)), DtypeError, "float64"),
+    "tril": (lambda: ops.tril(WHOLE, 1.5), OptionError, "tril: k is 1.5"),
+    "triu": (lambda: ops.triu(WHOLE, "1"), OptionError, "triu: k is '1'"),
+    "diagonal": (lambda: ops.diagonal(WHOLE, 0.5), OptionError, "k is 0.5"),
+    "diag": (lambda: ops.diag(WHOLE[0], 0.5), OptionError, "k is 0.5"),
+    "dilate": (lambda: ops.dilate(WHOLE, 0, 1.5), OptionError, "dilation is 1.5"),
+    "flip": (lambda: ops.flip(WHOLE, (0, 0)), ShapeError, "twice"),
+    "flip negative": (lambda: WHOLE.flip((1, -1)), ShapeError, "twice"),
+    "squeeze": (lambda: ops.squeeze(WHOLE[:1], (0, -2)), ShapeError, "twice"),
+    "power": (lambda: WHOLE**-1, DtypeError, "int32 to the power -1"),
+    "power function": (lambda: ops.power(WHOLE, -2), DtypeError, "negative powers"),
+    "power scalar": (lambda: ops.power_scalar(WHOLE, -2), DtypeError, "negative powers"),
+    "power of bool": (lambda: MASK.pow(-1), DtypeError, "bool to the power -1"),
+}
+
+
+@pytest.mark.parametrize("fast", ["on", "off"])
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_does_not_fit_is_refused(name, fast):
+    call, error, said = UNFIT[name]
+    with ndl.config(fast=fast), pytest.raises(error, match=said):
+        call()
+
+
+def test_powers_that_stay():
+    np.testing.assert_allclose((WHOLE**-1.0).numpy(), 1 / WHOLE.numpy(), rtol=1e-6)
+    np.testing.assert_allclose((tensor(2.0) ** -1).numpy(), 0.5)
+    assert (WHOLE ** ndl.Tensor(np.array(-1, "int32"))).dtype == "int32"
 
 
 # ---- losses ------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 
 import needle as ndl
 from needle import ops
+from needle.errors import OptionError
 
 A = np.random.default_rng(0).uniform(-2, 2, (3, 4))
 B = np.random.default_rng(1).uniform(0.5, 2, (3, 4))
@@ -16,29 +17,23 @@ COUNTS = np.random.default_rng(3).integers(1, 8, (3, 4))
 LISTED = """
 add subtract multiply divide power pow floor_divide remainder equal not_equal less less_equal
 greater greater_equal logical_and logical_or logical_not logical_xor bitwise_and bitwise_or
-bitwise_xor bitwise_invert bitwise_left_shift bitwise_right_shift where exp log log2 expm1
-log1p sqrt rsqrt square sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf
-softplus relu leaky_relu elu gelu silu abs sign floor ceil round trunc clip minimum maximum isnan
-isinf isfinite sum mean var std max min prod argmax argmin all any cumsum cumprod logsumexp reshape
-permute transpose broadcast_to squeeze unsqueeze pad flip roll concat stack split unbind tile repeat
-dilate undilate tril triu diagonal meshgrid matmul tensordot einsum outer gather scatter_add take
-one_hot embedding sort argsort topk searchsorted nonzero unique softmax log_softmax cross_entropy
-layer_norm dropout uniform normal bernoulli randint permutation arange linspace eye full zeros ones
-"""
-OPS_ONLY = """
-cast astype gelu_tanh mse_loss l1_loss huber_loss kl_divergence bce_with_logits nll_loss rms_norm
-batch_norm
+bitwise_xor bitwise_invert bitwise_left_shift bitwise_right_shift where exp log log2 expm1 log1p
+sqrt rsqrt square sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf softplus
+relu leaky_relu elu gelu silu abs sign floor ceil round trunc clip minimum maximum isnan isinf
+isfinite sum mean var std max min prod argmax argmin all any cumsum cumprod logsumexp reshape
+permute transpose broadcast_to squeeze unsqueeze pad flip roll concat stack split unbind tile
+repeat chunk dilate undilate tril triu diagonal meshgrid matmul tensordot einsum outer gather
+scatter_add take one_hot embedding sort argsort topk searchsorted nonzero unique softmax
+log_softmax cross_entropy layer_norm dropout uniform normal bernoulli randint permutation arange
+linspace eye full zeros ones cast astype gelu_tanh mse_loss l1_loss huber_loss kl_divergence
+bce_with_logits nll_loss rms_norm batch_norm argwhere cat clamp isclose count_nonzero
 """
 
 
-@pytest.mark.parametrize("name", (LISTED + OPS_ONLY).split())
+@pytest.mark.parametrize("name", LISTED.split())
 def test_reachable_as_function(name):
     assert callable(getattr(ops, name))
-    assert (
-        name in OPS_ONLY.split()
-        or getattr(ndl, name) is getattr(ops, name)
-        or name in ("ones", "zeros")
-    )
+    assert getattr(ndl, name) is getattr(ops, name) or name in ("ones", "zeros")
 
 
 METHODS = {
@@ -57,8 +52,16 @@ METHODS = {
     "atan2": (lambda x, y: x.atan2(y), np.arctan2),
     "leaky_relu": (lambda x, y: x.leaky_relu(0.1), lambda x, y: np.where(x > 0, x, 0.1 * x)),
     "elu": (lambda x, y: x.elu(2.0), lambda x, y: np.where(x > 0, x, 2 * np.expm1(x))),
+    "gelu": (lambda x, y: x.gelu(approximate="tanh"),
+             lambda x, y: x / (1 + np.exp(-np.sqrt(8 / np.pi) * (x + 0.044715 * x**3)))),
     "clamp": (lambda x, y: x.clamp(-1, 1), lambda x, y: np.clip(x, -1, 1)),
     "clamp above": (lambda x, y: x.clamp(max=0.5), lambda x, y: np.minimum(x, 0.5)),
+    "copysign": (lambda x, y: y.copysign(x), lambda x, y: np.copysign(y, x)),
+    "hypot": (lambda x, y: x.hypot(y), np.hypot),
+    "logaddexp": (lambda x, y: x.logaddexp(y), np.logaddexp),
+    "isclose": (lambda x, y: x.isclose(x + 1e-6 * y), lambda x, y: np.isclose(x, x + 1e-6 * y)),
+    "clamp function": (lambda x, y: ndl.clamp(x, max=0.5), lambda x, y: np.minimum(x, 0.5)),
+    "cat": (lambda x, y: ndl.cat([x, y], 1), lambda x, y: np.concatenate([x, y], 1)),
     "eq": (lambda x, y: x.eq(y), lambda x, y: x == y),
     "ne": (lambda x, y: x.ne(y), lambda x, y: x != y),
     "lt": (lambda x, y: x.lt(y), lambda x, y: x < y),
@@ -66,9 +69,22 @@ METHODS = {
     "gt": (lambda x, y: x.gt(y), lambda x, y: x > y),
     "ge": (lambda x, y: x.ge(y), lambda x, y: x >= y),
     "where": (lambda x, y: x.where(x > y, y), np.maximum),
+    "count_nonzero": (lambda x, y: x.clip(0).count_nonzero(axis=1),
+                      lambda x, y: np.count_nonzero(x > 0, 1)),
+    "argwhere": (lambda x, y: x.clip(0).argwhere(), lambda x, y: np.argwhere(x > 0)),
+    "searchsorted": (lambda x, y: x[0].sort(stable=True).searchsorted(y, "right"),
+                     lambda x, y: np.searchsorted(np.sort(x[0]), y, "right")),
+    "argsort": (lambda x, y: x.argsort(0, stable=False), lambda x, y: np.argsort(x, 0)),
     "amax": (lambda x, y: x.amax(0), lambda x, y: x.max(0)),
     "amin": (lambda x, y: x.amin(1, True), lambda x, y: x.min(1, keepdims=True)),
     "median": (lambda x, y: x.median(0), lambda x, y: np.median(x, 0)),
+    "ravel": (lambda x, y: x.T.ravel(), lambda x, y: x.T.ravel()),
+    "round": (lambda x, y: round(x), lambda x, y: np.round(x)),
+    "divmod": (lambda x, y: divmod(7.0, y)[1], lambda x, y: 7.0 % y),
+    "where of an array": (lambda x, y: ndl.where(B > 1, x, y), lambda x, y: np.where(y > 1, x, y)),
+    "take": (lambda x, y: x.take([2, 0], 1), lambda x, y: x[:, [2, 0]]),
+    "take of nothing": (lambda x, y: ndl.take(x, []), lambda x, y: x[0, :0]),
+    "take in range": (lambda x, y: ndl.take(x, range(1, 3), 0), lambda x, y: x[1:3]),
     "view": (lambda x, y: x.view(2, -1), lambda x, y: x.reshape(2, 6)),
     "view_as": (lambda x, y: x.view_as(y.T), lambda x, y: x.reshape(4, 3)),
     "reshape_as": (lambda x, y: x.reshape_as(y.T), lambda x, y: x.reshape(4, 3)),
@@ -110,9 +126,66 @@ def test_methods_of_integers(name):
     np.testing.assert_array_equal(x.bitwise_not().numpy(), ~WHOLE)
 
 
+OVER_AXES = "sum mean max min amax amin prod all any var std logsumexp flip roll squeeze"
+
+
+@pytest.mark.parametrize("name", OVER_AXES.split())
+def test_axis_is_another_name_of_axes(name):
+    x = ndl.Tensor(A.reshape(3, 1, 4) if name == "squeeze" else A)
+    more = (2,) if name == "roll" else ()
+    axis = {"squeeze": 1, "roll": (0, 1), "flip": (0, 1)}.get(name, 0)
+    expected = getattr(ops, name)(x, *more, axis)
+    for found in (getattr(ndl, name)(x, *more, axis=axis), getattr(x, name)(*more, axis=axis)):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    for call in (ndl, ops):
+        with pytest.raises(OptionError, match="two names of one argument"):
+            getattr(call, name)(x, *more, axis, axis=axis)
+    with pytest.raises(OptionError, match="two names of one argument"):
+        getattr(x, name)(*more, axes=axis, axis=axis)
+    if not more and name not in ("flip", "squeeze"):
+        kept = getattr(ndl, name)(x, axis=1, keepdims=True)
+        np.testing.assert_array_equal(kept.numpy(), getattr(x, name)(1, True).numpy())
+
+
+def test_gelu_knows_its_approximations():
+    x = ndl.Tensor(A)
+    for name, expected in {"none": ops.gelu, False: ops.gelu, "tanh": ops.gelu_tanh}.items():
+        for found in (ops.gelu(x, approximate=name), x.gelu(name), ndl.nn.GELU(name)(x)):
+            np.testing.assert_array_equal(found.numpy(), expected(x).numpy())
+    for wrong in ("tan", 2, None):
+        with pytest.raises(OptionError, match="known: none, tanh"):
+            ops.gelu(x, wrong)
+
+
 def test_the_tensor_itself():
     x = ndl.zeros(2, 3)
     assert x.dim() == 2 and x.contiguous() is x
+    assert x.nbytes == 24 and x.astype("int8").nbytes == 6
+    with pytest.raises(OptionError, match="whole numbers only"):
+        round(x, 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 2), (0, 2)])
+def test_in_asks_for_an_equal_element(shape, dtype):
+    values = np.arange(1, 1 + int(np.prod(shape))).reshape(shape).astype(dtype)
+    x = ndl.Tensor(values)
+    for value in (1, 1.0, True, 2.0, 2.5, 9, 300, -1, np.int64(1), np.nan, np.inf):
+        assert (value in x) == (values == value).any()
+    assert (values[:1] in x if shape else x in x) == (values.size > 0)
+    assert "one" not in x and None not in x
+
+
+def test_isclose_knows_infinity_nan_and_integers():
+    x = np.array([np.inf, -np.inf, np.nan, 1.0, np.inf, 0.0])
+    y = np.array([np.inf, np.inf, np.nan, np.inf, 1.0, 1e-9])
+    for equal_nan in (False, True):
+        for dtype in ("float64", "bfloat16"):
+            a, b = ndl.Tensor(x, dtype=dtype), ndl.Tensor(y, dtype=dtype)
+            found = ops.isclose(a, b, equal_nan=equal_nan).numpy()
+            np.testing.assert_array_equal(found, np.isclose(x, y, equal_nan=equal_nan))
+    small, large = (ndl.Tensor(np.array([n], "uint8")) for n in (1, 255))
+    assert not ops.isclose(small, large).item() and ops.isclose(large, 254, atol=2.0).item()
 
 
 def test_gradients_flow_through_methods():

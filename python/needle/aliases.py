@@ -51,6 +51,24 @@ class Aliases:
         """Angle of the point (other, x)."""
         return ops.atan2(self, other)
 
+    def copysign(self, other: Any) -> Any:
+        """|x| with the sign of other."""
+        return ops.copysign(self, other)
+
+    def hypot(self, other: Any) -> Any:
+        """sqrt(x**2 + other**2), without overflow."""
+        return ops.hypot(self, other)
+
+    def logaddexp(self, other: Any) -> Any:
+        """log(exp(x) + exp(other)), without overflow."""
+        return ops.logaddexp(self, other)
+
+    def isclose(
+        self, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+    ) -> Any:
+        """Whether |x - other| <= atol + rtol * |other|. See ``ops.isclose``."""
+        return ops.isclose(self, other, rtol, atol, equal_nan)
+
     def leaky_relu(self, slope: float = 0.01) -> Any:
         """x where it is positive, slope * x elsewhere."""
         return ops.leaky_relu(self, slope)
@@ -121,17 +139,29 @@ class Aliases:
 
     # ---- over axes -------------------------------------------------------------
 
-    def amax(self, axes: Axes = None, keepdims: bool = False) -> Any:
+    def amax(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Largest value over axes (all for None)."""
-        return ops.amax(self, axes, keepdims)
+        return ops.amax(self, axes, keepdims, axis=axis)
 
-    def amin(self, axes: Axes = None, keepdims: bool = False) -> Any:
+    def amin(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Smallest value over axes (all for None)."""
-        return ops.amin(self, axes, keepdims)
+        return ops.amin(self, axes, keepdims, axis=axis)
+
+    def count_nonzero(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+        """How many elements over axes (all for None) are not zero."""
+        return ops.count_nonzero(self, axes, keepdims, axis=axis)
 
     def median(self, axis: int = -1) -> Any:
         """Middle value along an axis, the lower one of two."""
         return ops.median(self, axis)
+
+    def argwhere(self) -> Any:
+        """The positions of all elements that are not zero: [count, axes]."""
+        return ops.argwhere(self)
+
+    def searchsorted(self, values: Any, side: str = "left") -> Any:
+        """Where values would go into the own elements, which are sorted. See ``SearchSorted``."""
+        return ops.searchsorted(self, values, side)
 
     # ---- arrangement -----------------------------------------------------------
 
@@ -144,6 +174,10 @@ class Aliases:
         return ops.reshape(self, other.shape)
 
     reshape_as = view_as
+
+    def ravel(self) -> Any:
+        """All elements along one axis."""
+        return ops.reshape(self, (self.spec.size,))  # type: ignore[attr-defined]
 
     def expand(self, *shape: Any) -> Any:
         """Repeat to a larger shape without copying; -1 keeps an axis."""
@@ -171,6 +205,14 @@ class Aliases:
         """Repeat each element along an axis (``repeat``; PyTorch's own repeat is ``tile``)."""
         return ops.repeat(self, counts, axis)
 
+    def split(self, axis: int = 0, *, sizes: int | Sequence[int] | None = None) -> Any:
+        """The slices along an axis; with sizes (PyTorch's argument) pieces of it, as a tuple."""
+        return ops.split(self, axis, sizes=sizes)
+
+    def chunk(self, pieces: int, axis: int = 0) -> Any:
+        """So many pieces of equal size along an axis, as a tuple; the last may be smaller."""
+        return ops.chunk(self, pieces, axis)
+
     def index_select(self, axis: int, index: Any) -> Any:
         """Pick slices along an axis."""
         return ops.take(self, index, axis)
@@ -197,6 +239,12 @@ class Aliases:
     def contiguous(self) -> Any:
         """The tensor itself: ops take any order in memory, and ``view`` copies where it must."""
         return self
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the elements take."""
+        spec = self.spec  # type: ignore[attr-defined]
+        return int(spec.size * spec.dtype.itemsize)
 
     def dim(self) -> int:
         """Number of axes."""

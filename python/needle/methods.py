@@ -83,6 +83,26 @@ class Methods(Aliases):
     def __divmod__(self, other: Any) -> Any:
         return ops.floor_divide(self, other), ops.remainder(self, other)
 
+    def __rdivmod__(self, other: Any) -> Any:
+        return ops.floor_divide(other, self), ops.remainder(other, self)
+
+    def __round__(self, digits: Any = None) -> Any:
+        """Round to the nearest integer, halves to the even one; the dtype stays.
+
+        Raises:
+            OptionError: if digits are asked for.
+        """
+        if digits:
+            raise OptionError(
+                f"round: to {digits!r:.60} digits\n  rule: to whole numbers only\n"
+                "  try: (x * 100.0).round() / 100.0"
+            )
+        return ops.round(self)
+
+    def __contains__(self, value: Any) -> bool:
+        """Whether any element is equal to the value; of several, to that beside it."""
+        return ops.contains(self, value)
+
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write to a place. What was computed from the tensor before keeps the old value."""
         ops.setitem(self, index, value)
@@ -211,9 +231,9 @@ class Methods(Aliases):
         """x * sigmoid(x)."""
         return ops.silu(self)
 
-    def gelu(self) -> Any:
-        """x times the normal distribution function of x."""
-        return ops.gelu(self)
+    def gelu(self, approximate: str | bool = "none") -> Any:
+        """x times the normal distribution function of x; "tanh": an approximation."""
+        return ops.gelu(self, approximate)
 
     def floor(self) -> Any:
         """Round down."""
@@ -263,39 +283,39 @@ class Methods(Aliases):
         """The smaller of two, elementwise."""
         return ops.minimum(self, other)
 
-    def masked_fill(self, mask: Any, value: float) -> Any:
-        """The value where mask is true, else the own element."""
-        return ops.where(mask, value, self)
+    def masked_fill(self, mask: Any, value: Any) -> Any:
+        """The value where mask is true, else the own element; the dtype stays."""
+        return ops.masked_fill(self, mask, value)
 
     # ---- over axes -------------------------------------------------------------
 
     def prod(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Product, over axes (all for None)."""
-        return ops.prod(self, axes if axis is None else axis, keepdims)
+        return ops.prod(self, axes, keepdims, axis=axis)
 
     def any(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Whether any element is not zero, over axes (all for None)."""
-        return ops.any(self, axes if axis is None else axis, keepdims)
+        return ops.any(self, axes, keepdims, axis=axis)
 
     def all(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Whether all elements are not zero, over axes (all for None)."""
-        return ops.all(self, axes if axis is None else axis, keepdims)
+        return ops.all(self, axes, keepdims, axis=axis)
 
     def var(
         self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, correction: float = 0
     ) -> Any:
         """Variance over axes (all for None); correction 1 is the unbiased one."""
-        return ops.var(self, axes if axis is None else axis, keepdims, correction=correction)
+        return ops.var(self, axes, keepdims, axis=axis, correction=correction)
 
     def std(
         self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, correction: float = 0
     ) -> Any:
         """Standard deviation over axes (all for None); correction 1 is the unbiased one."""
-        return ops.std(self, axes if axis is None else axis, keepdims, correction=correction)
+        return ops.std(self, axes, keepdims, axis=axis, correction=correction)
 
     def logsumexp(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Logarithm of the sum of exponentials over axes (all for None)."""
-        return ops.logsumexp(self, axes if axis is None else axis, keepdims)
+        return ops.logsumexp(self, axes, keepdims, axis=axis)
 
     def cumsum(self, axis: int | None = None) -> Any:
         """Sum up to each element along an axis (of the flattened tensor for None)."""
@@ -313,12 +333,12 @@ class Methods(Aliases):
         """Logarithm of softmax."""
         return ops.log_softmax(self, axis)
 
-    def sort(self, axis: int = -1, descending: bool = False) -> Any:
-        """The elements in order along an axis. See ``ops.Sort``."""
+    def sort(self, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
+        """The elements in order along an axis; always stable. See ``ops.Sort``."""
         return ops.sort(self, axis, descending)
 
-    def argsort(self, axis: int = -1, descending: bool = False) -> Any:
-        """The positions that sort along an axis. See ``ops.Sort``."""
+    def argsort(self, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
+        """The positions that sort along an axis; always stable. See ``ops.Sort``."""
         return ops.argsort(self, axis, descending)
 
     def topk(self, k: int, axis: int = -1, largest: bool = True) -> Any:
@@ -355,9 +375,9 @@ class Methods(Aliases):
         """The slices along an axis, as a tuple."""
         return ops.unbind(self, axis)
 
-    def roll(self, shifts: int | Sequence[int], axes: Axes = None) -> Any:
+    def roll(self, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes = None) -> Any:
         """Move elements along axes; what leaves at one end enters at the other."""
-        return ops.roll(self, shifts, axes)
+        return ops.roll(self, shifts, axes, axis=axis)
 
     def tile(self, counts: int | Sequence[int]) -> Any:
         """Repeat as a whole along each axis."""

@@ -273,8 +273,11 @@ class Tensor(Methods, Value):
         return _apply(_divide, other, self)
 
     def __pow__(self, other: Any) -> Tensor:
-        if type(other) in (int, float) and other == 2:
+        kind = type(other)
+        if (kind is float or kind is int) and other == 2:
             return ops.square(self)
+        if kind is int and other < 0:
+            return ops.power(self, other)  # which refuses integers
         return _apply(_power, self, other)
 
     def __rpow__(self, other: Any) -> Tensor:
@@ -318,19 +321,19 @@ class Tensor(Methods, Value):
 
     def sum(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
         """Sum over axes (``axes`` or ``axis``; all for None). See ``ops.Sum``."""
-        return ops.summation(self, axes if axis is None else axis, keepdims)
+        return ops.summation(self, axes if axis is None else ops.either(axes, axis), keepdims)
 
     def mean(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
         """Arithmetic mean over axes (all for None). See ``ops.Mean``."""
-        return ops.mean(self, axes if axis is None else axis, keepdims)
+        return ops.mean(self, axes if axis is None else ops.either(axes, axis), keepdims)
 
     def max(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
         """Largest value over axes (all for None). See ``ops.Max``."""
-        return ops.amax(self, axes if axis is None else axis, keepdims)
+        return ops.amax(self, axes if axis is None else ops.either(axes, axis), keepdims)
 
     def min(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
         """Smallest value over axes (all for None). See ``ops.Min``."""
-        return ops.amin(self, axes if axis is None else axis, keepdims)
+        return ops.amin(self, axes if axis is None else ops.either(axes, axis), keepdims)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """Position of the largest value. See ``ops.ArgMax``."""
@@ -357,17 +360,17 @@ class Tensor(Methods, Value):
         """Reorder the axes. See ``ops.Permute``."""
         return ops.permute(self, *axes)
 
-    def squeeze(self, axes: int | Sequence[int] | None = None) -> Tensor:
-        """Remove axes of size 1."""
-        return ops.squeeze(self, axes)
+    def squeeze(self, axes: Any = None, *, axis: Any = None) -> Tensor:
+        """Remove axes of size 1 (all such for None)."""
+        return ops.squeeze(self, axes, axis=axis)
 
     def unsqueeze(self, axis: int) -> Tensor:
         """Insert an axis of size 1."""
         return ops.unsqueeze(self, axis)
 
-    def flip(self, axes: int | Sequence[int]) -> Tensor:
-        """Reverse the order along axes."""
-        return ops.flip(self, axes)
+    def flip(self, axes: Any = None, *, axis: Any = None) -> Tensor:
+        """Reverse the order along axes (all for None)."""
+        return ops.flip(self, axes, axis=axis)
 
     def astype(self, dtype: Any) -> Tensor:
         """Convert to another dtype. See ``ops.Cast``."""

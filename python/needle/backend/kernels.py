@@ -380,7 +380,10 @@ def nonzero(x: NDArray) -> tuple[NDArray, ...]:
 
 def unique(x: NDArray, equal_nan: bool = True) -> tuple[NDArray, ...]:
     """Return the distinct values in order, where they first occur, the inverse, the counts."""
-    values, *rest = np.unique(x.numpy(), True, True, True, equal_nan=equal_nan)
+    given = x.numpy()
+    if x.dtype is dtypes.bfloat16:  # NumPy cannot sort its NaN, and tells them from each other
+        given = given.astype(np.float32)
+    values, *rest = np.unique(given, True, True, True, equal_nan=equal_nan)
     rest[1] = rest[1].reshape(x.shape)
     indices = [array(part, dtypes.int64, x.device) for part in rest]
     return array(values, x.dtype, x.device), *indices

@@ -47,17 +47,17 @@ class SiLU(Module):
 
 
 class GELU(Module):
-    """x times the normal distribution function of x; or, quicker, its tanh approximation."""
+    """x times the normal distribution function of x; with "tanh" (or True) an approximation."""
 
-    def __init__(self, approximate: bool = False) -> None:
+    def __init__(self, approximate: str | bool = False) -> None:
         super().__init__()
         self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.gelu_tanh(x) if self.approximate else ops.gelu(x)
+        return ops.gelu(x, self.approximate)
 
     def extra_repr(self) -> str:
-        return "approximate=True" if self.approximate else ""
+        return f"approximate={self.approximate!r}" if self.approximate else ""
 
 
 class LeakyReLU(Module):

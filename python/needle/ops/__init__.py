@@ -19,6 +19,7 @@ from needle.ops.activation import (
     silu,
     softplus,
 )
+from needle.ops.attributes import either
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
 from needle.ops.batch_norm_relu import BatchNormReLU, BatchNormReLUGrad, batch_norm_relu
 from needle.ops.contraction import einsum, outer, tensordot, vecdot
@@ -235,7 +236,10 @@ from needle.ops.logic import (
     bitwise_or,
     bitwise_right_shift,
     bitwise_xor,
+    clamp,
     clip,
+    contains,
+    isclose,
     isfinite,
     isinf,
     isnan,
@@ -337,6 +341,7 @@ from needle.ops.reduce import (
     any,
     argmax,
     argmin,
+    count_nonzero,
     mean,
     summation,
 )
@@ -354,7 +359,7 @@ from needle.ops.resample import (
 )
 from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
 from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
-from needle.ops.select import LinearIndex, Put, getitem, put, setitem
+from needle.ops.select import LinearIndex, Put, getitem, masked_fill, put, setitem
 from needle.ops.softmax import (
     LogSoftmax,
     LogSoftmaxGrad,
@@ -383,6 +388,7 @@ from needle.ops.tuples import (
     Split,
     Stack,
     TupleGetItem,
+    chunk,
     fused_add_scalars,
     make_tuple,
     split,
@@ -399,6 +405,7 @@ negate = negative
 
 # NumPy's and PyTorch's. Like ``all``, ``any`` and ``round`` they hide Python's own here, as there.
 abs, sum, max, min, pow, cast = absolute, summation, amax, amin, power, astype
+cat = concat
 
 
 def all_ops() -> list[type[Op]]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from needle import executor
+from needle.errors import unknown
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
 from needle.ops.elementwise import greater, minimum, square, where
 from needle.ops.functions import erf, exp, expm1, sigmoid, tanh
@@ -150,7 +151,23 @@ class ELU(Elementwise):
 
 
 relu, relu_grad, softplus = map(export, (ReLU, ReLUGrad, Softplus))
-silu, gelu, gelu_tanh = map(export, (SiLU, GELU, GELUTanh))
+silu, gelu_tanh = map(export, (SiLU, GELUTanh))
+
+
+def gelu(x: Any, approximate: str | bool = "none") -> Any:
+    """x times the normal distribution function of x. See ``GELU``.
+
+    Args:
+        x: a tensor.
+        approximate: "none", or "tanh" for the approximation of ``GELUTanh``; or whether to.
+
+    Raises:
+        OptionError: for another approximation.
+    """
+    if approximate not in ("none", "tanh", False, True):
+        raise unknown("gelu: approximate", str(approximate), ("none", "tanh"))
+    exact = approximate in ("none", False)
+    return executor.apply(GELU.of() if exact else GELUTanh.of(), x)
 
 
 def leaky_relu(x: Any, slope: Any = 0.01) -> Any:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from needle.dtype import DType
-from needle.errors import OptionError
+from needle.errors import DtypeError, OptionError
+
+Axes = int | Sequence[int] | None
+"""What functions over axes take: one, several, or all."""
 
 
 def operand_count(method: Any) -> int | None:
@@ -54,6 +58,50 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     ),
 }
 """What attributes of these annotations may be; others are up to the op."""
+
+
+def whole_number(operation: str, name: str, value: Any) -> int:
+    """Return an argument that counts something as a Python number.
+
+    Raises:
+        OptionError: if it is not a whole number.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise OptionError(f"{operation}: {name} is {value!r:.60}\n  rule: a whole number") from None
+
+
+def number_in(operation: str, value: Any, kind: DType) -> Any:
+    """Return a number as one that a dtype holds.
+
+    Raises:
+        DtypeError: if there is no such number in the dtype.
+    """
+    if not isinstance(value, (bool, int, float, np.number, np.bool_)):
+        raise DtypeError(f"{operation}: the value {value!r:.60} is no number")
+    number = value.item() if isinstance(value, np.generic) else value
+    if kind.kind == "f":
+        return float(number)
+    bits = 1 if kind.kind == "b" else 8 * kind.itemsize
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if kind.kind == "i" else (0, 2**bits)
+    if not low <= number < high or number != int(number):
+        raise DtypeError(
+            f"{operation}: the value {value!r} does not fit into a {kind} tensor\n"
+            f"  rule: the dtype stays {kind}\n  try: cast the tensor first, x.astype(...)"
+        )
+    return bool(number) if kind.kind == "b" else int(number)
+
+
+def either(axes: Any, axis: Any) -> Any:
+    """Return the axes that a function was given under one of two names.
+
+    Raises:
+        OptionError: if both were given.
+    """
+    if axes is not None and axis is not None:
+        raise OptionError(f"axes={axes!r:.60} and axis={axis!r:.60} are two names of one argument")
+    return axes if axis is None else axis
 
 
 def check_attribute(op: Any, name: str) -> None:

@@ -124,6 +124,10 @@ def _parse(equation: str, tensors: Sequence[Any]) -> tuple[list[str], str]:
     """Return the letters of each tensor and of the result; ``...`` becomes letters too."""
     left, arrow, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
+    for term in [*terms, result]:
+        rest = term.replace("...", "", 1)
+        if rest and not rest.isalpha():
+            raise _fail(equation, f"in {term!r} axes are letters, and ... stands once", tensors)
     if len(terms) != len(tensors):
         raise _fail(equation, f"{len(terms)} terms for {len(tensors)} tensors", tensors)
     free = [letter for letter in ascii_letters if letter not in equation]
@@ -143,15 +147,17 @@ def _parse(equation: str, tensors: Sequence[Any]) -> tuple[list[str], str]:
     result = result.replace("...", batch)
     if len(set(result)) != len(result):
         raise _fail(equation, "the result names an axis twice", tensors)
-    if not all(letter.isalpha() for term in [*terms, result] for letter in term):
-        raise _fail(equation, "axes are letters", tensors)
     return terms, result
 
 
 def _sizes(equation: str, terms: Sequence[str], tensors: Sequence[Any]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for term, x in zip(terms, tensors, strict=True):
+        own: dict[str, int] = {}
         for letter, n in zip(term, _shape(x), strict=True):
+            if own.setdefault(letter, n) != n:  # a diagonal: here size 1 does not broadcast
+                problem = f"axis {letter!r} of {term!r} has sizes {own[letter]} and {n}"
+                raise _fail(equation, problem, tensors)
             known = sizes.get(letter, 1)
             if known != 1 and n not in (1, known):
                 raise _fail(equation, f"axis {letter!r} has sizes {known} and {n}", tensors)

@@ -17,6 +17,7 @@ from needle import dtype, executor, graph
 from needle.ops.base import (
     OUTPUT,
     Elementwise,
+    as_tensors,
     cast,
     constant,
     default_float,
@@ -323,6 +324,8 @@ class Where(Elementwise):
         if len(inputs) != 3:
             raise TypeError(f"where: takes 3 operands, {len(inputs)} were given")
         condition, *rest = inputs
+        if not isinstance(condition, graph.TensorBase):
+            condition = as_tensors(inputs)[0]
         if all(isinstance(x, (bool, int, float)) for x in rest):
             rest[0] = self._as_tensor(rest, executor.spec_of(condition).device)
         chosen = promoted(tuple(rest), self.name)

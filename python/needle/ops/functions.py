@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from needle import executor, graph
+from needle.errors import DtypeError, explain
 from needle.ops.base import OUTPUT, Elementwise, export
 from needle.ops.elementwise import equal, sign, square, where
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
@@ -382,7 +384,7 @@ class Erf(Elementwise):
         return (2 / math.sqrt(math.pi)) * exp(-square(out.inputs[0]))
 
 
-power, exp, exp2, expm1 = map(export, (Power, Exp, Exp2, Expm1))
+exp, exp2, expm1 = map(export, (Exp, Exp2, Expm1))
 log, log2, log10, log1p = map(export, (Log, Log2, Log10, Log1p))
 sqrt, rsqrt, hypot, logaddexp = map(export, (Sqrt, Rsqrt, Hypot, LogAddExp))
 copysign, nextafter = map(export, (CopySign, NextAfter))
@@ -391,3 +393,22 @@ asin, acos, atan, atan2 = map(export, (Asin, Acos, Atan, Atan2))
 sinh, cosh, tanh = map(export, (Sinh, Cosh, Tanh))
 asinh, acosh, atanh = map(export, (Asinh, Acosh, Atanh))
 sigmoid, erf = export(Sigmoid), export(Erf)
+
+
+def power(x: Any, y: Any) -> Any:
+    """Raise to a power: x ** y. See ``Power``.
+
+    Raises:
+        DtypeError: for a negative whole number as exponent of integers.
+    """
+    if isinstance(y, int) and y < 0 and isinstance(x, graph.TensorBase):
+        kind = x.spec.dtype
+        if kind.kind != "f":
+            raise explain(
+                DtypeError, "power", f"{kind} to the power {y}", [("x", x)],
+                "integers have no negative powers", f"x ** {float(y)}, which is floating",
+            )  # fmt: skip
+    return executor.apply(_power, x, y)
+
+
+_power = Power.of()

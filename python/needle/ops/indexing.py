@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
-from needle import executor
+from needle import executor, graph
 from needle.backend import kernels
-from needle.backend.ndarray import normalise_axis
+from needle.backend.ndarray import array, normalise_axis
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, IndexRangeError, ShapeError
 from needle.ops.base import Op, as_tensors, sum_to
@@ -272,8 +272,33 @@ def scatter_add(index: Any, updates: Any, axis: int, shape: tuple[int, ...]) -> 
     return executor.apply(ScatterAdd.of(axis, tuple(shape)), index, updates)
 
 
+def listed(index: Any) -> np.ndarray[Any, Any]:
+    """Return an index that is a list, a range, an array or a number as an array.
+
+    Raises:
+        IndexRangeError: if it holds anything but numbers, or rows of unequal lengths.
+    """
+    try:
+        values = np.asarray(index)
+    except ValueError:
+        values = np.asarray(None)
+    if values.size == 0 and isinstance(index, (list, tuple, range)):
+        return values.astype(np.int64)
+    if values.dtype.kind not in "biuf":
+        raise IndexRangeError(
+            f"index: {index!r:.60} is no index\n  rule: a list of whole numbers, of equal rows"
+        )
+    return values
+
+
 def take(x: Any, index: Any, axis: int | None = None) -> Any:
-    """Pick slices along an axis; of the flattened x for None. See ``Take``."""
+    """Pick slices along an axis; of the flattened x for None. See ``Take``.
+
+    The index may be a list or a range, too.
+    """
+    if isinstance(index, (list, tuple, range)):
+        values = listed(index)
+        index = graph.wrap(array(values, str(values.dtype), executor.spec_of(x).device))
     if axis is None:
         from needle.ops.movement import reshape
 

@@ -10,10 +10,14 @@ import numpy as np
 
 from needle import dtype, executor
 from needle.errors import DtypeError, ShapeError
-from needle.ops.base import Elementwise, export
+from needle.ops.attributes import number_in
+from needle.ops.base import Elementwise, cast, export, promoted
 from needle.ops.elementwise import (
     Comparison,
+    absolute,
     cast_like,
+    comparable,
+    equal,
     greater,
     greater_equal,
     less,
@@ -21,6 +25,7 @@ from needle.ops.elementwise import (
     maximum,
     minimum,
 )
+from needle.ops.reduce import any as any_true
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
 
 
@@ -200,3 +205,47 @@ def clip(x: Any, low: Any = None, high: Any = None) -> Any:
     if low is None or high is None:
         return minimum(x, high) if low is None else maximum(x, low)
     return executor.apply(Clip.of(), x, low, high)
+
+
+def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
+    """Limit x to [min, max]; None leaves that side open. See ``Clip``."""
+    return clip(x, min, max)
+
+
+def contains(x: Any, value: Any) -> bool:
+    """Whether any element is equal to a value: what ``value in x`` says, as NumPy.
+
+    A list, an array or a tensor broadcasts, so each element meets what is beside it.
+    """
+    if isinstance(value, (list, tuple)):
+        value = np.asarray(value)
+    if isinstance(value, (bool, int, float, np.number)):
+        try:
+            value = number_in("in", value, executor.spec_of(x).dtype)
+        except DtypeError:  # the dtype has no such number
+            return False
+    return comparable(value) and bool(any_true(equal(x, value)).item())
+
+
+def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+    """Whether elements are equal, or |x - y| <= atol + rtol * |y|; bool.
+
+    Integers are compared in float64, float16 and bfloat16 in float32.
+
+    Args:
+        x: a tensor.
+        y: a tensor or a number; shapes broadcast.
+        rtol: tolerance relative to y.
+        atol: absolute tolerance.
+        equal_nan: whether NaN is close to NaN.
+    """
+    x, y = promoted((x, y), "isclose")
+    kind = executor.spec_of(x).dtype
+    if kind.kind != "f" or kind.itemsize == 2:
+        wide = dtype.float32 if kind.kind == "f" else dtype.float64
+        x, y = cast(x, wide), cast(y, wide)
+    near = less_equal(absolute(x - y), absolute(y) * rtol + atol)
+    found = logical_or(equal(x, y), logical_and(near, isfinite(y)))
+    if not equal_nan:
+        return found
+    return logical_or(found, logical_and(isnan(x), isnan(y)))

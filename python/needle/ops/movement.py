@@ -12,9 +12,10 @@ from needle import core, executor
 from needle import device as devices
 from needle.backend import kernels
 from needle.backend.array import MAX_DIMS, make_spec
-from needle.backend.ndarray import normalise_axis, normalise_index, shape_of
+from needle.backend.ndarray import normalise_axes, normalise_axis, normalise_index, shape_of
 from needle.dtype import DType, as_dtype
 from needle.errors import IndexRangeError, ShapeError, explain
+from needle.ops.attributes import Axes, either
 from needle.ops.base import BROADCAST, CAST, PERMUTE, RESHAPE, SLICE, Linear, Op, promoted
 from needle.ops.samples import Sample, uniform
 
@@ -371,16 +372,17 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Any:
     return executor.apply(BroadcastTo.of(tuple(shape)), x)
 
 
-def squeeze(x: Any, axes: int | Sequence[int] | None = None) -> Any:
+def squeeze(x: Any, axes: Axes = None, *, axis: Axes = None) -> Any:
     """Return x without these axes of size 1 (all such axes for None).
 
     Raises:
-        ShapeError: if an axis has another size.
+        ShapeError: if an axis has another size, or is named twice.
     """
     shape = _shape(x)
+    axes = either(axes, axis)
     if axes is None:
         axes = tuple(i for i, n in enumerate(shape) if n == 1)
-    gone = {normalise_axis(a, len(shape)) for a in ((axes,) if isinstance(axes, int) else axes)}
+    gone = normalise_axes(axes, len(shape))
     for axis in gone:
         if shape[axis] != 1:
             raise ShapeError(f"squeeze: axis {axis} has size {shape[axis]}, not 1")
@@ -394,10 +396,10 @@ def unsqueeze(x: Any, axis: int) -> Any:
     return reshape(x, tuple(shape))
 
 
-def flip(x: Any, axes: int | Sequence[int]) -> Any:
-    """Return x with the elements of these axes in reverse order; a view."""
+def flip(x: Any, axes: Axes = None, *, axis: Axes = None) -> Any:
+    """Return x with the elements of these axes (all for None) in reverse order; a view."""
     shape = _shape(x)
-    turned = {normalise_axis(a, len(shape)) for a in ((axes,) if isinstance(axes, int) else axes)}
+    turned = normalise_axes(either(axes, axis), len(shape))
     ranges = tuple(
         (max(n - 1, 0), n, -1) if i in turned else (0, n, 1) for i, n in enumerate(shape)
     )

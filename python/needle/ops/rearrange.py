@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ from needle.backend import kernels, ndarray
 from needle.backend.ndarray import normalise_axis
 from needle.dtype import as_dtype
 from needle.errors import IndexRangeError, OptionError, ShapeError, explain, unknown
+from needle.ops.attributes import Axes, either, number_in, whole_number
 from needle.ops.base import Linear
+from needle.ops.elementwise import where
 from needle.ops.indexing import take
 from needle.ops.movement import Pad, Slice, SliceGrad, broadcast_to, permute, reshape, unsqueeze
 from needle.ops.reduce import summation
@@ -79,12 +82,13 @@ class Roll(Linear):
         return (executor.apply(Roll.of(tuple(-s for s in self.shifts), self.axes), out_grad),)
 
 
-def roll(x: Any, shifts: int | Sequence[int], axes: int | Sequence[int] | None = None) -> Any:
+def roll(x: Any, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes = None) -> Any:
     """Move elements along axes (of the flattened x for None) by so many places. See ``Roll``.
 
     Raises:
         ShapeError: if there is not one shift per axis.
     """
+    axes = either(axes, axis)
     if axes is None:
         size = x.spec.size
         flat = roll(reshape(x, (size,)), shifts, 0)
@@ -247,10 +251,11 @@ def undilate(x: Any, axes: int | Sequence[int], dilation: int) -> Any:
 def _dilation(
     name: str, x: Any, axes: int | Sequence[int], dilation: int
 ) -> tuple[tuple[int, ...], int]:
+    dilation = whole_number(name, "dilation", dilation)
     if dilation < 0:
         raise ShapeError(f"{name}: dilation {dilation} is negative")
     listed = (axes,) if isinstance(axes, int) else axes
-    return tuple(a + x.spec.ndim if a < 0 else a for a in listed), int(dilation)
+    return tuple(a + x.spec.ndim if a < 0 else a for a in listed), dilation
 
 
 # ---- triangles and diagonals -------------------------------------------------------
@@ -296,12 +301,12 @@ class Triangle(Linear):
 
 def triu(x: Any, k: int = 0) -> Any:
     """Keep the elements on and above diagonal k of the last two axes. See ``Triangle``."""
-    return executor.apply(Triangle.of(int(k), True), x)
+    return executor.apply(Triangle.of(whole_number("triu", "k", k), True), x)
 
 
 def tril(x: Any, k: int = 0) -> Any:
     """Keep the elements on and below diagonal k of the last two axes. See ``Triangle``."""
-    return executor.apply(Triangle.of(int(k), False), x)
+    return executor.apply(Triangle.of(whole_number("tril", "k", k), False), x)
 
 
 def _diagonal(x: Any, k: int) -> Any:
@@ -387,15 +392,16 @@ def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
         if first == second:
             raise ShapeError(f"diagonal: axis {first} is named twice")
         x = permute(x, [i for i in range(ndim) if i not in (first, second)] + [first, second])
-    return executor.apply(Diagonal.of(int(k)), x)
+    return executor.apply(Diagonal.of(whole_number("diagonal", "k", k)), x)
 
 
 def diag(x: Any, k: int = 0) -> Any:
     """Of a matrix its k-th diagonal; of a vector the matrix that has it there, zeros elsewhere."""
     if len(_shape(x)) != 1:
         return diagonal(x, k)
+    k = whole_number("diag", "k", k)
     size = _shape(x)[0] + abs(k)
-    return executor.apply(DiagonalGrad.of(int(k), (size, size)), x)
+    return executor.apply(DiagonalGrad.of(k, (size, size)), x)
 
 
 def trace(x: Any, k: int = 0) -> Any:
@@ -475,19 +481,21 @@ def pad(
         widths: how many elements, for each axis.
         mode: "constant"; "reflect" (without the edge), "symmetric" (with it), "replicate" (the
             edge), "circular".
-        value: for mode "constant".
+        value: for mode "constant"; the result has the dtype of x.
 
     Raises:
         ShapeError: if widths do not fit x, or reach further than reflect can.
-        OptionError: for another mode.
+        OptionError: for another mode, or a width that is no whole number.
+        DtypeError: if the dtype of x has no such value.
     """
-    pairs = tuple((int(low), int(high)) for low, high in widths)
+    pairs = _pairs(x, widths)
     shape = _shape(x)
     if mode not in PAD_MODES:
         raise unknown("pad mode", mode, PAD_MODES)
     if mode == "constant":
         out = executor.apply(Pad.of(pairs), x)
-        return out if value == 0.0 else _fill_around(out, shape, pairs, value)
+        number = number_in("pad", value, out.spec.dtype)
+        return out if number == 0 else _fill_around(out, shape, pairs, number)
     if len(pairs) != len(shape) or any(w < 0 for pair in pairs for w in pair):
         raise ShapeError(f"pad: widths {pairs} for {len(shape)} axes; one pair >= 0 for each")
     for axis, (n, pair) in enumerate(zip(shape, pairs, strict=True)):
@@ -504,9 +512,19 @@ def pad(
     return x
 
 
-def _fill_around(out: Any, shape: Any, pairs: Any, value: float) -> Any:
-    from needle.ops.elementwise import where
+def _pairs(x: Any, widths: Any) -> tuple[tuple[int, int], ...]:
+    """Return the widths of a pad as Python numbers."""
+    try:
+        pairs = [(low, high) for low, high in widths]
+    except (TypeError, ValueError):
+        problem = f"widths are {widths!r:.60}"
+        rule = "one pair (before, after) for each axis"
+        raise explain(ShapeError, "pad", problem, [("x", x)], rule) from None
+    number = functools.partial(whole_number, "pad", "a width")
+    return tuple((number(low), number(high)) for low, high in pairs)
 
+
+def _fill_around(out: Any, shape: Any, pairs: Any, value: float) -> Any:
     spec = out.spec
     inside = graph.wrap(ndarray.full(shape, True, as_dtype("bool"), spec.device))
     return where(executor.apply(Pad.of(pairs), inside), out, value)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -12,12 +12,11 @@ from needle import executor
 from needle.backend import kernels
 from needle.backend.ndarray import normalise_axes
 from needle.errors import OptionError, ShapeError
+from needle.ops.attributes import Axes, either
 from needle.ops.base import OUTPUT, PYTHON, REDUCE, SUM_TO, Linear, Op, promoted
-from needle.ops.elementwise import cast_like, equal
+from needle.ops.elementwise import cast_like, equal, not_equal
 from needle.ops.movement import broadcast_to, reshape
 from needle.ops.samples import Sample, uniform
-
-Axes = int | Sequence[int] | None
 
 
 def reduction_samples(
@@ -287,57 +286,63 @@ def normalised(x: Any, axes: Axes) -> tuple[int, ...]:
     return normalise_axes(axes, x.spec.ndim)
 
 
-def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
-    """Return the op of a reduction; those seen before without working out the axes again."""
-    try:
-        return _known[cls, x.spec.ndim, axes, keepdims]
-    except (KeyError, TypeError):  # TypeError: axes are a list
-        op = cls.of(normalised(x, axes), bool(keepdims))
-        if not isinstance(axes, list):
-            if len(_known) > 1000:
-                _known.clear()
-            _known[cls, x.spec.ndim, axes, keepdims] = op
-        return op
-
-
 _known: dict[Any, Any] = {}
 
 
-def summation(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
-    """Sum over axes (all for None). See ``Sum``."""
-    return executor.apply(_of(Sum, x, axes, keepdims), x)
+def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    """Return the op of a reduction, and know it the next time without working out the axes."""
+    op = cls.of(normalised(x, axes), bool(keepdims))
+    if not isinstance(axes, list):
+        if len(_known) > 1000:
+            _known.clear()
+        _known[cls, x.spec.ndim, axes, keepdims] = op
+    return op
 
 
-def mean(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
-    """Arithmetic mean over axes (all for None). See ``Mean``."""
-    return executor.apply(_of(Mean, x, axes, keepdims), x)
+class Reducer(Protocol):
+    """The public function of a reduction."""
+
+    def __call__(
+        self, x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
+    ) -> Any:
+        """Reduce x over axes."""
 
 
-def amax(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
-    """Largest value over axes (all for None). See ``Max``."""
-    return executor.apply(_of(Max, x, axes, keepdims), x)
+def reducer(cls: type[Reduction], name: str) -> Reducer:
+    """Return the public function of a reduction: ``mean = reducer(Mean, "mean")``."""
+
+    def function(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+        if axis is not None:
+            axes = either(axes, axis)
+        try:
+            op = _known[cls, x.spec.ndim, axes, keepdims]
+        except (KeyError, TypeError):  # TypeError: axes are a list
+            op = _of(cls, x, axes, keepdims)
+        return executor.apply(op, x)
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = cls.__module__
+    first = (cls.__doc__ or "").partition("\n")[0]
+    function.__doc__ = f"{first} All axes for None. See ``{cls.__name__}``."
+    return function
 
 
-def amin(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
-    """Smallest value over axes (all for None). See ``Min``."""
-    return executor.apply(_of(Min, x, axes, keepdims), x)
+summation, mean = reducer(Sum, "summation"), reducer(Mean, "mean")
+amax, amin = reducer(Max, "amax"), reducer(Min, "amin")
+any, all = reducer(AnyTrue, "any"), reducer(AllTrue, "all")
+_argmax, _argmin = reducer(ArgMax, "argmax"), reducer(ArgMin, "argmin")
+
+
+def count_nonzero(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+    """How many elements over axes (all for None) are not zero; int64."""
+    return summation(not_equal(x, 0), axes, keepdims, axis=axis)
 
 
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     """Position of the largest value. See ``ArgMax``."""
-    return executor.apply(_of(ArgMax, x, axis, keepdims), x)
+    return _argmax(x, axis, keepdims)
 
 
 def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     """Position of the smallest value. See ``ArgMin``."""
-    return executor.apply(_of(ArgMin, x, axis, keepdims), x)
-
-
-def any(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
-    """Whether any element over axes (all for None) is not zero."""
-    return executor.apply(_of(AnyTrue, x, axes, keepdims), x)
-
-
-def all(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
-    """Whether all elements over axes (all for None) are not zero."""
-    return executor.apply(_of(AllTrue, x, axes, keepdims), x)
+    return _argmin(x, axis, keepdims)

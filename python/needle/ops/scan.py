@@ -10,11 +10,19 @@ from needle import executor
 from needle.backend import kernels
 from needle.backend.ndarray import normalise_axis
 from needle.errors import IndexRangeError
+from needle.ops.attributes import Axes, either
 from needle.ops.base import Composite, Linear, Op, constant, promoted
 from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import sqrt
 from needle.ops.movement import broadcast_to, concat, flip, permute, reshape
-from needle.ops.reduce import Axes, Reduction, mean, normalised, reduction_samples, summation
+from needle.ops.reduce import (
+    Reduction,
+    mean,
+    normalised,
+    reducer,
+    reduction_samples,
+    summation,
+)
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened
 from needle.ops.tuples import stack
@@ -236,16 +244,29 @@ def _flat(x: Any, axis: int | None) -> tuple[Any, int]:
     return x, normalise_axis(axis, len(_shape(x)))
 
 
-def prod(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
-    """Product over axes (all for None). See ``Prod``."""
-    return executor.apply(Prod.of(normalised(x, axes), keepdims), x)
+prod = reducer(Prod, "prod")
 
 
-def var(x: Any, axes: Axes = None, keepdims: bool = False, *, correction: float = 0.0) -> Any:
+def var(
+    x: Any,
+    axes: Axes = None,
+    keepdims: bool = False,
+    *,
+    axis: Axes = None,
+    correction: float = 0.0,
+) -> Any:
     """Variance over axes (all for None); correction 1 is the unbiased one. See ``Var``."""
-    return executor.apply(Var.of(normalised(x, axes), keepdims, float(correction)), x)
+    chosen = normalised(x, either(axes, axis))
+    return executor.apply(Var.of(chosen, bool(keepdims), float(correction)), x)
 
 
-def std(x: Any, axes: Axes = None, keepdims: bool = False, *, correction: float = 0.0) -> Any:
+def std(
+    x: Any,
+    axes: Axes = None,
+    keepdims: bool = False,
+    *,
+    axis: Axes = None,
+    correction: float = 0.0,
+) -> Any:
     """Standard deviation over axes (all for None): the square root of ``var``."""
-    return sqrt(var(x, axes, keepdims, correction=correction))
+    return sqrt(var(x, axes, keepdims, axis=axis, correction=correction))

@@ -13,9 +13,10 @@ from needle import dtype as dtypes
 from needle import executor, forward, graph
 from needle.backend import kernels, ndarray
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
+from needle.ops.attributes import number_in
 from needle.ops.base import Composite, Op, cast, constant, fits
 from needle.ops.elementwise import cast_like, greater, not_equal, where
-from needle.ops.indexing import ScatterAdd, Take, take
+from needle.ops.indexing import ScatterAdd, Take, listed, take
 from needle.ops.movement import (
     basic_index,
     broadcast_to,
@@ -84,7 +85,7 @@ def _is_array(part: Any) -> bool:
         return len(_shape(part)) > 0 or part.spec.dtype.kind == "b"
     if isinstance(part, (np.ndarray, np.bool_, bool)):
         return np.ndim(part) > 0 or np.asarray(part).dtype.kind == "b"
-    return isinstance(part, list)
+    return isinstance(part, (list, range))
 
 
 def _as_indices(part: Any, like: Any) -> Any:
@@ -92,9 +93,7 @@ def _as_indices(part: Any, like: Any) -> Any:
     if isinstance(part, graph.TensorBase):
         found = part
     else:
-        values = np.asarray(part)
-        if values.size == 0 and isinstance(part, list):
-            values = values.astype(np.int64)
+        values = listed(part)
         found = graph.wrap(ndarray.array(values, str(values.dtype), like.spec.device))
     if found.spec.dtype.kind not in "iub":
         raise explain(
@@ -288,6 +287,22 @@ def _without_leading_ones(value: Any, ndim: int) -> Any:
     shape = _shape(value)
     extra = max(len(shape) - ndim, 0)
     return reshape(value, shape[extra:]) if extra and set(shape[:extra]) == {1} else value
+
+
+def masked_fill(x: Any, mask: Any, value: Any) -> Any:
+    """The value where mask is true, else x; in the dtype of x.
+
+    Args:
+        x: a tensor.
+        mask: bools; it broadcasts with x.
+        value: a number, or a tensor that broadcasts.
+
+    Raises:
+        DtypeError: if the dtype of x has no such value.
+    """
+    if not isinstance(value, (graph.TensorBase, np.ndarray)):
+        value = number_in("masked_fill", value, x.spec.dtype)
+    return where(mask, _fitting(x, value), x)
 
 
 def _fitting(x: Any, value: Any) -> Any:

@@ -10,12 +10,13 @@ import numpy as np
 
 from needle import dtype, executor
 from needle.errors import IndexRangeError
+from needle.ops.attributes import Axes, either
 from needle.ops.base import OUTPUT, Composite, cast, promoted
 from needle.ops.elementwise import cast_like, equal, where
 from needle.ops.functions import exp, log
 from needle.ops.logic import isfinite
 from needle.ops.movement import reshape, stop_gradient
-from needle.ops.reduce import Axes, amax, normalised, summation
+from needle.ops.reduce import amax, normalised, summation
 from needle.ops.samples import Sample, uniform
 
 
@@ -241,7 +242,8 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     return executor.apply(LogSoftmax.of(axis), x)
 
 
-def logsumexp(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
+def logsumexp(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
     """Logarithm of the sum of exponentials over axes (all for None). See ``LogSumExp``."""
+    axes = either(axes, axis)
     chosen = tuple(axes) if isinstance(axes, Sequence) else axes
-    return executor.apply(LogSumExp.of(chosen, keepdims), x)
+    return executor.apply(LogSumExp.of(chosen, bool(keepdims)), x)

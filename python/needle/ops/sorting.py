@@ -12,7 +12,9 @@ from needle.backend import kernels, ndarray
 from needle.backend.ndarray import normalise_axis
 from needle.errors import IndexRangeError, ShapeError
 from needle.ops.base import OUTPUT, Op, promoted
+from needle.ops.elementwise import where
 from needle.ops.indexing import ScatterAdd
+from needle.ops.logic import isnan
 from needle.ops.movement import permute, squeeze, stop_gradient
 from needle.ops.rearrange import window
 from needle.ops.samples import Sample, uniform
@@ -157,13 +159,13 @@ class SearchSorted(Op):
         return low.reshape(values.shape)
 
 
-def sort(x: Any, axis: int = -1, descending: bool = False) -> Any:
-    """Return x sorted along an axis; stable, NaN last. See ``Sort``."""
+def sort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
+    """Return x sorted along an axis; always stable, NaN last. See ``Sort``."""
     return executor.apply(Sort.of(axis, bool(descending)), x)[0]
 
 
-def argsort(x: Any, axis: int = -1, descending: bool = False) -> Any:
-    """Return the positions (int64) that sort x along an axis. See ``Sort``."""
+def argsort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
+    """Return the positions (int64) that sort x along an axis, always stable. See ``Sort``."""
     return stop_gradient(executor.apply(Sort.of(axis, bool(descending)), x)[1])
 
 
@@ -178,10 +180,13 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any
 
 
 def median(x: Any, axis: int = -1) -> Any:
-    """Return the middle value along an axis (the lower one of two)."""
+    """Return the middle value along an axis (the lower one of two); NaN if there is one."""
     values = sort(x, axis)
     size = _shape(x)[axis]
     middle = window(values, axis, (size - 1) // 2, 1)
+    if x.spec.dtype.kind == "f":
+        last = window(values, axis, size - 1, 1)  # where NaN is, if there is one
+        middle = where(isnan(last), last, middle)
     return squeeze(middle, axis)
 
 

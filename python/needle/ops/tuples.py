@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ import numpy as np
 from needle import executor, graph
 from needle.backend import kernels
 from needle.backend.ndarray import full, normalise_axis
-from needle.errors import IndexRangeError, ShapeError
+from needle.errors import IndexRangeError, OptionError, ShapeError, explain
 from needle.ops.base import ITEM, Op, promoted
+from needle.ops.rearrange import window
 from needle.ops.samples import Sample, uniform
 
 
@@ -209,9 +212,73 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
     return executor.apply(Stack.of(axis), *parts)
 
 
-def split(x: Any, axis: int = 0) -> Any:
-    """Return a TensorTuple of x taken apart along an axis, which goes. See ``Split``."""
-    return executor.apply(Split.of(axis), x)
+def split(x: Any, axis: int = 0, *, sizes: int | Sequence[int] | None = None) -> Any:
+    """Return a TensorTuple of x taken apart along an axis, which goes. See ``Split``.
+
+    Args:
+        x: a tensor.
+        axis: along which.
+        sizes: None; or the sizes of the pieces along the axis, which stays: a Python tuple of
+            views then. A number is the size of all, of which the last one may have less.
+
+    Raises:
+        OptionError: if axis or a size is no whole number.
+        ShapeError: if the sizes do not add up to that of the axis, or one is negative.
+    """
+    if isinstance(axis, (list, tuple, np.ndarray)):
+        raise explain(
+            OptionError, "split", f"axis is {axis!r:.60}", [("x", x)],
+            "split(x, axis) takes x apart along one axis, which goes",
+            f"split(x, sizes={axis!r:.60}, axis=0) for pieces of these sizes (as torch.split); "
+            "np.split's places [i, j] are the sizes [i, j - i, n - j]",
+        )  # fmt: skip
+    if sizes is None:
+        return executor.apply(Split.of(axis), x)
+    shape = x.spec.shape
+    axis = normalise_axis(axis, len(shape))
+    return _pieces(x, axis, _sizes(x, shape[axis], sizes))
+
+
+def _sizes(x: Any, whole: int, sizes: int | Sequence[int]) -> list[int]:
+    """Return the sizes of all pieces of an axis."""
+    try:
+        found = [operator.index(n) for n in (sizes if isinstance(sizes, Sequence) else (sizes,))]
+    except TypeError:
+        problem = f"sizes are {sizes!r:.60}"
+        rule = "a whole number, or a list of them"
+        raise explain(OptionError, "split", problem, [("x", x)], rule) from None
+    if not isinstance(sizes, Sequence) and (found[0] > 0 or found[0] == whole):
+        step = max(found[0], 1)
+        found = [min(step, whole - start) for start in range(0, whole, step)] or [0]
+    if sum(found) != whole or any(n < 0 for n in found):
+        raise explain(
+            ShapeError, "split", f"pieces of {sizes!r:.60} of an axis of size {whole}", [("x", x)],
+            "sizes add up to that of the axis; one number is positive",
+        )  # fmt: skip
+    return found
+
+
+def _pieces(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
+    starts = accumulate(sizes, initial=0)
+    return tuple(window(x, axis, start, n) for start, n in zip(starts, sizes, strict=False))
+
+
+def chunk(x: Any, pieces: int, axis: int = 0) -> tuple[Any, ...]:
+    """Return a tuple of views of x, cut along an axis into so many pieces of equal size.
+
+    As PyTorch's: the last piece may be smaller, and there may be fewer.
+
+    Raises:
+        OptionError: if pieces are not a positive whole number.
+    """
+    if not isinstance(pieces, (int, np.integer)) or pieces < 1:
+        problem = f"{pieces!r:.60} pieces"
+        raise explain(OptionError, "chunk", problem, [("x", x)], "a positive whole number")
+    axis = normalise_axis(axis, len(x.spec.shape))
+    whole = x.spec.shape[axis]
+    if not whole:
+        return (x,) * int(pieces)
+    return split(x, axis, sizes=-(-whole // int(pieces)))
 
 
 def unbind(x: Any, axis: int = 0) -> tuple[Any, ...]:

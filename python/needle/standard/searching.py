@@ -20,7 +20,7 @@ def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any
 
 def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """How many elements over axes are not zero; int64."""
-    return ops.summation(ops.not_equal(x, 0), axis, keepdims)
+    return ops.count_nonzero(x, axis, keepdims)
 
 
 def nonzero(x: Any, /) -> tuple[Any, ...]:
