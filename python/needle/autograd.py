@@ -17,7 +17,7 @@ import numpy as np
 
 from needle import config, executor, forward, graph, reverse, structure
 from needle.backend.ndarray import array
-from needle.errors import DtypeError, GradientError, IndexRangeError, ShapeError, explain
+from needle.errors import ArgumentError, GradientError, IndexRangeError, ShapeError, explain
 from needle.ops import random
 from needle.ops.base import Op, needed, variables
 from needle.ops.elementwise import Add, Negative, Subtract
@@ -202,14 +202,14 @@ def places(name: str, argnums: int | Sequence[int], args: Sequence[Any]) -> tupl
 
     Raises:
         IndexRangeError: if there is no such argument.
-        DtypeError: if ``argnums`` are not whole numbers.
+        ArgumentError: if ``argnums`` are not whole numbers.
         GradientError: if such an argument is no tensor.
     """
     count = len(args)
     given = argnums if isinstance(argnums, Sequence) else (argnums,)
     for i in given:
         if not isinstance(i, (int, np.integer)):
-            raise DtypeError(f"{name}: argnums {argnums!r:.60}, not a whole number or several")
+            raise ArgumentError(f"{name}: argnums {argnums!r:.60}, not a whole number or several")
         if not -count <= i < count:
             raise IndexRangeError(
                 f"{name}: argnums {argnums} of {count} positional arguments\n"

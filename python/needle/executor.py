@@ -14,7 +14,7 @@ from typing import Any
 
 from needle import config, core, finite, forward, graph
 from needle.backend import memory
-from needle.errors import NeedleError, ShapeError, user_line
+from needle.errors import ArgumentError, NeedleError, ShapeError, no_tensor, user_line
 
 PENDING_LIMIT = 20_000
 """Nodes that may wait in lazy mode before a warning names the line that adds to them."""
@@ -29,9 +29,10 @@ def _apply(op: Any, *inputs: Any) -> Any:
 
     Raises:
         ShapeError, DtypeError, DeviceError: as the op says; in lazy mode on this line too.
+        ArgumentError: for another number of operands than the op takes.
     """
     if op.takes not in (None, len(inputs)):
-        raise TypeError(f"{op.name}: takes {op.takes} operands, {len(inputs)} were given")
+        raise ArgumentError(f"{op.name}: takes {op.takes} operands, {len(inputs)} were given")
     tensors = op.prepare(inputs)
     try:
         return _run(op, tensors)
@@ -157,8 +158,27 @@ def warn_pending() -> None:
 
 
 def spec_of(tensor: Any) -> Any:
-    """Return the spec of a tensor without computing anything."""
-    return tensor.spec
+    """Return the spec of a tensor without computing anything.
+
+    Raises:
+        ArgumentError: if it is no tensor.
+    """
+    try:
+        return tensor.spec
+    except AttributeError:
+        raise no_tensor(tensor) from None
+
+
+def shape_of(x: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor.
+
+    Raises:
+        ArgumentError: if it is no tensor.
+    """
+    try:
+        return x.spec.shape
+    except AttributeError:
+        raise no_tensor(x) from None
 
 
 def held(tensor: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from needle.dtype import DType
-from needle.errors import OptionError
+from needle.errors import ArgumentError, OptionError
 
 
 def operand_count(method: Any) -> int | None:
@@ -57,11 +57,11 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 
 
 def check_attribute(op: Any, name: str) -> None:
-    """Raise TypeError or OptionError if an attribute is not what its annotation says."""
+    """Raise ArgumentError or OptionError if an attribute is not what its annotation says."""
     kind = next((c.__annotations__[name] for c in type(op).__mro__ if name in _own(c)), "Any")
     value = getattr(op, name)
     if kind in _KINDS and not _KINDS[kind](value):
-        raise TypeError(f"{op.name}: {name} is {kind}, not {value!r:.60}")
+        raise ArgumentError(f"{op.name}: {name} is {kind}, not {value!r:.60}")
     if name == "eps" and not value >= 0.0:
         raise OptionError(f"{op.name}: eps is {value}\n  rule: not negative")
 

@@ -10,9 +10,10 @@ import numpy as np
 from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import kernels, ndarray
-from needle.backend.ndarray import normalise_axis
+from needle.backend.axes import axes_of, normalise_axis, whole
 from needle.dtype import as_dtype
 from needle.errors import IndexRangeError, OptionError, ShapeError, explain, unknown
+from needle.executor import shape_of
 from needle.ops.base import Linear
 from needle.ops.indexing import take
 from needle.ops.movement import Pad, Slice, SliceGrad, broadcast_to, permute, reshape, unsqueeze
@@ -20,16 +21,11 @@ from needle.ops.reduce import summation
 from needle.ops.samples import Sample, uniform
 
 
-def _shape(x: Any) -> tuple[int, ...]:
-    return x.spec.shape
-
-
 def _axes(axes: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
     """Return axes in the order given, counted from 0; all for None."""
     if axes is None:
         return tuple(range(ndim))
-    given = (axes,) if isinstance(axes, int) else axes
-    return tuple(normalise_axis(int(axis), ndim) for axis in given)
+    return tuple(normalise_axis(axis, ndim) for axis in axes_of(axes))
 
 
 # ---- turning and repeating ---------------------------------------------------------
@@ -88,8 +84,8 @@ def roll(x: Any, shifts: int | Sequence[int], axes: int | Sequence[int] | None =
     if axes is None:
         size = x.spec.size
         flat = roll(reshape(x, (size,)), shifts, 0)
-        return reshape(flat, _shape(x))
-    chosen = _axes(axes, len(_shape(x)))
+        return reshape(flat, shape_of(x))
+    chosen = _axes(axes, len(shape_of(x)))
     places = (shifts,) * len(chosen) if isinstance(shifts, int) else tuple(shifts)
     if len(places) == 1:
         places *= len(chosen)
@@ -102,7 +98,7 @@ def roll(x: Any, shifts: int | Sequence[int], axes: int | Sequence[int] | None =
 
 def _repeat_in_place(x: Any, counts: Sequence[int], inner: bool) -> Any:
     """Return x with each axis repeated: each element in turn (inner), or the whole axis."""
-    shape = _shape(x)
+    shape = shape_of(x)
     split: list[int] = []
     wide: list[int] = []
     for n, count in zip(shape, counts, strict=True):
@@ -115,7 +111,7 @@ def _repeat_in_place(x: Any, counts: Sequence[int], inner: bool) -> Any:
 def tile(x: Any, counts: int | Sequence[int]) -> Any:
     """Repeat x as a whole, ``counts`` times along each axis (aligned at the last, as NumPy)."""
     times = (counts,) if isinstance(counts, int) else tuple(counts)
-    shape = _shape(x)
+    shape = shape_of(x)
     ndim = max(len(times), len(shape))
     x = reshape(x, (1,) * (ndim - len(shape)) + shape)
     return _repeat_in_place(x, (1,) * (ndim - len(times)) + times, False)
@@ -134,7 +130,7 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
     """
     if axis is None:
         x, axis = reshape(x, (x.spec.size,)), 0
-    shape = _shape(x)
+    shape = shape_of(x)
     axis = normalise_axis(axis, len(shape))
     if isinstance(counts, int):
         return _repeat_in_place(x, [counts if i == axis else 1 for i in range(len(shape))], True)
@@ -381,7 +377,7 @@ def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
     Raises:
         ShapeError: if both axes are one.
     """
-    ndim = len(_shape(x))
+    ndim = len(shape_of(x))
     if ndim >= 2:
         first, second = normalise_axis(axis1, ndim), normalise_axis(axis2, ndim)
         if first == second:
@@ -392,9 +388,9 @@ def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
 
 def diag(x: Any, k: int = 0) -> Any:
     """Of a matrix its k-th diagonal; of a vector the matrix that has it there, zeros elsewhere."""
-    if len(_shape(x)) != 1:
+    if len(shape_of(x)) != 1:
         return diagonal(x, k)
-    size = _shape(x)[0] + abs(k)
+    size = shape_of(x)[0] + abs(k)
     return executor.apply(DiagonalGrad.of(int(k), (size, size)), x)
 
 
@@ -412,7 +408,7 @@ def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -
     Raises:
         ShapeError: if there are more of one than of the other, or one is named twice.
     """
-    ndim = len(_shape(x))
+    ndim = len(shape_of(x))
     start, stop = _axes(source, ndim), _axes(target, ndim)
     if len(start) != len(stop) or len(set(start)) != len(start) or len(set(stop)) != len(stop):
         raise ShapeError(f"moveaxis: cannot move axes {start} to {stop}")
@@ -424,7 +420,7 @@ def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -
 
 def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
     """Swap two axes."""
-    order = list(range(len(_shape(x))))
+    order = list(range(len(shape_of(x))))
     i, j = _axes((axis1, axis2), len(order))
     order[i], order[j] = order[j], order[i]
     return permute(x, order)
@@ -436,7 +432,7 @@ def flatten(x: Any, start: int = 0, stop: int = -1) -> Any:
     Raises:
         ShapeError: if start comes after stop.
     """
-    shape = _shape(x)
+    shape = shape_of(x)
     if not shape:
         return reshape(x, (1,))
     i, j = _axes((start, stop), len(shape))
@@ -447,15 +443,15 @@ def flatten(x: Any, start: int = 0, stop: int = -1) -> Any:
 
 def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     """Insert axes of size 1 at these places of the result."""
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    for place in sorted(_axes(axes, len(_shape(x)) + len(axes))):
+    axes = axes_of(axis)
+    for place in sorted(_axes(axes, len(shape_of(x)) + len(axes))):
         x = unsqueeze(x, place)
     return x
 
 
 def broadcast_arrays(*tensors: Any) -> list[Any]:
     """Return the tensors as views of their common shape."""
-    shape = ndarray.broadcast_shapes("broadcast_arrays", *[_shape(x) for x in tensors])
+    shape = ndarray.broadcast_shapes("broadcast_arrays", *[shape_of(x) for x in tensors])
     return [broadcast_to(x, shape) for x in tensors]
 
 
@@ -465,24 +461,23 @@ PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", 
              "circular": "wrap", "wrap": "wrap", "symmetric": "symmetric"}  # fmt: skip
 
 
-def pad(
-    x: Any, widths: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0
-) -> Any:
+def pad(x: Any, widths: int | Sequence[Any], mode: str = "constant", value: float = 0.0) -> Any:
     """Surround x, (before, after) per axis.
 
     Args:
         x: a tensor.
-        widths: how many elements, for each axis.
+        widths: how many elements, for each axis; one pair or one number is for all, as in NumPy.
         mode: "constant"; "reflect" (without the edge), "symmetric" (with it), "replicate" (the
             edge), "circular".
         value: for mode "constant".
 
     Raises:
+        ArgumentError: if widths are no whole numbers.
         ShapeError: if widths do not fit x, or reach further than reflect can.
         OptionError: for another mode.
     """
-    pairs = tuple((int(low), int(high)) for low, high in widths)
-    shape = _shape(x)
+    shape = shape_of(x)
+    pairs = _pairs(widths, len(shape))
     if mode not in PAD_MODES:
         raise unknown("pad mode", mode, PAD_MODES)
     if mode == "constant":
@@ -504,6 +499,21 @@ def pad(
     return x
 
 
+def _pairs(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:
+    """Return the widths of ``pad`` as one pair per axis."""
+    given = axes_of(widths)
+    if given and not any(map(np.iterable, given)):
+        given = (given,)
+    rows = [axes_of(part) for part in given]
+    rows = rows * ndim if len(rows) == 1 else rows
+    if any(len(row) not in (1, 2) for row in rows):
+        raise ShapeError(
+            f"pad: widths {widths!r:.60} for {ndim} axes\n"
+            "  rule: one number, one pair (before, after), or a pair for each axis"
+        )
+    return tuple((whole("pad: width", row[0]), whole("pad: width", row[-1])) for row in rows)
+
+
 def _fill_around(out: Any, shape: Any, pairs: Any, value: float) -> Any:
     from needle.ops.elementwise import where
 
@@ -518,7 +528,7 @@ def window(x: Any, axis: int, start: int, size: int) -> Any:
     Raises:
         IndexRangeError: if they are not all there.
     """
-    shape = _shape(x)
+    shape = shape_of(x)
     axis = normalise_axis(axis, len(shape))
     if not 0 <= start <= start + size <= shape[axis]:
         raise IndexRangeError(f"window: [{start}, {start + size}) of {shape[axis]} elements")

@@ -10,8 +10,9 @@ import numpy as np
 
 from needle import executor
 from needle.backend import kernels
-from needle.backend.ndarray import normalise_axes
+from needle.backend.axes import normalise_axes
 from needle.errors import OptionError, ShapeError
+from needle.executor import shape_of
 from needle.ops.base import OUTPUT, PYTHON, REDUCE, SUM_TO, Linear, Op, promoted
 from needle.ops.elementwise import cast_like, equal
 from needle.ops.movement import broadcast_to, reshape
@@ -284,16 +285,16 @@ class SumTo(Linear):
 
 def normalised(x: Any, axes: Axes) -> tuple[int, ...]:
     """Return axes of x as a sorted tuple counted from 0; all for None."""
-    return normalise_axes(axes, x.spec.ndim)
+    return normalise_axes(axes, len(shape_of(x)))
 
 
 def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     """Return the op of a reduction; those seen before without working out the axes again."""
     try:
         return _known[cls, x.spec.ndim, axes, keepdims]
-    except (KeyError, TypeError):  # TypeError: axes are a list
+    except (KeyError, TypeError, AttributeError):  # axes are a list; x is no tensor
         op = cls.of(normalised(x, axes), bool(keepdims))
-        if not isinstance(axes, list):
+        if axes is None or isinstance(axes, (int, tuple)):
             if len(_known) > 1000:
                 _known.clear()
             _known[cls, x.spec.ndim, axes, keepdims] = op
