@@ -11,9 +11,9 @@ from needle.backend import kernels
 from needle.backend.axes import normalise_axis
 from needle.errors import IndexRangeError
 from needle.executor import shape_of
-from needle.ops.base import Composite, Linear, Op, constant, promoted
-from needle.ops.elementwise import cast_like, square
-from needle.ops.functions import sqrt
+from needle.ops.base import Composite, Linear, Op, constant, export, promoted
+from needle.ops.elementwise import cast_like, equal, square, where
+from needle.ops.functions import Sqrt
 from needle.ops.movement import broadcast_to, concat, flip, permute, reshape
 from needle.ops.reduce import Axes, Reduction, mean, normalised, reduction_samples, summation
 from needle.ops.samples import Sample, uniform
@@ -215,6 +215,17 @@ class Var(Composite):
         return (cast_like(grad, x),)
 
 
+class _Root(Sqrt):
+    """Square root whose derivative at 0 is 0: that of a distance, where nothing is apart."""
+
+    def derivative(self, out: Any, i: int) -> Any:
+        none = equal(out, 0.0)
+        return where(none, 0.0, 0.5 / where(none, 1.0, out))
+
+
+_root = export(_Root)
+
+
 def cumsum(x: Any, axis: int | None = None) -> Any:
     """Sum up to each element along an axis (of the flattened x for None). See ``CumSum``."""
     x, axis = _flat(x, axis)
@@ -244,5 +255,8 @@ def var(x: Any, axes: Axes = None, keepdims: bool = False, *, correction: float 
 
 
 def std(x: Any, axes: Axes = None, keepdims: bool = False, *, correction: float = 0.0) -> Any:
-    """Standard deviation over axes (all for None): the square root of ``var``."""
-    return sqrt(var(x, axes, keepdims, correction=correction))
+    """Standard deviation over axes (all for None): the square root of ``var``.
+
+    Its derivative where all values are equal is 0.
+    """
+    return _root(var(x, axes, keepdims, correction=correction))
