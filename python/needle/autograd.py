@@ -15,9 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, executor, forward, graph, reverse, structure
+from needle import config, executor, finite, forward, graph, reverse, structure
 from needle.backend.ndarray import array
-from needle.errors import ArgumentError, GradientError, IndexRangeError, ShapeError, explain
+from needle.errors import (
+    ArgumentError,
+    GradientError,
+    IndexRangeError,
+    ShapeError,
+    explain,
+    user_line,
+)
 from needle.ops import random
 from needle.ops.base import Op, needed, variables
 from needle.ops.elementwise import Add, Negative, Subtract
@@ -46,7 +53,8 @@ def lazy_mode(on: bool = True) -> Iterator[None]:
 def check_finite() -> Iterator[None]:
     """Stop, within a ``with`` block, at the first op that makes a NaN or an infinity.
 
-    Forward or backward, eager or lazy, and after each update of an optimizer. Infinities are
+    Forward or backward, eager or lazy (what was called in the block is checked when it is
+    computed, also after it), and after each update of an optimizer. Infinities are
     allowed where an input of the op has one (masks), and within the expansion of a composite. Each
     result is read once more, in Python's definition of the gate: for hunting, not for training.
     ``NEEDLE_FINITE=on`` does the same for a whole program.
@@ -295,6 +303,10 @@ class _Checkpoint(Op):
     count: int
     state: Any
     saves = (tuple(range(62)),)
+    called = "checkpoint"
+
+    def __repr__(self) -> str:
+        return f"{self.name}({structure.name_of(self.function)})"
 
     def setup(self) -> None:
         self.opaque = True
@@ -307,11 +319,12 @@ class _Checkpoint(Op):
         inputs = out.inputs
         wanted = needed(out)
         leaves = variables(inputs[: self.count])
-        with executor.modes(recording=True), replayed(self.state):
-            inner = self.function(*leaves)
         sources = [*leaves, *inputs[self.count :]]
         chosen = [x for x, want in zip(sources, wanted, strict=True) if want]
-        found = iter(reverse.collect([inner], [out_grad], chosen, graph.recording()))
+        with finite.again():
+            with executor.modes(recording=True), replayed(self.state):
+                inner = self.function(*leaves)
+            found = iter(reverse.collect([inner], [out_grad], chosen, graph.recording()))
         return tuple(next(found) if want else None for want in wanted)
 
 
@@ -374,7 +387,10 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         ]
         parameters = [x for x in reached if x is not None]
         op = _Checkpoint(function, len(args), state)
-        return graph.record(op, [*args, *parameters], executor.held(out))
+        result = graph.record(op, [*args, *parameters], executor.held(out))
+        if finite.on():
+            finite.note(result.node, user_line())
+        return result
 
     return call
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from needle import executor, forward, graph, reverse, structure
+from needle import executor, finite, forward, graph, reverse, structure
 from needle.backend.ndarray import array, full_of
-from needle.errors import GradientError
+from needle.errors import GradientError, user_line
 from needle.ops.base import Op
 from needle.ops.tuples import make_tuple
 
@@ -22,6 +22,10 @@ class _Custom(Op):
 
     function: Callable[..., Any]
     pull: Any
+    called = "custom_gradient"
+
+    def __repr__(self) -> str:
+        return f"{self.name}({structure.name_of(self.function)})"
 
     def setup(self) -> None:
         self.opaque = True
@@ -76,6 +80,8 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
             held = forward.box(level, below, tangent)
         if graph.recording() and any(x.requires_grad for x in args):
             result = graph.record(_Custom(function, pull), args, held)
+            if finite.on():
+                finite.note(result.node, user_line())
         else:
             result = graph.wrap(held)
         return result.tuple() if several else result

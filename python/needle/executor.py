@@ -83,7 +83,10 @@ def _push(op: Any, tensors: tuple[Any, ...], level: int) -> Any:
     else:
         primals, tangents = forward.unbox(tensors, level)
         if op.differentiable and any(t is not None for t in tangents):
-            out, tangent = op.push(primals, tangents)
+            if finite.on():
+                out, tangent = finite.push(op, primals, tangents, user_line())
+            else:
+                out, tangent = op.push(primals, tangents)
         else:
             out, tangent = apply(op, *primals), None
         array = forward.box(level, out, tangent)
@@ -226,7 +229,7 @@ def realize(nodes: Iterable[Any]) -> None:
 
 def _computed(node: Any, arrays: list[Any]) -> Any:
     try:
-        if finite.on():
+        if finite.watches(node):
             return finite.compute(node.op, arrays, node=node)
         return node.op.compute(*arrays)
     except MemoryError as error:

@@ -14,6 +14,11 @@ def kind(x: Any) -> str:
     return type(x).__name__
 
 
+def name_of(function: Any) -> str:
+    """Return the name of a function, or of the class of what is called like one."""
+    return str(getattr(function, "__name__", kind(function)))
+
+
 def checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function, with an error where it returns something else than tensors.
 

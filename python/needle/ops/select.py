@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
-from needle import executor, graph
+from needle import executor, finite, graph
 from needle.backend import kernels, ndarray
-from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
+from needle.errors import DtypeError, IndexRangeError, ShapeError, explain, user_line
 from needle.executor import shape_of
 from needle.ops.base import Composite, Op, cast, constant
 from needle.ops.elementwise import cast_like, greater, not_equal, where
@@ -263,6 +263,12 @@ def put(x: Any, index: Any, value: Any) -> Any:
         ShapeError: if the value does not broadcast to the place.
     """
     value = _fitting(x, value)
+    if finite.on():
+        ready = [
+            (name, part) for name, part in (("x", x), ("value", value)) if part.array is not None
+        ]
+        named = [(name, executor.value_of(part)) for name, part in ready]
+        finite.check_operands("assignment", named, user_line())
     shape, size = shape_of(x), x.spec.size
     whole = _as_indices(index, x) if _is_array(index) else None
     is_mask = whole is not None and whole.spec.dtype.kind == "b" and shape_of(whole) == shape
