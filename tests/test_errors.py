@@ -9,7 +9,14 @@ import pytest
 
 import needle as ndl
 from needle import errors, ops
-from needle.errors import DtypeError, IndexRangeError, NeedleError, ShapeError
+from needle.errors import (
+    ArgumentError,
+    DtypeError,
+    IndexRangeError,
+    NeedleError,
+    OptionError,
+    ShapeError,
+)
 
 
 def tensor(*shape: int, dtype: str = "float32") -> ndl.Tensor:
@@ -151,6 +158,7 @@ def test_errors_are_also_the_builtin_ones():
         "ShapeError": ValueError, "DtypeError": TypeError, "DeviceError": ValueError,
         "IndexRangeError": IndexError, "GradientError": RuntimeError, "DataError": ValueError,
         "ReleasedError": RuntimeError, "OptionError": ValueError, "OutOfMemoryError": MemoryError,
+        "ArgumentError": TypeError,
     }  # fmt: skip
     for name, builtin in pairs.items():
         kind = getattr(errors, name)
@@ -174,3 +182,89 @@ def test_unknown_names():
     error = errors.unknown("recipe", "minst", ["mnist", "bytes"])
     assert str(error) == "recipe: there is no 'minst'; did you mean 'mnist'?\n  known: bytes, mnist"
     assert "did you mean" not in str(errors.unknown("recipe", "zzz", ["mnist"]))
+
+
+ARGUMENTS = {
+    "layer_norm, a shape": (
+        lambda x: ops.layer_norm(x, (4,)), ArgumentError, r"layer_norm: weight is tuple \(4,\)",
+    ),
+    "unique": (lambda x: ops.unique(3), ArgumentError, "unique: expected a tensor, got int"),
+    "nonzero": (lambda x: ops.nonzero([1]), ArgumentError, "nonzero: expected a tensor, got list"),
+    "softplus": (lambda x: ops.softplus([1]), ArgumentError, "softplus: expected a tensor"),
+    "sum of a list": (lambda x: ops.summation([1.0]), ArgumentError, "summation: expected"),
+    "reshape of a list": (lambda x: ops.reshape([1.0], 1), ArgumentError, "reshape: expected a te"),
+    "cumsum of a list": (lambda x: ops.cumsum([1.0]), ArgumentError, "cumsum: expected a tensor"),
+    "operands": (lambda x: ops.exp(x, x), ArgumentError, "exp: takes 1 operands, 2 were given"),
+    "sum over half an axis": (lambda x: x.sum(0.5), ArgumentError, "sum: 0.5 is neither"),
+    "sum over a name": (lambda x: x.sum("a"), ArgumentError, "sum: axis is .a., not a"),
+    "cumsum over two axes": (lambda x: ops.cumsum(x, (0, 1)), ArgumentError, r"cumsum: axis is"),
+    "softmax over a list": (lambda x: ops.softmax(x, [0]), ArgumentError, "axis is int, not"),
+    "flip": (lambda x: ops.flip(x, 0.5), ArgumentError, "flip: 0.5 is neither"),
+    "permute": (lambda x: ops.permute(x, 0.5), ArgumentError, "permute: 0.5 is neither"),
+    "broadcast_to": (lambda x: ops.broadcast_to(x, None), ArgumentError, "broadcast_to: None is"),
+    "pad by half": (lambda x: ops.pad(x, 1.5), ArgumentError, "pad: 1.5 is neither"),
+    "pad by names": (lambda x: ops.pad(x, "a"), ArgumentError, "pad: width is 'a'"),
+    "pad by three": (lambda x: ops.pad(x, (1, 2, 3)), ShapeError, "for 2 axes"),
+    "searchsorted": (
+        lambda x: ops.searchsorted(x[0], x, side="up"), OptionError, "side: there is no 'up'",
+    ),
+    "two dots": (lambda x: x[..., ...], IndexRangeError, r"index: 2 times \.\.\."),
+    "two dots and an array": (lambda x: x[..., [0], ...], IndexRangeError, r"2 times \.\.\."),
+    "three indices": (lambda x: x[0, 0, 0], IndexRangeError, "3 indices for 2 dimensions$"),
+    "full": (lambda x: ops.full((-1,), 1), ShapeError, r"full: shape \(-1,\) has a size below 0"),
+    "init.zeros": (lambda x: ndl.zeros(2, -1), ShapeError, r"zeros: shape \(2, -1\)"),
+    "init.rand": (lambda x: ndl.init.rand(-1), ShapeError, r"rand: shape \(-1,\)"),
+    "init.randn": (lambda x: ndl.init.randn("a"), ArgumentError, "randn: size is 'a'"),
+    "ones": (lambda x: ops.ones(2.5), ArgumentError, "ones: size is 2.5, not a whole number"),
+    "empty": (lambda x: ops.empty(-3), ShapeError, "empty: shape"),
+    "eye": (lambda x: ops.eye(2, -1), ShapeError, r"eye: shape \(2, -1\)"),
+    "linspace": (lambda x: ops.linspace(0, 1, -1), ShapeError, "linspace: shape"),
+    "arange to NaN": (lambda x: ops.arange(np.nan), OptionError, "arange: from 0 to nan in steps"),
+    "arange to infinity": (lambda x: ops.arange(np.inf), OptionError, "finite numbers"),
+    "arange to a list": (lambda x: ops.arange([1]), ArgumentError, "three numbers"),
+    "arange, too long": (lambda x: ops.arange(10**20), ShapeError, "more than 2[*][*]63 bytes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_that_are_no_tensor_no_axis_and_no_size(name):
+    call, kind, text = ARGUMENTS[name]
+    with pytest.raises(NeedleError, match=text) as caught:
+        call(tensor(3, 4))
+    assert type(caught.value) is kind
+
+
+TOO_LARGE = {
+    "arange": lambda n: ops.arange(n),
+    "linspace": lambda n: ops.linspace(0, 1, n),
+    "eye": lambda n: ops.eye(n, 10),
+    "full": lambda n: ops.full((n,), 1),
+    "zeros": lambda n: ndl.zeros(n),
+    "uniform": lambda n: ops.uniform((n,)),
+    "permutation": lambda n: ops.permutation(n),
+    "rand": lambda n: ndl.init.rand(n),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_more_than_the_memory_holds_is_said_of_the_function(name):
+    with pytest.raises(errors.OutOfMemoryError, match=f"^{name}: "):
+        TOO_LARGE[name](10**16)
+
+
+@pytest.mark.parametrize(
+    ("widths", "same"),
+    [
+        (1, ((1, 1), (1, 1))),
+        ((1, 2), ((1, 2), (1, 2))),
+        (((2, 1),), ((2, 1), (2, 1))),
+        (((1,), (2,)), ((1, 1), (2, 2))),
+        (np.array([[1, 0], [0, 2]]), ((1, 0), (0, 2))),
+    ],
+)
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_pad_takes_widths_as_numpy_does(widths, same, mode):
+    x = np.arange(12.0).reshape(3, 4)
+    expected = np.pad(x, widths, mode)
+    np.testing.assert_array_equal(expected, np.pad(x, same, mode))
+    np.testing.assert_array_equal(ops.pad(ndl.Tensor(x), widths, mode).numpy(), expected)

@@ -13,8 +13,8 @@ PACKAGE = Path(needle.__file__).parent
 FLOORS = [
     {"config", "errors", "dtype", "core"},
     {"device", "definition", "backend"},
-    {"graph", "forward", "finite", "executor", "reverse"},
-    {"ops", "autograd", "derivatives"},
+    {"graph", "structure", "forward", "finite", "executor", "reverse"},
+    {"ops", "autograd", "custom", "derivatives"},
     {"aliases", "methods", "tensor", "standard", "compile"},
     {"nn", "init", "optim", "data", "distributed", "io"},
     {
@@ -37,7 +37,8 @@ ARROWS = {
     ("forward", "graph"), ("executor", "graph"), ("executor", "forward"),
     ("finite", "graph"), ("executor", "finite"), ("reverse", "finite"),
     ("reverse", "graph"), ("reverse", "executor"),
-    ("autograd", "ops"), ("derivatives", "autograd"), ("derivatives", "ops"),
+    ("structure", "graph"), ("autograd", "ops"), ("custom", "ops"),
+    ("derivatives", "autograd"), ("derivatives", "custom"), ("derivatives", "ops"),
     ("compile", "tensor"), ("tensor", "methods"),
     ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("io", "nn"),
 }  # fmt: skip

@@ -9,7 +9,14 @@ import pytest
 
 import needle as ndl
 from needle import graph, nn, ops
-from needle.errors import DtypeError, GradientError, OptionError, ShapeError
+from needle.errors import (
+    ArgumentError,
+    DtypeError,
+    GradientError,
+    IndexRangeError,
+    OptionError,
+    ShapeError,
+)
 
 
 @pytest.fixture(params=["eager", "lazy"])
@@ -460,3 +467,117 @@ def test_a_result_may_outlive_its_jvp():
     ndl.jvp(lambda x: aside.append(x * 2.0) or x, (tensor([3.0]),), (1.0,))
     assert aside[0].item() == 6.0 and (aside[0] + 1.0).numpy() == [7.0]
     close(ndl.jvp(lambda x: x * aside[0], (tensor([1.0]),), (1.0,))[1].detach(), [6.0])
+
+
+def test_vjp_of_several_results(mode):
+    x, u, v = tensor([2.0, 3.0]), tensor([1.0, -1.0]), tensor(5.0)
+    out, pull = ndl.vjp(lambda x: (x * x, [x.sum(), ops.argmax(x)]), x)
+    assert isinstance(out, tuple) and isinstance(out[1], list)
+    expected = 2 * x.numpy() * u.numpy() + 5.0
+    for found in (pull(u, [v, None]), pull((u, [v, None])), pull((u, (5.0, None)))):
+        close(found[0], expected)
+    close(pull()[0], 2 * x.numpy() + 1.0)
+    close(pull(None, (v, None))[0], [5.0, 5.0])
+    close(ndl.grad(lambda x: pull(u, (v, None))[0].sum() + x.sum())(x), [1.0, 1.0])
+    _, pull = ndl.vjp(ops.split, x)
+    close(pull((v, None))[0], [5.0, 0.0])
+    close(pull(ops.split(u))[0], u.numpy())
+
+
+def test_vjp_of_several_results_can_be_differentiated(mode):
+    def norm_of_pulled(x):
+        _, pull = ndl.vjp(lambda x: (x * x, x * x * x), x)
+        return pull(x, ops.ones_like(x))[0].sum()  # 2 x^2 + 3 x^2
+
+    close(ndl.grad(norm_of_pulled)(tensor([2.0])), [20.0])
+    close(ndl.jvp(norm_of_pulled, tensor([2.0]), 1.0)[1], 20.0)
+
+
+def test_keyword_arguments_are_passed_on():
+    x, y = tensor([1.0, 2.0]), tensor([3.0, 4.0])
+
+    def f(x, *, scale, other):
+        return (x * x * scale * other).sum()
+
+    close(ndl.grad(f)(x, scale=2.0, other=y), [12.0, 32.0])
+    close(ndl.value_and_grad(f)(x, scale=2.0, other=y)[0], 38.0)
+    close(ndl.jacobian(f)(x, scale=2.0, other=y), [12.0, 32.0])
+
+
+def test_custom_gradient_of_several_results(mode):
+    @ndl.custom_gradient
+    def both(x, y):
+        return (x * y, x.sum(), ops.argmax(x)), lambda g: (
+            3.0 * g[0] * y + g[1],
+            g[0] * x,
+        )
+
+    x, y = tensor([1.0, 2.0]), tensor([3.0, 4.0])
+    out = both(x, y)
+    assert isinstance(out, tuple) and len(out) == 3 and out[2].item() == 1
+    close(ndl.grad(lambda x: both(x, y)[0].sum())(x), 3 * y.numpy())
+    close(ndl.grad(lambda x: both(x, y)[1])(x), [1.0, 1.0])
+    gx, gy = ndl.grad(lambda x, y: both(x, y)[0].sum() + 2.0 * both(x, y)[1], (0, 1))(x, y)
+    close(gx, 3 * y.numpy() + 2.0)
+    close(gy, x.numpy())
+    _, tangent = ndl.jvp(both, (x, y), (1.0, None))
+    close(tangent[0], 3 * y.numpy())
+    close(tangent[1], 2.0)
+    assert tangent[2] is None
+    push = ndl.linearize(lambda x: both(x, y)[0], x)[1]
+    close(push(1.0), 3 * y.numpy())
+    close(ndl.hvp(lambda x: (both(x, x)[0]).sum(), x, 1.0), [4.0, 4.0])
+
+
+WRONG = {
+    "pull of too few": (
+        lambda x: ndl.vjp(lambda x: (x, x), x)[1](x), GradientError, "1 for a tuple of 2 results",
+    ),
+    "pull of too many": (
+        lambda x: ndl.vjp(lambda x: (x, x), x)[1](x, x, x), GradientError, "3 for a tuple of 2",
+    ),
+    "pull of two for one": (
+        lambda x: ndl.vjp(ops.exp, x)[1](x, x), GradientError, "2 gradients of one result",
+    ),
+    "pull of another shape": (
+        lambda x: ndl.vjp(lambda x: (x, x), x)[1](x, x[0]), ShapeError, "shape",
+    ),
+    "vjp of no tensor": (
+        lambda x: ndl.vjp(ops.exp, 3.0), GradientError, "argument 0 is float, not a tensor",
+    ),
+    "vjp to no tensor": (
+        lambda x: ndl.vjp(lambda x: {"a": x}, x), GradientError, "vjp: the function returned dict",
+    ),
+    "grad of no such argument": (
+        lambda x: ndl.grad(ops.exp, 3)(x), IndexRangeError, "argnums 3 of 1 positional",
+    ),
+    "jacobian of no such argument": (
+        lambda x: ndl.jacobian(ops.exp, (0, 4))(x), IndexRangeError, r"argnums \(0, 4\) of 1",
+    ),
+    "grad of a named argument": (
+        lambda x: ndl.grad(ops.exp, "x")(x), ArgumentError, "argnums 'x', not a whole number",
+    ),
+    "grad of no tensor": (
+        lambda x: ndl.grad(ops.exp)(3.0), GradientError, "argument 0 is float, not a tensor",
+    ),
+    "grad to a number": (
+        lambda x: ndl.grad(lambda x: 3.0)(x), GradientError, "returned float, a scalar tensor",
+    ),
+    "grad to a pair": (
+        lambda x: ndl.value_and_grad(lambda x: (x.sum(), x))(x), GradientError, "returned tuple",
+    ),
+    "no rule": (
+        lambda x: ndl.custom_gradient(lambda x: x)(x), GradientError, r"returned Tensor.*\n.*pull",
+    ),
+    "a rule for no tensor": (
+        lambda x: ndl.custom_gradient(lambda x: ((x, 3.0), lambda g: g))(x), GradientError,
+        r"\(tuple, function\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_functions_and_arguments_that_do_not_fit(name):
+    call, kind, text = WRONG[name]
+    with pytest.raises(kind, match=text):
+        call(tensor([1.0, 2.0]))

@@ -9,7 +9,7 @@ from devices import DEVICES
 import needle as ndl
 from needle import ops
 from needle.backend import kernels
-from needle.errors import OptionError, ShapeError
+from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
 from needle.ops import base, random, sampling
 from needle.testing import assert_close
 
@@ -154,11 +154,46 @@ def test_dropout():
     assert not sampling.dropout(x, 1.0).numpy().any() and sampling.dropout(x, 0.0).numpy().all()
 
 
-def test_wrong_arguments():
-    with pytest.raises(OptionError, match="p=1.5"):
-        sampling.dropout(ndl.Tensor([1.0]), 1.5)
-    with pytest.raises(OptionError, match=r"no integer in \[3, 3\)"):
-        sampling.randint((2,), 3, 3)
+WRONG = {
+    "dropout": (lambda: sampling.dropout(ndl.Tensor([1.0]), 1.5), OptionError, "p=1.5"),
+    "bernoulli": (lambda: sampling.bernoulli((2,), 1.5), OptionError, "bernoulli: p=1.5"),
+    "bernoulli of NaN": (lambda: sampling.bernoulli((2,), np.nan), OptionError, "p=nan"),
+    "normal": (lambda: sampling.normal((2,), 0, -1), OptionError, "normal: std=-1"),
+    "normal, whole": (lambda: sampling.normal(2, dtype="int32"), DtypeError, "dtype is int32"),
+    "uniform": (lambda: sampling.uniform((2,), 2, 1), OptionError, r"the range \[2, 1\)"),
+    "uniform, whole": (lambda: sampling.uniform(2, dtype="int8"), DtypeError, "dtype is int8"),
+    "uniform, size": (lambda: sampling.uniform((3, -1)), ShapeError, r"uniform: shape \(3, -1\)"),
+    "permutation": (lambda: sampling.permutation(-1), ShapeError, r"permutation: shape \(-1,\)"),
+    "permutation of half": (lambda: sampling.permutation(2.5), ArgumentError, "size is 2.5"),
+    "randint of none": (lambda: sampling.randint((2,), 3, 3), OptionError, "no integer in .3, 3"),
+    "randint from half": (lambda: sampling.randint((2,), 0.5, 3), ArgumentError, "low is 0.5"),
+    "randint, order": (lambda: sampling.randint(0, 5, (2,)), ArgumentError, r"high is \(2,\)"),
+    "randint, small": (
+        lambda: sampling.randint((2,), 0, 300, dtype="uint8"), DtypeError, "do not fit into uint8",
+    ),
+    "randint, below": (lambda: sampling.randint(2, -1, 2, dtype="bool"), DtypeError, "into bool"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments(name, seed):
+    ndl.manual_seed(seed)
+    call, kind, text = WRONG[name]
+    state = str(random.get_state())
+    with pytest.raises(kind, match=text):
+        call()
+    assert str(random.get_state()) == state
+
+
+def test_arguments_at_their_ends():
+    assert set(sampling.randint((99,), 0, 256, dtype="uint8").numpy()) <= set(range(256))
+    assert sampling.randint((9,), 0, 2, dtype="bool").dtype == "bool"
+    assert sampling.randint((2, 3), 0, 3.0).shape == (2, 3)
+    assert not sampling.normal((3,), std=0).numpy().any()
+    assert sampling.uniform((2,), 1, 1).tolist() == [1.0, 1.0]
+    assert sampling.bernoulli((3,), 1).numpy().all() and sampling.permutation(0).shape == (0,)
+    assert (ndl.init.rand(5, low=2.0, high=1.0).numpy() > 1).all()  # the course's affine map
 
 
 def test_states_can_be_kept():

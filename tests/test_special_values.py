@@ -171,3 +171,61 @@ def test_the_gradient_of_logsumexp_hides_no_nan(device):
     ops.logsumexp(x, 1).sum().backward()
     expected = [[NAN, NAN, NAN], [NAN, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.5, 0.5]]
     np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-6)
+
+
+def _std(x):
+    return ops.std(x, -1)
+
+
+DERIVATIVES = {  # function, inputs, gradients: as PyTorch has them
+    "std of a constant": (_std, [[[2.0, 2.0, 2.0]]], [[[0.0, 0.0, 0.0]]]),
+    "std, one row constant": (
+        _std, [[[2.0, 2.0], [1.0, 3.0]]], [[[0.0, 0.0], [-0.5, 0.5]]],
+    ),
+    "power": (
+        ops.power, [[0.0, 0.0, 0.0, 2.0], [0.0, 2.0, -1.0, 0.0]],
+        [[0.0, 0.0, -INF, 0.0], [0.0, 0.0, -INF, np.log(2.0)]],
+    ),
+    "atan2": (
+        ops.atan2, [[0.0, 0.0, -0.0, 1.0], [0.0, 2.0, 0.0, 0.0]],
+        [[0.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, -1.0]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+@pytest.mark.parametrize("kind", ["float16", "float64"])
+def test_derivatives(name, kind, device):
+    function, inputs, expected = DERIVATIVES[name]
+    xs = [ndl.Tensor(x, dtype=kind, device=device) for x in inputs]
+    places = tuple(range(len(xs)))
+    found = ndl.grad(lambda *xs: function(*xs).sum(), places)(*xs)
+    for i, (x, own) in enumerate(zip(found, expected, strict=True)):
+        np.testing.assert_allclose(x.numpy(), np.array(own), rtol=1e-3)
+        vs = [np.ones(x.shape) if i == j else None for j in places]
+        _, slope = ndl.jvp(lambda *xs: function(*xs), xs, vs)
+        wanted = np.array(own).sum(-1) if name.startswith("std") else own
+        np.testing.assert_allclose(slope.numpy(), wanted, rtol=1e-3, atol=1e-6)
+
+
+SECOND = {  # the second derivatives with respect to the first input
+    "x ** 0": (lambda x: x**0, [0.0, 2.0], [0.0, 0.0]),
+    "x ** 1": (lambda x: x**1, [0.0, 2.0], [0.0, 0.0]),
+    "x ** 2.0": (lambda x: ops.power(x, 2.0), [0.0, 2.0], [2.0, 2.0]),
+    "x ** 3": (lambda x: x**3, [0.0, 2.0], [0.0, 12.0]),
+    "power_scalar": (lambda x: ops.power_scalar(x, 0), [0.0, 2.0], [0.0, 0.0]),
+    "std": (lambda x: ops.std(x, 0), [2.0, 2.0], [0.0, 0.0]),
+    "atan2": (lambda x: ops.atan2(x, 0.0 * x), [0.0, 2.0], [0.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_second_derivatives(name):
+    function, values, expected = SECOND[name]
+    x = ndl.Tensor(values, dtype="float64")
+    slope = ndl.grad(lambda x: function(x).sum())
+    found = ndl.grad(lambda x: slope(x).sum())(x)
+    np.testing.assert_array_equal(found.numpy(), expected)
+    np.testing.assert_array_equal(ndl.jvp(slope, x, 1.0)[1].numpy(), expected)
+    third = ndl.grad(lambda x: ndl.grad(lambda x: slope(x).sum())(x).sum())(x)
+    assert np.isfinite(third.numpy()).all()

@@ -176,6 +176,11 @@ def test_check_gradients_takes_integers_and_several_results():
 def test_check_gradients_needs_something_to_differentiate():
     with pytest.raises(GradientError, match="no input is floating"):
         check_gradients(lambda i: i + 1, np.array([1, 2]))
+    for wrong in (lambda x: 3.0, lambda x: {"out": x}):
+        with pytest.raises(GradientError, match="check_gradients: the function returned"):
+            check_gradients(wrong, uniform((3,)))
+    with pytest.raises(GradientError, match="no result is floating"):
+        check_gradients(lambda x: x > 0, uniform((3,)))
     with pytest.raises(GradientError, match="order=3"):
         check_gradients(lambda x: x, uniform((3,)), order=3)
     with pytest.raises(OptionError, match="did you mean 'forward'"):

@@ -20,7 +20,6 @@ from needle.autograd import (
     backward,
     check_finite,
     checkpoint,
-    custom_gradient,
     grad,
     lazy_mode,
     no_grad,
@@ -29,6 +28,7 @@ from needle.autograd import (
 )
 from needle.backend.ndarray import NDArray
 from needle.backend_selection import BACKEND, array_api
+from needle.custom import custom_gradient
 from needle.derivatives import hvp, jacobian, jvp, linearize
 from needle.device import Device, all_devices, cpu, cpu_numpy, cuda, default_device, meta
 from needle.dtype import (

@@ -6,7 +6,6 @@ lazy mode they are graph that runs when a value is read. One code path.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 import types
@@ -16,16 +15,23 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, executor, forward, graph, reverse
+from needle import config, executor, finite, forward, graph, reverse, structure
 from needle.backend.ndarray import array
-from needle.errors import GradientError, ShapeError, explain
+from needle.errors import (
+    ArgumentError,
+    GradientError,
+    IndexRangeError,
+    ShapeError,
+    explain,
+    user_line,
+)
 from needle.ops import random
 from needle.ops.base import Op, needed, variables
 from needle.ops.elementwise import Add, Negative, Subtract
 
 __all__ = [
-    "Op", "backward", "checkpoint", "compute_gradient_of_variables", "custom_gradient",
-    "find_topo_sort", "grad", "no_grad", "value_and_grad", "vjp",
+    "Op", "backward", "checkpoint", "compute_gradient_of_variables", "find_topo_sort",
+    "grad", "no_grad", "value_and_grad", "vjp",
 ]  # fmt: skip
 
 
@@ -47,7 +53,8 @@ def lazy_mode(on: bool = True) -> Iterator[None]:
 def check_finite() -> Iterator[None]:
     """Stop, within a ``with`` block, at the first op that makes a NaN or an infinity.
 
-    Forward or backward, eager or lazy, and after each update of an optimizer. Infinities are
+    Forward or backward, eager or lazy (what was called in the block is checked when it is
+    computed, also after it), and after each update of an optimizer. Infinities are
     allowed where an input of the op has one (masks), and within the expansion of a composite. Each
     result is read once more, in Python's definition of the gate: for hunting, not for training.
     ``NEEDLE_FINITE=on`` does the same for a whole program.
@@ -148,22 +155,77 @@ def backward(
 def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tuple[Any, ...]]]:
     """Return ``function(*args)`` and the map from an output gradient to the inputs' gradients.
 
+    The map takes one gradient for each tensor of the result, in the structure that the function
+    returned: ``pull(u)``; of two results ``pull(u, v)`` or ``pull((u, v))``. None stands for zero
+    beside others, and no gradient at all for ones.
+
+    Raises:
+        GradientError: if an argument or result is no tensor; by the map, if its gradients have
+            another structure than the result.
+        ShapeError: by the map, if a gradient has another shape than its result.
+
     >>> out, pull = vjp(lambda x: x * x, Tensor([3.0]))
     >>> pull(Tensor([1.0]))[0].numpy()
     array([6.], dtype=float32)
     """
     outer = graph.recording()
+    _check_tensors("vjp", args)
     leaves = variables(args)
     with executor.modes(recording=True):
-        out = function(*leaves)
+        out = structure.checked("vjp", function)(*leaves)
 
-    def pull(out_grad: Any = None) -> tuple[Any, ...]:
+    def pull(*out_grads: Any) -> tuple[Any, ...]:
         with executor.modes(recording=outer):
-            if not out.requires_grad:
-                return tuple(reverse.full_like(x, 0.0) for x in leaves)
-            return tuple(reverse.collect([out], [_seed(out, out_grad)], leaves, True))
+            pairs = [(x, u) for x, u in _paired(out, out_grads) if x.requires_grad]
+            outs, seeds = [x for x, _ in pairs], [_seed(x, u) for x, u in pairs]
+            return tuple(reverse.collect(outs, seeds, leaves, True))
 
     return out, pull
+
+
+def _paired(out: Any, out_grads: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+    """Return the tensors of a result with their gradients; None for ones."""
+    if not out_grads or out_grads == (None,):
+        return [(x, None) for x in structure.flat(out)]
+    nested = isinstance(out, (tuple, list))
+    whole = len(out_grads) == 1 and (not nested or structure.is_several(out_grads[0]))
+    if not nested and not whole:
+        raise GradientError(f"vjp: {len(out_grads)} gradients of one result")
+    pairs = structure.aligned("vjp", out, out_grads[0] if whole else out_grads)
+    return [(x, u) for x, u in pairs if u is not None]
+
+
+def _check_tensors(name: str, args: Sequence[Any]) -> None:
+    for i, x in enumerate(args):
+        if not isinstance(x, graph.TensorBase):
+            raise GradientError(
+                f"{name}: argument {i} is {structure.kind(x)}, not a tensor\n"
+                "  rule: derivatives are with respect to tensors\n"
+                "  try: Tensor(...), or a function that closes over it"
+            )
+
+
+def places(name: str, argnums: int | Sequence[int], args: Sequence[Any]) -> tuple[int, ...]:
+    """Return which arguments to differentiate, counted from 0, as a tuple.
+
+    Raises:
+        IndexRangeError: if there is no such argument.
+        ArgumentError: if ``argnums`` are not whole numbers.
+        GradientError: if such an argument is no tensor.
+    """
+    count = len(args)
+    given = argnums if isinstance(argnums, Sequence) else (argnums,)
+    for i in given:
+        if not isinstance(i, (int, np.integer)):
+            raise ArgumentError(f"{name}: argnums {argnums!r:.60}, not a whole number or several")
+        if not -count <= i < count:
+            raise IndexRangeError(
+                f"{name}: argnums {argnums} of {count} positional arguments\n"
+                "  rule: arguments are counted from 0"
+            )
+    found = tuple(int(i) % count for i in given)
+    _check_tensors(name, [args[i] for i in found])
+    return found
 
 
 def value_and_grad(
@@ -174,35 +236,47 @@ def value_and_grad(
     The gradients are part of the graph, except in ``no_grad()``: apply it again for higher orders.
 
     Args:
-        function: returns a scalar tensor (one element).
+        function: returns a scalar tensor (one element). Keyword arguments are passed on to it.
         argnums: which positional arguments to differentiate; a tuple gives a tuple.
 
     Raises:
-        GradientError: when called, if the function does not return a scalar.
+        GradientError: when called, if the function does not return a scalar, or an argument to
+            differentiate is no tensor.
+        IndexRangeError: when called, if there is no such argument.
     """
-    positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
-    def call(*args: Any) -> tuple[Any, Any]:
+    def call(*args: Any, **named: Any) -> tuple[Any, Any]:
         outer = graph.recording()
+        positions = places("grad", argnums, args)
         leaves = list(args)
         for position, leaf in zip(positions, variables([args[i] for i in positions]), strict=True):
             leaves[position] = leaf
         with executor.modes(recording=True):
-            out = function(*leaves)
-            if executor.spec_of(out).size != 1:
-                raise GradientError(
-                    f"grad: the function returned shape {executor.spec_of(out).shape}, a scalar is "
-                    "needed\n  try: .sum() it, or use vjp"
-                )
+            out = _scalar(function(*leaves, **named))
         wanted = [leaves[i] for i in positions]
         with executor.modes(recording=outer):
             if out.requires_grad:
                 grads = reverse.collect([out], [_seed(out, None)], wanted, outer)
             else:
                 grads = [reverse.full_like(x, 0.0) for x in wanted]
-        return out, grads[0] if isinstance(argnums, int) else tuple(grads)
+        return out, tuple(grads) if isinstance(argnums, Sequence) else grads[0]
 
     return call
+
+
+def _scalar(out: Any) -> Any:
+    """Return the result of a function to differentiate, checked."""
+    if not isinstance(out, graph.TensorBase) or type(out.spec) is tuple:
+        raise GradientError(
+            f"grad: the function returned {structure.kind(out)}, a scalar tensor is needed\n"
+            "  try: vjp for several results; what is only looked at can be put aside"
+        )
+    if out.spec.size != 1:
+        raise GradientError(
+            f"grad: the function returned shape {out.spec.shape}, a scalar is needed\n"
+            "  try: .sum() it, or use vjp"
+        )
+    return out
 
 
 def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
@@ -213,8 +287,8 @@ def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Call
     """
     both = value_and_grad(function, argnums)
 
-    def call(*args: Any) -> Any:
-        return both(*args)[1]
+    def call(*args: Any, **named: Any) -> Any:
+        return both(*args, **named)[1]
 
     return call
 
@@ -229,6 +303,10 @@ class _Checkpoint(Op):
     count: int
     state: Any
     saves = (tuple(range(62)),)
+    called = "checkpoint"
+
+    def __repr__(self) -> str:
+        return f"{self.name}({structure.name_of(self.function)})"
 
     def setup(self) -> None:
         self.opaque = True
@@ -241,11 +319,12 @@ class _Checkpoint(Op):
         inputs = out.inputs
         wanted = needed(out)
         leaves = variables(inputs[: self.count])
-        with executor.modes(recording=True), replayed(self.state):
-            inner = self.function(*leaves)
         sources = [*leaves, *inputs[self.count :]]
         chosen = [x for x, want in zip(sources, wanted, strict=True) if want]
-        found = iter(reverse.collect([inner], [out_grad], chosen, graph.recording()))
+        with finite.again():
+            with executor.modes(recording=True), replayed(self.state):
+                inner = self.function(*leaves)
+            found = iter(reverse.collect([inner], [out_grad], chosen, graph.recording()))
         return tuple(next(found) if want else None for want in wanted)
 
 
@@ -308,107 +387,12 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
         ]
         parameters = [x for x in reached if x is not None]
         op = _Checkpoint(function, len(args), state)
-        return graph.record(op, [*args, *parameters], executor.held(out))
+        result = graph.record(op, [*args, *parameters], executor.held(out))
+        if finite.on():
+            finite.note(result.node, user_line())
+        return result
 
     return call
-
-
-class _Custom(Op):
-    """A function with a gradient given by the user (see ``custom_gradient``)."""
-
-    function: Callable[..., Any]
-    pull: Any
-
-    def setup(self) -> None:
-        self.opaque = True
-
-    def compute(self, *arrays: Any) -> Any:
-        with executor.modes(recording=False, lazy=False):
-            return executor.value_of(self.function(*map(graph.wrap, arrays))[0])
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return self.pull(out_grad)
-
-
-def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function a gradient of its own.
-
-    For a rule that is more stable or cheaper than that of the function's ops, or another one on
-    purpose (straight-through estimators, clipped or reversed gradients). The rule may read the
-    inputs and anything computed on the way; it is made of ops, so that higher derivatives follow.
-
-    Forward mode (``jvp``, ``hvp``, ``linearize``) transposes the rule. So it must be linear in
-    ``out_grad`` there, as every gradient is; clipping is not, and raises.
-
-    Shapes:   pull: out_grad of the shape of out -> a gradient of the shape of each input
-    Raises:   GradientError in forward mode if the rule is not linear in ``out_grad``
-
-    Args:
-        function: takes tensors, returns ``(out, pull)``, where ``pull(out_grad)`` returns the
-            gradients of the inputs: a tensor, or one (or None) per input.
-
-    >>> @custom_gradient
-    ... def log1pexp(x):
-    ...     e = x.exp()
-    ...     return (1 + e).log(), lambda out_grad: out_grad * (1 - 1 / (1 + e))
-    """
-
-    def call(*args: Any) -> Any:
-        out, pull = function(*args)
-        array, level = executor.held(out), forward.top(args)
-        if level:
-            primals, tangents = forward.unbox(args, level)
-            tangent = _tangent_of_rule(pull, out.spec, level, tangents)
-            array = forward.box(level, call(*primals), tangent)
-        if not graph.recording() or not any(x.requires_grad for x in args):
-            return graph.wrap(array)
-        return graph.record(_Custom(function, pull), args, array)
-
-    return call
-
-
-def _tangent_of_rule(pull: Any, spec: Any, level: int, tangents: Sequence[Any]) -> Any:
-    def below(out_grad: Any) -> list[Any]:
-        found = pull(out_grad)
-        grads = found if isinstance(found, (tuple, list)) else (found,)
-        return [None if g is None else forward.split(g, level)[0] for g in grads]
-
-    _check_linear(below, spec)
-    return reverse.transpose("custom_gradient", below, spec, tangents, graph.recording())
-
-
-def check_custom_rules(outs: Sequence[Any]) -> None:
-    """Check the rules of ``custom_gradient`` below some results, which are to be transposed.
-
-    Raises:
-        GradientError: if one is not linear in ``out_grad``.
-    """
-    for node in graph.topo([graph.leaf(x) for x in outs], True):
-        if type(node.op) is _Custom:
-            _check_linear(functools.partial(node.op.gradient_as_tuple, out=None), node.spec)
-
-
-def _check_linear(pull: Callable[[Any], Sequence[Any]], spec: Any) -> None:
-    """Check on numbers of both signs and of two sizes that a rule adds up."""
-    rng = np.random.default_rng(0)
-    small = 1e3 * rng.uniform(0.5, 1.0, spec.shape) * rng.choice([-1.0, 1.0], spec.shape)
-    large = -8.0 * small * rng.uniform(0.8, 1.0, spec.shape)
-
-    def pulled(values: Any) -> list[Any]:
-        grads = pull(graph.wrap(array(values, spec.dtype, spec.device)))
-        return [np.asarray(executor.value_of(g).astype("float64")) for g in grads if g is not None]
-
-    with executor.modes(recording=False):
-        parts = zip(*(pulled(x) for x in (small, large, small + large, 0 * small)), strict=True)
-    for a, b, both, zero in parts:
-        off = np.abs(a + b - both).max(initial=0.0)
-        if off > 0.02 * np.abs(b).max(initial=0.0) or np.abs(zero).any():
-            raise GradientError(
-                "custom_gradient: the rule is not linear in out_grad, so forward mode cannot be "
-                "derived from it\n"
-                "  rule: pull(a) + pull(b) = pull(a + b), as for every gradient\n"
-                "  try: reverse mode alone (grad, vjp, backward)"
-            )
 
 
 # ---- the course's functions ----------------------------------------------------

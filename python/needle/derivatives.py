@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import autograd, executor, forward, graph, reverse
+from needle import autograd, custom, executor, forward, graph, reverse, structure
 from needle.backend.ndarray import array
 from needle.errors import DtypeError, GradientError, OptionError, ShapeError, explain
 from needle.ops.base import variables
@@ -55,7 +55,7 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
     if len(xs) != len(vs):
         raise GradientError(f"jvp: {len(vs)} tangents for {len(xs)} primals, one each is needed")
     vs = tuple(_tangent("jvp", x, v) for x, v in zip(xs, vs, strict=True))
-    out, tangent = forward.push(_checked("jvp", function), xs, vs)
+    out, tangent = forward.push(structure.checked("jvp", function), xs, vs)
     return out, _filled(out, tangent)
 
 
@@ -92,13 +92,13 @@ def _traced(name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> t
         _tangent(name, x, None)  # must be a tensor
     leaves = variables(inputs)
     with executor.modes(recording=True):
-        return _checked(name, function)(*leaves), leaves
+        return structure.checked(name, function)(*leaves), leaves
 
 
 def _pushed(result: Any, leaves: Sequence[Any]) -> Callable[[Sequence[Any], bool], Any]:
     """Return the map from tangents of the leaves to that of a recorded result."""
-    reached = [x for x in _flat(result) if x.requires_grad]
-    autograd.check_custom_rules(reached)
+    reached = [x for x in structure.flat(result) if x.requires_grad]
+    custom.check_rules(reached)
     seeds = [reverse.variable(x.spec) for x in reached]
     with executor.modes(recording=True):
         grads = reverse.collect(reached, seeds, leaves, True)
@@ -109,7 +109,7 @@ def _pushed(result: Any, leaves: Sequence[Any]) -> Callable[[Sequence[Any], bool
         with executor.modes(recording=create_graph):
             found = reverse.collect([g for g, _ in pairs], [v for _, v in pairs], seeds, True)
         known = dict(zip(map(id, reached), found, strict=True))
-        return _filled(result, _rebuilt(result, lambda x: known.get(id(x))))
+        return _filled(result, structure.rebuilt(result, lambda x: known.get(id(x))))
 
     return push
 
@@ -121,11 +121,12 @@ def jacobian(
 
     Shapes:   out [i...], x [j...] -> [i..., j...]
     Raises:   GradientError if the function returns several tensors, or argument or result are not
-              floating; OptionError for an unknown mode
+              floating; IndexRangeError if there is no such argument; OptionError for an unknown
+              mode
     Source:   Griewank, Walther, "Evaluating Derivatives", 2008, sections 3.1 and 3.2
 
     Args:
-        function: takes tensors, returns one tensor.
+        function: takes tensors, returns one tensor. Keyword arguments are passed on to it.
         argnums: which positional arguments to differentiate; a tuple gives a tuple.
         mode: "forward" takes one pass per element of x, "reverse" one per element of out; None
             takes the one with fewer. Either way the function itself runs once.
@@ -136,16 +137,16 @@ def jacobian(
     """
     if mode not in (None, "forward", "reverse"):
         raise OptionError(f"jacobian: mode {mode!r}, must be 'forward', 'reverse' or None")
-    positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **named: Any) -> Any:
+        positions = autograd.places("jacobian", argnums, args)
         chosen = [args[i] for i in positions]
 
         def of_chosen(*inputs: Any) -> Any:
             every = list(args)
             for i, x in zip(positions, inputs, strict=True):
                 every[i] = x
-            return function(*every)
+            return function(*every, **named)
 
         for x in chosen:
             _tangent("jacobian", x, 0.0)  # must be floating
@@ -153,7 +154,7 @@ def jacobian(
         size = sum(x.spec.size for x in chosen)
         few = size < _one(out).spec.size if mode is None else mode == "forward"
         found = (_columns if few else _rows)(out, leaves)
-        return found[0] if isinstance(argnums, int) else tuple(found)
+        return tuple(found) if isinstance(argnums, Sequence) else found[0]
 
     return call
 
@@ -223,7 +224,9 @@ def _units(x: Any) -> Any:
 
 def _one(out: Any) -> Any:
     if not isinstance(out, graph.TensorBase) or type(out.spec) is tuple:
-        raise GradientError(f"jacobian: the function must return one tensor, not {_kind(out)}")
+        raise GradientError(
+            f"jacobian: the function must return one tensor, not {structure.kind(out)}"
+        )
     if not out.spec.dtype.is_floating:
         raise GradientError(
             f"jacobian: the function returned {out.spec.dtype}, not a floating dtype"
@@ -238,14 +241,10 @@ def _several(x: Any) -> tuple[Any, ...]:
     return tuple(x) if isinstance(x, (tuple, list)) else (x,)
 
 
-def _kind(x: Any) -> str:
-    return type(x).__name__
-
-
 def _tangent(name: str, x: Any, v: Any) -> Any:
     """Return a tangent of x as a tensor, or None for zero."""
     if not isinstance(x, graph.TensorBase):
-        raise GradientError(f"{name}: primals are tensors, not {_kind(x)}")
+        raise GradientError(f"{name}: primals are tensors, not {structure.kind(x)}")
     if v is None:
         return None
     spec = x.spec
@@ -269,36 +268,6 @@ def _tangent(name: str, x: Any, v: Any) -> Any:
             [("primal", x), ("tangent", v)], "", "cast it: tangent.astype(primal.dtype)",
         )  # fmt: skip
     return v
-
-
-def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function, with an error where it returns something else than tensors."""
-
-    def call(*args: Any) -> Any:
-        out = function(*args)
-        for part in _flat(out):
-            if not isinstance(part, graph.TensorBase):
-                raise GradientError(
-                    f"{name}: the function returned {_kind(part)}\n"
-                    "  rule: it returns a tensor, or (nested) tuples and lists of tensors"
-                )
-        return _rebuilt(out, lambda x: x.tuple() if type(x.spec) is tuple else x)
-
-    return call
-
-
-def _flat(out: Any) -> list[Any]:
-    if isinstance(out, (tuple, list)):
-        return [x for part in out for x in _flat(part)]
-    return [out]
-
-
-def _rebuilt(out: Any, part: Callable[[Any], Any]) -> Any:
-    """Return the structure of a result with each tensor replaced."""
-    if isinstance(out, (tuple, list)):
-        make = list if isinstance(out, list) else tuple
-        return make(_rebuilt(x, part) for x in out)
-    return part(out)
 
 
 def _filled(out: Any, tangent: Any) -> Any:

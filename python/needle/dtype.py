@@ -160,3 +160,10 @@ def scalar_dtype(value: bool | int | float, like: DType) -> DType:
     if isinstance(value, int):
         return int64
     return like if like.kind == "f" else float32
+
+
+def fits(x: float, kind: DType) -> bool:
+    """Return whether a number lies in the range of an integer dtype."""
+    bits = 8 * kind.itemsize
+    low, high = (0, 2**bits) if kind.kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+    return low <= x < high

@@ -34,6 +34,10 @@ class DtypeError(NeedleError, TypeError):
     """A dtype that an operation is not defined for, or dtypes that do not mix."""
 
 
+class ArgumentError(NeedleError, TypeError):
+    """An argument of another kind than a function takes, or another number of them."""
+
+
 class DeviceError(NeedleError, ValueError):
     """Tensors on different devices, or a device that is not there."""
 
@@ -151,9 +155,30 @@ def unknown(what: str, name: str, known: Iterable[str]) -> OptionError:
     )
 
 
+def no_tensor(x: Any) -> NeedleError:
+    """Return the error for what stands where a tensor is needed, naming the function called."""
+    rest = "" if x is None else f" {x!r:.60}"
+    return explain(
+        ArgumentError, called(), f"expected a tensor, got {type(x).__name__}{rest}",
+        advice="Tensor(...) makes one of numbers" if isinstance(x, (int, float, list)) else "",
+    )  # fmt: skip
+
+
+def called() -> str:
+    """Return the name of Needle's function that the user called."""
+    name, frame = "", sys._getframe(1)
+    while frame is not None and _is_needle(frame):
+        name, frame = frame.f_code.co_name, frame.f_back  # type: ignore[assignment]
+    return name
+
+
+def _is_needle(frame: Any) -> bool:
+    return frame.f_globals.get("__name__", "").split(".")[0] == "needle"
+
+
 def user_line() -> str:
     """Return ``file:line`` of the innermost frame outside Needle."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "needle":
+    while frame is not None and _is_needle(frame):
         frame = frame.f_back  # type: ignore[assignment]
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "?"

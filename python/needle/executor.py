@@ -14,7 +14,7 @@ from typing import Any
 
 from needle import config, core, finite, forward, graph
 from needle.backend import memory
-from needle.errors import NeedleError, ShapeError, user_line
+from needle.errors import ArgumentError, NeedleError, ShapeError, no_tensor, user_line
 
 PENDING_LIMIT = 20_000
 """Nodes that may wait in lazy mode before a warning names the line that adds to them."""
@@ -29,9 +29,10 @@ def _apply(op: Any, *inputs: Any) -> Any:
 
     Raises:
         ShapeError, DtypeError, DeviceError: as the op says; in lazy mode on this line too.
+        ArgumentError: for another number of operands than the op takes.
     """
     if op.takes not in (None, len(inputs)):
-        raise TypeError(f"{op.name}: takes {op.takes} operands, {len(inputs)} were given")
+        raise ArgumentError(f"{op.name}: takes {op.takes} operands, {len(inputs)} were given")
     tensors = op.prepare(inputs)
     try:
         return _run(op, tensors)
@@ -82,7 +83,10 @@ def _push(op: Any, tensors: tuple[Any, ...], level: int) -> Any:
     else:
         primals, tangents = forward.unbox(tensors, level)
         if op.differentiable and any(t is not None for t in tangents):
-            out, tangent = op.push(primals, tangents)
+            if finite.on():
+                out, tangent = finite.push(op, primals, tangents, user_line())
+            else:
+                out, tangent = op.push(primals, tangents)
         else:
             out, tangent = apply(op, *primals), None
         array = forward.box(level, out, tangent)
@@ -157,8 +161,27 @@ def warn_pending() -> None:
 
 
 def spec_of(tensor: Any) -> Any:
-    """Return the spec of a tensor without computing anything."""
-    return tensor.spec
+    """Return the spec of a tensor without computing anything.
+
+    Raises:
+        ArgumentError: if it is no tensor.
+    """
+    try:
+        return tensor.spec
+    except AttributeError:
+        raise no_tensor(tensor) from None
+
+
+def shape_of(x: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor.
+
+    Raises:
+        ArgumentError: if it is no tensor.
+    """
+    try:
+        return x.spec.shape
+    except AttributeError:
+        raise no_tensor(x) from None
 
 
 def held(tensor: Any) -> Any:
@@ -206,7 +229,7 @@ def realize(nodes: Iterable[Any]) -> None:
 
 def _computed(node: Any, arrays: list[Any]) -> Any:
     try:
-        if finite.on():
+        if finite.watches(node):
             return finite.compute(node.op, arrays, node=node)
         return node.op.compute(*arrays)
     except MemoryError as error:

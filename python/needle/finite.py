@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from needle import config, dtype
@@ -20,7 +21,9 @@ from needle.errors import NonFiniteError, describe, explain
 
 class _State(threading.local):
     inside = False  # an op is being computed
-    cause = ""  # the op whose gradient is being built
+    cause = ""  # the op whose gradient or tangent is being built
+    region = ""  # the checkpoint that runs again, and where it was called
+    pushed: Any = None  # the op whose value is computed together with its tangent
 
 
 _state = _State()
@@ -32,10 +35,16 @@ def on() -> bool:
     return config.current().finite == "on"
 
 
+def watches(node: Any) -> bool:
+    """Return whether the result of a node that waits is to be checked: now, or when it was made."""
+    return on() or (len(_places) > 0 and node in _places)
+
+
 def note(node: Any, line: str) -> None:
     """Remember the user's line that made a node, or the op whose gradient it is part of."""
     if node is not None:
-        _places[node] = _state.cause or f"called at {line}"
+        cause = _state.cause if node.op is not _state.pushed else ""
+        _places[node] = cause or f"called at {line}{_state.region}"
 
 
 def unwatched(function: Any, *args: Any) -> Any:
@@ -59,7 +68,8 @@ def compute(op: Any, arrays: Sequence[Any], line: str = "", node: Any = None) ->
     for part in result if type(result) is tuple else (result,):
         if _is_suspect(part):
             place = _places.get(node, "") if node is not None else ""
-            _judge(op, arrays, part, place or _state.cause or (f"called at {line}" if line else ""))
+            place = place or (_state.cause if op is not _state.pushed else "")
+            _judge(op, arrays, part, place or (f"called at {line}" if line else ""))
     return result
 
 
@@ -73,6 +83,42 @@ def gradient(op: Any, out_grad: Any, out: Any) -> Any:
         return op.gradient(out_grad, out)
     finally:
         _state.cause = ""
+
+
+def push(op: Any, primals: Any, tangents: Any, line: str) -> Any:
+    """Return ``op.push(primals, tangents)``; errors in the tangent name the op and its line."""
+    if _state.cause:
+        return op.push(primals, tangents)
+    _state.cause, _state.pushed = f"in the tangent of {op}, called at {line}", op
+    try:
+        return op.push(primals, tangents)
+    finally:
+        _state.cause, _state.pushed = "", None
+
+
+@contextmanager
+def again() -> Iterator[None]:
+    """Name the ops of a region that runs again for its gradient, and then the region."""
+    outer = _state.cause, _state.region
+    _state.cause, _state.region = "", f"\n  {_state.cause}" if _state.cause else ""
+    try:
+        yield
+    finally:
+        _state.cause, _state.region = outer
+
+
+def check_operands(operation: str, named: Sequence[tuple[str, Any]], line: str) -> None:
+    """Check the arrays that an operation made of several ops starts from.
+
+    Raises:
+        NonFiniteError: if there is a NaN in one.
+    """
+    for _, x in named:
+        if _count("isnan", x):
+            raise explain(
+                NonFiniteError, operation, f"{_found(x)}\n  called at {line}", named,
+                "check_finite() stops at the first use of a NaN",
+            )  # fmt: skip
 
 
 def check_update(operation: str, parameter: Any, new: Any) -> None:

@@ -17,7 +17,8 @@ import numpy as np
 from needle import config
 from needle import dtype as dtypes
 from needle.backend import onednn, override
-from needle.backend.ndarray import NDArray, array, empty, empty_of, normalise_axis
+from needle.backend.axes import normalise_axis
+from needle.backend.ndarray import NDArray, array, empty, empty_of
 
 FORWARD, INPUT, WEIGHT = 0, 1, 2
 ALGORITHMS = {"": 0, "direct": 1, "winograd": 2}

@@ -150,7 +150,7 @@ def _array(x: Any) -> NDArray:
 
 def _ranges(x: NDArray, index: Any) -> list[tuple[int, int, int]]:
     """Return (first, count, step) per axis; an integer keeps its axis, with size 1."""
-    from needle.backend.ndarray import normalise_index
+    from needle.backend.axes import normalise_index
 
     given = index if isinstance(index, tuple) else (index,)
     if len(given) > x.ndim:

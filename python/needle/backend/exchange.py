@@ -16,7 +16,7 @@ from needle import device as devices
 from needle import dtype as dtypes
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array
-from needle.errors import DeviceError, DtypeError
+from needle.errors import ArgumentError, DeviceError, DtypeError
 
 HOST = (1, 3)
 """DLPack's numbers of host memory: plain, and pinned by CUDA."""
@@ -122,7 +122,7 @@ def from_dlpack(x: Any, device: Any = None, copy: bool | None = None) -> NDArray
     """
     if not isinstance(x, np.ndarray):
         if not hasattr(x, "__dlpack__"):
-            raise TypeError(f"from_dlpack: {type(x).__name__} does not offer __dlpack__")
+            raise ArgumentError(f"from_dlpack: {type(x).__name__} does not offer __dlpack__")
         kind, number = x.__dlpack_device__()
         if kind not in HOST:
             return _from_device(x, int(kind), number, device, copy)

@@ -13,17 +13,8 @@ import numpy as np
 from needle import core
 from needle import dtype as dtypes
 from needle.backend.array import make_array, make_spec
-from needle.backend.ndarray import (
-    NDArray,
-    Shape,
-    array,
-    broadcast_shapes,
-    empty,
-    full,
-    kept_order,
-    normalise_axes,
-    normalise_axis,
-)
+from needle.backend.axes import normalise_axes, normalise_axis
+from needle.backend.ndarray import NDArray, Shape, array, broadcast_shapes, empty, full, kept_order
 from needle.dtype import DType
 from needle.errors import DeviceError, DtypeError, IndexRangeError, ShapeError, explain
 

@@ -6,7 +6,6 @@ operations that compute, course.py the operators and indexing, which follow the 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -24,50 +23,19 @@ from needle.backend.array import (
     make_spec,
     set_array_class,
 )
+from needle.backend.axes import axes_of, normalise_axes, normalise_axis, whole
 from needle.backend.course import CourseArray
 from needle.device import Device
 from needle.dtype import DType
-from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain
+from needle.errors import (
+    DtypeError,
+    IndexRangeError,
+    OptionError,
+    ShapeError,
+    explain,
+)
 
 Shape = tuple[int, ...]
-
-
-def normalise_axis(axis: int, ndim: int) -> int:
-    """Return axis counted from 0.
-
-    Raises:
-        IndexRangeError: if there is no such axis.
-    """
-    if not -ndim <= axis < ndim:
-        raise IndexRangeError(f"axis {axis} is out of range for {ndim} dimensions")
-    return axis + ndim if axis < 0 else axis
-
-
-def normalise_index(index: int, size: int, axis: int) -> int:
-    """Return an index counted from 0.
-
-    Raises:
-        IndexRangeError: if there is no such entry.
-    """
-    if not -size <= index < size:
-        raise IndexRangeError(f"index {index} is out of range for axis {axis} of size {size}")
-    return index + size if index < 0 else index
-
-
-def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
-    """Return axes as a sorted tuple counted from 0; None means all of them.
-
-    Raises:
-        IndexRangeError: if there is no such axis.
-        ShapeError: if an axis is named twice.
-    """
-    if axes is None:
-        return tuple(range(ndim))
-    given = (axes,) if isinstance(axes, int) else tuple(axes)
-    result = tuple(sorted(normalise_axis(operator.index(axis), ndim) for axis in given))
-    if len(set(result)) != len(result):
-        raise ShapeError(f"axes {given} name an axis twice")
-    return result
 
 
 def broadcast_shapes(operation: str, *shapes: Shape) -> Shape:
@@ -250,7 +218,7 @@ class NDArray(CourseArray, Array):
 
         One size may be -1. Raises ShapeError if the sizes differ.
         """
-        new = shape_of(shape, self.size, self.shape)
+        new = new_shape(shape, self.size, self.shape)
         strides = (
             dense_strides(new)
             if self.is_dense()
@@ -464,15 +432,16 @@ def check_writable(x: NDArray) -> None:
         raise ValueError("the array shares read-only memory; copy it first")
 
 
-def shape_of(shape: Any, size: int, old: Shape | None = None) -> Shape:
+def new_shape(shape: Any, size: int, old: Shape | None = None) -> Shape:
     """Return a shape given as numbers or as one sequence, with at most one -1 worked out.
 
     Raises:
         ShapeError: if the sizes do not make ``size`` elements.
+        ArgumentError: if they are no whole numbers.
     """
     if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)):
-        shape = shape[0]
-    new = tuple(int(n) for n in shape)
+        shape = axes_of(shape[0])
+    new = tuple(n if type(n) is int else whole("reshape: size", n) for n in shape)
     if -1 in new:
         known = -prod(new)
         if new.count(-1) == 1 and known > 0 and size % known == 0:

@@ -10,7 +10,8 @@ from typing import Any
 
 from needle import dtype as dtypes
 from needle.backend import kernels, override
-from needle.backend.ndarray import NDArray, empty, empty_of, full, normalise_axes
+from needle.backend.axes import normalise_axes
+from needle.backend.ndarray import NDArray, empty, empty_of, full
 from needle.dtype import DType
 
 SOFTMAX, LOG_SOFTMAX = 0, 1

@@ -10,17 +10,24 @@ from __future__ import annotations
 from typing import Any
 
 from needle import executor, graph, ops
+from needle.backend.axes import sizes_of
 from needle.backend.ndarray import NDArray, full
 from needle.errors import ShapeError
 from needle.ops import random
+from needle.ops.creation import made
 from needle.tensor import Tensor
 
 
-def sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return sizes given one by one or as one sequence."""
+def sizes(name: str, shape: tuple[Any, ...], itemsize: int = 1) -> tuple[int, ...]:
+    """Return sizes given one by one or as one sequence.
+
+    Raises:
+        ArgumentError: if they are no whole numbers.
+        ShapeError: if one is negative.
+    """
     if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = tuple(shape[0])
-    return tuple(int(n) for n in shape)
+    return sizes_of(name, shape, itemsize)
 
 
 def _leaf(data: NDArray, requires_grad: bool) -> Tensor:
@@ -55,7 +62,7 @@ def rand(
         requires_grad: whether ``backward`` computes its gradient.
         key: draw from Needle's own generator with this seed, and leave every stream alone.
     """
-    draw = random.rand(sizes(shape), device, key)
+    draw = random.rand(sizes("rand", shape, 8), device, key)
     return _scaled(draw, high - low, low, dtype, requires_grad)
 
 
@@ -69,7 +76,7 @@ def randn(
     key: int | None = None,
 ) -> Tensor:
     """Return normal values with this mean and standard deviation. See ``rand``."""
-    draw = random.randn(sizes(shape), device, key)
+    draw = random.randn(sizes("randn", shape, 8), device, key)
     return _scaled(draw, std, mean, dtype, requires_grad)
 
 
@@ -83,7 +90,7 @@ def randb(
 ) -> Tensor:
     """Return values that are true with probability p: where a uniform draw is at most p."""
     with executor.modes(recording=False, lazy=False):
-        draw = graph.wrap(random.rand(sizes(shape), device, key))
+        draw = graph.wrap(random.rand(sizes("randb", shape, 8), device, key))
         out = ops.astype(draw <= p, dtype)
     return _leaf(executor.value_of(out), requires_grad)
 
@@ -96,21 +103,29 @@ def constant(
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor of one value."""
-    return _leaf(full(sizes(shape), c, dtype, device), requires_grad)
+    return _filled("constant", shape, c, dtype, device, requires_grad)
+
+
+def _filled(
+    name: str, shape: tuple[Any, ...], value: float, dtype: Any, device: Any, requires_grad: bool
+) -> Tensor:
+    out: Tensor = made(name, full, sizes(name, shape), value, dtype, device)
+    out.requires_grad = requires_grad
+    return out
 
 
 def ones(
     *shape: int, device: Any = None, dtype: Any = "float32", requires_grad: bool = False
 ) -> Tensor:
     """Return a tensor of ones."""
-    return constant(*shape, c=1.0, device=device, dtype=dtype, requires_grad=requires_grad)
+    return _filled("ones", shape, 1.0, dtype, device, requires_grad)
 
 
 def zeros(
     *shape: int, device: Any = None, dtype: Any = "float32", requires_grad: bool = False
 ) -> Tensor:
     """Return a tensor of zeros."""
-    return constant(*shape, c=0.0, device=device, dtype=dtype, requires_grad=requires_grad)
+    return _filled("zeros", shape, 0.0, dtype, device, requires_grad)
 
 
 def _like(array: Any, value: float, device: Any, dtype: Any, requires_grad: bool) -> Tensor:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from needle.dtype import DType
-from needle.errors import DtypeError, OptionError
+from needle.dtype import DType, fits
+from needle.errors import ArgumentError, DtypeError, OptionError
 
 Axes = int | Sequence[int] | None
 """What functions over axes take: one, several, or all."""
@@ -60,18 +59,6 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 """What attributes of these annotations may be; others are up to the op."""
 
 
-def whole_number(operation: str, name: str, value: Any) -> int:
-    """Return an argument that counts something as a Python number.
-
-    Raises:
-        OptionError: if it is not a whole number.
-    """
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise OptionError(f"{operation}: {name} is {value!r:.60}\n  rule: a whole number") from None
-
-
 def number_in(operation: str, value: Any, kind: DType) -> Any:
     """Return a number as one that a dtype holds.
 
@@ -83,9 +70,8 @@ def number_in(operation: str, value: Any, kind: DType) -> Any:
     number = value.item() if isinstance(value, np.generic) else value
     if kind.kind == "f":
         return float(number)
-    bits = 1 if kind.kind == "b" else 8 * kind.itemsize
-    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if kind.kind == "i" else (0, 2**bits)
-    if not low <= number < high or number != int(number):
+    inside = number in (0, 1) if kind.kind == "b" else fits(number, kind)
+    if not inside or number != int(number):
         raise DtypeError(
             f"{operation}: the value {value!r} does not fit into a {kind} tensor\n"
             f"  rule: the dtype stays {kind}\n  try: cast the tensor first, x.astype(...)"
@@ -105,11 +91,11 @@ def either(axes: Any, axis: Any) -> Any:
 
 
 def check_attribute(op: Any, name: str) -> None:
-    """Raise TypeError or OptionError if an attribute is not what its annotation says."""
+    """Raise ArgumentError or OptionError if an attribute is not what its annotation says."""
     kind = next((c.__annotations__[name] for c in type(op).__mro__ if name in _own(c)), "Any")
     value = getattr(op, name)
     if kind in _KINDS and not _KINDS[kind](value):
-        raise TypeError(f"{op.name}: {name} is {kind}, not {value!r:.60}")
+        raise ArgumentError(f"{op.name}: {name} is {kind}, not {value!r:.60}")
     if name == "eps" and not value >= 0.0:
         raise OptionError(f"{op.name}: eps is {value}\n  rule: not negative")
 

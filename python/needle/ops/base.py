@@ -23,7 +23,7 @@ from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
-from needle.errors import DeviceError, DtypeError, GradientError, explain
+from needle.errors import ArgumentError, DeviceError, DtypeError, GradientError, explain
 from needle.ops.attributes import check_attribute, operand_count, save_mask
 from needle.ops.contract import kinds_of, with_contract
 from needle.ops.samples import Sample
@@ -78,14 +78,14 @@ class Op(graph.OpBase):
         super().__init__()
         cls = type(self)
         if len(values) + len(named) > len(cls.static):
-            raise TypeError(f"{cls.__name__} takes {len(cls.static)} attributes: {cls.static}")
+            raise ArgumentError(f"{cls.__name__} takes {len(cls.static)} attributes: {cls.static}")
         for name, value in zip(cls.static, values, strict=False):
             setattr(self, name, value)
         for name, value in named.items():
             setattr(self, name, value)
         missing = [name for name in cls.static if not hasattr(self, name)]
         if missing:
-            raise TypeError(f"{cls.__name__} needs attributes {missing}")
+            raise ArgumentError(f"{cls.__name__} needs attributes {missing}")
         for name in cls.static:
             check_attribute(self, name)
         self.save_masks = cls._masks
@@ -99,7 +99,10 @@ class Op(graph.OpBase):
     def of(cls, *values: Static) -> Any:
         """Return the one op with these attributes (hashable, in order)."""
         key = (cls, *values)
-        op = _interned.get(key)
+        try:
+            op = _interned.get(key)
+        except TypeError:  # a list, say, has no hash
+            return cls(*values)
         if op is None:
             if len(_interned) > 10_000:  # only a shortcut; ops in use stay alive in their nodes
                 _interned.clear()
@@ -129,8 +132,10 @@ class Op(graph.OpBase):
     # ---- what an op defines ----------------------------------------------------
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the inputs as tensors; Python numbers take the dtype of the tensors."""
-        return as_tensors(inputs)
+        """Return the inputs as tensors; Python numbers take the dtype of the tensors.
+
+        Raises ArgumentError for what is no tensor or too many; DtypeError."""
+        return as_tensors(inputs, self.name)
 
     def compute(self, *arrays: Any) -> Any:
         """Return the result array for input arrays; on the meta device, its spec."""
@@ -225,25 +230,26 @@ def _plain(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(x.item() if isinstance(x, (np.integer, np.bool_)) else x for x in inputs)
 
 
-def as_tensors(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def as_tensors(inputs: tuple[Any, ...], name: str) -> tuple[Any, ...]:
     """Return inputs with Python numbers and NumPy arrays turned into tensors beside the others.
 
     Raises:
-        TypeError: for anything else, or if there is no tensor among them.
+        ArgumentError: for anything else, or if there is no tensor among them.
     """
     if all(isinstance(x, graph.TensorBase) for x in inputs):
         return inputs
-    return tuple(_as_tensor(x, inputs) for x in inputs)
+    return tuple(_as_tensor(x, inputs, name) for x in inputs)
 
 
-def _as_tensor(x: Any, inputs: tuple[Any, ...]) -> Any:
+def _as_tensor(x: Any, inputs: tuple[Any, ...], name: str) -> Any:
     if isinstance(x, graph.TensorBase):
         return x
     if isinstance(x, NDArray):
         return graph.wrap(x)
     like = next((y for y in inputs if isinstance(y, graph.TensorBase)), None)
     if like is None:
-        raise TypeError(f"expected a tensor, got {', '.join(type(x).__name__ for x in inputs)}")
+        given = ", ".join(type(x).__name__ for x in inputs)
+        raise explain(ArgumentError, name, f"expected a tensor, got {given}")
     spec = executor.spec_of(like)
     if isinstance(x, (bool, int, float)):
         weak = dtype.scalar_dtype(x, spec.dtype)
@@ -251,20 +257,13 @@ def _as_tensor(x: Any, inputs: tuple[Any, ...]) -> Any:
     if isinstance(x, (np.ndarray, np.generic)):
         own = spec.dtype if spec.dtype is dtype.float64 and x.dtype == np.float64 else None
         return graph.wrap(array(x, own, spec.device))  # float64 is kept beside float64 only
-    raise TypeError(f"expected a tensor or a number, got {type(x).__name__}")
+    raise explain(ArgumentError, name, f"expected a tensor or a number, got {type(x).__name__}")
 
 
 def _constant_beside(x: float, kind: DType, where: Any) -> Any:
-    if kind.kind in "iu" and not fits(x, kind):
+    if kind.kind in "iu" and not dtype.fits(x, kind):
         raise DtypeError(f"the number {x} does not fit into {kind}; cast the tensor first")
     return constant(x, kind, where)
-
-
-def fits(x: float, kind: DType) -> bool:
-    """Return whether a number lies in the range of an integer dtype."""
-    bits = 8 * kind.itemsize
-    low, high = (0, 2**bits) if kind.kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
-    return low <= x < high
 
 
 def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tuple[Any, ...]:
@@ -275,12 +274,13 @@ def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tupl
     integers and bools are so beside floating tensors.
 
     Raises:
+        ArgumentError: if there is no tensor among them, or what is neither tensor nor number.
         DtypeError: if the dtypes of the tensors do not mix.
     """
     inputs = _plain(inputs)
-    tensors = [_as_tensor(x, inputs) for x in inputs if not isinstance(x, (bool, int, float))]
+    tensors = [_as_tensor(x, inputs, name) for x in inputs if not isinstance(x, (bool, int, float))]
     if not tensors:
-        raise TypeError(f"{name}: expected a tensor, got numbers only")
+        raise ArgumentError(f"{name}: expected a tensor, got numbers only")
     kinds = [x.spec.dtype for x in tensors]
     common = kinds[0]
     for kind in kinds:
@@ -385,7 +385,7 @@ class Elementwise(Op):
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         count = self.operands()
         if count is not None and len(inputs) != count:
-            raise TypeError(f"{self.name}: takes {count} operands, {len(inputs)} were given")
+            raise ArgumentError(f"{self.name}: takes {count} operands, {len(inputs)} were given")
         tensors = promoted(inputs, self.name, self.floating)
         kind = executor.spec_of(tensors[0]).dtype
         if kind.kind not in self.accepts:

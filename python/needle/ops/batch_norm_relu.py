@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from needle import executor
-from needle.backend.ndarray import normalise_axis
+from needle.backend.axes import normalise_axis
 from needle.errors import ShapeError, explain
+from needle.executor import shape_of
 from needle.ops.activation import relu, relu_grad
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import cast_like
@@ -29,10 +30,6 @@ from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened
 
 SHAPES = ((4, 3), (2, 3, 5), (2, 2, 2, 3), (0, 4))
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-    return executor.spec_of(x).shape
 
 
 def _reference(x: Any, weight: Any, bias: Any, *residual: Any) -> Any:
@@ -156,7 +153,7 @@ def batch_norm_relu(
     Returns:
         The result, the mean and the biased variance. See ``BatchNormReLU``.
     """
-    ndim = len(_shape(x))
+    ndim = len(shape_of(x))
     axis = normalise_axis(axis, ndim)
     there = [i for i in range(ndim) if i != axis] + [axis]
     back = [*range(axis), ndim - 1, *range(axis, ndim - 1)]

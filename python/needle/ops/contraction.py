@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from string import ascii_letters
 from typing import Any
 
-from needle.backend.ndarray import normalise_axis
+from needle.backend.axes import normalise_axis
 from needle.errors import ShapeError, explain
+from needle.executor import shape_of
 from needle.ops.base import as_tensors, cast
 from needle.ops.matmul import matmul
 from needle.ops.movement import permute, reshape
 from needle.ops.rearrange import diagonal
 from needle.ops.reduce import summation
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-    return x.spec.shape
 
 
 def _size(sizes: Sequence[int]) -> int:
@@ -32,8 +29,8 @@ def outer(x: Any, y: Any) -> Any:
     Raises:
         ShapeError: if one is not a vector.
     """
-    x, y = as_tensors((x, y))
-    if len(_shape(x)) != 1 or len(_shape(y)) != 1:
+    x, y = as_tensors((x, y), "outer")
+    if len(shape_of(x)) != 1 or len(shape_of(y)) != 1:
         raise explain(ShapeError, "outer", "two vectors are needed", [("x", x), ("y", y)])
     return reshape(x, (-1, 1)) * reshape(y, (1, -1))
 
@@ -44,8 +41,8 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     Raises:
         ShapeError: if the sizes of that axis differ.
     """
-    x, y = as_tensors((x, y))
-    sizes = [_shape(z)[normalise_axis(axis, len(_shape(z)))] for z in (x, y)]
+    x, y = as_tensors((x, y), "vecdot")
+    sizes = [shape_of(z)[normalise_axis(axis, len(shape_of(z)))] for z in (x, y)]
     if sizes[0] != sizes[1]:
         problem = f"axis {axis} has sizes {sizes[0]} and {sizes[1]}"
         raise explain(ShapeError, "vecdot", problem, [("x", x), ("y", y)])
@@ -64,26 +61,26 @@ def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
     Raises:
         ShapeError: if the sizes of axes that meet differ.
     """
-    x, y = as_tensors((x, y))
-    ndim = len(_shape(x))
+    x, y = as_tensors((x, y), "tensordot")
+    ndim = len(shape_of(x))
     if isinstance(axes, int):
         left, right = list(range(ndim - axes, ndim)), list(range(axes))
-        if axes < 0 or axes > min(ndim, len(_shape(y))):
+        if axes < 0 or axes > min(ndim, len(shape_of(y))):
             raise explain(ShapeError, "tensordot", f"{axes} axes", [("x", x), ("y", y)])
     else:
         left = [normalise_axis(axis, ndim) for axis in axes[0]]
-        right = [normalise_axis(axis, len(_shape(y))) for axis in axes[1]]
-    met = [_shape(x)[i] for i in left]
-    if met != [_shape(y)[i] for i in right]:
+        right = [normalise_axis(axis, len(shape_of(y))) for axis in axes[1]]
+    met = [shape_of(x)[i] for i in left]
+    if met != [shape_of(y)[i] for i in right]:
         raise explain(
             ShapeError, "tensordot", f"axes {left} of x and {right} of y differ in size",
             [("x", x), ("y", y)],
         )  # fmt: skip
     rows = [i for i in range(ndim) if i not in left]
-    columns = [i for i in range(len(_shape(y))) if i not in right]
-    a = reshape(permute(x, rows + left), (_size([_shape(x)[i] for i in rows]), _size(met)))
-    b = reshape(permute(y, right + columns), (_size(met), _size([_shape(y)[i] for i in columns])))
-    shape = [_shape(x)[i] for i in rows] + [_shape(y)[i] for i in columns]
+    columns = [i for i in range(len(shape_of(y))) if i not in right]
+    a = reshape(permute(x, rows + left), (_size([shape_of(x)[i] for i in rows]), _size(met)))
+    b = reshape(permute(y, right + columns), (_size(met), _size([shape_of(y)[i] for i in columns])))
+    shape = [shape_of(x)[i] for i in rows] + [shape_of(y)[i] for i in columns]
     return reshape(matmul(a, b), tuple(shape))
 
 
@@ -100,7 +97,7 @@ def einsum(equation: str, *tensors: Any) -> Any:
     Raises:
         ShapeError: if the letters do not fit the tensors, or sizes of one letter differ.
     """
-    operands = as_tensors(tensors)
+    operands = as_tensors(tensors, "einsum")
     terms, result = _parse(equation, operands)
     sizes = _sizes(equation, terms, operands)
     parts = [_prepared(x, term, sizes) for x, term in zip(operands, terms, strict=True)]
@@ -134,9 +131,9 @@ def _parse(equation: str, tensors: Sequence[Any]) -> tuple[list[str], str]:
     longest = 0
     for i, (term, x) in enumerate(zip(terms, tensors, strict=True)):
         named = len(term.replace("...", ""))
-        extra = len(_shape(x)) - named
+        extra = len(shape_of(x)) - named
         if extra < 0 or (extra and "..." not in term):
-            raise _fail(equation, f"{term!r} for {len(_shape(x))} axes", tensors)
+            raise _fail(equation, f"{term!r} for {len(shape_of(x))} axes", tensors)
         longest = max(longest, extra)
         terms[i] = term.replace("...", "".join(free[-extra:]) if extra else "")
     batch = "".join(free[-longest:]) if longest else ""
@@ -154,7 +151,7 @@ def _sizes(equation: str, terms: Sequence[str], tensors: Sequence[Any]) -> dict[
     sizes: dict[str, int] = {}
     for term, x in zip(terms, tensors, strict=True):
         own: dict[str, int] = {}
-        for letter, n in zip(term, _shape(x), strict=True):
+        for letter, n in zip(term, shape_of(x), strict=True):
             if own.setdefault(letter, n) != n:  # a diagonal: here size 1 does not broadcast
                 problem = f"axis {letter!r} of {term!r} has sizes {own[letter]} and {n}"
                 raise _fail(equation, problem, tensors)
@@ -173,8 +170,8 @@ def _prepared(x: Any, term: str, sizes: dict[str, int]) -> tuple[Any, str]:
             second = term.index(letter, first + 1)
             x = diagonal(x, 0, first, second)
             term = term.replace(letter, "", 2) + letter
-    kept = [i for i, letter in enumerate(term) if _shape(x)[i] == sizes[letter]]
-    x = reshape(x, tuple(_shape(x)[i] for i in kept)) if len(kept) < len(term) else x
+    kept = [i for i, letter in enumerate(term) if shape_of(x)[i] == sizes[letter]]
+    x = reshape(x, tuple(shape_of(x)[i] for i in kept)) if len(kept) < len(term) else x
     return x, "".join(term[i] for i in kept)
 
 

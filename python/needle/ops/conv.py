@@ -15,6 +15,7 @@ import numpy as np
 
 from needle import executor
 from needle.errors import OptionError, ShapeError, explain, unknown
+from needle.executor import shape_of
 from needle.ops.activation import leaky_relu, relu
 from needle.ops.base import Multilinear
 from needle.ops.convolution import Convolution, ConvolutionInput, Pairs, Sizes
@@ -24,10 +25,6 @@ from needle.ops.rearrange import pad
 from needle.ops.samples import Sample, uniform
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
-
-
-def _shape(x: Any) -> Sizes:
-    return executor.spec_of(x).shape
 
 
 # ---- the course --------------------------------------------------------------------
@@ -137,35 +134,35 @@ def _pairs(
 
 
 def _check(name: str, axes: int, x: Any, weight: Any, bias: Any, outs: int) -> None:
-    if len(_shape(x)) != axes + 2 or len(_shape(weight)) != axes + 2:
+    if len(shape_of(x)) != axes + 2 or len(shape_of(weight)) != axes + 2:
         raise explain(
-            ShapeError, name, f"{len(_shape(x))} and {len(_shape(weight))} axes, both need "
+            ShapeError, name, f"{len(shape_of(x))} and {len(shape_of(weight))} axes, both need "
             f"{axes + 2}", [("x", x), ("weight", weight)],
             "x [n, c, *spatial], weight [o, c / groups, *kernel]; transposed: "
             "[c, o / groups, *kernel]",
         )  # fmt: skip
-    if bias is not None and _shape(bias) != (outs,):
+    if bias is not None and shape_of(bias) != (outs,):
         raise explain(
-            ShapeError, name, f"bias has shape {_shape(bias)}, there are {outs} output channels",
+            ShapeError, name, f"bias has shape {shape_of(bias)}, there are {outs} output channels",
             [("weight", weight), ("bias", bias)], "bias [o]",
         )  # fmt: skip
 
 
 def channels_last(x: Any) -> Any:
     """Return [n, c, *spatial] as [n, *spatial, c]; a view."""
-    ndim = len(_shape(x))
+    ndim = len(shape_of(x))
     return permute(x, (0, *range(2, ndim), 1))
 
 
 def channels_first(x: Any) -> Any:
     """Return [n, *spatial, c] as [n, c, *spatial]; a view."""
-    ndim = len(_shape(x))
+    ndim = len(shape_of(x))
     return permute(x, (0, ndim - 1, *range(1, ndim - 1)))
 
 
 def _kernel_first(weight: Any) -> Any:
     """Return [o, c, *kernel] as [*kernel, c, o]; a view."""
-    return permute(weight, (*range(2, len(_shape(weight))), 1, 0))
+    return permute(weight, (*range(2, len(shape_of(weight))), 1, 0))
 
 
 def _straight(axes: int, doc: str | None = None) -> Callable[..., Any]:
@@ -202,11 +199,11 @@ def _straight(axes: int, doc: str | None = None) -> Callable[..., Any]:
             ShapeError: see ``Convolution``.
             OptionError: for an unknown padding, or "same" with a stride, or a negative slope.
         """
-        _check(name, axes, x, weight, bias, sum(_shape(weight)[:1]))
+        _check(name, axes, x, weight, bias, sum(shape_of(weight)[:1]))
         if padding_mode not in PADDING_MODES:
             raise unknown("padding_mode", padding_mode, PADDING_MODES)
         steps, taps = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
-        pairs = _pairs(padding, _shape(weight)[2:], steps, taps)
+        pairs = _pairs(padding, shape_of(weight)[2:], steps, taps)
         image = channels_last(x)
         if padding_mode != "zeros":
             image = pad(image, ((0, 0), *pairs, (0, 0)), padding_mode)
@@ -253,7 +250,7 @@ def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
             ShapeError: as ``ConvolutionInput``.
             OptionError: if output_padding is not below stride or dilation.
         """
-        _check(name, axes, x, weight, bias, sum(_shape(weight)[1:2]) * int(groups))
+        _check(name, axes, x, weight, bias, sum(shape_of(weight)[1:2]) * int(groups))
         steps, taps = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
         lows, extra = (
             per_axis("padding", padding, axes),
@@ -267,11 +264,11 @@ def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
         # output_padding undoes padding at the end of an axis; what is left over are zeros.
         pairs = tuple((p, max(p - e, 0)) for p, e in zip(lows, extra, strict=True))
         rest = tuple((0, max(e - p, 0)) for p, e in zip(lows, extra, strict=True))
-        image, kernel = channels_last(x), _shape(weight)[2:]
+        image, kernel = channels_last(x), shape_of(weight)[2:]
         spatial = tuple(
             s * (n - 1) + d * (k - 1) + 1 - low - high
             for n, k, s, d, (low, high) in zip(
-                _shape(image)[1:-1], kernel, steps, taps, pairs, strict=True
+                shape_of(image)[1:-1], kernel, steps, taps, pairs, strict=True
             )
         )
         op = ConvolutionInput.of(steps, pairs, taps, int(groups), spatial)

@@ -38,6 +38,7 @@ import numpy as np
 
 from needle import executor
 from needle.errors import ShapeError, explain
+from needle.executor import shape_of
 from needle.ops.base import Composite, Multilinear, promoted
 from needle.ops.elementwise import cast_like
 from needle.ops.matmul import matmul
@@ -48,10 +49,6 @@ from needle.ops.windows import WindowsGrad, windows
 
 Sizes = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
-
-
-def _shape(x: Any) -> Sizes:
-    return executor.spec_of(x).shape
 
 
 # ---- samples -----------------------------------------------------------------------
@@ -253,18 +250,18 @@ class _Bilinear(Multilinear, Composite):
 
     def columns(self, x: Any, kernel: Sizes) -> Any:
         """Return all windows of x as rows, per group: [groups, n * out, kernel * c]."""
-        axes, channels = len(kernel), _shape(x)[-1]
+        axes, channels = len(kernel), shape_of(x)[-1]
         if any(map(any, self.padding)):
             x = executor.apply(Pad.of(((0, 0), *self.padding, (0, 0))), x)
         view = windows(x, range(1, axes + 1), kernel, self.stride, self.dilation)
         view = permute(view, (*range(axes + 1), *range(axes + 2, 2 * axes + 2), axes + 1))
-        rows, width = prod(_shape(view)[: axes + 1]), channels // self.groups
+        rows, width = prod(shape_of(view)[: axes + 1]), channels // self.groups
         apart = permute(reshape(view, (rows, prod(kernel), self.groups, width)), (2, 0, 1, 3))
         return reshape(apart, (self.groups, rows, prod(kernel) * width))
 
     def grouped(self, x: Any) -> Any:
         """Return the last axis in groups, the others as rows: [groups, rows, c]."""
-        shape = _shape(x)
+        shape = shape_of(x)
         width = shape[-1] // self.groups
         return permute(reshape(x, (prod(shape[:-1]), self.groups, width)), (1, 0, 2))
 
@@ -295,10 +292,10 @@ class Convolution(_Bilinear):
         return super().compute(x, w)
 
     def expand(self, x: Any, w: Any) -> Any:
-        kernel, o = _shape(w)[:-2], _shape(w)[-1]
+        kernel, o = shape_of(w)[:-2], shape_of(w)[-1]
         out = matmul(self.columns(widened(x), kernel), self.grouped(widened(w)))
-        spatial = self.out_spatial(_shape(x)[1:-1], kernel)
-        return cast_like(self.ungrouped(out, (_shape(x)[0], *spatial, o)), x)
+        spatial = self.out_spatial(shape_of(x)[1:-1], kernel)
+        return cast_like(self.ungrouped(out, (shape_of(x)[0], *spatial, o)), x)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x, w = out.inputs[:2]
@@ -338,8 +335,8 @@ class ConvolutionInput(_Bilinear):
         return super().compute(g, w)
 
     def expand(self, g: Any, w: Any) -> Any:
-        *kernel, width, o = _shape(w)
-        out, axes = _shape(g)[:-1], len(kernel)
+        *kernel, width, o = shape_of(w)
+        out, axes = shape_of(g)[:-1], len(kernel)
         columns = matmul(self.grouped(widened(g)), turned(self.grouped(widened(w))))
         columns = reshape(columns, (self.groups, prod(out), prod(kernel), width))
         columns = permute(columns, (1, 0, 3, 2))
@@ -389,7 +386,7 @@ class ConvolutionWeight(_Bilinear):
     def expand(self, x: Any, g: Any) -> Any:
         columns = self.columns(widened(x), self.kernel)
         w = matmul(turned(columns), self.grouped(widened(g)))
-        shape = (*self.kernel, _shape(x)[-1] // self.groups, _shape(g)[-1])
+        shape = (*self.kernel, shape_of(x)[-1] // self.groups, shape_of(g)[-1])
         return cast_like(self.ungrouped(w, shape), x)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from needle import executor
 from needle.errors import OptionError, ShapeError, explain
+from needle.executor import shape_of
 from needle.ops.activation import leaky_relu, relu, relu_grad
 from needle.ops.base import OUTPUT, Composite, promoted
 from needle.ops.convolution import Convolution, Pairs, Sizes, convolution_cases, convolved
@@ -19,10 +20,6 @@ from needle.ops.elementwise import cast_like, greater, where
 from needle.ops.reduce import summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened
-
-
-def _shape(x: Any) -> Sizes:
-    return executor.spec_of(x).shape
 
 
 def _biased(x: Any, w: Any, bias: Any, rest: Any) -> Any:
@@ -114,7 +111,7 @@ class ConvolutionBias(Composite):
         g = self.before(out_grad, out)
         bias = None
         if out.node.inputs[2].needs:
-            rows = tuple(range(len(_shape(g)) - 1))
+            rows = tuple(range(len(shape_of(g)) - 1))
             bias = cast_like(summation(widened(g), rows), g)
         return *self.plain.gradient(g, out), bias
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from needle import executor
 from needle.backend import kernels
-from needle.backend.ndarray import normalise_axes, normalise_axis
+from needle.backend.axes import normalise_axes, normalise_axis
 from needle.errors import ShapeError
 from needle.ops.base import Composite, Linear
 from needle.ops.movement import broadcast_to, reshape, transpose

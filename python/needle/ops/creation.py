@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from needle import dtype as dtypes
-from needle import graph
-from needle.backend import ndarray
-from needle.dtype import as_dtype
-from needle.errors import DtypeError, OptionError, ShapeError
-from needle.ops.base import default_float, fits
+from needle import executor, graph
+from needle.backend import memory, ndarray
+from needle.backend.axes import sizes_of, whole
+from needle.dtype import DType, as_dtype, fits
+from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
+from needle.executor import shape_of
+from needle.ops.base import default_float
 from needle.ops.movement import broadcast_to, reshape
 
 Shape = int | Sequence[int]
 
 
-def _shape(shape: Shape) -> tuple[int, ...]:
-    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
+def made(operation: str, make: Callable[..., Any], *args: Any) -> Any:
+    """Return a tensor of the array that ``make(*args)`` gives.
+
+    Raises:
+        OutOfMemoryError: if there is no memory for it, as one of the operation.
+    """
+    try:
+        return graph.wrap(make(*args))
+    except MemoryError as error:
+        raise memory.typed(error).during(operation, ()) from None
 
 
-def _make(values: Any, dtype: Any, device: Any) -> Any:
-    return graph.wrap(ndarray.array(values, dtype, device))
+def _full(operation: str, shape: Shape, value: Any, kind: DType, device: Any) -> Any:
+    sizes = sizes_of(operation, shape)
+    return made(operation, ndarray.full, sizes, value, kind, device)
 
 
 def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: Any = None) -> Any:
@@ -32,6 +43,7 @@ def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: 
 
     Raises:
         DtypeError: if an integer dtype cannot hold the value.
+        ShapeError: if a size is negative.
     """
     if dtype is None:
         kinds = {bool: dtypes.bool_, int: dtypes.int64}
@@ -39,28 +51,28 @@ def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: 
     kind = as_dtype(dtype)
     if kind.kind in "iu" and not fits(value, kind):
         raise DtypeError(f"full: the number {value} does not fit into {kind}")
-    return graph.wrap(ndarray.full(_shape(shape), value, kind, device))
+    return _full("full", shape, value, kind, device)
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of zeros; float32 for dtype None."""
-    return full(shape, 0.0, dtype=dtype, device=device)
+    return _full("zeros", shape, 0, as_dtype(dtype or default_float()), device)
 
 
 def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of ones; float32 for dtype None."""
-    return full(shape, 1.0, dtype=dtype, device=device)
+    return _full("ones", shape, 1, as_dtype(dtype or default_float()), device)
 
 
 def empty(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor whose values are not set; float32 for dtype None."""
     kind = default_float() if dtype is None else as_dtype(dtype)
-    return graph.wrap(ndarray.empty(_shape(shape), kind, device))
+    return made("empty", ndarray.empty, sizes_of("empty", shape), kind, device)
 
 
 def full_like(x: Any, value: float, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of one value with the shape, dtype and device of x."""
-    spec = x.spec
+    spec = executor.spec_of(x)
     return full(spec.shape, value, dtype=dtype or spec.dtype, device=device or spec.device)
 
 
@@ -76,7 +88,7 @@ def ones_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
 
 def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor with the shape, dtype and device of x whose values are not set."""
-    spec = x.spec
+    spec = executor.spec_of(x)
     return empty(spec.shape, dtype=dtype or spec.dtype, device=device or spec.device)
 
 
@@ -93,17 +105,37 @@ def arange(
     int64 for whole numbers, else float32, unless a dtype is given.
 
     Raises:
-        OptionError: if step is 0.
+        ArgumentError: if they are no numbers.
+        OptionError: if step is 0, or they are not finite.
+        ShapeError: if there are more of them than any memory holds.
     """
     if stop is None:
         start, stop = 0, start
-    if step == 0:
-        raise OptionError("arange: the step must not be 0")
-    count = max(0, math.ceil((stop - start) / step))
+    count = _count(start, stop, step)
     if dtype is None:
         whole = all(isinstance(n, (int, np.integer)) for n in (start, stop, step))
         dtype = dtypes.int64 if whole else default_float()
-    return _make(start + step * np.arange(count), dtype, device)
+    return made("arange", lambda: ndarray.array(start + step * np.arange(count), dtype, device))
+
+
+def _count(start: Any, stop: Any, step: Any) -> int:
+    """Return how many numbers ``arange`` gives."""
+    try:
+        if step == 0:
+            raise OptionError("arange: the step must not be 0")
+        count = max(0, math.ceil((stop - start) / step))
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError(
+            f"arange: from {start} to {stop} in steps of {step}\n  rule: finite numbers"
+        ) from None
+    except TypeError:
+        raise ArgumentError(
+            f"arange: from {start!r:.60} to {stop!r:.60} in steps of {step!r:.60}\n"
+            "  rule: three numbers"
+        ) from None
+    return sizes_of("arange", count, 8)[0]
 
 
 def linspace(
@@ -118,16 +150,27 @@ def linspace(
     """Return ``num`` evenly spaced numbers from start to stop; float32 for dtype None.
 
     Raises:
+        ArgumentError: if num is no whole number.
         ShapeError: if num is negative.
     """
-    if num < 0:
-        raise ShapeError(f"linspace: {num} numbers")
-    return _make(np.linspace(start, stop, num, endpoint=endpoint), dtype or default_float(), device)
+    (count,), kind = sizes_of("linspace", (num,), 8), dtype or default_float()
+
+    def make() -> Any:
+        return ndarray.array(np.linspace(start, stop, count, endpoint=endpoint), kind, device)
+
+    return made("linspace", make)
 
 
 def eye(n: int, m: int | None = None, *, k: int = 0, dtype: Any = None, device: Any = None) -> Any:
-    """Return an n x m matrix (square for None) with ones on diagonal k; float32 for dtype None."""
-    return _make(np.eye(n, m, k), dtype or default_float(), device)
+    """Return an n x m matrix (square for None) with ones on diagonal k; float32 for dtype None.
+
+    Raises:
+        ArgumentError: if a size or k is no whole number.
+        ShapeError: if a size is negative.
+    """
+    rows, columns = sizes_of("eye", (n, n if m is None else m), 8)
+    place, kind = whole("eye: k", k), dtype or default_float()
+    return made("eye", lambda: ndarray.array(np.eye(rows, columns, place), kind, device))
 
 
 def meshgrid(*axes: Any, indexing: str = "xy") -> list[Any]:
@@ -144,7 +187,7 @@ def meshgrid(*axes: Any, indexing: str = "xy") -> list[Any]:
     if indexing not in ("xy", "ij"):
         raise OptionError(f"meshgrid: indexing {indexing!r} is neither 'xy' nor 'ij'")
     for x in axes:
-        if len(x.spec.shape) != 1:
+        if len(shape_of(x)) != 1:
             raise ShapeError(f"meshgrid: a tensor has shape {x.spec.shape}, one axis is needed")
     places = list(range(len(axes)))
     if indexing == "xy" and len(axes) > 1:

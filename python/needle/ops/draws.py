@@ -16,7 +16,7 @@ import numpy as np
 from needle import dtype as dtypes
 from needle.backend import kernels, ndarray
 from needle.backend.numpy import philox
-from needle.errors import OptionError, ShapeError
+from needle.errors import ArgumentError, OptionError, ShapeError
 from needle.ops import random
 from needle.ops.base import Op
 from needle.ops.samples import Sample
@@ -106,11 +106,12 @@ class _Draw(Op):
 
         Raises:
             ShapeError: if a size is negative.
+            ArgumentError: if seed or counter are no whole numbers.
             OptionError: if seed or counter is out of range.
         """
         seed, counter = getattr(self, "seed", None), getattr(self, "counter", None)
         if not isinstance(seed, int) or not isinstance(counter, int):
-            raise TypeError(f"{self.name}: seed {seed!r:.60}, counter {counter!r:.60}: not int")
+            raise ArgumentError(f"{self.name}: seed {seed!r:.60}, counter {counter!r:.60}: not int")
         if not 0 <= seed < 2**64 or counter < 0:
             raise OptionError(
                 f"{self.name}: seed {seed}, counter {counter}\n"

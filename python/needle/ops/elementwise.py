@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from needle import dtype, executor, graph
+from needle.errors import ArgumentError
 from needle.ops.base import (
     OUTPUT,
     Elementwise,
@@ -322,10 +323,10 @@ class Where(Elementwise):
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(inputs) != 3:
-            raise TypeError(f"where: takes 3 operands, {len(inputs)} were given")
+            raise ArgumentError(f"where: takes 3 operands, {len(inputs)} were given")
         condition, *rest = inputs
         if not isinstance(condition, graph.TensorBase):
-            condition = as_tensors(inputs)[0]
+            condition = as_tensors(inputs, self.name)[0]
         if all(isinstance(x, (bool, int, float)) for x in rest):
             rest[0] = self._as_tensor(rest, executor.spec_of(condition).device)
         chosen = promoted(tuple(rest), self.name)

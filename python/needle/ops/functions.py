@@ -13,7 +13,7 @@ import numpy as np
 
 from needle import executor, graph
 from needle.errors import DtypeError, explain
-from needle.ops.base import OUTPUT, Elementwise, export
+from needle.ops.base import OUTPUT, Elementwise, export, sum_to
 from needle.ops.elementwise import equal, sign, square, where
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
 
@@ -21,7 +21,7 @@ from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
 
 
 class Power(Elementwise):
-    """Raise to a power: x ** y. 0 ** 0 is 1."""
+    """Raise to a power: x ** y. 0 ** 0 is 1, and both of its derivatives are 0 there."""
 
     function = "power"
     saves = ((0, 1), (0, OUTPUT))
@@ -31,8 +31,10 @@ class Power(Elementwise):
         x = out.inputs[0]
         if i == 0:
             y = out.inputs[1]
-            return where(equal(y, 0.0), 0.0, y * x ** (y - 1.0))
-        return where(equal(out, 0.0), 0.0, out * log(x))
+            none = equal(y, 0.0)  # and no x ** -1, whose derivatives at 0 are infinite
+            return where(none, 0.0, y) * x ** where(none, 0.0, y - 1.0)
+        # at x = 0 out is 0, 1 or infinite: the derivative is 0, 0 or -infinite
+        return out * where(equal(x, 0.0), 1.0 - out, log(x))
 
 
 class Exp(Elementwise):
@@ -269,7 +271,7 @@ class Atan(Elementwise):
 
 
 class Atan2(Elementwise):
-    """Angle of the point (y, x): atan(x / y) in the right quadrant."""
+    """Angle of the point (y, x): atan(x / y) in the right quadrant; its derivative at 0 is 0."""
 
     function = "atan2"
     floating = True
@@ -278,7 +280,25 @@ class Atan2(Elementwise):
 
     def derivative(self, out: Any, i: int) -> Any:
         x, y = out.inputs
+        return self._slope(x, y, self._squared(x, y), i)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        x, y = out.inputs
+        squared = self._squared(x, y)
+        return tuple(
+            sum_to(out_grad * self._slope(x, y, squared, i), node.spec.shape)
+            if node.needs
+            else None
+            for i, node in enumerate(out.node.inputs)
+        )
+
+    @staticmethod
+    def _squared(x: Any, y: Any) -> Any:
         squared = square(x) + square(y)
+        return where(equal(squared, 0.0), 1.0, squared)
+
+    @staticmethod
+    def _slope(x: Any, y: Any, squared: Any, i: int) -> Any:
         return -x / squared if i else y / squared
 
 

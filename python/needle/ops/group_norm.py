@@ -13,6 +13,7 @@ import numpy as np
 
 from needle import executor
 from needle.errors import ShapeError, explain
+from needle.executor import shape_of
 from needle.ops.base import OUTPUT, Composite, promoted
 from needle.ops.conv import channels_first, channels_last
 from needle.ops.elementwise import cast_like, square
@@ -26,10 +27,6 @@ from needle.ops.softmax import widened
 _CASES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((2, 3, 4), 2), ((2, 3, 2, 6), 3), ((3, 2, 3), 3), ((2, 4), 1), ((0, 2, 4), 2),
 )  # fmt: skip
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-    return executor.spec_of(x).shape
 
 
 def _reference(groups: int, x: Any, weight: Any, bias: Any) -> Any:
@@ -103,12 +100,12 @@ class _Grouped(Composite):
 
     def apart(self, x: Any) -> Any:
         """Return [n, *spatial, c] as [n, positions, groups, channels of a group]."""
-        n, *spatial, c = _shape(x)
+        n, *spatial, c = shape_of(x)
         return reshape(x, (n, prod(spatial), self.groups, c // self.groups))
 
     def per_group(self, x: Any) -> Any:
         """Return [n, groups] or [c] so that it broadcasts against what ``apart`` returns."""
-        shape = _shape(x)
+        shape = shape_of(x)
         if len(shape) == 2:
             return reshape(x, (shape[0], 1, self.groups, 1))
         return reshape(x, (self.groups, shape[0] // self.groups))
@@ -153,8 +150,8 @@ class GroupNorm(_Grouped):
         var = mean(square(centred), (1, 3), keepdims=True)
         normal = centred * rsqrt(var + self.eps)
         out = normal * self.per_group(widened(weight)) + self.per_group(widened(bias))
-        statistics = (reshape(z, (_shape(x)[0], self.groups)) for z in (middle, var))
-        return cast_like(reshape(out, _shape(x)), x), *statistics
+        statistics = (reshape(z, (shape_of(x)[0], self.groups)) for z in (middle, var))
+        return cast_like(reshape(out, shape_of(x)), x), *statistics
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x, weight = out.inputs[:2]
@@ -162,7 +159,7 @@ class GroupNorm(_Grouped):
         if out_grad[0] is not None:
             op = GroupNormGrad.of(self.groups, self.eps)
             grads = list(executor.apply(op, out_grad[0], x, weight, out[1], out[2]).tuple())
-        part, count = None, max(prod(_shape(x)[1:]) // self.groups, 1)
+        part, count = None, max(prod(shape_of(x)[1:]) // self.groups, 1)
         if out_grad[1] is not None:
             part = self.per_group(out_grad[1]) * (1 / count)
         if out_grad[2] is not None:
@@ -170,9 +167,9 @@ class GroupNorm(_Grouped):
             slope = centred * (self.per_group(out_grad[2]) * (2 / count))
             part = slope if part is None else part + slope
         if part is not None:
-            n, *spatial, c = _shape(x)
+            n, *spatial, c = shape_of(x)
             whole = broadcast_to(part, (n, prod(spatial), self.groups, c // self.groups))
-            whole = cast_like(reshape(whole, _shape(x)), x)
+            whole = cast_like(reshape(whole, shape_of(x)), x)
             grads[0] = whole if grads[0] is None else grads[0] + whole
         return grads
 
@@ -197,9 +194,9 @@ class GroupNormGrad(_Grouped):
         h = slope * self.per_group(widened(weight))
         along = mean(h * normal, (1, 3), keepdims=True)
         dx = rstd * (h - mean(h, (1, 3), keepdims=True) - normal * along)
-        sums = (reshape(summation(z, (0, 1)), _shape(weight)) for z in (slope * normal, slope))
+        sums = (reshape(summation(z, (0, 1)), shape_of(weight)) for z in (slope * normal, slope))
         dweight, dbias = (cast_like(z, weight) for z in sums)
-        return cast_like(reshape(dx, _shape(x)), x), dweight, dbias
+        return cast_like(reshape(dx, shape_of(x)), x), dweight, dbias
 
 
 def group_norm(
@@ -217,9 +214,9 @@ def group_norm(
     Returns:
         The result, the means and the biased variances [n, groups]. See ``GroupNorm``.
     """
-    if len(_shape(x)) < 2:
+    if len(shape_of(x)) < 2:
         raise explain(
-            ShapeError, "group_norm", f"x has {len(_shape(x))} axes", [("x", x)],
+            ShapeError, "group_norm", f"x has {len(shape_of(x))} axes", [("x", x)],
             "x [n, c, *spatial]",
         )  # fmt: skip
     image = channels_last(x)

@@ -9,15 +9,13 @@ import numpy as np
 from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import kernels
-from needle.backend.ndarray import array, normalise_axis
+from needle.backend.axes import normalise_axis
+from needle.backend.ndarray import array
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, IndexRangeError, ShapeError
+from needle.executor import shape_of
 from needle.ops.base import Op, as_tensors, sum_to
 from needle.ops.samples import Sample, integers, uniform
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-    return executor.spec_of(x).shape
 
 
 def _gather_samples() -> list[Sample]:
@@ -261,7 +259,7 @@ class OneHot(Op):
 
 def gather(x: Any, index: Any, axis: int = -1) -> Any:
     """Pick along an axis (NumPy: take_along_axis). See ``Gather``."""
-    return executor.apply(Gather.of(normalise_axis(axis, len(_shape(x)))), x, index)
+    return executor.apply(Gather.of(normalise_axis(axis, len(shape_of(x)))), x, index)
 
 
 take_along_axis = gather
@@ -303,7 +301,7 @@ def take(x: Any, index: Any, axis: int | None = None) -> Any:
         from needle.ops.movement import reshape
 
         x, axis = reshape(x, (executor.spec_of(x).size,)), 0
-    return executor.apply(Take.of(normalise_axis(axis, len(_shape(x)))), x, index)
+    return executor.apply(Take.of(normalise_axis(axis, len(shape_of(x)))), x, index)
 
 
 def embedding(weight: Any, ids: Any) -> Any:
@@ -312,7 +310,7 @@ def embedding(weight: Any, ids: Any) -> Any:
     Raises:
         IndexRangeError: naming the first id out of range.
     """
-    weight, ids = as_tensors((weight, ids))
+    weight, ids = as_tensors((weight, ids), "embedding")
     if executor.spec_of(ids).dtype.kind == "f":
         ids = executor.apply(WholeNumbers.of(), ids)
     return executor.apply(Take.of(0), weight, ids)

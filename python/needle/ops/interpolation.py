@@ -9,7 +9,7 @@ import numpy as np
 from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import ndarray
-from needle.backend.ndarray import normalise_axis
+from needle.backend.axes import normalise_axis
 from needle.errors import ShapeError, explain
 from needle.ops.base import Composite, Linear, promoted
 from needle.ops.elementwise import where

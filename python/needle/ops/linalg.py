@@ -17,7 +17,8 @@ import numpy as np
 from needle import executor
 from needle.backend import kernels, ndarray
 from needle.backend.ndarray import broadcast_shapes
-from needle.errors import ShapeError, SingularError, explain
+from needle.errors import ArgumentError, ShapeError, SingularError, explain
+from needle.executor import shape_of
 from needle.ops.base import OUTPUT, Op, promoted, sum_to
 from needle.ops.creation import eye
 from needle.ops.elementwise import cast_like, where
@@ -29,10 +30,6 @@ from needle.ops.samples import Sample, uniform
 
 Shape = tuple[int, ...]
 _EXACT = ("float64", "float32")
-
-
-def _shape(x: Any) -> Shape:
-    return x.spec.shape
 
 
 def _regular(shape: Shape, seed: int = 0) -> Any:
@@ -65,7 +62,7 @@ class _OnHost(Op):
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(inputs) != self.operands:
-            raise TypeError(f"{self.name}: takes {self.operands} operands, not {len(inputs)}")
+            raise ArgumentError(f"{self.name}: takes {self.operands} operands, not {len(inputs)}")
         return promoted(inputs, self.name, floating=True)
 
     def shapes(self, *given: Shape) -> tuple[Shape, ...]:
@@ -219,7 +216,7 @@ class LogDeterminant(_OnHost):
 
 def _spread(x: Any) -> Any:
     """Return x with two axes of size 1 at the end."""
-    return reshape(x, (*_shape(x), 1, 1))
+    return reshape(x, (*shape_of(x), 1, 1))
 
 
 # ---- factorizations ----------------------------------------------------------------
@@ -227,7 +224,7 @@ def _spread(x: Any) -> Any:
 
 def _of_lower(grad: Any) -> Any:
     """Return the gradient for a lower triangle from that for a symmetric matrix."""
-    n = _shape(grad)[-1]
+    n = shape_of(grad)[-1]
     doubled = tril(grad + turned(grad))
     return doubled - grad * eye(n, dtype=grad.spec.dtype, device=grad.spec.device)
 
@@ -263,7 +260,7 @@ class Cholesky(_OnHost):
     def gradient(self, out_grad: Any, out: Any) -> Any:
         lower = tril(out)
         inner = tril(matmul(turned(lower), tril(out_grad)))
-        n = _shape(inner)[-1]
+        n = shape_of(inner)[-1]
         half = inner - 0.5 * inner * eye(n, dtype=inner.spec.dtype, device=inner.spec.device)
         left = solve(turned(lower), half)
         grad = turned(solve(turned(lower), turned(left)))
@@ -310,7 +307,7 @@ class Eigh(_OnHost):
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         values, vectors = out[0], out[1]
-        n = _shape(values)[-1]
+        n = shape_of(values)[-1]
         one = eye(n, dtype=values.spec.dtype, device=values.spec.device)
         inner: Any = 0.0
         if out_grad[0] is not None:
@@ -399,10 +396,10 @@ def inv(x: Any) -> Any:
 
 def solve(a: Any, b: Any) -> Any:
     """The solution of a @ x = b for matrices b, or a vector b. See ``Solve``."""
-    if len(_shape(b)) != 1:
+    if len(shape_of(b)) != 1:
         return executor.apply(Solve.of(), a, b)
     out = executor.apply(Solve.of(), a, unsqueeze(b, -1))
-    return reshape(out, _shape(out)[:-1])
+    return reshape(out, shape_of(out)[:-1])
 
 
 def det(x: Any) -> Any:
@@ -443,7 +440,7 @@ def pinv(x: Any, rtol: Any = None) -> Any:
         rtol: a number, or a tensor [...]; max(m, n) times the dtype's epsilon for None.
     """
     u, s, vh = svd(x, full=False)
-    inverse = where(significant(s, _shape(x), rtol), 1.0 / s, 0.0)
+    inverse = where(significant(s, shape_of(x), rtol), 1.0 / s, 0.0)
     return matmul(turned(vh) * unsqueeze(inverse, -2), turned(u))
 
 
@@ -452,7 +449,7 @@ def significant(s: Any, shape: Shape, rtol: Any = None) -> Any:
     if rtol is None:
         kind = s.spec.dtype.numpy if s.spec.dtype.itemsize > 2 else np.float32
         rtol = max(shape[-2:]) * float(np.finfo(kind).eps)
-    if not _shape(s)[-1]:
+    if not shape_of(s)[-1]:
         return s > 0.0
     limit = cast_like(rtol, s) if hasattr(rtol, "spec") else rtol
     return s > unsqueeze(amax(s, -1) * limit, -1)

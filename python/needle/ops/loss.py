@@ -9,6 +9,7 @@ import numpy as np
 from needle import dtype, executor
 from needle.backend import kernels
 from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain, unknown
+from needle.executor import shape_of
 from needle.ops.activation import softplus
 from needle.ops.base import OUTPUT, Composite, as_tensors, cast, promoted
 from needle.ops.elementwise import absolute, cast_like, equal, less, not_equal, square, where
@@ -22,10 +23,6 @@ from needle.ops.softmax import log_softmax, logsumexp, softmax, widened
 
 NOTHING = -(2**63)
 """The ``ignore_index`` that ignores no row."""
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-    return x.spec.shape
 
 
 # ---- cross entropy -----------------------------------------------------------------
@@ -102,7 +99,7 @@ class CrossEntropy(_CrossEntropy):
     samples = staticmethod(_cross_entropy_samples)
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        logits, labels = as_tensors(inputs)
+        logits, labels = as_tensors(inputs, self.name)
         return (*promoted((logits,), self.name, floating=True), labels)
 
     def compute(self, logits: Any, labels: Any) -> Any:
@@ -116,7 +113,7 @@ class CrossEntropy(_CrossEntropy):
         wide = widened(logits)
         kept, labels = self.class_labels(labels)
         lse = logsumexp(wide, -1)
-        loss = lse - reshape(gather(wide, unsqueeze(labels, -1), -1), _shape(labels))
+        loss = lse - reshape(gather(wide, unsqueeze(labels, -1), -1), shape_of(labels))
         if self.label_smoothing:
             spread = lse - mean(wide, -1)
             loss = (1 - self.label_smoothing) * loss + self.label_smoothing * spread
@@ -174,7 +171,7 @@ class CrossEntropyGrad(_CrossEntropy):
 
     def expand(self, g: Any, logits: Any, labels: Any, lse: Any) -> Any:
         wide = widened(logits)
-        classes = _shape(logits)[-1]
+        classes = shape_of(logits)[-1]
         kept, labels = self.class_labels(labels)
         target = one_hot(labels, classes, executor.spec_of(wide).dtype)
         if self.label_smoothing:
@@ -222,10 +219,10 @@ def cross_entropy(
         IndexRangeError: naming the first label that is not a class.
         OptionError: if label_smoothing is not in [0, 1].
     """
-    logits, target = as_tensors((logits, target))
+    logits, target = as_tensors((logits, target), "cross_entropy")
     if not 0.0 <= label_smoothing <= 1.0:
         raise OptionError(f"cross_entropy: label_smoothing {label_smoothing} is not in [0, 1]")
-    if _shape(target) == _shape(logits) and executor.spec_of(target).dtype.kind == "f":
+    if shape_of(target) == shape_of(logits) and executor.spec_of(target).dtype.kind == "f":
         return reduced(_soft_cross_entropy(logits, target, label_smoothing), reduction)
     op = CrossEntropy.of(NOTHING if ignore_index is None else ignore_index, float(label_smoothing))
     loss = executor.apply(op, logits, target)[0]
@@ -237,7 +234,7 @@ def cross_entropy(
 
 def _soft_cross_entropy(logits: Any, target: Any, smoothing: float) -> Any:
     if smoothing:
-        target = (1 - smoothing) * target + smoothing / max(_shape(logits)[-1], 1)
+        target = (1 - smoothing) * target + smoothing / max(shape_of(logits)[-1], 1)
     return -summation(target * log_softmax(logits), -1)
 
 
@@ -329,10 +326,10 @@ class KLDivergence(_Pairwise):
 
 
 def _same_shape(name: str, x: Any, target: Any) -> tuple[Any, Any]:
-    x, target = as_tensors((x, target))
-    if _shape(x) != _shape(target):
+    x, target = as_tensors((x, target), name)
+    if shape_of(x) != shape_of(target):
         raise explain(
-            ShapeError, name, f"shapes {_shape(x)} and {_shape(target)} differ",
+            ShapeError, name, f"shapes {shape_of(x)} and {shape_of(target)} differ",
             [("x", x), ("target", target)], "one target for each element",
         )  # fmt: skip
     return x, target
@@ -380,7 +377,7 @@ def kl_divergence(x: Any, target: Any, *, reduction: str = "batchmean") -> Any:
     x, target = _same_shape("kl_divergence", x, target)
     parts = executor.apply(KLDivergence.of(), x, target)
     if reduction == "batchmean":
-        return summation(parts) * (1.0 / max(_shape(x)[0] if _shape(x) else 1, 1))
+        return summation(parts) * (1.0 / max(shape_of(x)[0] if shape_of(x) else 1, 1))
     return reduced(parts, reduction)
 
 
@@ -398,13 +395,13 @@ def nll_loss(
     Raises:
         IndexRangeError: naming the first label that is not a class.
     """
-    x, labels = as_tensors((x, labels))
-    if _shape(labels) != _shape(x)[:-1]:
+    x, labels = as_tensors((x, labels), "nll_loss")
+    if shape_of(labels) != shape_of(x)[:-1]:
         raise explain(
-            ShapeError, "nll_loss", f"labels have shape {_shape(labels)}, x {_shape(x)}",
+            ShapeError, "nll_loss", f"labels have shape {shape_of(labels)}, x {shape_of(x)}",
             [("x", x), ("labels", labels)], "x [..., classes], labels [...]",
         )  # fmt: skip
-    classes = _shape(x)[-1]
+    classes = shape_of(x)[-1]
     kept = None if ignore_index is None else not_equal(labels, ignore_index)
     safe = labels if kept is None else where(kept, labels, 0)
     target = one_hot(safe, classes, x.spec.dtype)  # checks the labels; gather would wrap them

@@ -68,7 +68,7 @@ def matmul(a: Any, b: Any) -> Any:
     try:
         left, right = a.spec.ndim, b.spec.ndim
     except AttributeError:  # arrays beside a tensor; everything else raises
-        a, b = as_tensors((a, b))
+        a, b = as_tensors((a, b), "matmul")
         left, right = a.spec.ndim, b.spec.ndim
     if left >= 2 and right >= 2:
         return executor.apply(_MATMUL, a, b)

@@ -12,18 +12,16 @@ from needle import core, executor
 from needle import device as devices
 from needle.backend import kernels
 from needle.backend.array import MAX_DIMS, make_spec
-from needle.backend.ndarray import normalise_axes, normalise_axis, normalise_index, shape_of
+from needle.backend.axes import axes_of, normalise_axes, normalise_axis, normalise_index
+from needle.backend.ndarray import new_shape
 from needle.dtype import DType, as_dtype
 from needle.errors import IndexRangeError, ShapeError, explain
+from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
 from needle.ops.base import BROADCAST, CAST, PERMUTE, RESHAPE, SLICE, Linear, Op, promoted
 from needle.ops.samples import Sample, uniform
 
 Ranges = tuple[tuple[int, int, int], ...]
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-    return x.spec.shape
 
 
 class Reshape(Linear):
@@ -321,8 +319,8 @@ known_reshapes: dict[Any, Reshape] = {}
 def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
     """Return x under another shape; one size may be -1. See ``Reshape``."""
     given = sizes if shape is None else (tuple(shape),)
-    old = x.spec
-    op = Reshape.of(shape_of(given, old.size, old.shape))
+    old = executor.spec_of(x)
+    op = Reshape.of(new_shape(given, old.size, old.shape))
     if given == (op.shape,) or given == op.shape:
         if len(known_reshapes) > 1000:
             known_reshapes.clear()
@@ -333,8 +331,8 @@ def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
 def permute(x: Any, *axes: Any) -> Any:
     """Return x with its axes in another order (array API: permute_dims)."""
     order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-    ndim = len(_shape(x))
-    return executor.apply(Permute.of(tuple(normalise_axis(a, ndim) for a in order)), x)
+    ndim = len(shape_of(x))
+    return executor.apply(Permute.of(tuple(normalise_axis(a, ndim) for a in axes_of(order))), x)
 
 
 _TURNS = [Permute.of((*range(n - 2), n - 1, n - 2)) for n in range(2, MAX_DIMS + 1)]
@@ -351,7 +349,7 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     Raises:
         ShapeError: if axes are not two, or x has fewer than two.
     """
-    ndim = x.spec.ndim
+    ndim = executor.spec_of(x).ndim
     if axes is None:
         if ndim >= 2:
             return turned(x)
@@ -369,7 +367,7 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
 
 def broadcast_to(x: Any, shape: Sequence[int]) -> Any:
     """Return x repeated to a larger shape without copying. See ``BroadcastTo``."""
-    return executor.apply(BroadcastTo.of(tuple(shape)), x)
+    return executor.apply(BroadcastTo.of(axes_of(shape)), x)
 
 
 def squeeze(x: Any, axes: Axes = None, *, axis: Axes = None) -> Any:
@@ -378,7 +376,7 @@ def squeeze(x: Any, axes: Axes = None, *, axis: Axes = None) -> Any:
     Raises:
         ShapeError: if an axis has another size, or is named twice.
     """
-    shape = _shape(x)
+    shape = shape_of(x)
     axes = either(axes, axis)
     if axes is None:
         axes = tuple(i for i, n in enumerate(shape) if n == 1)
@@ -391,14 +389,14 @@ def squeeze(x: Any, axes: Axes = None, *, axis: Axes = None) -> Any:
 
 def unsqueeze(x: Any, axis: int) -> Any:
     """Return x with a new axis of size 1 at this place of the result."""
-    shape = list(_shape(x))
+    shape = list(shape_of(x))
     shape.insert(normalise_axis(axis, len(shape) + 1), 1)
     return reshape(x, tuple(shape))
 
 
 def flip(x: Any, axes: Axes = None, *, axis: Axes = None) -> Any:
     """Return x with the elements of these axes (all for None) in reverse order; a view."""
-    shape = _shape(x)
+    shape = shape_of(x)
     turned = normalise_axes(either(axes, axis), len(shape))
     ranges = tuple(
         (max(n - 1, 0), n, -1) if i in turned else (0, n, 1) for i, n in enumerate(shape)
@@ -415,7 +413,7 @@ def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
     tensors = tuple(tensors)
     if not tensors:
         raise ShapeError("concat: no tensors")
-    return executor.apply(Concat.of(normalise_axis(axis, len(_shape(tensors[0])))), *tensors)
+    return executor.apply(Concat.of(normalise_axis(axis, len(shape_of(tensors[0])))), *tensors)
 
 
 def astype(x: Any, dtype: Any) -> Any:
@@ -463,14 +461,11 @@ def basic_index(x: Any, index: Any) -> Any:
     Raises:
         IndexRangeError: for an integer out of range or too many indices.
     """
-    shape = _shape(x)
+    shape = shape_of(x)
     given = index if isinstance(index, tuple) else (index,)
     count = sum(part is not None and part is not Ellipsis for part in given)
     dots = sum(part is Ellipsis for part in given)
-    if count > len(shape) or dots > 1:
-        raise IndexRangeError(
-            f"index: {count} indices for {len(shape)} dimensions, or more than one ..."
-        )
+    check_count(count, dots, len(shape))
     ranges: list[tuple[int, int, int]] = []
     dropped: list[int] = []
     new: list[int] = []
@@ -488,11 +483,25 @@ def basic_index(x: Any, index: Any) -> Any:
             ranges.append((_position(part, axis, shape[axis]), 1, 1))
     result = executor.apply(Slice.of(tuple(ranges), tuple(dropped)), x)
     if new:
-        out_shape = list(_shape(result))
+        out_shape = list(shape_of(result))
         for axis in new:
             out_shape.insert(axis, 1)
         result = reshape(result, tuple(out_shape))
     return result
+
+
+def check_count(count: int, dots: int, ndim: int) -> None:
+    """Check how many axes an index names, and how often it has ``...``.
+
+    Raises:
+        IndexRangeError: if there are more than axes; for a second ``...``.
+    """
+    if dots > 1:
+        raise IndexRangeError(
+            f"index: {dots} times ...\n  rule: ... stands for all axes that are not named, once"
+        )
+    if count > ndim:
+        raise IndexRangeError(f"index: {count} indices for {ndim} dimensions")
 
 
 def _position(part: Any, axis: int, size: int) -> int:

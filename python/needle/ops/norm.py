@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from needle import executor
-from needle.backend.ndarray import normalise_axis
-from needle.errors import DtypeError, ShapeError, explain
+from needle import executor, graph
+from needle.backend.axes import normalise_axis
+from needle.errors import ArgumentError, DtypeError, ShapeError, explain
+from needle.executor import shape_of
 from needle.ops.base import OUTPUT, Composite, constant, promoted
 from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import rsqrt
@@ -19,12 +20,8 @@ from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened
 
 
-def _shape(x: Any) -> tuple[int, ...]:
-    return executor.spec_of(x).shape
-
-
 def _rows(x: Any) -> tuple[int, ...]:
-    return tuple(range(len(_shape(x)) - 1))
+    return tuple(range(len(shape_of(x)) - 1))
 
 
 class _Norm(Composite):
@@ -102,7 +99,7 @@ class LayerNorm(_Norm):
         centred = wide - middle
         rstd = rsqrt(mean(square(centred), -1, keepdims=True) + self.eps)
         out = centred * rstd * widened(weight) + widened(bias)
-        rows = _shape(x)[:-1]
+        rows = shape_of(x)[:-1]
         return cast_like(out, x), reshape(middle, rows), reshape(rstd, rows)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -112,9 +109,9 @@ class LayerNorm(_Norm):
         grads: list[Any] = [None] * 3
         if g is not None:
             grads = list(executor.apply(LayerNormGrad.of(), g, x, weight, middle, rstd).tuple())
-        size = max(_shape(x)[-1], 1)
+        size = max(shape_of(x)[-1], 1)
         if mean_grad is not None:
-            part = broadcast_to(unsqueeze(mean_grad * (1 / size), -1), _shape(x))
+            part = broadcast_to(unsqueeze(mean_grad * (1 / size), -1), shape_of(x))
             grads[0] = _added(grads[0], cast_like(part, x))
         if rstd_grad is not None:
             normal = (widened(x) - unsqueeze(middle, -1)) * unsqueeze(rstd, -1)
@@ -193,7 +190,7 @@ class RMSNorm(_Norm):
     def expand(self, x: Any, weight: Any) -> Any:
         wide = widened(x)
         rstd = rsqrt(mean(square(wide), -1, keepdims=True) + self.eps)
-        return cast_like(wide * rstd * widened(weight), x), reshape(rstd, _shape(x)[:-1])
+        return cast_like(wide * rstd * widened(weight), x), reshape(rstd, shape_of(x)[:-1])
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x, weight = out.inputs
@@ -203,7 +200,7 @@ class RMSNorm(_Norm):
         if g is not None:
             grads = list(executor.apply(RMSNormGrad.of(), g, x, weight, rstd).tuple())
         if rstd_grad is not None:
-            factor = rstd_grad * rstd * square(rstd) * (-1 / max(_shape(x)[-1], 1))
+            factor = rstd_grad * rstd * square(rstd) * (-1 / max(shape_of(x)[-1], 1))
             grads[0] = _added(grads[0], cast_like(widened(x) * unsqueeze(factor, -1), x))
         return grads
 
@@ -270,9 +267,9 @@ class Batch(_Norm):
     def through_statistics(self, grads: list[Any], out_grad: Any, out: Any) -> list[Any]:
         """Return gradients with what comes through the mean and the variance added to that of x."""
         x = out.inputs[0]
-        count = max(executor.spec_of(x).size // max(_shape(x)[-1], 1), 1)
+        count = max(executor.spec_of(x).size // max(shape_of(x)[-1], 1), 1)
         if out_grad[1] is not None:
-            part = broadcast_to(out_grad[1] * (1 / count), _shape(x))
+            part = broadcast_to(out_grad[1] * (1 / count), shape_of(x))
             grads[0] = _added(grads[0], cast_like(part, x))
         if out_grad[2] is not None:
             part = (widened(x) - out[1]) * (out_grad[2] * (2 / count))
@@ -374,7 +371,13 @@ def parameter(x: Any, value: float, like: Any) -> Any:
 
 def _last_axes(name: str, x: Any, weight: Any) -> tuple[int, ...]:
     """Return the trailing axes of x to normalise over: those of the weight."""
-    shape, own = _shape(x), (_shape(x)[-1:] if weight is None else _shape(weight))
+    if weight is not None and not isinstance(weight, graph.TensorBase):
+        raise explain(
+            ArgumentError, name, f"weight is {type(weight).__name__} {weight!r:.60}, not a tensor",
+            [("x", x)], "the shape of the weight says which last axes of x are normalised",
+            f"{name}(x) for the last axis, or a weight of ones",
+        )  # fmt: skip
+    shape, own = shape_of(x), (shape_of(x)[-1:] if weight is None else shape_of(weight))
     if not own or shape[-len(own) :] != own:
         raise explain(
             ShapeError, name, f"weight has shape {own}, x {shape}", [("x", x)],
@@ -389,10 +392,10 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) 
     See ``LayerNorm``.
     """
     own = _last_axes("layer_norm", x, bias if weight is None else weight)
-    flat = x if len(own) == 1 else reshape(x, (*_shape(x)[: -len(own)], int(np.prod(own))))
+    flat = x if len(own) == 1 else reshape(x, (*shape_of(x)[: -len(own)], int(np.prod(own))))
     parameters = parameter(weight, 1.0, flat), parameter(bias, 0.0, flat)
     out = executor.apply(LayerNorm.of(float(eps)), flat, *parameters)[0]
-    return out if len(own) == 1 else reshape(out, _shape(x))
+    return out if len(own) == 1 else reshape(out, shape_of(x))
 
 
 def rms_norm(x: Any, weight: Any = None, eps: float = 1e-5) -> Any:
@@ -401,9 +404,9 @@ def rms_norm(x: Any, weight: Any = None, eps: float = 1e-5) -> Any:
     See ``RMSNorm``.
     """
     own = _last_axes("rms_norm", x, weight)
-    flat = x if len(own) == 1 else reshape(x, (*_shape(x)[: -len(own)], int(np.prod(own))))
+    flat = x if len(own) == 1 else reshape(x, (*shape_of(x)[: -len(own)], int(np.prod(own))))
     out = executor.apply(RMSNorm.of(float(eps)), flat, parameter(weight, 1.0, flat))[0]
-    return out if len(own) == 1 else reshape(out, _shape(x))
+    return out if len(own) == 1 else reshape(out, shape_of(x))
 
 
 def batch_norm(
@@ -414,7 +417,7 @@ def batch_norm(
     Returns:
         The result, the mean and the biased variance. See ``BatchNorm``.
     """
-    ndim = len(_shape(x))
+    ndim = len(shape_of(x))
     axis = normalise_axis(axis, ndim)
     rows = x if axis == ndim - 1 else permute(x, [i for i in range(ndim) if i != axis] + [axis])
     parameters = parameter(weight, 1.0, rows), parameter(bias, 0.0, rows)

@@ -18,6 +18,7 @@ from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import ndarray
 from needle.errors import OptionError, ShapeError, explain
+from needle.executor import shape_of
 from needle.ops.base import OUTPUT, Composite, Linear, cast, promoted
 from needle.ops.convolution import Pairs, Sizes
 from needle.ops.elementwise import cast_like, equal, where
@@ -28,10 +29,6 @@ from needle.ops.reduce import amax, argmax, summation
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.softmax import widened
 from needle.ops.windows import WindowsGrad, windows
-
-
-def _shape(x: Any) -> Sizes:
-    return executor.spec_of(x).shape
 
 
 @functools.lru_cache(1000)
@@ -142,11 +139,11 @@ class _Pool(Composite):
     def rows(self, x: Any, value: float) -> Any:
         """Return all windows of x, each in a row: [n, *out, c, size of the window]."""
         view = self.view(x, value)
-        return reshape(view, (*_shape(view)[: len(self.kernel) + 2], prod(self.kernel)))
+        return reshape(view, (*shape_of(view)[: len(self.kernel) + 2], prod(self.kernel)))
 
     def overlapped(self, view: Any, spatial: Sizes) -> Any:
         """Undo ``view``: add all windows to their places in images, and cut the padding off."""
-        shape = _shape(view)
+        shape = shape_of(view)
         n, c, axes = shape[0], shape[len(self.kernel) + 1], len(self.kernel)
         wide = [m + low + high for m, (low, high) in zip(spatial, self.padding, strict=True)]
         attributes = tuple(range(1, axes + 1)), self.kernel, self.stride, self.steps
@@ -355,7 +352,7 @@ class MaxPoolGrad(_Largest):
         spec = executor.spec_of(index)
         one = graph.wrap(ndarray.array(places, spec.dtype, spec.device))
         rows = where(equal(unsqueeze(index, -1), one), unsqueeze(g, -1), 0.0)
-        return self.overlapped(reshape(rows, (*_shape(g), *self.kernel)), self.spatial)
+        return self.overlapped(reshape(rows, (*shape_of(g), *self.kernel)), self.spatial)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         if not out.node.inputs[0].needs:
@@ -483,7 +480,7 @@ class AvgPool(_Average):
         view = self.view(widened(x), 0.0)
         axes = len(self.kernel)
         total = summation(view, tuple(range(axes + 2, 2 * axes + 2)))
-        return cast_like(total * self.factors(_shape(x)[1:-1], total), x)
+        return cast_like(total * self.factors(shape_of(x)[1:-1], total), x)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         spatial = out.node.inputs[0].spec.shape[1:-1]
@@ -518,8 +515,8 @@ class AvgPoolGrad(_Average):
     def expand(self, g: Any) -> Any:
         wide = widened(g)
         scaled = wide * self.factors(self.spatial, wide)
-        column = reshape(scaled, (*_shape(g), *(1 for _ in self.kernel)))
-        view = broadcast_to(column, (*_shape(g), *self.kernel))
+        column = reshape(scaled, (*shape_of(g), *(1 for _ in self.kernel)))
+        view = broadcast_to(column, (*shape_of(g), *self.kernel))
         return cast_like(self.overlapped(view, self.spatial), g)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:

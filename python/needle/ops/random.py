@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
-from needle.backend import kernels
+from needle.backend import kernels, memory
 from needle.backend.ndarray import NDArray, array
 from needle.device import as_device
 
@@ -118,7 +118,10 @@ def _draw(kind: str, shape: tuple[int, ...], where: Any, key: int | None) -> NDA
     """Return float values on a device; float64 ones only from NumPy's stream on request."""
     source = generator(key)
     if source is None:
-        return array(np.asarray(getattr(np.random, kind)(*shape)), None, where)
+        try:
+            return array(np.asarray(getattr(np.random, kind)(*shape)), None, where)
+        except MemoryError as error:
+            raise memory.typed(error).during(kind, ()) from None
     if kind == "rand":
         return uniform(shape, *source.take(prod(shape)), where)
     return normal(shape, *source.take(2 * ((prod(shape) + 1) // 2)), where)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +10,11 @@ import numpy as np
 from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import kernels, ndarray
-from needle.backend.ndarray import normalise_axis
+from needle.backend.axes import axes_of, normalise_axis, whole
 from needle.dtype import as_dtype
 from needle.errors import IndexRangeError, OptionError, ShapeError, explain, unknown
-from needle.ops.attributes import Axes, either, number_in, whole_number
+from needle.executor import shape_of
+from needle.ops.attributes import Axes, either, number_in
 from needle.ops.base import Linear
 from needle.ops.elementwise import where
 from needle.ops.indexing import take
@@ -23,16 +23,11 @@ from needle.ops.reduce import summation
 from needle.ops.samples import Sample, uniform
 
 
-def _shape(x: Any) -> tuple[int, ...]:
-    return x.spec.shape
-
-
 def _axes(axes: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
     """Return axes in the order given, counted from 0; all for None."""
     if axes is None:
         return tuple(range(ndim))
-    given = (axes,) if isinstance(axes, int) else axes
-    return tuple(normalise_axis(int(axis), ndim) for axis in given)
+    return tuple(normalise_axis(axis, ndim) for axis in axes_of(axes))
 
 
 # ---- turning and repeating ---------------------------------------------------------
@@ -92,8 +87,8 @@ def roll(x: Any, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes =
     if axes is None:
         size = x.spec.size
         flat = roll(reshape(x, (size,)), shifts, 0)
-        return reshape(flat, _shape(x))
-    chosen = _axes(axes, len(_shape(x)))
+        return reshape(flat, shape_of(x))
+    chosen = _axes(axes, len(shape_of(x)))
     places = (shifts,) * len(chosen) if isinstance(shifts, int) else tuple(shifts)
     if len(places) == 1:
         places *= len(chosen)
@@ -106,7 +101,7 @@ def roll(x: Any, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes =
 
 def _repeat_in_place(x: Any, counts: Sequence[int], inner: bool) -> Any:
     """Return x with each axis repeated: each element in turn (inner), or the whole axis."""
-    shape = _shape(x)
+    shape = shape_of(x)
     split: list[int] = []
     wide: list[int] = []
     for n, count in zip(shape, counts, strict=True):
@@ -119,7 +114,7 @@ def _repeat_in_place(x: Any, counts: Sequence[int], inner: bool) -> Any:
 def tile(x: Any, counts: int | Sequence[int]) -> Any:
     """Repeat x as a whole, ``counts`` times along each axis (aligned at the last, as NumPy)."""
     times = (counts,) if isinstance(counts, int) else tuple(counts)
-    shape = _shape(x)
+    shape = shape_of(x)
     ndim = max(len(times), len(shape))
     x = reshape(x, (1,) * (ndim - len(shape)) + shape)
     return _repeat_in_place(x, (1,) * (ndim - len(times)) + times, False)
@@ -138,7 +133,7 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
     """
     if axis is None:
         x, axis = reshape(x, (x.spec.size,)), 0
-    shape = _shape(x)
+    shape = shape_of(x)
     axis = normalise_axis(axis, len(shape))
     if isinstance(counts, int):
         return _repeat_in_place(x, [counts if i == axis else 1 for i in range(len(shape))], True)
@@ -251,7 +246,7 @@ def undilate(x: Any, axes: int | Sequence[int], dilation: int) -> Any:
 def _dilation(
     name: str, x: Any, axes: int | Sequence[int], dilation: int
 ) -> tuple[tuple[int, ...], int]:
-    dilation = whole_number(name, "dilation", dilation)
+    dilation = whole(f"{name}: dilation", dilation)
     if dilation < 0:
         raise ShapeError(f"{name}: dilation {dilation} is negative")
     listed = (axes,) if isinstance(axes, int) else axes
@@ -301,12 +296,12 @@ class Triangle(Linear):
 
 def triu(x: Any, k: int = 0) -> Any:
     """Keep the elements on and above diagonal k of the last two axes. See ``Triangle``."""
-    return executor.apply(Triangle.of(whole_number("triu", "k", k), True), x)
+    return executor.apply(Triangle.of(whole("triu: k", k), True), x)
 
 
 def tril(x: Any, k: int = 0) -> Any:
     """Keep the elements on and below diagonal k of the last two axes. See ``Triangle``."""
-    return executor.apply(Triangle.of(whole_number("tril", "k", k), False), x)
+    return executor.apply(Triangle.of(whole("tril: k", k), False), x)
 
 
 def _diagonal(x: Any, k: int) -> Any:
@@ -386,21 +381,21 @@ def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
     Raises:
         ShapeError: if both axes are one.
     """
-    ndim = len(_shape(x))
+    ndim = len(shape_of(x))
     if ndim >= 2:
         first, second = normalise_axis(axis1, ndim), normalise_axis(axis2, ndim)
         if first == second:
             raise ShapeError(f"diagonal: axis {first} is named twice")
         x = permute(x, [i for i in range(ndim) if i not in (first, second)] + [first, second])
-    return executor.apply(Diagonal.of(whole_number("diagonal", "k", k)), x)
+    return executor.apply(Diagonal.of(whole("diagonal: k", k)), x)
 
 
 def diag(x: Any, k: int = 0) -> Any:
     """Of a matrix its k-th diagonal; of a vector the matrix that has it there, zeros elsewhere."""
-    if len(_shape(x)) != 1:
+    if len(shape_of(x)) != 1:
         return diagonal(x, k)
-    k = whole_number("diag", "k", k)
-    size = _shape(x)[0] + abs(k)
+    k = whole("diag: k", k)
+    size = shape_of(x)[0] + abs(k)
     return executor.apply(DiagonalGrad.of(k, (size, size)), x)
 
 
@@ -418,7 +413,7 @@ def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -
     Raises:
         ShapeError: if there are more of one than of the other, or one is named twice.
     """
-    ndim = len(_shape(x))
+    ndim = len(shape_of(x))
     start, stop = _axes(source, ndim), _axes(target, ndim)
     if len(start) != len(stop) or len(set(start)) != len(start) or len(set(stop)) != len(stop):
         raise ShapeError(f"moveaxis: cannot move axes {start} to {stop}")
@@ -430,7 +425,7 @@ def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -
 
 def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
     """Swap two axes."""
-    order = list(range(len(_shape(x))))
+    order = list(range(len(shape_of(x))))
     i, j = _axes((axis1, axis2), len(order))
     order[i], order[j] = order[j], order[i]
     return permute(x, order)
@@ -442,7 +437,7 @@ def flatten(x: Any, start: int = 0, stop: int = -1) -> Any:
     Raises:
         ShapeError: if start comes after stop.
     """
-    shape = _shape(x)
+    shape = shape_of(x)
     if not shape:
         return reshape(x, (1,))
     i, j = _axes((start, stop), len(shape))
@@ -453,15 +448,15 @@ def flatten(x: Any, start: int = 0, stop: int = -1) -> Any:
 
 def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     """Insert axes of size 1 at these places of the result."""
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    for place in sorted(_axes(axes, len(_shape(x)) + len(axes))):
+    axes = axes_of(axis)
+    for place in sorted(_axes(axes, len(shape_of(x)) + len(axes))):
         x = unsqueeze(x, place)
     return x
 
 
 def broadcast_arrays(*tensors: Any) -> list[Any]:
     """Return the tensors as views of their common shape."""
-    shape = ndarray.broadcast_shapes("broadcast_arrays", *[_shape(x) for x in tensors])
+    shape = ndarray.broadcast_shapes("broadcast_arrays", *[shape_of(x) for x in tensors])
     return [broadcast_to(x, shape) for x in tensors]
 
 
@@ -471,25 +466,24 @@ PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", 
              "circular": "wrap", "wrap": "wrap", "symmetric": "symmetric"}  # fmt: skip
 
 
-def pad(
-    x: Any, widths: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0
-) -> Any:
+def pad(x: Any, widths: int | Sequence[Any], mode: str = "constant", value: float = 0.0) -> Any:
     """Surround x, (before, after) per axis.
 
     Args:
         x: a tensor.
-        widths: how many elements, for each axis.
+        widths: how many elements, for each axis; one pair or one number is for all, as in NumPy.
         mode: "constant"; "reflect" (without the edge), "symmetric" (with it), "replicate" (the
             edge), "circular".
         value: for mode "constant"; the result has the dtype of x.
 
     Raises:
+        ArgumentError: if widths are no whole numbers.
         ShapeError: if widths do not fit x, or reach further than reflect can.
         OptionError: for another mode, or a width that is no whole number.
         DtypeError: if the dtype of x has no such value.
     """
-    pairs = _pairs(x, widths)
-    shape = _shape(x)
+    shape = shape_of(x)
+    pairs = _pairs(widths, len(shape))
     if mode not in PAD_MODES:
         raise unknown("pad mode", mode, PAD_MODES)
     if mode == "constant":
@@ -512,16 +506,19 @@ def pad(
     return x
 
 
-def _pairs(x: Any, widths: Any) -> tuple[tuple[int, int], ...]:
-    """Return the widths of a pad as Python numbers."""
-    try:
-        pairs = [(low, high) for low, high in widths]
-    except (TypeError, ValueError):
-        problem = f"widths are {widths!r:.60}"
-        rule = "one pair (before, after) for each axis"
-        raise explain(ShapeError, "pad", problem, [("x", x)], rule) from None
-    number = functools.partial(whole_number, "pad", "a width")
-    return tuple((number(low), number(high)) for low, high in pairs)
+def _pairs(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:
+    """Return the widths of ``pad`` as one pair per axis."""
+    given = axes_of(widths)
+    if given and not any(map(np.iterable, given)):
+        given = (given,)
+    rows = [axes_of(part) for part in given]
+    rows = rows * ndim if len(rows) == 1 else rows
+    if any(len(row) not in (1, 2) for row in rows):
+        raise ShapeError(
+            f"pad: widths {widths!r:.60} for {ndim} axes\n"
+            "  rule: one number, one pair (before, after), or a pair for each axis"
+        )
+    return tuple((whole("pad: width", row[0]), whole("pad: width", row[-1])) for row in rows)
 
 
 def _fill_around(out: Any, shape: Any, pairs: Any, value: float) -> Any:
@@ -536,7 +533,7 @@ def window(x: Any, axis: int, start: int, size: int) -> Any:
     Raises:
         IndexRangeError: if they are not all there.
     """
-    shape = _shape(x)
+    shape = shape_of(x)
     axis = normalise_axis(axis, len(shape))
     if not 0 <= start <= start + size <= shape[axis]:
         raise IndexRangeError(f"window: [{start}, {start + size}) of {shape[axis]} elements")

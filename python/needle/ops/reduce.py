@@ -10,8 +10,9 @@ import numpy as np
 
 from needle import executor
 from needle.backend import kernels
-from needle.backend.ndarray import normalise_axes
+from needle.backend.axes import normalise_axes
 from needle.errors import OptionError, ShapeError
+from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
 from needle.ops.base import OUTPUT, PYTHON, REDUCE, SUM_TO, Linear, Op, promoted
 from needle.ops.elementwise import cast_like, equal, not_equal
@@ -283,7 +284,7 @@ class SumTo(Linear):
 
 def normalised(x: Any, axes: Axes) -> tuple[int, ...]:
     """Return axes of x as a sorted tuple counted from 0; all for None."""
-    return normalise_axes(axes, x.spec.ndim)
+    return normalise_axes(axes, len(shape_of(x)))
 
 
 _known: dict[Any, Any] = {}
@@ -292,7 +293,7 @@ _known: dict[Any, Any] = {}
 def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     """Return the op of a reduction, and know it the next time without working out the axes."""
     op = cls.of(normalised(x, axes), bool(keepdims))
-    if not isinstance(axes, list):
+    if axes is None or isinstance(axes, (int, tuple)):
         if len(_known) > 1000:
             _known.clear()
         _known[cls, x.spec.ndim, axes, keepdims] = op
@@ -316,11 +317,12 @@ def reducer(cls: type[Reduction], name: str) -> Reducer:
             axes = either(axes, axis)
         try:
             op = _known[cls, x.spec.ndim, axes, keepdims]
-        except (KeyError, TypeError):  # TypeError: axes are a list
+        except (KeyError, TypeError, AttributeError):  # axes are a list; x is no tensor
             op = _of(cls, x, axes, keepdims)
         return executor.apply(op, x)
 
     function.__name__ = function.__qualname__ = name
+    function.__code__ = function.__code__.replace(co_name=name)  # what errors call it
     function.__module__ = cls.__module__
     first = (cls.__doc__ or "").partition("\n")[0]
     function.__doc__ = f"{first} All axes for None. See ``{cls.__name__}``."

@@ -14,6 +14,7 @@ import numpy as np
 from needle import executor, graph
 from needle.backend import ndarray
 from needle.errors import OptionError, ShapeError, explain, unknown
+from needle.executor import shape_of
 from needle.ops.base import promoted
 from needle.ops.conv import channels_first, channels_last, named, per_axis
 from needle.ops.convolution import Pairs, Sizes
@@ -29,17 +30,13 @@ MODES = {"nearest": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (3
 """For how many spatial axes each mode of ``upsample`` is."""
 
 
-def _shape(x: Any) -> Sizes:
-    return executor.spec_of(x).shape
-
-
 def _spatial(name: str, x: Any, axes: int | None = None) -> Sizes:
     """Return the spatial sizes of x.
 
     Raises:
         ShapeError: if it has another number of them, or elements of none.
     """
-    shape = _shape(x)
+    shape = shape_of(x)
     if len(shape) not in ((3, 4, 5) if axes is None else (axes + 2,)):
         wanted = "3 to 5" if axes is None else axes + 2
         raise explain(
@@ -181,7 +178,7 @@ def _bins(n: int, m: int) -> Any:
 
 def _mixed(x: Any, axis: int, matrix: Any) -> Any:
     """Return x multiplied by a matrix along an axis."""
-    shape = _shape(x)
+    shape = shape_of(x)
     flat = reshape(x, (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])))
     out = matmul(_constant(matrix, x), flat)
     return reshape(out, (*shape[:axis], matrix.shape[0], *shape[axis + 1 :]))

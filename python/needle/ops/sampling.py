@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
-from needle import executor, graph
+from needle import executor
+from needle.backend.axes import sizes_of, whole
 from needle.backend.ndarray import array
 from needle.device import as_device
-from needle.dtype import as_dtype
-from needle.errors import OptionError
+from needle.dtype import as_dtype, fits
+from needle.errors import DtypeError, OptionError
 from needle.ops import random
 from needle.ops.base import Composite, cast, constant
+from needle.ops.creation import made
 from needle.ops.draws import RandomIntegers, RandomNormal, RandomOrder, RandomUniform
 from needle.ops.elementwise import less_equal, where
 from needle.ops.samples import Sample
@@ -28,15 +30,13 @@ from needle.ops.samples import uniform as values
 Shape = int | Sequence[int]
 
 
-def _shape(shape: Shape) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
-
-
-def _draw(op: Any, numpys: Any, shape: tuple[int, ...], device: Any, key: int | None) -> Any:
+def _draw(
+    name: str, op: Any, numpys: Any, shape: tuple[int, ...], device: Any, key: int | None
+) -> Any:
     """Return values in [0, 1) or normal ones: by an op, or at once from NumPy's stream."""
     source = random.generator(key)
     if source is None:
-        return graph.wrap(numpys(shape, device))
+        return made(name, numpys, shape, device)
     count = math.prod(shape)
     taken = source.take(count + count % 2 if op is RandomNormal else count)  # normal ones: pairs
     return executor.apply(op(shape, *taken), _place(device))
@@ -49,6 +49,14 @@ def _place(device: Any) -> Any:
 
 def _as(x: Any, kind: Any) -> Any:
     return x if kind is None else cast(x, as_dtype(kind))
+
+
+def _check_floating(name: str, kind: Any) -> None:
+    if kind is not None and not as_dtype(kind).is_floating:
+        raise DtypeError(
+            f"{name}: dtype is {as_dtype(kind)}\n  rule: a floating one\n"
+            "  try: randint for whole numbers, or .astype of the result"
+        )
 
 
 def uniform(
@@ -69,8 +77,17 @@ def uniform(
         device: where to; the default device for None.
         dtype: a floating one; float32 for None, float64 with ``NEEDLE_BACKEND=np``.
         key: seed of this draw alone; None draws from the stream that governs (see above).
+
+    Raises:
+        OptionError: if high is below low, or one is NaN.
+        DtypeError: if dtype is not floating.
+        ShapeError: if a size is negative.
     """
-    x = _as(_draw(RandomUniform, random.rand, _shape(shape), device, key), dtype)
+    sizes = sizes_of("uniform", shape, 8)
+    if not low <= high:
+        raise OptionError(f"uniform: the range [{low}, {high})\n  rule: low <= high")
+    _check_floating("uniform", dtype)
+    x = _as(_draw("uniform", RandomUniform, random.rand, sizes, device, key), dtype)
     return x if (low, high) == (0.0, 1.0) else x * (high - low) + low
 
 
@@ -83,16 +100,34 @@ def normal(
     dtype: Any = None,
     key: int | None = None,
 ) -> Any:
-    """Return a tensor of normally distributed values. Arguments as of ``uniform``."""
-    x = _as(_draw(RandomNormal, random.randn, _shape(shape), device, key), dtype)
+    """Return a tensor of normally distributed values. Arguments as of ``uniform``.
+
+    Raises:
+        OptionError: if std is negative or NaN.
+        DtypeError: if dtype is not floating.
+        ShapeError: if a size is negative.
+    """
+    sizes = sizes_of("normal", shape, 8)
+    if not std >= 0:
+        raise OptionError(f"normal: std={std}\n  rule: std >= 0")
+    _check_floating("normal", dtype)
+    x = _as(_draw("normal", RandomNormal, random.randn, sizes, device, key), dtype)
     return x if (mean, std) == (0.0, 1.0) else x * std + mean
 
 
 def bernoulli(
     shape: Shape, p: float = 0.5, *, device: Any = None, dtype: Any = "bool", key: int | None = None
 ) -> Any:
-    """Return a tensor that is true where a uniform draw is at most p."""
-    chosen = less_equal(_draw(RandomUniform, random.rand, _shape(shape), device, key), p)
+    """Return a tensor that is true where a uniform draw is at most p.
+
+    Raises:
+        OptionError: if p is not in [0, 1].
+        ShapeError: if a size is negative.
+    """
+    sizes = sizes_of("bernoulli", shape, 8)
+    if not 0.0 <= p <= 1.0:
+        raise OptionError(f"bernoulli: p={p} is not in [0, 1]")
+    chosen = less_equal(_draw("bernoulli", RandomUniform, random.rand, sizes, device, key), p)
     return cast(chosen, as_dtype(dtype))
 
 
@@ -108,26 +143,47 @@ def randint(
     """Return a tensor of integers drawn uniformly from [low, high).
 
     Raises:
+        ArgumentError: if low or high are no whole numbers.
         OptionError: if there is no integer in the range, or more than 2**31.
+        DtypeError: if an integer dtype cannot hold all of them.
+        ShapeError: if a size is negative.
     """
+    low, high = whole("randint: low", low), whole("randint: high", high)
+    sizes, kind = sizes_of("randint", shape, 8), as_dtype(dtype)
     if low >= high:
         raise OptionError(f"randint: there is no integer in [{low}, {high})")
     if high - low > 2**31:
         raise OptionError(f"randint: more than 2**31 integers in [{low}, {high})")
-    sizes, source = _shape(shape), random.generator(key)
+    if not _holds(kind, low, high):
+        raise DtypeError(f"randint: integers in [{low}, {high}) do not fit into {kind}")
+    source, count = random.generator(key), math.prod(sizes)
     if source is None:
-        values = random.host_integers(low, high, math.prod(sizes))
-        return graph.wrap(array(values.reshape(sizes), as_dtype(dtype), device))
-    op = RandomIntegers(sizes, low, high, *source.take(math.prod(sizes)))
-    return cast(executor.apply(op, _place(device)), as_dtype(dtype))
+        return made(
+            "randint",
+            lambda: array(random.host_integers(low, high, count).reshape(sizes), kind, device),
+        )
+    op = RandomIntegers(sizes, low, high, *source.take(count))
+    return cast(executor.apply(op, _place(device)), kind)
+
+
+def _holds(kind: Any, low: int, high: int) -> bool:
+    """Return whether a dtype has all integers in [low, high); floating ones round."""
+    if kind.kind == "b":
+        return low >= 0 and high <= 2
+    return kind.kind == "f" or (fits(low, kind) and fits(high - 1, kind))
 
 
 def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
-    """Return a tensor of 0, 1, ..., n - 1 (int64) in random order."""
-    source = random.generator(key)
+    """Return a tensor of 0, 1, ..., n - 1 (int64) in random order.
+
+    Raises:
+        ArgumentError: if n is no whole number.
+        ShapeError: if n is negative.
+    """
+    (size,), source = sizes_of("permutation", (n,), 8), random.generator(key)
     if source is None:
-        return graph.wrap(array(random.host_permutation(n), "int64", device))
-    return executor.apply(RandomOrder(int(n), *source.take(2 * int(n))), _place(device))
+        return made("permutation", lambda: array(random.host_permutation(size), "int64", device))
+    return executor.apply(RandomOrder(size, *source.take(2 * size)), _place(device))
 
 
 class Dropout(Composite):

@@ -8,12 +8,13 @@ import numpy as np
 
 from needle import executor
 from needle.backend import kernels
-from needle.backend.ndarray import normalise_axis
+from needle.backend.axes import normalise_axis
 from needle.errors import IndexRangeError
+from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
-from needle.ops.base import Composite, Linear, Op, constant, promoted
-from needle.ops.elementwise import cast_like, square
-from needle.ops.functions import sqrt
+from needle.ops.base import Composite, Linear, Op, constant, export, promoted
+from needle.ops.elementwise import cast_like, equal, square, where
+from needle.ops.functions import Sqrt
 from needle.ops.movement import broadcast_to, concat, flip, permute, reshape
 from needle.ops.reduce import (
     Reduction,
@@ -26,10 +27,6 @@ from needle.ops.reduce import (
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened
 from needle.ops.tuples import stack
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-    return x.spec.shape
 
 
 def _scan_samples(reference: Any) -> Any:
@@ -100,28 +97,28 @@ class CumProd(Op):
 
 def _last(x: Any, axis: int) -> Any:
     """Return x with an axis moved to the end."""
-    ndim = len(_shape(x))
+    ndim = len(shape_of(x))
     axis = normalise_axis(axis, ndim)
     return permute(x, [i for i in range(ndim) if i != axis] + [axis])
 
 
 def _back(x: Any, axis: int) -> Any:
     """Undo ``_last``."""
-    ndim = len(_shape(x))
+    ndim = len(shape_of(x))
     axis = normalise_axis(axis, ndim)
     return permute(x, [*range(axis), ndim - 1, *range(axis, ndim - 1)])
 
 
 def _before(x: Any) -> Any:
     """Return the product of what comes before each element, along the last axis."""
-    if _shape(x)[-1] == 0:
+    if shape_of(x)[-1] == 0:
         return x
     return concat([_ones(x), cumprod(x[..., :-1], -1)], -1)
 
 
 def _ones(x: Any) -> Any:
     """Return ones in the shape of the first element of each row; none where rows are empty."""
-    shape = (*_shape(x)[:-1], min(_shape(x)[-1], 1))
+    shape = (*shape_of(x)[:-1], min(shape_of(x)[-1], 1))
     return broadcast_to(constant(1.0, x.spec.dtype, x.spec.device), shape)
 
 
@@ -133,7 +130,7 @@ def _recurrence(factor: Any, term: Any) -> Any:
 
     Source: Blelloch, "Prefix Sums and Their Applications", 1990, section 1.4.
     """
-    n = _shape(term)[-1]
+    n = shape_of(term)[-1]
     if n <= 1:
         return term
     if n % 2:
@@ -144,7 +141,7 @@ def _recurrence(factor: Any, term: Any) -> Any:
     first, second = term[..., ::2], term[..., 1::2]
     after = _recurrence(odd * even, odd * first + second)
     later = even[..., 1:] * after[..., :-1] + first[..., 1:]
-    return reshape(stack([concat([first[..., :1], later], -1), after], -1), _shape(term))
+    return reshape(stack([concat([first[..., :1], later], -1), after], -1), shape_of(term))
 
 
 class Prod(Reduction):
@@ -162,14 +159,14 @@ class Prod(Reduction):
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x = out.inputs[0]
-        shape = _shape(x)
+        shape = shape_of(x)
         kept = [i for i in range(len(shape)) if i not in self.axes]
         order = [*kept, *self.axes]
         turned = permute(x, order)
         rows = reshape(turned, (*[shape[i] for i in kept], _size(shape, self.axes)))
         others = _before(rows) * flip(_before(flip(rows, -1)), -1)
         inverse = sorted(range(len(order)), key=order.__getitem__)
-        others = permute(reshape(others, _shape(turned)), inverse)
+        others = permute(reshape(others, shape_of(turned)), inverse)
         return (self.spread(out_grad, out) * others,)
 
 
@@ -209,7 +206,7 @@ class Var(Composite):
         return promoted(inputs, self.name, floating=True)
 
     def _factor(self, x: Any) -> float:
-        room = _size(_shape(x), self.axes) - self.correction
+        room = _size(shape_of(x), self.axes) - self.correction
         return 1.0 / room if room > 0 else float("nan")
 
     def expand(self, x: Any) -> Any:
@@ -219,11 +216,22 @@ class Var(Composite):
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x = out.inputs[0]
-        kept = tuple(1 if i in self.axes else n for i, n in enumerate(_shape(x)))
+        kept = tuple(1 if i in self.axes else n for i, n in enumerate(shape_of(x)))
         wide = widened(x)
         centred = wide - mean(wide, self.axes, keepdims=True)
         grad = centred * (reshape(out_grad, kept) * (2.0 * self._factor(x)))
         return (cast_like(grad, x),)
+
+
+class _Root(Sqrt):
+    """Square root whose derivative at 0 is 0: that of a distance, where nothing is apart."""
+
+    def derivative(self, out: Any, i: int) -> Any:
+        none = equal(out, 0.0)
+        return where(none, 0.0, 0.5 / where(none, 1.0, out))
+
+
+_root = export(_Root)
 
 
 def cumsum(x: Any, axis: int | None = None) -> Any:
@@ -240,8 +248,8 @@ def cumprod(x: Any, axis: int | None = None) -> Any:
 
 def _flat(x: Any, axis: int | None) -> tuple[Any, int]:
     if axis is None:
-        return reshape(x, (x.spec.size,)), 0
-    return x, normalise_axis(axis, len(_shape(x)))
+        return reshape(x, (executor.spec_of(x).size,)), 0
+    return x, normalise_axis(axis, len(shape_of(x)))
 
 
 prod = reducer(Prod, "prod")
@@ -268,5 +276,8 @@ def std(
     axis: Axes = None,
     correction: float = 0.0,
 ) -> Any:
-    """Standard deviation over axes (all for None): the square root of ``var``."""
-    return sqrt(var(x, axes, keepdims, axis=axis, correction=correction))
+    """Standard deviation over axes (all for None): the square root of ``var``.
+
+    Its derivative where all values are equal is 0.
+    """
+    return _root(var(x, axes, keepdims, axis=axis, correction=correction))

@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
-from needle import executor, forward, graph
+from needle import executor, finite, forward, graph
 from needle.backend import kernels, ndarray
-from needle.errors import DtypeError, IndexRangeError, ShapeError, explain
+from needle.errors import DtypeError, IndexRangeError, ShapeError, explain, user_line
+from needle.executor import shape_of
 from needle.ops.attributes import number_in
-from needle.ops.base import Composite, Op, cast, constant, fits
+from needle.ops.base import Composite, Op, cast, constant
 from needle.ops.elementwise import cast_like, greater, not_equal, where
 from needle.ops.indexing import ScatterAdd, Take, listed, take
 from needle.ops.movement import (
     basic_index,
     broadcast_to,
+    check_count,
     concat,
     native_index,
     permute,
@@ -28,10 +30,6 @@ from needle.ops.movement import (
 )
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.sorting import argsort, nonzero
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-    return x.spec.shape
 
 
 class LinearIndex(Op):
@@ -82,7 +80,7 @@ def getitem(x: Any, index: Any) -> Any:
 
 def _is_array(part: Any) -> bool:
     if isinstance(part, graph.TensorBase):
-        return len(_shape(part)) > 0 or part.spec.dtype.kind == "b"
+        return len(shape_of(part)) > 0 or part.spec.dtype.kind == "b"
     if isinstance(part, (np.ndarray, np.bool_, bool)):
         return np.ndim(part) > 0 or np.asarray(part).dtype.kind == "b"
     return isinstance(part, (list, range))
@@ -105,7 +103,7 @@ def _as_indices(part: Any, like: Any) -> Any:
 
 def _masked(mask: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """Return the integer indices of a mask over axes of this shape."""
-    own = _shape(mask)
+    own = shape_of(mask)
     if len(own) != len(shape) or any(
         n not in (size, 0) for n, size in zip(own, shape, strict=True)
     ):
@@ -127,15 +125,11 @@ def _expanded(x: Any, given: tuple[Any, ...]) -> list[Any]:
         if part is None or part is Ellipsis:
             return 0
         is_mask = isinstance(part, graph.TensorBase) and part.spec.dtype.kind == "b"
-        return len(_shape(part)) if is_mask else 1
+        return len(shape_of(part)) if is_mask else 1
 
-    missing = len(_shape(x)) - sum(map(width, parts))
+    missing = len(shape_of(x)) - sum(map(width, parts))
     dots = [i for i, part in enumerate(parts) if part is Ellipsis]
-    if missing < 0 or len(dots) > 1:
-        raise IndexRangeError(
-            f"index: {len(_shape(x)) - missing} indices for {len(_shape(x))} dimensions, or more "
-            "than one ..."
-        )
+    check_count(len(shape_of(x)) - missing, len(dots), len(shape_of(x)))
     place = dots[0] if dots else len(parts)
     return [*parts[:place], *[slice(None)] * missing, *parts[place + len(dots) :]]
 
@@ -153,10 +147,10 @@ def _advanced(x: Any, given: tuple[Any, ...]) -> Any:
             continue
         own = part if isinstance(part, graph.TensorBase) else _as_indices(int(part), x)
         if own.spec.dtype.kind == "b":
-            found = _masked(own, _shape(x)[axis : axis + len(_shape(own))])
+            found = _masked(own, shape_of(x)[axis : axis + len(shape_of(own))])
         else:
             found = (own,)
-        adds = own.spec.dtype.kind == "b" and not _shape(own)
+        adds = own.spec.dtype.kind == "b" and not shape_of(own)
         for each in found:
             axes.append(len(basic))
             basic.append(None if adds else slice(None))
@@ -176,7 +170,7 @@ def _pick(y: Any, first: int, indices: list[Any]) -> Any:
     """Return y at integer indices into the axes from ``first`` on."""
     if len(indices) == 1:
         return executor.apply(Take.of(first), y, indices[0])
-    shape = _shape(y)
+    shape = shape_of(y)
     sizes = shape[first : first + len(indices)]
     place = executor.apply(LinearIndex.of(sizes), *indices)
     merged = int(np.prod(sizes, dtype=np.int64))
@@ -225,11 +219,11 @@ class Put(Composite):
         return super().compute(x, values, places)
 
     def expand(self, x: Any, values: Any, places: Any) -> Any:
-        places, wins, hit = _winners(places, _shape(x)[0])
+        places, wins, hit = _winners(places, shape_of(x)[0])
         # bools are added as numbers: there is one summand at most
         summed = values if x.spec.dtype.kind != "b" else cast(values, dtypes.uint8)
         chosen = where(wins, summed, constant(0, summed.spec.dtype, x.spec.device))
-        written = executor.apply(ScatterAdd.of(0, _shape(x)), places, chosen)
+        written = executor.apply(ScatterAdd.of(0, shape_of(x)), places, chosen)
         return where(hit, cast_like(written, x), x)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -240,7 +234,7 @@ class Put(Composite):
 def _winners(places: Any, size: int) -> tuple[Any, Any, Any]:
     """Return places from 0 on, which of them come last among equals, and what they reach."""
     places = executor.apply(LinearIndex.of((size,)), places)
-    count = _shape(places)[0]
+    count = shape_of(places)[0]
     if count == 0:
         nothing = graph.wrap(ndarray.full((size,), False, dtypes.bool_, places.spec.device))
         return places, not_equal(places, places), nothing
@@ -270,21 +264,27 @@ def put(x: Any, index: Any, value: Any) -> Any:
         ShapeError: if the value does not broadcast to the place.
     """
     value = _fitting(x, value)
-    shape, size = _shape(x), x.spec.size
+    if finite.on():
+        ready = [
+            (name, part) for name, part in (("x", x), ("value", value)) if part.array is not None
+        ]
+        named = [(name, executor.value_of(part)) for name, part in ready]
+        finite.check_operands("assignment", named, user_line())
+    shape, size = shape_of(x), x.spec.size
     whole = _as_indices(index, x) if _is_array(index) else None
-    is_mask = whole is not None and whole.spec.dtype.kind == "b" and _shape(whole) == shape
+    is_mask = whole is not None and whole.spec.dtype.kind == "b" and shape_of(whole) == shape
     if is_mask and value.spec.size == 1:
         return where(whole, reshape(value, ()), x)
     steps = graph.wrap(kernels.arange(size, dtypes.int64, x.spec.device))
     places = getitem(reshape(steps, shape), index)
-    spread = broadcast_to(_without_leading_ones(value, len(_shape(places))), _shape(places))
+    spread = broadcast_to(_without_leading_ones(value, len(shape_of(places))), shape_of(places))
     count = places.spec.size
     flat = (reshape(x, (size,)), reshape(spread, (count,)), reshape(places, (count,)))
     return reshape(executor.apply(Put.of(), *flat), shape)
 
 
 def _without_leading_ones(value: Any, ndim: int) -> Any:
-    shape = _shape(value)
+    shape = shape_of(value)
     extra = max(len(shape) - ndim, 0)
     return reshape(value, shape[extra:]) if extra and set(shape[:extra]) == {1} else value
 
@@ -307,13 +307,8 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
 
 def _fitting(x: Any, value: Any) -> Any:
     kind = x.spec.dtype
-    if isinstance(value, (np.integer, np.bool_)):
-        value = value.item()
-    if isinstance(value, (bool, int, float)):
-        is_integer = kind.kind in "iu" and not isinstance(value, float)
-        if dtypes.scalar_dtype(value, kind) is not kind or (is_integer and not fits(value, kind)):
-            raise DtypeError(f"assignment: {value!r} does not fit into a {kind} tensor")
-        return constant(value, kind, x.spec.device)
+    if isinstance(value, (bool, int, float, np.integer, np.bool_)):
+        return constant(number_in("assignment", value, kind), kind, x.spec.device)
     if not isinstance(value, graph.TensorBase):
         values = np.asarray(value)
         value = graph.wrap(ndarray.array(values, str(values.dtype), x.spec.device))

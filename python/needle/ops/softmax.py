@@ -10,6 +10,7 @@ import numpy as np
 
 from needle import dtype, executor
 from needle.errors import IndexRangeError
+from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
 from needle.ops.base import OUTPUT, Composite, cast, promoted
 from needle.ops.elementwise import cast_like, equal, where
@@ -23,10 +24,6 @@ from needle.ops.samples import Sample, uniform
 def widened(x: Any) -> Any:
     """Return x, in float32 where it is float16 or bfloat16: sums and exponentials need it."""
     return cast(x, dtype.float32) if executor.spec_of(x).dtype.itemsize == 2 else x
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-    return executor.spec_of(x).shape
 
 
 # ---- softmax -----------------------------------------------------------------------
@@ -82,7 +79,7 @@ class _Softmax(Composite):
         """Return x less its maximum along the axis, so that no exponential overflows."""
         normalised(x, self.axis)
         wide = widened(x)
-        if 0 in _shape(x):
+        if 0 in shape_of(x):
             return wide
         return wide - stop_gradient(amax(wide, self.axis, keepdims=True))
 
@@ -211,12 +208,12 @@ class LogSumExp(Composite):
     def expand(self, x: Any) -> Any:
         axes = normalised(x, self.axes)
         wide = widened(x)
-        if any(_shape(x)[axis] == 0 for axis in axes):
+        if any(shape_of(x)[axis] == 0 for axis in axes):
             return cast_like(log(summation(exp(wide), axes, self.keepdims)), x)
         top = stop_gradient(amax(wide, axes, keepdims=True))
         shift = where(isfinite(top), top, 0.0)
         out = log(summation(exp(wide - shift), axes, keepdims=True)) + shift
-        return cast_like(reshape(out, self._reduced(_shape(x), axes)), x)
+        return cast_like(reshape(out, self._reduced(shape_of(x), axes)), x)
 
     def _reduced(self, shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
         if self.keepdims:
@@ -226,7 +223,7 @@ class LogSumExp(Composite):
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x = out.inputs[0]
         axes = normalised(x, self.axes)
-        kept = tuple(1 if i in axes else n for i, n in enumerate(_shape(x)))
+        kept = tuple(1 if i in axes else n for i, n in enumerate(shape_of(x)))
         # a sum of nothing moves with none of its terms; NaN and inf show what they come from
         top = reshape(where(equal(out, -math.inf), 0.0, out), kept)
         return (reshape(out_grad, kept) * exp(x - top),)

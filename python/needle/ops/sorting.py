@@ -9,9 +9,10 @@ import numpy as np
 from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import kernels, ndarray
-from needle.backend.ndarray import normalise_axis
-from needle.errors import IndexRangeError, ShapeError
-from needle.ops.base import OUTPUT, Op, promoted
+from needle.backend.axes import normalise_axis
+from needle.errors import IndexRangeError, OptionError, ShapeError, unknown
+from needle.executor import shape_of
+from needle.ops.base import OUTPUT, Op, as_tensors, promoted
 from needle.ops.elementwise import where
 from needle.ops.indexing import ScatterAdd
 from needle.ops.logic import isnan
@@ -19,10 +20,6 @@ from needle.ops.movement import permute, squeeze, stop_gradient
 from needle.ops.rearrange import window
 from needle.ops.samples import Sample, uniform
 from needle.ops.tuples import stack
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-    return x.spec.shape
 
 
 def _sorted(x: Any, axis: int, descending: bool) -> Any:
@@ -102,6 +99,7 @@ def _search_samples() -> list[Sample]:
         Sample((edges[:0], values), ("left",), np.searchsorted, gradient=False),
         Sample((edges, np.array(0.3)), ("left",), np.searchsorted, gradient=False),
         Sample((values, edges), ("left",), raises=ShapeError),
+        Sample((edges, values), ("up",), raises=OptionError),
     ]  # fmt: skip
 
 
@@ -112,7 +110,7 @@ class SearchSorted(Op):
 
     Shapes:   edges [n] in ascending order, values [...] -> int64 [...]
     Dtypes:   edges and values the same -> int64
-    Raises:   ShapeError if edges are not one-dimensional
+    Raises:   ShapeError if edges are not one-dimensional; OptionError for another side
     """
 
     side: str = "left"
@@ -124,8 +122,10 @@ class SearchSorted(Op):
         return promoted(inputs, self.name)
 
     def compute(self, edges: Any, values: Any) -> Any:
-        if edges.ndim != 1 or self.side not in ("left", "right"):
-            raise ShapeError(f"searchsorted: edges {edges.shape} (one axis), side {self.side!r}")
+        if self.side not in ("left", "right"):
+            raise unknown("searchsorted: side", self.side, ("left", "right"))
+        if edges.ndim != 1:
+            raise ShapeError(f"searchsorted: edges have shape {edges.shape}, one axis is needed")
         count, device = edges.size, edges.device
         low = ndarray.full((values.size,), 0, dtypes.int64, device)
         if count == 0:
@@ -182,7 +182,7 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any
 def median(x: Any, axis: int = -1) -> Any:
     """Return the middle value along an axis (the lower one of two); NaN if there is one."""
     values = sort(x, axis)
-    size = _shape(x)[axis]
+    size = shape_of(x)[axis]
     middle = window(values, axis, (size - 1) // 2, 1)
     if x.spec.dtype.kind == "f":
         last = window(values, axis, size - 1, 1)  # where NaN is, if there is one
@@ -200,6 +200,7 @@ def searchsorted(edges: Any, values: Any, side: str = "left") -> Any:
 
 def nonzero(x: Any) -> tuple[Any, ...]:
     """Return the positions of all elements that are not zero: per axis an int64 tensor."""
+    (x,) = as_tensors((x,), "nonzero")
     return tuple(map(graph.wrap, kernels.nonzero(executor.value_of(x))))
 
 
@@ -223,6 +224,7 @@ def unique(
     Returns:
         The values, or a tuple of them and the rest in this order.
     """
+    (x,) = as_tensors((x,), "unique")
     found = [graph.wrap(part) for part in kernels.unique(executor.value_of(x))]
     asked = (True, return_index, return_inverse, return_counts)
     chosen = tuple(part for part, want in zip(found, asked, strict=True) if want)

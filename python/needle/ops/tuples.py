@@ -11,8 +11,9 @@ import numpy as np
 
 from needle import executor, graph
 from needle.backend import kernels
-from needle.backend.ndarray import full, normalise_axis
-from needle.errors import IndexRangeError, OptionError, ShapeError, explain
+from needle.backend.axes import normalise_axis
+from needle.backend.ndarray import full
+from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
 from needle.ops.base import ITEM, Op, promoted
 from needle.ops.rearrange import window
 from needle.ops.samples import Sample, uniform
@@ -31,7 +32,7 @@ class MakeTensorTuple(Op):
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if not inputs:
-            raise TypeError("make_tensor_tuple: no tensors")
+            raise ArgumentError("make_tensor_tuple: no tensors")
         return super().prepare(inputs)
 
     def compute(self, *arrays: Any) -> Any:

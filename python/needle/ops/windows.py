@@ -10,7 +10,7 @@ import numpy as np
 
 from needle import executor
 from needle.backend import ndarray
-from needle.backend.ndarray import normalise_axis
+from needle.backend.axes import normalise_axis
 from needle.errors import OptionError, ShapeError, explain
 from needle.ops.base import Linear
 from needle.ops.samples import Sample, uniform

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from needle import autograd, executor
+from needle import autograd, executor, structure
 from needle.derivatives import jvp
 from needle.errors import GradientError, unknown
-from needle.tensor import Tensor, TensorTuple
+from needle.tensor import Tensor
 from needle.testing.tolerance import DIFFERENCE, DIFFERENCE_STEP, TRANSPOSE
 
 
@@ -41,7 +41,8 @@ def check_gradients(
         seed: of the directions.
 
     Raises:
-        GradientError: naming the input and the mode, with both numbers.
+        GradientError: naming the input and the mode, with both numbers; if the function returns
+            something else than tensors, or no floating one.
         OptionError: for an unknown mode.
     """
     if order not in (1, 2):
@@ -50,15 +51,18 @@ def check_gradients(
         raise unknown("check_gradients: mode", mode, MODES)
     rng = np.random.default_rng(seed)
     tensors = [_float64(x) for x in inputs]
+    function = structure.checked("check_gradients", function)
     with autograd.no_grad():
         outs = _floating(function(*tensors))
+    moved = [i for i, x in enumerate(tensors) if x.dtype == "float64"]
+    if moved and not outs:
+        raise GradientError("check_gradients: no result is floating, so there is no derivative")
     weights = [_like(rng, x) for x in outs]
     count = len(tensors)
 
     def weighted(*args: Any) -> Any:
         return _inner(_floating(function(*args[:count])), args[count:])
 
-    moved = [i for i, x in enumerate(tensors) if x.dtype == "float64"]
     _check({"": weighted}, [*tensors, *weights], moved, rng, mode)
     if order == 2:
         directions = [_like(rng, tensors[i]) for i in moved]
@@ -185,9 +189,7 @@ def _float64(x: Any) -> Any:
 
 def _floating(out: Any) -> tuple[Any, ...]:
     """Return the floating results of a function that gives one or several."""
-    parts = out.tuple() if isinstance(out, TensorTuple) else out
-    parts = parts if isinstance(parts, (tuple, list)) else (parts,)
-    return tuple(x for x in parts if x.dtype.is_floating)
+    return tuple(x for x in structure.flat(out) if x.dtype.is_floating)
 
 
 def _like(rng: np.random.Generator, x: Any) -> Any:

@@ -1,0 +1,111 @@
+"""Axes, indices and sizes as users give them: checked, and counted from 0."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from needle.errors import ArgumentError, IndexRangeError, ShapeError, called
+
+Shape = tuple[int, ...]
+
+
+def whole(what: str, value: Any) -> int:
+    """Return an argument as a Python int; a float without a fraction is one.
+
+    Raises:
+        ArgumentError: if it is no whole number.
+    """
+    try:
+        if isinstance(value, (float, np.floating)) and value == int(value):
+            return int(value)
+        return operator.index(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"{what} is {value!r:.60}, not a whole number") from None
+
+
+def axes_of(axes: Any) -> tuple[Any, ...]:
+    """Return axes or sizes given as one number or several as a tuple; it is not checked.
+
+    Raises:
+        ArgumentError: if it is neither.
+    """
+    if isinstance(axes, (tuple, list)):
+        return tuple(axes)
+    try:
+        return (operator.index(axes),)
+    except TypeError:
+        pass
+    try:
+        return tuple(axes)
+    except TypeError:
+        raise ArgumentError(
+            f"{called()}: {axes!r:.60} is neither a whole number nor several of them"
+        ) from None
+
+
+def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
+    """Return the shape of a new array, given as one size or several.
+
+    Raises:
+        ArgumentError: if a size is no whole number.
+        ShapeError: if one is negative, or its bytes do not fit into 63 bits.
+    """
+    sizes = tuple(
+        n if type(n) is int else whole(f"{operation}: size", n)
+        for n in (axes_of(shape) if not isinstance(shape, float) else (shape,))
+    )
+    if min(sizes, default=0) < 0:
+        raise ShapeError(f"{operation}: shape {sizes} has a size below 0")
+    if prod(sizes) * itemsize >= 2**63:
+        raise ShapeError(f"{operation}: shape {sizes} has more than 2**63 bytes")
+    return sizes
+
+
+def normalise_axis(axis: int, ndim: int) -> int:
+    """Return axis counted from 0.
+
+    Raises:
+        ArgumentError: if it is no whole number.
+        IndexRangeError: if there is no such axis.
+    """
+    if type(axis) is not int:
+        try:
+            axis = operator.index(axis)
+        except TypeError:
+            raise ArgumentError(f"{called()}: axis is {axis!r:.60}, not a whole number") from None
+    if not -ndim <= axis < ndim:
+        raise IndexRangeError(f"axis {axis} is out of range for {ndim} dimensions")
+    return axis + ndim if axis < 0 else axis
+
+
+def normalise_index(index: int, size: int, axis: int) -> int:
+    """Return an index counted from 0.
+
+    Raises:
+        IndexRangeError: if there is no such entry.
+    """
+    if not -size <= index < size:
+        raise IndexRangeError(f"index {index} is out of range for axis {axis} of size {size}")
+    return index + size if index < 0 else index
+
+
+def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
+    """Return axes as a sorted tuple counted from 0; None means all of them.
+
+    Raises:
+        ArgumentError: if they are no whole numbers.
+        IndexRangeError: if there is no such axis.
+        ShapeError: if an axis is named twice.
+    """
+    if axes is None:
+        return tuple(range(ndim))
+    given = axes_of(axes)
+    result = tuple(sorted(normalise_axis(axis, ndim) for axis in given))
+    if len(set(result)) != len(result):
+        raise ShapeError(f"axes {given} name an axis twice")
+    return result

@@ -1,0 +1,91 @@
+"""Results of functions: a tensor, or (nested) tuples and lists of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from needle import graph
+from needle.errors import GradientError
+
+
+def kind(x: Any) -> str:
+    """Return the name of the type of a result."""
+    return type(x).__name__
+
+
+def name_of(function: Any) -> str:
+    """Return the name of a function, or of the class of what is called like one."""
+    return str(getattr(function, "__name__", kind(function)))
+
+
+def checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, with an error where it returns something else than tensors.
+
+    A TensorTuple becomes a tuple.
+
+    Raises:
+        GradientError: when called, if a result is no tensor.
+    """
+
+    def call(*args: Any, **named: Any) -> Any:
+        out = function(*args, **named)
+        for part in flat(out):
+            if not isinstance(part, graph.TensorBase):
+                raise GradientError(
+                    f"{name}: the function returned {kind(part)}\n"
+                    "  rule: it returns a tensor, or (nested) tuples and lists of tensors"
+                )
+        return plain(out)
+
+    return call
+
+
+def plain(out: Any) -> Any:
+    """Return a structure with a tuple in the place of each TensorTuple."""
+    return rebuilt(out, lambda x: x.tuple() if _is_tuple(x) else x)
+
+
+def _is_tuple(x: Any) -> bool:
+    return isinstance(x, graph.TensorBase) and type(x.spec) is tuple
+
+
+def is_several(x: Any) -> bool:
+    """Return whether x is a tuple, a list or a TensorTuple."""
+    return isinstance(x, (tuple, list)) or _is_tuple(x)
+
+
+def flat(out: Any) -> list[Any]:
+    """Return the tensors of a result in order."""
+    if isinstance(out, (tuple, list)):
+        return [x for part in out for x in flat(part)]
+    return [out]
+
+
+def rebuilt(out: Any, part: Callable[[Any], Any]) -> Any:
+    """Return the structure of a result with each tensor replaced."""
+    if isinstance(out, (tuple, list)):
+        make = list if isinstance(out, list) else tuple
+        return make(rebuilt(x, part) for x in out)
+    return part(out)
+
+
+def aligned(name: str, out: Any, values: Any) -> list[tuple[Any, Any]]:
+    """Return the pairs of a result's tensors and what stands in their places in ``values``.
+
+    Raises:
+        GradientError: if ``values`` has another structure; None stands for any part.
+    """
+    if not isinstance(out, (tuple, list)):
+        return [(out, values)]
+    if values is None:
+        return [(x, None) for x in flat(out)]
+    values = plain(values) if _is_tuple(values) else values
+    if not isinstance(values, (tuple, list)) or len(values) != len(out):
+        given = len(values) if isinstance(values, (tuple, list)) else f"one {kind(values)}"
+        raise GradientError(
+            f"{name}: {given} for a {kind(out)} of {len(out)} results\n"
+            "  rule: one value for each result, in the structure that the function returned; "
+            "None for zero"
+        )
+    return [pair for x, v in zip(out, values, strict=True) for pair in aligned(name, x, v)]
