@@ -139,8 +139,11 @@ def result_type(*dtypes: DType) -> DType:
     """Return the common dtype.
 
     Raises:
-        DtypeError: if the dtypes do not mix (a float and an integer, a number and a bool).
+        DtypeError: if the dtypes do not mix (a float and an integer, a number and a bool), or
+            there are none.
     """
+    if not dtypes:
+        raise DtypeError("result_type: at least one dtype is needed")
     result = dtypes[0]
     for other in dtypes[1:]:
         both = promote(result, other)

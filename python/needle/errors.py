@@ -34,6 +34,10 @@ class DtypeError(NeedleError, TypeError):
     """A dtype that an operation is not defined for, or dtypes that do not mix."""
 
 
+class RangeError(DtypeError, OverflowError):
+    """A number that a dtype cannot hold."""
+
+
 class DeviceError(NeedleError, ValueError):
     """Tensors on different devices, or a device that is not there."""
 
@@ -143,11 +147,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> OptionError:
+def unknown(what: str, name: Any, known: Iterable[str]) -> OptionError:
     """Return the error for an unknown name, with the nearest known one and the whole list."""
     known = sorted(known)
     return OptionError(
-        f"{what}: there is no {name!r}{nearest(name, known)}\n  known: {', '.join(known)}"
+        f"{what}: there is no {name!r}{nearest(str(name), known)}\n  known: {', '.join(known)}"
     )
 
 

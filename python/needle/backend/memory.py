@@ -44,6 +44,17 @@ def exhausted(backend: Any, nbytes: int) -> OutOfMemoryError:
     return error
 
 
+def ask(backend: Any, nbytes: int) -> None:
+    """Refuse what would not fit into the limit, before work for it begins elsewhere.
+
+    Raises:
+        OutOfMemoryError: if ``nbytes`` bytes more than are in use would exceed the limit.
+    """
+    info = backend.memory_info()
+    if info["limit"] and info["live"] + nbytes > info["limit"]:
+        raise exhausted(backend, nbytes)
+
+
 def typed(error: MemoryError) -> OutOfMemoryError:
     """Return an error as OutOfMemoryError: NumPy and Python raise their own."""
     if isinstance(error, OutOfMemoryError):

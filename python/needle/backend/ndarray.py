@@ -27,7 +27,7 @@ from needle.backend.array import (
 from needle.backend.course import CourseArray
 from needle.device import Device
 from needle.dtype import DType
-from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain
+from needle.errors import DtypeError, IndexRangeError, OptionError, RangeError, ShapeError, explain
 
 Shape = tuple[int, ...]
 
@@ -529,7 +529,7 @@ def _check_range(values: Any, target: Any) -> None:
     limits = np.iinfo(target.numpy)
     outside = ~((values >= limits.min) & (values < limits.max + 1))  # of NaN, too
     if outside.any():
-        raise DtypeError(
+        raise RangeError(
             f"array: {values[outside].flat[0]} does not fit into {target}\n"
             f"  rule: from {limits.min} to {limits.max}\n"
             "  try: a wider dtype, or a NumPy array, whose numbers wrap around"
@@ -541,7 +541,7 @@ def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
 
     Raises:
         ShapeError: for lists of different lengths.
-        DtypeError: for numbers of a list that an integer dtype cannot hold. Arrays, which have a
+        RangeError: for numbers of a list that an integer dtype cannot hold. Arrays, which have a
             dtype already, wrap around as NumPy's ``astype``.
     """
     typed = hasattr(values, "dtype")
