@@ -58,6 +58,10 @@ class ReleasedError(NeedleError, RuntimeError):
     """A value that was freed because nothing needed it any more."""
 
 
+class ExchangeError(NeedleError, BufferError):
+    """Memory that cannot be shared with another library as it was asked for."""
+
+
 class SingularError(NeedleError, ValueError):
     """A matrix that has no inverse, or no factorization of the kind asked for."""
 

@@ -489,11 +489,12 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     Args:
         x: a NumPy array, or anything with ``__dlpack__``.
         device: a device that computes in host memory; the default device for None.
-        copy: True: always; False: never, raise BufferError; None: only where it cannot be shared.
+        copy: True: always; False: never, raise ExchangeError; None: only where it cannot be shared.
 
     Raises:
         DeviceError: if x is not in host memory.
-        DtypeError: if x has a dtype that cannot be exchanged.
+        DtypeError: if x has a dtype that cannot be exchanged, or offers no DLPack.
+        ExchangeError: if copy=False cannot be, or what x gives is no capsule or a used one.
     """
     return graph.wrap(exchange.from_dlpack(x, device, copy))
 

@@ -32,14 +32,14 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
             protocol or ``__array__``.
         dtype: element type.
         device: where to; for None where obj is, else the default device.
-        copy: True: always; False: never, raise ValueError; None: only where it is needed.
+        copy: True: always; False: never, raise OptionError; None: only where it is needed.
 
     Raises:
         DtypeError: if obj is not made of numbers, or of complex ones.
         OptionError: if obj has a dtype that Needle lacks.
         ShapeError: for sequences of different lengths.
         RangeError: for numbers that the dtype cannot hold; it is an OverflowError, too.
-        ValueError: for copy=False where memory cannot be shared.
+        OptionError: for copy=False where memory cannot be shared.
     """
     if isinstance(obj, NDArray):
         obj = graph.wrap(obj)
@@ -50,13 +50,13 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     out = obj if dtype is None else ops.astype(obj, dtype)
     out = out if device is None else ops.to_device(out, device)
     if out is not obj and copy is False:
-        raise ValueError(f"asarray: {obj.spec} cannot become {out.spec} without a copy")
+        raise OptionError(f"asarray: {obj.spec} cannot become {out.spec} without a copy")
     return ops.copy(obj) if copy and out is obj else out
 
 
 def _of_python(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
     if copy is False:
-        raise ValueError("asarray: Python numbers have no memory to share; copy is False")
+        raise OptionError("asarray: Python numbers have no memory to share; copy is False")
     values = _numbers(obj)
     kind = None if dtype is None else dtypes.as_dtype(dtype)
     beyond = values.dtype.kind == "O" or (values.dtype == np.uint64 and values.max() >= 2**63)
@@ -108,11 +108,11 @@ def _of_foreign(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
     try:
         out = graph.wrap(exchange.from_dlpack(foreign, device, copy))
     except BufferError as error:
-        raise ValueError(f"asarray: {error}") from None
+        raise OptionError(f"asarray: {error}") from None
     if dtype is None or dtypes.as_dtype(dtype) is out.dtype:
         return out
     if copy is False:
-        raise ValueError(f"asarray: {out.dtype} cannot become {dtype} without a copy")
+        raise OptionError(f"asarray: {out.dtype} cannot become {dtype} without a copy")
     return ops.astype(out, dtype)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from needle import executor, graph, ops
-from needle.errors import DtypeError, ShapeError
+from needle.errors import DtypeError, OptionError, ShapeError
 from needle.standard import operands
 
 
@@ -81,11 +81,11 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Any:
     Args:
         x: a tensor.
         shape: the new one.
-        copy: True: always; False: never, raise ValueError; None: where strides need it.
+        copy: True: always; False: never, raise OptionError; None: where strides need it.
     """
     out = ops.reshape(operands.tensor("reshape", x), shape)
     if copy is False and _memory(out) != _memory(x):
-        raise ValueError(f"reshape: {x.shape} cannot become {out.shape} without a copy")
+        raise OptionError(f"reshape: {x.shape} cannot become {out.shape} without a copy")
     return ops.copy(out) if copy else out
 
 
