@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from needle.errors import DtypeError, unknown
+from needle.errors import DtypeError, RangeError, unknown
 
 
 class DType:
@@ -163,3 +163,19 @@ def scalar_dtype(value: bool | int | float, like: DType) -> DType:
     if isinstance(value, int):
         return int64
     return like if like.kind == "f" else float32
+
+
+def check_range(values: Any, target: DType) -> None:
+    """Refuse numbers of a NumPy array that an integer dtype cannot hold.
+
+    Raises:
+        RangeError: for the first one outside, NaN too.
+    """
+    limits = np.iinfo(target.numpy)
+    outside = ~((values >= limits.min) & (values < limits.max + 1))  # of NaN, too
+    if outside.any():
+        raise RangeError(
+            f"array: {values[outside].flat[0]} does not fit into {target}\n"
+            f"  rule: from {limits.min} to {limits.max}\n"
+            "  try: a wider dtype, or a NumPy array, whose numbers wrap around"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy as copying
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from needle.backend import exchange
 from needle.backend.ndarray import NDArray, array
 from needle.device import Device
 from needle.dtype import DType
-from needle.errors import DtypeError, GradientError, ShapeError
+from needle.errors import DtypeError, GradientError, NeedleError, ShapeError
 from needle.methods import Methods
 from needle.ops import movement, select
 
@@ -202,9 +202,12 @@ class Tensor(Methods, Value):
         return _restore, (type(self), array, self.requires_grad, self.name)
 
     def __str__(self) -> str:
-        return str(executor.value_of(self))
+        return _shown(self, lambda: str(executor.value_of(self)))
 
     def __repr__(self) -> str:
+        return _shown(self, self._text)
+
+    def _text(self) -> str:
         values = np.array2string(self.numpy(), separator=", ", prefix="needle.Tensor(")
         extra = "" if self.dtype == "float32" else f", dtype={self.dtype}"
         extra += f", op={self.op}" if self.op is not None else ""
@@ -460,6 +463,15 @@ class TensorTuple(Value):
 
     def __deepcopy__(self, memo: Any) -> Any:
         raise GradientError("deepcopy: copy the tensors of a TensorTuple one by one")
+
+
+def _shown(x: Tensor, text: Callable[[], str]) -> str:
+    """Return a text with the values of x, or what is known of x where there are none."""
+    try:
+        return text()
+    except NeedleError as error:  # debuggers and messages show tensors: they must get a text
+        reason = str(error).partition("\n")[0]
+        return f"needle.Tensor(shape={x.shape}, dtype={x.dtype}, device={x.device}; {reason})"
 
 
 graph.set_tensor_classes(Tensor, TensorTuple)
