@@ -15,7 +15,7 @@ FLOORS = [
     {"device", "definition", "backend"},
     {"graph", "forward", "finite", "executor", "reverse"},
     {"ops", "autograd", "derivatives"},
-    {"aliases", "methods", "tensor", "standard", "compile"},
+    {"aliases", "augmented", "methods", "tensor", "standard", "compile"},
     {"nn", "init", "optim", "data", "distributed", "io"},
     {
         "models",
@@ -38,7 +38,7 @@ ARROWS = {
     ("finite", "graph"), ("executor", "finite"), ("reverse", "finite"),
     ("reverse", "graph"), ("reverse", "executor"),
     ("autograd", "ops"), ("derivatives", "autograd"), ("derivatives", "ops"),
-    ("compile", "tensor"), ("tensor", "methods"),
+    ("compile", "tensor"), ("tensor", "methods"), ("tensor", "augmented"),
     ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("io", "nn"),
 }  # fmt: skip
 """What a room may import on its own floor. The top floor may import anything."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from needle import autograd, config, device, dtype, executor, graph, ops
+from needle.augmented import Augmented
 from needle.backend import exchange
 from needle.backend.ndarray import NDArray, array
 from needle.device import Device
@@ -50,7 +51,7 @@ class Value(graph.TensorBase):
         return copying.deepcopy(self)
 
 
-class Tensor(Methods, Value):
+class Tensor(Augmented, Methods, Value):
     """An array that remembers how it was computed.
 
     Args:
