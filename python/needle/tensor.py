@@ -44,7 +44,7 @@ class Value(graph.TensorBase):
 
     @property
     def maker(self) -> str | None:
-        """With ``debug >= 1``: the op and the line that made this value."""
+        """With ``debug >= 1``: the op or the constructor, and the line, that made this value."""
         return executor.makers.get(self)
 
     def __copy__(self) -> Any:
@@ -72,6 +72,7 @@ class Tensor(Augmented, Methods, Value):
         data = _data(array, device, dtype)
         floating = data.dtype.kind == "f" or config.current().backend == "np"
         graph.init_tensor(self, data, bool(requires_grad) and floating)
+        executor.note_leaf(self, type(self).__name__)
 
     # ---- what it is ----------------------------------------------------------
 

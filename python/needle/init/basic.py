@@ -26,6 +26,7 @@ def sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
 def _leaf(data: NDArray, requires_grad: bool) -> Tensor:
     out: Tensor = graph.wrap(data)
     out.requires_grad = requires_grad
+    executor.note_leaf(out, "init")
     return out
 
 
