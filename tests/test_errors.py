@@ -158,7 +158,7 @@ def test_errors_are_also_the_builtin_ones():
         "ShapeError": ValueError, "DtypeError": TypeError, "DeviceError": ValueError,
         "IndexRangeError": IndexError, "GradientError": RuntimeError, "DataError": ValueError,
         "ReleasedError": RuntimeError, "OptionError": ValueError, "OutOfMemoryError": MemoryError,
-        "ArgumentError": TypeError,
+        "ArgumentError": TypeError, "RangeError": OverflowError, "ExchangeError": BufferError,
     }  # fmt: skip
     for name, builtin in pairs.items():
         kind = getattr(errors, name)

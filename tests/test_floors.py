@@ -15,7 +15,7 @@ FLOORS = [
     {"device", "definition", "backend"},
     {"graph", "structure", "forward", "finite", "executor", "reverse"},
     {"ops", "autograd", "custom", "derivatives"},
-    {"aliases", "methods", "tensor", "standard", "compile"},
+    {"aliases", "augmented", "methods", "tensor", "standard", "compile"},
     {"nn", "init", "optim", "data", "distributed", "io"},
     {
         "models",
@@ -39,7 +39,7 @@ ARROWS = {
     ("reverse", "graph"), ("reverse", "executor"),
     ("structure", "graph"), ("autograd", "ops"), ("custom", "ops"),
     ("derivatives", "autograd"), ("derivatives", "custom"), ("derivatives", "ops"),
-    ("compile", "tensor"), ("tensor", "methods"),
+    ("compile", "tensor"), ("tensor", "methods"), ("tensor", "augmented"),
     ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("io", "nn"),
 }  # fmt: skip
 """What a room may import on its own floor. The top floor may import anything."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -40,17 +43,41 @@ def leaf(device, *shape: int, seed: int = 0) -> ndl.Tensor:
 
 @pytest.mark.parametrize(
     "text, value",
-    [("0", 0), ("4096", 4096), ("64KiB", 65536), ("1.5 MiB", 3 << 19), ("2gib", 2 << 30)],
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("64KiB", 65536),
+        ("1.5 MiB", 3 << 19),
+        ("2gib", 2 << 30),
+        ("9223372036854775807", 2**63 - 1),
+        ("9007199254740993", 2**53 + 1),
+        ("0.5KiB", 512),
+        ("8388607.5TiB", 2**63 - 2**39),
+    ],
 )
 def test_sizes(text, value):
     with ndl.config(memory_limit=text) as settings:
         assert settings.memory_limit == value
 
 
-@pytest.mark.parametrize("wrong", ["", "x", "-1", "3 parsecs", "1e9999", -1, 2**63, 1.5])
+@pytest.mark.parametrize("wrong", ["", "x", "-1", "3 parsecs", "1e9999", -1, 2**63, 1.5, True])
 def test_what_is_no_size(wrong):
     with pytest.raises(OptionError, match="NEEDLE_MEMORY_LIMIT="), ndl.config(memory_limit=wrong):
         pass
+
+
+@pytest.mark.parametrize("large", ["9223372036854775808", "99999999TiB", 2**63, "9" * 99])
+def test_sizes_have_63_bits(large):
+    with pytest.raises(OptionError, match=r"less than 2\*\*63"), ndl.config(memory_limit=large):
+        pass
+
+
+@pytest.mark.parametrize("name", ["MEMORY_LIMIT", "DEBUG", "MODE"])
+def test_an_empty_variable_is_as_none(name):
+    code = f"import needle; print(needle.config.initial().{name.lower()})"
+    empty = {**os.environ, **ndl.config.environment(**{name: ""})}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=empty)
+    assert run.stdout.strip() in ("0", "eager"), run.stderr
 
 
 def test_the_limit_ends_with_its_block(device):
@@ -100,6 +127,22 @@ def test_makers_lines_are_named_with_debug(device):
             rf"made by {op} at .*test_memory.py:\d+, kept for a gradient", str(caught.value)
         )
     assert re.search(r"made by sin at .*test_memory.py:\d+", str(caught.value))
+
+
+def test_leaves_lines_are_named_with_debug(device):
+    with ndl.config(debug=1):
+        x = ndl.Tensor(np.ones((64, 64)), device=device)
+        w = ndl.Parameter(np.ones((32, 64)), device=device)
+        one = ndl.ones(16, 64, device=device)
+        w.name = "head.weight"
+        with room(device, KIB), pytest.raises(OutOfMemoryError) as caught:
+            x.exp()
+    for made in ("made by Tensor", 'parameter "head.weight", made by Parameter', "made by ones"):
+        assert re.search(rf"{made} at .*test_memory.py:\d+", str(caught.value)), made
+    assert "NEEDLE_DEBUG" not in str(caught.value)
+    assert one.maker.startswith("ones at ") and leaf(device, 2).maker is None
+    with room(device, KIB), pytest.raises(OutOfMemoryError, match="NEEDLE_DEBUG=1 names"):
+        x.exp()
 
 
 def test_what_numpy_raises_becomes_typed(device, monkeypatch):

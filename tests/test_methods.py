@@ -192,3 +192,61 @@ def test_gradients_flow_through_methods():
     x = ndl.Tensor(A)
     x.expand(2, -1, -1).sub(1.0).clamp(min=0.0).view(-1).sum().backward()
     np.testing.assert_array_equal(x.grad.numpy(), 2.0 * (A > 1))
+
+
+# ---- augmented assignments ---------------------------------------------------------
+
+SIGNS = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "//": np.floor_divide, "%": np.remainder,
+    "**": np.power, "&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor,
+    "<<": np.left_shift, ">>": np.right_shift,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_augmented_assignments_give_what_the_operators_do(sign):
+    names = {"x": ndl.Tensor(WHOLE), "y": ndl.Tensor(COUNTS), "z": ndl.Tensor(WHOLE), "two": 2}
+    exec(f"old = x\nx {sign}= y\nz {sign}= two", names)
+    np.testing.assert_array_equal(names["x"].numpy(), SIGNS[sign](WHOLE, COUNTS))
+    np.testing.assert_array_equal(names["z"].numpy(), SIGNS[sign](WHOLE, 2))
+    np.testing.assert_array_equal(names["old"].numpy(), WHOLE)  # x stands for another value now
+
+
+WIDENING = {
+    "int8 += int16[3]": (ndl.errors.DtypeError, r"x \+= y: x would become int16\[3\]\n  x: int8"),
+    "int64 += 1.5": (ndl.errors.DtypeError, r"become float32\[3\]\n.*\n  y: float 1.5\n  rule:"),
+    "int64 /= 2": (ndl.errors.DtypeError, "try: x = x / y"),
+    "int64 **= 0.5": (ndl.errors.DtypeError, r"x \*\*= y"),
+    "bool += 1": (ndl.errors.DtypeError, r"x would become int64"),
+    "float32 -= float64[3]": (ndl.errors.DtypeError, r"x -= y: x would become float64\[3\]"),
+    "float32 *= float32[2, 3]": (ndl.errors.ShapeError, r"x \*= y: x would become float32\[2, 3\]"),
+    "float32 @= float32[3]": (ndl.errors.ShapeError, r"x @= y: x would become float32\[\]"),
+}
+
+
+@pytest.mark.parametrize("mode", ["eager", "lazy"])
+@pytest.mark.parametrize("code", WIDENING)
+def test_augmented_assignments_keep_dtype_and_shape(code, mode):
+    kind, sign, other = code.split(" ", 2)
+    if "[" in other:
+        name, sizes = other[:-1].split("[")
+        other = f"ndl.ops.ones(({sizes},), dtype='{name}')"
+    error, text = WIDENING[code]
+    names = {"ndl": ndl, "x": ndl.ops.ones((3,), dtype=kind)}
+    before = names["x"]
+    with ndl.config(mode=mode), pytest.raises(error, match=text):
+        exec(f"x {sign} {other}", names)
+    assert names["x"] is before
+
+
+def test_augmented_assignments_are_differentiable_and_the_courses_widen():
+    x = ndl.Tensor([1.0, 2.0], requires_grad=True)
+    y = x * 1.0
+    y *= x
+    y += 1
+    y.sum().backward()
+    assert x.grad.tolist() == [2.0, 4.0]
+    with ndl.config(backend="np"):
+        z = ndl.ops.ones((3,), dtype="float32")
+        z += ndl.ops.ones((2, 3), dtype="float64")
+        assert z.shape == (2, 3) and z.dtype == "float64"

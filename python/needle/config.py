@@ -24,7 +24,7 @@ MOST_THREADS = 64
 
 @dataclass(frozen=True)
 class Config:
-    """All switches. Each is set by the variable ``NEEDLE_<NAME>`` at start.
+    """All switches. Each is set by the variable ``NEEDLE_<NAME>`` at start, unless it is empty.
 
     Attributes:
         backend: "nd" (native CPU and float32 by default) or "np" (the NumPy device, dtypes as
@@ -76,10 +76,12 @@ class Config:
                 )
         for name in ("debug", "threads", "memory_limit"):
             value = getattr(self, name)
-            most = 2**63 if name == "memory_limit" else 2**31
-            if not isinstance(value, int) or not 0 <= value < most:
+            most, text = (_MOST_BYTES, "2**63") if name == "memory_limit" else (2**31, "2**31")
+            whole = isinstance(value, int) and (name == "debug" or not isinstance(value, bool))
+            if not whole or not 0 <= value < most:
                 raise OptionError(
-                    f"NEEDLE_{name.upper()}={value}: must be a whole number, not negative"
+                    f"NEEDLE_{name.upper()}={value}: must be a whole number, not negative, and "
+                    f"less than {text}"
                 )
 
 
@@ -95,25 +97,30 @@ _CHOICES = {
 }
 
 
+_MOST_BYTES = 2**63
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def _bytes(text: str) -> int:
     """Return the number of bytes that a text such as "64MiB", "1.5 GiB" or "4096" says."""
-    found = re.fullmatch(r"(\d{1,18}(?:\.\d+)?) *([A-Za-z]*)", text.strip(), re.ASCII)
+    found = re.fullmatch(r"(\d{1,100})(?:\.(\d{1,100}))? *([A-Za-z]*)", text.strip(), re.ASCII)
     units = {unit.lower(): size for unit, size in _UNITS.items()}
-    if found is None or found[2].lower() not in units:
+    if found is None or found[3].lower() not in units:
         raise OptionError(
             f"NEEDLE_MEMORY_LIMIT={text}: must be a number of bytes, or of KiB, MiB, GiB or TiB"
         )
-    return int(float(found[1]) * units[found[2].lower()])
+    fraction = found[2] or ""  # whole numbers throughout: a float holds 53 bits of them only
+    value = int(found[1] + fraction) * units[found[3].lower()] // 10 ** len(fraction)
+    if value >= _MOST_BYTES:
+        raise OptionError(f"NEEDLE_MEMORY_LIMIT={text}: must be less than 2**63 bytes (8388608TiB)")
+    return value
 
 
 def _from_environment() -> Config:
     values: dict[str, object] = {}
     for field in fields(Config):
         text = os.environ.get(f"NEEDLE_{field.name.upper()}")
-        if text is None:
+        if not text:  # an empty variable is as none
             continue
         try:
             plain = field.type == "int" and field.name != "memory_limit"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from needle.errors import DtypeError, unknown
+from needle.errors import DtypeError, RangeError, unknown
 
 
 class DType:
@@ -139,8 +139,11 @@ def result_type(*dtypes: DType) -> DType:
     """Return the common dtype.
 
     Raises:
-        DtypeError: if the dtypes do not mix (a float and an integer, a number and a bool).
+        DtypeError: if the dtypes do not mix (a float and an integer, a number and a bool), or
+            there are none.
     """
+    if not dtypes:
+        raise DtypeError("result_type: at least one dtype is needed")
     result = dtypes[0]
     for other in dtypes[1:]:
         both = promote(result, other)
@@ -167,3 +170,19 @@ def fits(x: float, kind: DType) -> bool:
     bits = 8 * kind.itemsize
     low, high = (0, 2**bits) if kind.kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
     return low <= x < high
+
+
+def check_range(values: Any, target: DType) -> None:
+    """Refuse numbers of a NumPy array that an integer dtype cannot hold.
+
+    Raises:
+        RangeError: for the first one outside, NaN too.
+    """
+    limits = np.iinfo(target.numpy)
+    outside = ~((values >= limits.min) & (values < limits.max + 1))  # of NaN, too
+    if outside.any():
+        raise RangeError(
+            f"array: {values[outside].flat[0]} does not fit into {target}\n"
+            f"  rule: from {limits.min} to {limits.max}\n"
+            "  try: a wider dtype, or a NumPy array, whose numbers wrap around"
+        )

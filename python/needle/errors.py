@@ -38,6 +38,10 @@ class ArgumentError(NeedleError, TypeError):
     """An argument of another kind than a function takes, or another number of them."""
 
 
+class RangeError(DtypeError, OverflowError):
+    """A number that a dtype cannot hold."""
+
+
 class DeviceError(NeedleError, ValueError):
     """Tensors on different devices, or a device that is not there."""
 
@@ -56,6 +60,10 @@ class NonFiniteError(NeedleError, ArithmeticError):
 
 class ReleasedError(NeedleError, RuntimeError):
     """A value that was freed because nothing needed it any more."""
+
+
+class ExchangeError(NeedleError, BufferError):
+    """Memory that cannot be shared with another library as it was asked for."""
 
 
 class SingularError(NeedleError, ValueError):
@@ -147,11 +155,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> OptionError:
+def unknown(what: str, name: Any, known: Iterable[str]) -> OptionError:
     """Return the error for an unknown name, with the nearest known one and the whole list."""
     known = sorted(known)
     return OptionError(
-        f"{what}: there is no {name!r}{nearest(name, known)}\n  known: {', '.join(known)}"
+        f"{what}: there is no {name!r}{nearest(str(name), known)}\n  known: {', '.join(known)}"
     )
 
 

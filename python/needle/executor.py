@@ -117,7 +117,14 @@ class Makers:
 
 
 makers = Makers()
-"""With ``debug >= 1``: the op and the user's line that made each tensor."""
+"""With ``debug >= 1``: the op, or the constructor, and the user's line that made each tensor."""
+
+
+def note_leaf(tensor: Any, maker: str) -> None:
+    """With ``debug >= 1``, note the user's line of a tensor that no op made, and its array."""
+    if config.current().debug >= 1:
+        makers[tensor] = f"{maker} at {user_line()}"
+        makers.setdefault(tensor.array, makers.get(tensor))
 
 
 def _origins() -> dict[int, str]:
@@ -139,9 +146,10 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 
 def _origin(tensor: Any, part: Any) -> str:
+    maker = makers.get(tensor) or makers.get(part)
     if tensor.name:
-        return f'parameter "{tensor.name}"'
-    maker = makers.get(tensor) or makers.get(part) or tensor.op
+        return f'parameter "{tensor.name}"' + (f", made by {maker}" if maker else "")
+    maker = maker or tensor.op
     if maker:
         return f"made by {maker}"
     return "a leaf that requires gradients" if tensor.requires_grad else "a tensor without graph"

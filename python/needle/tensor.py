@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy as copying
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from needle import autograd, config, device, dtype, executor, graph, ops
+from needle.augmented import Augmented
 from needle.backend import exchange
 from needle.backend.ndarray import NDArray, array
 from needle.device import Device
 from needle.dtype import DType
-from needle.errors import DtypeError, GradientError, ShapeError
+from needle.errors import DtypeError, GradientError, NeedleError, ShapeError
 from needle.methods import Methods
 from needle.ops import movement, select
 
@@ -43,14 +44,14 @@ class Value(graph.TensorBase):
 
     @property
     def maker(self) -> str | None:
-        """With ``debug >= 1``: the op and the line that made this value."""
+        """With ``debug >= 1``: the op or the constructor, and the line, that made this value."""
         return executor.makers.get(self)
 
     def __copy__(self) -> Any:
         return copying.deepcopy(self)
 
 
-class Tensor(Methods, Value):
+class Tensor(Augmented, Methods, Value):
     """An array that remembers how it was computed.
 
     Args:
@@ -71,6 +72,7 @@ class Tensor(Methods, Value):
         data = _data(array, device, dtype)
         floating = data.dtype.kind == "f" or config.current().backend == "np"
         graph.init_tensor(self, data, bool(requires_grad) and floating)
+        executor.note_leaf(self, type(self).__name__)
 
     # ---- what it is ----------------------------------------------------------
 
@@ -202,9 +204,12 @@ class Tensor(Methods, Value):
         return _restore, (type(self), array, self.requires_grad, self.name)
 
     def __str__(self) -> str:
-        return str(executor.value_of(self))
+        return _shown(self, lambda: str(executor.value_of(self)))
 
     def __repr__(self) -> str:
+        return _shown(self, self._text)
+
+    def _text(self) -> str:
         values = np.array2string(self.numpy(), separator=", ", prefix="needle.Tensor(")
         extra = "" if self.dtype == "float32" else f", dtype={self.dtype}"
         extra += f", op={self.op}" if self.op is not None else ""
@@ -465,6 +470,15 @@ class TensorTuple(Value):
         raise GradientError("deepcopy: copy the tensors of a TensorTuple one by one")
 
 
+def _shown(x: Tensor, text: Callable[[], str]) -> str:
+    """Return a text with the values of x, or what is known of x where there are none."""
+    try:
+        return text()
+    except NeedleError as error:  # debuggers and messages show tensors: they must get a text
+        reason = str(error).partition("\n")[0]
+        return f"needle.Tensor(shape={x.shape}, dtype={x.dtype}, device={x.device}; {reason})"
+
+
 graph.set_tensor_classes(Tensor, TensorTuple)
 
 
@@ -492,11 +506,12 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     Args:
         x: a NumPy array, or anything with ``__dlpack__``.
         device: a device that computes in host memory; the default device for None.
-        copy: True: always; False: never, raise BufferError; None: only where it cannot be shared.
+        copy: True: always; False: never, raise ExchangeError; None: only where it cannot be shared.
 
     Raises:
         DeviceError: if x is not in host memory.
-        DtypeError: if x has a dtype that cannot be exchanged.
+        DtypeError: if x has a dtype that cannot be exchanged, or offers no DLPack.
+        ExchangeError: if copy=False cannot be, or what x gives is no capsule or a used one.
     """
     return graph.wrap(exchange.from_dlpack(x, device, copy))
 

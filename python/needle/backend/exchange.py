@@ -16,7 +16,7 @@ from needle import device as devices
 from needle import dtype as dtypes
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array
-from needle.errors import ArgumentError, DeviceError, DtypeError
+from needle.errors import ArgumentError, DeviceError, DtypeError, ExchangeError
 
 HOST = (1, 3)
 """DLPack's numbers of host memory: plain, and pinned by CUDA."""
@@ -46,22 +46,30 @@ def to_dlpack(
             which has no streams.
         max_version: the newest version of DLPack that the reader knows.
         dl_device: where the reader wants it: where it is, or host memory, (1, 0).
-        copy: True: always; False: never; None: only where it is needed.
+        copy: True: always; False: never; None: only where it is needed, as for a negative stride:
+            DLPack allows them, but PyTorch ends the process at one.
 
     Raises:
-        BufferError: if stream or dl_device ask for what cannot be.
+        ExchangeError: if stream, dl_device or copy=False ask for what cannot be.
     """
+    if any(step < 0 for step in x.strides):
+        if copy is False:
+            raise ExchangeError(
+                f"dlpack: {x.spec} has strides {x.strides}; not all readers know negative ones\n"
+                "  try: copy=None, or share a copy: x.contiguous()"
+            )
+        copy = True
     backend = x.device.backend
     here = tuple(backend.dlpack_device())
     if here[0] not in HOST:
         if dl_device is None or dl_device == here:
             return backend.to_dlpack(x, stream, max_version, copy)
         if dl_device[0] not in HOST:
-            raise BufferError(f"dlpack: {x.device} is DLPack's {here}, {dl_device} was asked for")
+            raise ExchangeError(f"dlpack: {x.device} is DLPack's {here}, {dl_device} was asked for")
     if stream is not None:
-        raise BufferError(f"dlpack: host memory has no streams, {stream!r} was given")
+        raise ExchangeError(f"dlpack: host memory has no streams, {stream!r} was given")
     if copy is False and not hasattr(backend, "adopt"):
-        raise BufferError(f"dlpack: {x.device} cannot share its memory without a copy")
+        raise ExchangeError(f"dlpack: {x.device} cannot share its memory without a copy")
     values = backend.download(x)
     if x.dtype is not dtypes.bfloat16:
         return values.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
@@ -79,7 +87,12 @@ def _code(capsule: Any) -> Any:
     python.PyCapsule_GetName.argtypes = [ctypes.py_object]
     python.PyCapsule_GetPointer.restype = ctypes.c_void_p
     python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    if type(capsule).__name__ != "PyCapsule":
+        raise ExchangeError(f"from_dlpack: __dlpack__ gave {type(capsule).__name__}, no capsule")
     name = python.PyCapsule_GetName(capsule)
+    if name not in CODE_AT:
+        used = "; somebody has taken what was in it" if str(name).startswith("b'used") else ""
+        raise ExchangeError(f"from_dlpack: a capsule named {name!r}{used}")
     return ctypes.c_uint8.from_address(python.PyCapsule_GetPointer(capsule, name) + CODE_AT[name])
 
 
@@ -90,16 +103,31 @@ def _set_code(capsule: Any, code: int) -> None:
 class _Unsigned:
     """What offers bfloat16 through DLPack, as uint16, which NumPy can read."""
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, copy: bool | None) -> None:
         self.source = source
+        self.copy = copy
         self.is_bfloat = False
+        self.refusal: BufferError | None = None
 
     def __dlpack__(self, **kwargs: Any) -> Any:
-        capsule = self.source.__dlpack__(**kwargs)
-        if _code(capsule).value == BFLOAT:
-            _set_code(capsule, UNSIGNED)
+        try:
+            capsule = self._capsule(kwargs)
+            code = _code(capsule)
+        except BufferError as error:
+            self.refusal = error
+            raise
+        if code.value == BFLOAT:
+            code.value = UNSIGNED
             self.is_bfloat = True
         return capsule
+
+    def _capsule(self, kwargs: dict[str, Any]) -> Any:
+        if self.copy is False:
+            try:
+                return self.source.__dlpack__(**{**kwargs, "copy": False})
+            except TypeError:  # older than that argument, so it never copies
+                pass
+        return self.source.__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> Any:
         return self.source.__dlpack_device__()
@@ -112,26 +140,26 @@ def from_dlpack(x: Any, device: Any = None, copy: bool | None = None) -> NDArray
         x: a NumPy array, or anything with ``__dlpack__``.
         device: where the array shall be. For None, what is on a GPU stays there, and what is in
             host memory goes to the default device.
-        copy: True: always; False: never, raise BufferError; None: only where the memory cannot be
+        copy: True: always; False: never, raise ExchangeError; None: only where the memory cannot be
             shared (not aligned, other byte order, another device).
 
     Raises:
         DeviceError: if x is on a device that Needle does not have.
         OptionError: if x has a dtype that Needle lacks.
+        ArgumentError: if x offers no DLPack.
         DtypeError: if NumPy, the go-between of host memory, lacks it.
+        ExchangeError: if copy=False cannot be, or what x gives is no capsule or a used one.
     """
     if not isinstance(x, np.ndarray):
-        if not hasattr(x, "__dlpack__"):
-            raise ArgumentError(f"from_dlpack: {type(x).__name__} does not offer __dlpack__")
-        kind, number = x.__dlpack_device__()
-        if kind not in HOST:
-            return _from_device(x, int(kind), number, device, copy)
-    values = x if isinstance(x, np.ndarray) else _as_numpy(x)
+        place = _place(x)
+        if place[0] not in HOST:
+            return _from_device(x, *place, device, copy)
+    values = x if isinstance(x, np.ndarray) else _as_numpy(x, copy)
     where = devices.as_device(device)
     kind = dtypes.as_dtype(values.dtype)
     if copy or not _can_share(values, where):
         if copy is False:
-            raise BufferError(f"from_dlpack: {where} cannot share this memory without a copy")
+            raise ExchangeError(f"from_dlpack: {where} cannot share this memory without a copy")
         return array(values, kind, where)
     step = values.itemsize
     strides = tuple(s // step for s in values.strides)
@@ -145,6 +173,23 @@ def from_dlpack(x: Any, device: Any = None, copy: bool | None = None) -> NDArray
     return make_array(make_spec(kind, where, values.shape), handle, offset, strides)
 
 
+def _place(x: Any) -> tuple[int, int]:
+    """Return DLPack's numbers of the device of x."""
+    if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
+        raise ArgumentError(
+            f"from_dlpack: {type(x).__name__} does not offer __dlpack__ and __dlpack_device__\n"
+            "  rule: the array itself, not a capsule, a NumPy array or that of another library"
+        )
+    found = x.__dlpack_device__()
+    try:
+        kind, number = found
+        return int(kind), int(number)
+    except (TypeError, ValueError):
+        raise ExchangeError(
+            f"from_dlpack: __dlpack_device__ gave {found!r:.60}\n  rule: two whole numbers"
+        ) from None
+
+
 def _from_device(x: Any, kind: int, number: int, device: Any, copy: bool | None) -> NDArray:
     """Return an array over memory that is not the host's."""
     if kind not in DEVICES or DEVICES[kind] not in {d.name for d in devices.all_devices()}:
@@ -155,20 +200,23 @@ def _from_device(x: Any, kind: int, number: int, device: Any, copy: bool | None)
     where = devices.as_device(f"{DEVICES[kind]}:{number}")
     target = where if device is None else devices.as_device(device)
     if target != where and copy is False:
-        raise BufferError(f"from_dlpack: {target} cannot share memory of {where} without a copy")
+        raise ExchangeError(f"from_dlpack: {target} cannot share memory of {where} without a copy")
     shared = where.backend.from_dlpack(x)
     if target != where:
         return shared.to(target)
     return shared.copy() if copy else shared
 
 
-def _as_numpy(x: Any) -> Any:
-    wrapped = _Unsigned(x)
+def _as_numpy(x: Any, copy: bool | None) -> Any:
+    wrapped = _Unsigned(x, copy)
     try:
         values = np.from_dlpack(wrapped)
         return values.view(dtypes.bfloat16.numpy) if wrapped.is_bfloat else values
     except (BufferError, RuntimeError) as error:
-        raise DtypeError(f"from_dlpack: {type(x).__name__} of {x.dtype}: {error}") from error
+        if wrapped.refusal is not None:
+            raise wrapped.refusal from None
+        kind = getattr(x, "dtype", "an unknown dtype")
+        raise DtypeError(f"from_dlpack: {type(x).__name__} of {kind}: {error}") from error
 
 
 def _can_share(values: Any, where: Any) -> bool:

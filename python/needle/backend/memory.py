@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from needle import config
 from needle.backend.array import arrays
 from needle.errors import OutOfMemoryError, explain
 
@@ -17,8 +18,13 @@ origins: Callable[[], dict[int, str]] = dict
 _RULE = "what is in use, cached and asked for stays within the limit, and the system has it"
 _ADVICE = (
     "a smaller batch; checkpoint(function) to keep less for gradients; no_grad() where none is "
-    "needed; `del` what nobody reads; NEEDLE_DEBUG=1 names the lines that made the tensors"
+    "needed; `del` what nobody reads"
 )
+_LINES = "; NEEDLE_DEBUG=1 names the lines that made the tensors"
+
+
+def _advice() -> str:
+    return _ADVICE if config.current().debug >= 1 else _ADVICE + _LINES
 
 
 def exhausted(backend: Any, nbytes: int) -> OutOfMemoryError:
@@ -38,10 +44,21 @@ def exhausted(backend: Any, nbytes: int) -> OutOfMemoryError:
     rows = _largest(backend.name)
     if rows:
         problem = "\n    ".join([f"{problem}\n  largest:", *rows])
-    error = explain(OutOfMemoryError, "allocate", problem, (), _RULE, _ADVICE)
+    error = explain(OutOfMemoryError, "allocate", problem, (), _RULE, _advice())
     assert isinstance(error, OutOfMemoryError)
     error.requested, error.memory = nbytes, info
     return error
+
+
+def ask(backend: Any, nbytes: int) -> None:
+    """Refuse what would not fit into the limit, before work for it begins elsewhere.
+
+    Raises:
+        OutOfMemoryError: if ``nbytes`` bytes more than are in use would exceed the limit.
+    """
+    info = backend.memory_info()
+    if info["limit"] and info["live"] + nbytes > info["limit"]:
+        raise exhausted(backend, nbytes)
 
 
 def typed(error: MemoryError) -> OutOfMemoryError:
@@ -49,7 +66,7 @@ def typed(error: MemoryError) -> OutOfMemoryError:
     if isinstance(error, OutOfMemoryError):
         return error
     problem = f"the system has no memory left: {str(error) or type(error).__name__}"
-    found = explain(OutOfMemoryError, "allocate", problem, (), _RULE, _ADVICE)
+    found = explain(OutOfMemoryError, "allocate", problem, (), _RULE, _advice())
     assert isinstance(found, OutOfMemoryError)
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import config
+from needle import config, errors
 from needle import device as devices
 from needle import dtype as dtypes
 from needle.backend.array import (
@@ -409,10 +409,18 @@ class NDArray(CourseArray, Array):
         return self.shape[0]
 
     def __str__(self) -> str:
-        return str(self.numpy())
+        return self._shown("{values}")
 
     def __repr__(self) -> str:
-        return f"NDArray({self.numpy()}, device={self.device})"
+        return self._shown("NDArray({values}, device={device})")
+
+    def _shown(self, text: str) -> str:
+        try:
+            return text.format(values=self.numpy(), device=self.device)
+        except (
+            errors.NeedleError
+        ):  # there are no values, but debuggers and messages must get a text
+            return f"NDArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
     def __deepcopy__(self, memo: Any) -> NDArray:
         return self.copy()
@@ -494,23 +502,12 @@ def full_of(spec: Spec, value: float) -> NDArray:
     return spec.device.backend.filled(spec, value)
 
 
-def _check_range(values: Any, target: Any) -> None:
-    limits = np.iinfo(target.numpy)
-    outside = ~((values >= limits.min) & (values < limits.max + 1))  # of NaN, too
-    if outside.any():
-        raise DtypeError(
-            f"array: {values[outside].flat[0]} does not fit into {target}\n"
-            f"  rule: from {limits.min} to {limits.max}\n"
-            "  try: a wider dtype, or a NumPy array, whose numbers wrap around"
-        )
-
-
 def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
     """Return a dense copy of a NumPy array, nested list or number; see ``default_dtype``.
 
     Raises:
         ShapeError: for lists of different lengths.
-        DtypeError: for numbers of a list that an integer dtype cannot hold. Arrays, which have a
+        RangeError: for numbers of a list that an integer dtype cannot hold. Arrays, which have a
             dtype already, wrap around as NumPy's ``astype``.
     """
     typed = hasattr(values, "dtype")
@@ -522,7 +519,7 @@ def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
         ) from None
     target = default_dtype(source, typed) if dtype is None else dtypes.as_dtype(dtype)
     if not typed and target.kind in "iu" and source.size and source.dtype.kind in "iuf":
-        _check_range(source, target)
+        dtypes.check_range(source, target)
     out = empty(source.shape, target, device)
     with np.errstate(all="ignore"):
         out.device.backend.upload(out, source.astype(target.numpy, copy=False))

@@ -33,6 +33,7 @@ def sizes(name: str, shape: tuple[Any, ...], itemsize: int = 1) -> tuple[int, ..
 def _leaf(data: NDArray, requires_grad: bool) -> Tensor:
     out: Tensor = graph.wrap(data)
     out.requires_grad = requires_grad
+    executor.note_leaf(out, "init")
     return out
 
 

@@ -11,21 +11,18 @@
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
-from needle import backend, config, device, dtype, executor, forward, graph, reverse
+from needle import backend, device, dtype, executor, forward, graph, reverse
 from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
-from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
 from needle.errors import ArgumentError, DeviceError, DtypeError, GradientError, explain
 from needle.ops.attributes import check_attribute, operand_count, save_mask
 from needle.ops.contract import kinds_of, with_contract
+from needle.ops.operands import as_tensors, promoted
 from needle.ops.samples import Sample
 
 # Kinds that the native gate can run without Python: the numbers of src/core/core.h.
@@ -196,136 +193,6 @@ class Op(graph.OpBase):
         if isinstance(result, tuple):
             return tuple(make_spec(a.dtype, where, a.shape) for a in result)
         return make_spec(result.dtype, where, result.shape)
-
-
-def default_float() -> DType:
-    """Return float32; float64 with ``NEEDLE_BACKEND=np``, as NumPy."""
-    return dtype.float64 if config.current().backend == "np" else dtype.float32
-
-
-_constants: dict[tuple[Any, ...], Any] = {}
-
-
-def constant(value: bool | int | float, kind: DType, where: Any) -> Any:
-    """Return a cached 0-d tensor."""
-    key = (type(value), value, math.copysign(1.0, value), kind, where)
-    found = _constants.get(key)
-    if found is None:
-        if len(_constants) > 1000:
-            _constants.clear()
-        with executor.modes(recording=False, lazy=False):
-            found = _constants[key] = graph.wrap(full((), value, kind, where))
-    return found
-
-
-def _plain(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return inputs with NumPy's integers and bools as Python's, if there are floating tensors.
-
-    So ``x / np.prod(shape)`` means what ``x / math.prod(shape)`` does.
-    """
-    if not any(isinstance(x, (np.integer, np.bool_)) for x in inputs):
-        return inputs
-    if not any(isinstance(x, graph.TensorBase) and x.spec.dtype.kind == "f" for x in inputs):
-        return inputs
-    return tuple(x.item() if isinstance(x, (np.integer, np.bool_)) else x for x in inputs)
-
-
-def as_tensors(inputs: tuple[Any, ...], name: str) -> tuple[Any, ...]:
-    """Return inputs with Python numbers and NumPy arrays turned into tensors beside the others.
-
-    Raises:
-        ArgumentError: for anything else, or if there is no tensor among them.
-    """
-    if all(isinstance(x, graph.TensorBase) for x in inputs):
-        return inputs
-    return tuple(_as_tensor(x, inputs, name) for x in inputs)
-
-
-def _as_tensor(x: Any, inputs: tuple[Any, ...], name: str) -> Any:
-    if isinstance(x, graph.TensorBase):
-        return x
-    if isinstance(x, NDArray):
-        return graph.wrap(x)
-    like = next((y for y in inputs if isinstance(y, graph.TensorBase)), None)
-    if like is None:
-        given = ", ".join(type(x).__name__ for x in inputs)
-        raise explain(ArgumentError, name, f"expected a tensor, got {given}")
-    spec = executor.spec_of(like)
-    if isinstance(x, (bool, int, float)):
-        weak = dtype.scalar_dtype(x, spec.dtype)
-        return _constant_beside(x, weak, spec.device)
-    if isinstance(x, (np.ndarray, np.generic)):
-        own = spec.dtype if spec.dtype is dtype.float64 and x.dtype == np.float64 else None
-        return graph.wrap(array(x, own, spec.device))  # float64 is kept beside float64 only
-    raise explain(ArgumentError, name, f"expected a tensor or a number, got {type(x).__name__}")
-
-
-def _constant_beside(x: float, kind: DType, where: Any) -> Any:
-    if kind.kind in "iu" and not dtype.fits(x, kind):
-        raise DtypeError(f"the number {x} does not fit into {kind}; cast the tensor first")
-    return constant(x, kind, where)
-
-
-def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tuple[Any, ...]:
-    """Return the inputs as tensors of one dtype, a floating one if asked for.
-
-    Python numbers are weak: they take the dtype of the tensors, unless that cannot hold their
-    kind (a float beside integers gives the default float, an integer beside bools int64). NumPy's
-    integers and bools are so beside floating tensors.
-
-    Raises:
-        ArgumentError: if there is no tensor among them, or what is neither tensor nor number.
-        DtypeError: if the dtypes of the tensors do not mix.
-    """
-    inputs = _plain(inputs)
-    tensors = [_as_tensor(x, inputs, name) for x in inputs if not isinstance(x, (bool, int, float))]
-    if not tensors:
-        raise ArgumentError(f"{name}: expected a tensor, got numbers only")
-    kinds = [x.spec.dtype for x in tensors]
-    common = kinds[0]
-    for kind in kinds:
-        if kind is not common:
-            common = _promote(common, kind, name, tensors)
-    numbers = len(inputs) - len(tensors)
-    if numbers:
-        for x in inputs:
-            if isinstance(x, (bool, int, float)):
-                weak = dtype.scalar_dtype(x, common)
-                common = default_float() if weak.kind == "f" != common.kind else weak
-    if floating and common.kind != "f":
-        common = default_float()
-    if not numbers and all(kind is common for kind in kinds):
-        return tuple(tensors)
-    where = executor.spec_of(tensors[0]).device
-    rest = iter(tensors)
-    return tuple(
-        _constant_beside(x, common, where) if isinstance(x, (bool, int, float))
-        else cast(next(rest), common)
-        for x in inputs
-    )  # fmt: skip
-
-
-def _promote(a: DType, b: DType, name: str, tensors: list[Any]) -> DType:
-    both = dtype.promote(a, b)
-    if both is None and config.current().backend == "np":  # the course: as NumPy mixes them
-        both = dtype.as_dtype(np.promote_types(a.numpy, b.numpy))
-    if both is None:
-        raise explain(
-            DtypeError, name, f"dtypes {a} and {b} do not mix",
-            list(zip("xyz", tensors, strict=False)),
-            "integers mix with integers, floats with floats (array API standard)",
-            f'cast one, for example x.astype("{dtype.float32}")',
-        )  # fmt: skip
-    return both
-
-
-def cast(x: Any, kind: DType) -> Any:
-    """Return a tensor in another dtype; itself if it has it."""
-    if x.spec.dtype is kind:
-        return x
-    from needle.ops.movement import Cast
-
-    return executor.apply(Cast.of(kind), x)
 
 
 def needed(out: Any) -> list[bool]:

@@ -9,9 +9,9 @@ from typing import Any
 from needle.backend.axes import normalise_axis
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.base import as_tensors, cast
 from needle.ops.matmul import matmul
 from needle.ops.movement import permute, reshape
+from needle.ops.operands import as_tensors, cast
 from needle.ops.rearrange import diagonal
 from needle.ops.reduce import summation
 

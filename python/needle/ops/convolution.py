@@ -39,10 +39,11 @@ import numpy as np
 from needle import executor
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.base import Composite, Multilinear, promoted
+from needle.ops.base import Composite, Multilinear
 from needle.ops.elementwise import cast_like
 from needle.ops.matmul import matmul
 from needle.ops.movement import Pad, Slice, permute, reshape, turned
+from needle.ops.operands import promoted
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened
 from needle.ops.windows import WindowsGrad, windows

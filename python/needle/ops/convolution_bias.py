@@ -14,9 +14,10 @@ from needle import executor
 from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.activation import leaky_relu, relu, relu_grad
-from needle.ops.base import OUTPUT, Composite, promoted
+from needle.ops.base import OUTPUT, Composite
 from needle.ops.convolution import Convolution, Pairs, Sizes, convolution_cases, convolved
 from needle.ops.elementwise import cast_like, greater, where
+from needle.ops.operands import promoted
 from needle.ops.reduce import summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened

@@ -15,8 +15,8 @@ from needle.backend.axes import sizes_of, whole
 from needle.dtype import DType, as_dtype, fits
 from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
 from needle.executor import shape_of
-from needle.ops.base import default_float
 from needle.ops.movement import broadcast_to, reshape
+from needle.ops.operands import default_float
 
 Shape = int | Sequence[int]
 
@@ -28,7 +28,9 @@ def made(operation: str, make: Callable[..., Any], *args: Any) -> Any:
         OutOfMemoryError: if there is no memory for it, as one of the operation.
     """
     try:
-        return graph.wrap(make(*args))
+        out = graph.wrap(make(*args))
+        executor.note_leaf(out, operation)
+        return out
     except MemoryError as error:
         raise memory.typed(error).during(operation, ()) from None
 

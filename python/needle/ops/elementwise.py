@@ -15,17 +15,8 @@ import numpy as np
 
 from needle import dtype, executor, graph
 from needle.errors import ArgumentError
-from needle.ops.base import (
-    OUTPUT,
-    Elementwise,
-    as_tensors,
-    cast,
-    constant,
-    default_float,
-    export,
-    promoted,
-    sum_to,
-)
+from needle.ops.base import OUTPUT, Elementwise, export, sum_to
+from needle.ops.operands import as_tensors, cast, constant, default_float, promoted
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
 
 # ---- arithmetic ----------------------------------------------------------------

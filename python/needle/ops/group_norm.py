@@ -14,12 +14,13 @@ import numpy as np
 from needle import executor
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.base import OUTPUT, Composite, promoted
+from needle.ops.base import OUTPUT, Composite
 from needle.ops.conv import channels_first, channels_last
 from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import rsqrt
 from needle.ops.movement import broadcast_to, reshape
 from needle.ops.norm import parameter
+from needle.ops.operands import promoted
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened

@@ -14,7 +14,8 @@ from needle.backend.ndarray import array
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, IndexRangeError, ShapeError
 from needle.executor import shape_of
-from needle.ops.base import Op, as_tensors, sum_to
+from needle.ops.base import Op, sum_to
+from needle.ops.operands import as_tensors
 from needle.ops.samples import Sample, integers, uniform
 
 

@@ -11,9 +11,10 @@ from needle import executor, graph
 from needle.backend import ndarray
 from needle.backend.axes import normalise_axis
 from needle.errors import ShapeError, explain
-from needle.ops.base import Composite, Linear, promoted
+from needle.ops.base import Composite, Linear
 from needle.ops.elementwise import where
 from needle.ops.indexing import TakeGrad, take
+from needle.ops.operands import promoted
 from needle.ops.samples import Sample, uniform
 
 Sizes = tuple[int, ...]

@@ -19,11 +19,12 @@ from needle.backend import kernels, ndarray
 from needle.backend.ndarray import broadcast_shapes
 from needle.errors import ArgumentError, ShapeError, SingularError, explain
 from needle.executor import shape_of
-from needle.ops.base import OUTPUT, Op, promoted, sum_to
+from needle.ops.base import OUTPUT, Op, sum_to
 from needle.ops.creation import eye
 from needle.ops.elementwise import cast_like, where
 from needle.ops.matmul import matmul
 from needle.ops.movement import reshape, turned, unsqueeze
+from needle.ops.operands import promoted
 from needle.ops.rearrange import tril
 from needle.ops.reduce import amax
 from needle.ops.samples import Sample, uniform

@@ -11,7 +11,7 @@ import numpy as np
 from needle import dtype, executor
 from needle.errors import DtypeError, ShapeError
 from needle.ops.attributes import number_in
-from needle.ops.base import Elementwise, cast, export, promoted
+from needle.ops.base import Elementwise, export
 from needle.ops.elementwise import (
     Comparison,
     absolute,
@@ -25,6 +25,7 @@ from needle.ops.elementwise import (
     maximum,
     minimum,
 )
+from needle.ops.operands import cast, promoted
 from needle.ops.reduce import any as any_true
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
 

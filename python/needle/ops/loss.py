@@ -11,12 +11,13 @@ from needle.backend import kernels
 from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.activation import softplus
-from needle.ops.base import OUTPUT, Composite, as_tensors, cast, promoted
+from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import absolute, cast_like, equal, less, not_equal, square, where
 from needle.ops.functions import exp, log, sigmoid
 from needle.ops.indexing import gather, one_hot
 from needle.ops.logic import clip
 from needle.ops.movement import reshape, unsqueeze
+from needle.ops.operands import as_tensors, cast, promoted
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.softmax import log_softmax, logsumexp, softmax, widened

@@ -9,8 +9,9 @@ import numpy as np
 from needle import executor
 from needle.backend import kernels
 from needle.errors import ShapeError
-from needle.ops.base import MATMUL, Multilinear, as_tensors, promoted, sum_to
+from needle.ops.base import MATMUL, Multilinear, sum_to
 from needle.ops.movement import reshape, turned
+from needle.ops.operands import as_tensors, promoted
 from needle.ops.samples import Sample, uniform
 
 

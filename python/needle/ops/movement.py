@@ -18,7 +18,8 @@ from needle.dtype import DType, as_dtype
 from needle.errors import IndexRangeError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
-from needle.ops.base import BROADCAST, CAST, PERMUTE, RESHAPE, SLICE, Linear, Op, promoted
+from needle.ops.base import BROADCAST, CAST, PERMUTE, RESHAPE, SLICE, Linear, Op
+from needle.ops.operands import promoted
 from needle.ops.samples import Sample, uniform
 
 Ranges = tuple[tuple[int, int, int], ...]

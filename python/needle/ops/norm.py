@@ -11,10 +11,11 @@ from needle import executor, graph
 from needle.backend.axes import normalise_axis
 from needle.errors import ArgumentError, DtypeError, ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.base import OUTPUT, Composite, constant, promoted
+from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import rsqrt
 from needle.ops.movement import broadcast_to, permute, reshape, unsqueeze
+from needle.ops.operands import constant, promoted
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened

@@ -19,11 +19,12 @@ from needle import executor, graph
 from needle.backend import ndarray
 from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.base import OUTPUT, Composite, Linear, cast, promoted
+from needle.ops.base import OUTPUT, Composite, Linear
 from needle.ops.convolution import Pairs, Sizes
 from needle.ops.elementwise import cast_like, equal, where
 from needle.ops.indexing import gather
 from needle.ops.movement import Slice, broadcast_to, reshape, squeeze, unsqueeze
+from needle.ops.operands import cast, promoted
 from needle.ops.rearrange import pad
 from needle.ops.reduce import amax, argmax, summation
 from needle.ops.samples import Sample, integers, uniform

@@ -14,9 +14,10 @@ from needle.backend.axes import normalise_axes
 from needle.errors import OptionError, ShapeError
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
-from needle.ops.base import OUTPUT, PYTHON, REDUCE, SUM_TO, Linear, Op, promoted
+from needle.ops.base import OUTPUT, PYTHON, REDUCE, SUM_TO, Linear, Op
 from needle.ops.elementwise import cast_like, equal, not_equal
 from needle.ops.movement import broadcast_to, reshape
+from needle.ops.operands import promoted
 from needle.ops.samples import Sample, uniform
 
 

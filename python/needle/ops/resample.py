@@ -15,13 +15,13 @@ from needle import executor, graph
 from needle.backend import ndarray
 from needle.errors import OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
-from needle.ops.base import promoted
 from needle.ops.conv import channels_first, channels_last, named, per_axis
 from needle.ops.convolution import Pairs, Sizes
 from needle.ops.elementwise import cast_like
 from needle.ops.interpolation import CENTRES, CORNERS, NEAREST, Interpolate
 from needle.ops.matmul import matmul
 from needle.ops.movement import reshape
+from needle.ops.operands import promoted
 from needle.ops.pooling import AvgPool, MaxPool
 from needle.ops.reduce import mean
 from needle.ops.softmax import widened

@@ -20,10 +20,11 @@ from needle.device import as_device
 from needle.dtype import as_dtype, fits
 from needle.errors import DtypeError, OptionError
 from needle.ops import random
-from needle.ops.base import Composite, cast, constant
+from needle.ops.base import Composite
 from needle.ops.creation import made
 from needle.ops.draws import RandomIntegers, RandomNormal, RandomOrder, RandomUniform
 from needle.ops.elementwise import less_equal, where
+from needle.ops.operands import cast, constant
 from needle.ops.samples import Sample
 from needle.ops.samples import uniform as values
 

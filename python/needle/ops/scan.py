@@ -12,10 +12,11 @@ from needle.backend.axes import normalise_axis
 from needle.errors import IndexRangeError
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
-from needle.ops.base import Composite, Linear, Op, constant, export, promoted
+from needle.ops.base import Composite, Linear, Op, export
 from needle.ops.elementwise import cast_like, equal, square, where
 from needle.ops.functions import Sqrt
 from needle.ops.movement import broadcast_to, concat, flip, permute, reshape
+from needle.ops.operands import constant, promoted
 from needle.ops.reduce import (
     Reduction,
     mean,

@@ -15,7 +15,7 @@ from needle.backend import kernels, ndarray
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain, user_line
 from needle.executor import shape_of
 from needle.ops.attributes import number_in
-from needle.ops.base import Composite, Op, cast, constant
+from needle.ops.base import Composite, Op
 from needle.ops.elementwise import cast_like, greater, not_equal, where
 from needle.ops.indexing import ScatterAdd, Take, listed, take
 from needle.ops.movement import (
@@ -28,6 +28,7 @@ from needle.ops.movement import (
     reshape,
     stop_gradient,
 )
+from needle.ops.operands import cast, constant
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.sorting import argsort, nonzero
 

@@ -12,11 +12,12 @@ from needle import dtype, executor
 from needle.errors import IndexRangeError
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
-from needle.ops.base import OUTPUT, Composite, cast, promoted
+from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import cast_like, equal, where
 from needle.ops.functions import exp, log
 from needle.ops.logic import isfinite
 from needle.ops.movement import reshape, stop_gradient
+from needle.ops.operands import cast, promoted
 from needle.ops.reduce import amax, normalised, summation
 from needle.ops.samples import Sample, uniform
 

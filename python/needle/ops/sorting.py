@@ -12,11 +12,12 @@ from needle.backend import kernels, ndarray
 from needle.backend.axes import normalise_axis
 from needle.errors import IndexRangeError, OptionError, ShapeError, unknown
 from needle.executor import shape_of
-from needle.ops.base import OUTPUT, Op, as_tensors, promoted
+from needle.ops.base import OUTPUT, Op
 from needle.ops.elementwise import where
 from needle.ops.indexing import ScatterAdd
 from needle.ops.logic import isnan
 from needle.ops.movement import permute, squeeze, stop_gradient
+from needle.ops.operands import as_tensors, promoted
 from needle.ops.rearrange import window
 from needle.ops.samples import Sample, uniform
 from needle.ops.tuples import stack

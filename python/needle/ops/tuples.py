@@ -14,7 +14,8 @@ from needle.backend import kernels
 from needle.backend.axes import normalise_axis
 from needle.backend.ndarray import full
 from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
-from needle.ops.base import ITEM, Op, promoted
+from needle.ops.base import ITEM, Op
+from needle.ops.operands import promoted
 from needle.ops.rearrange import window
 from needle.ops.samples import Sample, uniform
 

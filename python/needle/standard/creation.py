@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from needle import device as devices
 from needle import dtype as dtypes
 from needle import graph, ops
-from needle.backend import exchange
+from needle.backend import exchange, memory
 from needle.backend.ndarray import NDArray, array
-from needle.errors import DtypeError
-from needle.ops.base import default_float
+from needle.errors import DtypeError, OptionError, RangeError, ShapeError
+from needle.ops.operands import default_float
+from needle.standard import operands
 
 _PYTHON = (bool, int, float, complex, list, tuple, range)
 
@@ -27,11 +32,14 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
             protocol or ``__array__``.
         dtype: element type.
         device: where to; for None where obj is, else the default device.
-        copy: True: always; False: never, raise ValueError; None: only where it is needed.
+        copy: True: always; False: never, raise OptionError; None: only where it is needed.
 
     Raises:
-        DtypeError, OptionError: if obj has a dtype that Needle lacks.
-        ValueError: for copy=False where memory cannot be shared.
+        DtypeError: if obj is not made of numbers, or of complex ones.
+        OptionError: if obj has a dtype that Needle lacks.
+        ShapeError: for sequences of different lengths.
+        RangeError: for numbers that the dtype cannot hold; it is an OverflowError, too.
+        OptionError: for copy=False where memory cannot be shared.
     """
     if isinstance(obj, NDArray):
         obj = graph.wrap(obj)
@@ -42,23 +50,24 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     out = obj if dtype is None else ops.astype(obj, dtype)
     out = out if device is None else ops.to_device(out, device)
     if out is not obj and copy is False:
-        raise ValueError(f"asarray: {obj.spec} cannot become {out.spec} without a copy")
+        raise OptionError(f"asarray: {obj.spec} cannot become {out.spec} without a copy")
     return ops.copy(obj) if copy and out is obj else out
 
 
 def _of_python(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
     if copy is False:
-        raise ValueError("asarray: Python numbers have no memory to share; copy is False")
-    if dtype is not None:
-        kind = dtypes.as_dtype(dtype)
-        return graph.wrap(array(np.asarray(obj, kind.numpy), kind, device))
-    values = np.asarray(obj)
+        raise OptionError("asarray: Python numbers have no memory to share; copy is False")
+    values = _numbers(obj)
+    kind = None if dtype is None else dtypes.as_dtype(dtype)
+    beyond = values.dtype.kind == "O" or (values.dtype == np.uint64 and values.max() >= 2**63)
+    if beyond and (kind is None or kind.kind in "iu"):
+        raise RangeError(f"asarray: {obj!r:.60} does not fit into {kind or dtypes.int64}")
+    if kind is not None:
+        if kind.kind in "iu" and values.dtype.kind in "iuf":
+            values = obj  # of numbers without dtype those out of range are refused
+        return graph.wrap(array(values, kind, device))
     if values.dtype.name == "bfloat16":  # a list of such tensors
         return graph.wrap(array(values, dtypes.bfloat16, device))
-    if values.dtype.kind == "c":
-        raise DtypeError("asarray: there are no complex dtypes")
-    if values.dtype.kind in "uO":  # not even int64 holds them
-        raise OverflowError(f"asarray: {obj!r:.60} does not fit into int64")
     if values.dtype == np.float64:
         kind = default_float()
     else:
@@ -66,17 +75,44 @@ def _of_python(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
     return graph.wrap(array(values, kind, device))
 
 
+def _numbers(obj: Any) -> Any:
+    """Return Python numbers as a NumPy array, of objects if they are integers beyond int64."""
+    try:
+        values = np.asarray(obj)
+    except ValueError as error:
+        raise ShapeError(
+            f"asarray: sequences within a sequence differ in length or depth\n  {error}"
+        ) from None
+    if values.dtype.kind == "c":
+        raise DtypeError("asarray: there are no complex dtypes")
+    whole = values.dtype.kind == "O" and all(type(n) in (bool, int) for n in values.flat)
+    if values.dtype.kind in "biuf" or values.dtype.name == "bfloat16" or whole:
+        return values
+    raise _not_numbers(obj)
+
+
+def _not_numbers(obj: Any) -> DtypeError:
+    return DtypeError(
+        f"asarray: {type(obj).__name__} {obj!r:.60} is not made of numbers\n"
+        "  rule: bools, integers and floats, nested sequences and arrays of these"
+    )
+
+
 def _of_foreign(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
     """Return the values of a foreign array, in its own memory where that is possible."""
     foreign = obj if hasattr(obj, "__dlpack__") else np.asarray(obj)
+    if isinstance(foreign, np.ndarray):
+        kind = foreign.dtype  # NumPy takes bfloat16 for a kind of void
+        if kind.kind in "OSUmMV" and kind.name not in dtypes.ALL:
+            raise _not_numbers(obj)
     try:
         out = graph.wrap(exchange.from_dlpack(foreign, device, copy))
     except BufferError as error:
-        raise ValueError(f"asarray: {error}") from None
+        raise OptionError(f"asarray: {error}") from None
     if dtype is None or dtypes.as_dtype(dtype) is out.dtype:
         return out
     if copy is False:
-        raise ValueError(f"asarray: {out.dtype} cannot become {dtype} without a copy")
+        raise OptionError(f"asarray: {out.dtype} cannot become {dtype} without a copy")
     return ops.astype(out, dtype)
 
 
@@ -96,8 +132,37 @@ def arange(
     dtype: Any = None,
     device: Any = None,
 ) -> Any:
-    """Return start, start + step, ... below stop. See ``ops.arange``."""
-    return ops.arange(start, stop, step, dtype=dtype, device=device)
+    """Return start, start + step, ... below stop. See ``ops.arange``.
+
+    Raises:
+        OptionError: if step is 0, or a number not finite.
+        DtypeError: if one is not a real number.
+        ShapeError: for 2**63 elements or more.
+        OutOfMemoryError: if the device has no memory for them.
+    """
+    first, last = (0, start) if stop is None else (start, stop)
+    numbers = [operands.number("arange", n) for n in (first, last, step)]
+    low, high, by = numbers
+    if not all(map(math.isfinite, numbers)):
+        raise OptionError(f"arange: from {low} to {high} by {by}; these must be finite")
+    length = (high - low) / by if by else 0  # ops.arange refuses a step of 0
+    whole = all(isinstance(n, int) for n in numbers)
+    kind = dtype or (dtypes.int64 if whole else default_float())
+    with _room("arange", min(length, operands.LONGEST), kind, device):
+        return ops.arange(start, stop, step, dtype=dtype, device=device)
+
+
+@contextmanager
+def _room(name: str, length: float, dtype: Any, device: Any) -> Iterator[None]:
+    """Ask the device before NumPy makes so many elements on the host; type what NumPy raises."""
+    if length >= operands.LONGEST:
+        raise ShapeError(f"{name}: 2**63 elements or more")
+    nbytes = max(0, math.ceil(length)) * dtypes.as_dtype(dtype).itemsize
+    try:
+        memory.ask(devices.as_device(device).backend, nbytes)
+        yield
+    except MemoryError as error:
+        raise memory.typed(error).during(name, ()) from None
 
 
 def linspace(
@@ -110,8 +175,17 @@ def linspace(
     device: Any = None,
     endpoint: bool = True,
 ) -> Any:
-    """Return ``num`` evenly spaced numbers from start to stop."""
-    return ops.linspace(start, stop, num, endpoint=endpoint, dtype=dtype, device=device)
+    """Return ``num`` evenly spaced numbers from start to stop.
+
+    Raises:
+        DtypeError: if num is not a whole number, or start or stop not a real one.
+        ShapeError: if num is negative, or 2**63 or more.
+        OutOfMemoryError: if the device has no memory for them.
+    """
+    start, stop = operands.number("linspace", start), operands.number("linspace", stop)
+    num = operands.whole("linspace", "num", num)
+    with _room("linspace", num, dtype or default_float(), device):
+        return ops.linspace(start, stop, num, endpoint=endpoint, dtype=dtype, device=device)
 
 
 def eye(
@@ -123,48 +197,59 @@ def eye(
     dtype: Any = None,
     device: Any = None,
 ) -> Any:
-    """Return a matrix with ones on diagonal k."""
-    return ops.eye(n_rows, n_cols, k=k, dtype=dtype, device=device)
+    """Return a matrix with ones on diagonal k.
+
+    Raises:
+        DtypeError: if a size or k is not a whole number.
+        ShapeError: if a size is negative, or there would be 2**63 elements or more.
+        OutOfMemoryError: if the device has no memory for them.
+    """
+    rows, columns = operands.shape_of("eye", (n_rows, n_rows if n_cols is None else n_cols))
+    k = operands.whole("eye", "k", k)
+    with _room("eye", rows * columns, dtype or default_float(), device):
+        return ops.eye(rows, columns, k=k, dtype=dtype, device=device)
 
 
 def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor whose values are not set."""
-    return ops.empty(shape, dtype=dtype, device=device)
+    return ops.empty(operands.shape_of("empty", shape), dtype=dtype, device=device)
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of zeros."""
-    return ops.zeros(shape, dtype=dtype, device=device)
+    return ops.zeros(operands.shape_of("zeros", shape), dtype=dtype, device=device)
 
 
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of ones."""
-    return ops.ones(shape, dtype=dtype, device=device)
+    return ops.ones(operands.shape_of("ones", shape), dtype=dtype, device=device)
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of one value."""
-    return ops.full(shape, fill_value, dtype=dtype, device=device)
+    value = operands.number("full", fill_value)
+    return ops.full(operands.shape_of("full", shape), value, dtype=dtype, device=device)
 
 
 def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor like x whose values are not set."""
-    return ops.empty_like(x, dtype=dtype, device=device)
+    return ops.empty_like(operands.tensor("empty_like", x), dtype=dtype, device=device)
 
 
 def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     """Return zeros like x."""
-    return ops.zeros_like(x, dtype=dtype, device=device)
+    return ops.zeros_like(operands.tensor("zeros_like", x), dtype=dtype, device=device)
 
 
 def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     """Return ones like x."""
-    return ops.ones_like(x, dtype=dtype, device=device)
+    return ops.ones_like(operands.tensor("ones_like", x), dtype=dtype, device=device)
 
 
 def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of one value like x."""
-    return ops.full_like(x, fill_value, dtype=dtype, device=device)
+    x, value = operands.tensor("full_like", x), operands.number("full_like", fill_value)
+    return ops.full_like(x, value, dtype=dtype, device=device)
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Any]:

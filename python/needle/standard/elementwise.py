@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from needle import ops
+from needle import graph, ops
+from needle.errors import DtypeError, explain
+from needle.standard import operands
 
 
 def _unary(function: Callable[..., Any], name: str = "") -> Callable[[Any], Any]:
@@ -70,12 +72,12 @@ bitwise_left_shift, bitwise_right_shift = map(
 
 def positive(x: Any, /) -> Any:
     """Return x itself."""
-    return x
+    return operands.tensor("positive", x)
 
 
 def signbit(x: Any, /) -> Any:
     """Whether the sign bit is set: of negative numbers, -0.0 and NaNs with that bit; bool."""
-    if x.dtype.kind == "f":
+    if operands.tensor("signbit", x).dtype.kind == "f":
         return ops.less(ops.copysign(1.0, x), 0.0)
     return ops.less(x, 0)
 
@@ -87,10 +89,32 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
         x: a tensor.
         min: the lower limit: a number, or a tensor that broadcasts.
         max: the upper limit: a number, or a tensor that broadcasts.
+
+    Raises:
+        DtypeError: if a limit is not of the kind of x: integers are limited by integers only.
     """
+    x = operands.tensor("clip", x)
     if min is None and max is None:
         return ops.copy(x)
+    for limit, name in ((min, "min"), (max, "max")):
+        _check_limit(x, limit, name)
     return ops.astype(ops.clip(x, min, max), x.dtype)
+
+
+def _check_limit(x: Any, limit: Any, name: str) -> None:
+    """Refuse what would be truncated on the way to the dtype of x, and what is no number."""
+    if limit is None or isinstance(limit, (bool, int)):
+        return
+    typed = isinstance(limit, graph.TensorBase) or hasattr(limit, "__array__")
+    if typed and (limit.dtype.kind == "f") == (x.dtype.kind == "f"):
+        return
+    if isinstance(limit, float) and x.dtype.kind == "f":
+        return
+    raise explain(
+        DtypeError, "clip", f"{name} is not of the kind of x", [("x", x), (name, limit)],
+        "floats are limited by floats, integers by integers; a Python integer limits both",
+        f'x.astype("float32"), or a whole number as {name}',
+    )  # fmt: skip
 
 
 # Of a real number the complex functions are known too.
@@ -98,14 +122,14 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
 
 def real(x: Any, /) -> Any:
     """Return x itself: the real part of a real number."""
-    return x
+    return operands.tensor("real", x)
 
 
 def imag(x: Any, /) -> Any:
     """Return zeros: the imaginary part of a real number."""
-    return ops.zeros_like(x)
+    return ops.zeros_like(operands.tensor("imag", x))
 
 
 def conj(x: Any, /) -> Any:
     """Return x itself: the conjugate of a real number."""
-    return x
+    return operands.tensor("conj", x)

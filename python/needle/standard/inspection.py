@@ -13,7 +13,8 @@ from needle import graph, ops
 from needle.backend.array import MAX_DIMS
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, unknown
-from needle.ops.base import default_float
+from needle.ops.operands import default_float
+from needle.standard import operands
 
 KINDS: dict[str, tuple[DType, ...]] = {
     "bool": (dtypes.bool_,),
@@ -36,7 +37,7 @@ def _dtype_of(x: Any) -> DType:
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
     """Return x in another dtype, on another device if asked; x itself only without ``copy``."""
-    out = ops.astype(x, dtype)
+    out = ops.astype(operands.tensor("astype", x), dtype)
     out = out if device is None else ops.to_device(out, device)
     return ops.copy(x) if copy and out is x else out
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from needle import ops
-from needle.errors import ShapeError, explain, unknown
+from needle.errors import DtypeError, ShapeError, explain, unknown
+from needle.standard import operands
 
 
 def matmul(x1: Any, x2: Any, /) -> Any:
@@ -19,8 +20,35 @@ def matrix_transpose(x: Any, /) -> Any:
 
 
 def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
-    """Sum of products over axes of x1 and axes of x2."""
-    return ops.tensordot(x1, x2, axes)
+    """Sum of products over axes of x1 and axes of x2.
+
+    Args:
+        x1: a tensor.
+        x2: a tensor.
+        axes: how many last axes of x1 meet the first ones of x2; or the axes of x1, and those of
+            x2, in pairs.
+
+    Raises:
+        DtypeError: if axes are neither.
+        ShapeError: if an axis is given twice, or sizes of axes that meet differ.
+    """
+    if not isinstance(axes, (tuple, list)):
+        return ops.tensordot(x1, x2, operands.whole("tensordot", "axes", axes))
+    if len(axes) != 2 or not all(isinstance(part, (tuple, list)) for part in axes):
+        raise DtypeError(
+            f"tensordot: axes are {axes!r:.60}\n"
+            "  rule: how many, or a pair of sequences: the axes of x1, and those of x2"
+        )
+    pairs = [
+        [operands.axis_of("tensordot", operands.tensor("tensordot", x), axis) for axis in part]
+        for x, part in zip((x1, x2), axes, strict=True)
+    ]
+    for part in pairs:
+        if len(set(part)) < len(part):
+            raise explain(
+                ShapeError, "tensordot", f"axes {axes} have one twice", [("x1", x1), ("x2", x2)]
+            )
+    return ops.tensordot(x1, x2, (pairs[0], pairs[1]))
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
@@ -35,11 +63,12 @@ def outer(x1: Any, x2: Any, /) -> Any:
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     """A diagonal of the last two axes, a view."""
-    return ops.diagonal(x, offset)
+    return ops.diagonal(operands.tensor("diagonal", x), offset)
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
     """The sum of a diagonal of the last two axes; of integers in int64 unless told otherwise."""
+    x = operands.tensor("trace", x)
     out = ops.trace(x if dtype is None else ops.astype(x, dtype), offset)
     return out if dtype is None else ops.astype(out, dtype)
 
@@ -49,7 +78,10 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
     Raises:
         ShapeError: if that axis has not three elements.
+        IndexRangeError: if there is no such axis.
     """
+    for x in (x1, x2):
+        operands.axis_of("cross", operands.tensor("cross", x), axis)
     if x1.shape[axis] != 3 or x2.shape[axis] != 3:
         raise explain(
             ShapeError, "cross", f"axis {axis} has not three elements", [("x1", x1), ("x2", x2)]
@@ -173,13 +205,28 @@ def inv(x: Any, /) -> Any:
 
 
 def matrix_power(x: Any, n: int, /) -> Any:
-    """The product of n factors x; of the inverse for negative n, the identity for 0."""
+    """The product of n factors x; of the inverse for negative n, the identity for 0.
+
+    Raises:
+        DtypeError: if n is not a whole number.
+        ShapeError: if x are not square matrices.
+    """
+    x, n = operands.tensor("matrix_power", x), operands.whole("matrix_power", "n", n)
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise explain(
+            ShapeError, "matrix_power", f"shape {x.shape}", [("x", x)],
+            "square matrices are the last two axes",
+        )  # fmt: skip
+    return _power(x, n)
+
+
+def _power(x: Any, n: int) -> Any:
     if n < 0:
-        return matrix_power(ops.inv(x), -n)
+        return _power(ops.inv(x), -n)
     if n == 0:
         one = ops.eye(x.shape[-1], dtype=x.dtype, device=x.device)
         return ops.copy(ops.broadcast_to(one, x.shape))
-    half = matrix_power(x, n // 2) if n > 1 else None
+    half = _power(x, n // 2) if n > 1 else None
     if half is None:
         return x
     out = ops.matmul(half, half)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from needle import executor, graph, ops
-from needle.errors import ShapeError
+from needle.errors import DtypeError, OptionError, ShapeError
+from needle.standard import operands
 
 
 def broadcast_arrays(*arrays: Any) -> list[Any]:
@@ -34,6 +35,7 @@ def expand_dims(x: Any, /, axis: int) -> Any:
 
 def flip(x: Any, /, *, axis: Any = None) -> Any:
     """Reverse the order along axes, all for None."""
+    x = operands.tensor("flip", x)
     return ops.flip(x, tuple(range(x.ndim)) if axis is None else axis)
 
 
@@ -56,13 +58,20 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
         axis: where.
 
     Raises:
-        ShapeError: if there is not one count, or one per element; if counts are not integers.
+        ShapeError: if there is not one count, or one per element; if one is negative.
+        DtypeError: if counts are not integers.
     """
+    x = operands.tensor("repeat", x)
     if isinstance(repeats, graph.TensorBase):
-        counts = np.asarray(executor.value_of(repeats).numpy())
-        if counts.dtype.kind not in "iu" or counts.ndim > 1:
-            raise ShapeError(f"repeat: repeats are {counts.dtype}{counts.shape}, not integers [n]")
-        repeats = int(counts.reshape(-1)[0]) if counts.size == 1 else counts.tolist()
+        repeats = executor.value_of(repeats).numpy()
+    counts = np.asarray(repeats)
+    if counts.size and counts.dtype.kind not in "iu":
+        raise DtypeError(f"repeat: repeats are {counts.dtype}, not integers: {repeats!r:.60}")
+    if counts.ndim > 1 or (counts < 0).any():
+        raise ShapeError(
+            f"repeat: repeats are {repeats!r:.60}\n  rule: one count, or one per element, 0 or more"
+        )
+    repeats = int(counts.reshape(-1)[0]) if counts.size == 1 else counts.tolist()
     return ops.repeat(x, repeats, axis)
 
 
@@ -72,11 +81,11 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Any:
     Args:
         x: a tensor.
         shape: the new one.
-        copy: True: always; False: never, raise ValueError; None: where strides need it.
+        copy: True: always; False: never, raise OptionError; None: where strides need it.
     """
-    out = ops.reshape(x, shape)
+    out = ops.reshape(operands.tensor("reshape", x), shape)
     if copy is False and _memory(out) != _memory(x):
-        raise ValueError(f"reshape: {x.shape} cannot become {out.shape} without a copy")
+        raise OptionError(f"reshape: {x.shape} cannot become {out.shape} without a copy")
     return ops.copy(out) if copy else out
 
 

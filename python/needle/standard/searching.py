@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from needle import executor, graph, ops
 from needle.backend import kernels
+from needle.errors import ShapeError, explain, unknown
+from needle.standard import operands
 
 
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
@@ -25,22 +27,32 @@ def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any
 
 def nonzero(x: Any, /) -> tuple[Any, ...]:
     """The positions of the elements that are not zero: per axis an int64 tensor."""
-    return ops.nonzero(x)
+    return ops.nonzero(operands.tensor("nonzero", x))
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
     """Where the values of x2 would go into x1, which is in order (or ``sorter`` puts it there).
 
     Raises:
-        ShapeError: if x1 has not one axis.
+        ShapeError: if x1 has not one axis, or ``sorter`` not its shape.
+        OptionError: if side is neither "left" nor "right".
     """
+    if side not in ("left", "right"):
+        raise unknown("searchsorted: side", side, ("left", "right"))
+    x1 = operands.tensor("searchsorted", x1)
+    if sorter is not None and operands.tensor("searchsorted", sorter).shape != x1.shape:
+        raise explain(
+            ShapeError, "searchsorted", f"sorter has shape {sorter.shape}, x1 {x1.shape}",
+            [("x1", x1), ("sorter", sorter)], "sorter has an index for each element of x1",
+            "sorter=argsort(x1)",
+        )  # fmt: skip
     edges = x1 if sorter is None else ops.take(x1, sorter, 0)
     return ops.searchsorted(edges, x2, side)
 
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     """Choose: x1 where condition is true, else x2. One of them may be a number."""
-    return ops.where(condition, x1, x2)
+    return ops.where(operands.tensor("where", condition), x1, x2)
 
 
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
@@ -84,7 +96,8 @@ def unique_all(x: Any, /) -> UniqueAll:
 
     NaNs are distinct from each other, as the standard has it.
     """
-    found = kernels.unique(executor.value_of(x), equal_nan=False)
+    value = executor.value_of(operands.tensor("unique", x))
+    found = kernels.unique(value, equal_nan=False)
     return UniqueAll(*map(graph.wrap, found))
 
 

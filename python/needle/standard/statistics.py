@@ -6,7 +6,8 @@ from typing import Any
 
 from needle import ops
 from needle.dtype import as_dtype
-from needle.errors import ShapeError
+from needle.errors import OptionError, ShapeError
+from needle.standard import operands
 
 
 def _in(x: Any, dtype: Any) -> Any:
@@ -64,6 +65,7 @@ def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
 def _cumulative(
     function: Any, first: int, x: Any, axis: int | None, dtype: Any, include_initial: bool
 ) -> Any:
+    x = operands.tensor(function.__name__, x)
     if axis is None:
         if x.ndim != 1:
             raise ShapeError(f"{function.__name__}: {x.ndim} axes, so axis must be given")
@@ -108,7 +110,16 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
         n: how often.
         prepend: what comes before x along the axis.
         append: what comes after it.
+
+    Raises:
+        OptionError: if n is negative.
+        DtypeError: if n or axis is not a whole number.
+        ShapeError: if x has no axes.
+        IndexRangeError: if there is no such axis.
     """
+    axis = operands.axis_of("diff", operands.tensor("diff", x), axis)
+    if operands.whole("diff", "n", n) < 0:
+        raise OptionError(f"diff: n is {n}\n  rule: how often differences are taken, 0 or more")
     parts = [part for part in (prepend, x, append) if part is not None]
     if len(parts) > 1:
         x = ops.concat(parts, axis)

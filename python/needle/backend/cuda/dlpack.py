@@ -16,7 +16,7 @@ from needle import device as devices
 from needle import dtype as dtypes
 from needle.backend.array import dense_strides, make_array, make_spec
 from needle.backend.cuda.arena import Foreign
-from needle.errors import DeviceError
+from needle.errors import DeviceError, ExchangeError
 
 if TYPE_CHECKING:
     from needle.backend.cuda.backend import CudaBackend
@@ -106,7 +106,7 @@ def give(
         copy: True: of a copy.
 
     Raises:
-        BufferError: for a stream that the standard does not allow, 0 for one; and for read-only
+        ExchangeError: for a stream that the standard does not allow, 0 for one; and for read-only
             memory, if the reader knows no version that can say so.
     """
     from needle.backend.cuda.backend import address
@@ -116,7 +116,7 @@ def give(
     name = VERSIONED if max_version is not None and max_version >= VERSION else PLAIN
     readonly = bool(x.handle.readonly)
     if readonly and name == PLAIN:
-        raise BufferError(
+        raise ExchangeError(
             f"dlpack: read-only memory needs version {'.'.join(map(str, VERSION))} of DLPack, "
             f"max_version is {max_version}"
         )
@@ -143,9 +143,9 @@ def _reader(x: NDArray, stream: Any) -> int | None:
     if stream is None:
         return LEGACY
     if isinstance(stream, bool) or not isinstance(stream, int):
-        raise BufferError(f"dlpack: stream {stream!r} is not the number of a stream")
+        raise ExchangeError(f"dlpack: stream {stream!r} is not the number of a stream")
     if stream == 0 or stream < NO_SYNC:
-        raise BufferError(
+        raise ExchangeError(
             f"dlpack: stream {stream} of {x.device}\n"
             "  rule: the number of a stream, or 1: the legacy default stream, 2: the default "
             "stream of each thread, -1: no wait; 0 could be any of them, so it is not allowed"
@@ -189,7 +189,7 @@ def take(backend: CudaBackend, x: Any) -> NDArray:
 
     Raises:
         OptionError: if x has a dtype that Needle lacks.
-        BufferError: if the capsule is not what it should be.
+        ExchangeError: if the capsule is not what it should be.
     """
     stream = backend.streams.current
     try:
@@ -198,18 +198,22 @@ def take(backend: CudaBackend, x: Any) -> NDArray:
         capsule = x.__dlpack__(stream=stream)
     name = _name(capsule)
     if name not in _LAYOUTS:
-        raise BufferError(f"from_dlpack: a capsule named {name!r}, not {PLAIN!r} or {VERSIONED!r}")
+        raise ExchangeError(
+            f"from_dlpack: a capsule named {name!r}, not {PLAIN!r} or {VERSIONED!r}"
+        )
     where = _pointer(capsule, name)
     made = _LAYOUTS[name].from_address(where)
     if name == VERSIONED and made.major != VERSION[0]:
-        raise BufferError(f"from_dlpack: version {made.major}.{made.minor} of DLPack is not known")
+        raise ExchangeError(
+            f"from_dlpack: version {made.major}.{made.minor} of DLPack is not known"
+        )
     tensor, readonly = made.tensor, name == VERSIONED and bool(made.flags & READ_ONLY)
     kind, shape, strides = _read(backend, tensor)
     span = 1 + sum((n - 1) * abs(s) for n, s in zip(shape, strides, strict=True))
     nbytes = span * kind.itemsize if prod(shape) else 0
     place, deleter = (tensor.data or 0) + tensor.byte_offset, made.deleter
     if place % kind.itemsize:
-        raise BufferError(f"from_dlpack: memory at {place:#x} is not aligned for {kind}")
+        raise ExchangeError(f"from_dlpack: memory at {place:#x} is not aligned for {kind}")
     _rename(capsule, USED[name])
 
     def give_back() -> None:
@@ -224,11 +228,11 @@ def _read(backend: CudaBackend, tensor: Any) -> tuple[Any, tuple[int, ...], tupl
     """Return dtype, shape and strides."""
     found = (tensor.device.type, tensor.device.number)
     if found != backend.driver.properties.dlpack:
-        raise BufferError(f"from_dlpack: the capsule is of device {found}, not of {backend.name}")
+        raise ExchangeError(f"from_dlpack: the capsule is of device {found}, not of {backend.name}")
     names = {code: name for name, code in CODES.items()}
     code, bits = names.get(tensor.dtype.code, f"code {tensor.dtype.code} "), tensor.dtype.bits
     if tensor.dtype.lanes != 1:
-        raise BufferError(f"from_dlpack: {tensor.dtype.lanes} lanes of {code}{bits}, not 1")
+        raise ExchangeError(f"from_dlpack: {tensor.dtype.lanes} lanes of {code}{bits}, not 1")
     kind = dtypes.as_dtype("bool" if code == "bool" else f"{code}{bits}")
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else dense_strides(shape)
