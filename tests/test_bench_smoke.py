@@ -16,7 +16,7 @@ import needle as ndl
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 SHARED = {
     "convolution_error", "gpu", "harness", "limits", "product_error", "report", "resnet_shapes",
-    "resnet_twin", "run", "twin",
+    "resnet_twin", "run", "timing", "twin",
 }  # fmt: skip
 SUBJECTS = sorted(path.stem for path in BENCH.glob("*.py") if path.stem not in SHARED)
 
