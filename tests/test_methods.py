@@ -7,7 +7,7 @@ import pytest
 
 import needle as ndl
 from needle import ops
-from needle.errors import OptionError
+from needle.errors import DtypeError, OptionError
 
 A = np.random.default_rng(0).uniform(-2, 2, (3, 4))
 B = np.random.default_rng(1).uniform(0.5, 2, (3, 4))
@@ -250,3 +250,37 @@ def test_augmented_assignments_are_differentiable_and_the_courses_widen():
         z = ndl.ops.ones((3,), dtype="float32")
         z += ndl.ops.ones((2, 3), dtype="float64")
         assert z.shape == (2, 3) and z.dtype == "float64"
+
+
+TWO, ONE = np.int64(2), np.int64(1)
+SIZES = {
+    "reshape": (lambda x: x.reshape([3, 2]), (3, 2)),
+    "reshape, one by one": (lambda x: x.reshape(np.int64(3), TWO), (3, 2)),
+    "reshape, an array": (lambda x: x.reshape(np.array([3, -1])), (3, 2)),
+    "view": (lambda x: x.view([6]), (6,)),
+    "permute": (lambda x: x.permute([2, 1, 0]), (3, 1, 2)),
+    "sum": (lambda x: x.sum(axis=ONE), (2, 3)),
+    "sum of several": (lambda x: x.sum([0, ONE]), (3,)),
+    "squeeze": (lambda x: x.squeeze([1]), (2, 3)),
+    "flip": (lambda x: x.flip(ONE), (2, 1, 3)),
+    "repeat": (lambda x: x.repeat(TWO, ONE), (2, 2, 3)),
+    "tile": (lambda x: x.tile([1, TWO, 1]), (2, 2, 3)),
+    "roll": (lambda x: ndl.roll(x, ONE, TWO), (2, 1, 3)),
+    "stack": (lambda x: ndl.stack([x, x], ONE), (2, 2, 1, 3)),
+    "tensordot": (lambda x: ndl.tensordot(x, x, np.int64(3)), ()),
+    "zeros": (lambda x: ndl.zeros([TWO, 3]), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_and_axes_may_be_lists_and_numpy_integers(name):
+    call, shape = SIZES[name]
+    x = ndl.Tensor(np.arange(6.0).reshape(2, 1, 3))
+    for _ in range(2):  # the second time what is known of the first may be used
+        assert call(x).shape == shape
+
+
+def test_a_number_is_formatted_as_one():
+    assert f"{ndl.Tensor(3.14159):.2f} {ndl.ones(2)}" == f"3.14 {np.ones(2)}"
+    with pytest.raises(DtypeError, match="1329 bits"):
+        ndl.ones(2) + 10**400

@@ -22,6 +22,7 @@ _add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
 _divide, _power, _negative = ops.Divide.of(), ops.Power.of(), ops.Negative.of()
 _matmul = ops.MatMul.of()
 _apply = executor.apply
+_reshapes = movement.known_reshapes
 
 
 class Value(graph.TensorBase):
@@ -235,6 +236,9 @@ class Tensor(Augmented, Methods, Value):
             "  try: .any(), .all(), or `is None` to ask whether there is a tensor"
         )
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and self.size == 1 else format(str(self), spec)
+
     def __float__(self) -> float:
         return float(self.item())
 
@@ -354,8 +358,11 @@ class Tensor(Augmented, Methods, Value):
 
     def reshape(self, *shape: Any) -> Tensor:
         """Another shape for the same elements; one size may be -1. See ``ops.Reshape``."""
-        op = movement.known_reshapes.get(shape)
-        return ops.reshape(self, *shape) if op is None else _apply(op, self)
+        try:
+            op = _reshapes[shape]
+        except (KeyError, TypeError):  # TypeError: a list
+            return ops.reshape(self, *shape)
+        return _apply(op, self)
 
     def transpose(self, axes: Sequence[int] | None = None) -> Tensor:
         """Swap two axes, the last two for None. See ``permute`` for any order."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from needle import init, ops
+from needle.backend.axes import axes_of
 from needle.errors import OptionError, ShapeError
 from needle.nn.module import Module
 from needle.tensor import Parameter, Tensor
@@ -60,9 +61,9 @@ class Conv(Module):
         dtype: Any = "float32",
     ) -> None:
         super().__init__()
-        k = kernel_size if isinstance(kernel_size, int) else kernel_size[0]
+        k = axes_of(kernel_size)[0]
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, k
-        self.stride = stride if isinstance(stride, int) else stride[0]
+        self.stride = axes_of(stride)[0]
         _check_sizes("Conv", in_channels, out_channels, (k,))
         fan_in = in_channels * k * k
         self.weight = Parameter(

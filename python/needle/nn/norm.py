@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from needle import executor, init, ops
+from needle.backend.axes import axes_of
 from needle.errors import ShapeError, explain
 from needle.nn.module import Module
 from needle.tensor import Parameter, Tensor
@@ -85,7 +86,7 @@ class LayerNorm(Module):
         dtype: Any = "float32",
     ) -> None:
         super().__init__()
-        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.shape = axes_of(shape)
         self.eps = eps
         self.weight = Parameter(init.ones(*self.shape, device=device, dtype=dtype))
         self.bias: Tensor | None = None

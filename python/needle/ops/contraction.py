@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from string import ascii_letters
 from typing import Any
 
+import numpy as np
+
 from needle.backend.axes import normalise_axis
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
@@ -63,7 +65,7 @@ def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
     """
     x, y = as_tensors((x, y), "tensordot")
     ndim = len(shape_of(x))
-    if isinstance(axes, int):
+    if isinstance(axes, (int, np.integer)):
         left, right = list(range(ndim - axes, ndim)), list(range(axes))
         if axes < 0 or axes > min(ndim, len(shape_of(y))):
             raise explain(ShapeError, "tensordot", f"{axes} axes", [("x", x), ("y", y)])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from needle import executor
+from needle.backend.axes import axes_of
 from needle.errors import OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.activation import leaky_relu, relu
@@ -108,7 +109,7 @@ def per_axis(name: str, value: int | Sequence[int], axes: int) -> Sizes:
     Raises:
         ShapeError: for another number of them.
     """
-    sizes = (value,) * axes if isinstance(value, int) else tuple(int(n) for n in value)
+    sizes = tuple(int(n) for n in axes_of(value))
     if len(sizes) == 1:
         sizes *= axes
     if len(sizes) != axes:

@@ -322,7 +322,8 @@ def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
     given = sizes if shape is None else (tuple(shape),)
     old = executor.spec_of(x)
     op = Reshape.of(new_shape(given, old.size, old.shape))
-    if given == (op.shape,) or given == op.shape:
+    flat = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
+    if all(type(n) is int for n in flat) and flat == op.shape:
         if len(known_reshapes) > 1000:
             known_reshapes.clear()
         known_reshapes[given] = op

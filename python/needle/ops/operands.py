@@ -78,6 +78,8 @@ def _as_tensor(x: Any, inputs: tuple[Any, ...], name: str) -> Any:
 def _constant_beside(x: float, kind: DType, where: Any) -> Any:
     if kind.kind in "iu" and not dtype.fits(x, kind):
         raise DtypeError(f"the number {x} does not fit into {kind}; cast the tensor first")
+    if type(x) is int and kind.kind == "f" and abs(x) >= 2**1024:
+        raise DtypeError(f"an integer of {x.bit_length()} bits does not fit into {kind}")
     return constant(x, kind, where)
 
 

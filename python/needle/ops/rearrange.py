@@ -89,7 +89,7 @@ def roll(x: Any, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes =
         flat = roll(reshape(x, (size,)), shifts, 0)
         return reshape(flat, shape_of(x))
     chosen = _axes(axes, len(shape_of(x)))
-    places = (shifts,) * len(chosen) if isinstance(shifts, int) else tuple(shifts)
+    places = (shifts,) * len(chosen) if isinstance(shifts, (int, np.integer)) else tuple(shifts)
     if len(places) == 1:
         places *= len(chosen)
     if len(chosen) == 1:
@@ -113,7 +113,7 @@ def _repeat_in_place(x: Any, counts: Sequence[int], inner: bool) -> Any:
 
 def tile(x: Any, counts: int | Sequence[int]) -> Any:
     """Repeat x as a whole, ``counts`` times along each axis (aligned at the last, as NumPy)."""
-    times = (counts,) if isinstance(counts, int) else tuple(counts)
+    times = (counts,) if isinstance(counts, (int, np.integer)) else tuple(counts)
     shape = shape_of(x)
     ndim = max(len(times), len(shape))
     x = reshape(x, (1,) * (ndim - len(shape)) + shape)
@@ -135,7 +135,7 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
         x, axis = reshape(x, (x.spec.size,)), 0
     shape = shape_of(x)
     axis = normalise_axis(axis, len(shape))
-    if isinstance(counts, int):
+    if isinstance(counts, (int, np.integer)):
         return _repeat_in_place(x, [counts if i == axis else 1 for i in range(len(shape))], True)
     if len(counts) != shape[axis]:
         raise ShapeError(f"repeat: {len(counts)} counts for {shape[axis]} elements")
@@ -249,7 +249,7 @@ def _dilation(
     dilation = whole(f"{name}: dilation", dilation)
     if dilation < 0:
         raise ShapeError(f"{name}: dilation {dilation} is negative")
-    listed = (axes,) if isinstance(axes, int) else axes
+    listed = (axes,) if isinstance(axes, (int, np.integer)) else axes
     return tuple(a + x.spec.ndim if a < 0 else a for a in listed), dilation
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from needle import executor, graph
 from needle.backend import ndarray
+from needle.backend.axes import axes_of
 from needle.errors import OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.conv import channels_first, channels_last, named, per_axis
@@ -149,7 +150,7 @@ avg_pool3d = _avg_pool(3, "Average the windows of [n, c, d, h, w]. See ``avg_poo
 
 def _adaptive(name: str, axes: int, x: Any, output_size: Any) -> Any:
     spatial = _spatial(name, x, axes)
-    given = (output_size,) * axes if isinstance(output_size, int) else tuple(output_size)
+    given = axes_of(output_size) * (axes if np.ndim(output_size) == 0 else 1)
     if len(given) != axes:
         raise ShapeError(f"{name}: {len(given)} sizes for {axes} spatial axes")
     out = tuple(n if m is None else int(m) for n, m in zip(spatial, given, strict=True))
