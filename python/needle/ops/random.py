@@ -8,6 +8,7 @@ every device and for any number of threads.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -17,6 +18,7 @@ from needle import dtype as dtypes
 from needle.backend import kernels, memory
 from needle.backend.ndarray import NDArray, array
 from needle.device import as_device
+from needle.dtype import DType
 
 
 def bits(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArray:
@@ -24,12 +26,18 @@ def bits(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArray
     return kernels.random_bits(shape, key, counter, dtypes.int32, device)
 
 
+@lru_cache(maxsize=64)
+def _number(value: float, kind: DType, device: Any) -> NDArray:
+    """Return a 0-d array; to make one takes as long as to compute 10,000 numbers."""
+    return array(value, kind, device)
+
+
 def uniform(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArray:
     """Return float32 values in [0, 1): multiples of 2**-24."""
     words = bits(shape, key, counter, device)
-    low = kernels.elementwise("bitwise_and", words, array(0xFFFFFF, dtypes.int32, words.device))
-    scale = array(2.0**-24, dtypes.float32, words.device)
-    return kernels.elementwise("multiply", low.astype(dtypes.float32), scale)
+    mask = _number(0xFFFFFF, dtypes.int32, words.device)
+    low = kernels.elementwise("bitwise_and", words, mask).astype(dtypes.float32)
+    return kernels.elementwise("multiply", low, _number(2.0**-24, dtypes.float32, words.device))
 
 
 def normal(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArray:
@@ -40,7 +48,7 @@ def normal(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArr
     device = u.device
 
     def number(value: float) -> NDArray:
-        return array(value, dtypes.float32, device)
+        return _number(value, dtypes.float32, device)
 
     first, second = u[0:1].reshape((half,)), u[1:2].reshape((half,))
     positive = kernels.elementwise("subtract", number(1.0), first)
