@@ -15,7 +15,7 @@ from needle.backend.array import MAX_DIMS, make_spec
 from needle.backend.axes import axes_of, normalise_axes, normalise_axis, normalise_index
 from needle.backend.ndarray import new_shape
 from needle.dtype import DType, as_dtype
-from needle.errors import IndexRangeError, ShapeError, explain
+from needle.errors import ArgumentError, IndexRangeError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
 from needle.ops.base import BROADCAST, CAST, PERMUTE, RESHAPE, SLICE, Linear, Op
@@ -356,9 +356,10 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
         if ndim >= 2:
             return turned(x)
         axes = (-2, -1)
+    axes = axes_of(axes)
     if len(axes) != 2 or ndim < 2:
         raise explain(
-            ShapeError, "transpose", f"axes {tuple(axes)} of {ndim} dimensions", [("x", x)],
+            ShapeError, "transpose", f"axes {axes} of {ndim} dimensions", [("x", x)],
             "swaps exactly two axes", "permute(x, axes) for any order",
         )  # fmt: skip
     i, j = (normalise_axis(axis, ndim) for axis in axes)
@@ -410,9 +411,13 @@ def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
     """Join tensors along an existing axis. See ``Concat``.
 
     Raises:
+        ArgumentError: if they are not several.
         ShapeError: if there are no tensors, or other axes differ.
     """
-    tensors = tuple(tensors)
+    try:
+        tensors = tuple(tensors)
+    except TypeError:
+        raise ArgumentError(f"concat: {tensors!r:.60} are not several tensors") from None
     if not tensors:
         raise ShapeError("concat: no tensors")
     return executor.apply(Concat.of(normalise_axis(axis, len(shape_of(tensors[0])))), *tensors)

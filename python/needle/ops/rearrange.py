@@ -85,11 +85,11 @@ def roll(x: Any, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes =
     """
     axes = either(axes, axis)
     if axes is None:
-        size = x.spec.size
+        size = executor.spec_of(x).size
         flat = roll(reshape(x, (size,)), shifts, 0)
         return reshape(flat, shape_of(x))
     chosen = _axes(axes, len(shape_of(x)))
-    places = (shifts,) * len(chosen) if isinstance(shifts, (int, np.integer)) else tuple(shifts)
+    places = axes_of(shifts)
     if len(places) == 1:
         places *= len(chosen)
     if len(chosen) == 1:
@@ -113,7 +113,7 @@ def _repeat_in_place(x: Any, counts: Sequence[int], inner: bool) -> Any:
 
 def tile(x: Any, counts: int | Sequence[int]) -> Any:
     """Repeat x as a whole, ``counts`` times along each axis (aligned at the last, as NumPy)."""
-    times = (counts,) if isinstance(counts, (int, np.integer)) else tuple(counts)
+    times = axes_of(counts)
     shape = shape_of(x)
     ndim = max(len(times), len(shape))
     x = reshape(x, (1,) * (ndim - len(shape)) + shape)
@@ -132,7 +132,7 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
         ShapeError: if there is not one count, or one per element.
     """
     if axis is None:
-        x, axis = reshape(x, (x.spec.size,)), 0
+        x, axis = reshape(x, (executor.spec_of(x).size,)), 0
     shape = shape_of(x)
     axis = normalise_axis(axis, len(shape))
     if isinstance(counts, (int, np.integer)):

@@ -206,9 +206,13 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
     """Join tensors of equal shape along a new axis. See ``Stack``.
 
     Raises:
+        ArgumentError: if they are not several.
         ShapeError: if there are no tensors, or shapes differ.
     """
-    parts = tuple(tensors[i] for i in range(len(tensors)))
+    try:
+        parts = tuple(tensors[i] for i in range(len(tensors)))
+    except TypeError:
+        raise ArgumentError(f"stack: {tensors!r:.60} are not several tensors") from None
     if not parts:
         raise ShapeError("stack: no tensors")
     return executor.apply(Stack.of(axis), *parts)
@@ -236,7 +240,7 @@ def split(x: Any, axis: int = 0, *, sizes: int | Sequence[int] | None = None) ->
         )  # fmt: skip
     if sizes is None:
         return executor.apply(Split.of(axis), x)
-    shape = x.spec.shape
+    shape = executor.shape_of(x)
     axis = normalise_axis(axis, len(shape))
     return _pieces(x, axis, _sizes(x, shape[axis], sizes))
 
