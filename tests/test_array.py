@@ -222,6 +222,13 @@ def test_numbers_that_do_not_fit_are_no_elements(value, kind):
         assert array(np.array([value]), kind).numpy() == value % 256
 
 
+@pytest.mark.skipif(core.native is None, reason="asks the native kernels")
+def test_the_kernels_refuse_reductions_that_they_lack():
+    x, out = array([[1, 2], [3, 4]], "int64", "cpu"), empty((2,), "int64", "cpu")
+    with pytest.raises(DtypeError, match="no such combination of dtypes"):
+        x.device.backend.reduce("deviation", out, x, (1,))
+
+
 def test_lists_of_different_lengths_are_no_array():
     with pytest.raises(ShapeError, match="different lengths"):
         array([[1, 2], [3]])

@@ -517,7 +517,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
 
     Raises:
         DeviceError: if x is not in host memory.
-        DtypeError: if x has a dtype that cannot be exchanged, or offers no DLPack.
+        ArgumentError: if x offers no DLPack.
+        DtypeError: if x has a dtype that cannot be exchanged.
         ExchangeError: if copy=False cannot be, or what x gives is no capsule or a used one.
     """
     return graph.wrap(exchange.from_dlpack(x, device, copy))

@@ -236,8 +236,7 @@ const char* plan_in(Plan* plan, int32_t op, const Operand& out, const Operand& x
   State<A>& s = state_of<State<A>>(plan);
   s.read = read;
   s.write = writer<A>(out.dtype);
-  if (op < 0 || op >= kReductions || !s.read || !s.write)
-    return "reduce: no such combination of dtypes";
+  if (!s.read || !s.write) return "reduce: no such combination of dtypes";
   s.x_size = kItemSize[x.dtype];
   s.out_size = kItemSize[out.dtype];
   s.mean = op == kMean;
@@ -251,7 +250,7 @@ const char* plan_in(Plan* plan, int32_t op, const Operand& out, const Operand& x
   s.order = order_of(s);
   plan->workspace = s.chunks > 1 ? s.units * s.chunks * part_bytes<A>(s, op) : 0;
   plan->run = choose_run<A>(s, op);
-  return nullptr;
+  return plan->run ? nullptr : "reduce: no such combination of dtypes";
 }
 
 }  // namespace

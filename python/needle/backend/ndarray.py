@@ -27,13 +27,7 @@ from needle.backend.axes import axes_of, normalise_axes, normalise_axis, whole
 from needle.backend.course import CourseArray
 from needle.device import Device
 from needle.dtype import DType
-from needle.errors import (
-    DtypeError,
-    IndexRangeError,
-    OptionError,
-    ShapeError,
-    explain,
-)
+from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain
 
 Shape = tuple[int, ...]
 
@@ -417,9 +411,7 @@ class NDArray(CourseArray, Array):
     def _shown(self, text: str) -> str:
         try:
             return text.format(values=self.numpy(), device=self.device)
-        except (
-            errors.NeedleError
-        ):  # there are no values, but debuggers and messages must get a text
+        except errors.NeedleError:  # no values; debuggers and messages must get a text
             return f"NDArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
     def __deepcopy__(self, memo: Any) -> NDArray:

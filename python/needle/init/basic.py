@@ -25,9 +25,7 @@ def sizes(name: str, shape: tuple[Any, ...], itemsize: int = 1) -> tuple[int, ..
         ArgumentError: if they are no whole numbers.
         ShapeError: if one is negative.
     """
-    if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
-        shape = tuple(shape[0])
-    return sizes_of(name, shape, itemsize)
+    return sizes_of(name, shape[0] if len(shape) == 1 else shape, itemsize)
 
 
 def _leaf(data: NDArray, requires_grad: bool) -> Tensor:

@@ -6,7 +6,8 @@ import operator
 from typing import Any
 
 from needle import graph
-from needle.backend.ndarray import NDArray, normalise_axis
+from needle.backend.axes import normalise_axis
+from needle.backend.ndarray import NDArray
 from needle.errors import DtypeError, ShapeError
 
 LONGEST = 2**63
