@@ -17,8 +17,8 @@ README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- results: written by report.py -->", "<!-- end of results -->"
 ORDER = (
     "startup", "eager", "gemm", "training", "memory", "main_job", "elementwise", "reduce",
-    "softmax_loss", "norm", "optimizer", "indexing", "sort", "convolution", "images",
-    "resnet", "cifar_accuracy",
+    "softmax_loss", "norm", "optimizer", "indexing", "sort", "functions", "convolution",
+    "images", "resnet", "cifar_accuracy",
 )  # fmt: skip
 SMALL, MIDDLE = 2 << 20, 24 << 20
 """Bytes up to which a row is held against the bytes per second of 64 Ki and 1 Mi floats."""

@@ -29,6 +29,7 @@ GOALS = {
         "optimizer",
         "indexing",
         "sort",
+        "functions",
     ),
     "images": ("convolution", "images", "resnet", "memory"),
 }
