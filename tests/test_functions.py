@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 
@@ -405,6 +408,40 @@ def test_a_key_draws_the_same_numbers_and_leaves_the_stream_alone(device):
     after = np.random.rand()
     np.random.seed(3)
     assert np.random.rand() == after
+
+
+RAMPS = (
+    (0, 0), (0, 100_001), (3, -50, -7), (0.0, 1.0, 0.1), (0.1, 5, 1), (-7, 7, 3.0), (True, 5),
+    (2**60, 2**60 + 9, 3), (0, np.float32(3), np.float32(0.3)), (0, 7e4, 0.7),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [None, "float32", "float64", "float16", "int32", "int64", "int8"])
+@pytest.mark.parametrize("bounds", RAMPS)
+def test_arange_gives_numpys_numbers_to_the_last_bit(device, bounds, kind):
+    start, stop, step = (*bounds, 1)[:3]
+    found = ops.arange(*bounds, dtype=kind, device=device)
+    expected = start + step * np.arange(max(0, math.ceil((stop - start) / step)))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(found.numpy(), expected.astype(found.dtype.numpy))
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "int32"])
+@pytest.mark.parametrize("start, stop", [(0, 1), (-1.5, 7), (3, 3), (0.1, 1e30), (5e-324, 0)])
+def test_linspace_gives_numpys_numbers_to_the_last_bit(device, start, stop, kind):
+    for count, endpoint in itertools.product((0, 1, 2, 17, 40_001), (True, False)):
+        with np.errstate(all="ignore"):
+            expected = np.linspace(start, stop, count, endpoint=endpoint).astype(kind)
+            found = ops.linspace(start, stop, count, endpoint=endpoint, dtype=kind, device=device)
+        np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", ["float32", "int64", "bool", "float16"])
+@pytest.mark.parametrize("n, m", [(0, 3), (1, 1), (3, 17), (33, 4), (16, None)])
+def test_eye_has_its_ones_on_every_diagonal(device, n, m, kind):
+    for k in (-40, -3, -1, 0, 1, 3, 40):
+        found = ops.eye(n, m, k=k, dtype=kind, device=device)
+        np.testing.assert_array_equal(found.numpy(), np.eye(n, m, k, kind))
 
 
 def test_new_tensors():

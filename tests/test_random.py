@@ -8,7 +8,7 @@ from devices import DEVICES
 
 import needle as ndl
 from needle import ops
-from needle.backend import kernels
+from needle.backend import kernels, numpy_stream
 from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
 from needle.ops import base, random, sampling
 from needle.testing import assert_close
@@ -216,3 +216,41 @@ def test_draws_on_the_host():
 
 def test_ops_has_them():
     assert ops.dropout is sampling.dropout and ops.uniform is sampling.uniform
+
+
+NUMPYS = {
+    "uniform": (lambda n: np.random.rand(n).astype("f"), lambda n: ops.uniform((n,))),
+    "normal": (lambda n: np.random.randn(n).astype("f"), lambda n: ops.normal((n,))),
+    "randint": (lambda n: np.random.randint(-3, 97, n), lambda n: ops.randint((n,), -3, 97)),
+    "one number": (lambda n: np.random.randint(5, 6, n), lambda n: ops.randint((n,), 5, 6)),
+    "wide": (lambda n: np.random.randint(0, 2**31, n), lambda n: ops.randint((n,), 0, 2**31)),
+    "permutation": (np.random.permutation, ops.permutation),
+}
+
+
+@pytest.mark.parametrize("name", NUMPYS)
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 624, 5001, 70_003])
+def test_kernels_draw_what_numpy_draws_and_its_stream_goes_on(monkeypatch, name, n):
+    monkeypatch.setattr(numpy_stream, "_MANY", 0)
+    theirs, ours = NUMPYS[name]
+    for before in range(3):  # an odd number of normal ones leaves one for later
+        found = []
+        for draw in (theirs, lambda n: ours(n).numpy()):
+            np.random.seed(n + before)
+            np.random.randn(before)
+            found.append((draw(n), *np.random.get_state()[1:]))
+        for x, y in zip(*found, strict=True):
+            np.testing.assert_array_equal(x, y)
+        assert found[0][0].dtype == found[1][0].dtype
+
+
+def test_another_generator_of_numpys_stream_draws_itself(monkeypatch):
+    monkeypatch.setattr(numpy_stream, "_MANY", 0)
+    before = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(3))
+        found = ops.uniform((9,)).numpy()
+        np.random.set_bit_generator(np.random.PCG64(3))
+        np.testing.assert_array_equal(found, np.random.rand(9).astype("f"))
+    finally:
+        np.random.set_bit_generator(before)

@@ -59,6 +59,16 @@ enum Reduction : int32_t {
 };
 enum Scan : int32_t { kCumSum, kCumProd, kScans };
 
+// The state of numpy.random.RandomState.
+struct MersenneTwister {
+  static constexpr int kWords = 624;
+  uint32_t key[kWords];
+  int32_t place;   // of the next word in key; kWords: none is left
+  bool has_spare;  // one normal number of a pair is drawn already:
+  double spare;
+};
+enum Draw : int32_t { kDrawUniform, kDrawNormal, kDrawIntegers, kDrawOrder };
+
 // A view without its address. Strides are in elements and may be zero or negative. The pointers
 // are read during planning only.
 struct Operand {
@@ -143,7 +153,13 @@ struct Kernels {
                             int32_t n_outs, const Operand* inputs, int32_t n_inputs);
   const char* (*plan_copy)(Plan*, const Operand& out, const Operand& x);  // casts; any strides out
   const char* (*plan_fill)(Plan*, const Operand& out, double value);      // any strides out
+  // out[i] = start + i * step in int64 (is_whole) or float64, in C order; out is int32 or int64 (if
+  // is_whole), float32 or float64.
+  const char* (*plan_ramp)(Plan*, const Operand& out, bool is_whole, double start, double step);
   const char* (*plan_random_bits)(Plan*, const Operand& out, uint64_t key, uint64_t counter);
+  // What numpy.random draws: random_sample, standard_normal (both float32), randint from [low, low
+  // + last], permutation (both int64). buffers: out, the MersenneTwister, which goes on.
+  const char* (*plan_draw)(Plan*, int32_t draw, const Operand& out, int64_t low, uint32_t last);
 
   // out: x's shape with the reduced axes 1; arg reductions: int64 out, one axis or all of them
   // (position in C order). kMean, and sums of float16/bfloat16, accumulate in float32 or wider.

@@ -141,6 +141,30 @@ void random_bits(nb::handle out, uint64_t key, uint64_t counter) {
   run(plan, {native(out)});
 }
 
+void ramp(nb::handle out, bool is_whole, double start, double step) {
+  Plan plan;
+  check(kernels->plan_ramp(&plan, operand(native(out)), is_whole, start, step), "ramp",
+        native(out));
+  run(plan, {native(out)});
+}
+
+// state: the bytes of a MersenneTwister, which go on.
+void draw(int32_t kind, nb::handle out, nb::handle state, int64_t low, uint32_t last) {
+  Plan plan;
+  check(kernels->plan_draw(&plan, kind, operand(native(out)), low, last), "draw", native(out));
+  void* scratch = workspace_of(plan);
+  Py_buffer bytes;
+  if (PyObject_GetBuffer(state.ptr(), &bytes, PyBUF_WRITABLE) < 0) throw nb::python_error();
+  const bool fits = bytes.len == static_cast<Py_ssize_t>(sizeof(MersenneTwister));
+  if (fits) {
+    void* buffers[] = {address(native(out)), bytes.buf};
+    nb::gil_scoped_release release;
+    plan.run(&plan, buffers, scratch);
+  }
+  PyBuffer_Release(&bytes);
+  if (!fits) throw nb::value_error("draw: expected the bytes of a state");
+}
+
 // ---- composites ------------------------------------------------------------------------------
 
 void softmax(int kind, nb::handle out, nb::handle x) {
@@ -328,7 +352,9 @@ NB_MODULE(_core, m) {
   m.def("gather", &gather);
   m.def("scatter_add", &scatter_add);
   m.def("sort", &needle::sort);
+  m.def("ramp", &ramp);
   m.def("random_bits", &random_bits);
+  m.def("draw", &draw);
   m.def("softmax", &softmax);
   m.def("softmax_grad", &softmax_grad);
   m.def("cross_entropy", &cross_entropy);

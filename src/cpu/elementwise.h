@@ -15,6 +15,8 @@ const char* plan_fused(Plan* plan, const Instruction* program, int32_t length, c
                        int32_t n_outs, const Operand* inputs, int32_t n_inputs);
 const char* plan_copy(Plan* plan, const Operand& out, const Operand& x);
 const char* plan_fill(Plan* plan, const Operand& out, double value);
+const char* plan_ramp(Plan* plan, const Operand& out, bool is_whole, double start, double step);
 const char* plan_random_bits(Plan* plan, const Operand& out, uint64_t key, uint64_t counter);
+const char* plan_draw(Plan* plan, int32_t kind, const Operand& out, int64_t low, uint32_t last);
 
 }  // namespace needle::NEEDLE_ISA

@@ -126,6 +126,12 @@ class Backend(CourseDevice):
         self.fill(out, value)
         return out
 
+    def ramp(self, out: NDArray, start: float, step: float) -> None:
+        """Set out[i] = start + i * step in C order, computed as NumPy does. out is dense."""
+        with np.errstate(all="ignore"):
+            values = start + step * np.arange(out.size)
+            self.upload(out, values.astype(out.dtype.numpy, copy=False).reshape(out.shape))
+
     def elementwise(self, function: str, out: NDArray, *inputs: NDArray) -> None:
         """Apply a function of functions.def; inputs are broadcast to out's shape already."""
         raise NotImplementedError

@@ -251,10 +251,11 @@ def bad_label(
     )
 
 
-def arange(count: int, dtype: DType, device: Any, start: int = 0) -> NDArray:
-    """Return start, start + 1, ...: ``count`` numbers."""
-    device.backend.allocate(count * dtype.itemsize)  # refused here, if so: NumPy has no limit
-    return array(np.arange(start, start + count), dtype, device)
+def arange(count: int, dtype: DType, device: Any, start: float = 0, step: float = 1) -> NDArray:
+    """Return start, start + step, ...: ``count`` numbers, as NumPy computes them."""
+    out = empty((count,), dtype, device)
+    out.device.backend.ramp(out, start, step)
+    return out
 
 
 def _outside(axis: int, size: int) -> Callable[..., Exception]:

@@ -20,6 +20,8 @@ from needle.errors import DtypeError
 _EXACT = 2**53
 """Kernels take numbers as doubles, which hold integers up to this exactly."""
 
+_RAMPS = ("float32", "float64", "int32", "int64")
+
 
 class NativeBackend(CourseTiles, Backend):
     """Calls of the compiled module. A handle is a ``_core.Storage``: aligned, cached memory."""
@@ -57,6 +59,15 @@ class NativeBackend(CourseTiles, Backend):
         if type(value) is int and abs(value) > _EXACT:
             return super().filled(spec, value)
         return self.core.full(spec, value)
+
+    def ramp(self, out: Any, start: float, step: float) -> None:
+        kinds = {type(start), type(step)}
+        size = abs(start) + abs(step) * out.size  # whole numbers may have more bits than doubles
+        plain = kinds == {int} or (kinds <= {int, float} and out.dtype.kind == "f")
+        if plain and out.dtype.name in _RAMPS and (size < _EXACT or kinds == {float}):
+            self.core.ramp(out, kinds == {int}, start, step)
+        else:
+            super().ramp(out, start, step)
 
     def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
         self.core.elementwise(self._code(function, inputs), out, *inputs)

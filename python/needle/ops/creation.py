@@ -10,7 +10,7 @@ import numpy as np
 
 from needle import dtype as dtypes
 from needle import executor, graph
-from needle.backend import memory, ndarray
+from needle.backend import kernels, memory, ndarray
 from needle.backend.axes import sizes_of, whole
 from needle.dtype import DType, as_dtype, fits
 from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
@@ -117,7 +117,7 @@ def arange(
     if dtype is None:
         whole = all(isinstance(n, (int, np.integer)) for n in (start, stop, step))
         dtype = dtypes.int64 if whole else default_float()
-    return made("arange", lambda: ndarray.array(start + step * np.arange(count), dtype, device))
+    return made("arange", kernels.arange, count, dtype, device, start, step)
 
 
 def _count(start: Any, stop: Any, step: Any) -> int:
@@ -155,12 +155,20 @@ def linspace(
         ArgumentError: if num is no whole number.
         ShapeError: if num is negative.
     """
-    (count,), kind = sizes_of("linspace", (num,), 8), dtype or default_float()
+    (count,), kind = sizes_of("linspace", (num,), 8), as_dtype(dtype or default_float())
+    return made("linspace", _line, start, stop, count, endpoint, kind, device)
 
-    def make() -> Any:
+
+def _line(start: Any, stop: Any, count: int, endpoint: bool, kind: DType, device: Any) -> Any:
+    """Return the array of ``linspace``: what NumPy makes, without it where the rule is simple."""
+    plain = {type(start), type(stop)} <= {int, float} and kind in (dtypes.float32, dtypes.float64)
+    step = (float(stop) - float(start)) / (count - endpoint) if plain and count > 1 else 0.0
+    if step == 0:
         return ndarray.array(np.linspace(start, stop, count, endpoint=endpoint), kind, device)
-
-    return made("linspace", make)
+    out = kernels.arange(count, kind, device, float(start), step)
+    if endpoint:  # which rounding may miss
+        out.slice([(count - 1, 1, 1)]).fill(stop)
+    return out
 
 
 def eye(n: int, m: int | None = None, *, k: int = 0, dtype: Any = None, device: Any = None) -> Any:
@@ -172,7 +180,16 @@ def eye(n: int, m: int | None = None, *, k: int = 0, dtype: Any = None, device: 
     """
     rows, columns = sizes_of("eye", (n, n if m is None else m), 8)
     place, kind = whole("eye: k", k), dtype or default_float()
-    return made("eye", lambda: ndarray.array(np.eye(rows, columns, place), kind, device))
+    return made("eye", _unit, rows, columns, place, kind, device)
+
+
+def _unit(rows: int, columns: int, k: int, kind: Any, device: Any) -> Any:
+    """Return the array of ``eye``."""
+    out = ndarray.full((rows, columns), 0, kind, device)
+    size = min(rows, columns - k) if k >= 0 else min(rows + k, columns)
+    if size > 0:
+        out.view((size,), (columns + 1,), k if k >= 0 else -k * columns).fill(1)
+    return out
 
 
 def meshgrid(*axes: Any, indexing: str = "xy") -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
-from needle.backend import kernels, memory
+from needle.backend import kernels, memory, numpy_stream
 from needle.backend.ndarray import NDArray, array
 from needle.device import as_device
 from needle.dtype import DType
@@ -127,7 +127,7 @@ def _draw(kind: str, shape: tuple[int, ...], where: Any, key: int | None) -> NDA
     source = generator(key)
     if source is None:
         try:
-            return array(np.asarray(getattr(np.random, kind)(*shape)), None, where)
+            return numpy_stream.floats(kind, shape, where)
         except MemoryError as error:
             raise memory.typed(error).during(kind, ()) from None
     if kind == "rand":
@@ -157,6 +157,18 @@ def host_uniform() -> float:
     if _generator is None:
         return np.random.rand()
     return float(uniform((), *_generator.take(1), as_device("cpu_numpy")).item())
+
+
+def permutation(size: int, device: Any = None) -> NDArray:
+    """Return the numbers below ``size``, int64, in the order that NumPy's stream gives."""
+    return numpy_stream.permutation(size, as_device(device))
+
+
+def randint(
+    low: int, high: int, shape: tuple[int, ...], kind: DType, device: Any = None
+) -> NDArray:
+    """Return whole numbers in [low, high) from NumPy's stream."""
+    return numpy_stream.integers(low, high, shape, kind, as_device(device))
 
 
 def host_integers(low: int, high: int, size: int) -> np.ndarray[Any, Any]:

@@ -15,7 +15,6 @@ import numpy as np
 from needle import dtype as dtypes
 from needle import executor
 from needle.backend.axes import sizes_of, whole
-from needle.backend.ndarray import array
 from needle.device import as_device
 from needle.dtype import as_dtype, fits
 from needle.errors import DtypeError, OptionError
@@ -159,10 +158,7 @@ def randint(
         raise DtypeError(f"randint: integers in [{low}, {high}) do not fit into {kind}")
     source, count = random.generator(key), math.prod(sizes)
     if source is None:
-        return made(
-            "randint",
-            lambda: array(random.host_integers(low, high, count).reshape(sizes), kind, device),
-        )
+        return made("randint", random.randint, low, high, sizes, kind, device)
     op = RandomIntegers(sizes, low, high, *source.take(count))
     return cast(executor.apply(op, _place(device)), kind)
 
@@ -183,7 +179,7 @@ def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
     """
     (size,), source = sizes_of("permutation", (n,), 8), random.generator(key)
     if source is None:
-        return made("permutation", lambda: array(random.host_permutation(size), "int64", device))
+        return made("permutation", random.permutation, size, device)
     return executor.apply(RandomOrder(size, *source.take(2 * size)), _place(device))
 
 

@@ -1,0 +1,236 @@
+// NumPy's global stream: the Mersenne Twister (Matsumoto, Nishimura, "Mersenne Twister: a
+// 623-dimensionally equidistributed uniform pseudo-random number generator", 1998), and what
+// numpy.random.RandomState makes of its words, bit for bit. The words follow one from another, but
+// a whole state of them is made by loops over vectors. This file is compiled without fused
+// multiplication and addition, as NumPy is.
+#include <algorithm>
+#include <cmath>
+
+#include "axes.h"
+#include "elementwise.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+constexpr int kWords = MersenneTwister::kWords, kLag = 397;
+constexpr int64_t kBatch = 4096;             // words drawn at once
+constexpr int64_t kSlice = 1024;             // pairs of numbers that a thread tries at once
+constexpr int64_t kPairs = 16 * kSlice;      // and all threads
+constexpr double kUnit = 1.0 / (1LL << 53);  // from 53 bits to [0, 1)
+
+struct State {
+  int32_t kind;
+  int64_t n, low;
+  uint32_t last;
+};
+
+inline uint32_t next_word(uint32_t far, uint32_t high, uint32_t low) {
+  const uint32_t y = (high & 0x80000000u) | (low & 0x7fffffffu);
+  return far ^ y >> 1 ^ (low & 1 ? 0x9908b0dfu : 0u);
+}
+
+void twist(uint32_t* key) {
+  constexpr int kNear = kWords - kLag;
+#pragma omp simd safelen(64)
+  for (int i = 0; i < kNear; ++i) key[i] = next_word(key[i + kLag], key[i], key[i + 1]);
+#pragma omp simd safelen(64)
+  for (int i = kNear; i < kWords - 1; ++i) key[i] = next_word(key[i - kNear], key[i], key[i + 1]);
+  key[kWords - 1] = next_word(key[kLag - 1], key[kWords - 1], key[0]);
+}
+
+void draw_words(MersenneTwister& twister, uint32_t* __restrict out, int64_t n) {
+  while (n > 0) {
+    if (twister.place == kWords) {
+      twist(twister.key);
+      twister.place = 0;
+    }
+    const uint32_t* key = twister.key + twister.place;
+    const int count = static_cast<int>(least(n, kWords - twister.place));
+    for (int i = 0; i < count; ++i) {
+      uint32_t y = key[i];
+      y ^= y >> 11;
+      y ^= y << 7 & 0x9d2c5680u;
+      y ^= y << 15 & 0xefc60000u;
+      out[i] = y ^ y >> 18;
+    }
+    twister.place += count;
+    out += count;
+    n -= count;
+  }
+}
+
+// 53 bits of two words, in [0, 1).
+inline double unit(uint32_t first, uint32_t second) {
+  const auto high = static_cast<int32_t>(first >> 5), low = static_cast<int32_t>(second >> 6);
+  return (high * 67108864.0 + low) * kUnit;
+}
+
+void draw_uniform(MersenneTwister& twister, float* out, int64_t n, uint32_t* words) {
+  for (int64_t i = 0; i < n; i += kBatch / 2) {
+    const int64_t count = least(n - i, kBatch / 2);
+    draw_words(twister, words, 2 * count);
+    for (int64_t j = 0; j < count; ++j)
+      out[i + j] = static_cast<float>(unit(words[2 * j], words[2 * j + 1]));
+  }
+}
+
+struct Pairs {
+  double *x, *y, *square;  // of points within the unit circle, but not in its centre
+
+  // The points of `count` times four words that are; returns how many.
+  int64_t choose(int64_t count, const uint32_t* words) const {
+    for (int64_t i = 0; i < count; ++i) {
+      x[i] = 2.0 * unit(words[4 * i], words[4 * i + 1]) - 1.0;
+      y[i] = 2.0 * unit(words[4 * i + 2], words[4 * i + 3]) - 1.0;
+      square[i] = x[i] * x[i] + y[i] * y[i];
+    }
+    int64_t kept = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const double sum = square[i];
+      x[kept] = x[i];
+      y[kept] = y[i];
+      square[kept] = sum;
+      kept += (sum < 1.0) & (sum != 0.0);
+    }
+    return kept;
+  }
+
+  double factor(int64_t i) const { return std::sqrt(-2.0 * std::log(square[i]) / square[i]); }
+
+  // Two normal numbers of each, the second one first. The logarithm is the C library's, as NumPy's
+  // is.
+  void finish(int64_t count, float* out) const {
+    double logarithm[kSlice];
+    for (int64_t i = 0; i < count; ++i) logarithm[i] = std::log(square[i]);
+    for (int64_t i = 0; i < count; ++i) {
+      const double factor = std::sqrt(-2.0 * logarithm[i] / square[i]);
+      out[2 * i] = static_cast<float>(factor * y[i]);
+      out[2 * i + 1] = static_cast<float>(factor * x[i]);
+    }
+  }
+};
+
+// Tries so many pairs of numbers, and returns how many normal ones that gave: in out, or where the
+// last one is not needed yet in twister. Threads try a slice of them each; what is left of the
+// slices then follows each other.
+int64_t try_pairs(MersenneTwister& twister, float* out, int64_t n, int64_t pairs, uint32_t* words) {
+  const int64_t slices = parts(pairs, kSlice);
+  const int team = team_size(slices, 8 * pairs);
+  auto* numbers = reinterpret_cast<double*>(words + 4 * kPairs);
+  const auto slice = [&](int64_t i) {
+    double* first = numbers + 3 * kSlice * i;
+    return Pairs{first, first + kSlice, first + 2 * kSlice};
+  };
+  draw_words(twister, words, 4 * pairs);
+  int64_t kept[kPairs / kSlice], before[kPairs / kSlice + 1] = {0};
+  run_tasks(team, slices, [&](int64_t i, int) {
+    kept[i] = slice(i).choose(least(pairs - i * kSlice, kSlice), words + 4 * kSlice * i);
+  });
+  for (int64_t i = 0; i < slices; ++i) before[i + 1] = before[i] + kept[i];
+  run_tasks(team, slices, [&](int64_t i, int) {
+    const bool is_odd = 2 * before[i + 1] > n;
+    slice(i).finish(kept[i] - is_odd, out + 2 * before[i]);
+    if (!is_odd) return;
+    out[n - 1] = static_cast<float>(slice(i).y[kept[i] - 1] * slice(i).factor(kept[i] - 1));
+    twister.spare = slice(i).x[kept[i] - 1] * slice(i).factor(kept[i] - 1);
+    twister.has_spare = true;
+  });
+  return least(2 * before[slices], n);
+}
+
+// Marsaglia's polar method.
+void draw_normal(MersenneTwister& twister, float* out, int64_t n, uint32_t* words) {
+  if (n && twister.has_spare) {
+    *out++ = static_cast<float>(twister.spare);
+    --n;
+    twister.has_spare = false;
+    twister.spare = 0.0;
+  }
+  while (n > 0) {
+    // No more tries than pairs are missing: the words that follow are for others.
+    const int64_t made = try_pairs(twister, out, n, least((n + 1) / 2, kPairs), words);
+    out += made;
+    n -= made;
+  }
+}
+
+uint32_t ones_below(uint32_t last) {
+  uint32_t mask = last;
+  for (int shift = 1; shift < 32; shift *= 2) mask |= mask >> shift;
+  return mask;
+}
+
+void draw_integers(MersenneTwister& twister, int64_t* out, const State& s, uint32_t* words) {
+  if (s.last == 0) {
+    std::fill(out, out + s.n, s.low);
+    return;
+  }
+  const uint32_t mask = ones_below(s.last);
+  for (int64_t done = 0; done < s.n;) {
+    const int64_t count = least(s.n - done, kBatch);
+    draw_words(twister, words, count);
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t word = words[i] & mask;
+      out[done] = s.low + word;
+      done += word <= s.last;
+    }
+  }
+}
+
+// The numbers below n, of which the i-th changes places with one of those up to it, from the last
+// one down. They are kept in 32 bits, in the second half of the result, until all have moved: so
+// they take half as much of the caches.
+void draw_order(MersenneTwister& twister, int64_t* out, int64_t n, uint32_t* words) {
+  constexpr int64_t kAhead = 16;
+  auto* numbers = reinterpret_cast<uint32_t*>(out) + n;
+  for (int64_t i = 0; i < n; ++i) numbers[i] = static_cast<uint32_t>(i);
+  for (int64_t i = n - 1; i > 0;) {
+    const uint32_t mask = ones_below(static_cast<uint32_t>(i));
+    const int64_t lowest = (mask >> 1) + int64_t{1};  // from which on the mask is the same
+    const int64_t count = least(i - lowest + 1, kBatch - kAhead);
+    draw_words(twister, words, count);
+    int64_t kept = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      const uint32_t word = words[j] & mask;
+      words[kept] = word;
+      kept += word <= i - kept;
+    }
+    for (int64_t j = 0; j < kAhead; ++j) words[kept + j] = 0;
+    for (int64_t j = 0; j < kept; ++j) {
+      __builtin_prefetch(numbers + words[j + kAhead], 1);
+      std::swap(numbers[i - j], numbers[words[j]]);
+    }
+    i -= kept;
+  }
+  for (int64_t i = 0; i < n; i += kBatch) {  // a batch at a time: they lie in the same memory
+    const int64_t count = least(n - i, kBatch);
+    std::copy(numbers + i, numbers + i + count, words);
+    for (int64_t j = 0; j < count; ++j) out[i + j] = words[j];
+  }
+}
+
+int64_t run_draw(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  auto& twister = *as<MersenneTwister>(buffers[1]);
+  auto* words = as<uint32_t>(workspace);
+  if (s.kind == kDrawUniform) draw_uniform(twister, as<float>(buffers[0]), s.n, words);
+  if (s.kind == kDrawNormal) draw_normal(twister, as<float>(buffers[0]), s.n, words);
+  if (s.kind == kDrawIntegers) draw_integers(twister, as<int64_t>(buffers[0]), s, words);
+  if (s.kind == kDrawOrder) draw_order(twister, as<int64_t>(buffers[0]), s.n, words);
+  return -1;
+}
+
+}  // namespace
+
+const char* plan_draw(Plan* plan, int32_t kind, const Operand& out, int64_t low, uint32_t last) {
+  const bool is_float = kind == kDrawUniform || kind == kDrawNormal;
+  if (out.dtype != (is_float ? kFloat32 : kInt64)) return "such numbers are float32 or int64";
+  const int64_t n = element_count(out);
+  if (kind == kDrawOrder && n > UINT32_MAX) return "an order of more than 2**32 - 1 numbers";
+  plan->run = run_draw;
+  plan->workspace = kind == kDrawNormal ? kPairs * (4 * 4 + 3 * 8) : kBatch * 4;
+  state_of<State>(plan) = {kind, n, low, last};
+  return nullptr;
+}
+
+}  // namespace needle::NEEDLE_ISA
