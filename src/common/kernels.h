@@ -67,6 +67,7 @@ struct MersenneTwister {
   bool has_spare;  // one normal number of a pair is drawn already:
   double spare;
 };
+enum ProductGrad : int32_t { kProductGrad, kRunningProductGrad };
 enum Draw : int32_t { kDrawUniform, kDrawNormal, kDrawIntegers, kDrawOrder };
 
 // A view without its address. Strides are in elements and may be zero or negative. The pointers
@@ -166,6 +167,10 @@ struct Kernels {
   const char* (*plan_reduce)(Plan*, int32_t reduction, const Operand& out, const Operand& x,
                              uint32_t axes);
   const char* (*plan_scan)(Plan*, int32_t scan, const Operand& out, const Operand& x, int32_t axis);
+  // dx of a product, or of running products, along an axis. x and dx are dense, g has x's shape
+  // (stride 0 where it does not vary); floating. buffers: dx, x, g.
+  const char* (*plan_product_grad)(Plan*, int32_t kind, const Operand& x, const Operand& g,
+                                   int32_t axis);
   // out [..., m, n], a [..., m, k], b [..., k, n]; batch axes equal or stride 0.
   const char* (*plan_matmul)(Plan*, const Operand& out, const Operand& a, const Operand& b);
 

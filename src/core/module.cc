@@ -103,6 +103,13 @@ void scan(int code, nb::handle out, nb::handle x, int axis) {
   run(plan, {native(out), native(x)});
 }
 
+void product_grad(int kind, nb::handle dx, nb::handle x, nb::handle g, int axis) {
+  Plan plan;
+  check(kernels->plan_product_grad(&plan, kind, operand(native(x)), operand(native(g)), axis),
+        "product_grad", native(x));
+  run(plan, {native(dx), native(x), native(g)});
+}
+
 void matmul(nb::handle out, nb::handle a, nb::handle b) {
   Plan plan;
   check(kernels->plan_matmul(&plan, operand(native(out)), operand(native(a)), operand(native(b))),
@@ -348,6 +355,7 @@ NB_MODULE(_core, m) {
   m.def("fill", &needle::fill);
   m.def("reduce", &needle::reduce);
   m.def("scan", &scan);
+  m.def("product_grad", &product_grad);
   m.def("matmul", &needle::matmul);
   m.def("gather", &gather);
   m.def("scatter_add", &scatter_add);

@@ -1,8 +1,7 @@
-// Running sums and products along one axis: along rows if that axis is the contiguous one, else a
-// strip of neighbouring lines at a time.
-#include "axes.h"
-#include "convert.h"
+// Running sums and products along one axis: a strip of neighbouring lines at a time, since each
+// element waits for the one before. Where that axis is the contiguous one lines are turned for it.
 #include "kernels_linear.h"
+#include "lines.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -12,7 +11,8 @@ constexpr int64_t kStrip = 512;  // elements of a line, or lines, held at once
 template <class A>
 struct State {
   Axes kept;
-  Axis along, strip;  // the scanned axis; neighbouring lines (size 1: a line at a time)
+  Axis along, strip;  // the scanned axis; neighbouring lines (size 1: lines that are turned)
+  int64_t lines;      // that are turned together; 1: a line by itself
   int64_t strips, x_size, out_size;
   int team;
   Read<A> read;
@@ -29,9 +29,7 @@ inline A step(A total, A x) {
 
 template <class A>
 void write(const State<A>& s, void* out, int64_t offset, const A* x, int64_t n, int64_t stride) {
-  void* to = byte_offset(out, offset * s.out_size);
-  if (stride == 1) return s.write(to, x, n);
-  for (int64_t i = 0; i < n; ++i) s.write(byte_offset(to, i * stride * s.out_size), x + i, 1);
+  write_run(s.write, s.out_size, byte_offset(out, offset * s.out_size), x, n, stride);
 }
 
 template <int32_t op, class A>
@@ -42,6 +40,33 @@ void scan_line(const State<A>& s, void* out, const void* x, Offsets at) {
     s.read(buffer, byte_offset(x, (at.x + i * s.along.x) * s.x_size), n, s.along.x);
     for (int64_t j = 0; j < n; ++j) buffer[j] = total = step<op>(total, buffer[j]);
     write(s, out, at.out + i * s.along.out, buffer, n, s.along.out);
+  }
+}
+
+// Lines from the first on; there may be fewer than lanes.
+template <int32_t op, class A>
+void scan_lines(const State<A>& s, void* out, const void* x, int64_t first) {
+  constexpr int64_t kWidth = kLanes<A>;
+  const int64_t used = least(kWidth, s.kept.total() - first);
+  int64_t from[kWidth], to[kWidth];
+  for (int64_t r = 0; r < kWidth; ++r) {
+    const Offsets at = s.kept.at(first + least(r, used - 1));
+    from[r] = at.x;
+    to[r] = at.out;
+  }
+  A strip[kChunk * kWidth];
+  Vector<A> total = splat(op == kCumSum ? A(0) : A(1));
+  for (int64_t i = 0; i < s.along.size; i += kChunk) {
+    const int64_t n = least(s.along.size - i, kChunk);
+    read_lines(strip, s.read, s.x_size, byte_offset(x, i * s.along.x * s.x_size), from, n,
+               s.along.x);
+    for (int64_t j = 0; j < n; ++j) {
+      const Vector<A> each = load(strip + j * kWidth);
+      total = op == kCumSum ? total + each : total * each;
+      store(strip + j * kWidth, total);
+    }
+    write_lines(strip, s.write, s.out_size, byte_offset(out, i * s.along.out * s.out_size), to,
+                used, n, s.along.out);
   }
 }
 
@@ -59,12 +84,14 @@ void scan_strip(const State<A>& s, void* out, const void* x, Offsets at, int64_t
 template <int32_t op, class A>
 int64_t run_scan(const Plan* plan, void* const* buffers, void*) {
   const State<A>& s = state_of<State<A>>(plan);
-  run_tasks(s.team, s.kept.total() * s.strips, [&](int64_t task, int) {
+  const void* x = buffers[1];
+  run_tasks(s.team, parts(s.kept.total(), s.lines) * s.strips, [&](int64_t task, int) {
+    if (s.lines > 1) return scan_lines<op>(s, buffers[0], x, task * s.lines);
     Offsets at = s.kept.at(task / s.strips);
-    if (s.strip.size == 1) return scan_line<op>(s, buffers[0], buffers[1], at);
+    if (s.strip.size == 1) return scan_line<op>(s, buffers[0], x, at);
     const int64_t first = task % s.strips * kStrip, rest = s.strip.size - first;
     at = {at.x + first * s.strip.x, at.out + first * s.strip.out};
-    scan_strip<op>(s, buffers[0], buffers[1], at, rest < kStrip ? rest : kStrip);
+    scan_strip<op>(s, buffers[0], x, at, rest < kStrip ? rest : kStrip);
   });
   return -1;
 }
@@ -93,7 +120,9 @@ const char* plan_in(Plan* plan, int32_t scan, const Operand& out, const Operand&
   const bool line = inner.x == 0 || (s.along.x <= inner.x && -s.along.x <= inner.x);
   s.strip = line ? Axis{1, 0, 0} : s.kept.pop();
   s.strips = (s.strip.size + kStrip - 1) / kStrip;
-  s.team = team_size(s.kept.total() * s.strips, element_count(x));
+  const bool turns = s.strip.size == 1 && s.kept.total() >= kLanes<A> && s.along.size > 1;
+  s.lines = turns ? kLanes<A> : 1;
+  s.team = team_size(parts(s.kept.total(), s.lines) * s.strips, element_count(x));
   return nullptr;
 }
 

@@ -62,6 +62,29 @@ def var(op: Any, x: NDArray) -> Any:
     return (scaled if op.keepdims else scaled.squeeze(axes)).astype(x.dtype, copy=False)
 
 
+# ---- products ----------------------------------------------------------------------
+
+
+def _product_grad(kind: int, op: Any, x: NDArray, g: NDArray) -> Any:
+    if not _floating(x, g) or x.shape != g.shape or not -x.ndim <= op.axis < x.ndim:
+        return NotImplemented
+    dense, dx = x if x.is_dense() else x.copy(), _like(x)
+    _core(x).product_grad(kind, dx, dense, g, op.axis % x.ndim)
+    return dx
+
+
+@override("cpu", "ProdGrad")
+def prod_grad(op: Any, x: NDArray, g: NDArray) -> Any:
+    """Gradient of products: one pass over the memory."""
+    return _product_grad(0, op, x, g)
+
+
+@override("cpu", "CumProdGrad")
+def cumprod_grad(op: Any, x: NDArray, g: NDArray) -> Any:
+    """Gradient of running products: one pass over the memory."""
+    return _product_grad(1, op, x, g)
+
+
 # ---- softmax -----------------------------------------------------------------------
 
 

@@ -1,0 +1,172 @@
+// Gradients of products along an axis, without a division: so they are right where elements are
+// zero, too.
+//
+//     kProductGrad         dx[k] = (product before k) * (product behind k) * g[k]
+//     kRunningProductGrad  dx[k] = (product before k) * s[k],  s[k] = g[k] + x[k + 1] * s[k + 1]
+//
+// A strip of lines is taken as a whole: from its end for what is behind each element, then from its
+// beginning.
+#include "kernels_linear.h"
+#include "lines.h"
+
+namespace needle::NEEDLE_ISA {
+namespace {
+
+constexpr int64_t kVectors = 4;  // of neighbouring lines in a strip
+
+template <class A>
+struct State {
+  Axes kept;          // x's and dx's step, then g's
+  Axis along, strip;  // the axis; neighbouring lines (size 1: lines that are turned)
+  int64_t width;      // of a strip: 1, kLanes<A> lines that are turned, or kVectors times as many
+  int64_t strips, item;
+  int team;
+  Read<A> read;
+  Write<A> write;
+};
+
+// V: a number, or a vector of lines; `count` of them are a row of the strip. The compiler would
+// take the lanes of an array one by one, which is a hundred times as slow where they are so small
+// that the processor needs its microcode for each.
+template <int32_t kind, int64_t count, class V, class A>
+void take_strip(const A* __restrict x, const A* __restrict g, A* __restrict out, int64_t n) {
+  constexpr int64_t kStep = sizeof(V) / sizeof(A), kRow = count * kStep;
+  const auto get = [](const A* p) {
+    V v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  };
+  const auto put = [](A* p, const V& v) { std::memcpy(p, &v, sizeof v); };
+  for (int64_t j = 0; j < kRow; j += kStep) {
+    V behind = {}, before = {};
+    behind = before = before + A(1);
+    if (kind == kRunningProductGrad) behind = get(g + (n - 1) * kRow + j);
+    put(out + (n - 1) * kRow + j, behind);
+    for (int64_t i = (n - 2) * kRow + j; i >= 0; i -= kRow) {
+      behind *= get(x + kRow + i);
+      if (kind == kRunningProductGrad) behind += get(g + i);
+      put(out + i, behind);
+    }
+    for (int64_t i = j; i < n * kRow; i += kRow) {
+      V found = get(out + i) * before;
+      if (kind == kProductGrad) found *= get(g + i);
+      put(out + i, found);
+      before *= get(x + i);
+    }
+  }
+}
+
+template <int32_t kind, class A>
+struct Task {
+  const State<A>& s;
+  void* out;
+  const void *x, *g;
+  A *strip_x, *strip_g, *strip_out;
+
+  Task(const State<A>& state, void* const* buffers, void* workspace, int thread)
+      : s(state), out(buffers[0]), x(buffers[1]), g(buffers[2]) {
+    const int64_t size = state.along.size * state.width;
+    strip_x = as<A>(workspace) + 3 * size * thread;
+    strip_g = strip_x + size;
+    strip_out = strip_g + size;
+  }
+
+  void one_line(Offsets at) const {
+    const int64_t n = s.along.size;
+    s.read(strip_x, byte_offset(x, at.x * s.item), n, s.along.x);
+    s.read(strip_g, byte_offset(g, at.out * s.item), n, s.along.out);
+    take_strip<kind, 1, A>(strip_x, strip_g, strip_out, n);
+    write_run(s.write, s.item, byte_offset(out, at.x * s.item), strip_out, n, s.along.x);
+  }
+
+  void turned_lines(int64_t first) const {
+    constexpr int64_t kWidth = kLanes<A>;
+    const int64_t used = least(kWidth, s.kept.total() - first), n = s.along.size;
+    int64_t lines[kWidth], of_g[kWidth];
+    for (int64_t r = 0; r < kWidth; ++r) {
+      const Offsets at = s.kept.at(first + least(r, used - 1));
+      lines[r] = at.x;
+      of_g[r] = at.out;
+    }
+    read_lines(strip_x, s.read, s.item, x, lines, n, s.along.x);
+    read_lines(strip_g, s.read, s.item, g, of_g, n, s.along.out);
+    take_strip<kind, 1, Vector<A>>(strip_x, strip_g, strip_out, n);
+    write_lines(strip_out, s.write, s.item, out, lines, used, n, s.along.x);
+  }
+
+  void neighbours(Offsets at, int64_t count) const {
+    constexpr int64_t kWidth = kVectors * kLanes<A>;
+    const int64_t n = s.along.size;
+    for (int64_t i = 0; i < n * kWidth && count < kWidth; ++i) strip_x[i] = strip_g[i] = A(0);
+    for (int64_t i = 0; i < n; ++i) {
+      s.read(strip_x + i * kWidth, byte_offset(x, (at.x + i * s.along.x) * s.item), count,
+             s.strip.x);
+      s.read(strip_g + i * kWidth, byte_offset(g, (at.out + i * s.along.out) * s.item), count,
+             s.strip.out);
+    }
+    take_strip<kind, kVectors, Vector<A>>(strip_x, strip_g, strip_out, n);
+    for (int64_t i = 0; i < n; ++i)
+      write_run(s.write, s.item, byte_offset(out, (at.x + i * s.along.x) * s.item),
+                strip_out + i * kWidth, count, s.strip.x);
+  }
+};
+
+template <int32_t kind, class A>
+int64_t run_product_grad(const Plan* plan, void* const* buffers, void* workspace) {
+  const State<A>& s = state_of<State<A>>(plan);
+  if (s.along.size == 0) return -1;
+  const bool turns = s.strip.size == 1 && s.width > 1;
+  const int64_t tasks = turns ? parts(s.kept.total(), s.width) : s.kept.total() * s.strips;
+  run_tasks(s.team, tasks, [&](int64_t i, int thread) {
+    const Task<kind, A> task(s, buffers, workspace, thread);
+    if (turns) return task.turned_lines(i * s.width);
+    Offsets at = s.kept.at(i / s.strips);
+    if (s.strip.size == 1) return task.one_line(at);
+    const int64_t first = i % s.strips * s.width;
+    at = {at.x + first * s.strip.x, at.out + first * s.strip.out};
+    task.neighbours(at, least(s.width, s.strip.size - first));
+  });
+  return -1;
+}
+
+template <class A>
+const char* plan_in(Plan* plan, int32_t kind, const Operand& x, const Operand& g, int32_t axis) {
+  State<A>& s = state_of<State<A>>(plan);
+  plan->run = kind == kProductGrad ? run_product_grad<kProductGrad, A>
+                                   : run_product_grad<kRunningProductGrad, A>;
+  s.read = reader<A>(x.dtype);
+  s.write = writer<A>(x.dtype);
+  s.item = kItemSize[x.dtype];
+  s.kept.count = 0;
+  s.along = {1, 0, 0};
+  for (int i = 0; i < x.ndim; ++i) {
+    if (i == axis)
+      s.along = {x.shape[i], x.strides[i], g.strides[i]};
+    else
+      s.kept.add(x.shape[i], x.strides[i], g.strides[i]);
+  }
+  s.kept.sort();
+  s.kept.merge();
+  const Axis inner = s.kept.count ? s.kept.axis[s.kept.count - 1] : Axis{1, 0, 0};
+  const bool is_line = s.along.x <= inner.x || inner.size == 1;
+  s.strip = is_line ? Axis{1, 0, 0} : s.kept.pop();
+  const bool turns = is_line && s.kept.total() >= kLanes<A>;
+  s.width = !is_line ? kVectors * kLanes<A> : turns ? kLanes<A> : 1;
+  s.strips = parts(s.strip.size, s.width);
+  const int64_t tasks = turns ? parts(s.kept.total(), s.width) : s.kept.total() * s.strips;
+  s.team = team_size(tasks, element_count(x));
+  plan->workspace = 3 * s.along.size * s.width * s.team * static_cast<int64_t>(sizeof(A));
+  return nullptr;
+}
+
+}  // namespace
+
+const char* plan_product_grad(Plan* plan, int32_t kind, const Operand& x, const Operand& g,
+                              int32_t axis) {
+  if (!is_floating(x.dtype) || x.dtype != g.dtype) return "gradients are floating";
+  if (!is_dense(x)) return "products of dense arrays";
+  if (x.dtype == kFloat64) return plan_in<double>(plan, kind, x, g, axis);
+  return plan_in<float>(plan, kind, x, g, axis);
+}
+
+}  // namespace needle::NEEDLE_ISA

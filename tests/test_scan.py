@@ -1,0 +1,81 @@
+"""Running sums and products, and gradients of products: sizes around the widths of vectors."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import ops
+from needle.ops.scan import CumProdGrad, ProdGrad
+from needle.testing import assert_close
+
+KINDS = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bool")
+SHAPES = (
+    (1, 1), (3, 1), (1, 70), (15, 2), (16, 17), (17, 63), (33, 64), (35, 65), (2, 130), (130, 3),
+    (0, 5), (5, 0), (600, 4), (3, 40, 5),
+)  # fmt: skip
+LAYOUTS = {
+    "dense": lambda x: x,
+    "turned": lambda x: ops.permute(x, range(x.ndim)[::-1]),
+    "stepping": lambda x: x[:, ::2],
+    "backwards": lambda x: ops.flip(x),
+    "spread": lambda x: ops.broadcast_to(x[:1], x.shape),
+}
+
+
+def values(shape, kind, seed=0):
+    """Return values near 1, of which some are 0."""
+    random = np.random.default_rng(seed)
+    x = random.choice([0.0, -1.0, 0.75, 1.25, 1.0, -0.8, 1.1], shape, p=[0.02, *[0.98 / 6] * 6])
+    return ndl.Tensor(x, dtype=kind, requires_grad=False)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_running_sums_and_products(shape, kind, layout):
+    x = LAYOUTS[layout](values(shape, kind))
+    for name, axis in itertools.product(("cumsum", "cumprod"), range(x.ndim)):
+        found = getattr(ops, name)(x, axis)
+        wide = "float32" if x.dtype.itemsize == 2 else x.dtype.name  # as the kernels compute
+        wide = wide if x.dtype.kind == "f" else "int64"
+        exact = getattr(np, name)(x.numpy().astype(wide), axis)
+        np.testing.assert_array_equal(found.numpy(), exact.astype(found.dtype.numpy))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_running_products_of_special_values(axis):
+    x = np.ones((40, 40), np.float32)
+    x[3, 5], x[7, 7], x[20, 1], x[1, 30], x[30, 30] = np.inf, 0, np.nan, -0.0, 1e-44
+    x[3, 9] = x[9, 5] = 0.0
+    with np.errstate(all="ignore"):
+        exact = np.cumprod(x, axis)
+    found = ops.cumprod(ndl.Tensor(x), axis).numpy()
+    np.testing.assert_array_equal(found, exact)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(exact))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_of_products_are_those_of_the_expansion(shape, kind, layout):
+    x, g = (LAYOUTS[layout](values(shape, kind, seed)) for seed in (0, 1))
+    spread = ops.broadcast_to(g[:, :1], g.shape) if g.size else g
+    for op, axis, grad in itertools.product((ProdGrad, CumProdGrad), range(x.ndim), (g, spread)):
+        made = op.of(axis)
+        wide = [v.astype("float64").array for v in (x, grad)]
+        exact = made.expanded(*wide).numpy()
+        found = made(x, grad).numpy().astype("float64")
+        limit = {"float32": 1e-4, "float64": 1e-12, "bfloat16": 2e-2}[kind]
+        np.testing.assert_allclose(
+            found, exact, limit, limit * max(1.0, np.abs(exact).max(initial=0))
+        )
+
+
+def test_the_gradient_of_a_product_of_all_is_that_of_a_long_line():
+    x = ndl.Tensor(np.where(np.arange(70_000) % 2, 2.0, 0.5), requires_grad=True)
+    ops.prod(x).backward()
+    assert_close(x.grad.numpy(), 1 / x.numpy().astype("float64"), "float32")
