@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 from needle import config, core, finite, forward, graph
@@ -244,16 +243,25 @@ def _computed(node: Any, arrays: list[Any]) -> Any:
         raise memory.typed(error).during(node.op.name, arrays) from None
 
 
-@contextmanager
-def modes(recording: bool | None = None, lazy: bool | None = None) -> Iterator[None]:
+class modes:
     """Switch recording or lazy mode within a ``with`` block, for this thread."""
-    old_recording = graph.recording() if recording is None else graph.set_recording(recording)
-    old_lazy = graph.lazy() if lazy is None else graph.set_lazy(lazy)
-    try:
-        yield
-    finally:
-        graph.set_recording(old_recording)
-        graph.set_lazy(old_lazy)
+
+    __slots__ = ("_lazy", "_recording")
+
+    def __init__(self, recording: bool | None = None, lazy: bool | None = None) -> None:
+        self._recording, self._lazy = recording, lazy
+
+    def __enter__(self) -> None:
+        if self._recording is not None:
+            self._recording = graph.set_recording(self._recording)
+        if self._lazy is not None:
+            self._lazy = graph.set_lazy(self._lazy)
+
+    def __exit__(self, *_: object) -> None:
+        if self._recording is not None:
+            graph.set_recording(self._recording)
+        if self._lazy is not None:
+            graph.set_lazy(self._lazy)
 
 
 def _open(settings: config.Config) -> bool:

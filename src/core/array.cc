@@ -11,11 +11,11 @@ namespace needle {
 
 PyTypeObject *spec_type, *array_type, *storage_type;
 PyObject* dtypes[kDTypes];
+PyObject* native_device;
 
 namespace {
 
-PyTypeObject* array_class;  // what new arrays are instances of: NDArray
-PyObject* native_device;
+PyTypeObject* array_class;                     // what new arrays are instances of: NDArray
 std::unordered_multimap<size_t, Spec*> specs;  // borrowed; a dying Spec removes itself
 std::vector<Array*> array_pool;
 Registry<Array> all_arrays;

@@ -104,6 +104,8 @@ def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
     """
     if axes is None:
         return tuple(range(ndim))
+    if type(axes) is int and -ndim <= axes < ndim:
+        return (axes % ndim,)
     given = axes_of(axes)
     result = tuple(sorted(normalise_axis(axis, ndim) for axis in given))
     if len(set(result)) != len(result):
