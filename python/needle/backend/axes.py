@@ -53,7 +53,7 @@ def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
 
     Raises:
         ArgumentError: if a size is no whole number.
-        ShapeError: if one is negative, or its bytes do not fit into 63 bits.
+        ShapeError: if one is negative, or one or all bytes do not fit into 63 bits.
     """
     sizes = tuple(
         n if type(n) is int else whole(f"{operation}: size", n)
@@ -61,8 +61,8 @@ def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
     )
     if min(sizes, default=0) < 0:
         raise ShapeError(f"{operation}: shape {sizes} has a size below 0")
-    if prod(sizes) * itemsize >= 2**63:
-        raise ShapeError(f"{operation}: shape {sizes} has more than 2**63 bytes")
+    if max(sizes, default=0) >= 2**63 or prod(sizes) * itemsize >= 2**63:
+        raise ShapeError(f"{operation}: shape {sizes} has a size or bytes of more than 63 bits")
     return sizes
 
 
