@@ -288,6 +288,44 @@ def test_checkpoint_of_checkpoint_and_second_order():
     np.testing.assert_allclose(x.grad.numpy(), 6 * x.numpy(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_checkpoint_takes_and_returns_what_the_function_does(lazy):
+    def block(x, scale, *, shift=None, names=()):
+        y = x * scale + (0.0 if shift is None else shift)
+        return y.tanh(), [y.argmax(axis=0), (y * y).sum()], names and y
+
+    x, b = tensor(4, 3), tensor(3, seed=1)
+    for arguments in ({}, {"shift": b}, {"shift": b, "names": ["a"]}):
+        if "names" not in arguments:
+            arguments = {**arguments, "names": ["kept"]}
+        found = []
+        for function in (block, ndl.checkpoint(block)):
+            x.grad = b.grad = None
+            with ndl.lazy_mode(lazy):
+                first, (place, second), third = function(x, 3.0, **arguments)
+                (first.sum() + second * third.mean()).backward()
+            values = [v.numpy() for v in (first, place, second, third, x.grad)]
+            found.append(values + ([b.grad.numpy()] if "shift" in arguments else []))
+        for plain, again in zip(*found, strict=True):
+            np.testing.assert_array_equal(plain, again)
+    first, (_, second), _ = ndl.checkpoint(block)(x, 3.0, names=["kept"])
+    second.backward()  # of one result alone
+    np.testing.assert_allclose(x.grad.numpy(), 18 * x.numpy(), rtol=1e-5)
+
+
+def test_checkpoint_of_several_results_forward_and_twice():
+    both = ndl.checkpoint(lambda x: (x * x, x.exp()))
+    x, v = tensor(3), tensor(3, seed=1).detach()
+    _, (a, b) = ndl.jvp(both, (x.detach(),), (v,))
+    np.testing.assert_allclose(a.numpy(), 2 * x.numpy() * v.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(b.numpy(), np.exp(x.numpy()) * v.numpy(), rtol=1e-6)
+    found = ndl.hvp(lambda x: (both(x)[0] * both(x)[1]).sum(), x.detach(), v)[-1]
+    plain = ndl.hvp(lambda x: (x * x * x.exp()).sum(), x.detach(), v)[-1]
+    np.testing.assert_allclose(found.numpy(), plain.numpy(), rtol=1e-5)
+    with pytest.raises(ndl.errors.GradientError, match="checkpoint: the function returned dict"):
+        ndl.checkpoint(lambda x: {"a": x})(x)
+
+
 def test_custom_gradient():
     @ndl.custom_gradient
     def reversed_gradient(x, y):
