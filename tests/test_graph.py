@@ -15,6 +15,7 @@ import sys
 import threading
 import warnings
 import weakref
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -864,3 +865,63 @@ def test_all_of_it_on_the_python_definitions():
 def test_errors_are_of_one_family():
     for name in ("ShapeError", "DtypeError", "GradientError", "ReleasedError", "OptionError"):
         assert issubclass(getattr(ndl.errors, name), NeedleError)
+
+
+# ---- the gate --------------------------------------------------------------------
+
+
+class Raising(Op):
+    """Raises what it is told to, and counts how often it was asked."""
+
+    error: object
+    asked: ClassVar[int] = 0
+
+    def compute(self, x):
+        Raising.asked += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("fast", ["on", "off"])
+@pytest.mark.parametrize(
+    "error, kind, said",
+    [
+        (ValueError("no"), ValueError, "^no$"),
+        (KeyboardInterrupt("stop"), KeyboardInterrupt, "stop"),
+        (OverflowError("too big"), ShapeError, "raising: a size or a step"),
+        (MemoryError(), ndl.errors.OutOfMemoryError, "raising: the system has no memory"),
+        (ShapeError("as it is"), ShapeError, "^as it is$"),
+    ],
+)
+def test_what_compute_raises_is_raised_and_compute_runs_once(fast, error, kind, said):
+    Raising.asked = 0
+    with ndl.config(fast=fast), pytest.raises(kind, match=said):
+        Raising(error)(tensor(2))
+    assert Raising.asked == 1
+
+
+def test_errors_that_name_arrays_name_the_tensors_instead():
+    weight = ndl.nn.Parameter(np.ones((2, 3), np.float32))
+    weight.name = "weight"
+    with pytest.raises(ShapeError, match='parameter "weight"'):
+        weight @ weight
+
+
+@pytest.mark.parametrize("fast", ["on", "off"])
+def test_an_op_must_give_arrays_and_take_as_many_as_it_says(fast):
+    class Wrong(Op):
+        def compute(self, x):
+            return x.numpy()
+
+    class Second(Op):
+        def compute(self, x, y):
+            return y
+
+    with ndl.config(fast=fast):
+        with pytest.raises(TypeError, match=r"an op returned numpy\.ndarray, not an array"):
+            Wrong()(tensor(2))
+        for operands in ([tensor(2)], [tensor(2)] * 3):
+            with pytest.raises(ndl.errors.ArgumentError, match="second: takes 2 operands"):
+                Second()(*operands)
+        assert Second()(tensor(2), 3.0).item() == 3.0
+        many = [tensor(2)] * 20
+        assert ndl.concat(many).shape == (40,)

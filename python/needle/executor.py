@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from needle import config, core, finite, forward, graph
 from needle.backend import memory
+from needle.backend.array import Array
 from needle.errors import ArgumentError, NeedleError, ShapeError, no_tensor, user_line
 
 PENDING_LIMIT = 20_000
@@ -35,16 +36,22 @@ def _apply(op: Any, *inputs: Any) -> Any:
     tensors = op.prepare(inputs)
     try:
         return _run(op, tensors)
-    except MemoryError as error:
-        raise memory.typed(error).during(op.name, tensors) from None
-    except OverflowError as error:
-        if op.opaque:  # a function of the user
-            raise
-        raise ShapeError(f"{op.name}: a size or a step does not fit into 63 bits") from error
-    except NeedleError as error:
-        if len(error.operands) != len(tensors):
-            raise
-        raise error.about(tensors) from None
+    except (MemoryError, OverflowError, NeedleError) as error:
+        raise _explained(op, tensors, error)
+
+
+def _explained(op: Any, tensors: Sequence[Any], error: Exception) -> Exception:
+    """Return what an op's ``compute`` raised as an error about the op and its operands."""
+    found: Exception = error
+    if isinstance(error, MemoryError):
+        found = memory.typed(error).during(op.name, tensors)
+    elif isinstance(error, NeedleError):
+        found = error.about(tensors) if len(error.operands) == len(tensors) else error
+    elif isinstance(error, OverflowError) and not op.opaque:  # opaque: a function of the user
+        found = ShapeError(f"{op.name}: a size or a step does not fit into 63 bits")
+        found.__cause__ = error
+    found.__suppress_context__ = True
+    return found
 
 
 def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
@@ -65,6 +72,9 @@ def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
     else:
         arrays = [held(x) for x in tensors]
         array = finite.compute(op, arrays, user_line()) if watched else op.compute(*arrays)
+        if not isinstance(array, (Array, tuple)):
+            kind = type(array)
+            raise TypeError(f"an op returned {kind.__module__}.{kind.__qualname__}, not an array")
         result = graph.record(op, tensors, array) if needs else graph.wrap(array)
     if watched:
         finite.note(result.node, user_line())
@@ -271,7 +281,7 @@ def _open(settings: config.Config) -> bool:
 
 apply: Any = _apply
 if core.native is not None:
-    core.native.set_slow_path(_apply)
+    core.native.set_slow_path(_apply, _explained)
     apply = core.native.apply
 graph.set_defaults(config.current().mode == "lazy", _open(config.current()))
 config.on_mode(graph.set_lazy)

@@ -7,8 +7,8 @@
 namespace needle {
 namespace {
 
-PyObject* slow_path;     // executor._apply
-PyObject* compute_name;  // "compute"
+PyObject *slow_path, *explained;  // executor._apply and _explained
+PyObject* compute_name;           // "compute"
 constexpr int kMaxOperands = 16;
 
 // ---- weak scalars --------------------------------------------------------------------------
@@ -135,17 +135,43 @@ bool is_promoted(const Op* op, Array* const* x, int n) {
   return true;
 }
 
-// What the op's own method makes of arrays: an array, or a tuple of them. Null without an
-// exception: not here. What it raises, the definition raises again, and says it of its operands.
-PyObject* call_compute(PyObject* op, Array* const* arrays, int n) {
+// Let the definition turn what a method raised into an error about the operands.
+void explain_error(PyObject* op, PyObject* const* tensors, int n) {
+  PyObject *type, *error, *trace;
+  PyErr_Fetch(&type, &error, &trace);
+  PyErr_NormalizeException(&type, &error, &trace);
+  if (trace) PyException_SetTraceback(error, trace);
+  PyObject* operands = PyTuple_New(n);
+  for (int i = 0; operands && i < n; i++) {
+    Py_INCREF(tensors[i]);
+    PyTuple_SET_ITEM(operands, i, tensors[i]);
+  }
+  PyObject* args[3] = {op, operands, error};
+  PyObject* found = operands ? PyObject_Vectorcall(explained, args, 3, nullptr) : nullptr;
+  Py_XDECREF(operands);
+  Py_XDECREF(type);
+  Py_XDECREF(error);
+  Py_XDECREF(trace);
+  if (!found) return;
+  Py_INCREF(Py_TYPE(found));
+  PyErr_Restore(reinterpret_cast<PyObject*>(Py_TYPE(found)), found,
+                PyException_GetTraceback(found));
+}
+
+// What the op's own method makes of arrays: an array, or a tuple of them.
+PyObject* call_compute(PyObject* op, PyObject* const* tensors, Array* const* arrays, int n) {
   PyObject* args[kMaxOperands + 1] = {op};
   for (int i = 0; i < n; i++) args[i + 1] = reinterpret_cast<PyObject*>(arrays[i]);
   PyObject* out = PyObject_VectorcallMethod(compute_name, args, n + 1, nullptr);
-  if (out && !is_array(out) && !PyTuple_Check(out)) Py_CLEAR(out);
-  if (!out && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+  if (out && !is_array(out) && !PyTuple_Check(out)) {
+    PyErr_Format(PyExc_TypeError, "an op returned %s, not an array", Py_TYPE(out)->tp_name);
+    Py_CLEAR(out);
+  }
+  if (!out && PyErr_ExceptionMatches(PyExc_Exception)) explain_error(op, tensors, n);
   return out;
 }
 
+// The result of an op that only Python computes; null without an exception: not here.
 PyObject* by_method(PyObject* object, PyObject* const* inputs, int n) {
   const Op* op = reinterpret_cast<Op*>(object);
   PyObject* tensors[kMaxOperands];
@@ -155,7 +181,7 @@ PyObject* by_method(PyObject* object, PyObject* const* inputs, int n) {
     PyErr_Clear();
     return nullptr;
   }
-  PyObject* out = is_promoted(op, arrays, n) ? call_compute(object, arrays, n) : nullptr;
+  PyObject* out = is_promoted(op, arrays, n) ? call_compute(object, tensors, arrays, n) : nullptr;
   PyObject* result = out ? tensor_of(object, tensors, n, out) : nullptr;
   release(tensors, arrays, n);
   return result;
@@ -213,9 +239,15 @@ PyObject* full(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return reinterpret_cast<PyObject*>(out);
 }
 
-PyObject* set_slow_path(PyObject*, PyObject* function) {
-  Py_INCREF(function);
-  Py_XSETREF(slow_path, function);
+PyObject* set_slow_path(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2) {
+    PyErr_SetString(PyExc_TypeError, "set_slow_path(apply, explain)");
+    return nullptr;
+  }
+  Py_INCREF(args[0]);
+  Py_INCREF(args[1]);
+  Py_XSETREF(slow_path, args[0]);
+  Py_XSETREF(explained, args[1]);
   Py_RETURN_NONE;
 }
 
@@ -224,7 +256,8 @@ PyMethodDef functions[] = {
      "apply(op, *inputs): the result of an op on tensors or Python numbers."},
     {"full", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(full)), METH_FASTCALL,
      "full(spec, value): a dense array of one value."},
-    {"set_slow_path", set_slow_path, METH_O, "The definition of apply, in Python."},
+    {"set_slow_path", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(set_slow_path)),
+     METH_FASTCALL, "The definition of apply, in Python, and what it makes of errors."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
