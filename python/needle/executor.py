@@ -37,7 +37,7 @@ def _apply(op: Any, *inputs: Any) -> Any:
     try:
         return _run(op, tensors)
     except (MemoryError, OverflowError, NeedleError) as error:
-        raise _explained(op, tensors, error)
+        raise _explained(op, tensors, error)  # noqa: B904  (it says what caused it)
 
 
 def _explained(op: Any, tensors: Sequence[Any], error: Exception) -> Exception:
