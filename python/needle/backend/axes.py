@@ -106,8 +106,20 @@ def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
         return tuple(range(ndim))
     if type(axes) is int and -ndim <= axes < ndim:
         return (axes % ndim,)
+    if type(axes) is tuple and _is_normal(axes, ndim):
+        return axes
     given = axes_of(axes)
     result = tuple(sorted(normalise_axis(axis, ndim) for axis in given))
     if len(set(result)) != len(result):
         raise ShapeError(f"axes {given} name an axis twice")
     return result
+
+
+def _is_normal(axes: tuple[Any, ...], ndim: int) -> bool:
+    """Return whether axes are counted from 0, in order and there: most are, and it costs little."""
+    before = -1
+    for axis in axes:
+        if type(axis) is not int or not before < axis < ndim:
+            return False
+        before = axis
+    return True
