@@ -133,6 +133,76 @@ def test_the_memory_lives_as_long_as_a_view(device):
     np.testing.assert_array_equal(view.numpy(), counted(3, 4)[1:2])
 
 
+def outcome(run, x: NDArray) -> tuple:
+    """What a method gives, or the error it raises; both with all that can be seen of them."""
+    try:
+        y = run(x)
+    except (NeedleError, TypeError, OverflowError) as error:
+        return type(error), str(error)
+    places = None if 0 in y.shape else y.strides
+    return y.shape, y.dtype, places, same_memory(x, y), y.numpy().tobytes()
+
+
+HUGE = 2**32
+SHORTCUTS = {
+    "reshape": [
+        lambda x, s=s: x.reshape(s)
+        for s in ((6, 4), [4, 6], 24, (-1,), (2, -1), (0, 5), (HUGE, HUGE), (2**70,), (4.0, 6), ())
+    ],
+    "permute": [
+        lambda x, s=s: x.permute(s)
+        for s in ((1, 0), [1, 0], (0, 1), (0, 0), (-1, 0), (0,), (2, 0, 1), (1, 2**70), (True, 0))
+    ],
+    "broadcast_to": [
+        lambda x, s=s: x[:1].broadcast_to(s)
+        for s in (
+            (3, 6), (2, 4, 6), [1, 6], (6,), (4, 5), (-1, 6), (0, 6), (1,) * 17, (2**70, 6),
+            (2**62, 6),
+        )
+    ],
+    "slice": [
+        lambda x, r=r: x.slice(r)
+        for r in (
+            [(0, 4, 1), (0, 6, 1)], [(3, 4, -1), (1, 2, 3)], [(0, 0, 1), (0, 6, 1)],
+            ((0, 2, 1), (0, 6, 2)), [(0, 5, 1), (0, 6, 1)], [(-1, 1, 1), (0, 6, 1)], [(0, 4, 1)],
+            [(0, 2, 2**62), (0, 6, 1)], [(0, 4), (0, 6)], [(0, -1, 1), (0, 6, 1)],
+        )
+    ],
+    "squeeze": [lambda x, a=a: x[:1].squeeze(a) for a in (0, (0,), 1, None, (0, 0), -2, 5)],
+    "unsqueeze": [lambda x, a=a: x.unsqueeze(a) for a in (0, (0, 3), -1, (1, 1), 9)],
+    "copy": [lambda x: x.copy(), lambda x: x.astype("int64"), lambda x: x.astype("bfloat16")],
+    "elementwise": [
+        lambda x: kernels.elementwise("add", x, x), lambda x: kernels.elementwise("add", x, x[0]),
+        lambda x: kernels.elementwise("less", x, x, dtype=dtype.bool_),
+        lambda x: kernels.elementwise("add", x, x.astype("int64")),
+        lambda x: kernels.elementwise("add", x, x[:2]), lambda x: kernels.elementwise("nothing", x),
+        lambda x: kernels.elementwise("exp", x, x), lambda x: kernels.elementwise("gcd", x, x),
+        lambda x: kernels.elementwise("where", x, x, x),
+    ],
+    "reduce": [
+        lambda x, f=f, a=a: kernels.reduce(f, x, a, f == "max")
+        for f in ("sum", "max", "mean", "argmax", "all", "prod", "deviation")
+        for a in ((), (0,), (1,), (0, 1), (1, 0), (0, 0), (2,), (-1,))
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not NATIVE, reason="there are no shortcuts without the native module")
+@pytest.mark.parametrize("layout", ["dense", "turned", "reversed", "empty", "int64"])
+@pytest.mark.parametrize("method", SHORTCUTS)
+def test_shortcuts_do_as_the_definition(method: str, layout: str) -> None:
+    x = array(counted(4, 6), "int64" if layout == "int64" else "float32", ndl.cpu())
+    x = {
+        "turned": lambda: x.reshape((6, 4)).permute((1, 0)),
+        "reversed": lambda: x.flip((0, 1)),
+        "empty": lambda: x[:, :0],
+    }.get(layout, lambda: x)()
+    for i, run in enumerate(SHORTCUTS[method]):
+        found = outcome(run, x)
+        with ndl.config(fast="off"):
+            assert found == outcome(run, x), f"{method} {i}"
+
+
 # ---- writes ------------------------------------------------------------------------
 
 

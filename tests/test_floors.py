@@ -14,7 +14,7 @@ FLOORS = [
     {"config", "errors", "dtype", "core"},
     {"device", "definition", "backend"},
     {"graph", "structure", "forward", "finite", "executor", "reverse"},
-    {"ops", "autograd", "custom", "derivatives"},
+    {"ops", "autograd", "regions", "derivatives"},
     {"aliases", "augmented", "methods", "tensor", "standard", "compile"},
     {"nn", "init", "optim", "data", "distributed", "io"},
     {
@@ -37,8 +37,8 @@ ARROWS = {
     ("forward", "graph"), ("executor", "graph"), ("executor", "forward"),
     ("finite", "graph"), ("executor", "finite"), ("reverse", "finite"),
     ("reverse", "graph"), ("reverse", "executor"),
-    ("structure", "graph"), ("autograd", "ops"), ("custom", "ops"),
-    ("derivatives", "autograd"), ("derivatives", "custom"), ("derivatives", "ops"),
+    ("structure", "graph"), ("autograd", "ops"), ("regions", "ops"),
+    ("derivatives", "autograd"), ("derivatives", "regions"), ("derivatives", "ops"),
     ("compile", "tensor"), ("tensor", "methods"), ("tensor", "augmented"),
     ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("io", "nn"),
 }  # fmt: skip

@@ -15,6 +15,7 @@ import sys
 import threading
 import warnings
 import weakref
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -286,6 +287,44 @@ def test_checkpoint_of_checkpoint_and_second_order():
     np.testing.assert_allclose(first.numpy(), 3 * x.numpy() ** 2, rtol=1e-5)
     first.sum().backward()
     np.testing.assert_allclose(x.grad.numpy(), 6 * x.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_checkpoint_takes_and_returns_what_the_function_does(lazy):
+    def block(x, scale, *, shift=None, names=()):
+        y = x * scale + (0.0 if shift is None else shift)
+        return y.tanh(), [y.argmax(axis=0), (y * y).sum()], names and y
+
+    x, b = tensor(4, 3), tensor(3, seed=1)
+    for arguments in ({}, {"shift": b}, {"shift": b, "names": ["a"]}):
+        if "names" not in arguments:
+            arguments = {**arguments, "names": ["kept"]}
+        found = []
+        for function in (block, ndl.checkpoint(block)):
+            x.grad = b.grad = None
+            with ndl.lazy_mode(lazy):
+                first, (place, second), third = function(x, 3.0, **arguments)
+                (first.sum() + second * third.mean()).backward()
+            values = [v.numpy() for v in (first, place, second, third, x.grad)]
+            found.append(values + ([b.grad.numpy()] if "shift" in arguments else []))
+        for plain, again in zip(*found, strict=True):
+            np.testing.assert_array_equal(plain, again)
+    first, (_, second), _ = ndl.checkpoint(block)(x, 3.0, names=["kept"])
+    second.backward()  # of one result alone
+    np.testing.assert_allclose(x.grad.numpy(), 18 * x.numpy(), rtol=1e-5)
+
+
+def test_checkpoint_of_several_results_forward_and_twice():
+    both = ndl.checkpoint(lambda x: (x * x, x.exp()))
+    x, v = tensor(3), tensor(3, seed=1).detach()
+    _, (a, b) = ndl.jvp(both, (x.detach(),), (v,))
+    np.testing.assert_allclose(a.numpy(), 2 * x.numpy() * v.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(b.numpy(), np.exp(x.numpy()) * v.numpy(), rtol=1e-6)
+    found = ndl.hvp(lambda x: (both(x)[0] * both(x)[1]).sum(), x.detach(), v)[-1]
+    plain = ndl.hvp(lambda x: (x * x * x.exp()).sum(), x.detach(), v)[-1]
+    np.testing.assert_allclose(found.numpy(), plain.numpy(), rtol=1e-5)
+    with pytest.raises(ndl.errors.GradientError, match="checkpoint: the function returned dict"):
+        ndl.checkpoint(lambda x: {"a": x})(x)
 
 
 def test_custom_gradient():
@@ -826,3 +865,63 @@ def test_all_of_it_on_the_python_definitions():
 def test_errors_are_of_one_family():
     for name in ("ShapeError", "DtypeError", "GradientError", "ReleasedError", "OptionError"):
         assert issubclass(getattr(ndl.errors, name), NeedleError)
+
+
+# ---- the gate --------------------------------------------------------------------
+
+
+class Raising(Op):
+    """Raises what it is told to, and counts how often it was asked."""
+
+    error: object
+    asked: ClassVar[int] = 0
+
+    def compute(self, x):
+        Raising.asked += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("fast", ["on", "off"])
+@pytest.mark.parametrize(
+    "error, kind, said",
+    [
+        (ValueError("no"), ValueError, "^no$"),
+        (KeyboardInterrupt("stop"), KeyboardInterrupt, "stop"),
+        (OverflowError("too big"), ShapeError, "raising: a size or a step"),
+        (MemoryError(), ndl.errors.OutOfMemoryError, "raising: the system has no memory"),
+        (ShapeError("as it is"), ShapeError, "^as it is$"),
+    ],
+)
+def test_what_compute_raises_is_raised_and_compute_runs_once(fast, error, kind, said):
+    Raising.asked = 0
+    with ndl.config(fast=fast), pytest.raises(kind, match=said):
+        Raising(error)(tensor(2))
+    assert Raising.asked == 1
+
+
+def test_errors_that_name_arrays_name_the_tensors_instead():
+    weight = ndl.nn.Parameter(np.ones((2, 3), np.float32))
+    weight.name = "weight"
+    with pytest.raises(ShapeError, match='parameter "weight"'):
+        weight @ weight
+
+
+@pytest.mark.parametrize("fast", ["on", "off"])
+def test_an_op_must_give_arrays_and_take_as_many_as_it_says(fast):
+    class Wrong(Op):
+        def compute(self, x):
+            return x.numpy()
+
+    class Second(Op):
+        def compute(self, x, y):
+            return y
+
+    with ndl.config(fast=fast):
+        with pytest.raises(TypeError, match=r"an op returned numpy\.ndarray, not an array"):
+            Wrong()(tensor(2))
+        for operands in ([tensor(2)], [tensor(2)] * 3):
+            with pytest.raises(ndl.errors.ArgumentError, match="second: takes 2 operands"):
+                Second()(*operands)
+        assert Second()(tensor(2), 3.0).item() == 3.0
+        many = [tensor(2)] * 20
+        assert ndl.concat(many).shape == (40,)

@@ -147,3 +147,12 @@ def test_one_hot():
 def test_one_hot_refuses_what_is_no_class(bad):
     with pytest.raises(IndexRangeError, match=str(bad)):
         init.one_hot(3, ndl.Tensor(np.array([0, bad])))
+
+
+@pytest.mark.parametrize("shape", [(0, 2**70), (2**63, 0), (2**40, 2**40)])
+@pytest.mark.parametrize(
+    "make", [ndl.zeros, ndl.empty, ndl.uniform, ndl.normal, lambda s: ndl.randint(s, 0, 2)]
+)
+def test_sizes_have_63_bits_even_beside_none(make, shape):
+    with pytest.raises(ndl.errors.ShapeError, match="63 bits"):
+        make(shape)

@@ -19,7 +19,6 @@ from needle import (
 from needle.autograd import (
     backward,
     check_finite,
-    checkpoint,
     grad,
     lazy_mode,
     no_grad,
@@ -28,7 +27,6 @@ from needle.autograd import (
 )
 from needle.backend.ndarray import NDArray
 from needle.backend_selection import BACKEND, array_api
-from needle.custom import custom_gradient
 from needle.derivatives import hvp, jacobian, jvp, linearize
 from needle.device import Device, all_devices, cpu, cpu_numpy, cuda, default_device, meta
 from needle.dtype import (
@@ -230,6 +228,7 @@ from needle.ops import (
     where,
 )
 from needle.ops.random import manual_seed
+from needle.regions import checkpoint, custom_gradient
 from needle.tensor import Parameter, Tensor, TensorTuple, Value, from_dlpack
 
 __version__ = "0.1.0"

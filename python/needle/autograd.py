@@ -7,7 +7,6 @@ lazy mode they are graph that runs when a value is read. One code path.
 from __future__ import annotations
 
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, executor, finite, forward, graph, reverse, structure
+from needle import config, executor, graph, reverse, structure
 from needle.backend.ndarray import array
 from needle.errors import (
     ArgumentError,
@@ -23,14 +22,12 @@ from needle.errors import (
     IndexRangeError,
     ShapeError,
     explain,
-    user_line,
 )
-from needle.ops import random
-from needle.ops.base import Op, needed, variables
+from needle.ops.base import Op, variables
 from needle.ops.elementwise import Add, Negative, Subtract
 
 __all__ = [
-    "Op", "backward", "checkpoint", "compute_gradient_of_variables", "find_topo_sort",
+    "Op", "backward", "compute_gradient_of_variables", "find_topo_sort",
     "grad", "no_grad", "value_and_grad", "vjp",
 ]  # fmt: skip
 
@@ -289,108 +286,6 @@ def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Call
 
     def call(*args: Any, **named: Any) -> Any:
         return both(*args, **named)[1]
-
-    return call
-
-
-# ---- regions with a rule of their own ---------------------------------------------
-
-
-class _Checkpoint(Op):
-    """A region whose inner values are computed again for the gradient (see ``checkpoint``)."""
-
-    function: Callable[..., Any]
-    count: int
-    state: Any
-    saves = (tuple(range(62)),)
-    called = "checkpoint"
-
-    def __repr__(self) -> str:
-        return f"{self.name}({structure.name_of(self.function)})"
-
-    def setup(self) -> None:
-        self.opaque = True
-
-    def compute(self, *arrays: Any) -> Any:
-        with executor.modes(recording=False, lazy=False), replayed(self.state):
-            return executor.value_of(self.function(*map(graph.wrap, arrays[: self.count])))
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        inputs = out.inputs
-        wanted = needed(out)
-        leaves = variables(inputs[: self.count])
-        sources = [*leaves, *inputs[self.count :]]
-        chosen = [x for x, want in zip(sources, wanted, strict=True) if want]
-        with finite.again():
-            with executor.modes(recording=True), replayed(self.state):
-                inner = self.function(*leaves)
-            found = iter(reverse.collect([inner], [out_grad], chosen, graph.recording()))
-        return tuple(next(found) if want else None for want in wanted)
-
-
-class _Replay(threading.local):
-    changes: list[tuple[dict[str, Any], str, Any]] | None = None
-
-
-_replay = _Replay()
-
-
-@contextmanager
-def replayed(state: Any) -> Iterator[None]:
-    """Draw the same random numbers as when ``state`` was taken, then go on as before.
-
-    Modules are left as they were: what the run assigns to their buffers is undone.
-    """
-    now, outer = random.get_state(), _replay.changes
-    random.set_state(state)
-    _replay.changes = []
-    try:
-        yield
-    finally:
-        random.set_state(now)
-        for attributes, name, old in reversed(_replay.changes):
-            attributes[name] = old
-        _replay.changes = outer
-
-
-def note_change(attributes: dict[str, Any], name: str) -> None:
-    """Let an assignment to a module's state be undone, if a checkpoint is running again."""
-    if _replay.changes is not None and name in attributes:
-        _replay.changes.append((attributes, name, attributes[name]))
-
-
-def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that keeps its inputs only, and runs again once for the gradient.
-
-    Saves memory for time (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
-    Parameters that the function reaches otherwise get their gradients too. Random numbers
-    (dropout) are the same in the second run, and it leaves the buffers of modules (the running
-    statistics of batch norm) as the first run did.
-
-    >>> block = checkpoint(lambda x: (x @ w).relu())
-    """
-
-    def call(*args: Any) -> Any:
-        state = random.get_state()
-        leaves = [graph.wrap(executor.held(x)) for x in args]
-        for leaf, x in zip(leaves, args, strict=True):
-            leaf.requires_grad = x.requires_grad
-        with executor.modes(lazy=None if forward.top(args) else False):
-            out = function(*leaves)
-        if not out.requires_grad:
-            return out
-        own = {graph.leaf(x) for x in leaves}
-        reached = [
-            graph.owner(node)
-            for node in graph.topo([out.node], True)
-            if node.op is None and node not in own
-        ]
-        parameters = [x for x in reached if x is not None]
-        op = _Checkpoint(function, len(args), state)
-        result = graph.record(op, [*args, *parameters], executor.held(out))
-        if finite.on():
-            finite.note(result.node, user_line())
-        return result
 
     return call
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import autograd, custom, executor, forward, graph, reverse, structure
+from needle import autograd, executor, forward, graph, regions, reverse, structure
 from needle.backend.ndarray import array
 from needle.errors import DtypeError, GradientError, OptionError, ShapeError, explain
 from needle.ops.base import variables
@@ -98,7 +98,7 @@ def _traced(name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> t
 def _pushed(result: Any, leaves: Sequence[Any]) -> Callable[[Sequence[Any], bool], Any]:
     """Return the map from tangents of the leaves to that of a recorded result."""
     reached = [x for x in structure.flat(result) if x.requires_grad]
-    custom.check_rules(reached)
+    regions.check_rules(reached)
     seeds = [reverse.variable(x.spec) for x in reached]
     with executor.modes(recording=True):
         grads = reverse.collect(reached, seeds, leaves, True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from needle import config, core, finite, forward, graph
 from needle.backend import memory
+from needle.backend.array import Array
 from needle.errors import ArgumentError, NeedleError, ShapeError, no_tensor, user_line
 
 PENDING_LIMIT = 20_000
@@ -36,16 +36,22 @@ def _apply(op: Any, *inputs: Any) -> Any:
     tensors = op.prepare(inputs)
     try:
         return _run(op, tensors)
-    except MemoryError as error:
-        raise memory.typed(error).during(op.name, tensors) from None
-    except OverflowError as error:
-        if op.opaque:  # a function of the user
-            raise
-        raise ShapeError(f"{op.name}: a size or a step does not fit into 63 bits") from error
-    except NeedleError as error:
-        if len(error.operands) != len(tensors):
-            raise
-        raise error.about(tensors) from None
+    except (MemoryError, OverflowError, NeedleError) as error:
+        raise _explained(op, tensors, error)  # noqa: B904  (it says what caused it)
+
+
+def _explained(op: Any, tensors: Sequence[Any], error: Exception) -> Exception:
+    """Return what an op's ``compute`` raised as an error about the op and its operands."""
+    found: Exception = error
+    if isinstance(error, MemoryError):
+        found = memory.typed(error).during(op.name, tensors)
+    elif isinstance(error, NeedleError):
+        found = error.about(tensors) if len(error.operands) == len(tensors) else error
+    elif isinstance(error, OverflowError) and not op.opaque:  # opaque: a function of the user
+        found = ShapeError(f"{op.name}: a size or a step does not fit into 63 bits")
+        found.__cause__ = error
+    found.__suppress_context__ = True
+    return found
 
 
 def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
@@ -66,6 +72,9 @@ def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
     else:
         arrays = [held(x) for x in tensors]
         array = finite.compute(op, arrays, user_line()) if watched else op.compute(*arrays)
+        if not isinstance(array, (Array, tuple)):
+            kind = type(array)
+            raise TypeError(f"an op returned {kind.__module__}.{kind.__qualname__}, not an array")
         result = graph.record(op, tensors, array) if needs else graph.wrap(array)
     if watched:
         finite.note(result.node, user_line())
@@ -244,16 +253,25 @@ def _computed(node: Any, arrays: list[Any]) -> Any:
         raise memory.typed(error).during(node.op.name, arrays) from None
 
 
-@contextmanager
-def modes(recording: bool | None = None, lazy: bool | None = None) -> Iterator[None]:
+class modes:
     """Switch recording or lazy mode within a ``with`` block, for this thread."""
-    old_recording = graph.recording() if recording is None else graph.set_recording(recording)
-    old_lazy = graph.lazy() if lazy is None else graph.set_lazy(lazy)
-    try:
-        yield
-    finally:
-        graph.set_recording(old_recording)
-        graph.set_lazy(old_lazy)
+
+    __slots__ = ("_lazy", "_recording")
+
+    def __init__(self, recording: bool | None = None, lazy: bool | None = None) -> None:
+        self._recording, self._lazy = recording, lazy
+
+    def __enter__(self) -> None:
+        if self._recording is not None:
+            self._recording = graph.set_recording(self._recording)
+        if self._lazy is not None:
+            self._lazy = graph.set_lazy(self._lazy)
+
+    def __exit__(self, *_: object) -> None:
+        if self._recording is not None:
+            graph.set_recording(self._recording)
+        if self._lazy is not None:
+            graph.set_lazy(self._lazy)
 
 
 def _open(settings: config.Config) -> bool:
@@ -263,7 +281,7 @@ def _open(settings: config.Config) -> bool:
 
 apply: Any = _apply
 if core.native is not None:
-    core.native.set_slow_path(_apply)
+    core.native.set_slow_path(_apply, _explained)
     apply = core.native.apply
 graph.set_defaults(config.current().mode == "lazy", _open(config.current()))
 config.on_mode(graph.set_lazy)

@@ -11,12 +11,14 @@ namespace needle {
 
 PyTypeObject *spec_type, *array_type, *storage_type;
 PyObject* dtypes[kDTypes];
+PyObject* native_device;
 
 namespace {
 
-PyTypeObject* array_class;  // what new arrays are instances of: NDArray
-PyObject* native_device;
+PyTypeObject* array_class;                     // what new arrays are instances of: NDArray
 std::unordered_multimap<size_t, Spec*> specs;  // borrowed; a dying Spec removes itself
+constexpr int kRecent = 256;
+Spec* recent_specs[kRecent];  // owned: what a temporary has is not made anew each time
 std::vector<Array*> array_pool;
 Registry<Array> all_arrays;
 
@@ -461,18 +463,39 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-Spec* spec_of(DType code, PyObject* device, int ndim, const int64_t* shape) {
-  const size_t hash = hash_spec(code, device, ndim, shape);
+namespace {
+
+bool is_spec(const Spec* spec, DType code, PyObject* device, int ndim, const int64_t* shape) {
+  return spec->code == code && spec->device == device && spec->ndim == ndim &&
+         std::equal(shape, shape + ndim, spec->shape);
+}
+
+// A new reference to the spec if there is one, else null.
+Spec* known_spec(DType code, PyObject* device, int ndim, const int64_t* shape, size_t hash) {
   auto range = specs.equal_range(hash);
   for (auto it = range.first; it != range.second; ++it) {
-    Spec* spec = it->second;
-    if (spec->code == code && spec->device == device && spec->ndim == ndim &&
-        std::equal(shape, shape + ndim, spec->shape)) {
-      Py_INCREF(spec);
-      return spec;
-    }
+    if (!is_spec(it->second, code, device, ndim, shape)) continue;
+    Py_INCREF(it->second);
+    return it->second;
   }
-  return build_spec(code, device, ndim, shape, hash);
+  return nullptr;
+}
+
+}  // namespace
+
+Spec* spec_of(DType code, PyObject* device, int ndim, const int64_t* shape) {
+  const size_t hash = hash_spec(code, device, ndim, shape);
+  Spec*& recent = recent_specs[hash * 0x9E3779B97F4A7C15 >> 56];
+  if (recent && is_spec(recent, code, device, ndim, shape)) {
+    Py_INCREF(recent);
+    return recent;
+  }
+  Spec* spec = known_spec(code, device, ndim, shape, hash);
+  if (!spec) spec = build_spec(code, device, ndim, shape, hash);
+  if (!spec) return nullptr;
+  Py_INCREF(spec);
+  Py_XSETREF(recent, spec);
+  return spec;
 }
 
 Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* strides,

@@ -96,6 +96,7 @@ extern PyTypeObject* spec_type;
 extern PyTypeObject* array_type;    // the base
 extern PyTypeObject* storage_type;  // Python's view of a Storage
 extern PyObject* dtypes[kDTypes];   // needle.dtype.ALL
+extern PyObject* native_device;
 
 Spec* spec_of(DType code, PyObject* device, int ndim, const int64_t* shape);
 // Steals spec and storage. type: a subclass of the registered class, or null for that class.
@@ -130,7 +131,10 @@ enum Kind : int32_t {
   kSumTo,
   kItem,
   kCast,
+  kCompute,  // by the op's Python method, on arrays; code: a Promotion, params: how many operands
 };
+
+enum Promotion : int32_t { kPromoteNothing, kPromoteAll, kPromoteFloating, kPromoteFirst };
 
 struct Op {
   PyObject_HEAD int32_t kind, code;

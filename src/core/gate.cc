@@ -7,7 +7,9 @@
 namespace needle {
 namespace {
 
-PyObject* slow_path;  // executor._apply
+PyObject *slow_path, *explained;  // executor._apply and _explained
+PyObject* compute_name;           // "compute"
+constexpr int kMaxOperands = 16;
 
 // ---- weak scalars --------------------------------------------------------------------------
 
@@ -18,17 +20,36 @@ struct Constant {
 };
 Constant constants[256];
 
-// Borrowed: a cached 0-d tensor of a Python float or int beside a floating tensor.
+// The bits of a number in a dtype that can hold it; false: ask the definition.
+bool bits_of(PyObject* number, DType code, uint64_t* bits) {
+  if (code <= kFloat64) {
+    const double value =
+        PyFloat_CheckExact(number) ? PyFloat_AS_DOUBLE(number) : PyLong_AsDouble(number);
+    if (value == -1.0 && PyErr_Occurred()) return false;
+    const auto narrow = static_cast<float>(value);
+    *bits = 0;
+    code == kFloat32 ? std::memcpy(bits, &narrow, sizeof narrow)
+                     : std::memcpy(bits, &value, sizeof value);
+    return true;
+  }
+  if ((code != kInt32 && code != kInt64) || !PyLong_CheckExact(number)) return false;
+  int overflow;
+  const int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
+  if (overflow || (code == kInt32 && value != static_cast<int32_t>(value))) return false;
+  const auto narrow = static_cast<int32_t>(value);
+  *bits = 0;
+  code == kInt32 ? std::memcpy(bits, &narrow, sizeof narrow)
+                 : std::memcpy(bits, &value, sizeof value);
+  return true;
+}
+
+// Borrowed: a cached 0-d tensor of a Python float or int beside a tensor.
 PyObject* constant(PyObject* number, const Spec* like) {
-  if (like->code > kFloat64) return nullptr;  // other dtypes: the definition
-  const double value =
-      PyFloat_CheckExact(number) ? PyFloat_AS_DOUBLE(number) : PyLong_AsDouble(number);
-  if (value == -1.0 && PyErr_Occurred()) {
+  uint64_t bits;
+  if (!bits_of(number, like->code, &bits)) {
     PyErr_Clear();
     return nullptr;
   }
-  uint64_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
   Constant& entry = constants[(bits * 0x9E3779B97F4A7C15 >> 56 ^ like->code) & 255];
   if (entry.tensor && entry.bits == bits && entry.code == like->code &&
       entry.device == like->device) {
@@ -38,11 +59,7 @@ PyObject* constant(PyObject* number, const Spec* like) {
   Array* array = spec ? array_empty(spec) : nullptr;
   Py_XDECREF(spec);
   if (!array) return nullptr;
-  if (like->code == kFloat32) {
-    *static_cast<float*>(array->storage->data) = static_cast<float>(value);
-  } else {
-    *static_cast<double*>(array->storage->data) = value;
-  }
+  std::memcpy(array->storage->data, &bits, kItemSize[like->code]);
   PyObject* tensor = wrap_array(reinterpret_cast<PyObject*>(array));
   if (!tensor) return nullptr;
   Py_XDECREF(entry.tensor);
@@ -107,6 +124,69 @@ PyObject* item(PyObject* op, PyObject* const* inputs, int n) {
   return tensor_of(op, inputs, 1, array);
 }
 
+// Whether the definition would leave the operands' dtypes as they are.
+bool is_promoted(const Op* op, Array* const* x, int n) {
+  const DType first = x[0]->spec->code;
+  if (op->code >= kPromoteFloating && first > kFloat16) return false;
+  if (op->code == kPromoteNothing || op->code == kPromoteFirst) return true;
+  for (int i = 1; i < n; i++) {
+    if (x[i]->spec->code != first) return false;
+  }
+  return true;
+}
+
+// Let the definition turn what a method raised into an error about the operands.
+void explain_error(PyObject* op, PyObject* const* tensors, int n) {
+  PyObject *type, *error, *trace;
+  PyErr_Fetch(&type, &error, &trace);
+  PyErr_NormalizeException(&type, &error, &trace);
+  if (trace) PyException_SetTraceback(error, trace);
+  PyObject* operands = PyTuple_New(n);
+  for (int i = 0; operands && i < n; i++) {
+    Py_INCREF(tensors[i]);
+    PyTuple_SET_ITEM(operands, i, tensors[i]);
+  }
+  PyObject* args[3] = {op, operands, error};
+  PyObject* found = operands ? PyObject_Vectorcall(explained, args, 3, nullptr) : nullptr;
+  Py_XDECREF(operands);
+  Py_XDECREF(type);
+  Py_XDECREF(error);
+  Py_XDECREF(trace);
+  if (!found) return;
+  Py_INCREF(Py_TYPE(found));
+  PyErr_Restore(reinterpret_cast<PyObject*>(Py_TYPE(found)), found,
+                PyException_GetTraceback(found));
+}
+
+// What the op's own method makes of arrays: an array, or a tuple of them.
+PyObject* call_compute(PyObject* op, PyObject* const* tensors, Array* const* arrays, int n) {
+  PyObject* args[kMaxOperands + 1] = {op};
+  for (int i = 0; i < n; i++) args[i + 1] = reinterpret_cast<PyObject*>(arrays[i]);
+  PyObject* out = PyObject_VectorcallMethod(compute_name, args, n + 1, nullptr);
+  if (out && !is_array(out) && !PyTuple_Check(out)) {
+    PyErr_Format(PyExc_TypeError, "an op returned %s, not an array", Py_TYPE(out)->tp_name);
+    Py_CLEAR(out);
+  }
+  if (!out && PyErr_ExceptionMatches(PyExc_Exception)) explain_error(op, tensors, n);
+  return out;
+}
+
+// The result of an op that only Python computes; null without an exception: not here.
+PyObject* by_method(PyObject* object, PyObject* const* inputs, int n) {
+  const Op* op = reinterpret_cast<Op*>(object);
+  PyObject* tensors[kMaxOperands];
+  Array* arrays[kMaxOperands];
+  if (op->opaque || n > kMaxOperands || (op->params[0] >= 0 && op->params[0] != n)) return nullptr;
+  if (!unwrap(op, inputs, n, tensors, arrays)) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  PyObject* out = is_promoted(op, arrays, n) ? call_compute(object, tensors, arrays, n) : nullptr;
+  PyObject* result = out ? tensor_of(object, tensors, n, out) : nullptr;
+  release(tensors, arrays, n);
+  return result;
+}
+
 PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
   const int n = static_cast<int>(n_args) - 1;
   if (n < 0 || !PyObject_TypeCheck(args[0], op_type)) {
@@ -116,14 +196,19 @@ PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
   const Op* op = reinterpret_cast<Op*>(args[0]);
   PyObject* tensors[kMaxArgs];
   Array* arrays[kMaxArgs];
-  if (op->kind == kPython || !modes.open || modes.lazy || n < 1 || n > kMaxArgs) {
+  if (op->kind == kPython || !modes.open || modes.lazy || n < 1) {
+    return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
+  }
+  if (op->kind == kCompute) {
+    PyObject* result = by_method(args[0], args + 1, n);
+    if (result || PyErr_Occurred()) return result;
     return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
   }
   if (op->kind == kItem) {
     PyObject* result = item(args[0], args + 1, n);
     if (result || PyErr_Occurred()) return result;
   }
-  if (op->kind == kItem || !unwrap(op, args + 1, n, tensors, arrays)) {
+  if (op->kind == kItem || n > kMaxArgs || !unwrap(op, args + 1, n, tensors, arrays)) {
     PyErr_Clear();
     return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
   }
@@ -154,9 +239,15 @@ PyObject* full(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return reinterpret_cast<PyObject*>(out);
 }
 
-PyObject* set_slow_path(PyObject*, PyObject* function) {
-  Py_INCREF(function);
-  Py_XSETREF(slow_path, function);
+PyObject* set_slow_path(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2) {
+    PyErr_SetString(PyExc_TypeError, "set_slow_path(apply, explain)");
+    return nullptr;
+  }
+  Py_INCREF(args[0]);
+  Py_INCREF(args[1]);
+  Py_XSETREF(slow_path, args[0]);
+  Py_XSETREF(explained, args[1]);
   Py_RETURN_NONE;
 }
 
@@ -165,13 +256,16 @@ PyMethodDef functions[] = {
      "apply(op, *inputs): the result of an op on tensors or Python numbers."},
     {"full", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(full)), METH_FASTCALL,
      "full(spec, value): a dense array of one value."},
-    {"set_slow_path", set_slow_path, METH_O, "The definition of apply, in Python."},
+    {"set_slow_path", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(set_slow_path)),
+     METH_FASTCALL, "The definition of apply, in Python, and what it makes of errors."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
 bool add_gate(PyObject* module) {
-  return PyModule_AddFunctions(module, functions) == 0 && add_getitem(module);
+  compute_name = PyUnicode_InternFromString("compute");
+  return compute_name && PyModule_AddFunctions(module, functions) == 0 && add_getitem(module) &&
+         add_arrays(module);
 }
 
 }  // namespace needle

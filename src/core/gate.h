@@ -1,4 +1,5 @@
-// The parts of the gate: results.cc computes, gate.cc makes tensors of it, getitem.cc is x[index].
+// The parts of the gate: results.cc computes, views.cc has views, gate.cc makes tensors of both,
+// getitem.cc is x[index].
 #pragma once
 #include "core.h"
 
@@ -16,9 +17,22 @@ Array* compute(const Op* op, Array* const* x, int n);
 // Plans that are kept are of the kernels and settings that there were.
 void forget_plans();
 
-// numbers: a bit mask of the axes to drop, then per axis first index, number of elements, step.
-Array* slice_by(const int64_t* numbers, const Array* x);
+// Parts of it. code: a Function, or a Reduction; axes: a bit mask.
+Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n);
+Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const Array* x);
+// A dense copy, or one in x's own memory order.
+Array* copy_of(Array* x, DType type, bool in_order);
+
+// Views of x, or null, without an exception where the definition has to decide. Numbers of a
+// slice: a bit mask of the axes to drop, then per axis first index, number of elements, step.
+Array* reshape(const Array* x, int n, const int64_t* shape);
+Array* permute(const Array* x, int n, const int64_t* order);
+Array* broadcast(const Array* x, int n, const int64_t* shape);
+Array* slice(const Array* x, int n, const int64_t* numbers);
+Array* slice_by(const int64_t* numbers, const Array* x);  // unchecked
+void broadcast_strides(const Array* x, int ndim, const int64_t* shape, int64_t* strides);
 
 bool add_getitem(PyObject* module);
+bool add_arrays(PyObject* module);
 
 }  // namespace needle

@@ -22,14 +22,6 @@ bool run_plan(const Plan& plan, void* const* buffers, int64_t elements) {
 
 namespace {
 
-bool is_dense(const Array* x) {
-  if (!x->strides) return true;
-  for (int i = 0; i < x->spec->ndim; i++) {
-    if (x->spec->shape[i] != 1 && x->strides[i] != x->spec->strides[i]) return x->spec->size == 0;
-  }
-  return true;
-}
-
 bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape) {
   *ndim = 0;
   for (int k = 0; k < n; k++) *ndim = x[k]->spec->ndim > *ndim ? x[k]->spec->ndim : *ndim;
@@ -45,15 +37,6 @@ bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape) {
     shape[i] = size;
   }
   return true;
-}
-
-void broadcast_strides(const Array* x, int ndim, const int64_t* shape, int64_t* strides) {
-  const int lead = ndim - x->spec->ndim;
-  const int64_t* own = strides_of(x);
-  for (int i = 0; i < ndim; i++) {
-    const bool repeated = i < lead || x->spec->shape[i - lead] != shape[i];
-    strides[i] = repeated ? 0 : own[i - lead];
-  }
 }
 
 // Dense strides in the memory order of the first operand of full shape, so that images that lie
@@ -140,20 +123,20 @@ void forget(Broadcast* known) {
   Py_CLEAR(known->out);
 }
 
-Array* elementwise_strided(const Op* op, DType out_type, Array* const* x, int n) {
+Array* elementwise_strided(int32_t code, DType out_type, Array* const* x, int n) {
   bool dense = true;
-  size_t hash = op->code;
+  size_t hash = code;
   for (int k = 0; k < n; k++) {
     dense &= !x[k]->strides && x[k]->spec->size < kRelease;
     hash = (hash ^ reinterpret_cast<size_t>(x[k]->spec) >> 4) * 0x9E3779B97F4A7C15;
   }
   Broadcast* known = &recent[hash >> 58];
-  bool hit = dense && known->out && known->code == op->code && known->out_type == out_type &&
-             known->n == n;
+  bool hit =
+      dense && known->out && known->code == code && known->out_type == out_type && known->n == n;
   for (int k = 0; k < n; k++) hit = hit && known->in[k] == x[k]->spec;
   if (hit) return run_broadcast(*known, x);
   Broadcast plan;
-  plan.code = op->code;
+  plan.code = code;
   plan.out_type = out_type;
   plan.n = n;
   if (!plan_broadcast(&plan, x)) return nullptr;
@@ -178,9 +161,11 @@ constexpr int8_t kArity[] = {
 #undef TERNARY
 };
 
-Array* elementwise(const Op* op, Array* const* x, int n) {
-  if (n != kArity[op->code]) return nullptr;
-  const int first = op->code == k_where;  // after the condition
+}  // namespace
+
+Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n) {
+  if (n != kArity[code]) return nullptr;
+  const int first = code == k_where;  // after the condition
   if (first && x[0]->spec->code != kBool) return nullptr;
   Spec* spec = x[first]->spec;
   bool same = first == 0 && !x[0]->strides;
@@ -188,12 +173,10 @@ Array* elementwise(const Op* op, Array* const* x, int n) {
     if (x[k]->spec->code != spec->code) return nullptr;
     same &= x[k]->spec == spec && !x[k]->strides;
   }
-  const bool to_bool = op->params[0], floating = op->params[1];
-  if (floating && spec->code > kFloat16) return nullptr;
   const DType out_type = to_bool ? kBool : spec->code;
-  if (!same || spec->size > 4096) return elementwise_strided(op, out_type, x, n);
-  const Contiguous loop = kernels->contiguous(op->code, spec->code, out_type);
-  if (!loop) return nullptr;
+  const bool plain = same && spec->size <= 4096;
+  const Contiguous loop = plain ? kernels->contiguous(code, spec->code, out_type) : nullptr;
+  if (!loop) return elementwise_strided(code, out_type, x, n);
   Spec* out_spec = spec;
   if (to_bool) {
     out_spec = spec_of(kBool, spec->device, spec->ndim, spec->shape);
@@ -208,14 +191,14 @@ Array* elementwise(const Op* op, Array* const* x, int n) {
   return out;
 }
 
-// x in the dtype of the first parameter, in x's memory order.
-Array* cast(const Op* op, Array* x) {
+namespace {}  // namespace
+
+Array* copy_of(Array* x, DType type, bool in_order) {
   const Spec* in = x->spec;
-  const auto type = static_cast<DType>(op->params[0]);
   Spec* spec = spec_of(type, in->device, in->ndim, in->shape);
   if (!spec) return nullptr;
   int64_t strides[kMaxDims];
-  const bool reordered = kept_order(&x, 1, spec, strides);
+  const bool reordered = in_order && kept_order(&x, 1, spec, strides);
   const Operand out = {type, in->ndim, in->shape, reordered ? strides : spec->strides};
   Plan plan;
   const bool known = !kernels->plan_copy(&plan, out, operand(x));
@@ -232,67 +215,23 @@ Array* cast(const Op* op, Array* x) {
   return nullptr;
 }
 
-Array* view(const Array* x, int ndim, const int64_t* shape, const int64_t* strides,
-            int64_t offset) {
-  Spec* spec = spec_of(x->spec->code, x->spec->device, ndim, shape);
-  if (!spec) return nullptr;
-  x->storage->refs++;
-  return array_new(spec, x->storage, offset, strides);
-}
+namespace {
 
-Array* reshape(const Op* op, const Array* x) {
-  int64_t size = 1;
-  for (int i = 0; i < op->n_params; i++) size *= op->params[i];
-  if (op->n_params > kMaxDims || size != x->spec->size || !is_dense(x)) return nullptr;
-  for (int i = 0; i < op->n_params; i++) {
-    if (op->params[i] < 0) return nullptr;
+// The dtype of a reduction, as backend/kernels.py has it.
+DType reduced_type(int32_t reduction, DType type) {
+  switch (reduction) {
+    case kAny:
+    case kAll:
+      return kBool;
+    case kArgMax:
+    case kArgMin:
+      return kInt64;
+    case kSum:
+    case kProd:
+      return type > kFloat16 ? kInt64 : type;
+    default:
+      return type;
   }
-  return view(x, op->n_params, op->params, nullptr, x->offset);
-}
-
-Array* permute(const Op* op, const Array* x) {
-  const int ndim = x->spec->ndim;
-  int64_t shape[kMaxDims], strides[kMaxDims];
-  uint32_t seen = 0;
-  if (op->n_params != ndim) return nullptr;
-  for (int i = 0; i < ndim; i++) {
-    const int64_t axis = op->params[i];
-    if (axis < 0 || axis >= ndim) return nullptr;
-    seen |= 1u << axis;
-    shape[i] = x->spec->shape[axis];
-    strides[i] = strides_of(x)[axis];
-  }
-  return seen + 1 == 1u << ndim ? view(x, ndim, shape, strides, x->offset) : nullptr;
-}
-
-Array* broadcast(const Op* op, const Array* x) {
-  const int ndim = op->n_params, lead = ndim - x->spec->ndim;
-  if (lead < 0 || ndim > kMaxDims) return nullptr;
-  for (int i = 0; i < ndim; i++) {
-    const bool fits =
-        i < lead || x->spec->shape[i - lead] == 1 || x->spec->shape[i - lead] == op->params[i];
-    if (!fits || op->params[i] < 0) return nullptr;
-  }
-  int64_t strides[kMaxDims];
-  broadcast_strides(x, ndim, op->params, strides);
-  return view(x, ndim, op->params, strides, x->offset);
-}
-
-// Whether the ranges of a slice stay within the array; see slice_by.
-bool slice_fits(const Op* op, const Array* x) {
-  const int ndim = x->spec->ndim;
-  if (op->n_params != 1 + 3 * ndim || op->params[0] >> ndim) return false;
-  for (int i = 0; i < ndim; i++) {
-    const int64_t first = op->params[1 + 3 * i], count = op->params[2 + 3 * i];
-    const int64_t size = x->spec->shape[i], step = op->params[3 + 3 * i];
-    const bool dropped = op->params[0] >> i & 1;
-    if (count < 0 || count > size || (dropped && count != 1)) return false;
-    if (count == 0) continue;
-    if (first < 0 || first >= size || (count > 1 && (step > size || step < -size))) return false;
-    const int64_t last = first + (count - 1) * step;
-    if (last < 0 || last >= size) return false;
-  }
-  return true;
 }
 
 // Reduce over `axes` of x into a dense array of the given shape, of the same number of elements
@@ -300,6 +239,7 @@ bool slice_fits(const Op* op, const Array* x) {
 Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim,
                    const int64_t* shape) {
   const Spec* in = x->spec;
+  const DType type = reduced_type(reduction, in->code);
   int64_t kept[kMaxDims], strides[kMaxDims], step = 1;
   for (int i = in->ndim - 1; i >= 0; i--) {
     kept[i] = axes >> i & 1 ? 1 : in->shape[i];
@@ -307,11 +247,10 @@ Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim,
     step *= kept[i];
   }
   Plan plan;
-  if (kernels->plan_reduce(&plan, reduction, {in->code, in->ndim, kept, strides}, operand(x),
-                           axes)) {
+  if (kernels->plan_reduce(&plan, reduction, {type, in->ndim, kept, strides}, operand(x), axes)) {
     return nullptr;
   }
-  Spec* spec = spec_of(in->code, in->device, ndim, shape);
+  Spec* spec = spec_of(type, in->device, ndim, shape);
   Array* out = spec ? array_empty(spec) : nullptr;
   Py_XDECREF(spec);
   if (!out) return nullptr;
@@ -321,19 +260,31 @@ Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim,
   return nullptr;
 }
 
-Array* reduce(const Op* op, const Array* x) {
+// Whether the definition has something to say: about positions along several axes, the largest of
+// nothing, means of integers.
+bool reduces_plainly(int32_t reduction, uint32_t axes, const Spec* in) {
+  if (axes >> in->ndim) return false;
+  const bool position = reduction == kArgMax || reduction == kArgMin;
+  if (position && axes + 1 != 1u << in->ndim && (!axes || axes & (axes - 1))) return false;
+  if (position || reduction == kMax || reduction == kMin) return in->size > 0;
+  return reduction != kMean || in->code <= kFloat16;
+}
+
+}  // namespace
+
+Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const Array* x) {
   const Spec* in = x->spec;
-  const auto axes = static_cast<uint32_t>(op->params[0]);
-  if (in->code > kFloat16 || op->code > kMean || axes >> in->ndim) return nullptr;
-  if (in->size == 0 && (op->code == kMax || op->code == kMin)) return nullptr;
+  if (reduction >= kDeviation || !reduces_plainly(reduction, axes, in)) return nullptr;
   int64_t shape[kMaxDims];
   int ndim = 0;
   for (int i = 0; i < in->ndim; i++) {
     const bool reduced = axes >> i & 1;
-    if (!reduced || op->params[1]) shape[ndim++] = reduced ? 1 : in->shape[i];
+    if (!reduced || keepdims) shape[ndim++] = reduced ? 1 : in->shape[i];
   }
-  return reduce_into(op->code, axes, x, ndim, shape);
+  return reduce_into(reduction, axes, x, ndim, shape);
 }
+
+namespace {
 
 // The transpose of a broadcast from the shape in params.
 Array* sum_to(const Op* op, const Array* x) {
@@ -374,19 +325,6 @@ Array* matmul(const Array* a, const Array* b) {
 
 }  // namespace
 
-Array* slice_by(const int64_t* numbers, const Array* x) {
-  int64_t shape[kMaxDims], strides[kMaxDims], offset = x->offset;
-  int kept = 0;
-  for (int i = 0; i < x->spec->ndim; i++) {
-    const int64_t* range = numbers + 1 + 3 * i;
-    offset += range[0] * strides_of(x)[i];
-    if (numbers[0] >> i & 1) continue;
-    shape[kept] = range[1];
-    strides[kept++] = range[2] * strides_of(x)[i];
-  }
-  return view(x, kept, shape, strides, offset);
-}
-
 void forget_plans() {
   for (Broadcast& known : recent) forget(&known);
 }
@@ -394,7 +332,8 @@ void forget_plans() {
 Array* compute(const Op* op, Array* const* x, int n) {
   switch (op->kind) {
     case kElementwise:
-      return elementwise(op, x, n);
+      if (op->params[1] && n > 0 && x[n - 1]->spec->code > kFloat16) return nullptr;
+      return elementwise_result(op->code, op->params[0], x, n);
     case kMatMul:
       return n == 2 ? matmul(x[0], x[1]) : nullptr;
     default:
@@ -403,17 +342,17 @@ Array* compute(const Op* op, Array* const* x, int n) {
   if (n != 1) return nullptr;
   switch (op->kind) {
     case kCast:
-      return cast(op, x[0]);
+      return copy_of(x[0], static_cast<DType>(op->params[0]), true);
     case kReshape:
-      return reshape(op, x[0]);
+      return reshape(x[0], op->n_params, op->params);
     case kPermute:
-      return permute(op, x[0]);
+      return permute(x[0], op->n_params, op->params);
     case kBroadcast:
-      return broadcast(op, x[0]);
+      return broadcast(x[0], op->n_params, op->params);
     case kSlice:
-      return slice_fits(op, x[0]) ? slice_by(op->params, x[0]) : nullptr;
+      return slice(x[0], op->n_params, op->params);
     case kReduce:
-      return reduce(op, x[0]);
+      return reduction_result(op->code, static_cast<uint32_t>(op->params[0]), op->params[1], x[0]);
     case kSumTo:
       return sum_to(op, x[0]);
     default:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_DIMS", "Array", "Spec", "arrays", "dense_strides", "make_array", "make_spec",
-    "set_array_class",
+    "set_array_class", "shortcut",
 ]  # fmt: skip
 
 _source: Any = definition if core.native is None else core.native
@@ -22,6 +22,20 @@ if not TYPE_CHECKING:
     Spec, Array = _source.Spec, _source.Array
 make_spec, make_array, arrays = _source.make_spec, _source.make_array, _source.arrays
 set_array_class = _source.set_array_class
+
+
+def shortcut(name: str) -> Any:
+    """Return the native module's function of this name: it gives an array, or None: not here.
+
+    Each does what a function in Python defines, for arrays of the native CPU and arguments that
+    are plain and right. Closed with the gate; always None where there is no native module.
+    """
+    return _undecided if core.native is None else getattr(core.native, name)
+
+
+def _undecided(*_: Any) -> None:
+    return None
+
 
 if core.native is not None:
     core.native.set_world(dtype.ALL, as_device("cpu"))

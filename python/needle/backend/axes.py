@@ -53,7 +53,7 @@ def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
 
     Raises:
         ArgumentError: if a size is no whole number.
-        ShapeError: if one is negative, or its bytes do not fit into 63 bits.
+        ShapeError: if one is negative, or one or all bytes do not fit into 63 bits.
     """
     sizes = tuple(
         n if type(n) is int else whole(f"{operation}: size", n)
@@ -61,8 +61,8 @@ def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
     )
     if min(sizes, default=0) < 0:
         raise ShapeError(f"{operation}: shape {sizes} has a size below 0")
-    if prod(sizes) * itemsize >= 2**63:
-        raise ShapeError(f"{operation}: shape {sizes} has more than 2**63 bytes")
+    if max(sizes, default=0) >= 2**63 or prod(sizes) * itemsize >= 2**63:
+        raise ShapeError(f"{operation}: shape {sizes} has a size or bytes of more than 63 bits")
     return sizes
 
 
@@ -104,8 +104,22 @@ def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
     """
     if axes is None:
         return tuple(range(ndim))
+    if type(axes) is int and -ndim <= axes < ndim:
+        return (axes % ndim,)
+    if type(axes) is tuple and _is_normal(axes, ndim):
+        return axes
     given = axes_of(axes)
     result = tuple(sorted(normalise_axis(axis, ndim) for axis in given))
     if len(set(result)) != len(result):
         raise ShapeError(f"axes {given} name an axis twice")
     return result
+
+
+def _is_normal(axes: tuple[Any, ...], ndim: int) -> bool:
+    """Return whether axes are counted from 0, in order and there: most are, and it costs little."""
+    before = -1
+    for axis in axes:
+        if type(axis) is not int or not before < axis < ndim:
+            return False
+        before = axis
+    return True

@@ -12,13 +12,16 @@ import numpy as np
 
 from needle import core
 from needle import dtype as dtypes
-from needle.backend.array import make_array, make_spec
+from needle.backend.array import make_array, make_spec, shortcut
 from needle.backend.axes import normalise_axes, normalise_axis
 from needle.backend.ndarray import NDArray, Shape, array, broadcast_shapes, empty, full, kept_order
 from needle.dtype import DType
 from needle.errors import DeviceError, DtypeError, IndexRangeError, ShapeError, explain
 
 _NAMES = ("x", "y", "z", "w")
+_FUNCTIONS = {} if core.native is None else core.native.functions()
+_REDUCTIONS = {} if core.native is None else core.native.reductions()
+_elementwise_of, _reduced = shortcut("elementwise_of"), shortcut("reduced")
 
 
 def _named(arrays: tuple[NDArray, ...]) -> list[tuple[str, NDArray]]:
@@ -64,6 +67,10 @@ def elementwise(function: str, *arrays: NDArray, dtype: DType | None = None) -> 
         arrays: operands of one dtype (``where``: a bool condition first).
         dtype: of the result; that of the operands for None.
     """
+    if dtype is None or dtype is dtypes.bool_:
+        made = _elementwise_of(_FUNCTIONS.get(function), dtype is not None, *arrays)
+        if made is not None:
+            return made
     same_device(function, *arrays)
     common = same_dtype(function, *(arrays[1:] if function == "where" else arrays))
     shapes = [x.shape for x in arrays]
@@ -99,6 +106,9 @@ def reduce(function: str, x: NDArray, axes: Shape, keepdims: bool = False) -> ND
         ShapeError: if max, min, argmax or argmin has nothing to choose from.
         IndexRangeError: if there is no such axis.
     """
+    made = _reduced(_REDUCTIONS.get(function), x, axes, keepdims)
+    if made is not None:
+        return made
     if axes and (
         axes[0] < 0 or any(a >= b for a, b in zip(axes, (*axes[1:], x.ndim), strict=True))
     ):
@@ -445,11 +455,9 @@ def flat_axes(axes: Any, x: NDArray) -> Shape:
 
 def function_code(name: str) -> int:
     """Return the number of an elementwise function in the native table, or -1."""
-    if core.native is None:
-        return -1
-    return int(core.native.functions().get(name, -1))
+    return int(_FUNCTIONS.get(name, -1))
 
 
 def reduction_code(name: str) -> int:
     """Return the number of a reduction in the native table, or -1."""
-    return -1 if core.native is None else int(core.native.reductions()[name])
+    return int(_REDUCTIONS.get(name, -1))

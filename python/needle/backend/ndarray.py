@@ -22,6 +22,7 @@ from needle.backend.array import (
     make_array,
     make_spec,
     set_array_class,
+    shortcut,
 )
 from needle.backend.axes import axes_of, normalise_axes, normalise_axis, whole
 from needle.backend.course import CourseArray
@@ -30,6 +31,9 @@ from needle.dtype import DType
 from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain
 
 Shape = tuple[int, ...]
+_reshaped, _permuted, _broadcast, _sliced, _empty, _copied = map(
+    shortcut, ("reshaped", "permuted", "broadcast", "sliced", "empty", "copied")
+)
 
 
 def broadcast_shapes(operation: str, *shapes: Shape) -> Shape:
@@ -203,6 +207,9 @@ class NDArray(CourseArray, Array):
 
     def copy(self) -> NDArray:
         """Return a dense copy."""
+        made = _copied(self, self.dtype, False)
+        if made is not None:
+            return made
         out = empty(self.shape, self.dtype, self.device)
         self.device.backend.copy(out, self)
         return out
@@ -212,6 +219,9 @@ class NDArray(CourseArray, Array):
 
         One size may be -1. Raises ShapeError if the sizes differ.
         """
+        made = _reshaped(self, shape[0] if len(shape) == 1 else shape)
+        if made is not None:
+            return made
         new = new_shape(shape, self.size, self.shape)
         strides = (
             dense_strides(new)
@@ -224,6 +234,9 @@ class NDArray(CourseArray, Array):
 
     def permute(self, axes: Sequence[int]) -> NDArray:
         """Return a view with the axes in another order."""
+        made = _permuted(self, axes)
+        if made is not None:
+            return made
         order = tuple(normalise_axis(axis, self.ndim) for axis in axes)
         if sorted(order) != list(range(self.ndim)):
             raise ShapeError(f"permute: {tuple(axes)} is not an order of {self.ndim} axes")
@@ -234,6 +247,9 @@ class NDArray(CourseArray, Array):
 
     def broadcast_to(self, shape: Sequence[int]) -> NDArray:
         """Return a view with axes of size 1 repeated and leading axes added, all of stride 0."""
+        made = _broadcast(self, shape)
+        if made is not None:
+            return made
         new = tuple(shape)
         lead = len(new) - self.ndim
         sizes = zip(self.shape, new[lead:], strict=False)
@@ -252,6 +268,9 @@ class NDArray(CourseArray, Array):
         Raises:
             IndexRangeError: if a range leaves its axis.
         """
+        made = _sliced(self, ranges)
+        if made is not None:
+            return made
         strides = self.strides
         if len(ranges) != self.ndim or any(len(r) != 3 for r in ranges):
             raise ShapeError(f"slice: ranges {ranges} for {self.ndim} axes; three numbers for each")
@@ -288,6 +307,9 @@ class NDArray(CourseArray, Array):
             if self.shape[axis] != 1:
                 raise ShapeError(f"squeeze: axis {axis} has size {self.shape[axis]}, not 1")
         kept = [i for i in range(self.ndim) if i not in gone]
+        made = _reshaped(self, [self.shape[i] for i in kept])
+        if made is not None:
+            return made
         strides = self.strides
         return self.view(
             tuple(self.shape[i] for i in kept), tuple(strides[i] for i in kept), self.offset
@@ -301,6 +323,9 @@ class NDArray(CourseArray, Array):
         for axis in new:
             shape.insert(axis, 1)
             strides.insert(axis, strides[axis] * shape[axis + 1] if axis < len(strides) else 1)
+        made = _reshaped(self, shape)
+        if made is not None:
+            return made
         return self.view(tuple(shape), tuple(strides), self.offset)
 
     def windows(
@@ -372,6 +397,9 @@ class NDArray(CourseArray, Array):
         target = dtypes.as_dtype(dtype)
         if target is self.dtype and not copy:
             return self
+        made = _copied(self, target, True)
+        if made is not None:
+            return made
         spec = make_spec(target, self.device, self.shape)
         handle = self.device.backend.allocate(spec.size * target.itemsize)
         out = make_array(spec, handle, 0, kept_order(self.shape, (self,)))
@@ -471,6 +499,9 @@ def kept_order(shape: Shape, arrays: tuple[NDArray, ...]) -> Shape | None:
 
 def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
     """Return a dense array whose values are not set."""
+    made = _empty(shape, dtype, device)
+    if made is not None:
+        return made
     where = devices.as_device(device)
     spec = make_spec(dtypes.as_dtype(dtype), where, tuple(shape))
     if any(n < 0 for n in spec.shape):

@@ -6,12 +6,13 @@ the kernel table (src/common/kernels.h) does not take. Whether it does depends o
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from needle import dtype as dtypes
 from needle.backend import kernels, override
 from needle.backend.axes import normalise_axes
-from needle.backend.ndarray import NDArray, empty, empty_of, full
+from needle.backend.ndarray import NDArray, Shape, empty, empty_of, full
 from needle.dtype import DType
 
 SOFTMAX, LOG_SOFTMAX = 0, 1
@@ -88,11 +89,12 @@ def cumprod_grad(op: Any, x: NDArray, g: NDArray) -> Any:
 # ---- softmax -----------------------------------------------------------------------
 
 
-def _orders(axis: int, ndim: int) -> tuple[list[int], list[int]]:
+@functools.cache
+def _orders(axis: int, ndim: int) -> tuple[Shape, Shape]:
     """Return the order of axes that puts one last, and the order that puts it back."""
     axis %= ndim
-    last = [i for i in range(ndim) if i != axis] + [axis]
-    return last, [*range(axis), ndim - 1, *range(axis, ndim - 1)]
+    last = (*(i for i in range(ndim) if i != axis), axis)
+    return last, (*range(axis), ndim - 1, *range(axis, ndim - 1))
 
 
 def _softmax(kind: int, op: Any, x: NDArray) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from needle import autograd, device, dtype, executor, graph
+from needle import device, dtype, executor, graph, regions
 from needle.backend.ndarray import NDArray, array
 from needle.dtype import DType
 from needle.errors import DataError, NeedleError, describe, nearest
@@ -78,7 +78,7 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._buffers:
-            autograd.note_change(self.__dict__, name)
+            regions.note_change(self.__dict__, name)
         object.__setattr__(self, name, value)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -28,7 +28,11 @@ from needle.ops.samples import Sample
 # Kinds that the native gate can run without Python: the numbers of src/core/core.h.
 (
     PYTHON, ELEMENTWISE, RESHAPE, PERMUTE, BROADCAST, SLICE, REDUCE, MATMUL, SUM_TO, ITEM, CAST,
-) = range(11)  # fmt: skip
+    COMPUTE,
+) = range(12)  # fmt: skip
+
+PROMOTIONS = ("nothing", "all", "floating", "first")
+"""What ``promotes`` may be, as numbered in src/core/core.h."""
 
 OUTPUT = "output"
 """Stands in ``saves`` for the op's own result."""
@@ -47,6 +51,8 @@ class Op(graph.OpBase):
             OUTPUT. The last entry serves all further inputs. Anything not listed may be freed.
         structural: whether ``compute`` only puts values together or takes them apart.
         called: the name where it is not the words of the class.
+        promotes: which operands are brought to one dtype: "nothing", "all", or all to a "floating"
+            one; "first": the first alone, to a floating one.
         samples: what the generated tests run: a function that returns a list of Sample.
     """
 
@@ -55,6 +61,7 @@ class Op(graph.OpBase):
     is_differentiable: ClassVar[bool] = True
     structural: ClassVar[bool] = False
     called: ClassVar[str] = ""
+    promotes: ClassVar[str] = "nothing"
     samples: ClassVar[Callable[[], list[Sample]] | None] = None
     _masks: ClassVar[tuple[int, ...]] = ()
     takes: ClassVar[int | None] = None
@@ -87,6 +94,9 @@ class Op(graph.OpBase):
             check_attribute(self, name)
         self.save_masks = cls._masks
         self.differentiable = cls.is_differentiable
+        if cls.prepare is Op.prepare:
+            self.kind, self.code = COMPUTE, PROMOTIONS.index(cls.promotes)
+            self.params = (-1 if cls.takes is None else cls.takes,)
         self.setup()
 
     def setup(self) -> None:
@@ -129,10 +139,20 @@ class Op(graph.OpBase):
     # ---- what an op defines ----------------------------------------------------
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the inputs as tensors; Python numbers take the dtype of the tensors.
+        """Return the inputs as tensors, promoted; Python numbers take the dtype of the tensors.
 
-        Raises ArgumentError for what is no tensor or too many; DtypeError."""
-        return as_tensors(inputs, self.name)
+        The gate leaves this out where tensors have the dtypes already, unless a class has its own.
+
+        Raises:
+            ArgumentError: for what is no tensor.
+            DtypeError: if the dtypes do not mix.
+        """
+        if self.promotes == "nothing":
+            return as_tensors(inputs, self.name)
+        if self.promotes == "first":
+            first, *rest = as_tensors(inputs, self.name)
+            return (*promoted((first,), self.name, floating=True), *rest)
+        return promoted(inputs, self.name, floating=self.promotes == "floating")
 
     def compute(self, *arrays: Any) -> Any:
         """Return the result array for input arrays; on the meta device, its spec."""

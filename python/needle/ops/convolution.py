@@ -43,7 +43,6 @@ from needle.ops.base import Composite, Multilinear
 from needle.ops.elementwise import cast_like
 from needle.ops.matmul import matmul
 from needle.ops.movement import Pad, Slice, permute, reshape, turned
-from needle.ops.operands import promoted
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened
 from needle.ops.windows import WindowsGrad, windows
@@ -204,8 +203,7 @@ class _Bilinear(Multilinear, Composite):
         """The attributes that the three ops share."""
         return self.stride, self.padding, self.dilation, self.groups
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
+    promotes = "floating"
 
     def out_spatial(self, spatial: Sizes, kernel: Sizes) -> Sizes:
         """Return the spatial sizes of the result of a convolution (below 1: it does not fit)."""

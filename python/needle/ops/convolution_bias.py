@@ -17,7 +17,6 @@ from needle.ops.activation import leaky_relu, relu, relu_grad
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.convolution import Convolution, Pairs, Sizes, convolution_cases, convolved
 from needle.ops.elementwise import cast_like, greater, where
-from needle.ops.operands import promoted
 from needle.ops.reduce import summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened
@@ -83,8 +82,7 @@ class ConvolutionBias(Composite):
         """Return the spatial sizes of the result."""
         return self.plain.out_spatial(spatial, kernel)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
+    promotes = "floating"
 
     def compute(self, x: Any, w: Any, bias: Any) -> Any:
         self.plain.check(x.shape, w.shape, None, [("x", x), ("w", w), ("bias", bias)])

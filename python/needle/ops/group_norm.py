@@ -20,7 +20,6 @@ from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import rsqrt
 from needle.ops.movement import broadcast_to, reshape
 from needle.ops.norm import parameter
-from needle.ops.operands import promoted
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened
@@ -129,8 +128,7 @@ class GroupNorm(_Grouped):
     saves = ((0, 1, OUTPUT),) * 3
     samples = staticmethod(_samples)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
+    promotes = "floating"
 
     def compute(self, x: Any, weight: Any, bias: Any) -> Any:
         rank = x.ndim < 2

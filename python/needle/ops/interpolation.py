@@ -14,7 +14,6 @@ from needle.errors import ShapeError, explain
 from needle.ops.base import Composite, Linear
 from needle.ops.elementwise import where
 from needle.ops.indexing import TakeGrad, take
-from needle.ops.operands import promoted
 from needle.ops.samples import Sample, uniform
 
 Sizes = tuple[int, ...]
@@ -89,8 +88,7 @@ class _Interpolation(Linear, Composite):
     how: str
     saves = ((),)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
+    promotes = "floating"
 
     def neighbours(self, n: int) -> tuple[Any, Any, Any]:
         """Return the elements left and right of each point of an axis of n, the right's share."""

@@ -17,7 +17,7 @@ from needle.ops.functions import exp, log, sigmoid
 from needle.ops.indexing import gather, one_hot
 from needle.ops.logic import clip
 from needle.ops.movement import reshape, unsqueeze
-from needle.ops.operands import as_tensors, cast, promoted
+from needle.ops.operands import as_tensors, cast
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.softmax import log_softmax, logsumexp, softmax, widened
@@ -99,9 +99,7 @@ class CrossEntropy(_CrossEntropy):
     saves = ((0, 1, OUTPUT), ())
     samples = staticmethod(_cross_entropy_samples)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        logits, labels = as_tensors(inputs, self.name)
-        return (*promoted((logits,), self.name, floating=True), labels)
+    promotes = "first"
 
     def compute(self, logits: Any, labels: Any) -> Any:
         return super().compute(logits, kernels.as_labels(self.name, logits, labels))
@@ -243,8 +241,7 @@ def _soft_cross_entropy(logits: Any, target: Any, smoothing: float) -> Any:
 
 
 class _Pairwise(Composite):
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
+    promotes = "floating"
 
 
 def _pair_samples(reference: Any, low: float = -2.0, high: float = 2.0, static: Any = ()) -> Any:

@@ -11,7 +11,7 @@ from needle.backend import kernels
 from needle.errors import ShapeError
 from needle.ops.base import MATMUL, Multilinear, sum_to
 from needle.ops.movement import reshape, turned
-from needle.ops.operands import as_tensors, promoted
+from needle.ops.operands import as_tensors
 from needle.ops.samples import Sample, uniform
 
 
@@ -44,8 +44,7 @@ class MatMul(Multilinear):
     def setup(self) -> None:
         self.kind = MATMUL
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name)
+    promotes = "all"
 
     def compute(self, a: Any, b: Any) -> Any:
         return kernels.matmul(a, b)

@@ -19,7 +19,6 @@ from needle.errors import ArgumentError, IndexRangeError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
 from needle.ops.base import BROADCAST, CAST, PERMUTE, RESHAPE, SLICE, Linear, Op
-from needle.ops.operands import promoted
 from needle.ops.samples import Sample, uniform
 
 Ranges = tuple[tuple[int, int, int], ...]
@@ -267,8 +266,7 @@ class Concat(Op):
         ]
     )  # fmt: skip
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name)
+    promotes = "all"
 
     def compute(self, *arrays: Any) -> Any:
         return kernels.concatenate(arrays, self.axis)

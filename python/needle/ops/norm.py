@@ -15,7 +15,7 @@ from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import rsqrt
 from needle.ops.movement import broadcast_to, permute, reshape, unsqueeze
-from needle.ops.operands import constant, promoted
+from needle.ops.operands import constant
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import widened
@@ -29,8 +29,7 @@ class _Norm(Composite):
     eps: float = 1e-5
     saves: ClassVar[Sequence[Sequence[int | str]]] = ((0, 1, OUTPUT),) * 3
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
+    promotes = "floating"
 
     def compute(self, x: Any, *parameters: Any) -> Any:
         for name, parameter in zip(("weight", "bias"), parameters, strict=False):
@@ -365,7 +364,8 @@ class BatchNormGrad(Composite):
 def parameter(x: Any, value: float, like: Any) -> Any:
     """Return weight or bias as one row; one value throughout for None."""
     if x is not None:
-        return reshape(x, (executor.spec_of(x).size,))
+        spec = executor.spec_of(x)
+        return x if len(spec.shape) == 1 else reshape(x, (spec.size,))
     spec = executor.spec_of(like)
     return broadcast_to(constant(value, spec.dtype, spec.device), spec.shape[-1:])
 

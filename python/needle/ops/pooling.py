@@ -24,7 +24,7 @@ from needle.ops.convolution import Pairs, Sizes
 from needle.ops.elementwise import cast_like, equal, where
 from needle.ops.indexing import gather
 from needle.ops.movement import Slice, broadcast_to, reshape, squeeze, unsqueeze
-from needle.ops.operands import cast, promoted
+from needle.ops.operands import cast
 from needle.ops.rearrange import pad
 from needle.ops.reduce import amax, argmax, summation
 from needle.ops.samples import Sample, integers, uniform
@@ -89,8 +89,7 @@ class _Pool(Composite):
         """The distance of the elements of a window, per spatial axis."""
         return (1,) * len(self.kernel)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (*promoted(inputs[:1], self.name, floating=True), *inputs[1:])
+    promotes = "first"
 
     def pooled(self, x: Sizes, named: list[tuple[str, Any]]) -> Sizes:
         """Return the shape of the result for images of a shape.

@@ -14,10 +14,9 @@ from needle.backend.axes import normalise_axes
 from needle.errors import OptionError, ShapeError
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
-from needle.ops.base import OUTPUT, PYTHON, REDUCE, SUM_TO, Linear, Op
+from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op
 from needle.ops.elementwise import cast_like, equal, not_equal
 from needle.ops.movement import broadcast_to, reshape
-from needle.ops.operands import promoted
 from needle.ops.samples import Sample, uniform
 
 
@@ -114,8 +113,7 @@ class Mean(Reduction, Linear):
     function = "mean"
     samples = reduction_samples(np.mean, empty=False)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
+    promotes = "floating"
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         shape = out.node.inputs[0].spec.shape
@@ -158,11 +156,6 @@ class Min(_Extreme):
 
 class _Argument(Reduction):
     is_differentiable = False
-
-    def setup(self) -> None:
-        super().setup()
-        if len(self.axes) != 1:  # the gate does not know how many axes there may be
-            self.kind = PYTHON
 
     def compute(self, x: Any) -> Any:
         if len(self.axes) not in (1, x.ndim):

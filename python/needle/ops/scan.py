@@ -16,7 +16,7 @@ from needle.ops.base import Composite, Linear, Op, export
 from needle.ops.elementwise import cast_like, equal, square, where
 from needle.ops.functions import Sqrt
 from needle.ops.movement import broadcast_to, concat, flip, permute, reshape
-from needle.ops.operands import constant, promoted
+from needle.ops.operands import constant
 from needle.ops.reduce import (
     Reduction,
     mean,
@@ -284,8 +284,7 @@ class Var(Composite):
         ]
     )  # fmt: skip
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
+    promotes = "floating"
 
     def _factor(self, x: Any) -> float:
         room = _size(shape_of(x), self.axes) - self.correction

@@ -17,7 +17,7 @@ from needle.ops.elementwise import cast_like, equal, where
 from needle.ops.functions import exp, log
 from needle.ops.logic import isfinite
 from needle.ops.movement import reshape, stop_gradient
-from needle.ops.operands import cast, promoted
+from needle.ops.operands import cast
 from needle.ops.reduce import amax, normalised, summation
 from needle.ops.samples import Sample, uniform
 
@@ -73,8 +73,7 @@ class _Softmax(Composite):
     axis: int = -1
     saves = ((OUTPUT,),)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
+    promotes = "floating"
 
     def shifted(self, x: Any) -> Any:
         """Return x less its maximum along the axis, so that no exponential overflows."""
@@ -203,8 +202,7 @@ class LogSumExp(Composite):
     saves = ((0, OUTPUT),)
     samples = staticmethod(_log_sum_exp_samples)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
+    promotes = "floating"
 
     def expand(self, x: Any) -> Any:
         axes = normalised(x, self.axes)

@@ -17,7 +17,7 @@ from needle.ops.elementwise import where
 from needle.ops.indexing import ScatterAdd
 from needle.ops.logic import isnan
 from needle.ops.movement import permute, squeeze, stop_gradient
-from needle.ops.operands import as_tensors, promoted
+from needle.ops.operands import as_tensors
 from needle.ops.rearrange import window
 from needle.ops.samples import Sample, uniform
 from needle.ops.tuples import stack
@@ -119,8 +119,7 @@ class SearchSorted(Op):
     is_differentiable = False
     samples = staticmethod(_search_samples)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name)
+    promotes = "all"
 
     def compute(self, edges: Any, values: Any) -> Any:
         if self.side not in ("left", "right"):

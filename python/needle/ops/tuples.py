@@ -178,8 +178,7 @@ class FusedAddScalars(Op):
         ]
     )
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return promoted(inputs, self.name, floating=True)
+    promotes = "floating"
 
     def compute(self, x: Any) -> Any:
         numbers = [full((), c, x.dtype, x.device) for c in (self.c0, self.c1)]

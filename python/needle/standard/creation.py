@@ -13,6 +13,7 @@ from needle import device as devices
 from needle import dtype as dtypes
 from needle import graph, ops
 from needle.backend import exchange, memory
+from needle.backend.axes import sizes_of, whole
 from needle.backend.ndarray import NDArray, array
 from needle.errors import DtypeError, OptionError, RangeError, ShapeError
 from needle.ops.operands import default_float
@@ -148,14 +149,14 @@ def arange(
     length = (high - low) / by if by else 0  # ops.arange refuses a step of 0
     whole = all(isinstance(n, int) for n in numbers)
     kind = dtype or (dtypes.int64 if whole else default_float())
-    with _room("arange", min(length, operands.LONGEST), kind, device):
+    with _room("arange", min(length, 2**63), kind, device):
         return ops.arange(start, stop, step, dtype=dtype, device=device)
 
 
 @contextmanager
 def _room(name: str, length: float, dtype: Any, device: Any) -> Iterator[None]:
     """Ask the device before NumPy makes so many elements on the host; type what NumPy raises."""
-    if length >= operands.LONGEST:
+    if length >= 2**63:
         raise ShapeError(f"{name}: 2**63 elements or more")
     nbytes = max(0, math.ceil(length)) * dtypes.as_dtype(dtype).itemsize
     try:
@@ -178,12 +179,13 @@ def linspace(
     """Return ``num`` evenly spaced numbers from start to stop.
 
     Raises:
-        DtypeError: if num is not a whole number, or start or stop not a real one.
+        ArgumentError: if num is not a whole number.
+        DtypeError: if start or stop is not a real one.
         ShapeError: if num is negative, or 2**63 or more.
         OutOfMemoryError: if the device has no memory for them.
     """
     start, stop = operands.number("linspace", start), operands.number("linspace", stop)
-    num = operands.whole("linspace", "num", num)
+    num = whole("linspace: num", num)
     with _room("linspace", num, dtype or default_float(), device):
         return ops.linspace(start, stop, num, endpoint=endpoint, dtype=dtype, device=device)
 
@@ -200,35 +202,34 @@ def eye(
     """Return a matrix with ones on diagonal k.
 
     Raises:
-        DtypeError: if a size or k is not a whole number.
+        ArgumentError: if a size or k is not a whole number.
         ShapeError: if a size is negative, or there would be 2**63 elements or more.
         OutOfMemoryError: if the device has no memory for them.
     """
-    rows, columns = operands.shape_of("eye", (n_rows, n_rows if n_cols is None else n_cols))
-    k = operands.whole("eye", "k", k)
+    rows, columns = sizes_of("eye", (n_rows, n_rows if n_cols is None else n_cols))
     with _room("eye", rows * columns, dtype or default_float(), device):
         return ops.eye(rows, columns, k=k, dtype=dtype, device=device)
 
 
 def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor whose values are not set."""
-    return ops.empty(operands.shape_of("empty", shape), dtype=dtype, device=device)
+    return ops.empty(shape, dtype=dtype, device=device)
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of zeros."""
-    return ops.zeros(operands.shape_of("zeros", shape), dtype=dtype, device=device)
+    return ops.zeros(shape, dtype=dtype, device=device)
 
 
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of ones."""
-    return ops.ones(operands.shape_of("ones", shape), dtype=dtype, device=device)
+    return ops.ones(shape, dtype=dtype, device=device)
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of one value."""
     value = operands.number("full", fill_value)
-    return ops.full(operands.shape_of("full", shape), value, dtype=dtype, device=device)
+    return ops.full(shape, value, dtype=dtype, device=device)
 
 
 def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from needle import ops
+from needle.backend.axes import whole
 from needle.errors import DtypeError, ShapeError, explain, unknown
 from needle.standard import operands
 
@@ -33,7 +34,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
         ShapeError: if an axis is given twice, or sizes of axes that meet differ.
     """
     if not isinstance(axes, (tuple, list)):
-        return ops.tensordot(x1, x2, operands.whole("tensordot", "axes", axes))
+        return ops.tensordot(x1, x2, whole("tensordot: axes", axes))
     if len(axes) != 2 or not all(isinstance(part, (tuple, list)) for part in axes):
         raise DtypeError(
             f"tensordot: axes are {axes!r:.60}\n"
@@ -208,10 +209,10 @@ def matrix_power(x: Any, n: int, /) -> Any:
     """The product of n factors x; of the inverse for negative n, the identity for 0.
 
     Raises:
-        DtypeError: if n is not a whole number.
+        ArgumentError: if n is not a whole number.
         ShapeError: if x are not square matrices.
     """
-    x, n = operands.tensor("matrix_power", x), operands.whole("matrix_power", "n", n)
+    x, n = operands.tensor("matrix_power", x), whole("matrix_power: n", n)
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise explain(
             ShapeError, "matrix_power", f"shape {x.shape}", [("x", x)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from needle import ops
+from needle.backend.axes import whole
 from needle.dtype import as_dtype
 from needle.errors import OptionError, ShapeError
 from needle.standard import operands
@@ -113,12 +114,12 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
 
     Raises:
         OptionError: if n is negative.
-        DtypeError: if n or axis is not a whole number.
+        ArgumentError: if n or axis is not a whole number.
         ShapeError: if x has no axes.
         IndexRangeError: if there is no such axis.
     """
     axis = operands.axis_of("diff", operands.tensor("diff", x), axis)
-    if operands.whole("diff", "n", n) < 0:
+    if whole("diff: n", n) < 0:
         raise OptionError(f"diff: n is {n}\n  rule: how often differences are taken, 0 or more")
     parts = [part for part in (prepend, x, append) if part is not None]
     if len(parts) > 1:

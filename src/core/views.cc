@@ -1,0 +1,243 @@
+// Views of native arrays, and what arrays give without an op: shortcuts of the methods of NDArray
+// and of backend/kernels.py, which decide wherever these return None.
+#include "gate.h"
+
+namespace needle {
+namespace {
+
+bool is_dense(const Array* x) {
+  if (!x->strides) return true;
+  for (int i = 0; i < x->spec->ndim; i++) {
+    if (x->spec->shape[i] != 1 && x->strides[i] != x->spec->strides[i]) return x->spec->size == 0;
+  }
+  return true;
+}
+
+Array* view(const Array* x, int ndim, const int64_t* shape, const int64_t* strides,
+            int64_t offset) {
+  Spec* spec = spec_of(x->spec->code, x->spec->device, ndim, shape);
+  if (!spec) return nullptr;
+  x->storage->refs++;
+  return array_new(spec, x->storage, offset, strides);
+}
+
+// Whether the ranges of a slice stay within the array.
+bool slice_fits(const Array* x, int n, const int64_t* numbers) {
+  const int ndim = x->spec->ndim;
+  if (n != 1 + 3 * ndim || numbers[0] >> ndim) return false;
+  for (int i = 0; i < ndim; i++) {
+    const int64_t first = numbers[1 + 3 * i], count = numbers[2 + 3 * i];
+    const int64_t size = x->spec->shape[i], step = numbers[3 + 3 * i];
+    const bool dropped = numbers[0] >> i & 1;
+    if (count < 0 || count > size || (dropped && count != 1)) return false;
+    if (count == 0) continue;
+    if (first < 0 || first >= size || (count > 1 && (step > size || step < -size))) return false;
+    const int64_t last = first + (count - 1) * step;
+    if (last < 0 || last >= size) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void broadcast_strides(const Array* x, int ndim, const int64_t* shape, int64_t* strides) {
+  const int lead = ndim - x->spec->ndim;
+  const int64_t* own = strides_of(x);
+  for (int i = 0; i < ndim; i++) {
+    const bool repeated = i < lead || x->spec->shape[i - lead] != shape[i];
+    strides[i] = repeated ? 0 : own[i - lead];
+  }
+}
+
+Array* reshape(const Array* x, int n, const int64_t* shape) {
+  int64_t size = 1;
+  if (n > kMaxDims || !is_dense(x)) return nullptr;
+  for (int i = 0; i < n; i++) {
+    if (shape[i] < 0 || __builtin_mul_overflow(size, shape[i], &size)) return nullptr;
+  }
+  return size == x->spec->size ? view(x, n, shape, nullptr, x->offset) : nullptr;
+}
+
+Array* permute(const Array* x, int n, const int64_t* order) {
+  int64_t shape[kMaxDims], strides[kMaxDims];
+  uint32_t seen = 0;
+  if (n != x->spec->ndim) return nullptr;
+  for (int i = 0; i < n; i++) {
+    if (order[i] < 0 || order[i] >= n) return nullptr;
+    seen |= 1u << order[i];
+    shape[i] = x->spec->shape[order[i]];
+    strides[i] = strides_of(x)[order[i]];
+  }
+  return seen + 1 == 1u << n ? view(x, n, shape, strides, x->offset) : nullptr;
+}
+
+Array* broadcast(const Array* x, int n, const int64_t* shape) {
+  const int lead = n - x->spec->ndim;
+  if (lead < 0 || n > kMaxDims) return nullptr;
+  for (int i = 0; i < n; i++) {
+    const bool fits =
+        i < lead || x->spec->shape[i - lead] == 1 || x->spec->shape[i - lead] == shape[i];
+    if (!fits || shape[i] < 0) return nullptr;
+  }
+  int64_t strides[kMaxDims];
+  broadcast_strides(x, n, shape, strides);
+  return view(x, n, shape, strides, x->offset);
+}
+
+Array* slice_by(const int64_t* numbers, const Array* x) {
+  int64_t shape[kMaxDims], strides[kMaxDims], offset = x->offset;
+  int kept = 0;
+  for (int i = 0; i < x->spec->ndim; i++) {
+    const int64_t* range = numbers + 1 + 3 * i;
+    offset += range[0] * strides_of(x)[i];
+    if (numbers[0] >> i & 1) continue;
+    shape[kept] = range[1];
+    strides[kept++] = range[2] * strides_of(x)[i];
+  }
+  return view(x, kept, shape, strides, offset);
+}
+
+Array* slice(const Array* x, int n, const int64_t* numbers) {
+  return slice_fits(x, n, numbers) ? slice_by(numbers, x) : nullptr;
+}
+
+// ---- for Python ------------------------------------------------------------------------------
+
+namespace {
+
+// The array of an argument; null: not one of ours, or the gate is closed.
+Array* native_array(PyObject* x) {
+  if (!modes.open || !is_array(x)) return nullptr;
+  auto* array = reinterpret_cast<Array*>(x);
+  return array->storage ? array : nullptr;
+}
+
+bool read_number(PyObject* x, int64_t* number) {
+  if (!PyLong_CheckExact(x)) return false;
+  int overflow;
+  *number = PyLong_AsLongLongAndOverflow(x, &overflow);
+  return !overflow;
+}
+
+// The numbers in a tuple or list; their count, or -1.
+int read_numbers(PyObject* x, int most, int64_t* numbers) {
+  const bool is_tuple = PyTuple_CheckExact(x);
+  if (!is_tuple && !PyList_CheckExact(x)) return -1;
+  const Py_ssize_t n = is_tuple ? PyTuple_GET_SIZE(x) : PyList_GET_SIZE(x);
+  if (n > most) return -1;
+  for (Py_ssize_t i = 0; i < n; i++) {
+    PyObject* part = is_tuple ? PyTuple_GET_ITEM(x, i) : PyList_GET_ITEM(x, i);
+    if (!read_number(part, numbers + i)) return -1;
+  }
+  return static_cast<int>(n);
+}
+
+PyObject* or_none(Array* made) {
+  if (made) return reinterpret_cast<PyObject*>(made);
+  PyErr_Clear();  // the definition fails in the same way, and says more about it
+  Py_RETURN_NONE;
+}
+
+template <Array* (*function)(const Array*, int, const int64_t*)>
+PyObject* by_numbers(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t numbers[kMaxDims];
+  const Array* x = n == 2 ? native_array(args[0]) : nullptr;
+  const int count = x ? read_numbers(args[1], kMaxDims, numbers) : -1;
+  return or_none(count < 0 ? nullptr : function(x, count, numbers));
+}
+
+PyObject* sliced(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t numbers[1 + 3 * kMaxDims] = {0};
+  const Array* x = n == 2 ? native_array(args[0]) : nullptr;
+  if (!x || !PyList_CheckExact(args[1]) || PyList_GET_SIZE(args[1]) != x->spec->ndim) {
+    return or_none(nullptr);
+  }
+  for (int i = 0; i < x->spec->ndim; i++) {
+    if (read_numbers(PyList_GET_ITEM(args[1], i), 3, numbers + 1 + 3 * i) != 3) {
+      return or_none(nullptr);
+    }
+  }
+  return or_none(slice(x, 1 + 3 * x->spec->ndim, numbers));
+}
+
+// elementwise(code, to bool, *arrays)
+PyObject* elementwise_of(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
+  const int n = static_cast<int>(n_args) - 2;
+  int64_t code;
+  Array* arrays[kMaxArgs];
+  if (n < 1 || n > kMaxArgs || !read_number(args[0], &code)) return or_none(nullptr);
+  for (int i = 0; i < n; i++) {
+    if (!(arrays[i] = native_array(args[2 + i]))) return or_none(nullptr);
+  }
+  if (code < 0 || code >= kFunctions) return or_none(nullptr);
+  return or_none(elementwise_result(static_cast<int32_t>(code), args[1] == Py_True, arrays, n));
+}
+
+// reduced(code, array, axes, keepdims)
+PyObject* reduced(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t code, axes[kMaxDims];
+  const Array* x = n == 4 ? native_array(args[1]) : nullptr;
+  const int count = x ? read_numbers(args[2], kMaxDims, axes) : -1;
+  if (count < 0 || !read_number(args[0], &code) || code < 0) return or_none(nullptr);
+  uint32_t mask = 0;
+  for (int i = 0; i < count; i++) {
+    if (axes[i] < 0 || axes[i] >= kMaxDims || mask >> axes[i]) return or_none(nullptr);
+    mask |= 1u << axes[i];
+  }
+  return or_none(reduction_result(static_cast<int32_t>(code), mask, args[3] == Py_True, x));
+}
+
+// The number of a needle.dtype.DType, or kDTypes.
+int dtype_code(PyObject* x) {
+  int code = 0;
+  while (code < kDTypes && dtypes[code] != x) code++;
+  return code;
+}
+
+// copied(array, dtype, in its memory order)
+PyObject* copied(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  Array* x = n == 3 ? native_array(args[0]) : nullptr;
+  const int code = x ? dtype_code(args[1]) : kDTypes;
+  if (code == kDTypes) return or_none(nullptr);
+  return or_none(copy_of(x, static_cast<DType>(code), args[2] == Py_True));
+}
+
+// empty(shape, dtype, device)
+PyObject* empty(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t shape[kMaxDims], size = 1;
+  const bool ours = n == 3 && modes.open && args[2] == native_device;
+  const int count = ours ? read_numbers(args[0], kMaxDims, shape) : -1;
+  const int code = count < 0 ? kDTypes : dtype_code(args[1]);
+  if (code == kDTypes) return or_none(nullptr);
+  for (int i = 0; i < count; i++) {
+    if (shape[i] < 0 || __builtin_mul_overflow(size, shape[i], &size)) return or_none(nullptr);
+  }
+  if (size >= INT64_MAX / 8) return or_none(nullptr);
+  Spec* spec = spec_of(static_cast<DType>(code), args[2], count, shape);
+  Array* out = spec ? array_empty(spec) : nullptr;
+  Py_XDECREF(spec);
+  return or_none(out);
+}
+
+template <class F>
+constexpr PyCFunction function_of(F* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
+}
+
+PyMethodDef functions[] = {
+    {"reshaped", function_of(by_numbers<reshape>), METH_FASTCALL, "reshaped(array, shape)"},
+    {"permuted", function_of(by_numbers<permute>), METH_FASTCALL, "permuted(array, order)"},
+    {"broadcast", function_of(by_numbers<broadcast>), METH_FASTCALL, "broadcast(array, shape)"},
+    {"sliced", function_of(sliced), METH_FASTCALL, "sliced(array, [(first, count, step), ...])"},
+    {"elementwise_of", function_of(elementwise_of), METH_FASTCALL,
+     "elementwise_of(code, to bool, *arrays)"},
+    {"reduced", function_of(reduced), METH_FASTCALL, "reduced(code, array, axes, keepdims)"},
+    {"copied", function_of(copied), METH_FASTCALL, "copied(array, dtype, in its memory order)"},
+    {"empty", function_of(empty), METH_FASTCALL, "empty(shape, dtype, device)"},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+bool add_arrays(PyObject* module) { return PyModule_AddFunctions(module, functions) == 0; }
+
+}  // namespace needle
