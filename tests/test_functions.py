@@ -212,6 +212,19 @@ def test_pad(mode):
     check_gradients(lambda x: ops.pad(x, widths, mode), X, order=2)
 
 
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("mode", ["reflect", "symmetric", "edge", "wrap"])
+def test_pad_by_edges_of_every_dtype_and_layout(device, mode, kind):
+    widths = ((2, 0), (0, 3), (16, 5))
+    x = ndl.Tensor(np.arange(3 * 4 * 70).reshape(3, 4, 70) % 200, device=device, dtype=kind)
+    for view in (x[..., ::2], ops.permute(x, (0, 2, 1))[:, :40], ops.flip(x)):
+        pads = tuple(
+            (min(a, n - 1), min(b, n - 1)) for n, (a, b) in zip(view.shape, widths, strict=True)
+        )
+        expected = np.pad(view.numpy(), pads, mode)
+        np.testing.assert_array_equal(ops.pad(view, pads, mode).numpy(), expected)
+
+
 def test_pad_takes_a_value_and_known_modes_only():
     found = ops.pad(tensor([1.0, 2.0]), ((1, 0),), value=7.0)
     np.testing.assert_array_equal(found.numpy(), [7, 1, 2])
@@ -219,6 +232,10 @@ def test_pad_takes_a_value_and_known_modes_only():
         ops.pad(tensor([1.0]), ((1, 0),), "reflection")
     with pytest.raises(ShapeError):
         ops.pad(tensor([1.0, 2.0]), ((2, 0),), "reflect")
+    with pytest.raises(ShapeError, match="an axis with elements"):
+        ops.pad(tensor(np.ones((0, 2))), 1, "edge")
+    with pytest.raises(ShapeError, match="reflect by"):
+        ops.PadByEdges.of(((9, 0),), "reflect")(tensor([1.0, 2.0]))
 
 
 # ---- pieces ------------------------------------------------------------------------

@@ -300,6 +300,7 @@ from needle.ops.norm import (
     layer_norm,
     rms_norm,
 )
+from needle.ops.padding import PadByEdges, PadByEdgesGrad, pad
 from needle.ops.pooling import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad, MaxPoolTake
 from needle.ops.rearrange import (
     Diagonal,
@@ -315,7 +316,6 @@ from needle.ops.rearrange import (
     expand_dims,
     flatten,
     moveaxis,
-    pad,
     repeat,
     roll,
     swapaxes,

@@ -22,7 +22,7 @@ from needle.ops.base import Multilinear
 from needle.ops.convolution import Convolution, ConvolutionInput, Pairs, Sizes
 from needle.ops.convolution_bias import ConvolutionActivation, ConvolutionBias
 from needle.ops.movement import Pad, permute
-from needle.ops.rearrange import pad
+from needle.ops.padding import pad
 from needle.ops.samples import Sample, uniform
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")

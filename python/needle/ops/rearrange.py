@@ -11,14 +11,12 @@ from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import kernels, ndarray
 from needle.backend.axes import axes_of, normalise_axis, whole
-from needle.dtype import as_dtype
-from needle.errors import IndexRangeError, OptionError, ShapeError, explain, unknown
+from needle.errors import IndexRangeError, OptionError, ShapeError
 from needle.executor import shape_of
-from needle.ops.attributes import Axes, either, number_in
+from needle.ops.attributes import Axes, either
 from needle.ops.base import Linear
-from needle.ops.elementwise import where
 from needle.ops.indexing import take
-from needle.ops.movement import Pad, Slice, SliceGrad, broadcast_to, permute, reshape, unsqueeze
+from needle.ops.movement import Slice, SliceGrad, broadcast_to, permute, reshape, unsqueeze
 from needle.ops.reduce import summation
 from needle.ops.samples import Sample, uniform
 
@@ -458,73 +456,6 @@ def broadcast_arrays(*tensors: Any) -> list[Any]:
     """Return the tensors as views of their common shape."""
     shape = ndarray.broadcast_shapes("broadcast_arrays", *[shape_of(x) for x in tensors])
     return [broadcast_to(x, shape) for x in tensors]
-
-
-# ---- padding -----------------------------------------------------------------------
-
-PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "edge": "edge",
-             "circular": "wrap", "wrap": "wrap", "symmetric": "symmetric"}  # fmt: skip
-
-
-def pad(x: Any, widths: int | Sequence[Any], mode: str = "constant", value: float = 0.0) -> Any:
-    """Surround x, (before, after) per axis.
-
-    Args:
-        x: a tensor.
-        widths: how many elements, for each axis; one pair or one number is for all, as in NumPy.
-        mode: "constant"; "reflect" (without the edge), "symmetric" (with it), "replicate" (the
-            edge), "circular".
-        value: for mode "constant"; the result has the dtype of x.
-
-    Raises:
-        ArgumentError: if widths are no whole numbers.
-        ShapeError: if widths do not fit x, or reach further than reflect can.
-        OptionError: for another mode, or a width that is no whole number.
-        DtypeError: if the dtype of x has no such value.
-    """
-    shape = shape_of(x)
-    pairs = _pairs(widths, len(shape))
-    if mode not in PAD_MODES:
-        raise unknown("pad mode", mode, PAD_MODES)
-    if mode == "constant":
-        out = executor.apply(Pad.of(pairs), x)
-        number = number_in("pad", value, out.spec.dtype)
-        return out if number == 0 else _fill_around(out, shape, pairs, number)
-    if len(pairs) != len(shape) or any(w < 0 for pair in pairs for w in pair):
-        raise ShapeError(f"pad: widths {pairs} for {len(shape)} axes; one pair >= 0 for each")
-    for axis, (n, pair) in enumerate(zip(shape, pairs, strict=True)):
-        if max(pair) >= n + (mode != "reflect") and mode not in ("replicate", "edge"):
-            if max(pair) == 0:
-                continue
-            raise explain(
-                ShapeError, "pad", f"{mode} by {pair} of axis {axis} with {n} elements", [("x", x)],
-                "the width is less than the size of the axis",
-            )  # fmt: skip
-        if max(pair):
-            places = np.pad(np.arange(n), pair, PAD_MODES[mode])  # type: ignore[call-overload]
-            x = take(x, _indices(places, x), axis)
-    return x
-
-
-def _pairs(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:
-    """Return the widths of ``pad`` as one pair per axis."""
-    given = axes_of(widths)
-    if given and not any(map(np.iterable, given)):
-        given = (given,)
-    rows = [axes_of(part) for part in given]
-    rows = rows * ndim if len(rows) == 1 else rows
-    if any(len(row) not in (1, 2) for row in rows):
-        raise ShapeError(
-            f"pad: widths {widths!r:.60} for {ndim} axes\n"
-            "  rule: one number, one pair (before, after), or a pair for each axis"
-        )
-    return tuple((whole("pad: width", row[0]), whole("pad: width", row[-1])) for row in rows)
-
-
-def _fill_around(out: Any, shape: Any, pairs: Any, value: float) -> Any:
-    spec = out.spec
-    inside = graph.wrap(ndarray.full(shape, True, as_dtype("bool"), spec.device))
-    return where(executor.apply(Pad.of(pairs), inside), out, value)
 
 
 def window(x: Any, axis: int, start: int, size: int) -> Any:
