@@ -65,7 +65,7 @@ def _check(shape: Shape, widths: Pairs, mode: str) -> None:
         if max(pair) > reach or n + sum(pair) >= 2**63:
             raise ShapeError(
                 f"pad: {mode} by {pair} of axis {axis} with {n} elements\n"
-                "  rule: the width is less than the size of the axis; symmetric and circular: or it; "
+                "  rule: it is less than the size of the axis; symmetric and circular: or it; "
                 "edges: an axis with elements"
             )
 
