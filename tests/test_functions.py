@@ -241,6 +241,28 @@ def test_pad_takes_a_value_and_known_modes_only():
 # ---- pieces ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int64", "bool"])
+@pytest.mark.parametrize("shape", [(3, 4, 70), (3, 1, 5), (0, 2, 3), (2, 0, 3), (5, 7, 1)])
+def test_joining_views_and_taking_apart(device, shape, kind):
+    x = ndl.Tensor(np.arange(np.prod(shape)).reshape(shape) % 200, device=device, dtype=kind)
+    turned = ops.permute(ops.permute(x, (2, 0, 1)) * 1, (1, 2, 0)).astype(kind)
+    views = [x, ops.flip(x), turned, ops.broadcast_to(x[..., :1], shape)]
+    arrays = [v.numpy() for v in views]
+    for axis in range(-3, 3):
+        np.testing.assert_array_equal(ops.concat(views, axis).numpy(), np.concatenate(arrays, axis))
+        whole = ops.stack(views, axis)
+        np.testing.assert_array_equal(whole.numpy(), np.stack(arrays, axis))
+        for part, array in zip(ops.unbind(whole, axis), arrays, strict=True):
+            np.testing.assert_array_equal(part.numpy(), array)
+    some = ops.concat([x[:, :1], ops.flip(x)], 1)
+    np.testing.assert_array_equal(some.numpy(), np.concatenate([arrays[0][:, :1], arrays[1]], 1))
+
+
+def test_a_gradient_of_some_of_the_parts():
+    check_gradients(lambda x: ops.unbind(x, 1)[2], X, order=2)
+    check_gradients(lambda x: ops.unbind(x, 1)[0] * ops.unbind(x, 1)[4], X, order=2)
+
+
 @pytest.mark.parametrize(
     ("axis", "sizes", "places"),
     [

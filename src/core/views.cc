@@ -187,6 +187,96 @@ PyObject* reduced(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return or_none(reduction_result(static_cast<int32_t>(code), mask, args[3] == Py_True, x));
 }
 
+// Whether all are arrays like the first one but for their sizes along an axis (-1: none).
+bool are_alike(PyObject* const* arrays, Py_ssize_t n, int axis) {
+  const Array* first = n ? native_array(arrays[0]) : nullptr;
+  for (Py_ssize_t k = 0; first && k < n; k++) {
+    const Array* x = native_array(arrays[k]);
+    if (!x || x->spec->code != first->spec->code || x->spec->ndim != first->spec->ndim)
+      return false;
+    for (int i = 0; i < first->spec->ndim; i++) {
+      if (i != axis && x->spec->shape[i] != first->spec->shape[i]) return false;
+    }
+  }
+  return first;
+}
+
+// Arrays one behind the other along an axis; along a new one, which each of them lacks.
+Array* join(PyObject* const* arrays, Py_ssize_t n, int axis, bool is_new) {
+  const Spec* first = reinterpret_cast<Array*>(arrays[0])->spec;
+  int64_t shape[kMaxDims + 1] = {0}, strides[kMaxDims], size = 1, along = is_new ? n : 0;
+  for (Py_ssize_t k = 0; k < n && !is_new; k++) {
+    const int64_t more = reinterpret_cast<Array*>(arrays[k])->spec->shape[axis];
+    if (__builtin_add_overflow(along, more, &along)) return nullptr;
+  }
+  const int ndim = first->ndim + is_new;
+  for (int i = 0; i < ndim; i++) {
+    shape[i] = i == axis ? along : first->shape[i - (is_new && i > axis)];
+    if (__builtin_mul_overflow(size, shape[i], &size)) return nullptr;
+  }
+  if (size >= INT64_MAX / 8) return nullptr;
+  Spec* spec = spec_of(first->code, first->device, ndim, shape);
+  Array* out = spec ? array_empty(spec) : nullptr;
+  Py_XDECREF(spec);
+  if (!out) return nullptr;
+  for (int i = 0; i < first->ndim; i++) strides[i] = strides_of(out)[i + (is_new && i >= axis)];
+  char* place = address(out);
+  for (Py_ssize_t k = 0; k < n; k++) {
+    const auto* x = reinterpret_cast<Array*>(arrays[k]);
+    const Operand part = {first->code, first->ndim, x->spec->shape, strides};
+    void* buffers[2] = {place, address(x)};
+    Plan plan;
+    if (kernels->plan_copy(&plan, part, operand(x)) || !run_plan(plan, buffers, x->spec->size)) {
+      Py_DECREF(out);
+      return nullptr;
+    }
+    const int64_t step = is_new ? 1 : x->spec->shape[axis];
+    place += step * strides_of(out)[axis] * kItemSize[first->code];
+  }
+  return out;
+}
+
+// joined(arrays, axis, whether it is a new one)
+PyObject* joined(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t axis;
+  if (n != 3 || !PyTuple_CheckExact(args[0]) || !read_number(args[1], &axis) || axis < 0 ||
+      axis >= kMaxDims) {
+    return or_none(nullptr);
+  }
+  PyObject* const* arrays = &PyTuple_GET_ITEM(args[0], 0);
+  const Py_ssize_t count = PyTuple_GET_SIZE(args[0]);
+  const bool is_new = args[2] == Py_True;
+  if (!are_alike(arrays, count, is_new ? -1 : static_cast<int>(axis))) return or_none(nullptr);
+  const int ndim = reinterpret_cast<Array*>(arrays[0])->spec->ndim + is_new;
+  if (axis >= ndim || ndim > kMaxDims) return or_none(nullptr);
+  return or_none(join(arrays, count, static_cast<int>(axis), is_new));
+}
+
+// taken_apart(array, axis): a tuple of views without the axis
+PyObject* taken_apart(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t axis, numbers[1 + 3 * kMaxDims];
+  const Array* x = n == 2 ? native_array(args[0]) : nullptr;
+  if (!x || !read_number(args[1], &axis) || axis < 0 || axis >= x->spec->ndim) {
+    return or_none(nullptr);
+  }
+  numbers[0] = int64_t{1} << axis;
+  for (int i = 0; i < x->spec->ndim; i++) {
+    numbers[1 + 3 * i] = 0;
+    numbers[2 + 3 * i] = i == axis ? 1 : x->spec->shape[i];
+    numbers[3 + 3 * i] = 1;
+  }
+  const int64_t count = x->spec->shape[axis];
+  PyObject* parts = PyTuple_New(count);
+  for (int64_t k = 0; parts && k < count; k++) {
+    numbers[1 + 3 * axis] = k;
+    Array* part = slice_by(numbers, x);
+    if (!part) Py_CLEAR(parts);
+    if (part) PyTuple_SET_ITEM(parts, k, reinterpret_cast<PyObject*>(part));
+  }
+  if (parts) return parts;
+  return or_none(nullptr);
+}
+
 // The number of a needle.dtype.DType, or kDTypes.
 int dtype_code(PyObject* x) {
   int code = 0;
@@ -229,6 +319,9 @@ PyMethodDef functions[] = {
     {"permuted", function_of(by_numbers<permute>), METH_FASTCALL, "permuted(array, order)"},
     {"broadcast", function_of(by_numbers<broadcast>), METH_FASTCALL, "broadcast(array, shape)"},
     {"sliced", function_of(sliced), METH_FASTCALL, "sliced(array, [(first, count, step), ...])"},
+    {"joined", function_of(joined), METH_FASTCALL,
+     "joined(tuple of arrays, axis, whether it is a new one)"},
+    {"taken_apart", function_of(taken_apart), METH_FASTCALL, "taken_apart(array, axis)"},
     {"elementwise_of", function_of(elementwise_of), METH_FASTCALL,
      "elementwise_of(code, to bool, *arrays)"},
     {"reduced", function_of(reduced), METH_FASTCALL, "reduced(code, array, axes, keepdims)"},

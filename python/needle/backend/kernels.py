@@ -22,6 +22,7 @@ _NAMES = ("x", "y", "z", "w")
 _FUNCTIONS = {} if core.native is None else core.native.functions()
 _REDUCTIONS = {} if core.native is None else core.native.reductions()
 _elementwise_of, _reduced = shortcut("elementwise_of"), shortcut("reduced")
+_joined, _taken_apart = shortcut("joined"), shortcut("taken_apart")
 
 
 def _named(arrays: tuple[NDArray, ...]) -> list[tuple[str, NDArray]]:
@@ -404,6 +405,9 @@ def concatenate(arrays: tuple[NDArray, ...], axis: int) -> NDArray:
     Raises:
         ShapeError: if another axis differs in size.
     """
+    made = _joined(arrays, axis, False)
+    if made is not None:
+        return made
     same_device("concat", *arrays)
     same_dtype("concat", *arrays)
     first = arrays[0]
@@ -428,6 +432,36 @@ def concatenate(arrays: tuple[NDArray, ...], axis: int) -> NDArray:
         out.device.backend.copy(out.slice(ranges), x)
         start += x.shape[axis]
     return out
+
+
+def stack(arrays: tuple[NDArray, ...], axis: int) -> NDArray:
+    """Join along a new axis, counted in the result.
+
+    Raises:
+        ShapeError: if shapes differ.
+    """
+    axis = normalise_axis(axis, arrays[0].ndim + 1)
+    made = _joined(arrays, axis, True)
+    if made is not None:
+        return made
+    for x in arrays:
+        if x.shape != arrays[0].shape:
+            raise ShapeError(f"stack: shapes {arrays[0].shape} and {x.shape} differ")
+    return concatenate(tuple(x.unsqueeze(axis) for x in arrays), axis)
+
+
+def unstack(x: NDArray, axis: int) -> tuple[NDArray, ...]:
+    """Return the views that x consists of along an axis, without it: the inverse of stack."""
+    axis = normalise_axis(axis, x.ndim)
+    made = _taken_apart(x, axis)
+    if made is not None:
+        return made
+    ranges = [(0, n, 1) for n in x.shape]
+    parts = []
+    for i in range(x.shape[axis]):
+        ranges[axis] = (i, 1, 1)
+        parts.append(x.slice(ranges).squeeze(axis))
+    return tuple(parts)
 
 
 def pad(x: NDArray, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> NDArray:

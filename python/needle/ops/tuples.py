@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from needle import executor, graph
+from needle import executor
 from needle.backend import kernels
 from needle.backend.axes import normalise_axis
 from needle.backend.ndarray import full
 from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
-from needle.ops.base import ITEM, Op
-from needle.ops.operands import promoted
-from needle.ops.rearrange import window
+from needle.ops.base import COMPUTE, ITEM, PROMOTIONS, Op
+from needle.ops.movement import broadcast_to
+from needle.ops.operands import constant, promoted
 from needle.ops.samples import Sample, uniform
 
 
@@ -88,17 +88,16 @@ class Stack(Op):
         )
     )
 
+    def setup(self) -> None:
+        self.kind, self.code, self.params = COMPUTE, PROMOTIONS.index("all"), (-1,)
+
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(inputs) == 1 and type(executor.spec_of(inputs[0])) is tuple:  # the course's form
             inputs = tuple(inputs[0].tuple())
         return promoted(inputs, self.name)
 
     def compute(self, *arrays: Any) -> Any:
-        axis = normalise_axis(self.axis, arrays[0].ndim + 1)
-        for x in arrays:
-            if x.shape != arrays[0].shape:
-                raise ShapeError(f"stack: shapes {arrays[0].shape} and {x.shape} differ")
-        return kernels.concatenate(tuple(x.unsqueeze(axis) for x in arrays), axis)
+        return kernels.stack(arrays, self.axis)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         parts = split(out_grad, self.axis)
@@ -133,19 +132,12 @@ class Split(Op):
     )
 
     def compute(self, x: Any) -> Any:
-        axis = normalise_axis(self.axis, x.ndim)
-        ranges = [(0, n, 1) for n in x.shape]
-        parts = []
-        for i in range(x.shape[axis]):
-            ranges[axis] = (i, 1, 1)
-            parts.append(x.slice(ranges).squeeze(axis))
-        return tuple(parts)
+        return kernels.unstack(x, self.axis)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        parts = [
-            graph.wrap(full(spec.shape, 0, spec.dtype, spec.device)) if part is None else part
-            for spec, part in zip(out.node.spec, _parts(out_grad), strict=True)
-        ]
+        spec = out.node.spec[0]
+        none = broadcast_to(constant(0.0, spec.dtype, spec.device), spec.shape)
+        parts = [none if part is None else part for part in _parts(out_grad)]
         return (stack(parts, self.axis),)
 
 
@@ -265,7 +257,10 @@ def _sizes(x: Any, whole: int, sizes: int | Sequence[int]) -> list[int]:
 
 def _pieces(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
     starts = accumulate(sizes, initial=0)
-    return tuple(window(x, axis, start, n) for start, n in zip(starts, sizes, strict=False))
+    before = (slice(None),) * axis
+    return tuple(
+        x[(*before, slice(start, start + n))] for start, n in zip(starts, sizes, strict=False)
+    )
 
 
 def chunk(x: Any, pieces: int, axis: int = 0) -> tuple[Any, ...]:
