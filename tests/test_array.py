@@ -147,7 +147,10 @@ HUGE = 2**32
 SHORTCUTS = {
     "reshape": [
         lambda x, s=s: x.reshape(s)
-        for s in ((6, 4), [4, 6], 24, (-1,), (2, -1), (0, 5), (HUGE, HUGE), (2**70,), (4.0, 6), ())
+        for s in (
+            (6, 4), [4, 6], 24, (-1,), (2, -1), (0, 5), (HUGE, HUGE), (2**70,), (4.0, 6), (),
+            (2, 2, 6), (4, 3, 1, 2), (1, 4, 6, 1), (8, 3),
+        )
     ],
     "permute": [
         lambda x, s=s: x.permute(s)

@@ -49,13 +49,40 @@ void broadcast_strides(const Array* x, int ndim, const int64_t* shape, int64_t* 
   }
 }
 
+// The strides under which the elements of x lie in another shape of the same size; false: they lie
+// in another order. No size is 0.
+static bool strides_in(const Array* x, int n, const int64_t* shape, int64_t* strides) {
+  int64_t room = 1, step = 1;  // elements of x's axes that are not used yet, and their distance
+  for (int i = 0, axis = 0; i < n; i++) {
+    bool is_first = room == 1;
+    for (; room < shape[i]; axis++) {
+      const int64_t size = x->spec->shape[axis], stride = x->strides[axis];
+      if (size == 1) continue;
+      if (!is_first && step != size * stride) return false;
+      is_first = false;
+      step = stride;
+      room *= size;
+    }
+    if (room % shape[i] != 0) return false;
+    room /= shape[i];
+    strides[i] = shape[i] == 1 ? (i ? strides[i - 1] : 1) : step * room;
+  }
+  return true;
+}
+
 Array* reshape(const Array* x, int n, const int64_t* shape) {
-  int64_t size = 1;
-  if (n > kMaxDims || !is_dense(x)) return nullptr;
+  int64_t size = 1, strides[kMaxDims];
+  if (n > kMaxDims) return nullptr;
   for (int i = 0; i < n; i++) {
     if (shape[i] < 0 || __builtin_mul_overflow(size, shape[i], &size)) return nullptr;
   }
-  return size == x->spec->size ? view(x, n, shape, nullptr, x->offset) : nullptr;
+  if (size != x->spec->size) return nullptr;
+  if (is_dense(x)) return view(x, n, shape, nullptr, x->offset);
+  if (strides_in(x, n, shape, strides)) return view(x, n, shape, strides, x->offset);
+  Array* dense = copy_of(const_cast<Array*>(x), x->spec->code, false);
+  Array* out = dense ? view(dense, n, shape, nullptr, 0) : nullptr;
+  Py_XDECREF(dense);
+  return out;
 }
 
 Array* permute(const Array* x, int n, const int64_t* order) {

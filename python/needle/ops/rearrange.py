@@ -16,7 +16,16 @@ from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
 from needle.ops.base import Linear
 from needle.ops.indexing import take
-from needle.ops.movement import Slice, SliceGrad, broadcast_to, permute, reshape, unsqueeze
+from needle.ops.movement import (
+    BroadcastTo,
+    Reshape,
+    Slice,
+    SliceGrad,
+    broadcast_to,
+    permute,
+    reshape,
+    unsqueeze,
+)
 from needle.ops.reduce import summation
 from needle.ops.samples import Sample, uniform
 
@@ -105,8 +114,10 @@ def _repeat_in_place(x: Any, counts: Sequence[int], inner: bool) -> Any:
     for n, count in zip(shape, counts, strict=True):
         split += [n, 1] if inner else [1, n]
         wide += [n, count] if inner else [count, n]
-    spread = broadcast_to(reshape(x, tuple(split)), wide)
-    return reshape(spread, tuple(n * count for n, count in zip(shape, counts, strict=True)))
+    apart = executor.apply(Reshape.of(tuple(split)), x)
+    spread = executor.apply(BroadcastTo.of(tuple(wide)), apart)
+    whole = tuple(n * count for n, count in zip(shape, counts, strict=True))
+    return executor.apply(Reshape.of(whole), spread)
 
 
 def tile(x: Any, counts: int | Sequence[int]) -> Any:
@@ -114,7 +125,8 @@ def tile(x: Any, counts: int | Sequence[int]) -> Any:
     times = axes_of(counts)
     shape = shape_of(x)
     ndim = max(len(times), len(shape))
-    x = reshape(x, (1,) * (ndim - len(shape)) + shape)
+    if ndim > len(shape):
+        x = reshape(x, (1,) * (ndim - len(shape)) + shape)
     return _repeat_in_place(x, (1,) * (ndim - len(times)) + times, False)
 
 
@@ -134,11 +146,12 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
     shape = shape_of(x)
     axis = normalise_axis(axis, len(shape))
     if isinstance(counts, (int, np.integer)):
-        return _repeat_in_place(x, [counts if i == axis else 1 for i in range(len(shape))], True)
+        times = [int(counts) if i == axis else 1 for i in range(len(shape))]
+        return _repeat_in_place(x, times, True)
     if len(counts) != shape[axis]:
         raise ShapeError(f"repeat: {len(counts)} counts for {shape[axis]} elements")
-    times = np.asarray(counts) if len(counts) else np.zeros(0, np.int64)
-    places = np.repeat(np.arange(shape[axis]), times)
+    each = np.asarray(counts) if len(counts) else np.zeros(0, np.int64)
+    places = np.repeat(np.arange(shape[axis]), each)
     return take(x, _indices(places, x), axis)
 
 
