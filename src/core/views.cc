@@ -1,6 +1,7 @@
 // Views of native arrays, and what arrays give without an op: shortcuts of the methods of NDArray
 // and of backend/kernels.py, which decide wherever these return None.
 #include "gate.h"
+#include <cstring>
 
 namespace needle {
 namespace {
@@ -336,6 +337,23 @@ PyObject* empty(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return or_none(out);
 }
 
+// upload(array, buffer): whether the buffer's bytes are now the array's. Both are dense, and small:
+// while NumPy copies others may run.
+PyObject* upload(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  const Array* out = n == 2 ? native_array(args[0]) : nullptr;
+  Py_buffer bytes;
+  if (!out || out->strides) Py_RETURN_FALSE;
+  if (PyObject_GetBuffer(args[1], &bytes, PyBUF_C_CONTIGUOUS) < 0) {
+    PyErr_Clear();  // it has none, or lies otherwise: NumPy knows how to read it
+    Py_RETURN_FALSE;
+  }
+  const int64_t nbytes = out->spec->size * kItemSize[out->spec->code];
+  const bool fits = bytes.len == nbytes && nbytes < 65536;
+  if (fits) std::memcpy(address(out), bytes.buf, static_cast<size_t>(bytes.len));
+  PyBuffer_Release(&bytes);
+  return PyBool_FromLong(fits);
+}
+
 template <class F>
 constexpr PyCFunction function_of(F* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
@@ -354,6 +372,7 @@ PyMethodDef functions[] = {
     {"reduced", function_of(reduced), METH_FASTCALL, "reduced(code, array, axes, keepdims)"},
     {"copied", function_of(copied), METH_FASTCALL, "copied(array, dtype, in its memory order)"},
     {"empty", function_of(empty), METH_FASTCALL, "empty(shape, dtype, device)"},
+    {"upload", function_of(upload), METH_FASTCALL, "upload(array, buffer): is it done?"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

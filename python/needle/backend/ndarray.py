@@ -68,7 +68,7 @@ def default_dtype(values: Any, typed: bool) -> DType:
         typed: whether the user handed over a NumPy array rather than Python numbers.
     """
     kind = values.dtype.kind
-    if values.dtype.name == "bfloat16":  # NumPy calls it void
+    if kind == "V" and values.dtype.name == "bfloat16":  # NumPy calls it void
         return dtypes.bfloat16
     if kind in "OSUVcmM":
         raise DtypeError(f"values of type {values.dtype} cannot be stored in an array")
@@ -540,6 +540,8 @@ def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
     if not typed and target.kind in "iu" and source.size and source.dtype.kind in "iuf":
         dtypes.check_range(source, target)
     out = empty(source.shape, target, device)
-    with np.errstate(all="ignore"):
-        out.device.backend.upload(out, source.astype(target.numpy, copy=False))
+    if source.dtype != target.numpy:
+        with np.errstate(all="ignore"):
+            source = source.astype(target.numpy)
+    out.device.backend.upload(out, source)
     return out

@@ -39,11 +39,12 @@ def floats(kind: str, shape: Shape, where: Device) -> NDArray:
         shape: of the result.
         where: the device.
     """
-    if config.current().backend != "np":
-        found = _drawn(kind, shape, dtypes.float32)
-        if found is not None:
-            return found.to(where)
-    return array(np.asarray(getattr(np.random, kind)(*shape)), None, where)
+    if config.current().backend == "np":
+        return array(getattr(np.random, kind)(*shape), dtypes.float64, where)
+    found = _drawn(kind, shape, dtypes.float32)
+    if found is not None:
+        return found.to(where)
+    return array(getattr(np.random, kind)(*shape), dtypes.float32, where)
 
 
 def integers(low: int, high: int, shape: Shape, dtype: DType, where: Device) -> NDArray:
