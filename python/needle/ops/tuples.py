@@ -278,7 +278,8 @@ def chunk(x: Any, pieces: int, axis: int = 0) -> tuple[Any, ...]:
     whole = x.spec.shape[axis]
     if not whole:
         return (x,) * int(pieces)
-    return split(x, axis, sizes=-(-whole // int(pieces)))
+    step = -(-whole // int(pieces))
+    return _pieces(x, axis, [min(step, whole - start) for start in range(0, whole, step)])
 
 
 def unbind(x: Any, axis: int = 0) -> tuple[Any, ...]:
