@@ -15,7 +15,7 @@ from needle.testing import assert_close
 KINDS = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bool")
 SHAPES = (
     (1, 1), (3, 1), (1, 70), (15, 2), (16, 17), (17, 63), (33, 64), (35, 65), (2, 130), (130, 3),
-    (0, 5), (5, 0), (600, 4), (3, 40, 5),
+    (0, 5), (5, 0), (600, 4), (3, 40, 5), (17_000, 3),
 )  # fmt: skip
 LAYOUTS = {
     "dense": lambda x: x,

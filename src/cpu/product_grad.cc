@@ -12,13 +12,14 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
-constexpr int64_t kVectors = 4;  // of neighbouring lines in a strip
+constexpr int64_t kVectors = 4;     // of neighbouring lines in a strip
+constexpr int64_t kLong = 1 << 14;  // of longer lines there is one, because all of it is in memory
 
 template <class A>
 struct State {
   Axes kept;          // x's and dx's step, then g's
   Axis along, strip;  // the axis; neighbouring lines (size 1: lines that are turned)
-  int64_t width;      // of a strip: 1, kLanes<A> lines that are turned, or kVectors times as many
+  int64_t width;      // of a strip: 1, kLanes<A> or kVectors times as many
   int64_t strips, item;
   int team;
   Read<A> read;
@@ -94,8 +95,9 @@ struct Task {
     write_lines(strip_out, s.write, s.item, out, lines, used, n, s.along.x);
   }
 
+  template <int64_t vectors>
   void neighbours(Offsets at, int64_t count) const {
-    constexpr int64_t kWidth = kVectors * kLanes<A>;
+    constexpr int64_t kWidth = vectors * kLanes<A>;
     const int64_t n = s.along.size;
     for (int64_t i = 0; i < n * kWidth && count < kWidth; ++i) strip_x[i] = strip_g[i] = A(0);
     for (int64_t i = 0; i < n; ++i) {
@@ -104,7 +106,7 @@ struct Task {
       s.read(strip_g + i * kWidth, byte_offset(g, (at.out + i * s.along.out) * s.item), count,
              s.strip.out);
     }
-    take_strip<kind, kVectors, Vector<A>>(strip_x, strip_g, strip_out, n);
+    take_strip<kind, vectors, Vector<A>>(strip_x, strip_g, strip_out, n);
     for (int64_t i = 0; i < n; ++i)
       write_run(s.write, s.item, byte_offset(out, (at.x + i * s.along.x) * s.item),
                 strip_out + i * kWidth, count, s.strip.x);
@@ -124,7 +126,9 @@ int64_t run_product_grad(const Plan* plan, void* const* buffers, void* workspace
     if (s.strip.size == 1) return task.one_line(at);
     const int64_t first = i % s.strips * s.width;
     at = {at.x + first * s.strip.x, at.out + first * s.strip.out};
-    task.neighbours(at, least(s.width, s.strip.size - first));
+    const int64_t count = least(s.width, s.strip.size - first);
+    s.width == kLanes<A> ? task.template neighbours<1>(at, count)
+                         : task.template neighbours<kVectors>(at, count);
   });
   return -1;
 }
@@ -151,7 +155,8 @@ const char* plan_in(Plan* plan, int32_t kind, const Operand& x, const Operand& g
   const bool is_line = s.along.x <= inner.x || inner.size == 1;
   s.strip = is_line ? Axis{1, 0, 0} : s.kept.pop();
   const bool turns = is_line && s.kept.total() >= kLanes<A>;
-  s.width = !is_line ? kVectors * kLanes<A> : turns ? kLanes<A> : 1;
+  s.width = is_line && !turns ? 1 : kLanes<A>;
+  if (!is_line && s.along.size <= kLong) s.width *= kVectors;
   s.strips = parts(s.strip.size, s.width);
   const int64_t tasks = turns ? parts(s.kept.total(), s.width) : s.kept.total() * s.strips;
   s.team = team_size(tasks, element_count(x));
