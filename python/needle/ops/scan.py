@@ -193,6 +193,8 @@ def _recurrence(factor: Any, term: Any) -> Any:
     n = shape_of(term)[-1]
     if n <= 1:
         return term
+    if n == 2:
+        return concat([term[..., :1], factor[..., 1:] * term[..., :1] + term[..., 1:]], -1)
     if n % 2:
         one = _ones(term)
         longer = _recurrence(concat([factor, one], -1), concat([term, one], -1))
