@@ -79,3 +79,13 @@ def test_the_gradient_of_a_product_of_all_is_that_of_a_long_line():
     x = ndl.Tensor(np.where(np.arange(70_000) % 2, 2.0, 0.5), requires_grad=True)
     ops.prod(x).backward()
     assert_close(x.grad.numpy(), 1 / x.numpy().astype("float64"), "float32")
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gradients_of_the_longest_lines_need_little_memory(axis):
+    x = np.where(np.arange(300_000)[:, None] % 2, [2.0, 1.25, 4.0], [0.5, 0.8, 0.25])
+    x = ndl.Tensor(x if axis == 0 else x.T.copy(), requires_grad=True)
+    before = ndl.cpu().memory_info().get("workspaces", 0)
+    ops.prod(x, axis).sum().backward()
+    assert_close(x.grad.numpy(), 1 / x.numpy().astype("float64"), "float32")
+    assert ndl.cpu().memory_info().get("workspaces", 0) - before < 4 * 3 * 2 * 300_000 + (1 << 20)

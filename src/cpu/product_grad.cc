@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kVectors = 4;     // of neighbouring lines in a strip
 constexpr int64_t kLong = 1 << 14;  // of longer lines there is one, because all of it is in memory
+constexpr int64_t kLongest = 1 << 18;  // longer lines are taken one at a time, for the same reason
 
 template <class A>
 struct State {
@@ -152,9 +153,10 @@ const char* plan_in(Plan* plan, int32_t kind, const Operand& x, const Operand& g
   s.kept.sort();
   s.kept.merge();
   const Axis inner = s.kept.count ? s.kept.axis[s.kept.count - 1] : Axis{1, 0, 0};
-  const bool is_line = s.along.x <= inner.x || inner.size == 1;
+  const bool is_long = s.along.size > kLongest;
+  const bool is_line = s.along.x <= inner.x || inner.size == 1 || is_long;
   s.strip = is_line ? Axis{1, 0, 0} : s.kept.pop();
-  const bool turns = is_line && s.kept.total() >= kLanes<A>;
+  const bool turns = is_line && !is_long && s.kept.total() >= kLanes<A>;
   s.width = is_line && !turns ? 1 : kLanes<A>;
   if (!is_line && s.along.size <= kLong) s.width *= kVectors;
   s.strips = parts(s.strip.size, s.width);
