@@ -1,5 +1,6 @@
-// x[index] for integers and slices.
+// x[index] for integers and slices, read and written.
 #include "gate.h"
+#include <cmath>
 
 namespace needle {
 namespace {
@@ -91,6 +92,100 @@ PyObject* getitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return result;
 }
 
+// ---- writing: in place, where nobody else can see the memory ---------------------------------
+
+// Whether a tensor may be overwritten: a leaf, dense, whose memory nobody else holds.
+bool writable(const Tensor* tensor) {
+  if (tensor->node && tensor->node->op) return false;
+  return is_exclusive(tensor) && !reinterpret_cast<Array*>(tensor->array)->strides;
+}
+
+// The value of a Python number in this dtype; false where the definition has to decide.
+bool read_number(PyObject* number, DType code, double* value) {
+  const bool whole = PyLong_CheckExact(number);
+  if (!whole && !PyFloat_CheckExact(number)) return false;
+  if ((code <= kFloat16) && !whole) {
+    *value = PyFloat_AS_DOUBLE(number);
+    return true;
+  }
+  if (!whole || code == kBool) return false;
+  *value = PyLong_AsDouble(number);
+  if (*value == -1.0 && PyErr_Occurred()) {
+    PyErr_Clear();
+    return false;
+  }
+  if ((code <= kFloat16)) return true;
+  const int bits = static_cast<int>(8 * kItemSize[code]);
+  const double most = bits > 53 ? 0x1p53 : code == kUInt8 ? 255 : std::ldexp(1.0, bits - 1) - 1;
+  return *value <= most && *value >= (code == kUInt8 ? 0 : -most);  // such doubles are exact
+}
+
+// The operand that `value` is once it is broadcast to `like`; false if it does not broadcast.
+bool spread(const Array* value, const Spec* like, int64_t* strides, Operand* result) {
+  const int lead = like->ndim - value->spec->ndim;
+  if (lead < 0) return false;
+  for (int i = 0; i < like->ndim; i++) {
+    const int64_t size = i < lead ? 1 : value->spec->shape[i - lead];
+    if (size != 1 && size != like->shape[i]) return false;
+    strides[i] = size == like->shape[i] && i >= lead ? strides_of(value)[i - lead] : 0;
+  }
+  *result = {like->code, like->ndim, like->shape, strides};
+  return true;
+}
+
+bool write_number(const Array* place, double value) {
+  Plan plan;
+  void* buffers[1] = {address(place)};
+  return !kernels->plan_fill(&plan, operand(place), value) &&
+         run_plan(plan, buffers, place->spec->size);
+}
+
+bool write_array(const Array* place, Array* value) {
+  Plan plan;
+  Operand source;
+  int64_t strides[kMaxDims];
+  if (value->spec->code != place->spec->code || !spread(value, place->spec, strides, &source) ||
+      kernels->plan_copy(&plan, operand(place), source)) {
+    return false;
+  }
+  void* buffers[2] = {address(place), address(value)};
+  Py_INCREF(value);  // other threads may run
+  const bool done = run_plan(plan, buffers, place->spec->size);
+  Py_DECREF(value);
+  return done;
+}
+
+// The native array that a value is, if it may be written into a leaf without being recorded.
+Array* plain_array(PyObject* value) {
+  if (!is_tensor(value)) return nullptr;
+  auto* tensor = reinterpret_cast<Tensor*>(value);
+  const bool is_native =
+      tensor->array && is_array(tensor->array) && reinterpret_cast<Array*>(tensor->array)->storage;
+  if (!is_native || (modes.recording && needs_gradient(tensor))) return nullptr;
+  return reinterpret_cast<Array*>(tensor->array);
+}
+
+// setitem(x, index, value): whether it was done; otherwise the definition has to do it.
+PyObject* setitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t numbers[1 + 3 * kMaxDims];
+  if (n != 3 || !modes.open || !is_tensor(args[0])) Py_RETURN_FALSE;
+  auto* tensor = reinterpret_cast<Tensor*>(args[0]);
+  if (!writable(tensor)) Py_RETURN_FALSE;
+  auto* x = reinterpret_cast<Array*>(tensor->array);
+  double number = 0;
+  const bool is_number = read_number(args[2], x->spec->code, &number);
+  Array* value = is_number ? nullptr : plain_array(args[2]);
+  if ((!is_number && !value) || value == x || !read_index(args[1], x->spec, numbers)) {
+    Py_RETURN_FALSE;
+  }
+  Array* place = slice_by(numbers, x);
+  if (!place) return nullptr;
+  const bool done = is_number ? write_number(place, number) : write_array(place, value);
+  Py_DECREF(place);
+  PyErr_Clear();  // no memory left: the definition says so
+  return PyBool_FromLong(done);
+}
+
 PyObject* set_make_slice(PyObject*, PyObject* function) {
   if (!known_slices) known_slices = PyDict_New();
   Py_INCREF(function);
@@ -101,6 +196,8 @@ PyObject* set_make_slice(PyObject*, PyObject* function) {
 PyMethodDef functions[] = {
     {"getitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(getitem)), METH_FASTCALL,
      "x[index] for integers and slices, or None."},
+    {"setitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(setitem)), METH_FASTCALL,
+     "x[index] = value in place for integers and slices; whether it was possible."},
     {"set_make_slice", set_make_slice, METH_O, "What makes the op of x[index]."},
     {nullptr, nullptr, 0, nullptr}};
 

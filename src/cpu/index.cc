@@ -1,5 +1,5 @@
-// gather and scatter_add: nested loops over an index of the result's shape. The innermost loop is a
-// whole row wherever the index does not change along it.
+// gather, scatter_add and put: nested loops over an index of the result's shape. The innermost loop
+// is a whole row wherever the index does not change along it.
 #include <atomic>
 #include <cstring>
 
@@ -35,12 +35,6 @@ void clear(const State& s, void* out) {
               const int64_t rest = s.clear - task * kPiece;
               std::memset(byte_offset(out, task * kPiece), 0, rest < kPiece ? rest : kPiece);
             });
-}
-
-void lower(std::atomic<int64_t>& least, int64_t value) {
-  int64_t known = least.load();
-  while (value < known && !least.compare_exchange_weak(known, value)) {
-  }
 }
 
 template <class Op>
@@ -425,6 +419,34 @@ bool gathers_ahead(const State& s) {
          s.extent * s.pick * s.source_size > second_cache_bytes();
 }
 
+// ---- put: what is there stays if an index is wrong, so they are all looked at first
+
+// The position of the first bad index from the loop `level` on, or INT64_MAX.
+int64_t first_wrong(const State& s, int level, const void* index, int64_t position) {
+  const Loop& loop = s.loop[level];
+  const int64_t size = loop.index == 0 ? 1 : loop.size;
+  for (int64_t i = 0; i < size; ++i) {
+    const void* at = byte_offset(index, i * loop.index * s.index_size);
+    const int64_t here = position * loop.size + i;
+    if (level < s.count - 1) {
+      const int64_t found = first_wrong(s, level + 1, at, here);
+      if (found != INT64_MAX) return found;
+    } else if (int64_t own = read_index(s.index_dtype, at); !wrap(s.extent, own)) {
+      return here;
+    }
+  }
+  return INT64_MAX;
+}
+
+template <class T>
+int64_t run_put(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  for (int i = 0; i < s.count; ++i)
+    if (s.loop[i].size == 0) return -1;
+  const int64_t wrong = first_wrong(s, 0, buffers[1], 0);
+  return wrong == INT64_MAX ? run<Put<T>>(plan, buffers, workspace) : wrong;
+}
+
 template <class T>
 const char* plan_gather_of(Plan* plan, const Operand& out, const Operand& x, const Operand& index,
                            int32_t axis) {
@@ -456,6 +478,14 @@ const char* plan_gather(Plan* plan, const Operand& out, const Operand& x, const 
     default:
       return plan_gather_of<uint64_t>(plan, out, x, index, axis);
   }
+}
+
+const char* plan_put(Plan* plan, const Operand& out, const Operand& index, const Operand& values,
+                     int32_t axis) {
+  if (const char* problem = plan_loops(plan, out, index, values, axis, true)) return problem;
+  const Run by_size[] = {run_put<uint8_t>, run_put<uint16_t>, run_put<uint32_t>, run_put<uint64_t>};
+  plan->run = by_size[__builtin_ctzll(kItemSize[out.dtype])];
+  return nullptr;
 }
 
 const char* plan_scatter_add(Plan* plan, const Operand& out, const Operand& index,

@@ -1,5 +1,7 @@
 // The loops of gather and scatter_add, and the last of them: what both do with a row of indices.
 #pragma once
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "axes.h"
@@ -29,6 +31,12 @@ struct State {
   bool streams;   // its rows are stored past the caches
 };
 
+inline void lower(std::atomic<int64_t>& least, int64_t value) {
+  int64_t known = least.load();
+  while (value < known && !least.compare_exchange_weak(known, value)) {
+  }
+}
+
 inline int64_t read_index(DType dtype, const void* p) {
   switch (dtype) {
     case kInt64:
@@ -44,7 +52,7 @@ inline int64_t read_index(DType dtype, const void* p) {
   }
 }
 
-// The two operations on a row.
+// The operations on a row.
 template <class T>
 struct Copy {
   static constexpr bool kPicksSource = true;
@@ -55,6 +63,20 @@ struct Copy {
       std::memcpy(to, from, n * sizeof(T));
     else
       for (int64_t i = 0; i < n; ++i) to[i * loop.dest] = from[i * loop.source];
+  }
+};
+
+// The same, to places that the index picks; of equal places the last one counts.
+template <class T>
+struct Put {
+  static constexpr bool kPicksSource = false;
+  using Type = T;
+  static void element(T& dest, const T& source) { dest = source; }
+  static void row(T* to, const T* from, const Loop& loop, int64_t n) {
+    if (loop.dest == 1 && loop.source == 0)
+      std::fill(to, to + n, *from);
+    else
+      Copy<T>::row(to, from, loop, n);
   }
 };
 
