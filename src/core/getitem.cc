@@ -1,4 +1,4 @@
-// x[index] for integers and slices, read and written.
+// x[index] for integers and slices, read and written; pick.cc does it for tensors.
 #include "gate.h"
 #include <cmath>
 
@@ -76,7 +76,12 @@ PyObject* getitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
   PyObject* array = reinterpret_cast<Tensor*>(args[0])->array;
   if (!array || !is_array(array) || !reinterpret_cast<Array*>(array)->storage) Py_RETURN_NONE;
   auto* x = reinterpret_cast<Array*>(array);
-  if (!read_index(args[1], x->spec, numbers)) Py_RETURN_NONE;
+  if (!read_index(args[1], x->spec, numbers)) {
+    PyObject* picked = pick_item(args[0], args[1]);
+    if (picked) return picked;
+    PyErr_Clear();  // no memory left: the definition says so
+    Py_RETURN_NONE;
+  }
   auto* out = reinterpret_cast<PyObject*>(slice_by(numbers, x));
   if (!out || !modes.recording || !needs_gradient(reinterpret_cast<Tensor*>(args[0]))) {
     return out ? wrap_array(out) : nullptr;
@@ -104,7 +109,7 @@ bool writable(const Tensor* tensor) {
 bool read_number(PyObject* number, DType code, double* value) {
   const bool whole = PyLong_CheckExact(number);
   if (!whole && !PyFloat_CheckExact(number)) return false;
-  if ((code <= kFloat16) && !whole) {
+  if (code <= kFloat16 && !whole) {
     *value = PyFloat_AS_DOUBLE(number);
     return true;
   }
@@ -114,23 +119,23 @@ bool read_number(PyObject* number, DType code, double* value) {
     PyErr_Clear();
     return false;
   }
-  if ((code <= kFloat16)) return true;
+  if (code <= kFloat16) return true;
   const int bits = static_cast<int>(8 * kItemSize[code]);
   const double most = bits > 53 ? 0x1p53 : code == kUInt8 ? 255 : std::ldexp(1.0, bits - 1) - 1;
   return *value <= most && *value >= (code == kUInt8 ? 0 : -most);  // such doubles are exact
 }
 
-// The operand that `value` is once it is broadcast to `like`; false if it does not broadcast.
-bool spread(const Array* value, const Spec* like, int64_t* strides, Operand* result) {
-  const int lead = like->ndim - value->spec->ndim;
-  if (lead < 0) return false;
-  for (int i = 0; i < like->ndim; i++) {
-    const int64_t size = i < lead ? 1 : value->spec->shape[i - lead];
-    if (size != 1 && size != like->shape[i]) return false;
-    strides[i] = size == like->shape[i] && i >= lead ? strides_of(value)[i - lead] : 0;
-  }
-  *result = {like->code, like->ndim, like->shape, strides};
-  return true;
+// A 0-d array of a number.
+Array* number_array(const Spec* like, double value) {
+  Spec* spec = spec_of(like->code, like->device, 0, nullptr);
+  Array* array = spec ? array_empty(spec) : nullptr;
+  Py_XDECREF(spec);
+  if (!array) return nullptr;
+  Plan plan;
+  void* buffers[1] = {address(array)};
+  kernels->plan_fill(&plan, operand(array), value);
+  run_plan(plan, buffers, 1);
+  return array;
 }
 
 bool write_number(const Array* place, double value) {
@@ -140,18 +145,25 @@ bool write_number(const Array* place, double value) {
          run_plan(plan, buffers, place->spec->size);
 }
 
-bool write_array(const Array* place, Array* value) {
+bool write_array(const Array* place, const Array* value) {
   Plan plan;
-  Operand source;
-  int64_t strides[kMaxDims];
-  if (value->spec->code != place->spec->code || !spread(value, place->spec, strides, &source) ||
-      kernels->plan_copy(&plan, operand(place), source)) {
-    return false;
-  }
-  void* buffers[2] = {address(place), address(value)};
-  Py_INCREF(value);  // other threads may run
-  const bool done = run_plan(plan, buffers, place->spec->size);
-  Py_DECREF(value);
+  Array* spread = broadcast(value, place->spec->ndim, place->spec->shape);
+  if (!spread) return false;
+  void* buffers[2] = {address(place), address(spread)};
+  const bool done = !kernels->plan_copy(&plan, operand(place), operand(spread)) &&
+                    run_plan(plan, buffers, place->spec->size);
+  Py_DECREF(spread);
+  return done;
+}
+
+// Write a number, or an array if there is one, to places that tensors say.
+bool write_picked(Array* x, PyObject* index, double number, Array* value) {
+  if (value) Py_INCREF(value);
+  Array* held = value ? value : number_array(x->spec, number);
+  Py_INCREF(x);  // other threads may run
+  const bool done = held && put_item(x, index, held);
+  Py_DECREF(x);
+  Py_XDECREF(held);
   return done;
 }
 
@@ -175,13 +187,15 @@ PyObject* setitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
   double number = 0;
   const bool is_number = read_number(args[2], x->spec->code, &number);
   Array* value = is_number ? nullptr : plain_array(args[2]);
-  if ((!is_number && !value) || value == x || !read_index(args[1], x->spec, numbers)) {
-    Py_RETURN_FALSE;
+  if (!is_number && (!value || value == x || value->spec->code != x->spec->code)) Py_RETURN_FALSE;
+  bool done;
+  if (read_index(args[1], x->spec, numbers)) {
+    Array* place = slice_by(numbers, x);
+    done = place && (value ? write_array(place, value) : write_number(place, number));
+    Py_XDECREF(place);
+  } else {
+    done = write_picked(x, args[1], number, value);
   }
-  Array* place = slice_by(numbers, x);
-  if (!place) return nullptr;
-  const bool done = is_number ? write_number(place, number) : write_array(place, value);
-  Py_DECREF(place);
   PyErr_Clear();  // no memory left: the definition says so
   return PyBool_FromLong(done);
 }
@@ -193,11 +207,34 @@ PyObject* set_make_slice(PyObject*, PyObject* function) {
   Py_RETURN_NONE;
 }
 
+// take(x, index): x[index] for a tensor of integers with axes, or None.
+PyObject* take(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2 || !modes.open || modes.lazy || !is_tensor(args[0]) || !is_tensor(args[1])) {
+    Py_RETURN_NONE;
+  }
+  PyObject* index = reinterpret_cast<Tensor*>(args[1])->array;
+  if (!index || !is_array(index) || reinterpret_cast<Array*>(index)->spec->code == kBool) {
+    Py_RETURN_NONE;
+  }
+  PyObject* picked = pick_item(args[0], args[1]);
+  if (picked) return picked;
+  PyErr_Clear();
+  Py_RETURN_NONE;
+}
+
+PyObject* set_take(PyObject*, PyObject* op) {
+  set_take_op(op);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
     {"getitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(getitem)), METH_FASTCALL,
      "x[index] for integers and slices, or None."},
     {"setitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(setitem)), METH_FASTCALL,
      "x[index] = value in place for integers and slices; whether it was possible."},
+    {"take", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(take)), METH_FASTCALL,
+     "x[index] for a tensor of integers with axes, or None."},
+    {"set_take", set_take, METH_O, "The op of x[index] for a tensor of integers."},
     {"set_make_slice", set_make_slice, METH_O, "What makes the op of x[index]."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -1,7 +1,6 @@
 // Calls of the kernels that look for something, and of those that write to where it is.
-#include <numeric>
-
 #include "calls.h"
+#include "gate.h"
 
 namespace needle {
 namespace {
@@ -36,26 +35,10 @@ int64_t check_range(nb::handle x, int64_t low, int64_t high, int64_t kept) {
 // Dense bools -> int64 [axes, how many are true].
 nb::object nonzero(nb::handle object) {
   const Array* x = native(object);
-  std::vector<int64_t> starts((x->spec->size + kTrueBlock - 1) / kTrueBlock + 1);
-  Plan plan;
-  check(kernels->plan_count_true(&plan, operand(x)), "nonzero", x);
-  void* counting[] = {starts.data() + 1, address(x)};
-  {
-    nb::gil_scoped_release release;
-    plan.run(&plan, counting, nullptr);
-  }
-  std::partial_sum(starts.begin(), starts.end(), starts.begin());
-  const int64_t shape[] = {x->spec->ndim, starts.back()};
-  Spec* spec = spec_of(kInt64, x->spec->device, 2, shape);
-  Array* out = spec ? array_empty(spec) : nullptr;
-  Py_XDECREF(spec);
+  Array* out = find_true(operand(x), address(x), x->spec->device);
+  if (!out && !PyErr_Occurred()) raise_dtype_error("nonzero: wants dense bools, " + text_of(x));
   if (!out) throw nb::python_error();
-  nb::object result = nb::steal(reinterpret_cast<PyObject*>(out));
-  check(kernels->plan_find_true(&plan, operand(x)), "nonzero", x);
-  void* finding[] = {address(out), starts.data(), address(x)};
-  nb::gil_scoped_release release;
-  plan.run(&plan, finding, nullptr);
-  return result;
+  return nb::steal(reinterpret_cast<PyObject*>(out));
 }
 
 void searchsorted(nb::handle out, nb::handle edges, nb::handle values, bool right) {

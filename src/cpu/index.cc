@@ -447,6 +447,48 @@ int64_t run_put(const Plan* plan, void* const* buffers, void* workspace) {
   return wrong == INT64_MAX ? run<Put<T>>(plan, buffers, workspace) : wrong;
 }
 
+// Of whole rows only the last for each destination is written, and by one thread.
+template <class T>
+int64_t run_put_rows(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  const Loop &loop = s.loop[0], &row = s.loop[1];
+  auto* last = as<int32_t>(workspace);
+  std::memset(last, -1, s.extent * sizeof(int32_t));
+  for (int64_t i = 0; i < loop.size; ++i) {
+    int64_t to = read_index(s.index_dtype, byte_offset(buffers[1], i * loop.index * s.index_size));
+    if (!wrap(s.extent, to)) return i * row.size;
+    last[to] = static_cast<int32_t>(i);
+  }
+  run_tasks(s.team, (s.extent + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
+    const int64_t end = (task + 1) * kRowsPerTask < s.extent ? (task + 1) * kRowsPerTask : s.extent;
+    for (int64_t to = task * kRowsPerTask; to < end; ++to)
+      if (last[to] >= 0)
+        Put<T>::row(as<T>(buffers[0]) + to * s.pick, as<T>(buffers[2]) + last[to] * loop.source,
+                    row, row.size);
+  });
+  return -1;
+}
+
+// Is it one index after the other, each for a row, and are there so many that it does not matter
+// to look at every destination?
+bool puts_rows(const State& s) {
+  return s.count == 2 && s.rows && s.loop[0].dest == 0 && s.loop[0].index != 0 &&
+         s.loop[1].size >= 16 && s.loop[0].size >= s.extent / 16 && s.loop[0].size < INT32_MAX;
+}
+
+template <class T>
+const char* plan_put_of(Plan* plan, const Operand& out, const Operand& index, const Operand& values,
+                        int32_t axis) {
+  if (const char* problem = plan_loops(plan, out, index, values, axis, true)) return problem;
+  State& s = state_of<State>(plan);
+  plan->run = run_put<T>;
+  if (!puts_rows(s)) return nullptr;
+  plan->run = run_put_rows<T>;
+  plan->workspace = s.extent * static_cast<int64_t>(sizeof(int32_t));
+  s.team = team_size(s.extent / kRowsPerTask, s.loop[0].size * s.loop[1].size);
+  return nullptr;
+}
+
 template <class T>
 const char* plan_gather_of(Plan* plan, const Operand& out, const Operand& x, const Operand& index,
                            int32_t axis) {
@@ -468,24 +510,16 @@ const char* plan_gather_of(Plan* plan, const Operand& out, const Operand& x, con
 
 const char* plan_gather(Plan* plan, const Operand& out, const Operand& x, const Operand& index,
                         int32_t axis) {
-  switch (kItemSize[x.dtype]) {
-    case 1:
-      return plan_gather_of<uint8_t>(plan, out, x, index, axis);
-    case 2:
-      return plan_gather_of<uint16_t>(plan, out, x, index, axis);
-    case 4:
-      return plan_gather_of<uint32_t>(plan, out, x, index, axis);
-    default:
-      return plan_gather_of<uint64_t>(plan, out, x, index, axis);
-  }
+  constexpr decltype(&plan_gather) of_size[] = {plan_gather_of<uint8_t>, plan_gather_of<uint16_t>,
+                                                plan_gather_of<uint32_t>, plan_gather_of<uint64_t>};
+  return of_size[__builtin_ctzll(kItemSize[x.dtype])](plan, out, x, index, axis);
 }
 
 const char* plan_put(Plan* plan, const Operand& out, const Operand& index, const Operand& values,
                      int32_t axis) {
-  if (const char* problem = plan_loops(plan, out, index, values, axis, true)) return problem;
-  const Run by_size[] = {run_put<uint8_t>, run_put<uint16_t>, run_put<uint32_t>, run_put<uint64_t>};
-  plan->run = by_size[__builtin_ctzll(kItemSize[out.dtype])];
-  return nullptr;
+  constexpr decltype(&plan_put) of_size[] = {plan_put_of<uint8_t>, plan_put_of<uint16_t>,
+                                             plan_put_of<uint32_t>, plan_put_of<uint64_t>};
+  return of_size[__builtin_ctzll(kItemSize[out.dtype])](plan, out, index, values, axis);
 }
 
 const char* plan_scatter_add(Plan* plan, const Operand& out, const Operand& index,

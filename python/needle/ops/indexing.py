@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from needle import core
 from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import kernels
@@ -219,6 +220,31 @@ class WholeNumbers(Op):
         return kernels.whole(self.name, x).astype(dtypes.int64, copy=False)
 
 
+class Labels(Op):
+    """x as int64, where all its values must be classes.
+
+    Shapes:   x [...] -> the same
+    Dtypes:   integer (or floating with whole values) -> int64
+    Raises:   IndexRangeError naming the first label that is not a class
+    """
+
+    classes: int
+    is_differentiable = False
+    samples = staticmethod(
+        lambda: [
+            Sample((integers((3, 2), 0, 4),), (4,), lambda x: x, gradient=False),
+            Sample((np.array(2.0),), (4,), lambda x: x, gradient=False),
+            Sample((np.array([0, 4]),), (4,), raises=IndexRangeError, by_value=True),
+            Sample((np.array([0, -1]),), (4,), raises=IndexRangeError, by_value=True),
+        ]
+    )
+
+    def compute(self, x: Any) -> Any:
+        x = kernels.whole(self.name, x)
+        kernels.check_labels(self.name, x, self.classes)
+        return x.astype(dtypes.int64, copy=False)
+
+
 class OneHot(Op):
     """1 where the new last axis counts up to x, else 0.
 
@@ -302,7 +328,20 @@ def take(x: Any, index: Any, axis: int | None = None) -> Any:
         from needle.ops.movement import reshape
 
         x, axis = reshape(x, (executor.spec_of(x).size,)), 0
-    return executor.apply(Take.of(normalise_axis(axis, len(shape_of(x)))), x, index)
+    axis = normalise_axis(axis, len(shape_of(x)))
+    return _rows(x, index) if axis == 0 else executor.apply(Take.of(axis), x, index)
+
+
+_native_take: Any = None
+if core.native is not None:
+    core.native.set_take(Take.of(0))
+    _native_take = core.native.take
+
+
+def _rows(x: Any, index: Any) -> Any:
+    """Return Take along the first axis, natively where that is possible."""
+    found = None if _native_take is None else _native_take(x, index)
+    return executor.apply(Take.of(0), x, index) if found is None else found
 
 
 def embedding(weight: Any, ids: Any) -> Any:
@@ -314,7 +353,7 @@ def embedding(weight: Any, ids: Any) -> Any:
     weight, ids = as_tensors((weight, ids), "embedding")
     if executor.spec_of(ids).dtype.kind == "f":
         ids = executor.apply(WholeNumbers.of(), ids)
-    return executor.apply(Take.of(0), weight, ids)
+    return _rows(weight, ids)
 
 
 def one_hot(x: Any, classes: int, dtype: Any = None) -> Any:

@@ -21,7 +21,7 @@ from needle.executor import shape_of
 from needle.ops.attributes import number_in
 from needle.ops.base import Composite, Op
 from needle.ops.elementwise import cast_like, greater, not_equal, where
-from needle.ops.indexing import ScatterAdd, Take, listed, take
+from needle.ops.indexing import ScatterAdd, listed, take
 from needle.ops.movement import (
     basic_index,
     broadcast_to,
@@ -200,13 +200,13 @@ def _located(x: Any, given: tuple[Any, ...]) -> tuple[Any, int, list[Any]]:
 def _pick(y: Any, first: int, indices: list[Any]) -> Any:
     """Return y at integer indices into the axes from ``first`` on."""
     if len(indices) == 1:
-        return executor.apply(Take.of(first), y, indices[0])
+        return take(y, indices[0], first)
     shape = shape_of(y)
     sizes = shape[first : first + len(indices)]
     place = executor.apply(LinearIndex.of(sizes), *indices)
     merged = int(np.prod(sizes, dtype=np.int64))
     y = reshape(y, (*shape[:first], merged, *shape[first + len(indices) :]))
-    return executor.apply(Take.of(first), y, place)
+    return take(y, place, first)
 
 
 # ---- writing -----------------------------------------------------------------------
