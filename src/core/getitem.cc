@@ -207,18 +207,17 @@ PyObject* set_make_slice(PyObject*, PyObject* function) {
   Py_RETURN_NONE;
 }
 
-// take(x, index): x[index] for a tensor of integers with axes, or None.
-PyObject* take(PyObject*, PyObject* const* args, Py_ssize_t n) {
-  if (n != 2 || !modes.open || modes.lazy || !is_tensor(args[0]) || !is_tensor(args[1])) {
+// pick(op, axis, slices, x, index): what Take or Gather along an axis gives, or None.
+PyObject* pick(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 5 || !modes.open || modes.lazy || !is_tensor(args[3]) || !is_tensor(args[4]) ||
+      !PyObject_TypeCheck(args[0], op_type)) {
     Py_RETURN_NONE;
   }
-  PyObject* index = reinterpret_cast<Tensor*>(args[1])->array;
-  if (!index || !is_array(index) || reinterpret_cast<Array*>(index)->spec->code == kBool) {
-    Py_RETURN_NONE;
-  }
-  PyObject* picked = pick_item(args[0], args[1]);
+  const long axis = PyLong_AsLong(args[1]);
+  if (axis == -1 && PyErr_Occurred()) return nullptr;
+  PyObject* picked = pick_along(args[0], args + 3, static_cast<int>(axis), args[2] == Py_True);
   if (picked) return picked;
-  PyErr_Clear();
+  PyErr_Clear();  // no memory left: the definition says so
   Py_RETURN_NONE;
 }
 
@@ -232,8 +231,8 @@ PyMethodDef functions[] = {
      "x[index] for integers and slices, or None."},
     {"setitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(setitem)), METH_FASTCALL,
      "x[index] = value in place for integers and slices; whether it was possible."},
-    {"take", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(take)), METH_FASTCALL,
-     "x[index] for a tensor of integers with axes, or None."},
+    {"pick", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(pick)), METH_FASTCALL,
+     "pick(op, axis, slices, x, index): what Take or Gather along an axis gives, or None."},
     {"set_take", set_take, METH_O, "The op of x[index] for a tensor of integers."},
     {"set_make_slice", set_make_slice, METH_O, "What makes the op of x[index]."},
     {nullptr, nullptr, 0, nullptr}};

@@ -136,38 +136,81 @@ bool locate(Array* x, PyObject* index, Picked* found) {
   return found->table.array != nullptr;
 }
 
-// What is picked, and the places, as the kernels see them: [m, rest...].
+// A call of gather or put: the shape of what is picked, and the steps of the index in it.
 struct Rows {
-  int64_t shape[kMaxDims], dense[kMaxDims], index[kMaxDims];
+  int64_t shape[kMaxDims], index[kMaxDims];
   int ndim;
 
+  Rows() = default;
   explicit Rows(const Picked& found) : ndim(found.table.array->spec->ndim) {
     std::copy_n(found.table.array->spec->shape, ndim, shape);
+    std::fill_n(index, ndim, 0);
     shape[0] = found.places.array->spec->size;
-    int64_t step = 1;
-    for (int i = ndim - 1; i >= 0; i--) {
-      dense[i] = step;
-      step *= shape[i];
-      index[i] = 0;
-    }
     index[0] = strides_of(found.places.array)[0];
   }
 };
 
-Array* gather(const Picked& found) {
-  const Array *table = found.table.array, *places = found.places.array;
-  Spec* spec = spec_of(table->spec->code, table->spec->device, found.ndim, found.shape);
+// What is picked along an axis of x, which has `steps`, as an array of n axes.
+Array* gather(const Rows& rows, const Array* x, const int64_t* steps, const Array* index, int axis,
+              int n, const int64_t* result) {
+  Spec* spec = spec_of(x->spec->code, x->spec->device, n, result);
   Reference out(spec ? array_empty(spec) : nullptr);
   Py_XDECREF(spec);
   if (!out.array) return nullptr;
-  const Rows rows(found);
+  int64_t dense[kMaxDims], from[kMaxDims], step = 1;
+  for (int i = rows.ndim - 1; i >= 0; i--) {
+    dense[i] = step;
+    step *= rows.shape[i];
+    from[i] = i == axis ? x->spec->shape[axis] : rows.shape[i];
+  }
   Plan plan;
-  const Operand picked = {table->spec->code, rows.ndim, rows.shape, rows.dense};
-  const Operand index = {places->spec->code, rows.ndim, rows.shape, rows.index};
-  if (kernels->plan_gather(&plan, picked, operand(table), index, 0)) return nullptr;
-  void* buffers[] = {address(out.array), address(table), address(places)};
+  const Operand picked = {x->spec->code, rows.ndim, rows.shape, dense};
+  const Operand source = {x->spec->code, rows.ndim, from, steps};
+  const Operand where = {index->spec->code, rows.ndim, rows.shape, rows.index};
+  if (kernels->plan_gather(&plan, picked, source, where, axis)) return nullptr;
+  void* buffers[] = {address(out.array), address(x), address(index)};
   if (!run_checked(plan, buffers, out.array->spec->size)) return nullptr;
   return std::exchange(out.array, nullptr);
+}
+
+Array* gather(const Picked& found) {
+  const Array* table = found.table.array;
+  return gather(Rows(found), table, strides_of(table), found.places.array, 0, found.ndim,
+                found.shape);
+}
+
+// Slices of x along an axis, at an index of any shape.
+Array* take(const Array* x, const Array* index, int axis) {
+  const int own = index->spec->ndim, rest = x->spec->ndim - axis - 1;
+  const Reference places(flat(index));
+  int64_t result[2 * kMaxDims];
+  if (!places.array || axis + own + rest > kMaxDims) return nullptr;
+  Rows rows;
+  rows.ndim = x->spec->ndim;
+  std::copy_n(x->spec->shape, rows.ndim, rows.shape);
+  std::fill_n(rows.index, rows.ndim, 0);
+  rows.shape[axis] = index->spec->size;
+  rows.index[axis] = strides_of(places.array)[0];
+  std::copy_n(x->spec->shape, axis, result);
+  std::copy_n(index->spec->shape, own, result + axis);
+  std::copy_n(x->spec->shape + axis + 1, rest, result + axis + own);
+  return gather(rows, x, strides_of(x), places.array, axis, axis + own + rest, result);
+}
+
+// Elements of x along an axis, each at an index of its own; the other axes broadcast.
+Array* take_along(const Array* x, const Array* index, int axis) {
+  if (x->spec->ndim != index->spec->ndim) return nullptr;
+  Rows rows;
+  int64_t steps[kMaxDims];
+  rows.ndim = x->spec->ndim;
+  for (int i = 0; i < rows.ndim; i++) {
+    const int64_t own = index->spec->shape[i], other = i == axis ? own : x->spec->shape[i];
+    if (own != other && own != 1 && other != 1) return nullptr;
+    rows.shape[i] = own == 1 ? other : own;
+    rows.index[i] = own == rows.shape[i] ? strides_of(index)[i] : 0;
+    steps[i] = i == axis || other == rows.shape[i] ? strides_of(x)[i] : 0;
+  }
+  return gather(rows, x, steps, index, axis, rows.ndim, rows.shape);
 }
 
 // Where a mask of x's shape is true, one number.
@@ -217,6 +260,21 @@ PyObject* pick_item(PyObject* tensor, PyObject* index) {
   PyObject* const inputs[] = {tensor, index};
   auto* array = reinterpret_cast<PyObject*>(out);
   return records ? record_result(take_op, inputs, 2, array) : wrap_array(array);
+}
+
+PyObject* pick_along(PyObject* op, PyObject* const* inputs, int axis, bool slices) {
+  const Array *x = native_array(inputs[0]), *index = native_array(inputs[1]);
+  const bool fits = x && index && index->spec->code >= kInt8 && index->spec->code <= kUInt8 &&
+                    x->spec->device == index->spec->device && axis >= 0 && axis < x->spec->ndim;
+  if (!fits || needs_gradient(reinterpret_cast<Tensor*>(inputs[1]))) return nullptr;
+  const Reference table(native_array(inputs[0])), places(native_array(inputs[1]));
+  Py_INCREF(table.array);  // other threads may run
+  Py_INCREF(places.array);
+  Array* out = slices ? take(x, index, axis) : take_along(x, index, axis);
+  if (!out) return nullptr;
+  auto* array = reinterpret_cast<PyObject*>(out);
+  const bool records = modes.recording && needs_gradient(reinterpret_cast<Tensor*>(inputs[0]));
+  return records ? record_result(op, inputs, 2, array) : wrap_array(array);
 }
 
 bool put_item(Array* x, PyObject* index, const Array* value) {

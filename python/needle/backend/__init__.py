@@ -162,10 +162,8 @@ class Backend(CourseDevice):
 
     # What is False or None below says: not here; the caller has another way.
 
-    def linear_index(
-        self, out: NDArray, indices: Sequence[NDArray], sizes: Sequence[int]
-    ) -> bool:
-        """out = places of indices, broadcast to out, in axes of these sizes; False: one is wrong."""
+    def linear_index(self, out: NDArray, indices: Sequence[NDArray], sizes: Sequence[int]) -> bool:
+        """out = places of indices, broadcast to out, in axes of these sizes. False: wrong ones."""
         return False
 
     def nonzero(self, x: NDArray) -> NDArray | None:

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from needle import core
+from needle import core, executor, graph
 from needle import dtype as dtypes
-from needle import executor, graph
 from needle.backend import kernels
 from needle.backend.axes import normalise_axis
 from needle.backend.ndarray import array
@@ -283,10 +282,22 @@ class OneHot(Op):
 
 # ---- functions -------------------------------------------------------------------
 
+_pick: Any = None
+if core.native is not None:
+    core.native.set_take(Take.of(0))
+    _pick = core.native.pick
+
+
+def _picked(op: Any, axis: int, slices: bool, x: Any, index: Any) -> Any:
+    """Return the result of Take (slices) or Gather, natively where that is possible."""
+    found = None if _pick is None else _pick(op, axis, slices, x, index)
+    return executor.apply(op, x, index) if found is None else found
+
 
 def gather(x: Any, index: Any, axis: int = -1) -> Any:
     """Pick along an axis (NumPy: take_along_axis). See ``Gather``."""
-    return executor.apply(Gather.of(normalise_axis(axis, len(shape_of(x)))), x, index)
+    axis = normalise_axis(axis, len(shape_of(x)))
+    return _picked(Gather.of(axis), axis, False, x, index)
 
 
 take_along_axis = gather
@@ -329,19 +340,7 @@ def take(x: Any, index: Any, axis: int | None = None) -> Any:
 
         x, axis = reshape(x, (executor.spec_of(x).size,)), 0
     axis = normalise_axis(axis, len(shape_of(x)))
-    return _rows(x, index) if axis == 0 else executor.apply(Take.of(axis), x, index)
-
-
-_native_take: Any = None
-if core.native is not None:
-    core.native.set_take(Take.of(0))
-    _native_take = core.native.take
-
-
-def _rows(x: Any, index: Any) -> Any:
-    """Return Take along the first axis, natively where that is possible."""
-    found = None if _native_take is None else _native_take(x, index)
-    return executor.apply(Take.of(0), x, index) if found is None else found
+    return _picked(Take.of(axis), axis, True, x, index)
 
 
 def embedding(weight: Any, ids: Any) -> Any:
@@ -353,7 +352,7 @@ def embedding(weight: Any, ids: Any) -> Any:
     weight, ids = as_tensors((weight, ids), "embedding")
     if executor.spec_of(ids).dtype.kind == "f":
         ids = executor.apply(WholeNumbers.of(), ids)
-    return _rows(weight, ids)
+    return _picked(Take.of(0), 0, True, weight, ids)
 
 
 def one_hot(x: Any, classes: int, dtype: Any = None) -> Any:

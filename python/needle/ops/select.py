@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from needle import core
+from needle import core, executor, finite, forward, graph
 from needle import dtype as dtypes
-from needle import executor, finite, forward, graph
 from needle.backend import kernels, ndarray
 from needle.backend.ndarray import broadcast_shapes
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain, user_line
@@ -35,7 +34,6 @@ from needle.ops.movement import (
 from needle.ops.operands import cast, constant
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.sorting import argsort, nonzero
-
 
 _native_setitem: Any = None if core.native is None else core.native.setitem
 
