@@ -233,9 +233,10 @@ def check_labels(operation: str, labels: NDArray, classes: int, ignore: int | No
     Raises:
         IndexRangeError: naming the first label that is not.
     """
-    text = f"{labels.dtype}{list(labels.shape)}"
+    spec = labels.spec
 
     def wrong(position: int, value: Any = None) -> Exception:
+        text = f"{spec.dtype}{list(spec.shape)}"
         return bad_label(operation, text, position, classes, value)
 
     labels.device.backend.check_range(labels, 0, classes, ignore, wrong)
@@ -435,12 +436,15 @@ def _runs(values: NDArray, equal_nan: bool) -> NDArray:
     size = values.size
     if size == 0:
         return empty((0,), dtypes.bool_, values.device)
+    backend = values.device.backend
+    starts = full((size,), True, dtypes.bool_, values.device)
+    changes = starts.slice([(1, size - 1, 1)])
     before, after = (values.slice([(i, size - 1, 1)]) for i in (0, 1))
-    changes = elementwise("not_equal", before, after, dtype=dtypes.bool_)
+    backend.elementwise("not_equal", changes, before, after)
     if equal_nan and values.dtype.kind == "f":  # behind NaN is NaN only
         number = elementwise("equal", before, before, dtype=dtypes.bool_)
-        changes = elementwise("bitwise_and", changes, number)
-    return concatenate((full((1,), True, dtypes.bool_, values.device), changes), 0)
+        backend.elementwise("bitwise_and", changes, changes, number)
+    return starts
 
 
 def random_bits(shape: Shape, key: int, counter: int, dtype: DType, device: Any) -> NDArray:

@@ -16,7 +16,7 @@ from needle.ops.elementwise import absolute, cast_like, equal, less, not_equal, 
 from needle.ops.functions import exp, log, sigmoid
 from needle.ops.indexing import Labels, gather, one_hot
 from needle.ops.logic import clip
-from needle.ops.movement import reshape, unsqueeze
+from needle.ops.movement import Reshape, reshape, unsqueeze
 from needle.ops.operands import as_tensors, cast, promoted
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, integers, uniform
@@ -406,7 +406,8 @@ def nll_loss(
     safe = labels if kept is None else where(kept, labels, 0)
     target = executor.apply(Labels.of(classes), safe)  # gather would wrap them
     shape = shape_of(labels)
-    loss = -reshape(gather(x, reshape(target, (*shape, 1)), -1), shape)
+    picked = gather(x, executor.apply(Reshape.of((*shape, 1)), target), -1)
+    loss = -executor.apply(Reshape.of(shape), picked)
     if kept is None:
         return reduced(loss, reduction)
     loss = where(kept, loss, 0.0)

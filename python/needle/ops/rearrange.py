@@ -389,7 +389,8 @@ def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
         first, second = normalise_axis(axis1, ndim), normalise_axis(axis2, ndim)
         if first == second:
             raise ShapeError(f"diagonal: axis {first} is named twice")
-        x = permute(x, [i for i in range(ndim) if i not in (first, second)] + [first, second])
+        if (first, second) != (ndim - 2, ndim - 1):
+            x = permute(x, [i for i in range(ndim) if i not in (first, second)] + [first, second])
     return executor.apply(Diagonal.of(whole("diagonal: k", k)), x)
 
 

@@ -22,6 +22,7 @@ from needle.ops.base import Composite, Op
 from needle.ops.elementwise import cast_like, greater, not_equal, where
 from needle.ops.indexing import ScatterAdd, listed, take
 from needle.ops.movement import (
+    Reshape,
     basic_index,
     broadcast_to,
     check_count,
@@ -156,8 +157,8 @@ def _flat_mask(x: Any, parts: list[Any]) -> tuple[Any, list[Any]]:
     if len(own) < 2 or shape[axis : axis + len(own)] != own:
         return x, parts
     size = parts[place].spec.size
-    mask = reshape(parts[place], (size,))
-    x = reshape(x, (*shape[:axis], size, *shape[axis + len(own) :]))
+    mask = executor.apply(Reshape.of((size,)), parts[place])
+    x = executor.apply(Reshape.of((*shape[:axis], size, *shape[axis + len(own) :])), x)
     return x, [*parts[:place], mask, *parts[place + 1 :]]
 
 
@@ -203,7 +204,7 @@ def _pick(y: Any, first: int, indices: list[Any]) -> Any:
     sizes = shape[first : first + len(indices)]
     place = executor.apply(LinearIndex.of(sizes), *indices)
     merged = int(np.prod(sizes, dtype=np.int64))
-    y = reshape(y, (*shape[:first], merged, *shape[first + len(indices) :]))
+    y = executor.apply(Reshape.of((*shape[:first], merged, *shape[first + len(indices) :])), y)
     return take(y, place, first)
 
 
