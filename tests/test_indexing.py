@@ -105,6 +105,10 @@ def test_what_is_read_and_written_is_read_first(device):
     x = ndl.Tensor(np.array([2, 0, 1, 1]), device=device)
     x[x] = x
     np.testing.assert_array_equal(x.numpy(), [0, 1, 2, 1])
+    for index in (lambda x: x, lambda x: (x,)):
+        x = ndl.Tensor(np.array([1, 2, 0, 1]), device=device)
+        x[index(x)] = ndl.Tensor(np.array([3, 0, 2, 1]), device=device)
+        np.testing.assert_array_equal(x.numpy(), [2, 1, 0, 1])
     true = ndl.Tensor(np.array([True, False, True]), device=device)
     true[true] = False
     assert not true.numpy().any()
@@ -155,8 +159,9 @@ def test_numbers_must_fit_in_place_too(dtype):
     x[1:] = True
     assert x.numpy().tolist() == [1, 1, 1]
     if dtype == "int64":
-        x[0] = 2**62 + 1
-        assert x.numpy()[0] == 2**62 + 1
+        for number in (2**53 + 1, -(2**53) - 1, 2**62 + 1, 2**53 - 1, -(2**63)):
+            x[0] = number
+            assert x.numpy()[0] == number
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -121,8 +121,8 @@ bool read_number(PyObject* number, DType code, double* value) {
   }
   if (code <= kFloat16) return true;
   const int bits = static_cast<int>(8 * kItemSize[code]);
-  const double most = bits > 53 ? 0x1p53 : code == kUInt8 ? 255 : std::ldexp(1.0, bits - 1) - 1;
-  return *value <= most && *value >= (code == kUInt8 ? 0 : -most);  // such doubles are exact
+  const double most = bits > 53 ? 0x1p53 - 1 : code == kUInt8 ? 255 : std::ldexp(1.0, bits - 1) - 1;
+  return *value <= most && *value >= (code == kUInt8 ? 0 : -most);  // exact, if doubles hold it
 }
 
 // A 0-d array of a number.

@@ -284,7 +284,7 @@ bool put_item(Array* x, PyObject* index, const Array* value) {
   if (value->spec->size == 1 && is_mask(mask, x->spec) && mask->spec->ndim == x->spec->ndim) {
     return put_number(x, mask, value);
   }
-  if (!locate(x, index, &found)) return false;
+  if (!locate(x, index, &found) || found.places.array->storage == x->storage) return false;
   Reference values(broadcast(value, found.ndim, found.shape));
   const Rows rows(found);
   if (values.array && found.lead != 1) {
