@@ -16,6 +16,7 @@ namespace needle {
 constexpr int kMaxDims = 16;
 constexpr int kMaxFused = 48;  // instructions in a fused program
 constexpr size_t kPlanBytes = 1536;
+constexpr int64_t kTrueBlock = 4096;  // elements
 
 enum DType : int32_t {
   kFloat32,
@@ -266,6 +267,28 @@ struct Kernels {
   // t < span. Dense float32 or float64, x [rows, n, inner], out [rows, m, inner]. buffers: out, x,
   // first (int64 [m]), weight ([m, span]).
   const char* (*plan_banded)(Plan*, const Operand& x, const Operand& out, int64_t span);
+
+  // out[i..., index[i..., j, k...], k...] = values[i..., j, k...], of equal places the last one;
+  // out may have any strides, and stays as it is if an index is out of range. buffers: out, index,
+  // values.
+  const char* (*plan_put)(Plan*, const Operand& out, const Operand& index, const Operand& values,
+                          int32_t axis);
+  // out = index, or for all but the first index out * size + index; negative ones wrap. out is
+  // dense int64, index broadcast to it. buffers: out, index.
+  const char* (*plan_linear_index)(Plan*, const Operand& out, const Operand& index, int64_t size,
+                                   bool first);
+  // Finds the first integer that is not in [low, high) and not `kept`. buffers: x.
+  const char* (*plan_check_range)(Plan*, const Operand& x, int64_t low, int64_t high, int64_t kept);
+  // Where dense bools are true. In blocks of kTrueBlock elements: how many there are, int64, and
+  // then, from the sum of these before each block, their positions, an int64 row for each axis.
+  // buffers: counts, x; and out, starts (int64, for each block and the end), x.
+  const char* (*plan_count_true)(Plan*, const Operand& x);
+  const char* (*plan_find_true)(Plan*, const Operand& x);
+  // Where values (dense) go into edges (dense, ascending, NaN last), before equal ones or after.
+  // buffers: out (int64), edges, values.
+  const char* (*plan_searchsorted)(Plan*, const Operand& edges, const Operand& values, bool right);
+  // x where column - row <= k (upper: >= k) in the last two axes, else zero. buffers: out, x.
+  const char* (*plan_triangle)(Plan*, const Operand& out, const Operand& x, int64_t k, bool upper);
 };
 
 }  // namespace needle

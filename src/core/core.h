@@ -182,6 +182,8 @@ inline bool is_tensor(PyObject* x) { return PyObject_TypeCheck(x, tensor_type); 
 inline bool needs_gradient(const Tensor* t) {
   return t->node && t->node->op ? t->node->needs : t->requires_grad;
 }
+// Whether nobody but this tensor holds its memory, so that it may be overwritten.
+bool is_exclusive(const Tensor* tensor);
 PyObject* wrap_array(PyObject* array);  // steals; without graph
 // Record a computed result; array is stolen. Null with an exception if a tensor has no value.
 PyObject* record_result(PyObject* op, PyObject* const* tensors, int n, PyObject* array);

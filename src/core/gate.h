@@ -32,6 +32,16 @@ Array* slice(const Array* x, int n, const int64_t* numbers);
 Array* slice_by(const int64_t* numbers, const Array* x);  // unchecked
 void broadcast_strides(const Array* x, int ndim, const int64_t* shape, int64_t* strides);
 
+// x[index] for tensors that stand for the first axes, read and written (x is a leaf's, dense, and
+// nobody else's; of value's dtype); null or false without an exception: ask the definition.
+PyObject* pick_item(PyObject* tensor, PyObject* index);
+bool put_item(Array* x, PyObject* index, const Array* value);
+// The result of Take (slices) or Gather along an axis of two tensors; null likewise.
+PyObject* pick_along(PyObject* op, PyObject* const* inputs, int axis, bool slices);
+void set_take_op(PyObject* op);  // what picks along the first axis
+// int64 [axes, count]: where dense bools are true. Null without an exception for others.
+Array* find_true(const Operand& x, const void* data, PyObject* device);
+
 bool add_getitem(PyObject* module);
 bool add_arrays(PyObject* module);
 

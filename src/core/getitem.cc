@@ -1,5 +1,6 @@
-// x[index] for integers and slices.
+// x[index] for integers and slices, read and written; pick.cc does it for tensors.
 #include "gate.h"
+#include <cmath>
 
 namespace needle {
 namespace {
@@ -75,7 +76,12 @@ PyObject* getitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
   PyObject* array = reinterpret_cast<Tensor*>(args[0])->array;
   if (!array || !is_array(array) || !reinterpret_cast<Array*>(array)->storage) Py_RETURN_NONE;
   auto* x = reinterpret_cast<Array*>(array);
-  if (!read_index(args[1], x->spec, numbers)) Py_RETURN_NONE;
+  if (!read_index(args[1], x->spec, numbers)) {
+    PyObject* picked = pick_item(args[0], args[1]);
+    if (picked) return picked;
+    PyErr_Clear();  // no memory left: the definition says so
+    Py_RETURN_NONE;
+  }
   auto* out = reinterpret_cast<PyObject*>(slice_by(numbers, x));
   if (!out || !modes.recording || !needs_gradient(reinterpret_cast<Tensor*>(args[0]))) {
     return out ? wrap_array(out) : nullptr;
@@ -91,6 +97,109 @@ PyObject* getitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return result;
 }
 
+// ---- writing: in place, where nobody else can see the memory ---------------------------------
+
+// Whether a tensor may be overwritten: a leaf, dense, whose memory nobody else holds.
+bool writable(const Tensor* tensor) {
+  if (tensor->node && tensor->node->op) return false;
+  return is_exclusive(tensor) && !reinterpret_cast<Array*>(tensor->array)->strides;
+}
+
+// The value of a Python number in this dtype; false where the definition has to decide.
+bool read_number(PyObject* number, DType code, double* value) {
+  const bool whole = PyLong_CheckExact(number);
+  if (!whole && !PyFloat_CheckExact(number)) return false;
+  if (code <= kFloat16 && !whole) {
+    *value = PyFloat_AS_DOUBLE(number);
+    return true;
+  }
+  if (!whole || code == kBool) return false;
+  *value = PyLong_AsDouble(number);
+  if (*value == -1.0 && PyErr_Occurred()) {
+    PyErr_Clear();
+    return false;
+  }
+  if (code <= kFloat16) return true;
+  const int bits = static_cast<int>(8 * kItemSize[code]);
+  const double most = bits > 53 ? 0x1p53 - 1 : code == kUInt8 ? 255 : std::ldexp(1.0, bits - 1) - 1;
+  return *value <= most && *value >= (code == kUInt8 ? 0 : -most);  // exact, if doubles hold it
+}
+
+// A 0-d array of a number.
+Array* number_array(const Spec* like, double value) {
+  Spec* spec = spec_of(like->code, like->device, 0, nullptr);
+  Array* array = spec ? array_empty(spec) : nullptr;
+  Py_XDECREF(spec);
+  if (!array) return nullptr;
+  Plan plan;
+  void* buffers[1] = {address(array)};
+  kernels->plan_fill(&plan, operand(array), value);
+  run_plan(plan, buffers, 1);
+  return array;
+}
+
+bool write_number(const Array* place, double value) {
+  Plan plan;
+  void* buffers[1] = {address(place)};
+  return !kernels->plan_fill(&plan, operand(place), value) &&
+         run_plan(plan, buffers, place->spec->size);
+}
+
+bool write_array(const Array* place, const Array* value) {
+  Plan plan;
+  Array* spread = broadcast(value, place->spec->ndim, place->spec->shape);
+  if (!spread) return false;
+  void* buffers[2] = {address(place), address(spread)};
+  const bool done = !kernels->plan_copy(&plan, operand(place), operand(spread)) &&
+                    run_plan(plan, buffers, place->spec->size);
+  Py_DECREF(spread);
+  return done;
+}
+
+// Write a number, or an array if there is one, to places that tensors say.
+bool write_picked(Array* x, PyObject* index, double number, Array* value) {
+  if (value) Py_INCREF(value);
+  Array* held = value ? value : number_array(x->spec, number);
+  Py_INCREF(x);  // other threads may run
+  const bool done = held && put_item(x, index, held);
+  Py_DECREF(x);
+  Py_XDECREF(held);
+  return done;
+}
+
+// The native array that a value is, if it may be written into a leaf without being recorded.
+Array* plain_array(PyObject* value) {
+  if (!is_tensor(value)) return nullptr;
+  auto* tensor = reinterpret_cast<Tensor*>(value);
+  const bool is_native =
+      tensor->array && is_array(tensor->array) && reinterpret_cast<Array*>(tensor->array)->storage;
+  if (!is_native || (modes.recording && needs_gradient(tensor))) return nullptr;
+  return reinterpret_cast<Array*>(tensor->array);
+}
+
+// setitem(x, index, value): whether it was done; otherwise the definition has to do it.
+PyObject* setitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t numbers[1 + 3 * kMaxDims];
+  if (n != 3 || !modes.open || !is_tensor(args[0])) Py_RETURN_FALSE;
+  auto* tensor = reinterpret_cast<Tensor*>(args[0]);
+  if (!writable(tensor)) Py_RETURN_FALSE;
+  auto* x = reinterpret_cast<Array*>(tensor->array);
+  double number = 0;
+  const bool is_number = read_number(args[2], x->spec->code, &number);
+  Array* value = is_number ? nullptr : plain_array(args[2]);
+  if (!is_number && (!value || value == x || value->spec->code != x->spec->code)) Py_RETURN_FALSE;
+  bool done;
+  if (read_index(args[1], x->spec, numbers)) {
+    Array* place = slice_by(numbers, x);
+    done = place && (value ? write_array(place, value) : write_number(place, number));
+    Py_XDECREF(place);
+  } else {
+    done = write_picked(x, args[1], number, value);
+  }
+  PyErr_Clear();  // no memory left: the definition says so
+  return PyBool_FromLong(done);
+}
+
 PyObject* set_make_slice(PyObject*, PyObject* function) {
   if (!known_slices) known_slices = PyDict_New();
   Py_INCREF(function);
@@ -98,9 +207,33 @@ PyObject* set_make_slice(PyObject*, PyObject* function) {
   Py_RETURN_NONE;
 }
 
+// pick(op, axis, slices, x, index): what Take or Gather along an axis gives, or None.
+PyObject* pick(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 5 || !modes.open || modes.lazy || !is_tensor(args[3]) || !is_tensor(args[4]) ||
+      !PyObject_TypeCheck(args[0], op_type)) {
+    Py_RETURN_NONE;
+  }
+  const long axis = PyLong_AsLong(args[1]);
+  if (axis == -1 && PyErr_Occurred()) return nullptr;
+  PyObject* picked = pick_along(args[0], args + 3, static_cast<int>(axis), args[2] == Py_True);
+  if (picked) return picked;
+  PyErr_Clear();  // no memory left: the definition says so
+  Py_RETURN_NONE;
+}
+
+PyObject* set_take(PyObject*, PyObject* op) {
+  set_take_op(op);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
     {"getitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(getitem)), METH_FASTCALL,
      "x[index] for integers and slices, or None."},
+    {"setitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(setitem)), METH_FASTCALL,
+     "x[index] = value in place for integers and slices; whether it was possible."},
+    {"pick", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(pick)), METH_FASTCALL,
+     "pick(op, axis, slices, x, index): what Take or Gather along an axis gives, or None."},
+    {"set_take", set_take, METH_O, "The op of x[index] for a tensor of integers."},
     {"set_make_slice", set_make_slice, METH_O, "What makes the op of x[index]."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -373,6 +373,7 @@ NB_MODULE(_core, m) {
   m.def("batch_norm_grad", &batch_norm_grad);
   add_image_kernels(m);
   add_batch_kernels(m);
+  add_search_kernels(m);
   m.def("adam", &adam);
   m.def("sgd", &sgd, nb::arg("outs"), nb::arg("ps"), nb::arg("grads"), nb::arg("velocities").none(),
         nb::arg("lr"), nb::arg("momentum"), nb::arg("dampening"), nb::arg("weight_decay"),

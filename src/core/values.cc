@@ -302,14 +302,8 @@ PyObject* set_defaults(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// Whether nobody but this tensor holds its memory, so that it may be overwritten.
 PyObject* exclusive(PyObject*, PyObject* tensor) {
-  if (!check_tensor(tensor)) return nullptr;
-  PyObject* array = as_tensor(tensor)->array;
-  if (!array || !is_array(array)) Py_RETURN_FALSE;
-  Storage* storage = reinterpret_cast<Array*>(array)->storage;
-  const bool own = storage && storage->refs == 1 && !storage->owner;  // not adopted from others
-  return PyBool_FromLong(Py_REFCNT(array) == 1 && own);
+  return check_tensor(tensor) ? PyBool_FromLong(is_exclusive(as_tensor(tensor))) : nullptr;
 }
 
 PyObject* set_tensor_classes(PyObject*, PyObject* args) {
@@ -349,6 +343,13 @@ PyMethodDef functions[] = {
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
+
+bool is_exclusive(const Tensor* tensor) {
+  PyObject* array = tensor->array;
+  if (!array || !is_array(array) || Py_REFCNT(array) != 1) return false;
+  const Storage* storage = reinterpret_cast<Array*>(array)->storage;
+  return storage && storage->refs == 1 && !storage->owner;  // not adopted from others
+}
 
 PyObject* wrap_array(PyObject* array) { return tensor_make(array, nullptr, PyTuple_Check(array)); }
 

@@ -1,5 +1,8 @@
-// The loops of gather and scatter_add, and the last of them: what both do with a row of indices.
+// The loops of gather, scatter_add and put: nested loops over an index of the result's shape. The
+// innermost loop is a whole row wherever the index does not change along it.
 #pragma once
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "axes.h"
@@ -29,6 +32,12 @@ struct State {
   bool streams;   // its rows are stored past the caches
 };
 
+inline void lower(std::atomic<int64_t>& least, int64_t value) {
+  int64_t known = least.load();
+  while (value < known && !least.compare_exchange_weak(known, value)) {
+  }
+}
+
 inline int64_t read_index(DType dtype, const void* p) {
   switch (dtype) {
     case kInt64:
@@ -44,7 +53,7 @@ inline int64_t read_index(DType dtype, const void* p) {
   }
 }
 
-// The two operations on a row.
+// The operations on a row.
 template <class T>
 struct Copy {
   static constexpr bool kPicksSource = true;
@@ -55,6 +64,20 @@ struct Copy {
       std::memcpy(to, from, n * sizeof(T));
     else
       for (int64_t i = 0; i < n; ++i) to[i * loop.dest] = from[i * loop.source];
+  }
+};
+
+// The same, to places that the index picks; of equal places the last one counts.
+template <class T>
+struct Put {
+  static constexpr bool kPicksSource = false;
+  using Type = T;
+  static void element(T& dest, const T& source) { dest = source; }
+  static void row(T* to, const T* from, const Loop& loop, int64_t n) {
+    if (loop.dest == 1 && loop.source == 0)
+      std::fill(to, to + n, *from);
+    else
+      Copy<T>::row(to, from, loop, n);
   }
 };
 
@@ -170,5 +193,117 @@ int64_t walk_last(const State& s, const Loop& loop, const Cursor& at) {
     return read_index(s.index_dtype, byte_offset(at.index, i * s.index_size));
   });
 }
+
+// Walks the loops from `level` on. Returns the position of the first bad index, or INT64_MAX.
+template <class Op>
+int64_t walk(const State& s, const Loop* loops, int level, Cursor at) {
+  const Loop& loop = loops[level];
+  if (level == s.count - 1) return walk_last<Op>(s, loop, at);
+  int64_t bad = INT64_MAX;
+  for (int64_t i = loop.begin; i < loop.end; ++i) {
+    const Cursor next = {byte_offset(at.dest, i * loop.dest * s.dest_size),
+                         byte_offset(at.index, i * loop.index * s.index_size),
+                         byte_offset(at.source, i * loop.source * s.source_size),
+                         at.position * loop.size + i};
+    const int64_t found = walk<Op>(s, loops, level + 1, next);
+    if (found < bad) bad = found;
+  }
+  return bad;
+}
+
+// Zeros where scatter_add adds.
+inline void clear(const State& s, void* out) {
+  constexpr int64_t kPiece = 1 << 20;
+  run_tasks(s.clear > kPiece ? threads() : 1, (s.clear + kPiece - 1) / kPiece,
+            [&](int64_t task, int) {
+              const int64_t rest = s.clear - task * kPiece;
+              std::memset(byte_offset(out, task * kPiece), 0, rest < kPiece ? rest : kPiece);
+            });
+}
+
+template <class Op>
+int64_t run(const Plan* plan, void* const* buffers, void*) {
+  const State& s = state_of<State>(plan);
+  // Gather has its index last, scatter_add in the middle.
+  const Cursor start = Op::kPicksSource ? Cursor{buffers[0], buffers[2], buffers[1], 0}
+                                        : Cursor{buffers[0], buffers[1], buffers[2], 0};
+  if (s.clear) clear(s, buffers[0]);
+  for (int i = 0; i < s.count; ++i)
+    if (s.loop[i].size == 0) return -1;
+  std::atomic<int64_t> first_bad{INT64_MAX};
+  run_tasks(s.team, s.team, [&](int64_t task, int) {
+    Loop loops[kMaxDims + 1];
+    std::memcpy(loops, s.loop, s.count * sizeof(Loop));
+    Loop& split = loops[s.split];
+    split.begin = split.size * task / s.team;
+    split.end = split.size * (task + 1) / s.team;
+    lower(first_bad, walk<Op>(s, loops, 0, start));
+  });
+  return first_bad == INT64_MAX ? -1 : first_bad.load();
+}
+
+inline void add_loop(State& s, const Loop& loop) {
+  if (loop.size == 1) return;
+  Loop* last = s.count ? &s.loop[s.count - 1] : nullptr;
+  if (last && last->dest == loop.size * loop.dest && last->index == loop.size * loop.index &&
+      last->source == loop.size * loop.source) {
+    *last = {last->size * loop.size, loop.dest, loop.index, loop.source, 0, 0};
+  } else {
+    s.loop[s.count++] = loop;
+  }
+}
+
+// The longest loop is shared, but not, when adding, the indexed axis: two tasks could meet in one
+// destination. Short rows are not worth cutting.
+inline void choose_split(State& s, bool adding) {
+  int64_t work = 1, longest = 0;
+  s.split = 0;
+  for (int i = 0; i < s.count; ++i) {
+    const Loop& loop = s.loop[i];
+    work *= loop.size;
+    const bool indexed = adding && loop.dest == 0;
+    const bool short_row = s.rows && i == s.count - 1 && loop.size < 64;
+    if (indexed || short_row || loop.size <= longest) continue;
+    longest = loop.size;
+    s.split = i;
+  }
+  s.team = team_size(longest, work);
+}
+
+inline const char* plan_loops(Plan* plan, const Operand& dest, const Operand& index,
+                              const Operand& source, int32_t axis, bool adding) {
+  State& s = state_of<State>(plan);
+  plan->workspace = 0;
+  s.clear = 0;
+  s.streams = false;
+  if (index.dtype == kBool || is_floating(index.dtype)) return "index: wants an integer dtype";
+  if (dest.dtype != source.dtype) return "index: dtypes differ";
+  const Operand& indexed = adding ? dest : source;
+  if (dest.ndim == 0) return "index: wants at least one axis";
+  s.pick = indexed.strides[axis];
+  s.extent = indexed.shape[axis];
+  s.dest_size = s.source_size = kItemSize[dest.dtype];
+  s.index_size = kItemSize[index.dtype];
+  s.index_dtype = index.dtype;
+  s.count = 0;
+  for (int i = 0; i < index.ndim; ++i) {
+    const bool here = i == axis;
+    add_loop(s, {index.shape[i], here && adding ? 0 : dest.strides[i], index.strides[i],
+                 here && !adding ? 0 : source.strides[i], 0, 0});
+  }
+  if (!s.count) s.loop[s.count++] = {1, 1, 0, 1, 0, 0};
+  const Loop& last = s.loop[s.count - 1];
+  s.rows = last.index == 0 && (adding ? last.dest : last.source) != 0;
+  for (int i = 0; i < s.count; ++i) s.loop[i].end = s.loop[i].size;
+  choose_split(s, adding);
+  return nullptr;
+}
+
+constexpr int64_t kLine = 64;      // bytes
+constexpr int64_t kRowsAhead = 8;  // strips of index and data are fetched so much earlier
+
+// Elements in a cache line.
+template <class T>
+constexpr int64_t kStrip = kLine / static_cast<int64_t>(sizeof(T));
 
 }  // namespace needle::NEEDLE_ISA

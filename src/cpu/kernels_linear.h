@@ -16,6 +16,15 @@ const char* plan_gather(Plan*, const Operand& out, const Operand& x, const Opera
                         int32_t axis);
 const char* plan_scatter_add(Plan*, const Operand& out, const Operand& index,
                              const Operand& updates, int32_t axis);
+const char* plan_put(Plan*, const Operand& out, const Operand& index, const Operand& values,
+                     int32_t axis);
+const char* plan_linear_index(Plan*, const Operand& out, const Operand& index, int64_t size,
+                              bool first);
+const char* plan_check_range(Plan*, const Operand& x, int64_t low, int64_t high, int64_t kept);
+const char* plan_count_true(Plan*, const Operand& x);
+const char* plan_find_true(Plan*, const Operand& x);
+const char* plan_searchsorted(Plan*, const Operand& edges, const Operand& values, bool right);
+const char* plan_triangle(Plan*, const Operand& out, const Operand& x, int64_t k, bool upper);
 const char* plan_sort(Plan*, const Operand& values, const Operand& indices, const Operand& x,
                       int32_t axis, bool descending);
 const char* plan_softmax(Plan*, int32_t kind, const Operand& out, const Operand& x);

@@ -72,30 +72,33 @@ Pair<Key>* sort_by_digits(Pair<Key>* pairs, Pair<Key>* other, int64_t n) {
   return pairs;
 }
 
-// The `count` least of n pairs, key(i) and i, in order, into pairs[0..count). A pair that is not
-// below the count-th so far is passed over, which is most of them: many at a time, by their least.
+constexpr int64_t kGroup = 16;
+
+// The `count` least of n pairs, key(i) and i, in order, into pairs[0..count), where n / kGroup is
+// more. Of 4 * count groups (or of kGroup keys each) the least keys are found; what is above the
+// count-th of these is passed over, which is most of all, a group at a time.
 template <class Key, class KeyAt>
 void select(Pair<Key>* pairs, int64_t n, int64_t count, const KeyAt& key) {
-  constexpr int64_t kTogether = 64;
-  const int64_t room = 4 * count + 256;
+  const int64_t size = most(n / (4 * count * kGroup), 1) * kGroup, groups = parts(n, size);
+  Key* lowest = reinterpret_cast<Key*>(pairs + n);
+  Key* ranked = lowest + groups;
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t end = least(n, (group + 1) * size);
+    Key low = ~Key(0);
+#pragma omp simd reduction(min : low)
+    for (int64_t i = group * size; i < end; ++i) low = key(i) < low ? key(i) : low;
+    lowest[group] = ranked[group] = low;
+  }
+  std::nth_element(ranked, ranked + count - 1, ranked + groups);
+  const Key bound = ranked[count - 1];
   int64_t kept = 0;
-  Key bound = ~Key(0);
-  bool full = false;  // are there `count` pairs not above `bound`?
-  for (int64_t first = 0; first < n; first += kTogether) {
-    const int64_t end = first + kTogether < n ? first + kTogether : n;
-    Key least = ~Key(0);
-#pragma omp simd reduction(min : least)
-    for (int64_t i = first; i < end; ++i) least = key(i) < least ? key(i) : least;
-    if (full && least >= bound) continue;  // equal keys: the earlier position comes first
-    for (int64_t i = first; i < end; ++i) {
+  for (int64_t group = 0; group < groups; ++group) {
+    if (lowest[group] > bound) continue;
+    const int64_t end = least(n, (group + 1) * size);
+    for (int64_t i = group * size; i < end; ++i) {
       const Key own = key(i);
-      if (full && own >= bound) continue;
-      pairs[kept++] = {own, static_cast<uint32_t>(i)};
-      if (kept < room) continue;
-      std::nth_element(pairs, pairs + count - 1, pairs + kept);
-      bound = pairs[count - 1].key;
-      kept = count;
-      full = true;
+      pairs[kept] = {own, static_cast<uint32_t>(i)};
+      kept += own <= bound;
     }
   }
   std::partial_sort(pairs, pairs + count, pairs + kept);
@@ -104,7 +107,7 @@ void select(Pair<Key>* pairs, int64_t n, int64_t count, const KeyAt& key) {
 // Sorts n pairs of key(i) and i; at least the first `count` of the result are in order.
 template <class Key, class KeyAt>
 const Pair<Key>* sort_keys(Pair<Key>* pairs, int64_t n, int64_t count, const KeyAt& key) {
-  if (n >= kShort && count < n / 16) {
+  if (n >= kShort && count < n / kGroup) {
     if (count) select(pairs, n, count, key);
     return pairs;
   }

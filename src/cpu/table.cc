@@ -62,6 +62,13 @@ static Kernels table = {
     adam,
     sgd,
     plan_banded,
+    plan_put,
+    plan_linear_index,
+    plan_check_range,
+    plan_count_true,
+    plan_find_true,
+    plan_searchsorted,
+    plan_triangle,
 };
 
 }  // namespace needle::NEEDLE_ISA

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -155,6 +155,34 @@ class Backend(CourseDevice):
     def scatter_add(self, out: NDArray, index: NDArray, updates: NDArray, axis: int) -> int:
         """Zeros with updates[i, j, k] added at [i, index[i, j, k], k]; return as ``gather``."""
         raise NotImplementedError
+
+    puts: ClassVar[bool] = False
+    """Whether ``put`` is there."""
+
+    def put(self, out: NDArray, index: NDArray, values: NDArray, axis: int) -> int:
+        """out[i, index[i, j, k], k] = values[i, j, k], of equal places the last one.
+
+        out may have any strides. Returns as ``gather``; then nothing was written.
+        """
+        raise NotImplementedError
+
+    # What is False or None below says: not here; the caller has another way.
+
+    def linear_index(self, out: NDArray, indices: Sequence[NDArray], sizes: Sequence[int]) -> bool:
+        """out = places of indices, broadcast to out, in axes of these sizes. False: wrong ones."""
+        return False
+
+    def nonzero(self, x: NDArray) -> NDArray | None:
+        """Return the positions of true elements of bools, int64 [axes, count]."""
+        return None
+
+    def searchsorted(self, out: NDArray, edges: NDArray, values: NDArray, right: bool) -> bool:
+        """out = where values go into dense edges, before equal ones or after; NaN last."""
+        return False
+
+    def triangle(self, out: NDArray, x: NDArray, k: int, upper: bool) -> bool:
+        """out = x where column - row <= k (upper: >= k), else zero."""
+        return False
 
     def check_range(
         self, x: NDArray, low: int, high: int, kept: int | None, describe: Describe

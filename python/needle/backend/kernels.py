@@ -234,9 +234,10 @@ def check_labels(operation: str, labels: NDArray, classes: int, ignore: int | No
     Raises:
         IndexRangeError: naming the first label that is not.
     """
-    text = f"{labels.dtype}{list(labels.shape)}"
+    spec = labels.spec
 
     def wrong(position: int, value: Any = None) -> Exception:
+        text = f"{spec.dtype}{list(spec.shape)}"
         return bad_label(operation, text, position, classes, value)
 
     labels.device.backend.check_range(labels, 0, classes, ignore, wrong)
@@ -287,11 +288,17 @@ def linear_index(indices: tuple[NDArray, ...], sizes: Shape) -> NDArray:
         IndexRangeError: naming the first index out of range.
     """
     same_device("index", *indices)
+    for index in indices:
+        _check_index("index", index)
     device = indices[0].device
+    shape = broadcast_shapes("index", *[index.shape for index in indices])
+    out = empty(shape, dtypes.int64, device)
+    spread = [index.broadcast_to(shape) for index in indices]
+    if len(indices) == len(sizes) and device.backend.linear_index(out, spread, sizes):
+        return out
     total: NDArray | None = None
     for axis, (index, size) in enumerate(zip(indices, sizes, strict=True)):
-        _check_index("index", index)
-        index.device.backend.check_range(index, -size, size, None, _outside(axis, size))
+        device.backend.check_range(index, -size, size, None, _outside(axis, size))
         zero, width = (array(n, dtypes.int64, device) for n in (0, size))
         wide = index.astype(dtypes.int64, copy=False)
         below = elementwise("less", wide, zero, dtype=dtypes.bool_)
@@ -352,6 +359,29 @@ def scatter_add(index: NDArray, updates: NDArray, axis: int, shape: Shape) -> ND
     return out
 
 
+def choose(out: NDArray, mask: NDArray, x: NDArray, y: NDArray) -> None:
+    """Write x where the mask is true, else y; they broadcast to out, which may be y."""
+    same_device("where", out, mask, x, y)
+    spread = [z.broadcast_to(out.shape) for z in (mask, x, y)]
+    out.device.backend.elementwise("where", out, *spread)
+
+
+def put(out: NDArray, index: NDArray, values: NDArray, axis: int) -> None:
+    """Write out[i, index[i, j, k], k] = values[i, j, k], of equal places the last one.
+
+    index broadcasts to values.
+
+    Raises:
+        IndexRangeError: naming the first index out of range; nothing was written then.
+    """
+    same_device("put", out, index, values)
+    same_dtype("put", out, values)
+    _check_index("put", index)
+    bad = out.device.backend.put(out, index.broadcast_to(values.shape), values, axis)
+    if bad >= 0:
+        raise _bad_index("put", index, values.shape, bad, out.shape[axis])
+
+
 def sort(
     x: NDArray, axis: int, descending: bool = False, count: int | None = None
 ) -> tuple[NDArray, NDArray]:
@@ -378,18 +408,45 @@ def nonzero(x: NDArray) -> tuple[NDArray, ...]:
     """Return, per axis, the int64 positions of the elements that are not zero."""
     if x.ndim == 0:
         raise ShapeError("nonzero: a 0-dimensional array has no axes")
-    return tuple(array(part, dtypes.int64, x.device) for part in np.nonzero(x.numpy()))
+    found = x.device.backend.nonzero(x if x.dtype is dtypes.bool_ else x.astype(dtypes.bool_))
+    if found is None:
+        return tuple(array(part, dtypes.int64, x.device) for part in np.nonzero(x.numpy()))
+    count = found.shape[1]
+    return tuple(found.view((count,), (1,), axis * count) for axis in range(x.ndim))
 
 
-def unique(x: NDArray, equal_nan: bool = True) -> tuple[NDArray, ...]:
-    """Return the distinct values in order, where they first occur, the inverse, the counts."""
-    given = x.numpy()
-    if x.dtype is dtypes.bfloat16:  # NumPy cannot sort its NaN, and tells them from each other
-        given = given.astype(np.float32)
-    values, *rest = np.unique(given, True, True, True, equal_nan=equal_nan)
-    rest[1] = rest[1].reshape(x.shape)
-    indices = [array(part, dtypes.int64, x.device) for part in rest]
-    return array(values, x.dtype, x.device), *indices
+def unique(x: NDArray, equal_nan: bool = True, rest: bool = True) -> tuple[NDArray, ...]:
+    """Return the distinct values in order and, with the rest, where they first occur, the inverse
+    and the counts."""
+    size = x.size
+    values, order = sort(x.reshape((size,)), 0)
+    starts = _runs(values, equal_nan)
+    (first,) = nonzero(starts)
+    distinct = gather(values, first, 0)
+    if not rest:
+        return (distinct,)
+    ends = concatenate((first, array([size], dtypes.int64, x.device)), 0)
+    counts = elementwise("subtract", ends.slice([(1, first.size, 1)]), first)
+    one = array(1, dtypes.int64, x.device)
+    number = elementwise("subtract", scan("cumsum", starts, 0), one)
+    inverse = scatter_add(order, number, 0, (size,))  # each place once
+    return distinct, gather(order, first, 0), inverse.reshape(x.shape), counts
+
+
+def _runs(values: NDArray, equal_nan: bool) -> NDArray:
+    """Return where in sorted values others begin than before."""
+    size = values.size
+    if size == 0:
+        return empty((0,), dtypes.bool_, values.device)
+    backend = values.device.backend
+    starts = full((size,), True, dtypes.bool_, values.device)
+    changes = starts.slice([(1, size - 1, 1)])
+    before, after = (values.slice([(i, size - 1, 1)]) for i in (0, 1))
+    backend.elementwise("not_equal", changes, before, after)
+    if equal_nan and values.dtype.kind == "f":  # behind NaN is NaN only
+        number = elementwise("equal", before, before, dtype=dtypes.bool_)
+        backend.elementwise("bitwise_and", changes, changes, number)
+    return starts
 
 
 def random_bits(shape: Shape, key: int, counter: int, dtype: DType, device: Any) -> NDArray:

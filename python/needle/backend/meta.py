@@ -50,6 +50,11 @@ class MetaBackend(Backend):
     def scatter_add(self, out: Any, index: Any, updates: Any, axis: int) -> int:
         return -1
 
+    puts = True
+
+    def put(self, out: Any, index: Any, values: Any, axis: int) -> int:
+        return -1
+
     def check_range(
         self, x: Any, low: int, high: int, kept: int | None, describe: Describe
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from needle.backend import Backend, memory
+from needle.backend import Backend, Describe, memory
 from needle.backend import convolution as convolution  # registers overrides
 from needle.backend import overrides as overrides
 from needle.backend.course import CourseTiles
@@ -93,6 +93,32 @@ class NativeBackend(CourseTiles, Backend):
 
     def scatter_add(self, out: Any, index: Any, updates: Any, axis: int) -> int:
         return int(self.core.scatter_add(out, index, updates, axis))
+
+    puts = True
+
+    def put(self, out: Any, index: Any, values: Any, axis: int) -> int:
+        return int(self.core.put(out, index, values, axis))
+
+    def linear_index(self, out: Any, indices: Sequence[Any], sizes: Sequence[int]) -> bool:
+        return bool(self.core.linear_index(out, indices, sizes))
+
+    def nonzero(self, x: Any) -> Any:
+        return self.core.nonzero(x if x.is_dense() else x.copy())
+
+    def searchsorted(self, out: Any, edges: Any, values: Any, right: bool) -> bool:
+        self.core.searchsorted(out, edges, values, right)
+        return True
+
+    def triangle(self, out: Any, x: Any, k: int, upper: bool) -> bool:
+        self.core.triangle(out, x, k, upper)
+        return True
+
+    def check_range(
+        self, x: Any, low: int, high: int, kept: int | None, describe: Describe
+    ) -> None:
+        known = kept is not None and -(2**63) <= kept < 2**63
+        if low >= high or self.core.check_range(x, low, high, kept if known else low) >= 0:
+            super().check_range(x, low, high, kept, describe)
 
     def sort(self, values: Any, indices: Any, x: Any, axis: int, descending: bool) -> None:
         self.core.sort(values, indices, x, axis, descending)

@@ -284,6 +284,15 @@ class NumpyBackend(CourseTiles, Backend):
             view(out)[...] = target
         return bad
 
+    puts = True
+
+    def put(self, out: Any, index: Any, values: Any, axis: int) -> int:
+        where = view(index).astype(np.int64)
+        bad = _first_bad(where, out.shape[axis])
+        if bad < 0:
+            view(out)[_indices(where, axis)] = view(values)
+        return bad
+
     def sort(self, values: Any, indices: Any, x: Any, axis: int, descending: bool) -> None:
         data = view(x)
         if descending:  # stable: reverse, sort, reverse, so that equal elements keep their order

@@ -281,3 +281,16 @@ def batch_norm_grad(
         _rows(dx), dweight, dbias, _rows(g), _rows(x), weight, mean, var, op.eps
     )
     return dx, dweight, dbias
+
+
+# ---- indices -----------------------------------------------------------------------
+
+
+@override("cpu", "Put")
+def put(op: Any, x: NDArray, values: NDArray, places: NDArray) -> Any:
+    """A copy, written to."""
+    if values.dtype is not x.dtype:
+        return NotImplemented
+    out = x.copy()
+    kernels.put(out, places, values, 0)
+    return out

@@ -183,6 +183,7 @@ from needle.ops.functions import (
 from needle.ops.group_norm import GroupNorm, GroupNormGrad, group_norm
 from needle.ops.indexing import (
     Gather,
+    Labels,
     OneHot,
     ScatterAdd,
     Take,

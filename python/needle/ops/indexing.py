@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from needle import core, executor, graph
 from needle import dtype as dtypes
-from needle import executor, graph
 from needle.backend import kernels
 from needle.backend.axes import normalise_axis
 from needle.backend.ndarray import array
@@ -219,6 +219,31 @@ class WholeNumbers(Op):
         return kernels.whole(self.name, x).astype(dtypes.int64, copy=False)
 
 
+class Labels(Op):
+    """x as int64, where all its values must be classes.
+
+    Shapes:   x [...] -> the same
+    Dtypes:   integer (or floating with whole values) -> int64
+    Raises:   IndexRangeError naming the first label that is not a class
+    """
+
+    classes: int
+    is_differentiable = False
+    samples = staticmethod(
+        lambda: [
+            Sample((integers((3, 2), 0, 4),), (4,), lambda x: x, gradient=False),
+            Sample((np.array(2.0),), (4,), lambda x: x, gradient=False),
+            Sample((np.array([0, 4]),), (4,), raises=IndexRangeError, by_value=True),
+            Sample((np.array([0, -1]),), (4,), raises=IndexRangeError, by_value=True),
+        ]
+    )
+
+    def compute(self, x: Any) -> Any:
+        x = kernels.whole(self.name, x)
+        kernels.check_labels(self.name, x, self.classes)
+        return x.astype(dtypes.int64, copy=False)
+
+
 class OneHot(Op):
     """1 where the new last axis counts up to x, else 0.
 
@@ -257,10 +282,22 @@ class OneHot(Op):
 
 # ---- functions -------------------------------------------------------------------
 
+_pick: Any = None
+if core.native is not None:
+    core.native.set_take(Take.of(0))
+    _pick = core.native.pick
+
+
+def _picked(op: Any, axis: int, slices: bool, x: Any, index: Any) -> Any:
+    """Return the result of Take (slices) or Gather, natively where that is possible."""
+    found = None if _pick is None else _pick(op, axis, slices, x, index)
+    return executor.apply(op, x, index) if found is None else found
+
 
 def gather(x: Any, index: Any, axis: int = -1) -> Any:
     """Pick along an axis (NumPy: take_along_axis). See ``Gather``."""
-    return executor.apply(Gather.of(normalise_axis(axis, len(shape_of(x)))), x, index)
+    axis = normalise_axis(axis, len(shape_of(x)))
+    return _picked(Gather.of(axis), axis, False, x, index)
 
 
 take_along_axis = gather
@@ -302,7 +339,8 @@ def take(x: Any, index: Any, axis: int | None = None) -> Any:
         from needle.ops.movement import reshape
 
         x, axis = reshape(x, (executor.spec_of(x).size,)), 0
-    return executor.apply(Take.of(normalise_axis(axis, len(shape_of(x)))), x, index)
+    axis = normalise_axis(axis, len(shape_of(x)))
+    return _picked(Take.of(axis), axis, True, x, index)
 
 
 def embedding(weight: Any, ids: Any) -> Any:
@@ -314,7 +352,7 @@ def embedding(weight: Any, ids: Any) -> Any:
     weight, ids = as_tensors((weight, ids), "embedding")
     if executor.spec_of(ids).dtype.kind == "f":
         ids = executor.apply(WholeNumbers.of(), ids)
-    return executor.apply(Take.of(0), weight, ids)
+    return _picked(Take.of(0), 0, True, weight, ids)
 
 
 def one_hot(x: Any, classes: int, dtype: Any = None) -> Any:

@@ -14,10 +14,10 @@ from needle.ops.activation import softplus
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import absolute, cast_like, equal, less, not_equal, square, where
 from needle.ops.functions import exp, log, sigmoid
-from needle.ops.indexing import gather, one_hot
+from needle.ops.indexing import Labels, gather, one_hot
 from needle.ops.logic import clip
-from needle.ops.movement import reshape, unsqueeze
-from needle.ops.operands import as_tensors, cast
+from needle.ops.movement import Reshape, reshape, unsqueeze
+from needle.ops.operands import as_tensors, cast, promoted
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.softmax import log_softmax, logsumexp, softmax, widened
@@ -399,11 +399,15 @@ def nll_loss(
             ShapeError, "nll_loss", f"labels have shape {shape_of(labels)}, x {shape_of(x)}",
             [("x", x), ("labels", labels)], "x [..., classes], labels [...]",
         )  # fmt: skip
+    if x.spec.dtype.kind != "f":
+        (x,) = promoted((x,), "nll_loss", floating=True)
     classes = shape_of(x)[-1]
     kept = None if ignore_index is None else not_equal(labels, ignore_index)
     safe = labels if kept is None else where(kept, labels, 0)
-    target = one_hot(safe, classes, x.spec.dtype)  # checks the labels; gather would wrap them
-    loss = -summation(where(not_equal(target, 0), x, 0.0), -1)
+    target = executor.apply(Labels.of(classes), safe)  # gather would wrap them
+    shape = shape_of(labels)
+    picked = gather(x, executor.apply(Reshape.of((*shape, 1)), target), -1)
+    loss = -executor.apply(Reshape.of(shape), picked)
     if kept is None:
         return reduced(loss, reduction)
     loss = where(kept, loss, 0.0)

@@ -294,6 +294,9 @@ class Triangle(Linear):
     def compute(self, x: Any) -> Any:
         if x.ndim < 2:
             raise ShapeError(f"triangle: x has shape {x.shape}, two axes are needed")
+        out = ndarray.empty_of(x.spec)
+        if x.device.backend.triangle(out, x, min(max(self.k, -(2**62)), 2**62), self.upper):
+            return out
         n, m = x.shape[-2:]
         rows = kernels.arange(n, dtypes.int64, x.device, self.k).reshape((n, 1))
         columns = kernels.arange(m, dtypes.int64, x.device)
@@ -397,7 +400,8 @@ def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
         first, second = normalise_axis(axis1, ndim), normalise_axis(axis2, ndim)
         if first == second:
             raise ShapeError(f"diagonal: axis {first} is named twice")
-        x = permute(x, [i for i in range(ndim) if i not in (first, second)] + [first, second])
+        if (first, second) != (ndim - 2, ndim - 1):
+            x = permute(x, [i for i in range(ndim) if i not in (first, second)] + [first, second])
     return executor.apply(Diagonal.of(whole("diagonal: k", k)), x)
 
 

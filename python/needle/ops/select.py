@@ -1,24 +1,28 @@
 """Indexing as NumPy does, with integer arrays and masks too, and assignment to such places.
 
-Tensors never change: an assignment makes a new value, and the variable then stands for that.
+Values never change: an assignment makes a new one, and the variable then stands for that. Only
+where nobody can see the difference it is made in the memory of the old one.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from needle import core, executor, finite, forward, graph
 from needle import dtype as dtypes
-from needle import executor, finite, forward, graph
 from needle.backend import kernels, ndarray
+from needle.backend.ndarray import broadcast_shapes
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain, user_line
 from needle.executor import shape_of
 from needle.ops.attributes import number_in
 from needle.ops.base import Composite, Op
 from needle.ops.elementwise import cast_like, greater, not_equal, where
-from needle.ops.indexing import ScatterAdd, Take, listed, take
+from needle.ops.indexing import ScatterAdd, listed, take
 from needle.ops.movement import (
+    Reshape,
     basic_index,
     broadcast_to,
     check_count,
@@ -31,6 +35,8 @@ from needle.ops.movement import (
 from needle.ops.operands import cast, constant
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.sorting import argsort, nonzero
+
+_native_setitem: Any = None if core.native is None else core.native.setitem
 
 
 class LinearIndex(Op):
@@ -76,7 +82,7 @@ def getitem(x: Any, index: Any) -> Any:
     given = index if isinstance(index, tuple) else (index,)
     if not any(_is_array(part) for part in given):
         return basic_index(x, given)
-    return _advanced(x, given)
+    return _pick(*_located(x, given))
 
 
 def _is_array(part: Any) -> bool:
@@ -85,6 +91,10 @@ def _is_array(part: Any) -> bool:
     if isinstance(part, (np.ndarray, np.bool_, bool)):
         return np.ndim(part) > 0 or np.asarray(part).dtype.kind == "b"
     return isinstance(part, (list, range))
+
+
+def _is_all(part: Any) -> bool:
+    return isinstance(part, slice) and part.start is part.stop is part.step is None
 
 
 def _as_indices(part: Any, like: Any) -> Any:
@@ -135,13 +145,32 @@ def _expanded(x: Any, given: tuple[Any, ...]) -> list[Any]:
     return [*parts[:place], *[slice(None)] * missing, *parts[place + len(dots) :]]
 
 
-def _advanced(x: Any, given: tuple[Any, ...]) -> Any:
+def _flat_mask(x: Any, parts: list[Any]) -> tuple[Any, list[Any]]:
+    """Return x and an index with the axes of a mask as one, if it is the only array there."""
+    arrays = [i for i, part in enumerate(parts) if isinstance(part, graph.TensorBase)]
+    others = [part for part in parts if isinstance(part, int | np.integer)]
+    if len(arrays) != 1 or others or parts[arrays[0]].spec.dtype.kind != "b":
+        return x, parts
+    place, shape = arrays[0], shape_of(x)
+    own = shape_of(parts[place])
+    axis = sum(part is not None for part in parts[:place])
+    if len(own) < 2 or shape[axis : axis + len(own)] != own:
+        return x, parts
+    size = parts[place].spec.size
+    mask = executor.apply(Reshape.of((size,)), parts[place])
+    x = executor.apply(Reshape.of((*shape[:axis], size, *shape[axis + len(own) :])), x)
+    return x, [*parts[:place], mask, *parts[place + 1 :]]
+
+
+def _located(x: Any, given: tuple[Any, ...]) -> tuple[Any, int, list[Any]]:
+    """Return a view of x and integer indices into its axes from a first one on."""
     basic: list[Any] = []  # what slices and None do first
     axes: list[int] = []  # axes of that result that arrays stand for
     indices: list[Any] = []
     runs: list[int] = []  # position of each array within the index: are they neighbours?
     axis = 0
-    for position, part in enumerate(_expanded(x, given)):
+    x, parts = _flat_mask(x, _expanded(x, given))
+    for position, part in enumerate(parts):
         if part is None or isinstance(part, slice):
             basic.append(part)
             axis += part is not None
@@ -158,25 +187,25 @@ def _advanced(x: Any, given: tuple[Any, ...]) -> Any:
             indices.append(each)
         runs.append(position)
         axis += 0 if adds else len(found)
-    y = basic_index(x, tuple(basic))
+    y = x if all(map(_is_all, basic)) else basic_index(x, tuple(basic))
     together = runs == list(range(runs[0], runs[-1] + 1))
     first = axes[0] if together else 0
     rest = [i for i in range(len(basic)) if i not in axes]
     if axes != list(range(first, first + len(axes))):
         y = permute(y, [*rest[:first], *axes, *rest[first:]])
-    return _pick(y, first, indices)
+    return y, first, indices
 
 
 def _pick(y: Any, first: int, indices: list[Any]) -> Any:
     """Return y at integer indices into the axes from ``first`` on."""
     if len(indices) == 1:
-        return executor.apply(Take.of(first), y, indices[0])
+        return take(y, indices[0], first)
     shape = shape_of(y)
     sizes = shape[first : first + len(indices)]
     place = executor.apply(LinearIndex.of(sizes), *indices)
     merged = int(np.prod(sizes, dtype=np.int64))
-    y = reshape(y, (*shape[:first], merged, *shape[first + len(indices) :]))
-    return executor.apply(Take.of(first), y, place)
+    y = executor.apply(Reshape.of((*shape[:first], merged, *shape[first + len(indices) :])), y)
+    return take(y, place, first)
 
 
 # ---- writing -----------------------------------------------------------------------
@@ -265,12 +294,7 @@ def put(x: Any, index: Any, value: Any) -> Any:
         ShapeError: if the value does not broadcast to the place.
     """
     value = _fitting(x, value)
-    if finite.on():
-        ready = [
-            (name, part) for name, part in (("x", x), ("value", value)) if part.array is not None
-        ]
-        named = [(name, executor.value_of(part)) for name, part in ready]
-        finite.check_operands("assignment", named, user_line())
+    _watch(x, value)
     shape, size = shape_of(x), x.spec.size
     whole = _as_indices(index, x) if _is_array(index) else None
     is_mask = whole is not None and whole.spec.dtype.kind == "b" and shape_of(whole) == shape
@@ -282,6 +306,15 @@ def put(x: Any, index: Any, value: Any) -> Any:
     count = places.spec.size
     flat = (reshape(x, (size,)), reshape(spread, (count,)), reshape(places, (count,)))
     return reshape(executor.apply(Put.of(), *flat), shape)
+
+
+def _watch(x: Any, value: Any) -> None:
+    """With ``finite``, refuse operands that are not, as far as they are computed."""
+    if not finite.on():
+        return
+    ready = [(name, part) for name, part in (("x", x), ("value", value)) if part.array is not None]
+    named = [(name, executor.value_of(part)) for name, part in ready]
+    finite.check_operands("assignment", named, user_line())
 
 
 def _without_leading_ones(value: Any, ndim: int) -> Any:
@@ -326,10 +359,68 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     What was computed from x before keeps the old value. A leaf stays a leaf with new data, unless
     the value is part of a graph: then x becomes part of it too.
     """
+    if _native_setitem is not None and _native_setitem(x, index, value):
+        return
     value = _fitting(x, value)
     is_leaf = (x.node is None or x.node.op is None) and not forward.top((x, value))
     if is_leaf and not (graph.recording() and value.requires_grad):
         with executor.modes(recording=False, lazy=False):
-            graph.set_array(x, executor.held(put(x, index, value)))
+            if x.spec.device.backend.puts:
+                _write(x, index, value)
+            else:
+                graph.set_array(x, executor.held(put(x, index, value)))
     else:
         graph.rebind(x, put(x, index, value))
+
+
+def _write(x: Any, index: Any, value: Any) -> None:
+    """Write a value of its dtype to a leaf: in place where nobody else holds its memory."""
+    _watch(x, value)
+    given = index if isinstance(index, tuple) else (index,)
+    is_read = any(part is x for part in (value, *given))
+    alone = graph.exclusive(x) and not is_read  # asked first: from here on we hold the array too
+    array, values = executor.held(x), executor.held(value)
+    kernels.same_device("assignment", array, values)
+    alone = alone and array.strides == array.spec.strides
+    if value.spec.size == 1 and len(given) == 1 and _is_array(index):
+        mask = executor.held(_as_indices(index, x))
+        if mask.dtype.kind == "b" and mask.shape == array.shape:
+            out = array if alone else ndarray.empty_of(array.spec)
+            kernels.choose(out, mask, values.reshape(()), array)
+            graph.set_array(x, out)
+            return
+    out = array if alone else array.copy()
+    _write_to(graph.wrap(out), given, values)
+    graph.set_array(x, out)
+
+
+def _write_to(x: Any, given: tuple[Any, ...], values: Any) -> None:
+    """Write an array to places of x, whose array is dense and held by nobody else."""
+    if not any(_is_array(part) for part in given):
+        target = executor.held(basic_index(x, given))
+        target.device.backend.copy(target, _spread(values, target.shape))
+        return
+    view, first, indices = _located(x, given)
+    y, found = executor.held(view), [executor.held(i) for i in indices]
+    end = first + len(found)
+    place = broadcast_shapes("index", *[i.shape for i in found])
+    values = _spread(values, (*y.shape[:first], *place, *y.shape[end:]))
+    where = found[0] if len(found) == 1 else kernels.linear_index(tuple(found), y.shape[first:end])
+    count, size = prod(place), prod(y.shape[first:end])
+    merged = y.reshape((*y.shape[:first], size, *y.shape[end:]))
+    kernels.put(
+        merged,
+        where.reshape((*[1] * first, count, *[1] * (y.ndim - end))),
+        values.reshape((*y.shape[:first], count, *y.shape[end:])),
+        first,
+    )
+    if not y.is_dense() and len(found) > 1:  # then merged may be a copy
+        y.device.backend.copy(y, merged.reshape(y.shape))
+
+
+def _spread(values: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array broadcast to a place; leading axes of size 1 that are too many go."""
+    extra = max(values.ndim - len(shape), 0)
+    if extra and set(values.shape[:extra]) == {1}:
+        values = values.reshape(values.shape[extra:])
+    return values.broadcast_to(shape)

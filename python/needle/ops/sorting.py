@@ -126,7 +126,12 @@ class SearchSorted(Op):
             raise unknown("searchsorted: side", self.side, ("left", "right"))
         if edges.ndim != 1:
             raise ShapeError(f"searchsorted: edges have shape {edges.shape}, one axis is needed")
+        kernels.same_device(self.name, edges, values)
         count, device = edges.size, edges.device
+        dense = [x if x.is_dense() else x.copy() for x in (edges, values)]
+        out = ndarray.empty(values.shape, dtypes.int64, device)
+        if device.backend.searchsorted(out, *dense, self.side == "right"):
+            return out
         low = ndarray.full((values.size,), 0, dtypes.int64, device)
         if count == 0:
             return low.reshape(values.shape)
@@ -225,7 +230,7 @@ def unique(
         The values, or a tuple of them and the rest in this order.
     """
     (x,) = as_tensors((x,), "unique")
-    found = [graph.wrap(part) for part in kernels.unique(executor.value_of(x))]
     asked = (True, return_index, return_inverse, return_counts)
-    chosen = tuple(part for part, want in zip(found, asked, strict=True) if want)
+    found = kernels.unique(executor.value_of(x), rest=any(asked[1:]))
+    chosen = tuple(graph.wrap(part) for part, want in zip(found, asked, strict=False) if want)
     return chosen if len(chosen) > 1 else chosen[0]

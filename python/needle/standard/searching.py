@@ -115,4 +115,5 @@ def unique_inverse(x: Any, /) -> UniqueInverse:
 
 def unique_values(x: Any, /) -> Any:
     """The distinct values in ascending order."""
-    return unique_all(x).values
+    value = executor.value_of(operands.tensor("unique", x))
+    return graph.wrap(kernels.unique(value, equal_nan=False, rest=False)[0])
