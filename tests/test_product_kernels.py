@@ -1,0 +1,83 @@
+"""Matrix products whose kernels are chosen by shape or dtype, on every instruction set: long rows
+times a vector, many small matrices, integers, half precision. Compared with NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import core
+
+ISAS = core.native.supported_isas() if core.native is not None else []
+pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    """Run the test on this instruction set with two threads."""
+    before = core.native.isa()
+    core.native.select_isa(request.param)
+    core.native.set_threads(2)
+    with ndl.config(device="cpu"):
+        yield request.param
+    core.native.set_threads(0)
+    core.native.select_isa(before)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def exact(x):
+    return x.numpy().astype(np.float64)
+
+
+def close(actual, a, b, eps):
+    """Compare a product with the one in float64, in rounding errors of the terms added up."""
+    left, right = exact(a), exact(b)
+    expected = np.matmul(left, right)
+    room = 4 * eps * (np.matmul(abs(left), abs(right)) + 1e-30)
+    assert actual.shape == expected.shape
+    assert (abs(exact(actual) - expected) <= room).all()
+
+
+# ---- long rows ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 3, 16, 4095, 4097, 32768, 65537, 200_000])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_rows_times_a_vector(isa, dtype, rows, n):
+    a, x = ndl.Tensor(normal(rows, n)).astype(dtype), ndl.Tensor(normal(n, seed=1)).astype(dtype)
+    eps = np.finfo(dtype).eps
+    close(a @ x, a, x, eps)
+    close(a[0] @ x, a[0], x, eps)
+    close(x @ a.T, x, a.T, eps)
+
+
+def test_long_rows_of_a_batch_and_of_any_strides(isa):
+    a, b = ndl.Tensor(normal(3, 1, 70_000)), ndl.Tensor(normal(3, 70_000, 1, seed=1))
+    eps = np.finfo("float32").eps
+    close(a @ b, a, b, eps)
+    close(a[:, :, ::2] @ b[:, ::2], a[:, :, ::2], b[:, ::2], eps)
+    close(a[:, :, ::-1] @ b, a[:, :, ::-1], b, eps)
+
+
+def test_special_values_in_long_rows(isa):
+    x, y = np.ones(100_000, np.float32), np.ones(100_000, np.float32)
+    x[70_000] = np.inf
+    assert (ndl.Tensor(x) @ ndl.Tensor(y)).item() == np.inf
+    y[70_000] = 0
+    assert np.isnan((ndl.Tensor(x) @ ndl.Tensor(y)).item())
+    x[:] = 1e-42  # below the normal numbers
+    assert (ndl.Tensor(x) @ ndl.Tensor(np.ones_like(x))).item() > 0
+
+
+def test_the_threads_do_not_matter_to_long_rows(isa):
+    a, x = ndl.Tensor(normal(3, 500_000)), ndl.Tensor(normal(500_000, seed=1))
+    results = []
+    for threads in (1, 2, 3):
+        core.native.set_threads(threads)
+        results.append((a @ x).numpy())
+    assert all((results[0] == other).all() for other in results[1:])
