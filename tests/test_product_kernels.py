@@ -81,3 +81,51 @@ def test_the_threads_do_not_matter_to_long_rows(isa):
         core.native.set_threads(threads)
         results.append((a @ x).numpy())
     assert all((results[0] == other).all() for other in results[1:])
+
+
+# ---- half precision ----------------------------------------------------------------
+
+
+def half(values, dtype):
+    return ndl.Tensor(values).astype(dtype)
+
+
+@pytest.mark.parametrize("shape", [(96, 512, 100), (257, 130, 65), (400, 1100, 70), (300, 64, 300)])
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_products_of_halves_are_rounded_once(isa, dtype, shape, turned):
+    m, k, n = shape
+    a = half(normal(k, m), dtype).T if "a" in turned else half(normal(m, k), dtype)
+    b = half(normal(n, k, seed=1), dtype).T if "b" in turned else half(normal(k, n, seed=1), dtype)
+    step = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
+    left, right = exact(a), exact(b)
+    expected = left @ right
+    sums = 1e-6 * (abs(left) @ abs(right))  # in float32
+    assert (abs(exact(a @ b) - expected) <= step * 1.01 * abs(expected) + sums).all()
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e-15, 1e15])
+def test_products_of_very_small_and_large_halves(isa, scale):
+    a, b = normal(300, 300), normal(300, 300, seed=1)
+    x, y = half(a * scale, "bfloat16"), half(b, "bfloat16")
+    expected = exact(x) @ exact(y)
+    room = 2.0**-8 * abs(expected) + 1e-6 * (abs(exact(x)) @ abs(exact(y))) + 1e-40
+    assert (abs(exact(x @ y) - expected) <= room).all()
+    tiny, wide = half(a * scale, "bfloat16"), half(b * scale, "bfloat16")
+    with np.errstate(over="ignore"):
+        exactly = (exact(tiny) @ exact(wide)).astype(np.float32)
+    found = (tiny @ wide).numpy().astype(np.float32)
+    assert (abs(found - exactly) <= 2.0**-7 * abs(exactly) + 1e-5 * scale**2 * 300 + 1e-40).all()
+
+
+def test_special_values_in_products_of_halves(isa):
+    a, b = normal(200, 300), normal(300, 200, seed=1)
+    a[3, 7], a[60, 0], b[11, 150], b[200, 70] = np.nan, np.inf, -np.inf, np.nan
+    x, y = half(a, "bfloat16"), half(b, "bfloat16")
+    with np.errstate(invalid="ignore"):
+        expected = exact(x) @ exact(y)
+    found = exact(x @ y)
+    assert (np.isnan(found) == np.isnan(expected)).all()
+    assert (np.isinf(found) == np.isinf(expected)).all()
+    fine = np.isfinite(expected)
+    assert (abs(found - expected)[fine] <= 2.0**-7 * abs(expected)[fine] + 1e-3).all()

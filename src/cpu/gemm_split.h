@@ -8,6 +8,7 @@
 // columns of b, 32 steps of k after 32 others; of these, a tile for each part. A tile has 16 lines
 // of 16 pairs of bfloat16. For a, a line is a row and its pairs are steps q and q + 16; for b, a
 // line is such a pair of steps and its pairs are columns.
+// A number that is a bfloat16 has one part.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -18,8 +19,10 @@
 namespace needle::NEEDLE_ISA {
 
 constexpr int64_t kStripWidth = 16, kStripSteps = 32;
-constexpr int64_t kUnitTileBytes = 1024, kSplitParts = 3;
-constexpr int64_t kStripBytes = kSplitParts * kUnitTileBytes;  // of kStripSteps steps
+constexpr int64_t kUnitTileBytes = 1024;
+constexpr int kSplitParts = 3;
+template <int n_parts>
+constexpr int64_t kStripBytes = n_parts * kUnitTileBytes;  // of kStripSteps steps
 
 #if defined(__AVX512F__)
 
@@ -71,10 +74,11 @@ inline __m512i without(__m512i x, __m512i part) {
 }
 
 // A line of each part's tile, from its first and second numbers of pairs.
+template <int n_parts>
 inline void split_line(std::byte* out, __m512i x, __m512i y) {
 #pragma GCC unroll 3
-  for (int64_t part = 0; part < kSplitParts; ++part) {
-    const bool last = part == kSplitParts - 1;
+  for (int64_t part = 0; part < n_parts; ++part) {
+    const bool last = part == n_parts - 1;
     const __m512i x_part = last ? x : round_to_part(x), y_part = last ? y : round_to_part(y);
     _mm512_store_si512(out + part * kUnitTileBytes,
                        _mm512_or_si512(_mm512_srli_epi32(x_part, 16), y_part));
@@ -85,6 +89,7 @@ inline void split_line(std::byte* out, __m512i x, __m512i y) {
 
 // The tiles of 32 steps. Line i of the first numbers is at x + i * stride, of the second at
 // y_offset behind.
+template <int n_parts>
 inline void split_lines(std::byte* out, const float* x, int64_t stride, int64_t y_offset,
                         Extremes& extremes) {
 #pragma GCC unroll 4
@@ -92,7 +97,7 @@ inline void split_lines(std::byte* out, const float* x, int64_t stride, int64_t 
     const __m512i first = _mm512_loadu_si512(x), second = _mm512_loadu_si512(x + y_offset);
     extremes.see(first);
     extremes.see(second);
-    split_line(out, first, second);
+    split_line<n_parts>(out, first, second);
   }
 }
 
@@ -118,27 +123,30 @@ inline void copy_square(float* out, const SplitOperand& o, int64_t width, int64_
 }
 
 // Tiles of up to 32 steps of up to 16 rows of a, or if `by_steps`, columns of b.
+template <int n_parts>
 inline void split_step(std::byte* out, const SplitOperand& o, int64_t width, int64_t steps,
                        bool by_steps, Extremes& extremes) {
   const int64_t half = kStripSteps / 2 * o.along;
   if (width == kStripWidth && steps == kStripSteps && (o.along == 1) != by_steps)
-    return split_lines(out, o.x, by_steps ? o.along : o.across, half, extremes);
+    return split_lines<n_parts>(out, o.x, by_steps ? o.along : o.across, half, extremes);
   alignas(64) float squares[2][16 * 16];
   copy_square(squares[0], o, width, steps, by_steps);
   copy_square(squares[1], {o.x + half, o.across, o.along}, width, steps - kStripSteps / 2,
               by_steps);
-  split_lines(out, squares[0], 16, squares[1] - squares[0], extremes);
+  split_lines<n_parts>(out, squares[0], 16, squares[1] - squares[0], extremes);
 }
 
 // The strips of `width` rows or columns, `steps` steps each.
+template <int n_parts>
 inline Exponents split_strips(std::byte* out, const SplitOperand& o, int64_t width, int64_t steps,
                               bool by_steps) {
   Extremes extremes;
-  const int64_t strip_bytes = parts(steps, kStripSteps) * kStripBytes;
+  const int64_t strip_bytes = parts(steps, kStripSteps) * kStripBytes<n_parts>;
   const auto split = [&](int64_t i, int64_t p) {
-    split_step(out + i / kStripWidth * strip_bytes + p / kStripSteps * kStripBytes,
-               {o.x + i * o.across + p * o.along, o.across, o.along}, least(kStripWidth, width - i),
-               least(kStripSteps, steps - p), by_steps, extremes);
+    split_step<n_parts>(
+        out + i / kStripWidth * strip_bytes + p / kStripSteps * kStripBytes<n_parts>,
+        {o.x + i * o.across + p * o.along, o.across, o.along}, least(kStripWidth, width - i),
+        least(kStripSteps, steps - p), by_steps, extremes);
   };
   if (o.along == 1)
     for (int64_t i = 0; i < width; i += kStripWidth)
