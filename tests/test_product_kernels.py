@@ -129,3 +129,41 @@ def test_special_values_in_products_of_halves(isa):
     assert (np.isinf(found) == np.isinf(expected)).all()
     fine = np.isfinite(expected)
     assert (abs(found - expected)[fine] <= 2.0**-7 * abs(expected)[fine] + 1e-3).all()
+
+
+# ---- many small matrices, integers -------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(3, 3, 3), (1, 5, 7), (8, 8, 8), (16, 16, 16), (17, 33, 20)])
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_small_matrices(isa, dtype, size, turned):
+    m, k, n = size
+    a = normal(333, k, m) if "a" in turned else normal(333, m, k)
+    b = normal(333, n, k, seed=1) if "b" in turned else normal(333, k, n, seed=1)
+    x, y = ndl.Tensor(a).astype(dtype), ndl.Tensor(b).astype(dtype)
+    x = ndl.permute(x, (0, 2, 1)) if "a" in turned else x
+    y = ndl.permute(y, (0, 2, 1)) if "b" in turned else y
+    close(x @ y, x, y, np.finfo(dtype).eps)
+    close(x[::-2] @ y[0], x[::-2], y[0], np.finfo(dtype).eps)
+    close(x[0] @ y[3::3], x[0], y[3::3], np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (5, 3, 2), (4, 9, 16), (7, 40, 33), (130, 65, 64)])
+@pytest.mark.parametrize("turned", ["", "a", "b"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
+def test_products_of_integers_wrap_around(isa, dtype, size, turned):
+    m, k, n = size
+    limits, random = np.iinfo(dtype), np.random.default_rng(0)
+
+    def integers(*shape):
+        return random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+    a, b = integers(3, k, m) if "a" in turned else integers(3, m, k), integers(k, n)
+    x = ndl.permute(ndl.Tensor(a), (0, 2, 1)) if "a" in turned else ndl.Tensor(a)
+    y = ndl.Tensor(b.T.copy()).T if "b" in turned else ndl.Tensor(b)
+    with np.errstate(over="ignore"):
+        expected = np.matmul(x.numpy(), y.numpy())
+    found = (x @ y).numpy()
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)

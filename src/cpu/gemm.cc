@@ -32,25 +32,56 @@ int64_t run_zeros(const Plan* plan, void* const* buffers, void*) {
   return -1;
 }
 
-// ---- integers: rows of c gather multiples of the rows of b; sums wrap around
+// ---- integers, whose sums wrap around: some rows and columns at a time stay in the registers
+
+template <class T>
+struct Integers {
+  using Wide = std::conditional_t<sizeof(T) < 4, uint32_t, T>;  // uint16_t would become int
+  static constexpr int64_t kRows = 4, kColumns = 64 / sizeof(Wide) * 2;
+
+  // c[rows, width] = a b; beyond its rows a is read as its last row, beyond its columns b is 0.
+  template <bool whole>
+  static void multiply(const ProductState& s, const T* a, const T* b, T* c, int64_t rows,
+                       int64_t width) {
+    constexpr int64_t kVectors = kColumns / kLanes<Wide>;
+    Vector<Wide> sum[kRows][kVectors] = {};
+    Wide line[kColumns] = {};
+    const T* row[kRows];
+    for (int64_t i = 0; i < kRows; ++i) row[i] = a + least(i, rows - 1) * s.a.row;
+    for (int64_t p = 0; p < s.k; ++p, b += s.b.row) {
+      for (int64_t j = 0; j < (whole ? kColumns : width); ++j)
+        line[j] = whole ? b[j] : b[j * s.b.column];
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kRows; ++i) {
+        const Wide x = row[i][p * s.a.column];
+#pragma GCC unroll 8
+        for (int64_t j = 0; j < kVectors; ++j) sum[i][j] += x * load(line + j * kLanes<Wide>);
+      }
+    }
+    Wide total[kRows][kColumns];
+    std::memcpy(total, sum, sizeof sum);
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < width; ++j) c[i * s.n + j] = static_cast<T>(total[i][j]);
+  }
+};
 
 template <class T>
 int64_t run_integers(const Plan* plan, void* const* buffers, void*) {
-  using Wide = std::conditional_t<sizeof(T) < 4, uint32_t, T>;  // uint16_t would become int
+  using I = Integers<T>;
   const ProductState& s = state_of<ProductState>(plan);
-  run_tasks(s.team, s.batches * s.m, [&](int64_t task, int) {
-    const Offsets at = s.batch.at(task / s.m);
-    const T* a = as<T>(buffers[1]) + at.x + task % s.m * s.a.row;
+  const int64_t per_matrix = parts(s.m, I::kRows);
+  run_tasks(s.team, s.batches * per_matrix, [&](int64_t task, int) {
+    const int64_t index = task / per_matrix, i = task % per_matrix * I::kRows;
+    const Offsets at = s.batch.at(index);
+    const T* a = as<T>(buffers[1]) + at.x + i * s.a.row;
     const T* b = as<T>(buffers[2]) + at.out;
-    T* __restrict c = as<T>(buffers[0]) + task * s.n;
-    std::memset(c, 0, s.n * sizeof(T));
-    for (int64_t p = 0; p < s.k; ++p) {
-      const Wide x = a[p * s.a.column];
-      const T* row = b + p * s.b.row;
-      if (s.b.column == 1)
-        for (int64_t j = 0; j < s.n; ++j) c[j] = static_cast<T>(c[j] + x * row[j]);
-      else
-        for (int64_t j = 0; j < s.n; ++j) c[j] = static_cast<T>(c[j] + x * row[j * s.b.column]);
+    T* c = as<T>(buffers[0]) + (index * s.m + i) * s.n;
+    const int64_t rows = least(I::kRows, s.m - i);
+    for (int64_t j = 0; j < s.n; j += I::kColumns) {
+      const int64_t width = least(I::kColumns, s.n - j);
+      const bool whole = width == I::kColumns && s.b.column == 1;
+      (whole ? I::template multiply<true> : I::template multiply<false>)(s, a, b + j * s.b.column,
+                                                                         c + j, rows, width);
     }
   });
   return -1;
@@ -247,6 +278,7 @@ void plan_by_vectors(Plan* plan, ProductState& s) {
   choose_sharing<T>(s);
   s.fetches_next = can_fetch_next<T>(s);
   plan_threads<Multiplier<T>>(plan, s);
+  if (has_small_matrices<T>(s)) plan->run = run_small<T>;
 }
 
 #if defined(NEEDLE_AMX)
