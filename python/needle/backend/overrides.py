@@ -12,7 +12,7 @@ from typing import Any
 from needle import dtype as dtypes
 from needle.backend import kernels, override
 from needle.backend.axes import normalise_axes
-from needle.backend.ndarray import NDArray, Shape, empty, empty_of, full
+from needle.backend.ndarray import NDArray, empty, empty_of, full
 from needle.dtype import DType
 
 SOFTMAX, LOG_SOFTMAX, LOG_SUM_EXP = 0, 1, 2
@@ -146,6 +146,30 @@ def log_sum_exp(op: Any, x: NDArray) -> Any:
     order = _last(axis, x.ndim)
     _core(x).softmax(LOG_SUM_EXP, out.permute(order), x.permute(order))
     return out.reshape(kept) if op.keepdims else out.squeeze((axis,))
+
+
+# ---- losses of each element --------------------------------------------------------
+
+_HUBER = (
+    ("subtract", (0, 1)),
+    ("abs", (4,)),
+    ("minimum", (5, 2)),
+    ("multiply", (3, 6)),
+    ("subtract", (5, 7)),
+    ("multiply", (6, 8)),
+)
+"""Of x, target, delta and one half; the steps of ``Huber.expand``."""
+
+
+@override("cpu", "Huber")
+def huber(op: Any, x: NDArray, target: NDArray) -> Any:
+    """Huber's loss in one pass over the memory."""
+    if not _floating(x, target) or x.shape != target.shape:
+        return NotImplemented
+    out = _like(x)
+    numbers = [full((), n, x.dtype, x.device).broadcast_to(x.shape) for n in (op.delta, 0.5)]
+    x.device.backend.run_fused(_HUBER, (out,), (x, target, *numbers))
+    return out
 
 
 # ---- cross entropy -----------------------------------------------------------------
