@@ -15,7 +15,7 @@ from needle.errors import ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.elementwise import multiply
 from needle.ops.matmul import matmul
-from needle.ops.movement import Permute, Reshape, permute, reshape
+from needle.ops.movement import Permute, Reshape
 from needle.ops.operands import as_tensors, cast
 from needle.ops.rearrange import diagonal
 from needle.ops.reduce import summation
@@ -37,7 +37,8 @@ def outer(x: Any, y: Any) -> Any:
     x, y = as_tensors((x, y), "outer")
     if len(shape_of(x)) != 1 or len(shape_of(y)) != 1:
         raise explain(ShapeError, "outer", "two vectors are needed", [("x", x), ("y", y)])
-    return reshape(x, (-1, 1)) * reshape(y, (1, -1))
+    column, row = Reshape.of((*shape_of(x), 1)), Reshape.of((1, *shape_of(y)))
+    return executor.apply(column, x) * executor.apply(row, y)
 
 
 def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
@@ -64,29 +65,35 @@ def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
         axes: how many last axes of x meet the first ones of y; or the axes of x, and those of y.
 
     Raises:
-        ShapeError: if the sizes of axes that meet differ.
+        ShapeError: if the sizes of axes that meet differ, or an axis is named twice.
     """
     x, y = as_tensors((x, y), "tensordot")
-    ndim = len(shape_of(x))
+    chosen = axes if isinstance(axes, (int, np.integer)) else tuple(map(tuple, axes))
+    return _plan_of(("tensordot", chosen, shape_of(x), shape_of(y)), _tensordot_equation, x, y)
+
+
+def _tensordot_equation(key: tuple[Any, ...], operands: Sequence[Any]) -> str:
+    axes, ndim, ndim_y = key[1], len(key[2]), len(key[3])
+    named = [("x", operands[0]), ("y", operands[1])]
     if isinstance(axes, (int, np.integer)):
         left, right = list(range(ndim - axes, ndim)), list(range(axes))
-        if axes < 0 or axes > min(ndim, len(shape_of(y))):
-            raise explain(ShapeError, "tensordot", f"{axes} axes", [("x", x), ("y", y)])
+        if axes < 0 or axes > min(ndim, ndim_y):
+            raise explain(ShapeError, "tensordot", f"{axes} axes", named)
     else:
         left = [normalise_axis(axis, ndim) for axis in axes[0]]
-        right = [normalise_axis(axis, len(shape_of(y))) for axis in axes[1]]
-    met = [shape_of(x)[i] for i in left]
-    if met != [shape_of(y)[i] for i in right]:
-        raise explain(
-            ShapeError, "tensordot", f"axes {left} of x and {right} of y differ in size",
-            [("x", x), ("y", y)],
-        )  # fmt: skip
-    rows = [i for i in range(ndim) if i not in left]
-    columns = [i for i in range(len(shape_of(y))) if i not in right]
-    a = reshape(permute(x, rows + left), (_size([shape_of(x)[i] for i in rows]), _size(met)))
-    b = reshape(permute(y, right + columns), (_size(met), _size([shape_of(y)[i] for i in columns])))
-    shape = [shape_of(x)[i] for i in rows] + [shape_of(y)[i] for i in columns]
-    return reshape(matmul(a, b), tuple(shape))
+        right = [normalise_axis(axis, ndim_y) for axis in axes[1]]
+    for axes_of_one in (left, right):
+        if len(set(axes_of_one)) < len(axes_of_one):
+            raise explain(ShapeError, "tensordot", f"{axes_of_one} name an axis twice", named)
+    if [key[2][i] for i in left] != [key[3][i] for i in right]:
+        problem = f"axes {left} of x and {right} of y differ in size"
+        raise explain(ShapeError, "tensordot", problem, named)
+    x, y = ascii_letters[:ndim], list(ascii_letters[ndim : ndim + ndim_y])
+    for i, j in zip(left, right, strict=True):
+        y[j] = x[i]
+    kept = [letter for i, letter in enumerate(x) if i not in left]
+    kept += [letter for j, letter in enumerate(y) if j not in right]
+    return f"{x},{''.join(y)}->{''.join(kept)}"
 
 
 # ---- einsum ------------------------------------------------------------------------
@@ -103,12 +110,20 @@ def einsum(equation: str, *tensors: Any) -> Any:
         ShapeError: if the letters do not fit the tensors, or sizes of one letter differ.
     """
     operands = as_tensors(tensors, "einsum")
-    key = equation, *map(shape_of, operands)
+    return _plan_of((equation, *map(shape_of, operands)), _einsum_equation, *operands)
+
+
+def _einsum_equation(key: tuple[Any, ...], operands: Sequence[Any]) -> str:
+    return str(key[0])
+
+
+def _plan_of(key: tuple[Any, ...], equation: Callable[..., str], *operands: Any) -> Any:
+    """Return what the plan for this key, made of its equation the first time, computes."""
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) > 1000:
             _plans.clear()
-        plan = _plans[key] = _Plan(equation, operands)
+        plan = _plans[key] = _Plan(equation(key, operands), operands)
     return plan.run(operands)
 
 
@@ -187,7 +202,7 @@ class _Plan:
             raise ShapeError(f"einsum: {equation!r} has no axis {missing[0]!r} on the left")
         x = self._ordered(x, letters, result)
         if not self._steps:  # a tensor of its own all the same
-            self._add(partial(permute, axes=tuple(range(len(result)))), x)
+            self._apply(Permute.of(tuple(range(len(result)))), x)
 
     def run(self, operands: Sequence[Any]) -> Any:
         """Return the result for operands of the shapes of the plan."""
@@ -256,4 +271,4 @@ class _Plan:
 
 
 _plans: dict[tuple[Any, ...], _Plan] = {}
-"""By equation and shapes."""
+"""By equation or axes, and shapes."""
