@@ -173,6 +173,7 @@ class UnitMultiplier {
  public:
   using Element = float;
   static constexpr int64_t kRows = 2 * kStripWidth, kColumns = 2 * kStripWidth;
+  static constexpr bool kReadsHalves = n_parts == 1;
 
   UnitMultiplier(const Blocking& s, const Product<float>& o)
       : s_(s),
@@ -210,6 +211,8 @@ class UnitMultiplier {
       const Panel* a = packed_panel(i, height, own);
       if (a->exponents.fit(b_exponents_))
         multiply_panel(a->strips, i, height);
+      else if (o_.unfit)
+        *o_.unfit = true;
       else
         vectors_.multiply({i, i + height, block.j_begin, block.j_end, block.p, block.k}, false);
     }
@@ -227,9 +230,13 @@ class UnitMultiplier {
   static int64_t packed_rows(const Blocking& s) { return round_up(kTileRows * s.block_k, 16); }
 
   void pack_b() {
-    const float* from = o_.b + block_.p * o_.b_strides.row + block_.j_begin * o_.b_strides.column;
-    b_exponents_ = split_strips<n_parts>(packed_b_, {from, o_.b_strides.column, o_.b_strides.row},
-                                         block_.j_end - block_.j_begin, block_.k, true);
+    const int64_t at = block_.p * o_.b_strides.row + block_.j_begin * o_.b_strides.column;
+    const int64_t width = block_.j_end - block_.j_begin;
+    const Strides by = o_.b_strides;
+    b_exponents_ = o_.half_b ? lay_out_strips(packed_b_, {o_.half_b + at, by.column, by.row}, width,
+                                              block_.k, true)
+                             : split_strips<n_parts>(packed_b_, {o_.b + at, by.column, by.row},
+                                                     width, block_.k, true);
     has_b_ = true;
   }
 
@@ -239,9 +246,13 @@ class UnitMultiplier {
     const int64_t number = kept ? (i - slab_.i_begin) / kRows : 0;
     auto* panel = reinterpret_cast<Panel*>(packed_a_ + number * panel_bytes(block_.k));
     if (kept && block_.j_begin > 0) return panel;
-    const float* from = o_.a + i * o_.a_strides.row + block_.p * o_.a_strides.column;
-    panel->exponents = split_strips<n_parts>(
-        panel->strips, {from, o_.a_strides.row, o_.a_strides.column}, height, block_.k, false);
+    const int64_t at = i * o_.a_strides.row + block_.p * o_.a_strides.column;
+    const Strides by = o_.a_strides;
+    panel->exponents = o_.half_a
+                           ? lay_out_strips(panel->strips, {o_.half_a + at, by.row, by.column},
+                                            height, block_.k, false)
+                           : split_strips<n_parts>(panel->strips, {o_.a + at, by.row, by.column},
+                                                   height, block_.k, false);
     return panel;
   }
 

@@ -43,19 +43,30 @@ inline Strides copy_to_floats(const ProductState& s, float* out, const void* x, 
   return by_rows ? Strides{columns, 1} : Strides{1, rows};
 }
 
+// The matrix unit reads bfloat16 as they lie, if it can multiply all of them.
 template <class M>
 void multiply_halves(const ProductState& s, Product<float> o, const void* a, const void* b,
                      void* c) {
   float* a_copy = o.packed_b + s.packed_b;
   float* b_copy = a_copy + round_up(s.part_m * s.k, 16);
   float* c_copy = b_copy + round_up(s.k * s.part_n, 16);
-  o.a_strides = copy_to_floats(s, a_copy, a, o.m, o.k, s.a);
-  o.b_strides = copy_to_floats(s, b_copy, b, o.k, o.n, s.b);
-  o.a = a_copy;
-  o.b = b_copy;
   o.c = c_copy;
   o.c_row = o.n;
-  multiply<M>(s, o);
+  bool unfit = !M::kReadsHalves;
+  if constexpr (M::kReadsHalves) {
+    Product<float> halves = o;
+    halves.half_a = as<uint16_t>(a);
+    halves.half_b = as<uint16_t>(b);
+    halves.unfit = &unfit;
+    multiply<M>(s, halves);
+  }
+  if (unfit) {
+    o.a_strides = copy_to_floats(s, a_copy, a, o.m, o.k, s.a);
+    o.b_strides = copy_to_floats(s, b_copy, b, o.k, o.n, s.b);
+    o.a = a_copy;
+    o.b = b_copy;
+    multiply<M>(s, o);
+  }
   for (int64_t i = 0; i < o.m; ++i)
     s.write(byte_offset(c, i * s.n * s.out_size), c_copy + i * o.n, o.n);
 }
