@@ -284,3 +284,39 @@ def test_a_number_is_formatted_as_one():
     assert f"{ndl.Tensor(3.14159):.2f} {ndl.ones(2)}" == f"3.14 {np.ones(2)}"
     with pytest.raises(DtypeError, match="1329 bits"):
         ndl.ones(2) + 10**400
+
+
+@pytest.mark.parametrize("make", [ndl.Tensor, ndl.nn.Parameter])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_leaf_that_is_updated_without_recording_stays_the_leaf(make, lazy):
+    w = same = make(np.array([1.0, 2.0], np.float32), requires_grad=True)
+    with ndl.lazy_mode(lazy):
+        before = w * w
+        for step in range(3):
+            (w * w).sum().backward()
+            with ndl.no_grad():
+                w -= 0.25 * w.grad
+                w @= ndl.Tensor([[1.0, 0.0], [0.0, 1.0]])
+            assert w is same and w.requires_grad and w.op is None
+            np.testing.assert_array_equal(w.numpy(), np.float32([1, 2]) / 2 ** (step + 1))
+        before.sum().backward()  # of the old value, to the same leaf
+        np.testing.assert_array_equal(w.grad.numpy(), [2, 4])
+        w += 1.0  # recorded: part of the graph, another tensor
+        assert w is not same and w.op is not None
+        np.testing.assert_array_equal(same.numpy(), np.float32([1, 2]) / 8)
+
+
+def test_other_augmented_assignments_without_recording_are_other_tensors():
+    x = ndl.Tensor([1.0, 2.0], requires_grad=False)
+    y, w = x, ndl.Tensor([3.0, 4.0])
+    with ndl.no_grad():
+        y += w
+    assert y is not x and x.tolist() == [1.0, 2.0]
+    _, tangent = ndl.jvp(lambda v: _scaled_in_place(w, v), (x,), (x,))
+    assert tangent.tolist() == [3.0, 8.0] and w.tolist() == [3.0, 4.0]
+
+
+def _scaled_in_place(w, v):
+    with ndl.no_grad():
+        w *= v
+    return w

@@ -1,4 +1,8 @@
-"""Augmented assignments: ``x += y`` lets x stand for the sum, of the dtype and shape that x had."""
+"""Augmented assignments: ``x += y`` lets x stand for the sum, of the dtype and shape that x had.
+
+Of a leaf that requires gradients, where nothing is recorded, it gives the leaf new data instead, as
+``x[...] = x + y`` does: so ``with no_grad(): w -= lr * w.grad`` is a step of w, which stays a leaf.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from needle import config, executor, ops
+from needle import config, executor, forward, graph, ops
 from needle.errors import DtypeError, NeedleError, ShapeError, explain
 
 _apply = executor.apply
@@ -33,17 +37,28 @@ def _kept(x: Any, out: Any, sign: str, other: Any) -> Any:
     )  # fmt: skip
 
 
+def _assigned(x: Any, out: Any) -> Any:
+    """Return the result of an assignment to x: x with new data if it is a leaf to be updated."""
+    is_leaf = x.node is None or x.node.op is None
+    if not is_leaf or not x.requires_grad or graph.recording() or forward.top((x, out)):
+        return out
+    graph.set_array(x, executor.held(out))
+    return x
+
+
 def _of_op(op: Any, sign: str) -> Callable[[Any, Any], Any]:
     def augmented(self: Any, other: Any) -> Any:
         out = _apply(op, self, other)
-        return out if out.spec is self.spec else _kept(self, out, sign, other)
+        if out.spec is not self.spec:
+            out = _kept(self, out, sign, other)
+        return _assigned(self, out) if self.requires_grad else out
 
     return augmented
 
 
 def _of_operator(function: Callable[[Any, Any], Any], sign: str) -> Callable[[Any, Any], Any]:
     def augmented(self: Any, other: Any) -> Any:
-        return _kept(self, function(self, other), sign, other)
+        return _assigned(self, _kept(self, function(self, other), sign, other))
 
     return augmented
 
