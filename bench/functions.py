@@ -12,13 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import Case, Options, both, main
+from harness import TOLERANCE, Case, Options, both, main
 
 import needle as ndl
 
 F = torch.nn.functional
 Array = np.ndarray[Any, Any]
 RANDOM = np.random.default_rng(0)
+
+
+STEP = {"bfloat16": 1 / 128}
+"""From a number to the next, at most: so much may results differ that are both rounded well."""
 
 
 @dataclass
@@ -430,7 +434,10 @@ def forward(row: Row, name: str, group: str) -> Case:
         with torch.no_grad():
             return first(row.torch(*theirs))
 
-    return Case(name, run_ours, run_theirs, target=1.0, goals="ops", group=group)
+    tolerance = STEP.get(name.split()[0], TOLERANCE)
+    return Case(
+        name, run_ours, run_theirs, target=1.0, goals="ops", group=group, tolerance=tolerance
+    )
 
 
 def gradient(row: Row, name: str, group: str) -> Case:

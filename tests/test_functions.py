@@ -205,6 +205,75 @@ def test_einsum_says_what_is_wrong_with_an_operand(equation, shape, said):
         ops.einsum(equation, tensor(np.ones(shape)))
 
 
+def test_einsum_of_other_shapes_and_dtypes_after_the_first():
+    for n in (2, 3, 2):
+        for dtype in ("float32", "float64"):
+            x = np.arange(n * 4, dtype=dtype).reshape(n, 4)
+            found = ops.einsum("ij,kj->ik", ndl.Tensor(x, dtype=dtype), ndl.Tensor(x, dtype=dtype))
+            assert str(found.dtype) == dtype
+            np.testing.assert_array_equal(found.numpy(), x @ x.T)
+    x = tensor(np.ones((3, 4)))
+    assert ops.einsum("ij->ij", x) is not x
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "axes"),
+    [
+        ((3, 4), (4, 5), 1), ((3, 4), (5,), 0), ((2, 3, 4), (3, 4, 5), 2), ((3, 4), (3, 4), 2),
+        ((2, 3, 4), (4, 2, 5), ((0, 2), (1, 0))), ((2, 3, 4), (3, 5), ((-2,), (0,))),
+        ((0, 3), (3, 2), 1), ((2, 0), (0, 3), 1), ((3,), (3,), 1), ((2, 1), (1, 3), 1),
+    ],
+)  # fmt: skip
+def test_tensordot(a, b, axes):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=a), rng.normal(size=b)
+    expected = np.tensordot(x, y, axes)
+    for _ in range(2):
+        found = ops.tensordot(tensor(x), tensor(y), axes)
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
+    check_gradients(lambda x, y: ops.tensordot(x, y, axes), x, y, order=2)
+
+
+@pytest.mark.parametrize("axes", [3, -1, ((0,), (0,)), ((0, 0), (0, 0)), ((0,), (0, 1))])
+def test_axes_that_tensordot_refuses(axes):
+    with pytest.raises(ShapeError, match="tensordot"):
+        ops.tensordot(tensor(np.ones((2, 3))), tensor(np.ones((3, 2))), axes)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 4, 3), (3,)), ((3,), (2, 3, 4))]
+)
+def test_products_with_vectors(a, b):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=a), rng.normal(size=b)
+    found = ops.matmul(tensor(x), tensor(y))
+    assert found.shape == np.matmul(x, y).shape
+    np.testing.assert_allclose(found.numpy(), np.matmul(x, y), rtol=1e-12)
+    check_gradients(ops.matmul, x, y, order=2)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float32", "bfloat16"])
+def test_count_nonzero(dtype):
+    x = tensor(np.array([[0.0, 2.0, 0.0], [1.0, 3.0, -0.0]])).astype(dtype)
+    assert ops.count_nonzero(x).item() == 3
+    found = ops.count_nonzero(x, axis=1, keepdims=True)
+    assert str(found.dtype) == "int64"
+    np.testing.assert_array_equal(found.numpy(), [[1], [2]])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_huber_loss_at_special_values(dtype):
+    x = ndl.Tensor(np.array([0.0, 0.5, 1.0, 3.0, -3.0, np.inf, -np.inf, np.nan])).astype(dtype)
+    zero = ndl.zeros_like(x)
+    expected = [0.0, 0.125, 0.5, 2.5, 2.5, np.inf, np.inf, np.nan]
+    found = ops.huber_loss(x, zero, reduction="none")
+    np.testing.assert_array_equal(found.numpy().astype(np.float64), expected)
+    with ndl.config(device="cpu_numpy"):
+        there = ops.huber_loss(x.to("cpu_numpy"), zero.to("cpu_numpy"), reduction="none")
+    np.testing.assert_array_equal(there.numpy().astype(np.float64), expected)
+
+
 @pytest.mark.parametrize("mode", ["constant", "reflect", "symmetric", "edge", "wrap"])
 def test_pad(mode):
     widths = ((1, 1), (2, 0), (1, 3))

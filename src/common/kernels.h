@@ -188,9 +188,10 @@ struct Kernels {
   const char* (*plan_sort)(Plan*, const Operand& values, const Operand& indices, const Operand& x,
                            int32_t axis, bool descending);
 
-  // Over the last axis. kind 0: softmax, 1: log_softmax.
+  // Over the last axis. kind 0: softmax, 1: log_softmax, 2: logsumexp, whose out has size 1 there.
+  // out is dense but for the place of its last axis, which may lie before others.
   const char* (*plan_softmax)(Plan*, int32_t kind, const Operand& out, const Operand& x);
-  // dx from out (the result), g. buffers: dx, out, g.
+  // dx from out (the result), g; dx as out above. buffers: dx, out, g.
   const char* (*plan_softmax_grad)(Plan*, int32_t kind, const Operand& dx, const Operand& out,
                                    const Operand& g);
   // loss [n], lse [n] (log of the sum of exponentials) from logits [n, classes], labels [n]

@@ -32,25 +32,56 @@ int64_t run_zeros(const Plan* plan, void* const* buffers, void*) {
   return -1;
 }
 
-// ---- integers: rows of c gather multiples of the rows of b; sums wrap around
+// ---- integers, whose sums wrap around: some rows and columns at a time stay in the registers
+
+template <class T>
+struct Integers {
+  using Wide = std::conditional_t<sizeof(T) < 4, uint32_t, T>;  // uint16_t would become int
+  static constexpr int64_t kRows = 4, kColumns = 64 / sizeof(Wide) * 2;
+
+  // c[rows, width] = a b; beyond its rows a is read as its last row, beyond its columns b is 0.
+  template <bool whole>
+  static void multiply(const ProductState& s, const T* a, const T* b, T* c, int64_t rows,
+                       int64_t width) {
+    constexpr int64_t kVectors = kColumns / kLanes<Wide>;
+    Vector<Wide> sum[kRows][kVectors] = {};
+    Wide line[kColumns] = {};
+    const T* row[kRows];
+    for (int64_t i = 0; i < kRows; ++i) row[i] = a + least(i, rows - 1) * s.a.row;
+    for (int64_t p = 0; p < s.k; ++p, b += s.b.row) {
+      for (int64_t j = 0; j < (whole ? kColumns : width); ++j)
+        line[j] = whole ? b[j] : b[j * s.b.column];
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kRows; ++i) {
+        const Wide x = row[i][p * s.a.column];
+#pragma GCC unroll 8
+        for (int64_t j = 0; j < kVectors; ++j) sum[i][j] += x * load(line + j * kLanes<Wide>);
+      }
+    }
+    Wide total[kRows][kColumns];
+    std::memcpy(total, sum, sizeof sum);
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < width; ++j) c[i * s.n + j] = static_cast<T>(total[i][j]);
+  }
+};
 
 template <class T>
 int64_t run_integers(const Plan* plan, void* const* buffers, void*) {
-  using Wide = std::conditional_t<sizeof(T) < 4, uint32_t, T>;  // uint16_t would become int
+  using I = Integers<T>;
   const ProductState& s = state_of<ProductState>(plan);
-  run_tasks(s.team, s.batches * s.m, [&](int64_t task, int) {
-    const Offsets at = s.batch.at(task / s.m);
-    const T* a = as<T>(buffers[1]) + at.x + task % s.m * s.a.row;
+  const int64_t per_matrix = parts(s.m, I::kRows);
+  run_tasks(s.team, s.batches * per_matrix, [&](int64_t task, int) {
+    const int64_t index = task / per_matrix, i = task % per_matrix * I::kRows;
+    const Offsets at = s.batch.at(index);
+    const T* a = as<T>(buffers[1]) + at.x + i * s.a.row;
     const T* b = as<T>(buffers[2]) + at.out;
-    T* __restrict c = as<T>(buffers[0]) + task * s.n;
-    std::memset(c, 0, s.n * sizeof(T));
-    for (int64_t p = 0; p < s.k; ++p) {
-      const Wide x = a[p * s.a.column];
-      const T* row = b + p * s.b.row;
-      if (s.b.column == 1)
-        for (int64_t j = 0; j < s.n; ++j) c[j] = static_cast<T>(c[j] + x * row[j]);
-      else
-        for (int64_t j = 0; j < s.n; ++j) c[j] = static_cast<T>(c[j] + x * row[j * s.b.column]);
+    T* c = as<T>(buffers[0]) + (index * s.m + i) * s.n;
+    const int64_t rows = least(I::kRows, s.m - i);
+    for (int64_t j = 0; j < s.n; j += I::kColumns) {
+      const int64_t width = least(I::kColumns, s.n - j);
+      const bool whole = width == I::kColumns && s.b.column == 1;
+      (whole ? I::template multiply<true> : I::template multiply<false>)(s, a, b + j * s.b.column,
+                                                                         c + j, rows, width);
     }
   });
   return -1;
@@ -247,6 +278,7 @@ void plan_by_vectors(Plan* plan, ProductState& s) {
   choose_sharing<T>(s);
   s.fetches_next = can_fetch_next<T>(s);
   plan_threads<Multiplier<T>>(plan, s);
+  if (has_small_matrices<T>(s)) plan->run = run_small<T>;
 }
 
 #if defined(NEEDLE_AMX)
@@ -255,8 +287,9 @@ bool has_unit = false;
 // Does the matrix unit take less time than vectors do? In cycles of each of two threads, whatever
 // their number is, so that the result does not depend on it: of one operand a thread lays out all,
 // of the other a half; 16 numbers take 7, or 9 if lines become columns.
-bool unit_gains(const ProductState& s) {
-  constexpr double kPause = 4000, kPerCycle = 70, kVectorsPerCycle = 32;
+bool unit_gains(const ProductState& s, int n_parts) {
+  constexpr double kPause = 4000, kVectorsPerCycle = 32;
+  const double per_cycle = n_parts == 1 ? 300 : 70;
   const auto layout = [](int64_t numbers, int64_t along) {
     return 0.75 * static_cast<double>(numbers) * (along == 1 ? 7 : 9) / 16;
   };
@@ -265,41 +298,46 @@ bool unit_gains(const ProductState& s) {
       0.5 * static_cast<double>(round_up(s.m, kStripWidth) * round_up(s.n, kStripWidth) *
                                 round_up(s.k, kStripSteps));
   return kPause + layout(s.m * s.k, s.a.column) + layout(s.n * s.k, s.b.column) +
-             whole / kPerCycle <
+             whole / per_cycle <
          products / kVectorsPerCycle;
 }
 
 // A block of b fills half of the second cache.
+template <int n_parts>
 bool plan_by_unit(Plan* plan, ProductState& s) {
+  using Unit = UnitMultiplier<n_parts>;
   constexpr int64_t kSteps = 512, kKeptRows = 1024, kPieceWork = 4 << 20;
   constexpr double kReading = 40;
   const auto has_lines = [](Strides x) { return x.row == 1 || x.column == 1; };
   if (!has_unit || !has_lines(s.a) || !has_lines(s.b)) return false;
-  if (!unit_gains(s)) return false;
-  choose_parts<float>(s, {kReading, kReading, false}, UnitMultiplier::kRows);
+  if (!unit_gains(s, n_parts)) return false;
+  choose_parts<float>(s, {kReading, kReading, false}, Unit::kRows);
   s.pack_a = s.pack_b = kPackedBefore;
   s.block_k = even(s.k, kSteps, kStripSteps);
   const int64_t columns =
-      second_cache_bytes() / 2 * kStripSteps / (kStripBytes / kStripWidth * s.block_k);
-  s.block_n = even(s.part_n, most(columns, UnitMultiplier::kColumns), UnitMultiplier::kColumns);
+      second_cache_bytes() / 2 * kStripSteps / (kStripBytes<n_parts> / kStripWidth * s.block_k);
+  s.block_n = even(s.part_n, most(columns, Unit::kColumns), Unit::kColumns);
   s.keep_a = s.part_n > s.block_n;
-  s.block_m = even(s.part_m, s.keep_a ? kKeptRows : s.part_m, UnitMultiplier::kRows);
-  s.packed_a = UnitMultiplier::packed_a(s);
-  s.packed_b = UnitMultiplier::packed_b(s) + UnitMultiplier::packed_for_vectors(s);
+  s.block_m = even(s.part_m, s.keep_a ? kKeptRows : s.part_m, Unit::kRows);
+  s.packed_a = Unit::packed_a(s);
+  s.packed_b = Unit::packed_b(s) + Unit::packed_for_vectors(s);
   s.shared_m = s.shared_n = 0;
   if (s.team > 1 && s.batches < s.team && !s.read && s.parts_n == 1)
-    share_rows(s, UnitMultiplier::kRows, kPieceWork);
+    share_rows(s, Unit::kRows, kPieceWork);
   s.fetches_next = false;
-  plan_threads<UnitMultiplier>(plan, s);
+  plan_threads<Unit>(plan, s);
   return true;
 }
+bool plan_by_unit(Plan* plan, ProductState& s, DType dtype) {
+  return dtype == kBFloat16 ? plan_by_unit<1>(plan, s) : plan_by_unit<kSplitParts>(plan, s);
+}
 #else
-bool plan_by_unit(Plan*, ProductState&) { return false; }
+bool plan_by_unit(Plan*, ProductState&, DType) { return false; }
 #endif
 
 template <class T>
-const char* plan_blocks(Plan* plan, ProductState& s) {
-  if (!std::is_same_v<T, float> || !plan_by_unit(plan, s)) plan_by_vectors<T>(plan, s);
+const char* plan_blocks(Plan* plan, ProductState& s, DType dtype) {
+  if (!std::is_same_v<T, float> || !plan_by_unit(plan, s, dtype)) plan_by_vectors<T>(plan, s);
   return nullptr;
 }
 
@@ -356,12 +394,12 @@ const char* plan_matmul(Plan* plan, const Operand& out, const Operand& a, const 
   if (!is_floating(a.dtype)) return plan_integers(plan, s);
   s.read = nullptr;
   if (kItemSize[a.dtype] >= 4 && plan_vector(plan, s, a.dtype)) return nullptr;
-  if (a.dtype == kFloat64) return plan_blocks<double>(plan, s);
+  if (a.dtype == kFloat64) return plan_blocks<double>(plan, s, a.dtype);
   if (a.dtype != kFloat32) {
     s.read = reader<float>(a.dtype);
     s.write = writer<float>(a.dtype);
   }
-  return plan_blocks<float>(plan, s);
+  return plan_blocks<float>(plan, s, a.dtype);
 }
 
 }  // namespace needle::NEEDLE_ISA

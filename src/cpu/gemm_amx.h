@@ -1,6 +1,7 @@
 // Products of float32 by the matrix unit of Intel's processors (AMX). It has eight tiles of 16
 // lines of 64 bytes, and adds the product of two tiles of bfloat16 to one of float32 with sixteen
-// times the multiplications that the vectors have; six of them make one of float32 (gemm_split.h).
+// times the multiplications that the vectors have; six of them make one of float32 (gemm_split.h),
+// one is enough where all numbers are bfloat16.
 #pragma once
 #include "gemm_blocks.h"
 #include "gemm_split.h"
@@ -58,12 +59,16 @@ inline void add_product(float* sums) {
   multiply_tiles<sum, a, b>();
 }
 
-// `turn` numbers the products of parts: if there are less than four sums, each is kept in several
-// copies, because a product waits for the one before it.
-template <int rows, int columns, int turn, bool first_step>
+// If there are less than four sums, each is kept in several copies, because a product waits for the
+// one before it; but of numbers in one part, a step has only one product for each.
+template <int rows, int columns, int n_parts>
+constexpr int kCopies = n_parts == 1 ? 1 : kSums / (rows * columns);
+
+// `turn` numbers the products of parts.
+template <int rows, int columns, int turn, bool first_step, int n_parts>
 inline void multiply_parts(float* sums) {
-  constexpr int kCopies = kSums / (rows * columns), kFirst = turn % kCopies * rows * columns;
-  constexpr bool begins = first_step && turn < kCopies;
+  constexpr int kOfSum = kCopies<rows, columns, n_parts>, kFirst = turn % kOfSum * rows * columns;
+  constexpr bool begins = first_step && turn < kOfSum;
   add_product<begins, kFirst, kA, kB>(sums);
   if constexpr (columns == 2) add_product<begins, kFirst + 1, kA, kB + 1>(sums);
   if constexpr (rows == 2) add_product<begins, kFirst + columns, kA + 1, kB>(sums);
@@ -76,22 +81,28 @@ inline void load_parts(const std::byte* x, int64_t strip_bytes) {
 }
 
 // kStripSteps steps of strips of a and b, `strip_bytes` apart.
-template <int rows, int columns, bool first>
+template <int rows, int columns, int n_parts, bool first>
 inline void multiply_step(const std::byte* a, const std::byte* b, int64_t strip_bytes,
                           float* sums) {
+  if constexpr (n_parts == 1) {
+    load_parts<rows, kA, 1>(a, strip_bytes);
+    load_parts<columns, kB, 1>(b, strip_bytes);
+    multiply_parts<rows, columns, 0, first, n_parts>(sums);
+    return;
+  }
   load_parts<rows, kA, 3>(a, strip_bytes);
   load_parts<columns, kB, 1>(b, strip_bytes);
-  multiply_parts<rows, columns, 0, first>(sums);
+  multiply_parts<rows, columns, 0, first, n_parts>(sums);
   load_parts<rows, kA, 2>(a, strip_bytes);
-  multiply_parts<rows, columns, 1, first>(sums);
+  multiply_parts<rows, columns, 1, first, n_parts>(sums);
   load_parts<columns, kB, 2>(b, strip_bytes);
-  multiply_parts<rows, columns, 2, first>(sums);
+  multiply_parts<rows, columns, 2, first, n_parts>(sums);
   load_parts<rows, kA, 1>(a, strip_bytes);
-  multiply_parts<rows, columns, 3, first>(sums);
+  multiply_parts<rows, columns, 3, first, n_parts>(sums);
   load_parts<columns, kB, 3>(b, strip_bytes);
-  multiply_parts<rows, columns, 4, first>(sums);
+  multiply_parts<rows, columns, 4, first, n_parts>(sums);
   load_parts<columns, kB, 1>(b, strip_bytes);
-  multiply_parts<rows, columns, 5, first>(sums);
+  multiply_parts<rows, columns, 5, first, n_parts>(sums);
 }
 
 // Where sums go: rows c_row apart.
@@ -106,9 +117,9 @@ struct UnitResult {
 };
 
 // Writes what tiles hold, some rows at a time: from `row` on.
-template <int rows, int columns>
+template <int rows, int columns, int n_parts>
 inline void write_sums(const float* sums, const UnitResult& out, int64_t row, int64_t end) {
-  constexpr int64_t kCopies = kSums / (rows * columns), kCopy = rows * columns * kTileNumbers;
+  constexpr int64_t kCopy = rows * columns * kTileNumbers;
   const Tail<float> halves[2] = {Tail<float>(least(16, out.width)),
                                  Tail<float>(most(0, out.width - 16))};
   for (int64_t i = row; i < least(end, out.height); ++i)
@@ -118,7 +129,8 @@ inline void write_sums(const float* sums, const UnitResult& out, int64_t row, in
       float* to = out.c + i * out.c_row + j * 16;
       Vector<float> total = load(sum);
 #pragma GCC unroll 3
-      for (int64_t copy = 1; copy < kCopies; ++copy) total += load(sum + copy * kCopy);
+      for (int64_t copy = 1; copy < kCopies<rows, columns, n_parts>; ++copy)
+        total += load(sum + copy * kCopy);
       halves[j].store(to, out.add ? total + halves[j].load(to) : total);
     }
 }
@@ -128,20 +140,21 @@ inline void write_sums(const float* sums, const UnitResult& out, int64_t row, in
 // by one while the next are computed, and written later, some with each step. After more than five
 // steps without a store, even the shortest pause made it slow (a tile of 256 steps took 1.3 of the
 // time): every kBreak steps something is stored that nobody reads.
-template <int rows, int columns>
+template <int rows, int columns, int n_parts>
 void multiply_strips(const std::byte* a, const std::byte* b, int64_t steps, const UnitResult& out) {
   constexpr int64_t kBreak = 4, kWidth = columns * kStripWidth;
-  const int64_t strip_bytes = steps * kStripBytes, rows_per_step = parts(out.height, steps);
+  const int64_t strip_bytes = steps * kStripBytes<n_parts>,
+                rows_per_step = parts(out.height, steps);
   alignas(64) float sums[kSums * kTileNumbers], unused[kTileNumbers];
   UnitResult before = {};
   for (int64_t j = 0; j < out.width; j += kWidth, b += columns * strip_bytes) {
     const UnitResult now = out.columns(j, kWidth);
-    multiply_step<rows, columns, true>(a, b, strip_bytes, sums);
+    multiply_step<rows, columns, n_parts, true>(a, b, strip_bytes, sums);
     for (int64_t p = 1; p <= steps; ++p) {
-      write_sums<rows, columns>(sums, before, (p - 1) * rows_per_step, p * rows_per_step);
+      write_sums<rows, columns, n_parts>(sums, before, (p - 1) * rows_per_step, p * rows_per_step);
       if (p == steps) break;
-      multiply_step<rows, columns, false>(a + p * kStripBytes, b + p * kStripBytes, strip_bytes,
-                                          sums);
+      const int64_t at = p * kStripBytes<n_parts>;
+      multiply_step<rows, columns, n_parts, false>(a + at, b + at, strip_bytes, sums);
       if (p % kBreak == 0) store_tile<kA>(unused);
     }
     before = now;
@@ -150,15 +163,17 @@ void multiply_strips(const std::byte* a, const std::byte* b, int64_t steps, cons
   store_tile<1>(sums + kTileNumbers);
   store_tile<2>(sums + 2 * kTileNumbers);
   store_tile<3>(sums + 3 * kTileNumbers);
-  write_sums<rows, columns>(sums, before, 0, before.height);
+  write_sums<rows, columns, n_parts>(sums, before, 0, before.height);
 }
 
 // As Multiplier, in parts of numbers. Rows and columns whose numbers are too small or too large for
 // that are multiplied by vectors.
+template <int n_parts>
 class UnitMultiplier {
  public:
   using Element = float;
   static constexpr int64_t kRows = 2 * kStripWidth, kColumns = 2 * kStripWidth;
+  static constexpr bool kReadsHalves = n_parts == 1;
 
   UnitMultiplier(const Blocking& s, const Product<float>& o)
       : s_(s),
@@ -196,6 +211,8 @@ class UnitMultiplier {
       const Panel* a = packed_panel(i, height, own);
       if (a->exponents.fit(b_exponents_))
         multiply_panel(a->strips, i, height);
+      else if (o_.unfit)
+        *o_.unfit = true;
       else
         vectors_.multiply({i, i + height, block.j_begin, block.j_end, block.p, block.k}, false);
     }
@@ -208,14 +225,18 @@ class UnitMultiplier {
     alignas(64) std::byte strips[1];  // or more
   };
   static constexpr int64_t kFloatBytes = sizeof(float);
-  static int64_t strip_bytes(int64_t k) { return parts(k, kStripSteps) * kStripBytes; }
+  static int64_t strip_bytes(int64_t k) { return parts(k, kStripSteps) * kStripBytes<n_parts>; }
   static int64_t panel_bytes(int64_t k) { return offsetof(Panel, strips) + 2 * strip_bytes(k); }
   static int64_t packed_rows(const Blocking& s) { return round_up(kTileRows * s.block_k, 16); }
 
   void pack_b() {
-    const float* from = o_.b + block_.p * o_.b_strides.row + block_.j_begin * o_.b_strides.column;
-    b_exponents_ = split_strips(packed_b_, {from, o_.b_strides.column, o_.b_strides.row},
-                                block_.j_end - block_.j_begin, block_.k, true);
+    const int64_t at = block_.p * o_.b_strides.row + block_.j_begin * o_.b_strides.column;
+    const int64_t width = block_.j_end - block_.j_begin;
+    const Strides by = o_.b_strides;
+    b_exponents_ = o_.half_b ? lay_out_strips(packed_b_, {o_.half_b + at, by.column, by.row}, width,
+                                              block_.k, true)
+                             : split_strips<n_parts>(packed_b_, {o_.b + at, by.column, by.row},
+                                                     width, block_.k, true);
     has_b_ = true;
   }
 
@@ -225,9 +246,13 @@ class UnitMultiplier {
     const int64_t number = kept ? (i - slab_.i_begin) / kRows : 0;
     auto* panel = reinterpret_cast<Panel*>(packed_a_ + number * panel_bytes(block_.k));
     if (kept && block_.j_begin > 0) return panel;
-    const float* from = o_.a + i * o_.a_strides.row + block_.p * o_.a_strides.column;
-    panel->exponents = split_strips(panel->strips, {from, o_.a_strides.row, o_.a_strides.column},
-                                    height, block_.k, false);
+    const int64_t at = i * o_.a_strides.row + block_.p * o_.a_strides.column;
+    const Strides by = o_.a_strides;
+    panel->exponents = o_.half_a
+                           ? lay_out_strips(panel->strips, {o_.half_a + at, by.row, by.column},
+                                            height, block_.k, false)
+                           : split_strips<n_parts>(panel->strips, {o_.a + at, by.row, by.column},
+                                                   height, block_.k, false);
     return panel;
   }
 
@@ -240,16 +265,16 @@ class UnitMultiplier {
     const UnitResult rest = {out.c + whole, o_.c_row, height, width - whole, out.add};
     if (whole > 0) {
       if (height > kStripWidth)
-        multiply_strips<2, 2>(a, packed_b_, steps, out);
+        multiply_strips<2, 2, n_parts>(a, packed_b_, steps, out);
       else
-        multiply_strips<1, 2>(a, packed_b_, steps, out);
+        multiply_strips<1, 2, n_parts>(a, packed_b_, steps, out);
     }
     if (rest.width <= 0) return;
-    const std::byte* b = packed_b_ + whole / kStripWidth * steps * kStripBytes;
+    const std::byte* b = packed_b_ + whole / kStripWidth * steps * kStripBytes<n_parts>;
     if (height > kStripWidth)
-      multiply_strips<2, 1>(a, b, steps, rest);
+      multiply_strips<2, 1, n_parts>(a, b, steps, rest);
     else
-      multiply_strips<1, 1>(a, b, steps, rest);
+      multiply_strips<1, 1, n_parts>(a, b, steps, rest);
   }
 
   const Blocking& s_;

@@ -85,6 +85,9 @@ struct Product {
   T* packed_a;
   T* packed_b;
   Lines<T> next_a = {}, next_b = {};  // the operands of the product after this
+  // bfloat16 for the matrix unit, instead of a and b, and where it says that it could not.
+  const uint16_t *half_a = nullptr, *half_b = nullptr;
+  bool* unfit = nullptr;
 };
 
 template <class T>
@@ -229,6 +232,7 @@ class Multiplier {
  public:
   using Element = T;
   static constexpr int64_t kRows = kTileRows;
+  static constexpr bool kReadsHalves = false;
 
   Multiplier(const Blocking& blocking, const Product<T>& product) : s_(blocking), o_(product) {}
 

@@ -1,16 +1,34 @@
 #include "gemv.h"
 
 #include "axes.h"
+#include "lanes.h"
+#include "spans.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kStrip = 512;  // results of a task: they stay in the cache while columns pass
 
+constexpr int64_t kRun = 4096;     // terms that are added one after the other
+constexpr int64_t kPiece = 32768;  // terms of a task, where rows are few and long
+constexpr int64_t kFewRows = 8;
+
 struct State : MatrixVector {
-  int64_t strips;
+  int64_t strips, pieces;  // of results, of terms
   int team;
 };
+
+// Runs are added as a tree: the error grows with the logarithm of their number.
+template <class T>
+T dot(const T* x, const T* y, int64_t n) {
+  if (n > kRun) {
+    const int64_t half = round_up(n / 2, kRun);
+    const T first = dot(x, y, half);
+    return first + dot(x + half, y + half, n - half);
+  }
+  return sum_vectors<T>(n,
+                        [&](int64_t i, auto part) { return part.load(x + i) * part.load(y + i); });
+}
 
 // Rows are contiguous: four dot products at a time share their reads of x.
 template <class T>
@@ -30,12 +48,7 @@ void by_rows(T* out, const T* matrix, int64_t row, const T* x, int64_t rows, int
     out[i + 2] = sum2;
     out[i + 3] = sum3;
   }
-  for (; i < rows; ++i, matrix += row) {
-    T sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t p = 0; p < k; ++p) sum += matrix[p] * x[p];
-    out[i] = sum;
-  }
+  for (; i < rows; ++i, matrix += row) out[i] = dot(matrix, x, k);
 }
 
 // Columns are contiguous: out gathers multiples of four columns at a time.
@@ -64,7 +77,7 @@ int64_t run(const Plan* plan, void* const* buffers, void*) {
     const T* matrix = as<T>(buffers[s.matrix_buffer]) + batch * s.batch_matrix + first * s.row;
     const T* x = as<T>(buffers[s.x_buffer]) + batch * s.batch_x;
     T* out = as<T>(buffers[0]) + batch * s.count + first;
-    if (s.row == 1)
+    if (s.row == 1 && s.count > 1)
       by_columns(out, matrix, s.column, x, s.x_step, rows, s.k);
     else
       by_rows(out, matrix, s.row, x, rows, s.k);
@@ -72,18 +85,54 @@ int64_t run(const Plan* plan, void* const* buffers, void*) {
   return -1;
 }
 
+// Few long rows: threads share the pieces of each, whose sums are added in the order of a tree.
+template <class T>
+int64_t run_pieces_of_rows(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  T* sums = as<T>(workspace);
+  const int64_t bytes = s.batches * (s.count + 1) * s.k * static_cast<int64_t>(sizeof(T));
+  const bool backwards = bytes > second_caches_bytes() && next_is_backwards();
+  run_spans(s.team, s.batches * s.count * s.pieces, backwards, [&](int64_t task, int) {
+    const int64_t row = task / s.pieces, first = task % s.pieces * kPiece;
+    const T* matrix = as<T>(buffers[s.matrix_buffer]) + row / s.count * s.batch_matrix;
+    const T* x = as<T>(buffers[s.x_buffer]) + row / s.count * s.batch_x;
+    sums[task] = dot(matrix + row % s.count * s.row + first, x + first, least(kPiece, s.k - first));
+  });
+  for (int64_t row = 0; row < s.batches * s.count; ++row) {
+    T* own = sums + row * s.pieces;
+    for (int64_t step = 1; step < s.pieces; step *= 2)
+      for (int64_t i = 0; i + step < s.pieces; i += 2 * step) own[i] += own[i + step];
+    as<T>(buffers[0])[row] = own[0];
+  }
+  return -1;
+}
+
+template <class T>
+void choose_run(Plan* plan, State& s, bool rows) {
+  s.strips = parts(s.count, kStrip);
+  s.pieces = rows && s.batches * s.count < kFewRows ? parts(s.k, kPiece) : 1;
+  const int64_t work = s.batches * s.count * s.k;
+  if (s.pieces > 1) {
+    s.team = team_size(s.batches * s.count * s.pieces, work);
+    plan->run = run_pieces_of_rows<T>;
+    plan->workspace = s.batches * s.count * s.pieces * static_cast<int64_t>(sizeof(T));
+    return;
+  }
+  s.team = team_size(s.batches * s.strips, work);
+  plan->run = run<T>;
+  plan->workspace = 0;
+}
+
 }  // namespace
 
 bool plan_matrix_vector(Plan* plan, DType dtype, const MatrixVector& product) {
   const bool columns = product.row == 1 && product.count >= 16;
-  const bool rows = product.column == 1 && product.x_step == 1 && product.row != 1;
+  const bool rows =
+      product.column == 1 && product.x_step == 1 && (product.row != 1 || product.count == 1);
   if (!columns && !rows) return false;
   State& s = state_of<State>(plan);
   static_cast<MatrixVector&>(s) = product;
-  s.strips = (s.count + kStrip - 1) / kStrip;
-  s.team = team_size(s.batches * s.strips, s.batches * s.count * s.k);
-  plan->run = dtype == kFloat64 ? run<double> : run<float>;
-  plan->workspace = 0;
+  dtype == kFloat64 ? choose_run<double>(plan, s, rows) : choose_run<float>(plan, s, rows);
   return true;
 }
 

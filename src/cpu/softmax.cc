@@ -1,5 +1,6 @@
-// Softmax, log-softmax and cross entropy: one row at a time, while it is in the cache. Rows of
-// float16, of bfloat16 or with steps are first copied into a buffer of floats.
+// Softmax, log-softmax, the logarithm of their sum and cross entropy: one row at a time, while it
+// is in the cache. Rows of float16, of bfloat16 or with steps are first copied into a buffer of
+// floats.
 #include <cmath>
 
 #include "axes.h"
@@ -7,6 +8,7 @@
 #include "exponential.h"
 #include "fold.h"
 #include "kernels_linear.h"
+#include "softmax_columns.h"
 #include "spans.h"
 
 namespace needle::NEEDLE_ISA {
@@ -190,10 +192,14 @@ int64_t run_softmax(const Plan* plan, void* const* buffers, void* workspace) {
   for_rows(s, false, [&](int64_t row, int thread) {
     const A* x = fetch(s.x, s.read_x, buffers[1], row, s.n, row_buffer(s, workspace, thread, 0));
     const A* next = next_row(s, buffers[1], row);
+    if (s.kind == kLogSumExp) {
+      const A result = log_sum_exp(x, s.n, next);
+      return s.write(byte_offset(buffers[0], row * s.out.size), &result, 1);
+    }
     void* to = byte_offset(buffers[0], row * s.n * s.out.size);
     A* buffer = row_buffer(s, workspace, thread, 1);
     A* out = s.out.direct ? as<A>(to) : buffer;
-    if (s.kind == 0)
+    if (s.kind == kSoftmax)
       softmax_row<streams>(out, x, s.n, streams ? buffer : out, next);
     else
       log_softmax_row<streams>(out, x, s.n, next);
@@ -210,7 +216,7 @@ int64_t run_softmax_grad(const Plan* plan, void* const* buffers, void* workspace
     const A* g = fetch(s.g, s.read_g, buffers[2], row, s.n, row_buffer(s, workspace, thread, 1));
     void* to = byte_offset(buffers[0], row * s.n * s.out.size);
     A* dx = s.out.direct ? as<A>(to) : row_buffer(s, workspace, thread, 2);
-    if (s.kind == 0)
+    if (s.kind == kSoftmax)
       softmax_grad_row<streams>(dx, x, g, s.n);
     else
       log_softmax_grad_row<streams>(dx, x, g, s.n);
@@ -232,6 +238,7 @@ const char* plan_softmax_in(Plan* plan, int32_t kind, const Operand& out, const 
   s.write = writer<A>(out.dtype);
   if (!s.read_x || !s.read_g || !s.write) return "softmax: no such combination of dtypes";
   choose_tasks(s, plan, x);
+  if (kind == kLogSumExp) s.streams = false;
   if (g)
     plan->run = s.streams ? run_softmax_grad<true, A> : run_softmax_grad<false, A>;
   else
@@ -332,12 +339,14 @@ const char* plan_cross_entropy_in(Plan* plan, bool gradient, const Operand& logi
 }  // namespace
 
 const char* plan_softmax(Plan* plan, int32_t kind, const Operand& out, const Operand& x) {
+  if (has_columns(kind, out, x)) return plan_softmax_columns(plan, kind, out, x, nullptr);
   return x.dtype == kFloat64 ? plan_softmax_in<double>(plan, kind, out, x, nullptr)
                              : plan_softmax_in<float>(plan, kind, out, x, nullptr);
 }
 
 const char* plan_softmax_grad(Plan* plan, int32_t kind, const Operand& dx, const Operand& out,
                               const Operand& g) {
+  if (has_columns(kind, dx, out)) return plan_softmax_columns(plan, kind, dx, out, &g);
   return out.dtype == kFloat64 ? plan_softmax_in<double>(plan, kind, dx, out, &g)
                                : plan_softmax_in<float>(plan, kind, dx, out, &g);
 }

@@ -12,10 +12,10 @@ from typing import Any
 from needle import dtype as dtypes
 from needle.backend import kernels, override
 from needle.backend.axes import normalise_axes
-from needle.backend.ndarray import NDArray, Shape, empty, empty_of, full
+from needle.backend.ndarray import NDArray, empty, empty_of, full
 from needle.dtype import DType
 
-SOFTMAX, LOG_SOFTMAX = 0, 1
+SOFTMAX, LOG_SOFTMAX, LOG_SUM_EXP = 0, 1, 2
 LAYER, RMS = 0, 1
 
 
@@ -90,31 +90,43 @@ def cumprod_grad(op: Any, x: NDArray, g: NDArray) -> Any:
 
 
 @functools.cache
-def _orders(axis: int, ndim: int) -> tuple[Shape, Shape]:
-    """Return the order of axes that puts one last, and the order that puts it back."""
-    axis %= ndim
-    last = (*(i for i in range(ndim) if i != axis), axis)
-    return last, (*range(axis), ndim - 1, *range(axis, ndim - 1))
+def _last(axis: int, ndim: int) -> tuple[int, ...]:
+    """Return the order of axes that puts one last."""
+    return (*range(axis), *range(axis + 1, ndim), axis)
+
+
+def _along(kernel: Any, kind: int, axis: int, *inputs: NDArray) -> NDArray:
+    """Return what a kernel gives for the last axis, along another one, laid out as NumPy does.
+
+    Where the axis alone is contiguous, the results are laid out as the first input is.
+    """
+    x = inputs[0]
+    axis %= x.ndim
+    if axis == x.ndim - 1:
+        out = empty_of(x.spec)
+        kernel(kind, out, *inputs)
+        return out
+    order = _last(axis, x.ndim)
+    rows = [y.permute(order) for y in inputs]
+    if x.strides[axis] == 1:
+        out = empty_of(rows[0].spec)
+        kernel(kind, out, *rows)
+        return out.permute([*range(axis), x.ndim - 1, *range(axis, x.ndim - 1)])
+    out = empty_of(x.spec)
+    kernel(kind, out.permute(order), *rows)
+    return out
 
 
 def _softmax(kind: int, op: Any, x: NDArray) -> Any:
     if not _floating(x) or not -x.ndim <= op.axis < x.ndim:
         return NotImplemented
-    there, back = _orders(op.axis, x.ndim)
-    rows = x.permute(there)
-    out = _like(rows)
-    _core(x).softmax(kind, out, rows)
-    return out.permute(back)
+    return _along(_core(x).softmax, kind, op.axis, x)
 
 
 def _softmax_grad(kind: int, op: Any, out: NDArray, g: NDArray) -> Any:
     if not _floating(out, g) or not -g.ndim <= op.axis < g.ndim or out.shape != g.shape:
         return NotImplemented
-    there, back = _orders(op.axis, g.ndim)
-    rows = out.permute(there)
-    dx = _like(rows)
-    _core(g).softmax_grad(kind, dx, rows, g.permute(there))
-    return dx.permute(back)
+    return _along(_core(g).softmax_grad, kind, op.axis, out, g)
 
 
 @override("cpu", "Softmax")
@@ -139,6 +151,48 @@ def softmax_grad(op: Any, out: NDArray, g: NDArray) -> Any:
 def log_softmax_grad(op: Any, out: NDArray, g: NDArray) -> Any:
     """Gradient of log-softmax."""
     return _softmax_grad(LOG_SOFTMAX, op, out, g)
+
+
+@override("cpu", "LogSumExp")
+def log_sum_exp(op: Any, x: NDArray) -> Any:
+    """Logarithm of the sum of exponentials, over one axis or what can be viewed as one."""
+    axes = normalise_axes(op.axes, x.ndim)
+    if not _floating(x) or x.size == 0 or not axes:
+        return NotImplemented
+    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    axis, end = axes[0], axes[-1] + 1
+    if len(axes) > 1:
+        if end - axis > len(axes) or not x.is_dense():
+            return NotImplemented
+        x = x.reshape((*x.shape[:axis], -1, *x.shape[end:]))
+    out = empty((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype, x.device)
+    order = _last(axis, x.ndim)
+    _core(x).softmax(LOG_SUM_EXP, out.permute(order), x.permute(order))
+    return out.reshape(kept) if op.keepdims else out.squeeze((axis,))
+
+
+# ---- losses of each element --------------------------------------------------------
+
+_HUBER = (
+    ("subtract", (0, 1)),
+    ("abs", (4,)),
+    ("minimum", (5, 2)),
+    ("multiply", (3, 6)),
+    ("subtract", (5, 7)),
+    ("multiply", (6, 8)),
+)
+"""Of x, target, delta and one half; the steps of ``Huber.expand``."""
+
+
+@override("cpu", "Huber")
+def huber(op: Any, x: NDArray, target: NDArray) -> Any:
+    """Huber's loss in one pass over the memory."""
+    if not _floating(x, target) or x.shape != target.shape:
+        return NotImplemented
+    out = _like(x)
+    numbers = [full((), n, x.dtype, x.device).broadcast_to(x.shape) for n in (op.delta, 0.5)]
+    x.device.backend.run_fused(_HUBER, (out,), (x, target, *numbers))
+    return out
 
 
 # ---- cross entropy -----------------------------------------------------------------

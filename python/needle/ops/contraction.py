@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from string import ascii_letters
 from typing import Any
 
 import numpy as np
 
+from needle import executor
 from needle.backend.axes import normalise_axis
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
+from needle.ops.elementwise import multiply
 from needle.ops.matmul import matmul
-from needle.ops.movement import permute, reshape
+from needle.ops.movement import Permute, Reshape
 from needle.ops.operands import as_tensors, cast
 from needle.ops.rearrange import diagonal
 from needle.ops.reduce import summation
@@ -34,7 +37,8 @@ def outer(x: Any, y: Any) -> Any:
     x, y = as_tensors((x, y), "outer")
     if len(shape_of(x)) != 1 or len(shape_of(y)) != 1:
         raise explain(ShapeError, "outer", "two vectors are needed", [("x", x), ("y", y)])
-    return reshape(x, (-1, 1)) * reshape(y, (1, -1))
+    column, row = Reshape.of((*shape_of(x), 1)), Reshape.of((1, *shape_of(y)))
+    return executor.apply(column, x) * executor.apply(row, y)
 
 
 def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
@@ -61,29 +65,35 @@ def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
         axes: how many last axes of x meet the first ones of y; or the axes of x, and those of y.
 
     Raises:
-        ShapeError: if the sizes of axes that meet differ.
+        ShapeError: if the sizes of axes that meet differ, or an axis is named twice.
     """
     x, y = as_tensors((x, y), "tensordot")
-    ndim = len(shape_of(x))
+    chosen = axes if isinstance(axes, (int, np.integer)) else tuple(map(tuple, axes))
+    return _plan_of(("tensordot", chosen, shape_of(x), shape_of(y)), _tensordot_equation, x, y)
+
+
+def _tensordot_equation(key: tuple[Any, ...], operands: Sequence[Any]) -> str:
+    axes, ndim, ndim_y = key[1], len(key[2]), len(key[3])
+    named = [("x", operands[0]), ("y", operands[1])]
     if isinstance(axes, (int, np.integer)):
         left, right = list(range(ndim - axes, ndim)), list(range(axes))
-        if axes < 0 or axes > min(ndim, len(shape_of(y))):
-            raise explain(ShapeError, "tensordot", f"{axes} axes", [("x", x), ("y", y)])
+        if axes < 0 or axes > min(ndim, ndim_y):
+            raise explain(ShapeError, "tensordot", f"{axes} axes", named)
     else:
         left = [normalise_axis(axis, ndim) for axis in axes[0]]
-        right = [normalise_axis(axis, len(shape_of(y))) for axis in axes[1]]
-    met = [shape_of(x)[i] for i in left]
-    if met != [shape_of(y)[i] for i in right]:
-        raise explain(
-            ShapeError, "tensordot", f"axes {left} of x and {right} of y differ in size",
-            [("x", x), ("y", y)],
-        )  # fmt: skip
-    rows = [i for i in range(ndim) if i not in left]
-    columns = [i for i in range(len(shape_of(y))) if i not in right]
-    a = reshape(permute(x, rows + left), (_size([shape_of(x)[i] for i in rows]), _size(met)))
-    b = reshape(permute(y, right + columns), (_size(met), _size([shape_of(y)[i] for i in columns])))
-    shape = [shape_of(x)[i] for i in rows] + [shape_of(y)[i] for i in columns]
-    return reshape(matmul(a, b), tuple(shape))
+        right = [normalise_axis(axis, ndim_y) for axis in axes[1]]
+    for axes_of_one in (left, right):
+        if len(set(axes_of_one)) < len(axes_of_one):
+            raise explain(ShapeError, "tensordot", f"{axes_of_one} name an axis twice", named)
+    if [key[2][i] for i in left] != [key[3][i] for i in right]:
+        problem = f"axes {left} of x and {right} of y differ in size"
+        raise explain(ShapeError, "tensordot", problem, named)
+    x, y = ascii_letters[:ndim], list(ascii_letters[ndim : ndim + ndim_y])
+    for i, j in zip(left, right, strict=True):
+        y[j] = x[i]
+    kept = [letter for i, letter in enumerate(x) if i not in left]
+    kept += [letter for j, letter in enumerate(y) if j not in right]
+    return f"{x},{''.join(y)}->{''.join(kept)}"
 
 
 # ---- einsum ------------------------------------------------------------------------
@@ -100,18 +110,21 @@ def einsum(equation: str, *tensors: Any) -> Any:
         ShapeError: if the letters do not fit the tensors, or sizes of one letter differ.
     """
     operands = as_tensors(tensors, "einsum")
-    terms, result = _parse(equation, operands)
-    sizes = _sizes(equation, terms, operands)
-    parts = [_prepared(x, term, sizes) for x, term in zip(operands, terms, strict=True)]
-    x, letters = parts[0]
-    for i in range(1, len(parts)):
-        later = {letter for _, term in parts[i + 1 :] for letter in term} | set(result)
-        x, letters = _product(x, letters, *parts[i], later, sizes)
-    x, letters = _summed(x, letters, set(result))
-    missing = [letter for letter in result if letter not in letters]
-    if missing:
-        raise ShapeError(f"einsum: {equation!r} has no axis {missing[0]!r} on the left")
-    return permute(x, [letters.index(letter) for letter in result])
+    return _plan_of((equation, *map(shape_of, operands)), _einsum_equation, *operands)
+
+
+def _einsum_equation(key: tuple[Any, ...], operands: Sequence[Any]) -> str:
+    return str(key[0])
+
+
+def _plan_of(key: tuple[Any, ...], equation: Callable[..., str], *operands: Any) -> Any:
+    """Return what the plan for this key, made of its equation the first time, computes."""
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) > 1000:
+            _plans.clear()
+        plan = _plans[key] = _Plan(equation(key, operands), operands)
+    return plan.run(operands)
 
 
 def _fail(equation: str, problem: str, tensors: Sequence[Any]) -> Exception:
@@ -164,43 +177,98 @@ def _sizes(equation: str, terms: Sequence[str], tensors: Sequence[Any]) -> dict[
     return sizes
 
 
-def _prepared(x: Any, term: str, sizes: dict[str, int]) -> tuple[Any, str]:
-    """Return a tensor with repeated letters made one; axes of size 1 that broadcast are dropped."""
-    for letter in sorted(set(term)):
-        while term.count(letter) > 1:
-            first = term.index(letter)
-            second = term.index(letter, first + 1)
-            x = diagonal(x, 0, first, second)
-            term = term.replace(letter, "", 2) + letter
-    kept = [i for i, letter in enumerate(term) if shape_of(x)[i] == sizes[letter]]
-    x = reshape(x, tuple(shape_of(x)[i] for i in kept)) if len(kept) < len(term) else x
-    return x, "".join(term[i] for i in kept)
+class _Plan:
+    """How an equation is computed for operands of some shapes: steps, each of values before it.
+
+    Values are known by their numbers: the operands, then what each step gives.
+    """
+
+    def __init__(self, equation: str, operands: Sequence[Any]) -> None:
+        terms, result = _parse(equation, operands)
+        self._sizes = _sizes(equation, terms, operands)
+        self._operands = len(operands)
+        self._steps: list[tuple[Callable[..., Any], tuple[int, ...]]] = []
+        parts = [
+            self._prepared(i, term, shape_of(x))
+            for i, (term, x) in enumerate(zip(terms, operands, strict=True))
+        ]
+        x, letters = parts[0]
+        for i in range(1, len(parts)):
+            later = {letter for _, term in parts[i + 1 :] for letter in term} | set(result)
+            x, letters = self._product(x, letters, *parts[i], later)
+        x, letters = self._summed(x, letters, set(result))
+        missing = [letter for letter in result if letter not in letters]
+        if missing:
+            raise ShapeError(f"einsum: {equation!r} has no axis {missing[0]!r} on the left")
+        x = self._ordered(x, letters, result)
+        if not self._steps:  # a tensor of its own all the same
+            self._apply(Permute.of(tuple(range(len(result)))), x)
+
+    def run(self, operands: Sequence[Any]) -> Any:
+        """Return the result for operands of the shapes of the plan."""
+        values = list(operands)
+        for function, arguments in self._steps:
+            values.append(function(*[values[i] for i in arguments]))
+        return values[-1]
+
+    def _add(self, function: Callable[..., Any], *arguments: int) -> int:
+        self._steps.append((function, arguments))
+        return self._operands + len(self._steps) - 1
+
+    def _apply(self, op: Any, x: int) -> int:
+        return self._add(partial(executor.apply, op), x)
+
+    def _prepared(self, x: int, term: str, shape: tuple[int, ...]) -> tuple[int, str]:
+        """Make one axis of those of a repeated letter; drop axes of size 1 that broadcast."""
+        for letter in sorted(set(term)):
+            while term.count(letter) > 1:
+                first = term.index(letter)
+                second = term.index(letter, first + 1)
+                x = self._add(partial(diagonal, k=0, axis1=first, axis2=second), x)
+                shape = (
+                    *(n for i, n in enumerate(shape) if i not in (first, second)), shape[first],
+                )  # fmt: skip
+                term = term.replace(letter, "", 2) + letter
+        kept = [i for i, letter in enumerate(term) if shape[i] == self._sizes[letter]]
+        if len(kept) < len(term):
+            x = self._apply(Reshape.of(tuple(shape[i] for i in kept)), x)
+        return x, "".join(term[i] for i in kept)
+
+    def _summed(self, x: int, letters: str, needed: set[str]) -> tuple[int, str]:
+        gone = [i for i, letter in enumerate(letters) if letter not in needed]
+        if gone:
+            x = self._add(partial(summation, axes=gone), x)
+        return x, "".join(letter for letter in letters if letter in needed)
+
+    def _ordered(self, x: int, letters: str, order: str) -> int:
+        if letters == order:
+            return x
+        return self._apply(Permute.of(tuple(letters.index(letter) for letter in order)), x)
+
+    def _grouped(self, x: int, letters: str, groups: Sequence[str]) -> int:
+        """Order the axes by groups, each of which becomes one axis."""
+        x = self._ordered(x, letters, "".join(groups))
+        if all(len(group) == 1 for group in groups):
+            return x
+        shape = tuple(_size([self._sizes[letter] for letter in group]) for group in groups)
+        return self._apply(Reshape.of(shape), x)
+
+    def _product(self, x: int, left: str, y: int, right: str, later: set[str]) -> tuple[int, str]:
+        """Multiply two values, and sum over the letters that are not needed later."""
+        x, left = self._summed(x, left, later | set(right))
+        y, right = self._summed(y, right, later | set(left))
+        batch = "".join(letter for letter in left if letter in right and letter in later)
+        inner = "".join(letter for letter in left if letter in right and letter not in later)
+        rows = "".join(letter for letter in left if letter not in right)
+        columns = "".join(letter for letter in right if letter not in left)
+        a = self._grouped(x, left, [*batch, rows, inner])
+        b = self._grouped(y, right, [*batch, inner, columns])
+        out = self._add(matmul if inner else multiply, a, b)
+        letters = batch + rows + columns
+        if len(rows) != 1 or len(columns) != 1:
+            out = self._apply(Reshape.of(tuple(self._sizes[letter] for letter in letters)), out)
+        return out, letters
 
 
-def _summed(x: Any, letters: str, needed: set[str]) -> tuple[Any, str]:
-    gone = [i for i, letter in enumerate(letters) if letter not in needed]
-    if gone:
-        x = summation(x, gone)
-    return x, "".join(letter for letter in letters if letter in needed)
-
-
-def _product(
-    x: Any, left: str, y: Any, right: str, later: set[str], sizes: dict[str, int]
-) -> tuple[Any, str]:
-    """Return the product of two tensors, summed over the letters that are not needed later."""
-    x, left = _summed(x, left, later | set(right))
-    y, right = _summed(y, right, later | set(left))
-    batch = [letter for letter in left if letter in right and letter in later]
-    inner = [letter for letter in left if letter in right and letter not in later]
-    rows = [letter for letter in left if letter not in right]
-    columns = [letter for letter in right if letter not in left]
-
-    def grouped(z: Any, letters: str, *groups: list[str]) -> Any:
-        order = [letters.index(letter) for letter in [*batch, *groups[0], *groups[1]]]
-        shape = [sizes[letter] for letter in batch]
-        shape += [_size([sizes[letter] for letter in group]) for group in groups]
-        return reshape(permute(z, order), tuple(shape))
-
-    out = matmul(grouped(x, left, rows, inner), grouped(y, right, inner, columns))
-    letters = "".join([*batch, *rows, *columns])
-    return reshape(out, tuple(sizes[letter] for letter in letters)), letters
+_plans: dict[tuple[Any, ...], _Plan] = {}
+"""By equation or axes, and shapes."""

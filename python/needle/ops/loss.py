@@ -12,7 +12,7 @@ from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, 
 from needle.executor import shape_of
 from needle.ops.activation import softplus
 from needle.ops.base import OUTPUT, Composite
-from needle.ops.elementwise import absolute, cast_like, equal, less, not_equal, square, where
+from needle.ops.elementwise import absolute, cast_like, equal, minimum, not_equal, square, where
 from needle.ops.functions import exp, log, sigmoid
 from needle.ops.indexing import Labels, gather, one_hot
 from needle.ops.logic import clip
@@ -275,8 +275,8 @@ class Huber(_Pairwise):
 
     def expand(self, x: Any, target: Any) -> Any:
         distance = absolute(x - target)
-        far = self.delta * (distance - 0.5 * self.delta)
-        return where(less(distance, self.delta), 0.5 * square(distance), far)
+        near = minimum(distance, self.delta)
+        return near * (distance - 0.5 * near)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x, target = out.inputs

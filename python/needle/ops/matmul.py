@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from needle import executor
 from needle.backend import kernels
 from needle.errors import ShapeError
 from needle.ops.base import MATMUL, Multilinear, sum_to
-from needle.ops.movement import reshape, turned
+from needle.ops.movement import Reshape, turned
 from needle.ops.operands import as_tensors
 from needle.ops.samples import Sample, uniform
 
@@ -74,11 +75,17 @@ def matmul(a: Any, b: Any) -> Any:
         return executor.apply(_MATMUL, a, b)
     if left == 0 or right == 0:
         return executor.apply(_MATMUL, a, b)  # raises, with the shapes
-    a_shape, b_shape = a.spec.shape, b.spec.shape
-    a2 = reshape(a, (1, *a_shape)) if left == 1 else a
-    b2 = reshape(b, (*b_shape, 1)) if right == 1 else b
-    out = executor.apply(_MATMUL, a2, b2)
-    shape = out.spec.shape
-    if left == 1:
-        shape = shape[:-2] + shape[-1:]
-    return reshape(out, shape if right != 1 else shape[:-1])
+    row, column, kept = _reshapes(a.spec.shape, b.spec.shape)
+    a = a if row is None else executor.apply(row, a)
+    b = b if column is None else executor.apply(column, b)
+    return executor.apply(kept, executor.apply(_MATMUL, a, b))
+
+
+@functools.lru_cache(maxsize=1000)
+def _reshapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """Return what makes matrices of vectors (None: nothing), and what drops their axes again."""
+    row = Reshape.of((1, *a)) if len(a) == 1 else None
+    column = Reshape.of((*b, 1)) if len(b) == 1 else None
+    columns = () if column is not None else b[-1:]
+    kept = a[:-1] if row is None else b[:-2]
+    return row, column, Reshape.of((*kept, *columns))

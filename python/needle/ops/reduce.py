@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from needle import executor
+from needle import dtype, executor
 from needle.backend import kernels
 from needle.backend.axes import normalise_axes
 from needle.errors import OptionError, ShapeError
@@ -331,7 +331,8 @@ _argmax, _argmin = reducer(ArgMax, "argmax"), reducer(ArgMin, "argmin")
 
 def count_nonzero(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
     """How many elements over axes (all for None) are not zero; int64."""
-    return summation(not_equal(x, 0), axes, keepdims, axis=axis)
+    truth = x if executor.spec_of(x).dtype is dtype.bool_ else not_equal(x, 0)
+    return summation(truth, axes, keepdims, axis=axis)
 
 
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:

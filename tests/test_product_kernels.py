@@ -1,0 +1,170 @@
+"""Matrix products whose kernels are chosen by shape or dtype, on every instruction set: long rows
+times a vector, many small matrices, integers, half precision. Compared with NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import core
+
+ISAS = core.native.supported_isas() if core.native is not None else []
+pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    """Run the test on this instruction set with two threads."""
+    before = core.native.isa()
+    core.native.select_isa(request.param)
+    core.native.set_threads(2)
+    with ndl.config(device="cpu"):
+        yield request.param
+    core.native.set_threads(0)
+    core.native.select_isa(before)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def exact(x):
+    return x.numpy().astype(np.float64)
+
+
+def close(actual, a, b, eps):
+    """Compare a product with the one in float64, in rounding errors of the terms added up."""
+    left, right = exact(a), exact(b)
+    expected = np.matmul(left, right)
+    room = 4 * eps * (np.matmul(abs(left), abs(right)) + 1e-30)
+    assert actual.shape == expected.shape
+    assert (abs(exact(actual) - expected) <= room).all()
+
+
+# ---- long rows ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 3, 16, 4095, 4097, 32768, 65537, 200_000])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_rows_times_a_vector(isa, dtype, rows, n):
+    a, x = ndl.Tensor(normal(rows, n)).astype(dtype), ndl.Tensor(normal(n, seed=1)).astype(dtype)
+    eps = np.finfo(dtype).eps
+    close(a @ x, a, x, eps)
+    close(a[0] @ x, a[0], x, eps)
+    close(x @ a.T, x, a.T, eps)
+
+
+def test_long_rows_of_a_batch_and_of_any_strides(isa):
+    a, b = ndl.Tensor(normal(3, 1, 70_000)), ndl.Tensor(normal(3, 70_000, 1, seed=1))
+    eps = np.finfo("float32").eps
+    close(a @ b, a, b, eps)
+    close(a[:, :, ::2] @ b[:, ::2], a[:, :, ::2], b[:, ::2], eps)
+    close(a[:, :, ::-1] @ b, a[:, :, ::-1], b, eps)
+
+
+def test_special_values_in_long_rows(isa):
+    x, y = np.ones(100_000, np.float32), np.ones(100_000, np.float32)
+    x[70_000] = np.inf
+    assert (ndl.Tensor(x) @ ndl.Tensor(y)).item() == np.inf
+    y[70_000] = 0
+    assert np.isnan((ndl.Tensor(x) @ ndl.Tensor(y)).item())
+    x[:] = 1e-42  # below the normal numbers
+    assert (ndl.Tensor(x) @ ndl.Tensor(np.ones_like(x))).item() > 0
+
+
+def test_the_threads_do_not_matter_to_long_rows(isa):
+    a, x = ndl.Tensor(normal(3, 500_000)), ndl.Tensor(normal(500_000, seed=1))
+    results = []
+    for threads in (1, 2, 3):
+        core.native.set_threads(threads)
+        results.append((a @ x).numpy())
+    assert all((results[0] == other).all() for other in results[1:])
+
+
+# ---- half precision ----------------------------------------------------------------
+
+
+def half(values, dtype):
+    return ndl.Tensor(values).astype(dtype)
+
+
+@pytest.mark.parametrize("shape", [(96, 512, 100), (257, 130, 65), (400, 1100, 70), (300, 64, 300)])
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_products_of_halves_are_rounded_once(isa, dtype, shape, turned):
+    m, k, n = shape
+    a = half(normal(k, m), dtype).T if "a" in turned else half(normal(m, k), dtype)
+    b = half(normal(n, k, seed=1), dtype).T if "b" in turned else half(normal(k, n, seed=1), dtype)
+    step = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
+    left, right = exact(a), exact(b)
+    expected = left @ right
+    sums = 1e-6 * (abs(left) @ abs(right))  # in float32
+    assert (abs(exact(a @ b) - expected) <= step * 1.01 * abs(expected) + sums).all()
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e-15, 1e15])
+def test_products_of_very_small_and_large_halves(isa, scale):
+    a, b = normal(300, 300), normal(300, 300, seed=1)
+    x, y = half(a * scale, "bfloat16"), half(b, "bfloat16")
+    expected = exact(x) @ exact(y)
+    room = 2.0**-8 * abs(expected) + 1e-6 * (abs(exact(x)) @ abs(exact(y))) + 1e-40
+    assert (abs(exact(x @ y) - expected) <= room).all()
+    tiny, wide = half(a * scale, "bfloat16"), half(b * scale, "bfloat16")
+    with np.errstate(over="ignore"):
+        exactly = (exact(tiny) @ exact(wide)).astype(np.float32)
+    found = (tiny @ wide).numpy().astype(np.float32)
+    assert (abs(found - exactly) <= 2.0**-7 * abs(exactly) + 1e-5 * scale**2 * 300 + 1e-40).all()
+
+
+def test_special_values_in_products_of_halves(isa):
+    a, b = normal(200, 300), normal(300, 200, seed=1)
+    a[3, 7], a[60, 0], b[11, 150], b[200, 70] = np.nan, np.inf, -np.inf, np.nan
+    x, y = half(a, "bfloat16"), half(b, "bfloat16")
+    with np.errstate(invalid="ignore"):
+        expected = exact(x) @ exact(y)
+    found = exact(x @ y)
+    assert (np.isnan(found) == np.isnan(expected)).all()
+    assert (np.isinf(found) == np.isinf(expected)).all()
+    fine = np.isfinite(expected)
+    off = abs(found[fine] - expected[fine])
+    assert (off <= 2.0**-7 * abs(expected[fine]) + 1e-3).all()
+
+
+# ---- many small matrices, integers -------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(3, 3, 3), (1, 5, 7), (8, 8, 8), (16, 16, 16), (17, 33, 20)])
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_small_matrices(isa, dtype, size, turned):
+    m, k, n = size
+    a = normal(333, k, m) if "a" in turned else normal(333, m, k)
+    b = normal(333, n, k, seed=1) if "b" in turned else normal(333, k, n, seed=1)
+    x, y = ndl.Tensor(a).astype(dtype), ndl.Tensor(b).astype(dtype)
+    x = ndl.permute(x, (0, 2, 1)) if "a" in turned else x
+    y = ndl.permute(y, (0, 2, 1)) if "b" in turned else y
+    close(x @ y, x, y, np.finfo(dtype).eps)
+    close(x[::-2] @ y[0], x[::-2], y[0], np.finfo(dtype).eps)
+    close(x[0] @ y[3::3], x[0], y[3::3], np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (5, 3, 2), (4, 9, 16), (7, 40, 33), (130, 65, 64)])
+@pytest.mark.parametrize("turned", ["", "a", "b"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
+def test_products_of_integers_wrap_around(isa, dtype, size, turned):
+    m, k, n = size
+    limits, random = np.iinfo(dtype), np.random.default_rng(0)
+
+    def integers(*shape):
+        return random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+    a, b = integers(3, k, m) if "a" in turned else integers(3, m, k), integers(k, n)
+    x = ndl.permute(ndl.Tensor(a), (0, 2, 1)) if "a" in turned else ndl.Tensor(a)
+    y = ndl.Tensor(b.T.copy()).T if "b" in turned else ndl.Tensor(b)
+    with np.errstate(over="ignore"):
+        expected = np.matmul(x.numpy(), y.numpy())
+    found = (x @ y).numpy()
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
