@@ -36,9 +36,17 @@ def test_a_call_gives_the_same_everywhere_or_a_clear_error(op):
     @given(st.integers(0, 2**63))
     def run(seed):
         dice = random.Random(seed)
-        check_mutant(mutate(dice.choice(chosen), dice.randrange), ndl.default_device())
+        mutant = mutate(dice.choice(chosen), dice.randrange)
+        if op is not ops.SearchSorted or are_sorted(mutant.values):
+            check_mutant(mutant, ndl.default_device())
 
     run()
+
+
+def are_sorted(values):
+    """Whether they are, NaN last: among others a search finds any place, on each device its own."""
+    edges = np.ravel(values[0]) if values else np.empty(0)
+    return np.array_equal(np.sort(edges), edges, equal_nan=edges.dtype.kind == "f")
 
 
 def test_a_bare_exception_is_found(monkeypatch):
