@@ -1,7 +1,9 @@
-"""Augmented assignments: ``x += y`` lets x stand for the sum, of the dtype and shape that x had.
+"""Augmented assignments: ``x += y`` gives x the sum, of the dtype and shape that x had.
 
-Of a leaf that requires gradients, where nothing is recorded, it gives the leaf new data instead, as
-``x[...] = x + y`` does: so ``with no_grad(): w -= lr * w.grad`` is a step of w, which stays a leaf.
+Where no gradient flows x stays the same object with a new value, as with ``x[...] = x + y``: who
+else holds it sees that, and ``with no_grad(): w -= lr * w.grad`` is a step of w, which stays a
+leaf. Where one flows, the variable stands for another tensor, the result of an op; with
+``NEEDLE_BACKEND=np`` always, as in the course.
 """
 
 from __future__ import annotations
@@ -38,11 +40,14 @@ def _kept(x: Any, out: Any, sign: str, other: Any) -> Any:
 
 
 def _assigned(x: Any, out: Any) -> Any:
-    """Return the result of an assignment to x: x with new data if it is a leaf to be updated."""
-    is_leaf = x.node is None or x.node.op is None
-    if not is_leaf or not x.requires_grad or graph.recording() or forward.top((x, out)):
+    """Return x with the value of out where that needs no gradient, else out."""
+    fixed = x.requires_grad and x.node is not None and x.node.op is not None
+    if out.requires_grad or fixed or forward.top((x, out)) or config.current().backend == "np":
         return out
-    graph.set_array(x, executor.held(out))
+    if out.array is None and not x.requires_grad:  # lazy mode
+        graph.rebind(x, out)
+    else:
+        graph.set_array(x, executor.held(out))
     return x
 
 
@@ -51,7 +56,7 @@ def _of_op(op: Any, sign: str) -> Callable[[Any, Any], Any]:
         out = _apply(op, self, other)
         if out.spec is not self.spec:
             out = _kept(self, out, sign, other)
-        return _assigned(self, out) if self.requires_grad else out
+        return _assigned(self, out)
 
     return augmented
 
