@@ -581,3 +581,53 @@ def test_functions_and_arguments_that_do_not_fit(name):
     call, kind, text = WRONG[name]
     with pytest.raises(kind, match=text):
         call(tensor([1.0, 2.0]))
+
+
+# ---- integers and bools --------------------------------------------------------------
+
+
+TABLE = ndl.Tensor([1.0, 4.0, 9.0])
+TRUNCATED = {
+    "cast and back": (lambda x: x.astype("int64").astype("float32").sum(), [0, 0]),
+    "cast as a factor": (lambda x: (x * x.astype("int32").astype("float32")).sum(), [1, 2]),
+    "cast to bool": (lambda x: (x * x.astype("bool").astype("float32")).sum(), [1, 1]),
+    "table": (
+        lambda x: (TABLE[x.astype("int64")] * (x - x.astype("int64") * 1.0)).sum(),
+        [4, 9],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRUNCATED)
+@pytest.mark.parametrize("lazy", [False, True])
+def test_no_gradient_flows_through_integers_in_either_mode(name, lazy):
+    function, expected = TRUNCATED[name]
+    x = ndl.Tensor([1.5, 2.25])
+    with ndl.lazy_mode(lazy):
+        if name == "cast and back":
+            assert not x.astype("int64").requires_grad
+            assert not x.astype("int64").astype("float32").requires_grad
+            with pytest.raises(GradientError, match="requires no gradient"):
+                function(x).backward()
+        else:
+            function(x).backward()
+            np.testing.assert_array_equal(x.grad.numpy(), expected)
+        np.testing.assert_array_equal(ndl.grad(function)(x).numpy(), expected)
+        for i, v in enumerate(np.eye(2, dtype=np.float32)):
+            tangent = ndl.jvp(function, (x,), (ndl.Tensor(v),))[1]
+            assert (0.0 if tangent is None else tangent.item()) == expected[i]
+
+
+def test_gradients_are_with_respect_to_floating_tensors():
+    n = ndl.arange(3)
+    for derivative in (ndl.grad, ndl.value_and_grad, ndl.jacobian):
+        with pytest.raises(DtypeError, match=r"argument 0 is int64|int64"):
+            derivative(lambda x: (x * 0.5).sum())(n)
+    assert not ndl.arange(3).requires_grad_().requires_grad
+    out, pull = ndl.vjp(
+        lambda x, n: (x * n).sum(), ndl.Tensor([1.0, 2.0, 3.0]), n.astype("int64") * 1.0
+    )
+    assert pull(ndl.ones(()))[0].tolist() == [0.0, 1.0, 2.0]
+    out, pull = ndl.vjp(lambda x, n: x[n].sum(), ndl.Tensor([1.0, 2.0, 3.0]), n)
+    dx, dn = pull()
+    assert dx.tolist() == [1.0, 1.0, 1.0] and dn.tolist() == [0, 0, 0]

@@ -18,6 +18,7 @@ from needle import config, executor, graph, reverse, structure
 from needle.backend.ndarray import array
 from needle.errors import (
     ArgumentError,
+    DtypeError,
     GradientError,
     IndexRangeError,
     ShapeError,
@@ -25,6 +26,7 @@ from needle.errors import (
 )
 from needle.ops.base import Op, variables
 from needle.ops.elementwise import Add, Negative, Subtract
+from needle.ops.operands import has_gradients
 
 __all__ = [
     "Op", "backward", "compute_gradient_of_variables", "find_topo_sort",
@@ -209,6 +211,7 @@ def places(name: str, argnums: int | Sequence[int], args: Sequence[Any]) -> tupl
         IndexRangeError: if there is no such argument.
         ArgumentError: if ``argnums`` are not whole numbers.
         GradientError: if such an argument is no tensor.
+        DtypeError: if its dtype is not floating.
     """
     count = len(args)
     given = argnums if isinstance(argnums, Sequence) else (argnums,)
@@ -221,7 +224,14 @@ def places(name: str, argnums: int | Sequence[int], args: Sequence[Any]) -> tupl
                 "  rule: arguments are counted from 0"
             )
     found = tuple(int(i) % count for i in given)
-    _check_tensors(name, [args[i] for i in found])
+    chosen = [args[i] for i in found]
+    _check_tensors(name, chosen)
+    for i, x in zip(found, chosen, strict=True):
+        if not has_gradients(x.spec.dtype):
+            raise explain(
+                DtypeError, name, f"argument {i} is {x.spec.dtype}", [("x", x)],
+                "derivatives are with respect to floating tensors", 'x.astype("float32")',
+            )  # fmt: skip
     return found
 
 

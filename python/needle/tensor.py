@@ -17,6 +17,7 @@ from needle.dtype import DType
 from needle.errors import DtypeError, GradientError, NeedleError, ShapeError
 from needle.methods import Methods
 from needle.ops import movement, select
+from needle.ops.operands import has_gradients
 
 _add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
 _divide, _power, _negative = ops.Divide.of(), ops.Power.of(), ops.Negative.of()
@@ -71,8 +72,7 @@ class Tensor(Augmented, Methods, Value):
         self, array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = True
     ) -> None:
         data = _data(array, device, dtype)
-        floating = data.dtype.kind == "f" or config.current().backend == "np"
-        graph.init_tensor(self, data, bool(requires_grad) and floating)
+        graph.init_tensor(self, data, bool(requires_grad) and has_gradients(data.dtype))
         executor.note_leaf(self, type(self).__name__)
 
     # ---- what it is ----------------------------------------------------------
@@ -141,8 +141,8 @@ class Tensor(Augmented, Methods, Value):
         graph.set_array(self, new)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Set ``requires_grad`` and return the tensor."""
-        self.requires_grad = requires_grad
+        """Set ``requires_grad`` (of integers and bools it stays False) and return the tensor."""
+        self.requires_grad = bool(requires_grad) and has_gradients(self.dtype)
         return self
 
     def backward(

@@ -22,7 +22,7 @@ from needle.dtype import DType
 from needle.errors import ArgumentError, DeviceError, DtypeError, GradientError, explain
 from needle.ops.attributes import check_attribute, operand_count, save_mask
 from needle.ops.contract import kinds_of, with_contract
-from needle.ops.operands import as_tensors, promoted
+from needle.ops.operands import as_tensors, has_gradients, promoted
 from needle.ops.samples import Sample
 
 # Kinds that the native gate can run without Python: the numbers of src/core/core.h.
@@ -423,7 +423,7 @@ def variables(inputs: Sequence[Any]) -> list[Any]:
             found.append(graph.pend(Identity.of(), (x,), x.spec, True))
             continue
         start = graph.wrap(executor.held(x))
-        start.requires_grad = True
+        start.requires_grad = has_gradients(x.spec.dtype)
         found.append(start)
     return found
 

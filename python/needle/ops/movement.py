@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import core, executor
+from needle import config, core, executor
 from needle import device as devices
 from needle.backend import kernels
 from needle.backend.array import MAX_DIMS, make_spec
@@ -184,6 +184,7 @@ class Cast(Linear):
 
     Shapes:   x [...] -> the same
     Dtypes:   any -> dtype
+    Gradient: x, where both dtypes are floating
     """
 
     dtype: DType
@@ -196,6 +197,7 @@ class Cast(Linear):
 
     def setup(self) -> None:
         self.kind, self.params = CAST, (self.dtype.code,)
+        self.differentiable = self.dtype.kind == "f" or config.initial().backend == "np"
 
     def compute(self, x: Any) -> Any:
         return x.astype(self.dtype)

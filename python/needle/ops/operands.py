@@ -18,6 +18,14 @@ def default_float() -> DType:
     return dtype.float64 if config.current().backend == "np" else dtype.float32
 
 
+def has_gradients(kind: DType) -> bool:
+    """Return whether tensors of a dtype can require gradients: floating ones.
+
+    With ``NEEDLE_BACKEND=np`` all, as in the course.
+    """
+    return kind.kind == "f" or config.current().backend == "np"
+
+
 _constants: dict[tuple[Any, ...], Any] = {}
 
 
