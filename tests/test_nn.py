@@ -8,7 +8,7 @@ import pytest
 
 import needle as ndl
 from needle import nn
-from needle.errors import DataError, IndexRangeError, OptionError, ShapeError
+from needle.errors import ArgumentError, DataError, IndexRangeError, OptionError, ShapeError
 
 
 class Bare(nn.Module):
@@ -104,6 +104,43 @@ def test_modules_and_children():
     seen = []
     assert model.apply(lambda m: seen.append(type(m).__name__)) is model
     assert seen == ["Sequential", "Linear", "Residual", "Tanh"]
+
+
+def halve(model):
+    model.weight *= 0.5
+
+
+@pytest.mark.parametrize(
+    "assign",
+    [
+        lambda model: setattr(model, "weight", model.weight * 0.5),
+        lambda model: setattr(model, "weight", ndl.zeros(3, 1)),
+        lambda model: setattr(model, "weight", np.ones((3, 1), np.float32)),
+        lambda model: setattr(model, "weight", nn.Identity()),
+        halve,
+    ],
+)
+def test_only_a_parameter_or_none_takes_the_place_of_a_parameter(assign):
+    model = nn.Linear(3, 1)
+    weight = model.weight
+    with pytest.raises(ArgumentError, match=r"Linear\.weight is a parameter(.*\n)+.*data = y"):
+        assign(model)
+    assert model.weight is weight and len(model.parameters()) == 2
+    model.weight = nn.Parameter(weight * 0.5)
+    model.bias = None
+    assert [name for name, _ in model.named_parameters()] == ["weight"]
+    del model.weight
+    model.weight = weight * 0.5
+    assert model.parameters() == []
+
+
+def test_in_place_arithmetic_without_gradients_keeps_a_parameter():
+    model = nn.Linear(3, 1)
+    weight, before = model.weight, model.weight.numpy()
+    with ndl.no_grad():
+        halve(model)
+    assert model.weight is weight
+    np.testing.assert_array_equal(weight.numpy(), before * 0.5)
 
 
 def test_train_and_eval_reach_every_module_and_return_the_model():
