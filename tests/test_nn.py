@@ -419,6 +419,29 @@ def test_embedding_looks_rows_up_by_whole_or_float_ids():
         layer(ndl.Tensor(np.array([0, 5])))
 
 
+@pytest.mark.parametrize("device", [ndl.cpu(), ndl.cpu_numpy()])
+@pytest.mark.parametrize("kind", ["int8", "int32", "int64", "float32"])
+@pytest.mark.parametrize("bad", [-1, 5])
+def test_embedding_refuses_ids_that_are_no_row(bad, kind, device):
+    layer = nn.Embedding(5, 2, device=device)
+    ids = ndl.Tensor(np.array([[0, 4], [bad, 1]]), device=device, dtype=kind)
+    for call in (layer, lambda ids: ndl.embedding(layer.weight, ids)):
+        with pytest.raises(IndexRangeError, match=f"embedding: {bad} at position 2 .* 5 entries"):
+            call(ids)
+
+
+@pytest.mark.parametrize("given", [np.array, list, lambda ids: ids, ndl.Tensor])
+def test_ids_and_labels_come_as_arrays_and_lists(given):
+    ids, table = [2, 0, 1], nn.Embedding(3, 3)
+    logits = table(given(ids))
+    np.testing.assert_array_equal(logits.numpy(), table.weight.numpy()[ids])
+    expected = nn.SoftmaxLoss()(logits, ndl.Tensor(ids)).item()
+    for loss in (nn.SoftmaxLoss(), nn.CrossEntropyLoss()):
+        assert loss(logits, given(ids)).item() == expected
+    deep = logits.reshape((3, 3, 1))
+    assert nn.CrossEntropyLoss()(deep, given([[i] for i in ids])).item() == pytest.approx(expected)
+
+
 def test_dropout_keeps_where_a_draw_is_at_most_1_minus_p():
     x = np.random.randn(50, 20).astype(np.float32)
     np.random.seed(12)
