@@ -30,7 +30,7 @@ NODES = 20
 LEAVES = ((3, 3), (4,), (2, 3, 2))
 
 APART = {
-    "WholeNumbers": "refuses what is no whole number, so it cannot follow other nodes",
+    "RowNumbers": "refuses what is no whole number in range, so it cannot follow other nodes",
     "NextAfter": "its result differs from its input by less than a rounding",
     "Eigh": "the signs of vectors are LAPACK's choice",
     "QR": "no gradient; the signs of vectors are LAPACK's choice",

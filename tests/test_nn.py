@@ -8,7 +8,7 @@ import pytest
 
 import needle as ndl
 from needle import nn
-from needle.errors import DataError, IndexRangeError, OptionError, ShapeError
+from needle.errors import ArgumentError, DataError, IndexRangeError, OptionError, ShapeError
 
 
 class Bare(nn.Module):
@@ -104,6 +104,43 @@ def test_modules_and_children():
     seen = []
     assert model.apply(lambda m: seen.append(type(m).__name__)) is model
     assert seen == ["Sequential", "Linear", "Residual", "Tanh"]
+
+
+def halve(model):
+    model.weight *= 0.5
+
+
+@pytest.mark.parametrize(
+    "assign",
+    [
+        lambda model: setattr(model, "weight", model.weight * 0.5),
+        lambda model: setattr(model, "weight", ndl.zeros(3, 1)),
+        lambda model: setattr(model, "weight", np.ones((3, 1), np.float32)),
+        lambda model: setattr(model, "weight", nn.Identity()),
+        halve,
+    ],
+)
+def test_only_a_parameter_or_none_takes_the_place_of_a_parameter(assign):
+    model = nn.Linear(3, 1)
+    weight = model.weight
+    with pytest.raises(ArgumentError, match=r"Linear\.weight is a parameter(.*\n)+.*data = y"):
+        assign(model)
+    assert model.weight is weight and len(model.parameters()) == 2
+    model.weight = nn.Parameter(weight * 0.5)
+    model.bias = None
+    assert [name for name, _ in model.named_parameters()] == ["weight"]
+    del model.weight
+    model.weight = weight * 0.5
+    assert model.parameters() == []
+
+
+def test_in_place_arithmetic_without_gradients_keeps_a_parameter():
+    model = nn.Linear(3, 1)
+    weight, before = model.weight, model.weight.numpy()
+    with ndl.no_grad():
+        halve(model)
+    assert model.weight is weight
+    np.testing.assert_array_equal(weight.numpy(), before * 0.5)
 
 
 def test_train_and_eval_reach_every_module_and_return_the_model():
@@ -380,6 +417,29 @@ def test_embedding_looks_rows_up_by_whole_or_float_ids():
     np.testing.assert_array_equal(layer.weight.grad.numpy(), counts * [[1.0, 2.0]])
     with pytest.raises(IndexRangeError, match="5"):
         layer(ndl.Tensor(np.array([0, 5])))
+
+
+@pytest.mark.parametrize("device", [ndl.cpu(), ndl.cpu_numpy()])
+@pytest.mark.parametrize("kind", ["int8", "int32", "int64", "float32"])
+@pytest.mark.parametrize("bad", [-1, 5])
+def test_embedding_refuses_ids_that_are_no_row(bad, kind, device):
+    layer = nn.Embedding(5, 2, device=device)
+    ids = ndl.Tensor(np.array([[0, 4], [bad, 1]]), device=device, dtype=kind)
+    for call in (layer, lambda ids: ndl.embedding(layer.weight, ids)):
+        with pytest.raises(IndexRangeError, match=f"embedding: {bad} at position 2 .* 5 entries"):
+            call(ids)
+
+
+@pytest.mark.parametrize("given", [np.array, list, lambda ids: ids, ndl.Tensor])
+def test_ids_and_labels_come_as_arrays_and_lists(given):
+    ids, table = [2, 0, 1], nn.Embedding(3, 3)
+    logits = table(given(ids))
+    np.testing.assert_array_equal(logits.numpy(), table.weight.numpy()[ids])
+    expected = nn.SoftmaxLoss()(logits, ndl.Tensor(ids)).item()
+    for loss in (nn.SoftmaxLoss(), nn.CrossEntropyLoss()):
+        assert loss(logits, given(ids)).item() == expected
+    deep = logits.reshape((3, 3, 1))
+    assert nn.CrossEntropyLoss()(deep, given([[i] for i in ids])).item() == pytest.approx(expected)
 
 
 def test_dropout_keeps_where_a_draw_is_at_most_1_minus_p():

@@ -96,13 +96,11 @@ def test_layers_and_their_gradients(layer, x, shape):
     old = {name: getattr(made, name) for name in names}
 
     def function(x, *given):
-        for name, value in zip(names, given, strict=True):
-            setattr(made, name, value)
+        vars(made).update(zip(names, given, strict=True))
         try:
             return made(x)
         finally:
-            for name in names:
-                setattr(made, name, old[name])
+            vars(made).update(old)
 
     check_gradients(function, draw(*x), *values)
     assert type(made).__name__ in repr(made)

@@ -270,12 +270,14 @@ def arange(count: int, dtype: DType, device: Any, start: float = 0, step: float 
     return out
 
 
-def _outside(axis: int, size: int) -> Callable[..., Exception]:
+def outside(operation: str, axis: int, size: int) -> Callable[..., Exception]:
+    """Return what makes the error for an index, by its position, into an axis of this size."""
+
     def describe(position: int, value: Any = None) -> Exception:
         which = "the index" if value is None else f"{value}"
         return IndexRangeError(
-            f"index: {which} at position {position} is out of range for axis {axis} with {size} "
-            "entries"
+            f"{operation}: {which} at position {position} is out of range for axis {axis} "
+            f"with {size} entries"
         )
 
     return describe
@@ -298,7 +300,7 @@ def linear_index(indices: tuple[NDArray, ...], sizes: Shape) -> NDArray:
         return out
     total: NDArray | None = None
     for axis, (index, size) in enumerate(zip(indices, sizes, strict=True)):
-        device.backend.check_range(index, -size, size, None, _outside(axis, size))
+        device.backend.check_range(index, -size, size, None, outside("index", axis, size))
         zero, width = (array(n, dtypes.int64, device) for n in (0, size))
         wide = index.astype(dtypes.int64, copy=False)
         below = elementwise("less", wide, zero, dtype=dtypes.bool_)

@@ -61,8 +61,10 @@ class Linear(Module):
 class Embedding(Module):
     """Look up rows of a table, drawn from N(0, 1). Ids may be floats with whole values.
 
+    They come as a tensor, an array or a list, and do not count from the end.
+
     Shapes:   x [...] -> [..., embedding_dim]
-    Raises:   IndexRangeError naming the first id out of range
+    Raises:   IndexRangeError naming the first id that is not in [0, num_embeddings)
 
     Args:
         num_embeddings: number of rows.
@@ -80,8 +82,8 @@ class Embedding(Module):
             init.randn(num_embeddings, embedding_dim, device=device, dtype=dtype)
         )
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.embedding(self.weight, x.detach())
+    def forward(self, x: Any) -> Tensor:
+        return ops.embedding(self.weight, x)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"

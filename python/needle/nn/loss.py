@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from needle import ops
 from needle.errors import unknown
 from needle.nn.module import Module
+from needle.ops.indexing import beside
+from needle.ops.operands import as_tensors
 from needle.tensor import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -13,12 +17,14 @@ REDUCTIONS = ("mean", "sum", "none")
 class SoftmaxLoss(Module):
     """Mean over the batch of ``logsumexp(logits) - logits[label]``.
 
+    The labels come as a tensor, an array or a list.
+
     Shapes:   logits [..., classes], y [...] -> []
     Raises:   IndexRangeError naming the first label that is not a class
     """
 
-    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
-        return ops.cross_entropy(logits, y.detach())
+    def forward(self, logits: Tensor, y: Any) -> Tensor:
+        return ops.cross_entropy(logits, y.detach() if isinstance(y, Tensor) else y)
 
 
 class _Loss(Module):
@@ -35,6 +41,8 @@ class _Loss(Module):
 class CrossEntropyLoss(_Loss):
     """Cross entropy of softmax(logits) and a target, as in PyTorch: classes are on axis 1.
 
+    The target comes as a tensor, an array or a list.
+
     Shapes:   logits [n, classes, ...], target [n, ...] or, probabilities, [n, classes, ...]
 
     Args:
@@ -49,8 +57,9 @@ class CrossEntropyLoss(_Loss):
         super().__init__(reduction)
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, target: Any) -> Tensor:
         if logits.ndim > 2:
+            logits, target = as_tensors((logits, beside(logits, target)), "cross_entropy")
             order = (0, *range(2, logits.ndim), 1)
             target = ops.permute(target, order) if target.ndim == logits.ndim else target
             logits = ops.permute(logits, order)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from needle import device, dtype, executor, graph, regions
 from needle.backend.ndarray import NDArray, array
 from needle.dtype import DType
-from needle.errors import DataError, NeedleError, describe, nearest
+from needle.errors import ArgumentError, DataError, NeedleError, describe, explain, nearest
 from needle.tensor import Parameter, Tensor
 
 _M = TypeVar("_M", bound="Module")
@@ -62,7 +62,9 @@ class Module:
     """Base of all layers and models. Subclasses define ``forward``.
 
     Parameters and modules are found in attributes, and in dicts, lists and tuples of them, in the
-    order in which the attributes were set. A module need not call ``super().__init__()``.
+    order in which the attributes were set. A module need not call ``super().__init__()``. Only
+    another parameter or None can be assigned over a parameter; anything else raises an
+    ArgumentError, for the optimizer would go on with the old one.
 
     Attributes:
         training: whether Dropout, BatchNorm1d and the like behave as in training.
@@ -79,6 +81,8 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._buffers:
             regions.note_change(self.__dict__, name)
+        elif isinstance(self.__dict__.get(name), Parameter):
+            _check_parameter(f"{type(self).__name__}.{name}", value)
         object.__setattr__(self, name, value)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -311,6 +315,21 @@ class Module:
         for child_name, child in self.named_children():
             if not any(child is module for module in above):
                 yield from child._lines(child_name, indent + "  ", (*above, self))
+
+
+def _check_parameter(name: str, value: Any) -> None:
+    """Check that a value can take the place of a parameter.
+
+    Raises:
+        ArgumentError: if it is neither a parameter nor None.
+    """
+    if value is not None and not isinstance(value, Parameter):
+        raise explain(
+            ArgumentError, "assignment", f"{name} is a parameter, what it is given is not",
+            [("value", value)], "another Parameter, or None, takes the place of a parameter",
+            f"{name.rpartition('.')[2]}.data = y to change its values, Parameter(y) to replace it, "
+            "or del first",
+        )  # fmt: skip
 
 
 def _as_array(value: Any, like: Tensor) -> NDArray:

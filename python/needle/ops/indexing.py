@@ -198,25 +198,34 @@ class TakeGrad(Op):
         return None, executor.apply(Take.of(self.axis), out_grad, out.inputs[0])
 
 
-class WholeNumbers(Op):
-    """x as int64, where all its values must be whole numbers.
+class RowNumbers(Op):
+    """x as int64, where all its values must be numbers of a table's rows: of ``embedding``.
 
     Shapes:   x [...] -> the same
-    Dtypes:   any -> int64
-    Raises:   DtypeError naming the first number that is not whole
+    Dtypes:   integer (or floating with whole values) -> int64
+    Raises:   IndexRangeError naming the first number out of range; DtypeError naming the first
+              that is not whole
     """
 
+    rows: int
+    called = "embedding"
     is_differentiable = False
     samples = staticmethod(
         lambda: [
-            Sample((np.array([[3.0, -2.0]]),), (), lambda x: x, gradient=False),
-            Sample((np.array([1, 2]),), (), lambda x: x, gradient=False),
-            Sample((np.array([1.0, 2.5]),), raises=DtypeError, by_value=True),
+            Sample((np.array([[3.0, 2.0]]),), (4,), lambda x: x, gradient=False),
+            Sample((np.array([1, 0]),), (4,), lambda x: x, gradient=False),
+            Sample((np.zeros(0, int),), (0,), lambda x: x, gradient=False),
+            Sample((np.array([1.0, 2.5]),), (4,), raises=DtypeError, by_value=True),
+            Sample((np.array([0, 4]),), (4,), raises=IndexRangeError, by_value=True),
+            Sample((np.array([0, -1]),), (4,), raises=IndexRangeError, by_value=True),
         ]
     )
 
     def compute(self, x: Any) -> Any:
-        return kernels.whole(self.name, x).astype(dtypes.int64, copy=False)
+        x = kernels.whole("embedding", x)
+        wrong = kernels.outside("embedding", 0, self.rows)
+        x.device.backend.check_range(x, 0, self.rows, None, wrong)
+        return x.astype(dtypes.int64, copy=False)
 
 
 class Labels(Op):
@@ -327,14 +336,24 @@ def listed(index: Any) -> np.ndarray[Any, Any]:
     return values
 
 
+def beside(x: Any, index: Any) -> Any:
+    """Return an index or labels: a list or a range as a tensor where x is, others as they are.
+
+    Raises:
+        IndexRangeError: for a list of anything but numbers, or of rows of unequal lengths.
+    """
+    if not isinstance(index, (list, tuple, range)):
+        return index
+    values = listed(index)
+    return graph.wrap(array(values, str(values.dtype), executor.spec_of(x).device))
+
+
 def take(x: Any, index: Any, axis: int | None = None) -> Any:
     """Pick slices along an axis; of the flattened x for None. See ``Take``.
 
     The index may be a list or a range, too.
     """
-    if isinstance(index, (list, tuple, range)):
-        values = listed(index)
-        index = graph.wrap(array(values, str(values.dtype), executor.spec_of(x).device))
+    index = beside(x, index)
     if axis is None:
         from needle.ops.movement import reshape
 
@@ -346,12 +365,13 @@ def take(x: Any, index: Any, axis: int | None = None) -> Any:
 def embedding(weight: Any, ids: Any) -> Any:
     """Rows of weight [n, d] at ids [...], which may be floating with whole values: [..., d].
 
+    The ids may be an array, a list or a range, too. They do not count from the end.
+
     Raises:
-        IndexRangeError: naming the first id out of range.
+        IndexRangeError: naming the first id that is not in [0, n).
     """
-    weight, ids = as_tensors((weight, ids), "embedding")
-    if executor.spec_of(ids).dtype.kind == "f":
-        ids = executor.apply(WholeNumbers.of(), ids)
+    weight, ids = as_tensors((weight, beside(weight, ids)), "embedding")
+    ids = executor.apply(RowNumbers.of(shape_of(weight)[0]), ids)
     return _picked(Take.of(0), 0, True, weight, ids)
 
 

@@ -14,7 +14,7 @@ from needle.ops.activation import softplus
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import absolute, cast_like, equal, minimum, not_equal, square, where
 from needle.ops.functions import exp, log, sigmoid
-from needle.ops.indexing import Labels, gather, one_hot
+from needle.ops.indexing import Labels, beside, gather, one_hot
 from needle.ops.logic import clip
 from needle.ops.movement import Reshape, reshape, unsqueeze
 from needle.ops.operands import as_tensors, cast, promoted
@@ -209,7 +209,7 @@ def cross_entropy(
 
     Args:
         logits: [..., classes].
-        target: labels [...], or probabilities [..., classes].
+        target: labels [...], or probabilities [..., classes]; a tensor, an array or a list.
         ignore_index: label of rows that do not count.
         label_smoothing: share of the target that is spread over all classes, in [0, 1].
         reduction: "mean" over the rows that count, "sum", or "none": one loss per row.
@@ -218,7 +218,7 @@ def cross_entropy(
         IndexRangeError: naming the first label that is not a class.
         OptionError: if label_smoothing is not in [0, 1].
     """
-    logits, target = as_tensors((logits, target), "cross_entropy")
+    logits, target = as_tensors((logits, beside(logits, target)), "cross_entropy")
     if not 0.0 <= label_smoothing <= 1.0:
         raise OptionError(f"cross_entropy: label_smoothing {label_smoothing} is not in [0, 1]")
     if shape_of(target) == shape_of(logits) and executor.spec_of(target).dtype.kind == "f":
