@@ -86,6 +86,7 @@ def test_graphs_keep_what_they_saved(device, lazy):
         np.testing.assert_array_equal(x.numpy(), [7, 5, 3])
 
 
+@NATIVE  # memory that others see
 def test_arrays_of_numpy_keep_what_they_saw():
     x = ndl.Tensor(VALUES)
     views = np.asarray(x), memoryview(x.realize_cached_data()), np.from_dlpack(x.detach())
@@ -261,6 +262,7 @@ def test_unique(device, dtype, size):
     np.testing.assert_array_equal(alone.numpy(), values)
 
 
+@NATIVE
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int16", "int8", "uint8"])
 def test_places_of_several_indices(dtype):
     low = 0 if dtype == "uint8" else -1
