@@ -51,6 +51,21 @@ def top(tensors: Sequence[Any]) -> int:
     return level
 
 
+def varies(x: Any, leaves: bool = True) -> bool:
+    """Return whether derivatives flow to x: it needs a gradient, and is recorded, or has a tangent.
+
+    Args:
+        x: anything; only tensors vary.
+        leaves: whether a tensor counts that needs a gradient, and that no op made.
+    """
+    if not isinstance(x, graph.TensorBase):
+        return False
+    if x.requires_grad and graph.recording() and (leaves or x.op is not None):
+        return True
+    array = x.array
+    return type(array) is Dual and (array.tangent is not None or varies(array.primal, leaves))
+
+
 def needs(tensors: Sequence[Any]) -> bool:
     """Return whether a gradient is to flow to one of the tensors, or into a dual that it holds."""
     return any(x is not None and (x.requires_grad or _dual_needs(x.array)) for x in tensors)

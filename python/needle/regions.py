@@ -12,7 +12,7 @@ import numpy as np
 
 from needle import executor, finite, forward, graph, reverse, structure
 from needle.backend.ndarray import array, full_of
-from needle.errors import GradientError, user_line
+from needle.errors import GradientError, explain, user_line
 from needle.ops import random
 from needle.ops.base import Op, needed, variables
 from needle.ops.tuples import make_tuple
@@ -41,6 +41,24 @@ class _Region(Op):
             if structure.is_several(out):
                 return tuple(map(executor.value_of, structure.flat(out)))
             return executor.value_of(out)
+
+
+def _of_tensors(
+    function: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]
+) -> tuple[Callable[..., Any], list[Any]]:
+    """Return a call as a function of its tensors alone, which it does not hold, and these."""
+    given: dict[Any, Any] = {**dict(enumerate(args)), **named}
+    places = [key for key, x in given.items() if isinstance(x, graph.TensorBase)]
+    tensors = [given.pop(key) for key in places]
+    count = len(args)
+
+    def of_tensors(*values: Any) -> Any:
+        full = given | dict(zip(places, values, strict=True))
+        positional = [full.pop(i) for i in range(count)]
+        return function(*positional, **full)
+
+    of_tensors.__name__ = structure.name_of(function)
+    return of_tensors, tensors
 
 
 # ---- checkpoint ------------------------------------------------------------------
@@ -124,17 +142,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function, updated=())
     def call(*args: Any, **named: Any) -> Any:
-        keys = [*range(len(args)), *named]
-        given = dict(zip(keys, (*args, *named.values()), strict=True))
-        places = [key for key in keys if isinstance(given[key], graph.TensorBase)]
-
-        def of_tensors(*tensors: Any) -> Any:
-            full = given | dict(zip(places, tensors, strict=True))
-            positional = [full.pop(i) for i in range(len(args))]
-            return checked(*positional, **full)
-
-        of_tensors.__name__ = structure.name_of(function)
-        return _checkpointed(of_tensors, [given[key] for key in places])
+        return _checkpointed(*_of_tensors(checked, args, named))
 
     return call
 
@@ -195,12 +203,15 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     ``out_grad`` there, as every gradient is; clipping is not, and raises.
 
     Shapes:   pull: out_grad of the shape of out -> a gradient of the shape of each input
-    Raises:   GradientError if the function does not return a pair of that form; in forward mode if
-              the rule is not linear in ``out_grad``
+    Raises:   GradientError if the function does not return a pair of that form; if the rule gives
+              another number of gradients than there are inputs, or one of another shape, dtype or
+              device than its input; in forward mode if the rule is not linear in ``out_grad``
 
     Args:
-        function: takes tensors, returns ``(out, pull)``, where ``pull(out_grad)`` returns the
-            gradients of the inputs: a tensor, or one (or None) per input. ``out`` is a tensor, or
+        function: takes tensors, and what else it likes, which is passed on. Its inputs are the
+            tensors among the arguments, in the order of the call (not those within lists).
+            It returns ``(out, pull)``, where ``pull(out_grad)`` returns the gradients of the
+            inputs: a tensor, or one (or None for zero) per input. ``out`` is a tensor, or
             a tuple of them; then ``out_grad`` is a tuple, with None for those not floating.
 
     >>> @custom_gradient
@@ -209,29 +220,36 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     ...     return (1 + e).log(), lambda out_grad: out_grad * (1 - 1 / (1 + e))
     """
 
-    def call(*args: Any) -> Any:
-        out, pull = _pair(function(*args))
-        several = isinstance(out, (tuple, list))
-        if several:
-            out = make_tuple(*out)
-        if type(out.spec) is tuple:
-            pull = functools.partial(_pulled, pull, out.spec)
-        held, level = executor.held(out), forward.top(args)
-        if level:
-            primals, tangents = forward.unbox(args, level)
-            tangent = _tangent_of_rule(pull, out.spec, level, tangents)
-            below = call(*primals)
-            below = make_tuple(*below) if isinstance(below, tuple) else below
-            held = forward.box(level, below, tangent)
-        if graph.recording() and any(x.requires_grad for x in args):
-            result = graph.record(_Custom(function, pull), args, held)
-            if finite.on():
-                finite.note(result.node, user_line())
-        else:
-            result = graph.wrap(held)
-        return result.tuple() if several else result
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **named: Any) -> Any:
+        return _customized(*_of_tensors(function, args, named))
 
     return call
+
+
+def _customized(function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
+    out, pull = _pair(function(*tensors))
+    several = isinstance(out, (tuple, list))
+    if several:
+        out = make_tuple(*out)
+    if type(out.spec) is tuple:
+        pull = functools.partial(_pulled, pull, out.spec)
+    specs = [x.spec if forward.varies(x) else None for x in tensors]
+    pull = functools.partial(_fitting, f"custom_gradient({function.__name__})", pull, specs)
+    held, level = executor.held(out), forward.top(tensors)
+    if level:
+        primals, tangents = forward.unbox(tensors, level)
+        tangent = _tangent_of_rule(pull, out.spec, level, tangents)
+        below = _customized(function, primals)
+        below = make_tuple(*below) if isinstance(below, tuple) else below
+        held = forward.box(level, below, tangent)
+    if graph.recording() and any(x.requires_grad for x in tensors):
+        result = graph.record(_Custom(function, pull), tensors, held)
+        if finite.on():
+            finite.note(result.node, user_line())
+    else:
+        result = graph.wrap(held)
+    return result.tuple() if several else result
 
 
 def _pair(found: Any) -> Any:
@@ -258,11 +276,41 @@ def _pulled(pull: Any, specs: Sequence[Any], out_grads: Any) -> Any:
     )
 
 
+def _fitting(name: str, pull: Any, specs: Sequence[Any], out_grad: Any) -> tuple[Any, ...]:
+    """Apply a rule, and check the gradients that are used: those of inputs with a spec.
+
+    Raises:
+        GradientError: if there are not as many as inputs, or one does not fit its input.
+    """
+    found = structure.plain(pull(out_grad))
+    grads = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+    if len(grads) != len(specs):
+        raise explain(
+            GradientError, name, f"the rule gave {len(grads)} gradients of {len(specs)} inputs",
+            rule="one for each tensor among the arguments, None for zero",
+        )  # fmt: skip
+    for i, (grad, spec) in enumerate(zip(grads, specs, strict=True)):
+        if grad is not None and spec is not None and not _fits(grad, spec):
+            raise explain(
+                GradientError, name, f"the rule gave another gradient than input {i} has",
+                [(f"input {i}", spec), ("gradient", grad)],
+                "the gradient of a tensor has its shape, dtype and device",
+                "gradient.sum(axes) over what a broadcast has added, gradient.astype(x.dtype), "
+                "or None for zero",
+            )  # fmt: skip
+    return tuple(None if spec is None else g for g, spec in zip(grads, specs, strict=True))
+
+
+def _fits(grad: Any, spec: Any) -> bool:
+    """Return whether a gradient is one of a tensor; with NEEDLE_BACKEND=np also of integers."""
+    if not isinstance(grad, graph.TensorBase) or not spec.dtype.is_floating:
+        return isinstance(grad, graph.TensorBase) and grad.spec.shape == spec.shape
+    return bool(grad.spec == spec)
+
+
 def _tangent_of_rule(pull: Any, spec: Any, level: int, tangents: Sequence[Any]) -> Any:
     def below(out_grad: Any) -> list[Any]:
-        found = pull(out_grad)
-        grads = found if isinstance(found, (tuple, list)) else (found,)
-        return [None if g is None else forward.split(g, level)[0] for g in grads]
+        return [None if g is None else forward.split(g, level)[0] for g in pull(out_grad)]
 
     _check_linear(below, spec)
     return reverse.transpose("custom_gradient", below, spec, tangents, graph.recording())

@@ -38,6 +38,7 @@ def checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
                 )
         return plain(out)
 
+    call.__name__ = name_of(function)
     return call
 
 
