@@ -552,6 +552,31 @@ def test_eye_has_its_ones_on_every_diagonal(device, n, m, kind):
         np.testing.assert_array_equal(found.numpy(), np.eye(n, m, k, kind))
 
 
+@pytest.mark.parametrize(
+    "kind", [np.int8, np.uint8, np.int64, np.array, lambda n: np.array([n]),
+             lambda n: ndl.Tensor(n, dtype="int32"), lambda n: ndl.Tensor([n], dtype="int64")],
+)  # fmt: skip
+def test_integers_of_numpy_and_of_tensors_count_as_pythons(kind):
+    for x, values in (
+        (ops.full((2,), kind(3)), [3, 3]), (ops.arange(kind(3)), [0, 1, 2]),
+        (ops.arange(kind(3), kind(9), kind(2)), [3, 5, 7]), (ops.arange(1, kind(3)), [1, 2]),
+    ):  # fmt: skip
+        assert x.dtype == "int64" and x.tolist() == values
+    assert ops.full_like(ndl.Tensor([1.0]), kind(3)).dtype == "float32"
+    assert ops.arange(0, kind(3), 0.5).dtype == ops.linspace(0, kind(3), 3).dtype == "float32"
+    assert ops.full((2,), kind(3), dtype="int8").dtype == "int8"
+    for true in (np.bool_(True), np.array(True), ndl.Tensor(True, dtype="bool")):
+        assert ops.full((2,), true).dtype == "bool" and ops.full_like(ndl.Tensor(X), true).all()
+
+
+@pytest.mark.parametrize("value", [np.ones(2), np.ones(0), ndl.Tensor([1.0, 2.0]), "a", None, 1j])
+def test_full_takes_one_number(value):
+    several = not isinstance(value, (str, complex, type(None)))
+    said = r"full: \d elements were given for a number" if several else "full: the value .* is no"
+    with pytest.raises(ShapeError if several else ArgumentError, match=said):
+        ops.full((2,), value)
+
+
 def test_new_tensors():
     np.testing.assert_array_equal(ops.arange(1, 2, 0.25).numpy(), [1, 1.25, 1.5, 1.75])
     assert ops.arange(3).dtype == "int64" and ops.arange(5, 1, -2).tolist() == [5, 3]

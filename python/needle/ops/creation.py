@@ -16,7 +16,7 @@ from needle.dtype import DType, as_dtype, fits
 from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
 from needle.executor import shape_of
 from needle.ops.movement import broadcast_to, reshape
-from needle.ops.operands import default_float
+from needle.ops.operands import check_single, default_float, plain_number
 
 Shape = int | Sequence[int]
 
@@ -41,19 +41,33 @@ def _full(operation: str, shape: Shape, value: Any, kind: DType, device: Any) ->
 
 
 def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor of one value; for dtype None that of the value (floats: float32).
+    """Return a tensor of one value.
+
+    Args:
+        shape: one size or several.
+        value: a number of Python's or NumPy's, or a tensor of one element.
+        dtype: None for bool, int64 or float32, as the value is a bool, an integer (of any size)
+            or a float.
+        device: where to; the default device for None.
 
     Raises:
+        ArgumentError: if the value is no number.
         DtypeError: if an integer dtype cannot hold the value.
-        ShapeError: if a size is negative.
+        ShapeError: if a size is negative, or the value has several elements.
     """
+    number = value
+    if type(value) not in (int, float, bool):
+        check_single(value)
+        number = plain_number(value)
+        if not isinstance(number, (int, float)):
+            raise ArgumentError(f"full: the value {value!r:.60} is no real number")
     if dtype is None:
         kinds = {bool: dtypes.bool_, int: dtypes.int64}
-        dtype = kinds.get(type(value)) or default_float()
+        dtype = kinds.get(type(number)) or default_float()
     kind = as_dtype(dtype)
-    if kind.kind in "iu" and not fits(value, kind):
-        raise DtypeError(f"full: the number {value} does not fit into {kind}")
-    return _full("full", shape, value, kind, device)
+    if kind.kind in "iu" and not fits(number, kind):
+        raise DtypeError(f"full: the number {number} does not fit into {kind}")
+    return _full("full", shape, number, kind, device)
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
@@ -73,7 +87,7 @@ def empty(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
 
 
 def full_like(x: Any, value: float, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor of one value with the shape, dtype and device of x."""
+    """Return a tensor of one value with the shape, dtype and device of x. See ``full``."""
     spec = executor.spec_of(x)
     return full(spec.shape, value, dtype=dtype or spec.dtype, device=device or spec.device)
 
@@ -104,7 +118,8 @@ def arange(
 ) -> Any:
     """Return start, start + step, ... below stop (from 0 if only one number is given).
 
-    int64 for whole numbers, else float32, unless a dtype is given.
+    int64 for whole numbers, else float32, unless a dtype is given. Numbers may be NumPy's, or
+    tensors of one element.
 
     Raises:
         ArgumentError: if they are no numbers.
@@ -113,11 +128,11 @@ def arange(
     """
     if stop is None:
         start, stop = 0, start
-    count = _count(start, stop, step)
-    if dtype is None:
-        whole = all(isinstance(n, (int, np.integer)) for n in (start, stop, step))
-        dtype = dtypes.int64 if whole else default_float()
-    return made("arange", kernels.arange, count, dtype, device, start, step)
+    numbers = [plain_number(n) for n in (start, stop, step)]
+    count = _count(*numbers)
+    whole = all(isinstance(n, int) for n in numbers)
+    kind = as_dtype(dtype or (dtypes.int64 if whole else default_float()))
+    return made("arange", kernels.arange, count, kind, device, numbers[0], numbers[2])
 
 
 def _count(start: Any, stop: Any, step: Any) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from needle import config, dtype, executor, graph
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
-from needle.errors import ArgumentError, DtypeError, explain
+from needle.errors import ArgumentError, DtypeError, ShapeError, called, explain
 
 
 def default_float() -> DType:
@@ -24,6 +24,28 @@ def has_gradients(kind: DType) -> bool:
     With ``NEEDLE_BACKEND=np`` all, as in the course.
     """
     return kind.kind == "f" or config.current().backend == "np"
+
+
+def plain_number(x: Any) -> Any:
+    """Return a number of NumPy's, or an array or a tensor of one element, as a Python number.
+
+    What is none of these comes back as it is.
+    """
+    return x.item() if getattr(x, "size", None) == 1 and hasattr(x, "item") else x
+
+
+def check_single(x: Any) -> None:
+    """Refuse an array or a tensor of several elements where a number is needed.
+
+    Raises:
+        ShapeError: if x is one.
+    """
+    size = getattr(x, "size", 1)
+    if isinstance(size, int) and size != 1:
+        raise explain(
+            ShapeError, called(), f"{size} elements were given for a number", [("value", x)],
+            "a number, or an array or a tensor of one element",
+        )  # fmt: skip
 
 
 _constants: dict[tuple[Any, ...], Any] = {}
