@@ -489,6 +489,22 @@ def test_functions_of_the_namespace_are_differentiable():
     np.testing.assert_allclose(x.grad.numpy(), x.numpy() / np.linalg.norm(x.numpy()))
 
 
+def test_a_list_of_tensors_stays_part_of_their_graph():
+    x = ndl.Tensor([2.0, 3.0])
+    y = xp.asarray([[x[0] * x[1], 1], [x[1], 2.5]])
+    assert y.dtype == "float32" and y.tolist() == [[6.0, 1.0], [3.0, 2.5]]
+    y.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [3.0, 3.0])
+    whole = xp.asarray([x[0], x[1]], dtype=xp.int64)
+    assert whole.tolist() == [2, 3] and not whole.requires_grad
+    with ndl.no_grad():
+        assert not xp.asarray([x[0], x[1]]).requires_grad
+    half = ndl.Tensor(2.0, dtype="bfloat16")
+    assert xp.asarray([[half, half]]).dtype == "bfloat16"
+    with pytest.raises(ShapeError, match=r"of shapes \(2,\), \(\)"):
+        xp.asarray([x, x[0]])
+
+
 # ---- other libraries -------------------------------------------------------------------
 
 

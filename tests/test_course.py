@@ -13,6 +13,7 @@ import needle as ndl
 from needle import autograd, ops
 from needle import backend_ndarray as nd
 from needle.errors import DtypeError, IndexRangeError, ShapeError
+from needle.testing import check_gradients
 
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:
@@ -180,6 +181,26 @@ def test_ops_of_tensor_and_number():
         np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5)
         assert len(out.op.gradient_as_tuple(ndl.Tensor(np.ones(3)), out)) == 1
     assert ndl.power_scalar(x, 3).op.scalar == 3
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", ["add_scalar", "mul_scalar", "divide_scalar", "power_scalar"])
+def test_gradients_flow_to_what_is_given_for_a_number(name, lazy):
+    function = getattr(ndl, name)
+    with ndl.lazy_mode(lazy):
+        for shape in ((), (1,), (1, 1)):
+            check_gradients(
+                lambda x, t: function(x, t * t), np.abs(values(3)) + 1, np.full(shape, 1.3), order=2
+            )
+        t = ndl.Tensor(1.5, dtype="float64")
+        assert function(ndl.Tensor([1.0]), t).dtype == "float32"  # numbers do not widen
+        out = function(ndl.Tensor([1, 2], dtype="int64"), t)
+        assert out.dtype == "float32" and out.requires_grad
+        with ndl.no_grad():
+            assert function(ndl.Tensor([1, 2], dtype="int64"), t).dtype == "float32"
+        for several in (ndl.Tensor([1.0, 2.0]), np.ones(2)):
+            with pytest.raises(ShapeError, match=f"{name}: 2 elements were given for a number"):
+                function(ndl.Tensor([1.0]), several)
 
 
 def test_dilate_and_undilate():

@@ -99,6 +99,49 @@ def test_assigning_part_of_a_graph_makes_a_leaf_part_of_it():
     assert value.grad.item() == 3.0
 
 
+def _put_rows(x):
+    y = ops.zeros((3, 2), dtype="float64")
+    y[1:] = [[x[0] * x[1], 2.0], x[1:]]
+    return y
+
+
+def _put_list(x):
+    y = x * 1.0
+    y[0:2] = [x[2], x[0] ** 3]
+    return y
+
+
+OF_TENSORS = {
+    "list": _put_list, "lists": _put_rows,
+    "full": lambda x: ops.full((2, 3), x[0] * x[1], dtype="float64"),
+    "full_like": lambda x: ops.full_like(x, x[1:2]),
+    "standard.full": lambda x: ndl.standard.full(2, x[0], dtype="float64"),
+    "standard.full_like": lambda x: ndl.standard.full_like(x, x.sum()),
+    "linspace": lambda x: ops.linspace(x[0], x[1] * x[2], 5, dtype="float64"),
+    "linspace of rows": lambda x: ops.linspace(x, [1, 2, 3], 4, endpoint=False, dtype="float64"),
+    "standard.linspace": lambda x: ndl.standard.linspace(0, x[0], 3, dtype="float64"),
+    "arange": lambda x: ops.arange(x[0], 4.0, x[1], dtype="float64"),
+    "asarray": lambda x: ndl.standard.asarray([[x[0] ** 2, 1], (2.5, x[1])], dtype="float64"),
+    "asarray of rows": lambda x: ndl.standard.asarray([x * x, [1, 2, 3]], dtype="float64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", OF_TENSORS)
+def test_gradients_flow_through_what_is_made_of_tensors(name, lazy):
+    """In reverse and in forward mode, twice; the values are those without gradients."""
+    values, make = np.array([0.7, 1.3, 0.4]), OF_TENSORS[name]
+    with ndl.lazy_mode(lazy):
+        x = ndl.Tensor(values, dtype="float64")
+        found = make(x)
+        assert found.requires_grad
+        with ndl.no_grad():
+            plain = make(x)
+        assert not plain.requires_grad and plain.spec == found.spec
+        np.testing.assert_allclose(found.numpy(), plain.numpy(), rtol=1e-15)
+        check_gradients(make, values, order=2)
+
+
 @pytest.mark.parametrize("shape", [(1, 3), (1, 1, 3), (1, 1)])
 def test_leading_axes_of_size_one_are_not_in_the_way_of_an_assignment(shape):
     expected, values = X.copy(), np.full(shape, 5.0)
@@ -583,6 +626,10 @@ def test_new_tensors():
     np.testing.assert_allclose(ops.linspace(0, 1, 5).numpy(), np.linspace(0, 1, 5))
     np.testing.assert_array_equal(ops.eye(2, 3, k=1).numpy(), np.eye(2, 3, 1))
     assert ops.full((2,), True).dtype == "bool" and ops.full((), 2).dtype == "int64"
+    whole = ops.full((2,), ndl.Tensor(2.7), dtype="int64")  # no gradient flows from integers
+    assert whole.tolist() == [2, 2] and not whole.requires_grad
+    t = ndl.Tensor(2.5, dtype="float64")
+    assert ops.full((2,), t).dtype == ops.linspace(0, t, 3).dtype == "float32"
     for indexing in ("xy", "ij"):
         grids = ops.meshgrid(ops.arange(2), ops.arange(3), indexing=indexing)
         expected = np.meshgrid(np.arange(2), np.arange(3), indexing=indexing)

@@ -412,6 +412,50 @@ def test_custom_gradient_does_not_keep_its_inputs():
     out.backward()
 
 
+# ---- tensors made of tensors ---------------------------------------------------
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_leaf_made_of_a_list_of_results_is_refused(lazy):
+    """It was a constant, and the gradient silently lost."""
+    makes = [
+        lambda x: ndl.Tensor([x[0] * x[1], x[2]]), lambda x: ndl.Tensor((x * 2.0, x * x)),
+        lambda x: ndl.Tensor([[1.0, 2.0], [3.0, x[0]]], dtype="float64"),
+        lambda x: ndl.nn.Parameter([1, x.sum()]), lambda x: [2.0 * x[0], 1.0, 2.0] @ x,
+    ]  # fmt: skip
+    said = r"Tensor: the list holds a result(?s:.*)element: float32\[(?s:.*)ops\.stack"
+    with ndl.lazy_mode(lazy):
+        for make in makes:
+            for call in (lambda: make(tensor(3)), lambda: ndl.jvp(make, constant(3), 1.0),  # noqa: B023
+                         lambda: ndl.grad(lambda x: make(x).sum())(tensor(3))):  # noqa: B023  # fmt: skip
+                with pytest.raises(GradientError, match=said):
+                    call()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_lists_of_leaves_and_of_what_needs_no_gradient_are_data(lazy):
+    with ndl.lazy_mode(lazy):
+        x = tensor(3)
+        a, b = ndl.Tensor(1.0), ndl.Tensor(2.0)
+        assert ndl.Tensor([a, b]).tolist() == [1.0, 2.0] and ndl.Tensor([a, b]).requires_grad
+        assert ndl.Tensor([[a, 3], [b, 4.0]]).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+        assert ndl.Tensor([(a * b).detach(), a]).tolist() == [2.0, 1.0]
+        assert ndl.Tensor([a * b, a], requires_grad=False).tolist() == [2.0, 1.0]
+        assert ndl.Tensor([a * b, a], dtype="int64").tolist() == [2, 1]
+        assert ndl.Tensor([[x.argmax(), x.argmax() + 1]]).dtype == "int64"
+        with ndl.no_grad():
+            assert ndl.Tensor([a * b, a]).requires_grad
+        x.data = [a * b, a, b]  # detached, as its name says
+        assert x.is_leaf() and x.tolist() == [2.0, 1.0, 2.0]
+        half = ndl.Tensor(2.0, dtype="bfloat16")
+        assert ndl.Tensor([[half, half]]).dtype == "bfloat16"
+        still = ndl.jvp(lambda x: ndl.Tensor([ops.stop_gradient(x) * 2.0, 1.0]), b.detach(), 1.0)
+        assert still[0].tolist() == [4.0, 1.0] and still[1].tolist() == [0.0, 0.0]
+        assert ndl.Tensor(x * 2.0).is_leaf()
+    with pytest.raises(ShapeError, match=r"of shapes \(\), \(3,\)"):
+        ndl.Tensor([a, x])
+
+
 # ---- who keeps values alive ----------------------------------------------------
 
 

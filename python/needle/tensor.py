@@ -16,7 +16,7 @@ from needle.device import Device
 from needle.dtype import DType
 from needle.errors import DtypeError, GradientError, NeedleError, ShapeError
 from needle.methods import Methods
-from needle.ops import movement, select
+from needle.ops import movement, operands, select
 from needle.ops.operands import has_gradients
 
 _add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
@@ -64,6 +64,10 @@ class Tensor(Augmented, Methods, Value):
             that of the values; with ``NEEDLE_BACKEND=np`` as NumPy infers.
         requires_grad: whether ``backward`` computes its gradient; ignored for integers and bools
             unless ``NEEDLE_BACKEND=np``.
+
+    Raises:
+        GradientError: if it requires a gradient and is made of a list of results of a graph, to
+            which none would flow; ``ops.stack`` lets it.
     """
 
     __slots__ = ()
@@ -71,7 +75,7 @@ class Tensor(Augmented, Methods, Value):
     def __init__(
         self, array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = True
     ) -> None:
-        data = _data(array, device, dtype)
+        data = _data(array, device, dtype, requires_grad)
         graph.init_tensor(self, data, bool(requires_grad) and has_gradients(data.dtype))
         executor.note_leaf(self, type(self).__name__)
 
@@ -163,6 +167,8 @@ class Tensor(Augmented, Methods, Value):
         )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if operands.reading.on:
+            raise operands.TensorListed
         return executor.value_of(self).__array__(dtype, copy)
 
     __array_ufunc__ = None  # so that numpy_array + tensor asks the tensor
@@ -305,7 +311,7 @@ class Tensor(Augmented, Methods, Value):
         return ops.matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Tensor:
-        return ops.matmul(Tensor(other, device=self.device, requires_grad=False), self)
+        return ops.matmul(graph.wrap(_data(other, self.device, None, True)), self)
 
     def __lt__(self, other: Any) -> Tensor:
         return ops.less(self, other)
@@ -489,13 +495,21 @@ def _shown(x: Tensor, text: Callable[[], str]) -> str:
 graph.set_tensor_classes(Tensor, TensorTuple)
 
 
-def _data(values: Any, where: Any, kind: Any) -> NDArray:
-    """Return the array of a tensor's constructor; shared where nothing has to change."""
+def _data(values: Any, where: Any, kind: Any, varies: bool = False) -> NDArray:
+    """Return the array of a tensor's constructor; shared where nothing has to change.
+
+    A list of results of a graph is refused where derivatives are expected to flow (``varies``).
+    """
     if isinstance(values, Value):
         values = executor.value_of(values)
+    if isinstance(values, (list, tuple)):
+        made = operands.read(array, values, kind, where)
+        if made is not None:
+            return made
+        if varies and (kind is None or has_gradients(dtype.as_dtype(kind))):
+            operands.check_constant("Tensor", values)
+        values = operands.as_array(values)
     if not isinstance(values, NDArray):
-        if isinstance(values, (list, tuple)) and any(isinstance(v, Value) for v in values):
-            values = np.stack([np.asarray(v) for v in values])
         return array(values, kind, where)
     if where is not None and device.as_device(where) != values.device:
         values = values.to(where)

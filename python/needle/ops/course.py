@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from needle import executor
+from needle import executor, forward
 from needle.backend import kernels
 from needle.backend.axes import normalise_axes, normalise_axis
 from needle.errors import ShapeError
 from needle.ops.base import Composite, Linear
+from needle.ops.elementwise import add, divide, multiply
+from needle.ops.functions import power
 from needle.ops.movement import broadcast_to, reshape, transpose
+from needle.ops.operands import cast, check_single, default_float, plain_number
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import log_softmax
 
@@ -156,29 +159,35 @@ class Flip(Linear):
         return (executor.apply(self, out_grad),)
 
 
-def _number(scalar: Any) -> Any:
-    """Return a Python number for a number, NumPy's or a one-element array."""
-    return scalar.item() if hasattr(scalar, "item") else scalar
+def _with_number(op: type[Composite], with_tensor: Any, a: Any, scalar: Any) -> Any:
+    """Apply an op of a tensor and a number; to two tensors if derivatives flow to the second."""
+    check_single(scalar)
+    if not forward.varies(scalar):
+        return executor.apply(op(plain_number(scalar)), a)
+    scalar = reshape(scalar, ())
+    if scalar.spec.dtype.kind == "f" != executor.spec_of(a).dtype.kind:
+        a = cast(a, default_float())
+    return with_tensor(a, cast(scalar, a.spec.dtype))
 
 
 def add_scalar(a: Any, scalar: float) -> Any:
-    """Add a number to a tensor. See ``AddScalar``."""
-    return executor.apply(AddScalar(_number(scalar)), a)
+    """Add a number, or a tensor of one element, to a tensor. See ``AddScalar``."""
+    return _with_number(AddScalar, add, a, scalar)
 
 
 def mul_scalar(a: Any, scalar: float) -> Any:
-    """Multiply a tensor by a number. See ``MulScalar``."""
-    return executor.apply(MulScalar(_number(scalar)), a)
+    """Multiply a tensor by a number, or a tensor of one element. See ``MulScalar``."""
+    return _with_number(MulScalar, multiply, a, scalar)
 
 
 def divide_scalar(a: Any, scalar: float) -> Any:
-    """Divide a tensor by a number. See ``DivScalar``."""
-    return executor.apply(DivScalar(_number(scalar)), a)
+    """Divide a tensor by a number, or a tensor of one element. See ``DivScalar``."""
+    return _with_number(DivScalar, divide, a, scalar)
 
 
 def power_scalar(a: Any, scalar: float) -> Any:
-    """Raise a tensor to the power of a number. See ``PowerScalar``."""
-    return executor.apply(PowerScalar(_number(scalar)), a)
+    """Raise a tensor to the power of a number, or a tensor of one element. See ``PowerScalar``."""
+    return _with_number(PowerScalar, power, a, scalar)
 
 
 def logsoftmax(a: Any) -> Any:

@@ -1,4 +1,4 @@
-"""New tensors of given values. They require no gradient."""
+"""New tensors of given values. They require no gradient, unless the values are tensors that do."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from needle import device as devices
 from needle import dtype as dtypes
-from needle import executor, graph
+from needle import executor, forward, graph
 from needle.backend import kernels, memory, ndarray
 from needle.backend.axes import sizes_of, whole
 from needle.dtype import DType, as_dtype, fits
 from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
 from needle.executor import shape_of
-from needle.ops.movement import broadcast_to, reshape
-from needle.ops.operands import check_single, default_float, plain_number
+from needle.ops.movement import broadcast_to, reshape, to_device
+from needle.ops.operands import cast, check_single, default_float, plain_number
 
 Shape = int | Sequence[int]
 
@@ -41,7 +42,7 @@ def _full(operation: str, shape: Shape, value: Any, kind: DType, device: Any) ->
 
 
 def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor of one value.
+    """Return a tensor of one value. Gradients flow to the value if it is a tensor.
 
     Args:
         shape: one size or several.
@@ -58,6 +59,9 @@ def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: 
     number = value
     if type(value) not in (int, float, bool):
         check_single(value)
+        if _flows(dtype, value):
+            one = _beside(value, as_dtype(dtype or default_float()), devices.as_device(device))
+            return broadcast_to(reshape(one, ()), sizes_of("full", shape))
         number = plain_number(value)
         if not isinstance(number, (int, float)):
             raise ArgumentError(f"full: the value {value!r:.60} is no real number")
@@ -68,6 +72,20 @@ def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: 
     if kind.kind in "iu" and not fits(number, kind):
         raise DtypeError(f"full: the number {number} does not fit into {kind}")
     return _full("full", shape, number, kind, device)
+
+
+def _flows(dtype: Any, *values: Any) -> bool:
+    """Return whether derivatives flow to values from a tensor of a dtype that is made of them."""
+    if not any(forward.varies(x) and x.spec.dtype.is_floating for x in values):
+        return False
+    return dtype is None or as_dtype(dtype).is_floating
+
+
+def _beside(x: Any, kind: DType, where: Any) -> Any:
+    """Return a number, an array or a tensor as a tensor of a dtype on a device."""
+    if not isinstance(x, graph.TensorBase):
+        return graph.wrap(ndarray.array(x, kind, where))
+    return to_device(cast(x, kind), where)
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
@@ -119,7 +137,7 @@ def arange(
     """Return start, start + step, ... below stop (from 0 if only one number is given).
 
     int64 for whole numbers, else float32, unless a dtype is given. Numbers may be NumPy's, or
-    tensors of one element.
+    tensors of one element; gradients flow to start and step.
 
     Raises:
         ArgumentError: if they are no numbers.
@@ -128,10 +146,17 @@ def arange(
     """
     if stop is None:
         start, stop = 0, start
-    numbers = [plain_number(n) for n in (start, stop, step)]
+    numbers = [start, stop, step]
+    plain = {type(n) for n in numbers} <= {int, float}
+    if not plain:
+        numbers = [plain_number(n) for n in numbers]
     count = _count(*numbers)
     whole = all(isinstance(n, int) for n in numbers)
     kind = as_dtype(dtype or (dtypes.int64 if whole else default_float()))
+    if not plain and _flows(kind, start, step):
+        steps = made("arange", kernels.arange, count, dtypes.float64, device)
+        first, by = (_beside(x, dtypes.float64, steps.spec.device) for x in (start, step))
+        return cast(first + by * steps, kind)
     return made("arange", kernels.arange, count, kind, device, numbers[0], numbers[2])
 
 
@@ -166,11 +191,19 @@ def linspace(
 ) -> Any:
     """Return ``num`` evenly spaced numbers from start to stop; float32 for dtype None.
 
+    Gradients flow to start and stop if they are tensors.
+
     Raises:
         ArgumentError: if num is no whole number.
         ShapeError: if num is negative.
     """
     (count,), kind = sizes_of("linspace", (num,), 8), as_dtype(dtype or default_float())
+    if _flows(kind, start, stop):
+        parts = made("linspace", _line, 0, 1, count, endpoint, dtypes.float64, device)
+        ends = [_beside(x, dtypes.float64, parts.spec.device) for x in (start, stop)]
+        ndim = max(len(shape_of(x)) for x in ends)
+        parts = reshape(parts, (count, *(1,) * ndim))
+        return cast(ends[0] * (1.0 - parts) + ends[1] * parts, kind)
     return made("linspace", _line, start, stop, count, endpoint, kind, device)
 
 

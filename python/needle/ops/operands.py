@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from needle import config, dtype, executor, graph
+from needle import config, dtype, executor, forward, graph, structure
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
-from needle.errors import ArgumentError, DtypeError, ShapeError, called, explain
+from needle.errors import ArgumentError, DtypeError, GradientError, ShapeError, called, explain
 
 
 def default_float() -> DType:
@@ -61,6 +63,75 @@ def constant(value: bool | int | float, kind: DType, where: Any) -> Any:
         with executor.modes(recording=False, lazy=False):
             found = _constants[key] = graph.wrap(full((), value, kind, where))
     return found
+
+
+# ---- nested lists ----------------------------------------------------------------
+
+
+class TensorListed(Exception):
+    """NumPy has come upon a tensor in the lists that it reads for ``read``."""
+
+
+class _Reading(threading.local):
+    on = False
+
+
+reading = _Reading()
+"""Whether ``read`` runs on this thread: a tensor that is asked for its values raises then."""
+
+
+def read(make: Callable[..., Any], values: Any, *args: Any) -> Any:
+    """Return ``make(values, *args)``, which lets NumPy read values; None for a list with tensors.
+
+    NumPy asks each tensor it comes upon for its values. To look for tensors first would take
+    longer than NumPy takes to read numbers.
+    """
+    if not isinstance(values, (list, tuple)):
+        return make(values, *args)
+    reading.on = True
+    try:
+        return make(values, *args)
+    except TensorListed:
+        return None
+    finally:
+        reading.on = False
+
+
+def as_array(values: Any) -> np.ndarray[Any, Any]:
+    """Return (nested) lists of numbers, arrays and tensors as a NumPy array.
+
+    Raises:
+        ShapeError: if they differ in shape.
+    """
+    if not isinstance(values, (list, tuple)):
+        return np.asarray(values)
+    parts = [as_array(part) for part in values]
+    if len({part.shape for part in parts}) > 1:
+        shapes = ", ".join(dict.fromkeys(str(part.shape) for part in parts))
+        raise ShapeError(f"array: a list holds values of shapes {shapes}\n  rule: equal shapes")
+    return np.stack(parts) if parts else np.asarray(values)
+
+
+def check_constant(name: str, values: Any) -> None:
+    """Refuse lists that hold tensors which derivatives flow through: a new leaf would end that.
+
+    Leaves are data, also those that require gradients, as new tensors do.
+
+    Raises:
+        GradientError: for the first result of a graph.
+    """
+    for x in structure.flat(values):
+        if forward.varies(x, leaves=False):
+            raise explain(
+                GradientError, name, "the list holds a result of a graph; the new tensor would be "
+                "a constant, through which no gradient flows", [("element", x)],
+                "a new tensor is a leaf, made of values alone",
+                "ops.stack([...]), which gradients flow through; for a constant .detach(), or "
+                "requires_grad=False",
+            )  # fmt: skip
+
+
+# ---- operands ----------------------------------------------------------------------
 
 
 def _plain(inputs: tuple[Any, ...]) -> tuple[Any, ...]:

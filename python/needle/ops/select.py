@@ -32,9 +32,10 @@ from needle.ops.movement import (
     reshape,
     stop_gradient,
 )
-from needle.ops.operands import cast, constant
+from needle.ops.operands import as_array, cast, constant, read
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.sorting import argsort, nonzero
+from needle.ops.tuples import joined
 
 _native_setitem: Any = None if core.native is None else core.native.setitem
 
@@ -286,7 +287,7 @@ def put(x: Any, index: Any, value: Any) -> Any:
         x: a tensor.
         index: what NumPy takes: integers, slices, ``...``, None, integer arrays, masks.
         value: a number, or a tensor that broadcasts to ``x[index]``; leading axes of size 1 that
-            are too many go.
+            are too many go. Lists of tensors are stacked.
 
     Raises:
         DtypeError: if the value's dtype does not fit into that of x, or a number is out of its
@@ -344,7 +345,10 @@ def _fitting(x: Any, value: Any) -> Any:
     if isinstance(value, (bool, int, float, np.integer, np.bool_)):
         return constant(number_in("assignment", value, kind), kind, x.spec.device)
     if not isinstance(value, graph.TensorBase):
-        values = np.asarray(value)
+        values = read(np.asarray, value)
+        if values is None and kind.kind == "f":
+            return joined(value, kind, x.spec.device)
+        values = as_array(value) if values is None else values
         value = graph.wrap(ndarray.array(values, str(values.dtype), x.spec.device))
     own = value.spec.dtype
     widens = own.kind == "b" or (kind.kind == "f" and own.kind in "iu")

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from needle import executor
+from needle import executor, graph
 from needle.backend import kernels
 from needle.backend.axes import normalise_axis
-from needle.backend.ndarray import full
+from needle.backend.ndarray import array, full
+from needle.dtype import DType
 from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
 from needle.ops.base import COMPUTE, ITEM, PROMOTIONS, Op
-from needle.ops.movement import broadcast_to
-from needle.ops.operands import constant, promoted
+from needle.ops.movement import broadcast_to, to_device
+from needle.ops.operands import cast, constant, promoted, read
 from needle.ops.samples import Sample, uniform
 
 
@@ -207,6 +208,22 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
     if not parts:
         raise ShapeError("stack: no tensors")
     return executor.apply(Stack.of(axis), *parts)
+
+
+def joined(values: Any, kind: DType, device: Any) -> Any:
+    """Return (nested) lists of numbers, arrays and tensors as one tensor, a stack of stacks.
+
+    Gradients flow to the tensors.
+
+    Raises:
+        ShapeError: if they differ in shape.
+    """
+    if isinstance(values, graph.TensorBase):
+        return to_device(cast(values, kind), device)
+    made = read(array, values, kind, device)
+    if made is not None:
+        return graph.wrap(made)
+    return stack([joined(part, kind, device) for part in values])
 
 
 def split(x: Any, axis: int = 0, *, sizes: int | Sequence[int] | None = None) -> Any:

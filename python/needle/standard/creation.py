@@ -1,4 +1,4 @@
-"""New tensors. None of them needs a gradient, except ``asarray`` of a tensor that does."""
+"""New tensors. They need no gradient, unless they are made of tensors that do."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import numpy as np
 
 from needle import device as devices
 from needle import dtype as dtypes
-from needle import graph, ops
+from needle import forward, graph, ops, structure
 from needle.backend import exchange, memory
 from needle.backend.axes import sizes_of, whole
 from needle.backend.ndarray import NDArray, array
 from needle.errors import DtypeError, OptionError, RangeError, ShapeError
-from needle.ops.operands import default_float
+from needle.ops.operands import as_array, default_float, read
+from needle.ops.tuples import joined
 from needle.standard import operands
 
 _PYTHON = (bool, int, float, complex, list, tuple, range)
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
-    """Return a tensor of the values of obj; a tensor stays part of its graph.
+    """Return a tensor of the values of obj; a tensor stays part of its graph, in a list too.
 
     For dtype None bools, integers and floats of Python become bool, int64 and the default float;
     everything else keeps its dtype.
@@ -58,21 +59,20 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
 def _of_python(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
     if copy is False:
         raise OptionError("asarray: Python numbers have no memory to share; copy is False")
-    values = _numbers(obj)
+    values = read(_numbers, obj)
+    varies = values is None and any(map(forward.varies, structure.flat(obj)))
+    values = _numbers(as_array(obj)) if values is None else values
     kind = None if dtype is None else dtypes.as_dtype(dtype)
     beyond = values.dtype.kind == "O" or (values.dtype == np.uint64 and values.max() >= 2**63)
     if beyond and (kind is None or kind.kind in "iu"):
         raise RangeError(f"asarray: {obj!r:.60} does not fit into {kind or dtypes.int64}")
-    if kind is not None:
-        if kind.kind in "iu" and values.dtype.kind in "iuf":
-            values = obj  # of numbers without dtype those out of range are refused
-        return graph.wrap(array(values, kind, device))
-    if values.dtype.name == "bfloat16":  # a list of such tensors
-        return graph.wrap(array(values, dtypes.bfloat16, device))
-    if values.dtype == np.float64:
-        kind = default_float()
-    else:
-        kind = dtypes.as_dtype(values.dtype)
+    if kind is None:
+        wide = values.dtype == np.float64
+        kind = default_float() if wide else dtypes.as_dtype(values.dtype)
+    elif kind.kind in "iu" and values.dtype.kind in "iuf":
+        values = obj  # of numbers without dtype those out of range are refused
+    if varies:
+        return joined(obj, kind, devices.as_device(device))
     return graph.wrap(array(values, kind, device))
 
 
@@ -184,7 +184,9 @@ def linspace(
         ShapeError: if num is negative, or 2**63 or more.
         OutOfMemoryError: if the device has no memory for them.
     """
-    start, stop = operands.number("linspace", start), operands.number("linspace", stop)
+    ends = [operands.number("linspace", x) for x in (start, stop)]
+    if not (forward.varies(start) or forward.varies(stop)):
+        start, stop = ends
     num = whole("linspace: num", num)
     with _room("linspace", num, dtype or default_float(), device):
         return ops.linspace(start, stop, num, endpoint=endpoint, dtype=dtype, device=device)
@@ -228,8 +230,8 @@ def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of one value."""
-    value = operands.number("full", fill_value)
-    return ops.full(shape, value, dtype=dtype, device=device)
+    operands.number("full", fill_value)
+    return ops.full(shape, fill_value, dtype=dtype, device=device)
 
 
 def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
@@ -249,8 +251,9 @@ def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
 
 def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of one value like x."""
-    x, value = operands.tensor("full_like", x), operands.number("full_like", fill_value)
-    return ops.full_like(x, value, dtype=dtype, device=device)
+    x = operands.tensor("full_like", x)
+    operands.number("full_like", fill_value)
+    return ops.full_like(x, fill_value, dtype=dtype, device=device)
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Any]:
