@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 
 import needle as ndl
 from needle import ops
-from needle.errors import DtypeError, OptionError
+from needle.errors import ArgumentError, DtypeError, OptionError
 
 A = np.random.default_rng(0).uniform(-2, 2, (3, 4))
 B = np.random.default_rng(1).uniform(0.5, 2, (3, 4))
@@ -250,6 +252,46 @@ def test_augmented_assignments_are_differentiable_and_the_courses_widen():
         z = ndl.ops.ones((3,), dtype="float32")
         z += ndl.ops.ones((2, 3), dtype="float64")
         assert z.shape == (2, 3) and z.dtype == "float64"
+
+
+# ---- operators and other classes ---------------------------------------------------
+
+
+class Answering:
+    """Another library's array: it knows what to do beside a tensor."""
+
+    def __radd__(self, x):
+        return "answered"
+
+    __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = __rmatmul__ = __rfloordiv__ = __radd__
+    __rmod__ = __rdivmod__ = __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __radd__
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __radd__
+
+
+NAMES = "add sub mul truediv pow matmul floordiv mod and_ or_ xor lshift rshift lt le gt ge"
+OPERATORS = {name: getattr(operator, name) for name in NAMES.split()} | {"divmod": divmod}
+
+
+@pytest.mark.parametrize("name", [*OPERATORS, "eq", "ne"])
+def test_operators_ask_the_other_class(name):
+    x = ndl.Tensor([[1, 2], [3, 4]], dtype="int64")
+    assert getattr(operator, name, divmod)(x, Answering()) == "answered"
+
+
+@pytest.mark.parametrize("other", [None, "a", [1, 2], (1, 2), {1}, 2j, object()], ids=type)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_say_what_they_cannot_use(name, other):
+    x = ndl.Tensor([[1, 2], [3, 4]], dtype="int64")
+    if name == "matmul":
+        x = x.astype("float32")
+    with pytest.raises(ArgumentError, match="expected a tensor or a number, got"):
+        OPERATORS[name](x, other)
+
+
+@pytest.mark.parametrize("sign", ["+", "-", "*", "//", "%", "**", "@", "<<"])
+def test_augmented_assignments_make_nothing_else_of_a_tensor(sign):
+    with pytest.raises(ArgumentError, match="expected a tensor|x would become a str"):
+        exec(f"x {sign}= y", {"x": ndl.Tensor([1, 2], dtype="int64"), "y": Answering()})
 
 
 TWO, ONE = np.int64(2), np.int64(1)

@@ -14,10 +14,10 @@ from needle.backend import exchange
 from needle.backend.ndarray import NDArray, array
 from needle.device import Device
 from needle.dtype import DType
-from needle.errors import DtypeError, GradientError, NeedleError, ShapeError
+from needle.errors import ArgumentError, DtypeError, GradientError, NeedleError, ShapeError
 from needle.methods import Methods
 from needle.ops import movement, select
-from needle.ops.operands import has_gradients
+from needle.ops.operands import declined, has_gradients
 
 _add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
 _divide, _power, _negative = ops.Divide.of(), ops.Power.of(), ops.Negative.of()
@@ -258,25 +258,37 @@ class Tensor(Augmented, Methods, Value):
     # ---- operators -------------------------------------------------------------
 
     def __add__(self, other: Any) -> Tensor:
-        return _apply(_add, self, other)
+        try:
+            return _apply(_add, self, other)
+        except ArgumentError as error:
+            return declined(error, other, "__radd__")
 
     def __radd__(self, other: Any) -> Tensor:
         return _apply(_add, self, other)
 
     def __sub__(self, other: Any) -> Tensor:
-        return _apply(_subtract, self, other)
+        try:
+            return _apply(_subtract, self, other)
+        except ArgumentError as error:
+            return declined(error, other, "__rsub__")
 
     def __rsub__(self, other: Any) -> Tensor:
         return _apply(_subtract, other, self)
 
     def __mul__(self, other: Any) -> Tensor:
-        return _apply(_multiply, self, other)
+        try:
+            return _apply(_multiply, self, other)
+        except ArgumentError as error:
+            return declined(error, other, "__rmul__")
 
     def __rmul__(self, other: Any) -> Tensor:
         return _apply(_multiply, self, other)
 
     def __truediv__(self, other: Any) -> Tensor:
-        return _apply(_divide, self, other)
+        try:
+            return _apply(_divide, self, other)
+        except ArgumentError as error:
+            return declined(error, other, "__rtruediv__")
 
     def __rtruediv__(self, other: Any) -> Tensor:
         return _apply(_divide, other, self)
@@ -287,7 +299,10 @@ class Tensor(Augmented, Methods, Value):
             return ops.square(self)
         if kind is int and other < 0:
             return ops.power(self, other)  # which refuses integers
-        return _apply(_power, self, other)
+        try:
+            return _apply(_power, self, other)
+        except ArgumentError as error:
+            return declined(error, other, "__rpow__")
 
     def __rpow__(self, other: Any) -> Tensor:
         return _apply(_power, other, self)
@@ -302,22 +317,13 @@ class Tensor(Augmented, Methods, Value):
         return ops.absolute(self)
 
     def __matmul__(self, other: Any) -> Tensor:
-        return ops.matmul(self, other)
+        try:
+            return ops.matmul(self, other)
+        except ArgumentError as error:
+            return declined(error, other, "__rmatmul__")
 
     def __rmatmul__(self, other: Any) -> Tensor:
         return ops.matmul(Tensor(other, device=self.device, requires_grad=False), self)
-
-    def __lt__(self, other: Any) -> Tensor:
-        return ops.less(self, other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return ops.less_equal(self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return ops.greater(self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return ops.greater_equal(self, other)
 
     def __getitem__(self, index: Any) -> Tensor:
         return select.getitem(self, index)
