@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, dtype, executor, graph
+from needle import config, device, dtype, executor, graph
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
 from needle.errors import ArgumentError, DtypeError, explain
+from needle.ops.attributes import either
 
 
 def default_float() -> DType:
@@ -156,6 +157,23 @@ def declined(error: ArgumentError, other: Any, reflected: str) -> Any:
     if kind.__module__ in ("builtins", "numpy") or method is None or method is inherited:
         raise error
     return NotImplemented
+
+
+def destination(target: Any, where: Any, kind: Any) -> tuple[Any, DType | None]:
+    """Return the device and the dtype that ``to`` was given: one as target, or by their names.
+
+    None stays as it is (a device, if there is no dtype either, is the default one).
+
+    Raises:
+        OptionError: if one is given twice.
+    """
+    if isinstance(target, DType) or str(target) in dtype.ALL:
+        kind = either(target, kind, ("target", "dtype"))
+    else:
+        where = either(target, where, ("target", "device"))
+    if where is not None or kind is None:
+        where = device.as_device(where)
+    return where, None if kind is None else dtype.as_dtype(kind)
 
 
 def cast(x: Any, kind: DType) -> Any:
