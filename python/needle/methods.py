@@ -99,17 +99,8 @@ class Methods(Aliases):
         return ops.floor_divide(other, self), ops.remainder(other, self)
 
     def __round__(self, digits: Any = None) -> Any:
-        """Round to the nearest integer, halves to the even one; the dtype stays.
-
-        Raises:
-            OptionError: if digits are asked for.
-        """
-        if digits:
-            raise OptionError(
-                f"round: to {digits!r:.60} digits\n  rule: to whole numbers only\n"
-                "  try: (x * 100.0).round() / 100.0"
-            )
-        return ops.round(self)
+        """Round to so many decimals, none for None; the dtype stays. See ``ops.round``."""
+        return ops.round(self, 0 if digits is None else digits)
 
     def __contains__(self, value: Any) -> bool:
         """Whether any element is equal to the value; of several, to that beside it."""
@@ -154,6 +145,38 @@ class Methods(Aliases):
         return complex(self.item())  # type: ignore[attr-defined]  # of the class that mixes it in
 
     # ---- of each element -------------------------------------------------------
+
+    def exp(self) -> Any:
+        """Exponential."""
+        return ops.exp(self)
+
+    def log(self) -> Any:
+        """Natural logarithm."""
+        return ops.log(self)
+
+    def sqrt(self) -> Any:
+        """Square root."""
+        return ops.sqrt(self)
+
+    def rsqrt(self) -> Any:
+        """Reciprocal square root."""
+        return ops.rsqrt(self)
+
+    def square(self) -> Any:
+        """Square."""
+        return ops.square(self)
+
+    def tanh(self) -> Any:
+        """Hyperbolic tangent."""
+        return ops.tanh(self)
+
+    def sigmoid(self) -> Any:
+        """Logistic function."""
+        return ops.sigmoid(self)
+
+    def relu(self) -> Any:
+        """Rectifier."""
+        return ops.relu(self)
 
     def abs(self) -> Any:
         """Absolute value."""
@@ -255,9 +278,9 @@ class Methods(Aliases):
         """Round up."""
         return ops.ceil(self)
 
-    def round(self) -> Any:
-        """Round to the nearest integer, halves to the even one."""
-        return ops.round(self)
+    def round(self, decimals: Any = 0) -> Any:
+        """Round to so many decimals, halves to the even digit. See ``ops.round``."""
+        return ops.round(self, decimals)
 
     def trunc(self) -> Any:
         """Round towards zero."""
@@ -366,6 +389,18 @@ class Methods(Aliases):
         return ops.unique(self)
 
     # ---- arrangement -----------------------------------------------------------
+
+    def squeeze(self, axes: Any = None, *, axis: Any = None) -> Any:
+        """Remove axes of size 1 (all such for None)."""
+        return ops.squeeze(self, axes, axis=axis)
+
+    def unsqueeze(self, axis: int) -> Any:
+        """Insert an axis of size 1."""
+        return ops.unsqueeze(self, axis)
+
+    def flip(self, axes: Any = None, *more: int, axis: Any = None) -> Any:
+        """Reverse the order along axes (all for None)."""
+        return ops.flip(self, axes, *more, axis=axis)
 
     def gather(self, index: Any, axis: int = -1) -> Any:
         """Pick along an axis, one index per element. See ``ops.Gather``."""
