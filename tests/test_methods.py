@@ -333,6 +333,7 @@ CALLS = {
     "flip": (lambda x: x.flip(0, 2), lambda x: np.flip(x, (0, 2))),
     "flip function": (lambda x: ops.flip(x, 0, -1), lambda x: np.flip(x, (0, 2))),
     "to a dtype": (lambda x: x.to(dtype="float64"), lambda x: x.astype("float64")),
+    "to a type": (lambda x: x.to(np.float64), lambda x: x.astype("float64")),
     "to both": (lambda x: x.to("cpu", "float64"), lambda x: x.astype("float64")),
     "to a device": (lambda x: x.to(device="cpu").to(ndl.float32), lambda x: x),
 }

@@ -167,7 +167,7 @@ def destination(target: Any, where: Any, kind: Any) -> tuple[Any, DType | None]:
     Raises:
         OptionError: if one is given twice.
     """
-    if isinstance(target, DType) or str(target) in dtype.ALL:
+    if isinstance(target, (DType, type)) or str(target) in dtype.ALL:
         kind = either(target, kind, ("target", "dtype"))
     else:
         where = either(target, where, ("target", "device"))
