@@ -315,11 +315,11 @@ def test_to_dtype_and_device_moves_buffers_and_gradients_in_place():
     assert model[1].count.dtype == "float64" and ids.dtype == "int64"
     model.to("cpu_numpy")
     assert {x.device for x in (weight, weight.grad, ids)} == {ndl.cpu_numpy()}
-    model.to("cpu", ndl.float32)
+    model.to(ndl.default_device(), ndl.float32)
     for x in (weight, weight.grad, ids, model[1].count):
-        assert x.device == ndl.cpu() and x.dtype == ("int64" if x is ids else "float32")
-    with pytest.raises(OptionError, match="target='cpu' and device='cpu' are two"):
-        model.to("cpu", device="cpu")
+        assert x.device == ndl.default_device() and x.dtype == ("int64" if x is ids else "float32")
+    with pytest.raises(OptionError, match="target='meta' and device='meta' are two"):
+        model.to("meta", device="meta")
     with pytest.raises(DataError, match="int32"):
         model.to("int32")
 
@@ -639,9 +639,36 @@ def test_mse_loss():
         nn.MSELoss()(ndl.ones(3, 1), ndl.ones(3))
 
 
-def test_losses_refuse_unknown_reductions():
+LOSSES = {
+    nn.L1Loss: lambda d, x, y: np.abs(d),
+    nn.HuberLoss: lambda d, x, y: np.where(np.abs(d) < 1, d * d / 2, np.abs(d) - 0.5),
+    nn.BCEWithLogitsLoss: lambda d, x, y: np.logaddexp(0, x) - x * y,
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_losses_of_pairs(kind):
+    random = np.random.default_rng(0)
+    x, y = 2 * random.standard_normal((4, 3)), random.uniform(0, 1, (4, 3))
+    each = LOSSES[kind](x - y, x, y)
+    for reduction, expected in (("mean", each.mean()), ("sum", each.sum()), ("none", each)):
+        loss = kind(reduction=reduction)(ndl.Tensor(x), ndl.Tensor(y))
+        np.testing.assert_allclose(loss.numpy(), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ShapeError, match="differ"):
+        kind()(ndl.ones(3, 1), ndl.ones(3))
+
+
+def test_huber_loss_has_a_delta():
+    x, zero = ndl.Tensor([0.5, 4.0]), ndl.zeros(2)
+    assert nn.HuberLoss("none", delta=2.0)(x, zero).tolist() == [0.125, 6.0]
+    with pytest.raises(OptionError, match="delta 0.0 must be positive"):
+        nn.HuberLoss(delta=0.0)(x, zero)
+
+
+@pytest.mark.parametrize("kind", [nn.MSELoss, *LOSSES])
+def test_losses_refuse_unknown_reductions(kind):
     with pytest.raises(OptionError, match="did you mean 'mean'"):
-        nn.MSELoss("meann")
+        kind("meann")
 
 
 # ---- the model ---------------------------------------------------------------------
