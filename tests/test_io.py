@@ -9,7 +9,7 @@ import pytest
 
 import needle as ndl
 from needle import dtype, io, nn, optim
-from needle.errors import DataError
+from needle.errors import ArgumentError, DataError
 
 
 def write(path, header, data=b"", length=None):
@@ -83,6 +83,16 @@ def test_numbers_come_back_exactly(tmp_path):
         float,
         int,
     ]
+
+
+def test_what_is_no_dict_is_told_what_would_be(tmp_path):
+    model = nn.Linear(2, 2)
+    for wrong in (model, ndl.optim.Adam(model.parameters())):
+        with pytest.raises(ArgumentError, match=r"got \w+\n(.*\n)+.*try: save\(path, x.state_dict"):
+            io.save(tmp_path / "x", wrong)
+    with pytest.raises(ArgumentError, match="by name, got PosixPath"):
+        io.save(model.state_dict(), tmp_path / "x")
+    assert not list(tmp_path.iterdir())
 
 
 class Tied(nn.Module):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 
 import needle as ndl
 from needle import ops
-from needle.errors import DtypeError, OptionError
+from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
 
 A = np.random.default_rng(0).uniform(-2, 2, (3, 4))
 B = np.random.default_rng(1).uniform(0.5, 2, (3, 4))
@@ -26,7 +28,8 @@ repeat chunk dilate undilate tril triu diagonal meshgrid matmul tensordot einsum
 scatter_add take one_hot embedding sort argsort topk searchsorted nonzero unique softmax
 log_softmax cross_entropy layer_norm dropout uniform normal bernoulli randint permutation arange
 linspace eye full zeros ones cast astype gelu_tanh mse_loss l1_loss huber_loss kl_divergence
-bce_with_logits nll_loss rms_norm batch_norm argwhere cat clamp isclose count_nonzero
+bce_with_logits nll_loss rms_norm batch_norm argwhere cat clamp isclose count_nonzero allclose
+cosine_similarity
 """
 
 
@@ -161,8 +164,77 @@ def test_the_tensor_itself():
     x = ndl.zeros(2, 3)
     assert x.dim() == 2 and x.contiguous() is x
     assert x.nbytes == 24 and x.astype("int8").nbytes == 6
-    with pytest.raises(OptionError, match="whole numbers only"):
-        round(x, 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
+@pytest.mark.parametrize("decimals", [-2, -1, 0, 1, 3])
+def test_round_to_decimals(dtype, decimals):
+    values = np.concatenate([300 * A.ravel(), [0.25, 0.35, 125, -15, 1e30, np.inf, np.nan]])
+    if dtype == "int32" or dtype == "float16":
+        values = np.round(values[:-3], 2)
+    x = ndl.Tensor(values, dtype=dtype)
+    if dtype == "int32" and decimals < 0:
+        with pytest.raises(OptionError, match=r"round: -\d decimals of int32"):
+            x.round(decimals)
+        return
+    wide = x.numpy().astype("float32") if dtype == "float16" else x.numpy()
+    expected = np.round(wide, decimals).astype(dtype)
+    for out in (x.round(decimals), x.round(decimals=decimals), round(x, decimals),
+                ops.round(x, np.int64(decimals)), ndl.round(x, decimals=decimals)):  # fmt: skip
+        assert out.dtype == dtype
+        np.testing.assert_array_equal(out.numpy(), expected)
+
+
+def test_round_says_which_decimals_there_are():
+    x = ndl.Tensor(A)
+    with pytest.raises(ArgumentError, match="round: decimals is 1.5, not a whole number"):
+        x.round(1.5)
+    with pytest.raises(OptionError, match="round: 40 decimals of float32\n  rule: from -30 to 30"):
+        x.round(40)
+    x.round(1).sum().backward()
+    assert not x.grad.numpy().any()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0,), (1, 0, 2)])
+def test_the_repr_of_an_empty_tensor_has_its_shape(shape):
+    text = "" if len(shape) == 1 else f", shape={shape}"
+    assert repr(ndl.zeros(*shape)) == f"needle.Tensor([]{text})"
+    assert repr(ndl.zeros(*shape, dtype="int8")) == f"needle.Tensor([]{text}, dtype=int8)"
+
+
+COMPARISONS = {
+    "eq": ops.equal, "ne": ops.not_equal, "lt": ops.less, "le": ops.less_equal,
+    "gt": ops.greater, "ge": ops.greater_equal,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "bool"])
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_comparisons_with_integers_are_exact(name, dtype, lazy):
+    info = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    values = np.array([*info, 1]).astype(dtype)
+    x, compare = ndl.Tensor(values), getattr(operator, name)
+    with ndl.lazy_mode(lazy):
+        for number in (
+            -1,
+            0,
+            1,
+            127,
+            128,
+            255,
+            256,
+            300,
+            -129,
+            2**31,
+            2**63,
+            -(2**63) - 1,
+            10**400,
+        ):
+            expected = [compare(int(v), number) for v in values]
+            assert compare(x, number).tolist() == expected
+            assert COMPARISONS[name](x, number).tolist() == expected
+            assert compare(number, x).tolist() == [compare(number, int(v)) for v in values]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
@@ -186,6 +258,23 @@ def test_isclose_knows_infinity_nan_and_integers():
             np.testing.assert_array_equal(found, np.isclose(x, y, equal_nan=equal_nan))
     small, large = (ndl.Tensor(np.array([n], "uint8")) for n in (1, 255))
     assert not ops.isclose(small, large).item() and ops.isclose(large, 254, atol=2.0).item()
+
+
+def test_allclose_is_a_bool():
+    x = ndl.Tensor([1.0, np.nan])
+    assert ndl.allclose(x, x + 1e-7, equal_nan=True) is True and x.allclose(x) is False
+    assert not ndl.allclose(x[0], 1.1) and ndl.allclose(x[0], np.array([1.1], "f"), atol=0.2)
+    assert ndl.allclose(ndl.zeros(0, 2), 1.0)
+
+
+def test_the_cosine_beside_a_zero_vector_is_0_and_has_a_gradient():
+    for dtype in ("float32", "float16"):
+        x, y = ndl.Tensor(np.zeros((1, 3)), dtype=dtype), ndl.Tensor(A[:, :3], dtype=dtype)
+        out = ndl.cosine_similarity(x, y)
+        assert out.shape == (3,) and not out.numpy().any() and out.dtype == dtype
+    x, y = ndl.Tensor(np.zeros((1, 3))), ndl.Tensor(A[:, :3])
+    ndl.cosine_similarity(x, y).sum().backward()
+    assert np.isfinite(x.grad.numpy()).all() and np.isfinite(y.grad.numpy()).all()
 
 
 def test_gradients_flow_through_methods():
@@ -250,6 +339,96 @@ def test_augmented_assignments_are_differentiable_and_the_courses_widen():
         z = ndl.ops.ones((3,), dtype="float32")
         z += ndl.ops.ones((2, 3), dtype="float64")
         assert z.shape == (2, 3) and z.dtype == "float64"
+
+
+# ---- PyTorch's ways of calling ------------------------------------------------------
+
+CALLS = {
+    "transpose": (lambda x: x.transpose(0, 2), lambda x: np.swapaxes(x, 0, 2)),
+    "transpose function": (lambda x: ops.transpose(x, 1, 2), lambda x: np.swapaxes(x, 1, 2)),
+    "transpose, course": (lambda x: x.transpose(axes=(0, 1)), lambda x: np.swapaxes(x, 0, 1)),
+    "permute": (lambda x: x.permute(2, 0, 1), lambda x: np.transpose(x, (2, 0, 1))),
+    "flip": (lambda x: x.flip(0, 2), lambda x: np.flip(x, (0, 2))),
+    "flip function": (lambda x: ops.flip(x, 0, -1), lambda x: np.flip(x, (0, 2))),
+    "to a dtype": (lambda x: x.to(dtype="float64"), lambda x: x.astype("float64")),
+    "to a type": (lambda x: x.to(np.float64), lambda x: x.astype("float64")),
+    "to both": (lambda x: x.to("cpu_numpy", "float64"), lambda x: x.astype("float64")),
+    "to a device": (lambda x: x.to(device="cpu_numpy").to(ndl.float32), lambda x: x),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_as_pytorch_has_them(name):
+    call, reference = CALLS[name]
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    out, expected = call(ndl.Tensor(x)), reference(x)
+    assert out.dtype == expected.dtype
+    np.testing.assert_array_equal(out.numpy(), expected)
+
+
+def test_what_is_said_twice_or_too_often():
+    x = ndl.zeros(2, 3, 4)
+    with pytest.raises(ShapeError, match=r"axes \(2, 0, 1\) of 3(.*\n)+.*try: permute"):
+        x.transpose(2, 0, 1)
+    with pytest.raises(OptionError, match="two names of one argument"):
+        x.flip(0, 1, axis=0)
+    with pytest.raises(OptionError, match="target=needle.float32 and dtype='float64' are two"):
+        x.to(ndl.float32, dtype="float64")
+    with pytest.raises(OptionError, match="target='meta' and device='meta' are two"):
+        x.to("meta", device="meta")
+    with pytest.raises(ArgumentError, match="needle.tensor is a module\n  try: needle.Tensor"):
+        ndl.tensor([1.0])
+    with pytest.raises(AttributeError, match="no attribute 'tenser'") as caught:
+        ndl.tenser  # noqa: B018
+    assert caught.value.name == "tenser" and caught.value.obj is ndl
+
+
+def test_backward_knows_gradient():
+    x = ndl.Tensor([1.0, 2.0])
+    (x * x).backward(gradient=ndl.Tensor([1.0, 10.0]))
+    assert x.grad.tolist() == [2.0, 40.0]
+    with pytest.raises(OptionError, match="out_grad=.* and gradient=.* are two names"):
+        (x * x).backward(x, gradient=x)
+
+
+# ---- operators and other classes ---------------------------------------------------
+
+
+class Answering:
+    """Another library's array: it knows what to do beside a tensor."""
+
+    def __radd__(self, x):
+        return "answered"
+
+    __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = __rmatmul__ = __rfloordiv__ = __radd__
+    __rmod__ = __rdivmod__ = __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __radd__
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __radd__
+
+
+NAMES = "add sub mul truediv pow matmul floordiv mod and_ or_ xor lshift rshift lt le gt ge"
+OPERATORS = {name: getattr(operator, name) for name in NAMES.split()} | {"divmod": divmod}
+
+
+@pytest.mark.parametrize("name", [*OPERATORS, "eq", "ne"])
+def test_operators_ask_the_other_class(name):
+    x = ndl.Tensor([[1, 2], [3, 4]], dtype="int64")
+    assert getattr(operator, name, divmod)(x, Answering()) == "answered"
+
+
+@pytest.mark.parametrize("other", [None, "a", [1, 2], (1, 2), {1}, 2j, object()], ids=type)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_say_what_they_cannot_use(name, other):
+    x = ndl.Tensor([[1, 2], [3, 4]], dtype="int64")
+    if name == "matmul":
+        x = x.astype("float32")
+    with pytest.raises(ArgumentError, match="expected a tensor or a number, got"):
+        OPERATORS[name](x, other)
+
+
+@pytest.mark.parametrize("sign", ["+", "-", "*", "//", "%", "**", "@", "<<"])
+def test_augmented_assignments_make_nothing_else_of_a_tensor(sign):
+    with pytest.raises(ArgumentError, match="expected a tensor|x would become a str"):
+        exec(f"x {sign}= y", {"x": ndl.Tensor([1, 2], dtype="int64"), "y": Answering()})
 
 
 TWO, ONE = np.int64(2), np.int64(1)

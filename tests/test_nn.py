@@ -100,6 +100,8 @@ def test_modules_and_children():
     model = nn.Sequential(nn.Linear(1, 1), nn.Residual(nn.Tanh()))
     assert [name for name, _ in model.named_modules()] == ["", "0", "1", "1.fn"]
     assert model.children() == list(model.modules) == list(model)
+    assert list(model.modules()) == [m for _, m in model.named_modules()]
+    assert [type(m).__name__ for m in model[1].modules()] == ["Residual", "Tanh"]
     assert [type(m).__name__ for m in model._children()] == ["Linear", "Residual", "Tanh"]
     seen = []
     assert model.apply(lambda m: seen.append(type(m).__name__)) is model
@@ -129,9 +131,30 @@ def test_only_a_parameter_or_none_takes_the_place_of_a_parameter(assign):
     model.weight = nn.Parameter(weight * 0.5)
     model.bias = None
     assert [name for name, _ in model.named_parameters()] == ["weight"]
-    del model.weight
-    model.weight = weight * 0.5
+    model.bias = None
+    for wrong in (weight[:1] * 0.5, np.ones((1, 1)), nn.Identity()):
+        with pytest.raises(ArgumentError, match=r"Linear\.bias is a parameter"):
+            model.bias = wrong
+    model.bias = nn.Parameter(weight[:1] * 0.5)
+    model.bias = None
+    assert [name for name, _ in model.named_parameters()] == ["weight"]
+    del model.weight, model.bias
+    model.weight, model.bias = weight * 0.5, weight[:1] * 0.5
     assert model.parameters() == []
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, lambda *modules: nn.ModuleList(modules)])
+def test_modules_of_a_container_are_a_tuple_and_a_method(kind):
+    inner = nn.Linear(2, 2)
+    model = kind(inner, nn.ReLU())
+    assert isinstance(model.modules, tuple) and model.modules[0] is inner
+    assert list(model.modules()) == [model, *model.modules]
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert next(other.modules()) is other and len(other.modules) == 2
+        assert list(other.state_dict()) == ["0.weight", "0.bias"]
+    model.modules = [nn.Tanh()]
+    assert len(model) == 1 and next(model.modules()) is model
+    assert kind(*model.modules).modules == model.modules
 
 
 def test_in_place_arithmetic_without_gradients_keeps_a_parameter():
@@ -287,11 +310,16 @@ def test_to_dtype_and_device_moves_buffers_and_gradients_in_place():
     model[1].register_buffer("ids", ids)
     weight = model[0].weight
     model(ndl.ones(1, 2)).sum().backward()
-    assert model.to("float64") is model
+    assert model.to(dtype="float64") is model
     assert model[0].weight is weight and weight.dtype == weight.grad.dtype == "float64"
     assert model[1].count.dtype == "float64" and ids.dtype == "int64"
     model.to("cpu_numpy")
     assert {x.device for x in (weight, weight.grad, ids)} == {ndl.cpu_numpy()}
+    model.to(ndl.default_device(), ndl.float32)
+    for x in (weight, weight.grad, ids, model[1].count):
+        assert x.device == ndl.default_device() and x.dtype == ("int64" if x is ids else "float32")
+    with pytest.raises(OptionError, match="target='meta' and device='meta' are two"):
+        model.to("meta", device="meta")
     with pytest.raises(DataError, match="int32"):
         model.to("int32")
 
@@ -611,9 +639,36 @@ def test_mse_loss():
         nn.MSELoss()(ndl.ones(3, 1), ndl.ones(3))
 
 
-def test_losses_refuse_unknown_reductions():
+LOSSES = {
+    nn.L1Loss: lambda d, x, y: np.abs(d),
+    nn.HuberLoss: lambda d, x, y: np.where(np.abs(d) < 1, d * d / 2, np.abs(d) - 0.5),
+    nn.BCEWithLogitsLoss: lambda d, x, y: np.logaddexp(0, x) - x * y,
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_losses_of_pairs(kind):
+    random = np.random.default_rng(0)
+    x, y = 2 * random.standard_normal((4, 3)), random.uniform(0, 1, (4, 3))
+    each = LOSSES[kind](x - y, x, y)
+    for reduction, expected in (("mean", each.mean()), ("sum", each.sum()), ("none", each)):
+        loss = kind(reduction=reduction)(ndl.Tensor(x), ndl.Tensor(y))
+        np.testing.assert_allclose(loss.numpy(), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ShapeError, match="differ"):
+        kind()(ndl.ones(3, 1), ndl.ones(3))
+
+
+def test_huber_loss_has_a_delta():
+    x, zero = ndl.Tensor([0.5, 4.0]), ndl.zeros(2)
+    assert nn.HuberLoss("none", delta=2.0)(x, zero).tolist() == [0.125, 6.0]
+    with pytest.raises(OptionError, match="delta 0.0 must be positive"):
+        nn.HuberLoss(delta=0.0)(x, zero)
+
+
+@pytest.mark.parametrize("kind", [nn.MSELoss, *LOSSES])
+def test_losses_refuse_unknown_reductions(kind):
     with pytest.raises(OptionError, match="did you mean 'mean'"):
-        nn.MSELoss("meann")
+        kind("meann")
 
 
 # ---- the model ---------------------------------------------------------------------

@@ -475,12 +475,20 @@ def test_a_parameter_listed_twice_is_named():
             "nesterov",
         ),
         (lambda: optim.Adam([parameter([1.0])], beta1=1.0), "beta1"),
+        (lambda: optim.AdamW([parameter([1.0])], betas=(0.9, 1.0)), "AdamW: beta2=1.0"),
+        (lambda: optim.Adam([parameter([1.0])], betas=(0.9,)), r"Adam: betas=\(0.9,\) are not two"),
         (lambda: optim.RMSprop([parameter([1.0])], alpha=-0.1), "alpha"),
     ],
 )
 def test_wrong_arguments(make, message):
     with pytest.raises(OptionError, match=message):
         make()
+
+
+def test_betas_are_two_in_one():
+    for rule in (optim.Adam, optim.AdamW):
+        opt = rule([parameter([1.0])], betas=(0.5, 0.75))
+        assert (opt.beta1, opt.beta2) == (0.5, 0.75)
 
 
 def test_a_gradient_of_another_shape_is_refused_before_anything_changes():

@@ -167,11 +167,21 @@ WRONG = {
     "permutation of half": (lambda: sampling.permutation(2.5), ArgumentError, "size is 2.5"),
     "randint of none": (lambda: sampling.randint((2,), 3, 3), OptionError, "no integer in .3, 3"),
     "randint from half": (lambda: sampling.randint((2,), 0.5, 3), ArgumentError, "low is 0.5"),
-    "randint, order": (lambda: sampling.randint(0, 5, (2,)), ArgumentError, r"high is \(2,\)"),
+    "normal, order": (lambda: sampling.normal(0, 1), ArgumentError, "the shape comes first"),
+    "normal, NumPy's": (lambda: sampling.normal(0, 1, 5), ArgumentError, "first, and is 0"),
+    "normal, sizes last": (
+        lambda: sampling.normal(0, 1, (3,)), ArgumentError, r"normal\(\(5,\), mean, std\)",
+    ),
+    "normal of 10": (lambda: sampling.normal(10, 2.0), ArgumentError, "first, and is 10"),
+    "normal of 0.0": (lambda: sampling.normal(0.0, 1.0), ArgumentError, "first, and is 0.0"),
+    "uniform, order": (lambda: sampling.uniform(0, 1), ArgumentError, "the shape comes first"),
+    "randint, order": (lambda: sampling.randint(0, 5, (2,)), ArgumentError, "shape comes first"),
+    "randint, NumPy's": (lambda: sampling.randint(0, 5, 9), ArgumentError, "shape comes first"),
+    "randint, high": (lambda: sampling.randint((2,), 5, (2,)), ArgumentError, r"high is \(2,\)"),
     "randint, small": (
         lambda: sampling.randint((2,), 0, 300, dtype="uint8"), DtypeError, "do not fit into uint8",
     ),
-    "randint, below": (lambda: sampling.randint(2, -1, 2, dtype="bool"), DtypeError, "into bool"),
+    "randint, below": (lambda: sampling.randint([2], -1, 2, dtype="bool"), DtypeError, "into bool"),
 }  # fmt: skip
 
 
@@ -190,6 +200,9 @@ def test_arguments_at_their_ends():
     assert set(sampling.randint((99,), 0, 256, dtype="uint8").numpy()) <= set(range(256))
     assert sampling.randint((9,), 0, 2, dtype="bool").dtype == "bool"
     assert sampling.randint((2, 3), 0, 3.0).shape == (2, 3)
+    assert (
+        sampling.randint(3, low=0, high=2).shape == sampling.normal(3, mean=1, std=2).shape == (3,)
+    )
     assert not sampling.normal((3,), std=0).numpy().any()
     assert sampling.uniform((2,), 1, 1).tolist() == [1.0, 1.0]
     assert sampling.bernoulli((3,), 1).numpy().all() and sampling.permutation(0).shape == (0,)

@@ -55,6 +55,7 @@ from needle.ops import (
     add,
     add_scalar,
     all,
+    allclose,
     amax,
     amin,
     any,
@@ -90,6 +91,7 @@ from needle.ops import (
     copysign,
     cos,
     cosh,
+    cosine_similarity,
     count_nonzero,
     cross_entropy,
     cumprod,
@@ -251,7 +253,8 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
             return _import_module("needle.tools.show").show
         if name == "fold_batch_norm":
             return _import_module("needle.nn").fold_batch_norm
-        raise AttributeError(f"module 'needle' has no attribute {name!r}")
+        room = _import_module("needle")  # in which the interpreter looks for a name like this one
+        raise AttributeError(f"module 'needle' has no attribute {name!r}", name=name, obj=room)
 
 
 def __dir__() -> list[str]:

@@ -69,6 +69,12 @@ class Aliases:
         """Whether |x - other| <= atol + rtol * |other|. See ``ops.isclose``."""
         return ops.isclose(self, other, rtol, atol, equal_nan)
 
+    def allclose(
+        self, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+    ) -> bool:
+        """Whether all elements are close to other's. See ``ops.isclose``."""
+        return ops.allclose(self, other, rtol, atol, equal_nan)
+
     def leaky_relu(self, slope: float = 0.01) -> Any:
         """x where it is positive, slope * x elsewhere."""
         return ops.leaky_relu(self, slope)

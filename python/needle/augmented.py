@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from needle import config, executor, forward, graph, ops
-from needle.errors import DtypeError, NeedleError, ShapeError, explain
+from needle.errors import ArgumentError, DtypeError, NeedleError, ShapeError, explain
 
 _apply = executor.apply
 
@@ -24,9 +24,15 @@ def _kept(x: Any, out: Any, sign: str, other: Any) -> Any:
     With ``NEEDLE_BACKEND=np`` anything goes, as in the course.
 
     Raises:
+        ArgumentError: if it is no tensor: the other operand has a way of its own with tensors.
         DtypeError: if the dtype would change.
         ShapeError: if the shape would change.
     """
+    if not isinstance(out, graph.TensorBase):
+        raise explain(
+            ArgumentError, f"x {sign}= y", f"x would become a {type(out).__name__}",
+            [("x", x), ("y", other)], "x stays a tensor", f"x = x {sign} y",
+        )  # fmt: skip
     new, old = out.spec, x.spec
     same = new.dtype is old.dtype and new.shape == old.shape
     if same or config.current().backend == "np":

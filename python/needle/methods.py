@@ -5,14 +5,27 @@ They are a class of their own so that tensor.py stays a page about what a tensor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from needle import ops
 from needle.aliases import Aliases
-from needle.errors import OptionError, unknown
+from needle.errors import ArgumentError, OptionError, unknown
+from needle.ops.operands import declined
 
 Axes = int | Sequence[int] | None
+
+
+def _operator(function: Callable[..., Any], reflected: str) -> Callable[[Any, Any], Any]:
+    """Return the method of an operator: a function, or else what the other operand says."""
+
+    def operator(self: Any, other: Any) -> Any:
+        try:
+            return function(self, other)
+        except ArgumentError as error:
+            return declined(error, other, reflected)
+
+    return operator
 
 
 class Methods(Aliases):
@@ -35,44 +48,42 @@ class Methods(Aliases):
 
     __hash__ = object.__hash__  # by identity, so that tensors can be keys
 
-    def __floordiv__(self, other: Any) -> Any:
-        return ops.floor_divide(self, other)
+    __lt__ = _operator(ops.less, "__gt__")
+    __le__ = _operator(ops.less_equal, "__ge__")
+    __gt__ = _operator(ops.greater, "__lt__")
+    __ge__ = _operator(ops.greater_equal, "__le__")
+
+    __floordiv__ = _operator(ops.floor_divide, "__rfloordiv__")
 
     def __rfloordiv__(self, other: Any) -> Any:
         return ops.floor_divide(other, self)
 
-    def __mod__(self, other: Any) -> Any:
-        return ops.remainder(self, other)
+    __mod__ = _operator(ops.remainder, "__rmod__")
 
     def __rmod__(self, other: Any) -> Any:
         return ops.remainder(other, self)
 
-    def __and__(self, other: Any) -> Any:
-        return ops.bitwise_and(self, other)
+    __and__ = _operator(ops.bitwise_and, "__rand__")
 
     def __rand__(self, other: Any) -> Any:
         return ops.bitwise_and(other, self)
 
-    def __or__(self, other: Any) -> Any:
-        return ops.bitwise_or(self, other)
+    __or__ = _operator(ops.bitwise_or, "__ror__")
 
     def __ror__(self, other: Any) -> Any:
         return ops.bitwise_or(other, self)
 
-    def __xor__(self, other: Any) -> Any:
-        return ops.bitwise_xor(self, other)
+    __xor__ = _operator(ops.bitwise_xor, "__rxor__")
 
     def __rxor__(self, other: Any) -> Any:
         return ops.bitwise_xor(other, self)
 
-    def __lshift__(self, other: Any) -> Any:
-        return ops.bitwise_left_shift(self, other)
+    __lshift__ = _operator(ops.bitwise_left_shift, "__rlshift__")
 
     def __rlshift__(self, other: Any) -> Any:
         return ops.bitwise_left_shift(other, self)
 
-    def __rshift__(self, other: Any) -> Any:
-        return ops.bitwise_right_shift(self, other)
+    __rshift__ = _operator(ops.bitwise_right_shift, "__rrshift__")
 
     def __rrshift__(self, other: Any) -> Any:
         return ops.bitwise_right_shift(other, self)
@@ -80,24 +91,16 @@ class Methods(Aliases):
     def __invert__(self) -> Any:
         return ops.bitwise_invert(self)
 
-    def __divmod__(self, other: Any) -> Any:
-        return ops.floor_divide(self, other), ops.remainder(self, other)
+    __divmod__ = _operator(
+        lambda x, y: (ops.floor_divide(x, y), ops.remainder(x, y)), "__rdivmod__"
+    )
 
     def __rdivmod__(self, other: Any) -> Any:
         return ops.floor_divide(other, self), ops.remainder(other, self)
 
     def __round__(self, digits: Any = None) -> Any:
-        """Round to the nearest integer, halves to the even one; the dtype stays.
-
-        Raises:
-            OptionError: if digits are asked for.
-        """
-        if digits:
-            raise OptionError(
-                f"round: to {digits!r:.60} digits\n  rule: to whole numbers only\n"
-                "  try: (x * 100.0).round() / 100.0"
-            )
-        return ops.round(self)
+        """Round to so many decimals, none for None; the dtype stays. See ``ops.round``."""
+        return ops.round(self, 0 if digits is None else digits)
 
     def __contains__(self, value: Any) -> bool:
         """Whether any element is equal to the value; of several, to that beside it."""
@@ -142,6 +145,38 @@ class Methods(Aliases):
         return complex(self.item())  # type: ignore[attr-defined]  # of the class that mixes it in
 
     # ---- of each element -------------------------------------------------------
+
+    def exp(self) -> Any:
+        """Exponential."""
+        return ops.exp(self)
+
+    def log(self) -> Any:
+        """Natural logarithm."""
+        return ops.log(self)
+
+    def sqrt(self) -> Any:
+        """Square root."""
+        return ops.sqrt(self)
+
+    def rsqrt(self) -> Any:
+        """Reciprocal square root."""
+        return ops.rsqrt(self)
+
+    def square(self) -> Any:
+        """Square."""
+        return ops.square(self)
+
+    def tanh(self) -> Any:
+        """Hyperbolic tangent."""
+        return ops.tanh(self)
+
+    def sigmoid(self) -> Any:
+        """Logistic function."""
+        return ops.sigmoid(self)
+
+    def relu(self) -> Any:
+        """Rectifier."""
+        return ops.relu(self)
 
     def abs(self) -> Any:
         """Absolute value."""
@@ -243,9 +278,9 @@ class Methods(Aliases):
         """Round up."""
         return ops.ceil(self)
 
-    def round(self) -> Any:
-        """Round to the nearest integer, halves to the even one."""
-        return ops.round(self)
+    def round(self, decimals: Any = 0) -> Any:
+        """Round to so many decimals, halves to the even digit. See ``ops.round``."""
+        return ops.round(self, decimals)
 
     def trunc(self) -> Any:
         """Round towards zero."""
@@ -354,6 +389,18 @@ class Methods(Aliases):
         return ops.unique(self)
 
     # ---- arrangement -----------------------------------------------------------
+
+    def squeeze(self, axes: Any = None, *, axis: Any = None) -> Any:
+        """Remove axes of size 1 (all such for None)."""
+        return ops.squeeze(self, axes, axis=axis)
+
+    def unsqueeze(self, axis: int) -> Any:
+        """Insert an axis of size 1."""
+        return ops.unsqueeze(self, axis)
+
+    def flip(self, axes: Any = None, *more: int, axis: Any = None) -> Any:
+        """Reverse the order along axes (all for None)."""
+        return ops.flip(self, axes, *more, axis=axis)
 
     def gather(self, index: Any, axis: int = -1) -> Any:
         """Pick along an axis, one index per element. See ``ops.Gather``."""

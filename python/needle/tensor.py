@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy as copying
+import sys
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,10 +16,10 @@ from needle.backend import exchange
 from needle.backend.ndarray import NDArray, array
 from needle.device import Device
 from needle.dtype import DType
-from needle.errors import DtypeError, GradientError, NeedleError, ShapeError
+from needle.errors import ArgumentError, DtypeError, GradientError, NeedleError, ShapeError
 from needle.methods import Methods
 from needle.ops import movement, operands, select
-from needle.ops.operands import has_gradients
+from needle.ops.operands import declined, destination, has_gradients
 
 _add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
 _divide, _power, _negative = ops.Divide.of(), ops.Power.of(), ops.Negative.of()
@@ -153,14 +155,18 @@ class Tensor(Augmented, Methods, Value):
         self,
         out_grad: Any = None,
         *,
+        gradient: Any = None,
         retain_graph: bool | None = None,
         create_graph: bool | None = None,
         accumulate: bool = False,
     ) -> None:
-        """Compute gradients into ``.grad`` of the leaves. See ``autograd.backward``."""
+        """Compute gradients into ``.grad`` of the leaves. See ``autograd.backward``.
+
+        ``gradient`` is PyTorch's name of ``out_grad``.
+        """
         autograd.backward(
             self,
-            out_grad,
+            ops.either(out_grad, gradient, ("out_grad", "gradient")),
             retain_graph=retain_graph,
             create_graph=create_graph,
             accumulate=accumulate,
@@ -218,7 +224,8 @@ class Tensor(Augmented, Methods, Value):
 
     def _text(self) -> str:
         values = np.array2string(self.numpy(), separator=", ", prefix="needle.Tensor(")
-        extra = "" if self.dtype == "float32" else f", dtype={self.dtype}"
+        extra = "" if self.size or self.ndim == 1 else f", shape={self.shape}"
+        extra += "" if self.dtype == "float32" else f", dtype={self.dtype}"
         extra += f", op={self.op}" if self.op is not None else ""
         return f"needle.Tensor({values}{extra})"
 
@@ -264,25 +271,37 @@ class Tensor(Augmented, Methods, Value):
     # ---- operators -------------------------------------------------------------
 
     def __add__(self, other: Any) -> Tensor:
-        return _apply(_add, self, other)
+        try:
+            return _apply(_add, self, other)
+        except ArgumentError as error:
+            return declined(error, other, "__radd__")
 
     def __radd__(self, other: Any) -> Tensor:
         return _apply(_add, self, other)
 
     def __sub__(self, other: Any) -> Tensor:
-        return _apply(_subtract, self, other)
+        try:
+            return _apply(_subtract, self, other)
+        except ArgumentError as error:
+            return declined(error, other, "__rsub__")
 
     def __rsub__(self, other: Any) -> Tensor:
         return _apply(_subtract, other, self)
 
     def __mul__(self, other: Any) -> Tensor:
-        return _apply(_multiply, self, other)
+        try:
+            return _apply(_multiply, self, other)
+        except ArgumentError as error:
+            return declined(error, other, "__rmul__")
 
     def __rmul__(self, other: Any) -> Tensor:
         return _apply(_multiply, self, other)
 
     def __truediv__(self, other: Any) -> Tensor:
-        return _apply(_divide, self, other)
+        try:
+            return _apply(_divide, self, other)
+        except ArgumentError as error:
+            return declined(error, other, "__rtruediv__")
 
     def __rtruediv__(self, other: Any) -> Tensor:
         return _apply(_divide, other, self)
@@ -293,7 +312,10 @@ class Tensor(Augmented, Methods, Value):
             return ops.square(self)
         if kind is int and other < 0:
             return ops.power(self, other)  # which refuses integers
-        return _apply(_power, self, other)
+        try:
+            return _apply(_power, self, other)
+        except ArgumentError as error:
+            return declined(error, other, "__rpow__")
 
     def __rpow__(self, other: Any) -> Tensor:
         return _apply(_power, other, self)
@@ -308,22 +330,13 @@ class Tensor(Augmented, Methods, Value):
         return ops.absolute(self)
 
     def __matmul__(self, other: Any) -> Tensor:
-        return ops.matmul(self, other)
+        try:
+            return ops.matmul(self, other)
+        except ArgumentError as error:
+            return declined(error, other, "__rmatmul__")
 
     def __rmatmul__(self, other: Any) -> Tensor:
         return ops.matmul(graph.wrap(_data(other, self.device, None, True)), self)
-
-    def __lt__(self, other: Any) -> Tensor:
-        return ops.less(self, other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return ops.less_equal(self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return ops.greater(self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return ops.greater_equal(self, other)
 
     def __getitem__(self, index: Any) -> Tensor:
         return select.getitem(self, index)
@@ -370,67 +383,23 @@ class Tensor(Augmented, Methods, Value):
             return ops.reshape(self, *shape)
         return _apply(op, self)
 
-    def transpose(self, axes: Sequence[int] | None = None) -> Tensor:
+    def transpose(self, axes: Any = None, *more: int) -> Tensor:
         """Swap two axes, the last two for None. See ``permute`` for any order."""
-        return ops.transpose(self, axes)
+        return ops.transpose(self, axes, *more)
 
     def permute(self, *axes: Any) -> Tensor:
         """Reorder the axes. See ``ops.Permute``."""
         return ops.permute(self, *axes)
 
-    def squeeze(self, axes: Any = None, *, axis: Any = None) -> Tensor:
-        """Remove axes of size 1 (all such for None)."""
-        return ops.squeeze(self, axes, axis=axis)
-
-    def unsqueeze(self, axis: int) -> Tensor:
-        """Insert an axis of size 1."""
-        return ops.unsqueeze(self, axis)
-
-    def flip(self, axes: Any = None, *, axis: Any = None) -> Tensor:
-        """Reverse the order along axes (all for None)."""
-        return ops.flip(self, axes, axis=axis)
-
     def astype(self, dtype: Any) -> Tensor:
         """Convert to another dtype. See ``ops.Cast``."""
         return ops.astype(self, dtype)
 
-    def to(self, target: Any) -> Tensor:
-        """Move to a device, or convert to a dtype, given as such or by name."""
-        if isinstance(target, DType) or str(target) in dtype.ALL:
-            return self.astype(target)
-        return ops.to_device(self, target)
-
-    def exp(self) -> Tensor:
-        """Exponential."""
-        return ops.exp(self)
-
-    def log(self) -> Tensor:
-        """Natural logarithm."""
-        return ops.log(self)
-
-    def sqrt(self) -> Tensor:
-        """Square root."""
-        return ops.sqrt(self)
-
-    def rsqrt(self) -> Tensor:
-        """Reciprocal square root."""
-        return ops.rsqrt(self)
-
-    def square(self) -> Tensor:
-        """Square."""
-        return ops.square(self)
-
-    def tanh(self) -> Tensor:
-        """Hyperbolic tangent."""
-        return ops.tanh(self)
-
-    def sigmoid(self) -> Tensor:
-        """Logistic function."""
-        return ops.sigmoid(self)
-
-    def relu(self) -> Tensor:
-        """Rectifier."""
-        return ops.relu(self)
+    def to(self, target: Any = None, dtype: Any = None, *, device: Any = None) -> Tensor:
+        """Move to a device, or convert to a dtype, given as such or by name; or both."""
+        where, kind = destination(target, device, dtype)
+        out = self if where is None else ops.to_device(self, where)
+        return out if kind is None else ops.astype(out, kind)
 
     @staticmethod
     def make_const(data: Any, requires_grad: bool = False) -> Tensor:
@@ -536,6 +505,16 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
         ExchangeError: if copy=False cannot be, or what x gives is no capsule or a used one.
     """
     return graph.wrap(exchange.from_dlpack(x, device, copy))
+
+
+class _Module(types.ModuleType):
+    """This module, which says so to who takes it for PyTorch's function of its name."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise ArgumentError("needle.tensor is a module\n  try: needle.Tensor(...)")
+
+
+sys.modules[__name__].__class__ = _Module
 
 
 def _restore(cls: Any, data: NDArray, requires_grad: bool, name: str | None) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 from needle import executor, graph
 from needle.backend.ndarray import NDArray, array
 from needle.dtype import DType, as_dtype
-from needle.errors import DataError, NeedleError, describe
+from needle.errors import ArgumentError, DataError, NeedleError, describe, explain
 from needle.nn.module import StateDict
 
 _CODES = {
@@ -45,8 +45,16 @@ def save(
         metadata: texts to keep with it.
 
     Raises:
+        ArgumentError: for a module or anything else that is no dict.
         DataError: for a value that is neither tensor nor number, or a file that cannot be written.
     """
+    if not hasattr(state, "items"):
+        own = hasattr(state, "state_dict")
+        raise explain(
+            ArgumentError, "save", f"expected tensors by name, got {type(state).__name__}",
+            rule="save(path, state), where state is a dict of tensors and numbers",
+            advice="save(path, x.state_dict())" if own else "",
+        )  # fmt: skip
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     numbers: dict[str, bool | int | float] = {}
     aliases = dict(getattr(state, "aliases", {}))

@@ -34,7 +34,14 @@ from needle.nn.layers import (
     Residual,
     Sequential,
 )
-from needle.nn.loss import CrossEntropyLoss, MSELoss, SoftmaxLoss
+from needle.nn.loss import (
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    L1Loss,
+    MSELoss,
+    SoftmaxLoss,
+)
 from needle.nn.module import Mismatch, Module, StateDict
 from needle.nn.norm import BatchNorm1d, LayerNorm, LayerNorm1d, RMSNorm
 from needle.nn.pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, Upsample

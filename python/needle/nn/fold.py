@@ -37,7 +37,7 @@ def fold_batch_norm(model: _M) -> _M:
         )
         for _, module in list(folded.named_modules()):
             if isinstance(module, Sequential):
-                module.modules = tuple(_folded(list(module.modules), places))
+                module.modules = _folded(list(module), places)
     return folded
 
 

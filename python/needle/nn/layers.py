@@ -129,68 +129,90 @@ class Residual(Module):
         return self.fn(x) + x
 
 
-class Sequential(Module):
-    """Apply modules one after the other.
+class Held(tuple[Module, ...]):
+    """The modules of a container. Called it is ``Module.modules``: the course has it as a tuple."""
+
+    owner: Module
+
+    def __call__(self) -> Iterator[Module]:
+        return Module.modules(self.owner)
+
+
+class Container(Module):
+    """Hold modules in order.
 
     Attributes:
-        modules: the modules, a tuple.
+        modules: the modules, a tuple; ``modules()`` yields the container and all below, as of any
+            module.
     """
-
-    inline = "modules"
-
-    def __init__(self, *modules: Module) -> None:
-        super().__init__()
-        self.modules = modules
-
-    def forward(self, x: Any) -> Any:
-        for module in self.modules:
-            x = module(x)
-        return x
-
-    def __len__(self) -> int:
-        return len(self.modules)
-
-    def __iter__(self) -> Iterator[Module]:
-        return iter(self.modules)
-
-    def __getitem__(self, index: int | slice) -> Any:
-        """Return a module, or for a slice a Sequential of the same modules."""
-        if isinstance(index, slice):
-            return Sequential(*self.modules[index])
-        return self.modules[_position(index, len(self.modules), "Sequential")]
-
-
-class ModuleList(Module):
-    """Hold modules in a list; calling it is not defined."""
 
     inline = "modules"
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
-        self.modules = list(modules)
+        self.modules = modules
+
+    @property
+    def modules(self) -> Held:
+        """The modules, a tuple that can be called."""
+        held = Held(self.__dict__["modules"])
+        held.owner = self
+        return held
+
+    @modules.setter
+    def modules(self, modules: Iterable[Module]) -> None:
+        self.__dict__["modules"] = tuple(modules)
+
+    def __len__(self) -> int:
+        return len(self.__dict__["modules"])
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self.__dict__["modules"])
+
+    def _at(self, index: int) -> int:
+        size = len(self)
+        if not -size <= index < size:
+            name = type(self).__name__
+            raise IndexRangeError(f"{name}: there is no module {index} of {size}")
+        return index
+
+
+class Sequential(Container):
+    """Apply modules one after the other.
+
+    Attributes:
+        modules: the modules, a tuple; ``modules()`` yields the container and all below, as of any
+            module.
+    """
+
+    def __init__(self, *modules: Module) -> None:
+        super().__init__(modules)
+
+    def forward(self, x: Any) -> Any:
+        for module in self.__dict__["modules"]:
+            x = module(x)
+        return x
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return a module, or for a slice a Sequential of the same modules."""
+        modules = self.__dict__["modules"]
+        return Sequential(*modules[index]) if isinstance(index, slice) else modules[self._at(index)]
+
+
+class ModuleList(Container):
+    """Hold modules in a list; calling it is not defined."""
 
     def append(self, module: Module) -> ModuleList:
         """Add a module at the end; return the list."""
-        self.modules.append(module)
+        self.__dict__["modules"] = (*self, module)
         return self
-
-    def __len__(self) -> int:
-        return len(self.modules)
-
-    def __iter__(self) -> Iterator[Module]:
-        return iter(self.modules)
 
     def __getitem__(self, index: int | slice) -> Any:
         """Return a module, or for a slice a ModuleList of the same modules."""
-        if isinstance(index, slice):
-            return ModuleList(self.modules[index])
-        return self.modules[_position(index, len(self.modules), "ModuleList")]
+        modules = self.__dict__["modules"]
+        return ModuleList(modules[index]) if isinstance(index, slice) else modules[self._at(index)]
 
     def __setitem__(self, index: int, module: Module) -> None:
-        self.modules[_position(index, len(self.modules), "ModuleList")] = module
-
-
-def _position(index: int, size: int, name: str) -> int:
-    if not -size <= index < size:
-        raise IndexRangeError(f"{name}: there is no module {index} of {size}")
-    return index
+        modules = list(self)
+        modules[self._at(index)] = module
+        self.modules = modules

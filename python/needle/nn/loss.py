@@ -80,3 +80,41 @@ class MSELoss(_Loss):
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.mse_loss(x, target, reduction=self.reduction)
+
+
+class L1Loss(_Loss):
+    """Distance to the target: averaged ("mean"), added ("sum") or per element ("none").
+
+    Raises:   ShapeError if the shapes differ
+    """
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return ops.l1_loss(x, target, reduction=self.reduction)
+
+
+class HuberLoss(_Loss):
+    """Half the squared distance to the target up to delta, beyond it a multiple of the distance.
+
+    Raises:   ShapeError if the shapes differ; OptionError if delta is not positive
+
+    Args:
+        reduction: "mean", "sum", or "none": one loss per element.
+        delta: the distance from which on the loss grows linearly.
+    """
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.delta = delta
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return ops.huber_loss(x, target, delta=self.delta, reduction=self.reduction)
+
+
+class BCEWithLogitsLoss(_Loss):
+    """Binary cross entropy of sigmoid(x) and a target in [0, 1]; reductions as of ``MSELoss``.
+
+    Raises:   ShapeError if the shapes differ
+    """
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return ops.bce_with_logits(x, target, reduction=self.reduction)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from needle import device, dtype, executor, graph, regions
+from needle import executor, graph, regions
 from needle.backend.ndarray import NDArray, array
 from needle.dtype import DType
 from needle.errors import ArgumentError, DataError, NeedleError, describe, explain, nearest
+from needle.ops.operands import destination
 from needle.tensor import Parameter, Tensor
 
 _M = TypeVar("_M", bound="Module")
@@ -63,8 +64,9 @@ class Module:
 
     Parameters and modules are found in attributes, and in dicts, lists and tuples of them, in the
     order in which the attributes were set. A module need not call ``super().__init__()``. Only
-    another parameter or None can be assigned over a parameter; anything else raises an
-    ArgumentError, for the optimizer would go on with the old one.
+    another parameter or None can be assigned over a parameter, or where None took its place;
+    anything else raises an ArgumentError, for the optimizer would go on with the old one, or never
+    know the new one.
 
     Attributes:
         training: whether Dropout, BatchNorm1d and the like behave as in training.
@@ -74,6 +76,8 @@ class Module:
     inline: ClassVar[str] = ""
     """Attribute whose name is left out of dotted names (``0.weight``, not ``modules.0.weight``)."""
     _buffers: Mapping[str, bool] = MappingProxyType({})
+    _vacant: tuple[str, ...] = ()
+    """Attributes that held a parameter when None was assigned to them."""
 
     def __init__(self) -> None:
         self.training = True
@@ -83,7 +87,16 @@ class Module:
             regions.note_change(self.__dict__, name)
         elif isinstance(self.__dict__.get(name), Parameter):
             _check_parameter(f"{type(self).__name__}.{name}", value)
+            if value is None:
+                object.__setattr__(self, "_vacant", (*self._vacant, name))
+        elif name in self._vacant and self.__dict__[name] is None:
+            _check_parameter(f"{type(self).__name__}.{name}", value)
         object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        object.__delattr__(self, name)
+        if name in self._vacant:
+            object.__setattr__(self, "_vacant", tuple(x for x in self._vacant if x != name))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's value; what calling it runs."""
@@ -167,6 +180,11 @@ class Module:
             if isinstance(item, Module):
                 yield name, item
 
+    def modules(self) -> Iterator[Module]:
+        """Yield this module and every module below once."""
+        for _, module in self.named_modules():
+            yield module
+
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Yield the modules directly below, once each."""
         seen: set[int] = {id(self)}
@@ -216,20 +234,18 @@ class Module:
         for p in self.parameters():
             p.grad = None
 
-    def to(self: _M, target: Any) -> _M:
+    def to(self: _M, target: Any = None, dtype: Any = None, *, device: Any = None) -> _M:
         """Move parameters and buffers to a device, or cast floating ones to a floating dtype.
 
         The tensors stay the same objects, so an optimizer may be made before or after.
 
         Raises:
             DataError: for a dtype that is not floating.
+            OptionError: if a device or a dtype is given twice.
         """
-        kind = None
-        if isinstance(target, DType) or str(target) in dtype.ALL:
-            kind = dtype.as_dtype(target)
-            if not kind.is_floating:
-                raise DataError(f"to: parameters cannot be {kind}; only floating dtypes")
-        where = device.as_device(target) if kind is None else None
+        where, kind = destination(target, device, dtype)
+        if kind is not None and not kind.is_floating:
+            raise DataError(f"to: parameters cannot be {kind}; only floating dtypes")
         for _, item, _ in self._unique():
             if isinstance(item, Tensor):
                 _convert(item, where, kind)
@@ -353,9 +369,11 @@ def _faults(
 def _convert(tensor: Tensor, where: Any, kind: DType | None) -> None:
     data = executor.value_of(tensor)
     if where is not None:
-        graph.set_array(tensor, data.to(where))
-    elif kind is not None and data.dtype.is_floating and data.dtype is not kind:
-        graph.set_array(tensor, data.astype(kind))
+        data = data.to(where)
+    elif kind is None or not data.dtype.is_floating or data.dtype is kind:
+        return
+    cast = kind is not None and data.dtype.is_floating
+    graph.set_array(tensor, data.astype(kind) if cast else data)
 
 
 def _mismatch(

@@ -22,7 +22,14 @@ from needle.ops.activation import (
 from needle.ops.attributes import either
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
 from needle.ops.batch_norm_relu import BatchNormReLU, BatchNormReLUGrad, batch_norm_relu
-from needle.ops.contraction import einsum, outer, tensordot, vecdot
+from needle.ops.contraction import (
+    CosineSimilarity,
+    cosine_similarity,
+    einsum,
+    outer,
+    tensordot,
+    vecdot,
+)
 from needle.ops.conv import (
     PADDING_MODES,
     Conv,
@@ -231,6 +238,7 @@ from needle.ops.logic import (
     LogicalNot,
     LogicalOr,
     LogicalXor,
+    allclose,
     bitwise_and,
     bitwise_invert,
     bitwise_left_shift,

@@ -79,15 +79,16 @@ def number_in(operation: str, value: Any, kind: DType) -> Any:
     return bool(number) if kind.kind == "b" else int(number)
 
 
-def either(axes: Any, axis: Any) -> Any:
-    """Return the axes that a function was given under one of two names.
+def either(first: Any, second: Any, names: tuple[str, str] = ("axes", "axis")) -> Any:
+    """Return the argument that a function was given under one of two names.
 
     Raises:
         OptionError: if both were given.
     """
-    if axes is not None and axis is not None:
-        raise OptionError(f"axes={axes!r:.60} and axis={axis!r:.60} are two names of one argument")
-    return axes if axis is None else axis
+    if first is not None and second is not None:
+        given = " and ".join(f"{n}={x!r:.60}" for n, x in zip(names, (first, second), strict=True))
+        raise OptionError(f"{given} are two names of one argument")
+    return first if second is None else second
 
 
 def check_attribute(op: Any, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Products over named axes, made of matrix products."""
+"""Products over named axes, made of matrix products; the cosine between vectors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from needle import executor
+from needle import dtype, executor
 from needle.backend.axes import normalise_axis
-from needle.errors import ShapeError, explain
+from needle.errors import IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.elementwise import multiply
+from needle.ops.base import Composite
+from needle.ops.elementwise import maximum, multiply
+from needle.ops.functions import sqrt
 from needle.ops.matmul import matmul
 from needle.ops.movement import Permute, Reshape
 from needle.ops.operands import as_tensors, cast
-from needle.ops.rearrange import diagonal
+from needle.ops.rearrange import broadcast_arrays, diagonal
 from needle.ops.reduce import summation
+from needle.ops.samples import Sample, uniform
 
 
 def _size(sizes: Sequence[int]) -> int:
@@ -26,6 +29,59 @@ def _size(sizes: Sequence[int]) -> int:
     for n in sizes:
         total *= n
     return total
+
+
+def _cosine(x: Any, y: Any, axis: int, eps: float) -> Any:
+    x, y = np.broadcast_arrays(x, y)
+    norms = [np.maximum(np.sqrt((z * z).sum(axis)), eps) for z in (x, y)]
+    return (x * y).sum(axis) / (norms[0] * norms[1])
+
+
+def _cosine_samples() -> list[Sample]:
+    x = uniform((3, 4))
+    cases: list[tuple[Any, Any, int, float]] = [
+        (x, uniform((3, 4), seed=1), -1, 1e-8), (x, uniform((3, 4), seed=1), 0, 1e-8),
+        (x, uniform((4,), seed=1), 1, 1e-8), (uniform((2, 1, 3)), uniform((4, 3)), -1, 1e-8),
+        (0.1 * x, uniform((3, 4), seed=1), 1, 2.0), (uniform((0, 3)), uniform((1, 3)), 1, 1e-8),
+    ]  # fmt: skip
+    return [
+        Sample((x, y), (axis, eps), lambda x, y, a=axis, e=eps: _cosine(x, y, a, e))
+        for x, y, axis, eps in cases
+    ] + [
+        Sample((x, uniform((3, 3))), (-1, 1e-8), raises=ShapeError),
+        Sample((x, x), (2, 1e-8), raises=IndexRangeError),
+        Sample((x, x), (-1, -1.0), raises=OptionError),
+    ]
+
+
+class CosineSimilarity(Composite):
+    """Cosine of the angle between x and y along an axis; norms are at least eps.
+
+        out = sum(x * y) / (max(|x|, eps) * max(|y|, eps))
+
+    Shapes:   x, y [..., n, ...], which broadcast -> without the axis
+    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Gradient: x, y; any order
+    Raises:   ShapeError if the shapes do not broadcast; IndexRangeError if there is no such axis;
+              OptionError if eps is negative
+    """
+
+    axis: int = -1
+    eps: float = 1e-8
+    promotes = "floating"
+    samples = staticmethod(_cosine_samples)
+
+    def expand(self, x: Any, y: Any) -> Any:
+        wide = [cast(z, dtype.float32) if z.spec.dtype.itemsize == 2 else z for z in (x, y)]
+        a, b = broadcast_arrays(*wide)
+        axis = normalise_axis(self.axis, len(shape_of(a)))
+        norms = [sqrt(maximum(summation(z * z, axis), self.eps**2)) for z in (a, b)]
+        return cast(summation(a * b, axis) / (norms[0] * norms[1]), x.spec.dtype)
+
+
+def cosine_similarity(x: Any, y: Any, axis: int = -1, eps: float = 1e-8) -> Any:
+    """Return the cosine of the angle between x and y along an axis. See ``CosineSimilarity``."""
+    return executor.apply(CosineSimilarity.of(axis, float(eps)), x, y)
 
 
 def outer(x: Any, y: Any) -> Any:

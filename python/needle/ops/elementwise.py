@@ -8,13 +8,15 @@ both come from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from needle import dtype, executor, graph
-from needle.errors import ArgumentError
+from needle.backend.axes import whole
+from needle.errors import ArgumentError, OptionError
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
 from needle.ops.operands import as_tensors, cast, constant, default_float, promoted
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
@@ -249,6 +251,22 @@ class Comparison(Elementwise):
     accepts = "fiub"
     is_differentiable = False
 
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        kinds = [x.spec.dtype for x in inputs if isinstance(x, graph.TensorBase)]
+        if len(kinds) == 1 and kinds[0].kind in "iub":
+            inputs = tuple(_within(x, kinds[0]) for x in inputs)
+        return super().prepare(inputs)
+
+
+def _within(x: Any, kind: dtype.DType) -> Any:
+    """Return an integer beyond those of a dtype as the infinity that compares with them as it does.
+
+    So comparisons with Python's integers are exact, as NumPy's.
+    """
+    if type(x) is int and not dtype.fits(x, dtype.scalar_dtype(x, kind)):
+        return math.inf if x > 0 else -math.inf
+    return x
+
 
 class Equal(Comparison):
     """Whether x == y, elementwise; bool."""
@@ -356,9 +374,36 @@ add, subtract, multiply, divide = map(export, (Add, Subtract, Multiply, Divide))
 negative, square, absolute, reciprocal = map(export, (Negative, Square, Abs, Reciprocal))
 floor_divide, remainder = map(export, (FloorDivide, Remainder))
 maximum, minimum, sign = map(export, (Maximum, Minimum, Sign))
-floor, ceil, round, trunc = map(export, (Floor, Ceil, Round, Trunc))
+floor, ceil, trunc = map(export, (Floor, Ceil, Trunc))
 equal, not_equal, less, less_equal = map(export, (Equal, NotEqual, Less, LessEqual))
 greater, greater_equal, where = map(export, (Greater, GreaterEqual, Where))
+
+
+def round(x: Any, decimals: int = 0) -> Any:
+    """Round to so many decimals, halves to the even digit; below 0 to tens, hundreds and so on.
+
+    As NumPy: by way of ``x * 10 ** decimals``, in float32 for float16 and bfloat16. See ``Round``.
+
+    Raises:
+        ArgumentError: if decimals are no whole number.
+        OptionError: if 10 ** decimals is beyond the dtype, or x are integers and decimals below 0.
+    """
+    if type(decimals) is int and decimals == 0:
+        return executor.apply(Round.of(), x)
+    decimals, (x,) = whole("round: decimals", decimals), as_tensors((x,), "round")
+    kind = executor.spec_of(x).dtype
+    if kind.kind != "f" and decimals >= 0:
+        return executor.apply(Round.of(), x)
+    limit = 0 if kind.kind != "f" else 300 if kind is dtype.float64 else 30
+    if abs(decimals) > limit:
+        raise OptionError(
+            f"round: {decimals} decimals of {kind}\n  rule: from {-limit} to {limit}"
+            + ("" if limit else "; integers are whole as they are\n  try: x.astype('float64')")
+        )
+    wide = cast(x, dtype.float32) if kind.itemsize == 2 else x
+    scale = 10.0 ** abs(decimals)
+    out = round(wide * scale) / scale if decimals > 0 else round(wide / scale) * scale
+    return cast(out, kind)
 
 
 def comparable(x: Any) -> bool:

@@ -26,6 +26,7 @@ from needle.ops.elementwise import (
     minimum,
 )
 from needle.ops.operands import cast, promoted
+from needle.ops.reduce import all as all_true
 from needle.ops.reduce import any as any_true
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
 
@@ -250,3 +251,10 @@ def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: b
     if not equal_nan:
         return found
     return logical_or(found, logical_and(isnan(x), isnan(y)))
+
+
+def allclose(
+    x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Whether all elements are close, a Python bool. Arguments as of ``isclose``."""
+    return bool(all_true(isclose(x, y, rtol, atol, equal_nan)).item())

@@ -345,13 +345,15 @@ def turned(x: Any) -> Any:
     return executor.apply(_TURNS[x.spec.ndim - 2], x)
 
 
-def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
-    """Swap two axes; the last two for None. For any order see ``permute``.
+def transpose(x: Any, axes: Any = None, *more: int) -> Any:
+    """Swap two axes, as one argument or two; the last two for None. For any order see ``permute``.
 
     Raises:
         ShapeError: if axes are not two, or x has fewer than two.
     """
     ndim = executor.spec_of(x).ndim
+    if more:
+        axes = (axes, *more)
     if axes is None:
         if ndim >= 2:
             return turned(x)
@@ -397,10 +399,13 @@ def unsqueeze(x: Any, axis: int) -> Any:
     return reshape(x, tuple(shape))
 
 
-def flip(x: Any, axes: Axes = None, *, axis: Axes = None) -> Any:
-    """Return x with the elements of these axes (all for None) in reverse order; a view."""
+def flip(x: Any, axes: Axes = None, *more: int, axis: Axes = None) -> Any:
+    """Return x with the elements of these axes (all for None) in reverse order; a view.
+
+    Several axes come as one argument or one by one.
+    """
     shape = shape_of(x)
-    turned = normalise_axes(either(axes, axis), len(shape))
+    turned = normalise_axes(either((axes, *more) if more else axes, axis), len(shape))
     ranges = tuple(
         (max(n - 1, 0), n, -1) if i in turned else (0, n, 1) for i, n in enumerate(shape)
     )

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, dtype, executor, forward, graph, structure
+from needle import config, device, dtype, executor, forward, graph, structure
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
 from needle.errors import ArgumentError, DtypeError, GradientError, ShapeError, called, explain
+from needle.ops.attributes import either
 
 
 def default_float() -> DType:
@@ -235,6 +236,37 @@ def _promote(a: DType, b: DType, name: str, tensors: list[Any]) -> DType:
             f'cast one, for example x.astype("{dtype.float32}")',
         )  # fmt: skip
     return both
+
+
+def declined(error: ArgumentError, other: Any, reflected: str) -> Any:
+    """Return NotImplemented for an operand whose class may answer an operator itself.
+
+    So ``tensor + other`` asks ``other.__radd__``, as for any class. Lists, strings and the like
+    have such methods too, to repeat or to format: for them and all others the error stands.
+    """
+    kind = type(other)
+    method = getattr(kind, reflected, None)
+    inherited = getattr(object, reflected, None)  # comparisons, that answer nothing
+    if kind.__module__ in ("builtins", "numpy") or method is None or method is inherited:
+        raise error
+    return NotImplemented
+
+
+def destination(target: Any, where: Any, kind: Any) -> tuple[Any, DType | None]:
+    """Return the device and the dtype that ``to`` was given: one as target, or by their names.
+
+    None stays as it is (a device, if there is no dtype either, is the default one).
+
+    Raises:
+        OptionError: if one is given twice.
+    """
+    if isinstance(target, (DType, type)) or str(target) in dtype.ALL:
+        kind = either(target, kind, ("target", "dtype"))
+    else:
+        where = either(target, where, ("target", "device"))
+    if where is not None or kind is None:
+        where = device.as_device(where)
+    return where, None if kind is None else dtype.as_dtype(kind)
 
 
 def cast(x: Any, kind: DType) -> Any:

@@ -6,9 +6,10 @@ own generator or gives a key. From then on a draw is an op of draws.py.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from needle import executor
 from needle.backend.axes import sizes_of, whole
 from needle.device import as_device
 from needle.dtype import as_dtype, fits
-from needle.errors import DtypeError, OptionError
+from needle.errors import ArgumentError, DtypeError, OptionError, explain
 from needle.ops import random
 from needle.ops.base import Composite
 from needle.ops.creation import made
@@ -28,6 +29,29 @@ from needle.ops.samples import Sample
 from needle.ops.samples import uniform as values
 
 Shape = int | Sequence[int]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _shape_first(function: _Function) -> _Function:
+    """Let numbers by position follow a sequence of sizes only.
+
+    Behind a number they are NumPy's order, as in ``normal(0, 1)``: its mean would be taken for the
+    shape, which gives an empty tensor or one of another size than was meant.
+    """
+    name, code = function.__name__, function.__code__
+    numbers = ", ".join(code.co_varnames[1 : code.co_argcount])
+
+    @functools.wraps(function)
+    def checked(*given: Any, **named: Any) -> Any:
+        if len(given) > 1 and isinstance(given[0], (int, float, np.number)):
+            raise explain(
+                ArgumentError, name, f"the shape comes first, and is {given[0]!r} here",
+                rule="numbers by position come behind a shape that is a tuple or a list",
+                advice=f"{name}((5,), {numbers}), or name them",
+            )  # fmt: skip
+        return function(*given, **named)
+
+    return checked  # type: ignore[return-value]  # takes what the function takes
 
 
 def _draw(
@@ -59,6 +83,7 @@ def _check_floating(name: str, kind: Any) -> None:
         )
 
 
+@_shape_first
 def uniform(
     shape: Shape,
     low: float = 0.0,
@@ -79,6 +104,7 @@ def uniform(
         key: seed of this draw alone; None draws from the stream that governs (see above).
 
     Raises:
+        ArgumentError: if numbers by position follow a shape that is a number: ``uniform(0, 1)``.
         OptionError: if high is below low, or one is NaN.
         DtypeError: if dtype is not floating.
         ShapeError: if a size is negative.
@@ -91,6 +117,7 @@ def uniform(
     return x if (low, high) == (0.0, 1.0) else x * (high - low) + low
 
 
+@_shape_first
 def normal(
     shape: Shape,
     mean: float = 0.0,
@@ -103,6 +130,7 @@ def normal(
     """Return a tensor of normally distributed values. Arguments as of ``uniform``.
 
     Raises:
+        ArgumentError: if numbers by position follow a shape that is a number: ``normal(0, 1)``.
         OptionError: if std is negative or NaN.
         DtypeError: if dtype is not floating.
         ShapeError: if a size is negative.
@@ -131,6 +159,7 @@ def bernoulli(
     return cast(chosen, as_dtype(dtype))
 
 
+@_shape_first
 def randint(
     shape: Shape,
     low: int,
@@ -143,7 +172,8 @@ def randint(
     """Return a tensor of integers drawn uniformly from [low, high).
 
     Raises:
-        ArgumentError: if low or high are no whole numbers.
+        ArgumentError: if low or high are no whole numbers, or follow by position a shape that is
+            a number: ``randint(0, 10, 5)``.
         OptionError: if there is no integer in the range, or more than 2**31.
         DtypeError: if an integer dtype cannot hold all of them.
         ShapeError: if a size is negative.

@@ -177,6 +177,9 @@ def argsort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = 
 def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any]:
     """Return the k largest (or smallest) values along an axis, in order, and their positions.
 
+    NaN comes last both ways, as in ``sort``: it is among the k only if there are fewer numbers.
+    PyTorch takes it for the largest.
+
     Raises:
         IndexRangeError: if there are fewer than k.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from needle.errors import OptionError
@@ -111,6 +112,10 @@ class Adam(Optimizer):
         beta2: how long their squares are.
         eps: added to the denominator.
         weight_decay: added to the gradient, times the parameter (not decoupled; see ``AdamW``).
+        betas: beta1 and beta2 in one, as PyTorch has them.
+
+    Raises:
+        OptionError: if a beta is not in [0, 1), or betas are not two.
     """
 
     numbers = ("lr", "beta1", "beta2", "eps", "weight_decay")
@@ -125,7 +130,13 @@ class Adam(Optimizer):
         beta2: float = 0.999,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        *,
+        betas: Sequence[float] | None = None,
     ) -> None:
+        if betas is not None:
+            if len(betas) != 2:
+                raise OptionError(f"{type(self).__name__}: betas={betas!r:.60} are not two")
+            beta1, beta2 = betas
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
             if not 0.0 <= beta < 1.0:
                 raise OptionError(f"{type(self).__name__}: {name}={beta} is not in [0, 1)")
@@ -168,8 +179,10 @@ class AdamW(Adam):
         beta2: float = 0.999,
         eps: float = 1e-8,
         weight_decay: float = 0.01,
+        *,
+        betas: Sequence[float] | None = None,
     ) -> None:
-        super().__init__(params, lr, beta1, beta2, eps, weight_decay)
+        super().__init__(params, lr, beta1, beta2, eps, weight_decay, betas=betas)
 
 
 class RMSprop(Optimizer):
