@@ -381,7 +381,7 @@ class NDArray(CourseArray, Array):
     def to(self, device: Any) -> NDArray:
         """Return self, or a copy on another device."""
         target = devices.as_device(device)
-        if target == self.device:
+        if target is self.device or target == self.device:
             return self
         out = empty(self.shape, self.dtype, target)
         target.backend.upload(out, self.device.backend.download(self))
