@@ -157,6 +157,8 @@ def matmul(a: NDArray, b: NDArray) -> NDArray:
             "a @ b.transpose()   (b looks like a weight stored as [out, in])" if turned else "",
         )  # fmt: skip
     batch = broadcast_shapes("matmul", a.shape[:-2], b.shape[:-2])
+    if a.shape[-1] == 1 and dtype.kind == "f":  # nothing is added
+        return elementwise("multiply", a, b)
     out = empty((*batch, a.shape[-2], b.shape[-1]), dtype, a.device)
     a.device.backend.matmul(
         out, a.broadcast_to((*batch, *a.shape[-2:])), b.broadcast_to((*batch, *b.shape[-2:]))
