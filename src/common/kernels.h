@@ -67,6 +67,7 @@ struct MersenneTwister {
   int32_t place;  // of the next word in key; kWords: none is left
 };
 enum ProductGrad : int32_t { kProductGrad, kRunningProductGrad };
+enum PadMode : int32_t { kPadZeros, kPadReflect, kPadSymmetric, kPadEdge, kPadWrap, kPadModes };
 enum Draw : int32_t { kDrawUniform, kDrawNormal, kDrawIntegers, kDrawOrder };
 
 // A view without its address. Strides are in elements and may be zero or negative. The pointers
@@ -289,6 +290,10 @@ struct Kernels {
   const char* (*plan_searchsorted)(Plan*, const Operand& edges, const Operand& values, bool right);
   // x where column - row <= k (upper: >= k) in the last two axes, else zero. buffers: out, x.
   const char* (*plan_triangle)(Plan*, const Operand& out, const Operand& x, int64_t k, bool upper);
+  // x with what `mode` says around it; before: how much per axis. Each axis of x has as much as is
+  // mirrored or repeated. buffers: out, x.
+  const char* (*plan_pad)(Plan*, int32_t mode, const Operand& out, const Operand& x,
+                          const int64_t* before);
 };
 
 }  // namespace needle

@@ -124,8 +124,7 @@ int64_t try_pairs(MersenneTwister& twister, float* out, int64_t pairs, uint32_t*
     kept[i] = slice(i).choose(least(pairs - i * kSlice, kSlice), words + 4 * kSlice * i);
   });
   for (int64_t i = 0; i < slices; ++i) before[i + 1] = before[i] + kept[i];
-  run_tasks(team, slices,
-            [&](int64_t i, int) { slice(i).finish(kept[i], out + 2 * before[i]); });
+  run_tasks(team, slices, [&](int64_t i, int) { slice(i).finish(kept[i], out + 2 * before[i]); });
   return 2 * before[slices];
 }
 
