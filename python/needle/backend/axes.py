@@ -55,6 +55,8 @@ def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
         ArgumentError: if a size is no whole number.
         ShapeError: if one is negative, or one or all bytes do not fit into 63 bits.
     """
+    if type(shape) is int:
+        shape = (shape,)
     if type(shape) is tuple and _is_plain(shape, itemsize):
         return shape
     sizes = tuple(

@@ -78,10 +78,9 @@ def elementwise(function: str, *arrays: NDArray, dtype: DType | None = None) -> 
     shape = shapes[0]
     if any(other != shape for other in shapes):
         shape = broadcast_shapes(function, *shapes)
-    target = common if dtype is None else dtype
     device = arrays[0].device
-    spec = make_spec(target, device, shape)
-    handle = device.backend.allocate(spec.size * target.itemsize)
+    spec = make_spec(common if dtype is None else dtype, device, shape)
+    handle = device.backend.allocate(spec.size * spec.dtype.itemsize)
     out = make_array(spec, handle, 0, kept_order(shape, arrays))
     device.backend.elementwise(
         function, out, *[x if x.shape == shape else x.broadcast_to(shape) for x in arrays]
@@ -531,8 +530,7 @@ def pad(x: NDArray, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> 
     Raises:
         ShapeError: if there is not one pair per axis, or a size is negative or too large.
     """
-    made = _padded(x, widths, 0) if value == 0 else None
-    if made is not None:
+    if value == 0 and (made := _padded(x, widths, 0)) is not None:
         return made
     if len(widths) != x.ndim or any(w < 0 for pair in widths for w in pair):
         raise ShapeError(f"pad: widths {widths} for {x.ndim} axes; one pair >= 0 for each")

@@ -115,7 +115,10 @@ def arange(
         start, stop = 0, start
     count = _count(start, stop, step)
     if dtype is None:
-        whole = all(isinstance(n, (int, np.integer)) for n in (start, stop, step))
+        numbers = (start, stop, step)
+        whole = {*map(type, numbers)} == {int} or all(
+            isinstance(n, (int, np.integer)) for n in numbers
+        )
         dtype = dtypes.int64 if whole else default_float()
     return made("arange", kernels.arange, count, dtype, device, start, step)
 
