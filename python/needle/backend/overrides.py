@@ -175,13 +175,11 @@ def log_sum_exp(op: Any, x: NDArray) -> Any:
 
 _HUBER = (
     ("subtract", (0, 1)),
-    ("abs", (4,)),
-    ("minimum", (5, 2)),
-    ("multiply", (3, 6)),
-    ("subtract", (5, 7)),
-    ("multiply", (6, 8)),
+    ("clip", (5, 2, 3)),
+    ("multiply_add", (6, 4, 5)),
+    ("multiply", (6, 7)),
 )
-"""Of x, target, delta and one half; the steps of ``Huber.expand``."""
+"""Of x, target, -delta, delta and -1/2: with the sign of the distance, which the product loses."""
 
 
 @override("cpu", "Huber")
@@ -190,7 +188,9 @@ def huber(op: Any, x: NDArray, target: NDArray) -> Any:
     if not _floating(x, target) or x.shape != target.shape:
         return NotImplemented
     out = _like(x)
-    numbers = [full((), n, x.dtype, x.device).broadcast_to(x.shape) for n in (op.delta, 0.5)]
+    numbers = [
+        full((), n, x.dtype, x.device).broadcast_to(x.shape) for n in (-op.delta, op.delta, -0.5)
+    ]
     x.device.backend.run_fused(_HUBER, (out,), (x, target, *numbers))
     return out
 
