@@ -215,6 +215,16 @@ PyObject* reduced(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return or_none(reduction_result(static_cast<int32_t>(code), mask, args[3] == Py_True, x));
 }
 
+// gathered_along(array, index, axis)
+PyObject* gathered_along(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t axis;
+  Array *x = n == 3 ? native_array(args[0]) : nullptr, *index = x ? native_array(args[1]) : nullptr;
+  if (!index || !read_number(args[2], &axis) || axis < 0 || axis >= kMaxDims) {
+    return or_none(nullptr);
+  }
+  return or_none(gathered(x, index, static_cast<int>(axis)));
+}
+
 // Whether all are arrays like the first one but for their sizes along an axis (-1: none).
 bool are_alike(PyObject* const* arrays, Py_ssize_t n, int axis) {
   const Array* first = n ? native_array(arrays[0]) : nullptr;
@@ -417,6 +427,8 @@ PyMethodDef functions[] = {
     {"reduced", function_of(reduced), METH_FASTCALL, "reduced(code, array, axes, keepdims)"},
     {"copied", function_of(copied), METH_FASTCALL, "copied(array, dtype, in its memory order)"},
     {"empty", function_of(empty), METH_FASTCALL, "empty(shape, dtype, device)"},
+    {"gathered_along", function_of(gathered_along), METH_FASTCALL,
+     "gathered_along(array, index, axis)"},
     {"padded", function_of(padded), METH_FASTCALL, "padded(array, widths, mode)"},
     {"upload", function_of(upload), METH_FASTCALL, "upload(array, buffer): is it done?"},
     {nullptr, nullptr, 0, nullptr}};

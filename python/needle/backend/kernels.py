@@ -21,8 +21,9 @@ from needle.errors import DeviceError, DtypeError, IndexRangeError, ShapeError, 
 _NAMES = ("x", "y", "z", "w")
 _FUNCTIONS = {} if core.native is None else core.native.functions()
 _REDUCTIONS = {} if core.native is None else core.native.reductions()
-_elementwise_of, _reduced = shortcut("elementwise_of"), shortcut("reduced")
-_joined, _taken_apart, _padded = map(shortcut, ("joined", "taken_apart", "padded"))
+_elementwise_of, _reduced, _joined, _taken_apart, _padded, _gathered = map(
+    shortcut, ("elementwise_of", "reduced", "joined", "taken_apart", "padded", "gathered_along")
+)
 
 
 def _named(arrays: tuple[NDArray, ...]) -> list[tuple[str, NDArray]]:
@@ -106,8 +107,7 @@ def reduce(function: str, x: NDArray, axes: Shape, keepdims: bool = False) -> ND
         ShapeError: if max, min, argmax or argmin has nothing to choose from.
         IndexRangeError: if there is no such axis.
     """
-    made = _reduced(_REDUCTIONS.get(function), x, axes, keepdims)
-    if made is not None:
+    if (made := _reduced(_REDUCTIONS.get(function), x, axes, keepdims)) is not None:
         return made
     if axes and (
         axes[0] < 0 or any(a >= b for a, b in zip(axes, (*axes[1:], x.ndim), strict=True))
@@ -320,6 +320,8 @@ def gather(x: NDArray, index: NDArray, axis: int) -> NDArray:
     Raises:
         IndexRangeError: naming the first index out of range.
     """
+    if (made := _gathered(x, index, axis)) is not None:
+        return made
     same_device("gather", x, index)
     _check_index("gather", index)
     if x.ndim != index.ndim:
@@ -465,8 +467,7 @@ def concatenate(arrays: tuple[NDArray, ...], axis: int) -> NDArray:
     Raises:
         ShapeError: if another axis differs in size.
     """
-    made = _joined(arrays, axis, False)
-    if made is not None:
+    if (made := _joined(arrays, axis, False)) is not None:
         return made
     same_device("concat", *arrays)
     same_dtype("concat", *arrays)
@@ -501,8 +502,7 @@ def stack(arrays: tuple[NDArray, ...], axis: int) -> NDArray:
         ShapeError: if shapes differ.
     """
     axis = normalise_axis(axis, arrays[0].ndim + 1)
-    made = _joined(arrays, axis, True)
-    if made is not None:
+    if (made := _joined(arrays, axis, True)) is not None:
         return made
     for x in arrays:
         if x.shape != arrays[0].shape:
@@ -513,8 +513,7 @@ def stack(arrays: tuple[NDArray, ...], axis: int) -> NDArray:
 def unstack(x: NDArray, axis: int) -> tuple[NDArray, ...]:
     """Return the views that x consists of along an axis, without it: the inverse of stack."""
     axis = normalise_axis(axis, x.ndim)
-    made = _taken_apart(x, axis)
-    if made is not None:
+    if (made := _taken_apart(x, axis)) is not None:
         return made
     ranges = [(0, n, 1) for n in x.shape]
     parts = []
