@@ -402,7 +402,7 @@ def sort(
             IndexRangeError, "sort", f"{count} of the {size} elements along axis {axis}",
             [("x", x)], "from 0 to the size of the axis",
         )  # fmt: skip
-    shape = tuple(size if i != axis or count is None else count for i, size in enumerate(x.shape))
+    shape = x.shape if count is None else (*x.shape[:axis], count, *x.shape[axis + 1 :])
     values = empty(shape, x.dtype, x.device)
     indices = empty(shape, dtypes.int64, x.device)
     x.device.backend.sort(values, indices, x, axis, descending)
