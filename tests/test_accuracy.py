@@ -289,10 +289,10 @@ def test_floored_division_has_the_bits_of_exact_arithmetic(isa):
 def test_floored_division_of_integers_is_exact(isa):
     """Next to multiples of the divisor, up to where float64 has all whole numbers and beyond."""
     random = np.random.default_rng(7)
-    y = random.integers(-(2**25), 2**25, 1 << 18)
-    x = random.integers(-(2**26), 2**26, y.size) * y + random.integers(-1, 2, y.size)
+    b = random.integers(-(2**25), 2**25, 1 << 18)
+    a = random.integers(-(2**26), 2**26, b.size) * b + random.integers(-1, 2, b.size)
     edges = [0, 1, -1, 7, -7, 2**52 - 1, 2**52, 2**52 + 1, -(2**52), 2**63 - 1, -(2**63)]
-    for x, y in ((x, y), np.meshgrid(edges, edges), (x << random.integers(0, 12, x.size), y)):
+    for x, y in ((a, b), np.meshgrid(edges, edges), (a << random.integers(0, 12, a.size), b)):
         for name in ("floor_divide", "remainder"):
             with np.errstate(all="ignore"):
                 expected = getattr(np, name)(x, y)

@@ -42,7 +42,7 @@ bool put_item(Array* x, PyObject* index, const Array* value);
 // The result of Take (slices) or Gather along an axis of two tensors; null likewise.
 PyObject* pick_along(PyObject* op, PyObject* const* inputs, int axis, bool slices);
 Array* gathered(Array* x, Array* index, int axis);  // the result of Gather; null likewise
-void set_take_op(PyObject* op);  // what picks along the first axis
+void set_take_op(PyObject* op);                     // what picks along the first axis
 // int64 [axes, count]: where dense bools are true. Null without an exception for others.
 Array* find_true(const Operand& x, const void* data, PyObject* device);
 

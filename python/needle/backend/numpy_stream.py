@@ -22,6 +22,9 @@ from needle.dtype import DType
 _UNIFORM, _NORMAL, _INTEGERS, _ORDER = range(4)
 
 _CPU = as_device("cpu")
+_draw: Any = None if core.native is None else core.native.draw
+_generator = np.random.get_bit_generator  # type: ignore[attr-defined]
+_standard_normal = np.random.standard_normal
 
 _FEW = 16
 """Up to so many normal numbers NumPy is faster: it is asked for one of them, or three."""
@@ -70,13 +73,13 @@ def _uniform(shape: Shape) -> NDArray | None:
 
 def _drawn(kind: int, shape: Shape, dtype: DType, low: int = 0, last: int = 0) -> NDArray | None:
     """Return what the kernel draws, on the CPU, or None where NumPy has to."""
-    generator = np.random.get_bit_generator()
+    generator = _generator()
     memory = _memory_of(generator)
     if memory is None:
         return None
     out = empty(shape, dtype, _CPU)
-    with generator.lock:  # type: ignore[attr-defined]
-        core.native.draw(kind, out, memory, 0, low, last)
+    with generator.lock:
+        _draw(kind, out, memory, 0, low, last)
     return out
 
 
@@ -86,19 +89,19 @@ def _normal(shape: Shape) -> NDArray | None:
     They are made in pairs, of which NumPy keeps the second one where none asks for it: that one
     comes first, and what is missing in the end NumPy draws too.
     """
-    generator = np.random.get_bit_generator()
+    generator = _generator()
     memory, size = _memory_of(generator), prod(shape)
     if memory is None or size <= _FEW:
         return None
     out = empty(shape, dtypes.float32, _CPU)
     values, place = np.frombuffer(out.handle, np.float32), memory[-1]
-    values[0], done = np.random.standard_normal(), 1
+    values[0], done = _standard_normal(), 1
     if memory[-1] != place:  # a new pair
-        values[1], done = np.random.standard_normal(), 2
-    with generator.lock:  # type: ignore[attr-defined]
-        core.native.draw(_NORMAL, out, memory, done, 0, 0)
+        values[1], done = _standard_normal(), 2
+    with generator.lock:
+        _draw(_NORMAL, out, memory, done, 0, 0)
     if (size - done) % 2:
-        values[-1] = np.random.standard_normal()
+        values[-1] = _standard_normal()
     return out
 
 
