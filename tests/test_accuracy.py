@@ -286,6 +286,30 @@ def test_floored_division_has_the_bits_of_exact_arithmetic(isa):
         np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32), name)
 
 
+def test_floored_division_of_integers_is_exact(isa):
+    """Next to multiples of the divisor, up to where float64 has all whole numbers and beyond."""
+    random = np.random.default_rng(7)
+    b = random.integers(-(2**25), 2**25, 1 << 18)
+    a = random.integers(-(2**26), 2**26, b.size) * b + random.integers(-1, 2, b.size)
+    edges = [0, 1, -1, 7, -7, 2**52 - 1, 2**52, 2**52 + 1, -(2**52), 2**63 - 1, -(2**63)]
+    for x, y in ((a, b), np.meshgrid(edges, edges), (a << random.integers(0, 12, a.size), b)):
+        for name in ("floor_divide", "remainder"):
+            with np.errstate(all="ignore"):
+                expected = getattr(np, name)(x, y)
+            np.testing.assert_array_equal(kernel(name, x, y), expected, name)
+
+
+def test_float16_is_rounded_as_numpy_does(isa):
+    bits = np.arange(0, 2**32, 9973, dtype=np.uint64).astype(np.uint32)
+    wide = bits.view(np.float32)[~np.isnan(bits.view(np.float32))]
+    with np.errstate(over="ignore"):
+        expected = wide.astype(np.float16)
+    found = ndl.Tensor(wide, device="cpu", requires_grad=False).astype("float16")
+    np.testing.assert_array_equal(found.numpy().view(np.uint16), expected.view(np.uint16))
+    back = found.astype("float32").numpy()
+    np.testing.assert_array_equal(back, expected.astype(np.float32))
+
+
 HALVES = {"float16": (10, -14, 65536.0), "bfloat16": (7, -126, 2.0**128)}
 
 

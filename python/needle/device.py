@@ -49,7 +49,7 @@ class Device:
 
     def enabled(self) -> bool:
         """Return whether the device can be used; never raises."""
-        return self.reason() is None
+        return self._backend is not None or self.reason() is None
 
     def reason(self) -> str | None:
         """Return why the device cannot be used, or None if it can."""
@@ -150,15 +150,17 @@ def default_device() -> Device:
     module is missing.
     """
     settings = config.current()
-    return as_device(settings.device) if settings.device else cpu()
+    return as_device(settings.device) if settings.device else _cpu(settings)
 
 
 def cpu() -> Device:
     """Return the CPU: native kernels, or NumPy with ``NEEDLE_BACKEND=np`` or without them."""
+    return _cpu(config.current())
+
+
+def _cpu(settings: config.Config) -> Device:
     native = _devices["cpu"]
-    if config.current().backend == "np" or not native.enabled():
-        return _devices["cpu_numpy"]
-    return native
+    return native if settings.backend != "np" and native.enabled() else _devices["cpu_numpy"]
 
 
 def cpu_numpy() -> Device:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -167,9 +168,15 @@ def scalar_dtype(value: bool | int | float, like: DType) -> DType:
 
 def fits(x: float, kind: DType) -> bool:
     """Return whether a number lies in the range of an integer dtype."""
-    bits = 8 * kind.itemsize
-    low, high = (0, 2**bits) if kind.kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+    low, high = _limits(kind)
     return low <= x < high
+
+
+@cache
+def _limits(kind: DType) -> tuple[int, int]:
+    """Return the smallest number of an integer dtype, and the one behind the largest."""
+    bits = 8 * kind.itemsize
+    return (0, 2**bits) if kind.kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
 
 
 def check_range(values: Any, target: DType) -> None:

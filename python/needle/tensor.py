@@ -430,7 +430,7 @@ class TensorTuple(Value):
 
     def tuple(self) -> tuple[Tensor, ...]:
         """Return the tensors."""
-        return tuple(_apply(ops.TupleGetItem.of(i), self) for i in range(len(self)))
+        return tuple([_apply(ops.TupleGetItem.of(i), self) for i in range(len(self))])
 
     def __getitem__(self, index: int) -> Tensor:
         size = len(self)

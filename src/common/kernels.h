@@ -60,15 +60,14 @@ enum Reduction : int32_t {
 };
 enum Scan : int32_t { kCumSum, kCumProd, kScans };
 
-// The state of numpy.random.RandomState.
+// The state of numpy.random.MT19937, as it lies in memory.
 struct MersenneTwister {
   static constexpr int kWords = 624;
   uint32_t key[kWords];
-  int32_t place;   // of the next word in key; kWords: none is left
-  bool has_spare;  // one normal number of a pair is drawn already:
-  double spare;
+  int32_t place;  // of the next word in key; kWords: none is left
 };
 enum ProductGrad : int32_t { kProductGrad, kRunningProductGrad };
+enum PadMode : int32_t { kPadZeros, kPadReflect, kPadSymmetric, kPadEdge, kPadWrap, kPadModes };
 enum Draw : int32_t { kDrawUniform, kDrawNormal, kDrawIntegers, kDrawOrder };
 
 // A view without its address. Strides are in elements and may be zero or negative. The pointers
@@ -159,8 +158,9 @@ struct Kernels {
   // is_whole), float32 or float64.
   const char* (*plan_ramp)(Plan*, const Operand& out, bool is_whole, double start, double step);
   const char* (*plan_random_bits)(Plan*, const Operand& out, uint64_t key, uint64_t counter);
-  // What numpy.random draws: random_sample, standard_normal (both float32), randint from [low, low
-  // + last], permutation (both int64). buffers: out, the MersenneTwister, which goes on.
+  // What numpy.random draws: random_sample, standard_normal (both float32; normal numbers come in
+  // pairs, and none is left from before), randint from [low, low + last], permutation (both int64).
+  // buffers: out, the MersenneTwister, which goes on.
   const char* (*plan_draw)(Plan*, int32_t draw, const Operand& out, int64_t low, uint32_t last);
 
   // out: x's shape with the reduced axes 1; arg reductions: int64 out, one axis or all of them
@@ -290,6 +290,10 @@ struct Kernels {
   const char* (*plan_searchsorted)(Plan*, const Operand& edges, const Operand& values, bool right);
   // x where column - row <= k (upper: >= k) in the last two axes, else zero. buffers: out, x.
   const char* (*plan_triangle)(Plan*, const Operand& out, const Operand& x, int64_t k, bool upper);
+  // x with what `mode` says around it; before: how much per axis. Each axis of x has as much as is
+  // mirrored or repeated. buffers: out, x.
+  const char* (*plan_pad)(Plan*, int32_t mode, const Operand& out, const Operand& x,
+                          const int64_t* before);
 };
 
 }  // namespace needle

@@ -203,20 +203,42 @@ T integer_power(T x, T y) {
 
 // ---- division: rounds down, and the remainder has the divisor's sign ------------------------
 
-// x // 0 is 0, and the smallest integer // -1 itself. The quotient of two integers is at least
-// 1/y away from the next integer, which a floating-point number of twice their bits resolves.
+// Whether there are instructions that make float64 of vectors of int64, and back.
+#if defined(__AVX512DQ__)
+constexpr bool kConvertsLongs = true;
+#else
+constexpr bool kConvertsLongs = false;
+#endif
 template <class T>
+constexpr bool divides_longs = kConvertsLongs && std::is_same_v<T, int64_t>;
+
+// x // 0 is 0, and the smallest integer // -1 itself. The quotient of two integers is at least
+// 1/y away from the next integer, which a floating-point number of twice their bits resolves; that
+// of two int64 up to 2^52 a float64.
+template <class T, bool by_float = sizeof(T) < 8 || divides_longs<T>>
 T integer_floor_divide(T x, T y) {
   T divisor = y == 0 || (std::is_signed_v<T> && y == static_cast<T>(-1)) ? 1 : y;
   T quotient;
-  if constexpr (sizeof(T) == 8) {
+  if constexpr (by_float) {
+    using Float = std::conditional_t<sizeof(T) >= 4, double, float>;
+    quotient = static_cast<T>(std::floor(static_cast<Float>(x) / static_cast<Float>(divisor)));
+  } else {
     T rest = x % divisor;
     quotient = x / divisor - (rest != 0 && (rest < 0) != (y < 0));
-  } else {
-    using Float = std::conditional_t<sizeof(T) == 4, double, float>;
-    quotient = static_cast<T>(std::floor(static_cast<Float>(x) / static_cast<Float>(divisor)));
   }
   return y == 0 ? 0 : divisor == y ? quotient : -x;
+}
+
+inline bool is_rare_quotient(int64_t x, int64_t y) {
+  constexpr uint64_t kEnd = uint64_t{1} << 52;
+  return (static_cast<uint64_t>(x) + kEnd > 2 * kEnd) |
+         (static_cast<uint64_t>(y) + kEnd > 2 * kEnd);
+}
+inline int64_t exact_floor_divide(int64_t x, int64_t y) {
+  return integer_floor_divide<int64_t, false>(x, y);
+}
+inline int64_t exact_remainder(int64_t x, int64_t y) {
+  return y == 0 ? 0 : x - exact_floor_divide(x, y) * y;
 }
 
 // Floats, exactly: slow.

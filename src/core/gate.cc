@@ -265,7 +265,7 @@ PyMethodDef functions[] = {
 bool add_gate(PyObject* module) {
   compute_name = PyUnicode_InternFromString("compute");
   return compute_name && PyModule_AddFunctions(module, functions) == 0 && add_getitem(module) &&
-         add_arrays(module);
+         add_arrays(module) && add_composites(module);
 }
 
 }  // namespace needle

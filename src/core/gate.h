@@ -11,6 +11,9 @@ constexpr int kMaxArgs = 3;
 // False: there is no memory, and an exception is set.
 bool run_plan(const Plan& plan, void* const* buffers, int64_t elements);
 
+// The same for kernels that look at indices: whether they are all in range, too.
+bool run_checked(const Plan& plan, void* const* buffers, int64_t elements);
+
 // The result of an op. Null without an exception: not here, ask the definition.
 Array* compute(const Op* op, Array* const* x, int n);
 
@@ -38,11 +41,13 @@ PyObject* pick_item(PyObject* tensor, PyObject* index);
 bool put_item(Array* x, PyObject* index, const Array* value);
 // The result of Take (slices) or Gather along an axis of two tensors; null likewise.
 PyObject* pick_along(PyObject* op, PyObject* const* inputs, int axis, bool slices);
-void set_take_op(PyObject* op);  // what picks along the first axis
+Array* gathered(Array* x, Array* index, int axis);  // the result of Gather; null likewise
+void set_take_op(PyObject* op);                     // what picks along the first axis
 // int64 [axes, count]: where dense bools are true. Null without an exception for others.
 Array* find_true(const Operand& x, const void* data, PyObject* device);
 
 bool add_getitem(PyObject* module);
 bool add_arrays(PyObject* module);
+bool add_composites(PyObject* module);
 
 }  // namespace needle

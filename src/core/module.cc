@@ -155,16 +155,23 @@ void ramp(nb::handle out, bool is_whole, double start, double step) {
   run(plan, {native(out)});
 }
 
-// state: the bytes of a MersenneTwister, which go on.
-void draw(int32_t kind, nb::handle out, nb::handle state, int64_t low, uint32_t last) {
+// state: a MersenneTwister's memory, which goes on. Leaves out the first `done` numbers, and of the
+// normal ones the last where their number is odd.
+void draw(int32_t kind, nb::handle out, nb::handle state, int64_t done, int64_t low,
+          uint32_t last) {
+  const Array* x = native(out);
+  check_dense(x, "draw");
+  if (done < 0 || done > x->spec->size) throw nb::value_error("draw: more done than there are");
+  const int64_t rest = x->spec->size - done, one = 1;
+  const int64_t n = kind == kDrawNormal ? rest & ~one : rest;
   Plan plan;
-  check(kernels->plan_draw(&plan, kind, operand(native(out)), low, last), "draw", native(out));
+  check(kernels->plan_draw(&plan, kind, {x->spec->code, 1, &n, &one}, low, last), "draw", x);
   void* scratch = workspace_of(plan);
   Py_buffer bytes;
   if (PyObject_GetBuffer(state.ptr(), &bytes, PyBUF_WRITABLE) < 0) throw nb::python_error();
   const bool fits = bytes.len == static_cast<Py_ssize_t>(sizeof(MersenneTwister));
   if (fits) {
-    void* buffers[] = {address(native(out)), bytes.buf};
+    void* buffers[] = {address(x) + done * kItemSize[x->spec->code], bytes.buf};
     nb::gil_scoped_release release;
     plan.run(&plan, buffers, scratch);
   }

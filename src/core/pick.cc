@@ -8,11 +8,7 @@
 #include "gate.h"
 
 namespace needle {
-namespace {
 
-PyObject* take_op;  // picks along the first axis
-
-// As run_plan, for kernels that look at indices: whether they are all in range.
 bool run_checked(const Plan& plan, void* const* buffers, int64_t elements) {
   constexpr int64_t kRelease = 1 << 16;  // elements from which on other Python threads may run
   void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
@@ -23,6 +19,10 @@ bool run_checked(const Plan& plan, void* const* buffers, int64_t elements) {
   PyEval_RestoreThread(state);
   return right;
 }
+
+namespace {
+
+PyObject* take_op;  // picks along the first axis
 
 struct Reference {  // owns an array, or null
   Array* array = nullptr;
@@ -275,6 +275,14 @@ PyObject* pick_along(PyObject* op, PyObject* const* inputs, int axis, bool slice
   auto* array = reinterpret_cast<PyObject*>(out);
   const bool records = modes.recording && needs_gradient(reinterpret_cast<Tensor*>(inputs[0]));
   return records ? record_result(op, inputs, 2, array) : wrap_array(array);
+}
+
+Array* gathered(Array* x, Array* index, int axis) {
+  if (index->spec->code < kInt8 || index->spec->code > kUInt8 || axis >= x->spec->ndim ||
+      x->spec->device != index->spec->device) {
+    return nullptr;
+  }
+  return take_along(x, index, axis);
 }
 
 bool put_item(Array* x, PyObject* index, const Array* value) {

@@ -191,8 +191,6 @@ Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n) {
   return out;
 }
 
-namespace {}  // namespace
-
 Array* copy_of(Array* x, DType type, bool in_order) {
   const Spec* in = x->spec;
   Spec* spec = spec_of(type, in->device, in->ndim, in->shape);
@@ -299,25 +297,56 @@ Array* sum_to(const Op* op, const Array* x) {
   return reduce_into(kSum, axes, x, op->n_params, op->params);
 }
 
-Array* matmul(const Array* a, const Array* b) {
-  const Spec *left = a->spec, *right = b->spec;
-  const int ndim = left->ndim;
-  if (left->code != right->code || ndim < 2 || right->ndim != ndim) return nullptr;
-  if (left->shape[ndim - 1] != right->shape[ndim - 2]) return nullptr;
-  if (std::memcmp(left->shape, right->shape, (ndim - 2) * sizeof(int64_t)) != 0) return nullptr;
-  int64_t shape[kMaxDims];
-  std::memcpy(shape, left->shape, ndim * sizeof(int64_t));
-  shape[ndim - 1] = right->shape[ndim - 1];
-  Spec* spec = spec_of(left->code, left->device, ndim, shape);
+// The shape of a product whose axes before the last two broadcast, and the strides under which the
+// operands have those axes.
+struct Product {
+  int ndim;
+  int64_t shape[kMaxDims], sizes[2][kMaxDims], strides[2][kMaxDims];
+};
+
+bool fit(Product* p, Array* const* x) {
+  const Spec *left = x[0]->spec, *right = x[1]->spec;
+  if (left->code != right->code || left->ndim < 2 || right->ndim < 2) return false;
+  if (left->shape[left->ndim - 1] != right->shape[right->ndim - 2]) return false;
+  p->ndim = left->ndim > right->ndim ? left->ndim : right->ndim;
+  for (int i = 0; i < p->ndim - 2; i++) {
+    int64_t size = 1;
+    for (int k = 0; k < 2; k++) {
+      const int j = i - (p->ndim - x[k]->spec->ndim);
+      const int64_t own = j < 0 ? 1 : x[k]->spec->shape[j];
+      if (own == 1 || own == size) continue;
+      if (size != 1) return false;
+      size = own;
+    }
+    p->shape[i] = p->sizes[0][i] = p->sizes[1][i] = size;
+  }
+  for (int k = 0; k < 2; k++) {
+    const Spec* spec = x[k]->spec;
+    for (int i = 1; i <= 2; i++) p->sizes[k][p->ndim - i] = spec->shape[spec->ndim - i];
+    broadcast_strides(x[k], p->ndim, p->sizes[k], p->strides[k]);
+  }
+  p->shape[p->ndim - 2] = p->sizes[0][p->ndim - 2];
+  p->shape[p->ndim - 1] = p->sizes[1][p->ndim - 1];
+  return true;
+}
+
+Array* matmul(Array* const* x) {
+  Product p;
+  if (!fit(&p, x)) return nullptr;
+  const DType code = x[0]->spec->code;
+  const int64_t inner = p.sizes[0][p.ndim - 1];
+  if (inner == 1 && code <= kFloat16) return elementwise_result(k_multiply, false, x, 2);
+  Spec* spec = spec_of(code, x[0]->spec->device, p.ndim, p.shape);
   if (!spec) return nullptr;
   Plan plan;
-  const char* refused = kernels->plan_matmul(&plan, {spec->code, ndim, spec->shape, spec->strides},
-                                             operand(a), operand(b));
-  const int64_t work = spec->size * left->shape[ndim - 1];
+  const char* refused = kernels->plan_matmul(&plan, {code, p.ndim, p.shape, spec->strides},
+                                             {code, p.ndim, p.sizes[0], p.strides[0]},
+                                             {code, p.ndim, p.sizes[1], p.strides[1]});
+  const int64_t work = spec->size * inner;
   Array* out = refused ? nullptr : array_empty(spec);
   Py_DECREF(spec);
   if (!out) return nullptr;
-  void* buffers[3] = {out->storage->data, address(a), address(b)};
+  void* buffers[3] = {out->storage->data, address(x[0]), address(x[1])};
   if (run_plan(plan, buffers, work / 16)) return out;
   Py_DECREF(out);
   return nullptr;
@@ -335,7 +364,7 @@ Array* compute(const Op* op, Array* const* x, int n) {
       if (op->params[1] && n > 0 && x[n - 1]->spec->code > kFloat16) return nullptr;
       return elementwise_result(op->code, op->params[0], x, n);
     case kMatMul:
-      return n == 2 ? matmul(x[0], x[1]) : nullptr;
+      return n == 2 ? matmul(x) : nullptr;
     default:
       break;
   }

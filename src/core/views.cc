@@ -215,6 +215,16 @@ PyObject* reduced(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return or_none(reduction_result(static_cast<int32_t>(code), mask, args[3] == Py_True, x));
 }
 
+// gathered_along(array, index, axis)
+PyObject* gathered_along(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t axis;
+  Array *x = n == 3 ? native_array(args[0]) : nullptr, *index = x ? native_array(args[1]) : nullptr;
+  if (!index || !read_number(args[2], &axis) || axis < 0 || axis >= kMaxDims) {
+    return or_none(nullptr);
+  }
+  return or_none(gathered(x, index, static_cast<int>(axis)));
+}
+
 // Whether all are arrays like the first one but for their sizes along an axis (-1: none).
 bool are_alike(PyObject* const* arrays, Py_ssize_t n, int axis) {
   const Array* first = n ? native_array(arrays[0]) : nullptr;
@@ -337,6 +347,51 @@ PyObject* empty(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return or_none(out);
 }
 
+// The shape of x with widths (before, after) of its axes around it; false: the definition has to
+// say something about them, or gives something else.
+bool padded_shape(const Spec* x, PyObject* widths, int64_t mode, int64_t* before, int64_t* shape) {
+  if (!PyTuple_CheckExact(widths) || PyTuple_GET_SIZE(widths) != x->ndim) return false;
+  int64_t size = 1;
+  for (int i = 0; i < x->ndim; i++) {
+    int64_t pair[2];
+    if (read_numbers(PyTuple_GET_ITEM(widths, i), 2, pair) != 2) return false;
+    const int64_t n = x->shape[i], most = pair[0] > pair[1] ? pair[0] : pair[1];
+    const int64_t reach = mode == kPadZeros || (mode == kPadEdge && n) ? INT64_MAX
+                          : mode == kPadReflect && n                   ? n - 1
+                                                                       : n;
+    if (pair[0] < 0 || pair[1] < 0 || most > reach) return false;
+    before[i] = pair[0];
+    if (__builtin_add_overflow(n, pair[0], shape + i) ||
+        __builtin_add_overflow(shape[i], pair[1], shape + i) ||
+        __builtin_mul_overflow(size, shape[i], &size)) {
+      return false;
+    }
+  }
+  return size < INT64_MAX / 8;
+}
+
+// padded(array, widths, mode)
+PyObject* padded(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  int64_t mode, before[kMaxDims], shape[kMaxDims];
+  const Array* x = n == 3 ? native_array(args[0]) : nullptr;
+  if (!x || !read_number(args[2], &mode) || mode < 0 || mode >= kPadModes ||
+      !padded_shape(x->spec, args[1], mode, before, shape)) {
+    return or_none(nullptr);
+  }
+  Spec* spec = spec_of(x->spec->code, x->spec->device, x->spec->ndim, shape);
+  Array* out = spec ? array_empty(spec) : nullptr;
+  Py_XDECREF(spec);
+  if (!out) return or_none(nullptr);
+  Plan plan;
+  void* buffers[2] = {address(out), address(x)};
+  if (!kernels->plan_pad(&plan, static_cast<int32_t>(mode), operand(out), operand(x), before) &&
+      run_plan(plan, buffers, out->spec->size)) {
+    return reinterpret_cast<PyObject*>(out);
+  }
+  Py_DECREF(out);
+  return or_none(nullptr);
+}
+
 // upload(array, buffer): whether the buffer's bytes are now the array's. Both are dense, and small:
 // while NumPy copies others may run.
 PyObject* upload(PyObject*, PyObject* const* args, Py_ssize_t n) {
@@ -372,6 +427,9 @@ PyMethodDef functions[] = {
     {"reduced", function_of(reduced), METH_FASTCALL, "reduced(code, array, axes, keepdims)"},
     {"copied", function_of(copied), METH_FASTCALL, "copied(array, dtype, in its memory order)"},
     {"empty", function_of(empty), METH_FASTCALL, "empty(shape, dtype, device)"},
+    {"gathered_along", function_of(gathered_along), METH_FASTCALL,
+     "gathered_along(array, index, axis)"},
+    {"padded", function_of(padded), METH_FASTCALL, "padded(array, widths, mode)"},
     {"upload", function_of(upload), METH_FASTCALL, "upload(array, buffer): is it done?"},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -36,12 +36,12 @@ using FirstOf = std::conditional_t<function == k_where, bool, T>;
 
 }  // namespace
 
-#define EXACT_DIVISION(name)                                               \
-  template <class T>                                                       \
-  struct Exact<name##_row, T> {                                            \
-    static constexpr bool kNeeded = math::is_float<T>;                     \
-    static bool is_rare(T x, T y) { return math::is_rare_quotient(x, y); } \
-    static T apply(T x, T y) { return math::exact_##name(x, y); }          \
+#define EXACT_DIVISION(name)                                                     \
+  template <class T>                                                             \
+  struct Exact<name##_row, T> {                                                  \
+    static constexpr bool kNeeded = math::is_float<T> || math::divides_longs<T>; \
+    static bool is_rare(T x, T y) { return math::is_rare_quotient(x, y); }       \
+    static T apply(T x, T y) { return math::exact_##name(x, y); }                \
   };
 EXACT_DIVISION(floor_divide)
 EXACT_DIVISION(remainder)

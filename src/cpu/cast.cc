@@ -93,6 +93,33 @@ void convert_loop<int32_t, float>(void* out, const void* const* inputs, int64_t 
   for (; i < n; ++i) o[i] = convert<int32_t>(x[i]);
 }
 
+#if defined(__F16C__)
+// There are instructions for these.
+template <>
+void convert_loop<Half, float>(void* out, const void* const* inputs, int64_t n) {
+  auto* o = static_cast<Half*>(out);
+  auto* x = static_cast<const float*>(inputs[0]);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(o + i), half);
+  }
+  for (; i < n; ++i) o[i] = to_half(x[i]);
+}
+
+template <>
+void convert_loop<float, Half>(void* out, const void* const* inputs, int64_t n) {
+  auto* o = static_cast<float*>(out);
+  auto* x = static_cast<const Half*>(inputs[0]);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i));
+    _mm256_storeu_ps(o + i, _mm256_cvtph_ps(half));
+  }
+  for (; i < n; ++i) o[i] = to_float(x[i]);
+}
+#endif
+
 #define CONVERSIONS_TO(To)                                                              \
   {                                                                                     \
       convert_loop<To, float>,   convert_loop<To, double>,  convert_loop<To, BFloat16>, \

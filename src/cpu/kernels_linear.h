@@ -25,6 +25,8 @@ const char* plan_count_true(Plan*, const Operand& x);
 const char* plan_find_true(Plan*, const Operand& x);
 const char* plan_searchsorted(Plan*, const Operand& edges, const Operand& values, bool right);
 const char* plan_triangle(Plan*, const Operand& out, const Operand& x, int64_t k, bool upper);
+const char* plan_pad(Plan*, int32_t mode, const Operand& out, const Operand& x,
+                     const int64_t* before);
 const char* plan_sort(Plan*, const Operand& values, const Operand& indices, const Operand& x,
                       int32_t axis, bool descending);
 const char* plan_softmax(Plan*, int32_t kind, const Operand& out, const Operand& x);

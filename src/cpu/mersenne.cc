@@ -95,8 +95,6 @@ struct Pairs {
     return kept;
   }
 
-  double factor(int64_t i) const { return std::sqrt(-2.0 * std::log(square[i]) / square[i]); }
-
   // Two normal numbers of each, the second one first. The logarithm is the C library's, as NumPy's
   // is.
   void finish(int64_t count, float* out) const {
@@ -110,10 +108,9 @@ struct Pairs {
   }
 };
 
-// Tries so many pairs of numbers, and returns how many normal ones that gave: in out, or where the
-// last one is not needed yet in twister. Threads try a slice of them each; what is left of the
-// slices then follows each other.
-int64_t try_pairs(MersenneTwister& twister, float* out, int64_t n, int64_t pairs, uint32_t* words) {
+// Tries so many pairs of numbers, and returns how many normal ones that gave. Threads try a slice
+// of them each; what is left of the slices then follows each other.
+int64_t try_pairs(MersenneTwister& twister, float* out, int64_t pairs, uint32_t* words) {
   const int64_t slices = parts(pairs, kSlice);
   const int team = team_size(slices, 8 * pairs);
   auto* numbers = reinterpret_cast<double*>(words + 4 * kPairs);
@@ -127,28 +124,15 @@ int64_t try_pairs(MersenneTwister& twister, float* out, int64_t n, int64_t pairs
     kept[i] = slice(i).choose(least(pairs - i * kSlice, kSlice), words + 4 * kSlice * i);
   });
   for (int64_t i = 0; i < slices; ++i) before[i + 1] = before[i] + kept[i];
-  run_tasks(team, slices, [&](int64_t i, int) {
-    const bool is_odd = 2 * before[i + 1] > n;
-    slice(i).finish(kept[i] - is_odd, out + 2 * before[i]);
-    if (!is_odd) return;
-    out[n - 1] = static_cast<float>(slice(i).y[kept[i] - 1] * slice(i).factor(kept[i] - 1));
-    twister.spare = slice(i).x[kept[i] - 1] * slice(i).factor(kept[i] - 1);
-    twister.has_spare = true;
-  });
-  return least(2 * before[slices], n);
+  run_tasks(team, slices, [&](int64_t i, int) { slice(i).finish(kept[i], out + 2 * before[i]); });
+  return 2 * before[slices];
 }
 
 // Marsaglia's polar method.
 void draw_normal(MersenneTwister& twister, float* out, int64_t n, uint32_t* words) {
-  if (n && twister.has_spare) {
-    *out++ = static_cast<float>(twister.spare);
-    --n;
-    twister.has_spare = false;
-    twister.spare = 0.0;
-  }
   while (n > 0) {
     // No more tries than pairs are missing: the words that follow are for others.
-    const int64_t made = try_pairs(twister, out, n, least((n + 1) / 2, kPairs), words);
+    const int64_t made = try_pairs(twister, out, least(n / 2, kPairs), words);
     out += made;
     n -= made;
   }
@@ -226,6 +210,7 @@ const char* plan_draw(Plan* plan, int32_t kind, const Operand& out, int64_t low,
   const bool is_float = kind == kDrawUniform || kind == kDrawNormal;
   if (out.dtype != (is_float ? kFloat32 : kInt64)) return "such numbers are float32 or int64";
   const int64_t n = element_count(out);
+  if (kind == kDrawNormal && n % 2) return "normal numbers are drawn in pairs";
   if (kind == kDrawOrder && n > UINT32_MAX) return "an order of more than 2**32 - 1 numbers";
   plan->run = run_draw;
   plan->workspace = kind == kDrawNormal ? kPairs * (4 * 4 + 3 * 8) : kBatch * 4;

@@ -69,6 +69,7 @@ static Kernels table = {
     plan_find_true,
     plan_searchsorted,
     plan_triangle,
+    plan_pad,
 };
 
 }  // namespace needle::NEEDLE_ISA

@@ -55,6 +55,10 @@ def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
         ArgumentError: if a size is no whole number.
         ShapeError: if one is negative, or one or all bytes do not fit into 63 bits.
     """
+    if type(shape) is int:
+        shape = (shape,)
+    if type(shape) is tuple and _is_plain(shape, itemsize):
+        return shape
     sizes = tuple(
         n if type(n) is int else whole(f"{operation}: size", n)
         for n in (axes_of(shape) if not isinstance(shape, float) else (shape,))
@@ -64,6 +68,16 @@ def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
     if max(sizes, default=0) >= 2**63 or prod(sizes) * itemsize >= 2**63:
         raise ShapeError(f"{operation}: shape {sizes} has a size or bytes of more than 63 bits")
     return sizes
+
+
+def _is_plain(sizes: tuple[Any, ...], itemsize: int) -> bool:
+    """Return whether sizes are whole and neither below 0 nor too many: what most are."""
+    nbytes = itemsize
+    for n in sizes:
+        if type(n) is not int or n < 0:
+            return False
+        nbytes *= n or 1
+    return nbytes < 2**63
 
 
 def normalise_axis(axis: int, ndim: int) -> int:

@@ -21,8 +21,9 @@ from needle.errors import DeviceError, DtypeError, IndexRangeError, ShapeError, 
 _NAMES = ("x", "y", "z", "w")
 _FUNCTIONS = {} if core.native is None else core.native.functions()
 _REDUCTIONS = {} if core.native is None else core.native.reductions()
-_elementwise_of, _reduced = shortcut("elementwise_of"), shortcut("reduced")
-_joined, _taken_apart = shortcut("joined"), shortcut("taken_apart")
+_elementwise_of, _reduced, _joined, _taken_apart, _padded, _gathered = map(
+    shortcut, ("elementwise_of", "reduced", "joined", "taken_apart", "padded", "gathered_along")
+)
 
 
 def _named(arrays: tuple[NDArray, ...]) -> list[tuple[str, NDArray]]:
@@ -78,10 +79,9 @@ def elementwise(function: str, *arrays: NDArray, dtype: DType | None = None) -> 
     shape = shapes[0]
     if any(other != shape for other in shapes):
         shape = broadcast_shapes(function, *shapes)
-    target = common if dtype is None else dtype
     device = arrays[0].device
-    spec = make_spec(target, device, shape)
-    handle = device.backend.allocate(spec.size * target.itemsize)
+    spec = make_spec(common if dtype is None else dtype, device, shape)
+    handle = device.backend.allocate(spec.size * spec.dtype.itemsize)
     out = make_array(spec, handle, 0, kept_order(shape, arrays))
     device.backend.elementwise(
         function, out, *[x if x.shape == shape else x.broadcast_to(shape) for x in arrays]
@@ -107,8 +107,7 @@ def reduce(function: str, x: NDArray, axes: Shape, keepdims: bool = False) -> ND
         ShapeError: if max, min, argmax or argmin has nothing to choose from.
         IndexRangeError: if there is no such axis.
     """
-    made = _reduced(_REDUCTIONS.get(function), x, axes, keepdims)
-    if made is not None:
+    if (made := _reduced(_REDUCTIONS.get(function), x, axes, keepdims)) is not None:
         return made
     if axes and (
         axes[0] < 0 or any(a >= b for a, b in zip(axes, (*axes[1:], x.ndim), strict=True))
@@ -157,6 +156,8 @@ def matmul(a: NDArray, b: NDArray) -> NDArray:
             "a @ b.transpose()   (b looks like a weight stored as [out, in])" if turned else "",
         )  # fmt: skip
     batch = broadcast_shapes("matmul", a.shape[:-2], b.shape[:-2])
+    if a.shape[-1] == 1 and dtype.kind == "f":  # nothing is added
+        return elementwise("multiply", a, b)
     out = empty((*batch, a.shape[-2], b.shape[-1]), dtype, a.device)
     a.device.backend.matmul(
         out, a.broadcast_to((*batch, *a.shape[-2:])), b.broadcast_to((*batch, *b.shape[-2:]))
@@ -319,6 +320,8 @@ def gather(x: NDArray, index: NDArray, axis: int) -> NDArray:
     Raises:
         IndexRangeError: naming the first index out of range.
     """
+    if (made := _gathered(x, index, axis)) is not None:
+        return made
     same_device("gather", x, index)
     _check_index("gather", index)
     if x.ndim != index.ndim:
@@ -399,7 +402,7 @@ def sort(
             IndexRangeError, "sort", f"{count} of the {size} elements along axis {axis}",
             [("x", x)], "from 0 to the size of the axis",
         )  # fmt: skip
-    shape = tuple(size if i != axis or count is None else count for i, size in enumerate(x.shape))
+    shape = x.shape if count is None else (*x.shape[:axis], count, *x.shape[axis + 1 :])
     values = empty(shape, x.dtype, x.device)
     indices = empty(shape, dtypes.int64, x.device)
     x.device.backend.sort(values, indices, x, axis, descending)
@@ -464,8 +467,7 @@ def concatenate(arrays: tuple[NDArray, ...], axis: int) -> NDArray:
     Raises:
         ShapeError: if another axis differs in size.
     """
-    made = _joined(arrays, axis, False)
-    if made is not None:
+    if (made := _joined(arrays, axis, False)) is not None:
         return made
     same_device("concat", *arrays)
     same_dtype("concat", *arrays)
@@ -500,8 +502,7 @@ def stack(arrays: tuple[NDArray, ...], axis: int) -> NDArray:
         ShapeError: if shapes differ.
     """
     axis = normalise_axis(axis, arrays[0].ndim + 1)
-    made = _joined(arrays, axis, True)
-    if made is not None:
+    if (made := _joined(arrays, axis, True)) is not None:
         return made
     for x in arrays:
         if x.shape != arrays[0].shape:
@@ -512,8 +513,7 @@ def stack(arrays: tuple[NDArray, ...], axis: int) -> NDArray:
 def unstack(x: NDArray, axis: int) -> tuple[NDArray, ...]:
     """Return the views that x consists of along an axis, without it: the inverse of stack."""
     axis = normalise_axis(axis, x.ndim)
-    made = _taken_apart(x, axis)
-    if made is not None:
+    if (made := _taken_apart(x, axis)) is not None:
         return made
     ranges = [(0, n, 1) for n in x.shape]
     parts = []
@@ -529,6 +529,8 @@ def pad(x: NDArray, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> 
     Raises:
         ShapeError: if there is not one pair per axis, or a size is negative or too large.
     """
+    if value == 0 and (made := _padded(x, widths, 0)) is not None:
+        return made
     if len(widths) != x.ndim or any(w < 0 for pair in widths for w in pair):
         raise ShapeError(f"pad: widths {widths} for {x.ndim} axes; one pair >= 0 for each")
     shape = tuple(n + low + high for n, (low, high) in zip(x.shape, widths, strict=True))

@@ -381,7 +381,7 @@ class NDArray(CourseArray, Array):
     def to(self, device: Any) -> NDArray:
         """Return self, or a copy on another device."""
         target = devices.as_device(device)
-        if target == self.device:
+        if target is self.device or target == self.device:
             return self
         out = empty(self.shape, self.dtype, target)
         target.backend.upload(out, self.device.backend.download(self))
@@ -498,8 +498,11 @@ def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
     made = _empty(shape, dtype, device)
     if made is not None:
         return made
-    where = devices.as_device(device)
-    spec = make_spec(dtypes.as_dtype(dtype), where, tuple(shape))
+    where, kind = devices.as_device(device), dtypes.as_dtype(dtype)
+    made = _empty(shape, kind, where)
+    if made is not None:
+        return made
+    spec = make_spec(kind, where, tuple(shape))
     if any(n < 0 for n in spec.shape):
         raise ShapeError(f"a size is negative: {spec.shape}")
     return empty_of(spec)

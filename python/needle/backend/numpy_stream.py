@@ -1,34 +1,39 @@
 """NumPy's global random stream: arrays of what ``numpy.random`` draws from it.
 
-Where they are many a kernel draws them, in a quarter to a half of NumPy's time: the same bits, and
-NumPy goes on behind them.
+Kernels draw it, in a tenth to a half of NumPy's time, from the memory of NumPy's own generator: the
+same bits, and NumPy goes on behind them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from needle import config, core, device
+from needle import config, core
 from needle import dtype as dtypes
 from needle.backend.ndarray import NDArray, Shape, array, empty
-from needle.device import Device
+from needle.device import Device, as_device
 from needle.dtype import DType
 
-_MANY = 2**15
-"""From so many numbers on the kernel is faster: NumPy's state is copied there and back."""
+_UNIFORM, _NORMAL, _INTEGERS, _ORDER = range(4)
 
-_STATE = np.dtype(
-    [("key", np.uint32, 624), ("place", np.int32), ("has_spare", "?"), ("spare", float)], align=True
-)
-"""The kernel's ``MersenneTwister``."""
+_CPU = as_device("cpu")
+_draw: Any = None if core.native is None else core.native.draw
+_generator = np.random.get_bit_generator  # type: ignore[attr-defined]
+_standard_normal = np.random.standard_normal
 
-_KINDS = {"rand": 0, "randn": 1, "randint": 2, "permutation": 3}
+_FEW = 16
+"""Up to so many normal numbers NumPy is faster: it is asked for one of them, or three."""
 
 _KNOWN = platform.machine().lower() in ("x86_64", "amd64")
 """Elsewhere compilers may have fused NumPy's multiplications and additions: other last bits."""
+
+_memory: tuple[Any, Any] = None, None
+"""The bit generator that was seen last, and its memory: 624 words and the place in them."""
 
 
 def floats(kind: str, shape: Shape, where: Device) -> NDArray:
@@ -41,7 +46,8 @@ def floats(kind: str, shape: Shape, where: Device) -> NDArray:
     """
     if config.current().backend == "np":
         return array(getattr(np.random, kind)(*shape), dtypes.float64, where)
-    found = _drawn(kind, shape, dtypes.float32)
+    draw = _uniform if kind == "rand" else _normal
+    found = draw(shape)
     if found is not None:
         return found.to(where)
     return array(getattr(np.random, kind)(*shape), dtypes.float32, where)
@@ -49,7 +55,7 @@ def floats(kind: str, shape: Shape, where: Device) -> NDArray:
 
 def integers(low: int, high: int, shape: Shape, dtype: DType, where: Device) -> NDArray:
     """Return ``numpy.random.randint(low, high, shape)`` in a dtype; at most 2**32 numbers."""
-    found = _drawn("randint", shape, dtypes.int64, low, high - 1 - low)
+    found = _drawn(_INTEGERS, shape, dtypes.int64, low, high - 1 - low)
     if found is None:
         return array(np.random.randint(low, high, shape), dtype, where)
     return found.astype(dtype, copy=False).to(where)
@@ -57,23 +63,61 @@ def integers(low: int, high: int, shape: Shape, dtype: DType, where: Device) -> 
 
 def permutation(size: int, where: Device) -> NDArray:
     """Return ``numpy.random.permutation(size)``: int64."""
-    found = _drawn("permutation", (size,), dtypes.int64) if size < 2**32 else None
+    found = _drawn(_ORDER, (size,), dtypes.int64) if size < 2**32 else None
     return array(np.random.permutation(size), "int64", where) if found is None else found.to(where)
 
 
-def _drawn(kind: str, shape: Shape, dtype: DType, low: int = 0, last: int = 0) -> NDArray | None:
+def _uniform(shape: Shape) -> NDArray | None:
+    return _drawn(_UNIFORM, shape, dtypes.float32)
+
+
+def _drawn(kind: int, shape: Shape, dtype: DType, low: int = 0, last: int = 0) -> NDArray | None:
     """Return what the kernel draws, on the CPU, or None where NumPy has to."""
-    if core.native is None or not _KNOWN or prod(shape) < _MANY:
+    generator = _generator()
+    memory = _memory_of(generator)
+    if memory is None:
         return None
-    out = empty(shape, dtype, device.as_device("cpu"))
-    with np.random.get_bit_generator().lock:  # type: ignore[attr-defined]
-        full = np.random.get_state(legacy=False)
-        if full["bit_generator"] != "MT19937":  # somebody has set another
-            return None
-        inner = full["state"]
-        state = np.array((inner["key"], inner["pos"], full["has_gauss"], full["gauss"]), _STATE)
-        core.native.draw(_KINDS[kind], out, state, low, last)
-        inner["key"], inner["pos"] = state["key"], int(state["place"])
-        full["has_gauss"], full["gauss"] = int(state["has_spare"]), float(state["spare"])
-        np.random.set_state(full)
+    out = empty(shape, dtype, _CPU)
+    with generator.lock:
+        _draw(kind, out, memory, 0, low, last)
     return out
+
+
+def _normal(shape: Shape) -> NDArray | None:
+    """Return normal numbers, or None where NumPy has to draw them.
+
+    They are made in pairs, of which NumPy keeps the second one where none asks for it: that one
+    comes first, and what is missing in the end NumPy draws too.
+    """
+    generator = _generator()
+    memory, size = _memory_of(generator), prod(shape)
+    if memory is None or size <= _FEW:
+        return None
+    out = empty(shape, dtypes.float32, _CPU)
+    values, place = np.frombuffer(out.handle, np.float32), memory[-1]
+    values[0], done = _standard_normal(), 1
+    if memory[-1] != place:  # a new pair
+        values[1], done = _standard_normal(), 2
+    with generator.lock:
+        _draw(_NORMAL, out, memory, done, 0, 0)
+    if (size - done) % 2:
+        values[-1] = _standard_normal()
+    return out
+
+
+def _memory_of(generator: Any) -> Any:
+    """Return the memory of a bit generator, or None if it is no Mersenne Twister as we know it."""
+    global _memory
+    known, memory = _memory
+    if generator is not known:
+        memory = _checked(generator)
+        _memory = generator, memory
+    return memory
+
+
+def _checked(generator: Any) -> Any:
+    if core.native is None or not _KNOWN or type(generator) is not np.random.MT19937:
+        return None
+    memory = (ctypes.c_uint32 * 625).from_address(generator.ctypes.state_address)
+    state = generator.state["state"]
+    return memory if (*state["key"].tolist(), state["pos"]) == tuple(memory) else None

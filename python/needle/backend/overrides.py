@@ -11,9 +11,12 @@ from typing import Any
 
 from needle import dtype as dtypes
 from needle.backend import kernels, override
+from needle.backend.array import shortcut
 from needle.backend.axes import normalise_axes
 from needle.backend.ndarray import NDArray, empty, empty_of, full
 from needle.dtype import DType
+
+_layer_norm_of, _cross_entropy_of = shortcut("layer_norm_of"), shortcut("cross_entropy_of")
 
 SOFTMAX, LOG_SOFTMAX, LOG_SUM_EXP = 0, 1, 2
 LAYER, RMS = 0, 1
@@ -40,9 +43,12 @@ def _like(x: NDArray) -> NDArray:
     return empty_of(x.spec)
 
 
-def _floating(*arrays: NDArray) -> bool:
-    first = arrays[0].dtype
-    return first.kind == "f" and all(x.dtype is first for x in arrays)
+def _floating(first: NDArray, *others: NDArray) -> bool:
+    dtype = first.dtype
+    for x in others:
+        if x.dtype is not dtype:
+            return False
+    return dtype.kind == "f"
 
 
 # ---- variance ----------------------------------------------------------------------
@@ -175,13 +181,11 @@ def log_sum_exp(op: Any, x: NDArray) -> Any:
 
 _HUBER = (
     ("subtract", (0, 1)),
-    ("abs", (4,)),
-    ("minimum", (5, 2)),
-    ("multiply", (3, 6)),
-    ("subtract", (5, 7)),
-    ("multiply", (6, 8)),
+    ("clip", (5, 2, 3)),
+    ("multiply_add", (6, 4, 5)),
+    ("multiply", (6, 7)),
 )
-"""Of x, target, delta and one half; the steps of ``Huber.expand``."""
+"""Of x, target, -delta, delta and -1/2: with the sign of the distance, which the product loses."""
 
 
 @override("cpu", "Huber")
@@ -190,7 +194,9 @@ def huber(op: Any, x: NDArray, target: NDArray) -> Any:
     if not _floating(x, target) or x.shape != target.shape:
         return NotImplemented
     out = _like(x)
-    numbers = [full((), n, x.dtype, x.device).broadcast_to(x.shape) for n in (op.delta, 0.5)]
+    numbers = [
+        full((), n, x.dtype, x.device).broadcast_to(x.shape) for n in (-op.delta, op.delta, -0.5)
+    ]
     x.device.backend.run_fused(_HUBER, (out,), (x, target, *numbers))
     return out
 
@@ -211,6 +217,9 @@ def _bad_label(operation: str, labels: NDArray, position: int, classes: int) -> 
 @override("cpu", "CrossEntropy")
 def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
     """Losses and the logarithms of the sums of exponentials."""
+    made = _cross_entropy_of(logits, labels, op.ignore_index, op.label_smoothing)
+    if made is not None:
+        return made
     if not _floating(logits) or logits.shape[-1] == 0:
         return NotImplemented
     loss, lse = (empty(labels.shape, _wide(logits), logits.device) for _ in range(2))
@@ -249,6 +258,9 @@ def _statistics(x: NDArray, shape: tuple[int, ...], count: int = 2) -> list[NDAr
 @override("cpu", "LayerNorm")
 def layer_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
     """Layer norm, its means and reciprocal deviations."""
+    made = _layer_norm_of(x, weight, bias, op.eps)
+    if made is not None:
+        return made
     if not _floating(x, weight, bias) or x.size == 0:
         return NotImplemented
     x, weight, bias = _dense(x, weight, bias)

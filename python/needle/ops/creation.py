@@ -147,7 +147,7 @@ def arange(
     if stop is None:
         start, stop = 0, start
     numbers = [start, stop, step]
-    plain = {type(n) for n in numbers} <= {int, float}
+    plain = {*map(type, numbers)} <= {int, float}
     if not plain:
         numbers = [plain_number(n) for n in numbers]
     count = _count(*numbers)

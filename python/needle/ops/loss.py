@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -401,13 +402,11 @@ def nll_loss(
         )  # fmt: skip
     if x.spec.dtype.kind != "f":
         (x,) = promoted((x,), "nll_loss", floating=True)
-    classes = shape_of(x)[-1]
+    classes, column, rows = _picking(shape_of(x))
     kept = None if ignore_index is None else not_equal(labels, ignore_index)
     safe = labels if kept is None else where(kept, labels, 0)
-    target = executor.apply(Labels.of(classes), safe)  # gather would wrap them
-    shape = shape_of(labels)
-    picked = gather(x, executor.apply(Reshape.of((*shape, 1)), target), -1)
-    loss = -executor.apply(Reshape.of(shape), picked)
+    target = executor.apply(classes, safe)  # gather would wrap them
+    loss = -executor.apply(rows, gather(x, executor.apply(column, target), -1))
     if kept is None:
         return reduced(loss, reduction)
     loss = where(kept, loss, 0.0)
@@ -416,3 +415,10 @@ def nll_loss(
         if reduction == "mean"
         else reduced(loss, reduction)
     )
+
+
+@functools.lru_cache(maxsize=1000)
+def _picking(shape: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """Return what checks labels, makes a column of them, and rows of what they pick."""
+    *rows, classes = shape
+    return Labels.of(classes), Reshape.of((*rows, 1)), Reshape.of(tuple(rows))

@@ -296,10 +296,16 @@ class Pad(Linear):
     widths: tuple[tuple[int, int], ...]
     samples = staticmethod(
         lambda: [
-            Sample((uniform((2, 3)),), (((1, 0), (2, 1)),), lambda x: np.pad(x, ((1, 0), (2, 1)))),
+            *(
+                Sample((uniform(shape),), (widths,), lambda x, w=widths: np.pad(x, w))
+                for shape, widths in (
+                    ((2, 3), ((1, 0), (2, 1))), ((2, 37), ((1, 2), (3, 1))),
+                    ((2, 3, 5), ((0, 1), (2, 1), (0, 0))), ((2, 0), ((0, 0), (1, 2))),
+                )
+            ),
             Sample((uniform((2, 3)),), (((1, 0),),), raises=ShapeError),
         ]
-    )
+    )  # fmt: skip
 
     def compute(self, x: Any) -> Any:
         return kernels.pad(x, self.widths)

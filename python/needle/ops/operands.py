@@ -153,9 +153,10 @@ def as_tensors(inputs: tuple[Any, ...], name: str) -> tuple[Any, ...]:
     Raises:
         ArgumentError: for anything else, or if there is no tensor among them.
     """
-    if all(isinstance(x, graph.TensorBase) for x in inputs):
-        return inputs
-    return tuple(_as_tensor(x, inputs, name) for x in inputs)
+    for x in inputs:
+        if not isinstance(x, graph.TensorBase):
+            return tuple(_as_tensor(y, inputs, name) for y in inputs)
+    return inputs
 
 
 def _as_tensor(x: Any, inputs: tuple[Any, ...], name: str) -> Any:

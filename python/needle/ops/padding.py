@@ -10,7 +10,7 @@ import numpy as np
 
 from needle import executor, graph
 from needle.backend import kernels, ndarray
-from needle.backend.array import dense_strides
+from needle.backend.array import dense_strides, shortcut
 from needle.backend.axes import axes_of, whole
 from needle.dtype import as_dtype
 from needle.errors import ShapeError, explain, unknown
@@ -28,6 +28,10 @@ Place = tuple[Shape, Shape, int]
 
 PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "edge": "edge",
              "circular": "wrap", "wrap": "wrap", "symmetric": "symmetric"}  # fmt: skip
+
+_padded = shortcut("padded")
+_NUMBERS = {"reflect": 1, "symmetric": 2, "edge": 3, "wrap": 4}
+"""Of the modes in src/common/kernels.h."""
 
 # ---- places ------------------------------------------------------------------------
 
@@ -98,6 +102,7 @@ _CASES: tuple[tuple[Shape, Pairs, str], ...] = (
     ((5,), ((2, 4),), "reflect"), ((3, 4), ((1, 0), (2, 3)), "reflect"),
     ((3, 4), ((3, 1), (0, 4)), "symmetric"), ((3, 1), ((0, 2), (3, 1)), "edge"),
     ((2, 3, 4), ((2, 1), (0, 0), (4, 3)), "wrap"), ((2, 0), ((1, 1), (0, 0)), "edge"),
+    ((2, 37), ((1, 0), (3, 4)), "reflect"), ((2, 3, 5), ((0, 0), (1, 2), (0, 0)), "symmetric"),
 )  # fmt: skip
 
 
@@ -125,6 +130,9 @@ class PadByEdges(Linear):
     )
 
     def compute(self, x: Any) -> Any:
+        made = _padded(x, self.widths, _NUMBERS.get(self.mode))
+        if made is not None:
+            return made
         padded, inner, moves = _places(x.shape, self.widths, self.mode)
         out = ndarray.empty(padded, x.dtype, x.device)
         copy = x.device.backend.copy
@@ -219,6 +227,8 @@ def pad(x: Any, widths: int | Sequence[Any], mode: str = "constant", value: floa
 
 def _pairs(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:
     """Return the widths of ``pad`` as one pair per axis."""
+    if type(widths) is tuple and len(widths) == ndim and all(map(_is_pair, widths)):
+        return widths
     given = axes_of(widths)
     if given and not any(map(np.iterable, given)):
         given = (given,)
@@ -230,6 +240,10 @@ def _pairs(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:
             "  rule: one number, one pair (before, after), or a pair for each axis"
         )
     return tuple((whole("pad: width", row[0]), whole("pad: width", row[-1])) for row in rows)
+
+
+def _is_pair(row: Any) -> bool:
+    return type(row) is tuple and len(row) == 2 and type(row[0]) is type(row[1]) is int
 
 
 def _fill_around(out: Any, shape: Any, pairs: Any, value: float) -> Any:

@@ -81,9 +81,37 @@ def getitem(x: Any, index: Any) -> Any:
     if result is not None:
         return result
     given = index if isinstance(index, tuple) else (index,)
+    if all(map(_is_integers, given)) and 0 < len(given) <= len(shape_of(x)):
+        return _pick(x, 0, list(given))  # what _located finds out, too
+    if len(given) == 1 and _is_mask_of(given[0], x):
+        return take(*_flattened(x, given[0]), 0)
     if not any(_is_array(part) for part in given):
         return basic_index(x, given)
     return _pick(*_located(x, given))
+
+
+def _is_mask_of(part: Any, x: Any) -> bool:
+    """Return whether a part of an index is a tensor of bools for the first axes of x."""
+    if not isinstance(part, graph.TensorBase) or part.spec.dtype.kind != "b":
+        return False
+    return part.spec.ndim > 0 and shape_of(x)[: part.spec.ndim] == part.spec.shape
+
+
+def _flattened(x: Any, mask: Any) -> tuple[Any, Any]:
+    """Return x with the axes of a mask as one, and the places there where it is true."""
+    spec = mask.spec
+    if spec.ndim > 1:
+        x = executor.apply(Reshape.of((spec.size, *shape_of(x)[spec.ndim :])), x)
+        mask = executor.apply(Reshape.of((spec.size,)), mask)
+    return x, nonzero(mask)[0]
+
+
+def _is_integers(part: Any) -> bool:
+    """Return whether a part of an index is a tensor of integers, of one axis or more."""
+    if not isinstance(part, graph.TensorBase):
+        return False
+    spec = part.spec
+    return spec.ndim > 0 and spec.dtype.kind in "iu" and not part.requires_grad
 
 
 def _is_array(part: Any) -> bool:
