@@ -7,6 +7,7 @@
 // copying, but moving a cache line from core to core costs more than packing it again (measured:
 // 128^3 took twice as long).
 #include "gemm_amx.h"
+#include "gemm_pairs.h"
 #include "gemm_threads.h"
 #include "gemv.h"
 #include "kernels_linear.h"
@@ -283,13 +284,17 @@ void plan_by_vectors(Plan* plan, ProductState& s) {
 
 #if defined(NEEDLE_AMX)
 bool has_unit = false;
+const bool has_pairs = [] {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512bf16") != 0;
+}();
 
-// Does the matrix unit take less time than vectors do? In cycles of each of two threads, whatever
-// their number is, so that the result does not depend on it: of one operand a thread lays out all,
-// of the other a half; 16 numbers take 7, or 9 if lines become columns.
-bool unit_gains(const ProductState& s, int n_parts) {
-  constexpr double kPause = 4000, kVectorsPerCycle = 32;
-  const double per_cycle = n_parts == 1 ? 300 : 70;
+// Does a unit take less time than vectors do? In cycles of each of two threads, whatever their
+// number is, so that the result does not depend on it: of one operand a thread lays out all, of the
+// other a half; 16 numbers take 7, or 9 if lines become columns.
+template <class Unit>
+bool unit_gains(const ProductState& s) {
+  constexpr double kVectorsPerCycle = 32;
   const auto layout = [](int64_t numbers, int64_t along) {
     return 0.75 * static_cast<double>(numbers) * (along == 1 ? 7 : 9) / 16;
   };
@@ -297,39 +302,41 @@ bool unit_gains(const ProductState& s, int n_parts) {
   const double whole =
       0.5 * static_cast<double>(round_up(s.m, kStripWidth) * round_up(s.n, kStripWidth) *
                                 round_up(s.k, kStripSteps));
-  return kPause + layout(s.m * s.k, s.a.column) + layout(s.n * s.k, s.b.column) +
-             whole / per_cycle <
+  return Unit::kPause + layout(s.m * s.k, s.a.column) + layout(s.n * s.k, s.b.column) +
+             whole / Unit::kPerCycle <
          products / kVectorsPerCycle;
 }
 
 // A block of b fills half of the second cache.
-template <int n_parts>
+template <class Unit>
 bool plan_by_unit(Plan* plan, ProductState& s) {
-  using Unit = UnitMultiplier<n_parts>;
+  using Units = UnitMultiplier<Unit>;
   constexpr int64_t kSteps = 512, kKeptRows = 1024, kPieceWork = 4 << 20;
   constexpr double kReading = 40;
   const auto has_lines = [](Strides x) { return x.row == 1 || x.column == 1; };
-  if (!has_unit || !has_lines(s.a) || !has_lines(s.b)) return false;
-  if (!unit_gains(s, n_parts)) return false;
-  choose_parts<float>(s, {kReading, kReading, false}, Unit::kRows);
+  if (!has_lines(s.a) || !has_lines(s.b)) return false;
+  if (!unit_gains<Unit>(s)) return false;
+  choose_parts<float>(s, {kReading, kReading, false}, Units::kRows);
   s.pack_a = s.pack_b = kPackedBefore;
   s.block_k = even(s.k, kSteps, kStripSteps);
-  const int64_t columns =
-      second_cache_bytes() / 2 * kStripSteps / (kStripBytes<n_parts> / kStripWidth * s.block_k);
-  s.block_n = even(s.part_n, most(columns, Unit::kColumns), Unit::kColumns);
+  const int64_t columns = second_cache_bytes() / 2 * kStripSteps /
+                          (kStripBytes<Unit::kParts> / kStripWidth * s.block_k);
+  s.block_n = even(s.part_n, most(columns, Units::kColumns), Units::kColumns);
   s.keep_a = s.part_n > s.block_n;
-  s.block_m = even(s.part_m, s.keep_a ? kKeptRows : s.part_m, Unit::kRows);
-  s.packed_a = Unit::packed_a(s);
-  s.packed_b = Unit::packed_b(s) + Unit::packed_for_vectors(s);
+  s.block_m = even(s.part_m, s.keep_a ? kKeptRows : s.part_m, Units::kRows);
+  s.packed_a = Units::packed_a(s);
+  s.packed_b = Units::packed_b(s) + Units::packed_for_vectors(s);
   s.shared_m = s.shared_n = 0;
   if (s.team > 1 && s.batches < s.team && !s.read && s.parts_n == 1)
-    share_rows(s, Unit::kRows, kPieceWork);
+    share_rows(s, Units::kRows, kPieceWork);
   s.fetches_next = false;
-  plan_threads<Unit>(plan, s);
+  plan_threads<Units>(plan, s);
   return true;
 }
 bool plan_by_unit(Plan* plan, ProductState& s, DType dtype) {
-  return dtype == kBFloat16 ? plan_by_unit<1>(plan, s) : plan_by_unit<kSplitParts>(plan, s);
+  if (dtype == kBFloat16 && has_unit) return plan_by_unit<MatrixUnitParts<1>>(plan, s);
+  if (dtype == kBFloat16 && has_pairs) return plan_by_unit<PairUnit>(plan, s);
+  return has_unit && plan_by_unit<MatrixUnitParts<kSplitParts>>(plan, s);
 }
 #else
 bool plan_by_unit(Plan*, ProductState&, DType) { return false; }
