@@ -99,6 +99,7 @@ FUNCTIONS: dict[str, Any] = {
     "floor_divide": _floor_divide, "remainder": _divide_integers(np.remainder),
     "where": np.where,
     "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "squared_difference": lambda x, y: np.square(x - y),
     "relu_grad": lambda x, g: np.where(x > 0, g, np.zeros_like(g)),
     "leaky_relu": lambda x, slope: np.where(x > 0, x, slope * x),
     "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),

@@ -122,6 +122,17 @@ class Square(Elementwise):
         return 2.0 * out.inputs[0]
 
 
+class SquaredDifference(Elementwise):
+    """Square of the difference: (x - y) ** 2. Shapes broadcast."""
+
+    function = "squared_difference"
+    saves = ((0, 1), (0, 1))
+    samples = binary_samples(lambda x, y: np.square(np.subtract(x, y)))
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return 2.0 * (out.inputs[i] - out.inputs[1 - i])
+
+
 class Abs(Elementwise):
     """Absolute value; its derivative at 0 is 0."""
 
@@ -371,6 +382,7 @@ def cast_like(x: Any, like: Any) -> Any:
 
 
 add, subtract, multiply, divide = map(export, (Add, Subtract, Multiply, Divide))
+squared_difference = export(SquaredDifference)
 negative, square, absolute, reciprocal = map(export, (Negative, Square, Abs, Reciprocal))
 floor_divide, remainder = map(export, (FloorDivide, Remainder))
 maximum, minimum, sign = map(export, (Maximum, Minimum, Sign))

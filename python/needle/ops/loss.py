@@ -13,7 +13,15 @@ from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, 
 from needle.executor import shape_of
 from needle.ops.activation import softplus
 from needle.ops.base import OUTPUT, Composite
-from needle.ops.elementwise import absolute, cast_like, equal, minimum, not_equal, square, where
+from needle.ops.elementwise import (
+    absolute,
+    cast_like,
+    equal,
+    minimum,
+    not_equal,
+    squared_difference,
+    where,
+)
 from needle.ops.functions import exp, log, sigmoid
 from needle.ops.indexing import Labels, beside, gather, one_hot
 from needle.ops.logic import clip
@@ -341,7 +349,7 @@ def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
         ShapeError: if the shapes differ.
     """
     x, target = _same_shape("mse_loss", x, target)
-    return reduced(square(x - target), reduction)
+    return reduced(squared_difference(x, target), reduction)
 
 
 def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
