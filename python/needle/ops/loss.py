@@ -12,7 +12,7 @@ from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, 
 from needle.executor import shape_of
 from needle.ops.activation import softplus
 from needle.ops.base import OUTPUT, Composite
-from needle.ops.elementwise import absolute, cast_like, equal, minimum, not_equal, square, where
+from needle.ops.elementwise import absolute, cast_like, equal, not_equal, square, where
 from needle.ops.functions import exp, log, sigmoid
 from needle.ops.indexing import Labels, beside, gather, one_hot
 from needle.ops.logic import clip
@@ -274,8 +274,8 @@ class Huber(_Pairwise):
     )
 
     def expand(self, x: Any, target: Any) -> Any:
-        distance = absolute(x - target)
-        near = minimum(distance, self.delta)
+        distance = x - target  # no absolute value: its derivative at 0 is no half of a square's
+        near = clip(distance, -self.delta, self.delta)
         return near * (distance - 0.5 * near)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
