@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -78,6 +79,23 @@ def test_the_structure_of_the_result_is_kept():
     assert tangent[1][0] is None and out[1][0].item() == 1
     close(tangent[1][1][1], 7.0)
     close(tangent[2], [0.0, 0.0])
+
+
+class Pair(NamedTuple):
+    value: Any
+    twice: Any
+
+
+def test_named_tuples_stay_what_they_are(mode):
+    x, function = tensor([1.0, 2.0], requires_grad=True), lambda x: Pair(x, [x * 2.0])
+    out, slope = ndl.jvp(function, x, 1.0)
+    assert out.twice[0].tolist() == [2.0, 4.0] and slope.twice[0].tolist() == [2.0, 2.0]
+    for found in (
+        ndl.vjp(function, x)[0],
+        ndl.linearize(function, x)[1](1.0),
+        ndl.checkpoint(function)(x),
+    ):
+        assert type(found) is Pair and found.twice[0].shape == (2,)
 
 
 def test_what_is_detached_or_rounded_has_no_tangent(device, mode):
@@ -631,3 +649,19 @@ def test_gradients_are_with_respect_to_floating_tensors():
     out, pull = ndl.vjp(lambda x, n: x[n].sum(), ndl.Tensor([1.0, 2.0, 3.0]), n)
     dx, dn = pull()
     assert dx.tolist() == [1.0, 1.0, 1.0] and dn.tolist() == [0, 0, 0]
+
+
+def test_hvp_beside_integers():
+    x, places = tensor([1.0, 2.0, 3.0]), ndl.Tensor(np.array([0, 0, 2]))
+
+    def function(x, places):
+        return (x[places] ** 3).sum()
+
+    product, nothing = ndl.hvp(function, (x, places), (np.ones(3), None))
+    assert product.tolist() == [12.0, 0.0, 18.0] and nothing is None
+    with pytest.raises(DtypeError, match="a tangent was given for a int64 tensor"):
+        ndl.hvp(function, (x, places), (np.ones(3), np.ones(3)))
+    with pytest.raises(DtypeError, match="argument 0 is int64"):
+        ndl.hvp(lambda n: n.sum(), places, None)
+    with pytest.raises(GradientError, match="primals are tensors, not float"):
+        ndl.hvp(lambda x, y: (x * y).sum(), (x, 2.0), (1.0, None))

@@ -176,11 +176,14 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
         vectors: as ``tangents`` of ``jvp``.
 
     Returns:
-        A tensor for one primal, a tuple of tensors for a tuple.
+        A tensor for one primal, a tuple of tensors for a tuple; None for one not floating.
     """
     xs = _several(primals)
-    slope = autograd.grad(function, tuple(range(len(xs))))
-    found = jvp(slope, xs, vectors)[1]
+    tensors = [(i, x) for i, x in enumerate(xs) if isinstance(x, graph.TensorBase)]
+    moving = [i for i, x in tensors if x.spec.dtype.is_floating]
+    slope = autograd.grad(function, moving or range(len(xs)))
+    known = dict(zip(moving, jvp(slope, xs, vectors)[1], strict=True))
+    found = tuple(known.get(i) for i in range(len(xs)))
     return found if isinstance(primals, (tuple, list)) else found[0]
 
 
@@ -256,7 +259,7 @@ def _tangent(name: str, x: Any, v: Any) -> Any:
     if isinstance(v, (int, float)):
         return reverse.full_like(x, float(v))
     if not isinstance(v, graph.TensorBase):
-        v = graph.wrap(array(np.asarray(v), spec.dtype, spec.device))
+        v = autograd.vector(name, v, spec)
     if v.spec.shape != spec.shape:
         raise explain(
             ShapeError, name, "a tangent has another shape than its primal",
@@ -273,8 +276,7 @@ def _tangent(name: str, x: Any, v: Any) -> Any:
 def _filled(out: Any, tangent: Any) -> Any:
     """Return a result's tangent with zeros where it has none; None where it is not floating."""
     if isinstance(out, (tuple, list)):
-        make = list if isinstance(out, list) else tuple
-        return make(_filled(x, t) for x, t in zip(out, tangent, strict=True))
+        return structure.like(out, [_filled(x, t) for x, t in zip(out, tangent, strict=True)])
     if tangent is None and out.spec.dtype.is_floating:
         return reverse.full_like(out, 0.0)
     return tangent
