@@ -161,6 +161,55 @@ def test_derivatives_do_not_see_each_other(device, mode):
     close(slope(lambda x: x * reverse(x))(x), 1.0)
 
 
+DERIVATIVES = {
+    "grad": lambda f, x: ndl.grad(lambda x: f(x).sum())(x).tolist(),
+    "vjp": lambda f, x: ndl.vjp(f, x)[1]()[0].tolist(),
+    "jacobian": lambda f, x: ndl.jacobian(f)(x).numpy().sum(0).tolist(),
+    "linearize": lambda f, x: [ndl.linearize(f, x)[1](v).sum().item() for v in np.eye(3)],
+    "jvp": lambda f, x: [ndl.jvp(f, x, v)[1].sum().item() for v in np.eye(3)],
+    "checkpoint": lambda f, x: ndl.grad(lambda x: ndl.checkpoint(f)(x).sum())(x).tolist(),
+    "checkpoint, backward": lambda f, x: _of_backward(ndl.checkpoint(f), x),
+}
+
+
+def _of_backward(function, x):
+    x = x.detach().requires_grad_()
+    function(x).sum().backward()
+    return x.grad.tolist()
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_a_function_may_assign_to_its_arguments(name, mode, requires_grad):
+    """Derivatives are with respect to what it was given, not to what it has made of that."""
+
+    def function(x):
+        x[0] = 5.0
+        x[1] = x[2] * x[2]
+        return x * x
+
+    x = tensor([1.0, 2.0, 3.0], requires_grad=requires_grad)
+    assert DERIVATIVES[name](function, x) == [0.0, 0.0, 2 * 9 * 6 + 6.0]
+    assert x.tolist() == [1.0, 2.0, 3.0] and x.is_leaf()
+
+
+def test_a_result_may_be_assigned_to_before_its_gradient_is_pulled(mode):
+    x = tensor([1.0, 2.0, 3.0])
+    out, pull = ndl.vjp(lambda x: x * x, x)
+    out[0] = 100.0
+    assert pull(np.ones(3))[0].tolist() == [2.0, 4.0, 6.0]
+    out, push = ndl.linearize(lambda x: x * x, x)
+    out[0] = 100.0
+    assert push(np.ones(3)).tolist() == [2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("way", [ndl.grad, ndl.jacobian])
+def test_a_position_may_be_asked_for_twice(way):
+    x, y = tensor([2.0, 3.0], requires_grad=True), tensor([5.0, 7.0])
+    first, second = way(lambda x, y: (x * y).sum(), (0, -2))(x, y)
+    assert first.tolist() == second.tolist() == [5.0, 7.0]
+
+
 def test_any_order_of_forward_and_reverse(device, mode):
     x = tensor(0.7, device)
 

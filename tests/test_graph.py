@@ -23,7 +23,14 @@ import pytest
 import needle as ndl
 from needle import core, executor, graph, ops
 from needle.backend.array import Array
-from needle.errors import DtypeError, GradientError, NeedleError, ReleasedError, ShapeError
+from needle.errors import (
+    DeviceError,
+    DtypeError,
+    GradientError,
+    NeedleError,
+    ReleasedError,
+    ShapeError,
+)
 from needle.ops.base import Op
 
 
@@ -195,6 +202,12 @@ def test_a_seed_takes_the_dtype_of_the_result(kind):
     assert x.grad.dtype == "float32" and x.grad.tolist() == [1.0, 2.0, 3.0]
     (dx,) = ndl.vjp(lambda x: x * 2.0, x)[1](seed)
     assert dx.dtype == "float32" and dx.tolist() == [2.0, 4.0, 6.0]
+
+
+def test_a_seed_is_where_the_result_is():
+    x = tensor(3)
+    with pytest.raises(DeviceError, match=r"backward: .*\n.*\n  out_grad: .* meta\(\)"):
+        (x + 1.0).backward(ndl.ones(3, device=ndl.meta()))
 
 
 @pytest.mark.parametrize("seed", ["one", {"a": 1}, [1j, 2j, 3j], [None] * 3])

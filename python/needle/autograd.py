@@ -18,6 +18,7 @@ from needle import config, executor, graph, reverse, structure
 from needle.backend.ndarray import array
 from needle.errors import (
     ArgumentError,
+    DeviceError,
     DtypeError,
     GradientError,
     IndexRangeError,
@@ -25,7 +26,7 @@ from needle.errors import (
     explain,
 )
 from needle.ops import operands
-from needle.ops.base import Identity, Op, variables
+from needle.ops.base import Identity, Op, aliases, variables
 from needle.ops.elementwise import Add, Negative, Subtract
 from needle.ops.operands import has_gradients
 
@@ -97,6 +98,11 @@ def _seed(name: str, out: Any, out_grad: Any) -> Any:
     given = executor.spec_of(out_grad)
     if given.shape != spec.shape:
         raise ShapeError(f"{name}: out_grad has shape {given.shape}, the result {spec.shape}")
+    if given.device != spec.device:
+        raise explain(
+            DeviceError, name, "out_grad is on another device than the result",
+            [("result", out), ("out_grad", out_grad)], "", "out_grad.to(result.device)",
+        )  # fmt: skip
     same = given.dtype is spec.dtype or config.current().backend == "np"
     return out_grad if same else operands.cast(out_grad, spec.dtype)
 
@@ -202,11 +208,12 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tu
     _check_tensors("vjp", args)
     leaves = variables(args)
     with executor.modes(recording=True):
-        out = structure.checked("vjp", function)(*leaves)
+        out = structure.checked("vjp", function)(*aliases(leaves))
+        own = structure.rebuilt(out, lambda x: aliases([x])[0])
 
     def pull(*out_grads: Any) -> tuple[Any, ...]:
         with executor.modes(recording=outer):
-            pairs = [(x, u) for x, u in _paired(out, out_grads) if x.requires_grad]
+            pairs = [(x, u) for x, u in _paired(own, out_grads) if x.requires_grad]
             outs, seeds = [x for x, _ in pairs], [_seed("vjp", x, u) for x, u in pairs]
             given = set(map(id, seeds))
             return tuple(_apart(g, given) for g in reverse.collect(outs, seeds, leaves, True))
@@ -216,7 +223,7 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tu
 
 def _paired(out: Any, out_grads: tuple[Any, ...]) -> list[tuple[Any, Any]]:
     """Return the tensors of a result with their gradients; None for ones."""
-    if not out_grads or out_grads == (None,):
+    if not out_grads or (len(out_grads) == 1 and out_grads[0] is None):
         return [(x, None) for x in structure.flat(out)]
     nested = isinstance(out, (tuple, list))
     whole = len(out_grads) == 1 and (not nested or structure.is_several(out_grads[0]))
@@ -287,11 +294,12 @@ def value_and_grad(
     def call(*args: Any, **named: Any) -> tuple[Any, Any]:
         outer = graph.recording()
         positions = places("grad", argnums, args)
-        leaves = list(args)
-        for position, leaf in zip(positions, variables([args[i] for i in positions]), strict=True):
-            leaves[position] = leaf
+        leaves = dict(zip(positions, variables([args[i] for i in positions]), strict=True))
+        inputs = list(args)
         with executor.modes(recording=True):
-            out = _scalar(function(*leaves, **named))
+            for position, x in zip(leaves, aliases(list(leaves.values())), strict=True):
+                inputs[position] = x
+            out = _scalar(function(*inputs, **named))
         wanted = [leaves[i] for i in positions]
         with executor.modes(recording=outer):
             if out.requires_grad:

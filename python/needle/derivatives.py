@@ -14,7 +14,7 @@ import numpy as np
 from needle import autograd, executor, forward, graph, regions, reverse, structure
 from needle.backend.ndarray import array
 from needle.errors import DtypeError, GradientError, OptionError, ShapeError, explain
-from needle.ops.base import variables
+from needle.ops.base import aliases, variables
 from needle.ops.movement import reshape
 from needle.ops.tuples import stack
 
@@ -92,7 +92,7 @@ def _traced(name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> t
         _tangent(name, x, None)  # must be a tensor
     leaves = variables(inputs)
     with executor.modes(recording=True):
-        return structure.checked(name, function)(*leaves), leaves
+        return structure.checked(name, function)(*aliases(leaves)), leaves
 
 
 def _pushed(result: Any, leaves: Sequence[Any]) -> Callable[[Sequence[Any], bool], Any]:
@@ -139,7 +139,8 @@ def jacobian(
         raise OptionError(f"jacobian: mode {mode!r}, must be 'forward', 'reverse' or None")
 
     def call(*args: Any, **named: Any) -> Any:
-        positions = autograd.places("jacobian", argnums, args)
+        wanted = autograd.places("jacobian", argnums, args)
+        positions = tuple(dict.fromkeys(wanted))
         chosen = [args[i] for i in positions]
 
         def of_chosen(*inputs: Any) -> Any:
@@ -153,8 +154,9 @@ def jacobian(
         out, leaves = _traced("jacobian", of_chosen, chosen)
         size = sum(x.spec.size for x in chosen)
         few = size < _one(out).spec.size if mode is None else mode == "forward"
-        found = (_columns if few else _rows)(out, leaves)
-        return tuple(found) if isinstance(argnums, Sequence) else found[0]
+        found = dict(zip(positions, (_columns if few else _rows)(out, leaves), strict=True))
+        every = tuple(found[i] for i in wanted)
+        return every if isinstance(argnums, Sequence) else every[0]
 
     return call
 
