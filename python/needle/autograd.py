@@ -26,7 +26,7 @@ from needle.errors import (
     explain,
 )
 from needle.ops import operands
-from needle.ops.base import Identity, Op, aliases, variables
+from needle.ops.base import Identity, Op, aliases, starts
 from needle.ops.elementwise import Add, Negative, Subtract
 from needle.ops.operands import has_gradients
 
@@ -206,9 +206,9 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tu
     """
     outer = graph.recording()
     _check_tensors("vjp", args)
-    leaves = variables(args)
+    nodes, inputs = starts(args)
     with executor.modes(recording=True):
-        out = structure.checked("vjp", function)(*aliases(leaves))
+        out = structure.checked("vjp", function)(*inputs)
         own = structure.rebuilt(out, lambda x: aliases([x])[0])
 
     def pull(*out_grads: Any) -> tuple[Any, ...]:
@@ -216,7 +216,7 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tu
             pairs = [(x, u) for x, u in _paired(own, out_grads) if x.requires_grad]
             outs, seeds = [x for x, _ in pairs], [_seed("vjp", x, u) for x, u in pairs]
             given = set(map(id, seeds))
-            return tuple(_apart(g, given) for g in reverse.collect(outs, seeds, leaves, True))
+            return tuple(_apart(g, given) for g in reverse.collect(outs, seeds, nodes, True))
 
     return out, pull
 
@@ -294,13 +294,14 @@ def value_and_grad(
     def call(*args: Any, **named: Any) -> tuple[Any, Any]:
         outer = graph.recording()
         positions = places("grad", argnums, args)
-        leaves = dict(zip(positions, variables([args[i] for i in positions]), strict=True))
+        nodes, moving = starts([args[i] for i in positions])
+        start_of = dict(zip(positions, nodes, strict=True))
         inputs = list(args)
+        for position, x in zip(positions, moving, strict=True):
+            inputs[position] = x
         with executor.modes(recording=True):
-            for position, x in zip(leaves, aliases(list(leaves.values())), strict=True):
-                inputs[position] = x
             out = _scalar(function(*inputs, **named))
-        wanted = [leaves[i] for i in positions]
+        wanted = [start_of[i] for i in positions]
         with executor.modes(recording=outer):
             if out.requires_grad:
                 found = reverse.collect([out], [_seed("grad", out, None)], wanted, outer)

@@ -14,7 +14,7 @@ import numpy as np
 from needle import autograd, executor, forward, graph, regions, reverse, structure
 from needle.backend.ndarray import array
 from needle.errors import DtypeError, GradientError, OptionError, ShapeError, explain
-from needle.ops.base import aliases, variables
+from needle.ops.base import starts
 from needle.ops.movement import reshape
 from needle.ops.tuples import stack
 
@@ -90,9 +90,9 @@ def _traced(name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> t
     """Return a function's result, recorded, and the starts of its graph."""
     for x in inputs:
         _tangent(name, x, None)  # must be a tensor
-    leaves = variables(inputs)
+    nodes, tensors = starts(inputs)
     with executor.modes(recording=True):
-        return structure.checked(name, function)(*aliases(leaves)), leaves
+        return structure.checked(name, function)(*tensors), nodes
 
 
 def _pushed(result: Any, leaves: Sequence[Any]) -> Callable[[Sequence[Any], bool], Any]:
