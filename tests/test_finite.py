@@ -50,6 +50,19 @@ def test_forward(device, mode):
     assert np.isnan(ops.log(y - 1.0).numpy()).all()  # outside nothing is checked
 
 
+def test_second_derivatives_name_the_line_too(device, mode):
+    x = tensor(0.0, 1.0, device=device)
+    line = here(3)
+
+    def loss(x):
+        return (x**1.5).sum()
+
+    text = caught(lambda: ndl.hvp(loss, x, 1.0))
+    assert "in the gradient of power" in text and f"called at {line}" in text
+    text = caught(lambda: ndl.grad(lambda x: ndl.jvp(loss, x, 1.0)[1])(x))
+    assert f"called at {line}" in text
+
+
 def test_backward_names_the_op_and_the_line_of_its_forward_call(device, mode):
     x = tensor(4.0, 0.0, device=device)
     with pytest.raises(NonFiniteError) as caught, ndl.check_finite():

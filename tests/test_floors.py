@@ -34,7 +34,7 @@ FLOORS = [
 ARROWS = {
     ("config", "errors"), ("dtype", "errors"), ("core", "config"),
     ("backend", "device"), ("backend", "definition"), ("definition", "device"),
-    ("forward", "graph"), ("executor", "graph"), ("executor", "forward"),
+    ("forward", "graph"), ("forward", "structure"), ("executor", "graph"), ("executor", "forward"),
     ("finite", "graph"), ("executor", "finite"), ("reverse", "finite"),
     ("reverse", "graph"), ("reverse", "executor"),
     ("structure", "graph"), ("autograd", "ops"), ("regions", "ops"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -80,6 +81,23 @@ def test_the_structure_of_the_result_is_kept():
     close(tangent[2], [0.0, 0.0])
 
 
+class Pair(NamedTuple):
+    value: Any
+    twice: Any
+
+
+def test_named_tuples_stay_what_they_are(mode):
+    x, function = tensor([1.0, 2.0], requires_grad=True), lambda x: Pair(x, [x * 2.0])
+    out, slope = ndl.jvp(function, x, 1.0)
+    assert out.twice[0].tolist() == [2.0, 4.0] and slope.twice[0].tolist() == [2.0, 2.0]
+    for found in (
+        ndl.vjp(function, x)[0],
+        ndl.linearize(function, x)[1](1.0),
+        ndl.checkpoint(function)(x),
+    ):
+        assert type(found) is Pair and found.twice[0].shape == (2,)
+
+
 def test_what_is_detached_or_rounded_has_no_tangent(device, mode):
     x = tensor([1.5, 2.0], device)
     for f in (lambda x: x.detach() * 2.0, ops.floor, ops.stop_gradient, lambda x: x * 0.0 + 1.0):
@@ -141,6 +159,55 @@ def test_derivatives_do_not_see_each_other(device, mode):
         return ndl.grad(lambda y: x + y)(ops.ones_like(x))
 
     close(slope(lambda x: x * reverse(x))(x), 1.0)
+
+
+DERIVATIVES = {
+    "grad": lambda f, x: ndl.grad(lambda x: f(x).sum())(x).tolist(),
+    "vjp": lambda f, x: ndl.vjp(f, x)[1]()[0].tolist(),
+    "jacobian": lambda f, x: ndl.jacobian(f)(x).numpy().sum(0).tolist(),
+    "linearize": lambda f, x: [ndl.linearize(f, x)[1](v).sum().item() for v in np.eye(3)],
+    "jvp": lambda f, x: [ndl.jvp(f, x, v)[1].sum().item() for v in np.eye(3)],
+    "checkpoint": lambda f, x: ndl.grad(lambda x: ndl.checkpoint(f)(x).sum())(x).tolist(),
+    "checkpoint, backward": lambda f, x: _of_backward(ndl.checkpoint(f), x),
+}
+
+
+def _of_backward(function, x):
+    x = x.detach().requires_grad_()
+    function(x).sum().backward()
+    return x.grad.tolist()
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_a_function_may_assign_to_its_arguments(name, mode, requires_grad):
+    """Derivatives are with respect to what it was given, not to what it has made of that."""
+
+    def function(x):
+        x[0] = 5.0
+        x[1] = x[2] * x[2]
+        return x * x
+
+    x = tensor([1.0, 2.0, 3.0], requires_grad=requires_grad)
+    assert DERIVATIVES[name](function, x) == [0.0, 0.0, 2 * 9 * 6 + 6.0]
+    assert x.tolist() == [1.0, 2.0, 3.0] and x.is_leaf()
+
+
+def test_a_result_may_be_assigned_to_before_its_gradient_is_pulled(mode):
+    x = tensor([1.0, 2.0, 3.0])
+    out, pull = ndl.vjp(lambda x: x * x, x)
+    out[0] = 100.0
+    assert pull(np.ones(3))[0].tolist() == [2.0, 4.0, 6.0]
+    out, push = ndl.linearize(lambda x: x * x, x)
+    out[0] = 100.0
+    assert push(np.ones(3)).tolist() == [2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("way", [ndl.grad, ndl.jacobian])
+def test_a_position_may_be_asked_for_twice(way):
+    x, y = tensor([2.0, 3.0], requires_grad=True), tensor([5.0, 7.0])
+    first, second = way(lambda x, y: (x * y).sum(), (0, -2))(x, y)
+    assert first.tolist() == second.tolist() == [5.0, 7.0]
 
 
 def test_any_order_of_forward_and_reverse(device, mode):
@@ -631,3 +698,19 @@ def test_gradients_are_with_respect_to_floating_tensors():
     out, pull = ndl.vjp(lambda x, n: x[n].sum(), ndl.Tensor([1.0, 2.0, 3.0]), n)
     dx, dn = pull()
     assert dx.tolist() == [1.0, 1.0, 1.0] and dn.tolist() == [0, 0, 0]
+
+
+def test_hvp_beside_integers():
+    x, places = tensor([1.0, 2.0, 3.0]), ndl.Tensor(np.array([0, 0, 2]))
+
+    def function(x, places):
+        return (x[places] ** 3).sum()
+
+    product, nothing = ndl.hvp(function, (x, places), (np.ones(3), None))
+    assert product.tolist() == [12.0, 0.0, 18.0] and nothing is None
+    with pytest.raises(DtypeError, match="a tangent was given for a int64 tensor"):
+        ndl.hvp(function, (x, places), (np.ones(3), np.ones(3)))
+    with pytest.raises(DtypeError, match="argument 0 is int64"):
+        ndl.hvp(lambda n: n.sum(), places, None)
+    with pytest.raises(GradientError, match="primals are tensors, not float"):
+        ndl.hvp(lambda x, y: (x * y).sum(), (x, 2.0), (1.0, None))

@@ -23,7 +23,14 @@ import pytest
 import needle as ndl
 from needle import core, executor, graph, ops
 from needle.backend.array import Array
-from needle.errors import GradientError, NeedleError, ReleasedError, ShapeError
+from needle.errors import (
+    DeviceError,
+    DtypeError,
+    GradientError,
+    NeedleError,
+    ReleasedError,
+    ShapeError,
+)
 from needle.ops.base import Op
 
 
@@ -153,6 +160,76 @@ def test_backward_replaces_or_accumulates():
     np.testing.assert_array_equal(x.grad.numpy(), np.full(3, 3.0))
     (x * 3.0).sum().backward(accumulate=True)
     np.testing.assert_array_equal(x.grad.numpy(), np.full(3, 6.0))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_what_is_done_to_one_gradient_in_place_is_done_to_no_other(lazy, create_graph, accumulate):
+    """Both terms of a sum have the same gradient, and it was one tensor."""
+    seed = ndl.Tensor([1.0, 2.0, 3.0], requires_grad=False)
+    with ndl.lazy_mode(lazy):
+        x, y = tensor(3), tensor(3, seed=1)
+        out = x + y
+        out.backward(seed, create_graph=create_graph, accumulate=accumulate)
+        with ndl.no_grad():
+            x.grad *= 10.0
+            y.grad[0] = 7.0
+        assert x.grad.tolist() == [10.0, 20.0, 30.0] and y.grad.tolist() == [7.0, 2.0, 3.0]
+        assert out.grad.tolist() == seed.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_gradients_that_are_returned_are_tensors_of_their_own():
+    x, y = tensor(3), tensor(3, seed=1)
+    seed = ndl.Tensor([1.0, 2.0, 3.0], requires_grad=False)
+    for dx, dy in (
+        ndl.vjp(lambda x, y: x + y, x, y)[1](seed),
+        ndl.grad(lambda x, y: ((x + y) * seed).sum(), (0, 1))(x, y),
+        ndl.grad(lambda x, y: (x * seed).sum(), (0, 0))(x, y),
+    ):
+        with ndl.no_grad():
+            dx *= 10.0
+        assert dx.tolist() == [10.0, 20.0, 30.0] and dy.tolist() == seed.tolist()
+    assert seed.tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("kind", ["float64", "float16", "int64"])
+def test_a_seed_takes_the_dtype_of_the_result(kind):
+    """As in PyTorch: gradients have the dtype of what they are gradients of."""
+    x = tensor(3)
+    seed = ndl.Tensor([1, 2, 3], dtype=kind, requires_grad=False)
+    (x + 1.0).backward(seed)
+    assert x.grad.dtype == "float32" and x.grad.tolist() == [1.0, 2.0, 3.0]
+    (dx,) = ndl.vjp(lambda x: x * 2.0, x)[1](seed)
+    assert dx.dtype == "float32" and dx.tolist() == [2.0, 4.0, 6.0]
+
+
+def test_a_seed_is_where_the_result_is():
+    x = tensor(3)
+    with pytest.raises(DeviceError, match=r"backward: .*\n.*\n  out_grad: .* meta\(\)"):
+        (x + 1.0).backward(ndl.ones(3, device=ndl.meta()))
+
+
+@pytest.mark.parametrize("seed", ["one", {"a": 1}, [1j, 2j, 3j], [None] * 3])
+def test_a_seed_or_a_tangent_is_made_of_numbers(seed):
+    x = tensor(3)
+    with pytest.raises(DtypeError, match="backward: .* for a float32 tensor"):
+        (x * 2.0).backward(seed)
+    with pytest.raises(DtypeError, match="vjp: .* for a float32 tensor"):
+        ndl.vjp(lambda x: x * 2.0, x)[1](seed)
+    with pytest.raises(DtypeError, match="jvp: .* for a float32 tensor"):
+        ndl.jvp(lambda x: x * 2.0, (x,), (seed,))
+    with pytest.raises(ShapeError, match="shapes"):
+        (x * 2.0).backward([[1.0], [2.0, 3.0]])
+    with pytest.raises(ShapeError, match="vjp: out_grad has shape"):
+        ndl.vjp(lambda x: x * 2.0, x)[1]([1.0, 2.0])
+
+
+def test_what_is_no_floating_scalar_has_no_gradient():
+    x = tensor(3)
+    for function, kind in ((lambda x: x.argmax(), "int64"), (lambda x: (x > 0.0).any(), "bool")):
+        with pytest.raises(GradientError, match=f"returned {kind}, a floating scalar"):
+            ndl.grad(function)(x)
 
 
 def test_intermediates_that_are_held_get_their_gradient():

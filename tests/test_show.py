@@ -110,6 +110,29 @@ def test_points():
     assert "df/dx[6]" not in shown(lambda x: x.sum(), np.ones(9))
 
 
+def repeated(step, count):
+    def function(x):
+        for _ in range(count):
+            x = step(x)
+        return x
+
+    return function
+
+
+def test_values_that_are_used_again_and_again():
+    """The formula is as long as the graph, not as the tree that it stands for."""
+    found = formulas(repeated(lambda x: ops.sin(x) * (1 + x), 30), 0.5)
+    assert "a1" in found and max(map(len, found.values())) < 1000
+    assert sum(map(len, found.values())) < 10_000
+
+
+@pytest.mark.parametrize("step", [lambda x: ops.sin(x), lambda x: x * 1.5 + x])
+def test_what_is_too_long_for_a_formula(step):
+    with pytest.raises(GradientError, match=r"show: .* \d+ operations\n.*at most 300"):
+        ndl.show(repeated(step, 3000), 0.5)
+    assert "df/dx" in formulas(repeated(step, 70), 0.5)
+
+
 def test_errors():
     with pytest.raises(GradientError, match="returned float,"):
         ndl.show(lambda x: 1.0)

@@ -9,6 +9,7 @@ import pytest
 
 import needle as ndl
 from needle import core, ops
+from needle.standard import linalg
 
 INF, NAN = float("inf"), float("nan")
 PI = np.pi
@@ -229,3 +230,70 @@ def test_second_derivatives(name):
     np.testing.assert_array_equal(ndl.jvp(slope, x, 1.0)[1].numpy(), expected)
     third = ndl.grad(lambda x: ndl.grad(lambda x: slope(x).sum())(x).sum())(x)
     assert np.isfinite(third.numpy()).all()
+
+
+ORDERS = {  # the product of the Hessian of a scalar function and vectors, in four ways
+    "forward over reverse": ndl.hvp,
+    "reverse over forward": lambda f, xs, vs: _gradients(lambda *ys: ndl.jvp(f, ys, vs)[1], xs),
+    "reverse over reverse": lambda f, xs, vs: _gradients(
+        lambda *ys: sum((g * v).sum() for g, v in zip(_gradients(f, ys), vs, strict=True)), xs
+    ),
+    "linearized": lambda f, xs, vs: ndl.linearize(lambda *ys: _gradients(f, ys), *xs)[1](*vs),
+}
+
+
+def _gradients(function, xs):
+    return ndl.grad(function, tuple(range(len(xs))))(*xs)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_mixed_derivatives_of_a_power_whose_exponent_is_0(order):
+    """The derivative by x and y of x ** y is 1 / x there; it was 0 by way of that by x."""
+    x, y = np.array([2.0, 0.5, 1.0]), np.zeros(3)
+    xs = tuple(ndl.Tensor(z, dtype="float64") for z in (x, y))
+    vs = tuple(ndl.Tensor(v, dtype="float64") for v in (np.full(3, 0.25), np.full(3, 3.0)))
+    dx, dy = ORDERS[order](lambda x, y: (x**y).sum(), xs, vs)
+    np.testing.assert_allclose(dx.numpy(), 3.0 / x)
+    np.testing.assert_allclose(dy.numpy(), 0.25 / x + 3.0 * np.log(x) ** 2)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_second_derivative_of_the_huber_loss_where_nothing_is_apart(order):
+    """It is 1 within delta, also at 0, where the first derivative of a distance is none."""
+    x = ndl.Tensor([1.0, 2.0, 9.0], dtype="float64")
+    y = ndl.Tensor([1.0, 2.5, 1.0], dtype="float64")
+    vs = ndl.ones(3, dtype="float64"), ndl.zeros(3, dtype="float64")
+
+    def loss(x, y):
+        return ops.huber_loss(x, y, reduction="sum")
+
+    dx, dy = ORDERS[order](loss, (x, y), vs)
+    np.testing.assert_array_equal(dx.numpy(), [1.0, 1.0, 0.0])
+    np.testing.assert_array_equal(dy.numpy(), [-1.0, -1.0, 0.0])
+
+
+NORMS = {  # order: the gradient at (0, 3, -4), that at 0 is 0; as PyTorch has it
+    2: np.array([0.0, 3.0, -4.0]) / 5.0,
+    3: np.array([0.0, 9.0, -16.0]) / 91.0 ** (2 / 3),
+    1.5: np.array([0.0, 3.0**0.5, -2.0]) / (3.0**1.5 + 8.0) ** (1 / 3),
+    0.5: np.array([0.0, 3.0**-0.5, -0.5]) * (3.0**0.5 + 2.0),
+    -1: np.zeros(3),
+}
+
+
+@pytest.mark.parametrize("order", NORMS)
+def test_a_norm_at_0(order, device):
+    x = ndl.Tensor([[0.0, 3.0, -4.0], [0.0, 0.0, 0.0]], device=device, dtype="float64")
+
+    def norm(x):
+        return linalg.vector_norm(x, axis=1, ord=order)
+
+    np.testing.assert_allclose(
+        norm(x).numpy(), [0.0 if order < 0 else np.linalg.norm(x.numpy()[0], order), 0.0]
+    )
+    found = ndl.grad(lambda x: norm(x).sum())(x)
+    np.testing.assert_allclose(found.numpy(), [NORMS[order], [0.0, 0.0, 0.0]], atol=1e-14)
+    slope = ndl.jvp(norm, x, 1.0)[1]
+    np.testing.assert_allclose(slope.numpy(), [np.sum(NORMS[order]), 0.0], atol=1e-14)
+    if order == 2:
+        assert not ndl.grad(lambda x: linalg.matrix_norm(x).sum())(x * 0.0).numpy().any()

@@ -18,13 +18,15 @@ from needle import config, executor, graph, reverse, structure
 from needle.backend.ndarray import array
 from needle.errors import (
     ArgumentError,
+    DeviceError,
     DtypeError,
     GradientError,
     IndexRangeError,
     ShapeError,
     explain,
 )
-from needle.ops.base import Op, variables
+from needle.ops import operands
+from needle.ops.base import Identity, Op, aliases, starts
 from needle.ops.elementwise import Add, Negative, Subtract
 from needle.ops.operands import has_gradients
 
@@ -70,16 +72,50 @@ def check_finite() -> Iterator[None]:
         yield
 
 
-def _seed(out: Any, out_grad: Any) -> Any:
+def vector(name: str, values: Any, spec: Any) -> Any:
+    """Return numbers, which stand for a gradient or a tangent, as a tensor of a dtype and device.
+
+    Raises:
+        DtypeError: if they are no numbers.
+        ShapeError: if they are lists of different lengths.
+    """
+    found = operands.as_array(values)
+    if found.dtype.kind in "cOSUMm":
+        raise DtypeError(
+            f"{name}: {values!r:.60} for a {spec.dtype} tensor\n"
+            "  rule: gradients and tangents are real numbers, in a tensor, an array or a list"
+        )
+    return graph.wrap(array(found, spec.dtype, spec.device))
+
+
+def _seed(name: str, out: Any, out_grad: Any) -> Any:
+    """Return the gradient to start from: that of a result, in its dtype; ones for None."""
     if out_grad is None:
         return reverse.full_like(out, 1.0)
     spec = executor.spec_of(out)
     if not isinstance(out_grad, graph.TensorBase):
-        out_grad = graph.wrap(array(np.asarray(out_grad), spec.dtype, spec.device))
-    given = executor.spec_of(out_grad).shape
-    if given != spec.shape:
-        raise ShapeError(f"backward: out_grad has shape {given}, the result {spec.shape}")
-    return out_grad
+        out_grad = vector(name, out_grad, spec)
+    given = executor.spec_of(out_grad)
+    if given.shape != spec.shape:
+        raise ShapeError(f"{name}: out_grad has shape {given.shape}, the result {spec.shape}")
+    if given.device != spec.device:
+        raise explain(
+            DeviceError, name, "out_grad is on another device than the result",
+            [("result", out), ("out_grad", out_grad)], "", "out_grad.to(result.device)",
+        )  # fmt: skip
+    same = given.dtype is spec.dtype or config.current().backend == "np"
+    return out_grad if same else operands.cast(out_grad, spec.dtype)
+
+
+def _apart(grad: Any, given: set[int]) -> Any:
+    """Return a gradient as a tensor that nobody else was given: ``g *= 0.5`` is to change no other.
+
+    Both terms of a sum have the same gradient. The values stay shared until one is written to.
+    """
+    if id(grad) in given:
+        grad = executor.apply(Identity.of(), grad)
+    given.add(id(grad))
+    return grad
 
 
 def backward(
@@ -123,13 +159,14 @@ def backward(
     owner = graph.owner
     reached: dict[int, Any] = {}  # after p.data = x one tensor owns several leaves
     totals: dict[int, Any] = {}
+    given = {id(out_grad)}
 
     def replace(node: Any, out_grad: Any) -> None:
         tensor = owner(node)
         if tensor is None or type(out_grad) is list:
             return
         key = id(tensor)
-        tensor.grad = tensor.grad + out_grad if key in reached else out_grad
+        tensor.grad = tensor.grad + out_grad if key in reached else _apart(out_grad, given)
         reached[key] = tensor
 
     def add(node: Any, out_grad: Any) -> None:
@@ -138,12 +175,12 @@ def backward(
             return
         key = id(tensor)
         old = totals.get(key, tensor.grad)
-        totals[key] = out_grad if old is None else old + out_grad
+        totals[key] = _apart(out_grad, given) if old is None else old + out_grad
         reached[key] = tensor
 
     old_recording = graph.set_recording(create_graph)
     try:
-        seed = _seed(out, out_grad)
+        seed = _seed("backward", out, out_grad)
         reverse.walk([out], [seed], retain_graph, add if accumulate else replace)
     finally:
         graph.set_recording(old_recording)
@@ -169,22 +206,24 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tu
     """
     outer = graph.recording()
     _check_tensors("vjp", args)
-    leaves = variables(args)
+    nodes, inputs = starts(args)
     with executor.modes(recording=True):
-        out = structure.checked("vjp", function)(*leaves)
+        out = structure.checked("vjp", function)(*inputs)
+        own = structure.rebuilt(out, lambda x: aliases([x])[0])
 
     def pull(*out_grads: Any) -> tuple[Any, ...]:
         with executor.modes(recording=outer):
-            pairs = [(x, u) for x, u in _paired(out, out_grads) if x.requires_grad]
-            outs, seeds = [x for x, _ in pairs], [_seed(x, u) for x, u in pairs]
-            return tuple(reverse.collect(outs, seeds, leaves, True))
+            pairs = [(x, u) for x, u in _paired(own, out_grads) if x.requires_grad]
+            outs, seeds = [x for x, _ in pairs], [_seed("vjp", x, u) for x, u in pairs]
+            given = set(map(id, seeds))
+            return tuple(_apart(g, given) for g in reverse.collect(outs, seeds, nodes, True))
 
     return out, pull
 
 
 def _paired(out: Any, out_grads: tuple[Any, ...]) -> list[tuple[Any, Any]]:
     """Return the tensors of a result with their gradients; None for ones."""
-    if not out_grads or out_grads == (None,):
+    if not out_grads or (len(out_grads) == 1 and out_grads[0] is None):
         return [(x, None) for x in structure.flat(out)]
     nested = isinstance(out, (tuple, list))
     whole = len(out_grads) == 1 and (not nested or structure.is_several(out_grads[0]))
@@ -255,15 +294,19 @@ def value_and_grad(
     def call(*args: Any, **named: Any) -> tuple[Any, Any]:
         outer = graph.recording()
         positions = places("grad", argnums, args)
-        leaves = list(args)
-        for position, leaf in zip(positions, variables([args[i] for i in positions]), strict=True):
-            leaves[position] = leaf
+        nodes, moving = starts([args[i] for i in positions])
+        start_of = dict(zip(positions, nodes, strict=True))
+        inputs = list(args)
+        for position, x in zip(positions, moving, strict=True):
+            inputs[position] = x
         with executor.modes(recording=True):
-            out = _scalar(function(*leaves, **named))
-        wanted = [leaves[i] for i in positions]
+            out = _scalar(function(*inputs, **named))
+        wanted = [start_of[i] for i in positions]
         with executor.modes(recording=outer):
             if out.requires_grad:
-                grads = reverse.collect([out], [_seed(out, None)], wanted, outer)
+                found = reverse.collect([out], [_seed("grad", out, None)], wanted, outer)
+                given: set[int] = set()
+                grads = [_apart(g, given) for g in found]
             else:
                 grads = [reverse.full_like(x, 0.0) for x in wanted]
         return out, tuple(grads) if isinstance(argnums, Sequence) else grads[0]
@@ -277,6 +320,11 @@ def _scalar(out: Any) -> Any:
         raise GradientError(
             f"grad: the function returned {structure.kind(out)}, a scalar tensor is needed\n"
             "  try: vjp for several results; what is only looked at can be put aside"
+        )
+    if not has_gradients(out.spec.dtype):
+        raise GradientError(
+            f"grad: the function returned {out.spec.dtype}, a floating scalar is needed\n"
+            "  rule: no gradient flows through integers and bools"
         )
     if out.spec.size != 1:
         raise GradientError(

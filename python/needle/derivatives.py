@@ -14,7 +14,7 @@ import numpy as np
 from needle import autograd, executor, forward, graph, regions, reverse, structure
 from needle.backend.ndarray import array
 from needle.errors import DtypeError, GradientError, OptionError, ShapeError, explain
-from needle.ops.base import variables
+from needle.ops.base import starts
 from needle.ops.movement import reshape
 from needle.ops.tuples import stack
 
@@ -90,9 +90,9 @@ def _traced(name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> t
     """Return a function's result, recorded, and the starts of its graph."""
     for x in inputs:
         _tangent(name, x, None)  # must be a tensor
-    leaves = variables(inputs)
+    nodes, tensors = starts(inputs)
     with executor.modes(recording=True):
-        return structure.checked(name, function)(*leaves), leaves
+        return structure.checked(name, function)(*tensors), nodes
 
 
 def _pushed(result: Any, leaves: Sequence[Any]) -> Callable[[Sequence[Any], bool], Any]:
@@ -139,7 +139,8 @@ def jacobian(
         raise OptionError(f"jacobian: mode {mode!r}, must be 'forward', 'reverse' or None")
 
     def call(*args: Any, **named: Any) -> Any:
-        positions = autograd.places("jacobian", argnums, args)
+        wanted = autograd.places("jacobian", argnums, args)
+        positions = tuple(dict.fromkeys(wanted))
         chosen = [args[i] for i in positions]
 
         def of_chosen(*inputs: Any) -> Any:
@@ -153,8 +154,9 @@ def jacobian(
         out, leaves = _traced("jacobian", of_chosen, chosen)
         size = sum(x.spec.size for x in chosen)
         few = size < _one(out).spec.size if mode is None else mode == "forward"
-        found = (_columns if few else _rows)(out, leaves)
-        return tuple(found) if isinstance(argnums, Sequence) else found[0]
+        found = dict(zip(positions, (_columns if few else _rows)(out, leaves), strict=True))
+        every = tuple(found[i] for i in wanted)
+        return every if isinstance(argnums, Sequence) else every[0]
 
     return call
 
@@ -176,11 +178,14 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
         vectors: as ``tangents`` of ``jvp``.
 
     Returns:
-        A tensor for one primal, a tuple of tensors for a tuple.
+        A tensor for one primal, a tuple of tensors for a tuple; None for one not floating.
     """
     xs = _several(primals)
-    slope = autograd.grad(function, tuple(range(len(xs))))
-    found = jvp(slope, xs, vectors)[1]
+    tensors = [(i, x) for i, x in enumerate(xs) if isinstance(x, graph.TensorBase)]
+    moving = [i for i, x in tensors if x.spec.dtype.is_floating]
+    slope = autograd.grad(function, moving or range(len(xs)))
+    known = dict(zip(moving, jvp(slope, xs, vectors)[1], strict=True))
+    found = tuple(known.get(i) for i in range(len(xs)))
     return found if isinstance(primals, (tuple, list)) else found[0]
 
 
@@ -256,7 +261,7 @@ def _tangent(name: str, x: Any, v: Any) -> Any:
     if isinstance(v, (int, float)):
         return reverse.full_like(x, float(v))
     if not isinstance(v, graph.TensorBase):
-        v = graph.wrap(array(np.asarray(v), spec.dtype, spec.device))
+        v = autograd.vector(name, v, spec)
     if v.spec.shape != spec.shape:
         raise explain(
             ShapeError, name, "a tangent has another shape than its primal",
@@ -273,8 +278,7 @@ def _tangent(name: str, x: Any, v: Any) -> Any:
 def _filled(out: Any, tangent: Any) -> Any:
     """Return a result's tangent with zeros where it has none; None where it is not floating."""
     if isinstance(out, (tuple, list)):
-        make = list if isinstance(out, list) else tuple
-        return make(_filled(x, t) for x, t in zip(out, tangent, strict=True))
+        return structure.like(out, [_filled(x, t) for x, t in zip(out, tangent, strict=True)])
     if tangent is None and out.spec.dtype.is_floating:
         return reverse.full_like(out, 0.0)
     return tangent

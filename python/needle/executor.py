@@ -99,9 +99,12 @@ def _push(op: Any, tensors: tuple[Any, ...], level: int) -> Any:
         else:
             out, tangent = apply(op, *primals), None
         array = forward.box(level, out, tangent)
-    if graph.recording() and op.differentiable and any(x.requires_grad for x in tensors):
-        return graph.record(op, tensors, array)
-    return graph.wrap(array)
+    if not (graph.recording() and op.differentiable and any(x.requires_grad for x in tensors)):
+        return graph.wrap(array)
+    result = graph.record(op, tensors, array)
+    if finite.on():
+        finite.note(result.node, user_line())
+    return result
 
 
 class Makers:

@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from needle import graph
+from needle import graph, structure
 from needle.backend.array import Array, make_array
 
 _levels = itertools.count(1)
@@ -113,9 +113,12 @@ def push(
 def split(out: Any, level: int) -> tuple[Any, Any]:
     """Return a result without its level, and its tangent there."""
     if isinstance(out, (tuple, list)):
-        pairs = [split(part, level) for part in out]
-        make = list if isinstance(out, list) else tuple
-        return make(p for p, _ in pairs), make(t for _, t in pairs)
+        primals, tangents = [], []
+        for part in out:
+            primal, tangent = split(part, level)
+            primals.append(primal)
+            tangents.append(tangent)
+        return structure.like(out, primals), structure.like(out, tangents)
     if type(out.spec) is tuple:
         return split(out.tuple(), level)
     (primal,), (tangent,) = unbox((out,), level)

@@ -14,7 +14,7 @@ from needle import executor, finite, forward, graph, reverse, structure
 from needle.backend.ndarray import array, full_of
 from needle.errors import GradientError, explain, user_line
 from needle.ops import random
-from needle.ops.base import Op, needed, variables
+from needle.ops.base import Op, aliases, needed, variables
 from needle.ops.tuples import make_tuple
 
 __all__ = ["checkpoint", "custom_gradient"]
@@ -85,7 +85,7 @@ class _Checkpoint(_Region):
         seeds = out_grad if isinstance(out_grad, (tuple, list)) else [out_grad]
         with finite.again():
             with executor.modes(recording=True):
-                inner = structure.flat(structure.plain(self.outputs(*leaves)))
+                inner = structure.flat(structure.plain(self.outputs(*aliases(leaves))))
             reached = [pair for pair in zip(inner, seeds, strict=True) if pair[1] is not None]
             outs, seeds = zip(*reached, strict=True)
             found = iter(reverse.collect(outs, seeds, chosen, graph.recording()))
@@ -153,7 +153,7 @@ def _checkpointed(function: Callable[..., Any], tensors: list[Any]) -> Any:
     for leaf, x in zip(leaves, tensors, strict=True):
         leaf.requires_grad = x.requires_grad
     with executor.modes(lazy=None if forward.top(tensors) else False):
-        out = function(*leaves)
+        out = function(*aliases(leaves))
     parts = structure.flat(out)
     if not any(x.requires_grad for x in parts):
         return out

@@ -100,8 +100,8 @@ def _above(order: Sequence[Any], towards: frozenset[Any]) -> set[Any]:
 def collect(
     outs: Sequence[Any], seeds: Sequence[Any], inputs: Sequence[Any], retain_graph: bool
 ) -> list[Any]:
-    """Return the gradients with respect to ``inputs``: zeros where nothing depends on one."""
-    nodes = [graph.leaf(x) for x in inputs]
+    """Return the gradients with respect to tensors or nodes: zeros where nothing depends on one."""
+    nodes = [x if isinstance(x, graph.Node) else graph.leaf(x) for x in inputs]
     wanted = frozenset(nodes)
     found: dict[Any, Any] = {}
 

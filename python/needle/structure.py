@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from needle import graph
@@ -66,9 +66,14 @@ def flat(out: Any) -> list[Any]:
 def rebuilt(out: Any, part: Callable[[Any], Any]) -> Any:
     """Return the structure of a result with each tensor replaced."""
     if isinstance(out, (tuple, list)):
-        make = list if isinstance(out, list) else tuple
-        return make(rebuilt(x, part) for x in out)
+        return like(out, [rebuilt(x, part) for x in out])
     return part(out)
+
+
+def like(out: tuple[Any, ...] | list[Any], parts: Iterable[Any]) -> Any:
+    """Return parts as what out is: a list, a tuple, or a named tuple of its type."""
+    make = getattr(out, "_make", list if isinstance(out, list) else tuple)
+    return make(parts)
 
 
 def aligned(name: str, out: Any, values: Any) -> list[tuple[Any, Any]]:

@@ -428,6 +428,26 @@ def variables(inputs: Sequence[Any]) -> list[Any]:
     return found
 
 
+def aliases(tensors: Sequence[Any]) -> list[Any]:
+    """Return other tensors of the same values, for a function of the user: it may assign to them.
+
+    ``x[i] = y`` lets x stand for another value, and gradients with respect to x would be those
+    with respect to that.
+    """
+    return [executor.apply(Identity.of(), x) for x in tensors]
+
+
+def starts(inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return nodes to differentiate with respect to, and their tensors for a function of the user.
+
+    No tensor is a leaf: a leaf that is assigned to would stay one, without the values before.
+    """
+    tensors = variables(inputs)
+    nodes = [graph.leaf(x) for x in tensors]
+    with executor.modes(recording=True):
+        return nodes, [x if x.op is not None else aliases([x])[0] for x in tensors]
+
+
 def _scaled(x: Any, factor: Any) -> Any:
     """Return x times what ``derivative`` gave: a number, a tensor, or a bool tensor to select."""
     if isinstance(factor, graph.TensorBase):

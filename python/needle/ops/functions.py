@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from needle import executor, graph
+from needle import executor, forward, graph
 from needle.errors import DtypeError, explain
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
-from needle.ops.elementwise import equal, sign, square, where
+from needle.ops.elementwise import absolute, equal, greater, sign, square, where
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
 
 # ---- powers, exponentials and logarithms -------------------------------------------
@@ -32,6 +32,8 @@ class Power(Elementwise):
         if i == 0:
             y = out.inputs[1]
             none = equal(y, 0.0)  # and no x ** -1, whose derivatives at 0 are infinite
+            if forward.varies(y):  # else where x is a number too: 1 / x is the mixed derivative
+                none = where(greater(absolute(x), 0.0), False, none)
             return where(none, 0.0, y) * x ** where(none, 0.0, y - 1.0)
         # at x = 0 out is 0, 1 or infinite: the derivative is 0, 0 or -infinite
         return out * where(equal(x, 0.0), 1.0 - out, log(x))

@@ -17,7 +17,6 @@ from needle.ops.elementwise import (
     absolute,
     cast_like,
     equal,
-    minimum,
     not_equal,
     squared_difference,
     where,
@@ -283,8 +282,8 @@ class Huber(_Pairwise):
     )
 
     def expand(self, x: Any, target: Any) -> Any:
-        distance = absolute(x - target)
-        near = minimum(distance, self.delta)
+        distance = x - target  # no absolute value: its derivative at 0 is no half of a square's
+        near = clip(distance, -self.delta, self.delta)
         return near * (distance - 0.5 * near)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:

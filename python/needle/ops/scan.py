@@ -306,7 +306,7 @@ class Var(Composite):
         return (cast_like(grad, x),)
 
 
-class _Root(Sqrt):
+class Root(Sqrt):
     """Square root whose derivative at 0 is 0: that of a distance, where nothing is apart."""
 
     def derivative(self, out: Any, i: int) -> Any:
@@ -314,7 +314,7 @@ class _Root(Sqrt):
         return where(none, 0.0, 0.5 / where(none, 1.0, out))
 
 
-_root = export(_Root)
+root = export(Root)
 
 
 def cumsum(x: Any, axis: int | None = None) -> Any:
@@ -363,4 +363,4 @@ def std(
 
     Its derivative where all values are equal is 0.
     """
-    return _root(var(x, axes, keepdims, axis=axis, correction=correction))
+    return root(var(x, axes, keepdims, axis=axis, correction=correction))

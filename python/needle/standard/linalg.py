@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, NamedTuple
 
 from needle import ops
 from needle.backend.axes import whole
 from needle.errors import DtypeError, ShapeError, explain, unknown
+from needle.ops.scan import root
 from needle.standard import operands
 
 
@@ -99,6 +101,8 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
     """The length of vectors: (sum |x| ** ord) ** (1 / ord) over axes, all for None.
 
+    Where there is no direction, at 0, its derivative is 0.
+
     Args:
         x: a tensor.
         axis: one or several, which are one vector together.
@@ -115,8 +119,14 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
     if ord == 1:
         return ops.summation(size, axis, keepdims)
     if ord == 2:
-        return ops.sqrt(ops.summation(ops.square(x), axis, keepdims))
-    return ops.power(ops.summation(ops.power(size, ord), axis, keepdims), 1 / ord)
+        return root(ops.summation(ops.square(x), axis, keepdims))
+    return _power_of_some(ops.summation(_power_of_some(size, ord), axis, keepdims), 1 / ord)
+
+
+def _power_of_some(x: Any, exponent: float) -> Any:
+    """Return x ** exponent; its derivative where x is 0 is 0, as that of a length."""
+    none = ops.equal(x, 0)
+    return ops.where(none, 0 if exponent > 0 else inf, ops.where(none, 1, x) ** exponent)
 
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -19,9 +21,12 @@ BINDS = {"+": 1, "-": 1, "*": 2, "/": 2, "@": 2, "negative": 3, "**": 4}
 """How tightly signs bind; comparisons 0, names and calls 5: as in Python."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Term:
     """A name, a number, a sign or a call, with what stands below it.
+
+    Equal terms are one object: to compare those of a graph part by part would take time that
+    doubles with each value that is used twice.
 
     Attributes:
         head: the sign or the function; empty for a name or a number.
@@ -34,6 +39,15 @@ class Term:
     parts: tuple[Term, ...] = ()
     text: str = ""
     value: float | None = None
+
+    def __new__(
+        cls, head: str, parts: tuple[Term, ...] = (), text: str = "", value: float | None = None
+    ) -> Term:
+        key = head, parts, text, value
+        return _terms.get(key) or _terms.setdefault(key, super().__new__(cls))
+
+
+_terms: WeakValueDictionary[Any, Term] = WeakValueDictionary()
 
 
 def number(value: float) -> Term:
@@ -258,6 +272,7 @@ def shared(roots: Sequence[Term], name: str, taken: Iterable[str]) -> dict[Term,
         name: that of the first root.
         taken: names that mean something else.
     """
+    used = set(taken)
     uses: dict[Term, int] = {}
     order: list[Term] = []
 
@@ -270,11 +285,11 @@ def shared(roots: Sequence[Term], name: str, taken: Iterable[str]) -> dict[Term,
 
     for root in roots:
         visit(root)
-    free = iter([n for n in "abcdefghijklmnopqrstuvwxyz" if n not in set(taken)])
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    more = (f"{letter}{i}" for i in count(1) for letter in letters)
+    free = (n for n in chain(letters, more) if n not in used)
     named: dict[Term, str] = {roots[0]: name} if roots[0].head else {}
     for x in order:
         if x.head and (uses[x] - 1) * (len(text_of(x, named)) - 1) >= 12 and x not in named:
-            letter = next(free, None)
-            if letter is not None:
-                named[x] = letter
+            named[x] = next(free)
     return named

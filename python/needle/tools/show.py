@@ -20,6 +20,8 @@ POINTS = ((0.5, 1.5, 2.5, 0.25), (2.0, 0.75, 1.25, 3.0))
 STEP = 2.0**-13
 MOST = 6
 """Elements of an input that the table shows."""
+LONGEST = 300
+"""Operations of a function and its gradient that are shown."""
 
 
 def show(function: Callable[..., Any], *points: Any) -> None:
@@ -37,8 +39,8 @@ def show(function: Callable[..., Any], *points: Any) -> None:
             function of one input the input itself. Without points the inputs are scalars.
 
     Raises:
-        GradientError: if the function returns anything but a floating tensor, or depends on none
-            of its inputs.
+        GradientError: if the function returns anything but a floating tensor, depends on none
+            of its inputs, or is too long for a formula.
 
     >>> show(lambda x, y: x * y + sin(x))
     """
@@ -96,11 +98,12 @@ def _formulas(function: Any, names: Sequence[str], inputs: Sequence[Any]) -> lis
         if out.size != 1:
             known[graph.leaf(seed)] = "u"
         grads = reverse.collect([out], [seed], [leaves[i] for i in moving], True)
+        _check_size([out, *grads])
         reader = Reader(known)
         roots = [reader.read(graph.leaf(x)) for x in (out, *grads)]
     own = _name(function)
     labels = [f"{own}({', '.join(names)})", *(f"d{own}/d{names[i]}" for i in moving)]
-    named = shared(roots, own, [*names, own, "u"])
+    named = shared(roots, own, [*names, own, "u", *reader.constants])
     return _aligned(labels, roots, named, reader.constants)
 
 
@@ -110,6 +113,16 @@ def _check(function: Any, out: Any) -> None:
         raise GradientError(f"show: the function returned {kind}, not one floating tensor")
     if not out.requires_grad:
         raise GradientError("show: the result does not depend on any input")
+
+
+def _check_size(results: Sequence[Any]) -> None:
+    count = len(graph.topo([graph.leaf(x) for x in results]))
+    if count > LONGEST:
+        raise GradientError(
+            f"show: the function and its gradient are {count} operations\n"
+            f"  rule: formulas of at most {LONGEST}, which can be read\n"
+            "  try: a part of the function, or fewer steps of a loop"
+        )
 
 
 def _aligned(
