@@ -631,3 +631,29 @@ def test_gradients_are_with_respect_to_floating_tensors():
     out, pull = ndl.vjp(lambda x, n: x[n].sum(), ndl.Tensor([1.0, 2.0, 3.0]), n)
     dx, dn = pull()
     assert dx.tolist() == [1.0, 1.0, 1.0] and dn.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "name", ["grad", "value_and_grad", "vjp", "jvp", "jacobian", "linearize", "checkpoint"]
+)
+def test_a_result_in_the_place_of_a_function_is_named(name):
+    x = tensor([1.0, 2.0], requires_grad=True)
+    others = {"jvp": ((x,), (x,)), "vjp": (x,), "linearize": (x,)}.get(name, ())
+    with pytest.raises(ArgumentError, match=f"{name}: takes a function, got Tensor(.|\n)*backward"):
+        getattr(ndl, name)((x * x).sum(), *others)
+    with pytest.raises(ArgumentError, match="custom_gradient: takes a function, got int"):
+        ndl.custom_gradient(3)
+
+
+def test_recording_within_no_grad(mode):
+    x = tensor([1.0, 2.0], requires_grad=True)
+    with ndl.no_grad():
+        with ndl.enable_grad():
+            y = (x * x).sum()
+        with ndl.set_grad_enabled(True):
+            assert (x * x).requires_grad
+        assert not (x * x).requires_grad
+    with ndl.set_grad_enabled(False):
+        assert not (x * x).requires_grad
+    y.backward()
+    close(x.grad, [2.0, 4.0])

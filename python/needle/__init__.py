@@ -19,9 +19,11 @@ from needle import (
 from needle.autograd import (
     backward,
     check_finite,
+    enable_grad,
     grad,
     lazy_mode,
     no_grad,
+    set_grad_enabled,
     value_and_grad,
     vjp,
 )
