@@ -164,6 +164,7 @@ from needle.ops import (
     moveaxis,
     mse_loss,
     mul_scalar,
+    multinomial,
     multiply,
     negate,
     negative,
