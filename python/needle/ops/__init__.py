@@ -216,6 +216,7 @@ from needle.ops.linalg import (
     det,
     eigh,
     inv,
+    norm,
     pinv,
     qr,
     significant,

@@ -105,18 +105,10 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
         keepdims: whether the axes stay, of size 1.
         ord: inf the largest, -inf the smallest, 0 the number of elements that are not zero.
     """
-    size = ops.absolute(x)
-    if ord == float("inf"):
-        return ops.amax(size, axis, keepdims)
-    if ord == -float("inf"):
-        return ops.amin(size, axis, keepdims)
-    if ord == 0:
-        return ops.astype(ops.summation(ops.not_equal(x, 0), axis, keepdims), x.dtype)
-    if ord == 1:
-        return ops.summation(size, axis, keepdims)
-    if ord == 2:
-        return ops.sqrt(ops.summation(ops.square(x), axis, keepdims))
-    return ops.power(ops.summation(ops.power(size, ord), axis, keepdims), 1 / ord)
+    return ops.norm(x, ord, axis, keepdims)
+
+
+norm = ops.norm  # beyond the standard, as NumPy and PyTorch have it
 
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
