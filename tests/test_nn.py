@@ -770,3 +770,26 @@ def test_the_row_of_padding_starts_at_zero_and_learns_nothing(given):
     assert layer.weight.grad.tolist() == [[0, 0], [2, 2], [0, 0], [0, 0]]
     with pytest.raises(IndexRangeError, match="index 4"):
         nn.Embedding(4, 2, padding_idx=4)
+
+
+class Foreign:
+    """Another library's array, with dtypes of its own."""
+
+    def __init__(self, values):
+        self.values, self.dtype = values, "foreign.float32"
+
+    def __dlpack__(self, **wanted):
+        return self.values.__dlpack__(**wanted)
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
+
+
+def test_a_state_of_another_library_is_loaded():
+    layer = nn.Linear(2, 1)
+    weight = np.array([[1.0], [2.0]], np.float32)
+    layer.load_state_dict({"weight": Foreign(weight), "bias": Foreign(np.zeros((1, 1)))})
+    weight[:] = 0  # it was copied
+    assert layer.weight.tolist() == [[1.0], [2.0]] and layer.bias.tolist() == [[0.0]]
+    with pytest.raises(DataError, match=r"weight is int64\[2, 1\]"):
+        layer.load_state_dict({"weight": Foreign(np.ones((2, 1), int)), "bias": layer.bias})

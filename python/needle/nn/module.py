@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
+
 from needle import executor, graph, regions
 from needle.backend.ndarray import NDArray, array
 from needle.device import cpu
@@ -13,7 +15,7 @@ from needle.dtype import DType
 from needle.errors import ArgumentError, DataError, NeedleError, describe, explain, nearest
 from needle.ops.creation import zeros_like
 from needle.ops.operands import destination
-from needle.tensor import Parameter, Tensor
+from needle.tensor import Parameter, Tensor, from_dlpack
 
 _M = TypeVar("_M", bound="Module")
 
@@ -300,8 +302,8 @@ class Module:
         """Set parameters and buffers, all or (on an error) none.
 
         Args:
-            state: arrays by name: tensors, or what ``Tensor`` takes. They are copied, and cast to
-                the floating dtype that the module has.
+            state: arrays by name: tensors, PyTorch's too, or what ``Tensor`` takes. They are
+                copied, and cast to the floating dtype that the module has.
             strict: whether missing and unexpected names are errors.
 
         Returns:
@@ -371,6 +373,8 @@ def _check_parameter(name: str, value: Any) -> None:
 
 
 def _as_array(value: Any, like: Tensor) -> NDArray:
+    if not isinstance(value, (Tensor, NDArray, np.ndarray)) and hasattr(value, "__dlpack__"):
+        value = from_dlpack(value)  # another library's, whose dtype is one of its own
     data = executor.value_of(value) if isinstance(value, Tensor) else value
     if not isinstance(data, NDArray):
         data = array(data, getattr(data, "dtype", None), like.device)
