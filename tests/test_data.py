@@ -377,3 +377,30 @@ def test_source_of_a_folder(tmp_path):
     assert found.modules == ("abc", "ast") and found.values.tobytes() == b"b = 2\na = 1\n"
     with pytest.raises(DataError, match="none of the 13 modules"):
         data.python_source(tmp_path, train=False)
+
+
+def test_random_split():
+    ndl.manual_seed(0)
+    train, rest = data.random_split(numbers(), [7, 3])
+    assert (len(train), len(rest)) == (7, 3)
+    assert sorted(int(y) for part in (train, rest) for _, y in part) == list(range(10))
+    (x, y), *_ = data.DataLoader(rest, batch_size=3)
+    assert y.tolist() == rest.indices.tolist() and x.tolist() == [2.0 * i for i in y.tolist()]
+    ndl.manual_seed(0)
+    again, _ = data.random_split(numbers(), [0.7, 0.3])
+    assert again.indices.tolist() == train.indices.tolist()
+    words = data.random_split(["a", "b", "c"], [1 / 3, 1 / 3, 1 / 3])
+    assert sorted(part[0] for part in words) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("sizes", [[7, 4], [0.7, 0.2], [11, -1], [5.5, 4.5]])
+def test_parts_that_are_not_the_whole(sizes):
+    with pytest.raises(DataError, match=r"random_split: parts of .* of 10 items"):
+        data.random_split(numbers(), sizes)
+
+
+def test_a_subset_has_no_more_than_its_indices():
+    with pytest.raises(IndexRangeError, match="index 10"):
+        data.Subset(numbers(), [1, 10])
+    with pytest.raises(IndexRangeError, match="index 2"):
+        data.Subset(numbers(), [1, 9])[2]

@@ -276,3 +276,43 @@ def test_pad_takes_widths_as_numpy_does(widths, same, mode):
     expected = np.pad(x, widths, mode)
     np.testing.assert_array_equal(expected, np.pad(x, same, mode))
     np.testing.assert_array_equal(ops.pad(ndl.Tensor(x), widths, mode).numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "advice"),
+    [
+        (ndl, "diff", "needle.standard.diff"),
+        (ndl, "ReLU", "needle.nn.ReLU"),
+        (ndl, "AdamW", "needle.optim.AdamW"),
+        (ndl, "DataLoader", "needle.data.DataLoader"),
+        (ndl, "svd", "needle.ops.svd"),
+        (ndl, "clone", "x.clone(...) of a tensor x"),
+        (ndl.nn, "functional", "needle.relu(x), needle.cross_entropy(...)"),
+        (ndl.nn, "utils", "needle.optim.clip_grad_norm"),
+        (ndl.optim, "lr_scheduler", "lr=optim.Cosine(...)"),
+    ],
+)
+def test_a_name_that_is_elsewhere_is_found(module, name, advice):
+    with pytest.raises(AttributeError) as caught:
+        getattr(module, name)
+    text = str(caught.value)
+    assert text.startswith(f"module '{module.__name__}' has no attribute '{name}'\n  try: {advice}")
+    assert caught.value.name == name and caught.value.obj is module
+
+
+def test_a_name_that_is_nowhere_is_only_missing():
+    for module in (ndl, ndl.nn, ndl.optim):
+        with pytest.raises(AttributeError, match="has no attribute 'nowhere'$"):
+            _ = module.nowhere
+
+
+def test_what_is_no_tensor_is_named_with_its_library():
+    for x in (np.ones(2), 1.0):
+        with pytest.raises(ArgumentError, match=r"\n  try: needle.Tensor\(...\) makes a tensor"):
+            ndl.exp(x)
+    with pytest.raises(ArgumentError, match="expected a tensor, got numpy.ndarray\n"):
+        ndl.exp(np.ones(2))
+    with pytest.raises(ArgumentError, match="got list\n  try: needle.Tensor"):
+        ndl.add(tensor(2), [1, 2])
+    with pytest.raises(ArgumentError, match="got NoneType$"):
+        ndl.add(tensor(2), None)

@@ -714,3 +714,29 @@ def test_hvp_beside_integers():
         ndl.hvp(lambda n: n.sum(), places, None)
     with pytest.raises(GradientError, match="primals are tensors, not float"):
         ndl.hvp(lambda x, y: (x * y).sum(), (x, 2.0), (1.0, None))
+
+
+@pytest.mark.parametrize(
+    "name", ["grad", "value_and_grad", "vjp", "jvp", "jacobian", "linearize", "checkpoint"]
+)
+def test_a_result_in_the_place_of_a_function_is_named(name):
+    x = tensor([1.0, 2.0], requires_grad=True)
+    others = {"jvp": ((x,), (x,)), "vjp": (x,), "linearize": (x,)}.get(name, ())
+    with pytest.raises(ArgumentError, match=f"{name}: takes a function, got Tensor(.|\n)*backward"):
+        getattr(ndl, name)((x * x).sum(), *others)
+    with pytest.raises(ArgumentError, match="custom_gradient: takes a function, got int"):
+        ndl.custom_gradient(3)
+
+
+def test_recording_within_no_grad(mode):
+    x = tensor([1.0, 2.0], requires_grad=True)
+    with ndl.no_grad():
+        with ndl.enable_grad():
+            y = (x * x).sum()
+        with ndl.set_grad_enabled(True):
+            assert (x * x).requires_grad
+        assert not (x * x).requires_grad
+    with ndl.set_grad_enabled(False):
+        assert not (x * x).requires_grad
+    y.backward()
+    close(x.grad, [2.0, 4.0])

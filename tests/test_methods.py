@@ -29,7 +29,7 @@ scatter_add take one_hot embedding sort argsort topk searchsorted nonzero unique
 log_softmax cross_entropy layer_norm dropout uniform normal bernoulli randint permutation arange
 linspace eye full zeros ones cast astype gelu_tanh mse_loss l1_loss huber_loss kl_divergence
 bce_with_logits nll_loss rms_norm batch_norm argwhere cat clamp isclose count_nonzero allclose
-cosine_similarity
+cosine_similarity norm multinomial
 """
 
 
@@ -514,3 +514,50 @@ def _scaled_in_place(w, v):
     with ndl.no_grad():
         w *= v
     return w
+
+
+@pytest.mark.parametrize("axis", [None, 0, (0, 1)])
+@pytest.mark.parametrize("order", [2, None, "fro", 1, 0, 3, np.inf, -np.inf])
+def test_norm(order, axis):
+    size = np.abs(A) ** (2 if order in (None, "fro") else order) if order != 0 else A != 0
+    if order in (np.inf, -np.inf):
+        expected = (np.max if order > 0 else np.min)(np.abs(A), axis=axis, keepdims=True)
+    else:
+        root = 1 if order == 0 else 1 / (2 if order in (None, "fro") else order)
+        expected = size.sum(axis=axis, keepdims=True) ** root
+    found = ndl.Tensor(A, dtype="float64").norm(order, axis, True)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+    same = ndl.norm(ndl.Tensor(A, dtype="float64"), order, axis=axis)
+    np.testing.assert_allclose(same.numpy(), expected.reshape(same.shape), rtol=1e-12)
+
+
+def test_norm_at_0_of_halves_and_of_integers():
+    x = ndl.Tensor([[0.0, 0.0], [3.0, 4.0]])
+    x.norm(axis=1).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), [[0, 0], [0.6, 0.8]], rtol=1e-6)
+    ndl.standard.linalg.vector_norm(x, axis=1).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), [[0, 0], [0.6, 0.8]], rtol=1e-6)
+    half = ndl.Tensor(np.full(4, 300.0), dtype="float16").norm()
+    assert half.dtype == "float16" and half.item() == 600
+    whole = ndl.Tensor([100, 100], dtype="int8").norm()
+    assert whole.dtype == "float32" and whole.item() == pytest.approx(20000**0.5)
+    assert np.isnan(ndl.Tensor([1.0, np.nan]).norm().item())
+    assert ndl.linalg.norm is ndl.norm
+    with pytest.raises(OptionError, match="norm: ord: there is no 'nuc'"):
+        ndl.norm(x, "nuc")
+
+
+def test_clip_knows_min_and_max_and_gather_pytorchs_order():
+    x = ndl.Tensor(A)
+    np.testing.assert_array_equal(x.clip(min=0).numpy(), x.clip(0).numpy())
+    np.testing.assert_array_equal(ndl.clip(x, max=1, min=0).numpy(), x.clip(0, 1).numpy())
+    with pytest.raises(OptionError, match="low=0 and min=1 are two names of one argument"):
+        x.clip(0, min=1)
+    best = x.argmax(1, True)
+    for found in (x.gather(1, best), ndl.gather(x, 1, best), x.gather(best, 1)):
+        np.testing.assert_array_equal(found.numpy(), x.numpy().max(1, keepdims=True))
+
+
+def test_the_random_numbers_of_init_are_here():
+    assert ndl.randn(2, 3, key=1).tolist() == ndl.init.randn(2, 3, key=1).tolist()
+    assert ndl.rand(2, 3, key=1).tolist() == ndl.init.rand(2, 3, key=1).tolist()

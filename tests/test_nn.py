@@ -709,3 +709,87 @@ def test_a_model_learns(backend):
         ]
         accuracy = (model.eval()(ndl.Tensor(x)).numpy().argmax(1) == y).mean()
         assert losses[-1] < 0.5 * losses[0] and accuracy > 0.9
+
+
+def test_containers_grow_and_change():
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    assert model.append(nn.Linear(3, 1)) is model
+    model.extend([nn.Tanh(), nn.Tanh()])[2] = nn.Linear(3, 4)
+    model[-1] = nn.ReLU()
+    assert [type(m).__name__ for m in model] == ["Linear", "ReLU", "Linear", "Tanh", "ReLU"]
+    assert model(ndl.ones((1, 2))).shape == (1, 4)
+    assert [name for name, _ in model.named_parameters()] == [
+        "0.weight", "0.bias", "2.weight", "2.bias",
+    ]  # fmt: skip
+    with pytest.raises(IndexRangeError, match="there is no module 5 of 5"):
+        model[5] = nn.ReLU()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: nn.Sequential([nn.ReLU()]), r"module 0 is a list.*\n.*Sequential\(\*modules\)"),
+        (lambda: nn.Sequential(nn.Tanh(), nn.ReLU), r"module 1 is the class ReLU.*\n.*ReLU\("),
+        (lambda: nn.ModuleList([nn.Tanh(), "relu"]), "ModuleList: module 1 is a str"),
+        (lambda: nn.ModuleList().append(None), "ModuleList: module 0 is a NoneType"),
+    ],
+)
+def test_containers_hold_what_can_be_called(make, said):
+    with pytest.raises(ArgumentError, match=said):
+        make()
+
+
+def test_casts_as_pytorch_calls_them():
+    model = nn.BatchNorm1d(2)
+    for name in ("double", "half", "bfloat16", "float"):
+        kind = {"double": "float64", "half": "float16", "float": "float32"}.get(name, name)
+        assert getattr(model, name)() is model
+        assert {x.dtype.name for x in (*model.parameters(), *model.buffers())} == {kind}
+    assert model.cpu().weight.device == ndl.cpu()
+
+
+def test_gradients_may_become_zeros():
+    layer = nn.Linear(2, 1, bias=False)
+    layer(ndl.ones((1, 2))).backward()
+    layer.zero_grad(set_to_none=False)
+    assert layer.weight.grad.tolist() == [[0.0], [0.0]]
+    layer.zero_grad()
+    layer.zero_grad(set_to_none=False)
+    assert layer.weight.grad is None
+
+
+@pytest.mark.parametrize("given", [np.array, list, lambda ids: ndl.Tensor(ids, dtype="int64")])
+def test_the_row_of_padding_starts_at_zero_and_learns_nothing(given):
+    layer = nn.Embedding(4, 2, padding_idx=-1)
+    assert layer.padding_idx == 3 and layer.weight[3].tolist() == [0.0, 0.0]
+    assert repr(layer).startswith("Embedding(4, 2, padding_idx=3)")
+    layer.weight.data = ndl.Tensor(np.arange(8.0).reshape(4, 2))
+    out = layer(given([[1, 3], [1, 3]]))
+    assert out.tolist() == [[[2.0, 3.0], [6.0, 7.0]]] * 2
+    out.sum().backward()
+    assert layer.weight.grad.tolist() == [[0, 0], [2, 2], [0, 0], [0, 0]]
+    with pytest.raises(IndexRangeError, match="index 4"):
+        nn.Embedding(4, 2, padding_idx=4)
+
+
+class Foreign:
+    """Another library's array, with dtypes of its own."""
+
+    def __init__(self, values):
+        self.values, self.dtype = values, "foreign.float32"
+
+    def __dlpack__(self, **wanted):
+        return self.values.__dlpack__(**wanted)
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
+
+
+def test_a_state_of_another_library_is_loaded():
+    layer = nn.Linear(2, 1)
+    weight = np.array([[1.0], [2.0]], np.float32)
+    layer.load_state_dict({"weight": Foreign(weight), "bias": Foreign(np.zeros((1, 1)))})
+    weight[:] = 0  # it was copied
+    assert layer.weight.tolist() == [[1.0], [2.0]] and layer.bias.tolist() == [[0.0]]
+    with pytest.raises(DataError, match=r"weight is int64\[2, 1\]"):
+        layer.load_state_dict({"weight": Foreign(np.ones((2, 1), int)), "bias": layer.bias})

@@ -2,6 +2,7 @@
 clipping, schedules and errors."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -529,3 +530,31 @@ def test_centered_rmsprop_where_the_gradient_is_constant():
     assert np.isfinite(
         run(lambda p: optim.RMSprop(p, 1e-9, 0.5, centered=True), np.ones(4), grads)
     ).all()
+
+
+def test_groups_give_and_take_numbers_as_pytorchs():
+    p, q = parameter([1.0]), parameter([1.0])
+    opt = optim.SGD([{"params": [p], "lr": 0.5}, {"params": [q]}], lr=0.1)
+    assert [group["lr"] for group in opt.param_groups] == [0.5, 0.1]
+    assert [group["momentum"] for group in opt.param_groups] == [0.0, 0.0]
+    with pytest.raises(KeyError):
+        opt.param_groups[0]["beta1"]
+    opt.lr = 0.2
+    assert opt.param_groups[1]["lr"] == 0.2  # it has none of its own yet
+    for group in opt.param_groups:
+        group["lr"] *= 0.5
+    p.grad = q.grad = ndl.Tensor([1.0])
+    opt.step()
+    assert (p.item(), q.item()) == pytest.approx((0.75, 0.9))
+    copied = pickle.loads(pickle.dumps(opt))
+    assert [group["lr"] for group in copied.param_groups] == [0.25, 0.1]
+
+
+def test_gradients_may_become_zeros():
+    p, q = parameter([1.0, 2.0]), parameter([1.0])
+    opt = optim.SGD([p, q])
+    p.grad = ndl.Tensor([1.0, 1.0])
+    opt.zero_grad(set_to_none=False)
+    assert p.grad.tolist() == [0.0, 0.0] and q.grad is None
+    opt.zero_grad(set_to_none=True)
+    assert p.grad is None

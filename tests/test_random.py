@@ -268,3 +268,29 @@ def test_another_generator_of_numpys_stream_draws_itself(kind, name):
         np.testing.assert_array_equal(found, theirs(99))
     finally:
         np.random.set_bit_generator(before)
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_multinomial_draws_in_proportion(replacement):
+    ndl.manual_seed(0)
+    weights = ndl.broadcast_to(ndl.Tensor([1.0, 0.0, 2.0, 7.0]), (5000, 4))
+    drawn = ndl.multinomial(weights, 2, replacement)
+    assert drawn.shape == (5000, 2) and drawn.dtype == "int64" and not drawn.requires_grad
+    first, second = drawn.numpy().T
+    shares = np.bincount(first, minlength=4) / 5000
+    np.testing.assert_allclose(shares, [0.1, 0.0, 0.2, 0.7], atol=0.02)
+    assert 1 not in second and (first == second).any() == replacement
+    assert ndl.multinomial(ndl.Tensor([0, 3, 0])).tolist() == [1]
+
+
+def test_multinomial_follows_its_key_and_says_what_is_wrong():
+    weights = ndl.Tensor([1.0, 2.0])
+    assert ndl.multinomial(weights, 9, True, key=3).tolist() == (
+        ndl.multinomial(weights, 9, True, key=3).tolist()
+    )
+    with pytest.raises(OptionError, match="multinomial: 3 of 2 positions"):
+        ndl.multinomial(weights, 3)
+    with pytest.raises(ShapeError, match="nothing to draw from"):
+        ndl.multinomial(ndl.zeros(0))
+    with pytest.raises(ShapeError, match="nothing to draw from"):
+        ndl.multinomial(ndl.Tensor(1.0))

@@ -19,9 +19,11 @@ from needle import (
 from needle.autograd import (
     backward,
     check_finite,
+    enable_grad,
     grad,
     lazy_mode,
     no_grad,
+    set_grad_enabled,
     value_and_grad,
     vjp,
 )
@@ -43,7 +45,7 @@ from needle.dtype import (
     uint8,
 )
 from needle.dtype import bool_ as bool_
-from needle.init import ones, ones_like, zeros, zeros_like
+from needle.init import ones, ones_like, rand, randn, zeros, zeros_like
 from needle.ops import (
     Op,
     TensorOp,
@@ -162,11 +164,13 @@ from needle.ops import (
     moveaxis,
     mse_loss,
     mul_scalar,
+    multinomial,
     multiply,
     negate,
     negative,
     nll_loss,
     nonzero,
+    norm,
     normal,
     not_equal,
     one_hot,
@@ -238,6 +242,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from needle import data, io, nn, optim, standard, testing
     from needle.nn import fold_batch_norm
+    from needle.standard import linalg
     from needle.tools.show import show
 
 # Rooms that a program may do without are imported at their first use.
@@ -249,13 +254,26 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
     def __getattr__(name):
         if name in _ROOMS:
             return _import_module(f"needle.{name}")
+        if name == "linalg":
+            return _import_module("needle.standard.linalg")
         if name == "show":
             return _import_module("needle.tools.show").show
         if name == "fold_batch_norm":
             return _import_module("needle.nn").fold_batch_norm
         room = _import_module("needle")  # in which the interpreter looks for a name like this one
-        raise AttributeError(f"module 'needle' has no attribute {name!r}", name=name, obj=room)
+        text = f"module 'needle' has no attribute {name!r}" + _elsewhere(name)
+        raise AttributeError(text, name=name, obj=room)
+
+
+def _elsewhere(name: str) -> str:
+    """Return a line that says where Needle has a name that it has not here."""
+    if name.startswith("_"):
+        return ""
+    for place in ("init", "nn", "optim", "data", "io", "ops", "standard", "standard.linalg"):
+        if hasattr(_import_module(f"needle.{place}"), name):
+            return f"\n  try: needle.{place}.{name}"
+    return f"\n  try: x.{name}(...) of a tensor x" if hasattr(Tensor, name) else ""
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS, "fold_batch_norm", "show"})
+    return sorted({*globals(), *_ROOMS, "fold_batch_norm", "linalg", "show"})

@@ -32,7 +32,7 @@ from needle.ops.operands import has_gradients
 
 __all__ = [
     "Op", "backward", "compute_gradient_of_variables", "find_topo_sort",
-    "grad", "no_grad", "value_and_grad", "vjp",
+    "enable_grad", "grad", "no_grad", "set_grad_enabled", "value_and_grad", "vjp",
 ]  # fmt: skip
 
 
@@ -40,6 +40,20 @@ __all__ = [
 def no_grad() -> Iterator[None]:
     """Record nothing within a ``with`` block: results need no gradient."""
     with executor.modes(recording=False):
+        yield
+
+
+@contextmanager
+def enable_grad() -> Iterator[None]:
+    """Record within a ``with`` block, also where ``no_grad`` surrounds it."""
+    with executor.modes(recording=True):
+        yield
+
+
+@contextmanager
+def set_grad_enabled(mode: bool) -> Iterator[None]:
+    """Record within a ``with`` block if ``mode`` is true: ``enable_grad``, or else ``no_grad``."""
+    with executor.modes(recording=bool(mode)):
         yield
 
 
@@ -286,10 +300,12 @@ def value_and_grad(
         argnums: which positional arguments to differentiate; a tuple gives a tuple.
 
     Raises:
+        ArgumentError: if function is none, but a tensor, say.
         GradientError: when called, if the function does not return a scalar, or an argument to
             differentiate is no tensor.
         IndexRangeError: when called, if there is no such argument.
     """
+    structure.check_function("value_and_grad", function)
 
     def call(*args: Any, **named: Any) -> tuple[Any, Any]:
         outer = graph.recording()
@@ -340,6 +356,7 @@ def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Call
     >>> grad(grad(lambda x: x * x * x))(Tensor(2.0)).item()
     12.0
     """
+    structure.check_function("grad", function)
     both = value_and_grad(function, argnums)
 
     def call(*args: Any, **named: Any) -> Any:

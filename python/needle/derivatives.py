@@ -138,6 +138,8 @@ def jacobian(
     if mode not in (None, "forward", "reverse"):
         raise OptionError(f"jacobian: mode {mode!r}, must be 'forward', 'reverse' or None")
 
+    structure.check_function("jacobian", function)
+
     def call(*args: Any, **named: Any) -> Any:
         wanted = autograd.places("jacobian", argnums, args)
         positions = tuple(dict.fromkeys(wanted))

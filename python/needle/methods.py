@@ -306,9 +306,9 @@ class Methods(Aliases):
         """x to a power."""
         return ops.power(self, exponent)
 
-    def clip(self, low: Any = None, high: Any = None) -> Any:
-        """Limit to [low, high]. See ``ops.clip``."""
-        return ops.clip(self, low, high)
+    def clip(self, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Any:
+        """Limit to [low, high], which may be called min and max. See ``ops.clip``."""
+        return ops.clip(self, low, high, min=min, max=max)
 
     def maximum(self, other: Any) -> Any:
         """The larger of two, elementwise."""
@@ -323,6 +323,12 @@ class Methods(Aliases):
         return ops.masked_fill(self, mask, value)
 
     # ---- over axes -------------------------------------------------------------
+
+    def norm(
+        self, ord: Any = 2, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
+    ) -> Any:
+        """Length of vectors over axes (all for None). See ``ops.norm``."""
+        return ops.norm(self, ord, axes, keepdims, axis=axis)
 
     def prod(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Product, over axes (all for None)."""
@@ -402,8 +408,8 @@ class Methods(Aliases):
         """Reverse the order along axes (all for None)."""
         return ops.flip(self, axes, *more, axis=axis)
 
-    def gather(self, index: Any, axis: int = -1) -> Any:
-        """Pick along an axis, one index per element. See ``ops.Gather``."""
+    def gather(self, index: Any, axis: Any = -1) -> Any:
+        """Pick along an axis, one index per element; either comes first. See ``ops.gather``."""
         return ops.gather(self, index, axis)
 
     def take(self, index: Any, axis: int | None = None) -> Any:

@@ -220,6 +220,8 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     ...     return (1 + e).log(), lambda out_grad: out_grad * (1 - 1 / (1 + e))
     """
 
+    structure.check_function("custom_gradient", function)
+
     @functools.wraps(function, updated=())
     def call(*args: Any, **named: Any) -> Any:
         return _customized(*_of_tensors(function, args, named))

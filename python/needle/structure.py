@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from needle import graph
-from needle.errors import GradientError
+from needle.errors import ArgumentError, GradientError, explain
 
 
 def kind(x: Any) -> str:
@@ -19,14 +19,32 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", kind(function)))
 
 
+def check_function(name: str, function: Any) -> None:
+    """Refuse what cannot be called, such as the result of a function in its place.
+
+    Raises:
+        ArgumentError: if it cannot be called.
+    """
+    if not callable(function):
+        tensor = isinstance(function, graph.TensorBase)
+        raise explain(
+            ArgumentError, name, f"takes a function, got {kind(function)}",
+            [("given", function)] if tensor else [],
+            f"{name}(f, ...) is about f: a function of tensors that returns tensors",
+            "y.backward(), then x.grad, where the result y is there already" if tensor else "",
+        )  # fmt: skip
+
+
 def checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function, with an error where it returns something else than tensors.
 
     A TensorTuple becomes a tuple.
 
     Raises:
+        ArgumentError: if it is no function.
         GradientError: when called, if a result is no tensor.
     """
+    check_function(name, function)
 
     def call(*args: Any, **named: Any) -> Any:
         out = function(*args, **named)

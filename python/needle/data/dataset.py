@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from needle.errors import DataError, IndexRangeError
+from needle.ops import random
 
-__all__ = ["Dataset", "NDArrayDataset"]
+__all__ = ["Dataset", "NDArrayDataset", "Subset", "random_split"]
 
 
 class Dataset:
@@ -81,6 +84,58 @@ class NDArrayDataset(Dataset):
 
     def batch(self, indices: np.ndarray[Any, Any]) -> tuple[Any, ...]:
         return self[indices]
+
+
+class Subset(Dataset):
+    """The items of a data set at some indices, in their order.
+
+    Raises:
+        IndexRangeError: if an index is out of range.
+    """
+
+    def __init__(self, dataset: Any, indices: Any) -> None:
+        super().__init__()
+        self.dataset, self.indices = dataset, np.asarray(indices, np.int64)
+        check_index(self.indices, len(dataset))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: Any) -> Any:
+        check_index(index, len(self))
+        chosen = self.indices[index]
+        return self.dataset[chosen if chosen.ndim else int(chosen)]
+
+    def batch(self, indices: np.ndarray[Any, Any]) -> Any:
+        if isinstance(self.dataset, Dataset):
+            return self.dataset.batch(self.indices[indices])
+        return super().batch(indices)
+
+
+def random_split(dataset: Any, sizes: Sequence[float]) -> list[Subset]:
+    """Return a data set in parts that have nothing in common, drawn at random.
+
+    The order is drawn as a ``DataLoader`` draws it: ``needle.manual_seed`` makes it the same again.
+
+    Args:
+        dataset: a ``Dataset``, or anything with ``__len__`` and ``__getitem__``.
+        sizes: how many items each part has; or which shares, which add up to 1.
+
+    Raises:
+        DataError: if the sizes do not add up to that of the data set.
+    """
+    total, counts = len(dataset), list(sizes)
+    if math.isclose(sum(counts), 1.0) and all(0 <= n <= 1 for n in counts) and total != 1:
+        ends = [round(total * sum(counts[: i + 1])) for i in range(len(counts))]
+        counts = [b - a for a, b in zip([0, *ends], ends, strict=False)]
+    if sum(counts) != total or any(n < 0 or n != int(n) for n in counts):
+        raise DataError(
+            f"random_split: parts of {list(sizes)} of a data set of {total} items\n"
+            "  rule: sizes add up to the number of items, or shares to 1"
+        )
+    order = random.host_permutation(total)
+    ends = list(itertools.accumulate(map(int, counts)))
+    return [Subset(dataset, order[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
 
 
 def check_index(index: Any, length: int) -> None:

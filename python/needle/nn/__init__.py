@@ -1,5 +1,8 @@
 """Layers, losses, and ``Module``, from which models are made."""
 
+from importlib import import_module
+from typing import Any
+
 from needle.nn.activation import (
     ACTIVATIONS,
     ELU,
@@ -46,3 +49,17 @@ from needle.nn.module import Mismatch, Module, StateDict
 from needle.nn.norm import BatchNorm1d, LayerNorm, LayerNorm1d, RMSNorm
 from needle.nn.pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, Upsample
 from needle.tensor import Parameter
+
+_ELSEWHERE = {
+    "functional": "needle.relu(x), needle.cross_entropy(...): functions are in needle itself",
+    "utils": "needle.optim.clip_grad_norm, needle.optim.clip_grad_value",
+    "init": "needle.init",
+}
+"""Names that PyTorch has here: what to try."""
+
+
+def __getattr__(name: str) -> Any:
+    text = f"module 'needle.nn' has no attribute {name!r}"
+    if name in _ELSEWHERE:
+        text += f"\n  try: {_ELSEWHERE[name]}"
+    raise AttributeError(text, name=name, obj=import_module("needle.nn"))

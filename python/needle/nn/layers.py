@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from needle import init, ops
-from needle.errors import IndexRangeError, OptionError
+from needle.backend.axes import normalise_index
+from needle.errors import ArgumentError, IndexRangeError, OptionError
 from needle.nn.module import Module
 from needle.tensor import Parameter, Tensor
 
@@ -61,32 +64,50 @@ class Linear(Module):
 class Embedding(Module):
     """Look up rows of a table, drawn from N(0, 1). Ids may be floats with whole values.
 
-    They come as a tensor, an array or a list, and do not count from the end.
+    They come as a tensor, an array or a list, and do not count from the end. The row
+    ``padding_idx`` starts as zeros and gets no gradient here.
 
     Shapes:   x [...] -> [..., embedding_dim]
-    Raises:   IndexRangeError naming the first id that is not in [0, num_embeddings)
+    Raises:   IndexRangeError naming the first id that is not in [0, num_embeddings), or for a
+              padding_idx that is no row
 
     Args:
         num_embeddings: number of rows.
         embedding_dim: size of a row.
         device: where the table is; the default device for None.
         dtype: its element type.
+        padding_idx: the id of what fills up short sequences; from the end if negative.
     """
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, device: Any = None, dtype: Any = "float32"
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        device: Any = None,
+        dtype: Any = "float32",
+        *,
+        padding_idx: int | None = None,
     ) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.weight = Parameter(
-            init.randn(num_embeddings, embedding_dim, device=device, dtype=dtype)
-        )
+        drawn = init.randn(num_embeddings, embedding_dim, device=device, dtype=dtype)
+        self.padding_idx: int | None = None
+        if padding_idx is not None:
+            self.padding_idx = normalise_index(padding_idx, num_embeddings, 0)
+            drawn[self.padding_idx] = 0.0
+        self.weight = Parameter(drawn)
 
     def forward(self, x: Any) -> Tensor:
-        return ops.embedding(self.weight, x)
+        out = ops.embedding(self.weight, x)
+        if self.padding_idx is None:
+            return out
+        ids = x if isinstance(x, Tensor) else Tensor(np.asarray(x), device=out.device)
+        padding = ops.unsqueeze(ops.equal(ids, self.padding_idx), -1)
+        return ops.where(padding, out.detach(), out)
 
     def extra_repr(self) -> str:
-        return f"{self.num_embeddings}, {self.embedding_dim}"
+        text = f"{self.num_embeddings}, {self.embedding_dim}"
+        return text if self.padding_idx is None else text + f", padding_idx={self.padding_idx}"
 
 
 class Flatten(Module):
@@ -138,6 +159,26 @@ class Held(tuple[Module, ...]):
         return Module.modules(self.owner)
 
 
+_C = TypeVar("_C", bound="Container")
+
+
+def _check_module(what: str, module: Any) -> None:
+    """Check that something can be called like a module.
+
+    Raises:
+        ArgumentError: if it cannot, or is a class.
+    """
+    if isinstance(module, type):
+        name = module.__name__
+        raise ArgumentError(f"{what} is the class {name}, not a module\n  try: {name}(...)")
+    if not callable(module):
+        several = isinstance(module, (list, tuple))
+        raise ArgumentError(
+            f"{what} is a {type(module).__name__}, not a module"
+            + ("\n  try: Sequential(*modules), ModuleList(modules)" if several else "")
+        )
+
+
 class Container(Module):
     """Hold modules in order.
 
@@ -161,7 +202,25 @@ class Container(Module):
 
     @modules.setter
     def modules(self, modules: Iterable[Module]) -> None:
-        self.__dict__["modules"] = tuple(modules)
+        modules = tuple(modules)
+        for i, module in enumerate(modules):
+            _check_module(f"{type(self).__name__}: module {i}", module)
+        self.__dict__["modules"] = modules
+
+    def append(self: _C, module: Module) -> _C:
+        """Add a module at the end; return the container."""
+        return self.extend((module,))
+
+    def extend(self: _C, modules: Iterable[Module]) -> _C:
+        """Add modules at the end; return the container."""
+        self.modules = (*self, *modules)
+        return self
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        """Put a module in the place of another one."""
+        modules = list(self)
+        modules[self._at(index)] = module
+        self.modules = modules
 
     def __len__(self) -> int:
         return len(self.__dict__["modules"])
@@ -202,17 +261,7 @@ class Sequential(Container):
 class ModuleList(Container):
     """Hold modules in a list; calling it is not defined."""
 
-    def append(self, module: Module) -> ModuleList:
-        """Add a module at the end; return the list."""
-        self.__dict__["modules"] = (*self, module)
-        return self
-
     def __getitem__(self, index: int | slice) -> Any:
         """Return a module, or for a slice a ModuleList of the same modules."""
         modules = self.__dict__["modules"]
         return ModuleList(modules[index]) if isinstance(index, slice) else modules[self._at(index)]
-
-    def __setitem__(self, index: int, module: Module) -> None:
-        modules = list(self)
-        modules[self._at(index)] = module
-        self.modules = modules

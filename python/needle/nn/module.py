@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
+
 from needle import executor, graph, regions
 from needle.backend.ndarray import NDArray, array
+from needle.device import cpu
 from needle.dtype import DType
 from needle.errors import ArgumentError, DataError, NeedleError, describe, explain, nearest
+from needle.ops.creation import zeros_like
 from needle.ops.operands import destination
-from needle.tensor import Parameter, Tensor
+from needle.tensor import Parameter, Tensor, from_dlpack
 
 _M = TypeVar("_M", bound="Module")
 
@@ -229,10 +233,10 @@ class Module:
             p.requires_grad = requires_grad
         return self
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters; with ``set_to_none=False`` they become zeros."""
         for p in self.parameters():
-            p.grad = None
+            p.grad = None if set_to_none or p.grad is None else zeros_like(p.grad)
 
     def to(self: _M, target: Any = None, dtype: Any = None, *, device: Any = None) -> _M:
         """Move parameters and buffers to a device, or cast floating ones to a floating dtype.
@@ -252,6 +256,26 @@ class Module:
                 if item.grad is not None:
                     _convert(item.grad, where, kind)
         return self
+
+    def float(self: _M) -> _M:
+        """Cast floating parameters and buffers to float32. See ``to``."""
+        return self.to("float32")
+
+    def double(self: _M) -> _M:
+        """Cast floating parameters and buffers to float64. See ``to``."""
+        return self.to("float64")
+
+    def half(self: _M) -> _M:
+        """Cast floating parameters and buffers to float16. See ``to``."""
+        return self.to("float16")
+
+    def bfloat16(self: _M) -> _M:
+        """Cast floating parameters and buffers to bfloat16. See ``to``."""
+        return self.to("bfloat16")
+
+    def cpu(self: _M) -> _M:
+        """Move to the CPU."""
+        return self.to(cpu())
 
     # ---- state -------------------------------------------------------------------
 
@@ -278,8 +302,8 @@ class Module:
         """Set parameters and buffers, all or (on an error) none.
 
         Args:
-            state: arrays by name: tensors, or what ``Tensor`` takes. They are copied, and cast to
-                the floating dtype that the module has.
+            state: arrays by name: tensors, PyTorch's too, or what ``Tensor`` takes. They are
+                copied, and cast to the floating dtype that the module has.
             strict: whether missing and unexpected names are errors.
 
         Returns:
@@ -349,6 +373,8 @@ def _check_parameter(name: str, value: Any) -> None:
 
 
 def _as_array(value: Any, like: Tensor) -> NDArray:
+    if not isinstance(value, (Tensor, NDArray, np.ndarray)) and hasattr(value, "__dlpack__"):
+        value = from_dlpack(value)  # another library's, whose dtype is one of its own
     data = executor.value_of(value) if isinstance(value, Tensor) else value
     if not isinstance(data, NDArray):
         data = array(data, getattr(data, "dtype", None), like.device)

@@ -218,6 +218,7 @@ from needle.ops.linalg import (
     det,
     eigh,
     inv,
+    norm,
     pinv,
     qr,
     significant,
@@ -368,7 +369,16 @@ from needle.ops.resample import (
     max_pool3d,
     upsample,
 )
-from needle.ops.sampling import Dropout, bernoulli, dropout, normal, permutation, randint, uniform
+from needle.ops.sampling import (
+    Dropout,
+    bernoulli,
+    dropout,
+    multinomial,
+    normal,
+    permutation,
+    randint,
+    uniform,
+)
 from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
 from needle.ops.select import LinearIndex, Put, getitem, masked_fill, put, setitem
 from needle.ops.softmax import (

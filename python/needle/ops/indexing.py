@@ -303,8 +303,13 @@ def _picked(op: Any, axis: int, slices: bool, x: Any, index: Any) -> Any:
     return executor.apply(op, x, index) if found is None else found
 
 
-def gather(x: Any, index: Any, axis: int = -1) -> Any:
-    """Pick along an axis (NumPy: take_along_axis). See ``Gather``."""
+def gather(x: Any, index: Any, axis: Any = -1) -> Any:
+    """Pick along an axis (NumPy: take_along_axis). See ``Gather``.
+
+    PyTorch's order, ``gather(x, axis, index)``, is understood too.
+    """
+    if type(axis) is not int and isinstance(index, int):
+        index, axis = axis, index
     axis = normalise_axis(axis, len(shape_of(x)))
     return _picked(Gather.of(axis), axis, False, x, index)
 

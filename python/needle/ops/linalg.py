@@ -9,6 +9,7 @@ decomposition have none: ``backward`` through them raises GradientError.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -17,17 +18,27 @@ import numpy as np
 from needle import executor
 from needle.backend import kernels, ndarray
 from needle.backend.ndarray import broadcast_shapes
-from needle.errors import ArgumentError, ShapeError, SingularError, explain
+from needle.errors import ArgumentError, ShapeError, SingularError, explain, unknown
 from needle.executor import shape_of
+from needle.ops.attributes import Axes, either
 from needle.ops.base import OUTPUT, Op, sum_to
 from needle.ops.creation import eye
-from needle.ops.elementwise import cast_like, where
+from needle.ops.elementwise import (
+    absolute,
+    cast_like,
+    equal,
+    not_equal,
+    square,
+    where,
+)
 from needle.ops.matmul import matmul
 from needle.ops.movement import reshape, turned, unsqueeze
 from needle.ops.operands import promoted
 from needle.ops.rearrange import tril
-from needle.ops.reduce import amax
+from needle.ops.reduce import amax, amin, summation
 from needle.ops.samples import Sample, uniform
+from needle.ops.scan import root
+from needle.ops.softmax import widened
 
 Shape = tuple[int, ...]
 _EXACT = ("float64", "float32")
@@ -388,6 +399,51 @@ class SVD(_OnHost):
 
 
 # ---- functions -----------------------------------------------------------------------
+
+
+def norm(
+    x: Any, ord: Any = 2, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
+) -> Any:
+    """Length of vectors: (sum |x| ** ord) ** (1 / ord) over axes, all for None.
+
+    Several axes are one vector together, so 2 is Frobenius' norm of a matrix. Where there is no
+    direction, at 0, the gradient is 0, as PyTorch's. float16 and bfloat16 are summed up in
+    float32; integers become floats.
+
+    Args:
+        x: a tensor.
+        ord: inf the largest, -inf the smallest, 0 the number of elements that are not zero;
+            "fro" and None are 2.
+        axes: one or several.
+        keepdims: whether the axes stay, of size 1.
+        axis: another name of axes.
+
+    Raises:
+        OptionError: if ord is another word.
+    """
+    axes = either(axes, axis)
+    (x,) = promoted((x,), "norm", floating=True)
+    ord = 2 if ord is None or ord == "fro" else ord
+    if isinstance(ord, str):
+        raise unknown("norm: ord", ord, ("fro",))
+    if ord == 0:
+        return cast_like(summation(not_equal(x, 0), axes, keepdims), x)
+    size = absolute(widened(x))
+    if math.isinf(ord):
+        out = (amax if ord > 0 else amin)(size, axes, keepdims)
+    elif ord == 1:
+        out = summation(size, axes, keepdims)
+    elif ord == 2:
+        out = root(summation(square(size), axes, keepdims))
+    else:
+        out = _power_of_some(summation(_power_of_some(size, ord), axes, keepdims), 1 / ord)
+    return cast_like(out, x)
+
+
+def _power_of_some(x: Any, exponent: float) -> Any:
+    """Return x ** exponent; its derivative where x is 0 is 0, as that of a length."""
+    none = equal(x, 0)
+    return where(none, 0 if exponent > 0 else math.inf, where(none, 1, x) ** exponent)
 
 
 def inv(x: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from needle import dtype, executor
 from needle.errors import DtypeError, ShapeError
-from needle.ops.attributes import number_in
+from needle.ops.attributes import either, number_in
 from needle.ops.base import Elementwise, export
 from needle.ops.elementwise import (
     Comparison,
@@ -197,8 +197,14 @@ bitwise_invert, bitwise_left_shift = map(export, (BitwiseInvert, BitwiseLeftShif
 bitwise_right_shift = export(BitwiseRightShift)
 
 
-def clip(x: Any, low: Any = None, high: Any = None) -> Any:
-    """Limit x to [low, high]; None leaves that side open. See ``Clip``."""
+def clip(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    """Limit x to [low, high], or [min, max]; None leaves that side open. See ``Clip``.
+
+    Raises:
+        OptionError: if a side is given under both its names.
+    """
+    if min is not None or max is not None:
+        low, high = either(low, min, ("low", "min")), either(high, max, ("high", "max"))
     if low is None and high is None:
         return x
     if executor.spec_of(x).dtype.kind == "f":

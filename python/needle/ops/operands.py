@@ -166,8 +166,10 @@ def _as_tensor(x: Any, inputs: tuple[Any, ...], name: str) -> Any:
         return graph.wrap(x)
     like = next((y for y in inputs if isinstance(y, graph.TensorBase)), None)
     if like is None:
-        given = ", ".join(type(x).__name__ for x in inputs)
-        raise explain(ArgumentError, name, f"expected a tensor, got {given}")
+        given = ", ".join(map(kind_of, inputs))
+        raise explain(
+            ArgumentError, name, f"expected a tensor, got {given}", advice=_advice(inputs)
+        )
     spec = executor.spec_of(like)
     if isinstance(x, (bool, int, float)):
         weak = dtype.scalar_dtype(x, spec.dtype)
@@ -175,7 +177,24 @@ def _as_tensor(x: Any, inputs: tuple[Any, ...], name: str) -> Any:
     if isinstance(x, (np.ndarray, np.generic)):
         own = spec.dtype if spec.dtype is dtype.float64 and x.dtype == np.float64 else None
         return graph.wrap(array(x, own, spec.device))  # float64 is kept beside float64 only
-    raise explain(ArgumentError, name, f"expected a tensor or a number, got {type(x).__name__}")
+    raise explain(
+        ArgumentError, name, f"expected a tensor or a number, got {kind_of(x)}",
+        advice=_advice((x,)),
+    )  # fmt: skip
+
+
+def kind_of(x: Any) -> str:
+    """Return the name of x's type, with its library where that is not Needle or Python."""
+    library = type(x).__module__.partition(".")[0]
+    name = type(x).__name__
+    return name if library in ("builtins", "needle", "__main__") else f"{library}.{name}"
+
+
+def _advice(inputs: tuple[Any, ...]) -> str:
+    """Return what to try where arrays, lists or numbers stand in the place of tensors."""
+    known = (bool, int, float, list, tuple)
+    fit = all(isinstance(x, known) or hasattr(x, "__array__") for x in inputs)
+    return "needle.Tensor(...) makes a tensor of it" if fit and inputs else ""
 
 
 def _constant_beside(x: float, kind: DType, where: Any) -> Any:
@@ -200,7 +219,9 @@ def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tupl
     inputs = _plain(inputs)
     tensors = [_as_tensor(x, inputs, name) for x in inputs if not isinstance(x, (bool, int, float))]
     if not tensors:
-        raise ArgumentError(f"{name}: expected a tensor, got numbers only")
+        raise explain(
+            ArgumentError, name, "expected a tensor, got numbers only", advice=_advice(inputs)
+        )
     kinds = [x.spec.dtype for x in tensors]
     common = kinds[0]
     for kind in kinds:

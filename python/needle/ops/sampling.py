@@ -18,15 +18,20 @@ from needle import executor
 from needle.backend.axes import sizes_of, whole
 from needle.device import as_device
 from needle.dtype import as_dtype, fits
-from needle.errors import ArgumentError, DtypeError, OptionError, explain
+from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError, explain
+from needle.executor import shape_of
 from needle.ops import random
 from needle.ops.base import Composite
 from needle.ops.creation import made
 from needle.ops.draws import RandomIntegers, RandomNormal, RandomOrder, RandomUniform
 from needle.ops.elementwise import less_equal, where
-from needle.ops.operands import cast, constant
+from needle.ops.functions import log
+from needle.ops.movement import stop_gradient, unsqueeze
+from needle.ops.operands import cast, constant, promoted
+from needle.ops.reduce import argmax
 from needle.ops.samples import Sample
 from needle.ops.samples import uniform as values
+from needle.ops.sorting import topk
 
 Shape = int | Sequence[int]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -211,6 +216,38 @@ def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
     if source is None:
         return made("permutation", random.permutation, size, device)
     return executor.apply(RandomOrder(size, *source.take(2 * size)), _place(device))
+
+
+def multinomial(
+    weights: Any, count: int = 1, replacement: bool = False, *, key: int | None = None
+) -> Any:
+    """Return positions along the last axis, drawn with probabilities in proportion to weights.
+
+    int64 [..., count] for weights [..., n], which are not negative and need not add up to 1. What
+    has weight 0 is drawn only where, without replacement, nothing else is left. Each position
+    waits for a time of its own, exponentially distributed, divided by its weight: the first ones
+    are drawn.
+
+    Raises:
+        ShapeError: if the weights have no axis, or no element along it.
+        OptionError: if count is negative, or larger than n without replacement.
+
+    Source: Efraimidis, Spirakis, "Weighted random sampling with a reservoir", 2006
+    """
+    (x,) = promoted((weights,), "multinomial", floating=True)
+    shape, count = shape_of(x), whole("multinomial: count", count)
+    if not shape or shape[-1] == 0:
+        raise explain(ShapeError, "multinomial", "there is nothing to draw from", [("weights", x)])
+    if count < 0 or not replacement and count > shape[-1]:
+        raise OptionError(
+            f"multinomial: {count} of {shape[-1]} positions\n"
+            "  rule: not negative, and without replacement=True no more than there are"
+        )
+    sizes = (*shape[:-1], count, shape[-1]) if replacement else shape
+    u = _draw("multinomial", RandomUniform, random.rand, sizes, x.spec.device, key)
+    waiting = -log(1.0 - u) + 1e-30  # not 0, or 0 / 0 were NaN
+    speed = stop_gradient(unsqueeze(x, -2) if replacement else x) / waiting
+    return argmax(speed, -1) if replacement else topk(speed, count)[1]
 
 
 class Dropout(Composite):

@@ -9,7 +9,24 @@ from needle import executor, graph
 from needle.backend.ndarray import array
 from needle.errors import DataError, OptionError, describe, explain, unknown
 from needle.ops import update
+from needle.ops.creation import zeros_like
 from needle.tensor import Tensor
+
+
+class Group(dict[str, Any]):
+    """Parameters, and the numbers that differ from the optimizer's, which it gives for the others.
+
+    Assigning ``group["lr"] = 0.1`` makes a number the group's own.
+    """
+
+    def __init__(self, values: Mapping[str, Any], optimizer: Optimizer) -> None:
+        super().__init__(values)
+        self._optimizer = optimizer
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self._optimizer.numbers:
+            raise KeyError(name)
+        return getattr(self._optimizer, name)
 
 
 class Optimizer:
@@ -21,7 +38,8 @@ class Optimizer:
 
     Attributes:
         params: all parameters.
-        groups: dicts with "params" and the numbers that differ from the optimizer's.
+        groups: dicts with "params" and the numbers that differ from the optimizer's; what they
+            have not of their own, they give as the optimizer has it. ``param_groups`` is the same.
         t: number of steps made.
         state: per slot ("m", "v", ...), an array for each parameter that was updated.
     """
@@ -35,7 +53,8 @@ class Optimizer:
     weight_decay: Any
 
     def __init__(self, params: Any, lr: Any, weight_decay: Any = 0.0) -> None:
-        self.groups = _groups(type(self).__name__, params, self.numbers)
+        groups = _groups(type(self).__name__, params, self.numbers)
+        self.groups = [Group(group, self) for group in groups]
         self.params: list[Tensor] = [p for group in self.groups for p in group["params"]]
         _check_params(type(self).__name__, self.params)
         self.lr, self.weight_decay = lr, weight_decay
@@ -46,6 +65,11 @@ class Optimizer:
         """Return a group's number for the next step: its own or the optimizer's, scheduled."""
         value = group.get(name, getattr(self, name))
         return value(self.t) if callable(value) else value
+
+    @property
+    def param_groups(self) -> list[Group]:
+        """The groups, under PyTorch's name."""
+        return self.groups
 
     @property
     def current_lr(self) -> float:
@@ -68,10 +92,10 @@ class Optimizer:
         """Update parameters, which all have gradients, by the rule's step ``self.t + 1``."""
         raise NotImplementedError(f"{type(self).__name__} defines no update()")
 
-    def reset_grad(self) -> None:
-        """Forget all gradients."""
+    def reset_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients; with ``set_to_none=False`` they become zeros."""
         for p in self.params:
-            p.grad = None
+            p.grad = None if set_to_none or p.grad is None else zeros_like(p.grad)
 
     zero_grad = reset_grad
 
