@@ -141,12 +141,9 @@ def backward(
         totals[key] = out_grad if old is None else old + out_grad
         reached[key] = tensor
 
-    old_recording = graph.set_recording(create_graph)
-    try:
+    with executor.modes(recording=create_graph):
         seed = _seed(out, out_grad)
         reverse.walk([out], [seed], retain_graph, add if accumulate else replace)
-    finally:
-        graph.set_recording(old_recording)
     for key, total in totals.items():  # all or none, so that it can be tried again
         reached[key].grad = total
 
