@@ -6,8 +6,10 @@ runs this file again without the native module.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
+import itertools
 import os
 import pickle
 import subprocess
@@ -21,7 +23,7 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import core, executor, graph, ops
+from needle import core, executor, graph, ops, regions
 from needle.backend.array import Array
 from needle.errors import (
     DeviceError,
@@ -751,6 +753,47 @@ def test_an_error_in_a_gradient_restores_the_modes():
     assert graph.recording() and not graph.lazy()
     (x * 2.0).sum().backward()
     np.testing.assert_array_equal(x.grad.numpy(), np.full(3, 2.0))
+
+
+def interrupt(function, place: int) -> bool:
+    """Call a function with a signal at its n-th call. Return whether there are that many.
+
+    Python handles signals where a function of its own begins, and where a native one has ended.
+    """
+    left = place
+
+    def watch(frame, event, arg):
+        nonlocal left
+        left -= event in ("call", "c_return")
+        if left == 0:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.setprofile(watch)
+        try:
+            function()
+        finally:
+            sys.setprofile(None)
+    return left <= 0
+
+
+@pytest.mark.skipif(core.native is None, reason="Python's definition of modes can be interrupted")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupted_program_goes_on_in_the_modes_it_was_in():
+    norm = ndl.nn.BatchNorm1d(2)
+    optimizer = ndl.optim.SGD(norm.parameters(), lr=0.0)
+    x = tensor(2, 2)
+
+    def step():
+        optimizer.minimize(ndl.checkpoint(norm)(x).sum())
+
+    step()
+    places = itertools.takewhile(lambda n: interrupt(step, n), itertools.count(1))
+    for n in places:
+        modes = graph.recording(), graph.lazy(), regions._replay.changes
+        assert modes == (True, False, None), f"after an interrupt at call {n}"
+    assert n > 200
 
 
 def test_a_failing_lazy_node_can_be_realised_again():

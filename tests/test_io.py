@@ -135,6 +135,23 @@ def test_only_tensors_and_numbers_are_written(value, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["__metadata__", 1, None, "\ud800"])
+def test_names_that_could_not_be_read_again_are_refused(name, tmp_path):
+    path = tmp_path / "x"
+    io.save(path, {"x": 1})
+    for value in (ndl.ones(1), 2):
+        with pytest.raises(DataError, match="cannot be a name"):
+            io.save(path, {name: value})
+    assert dict(io.load(path)) == {"x": 1}
+
+
+@pytest.mark.parametrize("kind", ["uint16", "complex64", "U1"])
+def test_dtypes_that_could_not_be_read_again_are_refused(kind, tmp_path):
+    with pytest.raises(DataError, match="'a' is .*, which load does not know"):
+        io.save(tmp_path / "x", {"a": np.zeros(2, kind)})
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "x.safetensors"
     io.save(path, {"x": ndl.ones(3)})
@@ -209,6 +226,13 @@ BAD = {
     "number hides tensor": lambda path: write(
         path, {"__metadata__": {"needle.numbers": '{"a": 1}'}, **GOOD}, bytes(16)
     ),
+    "alias of a list": lambda path: write(
+        path, {"__metadata__": {"needle.aliases": '{"x": ["a"]}'}, **GOOD}, bytes(16)
+    ),
+    "deep numbers": lambda path: write(path, {"__metadata__": {"needle.numbers": "[" * 100_000}}),
+    "too many dimensions": lambda path: write(path, {"a": entry(0, 4, [1] * 17)}, bytes(4)),
+    "sizes overflow beside 0": lambda path: write(path, {"a": entry(0, 0, [0, 2**62, 2**62])}),
+    "size of 64 bits": lambda path: write(path, {"a": entry(0, 0, [0, 2**63])}),
     "number is text": lambda path: write(path, {"__metadata__": {"needle.numbers": '{"n": "1"}'}}),
 }
 

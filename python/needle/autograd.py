@@ -192,12 +192,9 @@ def backward(
         totals[key] = _apart(out_grad, given) if old is None else old + out_grad
         reached[key] = tensor
 
-    old_recording = graph.set_recording(create_graph)
-    try:
+    with executor.modes(recording=create_graph):
         seed = _seed("backward", out, out_grad)
         reverse.walk([out], [seed], retain_graph, add if accumulate else replace)
-    finally:
-        graph.set_recording(old_recording)
     for key, total in totals.items():  # all or none, so that it can be tried again
         reached[key].grad = total
 

@@ -256,8 +256,12 @@ def _computed(node: Any, arrays: list[Any]) -> Any:
         raise memory.typed(error).during(node.op.name, arrays) from None
 
 
-class modes:
-    """Switch recording or lazy mode within a ``with`` block, for this thread."""
+class _Modes:
+    """Switch recording or lazy mode within a ``with`` block, for this thread.
+
+    The definition of ``modes``, which is native where it can be: a signal may come between any two
+    functions of Python, and ``__exit__`` would be one.
+    """
 
     __slots__ = ("_lazy", "_recording")
 
@@ -283,6 +287,7 @@ def _open(settings: config.Config) -> bool:
 
 
 apply: Any = _apply
+modes: Any = _Modes if core.native is None else core.native.modes
 if core.native is not None:
     core.native.set_slow_path(_apply, _explained)
     apply = core.native.apply

@@ -111,10 +111,10 @@ def replayed(state: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        changes, _replay.changes = _replay.changes, outer  # first: an interrupt may come below
         random.set_state(now)
-        for attributes, name, old in reversed(_replay.changes):
+        for attributes, name, old in reversed(changes):
             attributes[name] = old
-        _replay.changes = outer
 
 
 def note_change(attributes: dict[str, Any], name: str) -> None:

@@ -399,7 +399,8 @@ bool add_graph_types(PyObject* module) {
          PyModule_AddObjectRef(module, "Node", reinterpret_cast<PyObject*>(node_type)) == 0 &&
          PyModule_AddObjectRef(module, "TensorBase", reinterpret_cast<PyObject*>(tensor_type)) ==
              0 &&
-         PyModule_AddFunctions(module, functions) == 0 && add_value_functions(module);
+         PyModule_AddFunctions(module, functions) == 0 && add_value_functions(module) &&
+         add_modes_type(module);
 }
 
 }  // namespace needle

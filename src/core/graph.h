@@ -39,5 +39,6 @@ PyObject* handle_of(Node* node);           // the live tensor, or a new one
 
 bool add_op_type(PyObject* module);
 bool add_value_functions(PyObject* module);
+bool add_modes_type(PyObject* module);
 
 }  // namespace needle

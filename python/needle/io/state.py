@@ -19,7 +19,15 @@ import numpy as np
 from needle import executor, graph
 from needle.backend.ndarray import NDArray, array
 from needle.dtype import DType, as_dtype
-from needle.errors import ArgumentError, DataError, NeedleError, describe, explain
+from needle.errors import (
+    ArgumentError,
+    DataError,
+    NeedleError,
+    OptionError,
+    ShapeError,
+    describe,
+    explain,
+)
 from needle.nn.module import StateDict
 
 _CODES = {
@@ -27,6 +35,7 @@ _CODES = {
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
 _DTYPES = {code: as_dtype(name) for name, code in _CODES.items()}
+_TEXTS = "__metadata__"  # the name of these in the header
 _NUMBERS, _ALIASES = "needle.numbers", "needle.aliases"
 _SIZE = 8  # bytes of the length that stands before the header
 
@@ -46,7 +55,8 @@ def save(
 
     Raises:
         ArgumentError: for a module or anything else that is no dict.
-        DataError: for a value that is neither tensor nor number, or a file that cannot be written.
+        DataError: for a value that is neither tensor nor number, a dtype or a name that could not
+            be read again, or a file that cannot be written.
     """
     if not hasattr(state, "items"):
         own = hasattr(state, "state_dict")
@@ -60,6 +70,7 @@ def save(
     aliases = dict(getattr(state, "aliases", {}))
     first: dict[int, str] = {}
     for name, value in state.items():
+        _check_name(name)
         if isinstance(value, (bool, int, float)):
             numbers[name] = value
         elif id(value) in first:
@@ -89,15 +100,18 @@ def load(path: str | os.PathLike[str], device: Any = None) -> StateDict:
         DataError: for a file that is missing, truncated or malformed, and for duplicate names.
     """
     header, start = _read_header(path)
-    texts = header.pop("__metadata__", {})
+    texts = header.pop(_TEXTS, {})
     state = StateDict()
     for name, entry in header.items():
         if entry["dtype"] not in _DTYPES:
             raise _bad(path, f"{name!r} is {entry['dtype']}, which Needle does not have")
-        state[name] = _read(path, _DTYPES[entry["dtype"]], entry, start, device)
+        try:
+            state[name] = _read(path, _DTYPES[entry["dtype"]], entry, start, device)
+        except (ValueError, OverflowError, ShapeError) as error:  # no array has such a shape
+            raise _bad(path, f"{name!r} has the shape {entry['shape']!r:.60}: {error}") from error
     numbers, state.aliases = _extra(path, texts, _NUMBERS), _extra(path, texts, _ALIASES)
     for alias, name in state.aliases.items():
-        if alias in state or name not in header:
+        if alias in state or not isinstance(name, str) or name not in header:
             raise _bad(path, f"the alias {alias!r} of {name!r} fits no tensor")
     for name, number in numbers.items():
         if name in state or not isinstance(number, (bool, int, float)):
@@ -112,7 +126,7 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     Raises:
         DataError: as ``load``.
     """
-    texts = _read_header(path)[0].get("__metadata__", {})
+    texts = _read_header(path)[0].get(_TEXTS, {})
     return {key: text for key, text in texts.items() if key not in (_NUMBERS, _ALIASES)}
 
 
@@ -158,7 +172,28 @@ def _values(name: str, value: Any) -> np.ndarray[Any, Any]:
         value = executor.value_of(value)
     if not isinstance(value, (NDArray, np.ndarray)):
         raise DataError(f"save: {name!r} is {describe(value)}, neither a tensor nor a number")
+    try:
+        as_dtype(value.dtype)
+    except OptionError as error:
+        raise DataError(f"save: {name!r} is {value.dtype}, which load does not know") from error
     return np.asarray(value, order="C")
+
+
+def _check_name(name: Any) -> None:
+    """Check that a name can stand in the file's header, beside that of the texts.
+
+    Raises:
+        DataError: if it cannot.
+    """
+    if (
+        not isinstance(name, str)
+        or name == _TEXTS
+        or name != name.encode("utf-8", "replace").decode()
+    ):
+        raise DataError(
+            f"save: {name!r:.60} cannot be a name\n"
+            f"  rule: names are texts that UTF-8 can write, other than {_TEXTS!r}"
+        )
 
 
 def _write(path: str, arrays: dict[str, np.ndarray[Any, Any]], texts: dict[str, str]) -> None:
@@ -218,7 +253,7 @@ def _read(
 def _extra(path: str | os.PathLike[str], texts: dict[str, str], key: str) -> dict[str, Any]:
     try:
         found = json.loads(texts.get(key, "{}"), object_pairs_hook=_unique)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _bad(path, f"its {key} cannot be read ({error})") from error
     if not isinstance(found, dict):
         raise _bad(path, f"its {key} is no table")
