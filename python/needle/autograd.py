@@ -103,10 +103,16 @@ def vector(name: str, values: Any, spec: Any) -> Any:
 
 
 def _seed(name: str, out: Any, out_grad: Any) -> Any:
-    """Return the gradient to start from: that of a result, in its dtype; ones for None."""
-    if out_grad is None:
-        return reverse.full_like(out, 1.0)
+    """Return the gradient to start from: that of a result, in its dtype; ones for None.
+
+    The one of a scalar is nobody's own: see ``_apart``.
+    """
     spec = executor.spec_of(out)
+    if out_grad is None:
+        if spec.ndim == 0:
+            one = _ones.get(spec)
+            return _one(out) if one is None else one
+        return reverse.full_like(out, 1.0)
     if not isinstance(out_grad, graph.TensorBase):
         out_grad = vector(name, out_grad, spec)
     given = executor.spec_of(out_grad)
@@ -121,6 +127,17 @@ def _seed(name: str, out: Any, out_grad: Any) -> Any:
     return out_grad if same else operands.cast(out_grad, spec.dtype)
 
 
+_ones: dict[Any, Any] = {}
+
+
+def _one(out: Any) -> Any:
+    """Return the one of a scalar's spec, and know it the next time."""
+    spec = out.spec
+    with executor.modes(recording=False, lazy=False):
+        found = reverse.full_like(out, 1.0)
+    return _ones.setdefault(spec, found)
+
+
 def _apart(grad: Any, given: set[int]) -> Any:
     """Return a gradient as a tensor that nobody else was given: ``g *= 0.5`` is to change no other.
 
@@ -130,6 +147,51 @@ def _apart(grad: Any, given: set[int]) -> Any:
         grad = executor.apply(Identity.of(), grad)
     given.add(id(grad))
     return grad
+
+
+_Visit = Callable[[Any, Any], None]
+
+
+def _replacing(given: set[int]) -> tuple[_Visit, None]:
+    """Return what puts gradients into ``.grad``, as a walk finds them."""
+    owner = graph.owner
+    reached: dict[int, Any] = {}  # after p.data = x one tensor owns several leaves
+
+    def replace(node: Any, out_grad: Any) -> None:
+        tensor = owner(node)
+        if tensor is None or type(out_grad) is list:
+            return
+        key = id(tensor)
+        if key in reached:
+            out_grad = tensor.grad + out_grad
+        elif id(out_grad) in given:
+            out_grad = _apart(out_grad, given)
+        given.add(id(out_grad))
+        tensor.grad = out_grad
+        reached[key] = tensor
+
+    return replace, None
+
+
+def _adding(given: set[int]) -> tuple[_Visit, Callable[[], None]]:
+    """Return what adds gradients up, and what puts them into ``.grad`` when all are there."""
+    reached: dict[int, Any] = {}
+    totals: dict[int, Any] = {}
+
+    def add(node: Any, out_grad: Any) -> None:
+        tensor = graph.owner(node)
+        if tensor is None or type(out_grad) is list:
+            return
+        key = id(tensor)
+        old = totals.get(key, tensor.grad)
+        totals[key] = _apart(out_grad, given) if old is None else old + out_grad
+        reached[key] = tensor
+
+    def finish() -> None:  # all or none, so that it can be tried again
+        for key, total in totals.items():
+            reached[key].grad = total
+
+    return add, finish
 
 
 def backward(
@@ -170,33 +232,13 @@ def backward(
     if retain_graph is None:
         retain_graph = create_graph
 
-    owner = graph.owner
-    reached: dict[int, Any] = {}  # after p.data = x one tensor owns several leaves
-    totals: dict[int, Any] = {}
-    given = {id(out_grad)}
-
-    def replace(node: Any, out_grad: Any) -> None:
-        tensor = owner(node)
-        if tensor is None or type(out_grad) is list:
-            return
-        key = id(tensor)
-        tensor.grad = tensor.grad + out_grad if key in reached else _apart(out_grad, given)
-        reached[key] = tensor
-
-    def add(node: Any, out_grad: Any) -> None:
-        tensor = owner(node)
-        if tensor is None or type(out_grad) is list:
-            return
-        key = id(tensor)
-        old = totals.get(key, tensor.grad)
-        totals[key] = _apart(out_grad, given) if old is None else old + out_grad
-        reached[key] = tensor
-
-    with executor.modes(recording=create_graph):
+    with executor.modes(create_graph):
         seed = _seed("backward", out, out_grad)
-        reverse.walk([out], [seed], retain_graph, add if accumulate else replace)
-    for key, total in totals.items():  # all or none, so that it can be tried again
-        reached[key].grad = total
+        given = {id(seed), id(out_grad)}
+        visit, finish = (_adding if accumulate else _replacing)(given)
+        reverse.walk([out], [seed], retain_graph, visit)
+    if finish is not None:
+        finish()
 
 
 def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tuple[Any, ...]]]:
@@ -317,8 +359,9 @@ def value_and_grad(
         wanted = [start_of[i] for i in positions]
         with executor.modes(recording=outer):
             if out.requires_grad:
-                found = reverse.collect([out], [_seed("grad", out, None)], wanted, outer)
-                given: set[int] = set()
+                seed = _seed("grad", out, None)
+                found = reverse.collect([out], [seed], wanted, outer)
+                given = {id(seed)}
                 grads = [_apart(g, given) for g in found]
             else:
                 grads = [reverse.full_like(x, 0.0) for x in wanted]

@@ -31,23 +31,25 @@ def walk(
         outs: the results to start from.
         seeds: their gradients.
         retain_graph: keep what the gradients read, so that the graph can be walked again.
-        visit: receives each node and its gradient.
-        towards: go only where these nodes lie below, and not below them; None: everywhere.
+        visit: receives each node and its gradient; of results only those that somebody holds.
+        towards: go only where these nodes lie below, and not below them, and visit all on the way;
+            None: everywhere.
     """
     grads: dict[Any, Any] = {}
-    for out, seed in zip(outs, seeds, strict=True):
-        _add(grads, graph.leaf(out), seed)
+    for i, out in enumerate(outs):
+        _add(grads, graph.leaf(out), seeds[i])
     order = graph.topo(list(grads), True, towards)
     reached = None if towards is None else _above(order, towards)
-    handle, release = graph.handle, graph.release
+    handle, owner, release = graph.handle, graph.owner, graph.release
     watched = finite.on()
     while order:
         node = order.pop()
         out_grad = grads.pop(node, None)
         if out_grad is None:
             continue
-        visit(node, out_grad)
         op = node.op
+        if op is None or towards is not None or owner(node) is not None:
+            visit(node, out_grad)
         if op is None or (towards is not None and node in towards):
             continue
         out = handle(node)

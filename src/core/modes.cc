@@ -19,15 +19,29 @@ bool read(PyObject* value, int* flag) {
   return value == Py_None || *flag >= 0;
 }
 
-int switch_init(PyObject* self, PyObject* args, PyObject* named) {
-  static const char* names[] = {"recording", "lazy", nullptr};
-  PyObject *recording = Py_None, *lazy = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, named, "|OO:modes", const_cast<char**>(names), &recording,
-                                   &lazy)) {
-    return -1;
+// modes(recording=None, lazy=None). Takes arguments as they are called, because each backward makes
+// one.
+PyObject* new_switch(PyObject* type, PyObject* const* args, size_t flags, PyObject* names) {
+  static const char* const known[] = {"recording", "lazy"};
+  const Py_ssize_t n = PyVectorcall_NARGS(flags), named = names ? PyTuple_GET_SIZE(names) : 0;
+  PyObject* given[] = {Py_None, Py_None};
+  if (n > 2) return PyErr_Format(PyExc_TypeError, "modes takes 2 arguments, got %zd", n);
+  for (Py_ssize_t i = 0; i < n; i++) given[i] = args[i];
+  for (Py_ssize_t i = 0; i < named; i++) {
+    PyObject* name = PyTuple_GET_ITEM(names, i);
+    const bool second = PyUnicode_CompareWithASCIIString(name, known[1]) == 0;
+    if (!second && PyUnicode_CompareWithASCIIString(name, known[0]) != 0)
+      return PyErr_Format(PyExc_TypeError, "modes has no argument %R", name);
+    given[second] = args[n + i];
   }
-  return read(recording, &as_switch(self)->recording) && read(lazy, &as_switch(self)->lazy) ? 0
-                                                                                            : -1;
+  auto* of_type = reinterpret_cast<PyTypeObject*>(type);
+  PyObject* self = of_type->tp_alloc(of_type, 0);
+  if (self && read(given[0], &as_switch(self)->recording) &&
+      read(given[1], &as_switch(self)->lazy)) {
+    return self;
+  }
+  Py_XDECREF(self);
+  return nullptr;
 }
 
 PyObject* switch_enter(PyObject* self, PyObject*) {
@@ -49,9 +63,7 @@ PyObject* switch_exit(PyObject* self, PyObject*) {
 PyMethodDef switch_methods[] = {{"__enter__", switch_enter, METH_NOARGS, "Switch, in this thread."},
                                 {"__exit__", switch_exit, METH_VARARGS, "Switch back."},
                                 {nullptr, nullptr, 0, nullptr}};
-PyType_Slot switch_slots[] = {{Py_tp_init, reinterpret_cast<void*>(switch_init)},
-                              {Py_tp_methods, switch_methods},
-                              {0, nullptr}};
+PyType_Slot switch_slots[] = {{Py_tp_methods, switch_methods}, {0, nullptr}};
 PyType_Spec switch_definition = {"needle._core.modes", sizeof(Switch), 0, Py_TPFLAGS_DEFAULT,
                                  switch_slots};
 
@@ -59,6 +71,7 @@ PyType_Spec switch_definition = {"needle._core.modes", sizeof(Switch), 0, Py_TPF
 
 bool add_modes_type(PyObject* module) {
   PyObject* type = PyType_FromSpec(&switch_definition);
+  if (type) reinterpret_cast<PyTypeObject*>(type)->tp_vectorcall = new_switch;
   const bool added = type && PyModule_AddObjectRef(module, "modes", type) == 0;
   Py_XDECREF(type);
   return added;

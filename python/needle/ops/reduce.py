@@ -16,7 +16,7 @@ from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
 from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op
 from needle.ops.elementwise import cast_like, equal, not_equal
-from needle.ops.movement import broadcast_to, reshape
+from needle.ops.movement import BroadcastTo, broadcast_to, reshape
 from needle.ops.samples import Sample, uniform
 
 
@@ -87,7 +87,7 @@ class Reduction(Op):
         if not self.aligned:  # with the last axes of the shape
             kept = tuple(1 if i in self.axes else n for i, n in enumerate(shape))
             x = reshape(x, kept)
-        return broadcast_to(x, shape)
+        return executor.apply(BroadcastTo.of(shape), x)
 
 
 class Sum(Reduction, Linear):
