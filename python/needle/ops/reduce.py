@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
@@ -87,7 +88,10 @@ class Reduction(Op):
         if not self.aligned:  # with the last axes of the shape
             kept = tuple(1 if i in self.axes else n for i, n in enumerate(shape))
             x = reshape(x, kept)
-        return executor.apply(BroadcastTo.of(shape), x)
+        return executor.apply(_broadcast_to(shape), x)
+
+
+_broadcast_to = functools.lru_cache(1000)(BroadcastTo.of)  # each backward of a sum asks
 
 
 class Sum(Reduction, Linear):
