@@ -6,6 +6,7 @@ lazy mode they are graph that runs when a value is read. One code path.
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from needle import config, executor, graph, reverse, structure
-from needle.backend.ndarray import array
+from needle.backend.ndarray import NDArray, array
 from needle.errors import (
     ArgumentError,
     DeviceError,
@@ -103,16 +104,10 @@ def vector(name: str, values: Any, spec: Any) -> Any:
 
 
 def _seed(name: str, out: Any, out_grad: Any) -> Any:
-    """Return the gradient to start from: that of a result, in its dtype; ones for None.
-
-    The one of a scalar is nobody's own: see ``_apart``.
-    """
+    """Return the gradient to start from: that of a result, in its dtype; ones for None."""
     spec = executor.spec_of(out)
     if out_grad is None:
-        if spec.ndim == 0:
-            one = _ones.get(spec)
-            return _one(out) if one is None else one
-        return reverse.full_like(out, 1.0)
+        return graph.wrap(_one(spec).copy()) if spec.ndim == 0 else reverse.full_like(out, 1.0)
     if not isinstance(out_grad, graph.TensorBase):
         out_grad = vector(name, out_grad, spec)
     given = executor.spec_of(out_grad)
@@ -127,15 +122,10 @@ def _seed(name: str, out: Any, out_grad: Any) -> Any:
     return out_grad if same else operands.cast(out_grad, spec.dtype)
 
 
-_ones: dict[Any, Any] = {}
-
-
-def _one(out: Any) -> Any:
-    """Return the one of a scalar's spec, and know it the next time."""
-    spec = out.spec
-    with executor.modes(recording=False, lazy=False):
-        found = reverse.full_like(out, 1.0)
-    return _ones.setdefault(spec, found)
+@functools.lru_cache(256)
+def _one(spec: Any) -> NDArray:
+    """Return the one of a scalar's dtype and device: to copy it is quicker than to make another."""
+    return executor.value_of(operands.constant(1.0, spec.dtype, spec.device))
 
 
 def _apart(grad: Any, given: set[int]) -> Any:
@@ -234,7 +224,7 @@ def backward(
 
     with executor.modes(create_graph):
         seed = _seed("backward", out, out_grad)
-        given = {id(seed), id(out_grad)}
+        given = {id(out_grad)}
         visit, finish = (_adding if accumulate else _replacing)(given)
         reverse.walk([out], [seed], retain_graph, visit)
     if finish is not None:
@@ -359,9 +349,8 @@ def value_and_grad(
         wanted = [start_of[i] for i in positions]
         with executor.modes(recording=outer):
             if out.requires_grad:
-                seed = _seed("grad", out, None)
-                found = reverse.collect([out], [seed], wanted, outer)
-                given = {id(seed)}
+                found = reverse.collect([out], [_seed("grad", out, None)], wanted, outer)
+                given: set[int] = set()
                 grads = [_apart(g, given) for g in found]
             else:
                 grads = [reverse.full_like(x, 0.0) for x in wanted]
