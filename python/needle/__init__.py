@@ -260,19 +260,17 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
             return _import_module("needle.tools.show").show
         if name == "fold_batch_norm":
             return _import_module("needle.nn").fold_batch_norm
-        room = _import_module("needle")  # in which the interpreter looks for a name like this one
-        text = f"module 'needle' has no attribute {name!r}" + _elsewhere(name)
-        raise AttributeError(text, name=name, obj=room)
+        raise errors.missing("needle", name, _elsewhere(name))
 
 
 def _elsewhere(name: str) -> str:
-    """Return a line that says where Needle has a name that it has not here."""
+    """Return where Needle has a name that it has not here; empty if nowhere."""
     if name.startswith("_"):
         return ""
     for place in ("init", "nn", "optim", "data", "io", "ops", "standard", "standard.linalg"):
         if hasattr(_import_module(f"needle.{place}"), name):
-            return f"\n  try: needle.{place}.{name}"
-    return f"\n  try: x.{name}(...) of a tensor x" if hasattr(Tensor, name) else ""
+            return f"needle.{place}.{name}"
+    return f"x.{name}(...) of a tensor x" if hasattr(Tensor, name) else ""
 
 
 def __dir__() -> list[str]:

@@ -163,6 +163,16 @@ def unknown(what: str, name: Any, known: Iterable[str]) -> OptionError:
     )
 
 
+def missing(module: str, name: str, advice: str = "") -> AttributeError:
+    """Return the error for a name that a module has not, with what to try.
+
+    Python adds a name like it, if the module has one.
+    """
+    text = f"module {module!r} has no attribute {name!r}"
+    text += f"\n  try: {advice}" if advice else ""
+    return AttributeError(text, name=name, obj=sys.modules[module])
+
+
 def no_tensor(x: Any) -> NeedleError:
     """Return the error for what stands where a tensor is needed, naming the function called."""
     rest = "" if x is None else f" {x!r:.60}"

@@ -1,8 +1,8 @@
 """Layers, losses, and ``Module``, from which models are made."""
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
+from needle.errors import missing
 from needle.nn.activation import (
     ACTIVATIONS,
     ELU,
@@ -58,8 +58,7 @@ _ELSEWHERE = {
 """Names that PyTorch has here: what to try."""
 
 
-def __getattr__(name: str) -> Any:
-    text = f"module 'needle.nn' has no attribute {name!r}"
-    if name in _ELSEWHERE:
-        text += f"\n  try: {_ELSEWHERE[name]}"
-    raise AttributeError(text, name=name, obj=import_module("needle.nn"))
+if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+    def __getattr__(name):
+        raise missing("needle.nn", name, _ELSEWHERE.get(name, ""))

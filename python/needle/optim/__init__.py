@@ -1,8 +1,8 @@
 """Optimizers, clipping of gradients, and schedules of the learning rate."""
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
+from needle.errors import missing
 from needle.optim import schedules
 from needle.optim.clip import clip_grad_norm, clip_grad_value
 from needle.optim.optimizer import Optimizer
@@ -15,8 +15,7 @@ _ELSEWHERE = {
 """Names that PyTorch has here: what to try."""
 
 
-def __getattr__(name: str) -> Any:
-    text = f"module 'needle.optim' has no attribute {name!r}"
-    if name in _ELSEWHERE:
-        text += f"\n  try: {_ELSEWHERE[name]}"
-    raise AttributeError(text, name=name, obj=import_module("needle.optim"))
+if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+    def __getattr__(name):
+        raise missing("needle.optim", name, _ELSEWHERE.get(name, ""))
