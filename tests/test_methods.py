@@ -425,10 +425,12 @@ def test_operators_say_what_they_cannot_use(name, other):
         OPERATORS[name](x, other)
 
 
-@pytest.mark.parametrize("sign", ["+", "-", "*", "//", "%", "**", "@", "<<"])
-def test_augmented_assignments_make_nothing_else_of_a_tensor(sign):
+@pytest.mark.parametrize(
+    "name", ["iadd", "isub", "imul", "ifloordiv", "imod", "ipow", "imatmul", "ilshift"]
+)
+def test_augmented_assignments_make_nothing_else_of_a_tensor(name):
     with pytest.raises(ArgumentError, match="expected a tensor|x would become a str"):
-        exec(f"x {sign}= y", {"x": ndl.Tensor([1, 2], dtype="int64"), "y": Answering()})
+        getattr(operator, name)(ndl.Tensor([1, 2], dtype="int64"), Answering())
 
 
 TWO, ONE = np.int64(2), np.int64(1)
