@@ -1,4 +1,5 @@
-// What the machine can do: fused multiply-adds per second and bytes per second, on one thread.
+// What the machine can do: fused multiply-adds per second and bytes per second, on one thread; how
+// far two processors are from each other.
 // Compiled at run time by limits.py for this processor; several threads call it at once.
 
 #include <stddef.h>
@@ -33,6 +34,24 @@ float fma_chains(long n) {
 #pragma GCC unroll 12
   for (int k = 0; k < CHAINS; k++) sum += acc[k][0];
   return sum;
+}
+
+// A line of the cache goes n times from one thread to the other and back: one calls `serve`, the
+// other `answer`.
+static _Alignas(128) int ball;
+
+void serve(long n) {
+  for (long i = 0; i < n; i++) {
+    __atomic_store_n(&ball, 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&ball, __ATOMIC_ACQUIRE) != 0) continue;
+  }
+}
+
+void answer(long n) {
+  for (long i = 0; i < n; i++) {
+    while (__atomic_load_n(&ball, __ATOMIC_ACQUIRE) != 1) continue;
+    __atomic_store_n(&ball, 0, __ATOMIC_RELEASE);
+  }
 }
 
 void triad(float* restrict out, const float* restrict x, const float* restrict y, size_t n) {

@@ -1,4 +1,4 @@
-"""The limits of the machine, measured: operations per second and bytes per second.
+"""The limits of the machine, measured: operations and bytes per second, the way between processors.
 
 ``limits.c`` is compiled for this very processor, if there is a C compiler, and called from as
 many Python threads as the benchmarks use (ctypes releases the interpreter's lock).
@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from needle import config
+
 THREADS = 2
 SIZES = {"64 Ki": 1 << 16, "1 Mi": 1 << 20, "16 Mi": 1 << 24}
 """Floats in each of the three arrays of the triad; the largest is far beyond the caches."""
@@ -28,8 +30,9 @@ def measure(quick: bool = False) -> dict[str, Any]:
     """Return the limits, or why there are none.
 
     Keys: ``flops`` (per second, all threads), ``bytes`` (per second, by floats in an array: the
-    best of triad, triad with streaming stores, and reading), ``missing`` if they could not be
-    measured.
+    best of triad, triad with streaming stores, and reading), ``apart`` (seconds that a line of
+    the cache takes from one processor to another; not with a single one), ``missing`` if they
+    could not be measured.
     """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
@@ -49,10 +52,20 @@ def _measure(library: ctypes.CDLL, repeats: int) -> dict[str, Any]:
         turns = 2_000_000
         fma = [lambda: library.fma_chains(ctypes.c_long(turns))] * THREADS
         operations = THREADS * turns * library.operations_per_turn()
-        return {
+        found = {
             "threads": THREADS, "flops": operations / _best(pool, fma, repeats),
             "bytes": {name: _bytes(pool, library, n, repeats) for name, n in SIZES.items()},
         }  # fmt: skip
+        if config.cores() > 1:  # or each way would take a turn of the system
+            found["apart"] = _apart(pool, library, repeats)
+        return found
+
+
+def _apart(pool: ThreadPoolExecutor, library: ctypes.CDLL, repeats: int) -> float:
+    turns = 20_000  # so many that starting the threads takes no part of the time
+    size = ctypes.c_long(turns)
+    both = [lambda: library.serve(size), lambda: library.answer(size)]
+    return _best(pool, both, repeats) / (2 * turns)
 
 
 def _bytes(pool: ThreadPoolExecutor, library: ctypes.CDLL, n: int, repeats: int) -> float:

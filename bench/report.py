@@ -127,6 +127,8 @@ def section(name: str, results: dict[str, Any]) -> list[str]:
     if "flops" in limits:
         rates = ", ".join(f"{v / 1e9:.0f} at {k}" for k, v in limits["bytes"].items())
         facts.append(f"limits {limits['flops'] / 1e9:.0f} GFLOP/s, GB/s: {rates} floats")
+    if "apart" in limits:
+        facts.append(f"{limits['apart'] * 1e9:.0f} ns between processors")
     noisy = sum(disturbed(row) for row in results["rows"])
     if noisy:
         facts.append(f"{noisy} rows had too few undisturbed rounds: all of theirs count")

@@ -11,6 +11,7 @@ namespace needle::NEEDLE_ISA {
 int threads();                      // how many a parallel region may use (threads.cc)
 int64_t streaming_bytes();          // from which on results are stored past the caches (stream.cc)
 bool runs_over_pages();             // does the processor read ahead over a page's end by itself?
+bool fetches_updates();             // are the arrays of updates better fetched ahead in software?
 bool reads_apart();                 // does it read faster at places far apart at once?
 bool gathers_by_loads();            // are single loads faster than its gather instructions?
 constexpr int64_t kSerial = 32768;  // elements below which a region runs on one thread

@@ -30,16 +30,15 @@ void for_pieces(int64_t tensors, const int64_t* sizes, const Body& body) {
 constexpr int64_t kAhead = 4096;  // bytes: the processor itself does not look over a page's end
 constexpr int64_t kPiece = 64;    // elements between two requests for what comes later
 
-// body(i) for begin <= i < end, while later elements of the arrays come from memory: 0.95 of the
-// time on Sapphire Rapids, where the processor does not do it by itself; 1.1 on Zen 5, which
-// follows the few streams of an update faster where nothing is asked for. The body reads everything
-// before it writes: where arrays lie at equal places in their pages, a load takes an earlier store
-// to another array for one to its own address and waits for it (there 1.6 times as long).
+// body(i) for begin <= i < end, while later elements of the arrays come from memory. The body reads
+// everything before it writes: where arrays lie at equal places in their pages, a load takes an
+// earlier store to another array for one to its own address and waits for it (1.6 times as long on
+// Sapphire Rapids).
 template <class T, class Body>
 inline void for_elements(int64_t begin, int64_t end, std::initializer_list<const T*> arrays,
                          const Body& body) {
   constexpr int64_t kLine = 64 / sizeof(T);
-  const int64_t fetched = runs_over_pages() || reads_apart() ? 0 : kPiece;
+  const int64_t fetched = fetches_updates() ? kPiece : 0;
   int64_t i = begin;
   for (; i + kPiece <= end; i += kPiece) {
     for (const T* array : arrays)
