@@ -186,6 +186,12 @@ inline void fetch_ahead(const T* next, int64_t i) {
   if (next) __builtin_prefetch(next + i, 0, 2);
 }
 
+// The same for what is not read again soon: it displaces nothing in the third cache.
+template <class T>
+inline void fetch_past(const T* next, int64_t i) {
+  if (next) __builtin_prefetch(next + i, 0, 0);
+}
+
 constexpr int64_t kLongRow = 256;  // shorter rows have too few whole vectors to stream
 
 // Calls body(i, part) for all vectors of a row of results.
