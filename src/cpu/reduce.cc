@@ -85,12 +85,16 @@ struct Fold {
     for (int64_t i = begin; i < begin + step; ++i) {
       const A* at[4];
       A total[4];
-      for (int64_t k = 0; k < 4; ++k) at[k] = as<A>(x) + unit_at(s, i + k * step).x;
+      Unit row[4];
+      for (int64_t k = 0; k < 4; ++k) {
+        row[k] = unit_at(s, i + k * step);
+        at[k] = as<A>(x) + row[k].x;
+      }
       fold_four_dense<op>(at, s.length, total);
       for (int64_t k = 0; k < 4; ++k) {
         Part part;
         *part.total = total[k];
-        finish(s, out, unit_at(s, i + k * step), part);
+        finish(s, out, row[k], part);
       }
     }
     return begin + 4 * step;

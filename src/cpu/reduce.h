@@ -42,6 +42,10 @@ struct Unit {
 };
 
 inline Unit unit_at(const Layout& s, int64_t index) {
+  if (s.strip.size == 1) {  // a row: no division, and what follows it is ready sooner
+    const Offsets offsets = s.kept.at(index);
+    return {offsets.x, offsets.out, 1};
+  }
   const int64_t first = index % s.strips * s.strip_length, rest = s.strip.size - first;
   const Offsets offsets = s.kept.at(index / s.strips);
   return {offsets.x + first * s.strip.x, offsets.out + first * s.strip.out,
