@@ -13,6 +13,7 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kMinBlock = 16, kMaxBlocks = 64;  // rows in a block, blocks
+constexpr int64_t kRowsAhead = 4;                   // are fetched while one is written
 constexpr int64_t kColumns = 256;                   // of parts that are summed together
 
 template <class A>
@@ -72,9 +73,8 @@ A mean_of(const A* x, int64_t d) {
 }
 
 template <class A>
-A mean_square(const A* x, A mean, int64_t d, const A* next) {
+A mean_square(const A* x, A mean, int64_t d) {
   const auto square = [&](int64_t i, auto part) {
-    fetch_ahead(next, i);
     const Vector<A> distance = part.load(x + i) - mean;
     return distance * distance;
   };
@@ -92,9 +92,10 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
       void* to = byte_offset(buffers[0], row * s.d * s.item_size);
       A* out = s.direct ? as<A>(to) : thread_row(s, workspace, thread, 1);
       const A mean = s.kind == 0 ? mean_of(x, s.d) : A(0);
-      const A* next = s.direct && row + 1 < s.rows ? x + s.d : nullptr;
-      const A rstd = 1 / std::sqrt(mean_square(x, mean, s.d, next) + s.eps);
-      write_row<streams>(out, s.d, [&](int64_t i, auto part) {
+      const A rstd = 1 / std::sqrt(mean_square(x, mean, s.d) + s.eps);
+      const A* later = streams && row + kRowsAhead < s.rows ? x + kRowsAhead * s.d : nullptr;
+      write_row<streams>(out, s.d, [=](int64_t i, auto part) {
+        fetch_ahead(later, i);
         const Vector<A> normal = (part.load(x + i) - mean) * rstd;
         part.store(out + i, normal * part.load(weight + i) + part.load(bias + i));
       });
