@@ -485,6 +485,29 @@ def test_elementwise(count_as_zen, zen, dtype, size):
     np.testing.assert_array_equal(a.astype("float64").numpy(), x)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int16", "int8", "bool"])
+@pytest.mark.parametrize("n", [1, 15, 16, 33, 1001])
+def test_rows_in_reverse_order_are_copied_and_written(isa, dtype, n):
+    values = np.random.default_rng(n).integers(0, 2, (7, n))
+    x = ndl.Tensor(values, dtype=dtype, requires_grad=False)
+    wanted = ndl.Tensor(np.ascontiguousarray(values[:, ::-1]), dtype=dtype, requires_grad=False)
+    assert (x[:, ::-1].contiguous() == wanted).all()
+    written = ops.zeros((7, n), dtype=dtype)
+    written[:, ::-1] = x
+    assert (written == wanted).all()
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, (0, 2), None])
+@pytest.mark.parametrize("places", [np.s_[..., ::-1], np.s_[::-1, ::-2], np.s_[:, -2:0:-1, ::-3]])
+def test_reductions_of_axes_in_reverse_order(isa, places, axis):
+    values = np.random.default_rng(0).standard_normal((5, 6, 301))
+    x, part = ndl.Tensor(values, dtype="float64", requires_grad=False)[places], values[places]
+    for function, wanted in ((ops.summation, np.sum), (ops.amax, np.max), (ops.var, np.var)):
+        check(function(x, axis), wanted(part, axis), part.size)
+    if not isinstance(axis, tuple):
+        np.testing.assert_array_equal(ops.argmax(x, axis).numpy(), np.argmax(part, axis))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_elementwise_with_steps_and_broadcasting(isa, dtype):
     a, row = tensor(rows(301, 402), dtype, 1), tensor(rows(1, 201), dtype)

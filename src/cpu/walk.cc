@@ -193,6 +193,23 @@ void transpose(T* out, int64_t out_stride, const T* x, int64_t x_stride, int64_t
       out[j * out_stride + i] = x[i * x_stride + j];
 }
 
+template <class T, int... i>
+typename Line<T>::Vector reversed(typename Line<T>::Vector x, std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(x, x, (kSide<T> - 1 - i)...);
+}
+
+// out[i] = x[-i]
+template <class T>
+__attribute__((flatten)) void reverse(T* out, const T* x, int64_t count) {
+  using Vector = typename Line<T>::Vector;
+  constexpr int n = kSide<T>;
+  int64_t i = 0;
+  for (; i + n <= count; i += n)
+    *reinterpret_cast<Vector*>(out + i) = reversed<T>(
+        *reinterpret_cast<const Vector*>(x - i - n + 1), std::make_integer_sequence<int, n>());
+  for (; i < count; ++i) out[i] = x[-i];
+}
+
 // Element (r, c) of the one goes to element (r, c) of the other.
 template <class T>
 void move_block(T* out, int64_t out_row, int64_t out_col, const T* x, int64_t x_row, int64_t x_col,
@@ -202,6 +219,12 @@ void move_block(T* out, int64_t out_row, int64_t out_col, const T* x, int64_t x_
       for (int64_t c = 0; c < cols; ++c) out[r * out_row + c] = x[r * x_row + c];
   } else if (out_col == 1 && x_col == 0) {
     for (int64_t r = 0; r < rows; ++r) std::fill_n(out + r * out_row, cols, x[r * x_row]);
+  } else if (out_col == 1 && x_col == -1) {
+    for (int64_t r = 0; r < rows; ++r) reverse(out + r * out_row, x + r * x_row, cols);
+  } else if (out_col == -1 && x_col == 1) {
+    const int64_t last = cols - 1;
+    for (int64_t r = 0; r < rows; ++r)
+      reverse(out + r * out_row - last, x + r * x_row + last, cols);
   } else if (out_col == 1 && x_row == 1) {
     transpose(out, out_row, x, x_col, cols, rows);
   } else if (out_row == 1 && x_col == 1) {

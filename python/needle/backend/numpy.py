@@ -77,6 +77,11 @@ def _shift(function: Any) -> Any:
     return shift
 
 
+def _huber(x: Any, y: Any, delta: Any) -> Any:
+    near = np.minimum(np.maximum(x - y, -delta), delta)
+    return near * (x - y - near / 2)
+
+
 def _power(x: Any, y: Any) -> Any:
     """x ** y; of integers and a negative y what is left of 1 / x ** -y: 1, -1 or 0."""
     if y.dtype.kind != "i" or not (y < 0).any():
@@ -100,6 +105,7 @@ FUNCTIONS: dict[str, Any] = {
     "where": np.where,
     "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "squared_difference": lambda x, y: np.square(x - y),
+    "huber": _huber,
     "relu_grad": lambda x, g: np.where(x > 0, g, np.zeros_like(g)),
     "leaky_relu": lambda x, slope: np.where(x > 0, x, slope * x),
     "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),

@@ -177,30 +177,6 @@ def log_sum_exp(op: Any, x: NDArray) -> Any:
     return out.reshape(kept) if op.keepdims else out.squeeze((axis,))
 
 
-# ---- losses of each element --------------------------------------------------------
-
-_HUBER = (
-    ("subtract", (0, 1)),
-    ("clip", (5, 2, 3)),
-    ("multiply_add", (6, 4, 5)),
-    ("multiply", (6, 7)),
-)
-"""Of x, target, -delta, delta and -1/2: with the sign of the distance, which the product loses."""
-
-
-@override("cpu", "Huber")
-def huber(op: Any, x: NDArray, target: NDArray) -> Any:
-    """Huber's loss in one pass over the memory."""
-    if not _floating(x, target) or x.shape != target.shape:
-        return NotImplemented
-    out = _like(x)
-    numbers = [
-        full((), n, x.dtype, x.device).broadcast_to(x.shape) for n in (-op.delta, op.delta, -0.5)
-    ]
-    x.device.backend.run_fused(_HUBER, (out,), (x, target, *numbers))
-    return out
-
-
 # ---- cross entropy -----------------------------------------------------------------
 
 

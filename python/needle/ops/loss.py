@@ -11,8 +11,8 @@ from needle import dtype, executor
 from needle.backend import kernels
 from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
-from needle.ops.activation import softplus
-from needle.ops.base import OUTPUT, Composite
+from needle.ops.activation import relu, softplus
+from needle.ops.base import OUTPUT, Composite, Elementwise, sum_to
 from needle.ops.elementwise import (
     absolute,
     cast_like,
@@ -264,32 +264,42 @@ def _pair_samples(reference: Any, low: float = -2.0, high: float = 2.0, static: 
     return samples
 
 
-class Huber(_Pairwise):
+def _huber_samples() -> list[Sample]:
+    def reference(x: Any, y: Any, delta: Any) -> Any:
+        apart = np.abs(x - y)
+        return np.where(apart <= delta, 0.5 * apart**2, delta * (apart - 0.5 * delta))
+
+    return [
+        Sample((uniform(shape, seed=1), uniform(shape, seed=2), np.array(0.7)), (), reference)
+        for shape in ((3, 4), (5,), (), (0, 2))
+    ]
+
+
+class Huber(Elementwise):
     """Half the squared distance up to delta, beyond it delta * (distance - delta / 2).
 
-    Shapes:   x, target [...] -> [...]
-    Gradient: x, target; any order
     Source:   Huber, "Robust estimation of a location parameter", 1964
     """
 
-    delta: float = 1.0
-    saves = ((0, 1), (0, 1))
-    samples = _pair_samples(
-        lambda x, y: np.where(
-            np.abs(x - y) <= 0.7, 0.5 * (x - y) ** 2, 0.7 * (np.abs(x - y) - 0.35)
-        ),
-        static=(0.7,),
-    )
+    function = "huber"
+    floating = True
+    saves = ((0, 1, 2),)
+    samples = staticmethod(_huber_samples)
 
-    def expand(self, x: Any, target: Any) -> Any:
-        distance = x - target  # no absolute value: its derivative at 0 is no half of a square's
-        near = clip(distance, -self.delta, self.delta)
-        return near * (distance - 0.5 * near)
+    def derivative(self, out: Any, i: int) -> Any:
+        x, y, delta = out.inputs
+        if i == 2:
+            return relu(absolute(x - y) - delta)
+        return clip(x - y, -delta, delta) if i == 0 else clip(y - x, -delta, delta)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        x, target = out.inputs
-        grad = out_grad * clip(x - target, -self.delta, self.delta)
-        return grad, -grad
+        left, right, bound = out.node.inputs
+        slope = out_grad * self.derivative(out, 0)  # once for both
+        return (
+            sum_to(slope, left.spec.shape) if left.needs else None,
+            sum_to(-slope, right.spec.shape) if right.needs else None,
+            sum_to(out_grad * self.derivative(out, 2), bound.spec.shape) if bound.needs else None,
+        )
 
 
 class BCEWithLogits(_Pairwise):
@@ -366,7 +376,7 @@ def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mea
     if not delta > 0:
         raise OptionError(f"huber_loss: delta {delta} must be positive")
     x, target = _same_shape("huber_loss", x, target)
-    return reduced(executor.apply(Huber.of(float(delta)), x, target), reduction)
+    return reduced(executor.apply(Huber.of(), x, target, delta), reduction)
 
 
 def bce_with_logits(x: Any, target: Any, *, reduction: str = "mean") -> Any:
