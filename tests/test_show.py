@@ -34,6 +34,7 @@ CASES = [
     (lambda x: 1 - (2 - x), {"f(x)": "1 - (2 - x)", "df/dx": "1"}),
     (lambda x: (-x) ** 2 / (x * 2), {"f(x)": "(-x)**2 / (2 * x)"}),
     (lambda x: ops.tanh(x), {"f(x)": "tanh(x)", "df/dx": "1 - f**2"}),
+    (lambda x: ops.sigmoid(x), {"f(x)": "sigmoid(x)", "df/dx": "f * (1 - f)"}),
     (lambda x: ops.where(x > 0, x, 0.1 * x), {"f(x)": "where(x > 0, x, 0.1 * x)"}),
 ]  # fmt: skip
 

@@ -107,6 +107,8 @@ FUNCTIONS: dict[str, Any] = {
     "squared_difference": lambda x, y: np.square(x - y),
     "huber": _huber,
     "relu_grad": lambda x, g: np.where(x > 0, g, np.zeros_like(g)),
+    "sigmoid_grad": lambda x, g: g * (x * (1 - x)),
+    "tanh_grad": lambda x, g: g * (1 - x * x),
     "leaky_relu": lambda x, slope: np.where(x > 0, x, slope * x),
     "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
 }  # fmt: skip

@@ -154,11 +154,13 @@ from needle.ops.functions import (
     Power,
     Rsqrt,
     Sigmoid,
+    SigmoidGrad,
     Sin,
     Sinh,
     Sqrt,
     Tan,
     Tanh,
+    TanhGrad,
     acos,
     acosh,
     asin,
@@ -183,11 +185,13 @@ from needle.ops.functions import (
     power,
     rsqrt,
     sigmoid,
+    sigmoid_grad,
     sin,
     sinh,
     sqrt,
     tan,
     tanh,
+    tanh_grad,
 )
 from needle.ops.group_norm import GroupNorm, GroupNormGrad, group_norm
 from needle.ops.indexing import (

@@ -339,6 +339,22 @@ class Tanh(Elementwise):
     def derivative(self, out: Any, i: int) -> Any:
         return 1.0 - out * out
 
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (tanh_grad(out, out_grad),)
+
+
+class TanhGrad(Elementwise):
+    """The gradient of the hyperbolic tangent, of its output x: y * (1 - x * x)."""
+
+    function = "tanh_grad"
+    floating = True
+    saves = ((0, 1), (0,))
+    samples = binary_samples(lambda x, y: y * (1 - x * x))
+
+    def derivative(self, out: Any, i: int) -> Any:
+        x, y = out.inputs
+        return 1.0 - x * x if i else -2.0 * x * y
+
 
 class Asinh(Elementwise):
     """Inverse hyperbolic sine."""
@@ -393,6 +409,22 @@ class Sigmoid(Elementwise):
     def derivative(self, out: Any, i: int) -> Any:
         return out * (1.0 - out)
 
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (sigmoid_grad(out, out_grad),)
+
+
+class SigmoidGrad(Elementwise):
+    """The gradient of the logistic function, of its output x: y * x * (1 - x)."""
+
+    function = "sigmoid_grad"
+    floating = True
+    saves = ((0, 1), (0,))
+    samples = binary_samples(lambda x, y: y * x * (1 - x))
+
+    def derivative(self, out: Any, i: int) -> Any:
+        x, y = out.inputs
+        return x * (1.0 - x) if i else y * (1.0 - 2.0 * x)
+
 
 class Erf(Elementwise):
     """Error function."""
@@ -412,9 +444,9 @@ sqrt, rsqrt, hypot, logaddexp = map(export, (Sqrt, Rsqrt, Hypot, LogAddExp))
 copysign, nextafter = map(export, (CopySign, NextAfter))
 sin, cos, tan = map(export, (Sin, Cos, Tan))
 asin, acos, atan, atan2 = map(export, (Asin, Acos, Atan, Atan2))
-sinh, cosh, tanh = map(export, (Sinh, Cosh, Tanh))
+sinh, cosh, tanh, tanh_grad = map(export, (Sinh, Cosh, Tanh, TanhGrad))
 asinh, acosh, atanh = map(export, (Asinh, Acosh, Atanh))
-sigmoid, erf = export(Sigmoid), export(Erf)
+sigmoid, sigmoid_grad, erf = map(export, (Sigmoid, SigmoidGrad, Erf))
 
 
 def power(x: Any, y: Any) -> Any:

@@ -97,6 +97,10 @@ def _term(node: Any, parts: list[Term]) -> Term:
         return signed("**", parts[0], number(2))
     if op.name == "reciprocal":
         return signed("/", number(1), parts[0])
+    if op.name == "sigmoid_grad":
+        return signed("*", parts[1], signed("*", parts[0], signed("-", number(1), parts[0])))
+    if op.name == "tanh_grad":
+        return signed("*", parts[1], signed("-", number(1), signed("**", parts[0], number(2))))
     if op.name in ("identity", "copy"):
         return parts[0]
     if op.name in ("broadcast_to", "reshape", "cast") and parts[0].value is not None:
