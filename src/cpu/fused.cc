@@ -161,8 +161,9 @@ class Interpreter {
         registers_[output_register(i)] = address(i);
   }
 
-  // Runs one instruction, in pieces if an argument is repeated or the result goes around the
-  // caches; the tile of a result is left whole for those who read it.
+  // Runs one instruction. In pieces if the result goes around the caches, or for an argument that
+  // is repeated and of which the loop does not take one element; the tile of a result is left whole
+  // for those who read it.
   void execute(int i) {
     const Step& step = program_.steps[i];
     const int out = i - (program_.length - program_.n_outs), arity = arity_of(step.function);
@@ -171,22 +172,35 @@ class Interpreter {
     const void* inputs[3];
     int64_t advance[3];  // bytes per element
     int64_t piece = streams ? kStreamTileBytes / item : n;
+    const Loop loop = loop_for(step, arity);
     for (int k = 0; k < arity; ++k) {
-      const int from = step.args[k];
-      const bool repeated = from < program_.n_inputs && operand(program_.n_outs + from).repeated;
-      if (repeated) piece = std::min(piece, kPiece);
-      inputs[k] = registers_[from];
+      const bool repeated = is_repeated(step.args[k]);
+      if (repeated && !(loop.uniform >> k & 1)) piece = std::min(piece, kPiece);
+      inputs[k] = registers_[step.args[k]];
       advance[k] = repeated ? 0 : step.function == k_where && k == 0 ? 1 : kItemSize[step.type];
     }
     char* result = static_cast<char*>(registers_[program_.n_inputs + i]);
-    Contiguous loop = loop_of(step.function, DType(step.type));
     for (int64_t first = 0; first < n; first += piece) {
       const int64_t length = std::min(piece, n - first);
-      loop(result + first * item, inputs, length);
+      loop.run(result + first * item, inputs, length);
       if (streams) stream(address(out) + first * item, result + first * item, length * item);
       for (int k = 0; k < arity; ++k)
         inputs[k] = static_cast<const char*>(inputs[k]) + length * advance[k];
     }
+  }
+
+  bool is_repeated(int from) const {
+    return from < program_.n_inputs && operand(program_.n_outs + from).repeated;
+  }
+
+  Loop loop_for(const Step& step, int arity) const {
+    uint32_t ones = 0;
+    for (int k = 0; k < arity; ++k) ones |= uint32_t{is_repeated(step.args[k])} << k;
+    const auto type = DType(step.type);
+    const UniformLoops numbers =
+        type <= kFloat64 ? kUniformLoops[step.function][type] : UniformLoops{};
+    const Contiguous run = loop_of(step.function, type);
+    return choose_loop({run, numbers.first, numbers.last, Work::kLittle}, arity, ones);
   }
 
   bool streams_now(int out) const {

@@ -232,6 +232,13 @@ constexpr Contiguous instantiate() {
   return nullptr;
 }
 
+// Rows name a loop of theirs for a second operand that is a number by specialising this, where some
+// numbers have an easier way than the `usual` one.
+template <class F, class T, Contiguous usual>
+struct BesideNumber {
+  static constexpr Contiguous loop = usual;
+};
+
 // The same beside a number; only for floating dtypes, which Python numbers mostly meet. None where
 // rare arguments go a slow way: that takes the number repeated in a buffer.
 template <class F, int arity, uint32_t dtypes, Result result, class T>
@@ -241,11 +248,13 @@ constexpr UniformLoops instantiate_uniform() {
   if constexpr ((dtypes >> dtype & 1) == 0) {
     return {};
   } else if constexpr (OfVectors<F, T>::kExists) {
-    return {binary_vector_loop<F, T, true, false>, binary_vector_loop<F, T, false, true>};
+    constexpr Contiguous kLast = binary_vector_loop<F, T, false, true>;
+    return {binary_vector_loop<F, T, true, false>, BesideNumber<F, T, kLast>::loop};
   } else if constexpr (Exact<F, T>::kNeeded) {
     return {};
   } else if constexpr (arity == 2) {
-    return {uniform_first_loop<F, T, R>, uniform_last_loop<F, T, R>};
+    constexpr Contiguous kLast = uniform_last_loop<F, T, R>;
+    return {uniform_first_loop<F, T, R>, BesideNumber<F, T, kLast>::loop};
   } else {
     return {nullptr, uniform_last_two_loop<F, typename F::template First<T>, T, R>};
   }
