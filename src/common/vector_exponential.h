@@ -187,6 +187,12 @@ T silu(T x) {
 }
 
 template <class T>
+T silu_slope(T x) {  // not infinity times 0
+  T t = x < -1000 ? -1000 : x > 1000 ? 1000 : x, s = sigmoid(t);
+  return s * (1 + t * (1 - s));
+}
+
+template <class T>
 T tanh(T x) {
   constexpr T kEnd = sizeof(T) == 4 ? 10 : 20;  // 1 beyond
   T t = abs(x) > kEnd ? kEnd : abs(x);

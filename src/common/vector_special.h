@@ -135,6 +135,21 @@ T gelu_tanh(T x) {
   return times_sigmoid(x < -kEnd ? -kEnd : x, z.high, z_low);
 }
 
+template <class T>
+T gelu_slope(T x) {  // Phi(x) + x Phi'(x); at 40 the last is 0
+  constexpr T kRootHalf = T(0.707106781186547524401), kDensity = T(0.398942280401432677940);
+  T t = x < -40 ? -40 : x > 40 ? 40 : x;
+  return T(0.5) * (1 + erf(t * kRootHalf)) + t * kDensity * exp(T(-0.5) * t * t);
+}
+
+template <class T>
+T gelu_tanh_slope(T x) {  // of x s(z(x)), where s is the sigmoid
+  constexpr T kA = T(1.59576912160573071176), kB = T(0.044715);
+  T t = x < -40 ? -40 : x > 40 ? 40 : x, square = t * t;
+  T s = sigmoid(kA * t * (1 + kB * square));
+  return s + t * s * (1 - s) * (kA * (1 + 3 * kB * square));
+}
+
 // float32 powers by way of float64: 2^(y log2(|x|)).
 inline double log2_of_positive(double x) {
   constexpr double kAtanh[] = {2.885390081777859, 0.9617966941075713, 0.5770779434334171,

@@ -154,6 +154,27 @@ inline Floats power(const Floats& x, const Floats& y) {
   return __builtin_expect(undefined, 0) ? with_ones(result, x, y) : result;
 }
 
+// ---- gradients of activations ------------------------------------------------------------------
+
+inline Floats sigmoid(const Floats& x) { return 1.f / (1.f + exponential(-x)); }
+
+inline Floats silu_grad(const Floats& x, const Floats& y) {
+  const Floats t = bounded(x, -1000.f, 1000.f), s = sigmoid(t);
+  return y * (s * (1.f + t * (1.f - s)));
+}
+
+inline Floats gelu_grad(const Floats& x, const Floats& y) {
+  const Floats t = bounded(x, -40.f, 40.f), density = exponential(t * t * -0.5f);
+  return y * (0.5f * (1.f + erf(t * 0.707106781f)) + t * 0.398942280f * density);
+}
+
+inline Floats gelu_tanh_grad(const Floats& x, const Floats& y) {
+  constexpr float kA = 1.59576912f, kB = 0.044715f;
+  const Floats t = bounded(x, -40.f, 40.f), square = t * t;
+  const Floats s = sigmoid(kA * t * (1.f + kB * square));
+  return y * (s + t * s * (1.f - s) * (kA * (1.f + 3 * kB * square)));
+}
+
 // 0.6 of the time of the portable form on Zen 5.
 inline Floats elu(const Floats& x, const Floats& y) { return x > 0 ? x : y * expm1(x); }
 

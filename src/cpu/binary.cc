@@ -59,6 +59,9 @@ OF_VECTORS(floor_divide)
 OF_VECTORS(remainder)
 OF_VECTORS(power)
 OF_VECTORS(elu)
+OF_VECTORS(silu_grad)
+OF_VECTORS(gelu_grad)
+OF_VECTORS(gelu_tanh_grad)
 #endif
 
 // ---- powers of small numbers: a function, or a few products -----------------------------------

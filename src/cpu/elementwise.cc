@@ -104,9 +104,10 @@ int64_t contiguous_size(uint32_t uniform, const Operand& out, const Operand* inp
 // Few instructions, because AVX-512 has what they need (avx512_math.h).
 bool is_short_by_avx512([[maybe_unused]] int32_t function, [[maybe_unused]] DType type) {
 #if defined(__AVX512F__)
-  constexpr int32_t kShort[] = {k_floor_divide, k_remainder, k_exp,   k_exp2,     k_expm1, k_log,
-                                k_log2,         k_log10,     k_log1p, k_sin,      k_cos,   k_tan,
-                                k_erf,          k_silu,      k_elu,   k_gelu_tanh};
+  constexpr int32_t kShort[] = {k_floor_divide, k_remainder, k_exp,       k_exp2,          k_expm1,
+                                k_log,          k_log2,      k_log10,     k_log1p,         k_sin,
+                                k_cos,          k_tan,       k_erf,       k_silu,          k_elu,
+                                k_gelu_tanh,    k_silu_grad, k_gelu_grad, k_gelu_tanh_grad};
   return type == kFloat32 && std::find(kShort, std::end(kShort), function) != std::end(kShort);
 #else
   return false;

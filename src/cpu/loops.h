@@ -25,7 +25,8 @@ constexpr bool has_many_instructions(int32_t function) {
 #endif
   if (function >= k_exp && function <= k_gelu_tanh) return function != k_relu && function != k_exp2;
   return function == k_floor_divide || function == k_remainder || function == k_power ||
-         function == k_atan2 || function == k_logaddexp || function == k_elu;
+         function == k_atan2 || function == k_logaddexp || function == k_elu ||
+         function == k_silu_grad || function == k_gelu_grad || function == k_gelu_tanh_grad;
 }
 
 // The loops of a function for one dtype. Beside numbers there are others, which take one element of

@@ -42,6 +42,25 @@ def _gelu_tanh(x: Any) -> Any:
     return _finite_below(x) * _sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
+def _silu_slope(x: Any) -> Any:
+    x = np.clip(x, -1000, 1000)
+    s = _sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+def _gelu_slope(x: Any) -> Any:
+    x = np.clip(x, -40, 40)
+    below = 0.5 * np.asarray(_ERFC(-math.sqrt(0.5) * x)).astype(x.dtype)
+    return below + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+def _gelu_tanh_slope(x: Any) -> Any:
+    x = np.clip(x, -40, 40)
+    a = math.sqrt(8 / math.pi)
+    s = _sigmoid(a * (x + 0.044715 * x * x * x))
+    return s + x * s * (1 - s) * a * (1 + 3 * 0.044715 * x * x)
+
+
 def _divide_integers(function: Any) -> Any:
     """Integer division by zero gives 0, as in the native kernels; floats as NumPy."""
 
@@ -109,6 +128,10 @@ FUNCTIONS: dict[str, Any] = {
     "relu_grad": lambda x, g: np.where(x > 0, g, np.zeros_like(g)),
     "sigmoid_grad": lambda x, g: g * (x * (1 - x)),
     "tanh_grad": lambda x, g: g * (1 - x * x),
+    "silu_grad": lambda x, g: g * _silu_slope(x),
+    "gelu_grad": lambda x, g: g * _gelu_slope(x),
+    "gelu_tanh_grad": lambda x, g: g * _gelu_tanh_slope(x),
+    "leaky_relu_grad": lambda x, slope, g: np.where(x > 0, g, slope * g),
     "leaky_relu": lambda x, slope: np.where(x > 0, x, slope * x),
     "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
 }  # fmt: skip

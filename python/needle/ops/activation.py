@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from abc import abstractmethod
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -59,58 +60,145 @@ class Softplus(Elementwise):
         return sigmoid(out.inputs[0])
 
 
-class SiLU(Elementwise):
+class _Smooth(Elementwise):
+    """A function whose gradient is one too: the formula of its derivative would take many passes.
+
+    Attributes:
+        grad: the op of its gradient.
+    """
+
+    floating = True
+    saves = ((0,),)
+    grad: ClassVar[type[Elementwise]]
+
+    @abstractmethod
+    def slope(self, x: Any) -> Any:
+        """Return the first derivative at x."""
+
+    @abstractmethod
+    def bend(self, x: Any) -> Any:
+        """Return the second derivative at x."""
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return self.slope(out.inputs[0])
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (executor.apply(self.grad.of(), out.inputs[0], out_grad),)
+
+
+class _SmoothGrad(Elementwise):
+    floating = True
+    saves = ((0, 1), (0,))
+    smooth: ClassVar[type[_Smooth]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.smooth.grad = cls
+
+    def derivative(self, out: Any, i: int) -> Any:
+        x, y = out.inputs
+        smooth = self.smooth.of()
+        return smooth.slope(x) if i else y * smooth.bend(x)
+
+
+class SiLU(_Smooth):
     """x * sigmoid(x) (Elfwing et al., 2017; also called swish)."""
 
     function = "silu"
-    floating = True
-    saves = ((0,),)
     samples = unary_samples(-4, 4, lambda x: x / (1 + np.exp(-x)))
 
-    def derivative(self, out: Any, i: int) -> Any:
-        x = out.inputs[0]
+    def slope(self, x: Any) -> Any:
         gate = sigmoid(x)
         return gate * (1.0 + x * (1.0 - gate))
+
+    def bend(self, x: Any) -> Any:
+        gate = sigmoid(x)
+        return gate * (1.0 - gate) * (2.0 + x * (1.0 - 2.0 * gate))
+
+
+def _silu_slope(x: Any) -> Any:
+    gate = 1 / (1 + np.exp(-x))
+    return gate * (1 + x * (1 - gate))
+
+
+class SiLUGrad(_SmoothGrad):
+    """The gradient of SiLU at x: y times its derivative."""
+
+    function = "silu_grad"
+    smooth = SiLU
+    samples = binary_samples(lambda x, y: y * _silu_slope(x))
 
 
 def _gelu(x: Any) -> Any:
     return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
 
 
-class GELU(Elementwise):
+def _density(x: Any) -> Any:
+    return exp(-0.5 * square(x)) * (1 / math.sqrt(2 * math.pi))
+
+
+class GELU(_Smooth):
     """x times the normal distribution function of x (Hendrycks, Gimpel, 2016)."""
 
     function = "gelu"
-    floating = True
-    saves = ((0,),)
     samples = unary_samples(-4, 4, _gelu)
 
-    def derivative(self, out: Any, i: int) -> Any:
-        x = out.inputs[0]
-        density = exp(-0.5 * square(x)) * (1 / math.sqrt(2 * math.pi))
-        return 0.5 * (1.0 + erf(x * math.sqrt(0.5))) + x * density
+    def slope(self, x: Any) -> Any:
+        return 0.5 * (1.0 + erf(x * math.sqrt(0.5))) + x * _density(x)
+
+    def bend(self, x: Any) -> Any:
+        return _density(x) * (2.0 - square(x))
 
 
-_ROOT = math.sqrt(2 / math.pi)
+def _gelu_slope(x: Any) -> Any:
+    density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return 0.5 * (1 + _erf(x / math.sqrt(2))) + x * density
+
+
+class GELUGrad(_SmoothGrad):
+    """The gradient of GELU at x: y times its derivative."""
+
+    function = "gelu_grad"
+    smooth = GELU
+    samples = binary_samples(lambda x, y: y * _gelu_slope(x))
+
+
+_ROOT, _CUBIC = math.sqrt(2 / math.pi), 0.044715
 
 
 def _gelu_tanh(x: Any) -> Any:
-    return 0.5 * x * (1 + np.tanh(_ROOT * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + np.tanh(_ROOT * (x + _CUBIC * x**3)))
 
 
-class GELUTanh(Elementwise):
+class GELUTanh(_Smooth):
     """GELU with the tanh approximation (Hendrycks, Gimpel, 2016, section 2)."""
 
     function = "gelu_tanh"
-    floating = True
-    saves = ((0,),)
     samples = unary_samples(-4, 4, _gelu_tanh)
 
-    def derivative(self, out: Any, i: int) -> Any:
-        x = out.inputs[0]
-        bend = tanh(_ROOT * (x + 0.044715 * x * square(x)))
-        slope = _ROOT * (1.0 + (3 * 0.044715) * square(x))
-        return 0.5 * (1.0 + bend) + 0.5 * x * (1.0 - square(bend)) * slope
+    def slope(self, x: Any) -> Any:
+        turn = tanh(_ROOT * (x + _CUBIC * x * square(x)))
+        inner = _ROOT * (1.0 + (3 * _CUBIC) * square(x))
+        return 0.5 * (1.0 + turn) + 0.5 * x * (1.0 - square(turn)) * inner
+
+    def bend(self, x: Any) -> Any:
+        turn = tanh(_ROOT * (x + _CUBIC * x * square(x)))
+        inner = _ROOT * (1.0 + (3 * _CUBIC) * square(x))
+        change = (3 * _CUBIC * _ROOT) * x - turn * square(inner)
+        return (1.0 - square(turn)) * (inner + x * change)
+
+
+def _gelu_tanh_slope(x: Any) -> Any:
+    turn = np.tanh(_ROOT * (x + _CUBIC * x**3))
+    return 0.5 * (1 + turn) + 0.5 * x * (1 - turn**2) * _ROOT * (1 + 3 * _CUBIC * x**2)
+
+
+class GELUTanhGrad(_SmoothGrad):
+    """The gradient of GELUTanh at x: y times its derivative."""
+
+    function = "gelu_tanh_grad"
+    smooth = GELUTanh
+    samples = binary_samples(lambda x, y: y * _gelu_tanh_slope(x))
 
 
 def _beside_zero(number: float, reference: Any) -> list[Sample]:
@@ -132,6 +220,40 @@ class LeakyReLU(Elementwise):
     def derivative(self, out: Any, i: int) -> Any:
         x, slope = out.inputs
         return where(greater(x, 0.0), 1.0, slope) if i == 0 else minimum(x, 0.0)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        (x, slope), (left, right) = out.inputs, out.node.inputs
+        grad = executor.apply(LeakyReLUGrad.of(), x, slope, out_grad) if left.needs else None
+        return (
+            grad if grad is None else sum_to(grad, left.spec.shape),
+            sum_to(out_grad * minimum(x, 0.0), right.spec.shape) if right.needs else None,
+        )
+
+
+def _leaky_grad_samples() -> list[Sample]:
+    return [
+        Sample(
+            (uniform(shape, 0.1, 2.0, 1) * sign, np.array(0.2), uniform(shape, seed=2)), (),
+            lambda x, slope, y: np.where(x > 0, y, slope * y),
+        )
+        for shape in ((3, 4), (), (2, 0))
+        for sign in (1.0, -1.0)
+    ]  # fmt: skip
+
+
+class LeakyReLUGrad(Elementwise):
+    """The gradient of the leaky rectifier at x, y (the slope): z where x > 0, else y * z."""
+
+    function = "leaky_relu_grad"
+    floating = True
+    saves = ((), (0, 2), (0, 1))
+    samples = staticmethod(_leaky_grad_samples)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        x, slope, z = out.inputs
+        if i == 0:
+            return 0.0
+        return where(greater(x, 0.0), 0.0, z) if i == 1 else where(greater(x, 0.0), 1.0, slope)
 
 
 class ELU(Elementwise):

@@ -99,6 +99,10 @@ def _term(node: Any, parts: list[Term]) -> Term:
         return signed("/", number(1), parts[0])
     if op.name == "sigmoid_grad":
         return signed("*", parts[1], signed("*", parts[0], signed("-", number(1), parts[0])))
+    if op.name == "silu_grad":
+        gate = Term("sigmoid", (parts[0],))
+        rest = signed("*", parts[0], signed("-", number(1), gate))
+        return signed("*", parts[1], signed("*", gate, signed("+", number(1), rest)))
     if op.name == "tanh_grad":
         return signed("*", parts[1], signed("-", number(1), signed("**", parts[0], number(2))))
     if op.name in ("identity", "copy"):

@@ -76,6 +76,24 @@ __device__ inline T gelu_tanh(T x) {
   return (x < -1000 ? T(-1000) : x) * sigmoid(inner);
 }
 template <class T>
+__device__ inline T silu_slope(T x) {  // not infinity times 0
+  const T t = x < -1000 ? T(-1000) : x > 1000 ? T(1000) : x, s = sigmoid(t);
+  return s * (1 + t * (1 - s));
+}
+template <class T>
+__device__ inline T gelu_slope(T x) {  // Phi(x) + x Phi'(x); at 40 the last is 0
+  const T t = x < -40 ? T(-40) : x > 40 ? T(40) : x;
+  return T(0.5) * erfc(-t * T(0.70710678118654752440)) +
+         t * T(0.39894228040143267794) * exp(T(-0.5) * t * t);
+}
+template <class T>
+__device__ inline T gelu_tanh_slope(T x) {  // of x s(z(x)), where s is the sigmoid
+  const T t = x < -40 ? T(-40) : x > 40 ? T(40) : x, square = t * t;
+  const T slope = T(1.5957691216057308) * (1 + T(0.134145) * square);
+  const T s = sigmoid(T(1.5957691216057308) * t * (1 + T(0.044715) * square));
+  return s + t * s * (1 - s) * slope;
+}
+template <class T>
 __device__ inline T logaddexp(T x, T y) {
   const T top = x > y || x != x ? x : y;
   const T gap = x == y ? T(0) : abs(x - y);
