@@ -413,7 +413,39 @@ def other_dtypes(n: int) -> Iterator[Row]:
     yield Row("int64 max", lambda a: a.max(), lambda a: a.max(), (index,), False)
 
 
-PARTS = (along_axes, moving, products, losses, made, other_dtypes)
+def elementwise(n: int) -> Iterator[Row]:
+    """Yield what elementwise.py has not: gradients, and powers of numbers."""
+    x, y = normal(n, n), normal(n, n)
+    positive = np.abs(x) + 0.1
+    for name, theirs in (
+        ("relu", torch.relu), ("leaky_relu", F.leaky_relu), ("elu", F.elu), ("silu", F.silu),
+        ("gelu", F.gelu), ("softplus", F.softplus), ("sigmoid", torch.sigmoid),
+        ("log_sigmoid", F.logsigmoid), ("tanh", torch.tanh), ("erf", torch.erf),
+        ("exp", torch.exp), ("expm1", torch.expm1), ("sin", torch.sin), ("cos", torch.cos),
+        ("atan", torch.atan), ("asinh", torch.asinh), ("abs", torch.abs), ("square", torch.square),
+    ):  # fmt: skip
+        yield Row(name, getattr(ndl.ops, name), theirs, (x,))
+    yield Row(
+        "gelu of tanh",
+        lambda a: ndl.gelu(a, "tanh"),
+        lambda a: F.gelu(a, approximate="tanh"),
+        (x,),
+    )
+    for name in ("log", "log2", "log1p", "sqrt", "rsqrt", "reciprocal"):
+        yield Row(name, getattr(ndl.ops, name), getattr(torch, name), (positive,))
+    for power in (2, 3, 0.5, -0.5, -1, -2, 1.7):
+        yield Row(f"x ** {power}", lambda a, p=power: a**p, lambda a, p=power: a**p, (positive,))
+    yield Row("clip", lambda a: ndl.clip(a, -1, 1), lambda a: a.clip(-1, 1), (x,))
+    for name, f in (("x / y", lambda a, b: a / b), ("x * y", lambda a, b: a * b)):
+        yield Row(name, f, f, (x, positive))
+    for name in ("maximum", "hypot", "atan2", "logaddexp"):
+        yield Row(name, getattr(ndl.ops, name), getattr(torch, name), (x, y))
+    yield Row(
+        "where", lambda a, b: ndl.where(a > 0, a, b), lambda a, b: torch.where(a > 0, a, b), (x, y)
+    )
+
+
+PARTS = (along_axes, moving, products, losses, made, other_dtypes, elementwise)
 
 
 def first(value: Any) -> Any:

@@ -7,6 +7,7 @@ Stores past the caches begin at a size that is set low here; some tests have the
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from needle import core, executor, ops, optim
 from needle.backend import ndarray
 from needle.device import as_device
 from needle.errors import IndexRangeError
+from needle.ops.activation import GELUGrad, GELUTanhGrad, SiLUGrad
 from needle.ops.indexing import Take, TakeGrad
 from needle.ops.loss import NOTHING, CrossEntropy, CrossEntropyGrad
 from needle.ops.norm import LayerNorm, LayerNormGrad, RMSNorm, RMSNormGrad
@@ -483,6 +485,49 @@ def test_elementwise(count_as_zen, zen, dtype, size):
     np.testing.assert_array_equal((a < b).numpy(), x < y)
     np.testing.assert_array_equal(ops.where(a < b, a, b).numpy(), np.where(x < y, x, y))
     np.testing.assert_array_equal(a.astype("float64").numpy(), x)
+
+
+def power(x, y):
+    """Return x ** y as the C library has it."""
+    odd = y % 2 == 1
+    if x == 0 and y < 0:
+        return math.copysign(math.inf, x) if odd else math.inf
+    try:
+        return math.pow(x, y)
+    except OverflowError:
+        return math.copysign(math.inf, x) if odd else math.inf
+    except ValueError:
+        return math.nan
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("y", [2, 3, 4, 5, 1, 0.5, 1.5, -0.5, -1.5, -1, -2, -3])
+def test_powers_of_numbers(isa, dtype, y):
+    ends = [0.0, -0.0, 1, -1, math.inf, -math.inf, math.nan, -2, 1e-20, -1e-20, 1e30, 1e-38, 1e-42]
+    some = np.exp(np.random.default_rng(0).uniform(-20, 20, 1000))
+    values = np.concatenate([ends, some, -some]).astype(dtype)
+    found = (ndl.Tensor(values, dtype=dtype, requires_grad=False) ** float(y)).numpy()
+    with np.errstate(over="ignore"):
+        wanted = np.array([power(float(x), y) for x in values]).astype(dtype)
+    finite = np.isfinite(wanted)
+    np.testing.assert_array_equal(found[~finite], wanted[~finite])
+    apart = np.abs(found[finite].astype(np.longdouble) - wanted[finite])
+    assert (apart <= 4 * np.spacing(np.abs(wanted[finite]))).all()
+    number = ~np.isnan(wanted)
+    np.testing.assert_array_equal(np.signbit(found[number]), np.signbit(wanted[number]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", [SiLUGrad, GELUGrad, GELUTanhGrad])
+def test_gradients_of_activations_are_right_far_from_0(isa, dtype, op):
+    values = np.concatenate([np.linspace(-60, 60, 4001), [1e4, -1e4, 1e30, -1e30]]).astype(dtype)
+    x = ndl.Tensor(np.append(values, [np.inf, -np.inf, np.nan]), dtype=dtype, requires_grad=False)
+    found = executor.apply(op.of(), x, ops.full(x.shape, 2.0, dtype=dtype)).numpy()
+    near = np.clip(values.astype(np.longdouble), -40, 40)
+    wanted = op.samples()[0].reference(near, 2.0)
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(found[:-3], wanted.astype(float), 8 * eps, 8 * eps)
+    np.testing.assert_array_equal(found[-3:], [2.0, 0.0, np.nan])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int16", "int8", "bool"])

@@ -186,10 +186,17 @@ T silu(T x) {
   return over_one_plus(least, reduce_exp(-cut_exponent(x)));
 }
 
+// s + x s (1 - s) z', where s = sigmoid(z), without a difference: the derivative of x sigmoid(z).
+template <class T>
+T gated_slope(T x, T z, T z_slope) {
+  T e = exp_of_negative(-abs(z), T(0)), part = 1 / (1 + e);
+  return (z < 0 ? e * part : part) + x * (e * part * part) * z_slope;
+}
+
 template <class T>
 T silu_slope(T x) {  // not infinity times 0
-  T t = x < -1000 ? -1000 : x > 1000 ? 1000 : x, s = sigmoid(t);
-  return s * (1 + t * (1 - s));
+  T t = x < -1000 ? -1000 : x > 1000 ? 1000 : x;
+  return gated_slope(t, t, T(1));
 }
 
 template <class T>

@@ -143,11 +143,10 @@ T gelu_slope(T x) {  // Phi(x) + x Phi'(x); at 40 the last is 0
 }
 
 template <class T>
-T gelu_tanh_slope(T x) {  // of x s(z(x)), where s is the sigmoid
+T gelu_tanh_slope(T x) {
   constexpr T kA = T(1.59576912160573071176), kB = T(0.044715);
   T t = x < -40 ? -40 : x > 40 ? 40 : x, square = t * t;
-  T s = sigmoid(kA * t * (1 + kB * square));
-  return s + t * s * (1 - s) * (kA * (1 + 3 * kB * square));
+  return gated_slope(t, kA * t * (1 + kB * square), kA * (1 + 3 * kB * square));
 }
 
 // float32 powers by way of float64: 2^(y log2(|x|)).

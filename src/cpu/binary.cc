@@ -79,53 +79,64 @@ SHORT_POWER(Fourth, (x * x) * (x * x))
 // 1 / x^2 would lose bits where the square is below the normal numbers.
 SHORT_POWER(InverseSquare, (1 / x) * (1 / x))
 SHORT_POWER(InverseCube, (1 / x) * (1 / x) * (1 / x))
-SHORT_POWER(ThreeHalves, x* math::sqrt(x))
-SHORT_POWER(InverseThreeHalves, (1 / x) * (1 / math::sqrt(x)))
+
+// With roots that of -0 is that of 0, that of -infinity that of infinity.
+template <class T, class V>
+V with_ends(const V& x, const V& root, T of_zero, T of_infinity) {
+  const V ended = x == -math::kInfinity<T> ? V{} + of_infinity : root;
+  return x == 0 ? V{} + of_zero : ended;
+}
+SHORT_POWER(Root, with_ends<T>(x, math::sqrt(x), 0, math::kInfinity<T>))
+SHORT_POWER(InverseRoot, with_ends<T>(x, 1 / math::sqrt(x), math::kInfinity<T>, 0))
+SHORT_POWER(ThreeHalves, with_ends<T>(x, x* math::sqrt(x), 0, math::kInfinity<T>))
+SHORT_POWER(InverseThreeHalves,
+            with_ends<T>(x, (1 / x) * (1 / math::sqrt(x)), math::kInfinity<T>, 0))
+
+#if defined(__AVX512F__)
+template <>
+struct OfVectors<Root, float> {
+  static constexpr bool kExists = true;
+  static Vector<float> apply(const Vector<float>& x) { return ended(x, avx512::sqrt(x)); }
+  static Vector<float> second(const Vector<float>& x) {
+    return ended(x, avx512::sqrt_by_divider(x));
+  }
+  static Vector<float> ended(const Vector<float>& x, const Vector<float>& root) {
+    return with_ends<float>(x, root, 0, math::kInfinity<float>);
+  }
+};
+template <>
+struct OfVectors<InverseRoot, float> {
+  static constexpr bool kExists = true;
+  static Vector<float> apply(const Vector<float>& x) {
+    return with_ends<float>(x, avx512::rsqrt(x), math::kInfinity<float>, 0);
+  }
+  static Vector<float> second(const Vector<float>& x) { return apply(x); }
+};
+#endif
 
 // Null: there is none.
 template <class T>
 Contiguous short_power(T y) {
   constexpr DType dtype = sizeof(T) == 4 ? kFloat32 : kFloat64;
   if (y == 2) return loop_of(k_square, dtype);
-  if (y == 3) return unary_loop<Cube, T, T>;
-  if (y == 4) return unary_loop<Fourth, T, T>;
+  if (y == 3) return unary_form<Cube, T, T>();
+  if (y == 4) return unary_form<Fourth, T, T>();
   if (y == -1) return loop_of(k_reciprocal, dtype);
-  if (y == -2) return unary_loop<InverseSquare, T, T>;
-  if (y == -3) return unary_loop<InverseCube, T, T>;
-  if (y == T(1.5)) return unary_loop<ThreeHalves, T, T>;
-  if (y == T(-1.5)) return unary_loop<InverseThreeHalves, T, T>;
-  if (y == T(0.5)) return loop_of(k_sqrt, dtype);
-  if (y == T(-0.5)) return loop_of(k_rsqrt, dtype);
+  if (y == -2) return unary_form<InverseSquare, T, T>();
+  if (y == -3) return unary_form<InverseCube, T, T>();
+  if (y == T(0.5)) return unary_form<Root, T, T>();
+  if (y == T(-0.5)) return unary_form<InverseRoot, T, T>();
+  if (y == T(1.5)) return unary_form<ThreeHalves, T, T>();
+  if (y == T(-1.5)) return unary_form<InverseThreeHalves, T, T>();
   return nullptr;
-}
-
-// Square roots as powers: of -0 as of 0, and of -infinity as of infinity.
-template <class T>
-void power_by_root(T* out, const T* x, int64_t n, T y) {
-  constexpr int64_t kPiece = 256;
-  const T of_zero = y > 0 ? 0 : math::kInfinity<T>, of_infinity = y > 0 ? math::kInfinity<T> : 0;
-  for (int64_t first = 0; first < n; first += kPiece) {
-    T kept[kPiece];  // `out` may be x
-    const int64_t count = std::min(kPiece, n - first);
-    std::copy_n(x + first, count, kept);
-    const void* piece[] = {kept};
-    T* o = out + first;
-    short_power(y)(o, piece, count);
-    for (int64_t i = 0; i < count; ++i)
-      o[i] = kept[i] == 0 ? of_zero : kept[i] == -math::kInfinity<T> ? of_infinity : o[i];
-  }
 }
 
 // 0.1 of the time.
 template <class T, Contiguous usual>
 struct BesideNumber<power_row, T, usual> {
   static void loop(void* out, const void* const* inputs, int64_t n) {
-    const T y = n > 0 ? *static_cast<const T*>(inputs[1]) : T(0);
-    const Contiguous own = short_power(y);
-    if (own && y != math::floor(y))
-      power_by_root(static_cast<T*>(out), static_cast<const T*>(inputs[0]), n, y);
-    else
-      (own ? own : usual)(out, inputs, n);
+    const Contiguous own = n > 0 ? short_power(*static_cast<const T*>(inputs[1])) : nullptr;
+    (own ? own : usual)(out, inputs, n);
   }
 };
 

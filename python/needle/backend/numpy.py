@@ -44,8 +44,7 @@ def _gelu_tanh(x: Any) -> Any:
 
 def _silu_slope(x: Any) -> Any:
     x = np.clip(x, -1000, 1000)
-    s = _sigmoid(x)
-    return s * (1 + x * (1 - s))
+    return _sigmoid(x) * (1 + x * _sigmoid(-x))
 
 
 def _gelu_slope(x: Any) -> Any:
@@ -57,8 +56,8 @@ def _gelu_slope(x: Any) -> Any:
 def _gelu_tanh_slope(x: Any) -> Any:
     x = np.clip(x, -40, 40)
     a = math.sqrt(8 / math.pi)
-    s = _sigmoid(a * (x + 0.044715 * x * x * x))
-    return s + x * s * (1 - s) * a * (1 + 3 * 0.044715 * x * x)
+    z = a * (x + 0.044715 * x * x * x)
+    return _sigmoid(z) * (1 + x * _sigmoid(-z) * a * (1 + 3 * 0.044715 * x * x))
 
 
 def _divide_integers(function: Any) -> Any:

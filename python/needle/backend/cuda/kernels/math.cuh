@@ -75,10 +75,16 @@ __device__ inline T gelu_tanh(T x) {
   const T inner = T(1.5957691216057308) * (x + T(0.044715) * x * x * x);  // 2 sqrt(2 / pi)
   return (x < -1000 ? T(-1000) : x) * sigmoid(inner);
 }
+// s + x s (1 - s) z', where s = sigmoid(z), without a difference: the derivative of x sigmoid(z).
+template <class T>
+__device__ inline T gated_slope(T x, T z, T z_slope) {
+  const T e = exp(-abs(z)), part = 1 / (1 + e);
+  return (z < 0 ? e * part : part) + x * (e * part * part) * z_slope;
+}
 template <class T>
 __device__ inline T silu_slope(T x) {  // not infinity times 0
-  const T t = x < -1000 ? T(-1000) : x > 1000 ? T(1000) : x, s = sigmoid(t);
-  return s * (1 + t * (1 - s));
+  const T t = x < -1000 ? T(-1000) : x > 1000 ? T(1000) : x;
+  return gated_slope(t, t, T(1));
 }
 template <class T>
 __device__ inline T gelu_slope(T x) {  // Phi(x) + x Phi'(x); at 40 the last is 0
@@ -87,11 +93,10 @@ __device__ inline T gelu_slope(T x) {  // Phi(x) + x Phi'(x); at 40 the last is 
          t * T(0.39894228040143267794) * exp(T(-0.5) * t * t);
 }
 template <class T>
-__device__ inline T gelu_tanh_slope(T x) {  // of x s(z(x)), where s is the sigmoid
+__device__ inline T gelu_tanh_slope(T x) {
+  const T a = T(1.5957691216057308), b = T(0.044715);
   const T t = x < -40 ? T(-40) : x > 40 ? T(40) : x, square = t * t;
-  const T slope = T(1.5957691216057308) * (1 + T(0.134145) * square);
-  const T s = sigmoid(T(1.5957691216057308) * t * (1 + T(0.044715) * square));
-  return s + t * s * (1 - s) * slope;
+  return gated_slope(t, a * t * (1 + b * square), a * (1 + 3 * b * square));
 }
 template <class T>
 __device__ inline T logaddexp(T x, T y) {
