@@ -140,6 +140,35 @@ int64_t walk_elements(const State& s, const Loop& loop, const Cursor& at, const 
   return bad;
 }
 
+// The same of places that the first cache holds, by loads: what indices, all of them from the
+// front, pick in blocks of which all are right. The barrier keeps the compiler from taking them out
+// of the vectors in which they were compared. Returns where that ends.
+inline int64_t copy_near([[maybe_unused]] const State& s, const Loop& loop,
+                         [[maybe_unused]] const Cursor& at) {
+  int64_t i = loop.begin;
+#if defined(__AVX512F__)
+  constexpr int64_t kWidth = kLanes<int64_t>, kBlock = 64, kFirstCache = 32 << 10;
+  const bool near = s.extent * s.pick * s.source_size <= kFirstCache && loop.source == 0;
+  if (!near || loop.dest != 1 || loop.index != 1 || !gathers_near_by_loads()) return i;
+  const auto extent = (__m512i)splat(s.extent);
+  const int64_t pick = s.pick;
+  const float* source = as<float>(at.source);
+  for (; i + kBlock <= loop.end; i += kBlock) {
+    const int64_t* index = as<int64_t>(at.index) + i;
+    float* dest = as<float>(at.dest) + i;
+    __mmask8 wrong = 0;
+#pragma GCC unroll 8
+    for (int64_t k = 0; k < kBlock; k += kWidth)
+      wrong |= _mm512_cmpge_epu64_mask(_mm512_loadu_si512(index + k), extent);
+    if (wrong) break;
+    asm volatile("" ::: "memory");
+#pragma GCC unroll 16
+    for (int64_t k = 0; k < kBlock; ++k) dest[k] = source[index[k] * pick];
+  }
+#endif
+  return i;
+}
+
 // Copies elements of four bytes a vector of indices at a time, as far as whole vectors and right
 // indices go. Returns where that ends.
 inline int64_t copy_vectors([[maybe_unused]] const State& s, const Loop& loop,
@@ -186,7 +215,10 @@ int64_t walk_last(const State& s, const Loop& loop, const Cursor& at) {
   if (s.rows) return walk_row<Op>(s, loop, at);
   if (s.index_dtype == kInt64) {
     Loop rest = loop;
-    if (Op::kPicksSource && sizeof(typename Op::Type) == 4) rest.begin = copy_vectors(s, loop, at);
+    if (Op::kPicksSource && sizeof(typename Op::Type) == 4) {
+      rest.begin = copy_near(s, rest, at);
+      rest.begin = copy_vectors(s, rest, at);
+    }
     return walk_elements<Op>(s, rest, at, [&](int64_t i) { return as<int64_t>(at.index)[i]; });
   }
   return walk_elements<Op>(s, loop, at, [&](int64_t i) {

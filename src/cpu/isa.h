@@ -15,6 +15,7 @@ bool fetches_updates();             // are the arrays of updates better fetched 
 bool reads_apart();                 // does it read faster at places far apart at once?
 bool reads_past_caches();           // is what is read once better fetched past the third cache?
 bool gathers_by_loads();            // are single loads faster than its gather instructions?
+bool gathers_near_by_loads();       // the same, from the first cache?
 constexpr int64_t kSerial = 32768;  // elements below which a region runs on one thread
 
 }  // namespace needle::NEEDLE_ISA
