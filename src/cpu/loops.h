@@ -5,8 +5,8 @@
 
 namespace needle::NEEDLE_ISA {
 
-// Null where functions.def has no such row, and for float16 and bfloat16, which are computed in
-// float32 tiles (only `where` moves them as they are).
+// Null where functions.def has no such row, for float16, and for bfloat16 if more than few
+// instructions are needed: those are computed in float32 tiles.
 Contiguous loop_of(int32_t function, DType dtype);
 int32_t arity_of(int32_t function);
 bool gives_bool(int32_t function);
