@@ -165,11 +165,15 @@ def beside(case: Case, run: Callable[[], Any], options: Options, seconds: float)
     One peer at a time: they read the same arrays, so a peer whose turn came after another's would
     find them in the caches, and Needle never would.
     """
+    import limits
+
     runs = {"needle": case.needle, "peer": run}
     if options.quick:
-        times = interleave(runs, 0.0, 0.0, (2, 2))
+        times, apart = interleave(runs, 0.0, 0.0, (2, 2)), []
     else:
+        before = limits.apart()
         times = interleave(runs, options.seconds or seconds, 2e-3, (5, 301), case.target)
+        apart = [] if before is None else [before, limits.apart()]
     own, theirs = (figures(times.by_name[name]) for name in ("needle", "peer"))
     return {
         **theirs,
@@ -180,6 +184,7 @@ def beside(case: Case, run: Callable[[], Any], options: Options, seconds: float)
         "disturbed": times.disturbed,
         "quiet": times.rounds - times.disturbed >= len(times.by_name["peer"]),
         "known": times.known,
+        "apart": apart,  # how far processors are, before and after
     }
 
 

@@ -7,6 +7,7 @@ many Python threads as the benchmarks use (ctypes releases the interpreter's loc
 from __future__ import annotations
 
 import ctypes
+import functools
 import shutil
 import subprocess
 import tempfile
@@ -34,17 +35,35 @@ def measure(quick: bool = False) -> dict[str, Any]:
     the cache takes from one processor to another; not with a single one), ``missing`` if they
     could not be measured.
     """
+    library = _library()
+    if isinstance(library, str):
+        return {"missing": library}
+    return _measure(library, 1 if quick else 15)
+
+
+def apart() -> float | None:
+    """Return the seconds that a line takes from one processor to another now, if that is known."""
+    library = _library()
+    if isinstance(library, str) or config.cores() < 2:
+        return None
+    with ThreadPoolExecutor(THREADS) as pool:
+        return _apart(pool, library, 4_000, 3)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | str:
+    """Return limits.c, compiled, or why it is not."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        return {"missing": "there is no C compiler to measure with"}
+        return "there is no C compiler to measure with"
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "limits.so"
         source = Path(__file__).with_name("limits.c")
         try:
             subprocess.run([compiler, *FLAGS, str(source), "-o", str(library)], check=True)
         except subprocess.CalledProcessError:
-            return {"missing": f"{compiler} does not compile limits.c"}
-        return _measure(ctypes.CDLL(str(library)), 1 if quick else 15)
+            return f"{compiler} does not compile limits.c"
+        return ctypes.CDLL(str(library))
 
 
 def _measure(library: ctypes.CDLL, repeats: int) -> dict[str, Any]:
@@ -57,12 +76,12 @@ def _measure(library: ctypes.CDLL, repeats: int) -> dict[str, Any]:
             "bytes": {name: _bytes(pool, library, n, repeats) for name, n in SIZES.items()},
         }  # fmt: skip
         if config.cores() > 1:  # or each way would take a turn of the system
-            found["apart"] = _apart(pool, library, repeats)
+            found["apart"] = _apart(pool, library, 20_000, repeats)
         return found
 
 
-def _apart(pool: ThreadPoolExecutor, library: ctypes.CDLL, repeats: int) -> float:
-    turns = 20_000  # so many that starting the threads takes no part of the time
+def _apart(pool: ThreadPoolExecutor, library: ctypes.CDLL, turns: int, repeats: int) -> float:
+    """Of so many turns that starting the threads takes little of the time."""
     size = ctypes.c_long(turns)
     both = [lambda: library.serve(size), lambda: library.answer(size)]
     return _best(pool, both, repeats) / (2 * turns)

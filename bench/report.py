@@ -62,10 +62,13 @@ def disturbed(row: dict[str, Any]) -> bool:
 
 def table(results: dict[str, Any]) -> list[str]:
     """Return the table of a subject: a line per row."""
+    moving = any(apart(row) for row in results["rows"])
     lines = [
         "| what | Needle | peer | ratio | of minima | at most | met | of the limit |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    if moving:
+        lines = [lines[0] + " ns apart |", lines[1] + "---|"]
     for row in results["rows"]:
         ours = peer = ""
         if "needle" in row:
@@ -76,8 +79,15 @@ def table(results: dict[str, Any]) -> list[str]:
         lines.append(
             f"| {row['name']} | {ours} | {peer} | {row['ratio']:.2f} | {row['ratio_min']:.2f} | "
             f"{target} | {verdict(row)} | {percent(fraction(row, results.get('limits')))} |"
+            + (f" {apart(row)} |" if moving else "")
         )
     return lines
+
+
+def apart(row: dict[str, Any]) -> str:
+    """Return how far the processors were from each other, in ns, before and after a row."""
+    times = row["peers"][row["best_peer"]].get("apart") if "needle" in row else None
+    return ", ".join(f"{t * 1e9:.0f}" for t in times) if times else ""
 
 
 def grid(results: dict[str, Any]) -> list[str]:
