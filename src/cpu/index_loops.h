@@ -140,32 +140,36 @@ int64_t walk_elements(const State& s, const Loop& loop, const Cursor& at, const 
   return bad;
 }
 
-// The same of places that the first cache holds, by loads: what indices, all of them from the
-// front, pick in blocks of which all are right. The barrier keeps the compiler from taking them out
-// of the vectors in which they were compared. Returns where that ends.
-inline int64_t copy_near([[maybe_unused]] const State& s, const Loop& loop,
-                         [[maybe_unused]] const Cursor& at) {
+// The last loop where every element has an index of its own, as far as these are right and count
+// from the front, in blocks of which all do: nothing is asked of one of them. The barrier keeps the
+// compiler from taking them out of the vectors in which they were compared. What is picked to be
+// copied is in the first cache, or instructions that gather are as fast. Returns where that ends.
+template <class Op>
+int64_t walk_blocks(const State& s, const Loop& loop, const Cursor& at) {
+  constexpr int64_t kBlock = 64, kFirstCache = 32 << 10;
+  constexpr bool kCopies = Op::kPicksSource;
+  const bool near = s.extent * s.pick * s.source_size <= kFirstCache && gathers_near_by_loads();
+  const bool dense = (kCopies ? loop.dest : loop.source) == 1 && loop.index == 1;
+  const bool still = (kCopies ? loop.source : loop.dest) == 0;
   int64_t i = loop.begin;
-#if defined(__AVX512F__)
-  constexpr int64_t kWidth = kLanes<int64_t>, kBlock = 64, kFirstCache = 32 << 10;
-  const bool near = s.extent * s.pick * s.source_size <= kFirstCache && loop.source == 0;
-  if (!near || loop.dest != 1 || loop.index != 1 || !gathers_near_by_loads()) return i;
-  const auto extent = (__m512i)splat(s.extent);
+  if (!dense || !still || (kCopies && !near)) return i;
+  using T = typename Op::Type;
   const int64_t pick = s.pick;
-  const float* source = as<float>(at.source);
+  const auto extent = static_cast<uint64_t>(s.extent);
   for (; i + kBlock <= loop.end; i += kBlock) {
     const int64_t* index = as<int64_t>(at.index) + i;
-    float* dest = as<float>(at.dest) + i;
-    __mmask8 wrong = 0;
-#pragma GCC unroll 8
-    for (int64_t k = 0; k < kBlock; k += kWidth)
-      wrong |= _mm512_cmpge_epu64_mask(_mm512_loadu_si512(index + k), extent);
+    uint64_t wrong = 0;
+    for (int64_t k = 0; k < kBlock; ++k) wrong |= static_cast<uint64_t>(index[k]) >= extent;
     if (wrong) break;
     asm volatile("" ::: "memory");
+    T* dest = as<T>(at.dest) + (kCopies ? i : 0);
+    const T* source = as<T>(at.source) + (kCopies ? 0 : i);
 #pragma GCC unroll 16
-    for (int64_t k = 0; k < kBlock; ++k) dest[k] = source[index[k] * pick];
+    for (int64_t k = 0; k < kBlock; ++k) {
+      const int64_t picked = index[k] * pick;
+      Op::element(dest[kCopies ? k : picked], source[kCopies ? picked : k]);
+    }
   }
-#endif
   return i;
 }
 
@@ -215,10 +219,8 @@ int64_t walk_last(const State& s, const Loop& loop, const Cursor& at) {
   if (s.rows) return walk_row<Op>(s, loop, at);
   if (s.index_dtype == kInt64) {
     Loop rest = loop;
-    if (Op::kPicksSource && sizeof(typename Op::Type) == 4) {
-      rest.begin = copy_near(s, rest, at);
-      rest.begin = copy_vectors(s, rest, at);
-    }
+    rest.begin = walk_blocks<Op>(s, rest, at);
+    if (Op::kPicksSource && sizeof(typename Op::Type) == 4) rest.begin = copy_vectors(s, rest, at);
     return walk_elements<Op>(s, rest, at, [&](int64_t i) { return as<int64_t>(at.index)[i]; });
   }
   return walk_elements<Op>(s, loop, at, [&](int64_t i) {
