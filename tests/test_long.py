@@ -304,6 +304,31 @@ def test_scatter_add_of_elements(isa, dtype, n):
         ops.scatter_add(tensor(index), updates, 0, (extent, n))
 
 
+@pytest.mark.parametrize("zen", [0, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_indices_along_rows(count_as_zen, zen, dtype):
+    count_as_zen(zen)
+    count, n, extent = 40, 300, 900  # whole blocks and a rest
+    random = np.random.default_rng(2)
+    index = random.integers(0, extent, (count, n))
+    index[7, 130:140] = -random.integers(1, extent, 10)  # its block is walked one by one
+    index[:, :5] = 3
+    x, updates = tensor(rows(count, extent), dtype), tensor(rows(count, n), dtype)
+    picked = np.take_along_axis(exact(x), index, 1)
+    np.testing.assert_array_equal(exact(ops.gather(x, tensor(index), 1)), picked)
+    expected = np.zeros((count, extent))
+    np.add.at(expected, (np.arange(count)[:, None], index), exact(updates))
+    added = ops.scatter_add(tensor(index), updates, 1, (count, extent))
+    assert_close(added.numpy(), expected, dtype, 8)
+    index[[30, 20, 20], [3, 250, 70]] = extent, extent + 1, -extent - 1
+    for bad in (
+        lambda: ops.gather(x, tensor(index), 1),
+        lambda: ops.scatter_add(tensor(index), updates, 1, (count, extent)),
+    ):
+        with pytest.raises(IndexRangeError, match=rf"index -{extent + 1}\b"):
+            bad()
+
+
 @pytest.mark.parametrize(
     "dtype, n", [("float32", 200), ("float32", 300), ("float64", 100), ("bfloat16", 400)]
 )
