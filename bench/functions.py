@@ -1,7 +1,7 @@
 """The functions that have no subject of their own, and what elementwise.py has not.
 
-Beside PyTorch's. Of 1024 x 1024 elements the kernel counts, of 16 x 16 the call. Rows whose name ends with "gradient"
-are the function and its backward pass.
+Beside PyTorch's. Of 1024 x 1024 elements the kernel counts, of 16 x 16 the call. Rows whose name
+ends with "gradient" are the function and its backward pass.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ SHORT_POWER(Fourth, (x * x) * (x * x))
 SHORT_POWER(InverseSquare, (1 / x) * (1 / x))
 SHORT_POWER(InverseCube, (1 / x) * (1 / x) * (1 / x))
 
-// With roots that of -0 is that of 0, that of -infinity that of infinity.
+// A power that is a root is of -0 what it is of 0, and of -infinity what it is of infinity.
 template <class T, class V>
 V with_ends(const V& x, const V& root, T of_zero, T of_infinity) {
   const V ended = x == -math::kInfinity<T> ? V{} + of_infinity : root;

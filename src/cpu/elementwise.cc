@@ -119,14 +119,13 @@ Work work_of(int32_t function, DType type) {
   return has_many_instructions(function) ? Work::kMuch : Work::kLittle;
 }
 
-Loops loops_of(int32_t function, DType type) {
-  const Work work = work_of(function, type);
+}  // namespace
+
+Loops loops_of(int32_t function, DType type, Work work) {
   if (type > kFloat64) return {loop_of(function, type), nullptr, nullptr, work};
   const UniformLoops& numbers = kUniformLoops[function][type];
   return {loop_of(function, type), numbers.first, numbers.last, work};
 }
-
-}  // namespace
 
 int32_t arity_of(int32_t function) { return kSignatures[function].arity; }
 bool gives_bool(int32_t function) { return kSignatures[function].gives_bool; }
@@ -180,7 +179,7 @@ const char* plan_elementwise(Plan* plan, int32_t function, const Operand& out,
   if (n != arity_of(function)) return "wrong number of inputs";
   DType type = inputs[n - 1].dtype;  // the first of `where` is its condition
   if (contiguous(function, type, out.dtype)) {
-    const Loops loops = loops_of(function, type);
+    const Loops loops = loops_of(function, type, work_of(function, type));
     if (plan_contiguous(plan, loops, out, inputs, n)) return nullptr;
     if (plan_rows(plan, loops, out, inputs, n)) return nullptr;
   }

@@ -196,11 +196,7 @@ class Interpreter {
   Loop loop_for(const Step& step, int arity) const {
     uint32_t ones = 0;
     for (int k = 0; k < arity; ++k) ones |= uint32_t{is_repeated(step.args[k])} << k;
-    const auto type = DType(step.type);
-    const UniformLoops numbers =
-        type <= kFloat64 ? kUniformLoops[step.function][type] : UniformLoops{};
-    const Contiguous run = loop_of(step.function, type);
-    return choose_loop({run, numbers.first, numbers.last, Work::kLittle}, arity, ones);
+    return choose_loop(loops_of(step.function, DType(step.type)), arity, ones);
   }
 
   bool streams_now(int out) const {

@@ -35,6 +35,7 @@ struct Loops {
   Contiguous run, first, last;
   Work work;
 };
+Loops loops_of(int32_t function, DType type, Work work = Work::kLittle);
 
 // How a result of `size` elements gets into memory; with its inputs it has `moved` bytes.
 enum class Stores : int8_t {

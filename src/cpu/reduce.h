@@ -24,7 +24,7 @@ struct Layout {
   int64_t strip_length, strips, units, units_per_task;
   int64_t length, chunk, chunks;  // reduced positions: all, of a chunk, number of chunks
   int64_t x_size, out_size;       // bytes of an element
-  int64_t first;                  // where x begins, if reduced axes are walked from their other end
+  int64_t start;                  // where x begins, if reduced axes are walked from their other end
   int64_t bytes;                  // of x
   int team;
   bool dense;   // x can be folded where it lies
@@ -45,11 +45,11 @@ struct Unit {
 inline Unit unit_at(const Layout& s, int64_t index) {
   if (s.strip.size == 1) {  // a row: no division, and what follows it is ready sooner
     const Offsets offsets = s.kept.at(index);
-    return {s.first + offsets.x, offsets.out, 1};
+    return {s.start + offsets.x, offsets.out, 1};
   }
   const int64_t first = index % s.strips * s.strip_length, rest = s.strip.size - first;
   const Offsets offsets = s.kept.at(index / s.strips);
-  return {s.first + offsets.x + first * s.strip.x, offsets.out + first * s.strip.out,
+  return {s.start + offsets.x + first * s.strip.x, offsets.out + first * s.strip.out,
           rest < s.strip_length ? rest : s.strip_length};
 }
 
@@ -144,7 +144,7 @@ void write_unit(const State<A>& s, void* out, const Unit& unit, const A* total) 
 // Fills kept and reduced; out's strides are those of a dense array.
 inline void split_axes(Layout& s, const Operand& x, uint32_t axes, bool ordered) {
   s.kept.count = s.reduced.count = 0;
-  s.first = 0;
+  s.start = 0;
   int64_t out_stride[kMaxDims], stride = 1;
   for (int i = x.ndim - 1; i >= 0; --i) {
     out_stride[i] = stride;
@@ -153,7 +153,7 @@ inline void split_axes(Layout& s, const Operand& x, uint32_t axes, bool ordered)
   for (int i = 0; i < x.ndim; ++i) {
     const bool turned = !ordered && x.shape[i] > 1 && x.strides[i] < 0;
     if (axes >> i & 1) {
-      if (turned) s.first += (x.shape[i] - 1) * x.strides[i];
+      if (turned) s.start += (x.shape[i] - 1) * x.strides[i];
       s.reduced.add(x.shape[i], turned ? -x.strides[i] : x.strides[i], 0);
     } else {
       s.kept.add(x.shape[i], x.strides[i], out_stride[i]);

@@ -201,9 +201,18 @@ class GELUTanhGrad(_SmoothGrad):
     samples = binary_samples(lambda x, y: y * _gelu_tanh_slope(x))
 
 
-def _beside_zero(number: float, reference: Any) -> list[Sample]:
+def _beside_zero(number: float, reference: Any, *seeds: int) -> list[Sample]:
+    """Samples of x on either side of 0, a number, and further operands as x."""
     return [
-        Sample((uniform(shape, 0.1, 2.0) * sign, np.array(number)), (), reference)
+        Sample(
+            (
+                uniform(shape, 0.1, 2.0) * sign,
+                np.array(number),
+                *(uniform(shape, seed=seed) for seed in seeds),
+            ),
+            (),
+            reference,
+        )
         for shape in ((3, 4), (), (2, 0))
         for sign in (1.0, -1.0)
     ]
@@ -230,24 +239,13 @@ class LeakyReLU(Elementwise):
         )
 
 
-def _leaky_grad_samples() -> list[Sample]:
-    return [
-        Sample(
-            (uniform(shape, 0.1, 2.0, 1) * sign, np.array(0.2), uniform(shape, seed=2)), (),
-            lambda x, slope, y: np.where(x > 0, y, slope * y),
-        )
-        for shape in ((3, 4), (), (2, 0))
-        for sign in (1.0, -1.0)
-    ]  # fmt: skip
-
-
 class LeakyReLUGrad(Elementwise):
     """The gradient of the leaky rectifier at x, y (the slope): z where x > 0, else y * z."""
 
     function = "leaky_relu_grad"
     floating = True
     saves = ((), (0, 2), (0, 1))
-    samples = staticmethod(_leaky_grad_samples)
+    samples = staticmethod(lambda: _beside_zero(0.2, lambda x, y, z: np.where(x > 0, z, y * z), 2))
 
     def derivative(self, out: Any, i: int) -> Any:
         x, slope, z = out.inputs

@@ -252,11 +252,11 @@ class _Pairwise(Composite):
     promotes = "floating"
 
 
-def _pair_samples(reference: Any, low: float = -2.0, high: float = 2.0, static: Any = ()) -> Any:
+def _pair_samples(reference: Any, low: float = -2.0, high: float = 2.0) -> Any:
     def samples() -> list[Sample]:
         return [
             Sample(
-                (uniform(shape, seed=1), uniform(shape, low, high, seed=2)), static, reference
+                (uniform(shape, seed=1), uniform(shape, low, high, seed=2)), (), reference
             )
             for shape in ((3, 4), (5,), (), (0, 2))
         ]  # fmt: skip

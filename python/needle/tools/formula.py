@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
@@ -97,14 +97,8 @@ def _term(node: Any, parts: list[Term]) -> Term:
         return signed("**", parts[0], number(2))
     if op.name == "reciprocal":
         return signed("/", number(1), parts[0])
-    if op.name == "sigmoid_grad":
-        return signed("*", parts[1], signed("*", parts[0], signed("-", number(1), parts[0])))
-    if op.name == "silu_grad":
-        gate = Term("sigmoid", (parts[0],))
-        rest = signed("*", parts[0], signed("-", number(1), gate))
-        return signed("*", parts[1], signed("*", gate, signed("+", number(1), rest)))
-    if op.name == "tanh_grad":
-        return signed("*", parts[1], signed("-", number(1), signed("**", parts[0], number(2))))
+    if op.name in _SLOPES:
+        return signed("*", parts[1], _SLOPES[op.name](parts[0]))
     if op.name in ("identity", "copy"):
         return parts[0]
     if op.name in ("broadcast_to", "reshape", "cast") and parts[0].value is not None:
@@ -117,6 +111,22 @@ def _term(node: Any, parts: list[Term]) -> Term:
         return Term("[]", (parts[0],), str(op.index))
     return Term(_CALLED.get(op.name, op.name), tuple(parts), _statics(node))
 
+
+def _less(x: Term) -> Term:
+    return signed("-", number(1), x)
+
+
+def _silu_slope(x: Term) -> Term:
+    gate = Term("sigmoid", (x,))
+    return signed("*", gate, signed("+", number(1), signed("*", x, _less(gate))))
+
+
+_SLOPES: dict[str, Callable[[Term], Term]] = {
+    "sigmoid_grad": lambda out: signed("*", out, _less(out)),
+    "tanh_grad": lambda out: _less(signed("**", out, number(2))),
+    "silu_grad": _silu_slope,
+}
+"""What gradients that are ops of their own multiply with."""
 
 _CALLED = {"summation": "sum", "absolute": "abs"}
 
