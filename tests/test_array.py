@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import needle as ndl
 from needle import NDArray, core, dtype
-from needle.backend import kernels
+from needle.backend import find_override, kernels
 from needle.backend.ndarray import array, empty, full
 from needle.errors import (
     DeviceError,
@@ -204,6 +204,42 @@ def test_shortcuts_do_as_the_definition(method: str, layout: str) -> None:
         found = outcome(run, x)
         with ndl.config(fast="off"):
             assert found == outcome(run, x), f"{method} {i}"
+
+
+NORM_GRADIENTS = {
+    "plain": {},
+    "one row": {"g": (3,), "x": (3,), "mean": (), "rstd": ()},
+    "no rows": {"g": (0, 3), "x": (0, 3), "mean": (0,), "rstd": (0,)},
+    "a column fewer in g": {"g": (4, 2)},
+    "a row fewer in mean": {"mean": (3,)},
+    "rows of rstd in two axes": {"rstd": (2, 2)},
+    "a longer weight": {"weight": (4,)},
+    "a weight of two axes": {"weight": (1, 3)},
+}
+
+
+NORM_SHAPES = {"g": (4, 3), "x": (4, 3), "weight": (3,), "mean": (4,), "rstd": (4,)}
+
+
+@pytest.mark.skipif(not NATIVE, reason="there are no shortcuts without the native module")
+@pytest.mark.parametrize("double", [(), ("mean",), ("weight",), tuple(NORM_SHAPES)], ids=len)
+@pytest.mark.parametrize("case", NORM_GRADIENTS)
+def test_gradients_of_layer_norm_are_the_definition_s(case: str, double: tuple[str, ...]) -> None:
+    """With shortcuts and without: the same arrays, or nothing, which leaves it to the expansion."""
+    shapes = NORM_SHAPES | NORM_GRADIENTS[case]
+    values = [
+        array(counted(*shape) + i, "float64" if name in double else "float32", ndl.cpu())
+        for i, (name, shape) in enumerate(shapes.items())
+    ]
+    run = find_override("cpu", "LayerNormGrad")
+    found = run(None, *values)
+    with ndl.config(fast="off"):
+        defined = run(None, *values)
+    fits = case in ("plain", "one row") and len(double) in (0, 5)
+    assert (found is NotImplemented) == (defined is NotImplemented) == (not fits)
+    for x, y in zip(found, defined, strict=True) if fits else ():
+        assert x.shape == y.shape and x.dtype == y.dtype
+        np.testing.assert_array_equal(x.numpy(), y.numpy())
 
 
 # ---- writes ------------------------------------------------------------------------

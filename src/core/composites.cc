@@ -1,5 +1,7 @@
 // Composites that Python calls often on little: shortcuts of backend/overrides.py, which decides
 // wherever these return None.
+#include <algorithm>
+
 #include "gate.h"
 
 namespace needle {
@@ -41,13 +43,18 @@ bool is_row(const Array* parameter, const Spec* x) {
   return spec->code == x->code && spec->ndim == 1 && spec->shape[0] == x->shape[x->ndim - 1];
 }
 
+template <int n>
+bool dense_arrays(PyObject* const* args, const Array* (&arrays)[n]) {
+  for (int i = 0; i < n; i++) {
+    if (!(arrays[i] = dense_array(args[i]))) return false;
+  }
+  return true;
+}
+
 // layer_norm_of(x, weight, bias, eps): (out, mean, rstd), or None
 PyObject* layer_norm_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
-  const Array* x[3] = {};
-  for (int i = 0; i < 3 && n == 4; i++) {
-    if (!(x[i] = dense_array(args[i]))) Py_RETURN_NONE;
-  }
-  if (n != 4 || !PyFloat_CheckExact(args[3])) Py_RETURN_NONE;
+  const Array* x[3];
+  if (n != 4 || !dense_arrays(args, x) || !PyFloat_CheckExact(args[3])) Py_RETURN_NONE;
   const Spec* spec = x[0]->spec;
   if (spec->code > kFloat16 || spec->ndim == 0 || spec->size == 0 || !is_row(x[1], spec) ||
       !is_row(x[2], spec)) {
@@ -63,6 +70,40 @@ PyObject* layer_norm_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
                        address(x[0]),    address(x[1]),    address(x[2])};
     done = !kernels->plan_layer_norm(&plan, 0, operand(x[0]), PyFloat_AS_DOUBLE(args[3])) &&
            run_plan(plan, buffers, spec->size);
+  }
+  return results(done, outs, 3);
+}
+
+bool has_shape(const Array* array, const Spec* like, DType type, int ndim) {
+  const Spec* spec = array->spec;
+  return spec->code == type && spec->ndim == ndim &&
+         std::equal(spec->shape, spec->shape + ndim, like->shape);
+}
+
+// layer_norm_grad_of(g, x, weight, mean, rstd): (dx, dweight, dbias), or None
+PyObject* layer_norm_grad_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  const Array* in[5];
+  if (n != 5 || !dense_arrays(args, in)) Py_RETURN_NONE;
+  const auto [g, x, weight, mean, rstd] = in;
+  const Spec* spec = x->spec;
+  if (spec->code > kFloat16 || spec->ndim == 0 || spec->size == 0 || !is_row(weight, spec)) {
+    Py_RETURN_NONE;
+  }
+  const DType wide = statistics_type(spec->code);
+  const int rows = spec->ndim - 1;
+  if (!has_shape(g, spec, spec->code, spec->ndim) || !has_shape(mean, spec, wide, rows) ||
+      !has_shape(rstd, spec, wide, rows)) {
+    Py_RETURN_NONE;
+  }
+  Array* outs[3] = {new_array(spec, spec->code, spec->ndim), new_array(weight->spec, spec->code, 1),
+                    new_array(weight->spec, spec->code, 1)};
+  bool done = outs[0] && outs[1] && outs[2];
+  if (done) {
+    Plan plan;
+    void* buffers[] = {address(outs[0]), address(outs[1]), address(outs[2]), address(g),
+                       address(x),       address(weight),  address(mean),    address(rstd)};
+    done =
+        !kernels->plan_layer_norm_grad(&plan, 0, operand(x)) && run_plan(plan, buffers, spec->size);
   }
   return results(done, outs, 3);
 }
@@ -105,6 +146,8 @@ constexpr PyCFunction function_of(F* function) {
 PyMethodDef functions[] = {
     {"layer_norm_of", function_of(layer_norm_of), METH_FASTCALL,
      "layer_norm_of(x, weight, bias, eps): (out, mean, rstd), or None"},
+    {"layer_norm_grad_of", function_of(layer_norm_grad_of), METH_FASTCALL,
+     "layer_norm_grad_of(g, x, weight, mean, rstd): (dx, dweight, dbias), or None"},
     {"cross_entropy_of", function_of(cross_entropy_of), METH_FASTCALL,
      "cross_entropy_of(logits, labels, ignored, smoothing): (loss, lse), or None"},
     {nullptr, nullptr, 0, nullptr}};

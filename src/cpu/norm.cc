@@ -122,9 +122,11 @@ struct Sums {
 };
 
 // The sums of a row, whose parts of dweight and dbias are added in the same go. The next row's g
-// comes from memory meanwhile.
+// comes from memory meanwhile. (Inline: to pass a row's numbers in memory waits for the stores of
+// the row before, 100 cycles.)
 template <class A>
-Sums<A> add_sums(const Row<A> r, A* dweight, A* dbias, const A* weight, const A* next, int64_t d) {
+inline __attribute__((always_inline)) Sums<A> add_sums(const Row<A>& r, A* dweight, A* dbias,
+                                                       const A* weight, const A* next, int64_t d) {
   const bool past = reads_past_caches();
   Vector<A> along_mean[2] = {}, along_x[2] = {};
   const auto add = [&](int64_t i, int which, auto part) {
@@ -150,8 +152,9 @@ Sums<A> add_sums(const Row<A> r, A* dweight, A* dbias, const A* weight, const A*
 
 // dx = rstd * (g * weight - along_mean - normal * along_x), of the sums' means.
 template <bool streams, class A>
-void write_gradient(const Row<A> r, const Sums<A>& sums, const A* weight, const A* next,
-                    int64_t d) {
+inline __attribute__((always_inline)) void write_gradient(const Row<A>& r, const Sums<A>& sums,
+                                                          const A* weight, const A* next,
+                                                          int64_t d) {
   const A along_mean = sums.along_mean / static_cast<A>(d);
   const A along_x = sums.along_x * r.rstd / static_cast<A>(d);
   write_row<streams>(r.dx, d, [=](int64_t i, auto part) {
