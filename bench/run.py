@@ -34,7 +34,8 @@ GOALS = {
     "images": ("convolution", "images", "resnet", "memory"),
 }
 COMPILED = (
-    "elementwise", "reduce", "softmax_loss", "norm", "indexing", "convolution", "images", "resnet",
+    "gemm", "elementwise", "reduce", "softmax_loss", "norm", "optimizer", "indexing", "sort",
+    "convolution", "images", "resnet",
 )  # fmt: skip
 """Subjects that also measure torch.compile."""
 
