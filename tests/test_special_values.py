@@ -232,6 +232,32 @@ def test_second_derivatives(name):
     assert np.isfinite(third.numpy()).all()
 
 
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("function", [ops.silu, ops.gelu, ops.gelu_tanh])
+def test_smooth_rectifiers_are_straight_far_from_zero(function, kind, device):
+    """Also at infinity, where the formulas of their derivatives have 0 times infinity."""
+    x = ndl.Tensor([-INF, -200.0, 200.0, INF], dtype=kind, device=device)
+    ones = ndl.ones(4, dtype=kind, device=device)
+    slope = ndl.grad(lambda x: function(x).sum())
+    for found in (slope(x), ndl.jvp(function, x, ones)[1]):
+        np.testing.assert_allclose(found.numpy(), [0.0, 0.0, 1.0, 1.0], rtol=0, atol=1e-30)
+    for found in (ndl.grad(lambda x: slope(x).sum())(x), ndl.jvp(slope, x, ones)[1]):
+        np.testing.assert_allclose(found.numpy(), 0.0, atol=1e-30)
+
+
+@pytest.mark.parametrize("function", [ops.silu, ops.gelu, ops.gelu_tanh])
+def test_second_derivatives_of_smooth_rectifiers_lose_nothing(function):
+    """They are small where the gates are next to 1, whose distance from it float32 has not."""
+    x = np.linspace(3, 8, 51)
+    x = np.concatenate([x, -x])
+    wide, narrow = (ndl.Tensor(x, dtype=kind) for kind in ("float64", "float32"))
+    slope = ndl.grad(lambda x: function(x).sum())
+    exact, found = (ndl.jvp(slope, x, ndl.ones_like(x))[1].numpy() for x in (wide, narrow))
+    sloped = slope(wide + 1e-6).numpy() - slope(wide - 1e-6).numpy()
+    np.testing.assert_allclose(exact, sloped / 2e-6, rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(found, exact, rtol=2e-4, atol=1e-20)
+
+
 ORDERS = {  # the product of the Hessian of a scalar function and vectors, in four ways
     "forward over reverse": ndl.hvp,
     "reverse over forward": lambda f, xs, vs: _gradients(lambda *ys: ndl.jvp(f, ys, vs)[1], xs),

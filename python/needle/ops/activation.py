@@ -12,7 +12,8 @@ from needle import executor
 from needle.errors import unknown
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
 from needle.ops.elementwise import greater, minimum, square, where
-from needle.ops.functions import erf, exp, expm1, sigmoid, tanh
+from needle.ops.functions import cosh, exp, expm1, sigmoid, tanh
+from needle.ops.logic import clip
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
 
 _erf = np.vectorize(math.erf, otypes=[float])
@@ -72,15 +73,11 @@ class _Smooth(Elementwise):
     grad: ClassVar[type[Elementwise]]
 
     @abstractmethod
-    def slope(self, x: Any) -> Any:
-        """Return the first derivative at x."""
-
-    @abstractmethod
     def bend(self, x: Any) -> Any:
-        """Return the second derivative at x."""
+        """Return the second derivative at x; 0, not NaN, at infinity."""
 
     def derivative(self, out: Any, i: int) -> Any:
-        return self.slope(out.inputs[0])
+        return executor.apply(self.grad.of(), out.inputs[0], 1.0)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         return (executor.apply(self.grad.of(), out.inputs[0], out_grad),)
@@ -97,8 +94,7 @@ class _SmoothGrad(Elementwise):
 
     def derivative(self, out: Any, i: int) -> Any:
         x, y = out.inputs
-        smooth = self.smooth.of()
-        return smooth.slope(x) if i else y * smooth.bend(x)
+        return executor.apply(self, x, 1.0) if i else y * self.smooth.of().bend(x)
 
 
 class SiLU(_Smooth):
@@ -107,13 +103,10 @@ class SiLU(_Smooth):
     function = "silu"
     samples = unary_samples(-4, 4, lambda x: x / (1 + np.exp(-x)))
 
-    def slope(self, x: Any) -> Any:
-        gate = sigmoid(x)
-        return gate * (1.0 + x * (1.0 - gate))
-
     def bend(self, x: Any) -> Any:
-        gate = sigmoid(x)
-        return gate * (1.0 - gate) * (2.0 + x * (1.0 - 2.0 * gate))
+        x = clip(x, -1e3, 1e3)  # beyond it is 0
+        gate, rest = sigmoid(x), sigmoid(-x)  # 1 - gate would be 0 where rest is not yet
+        return gate * rest * (2.0 + x * (rest - gate))
 
 
 def _silu_slope(x: Any) -> Any:
@@ -143,10 +136,8 @@ class GELU(_Smooth):
     function = "gelu"
     samples = unary_samples(-4, 4, _gelu)
 
-    def slope(self, x: Any) -> Any:
-        return 0.5 * (1.0 + erf(x * math.sqrt(0.5))) + x * _density(x)
-
     def bend(self, x: Any) -> Any:
+        x = clip(x, -50.0, 50.0)  # beyond it is 0
         return _density(x) * (2.0 - square(x))
 
 
@@ -176,16 +167,12 @@ class GELUTanh(_Smooth):
     function = "gelu_tanh"
     samples = unary_samples(-4, 4, _gelu_tanh)
 
-    def slope(self, x: Any) -> Any:
-        turn = tanh(_ROOT * (x + _CUBIC * x * square(x)))
-        inner = _ROOT * (1.0 + (3 * _CUBIC) * square(x))
-        return 0.5 * (1.0 + turn) + 0.5 * x * (1.0 - square(turn)) * inner
-
     def bend(self, x: Any) -> Any:
-        turn = tanh(_ROOT * (x + _CUBIC * x * square(x)))
+        x = clip(x, -10.0, 10.0)  # beyond it is 0
+        angle = _ROOT * (x + _CUBIC * x * square(x))
         inner = _ROOT * (1.0 + (3 * _CUBIC) * square(x))
-        change = (3 * _CUBIC * _ROOT) * x - turn * square(inner)
-        return (1.0 - square(turn)) * (inner + x * change)
+        change = (3 * _CUBIC * _ROOT) * x - tanh(angle) * square(inner)
+        return (inner + x * change) / square(cosh(angle))  # 1 - tanh^2 would be 0 too early
 
 
 def _gelu_tanh_slope(x: Any) -> Any:

@@ -121,10 +121,20 @@ def _silu_slope(x: Term) -> Term:
     return signed("*", gate, signed("+", number(1), signed("*", x, _less(gate))))
 
 
+def _gelu_slope(x: Term) -> Term:
+    root = signed("/", x, Term("sqrt", (number(2),)))
+    below = signed("/", signed("+", number(1), Term("erf", (root,))), number(2))
+    power = signed("/", signed("**", x, number(2)), number(2))
+    turn = signed("*", number(2), Term("", (), "pi"))
+    bell = signed("/", Term("exp", (negated(power),)), Term("sqrt", (turn,)))
+    return signed("+", below, signed("*", x, bell))
+
+
 _SLOPES: dict[str, Callable[[Term], Term]] = {
     "sigmoid_grad": lambda out: signed("*", out, _less(out)),
     "tanh_grad": lambda out: _less(signed("**", out, number(2))),
     "silu_grad": _silu_slope,
+    "gelu_grad": _gelu_slope,
 }
 """What gradients that are ops of their own multiply with."""
 
