@@ -333,6 +333,39 @@ def test_jacobians_of_several_arguments_and_of_jacobians(mode):
             close(ops.absolute(hessian).sum(), 18.0)
 
 
+def test_hessian(mode):
+    rng = np.random.default_rng(0)
+    x, y = tensor(rng.standard_normal((2, 2))), tensor(rng.standard_normal(3))
+
+    def f(x, y, scale=1.0):
+        return scale * ops.exp(x).sum() * ops.sin(y).sum() + (x[0] * x[1]).sum()
+
+    one = ndl.hessian(f)(x, y, scale=2.0)
+    assert one.shape == (2, 2, 2, 2)
+    close(one, ndl.jacobian(lambda x: ndl.grad(f)(x, y, scale=2.0))(x).numpy())
+    ((xx, xy), (yx, yy)) = ndl.hessian(f, (0, 1))(x, y)
+    close(xy, (ops.exp(x)[:, :, None] * ops.cos(y)).numpy())
+    close(yx, xy.numpy().transpose(2, 0, 1))
+    close(yy, np.diag(-np.sin(y.numpy()) * np.exp(x.numpy()).sum()))
+    assert xx.shape == one.shape
+    ((again,),) = ndl.hessian(f, (-1,))(x, y)
+    close(again, yy.numpy())
+    close(ndl.hessian(lambda x: x**3)(tensor(2.0)), 12.0)
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda x: ndl.hessian(lambda x: x)(x), GradientError, "scalar"),
+        (lambda x: ndl.hessian(3), ArgumentError, "hessian: takes a function"),
+        (lambda x: ndl.hessian(lambda x: x.sum(), 1)(x), IndexRangeError, "argument"),
+    ],
+)
+def test_hessian_refuses(call, error, message):
+    with pytest.raises(error, match=message):
+        call(tensor([1.0, 2.0]))
+
+
 def test_hvp_is_the_hessian_times_the_vector(device, mode):
     rng = np.random.default_rng(0)
     x, y, v, w = (tensor(rng.standard_normal(n), device) for n in (3, 2, 3, 2))

@@ -18,7 +18,7 @@ from needle.ops.base import starts
 from needle.ops.movement import reshape
 from needle.ops.tuples import stack
 
-__all__ = ["hvp", "jacobian", "jvp", "linearize"]
+__all__ = ["hessian", "hvp", "jacobian", "jvp", "linearize"]
 
 
 def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
@@ -159,6 +159,37 @@ def jacobian(
         found = dict(zip(positions, (_columns if few else _rows)(out, leaves), strict=True))
         every = tuple(found[i] for i in wanted)
         return every if isinstance(argnums, Sequence) else every[0]
+
+    return call
+
+
+def hessian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """Return a function that gives the second derivatives of a scalar function.
+
+        H[i..., j...] = d^2 f / d x[i] d x[j]
+
+    It costs a pass through the gradient's graph per element of x; ``hvp``, the product with a
+    vector, costs one.
+
+    Shapes:   x [i...] -> [i..., i...]; between two arguments x [i...] and y [j...]: [i..., j...]
+    Raises:   GradientError if the function returns no scalar; else as ``jacobian``
+    Source:   Griewank, Walther, "Evaluating Derivatives", 2008, section 5.1
+
+    Args:
+        function: takes tensors, returns a scalar tensor. Keyword arguments are passed on to it.
+        argnums: which positional arguments to differentiate; a tuple gives a tuple of tuples.
+
+    >>> hessian(lambda x: (x * x * x).sum())(Tensor([1.0, 2.0])).numpy()
+    array([[ 6.,  0.],
+           [ 0., 12.]], dtype=float32)
+    """
+    structure.check_function("hessian", function)
+    if not isinstance(argnums, Sequence):
+        return jacobian(autograd.grad(function, argnums), argnums)
+    rows = [jacobian(autograd.grad(function, i), argnums) for i in argnums]
+
+    def call(*args: Any, **named: Any) -> Any:
+        return tuple(row(*args, **named) for row in rows)
 
     return call
 

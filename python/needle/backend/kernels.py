@@ -399,7 +399,7 @@ def sort(
     size = x.shape[axis]
     if count is not None and not 0 <= count <= size:
         raise explain(
-            IndexRangeError, "sort", f"{count} of the {size} elements along axis {axis}",
+            IndexRangeError, "topk", f"{count} of the {size} elements along axis {axis}",
             [("x", x)], "from 0 to the size of the axis",
         )  # fmt: skip
     shape = x.shape if count is None else (*x.shape[:axis], count, *x.shape[axis + 1 :])
