@@ -259,8 +259,27 @@ ELEMENT_LOOP bfloat16_binary(void* out, const void* const* inputs, int64_t n) {
       elements<R>(out), n, ELEMENT { return narrowed<R>(F::apply(widened(x[i]), widened(y[i]))); });
 }
 
+// Functions of the sign alone need not know the number: specialised by rows, on the bits.
+template <class F>
+struct OfSign {
+  static constexpr bool kExists = false;
+};
+
+template <class F>
+ELEMENT_LOOP sign_loop(void* out, const void* const* inputs, int64_t n) {
+  auto* x = static_cast<const uint16_t*>(inputs[0]);
+  fill<F, uint16_t>(elements<uint16_t>(out), n, ELEMENT { return OfSign<F>::apply(x[i]); });
+}
+
+template <class F>
+constexpr Contiguous instantiate_float16() {
+  if constexpr (OfSign<F>::kExists) return sign_loop<F>;
+  return nullptr;
+}
+
 template <class F, int arity, uint32_t dtypes, Result result>
 constexpr Contiguous instantiate_bfloat16() {
+  if constexpr (OfSign<F>::kExists) return sign_loop<F>;
   constexpr bool kFew = !has_many_instructions(F::kFunction);
   if constexpr ((dtypes >> kFloat32 & 1) != 0 && kFew && !Exact<F, float>::kNeeded) {
     using R = std::conditional_t<result == BOOL, bool, uint16_t>;
@@ -303,7 +322,7 @@ constexpr UniformLoops instantiate_uniform() {
       instantiate<F, arity, dtypes, result, kFloat32>(), \
       instantiate<F, arity, dtypes, result, kFloat64>(), \
       instantiate_bfloat16<F, arity, dtypes, result>(),  \
-      nullptr,                                           \
+      instantiate_float16<F>(),                          \
       instantiate<F, arity, dtypes, result, kInt8>(),    \
       instantiate<F, arity, dtypes, result, kInt16>(),   \
       instantiate<F, arity, dtypes, result, kInt32>(),   \

@@ -38,6 +38,15 @@ EXACT_ANGLE(sin)
 EXACT_ANGLE(cos)
 EXACT_ANGLE(tan)
 
+#define OF_SIGN(name, expression)                               \
+  template <>                                                   \
+  struct OfSign<name##_row> {                                   \
+    static constexpr bool kExists = true;                       \
+    static uint16_t apply(uint16_t bits) { return expression; } \
+  };
+OF_SIGN(negative, bits ^ 0x8000)
+OF_SIGN(abs, bits & 0x7fff)
+
 #if defined(__AVX512F__)
 #define OF_VECTORS_PAIRED(name, paired)                                               \
   template <>                                                                         \
