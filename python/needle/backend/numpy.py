@@ -123,6 +123,7 @@ FUNCTIONS: dict[str, Any] = {
     "where": np.where,
     "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "squared_difference": lambda x, y: np.square(x - y),
+    "squared_difference_grad": lambda x, y, g: (x - y) * (g + g),
     "huber": _huber,
     "relu_grad": lambda x, g: np.where(x > 0, g, np.zeros_like(g)),
     "sigmoid_grad": lambda x, g: g * (x * (1 - x)),

@@ -103,6 +103,7 @@ from needle.ops.elementwise import (
     Sign,
     Square,
     SquaredDifference,
+    SquaredDifferenceGrad,
     Subtract,
     Trunc,
     Where,

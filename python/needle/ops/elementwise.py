@@ -132,6 +132,37 @@ class SquaredDifference(Elementwise):
     def derivative(self, out: Any, i: int) -> Any:
         return 2.0 * (out.inputs[i] - out.inputs[1 - i])
 
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        left, right = out.node.inputs
+        slope = executor.apply(SquaredDifferenceGrad.of(), *out.inputs, out_grad)  # once for both
+        return (
+            sum_to(slope, left.spec.shape) if left.needs else None,
+            sum_to(-slope, right.spec.shape) if right.needs else None,
+        )
+
+
+def _near_squares() -> list[Sample]:
+    return [
+        Sample(
+            tuple(uniform(shape, seed=seed) for seed, shape in enumerate(shapes)), (),
+            lambda x, y, z: 2 * (x - y) * z,
+        )
+        for shapes in (((3, 4), (3, 4), (3, 4)), ((3, 1), (4,), ()), ((2, 0), (2, 0), ()))
+    ]  # fmt: skip
+
+
+class SquaredDifferenceGrad(Elementwise):
+    """The gradient of the squared difference with respect to x: 2 * (x - y) * z."""
+
+    function = "squared_difference_grad"
+    floating = True
+    saves = ((2,), (2,), (0, 1))
+    samples = staticmethod(_near_squares)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        x, y, z = out.inputs
+        return 2.0 * (x - y) if i == 2 else z * (-2.0 if i else 2.0)
+
 
 class Abs(Elementwise):
     """Absolute value; its derivative at 0 is 0."""

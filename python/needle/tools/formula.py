@@ -97,6 +97,11 @@ def _term(node: Any, parts: list[Term]) -> Term:
         return signed("**", parts[0], number(2))
     if op.name == "reciprocal":
         return signed("/", number(1), parts[0])
+    if op.name == "squared_difference":
+        return signed("**", signed("-", parts[0], parts[1]), number(2))
+    if op.name == "squared_difference_grad":
+        twice = signed("*", number(2), signed("-", parts[0], parts[1]))
+        return signed("*", twice, parts[2])
     if op.name in _SLOPES:
         return signed("*", parts[1], _SLOPES[op.name](parts[0]))
     if op.name in ("identity", "copy"):
