@@ -635,3 +635,87 @@ def test_new_tensors():
         expected = np.meshgrid(np.arange(2), np.arange(3), indexing=indexing)
         for found, grid in zip(grids, expected, strict=True):
             np.testing.assert_array_equal(found.numpy(), grid)
+
+
+# ---- NumPy's helpers -----------------------------------------------------------------
+
+WHOLE = ndl.Tensor([1, 2], dtype="int64")
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
+def test_nan_to_num(kind, device):
+    x = ndl.Tensor([np.nan, np.inf, -np.inf, 1.5, -0.0], dtype=kind, device=device)
+    found = ops.nan_to_num(x).numpy().astype(np.float64)
+    largest = {"float16": 65504.0, "bfloat16": 255 / 128 * 2.0**127}.get(kind)
+    largest = largest or float(np.finfo(kind).max)
+    np.testing.assert_array_equal(found, [0.0, largest, -largest, 1.5, -0.0])
+    assert found.shape == (5,) and np.signbit(found[4])
+    chosen = ops.nan_to_num(x, nan=7.0, posinf=2.0, neginf=-3.0)
+    np.testing.assert_array_equal(chosen.numpy().astype(float), [7.0, 2.0, -3.0, 1.5, -0.0])
+    half = ops.nan_to_num(x, posinf=2.0).numpy().astype(float)
+    np.testing.assert_array_equal(half, [0.0, 2.0, -largest, 1.5, -0.0])
+
+
+def test_the_gradient_of_nan_to_num_is_of_numbers_alone():
+    x = ndl.Tensor([np.nan, np.inf, -np.inf, 1.5], dtype="float64")
+    for more in ({}, {"nan": 1.0, "posinf": 2.0, "neginf": 3.0}):
+        slope = ndl.grad(lambda x, more=more: (3.0 * ops.nan_to_num(x, **more)).sum())(x)
+        assert slope.tolist() == [0.0, 0.0, 0.0, 3.0]
+    assert ops.nan_to_num(WHOLE) is WHOLE
+
+
+@pytest.mark.parametrize(
+    "x, values",
+    [
+        ([[1, 5], [2, 7]], [5, 1, 1]), ([1.0, np.nan, np.inf, -0.0], [np.nan, np.inf, 0.0]),
+        ([3, 4], []), ([], [1]), (2, [[1, 2]]), ([True, False], [True]), ([1, 2, 3], [1.0, 2.5]),
+        ([200], [9]), ([0.5], 0.5),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("invert", [False, True])
+def test_isin(x, values, invert, device):
+    found = ops.isin(ndl.Tensor(x, device=device), ndl.Tensor(values, device=device), invert)
+    expected = np.isin(np.array(x), np.array(values), invert=invert)
+    assert found.dtype == "bool" and found.shape == expected.shape
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32", "uint8"])
+def test_bincount(kind, device):
+    x = np.array([0, 1, 1, 3, 200, 1])
+    t = ndl.Tensor(x, dtype=kind, device=device)
+    assert ops.bincount(t).tolist() == np.bincount(x).tolist()
+    assert ops.bincount(t, minlength=203).shape == (203,) and ops.bincount(t[:0]).shape == (0,)
+    assert ops.bincount(t[:0], minlength=2).tolist() == [0, 0]
+    weights = np.random.default_rng(0).normal(size=6)
+    found = ops.bincount(t, ndl.Tensor(weights, dtype="float64", device=device))
+    np.testing.assert_allclose(found.numpy(), np.bincount(x, weights))
+    slope = ndl.grad(lambda w: (ops.bincount(t, w) ** 2).sum())
+    w = ndl.Tensor(weights, dtype="float64", device=device)
+    np.testing.assert_allclose(slope(w).numpy(), 2 * np.bincount(x, weights)[x])
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: ops.bincount(ndl.Tensor([0.5])), DtypeError, "bincount.*float32"),
+        (lambda: ops.bincount(WHOLE[None]), ShapeError, r"bincount: x \(1, 2\)"),
+        (lambda: ops.bincount(WHOLE - 3), IndexRangeError, "bincount: -2 is in x"),
+        (lambda: ops.bincount(WHOLE, ndl.ones(3)), ShapeError, r"bincount.* weights \(3,\)"),
+        (lambda: ops.bincount(WHOLE, minlength=-1), ArgumentError, "minlength"),
+        (lambda: ops.kron("a", ndl.ones(2)), ArgumentError, "kron: expected a tensor"),
+    ],
+)
+def test_helpers_refuse(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize("shapes", [((2,), (3,)), ((2, 3), (4, 1)), ((2,), (3, 4)), ((), (2, 2)),
+                                    ((2, 1, 3), (2,)), ((0, 2), (3, 3))])  # fmt: skip
+def test_kron(shapes, device):
+    a, b = (np.random.default_rng(i).normal(size=shape) for i, shape in enumerate(shapes))
+    found = ops.kron(*(ndl.Tensor(x, dtype="float64", device=device) for x in (a, b)))
+    np.testing.assert_allclose(found.numpy(), np.kron(a, b))
+    if found.size:
+        check_gradients(ops.kron, a, b)

@@ -30,6 +30,7 @@ from needle.ops.contraction import (
     CosineSimilarity,
     cosine_similarity,
     einsum,
+    kron,
     outer,
     tensordot,
     vecdot,
@@ -268,6 +269,7 @@ from needle.ops.logic import (
     logical_not,
     logical_or,
     logical_xor,
+    nan_to_num,
 )
 from needle.ops.loss import (
     BCEWithLogits,
@@ -405,6 +407,8 @@ from needle.ops.sorting import (
     Sort,
     argsort,
     argwhere,
+    bincount,
+    isin,
     median,
     nonzero,
     searchsorted,

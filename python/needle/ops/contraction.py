@@ -97,6 +97,20 @@ def outer(x: Any, y: Any) -> Any:
     return executor.apply(column, x) * executor.apply(row, y)
 
 
+def kron(x: Any, y: Any) -> Any:
+    """The Kronecker product: each element of x times all of y.
+
+    Shapes:   x [a...], y [b...], with axes of size 1 in front of the one that has fewer -> [ab...]
+    """
+    x, y = as_tensors((x, y), "kron")
+    ndim = max(len(shape_of(z)) for z in (x, y))
+    left, right = ((1,) * (ndim - len(shape_of(z))) + shape_of(z) for z in (x, y))
+    blocks = Reshape.of(tuple(n for size in left for n in (size, 1)))
+    inside = Reshape.of(tuple(n for size in right for n in (1, size)))
+    sizes = tuple(a * b for a, b in zip(left, right, strict=True))
+    return executor.apply(Reshape.of(sizes), executor.apply(blocks, x) * executor.apply(inside, y))
+
+
 def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     """Sum of the products along an axis, in the dtype of the products; other axes broadcast.
 

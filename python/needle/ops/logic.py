@@ -24,8 +24,9 @@ from needle.ops.elementwise import (
     less_equal,
     maximum,
     minimum,
+    where,
 )
-from needle.ops.operands import cast, promoted
+from needle.ops.operands import as_tensors, cast, promoted
 from needle.ops.reduce import all as all_true
 from needle.ops.reduce import any as any_true
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
@@ -218,6 +219,31 @@ def clip(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     """Limit x to [min, max]; None leaves that side open. See ``Clip``."""
     return clip(x, min, max)
+
+
+_LARGEST = {"bfloat16": (2 - 2**-7) * 2.0**127}
+
+
+def nan_to_num(
+    x: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Any:
+    """Put numbers in place of NaN and infinities; the gradient there is 0.
+
+    Args:
+        x: a tensor; one of integers is returned as it is.
+        nan: in place of NaN.
+        posinf, neginf: in place of infinity and its negative; None: the dtype's largest number, and
+            its negative.
+    """
+    (x,) = as_tensors((x,), "nan_to_num")
+    kind = x.spec.dtype
+    if kind.kind != "f":
+        return x
+    largest = _LARGEST.get(kind.name) or float(np.finfo(kind.numpy).max)
+    out = executor.apply(Clip.of(), where(isnan(x), nan, x), -largest, largest)
+    for number, infinity in ((posinf, math.inf), (neginf, -math.inf)):
+        out = out if number is None else where(equal(x, infinity), number, out)
+    return out
 
 
 def contains(x: Any, value: Any) -> bool:

@@ -10,15 +10,24 @@ from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import kernels, ndarray
 from needle.backend.axes import normalise_axis
-from needle.errors import IndexRangeError, OptionError, ShapeError, unknown
+from needle.errors import (
+    ArgumentError,
+    DtypeError,
+    IndexRangeError,
+    OptionError,
+    ShapeError,
+    unknown,
+)
 from needle.executor import shape_of
 from needle.ops.base import OUTPUT, Op
-from needle.ops.elementwise import where
-from needle.ops.indexing import ScatterAdd
-from needle.ops.logic import isnan
-from needle.ops.movement import permute, squeeze, stop_gradient
-from needle.ops.operands import as_tensors
+from needle.ops.creation import full_like, ones_like, zeros
+from needle.ops.elementwise import equal, minimum, where
+from needle.ops.indexing import ScatterAdd, take
+from needle.ops.logic import isnan, logical_not
+from needle.ops.movement import permute, reshape, squeeze, stop_gradient
+from needle.ops.operands import as_tensors, cast, promoted
 from needle.ops.rearrange import window
+from needle.ops.reduce import amax, amin
 from needle.ops.samples import Sample, uniform
 from needle.ops.tuples import stack
 
@@ -203,6 +212,20 @@ def searchsorted(edges: Any, values: Any, side: str = "left") -> Any:
     return executor.apply(SearchSorted.of(side), edges, values)
 
 
+def isin(x: Any, values: Any, invert: bool = False) -> Any:
+    """Return which elements of x are among the values (not among them, with ``invert``): bool.
+
+    NaN is equal to nothing. Shapes: x [...], values of any shape -> [...]
+    """
+    x, values = promoted(as_tensors((x, values), "isin"), "isin")
+    count = values.spec.size
+    if count == 0:
+        return full_like(x, invert, dtype="bool")
+    edges = sort(reshape(values, (count,)))
+    found = equal(take(edges, minimum(searchsorted(edges, x), count - 1)), x)
+    return logical_not(found) if invert else found
+
+
 # ---- shapes that depend on values --------------------------------------------------
 
 
@@ -237,3 +260,31 @@ def unique(
     found = kernels.unique(executor.value_of(x), rest=any(asked[1:]))
     chosen = tuple(graph.wrap(part) for part, want in zip(found, asked, strict=False) if want)
     return chosen if len(chosen) > 1 else chosen[0]
+
+
+def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+    """Return how often each of 0, 1, 2, ... occurs in x, or the sum of the weights beside it.
+
+    Shapes:   x [n], weights [n] -> [max(largest of x + 1, minlength)]
+    Dtypes:   x integers -> int64, or that of the weights
+    Gradient: weights
+    Raises:   DtypeError if x are no integers; ShapeError if x has not one axis, or the weights
+              another shape; IndexRangeError if one is negative; ArgumentError for a negative length
+    """
+    (x,) = as_tensors((x,), "bincount")
+    counted = ones_like(x, dtype="int64") if weights is None else weights
+    (weights,) = as_tensors((counted,), "bincount")
+    if x.spec.dtype.kind not in "iu":
+        raise DtypeError(f"bincount: x is {x.spec.dtype}, integers are needed")
+    shapes = shape_of(x), shape_of(weights)
+    if len(shapes[0]) != 1 or shapes[0] != shapes[1]:
+        raise ShapeError(f"bincount: x {shapes[0]} and weights {shapes[1]}, both must be [n]")
+    if minlength < 0:
+        raise ArgumentError(f"bincount: minlength {minlength} is negative")
+    if x.spec.size == 0:
+        return zeros((minlength,), dtype=weights.spec.dtype, device=x.spec.device)
+    least, most = (int(value.item()) for value in (amin(x), amax(x)))
+    if least < 0:
+        raise IndexRangeError(f"bincount: {least} is in x, counts are of 0 and more")
+    length = max(most + 1, minlength)
+    return executor.apply(ScatterAdd.of(0, (length,)), cast(x, dtypes.int64), weights)
