@@ -8,6 +8,7 @@ import hashlib
 import pickle
 import re
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from needle.errors import (
     OptionError,
     ShapeError,
 )
+from needle.ops.loss import CrossEntropyGrad
 from needle.testing.strategies import arrays, broadcastable
 
 NAN = float("nan")
@@ -240,6 +242,44 @@ def test_gradients_of_layer_norm_are_the_definition_s(case: str, double: tuple[s
     for x, y in zip(found, defined, strict=True) if fits else ():
         assert x.shape == y.shape and x.dtype == y.dtype
         np.testing.assert_array_equal(x.numpy(), y.numpy())
+
+
+@pytest.mark.skipif(not NATIVE, reason="there are no shortcuts without the native module")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {}, {"g": lambda: array(2.0, "float32", ndl.cpu()).broadcast_to((2, 3))},
+        {"labels": lambda: array([[0, 1, 2], [-1, 3, 0]], "int8", ndl.cpu())},
+        {"labels": lambda: array([[0, 1, 2], [3, 4, 0]], "int64", ndl.cpu())},
+        {"labels": lambda: array([0, 1, 2], "int64", ndl.cpu())},
+        {"g": lambda: array(np.ones((3, 2)), "float32", ndl.cpu())},
+        {"g": lambda: array(np.ones((2, 3)), "float64", ndl.cpu())},
+        {"lse": lambda: array(np.ones((2, 3)), "float64", ndl.cpu())},
+        {"lse": lambda: array(np.ones((2, 1)), "float32", ndl.cpu())},
+        {"logits": lambda: array(counted(4, 3, 2).T, "float16", ndl.cpu())},
+    ],
+    ids=range(10),
+)  # fmt: skip
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_gradients_of_cross_entropy_are_the_definition_s(change, smoothing) -> None:
+    values = {
+        "g": array(counted(2, 3), "float32", ndl.cpu()),
+        "logits": array(counted(2, 3, 4) % 5, "float32", ndl.cpu()),
+        "labels": array([[0, 1, 2], [3, -1, 0]], "int64", ndl.cpu()),
+        "lse": array(counted(2, 3) + 3, "float32", ndl.cpu()),
+    } | {name: make() for name, make in change.items()}
+    op, run = CrossEntropyGrad.of(-1, smoothing), find_override("cpu", "CrossEntropyGrad")
+
+    def outcome() -> Any:
+        try:
+            found = run(op, *values.values())
+        except NeedleError as error:
+            return type(error), str(error)
+        return found if found is NotImplemented else (found.spec, found.numpy().tobytes())
+
+    found = outcome()
+    with ndl.config(fast="off"):
+        assert found == outcome()
 
 
 # ---- writes ------------------------------------------------------------------------

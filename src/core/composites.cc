@@ -108,6 +108,33 @@ PyObject* layer_norm_grad_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return results(done, outs, 3);
 }
 
+// Integers, one for each row of the logits, which have classes.
+bool are_labels(const Spec* labels, const Spec* logits) {
+  return logits->code <= kFloat16 && labels->code >= kInt8 && labels->code <= kUInt8 &&
+         logits->ndim == labels->ndim + 1 && logits->shape[labels->ndim] > 0 &&
+         std::equal(labels->shape, labels->shape + labels->ndim, logits->shape);
+}
+
+bool read_label(PyObject* number, int64_t* label) {
+  int overflow;
+  *label = PyLong_AsLongLongAndOverflow(number, &overflow);
+  const bool failed = PyErr_Occurred();
+  if (failed) PyErr_Clear();
+  return !failed && !overflow;
+}
+
+// Logits and labels as the kernels take them: [rows, classes] and [rows].
+struct Rows {
+  int64_t shape[2], strides[2];
+  Operand logits, labels;
+
+  Rows(const Spec* x, const Spec* own)
+      : shape{own->size, x->shape[own->ndim]},
+        strides{shape[1], 1},
+        logits{x->code, 2, shape, strides},
+        labels{own->code, 1, shape, strides + 1} {}
+};
+
 // cross_entropy_of(logits, labels, ignored label, smoothing): (loss, lse), or None, for a label
 // that is no class, too
 PyObject* cross_entropy_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
@@ -115,27 +142,53 @@ PyObject* cross_entropy_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
               *labels = n == 4 ? dense_array(args[1]) : nullptr;
   if (!logits || !labels || !PyFloat_CheckExact(args[3])) Py_RETURN_NONE;
   const Spec *spec = logits->spec, *own = labels->spec;
-  const bool fits = spec->code <= kFloat16 && own->code >= kInt8 && own->code <= kUInt8 &&
-                    spec->ndim == own->ndim + 1 && spec->shape[own->ndim] > 0;
-  for (int i = 0; fits && i < own->ndim; i++) {
-    if (own->shape[i] != spec->shape[i]) Py_RETURN_NONE;
-  }
-  int overflow;
-  const int64_t ignored = PyLong_AsLongLongAndOverflow(args[2], &overflow);
-  if (!fits || overflow || PyErr_Occurred()) return results(false, nullptr, 0);
+  int64_t ignored;
+  if (!are_labels(own, spec) || !read_label(args[2], &ignored)) Py_RETURN_NONE;
   const DType wide = statistics_type(spec->code);
   Array* outs[2] = {new_array(spec, wide, own->ndim), new_array(spec, wide, own->ndim)};
   bool done = outs[0] && outs[1];
   if (done) {
-    const int64_t shape[2] = {own->size, spec->shape[own->ndim]}, strides[2] = {shape[1], 1};
+    const Rows rows(spec, own);
     Plan plan;
     void* buffers[] = {address(outs[0]), address(outs[1]), address(logits), address(labels)};
-    done = !kernels->plan_cross_entropy(&plan, {spec->code, 2, shape, strides},
-                                        {own->code, 1, shape, strides + 1}, ignored,
+    done = !kernels->plan_cross_entropy(&plan, rows.logits, rows.labels, ignored,
                                         PyFloat_AS_DOUBLE(args[3])) &&
            run_checked(plan, buffers, spec->size);
   }
   return results(done, outs, 2);
+}
+
+// cross_entropy_grad_of(g, logits, labels, lse, ignored label, smoothing): dlogits, or None
+PyObject* cross_entropy_grad_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  const Array* in[3];
+  if (n != 6 || !modes.open || !is_array(args[0]) || !dense_arrays(args + 1, in) ||
+      !PyFloat_CheckExact(args[5])) {
+    Py_RETURN_NONE;
+  }
+  const auto [logits, labels, lse] = in;
+  auto* g = reinterpret_cast<Array*>(args[0]);
+  const Spec *spec = logits->spec, *own = labels->spec;
+  const DType wide = statistics_type(spec->code);
+  int64_t ignored;
+  if (!g->storage || !are_labels(own, spec) || !has_shape(g, own, wide, own->ndim) ||
+      !has_shape(lse, own, wide, own->ndim) || !read_label(args[4], &ignored)) {
+    Py_RETURN_NONE;
+  }
+  Array* dense = g->strides ? copy_of(g, wide, false) : nullptr;  // a mean's gradient is repeated
+  Array* out = new_array(spec, spec->code, spec->ndim);
+  bool done = out && (dense || !g->strides);
+  if (done) {
+    const Rows rows(spec, own);
+    Plan plan;
+    void* buffers[] = {address(out), address(dense ? dense : g), address(logits), address(labels),
+                       address(lse)};
+    done = !kernels->plan_cross_entropy_grad(&plan, rows.logits, rows.labels, ignored,
+                                             PyFloat_AS_DOUBLE(args[5])) &&
+           run_checked(plan, buffers, spec->size);
+  }
+  Py_XDECREF(dense);
+  if (done) return reinterpret_cast<PyObject*>(out);
+  return results(false, &out, 1);
 }
 
 template <class F>
@@ -150,6 +203,8 @@ PyMethodDef functions[] = {
      "layer_norm_grad_of(g, x, weight, mean, rstd): (dx, dweight, dbias), or None"},
     {"cross_entropy_of", function_of(cross_entropy_of), METH_FASTCALL,
      "cross_entropy_of(logits, labels, ignored, smoothing): (loss, lse), or None"},
+    {"cross_entropy_grad_of", function_of(cross_entropy_grad_of), METH_FASTCALL,
+     "cross_entropy_grad_of(g, logits, labels, lse, ignored, smoothing): dlogits, or None"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -18,6 +18,7 @@ from needle.dtype import DType
 
 _layer_norm_of, _cross_entropy_of = shortcut("layer_norm_of"), shortcut("cross_entropy_of")
 _layer_norm_grad_of = shortcut("layer_norm_grad_of")
+_cross_entropy_grad_of = shortcut("cross_entropy_grad_of")
 
 SOFTMAX, LOG_SOFTMAX, LOG_SUM_EXP = 0, 1, 2
 LAYER, RMS = 0, 1
@@ -210,6 +211,9 @@ def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
 @override("cpu", "CrossEntropyGrad")
 def cross_entropy_grad(op: Any, g: NDArray, logits: NDArray, labels: NDArray, lse: NDArray) -> Any:
     """Gradient with respect to the logits."""
+    made = _cross_entropy_grad_of(g, logits, labels, lse, op.ignore_index, op.label_smoothing)
+    if made is not None:
+        return made
     wide = _wide(logits)
     if not _floating(logits) or logits.shape[-1] == 0 or {g.dtype, lse.dtype} != {wide}:
         return NotImplemented
