@@ -51,28 +51,9 @@ bool dense_arrays(PyObject* const* args, const Array* (&arrays)[n]) {
   return true;
 }
 
-// layer_norm_of(x, weight, bias, eps): (out, mean, rstd), or None
-PyObject* layer_norm_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
-  const Array* x[3];
-  if (n != 4 || !dense_arrays(args, x) || !PyFloat_CheckExact(args[3])) Py_RETURN_NONE;
-  const Spec* spec = x[0]->spec;
-  if (spec->code > kFloat16 || spec->ndim == 0 || spec->size == 0 || !is_row(x[1], spec) ||
-      !is_row(x[2], spec)) {
-    Py_RETURN_NONE;
-  }
-  const DType wide = statistics_type(spec->code);
-  Array* outs[3] = {new_array(spec, spec->code, spec->ndim), new_array(spec, wide, spec->ndim - 1),
-                    new_array(spec, wide, spec->ndim - 1)};
-  bool done = outs[0] && outs[1] && outs[2];
-  if (done) {
-    Plan plan;
-    void* buffers[] = {address(outs[0]), address(outs[1]), address(outs[2]),
-                       address(x[0]),    address(x[1]),    address(x[2])};
-    done = !kernels->plan_layer_norm(&plan, 0, operand(x[0]), PyFloat_AS_DOUBLE(args[3])) &&
-           run_plan(plan, buffers, spec->size);
-  }
-  return results(done, outs, 3);
-}
+// ---- norms: layer norm has means and a bias, RMS norm has neither
+
+constexpr int32_t kLayer = 0, kRms = 1;
 
 bool has_shape(const Array* array, const Spec* like, DType type, int ndim) {
   const Spec* spec = array->spec;
@@ -80,33 +61,85 @@ bool has_shape(const Array* array, const Spec* like, DType type, int ndim) {
          std::equal(spec->shape, spec->shape + ndim, like->shape);
 }
 
+bool are_rows(const Spec* x, const Array* weight) {
+  return x->code <= kFloat16 && x->ndim > 0 && x->size > 0 && is_row(weight, x);
+}
+
+void* address_or_null(const Array* array) { return array ? address(array) : nullptr; }
+
+// (out, mean, rstd), or (out, rstd) without a bias
+PyObject* norm(const Array* x, const Array* weight, const Array* bias, double eps) {
+  const Spec* spec = x->spec;
+  if (!are_rows(spec, weight) || (bias && !is_row(bias, spec))) Py_RETURN_NONE;
+  const DType wide = statistics_type(spec->code);
+  const int n = bias ? 3 : 2;
+  Array* outs[3] = {new_array(spec, spec->code, spec->ndim), new_array(spec, wide, spec->ndim - 1),
+                    bias ? new_array(spec, wide, spec->ndim - 1) : nullptr};
+  bool done = std::find(outs, outs + n, nullptr) == outs + n;
+  if (done) {
+    Plan plan;
+    void* buffers[] = {address(outs[0]),     bias ? address(outs[1]) : nullptr,
+                       address(outs[n - 1]), address(x),
+                       address(weight),      address_or_null(bias)};
+    done = !kernels->plan_layer_norm(&plan, bias ? kLayer : kRms, operand(x), eps) &&
+           run_plan(plan, buffers, spec->size);
+  }
+  return results(done, outs, n);
+}
+
+// (dx, dweight, dbias), or (dx, dweight) without means
+PyObject* norm_grad(const Array* g, const Array* x, const Array* weight, const Array* mean,
+                    const Array* rstd) {
+  const Spec* spec = x->spec;
+  const DType wide = statistics_type(spec->code);
+  if (!are_rows(spec, weight) || !has_shape(g, spec, spec->code, spec->ndim) ||
+      !has_shape(rstd, spec, wide, spec->ndim - 1) ||
+      (mean && !has_shape(mean, spec, wide, spec->ndim - 1))) {
+    Py_RETURN_NONE;
+  }
+  const int n = mean ? 3 : 2;
+  Array* outs[3] = {new_array(spec, spec->code, spec->ndim), new_array(weight->spec, spec->code, 1),
+                    mean ? new_array(weight->spec, spec->code, 1) : nullptr};
+  bool done = std::find(outs, outs + n, nullptr) == outs + n;
+  if (done) {
+    Plan plan;
+    void* buffers[] = {address(outs[0]), address(outs[1]), address_or_null(outs[2]), address(g),
+                       address(x),       address(weight),  address_or_null(mean),    address(rstd)};
+    done = !kernels->plan_layer_norm_grad(&plan, mean ? kLayer : kRms, operand(x)) &&
+           run_plan(plan, buffers, spec->size);
+  }
+  return results(done, outs, n);
+}
+
+// layer_norm_of(x, weight, bias, eps): (out, mean, rstd), or None
+PyObject* layer_norm_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  const Array* in[3];
+  if (n != 4 || !dense_arrays(args, in) || !PyFloat_CheckExact(args[3])) Py_RETURN_NONE;
+  return norm(in[0], in[1], in[2], PyFloat_AS_DOUBLE(args[3]));
+}
+
+// rms_norm_of(x, weight, eps): (out, rstd), or None
+PyObject* rms_norm_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  const Array* in[2];
+  if (n != 3 || !dense_arrays(args, in) || !PyFloat_CheckExact(args[2])) Py_RETURN_NONE;
+  return norm(in[0], in[1], nullptr, PyFloat_AS_DOUBLE(args[2]));
+}
+
 // layer_norm_grad_of(g, x, weight, mean, rstd): (dx, dweight, dbias), or None
 PyObject* layer_norm_grad_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
   const Array* in[5];
   if (n != 5 || !dense_arrays(args, in)) Py_RETURN_NONE;
-  const auto [g, x, weight, mean, rstd] = in;
-  const Spec* spec = x->spec;
-  if (spec->code > kFloat16 || spec->ndim == 0 || spec->size == 0 || !is_row(weight, spec)) {
-    Py_RETURN_NONE;
-  }
-  const DType wide = statistics_type(spec->code);
-  const int rows = spec->ndim - 1;
-  if (!has_shape(g, spec, spec->code, spec->ndim) || !has_shape(mean, spec, wide, rows) ||
-      !has_shape(rstd, spec, wide, rows)) {
-    Py_RETURN_NONE;
-  }
-  Array* outs[3] = {new_array(spec, spec->code, spec->ndim), new_array(weight->spec, spec->code, 1),
-                    new_array(weight->spec, spec->code, 1)};
-  bool done = outs[0] && outs[1] && outs[2];
-  if (done) {
-    Plan plan;
-    void* buffers[] = {address(outs[0]), address(outs[1]), address(outs[2]), address(g),
-                       address(x),       address(weight),  address(mean),    address(rstd)};
-    done =
-        !kernels->plan_layer_norm_grad(&plan, 0, operand(x)) && run_plan(plan, buffers, spec->size);
-  }
-  return results(done, outs, 3);
+  return norm_grad(in[0], in[1], in[2], in[3], in[4]);
 }
+
+// rms_norm_grad_of(g, x, weight, rstd): (dx, dweight), or None
+PyObject* rms_norm_grad_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  const Array* in[4];
+  if (n != 4 || !dense_arrays(args, in)) Py_RETURN_NONE;
+  return norm_grad(in[0], in[1], in[2], nullptr, in[3]);
+}
+
+// ---- cross entropy
 
 // Integers, one for each row of the logits, which have classes.
 bool are_labels(const Spec* labels, const Spec* logits) {
@@ -201,6 +234,10 @@ PyMethodDef functions[] = {
      "layer_norm_of(x, weight, bias, eps): (out, mean, rstd), or None"},
     {"layer_norm_grad_of", function_of(layer_norm_grad_of), METH_FASTCALL,
      "layer_norm_grad_of(g, x, weight, mean, rstd): (dx, dweight, dbias), or None"},
+    {"rms_norm_of", function_of(rms_norm_of), METH_FASTCALL,
+     "rms_norm_of(x, weight, eps): (out, rstd), or None"},
+    {"rms_norm_grad_of", function_of(rms_norm_grad_of), METH_FASTCALL,
+     "rms_norm_grad_of(g, x, weight, rstd): (dx, dweight), or None"},
     {"cross_entropy_of", function_of(cross_entropy_of), METH_FASTCALL,
      "cross_entropy_of(logits, labels, ignored, smoothing): (loss, lse), or None"},
     {"cross_entropy_grad_of", function_of(cross_entropy_grad_of), METH_FASTCALL,

@@ -16,8 +16,9 @@ from needle.backend.axes import normalise_axes
 from needle.backend.ndarray import NDArray, empty, empty_of, full
 from needle.dtype import DType
 
-_layer_norm_of, _cross_entropy_of = shortcut("layer_norm_of"), shortcut("cross_entropy_of")
-_layer_norm_grad_of = shortcut("layer_norm_grad_of")
+_layer_norm_of, _layer_norm_grad_of = shortcut("layer_norm_of"), shortcut("layer_norm_grad_of")
+_rms_norm_of, _rms_norm_grad_of = shortcut("rms_norm_of"), shortcut("rms_norm_grad_of")
+_cross_entropy_of = shortcut("cross_entropy_of")
 _cross_entropy_grad_of = shortcut("cross_entropy_grad_of")
 
 SOFTMAX, LOG_SOFTMAX, LOG_SUM_EXP = 0, 1, 2
@@ -278,6 +279,9 @@ def _rows_fit(g: NDArray, x: NDArray, weight: NDArray, *statistics: NDArray) -> 
 @override("cpu", "RMSNorm")
 def rms_norm(op: Any, x: NDArray, weight: NDArray) -> Any:
     """RMS norm and its reciprocal root mean squares."""
+    made = _rms_norm_of(x, weight, op.eps)
+    if made is not None:
+        return made
     if not _floating(x, weight) or x.size == 0:
         return NotImplemented
     x, weight = _dense(x, weight)
@@ -290,6 +294,9 @@ def rms_norm(op: Any, x: NDArray, weight: NDArray) -> Any:
 @override("cpu", "RMSNormGrad")
 def rms_norm_grad(op: Any, g: NDArray, x: NDArray, weight: NDArray, rstd: NDArray) -> Any:
     """Gradients of RMS norm."""
+    made = _rms_norm_grad_of(g, x, weight, rstd)
+    if made is not None:
+        return made
     if not _floating(x, g, weight) or x.size == 0 or rstd.dtype is not _wide(x):
         return NotImplemented
     if not _rows_fit(g, x, weight, rstd):
