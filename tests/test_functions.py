@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import ops
+from needle import nn, ops
 from needle.errors import ArgumentError, DtypeError, IndexRangeError, OptionError, ShapeError
 from needle.testing import check_gradients
 
@@ -635,6 +635,52 @@ def test_new_tensors():
         expected = np.meshgrid(np.arange(2), np.arange(3), indexing=indexing)
         for found, grid in zip(grids, expected, strict=True):
             np.testing.assert_array_equal(found.numpy(), grid)
+
+
+def weighted_entropy(x, y, weight, ignore=None, smoothing=0.0):
+    """Losses and weights of rows: what PyTorch's ``weight`` means."""
+    logp = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    classes = x.shape[-1]
+    if y.shape == x.shape:
+        y = (1 - smoothing) * y + smoothing / classes
+        return -(y * weight * logp).sum(-1), np.ones(x.shape[:-1])
+    kept = np.ones(y.shape, bool) if ignore is None else y != ignore
+    own = weight[np.where(kept, y, 0)] * kept
+    picked = np.take_along_axis(logp, np.where(kept, y, 0)[..., None], -1)[..., 0]
+    spread = (weight * logp).sum(-1) * kept
+    return -(1 - smoothing) * own * picked - smoothing / classes * spread, own
+
+
+@pytest.mark.parametrize("ignore", [None, 2])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("target", ["labels", "probabilities"])
+def test_cross_entropy_with_class_weights(target, smoothing, ignore, device):
+    rng = np.random.default_rng(0)
+    x, weight = rng.normal(size=(2, 5, 3)), np.array([0.5, 2.0, 3.0])
+    y = rng.integers(0, 3, (2, 5)) if target == "labels" else rng.dirichlet(np.ones(3), (2, 5))
+    rows, own = weighted_entropy(x, y, weight, ignore, smoothing)
+    tensors = [ndl.Tensor(v, dtype=str(v.dtype), device=device) for v in (x, y, weight)]
+    more = {"ignore_index": ignore, "label_smoothing": smoothing, "weight": tensors[2]}
+    for reduction, expected in (
+        ("none", rows), ("sum", rows.sum()), ("mean", rows.sum() / own.sum())
+    ):  # fmt: skip
+        found = ops.cross_entropy(*tensors[:2], reduction=reduction, **more)
+        np.testing.assert_allclose(found.numpy(), expected)
+    with ndl.config(device=device.name):
+        check_gradients(lambda x: ops.cross_entropy(x, tensors[1], **more), x)
+
+
+def test_class_weights_are_one_for_each_class():
+    x, y = tensor(X[0]), ndl.Tensor([0, 1, 2, 3, 4], dtype="int64")
+    for wrong in (ndl.ones(5), ndl.ones(1, 6), ndl.Tensor(1.0)):
+        with pytest.raises(ShapeError, match=r"cross_entropy.*6 classes"):
+            ops.cross_entropy(x, y, weight=wrong)
+    with pytest.raises(IndexRangeError, match="label"):
+        ops.cross_entropy(x, y + 3, weight=ndl.ones(6))
+    loss = nn.CrossEntropyLoss(np.arange(1.0, 7.0), ignore_index=0)
+    assert set(loss.state_dict()) == {"weight"} and not list(loss.parameters())
+    expected = ops.cross_entropy(x, y, weight=ndl.Tensor(np.arange(1.0, 7.0)), ignore_index=0)
+    assert loss(x, y).item() == pytest.approx(expected.item())
 
 
 # ---- NumPy's helpers -----------------------------------------------------------------

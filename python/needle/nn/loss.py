@@ -46,15 +46,22 @@ class CrossEntropyLoss(_Loss):
     Shapes:   logits [n, classes, ...], target [n, ...] or, probabilities, [n, classes, ...]
 
     Args:
+        weight: [classes], what each class counts (a buffer); None: all alike.
         ignore_index: label of elements that do not count.
         reduction: "mean" over the elements that count, "sum", or "none": one loss each.
         label_smoothing: share of the target that is spread over all classes, in [0, 1].
     """
 
     def __init__(
-        self, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
+        self,
+        weight: Any = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(reduction)
+        given = weight is None or isinstance(weight, Tensor)
+        self.register_buffer("weight", weight if given else Tensor(weight, requires_grad=False))
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
     def forward(self, logits: Tensor, target: Any) -> Tensor:
@@ -66,6 +73,7 @@ class CrossEntropyLoss(_Loss):
         return ops.cross_entropy(
             logits,
             target,
+            weight=self.weight,
             ignore_index=self.ignore_index,
             label_smoothing=self.label_smoothing,
             reduction=self.reduction,

@@ -22,7 +22,7 @@ from needle.ops.elementwise import (
     where,
 )
 from needle.ops.functions import exp, log, sigmoid
-from needle.ops.indexing import Labels, beside, gather, one_hot
+from needle.ops.indexing import Labels, beside, gather, one_hot, take
 from needle.ops.logic import clip
 from needle.ops.movement import Reshape, reshape, unsqueeze
 from needle.ops.operands import as_tensors, cast, promoted
@@ -209,6 +209,7 @@ def cross_entropy(
     logits: Any,
     target: Any,
     *,
+    weight: Any = None,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
@@ -218,6 +219,8 @@ def cross_entropy(
     Args:
         logits: [..., classes].
         target: labels [...], or probabilities [..., classes]; a tensor, an array or a list.
+        weight: [classes], what each class counts; the mean is then over the labels' weights, as in
+            PyTorch. A tensor or an array; None: all alike.
         ignore_index: label of rows that do not count.
         label_smoothing: share of the target that is spread over all classes, in [0, 1].
         reduction: "mean" over the rows that count, "sum", or "none": one loss per row.
@@ -225,12 +228,17 @@ def cross_entropy(
     Raises:
         IndexRangeError: naming the first label that is not a class.
         OptionError: if label_smoothing is not in [0, 1].
+        ShapeError: if there is not one weight for each class.
     """
     logits, target = as_tensors((logits, beside(logits, target)), "cross_entropy")
     if not 0.0 <= label_smoothing <= 1.0:
         raise OptionError(f"cross_entropy: label_smoothing {label_smoothing} is not in [0, 1]")
     if shape_of(target) == shape_of(logits) and executor.spec_of(target).dtype.kind == "f":
-        return reduced(_soft_cross_entropy(logits, target, label_smoothing), reduction)
+        return reduced(_soft_cross_entropy(logits, target, label_smoothing, weight), reduction)
+    if weight is not None:
+        losses, counts = _weighted(logits, target, weight, ignore_index, label_smoothing)
+        total = reduced(losses, "sum" if reduction == "mean" else reduction)
+        return total / summation(counts) if reduction == "mean" else total
     op = CrossEntropy.of(NOTHING if ignore_index is None else ignore_index, float(label_smoothing))
     loss = executor.apply(op, logits, target)[0]
     if reduction != "mean" or ignore_index is None:
@@ -239,10 +247,41 @@ def cross_entropy(
     return summation(loss) / summation(kept)
 
 
-def _soft_cross_entropy(logits: Any, target: Any, smoothing: float) -> Any:
+def _soft_cross_entropy(logits: Any, target: Any, smoothing: float, weight: Any) -> Any:
     if smoothing:
         target = (1 - smoothing) * target + smoothing / max(shape_of(logits)[-1], 1)
+    if weight is not None:
+        target = target * _class_weight(logits, weight)
     return -summation(target * log_softmax(logits), -1)
+
+
+def _class_weight(logits: Any, weight: Any) -> Any:
+    _, weight = as_tensors((logits, weight), "cross_entropy")
+    classes = shape_of(logits)[-1]
+    if shape_of(weight) != (classes,):
+        raise explain(
+            ShapeError, "cross_entropy", f"a weight for each of {classes} classes is needed",
+            [("logits", logits), ("weight", weight)],
+        )  # fmt: skip
+    return cast_like(weight, logits)
+
+
+def _weighted(
+    logits: Any, labels: Any, weight: Any, ignore_index: int | None, smoothing: float
+) -> tuple[Any, Any]:
+    """Return losses of rows times the weights of their labels, and these weights."""
+    weight, classes = _class_weight(logits, weight), shape_of(logits)[-1]
+    op = CrossEntropy.of(NOTHING if ignore_index is None else ignore_index, 0.0)
+    loss = executor.apply(op, logits, labels)[0]
+    kept, labels = op.class_labels(labels)
+    counts = take(weight, labels)
+    counts = counts if kept is None else where(kept, counts, 0.0)
+    loss = loss * cast_like(counts, loss)
+    if not smoothing:
+        return loss, counts
+    spread = -summation(widened(weight) * log_softmax(widened(logits)), -1) / classes
+    spread = spread if kept is None else where(kept, spread, 0.0)
+    return (1 - smoothing) * loss + smoothing * spread, counts
 
 
 # ---- losses of each element --------------------------------------------------------
