@@ -113,7 +113,7 @@ def _seed(name: str, out: Any, out_grad: Any) -> Any:
     given = executor.spec_of(out_grad)
     if given.shape != spec.shape:
         raise ShapeError(f"{name}: out_grad has shape {given.shape}, the result {spec.shape}")
-    if given.device != spec.device:
+    if given.device is not spec.device and given.device != spec.device:
         raise explain(
             DeviceError, name, "out_grad is on another device than the result",
             [("result", out), ("out_grad", out_grad)], "", "out_grad.to(result.device)",

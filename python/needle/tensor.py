@@ -164,9 +164,11 @@ class Tensor(Augmented, Methods, Value):
 
         ``gradient`` is PyTorch's name of ``out_grad``.
         """
+        if gradient is not None:
+            out_grad = ops.either(out_grad, gradient, ("out_grad", "gradient"))
         autograd.backward(
             self,
-            ops.either(out_grad, gradient, ("out_grad", "gradient")),
+            out_grad,
             retain_graph=retain_graph,
             create_graph=create_graph,
             accumulate=accumulate,

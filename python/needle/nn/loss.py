@@ -52,6 +52,8 @@ class CrossEntropyLoss(_Loss):
         label_smoothing: share of the target that is spread over all classes, in [0, 1].
     """
 
+    weight: Tensor | None
+
     def __init__(
         self,
         weight: Any = None,

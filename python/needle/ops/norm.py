@@ -105,10 +105,12 @@ class LayerNorm(_Norm):
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x, weight = out.inputs[:2]
         middle, rstd = out[1], out[2]
-        g, mean_grad, rstd_grad = (out_grad[i] for i in range(3))
+        g, mean_grad, rstd_grad = out_grad
         grads: list[Any] = [None] * 3
         if g is not None:
             grads = list(executor.apply(LayerNormGrad.of(), g, x, weight, middle, rstd).tuple())
+        if mean_grad is None and rstd_grad is None:
+            return grads
         size = max(shape_of(x)[-1], 1)
         if mean_grad is not None:
             part = broadcast_to(unsqueeze(mean_grad * (1 / size), -1), shape_of(x))
