@@ -720,7 +720,8 @@ def test_the_gradient_of_nan_to_num_is_of_numbers_alone():
 )  # fmt: skip
 @pytest.mark.parametrize("invert", [False, True])
 def test_isin(x, values, invert, device):
-    found = ops.isin(ndl.Tensor(x, device=device), ndl.Tensor(values, device=device), invert)
+    tensors = (ndl.Tensor(v, device=device) for v in (x, values))
+    found = ops.isin(*tensors, invert=invert)
     expected = np.isin(np.array(x), np.array(values), invert=invert)
     assert found.dtype == "bool" and found.shape == expected.shape
     np.testing.assert_array_equal(found.numpy(), expected)

@@ -212,7 +212,7 @@ def searchsorted(edges: Any, values: Any, side: str = "left") -> Any:
     return executor.apply(SearchSorted.of(side), edges, values)
 
 
-def isin(x: Any, values: Any, invert: bool = False) -> Any:
+def isin(x: Any, values: Any, *, invert: bool = False) -> Any:
     """Return which elements of x are among the values (not among them, with ``invert``): bool.
 
     NaN is equal to nothing. Shapes: x [...], values of any shape -> [...]
