@@ -685,7 +685,7 @@ def test_class_weights_are_one_for_each_class():
 
 # ---- NumPy's helpers -----------------------------------------------------------------
 
-WHOLE = ndl.Tensor([1, 2], dtype="int64")
+NUMBERS = ndl.Tensor([1, 2], dtype="int64")
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
@@ -707,7 +707,7 @@ def test_the_gradient_of_nan_to_num_is_of_numbers_alone():
     for more in ({}, {"nan": 1.0, "posinf": 2.0, "neginf": 3.0}):
         slope = ndl.grad(lambda x, more=more: (3.0 * ops.nan_to_num(x, **more)).sum())(x)
         assert slope.tolist() == [0.0, 0.0, 0.0, 3.0]
-    assert ops.nan_to_num(WHOLE) is WHOLE
+    assert ops.nan_to_num(NUMBERS) is NUMBERS
 
 
 @pytest.mark.parametrize(
@@ -746,10 +746,10 @@ def test_bincount(kind, device):
     "call, error, message",
     [
         (lambda: ops.bincount(ndl.Tensor([0.5])), DtypeError, "bincount.*float32"),
-        (lambda: ops.bincount(WHOLE[None]), ShapeError, r"bincount: x \(1, 2\)"),
-        (lambda: ops.bincount(WHOLE - 3), IndexRangeError, "bincount: -2 is in x"),
-        (lambda: ops.bincount(WHOLE, ndl.ones(3)), ShapeError, r"bincount.* weights \(3,\)"),
-        (lambda: ops.bincount(WHOLE, minlength=-1), ArgumentError, "minlength"),
+        (lambda: ops.bincount(NUMBERS[None]), ShapeError, r"bincount: x \(1, 2\)"),
+        (lambda: ops.bincount(NUMBERS - 3), IndexRangeError, "bincount: -2 is in x"),
+        (lambda: ops.bincount(NUMBERS, ndl.ones(3)), ShapeError, r"bincount.* weights \(3,\)"),
+        (lambda: ops.bincount(NUMBERS, minlength=-1), ArgumentError, "minlength"),
         (lambda: ops.kron("a", ndl.ones(2)), ArgumentError, "kron: expected a tensor"),
     ],
 )
