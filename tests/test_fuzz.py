@@ -31,6 +31,7 @@ LEAVES = ((3, 3), (4,), (2, 3, 2))
 
 APART = {
     "RowNumbers": "refuses what is no whole number in range, so it cannot follow other nodes",
+    "Labels": "the same",
     "NextAfter": "its result differs from its input by less than a rounding",
     "Eigh": "the signs of vectors are LAPACK's choice",
     "QR": "no gradient; the signs of vectors are LAPACK's choice",
