@@ -38,6 +38,12 @@ PyObject* results(bool done, Array* const* arrays, int n) {
   Py_RETURN_NONE;
 }
 
+bool has_shape(const Array* array, const Spec* like, DType type, int ndim) {
+  const Spec* spec = array->spec;
+  return spec->code == type && spec->ndim == ndim &&
+         std::equal(spec->shape, spec->shape + ndim, like->shape);
+}
+
 bool is_row(const Array* parameter, const Spec* x) {
   const Spec* spec = parameter->spec;
   return spec->code == x->code && spec->ndim == 1 && spec->shape[0] == x->shape[x->ndim - 1];
@@ -54,12 +60,6 @@ bool dense_arrays(PyObject* const* args, const Array* (&arrays)[n]) {
 // ---- norms: layer norm has means and a bias, RMS norm has neither
 
 constexpr int32_t kLayer = 0, kRms = 1;
-
-bool has_shape(const Array* array, const Spec* like, DType type, int ndim) {
-  const Spec* spec = array->spec;
-  return spec->code == type && spec->ndim == ndim &&
-         std::equal(spec->shape, spec->shape + ndim, like->shape);
-}
 
 bool are_rows(const Spec* x, const Array* weight) {
   return x->code <= kFloat16 && x->ndim > 0 && x->size > 0 && is_row(weight, x);
@@ -171,9 +171,9 @@ struct Rows {
 // cross_entropy_of(logits, labels, ignored label, smoothing): (loss, lse), or None, for a label
 // that is no class, too
 PyObject* cross_entropy_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
-  const Array *logits = n == 4 ? dense_array(args[0]) : nullptr,
-              *labels = n == 4 ? dense_array(args[1]) : nullptr;
-  if (!logits || !labels || !PyFloat_CheckExact(args[3])) Py_RETURN_NONE;
+  const Array* in[2];
+  if (n != 4 || !dense_arrays(args, in) || !PyFloat_CheckExact(args[3])) Py_RETURN_NONE;
+  const auto [logits, labels] = in;
   const Spec *spec = logits->spec, *own = labels->spec;
   int64_t ignored;
   if (!are_labels(own, spec) || !read_label(args[2], &ignored)) Py_RETURN_NONE;
