@@ -681,6 +681,14 @@ def test_class_weights_are_one_for_each_class():
     assert set(loss.state_dict()) == {"weight"} and not list(loss.parameters())
     expected = ops.cross_entropy(x, y, weight=ndl.Tensor(np.arange(1.0, 7.0)), ignore_index=0)
     assert loss(x, y).item() == pytest.approx(expected.item())
+    assert not nn.CrossEntropyLoss(ndl.ones(6)).weight.requires_grad
+
+
+def test_the_weights_of_many_labels_are_added_in_float32():
+    x, y = ndl.zeros(5000, 2, dtype="float16"), ndl.zeros(5000, dtype="int64")
+    for weight in (ndl.ones(2), np.ones(2)):
+        loss = ops.cross_entropy(x, y, weight=weight).item()
+        assert loss == pytest.approx(np.log(2), rel=1e-3)
 
 
 # ---- NumPy's helpers -----------------------------------------------------------------
@@ -737,6 +745,8 @@ def test_bincount(kind, device):
     weights = np.random.default_rng(0).normal(size=6)
     found = ops.bincount(t, ndl.Tensor(weights, dtype="float64", device=device))
     np.testing.assert_allclose(found.numpy(), np.bincount(x, weights))
+    found = ops.bincount(t, weights)  # an array, as float32
+    np.testing.assert_allclose(found.numpy(), np.bincount(x, weights), rtol=1e-5)
     slope = ndl.grad(lambda w: (ops.bincount(t, w) ** 2).sum())
     w = ndl.Tensor(weights, dtype="float64", device=device)
     np.testing.assert_allclose(slope(w).numpy(), 2 * np.bincount(x, weights)[x])

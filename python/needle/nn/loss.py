@@ -62,8 +62,8 @@ class CrossEntropyLoss(_Loss):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(reduction)
-        given = weight is None or isinstance(weight, Tensor)
-        self.register_buffer("weight", weight if given else Tensor(weight, requires_grad=False))
+        given = None if weight is None else Tensor(weight, requires_grad=False)
+        self.register_buffer("weight", given)
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
     def forward(self, logits: Tensor, target: Any) -> Tensor:

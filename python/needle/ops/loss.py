@@ -219,8 +219,8 @@ def cross_entropy(
     Args:
         logits: [..., classes].
         target: labels [...], or probabilities [..., classes]; a tensor, an array or a list.
-        weight: [classes], what each class counts; the mean is then over the labels' weights, as in
-            PyTorch. A tensor or an array; None: all alike.
+        weight: [classes], what each class counts, a tensor or an array; None: all alike. With
+            labels the mean is the sum over that of their weights, as in PyTorch.
         ignore_index: label of rows that do not count.
         label_smoothing: share of the target that is spread over all classes, in [0, 1].
         reduction: "mean" over the rows that count, "sum", or "none": one loss per row.
@@ -235,16 +235,15 @@ def cross_entropy(
         raise OptionError(f"cross_entropy: label_smoothing {label_smoothing} is not in [0, 1]")
     if shape_of(target) == shape_of(logits) and executor.spec_of(target).dtype.kind == "f":
         return reduced(_soft_cross_entropy(logits, target, label_smoothing, weight), reduction)
-    if weight is not None:
-        losses, counts = _weighted(logits, target, weight, ignore_index, label_smoothing)
-        total = reduced(losses, "sum" if reduction == "mean" else reduction)
-        return total / summation(counts) if reduction == "mean" else total
-    op = CrossEntropy.of(NOTHING if ignore_index is None else ignore_index, float(label_smoothing))
-    loss = executor.apply(op, logits, target)[0]
-    if reduction != "mean" or ignore_index is None:
-        return reduced(loss, reduction)
-    kept = cast_like(not_equal(cast(target, dtype.int64), ignore_index), loss)
-    return summation(loss) / summation(kept)
+    ignored = NOTHING if ignore_index is None else ignore_index
+    if weight is None:
+        loss = executor.apply(CrossEntropy.of(ignored, float(label_smoothing)), logits, target)[0]
+        if reduction != "mean" or ignore_index is None:
+            return reduced(loss, reduction)
+        counts = cast_like(not_equal(cast(target, dtype.int64), ignore_index), loss)
+    else:
+        loss, counts = _weighted(logits, target, weight, ignored, label_smoothing)
+    return summation(loss) / summation(counts) if reduction == "mean" else reduced(loss, reduction)
 
 
 def _soft_cross_entropy(logits: Any, target: Any, smoothing: float, weight: Any) -> Any:
@@ -267,19 +266,18 @@ def _class_weight(logits: Any, weight: Any) -> Any:
 
 
 def _weighted(
-    logits: Any, labels: Any, weight: Any, ignore_index: int | None, smoothing: float
+    logits: Any, labels: Any, weight: Any, ignored: int, smoothing: float
 ) -> tuple[Any, Any]:
     """Return losses of rows times the weights of their labels, and these weights."""
-    weight, classes = _class_weight(logits, weight), shape_of(logits)[-1]
-    op = CrossEntropy.of(NOTHING if ignore_index is None else ignore_index, 0.0)
+    weight, op = widened(_class_weight(logits, weight)), CrossEntropy.of(ignored, 0.0)
     loss = executor.apply(op, logits, labels)[0]
     kept, labels = op.class_labels(labels)
     counts = take(weight, labels)
     counts = counts if kept is None else where(kept, counts, 0.0)
-    loss = loss * cast_like(counts, loss)
+    loss = loss * counts
     if not smoothing:
         return loss, counts
-    spread = -summation(widened(weight) * log_softmax(widened(logits)), -1) / classes
+    spread = -summation(weight * log_softmax(widened(logits)), -1) / shape_of(logits)[-1]
     spread = spread if kept is None else where(kept, spread, 0.0)
     return (1 - smoothing) * loss + smoothing * spread, counts
 

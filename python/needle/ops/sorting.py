@@ -25,7 +25,7 @@ from needle.ops.elementwise import equal, minimum, where
 from needle.ops.indexing import ScatterAdd, take
 from needle.ops.logic import isnan, logical_not
 from needle.ops.movement import permute, reshape, squeeze, stop_gradient
-from needle.ops.operands import as_tensors, cast, promoted
+from needle.ops.operands import as_tensors, promoted
 from needle.ops.rearrange import window
 from needle.ops.reduce import amax, amin
 from needle.ops.samples import Sample, uniform
@@ -215,9 +215,12 @@ def searchsorted(edges: Any, values: Any, side: str = "left") -> Any:
 def isin(x: Any, values: Any, *, invert: bool = False) -> Any:
     """Return which elements of x are among the values (not among them, with ``invert``): bool.
 
-    NaN is equal to nothing. Shapes: x [...], values of any shape -> [...]
+    NaN is equal to nothing.
+
+    Shapes:   x [...], values of any shape -> [...]
+    Raises:   DtypeError if the dtypes do not mix
     """
-    x, values = promoted(as_tensors((x, values), "isin"), "isin")
+    x, values = promoted((x, values), "isin")
     count = values.spec.size
     if count == 0:
         return full_like(x, invert, dtype="bool")
@@ -272,8 +275,8 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
               another shape; IndexRangeError if one is negative; ArgumentError for a negative length
     """
     (x,) = as_tensors((x,), "bincount")
-    counted = ones_like(x, dtype="int64") if weights is None else weights
-    (weights,) = as_tensors((counted,), "bincount")
+    weights = ones_like(x, dtype="int64") if weights is None else weights
+    x, weights = as_tensors((x, weights), "bincount")
     if x.spec.dtype.kind not in "iu":
         raise DtypeError(f"bincount: x is {x.spec.dtype}, integers are needed")
     shapes = shape_of(x), shape_of(weights)
@@ -287,4 +290,4 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
     if least < 0:
         raise IndexRangeError(f"bincount: {least} is in x, counts are of 0 and more")
     length = max(most + 1, minlength)
-    return executor.apply(ScatterAdd.of(0, (length,)), cast(x, dtypes.int64), weights)
+    return executor.apply(ScatterAdd.of(0, (length,)), x, weights)
