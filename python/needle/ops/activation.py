@@ -168,7 +168,7 @@ class GELUTanh(_Smooth):
     samples = unary_samples(-4, 4, _gelu_tanh)
 
     def bend(self, x: Any) -> Any:
-        x = clip(x, -10.0, 10.0)  # beyond it is 0
+        x = clip(x, -10.0, 10.0)  # beyond it is less than 1e-34
         angle = _ROOT * (x + _CUBIC * x * square(x))
         inner = _ROOT * (1.0 + (3 * _CUBIC) * square(x))
         change = (3 * _CUBIC * _ROOT) * x - tanh(angle) * square(inner)

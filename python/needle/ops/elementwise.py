@@ -130,7 +130,7 @@ class SquaredDifference(Elementwise):
     samples = binary_samples(lambda x, y: np.square(np.subtract(x, y)))
 
     def derivative(self, out: Any, i: int) -> Any:
-        return 2.0 * (out.inputs[i] - out.inputs[1 - i])
+        return executor.apply(SquaredDifferenceGrad.of(), out.inputs[i], out.inputs[1 - i], 1.0)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         left, right = out.node.inputs
@@ -161,7 +161,7 @@ class SquaredDifferenceGrad(Elementwise):
 
     def derivative(self, out: Any, i: int) -> Any:
         x, y, z = out.inputs
-        return 2.0 * (x - y) if i == 2 else z * (-2.0 if i else 2.0)
+        return executor.apply(self, x, y, 1.0) if i == 2 else z * (-2.0 if i else 2.0)
 
 
 class Abs(Elementwise):
