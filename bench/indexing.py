@@ -65,10 +65,10 @@ def cases(options: Options) -> Iterator[Case]:
             4 * part + whole,  # rows read and written; the same of their gradients; zeros
         )  # fmt: skip
     if gather is not None:
-        name, theirs = f"gather {count} x {d} from {rows} x {d}, axis 0", _gather
-        ours, moved = partial(gather, axis=0), indices + 2 * part
-        yield forward_case(name, ours, theirs, [x, index], moved)
-        yield gradient_case(name, ours, theirs, [table, index], updates, 2 * moved + 2 * whole)
+        name, own = f"gather {count} x {d} from {rows} x {d}, axis 0", partial(gather, axis=0)
+        moved = indices + 2 * part
+        yield forward_case(name, own, _gather, [x, index], moved)
+        yield gradient_case(name, own, _gather, [table, index], updates, 2 * moved + 2 * whole)
     if scatter_add is not None:
         name = f"scatter_add {count} x {d} into {rows} x {d}, axis 0"
         shape = (rows, d)

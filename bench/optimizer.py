@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import torch
-from harness import Case, Options, both, main
+from harness import Case, Options, both, compiled, main
 
 import needle as ndl
 
@@ -23,13 +21,8 @@ def adam_case(name: str, count: int, size: int, target: float | None) -> Case:
         p.grad, q.grad = grads
     ours = ndl.optim.Adam([p for p, _ in pairs], lr=1e-3)
     theirs = torch.optim.Adam([q for _, q in pairs], lr=1e-3, fused=True)
-
-    def step(function: Callable[[], Any]) -> None:
-        function()
-
     return Case(
-        name, ours.step, partial(step, theirs.step),
-        lambda compiler: partial(step, compiler(theirs.step)), target=target, goals="ops",
+        name, ours.step, theirs.step, compiled(theirs.step), target=target, goals="ops",
         group="optimizer", bytes=7 * 4.0 * count * size,  # read p, g, m, v; write p, m, v
     )  # fmt: skip
 
