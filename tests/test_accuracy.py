@@ -310,6 +310,30 @@ def test_float16_is_rounded_as_numpy_does(isa):
     np.testing.assert_array_equal(back, expected.astype(np.float32))
 
 
+def test_bfloat16_is_rounded_to_nearest_even(isa):
+    """As ml_dtypes does, NaN among others, too."""
+    bits = np.arange(0, 2**32, 9973, dtype=np.uint64).astype(np.uint32)
+    wide = bits.view(np.float32)
+    with np.errstate(invalid="ignore"):
+        expected = wide.astype(ndl.bfloat16.numpy)
+    found = ndl.Tensor(wide, device="cpu", requires_grad=False).astype("bfloat16").numpy()
+    assert (np.isnan(wide) == np.isnan(found.astype(np.float32))).all()
+    usual = ~np.isnan(wide)
+    np.testing.assert_array_equal(found[usual].view(np.uint16), expected[usual].view(np.uint16))
+
+
+@pytest.mark.parametrize("target", ["float32", "float64"])
+def test_integers_are_rounded_once(isa, target):
+    """Of every size, next to halves of units; larger ones stand alone between smaller ones."""
+    random = np.random.default_rng(9)
+    whole = random.integers(-(2**24), 2**24, 4000) << random.integers(0, 39, 4000)
+    x = whole + random.integers(-1, 2, whole.size) * (1 << random.integers(0, 38, whole.size))
+    edges = [0, 1, -1, 2**51 - 1, 2**51, -(2**51), -(2**51) - 1, 2**53 + 1, 2**63 - 1, -(2**63)]
+    x = np.concatenate([x, x >> 12, np.arange(-500, 500), edges])
+    found = ndl.Tensor(x, device="cpu").astype(target).numpy()
+    np.testing.assert_array_equal(found, x.astype(target))
+
+
 HALVES = {"float16": (10, -14, 65536.0), "bfloat16": (7, -126, 2.0**128)}
 
 

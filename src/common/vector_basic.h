@@ -177,7 +177,12 @@ template <class T>
 T shift_left(T x, T y) {
   using Unsigned = std::make_unsigned_t<T>;
   constexpr int kBits = 8 * sizeof(T);
-  T shifted = static_cast<T>(static_cast<Unsigned>(x) * (Unsigned{1} << (y & (kBits - 1))));
+  T shifted;
+  if constexpr (sizeof(T) >= 4) {
+    shifted = static_cast<T>(static_cast<Unsigned>(x) << (y & (kBits - 1)));
+  } else {  // a product of vectors, where these have no shifts by different counts
+    shifted = static_cast<T>(static_cast<Unsigned>(x) * (Unsigned{1} << (y & (kBits - 1))));
+  }
   return static_cast<Unsigned>(y) < kBits ? shifted : 0;
 }
 template <class T>
@@ -203,24 +208,38 @@ T integer_power(T x, T y) {
 
 // ---- division: rounds down, and the remainder has the divisor's sign ------------------------
 
-// Whether there are instructions that make float64 of vectors of int64, and back.
+// Vectors of int64 become float64, and back, by instructions that AVX-512 has, or up to 2^51 in the
+// low bits of numbers whose last place counts ones.
 #if defined(__AVX512DQ__)
-constexpr bool kConvertsLongs = true;
+constexpr int64_t kLargestLong = int64_t{1} << 52;
+inline double to_double(int64_t x) { return static_cast<double>(x); }
+inline int64_t to_long(double x) { return static_cast<int64_t>(x); }
 #else
-constexpr bool kConvertsLongs = false;
+constexpr int64_t kLargestLong = int64_t{1} << 51;
+inline double to_double(int64_t x) {
+  return from_bits<double>(x + bits(kRounder<double>)) - kRounder<double>;
+}
+inline int64_t to_long(double x) { return bits(x + kRounder<double>) - bits(kRounder<double>); }
+#endif
+#if defined(__AVX2__)  // which rounds vectors down
+constexpr bool kDividesLongs = true;
+#else
+constexpr bool kDividesLongs = false;
 #endif
 template <class T>
-constexpr bool divides_longs = kConvertsLongs && std::is_same_v<T, int64_t>;
+constexpr bool divides_longs = kDividesLongs && std::is_same_v<T, int64_t>;
 
 // x // 0 is 0, and the smallest integer // -1 itself. The quotient of two integers is at least
 // 1/y away from the next integer, which a floating-point number of twice their bits resolves; that
-// of two int64 up to 2^52 a float64.
+// of two int64 up to kLargestLong a float64.
 template <class T, bool by_float = sizeof(T) < 8 || divides_longs<T>>
 T integer_floor_divide(T x, T y) {
   T divisor = y == 0 || (std::is_signed_v<T> && y == static_cast<T>(-1)) ? 1 : y;
   T quotient;
-  if constexpr (by_float) {
-    using Float = std::conditional_t<sizeof(T) >= 4, double, float>;
+  if constexpr (by_float && sizeof(T) == 8) {
+    quotient = to_long(std::floor(to_double(x) / to_double(divisor)));
+  } else if constexpr (by_float) {
+    using Float = std::conditional_t<sizeof(T) == 4, double, float>;
     quotient = static_cast<T>(std::floor(static_cast<Float>(x) / static_cast<Float>(divisor)));
   } else {
     T rest = x % divisor;
@@ -230,7 +249,7 @@ T integer_floor_divide(T x, T y) {
 }
 
 inline bool is_rare_quotient(int64_t x, int64_t y) {
-  constexpr uint64_t kEnd = uint64_t{1} << 52;
+  constexpr uint64_t kEnd = kLargestLong;
   return (static_cast<uint64_t>(x) + kEnd > 2 * kEnd) |
          (static_cast<uint64_t>(y) + kEnd > 2 * kEnd);
 }
@@ -241,7 +260,11 @@ inline int64_t exact_remainder(int64_t x, int64_t y) {
   return y == 0 ? 0 : x - exact_floor_divide(x, y) * y;
 }
 
-// Floats, exactly: slow.
+// Floats, exactly: slow. Up to 2^29 float64 resolves a quotient of float32 and holds quotient * y.
+template <class T>
+bool resolves_in_float64(T x, T y) {
+  return sizeof(T) == 4 && abs(x) < T(0x1p29) * abs(y) && abs(y) != kInfinity<T>;
+}
 template <class T>
 T exact_remainder(T x, T y) {
   T rest = std::fmod(x, y);
@@ -250,6 +273,7 @@ T exact_remainder(T x, T y) {
 }
 template <class T>
 T exact_floor_divide(T x, T y) {
+  if (resolves_in_float64(x, y)) return static_cast<T>(std::floor(double{x} / double{y}));
   if (y == 0 || abs(x) == kInfinity<T> || abs(y) == kInfinity<T>) return std::floor(x / y);
   T rest = std::fmod(x, y);
   T quotient = (x - rest) / y;
@@ -259,12 +283,12 @@ T exact_floor_divide(T x, T y) {
   return whole == 0 ? copysign(T(0), x / y) : whole;
 }
 
-// Up to this quotient float32 arguments can be divided in float64 without an error in the floor or
-// in quotient * y; float64 needs a fused multiply-add for that.
+// Up to this quotient divide_down is right: with a fused multiply-add, as long as quotients can
+// have a fraction.
 template <class T>
-constexpr T kLargestQuotient = sizeof(T) == 4 ? 0x1p29
-                               : kHasFma      ? 0x1p52
-                                              : 0;
+constexpr T kLargestQuotient = kHasFma          ? T(Int<T>{1} << kMantissa<T>)
+                               : sizeof(T) == 4 ? T(0x1p29)
+                                                : 0;
 
 // A power of two times y is exact or infinite, and costs less than x / y.
 template <class T>
@@ -272,18 +296,21 @@ bool is_rare_quotient(T x, T y) {
   return !(abs(x) < kLargestQuotient<T> * abs(y)) | (abs(y) == kInfinity<T>);
 }
 
+template <class T>
 struct Division {
-  double quotient, rest;
+  T quotient, rest;
 };
 
 template <class T>
-Division divide_down(T x, T y) {
-  double a = x, b = y;
-  double quotient = std::floor(a / b);
-  if constexpr (sizeof(T) == 4) return {quotient, a - quotient * b};
-  double rest = multiply_add(-quotient, b, a);  // exact; a / b may have been rounded up
-  bool above = rest != 0 && (rest < 0) != (b < 0);
-  return {above ? quotient - 1 : quotient, above ? rest + b : rest};
+auto divide_down(T x, T y) {
+  if constexpr (!kHasFma) {
+    double quotient = std::floor(double{x} / double{y});
+    return Division<double>{quotient, x - quotient * y};
+  } else {
+    T quotient = std::floor(x / y), rest = multiply_add(-quotient, y, x);
+    bool above = rest != 0 && (rest < 0) != (y < 0);  // x / y was rounded up to a whole number
+    return Division<T>{above ? quotient - 1 : quotient, above ? rest + y : rest};
+  }
 }
 
 template <class T>

@@ -180,16 +180,29 @@ T sigmoid(T x) {
   return quotient - quotient * lower(sum.low);
 }
 
+// x / (1 + exp(-x)), both sides of the quotient's line times 2^-kLift: the sum keeps its bits where
+// exp would be infinite, and results below the normal numbers are rounded once.
 template <class T>
 T silu(T x) {
-  T least = x < -1000 ? -1000 : x;  // not infinity times 0
-  return over_one_plus(least, reduce_exp(-cut_exponent(x)));
+  using E = Exponential<T>;
+  constexpr T kEnd = T(kSigmoidEnd[sizeof(T) == 8]),
+              kOne = sizeof(T) == 4 ? 20 : 40;  // x from here
+  constexpr T kRounded = kRounder<T> - kLift<T>;
+  T t = x < -kEnd ? -kEnd : x > kOne ? kOne : x;
+  T shifted = kRounded - t * kLog2E<T>, n = shifted - kRounded;
+  T r = (-t - n * E::kLn2High) - n * E::kLn2Low;
+  T m = (polynomial(E::kExp, r) * r + 1) * r + 1;  // exp(-t) / 2^n
+  T power = from_bits<T>(bits(m) + bits(shifted) * (Int<T>{1} << kMantissa<T>));
+  T least = x < -1000 ? -1000 : x;  // not infinity through infinity
+  T quotient = lower(least / (power + power_of_two<T>(-kLift<T>)));
+  return x > kOne ? x : quotient;
 }
 
 // s + x s (1 - s) z', where s = sigmoid(z), without a difference: the derivative of x sigmoid(z).
 template <class T>
 T gated_slope(T x, T z, T z_slope) {
-  T e = exp_of_negative(-abs(z), T(0)), part = 1 / (1 + e);
+  T size = -abs(z) < Exponential<T>::kLow ? Exponential<T>::kLow : -abs(z);
+  T e = lower(lifted_exp(reduce_exp(size), T(1))), part = 1 / (1 + e);
   return (z < 0 ? e * part : part) + x * (e * part * part) * z_slope;
 }
 

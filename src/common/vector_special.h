@@ -135,11 +135,16 @@ T gelu_tanh(T x) {
   return times_sigmoid(x < -kEnd ? -kEnd : x, z.high, z_low);
 }
 
+// Phi(x) + x Phi'(x); of -t that is (Phi(-t) exp(t^2 / 2) - t Phi'(0)) exp(-t^2 / 2).
 template <class T>
-T gelu_slope(T x) {  // Phi(x) + x Phi'(x); at 40 the last is 0
-  constexpr T kRootHalf = T(0.707106781186547524401), kDensity = T(0.398942280401432677940);
-  T t = x < -40 ? -40 : x > 40 ? 40 : x;
-  return T(0.5) * (1 + erf(t * kRootHalf)) + t * kDensity * exp(T(-0.5) * t * t);
+T gelu_slope(T x) {
+  using S = Special<T>;
+  constexpr T kDensity = T(0.398942280401432677940);
+  T t = abs(x) > S::kTailEnd ? S::kTailEnd : abs(x);
+  T u = 1 / (1 / S::kTailScale + t);
+  T tail = u * polynomial(S::kTail, (1 - S::kTailCentre) - t * u);
+  T below = lower(lifted_exp(reduce_gaussian(t), tail - t * kDensity));
+  return x < 0 ? below : 1 - below;
 }
 
 template <class T>

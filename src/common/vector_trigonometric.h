@@ -48,11 +48,11 @@ constexpr T kHalfPi = T(1.57079632679489661923);
 template <class T>  // what kHalfPi lacks
 constexpr T kHalfPiLow = sizeof(T) == 4 ? T(-4.37113900018624283e-8) : T(6.12323399573676604e-17);
 
-// x = quadrant * pi/2 + r, |r| <= pi/4.
+// x = quadrant * pi/2 + r + low, |r| <= pi/4, where low is less than what r was rounded by.
 template <class T>
 struct Angle {
   int32_t quadrant;
-  T r;
+  T r, low;
 };
 
 // Beyond it the reduction loses accuracy, and loops take the slow way through the C library.
@@ -70,40 +70,58 @@ Angle<T> reduce_angle(T angle) {
   double shifted = x * 0.63661977236758134308 + kRounder<double>;
   double n = shifted - kRounder<double>;
   double r = x - n * kPart1 - n * kPart2 - n * kPart3;
-  return {static_cast<int32_t>(bits(shifted)), static_cast<T>(r)};
+  return {static_cast<int32_t>(bits(shifted)), static_cast<T>(r), T(0)};
+}
+
+// The same in float32, where x less n times the first part is exact if rounded once. Large angles
+// may be in the next quadrant: |r| <= pi/4 + 0.024. The series of sine and cosine bear that.
+template <class T>
+Angle<T> reduce_angle_of_sine(T x) {
+  if constexpr (!kHasFma || sizeof(T) != 4) {
+    return reduce_angle(x);
+  } else {
+    constexpr T kPart1 = 0x1.921fb6p0, kPart2 = -0x1.777a5cp-25, kPart3 = -0x1.ee59dap-50;
+    T shifted = multiply_add(x, T(0.63661977236758134308), kRounder<T>);
+    T n = shifted - kRounder<T>;
+    T high = multiply_add(-n, kPart1, x);
+    Two<T> second = product(n, kPart2);
+    T r = high - second.high, lost = high - r - second.high - second.low;
+    return {bits(shifted), r, multiply_add(-n, kPart3, lost)};
+  }
 }
 
 template <class T>
-T sin_near_zero(T r) {
-  T square = r * r;
-  return r + r * square * polynomial(Trigonometric<T>::kSin, square);
+T sin_near_zero(Angle<T> a) {
+  T square = a.r * a.r;
+  return a.r + (a.r * square * polynomial(Trigonometric<T>::kSin, square) + a.low);
 }
 
 template <class T>
-T cos_near_zero(T r) {
-  T square = r * r;
+T cos_near_zero(Angle<T> a) {
+  T square = a.r * a.r;
   T half = T(0.5) * square, head = 1 - half;
-  T lost = 1 - head - half;
+  T lost = 1 - head - half - a.r * a.low;
   return head + (square * square * polynomial(Trigonometric<T>::kCos, square) + lost);
 }
 
+// The sine if `turns` is even, the cosine if it is odd, with the sign that both have there.
 template <class T>
-T sine_in_quadrant(int32_t quadrant, T r) {
-  T value = quadrant & 1 ? cos_near_zero(r) : sin_near_zero(r);
-  return quadrant & 2 ? -value : value;
+T sine_in_quadrant(int32_t turns, Angle<T> a) {
+  T value = turns & 1 ? cos_near_zero(a) : sin_near_zero(a);
+  return turns & 2 ? -value : value;
 }
 
 template <class T>
 T sin(T x) {
-  Angle<T> a = reduce_angle(x);
-  T value = sine_in_quadrant(a.quadrant, a.r);
+  Angle<T> a = reduce_angle_of_sine(x);
+  T value = sine_in_quadrant(a.quadrant, a);
   return x == 0 ? x : value;  // keeps -0
 }
 
 template <class T>
 T cos(T x) {
-  Angle<T> a = reduce_angle(x);
-  return sine_in_quadrant(a.quadrant + 1, a.r);
+  Angle<T> a = reduce_angle_of_sine(x);
+  return sine_in_quadrant(a.quadrant + 1, a);
 }
 
 // In float32 by a polynomial: the roundings of a sine and a cosine would add up. In float64 that
@@ -117,7 +135,7 @@ T tan(T x) {
     T square = a.r * a.r, t = a.r + a.r * square * polynomial(Trigonometric<T>::kTan, square);
     value = odd ? -1 / t : t;
   } else {
-    T s = sin_near_zero(a.r), c = cos_near_zero(a.r);
+    T s = sin_near_zero(a), c = cos_near_zero(a);
     value = (odd ? -c : s) / (odd ? s : c);
   }
   return x == 0 ? x : value;

@@ -24,36 +24,27 @@ inline Division divide_down(const Floats& x, const Floats& y) {
           static_cast<__mmask16>(large | infinite)};
 }
 
-// As math::is_rare_quotient.
-inline __mmask16 far_quotients(const Floats& x, const Floats& y) {
-  const Floats limit = math::kLargestQuotient<float> * (Floats)_mm512_abs_ps(y);
-  constexpr int kInfinities = 0x18;
-  return _mm512_cmp_ps_mask(_mm512_abs_ps(x), limit, _CMP_NLT_UQ) |
-         _mm512_fpclass_ps_mask(y, kInfinities);
-}
-
-// Rare lanes of a result anew, in float64 and, where that is not exact, one by one. Not inlined, so
-// that what it needs does not lie in memory all the time.
-template <float (*in_float64)(float, float), float (*exact)(float, float)>
+// Rare lanes of a result anew, one by one. Not inlined, so that what it needs does not lie in
+// memory all the time.
+template <float (*exact)(float, float)>
 [[gnu::noinline]] Floats corrected(Floats result, Floats x, Floats y, __mmask16 rare) {
   constexpr int64_t kWidth = kLanes<float>;
-  float a[kWidth], b[kWidth], near[kWidth];
+  float a[kWidth], b[kWidth], all[kWidth];
   store(a, x);
   store(b, y);
-  for (int64_t i = 0; i < kWidth; ++i) near[i] = in_float64(a[i], b[i]);
-  store(near, (Floats)_mm512_mask_mov_ps(result, rare, load(near)));
-  for (uint32_t left = rare & far_quotients(x, y); left; left &= left - 1) {
+  store(all, result);
+  for (uint32_t left = rare; left; left &= left - 1) {
     const int i = __builtin_ctz(left);
-    near[i] = exact(a[i], b[i]);
+    all[i] = exact(a[i], b[i]);
   }
-  return load(near);
+  return load(all);
 }
 
 inline Floats floor_divide(const Floats& x, const Floats& y) {
   const Division d = divide_down(x, y);
   const Floats down = _mm512_mask_sub_ps(d.quotient, d.above, d.quotient, splat(1.f));
   if (__builtin_expect(!d.rare, 1)) return down;
-  return corrected<math::floor_divide<float>, math::exact_floor_divide<float>>(down, x, y, d.rare);
+  return corrected<math::exact_floor_divide<float>>(down, x, y, d.rare);
 }
 
 inline Floats remainder(const Floats& x, const Floats& y) {
@@ -61,7 +52,7 @@ inline Floats remainder(const Floats& x, const Floats& y) {
   const Floats up = _mm512_mask_add_ps(d.rest, d.above, d.rest, y);
   const Floats rest = d.rest == 0 ? copysign(Floats{}, y) : up;
   if (__builtin_expect(!d.rare, 1)) return rest;
-  return corrected<math::remainder<float>, math::exact_remainder<float>>(rest, x, y, d.rare);
+  return corrected<math::exact_remainder<float>>(rest, x, y, d.rare);
 }
 
 // ---- powers ------------------------------------------------------------------------------------

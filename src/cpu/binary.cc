@@ -46,6 +46,54 @@ using FirstOf = std::conditional_t<function == k_where, bool, T>;
 EXACT_DIVISION(floor_divide)
 EXACT_DIVISION(remainder)
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Of a vector, with what tells which lanes are rare (math::is_rare_quotient): a test of its own
+// would take as long as all but the division.
+struct DivisionOfVectors {
+  Vector<float> quotient, rest;
+  bool rare;
+
+  DivisionOfVectors(const Vector<float>& x, const Vector<float>& y) {
+    const Vector<float> exact = x / y;
+    quotient = _mm256_floor_ps(exact);
+    rest = _mm256_fnmadd_ps(quotient, y, x);
+    const Vector<float> size = (Vector<float>)((Vector<int32_t>)exact & 0x7fffffff);
+    const Vector<int32_t> usual = (size < math::kLargestQuotient<float>)&(rest == rest);
+    rare = _mm256_movemask_ps((__m256)usual) != 0xff;
+    const Vector<int32_t> signs = (Vector<int32_t>)rest ^ (Vector<int32_t>)y;
+    const Vector<int32_t> above = (rest != 0) & (signs < 0);  // rounded up to a whole number
+    quotient -= (Vector<float>)(above & (Vector<int32_t>)splat(1.f));
+    rest += (Vector<float>)(above & (Vector<int32_t>)y);
+  }
+};
+
+template <float (*exact)(float, float)>
+[[gnu::noinline]] Vector<float> divide_rare(Vector<float> x, const Vector<float>& y) {
+  for (int64_t i = 0; i < kLanes<float>; ++i) x[i] = exact(x[i], y[i]);
+  return x;
+}
+
+template <>
+struct OfVectors<floor_divide_row, float> {
+  static constexpr bool kExists = true;
+  static Vector<float> apply(const Vector<float>& x, const Vector<float>& y) {
+    const DivisionOfVectors d(x, y);
+    if (__builtin_expect(d.rare, 0)) return divide_rare<math::exact_floor_divide<float>>(x, y);
+    return d.quotient;
+  }
+};
+template <>
+struct OfVectors<remainder_row, float> {
+  static constexpr bool kExists = true;
+  static Vector<float> apply(const Vector<float>& x, const Vector<float>& y) {
+    const DivisionOfVectors d(x, y);
+    if (__builtin_expect(d.rare, 0)) return divide_rare<math::exact_remainder<float>>(x, y);
+    const Vector<int32_t> sign = (Vector<int32_t>)y & std::numeric_limits<int32_t>::min();
+    return d.rest == 0 ? (Vector<float>)sign : d.rest;
+  }
+};
+#endif
+
 #if defined(__AVX512F__)
 #define OF_VECTORS(name)                                                         \
   template <>                                                                    \

@@ -3,20 +3,21 @@
 #include <limits>
 #include <type_traits>
 
-#include "half.h"
+#include "convert.h"
 #include "lanes.h"
 #include "loops.h"
+#include "vector_basic.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
 
 template <class T>
-auto widen(T x) {
+auto number(T x) {
   return x;
 }
-inline int32_t widen(bool x) { return x ? 1 : 0; }  // there are no vectors of bool to float
-inline float widen(Half x) { return to_float(x); }
-inline float widen(BFloat16 x) { return to_float(x); }
+inline int32_t number(bool x) { return x ? 1 : 0; }  // there are no vectors of bool to float
+inline float number(Half x) { return to_float(x); }
+inline float number(BFloat16 x) { return to_float(x); }
 
 // Truncates; what T cannot hold becomes the nearest it can, NaN becomes 0.
 template <class T, class F>
@@ -49,7 +50,7 @@ float to_odd(T x) {
 
 template <class To, class From>
 To convert(From x) {
-  auto value = widen(x);
+  auto value = number(x);
   using Value = decltype(value);
   if constexpr (std::is_same_v<To, From>) {
     return x;
@@ -93,30 +94,44 @@ void convert_loop<int32_t, float>(void* out, const void* const* inputs, int64_t 
   for (; i < n; ++i) o[i] = convert<int32_t>(x[i]);
 }
 
-#if defined(__F16C__)
-// There are instructions for these.
-template <>
-void convert_loop<Half, float>(void* out, const void* const* inputs, int64_t n) {
-  auto* o = static_cast<Half*>(out);
-  auto* x = static_cast<const float*>(inputs[0]);
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(o + i), half);
+// Others read and write these, too, by instructions.
+#define CONVERSIONS_OF(Type, dtype)                                                 \
+  template <>                                                                       \
+  void convert_loop<Type, float>(void* out, const void* const* inputs, int64_t n) { \
+    writer<float>(dtype)(out, static_cast<const float*>(inputs[0]), n);             \
+  }                                                                                 \
+  template <>                                                                       \
+  void convert_loop<float, Type>(void* out, const void* const* inputs, int64_t n) { \
+    reader<float>(dtype)(static_cast<float*>(out), inputs[0], n, 1);                \
   }
-  for (; i < n; ++i) o[i] = to_half(x[i]);
-}
+CONVERSIONS_OF(Half, kFloat16)
+CONVERSIONS_OF(BFloat16, kBFloat16)
 
-template <>
-void convert_loop<float, Half>(void* out, const void* const* inputs, int64_t n) {
-  auto* o = static_cast<float*>(out);
-  auto* x = static_cast<const Half*>(inputs[0]);
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i));
-    _mm256_storeu_ps(o + i, _mm256_cvtph_ps(half));
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// By float64, which all of a piece fit: there is no instruction for vectors of int64.
+template <class To>
+void convert_longs(void* out, const void* const* inputs, int64_t n) {
+  constexpr int64_t kPiece = 64;
+  constexpr uint64_t kEnd = math::kLargestLong;
+  auto* o = static_cast<To*>(out);
+  auto* x = static_cast<const int64_t*>(inputs[0]);
+  for (int64_t first = 0; first < n; first += kPiece, o += kPiece, x += kPiece) {
+    const int64_t count = n - first < kPiece ? n - first : kPiece;
+    uint64_t beyond = 0;
+    for (int64_t i = 0; i < count; ++i) beyond |= (static_cast<uint64_t>(x[i]) + kEnd) & -2 * kEnd;
+    if (beyond)
+      for (int64_t i = 0; i < count; ++i) o[i] = static_cast<To>(x[i]);
+    else
+      for (int64_t i = 0; i < count; ++i) o[i] = static_cast<To>(math::to_double(x[i]));
   }
-  for (; i < n; ++i) o[i] = to_float(x[i]);
+}
+template <>
+void convert_loop<float, int64_t>(void* out, const void* const* inputs, int64_t n) {
+  convert_longs<float>(out, inputs, n);
+}
+template <>
+void convert_loop<double, int64_t>(void* out, const void* const* inputs, int64_t n) {
+  convert_longs<double>(out, inputs, n);
 }
 #endif
 

@@ -62,31 +62,46 @@ inline A fold_lanes(Vector<A> v) {
   return v[0];
 }
 
-// step(total, x, j) for all vectors of a block, in eight totals (j: which), two of each quarter,
-// and the totals combined. n is a multiple of the lanes. The quarters of a block are read together:
-// the processor then runs ahead of four pages, not one (0.75 of the time on Sapphire Rapids).
-template <int32_t op, class A, class Step>
-inline Vector<A> fold_block(const A* x, int64_t n, const Step& step) {
-  constexpr int64_t kWidth = kLanes<A>, kUnroll = 8, kStreams = 4, kEach = kUnroll / kStreams;
-  // Written out, because a loop would become a call that clears memory: slower than all the rest.
-  const Vector<A> none = splat<A>(identity<op, A>());
-  Vector<A> total[kUnroll] = {none, none, none, none, none, none, none, none};
-  const int64_t quarter = n / (kUnroll * kWidth) * kEach * kWidth;
-  for (int64_t i = 0; i < quarter; i += kEach * kWidth) {
-#pragma GCC unroll 8
-    for (int64_t j = 0; j < kUnroll; ++j) {
-      const A* at = x + j / kEach * quarter + i + j % kEach * kWidth;
-      __builtin_prefetch(at + kRun, 0, 2);  // the processor itself does not look over a page's end
-      total[j] = step(total[j], load(at), j);
-    }
-  }
-  for (int64_t i = kStreams * quarter; i < n; i += kWidth)
-    total[0] = step(total[0], load(x + i), 0);
+// A block is folded in eight totals, of streams that begin far apart: quarters, or halves where
+// vectors are short, because two of their sums in a row would wait for each other.
+constexpr int64_t kTotals = 8, kEach = kVectorBytes == 64 ? 2 : 4, kStreams = kTotals / kEach;
+
+// Elements of a stream of n.
+template <class A>
+constexpr int64_t stream_length(int64_t n) {
+  return n / (kTotals * kLanes<A>)*kEach * kLanes<A>;
+}
+
+template <int32_t op, class V>
+inline V combine_totals(V (&total)[kTotals]) {
 #pragma GCC unroll 3
-  for (int64_t width = kUnroll / 2; width > 0; width /= 2)
+  for (int64_t width = kTotals / 2; width > 0; width /= 2)
 #pragma GCC unroll 4
     for (int64_t j = 0; j < width; ++j) total[j] = combine<op>(total[j], total[j + width]);
   return total[0];
+}
+
+// step(total, x, j) for all vectors of a block, where j says which total, and the totals combined.
+// n is a multiple of the lanes. The streams are read together: the processor then runs ahead of as
+// many pages (0.75 of the time on Sapphire Rapids).
+template <int32_t op, class A, class Step>
+inline Vector<A> fold_block(const A* x, int64_t n, const Step& step) {
+  constexpr int64_t kWidth = kLanes<A>;
+  // Written out, because a loop would become a call that clears memory: slower than all the rest.
+  const Vector<A> none = splat<A>(identity<op, A>());
+  Vector<A> total[kTotals] = {none, none, none, none, none, none, none, none};
+  const int64_t length = stream_length<A>(n);
+  for (int64_t i = 0; i < length; i += kEach * kWidth) {
+#pragma GCC unroll 8
+    for (int64_t j = 0; j < kTotals; ++j) {
+      const A* at = x + j / kEach * length + i + j % kEach * kWidth;
+      // The processor itself does not look over a page's end.
+      if (j * kVectorBytes % 64 == 0) __builtin_prefetch(at + kRun, 0, 2);
+      total[j] = step(total[j], load(at), j);
+    }
+  }
+  for (int64_t i = kStreams * length; i < n; i += kWidth) total[0] = step(total[0], load(x + i), 0);
+  return combine_totals<op>(total);
 }
 
 // Vectors of at most 32 bytes.
@@ -95,77 +110,68 @@ struct NarrowOf {
   typedef A type __attribute__((vector_size(kVectorBytes < 32 ? kVectorBytes : 32)));
 };
 
-// The same bits, the quarters one after the other: 0.7 of the time on Zen 4, whose prefetching goes
+// The same bits, the streams one after the other: 0.7 of the time on Zen 4, whose prefetching goes
 // on over the ends of pages but follows few streams. V is a vector or a part of one: with parts
 // fewer loads wait for memory at once, which then are not ahead of the prefetching (0.9 of the time
 // of sums of rows; comparisons need so many instructions that they are not).
 template <int32_t op, class V, class A, class Step>
 inline Vector<A> fold_block_in_order(const A* x, int64_t n, const Step& step) {
   constexpr int64_t kPart = sizeof(V) / sizeof(A), kParts = kLanes<A> / kPart;
-  constexpr int64_t kStreams = 4, kEach = 2 * kLanes<A>;
-  struct Quarter {
-    V even[kParts], odd[kParts];
-  };
-  const auto add = [&](V(&total)[kParts], const A* from, int64_t which) {
+  V total[kParts][kTotals];
 #pragma GCC unroll 4
-    for (int64_t i = 0; i < kParts; ++i) {
-      V part;
-      std::memcpy(&part, from + i * kPart, sizeof part);
-      total[i] = step(total[i], part, which);
-    }
-  };
-  const int64_t size = n / (kStreams * kEach) * kEach;
-  const auto quarter = [&](const A* from, int64_t which) __attribute__((always_inline)) {
-    Quarter total;
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < kParts; ++i) total.even[i] = total.odd[i] = V{} + identity<op, A>();
+  for (int64_t part = 0; part < kParts; ++part)
 #pragma GCC unroll 8
-    for (int64_t i = 0; i < size; i += kEach) {
-      add(total.even, from + i, which);
-      add(total.odd, from + i + kLanes<A>, which + 1);
-    }
-    return total;
-  };
-  Quarter a = quarter(x, 0);
-  const Quarter b = quarter(x + size, 2), c = quarter(x + 2 * size, 4);
-  const Quarter d = quarter(x + 3 * size, 6);
-  for (int64_t i = kStreams * size; i < n; i += kLanes<A>) add(a.even, x + i, 0);
-  const auto tree = [](const V& e, const V& f, const V& g, const V& h) {
-    return combine<op>(combine<op>(e, g), combine<op>(f, h));
-  };
-  V total[kParts];
+    for (int64_t j = 0; j < kTotals; ++j) total[part][j] = V{} + identity<op, A>();
+  const auto add = [&](const A* from, int64_t j) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-  for (int64_t i = 0; i < kParts; ++i)
-    total[i] = combine<op>(tree(a.even[i], b.even[i], c.even[i], d.even[i]),
-                           tree(a.odd[i], b.odd[i], c.odd[i], d.odd[i]));
-  Vector<A> whole;
-  std::memcpy(&whole, total, sizeof whole);
-  return whole;
+    for (int64_t part = 0; part < kParts; ++part) {
+      V v;
+      std::memcpy(&v, from + part * kPart, sizeof v);
+      total[part][j] = step(total[part][j], v, j);
+    }
+  };
+  const int64_t length = stream_length<A>(n);
+#pragma GCC unroll 4
+  for (int64_t stream = 0; stream < kStreams; ++stream) {
+    const A* from = x + stream * length;
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < length; i += kEach * kLanes<A>) {
+#pragma GCC unroll 4
+      for (int64_t j = 0; j < kEach; ++j) add(from + i + j * kLanes<A>, stream * kEach + j);
+    }
+  }
+  for (int64_t i = kStreams * length; i < n; i += kLanes<A>) add(x + i, 0);
+  V whole[kParts];
+#pragma GCC unroll 4
+  for (int64_t part = 0; part < kParts; ++part) whole[part] = combine_totals<op>(total[part]);
+  Vector<A> result;
+  std::memcpy(&result, whole, sizeof result);
+  return result;
 }
 
-// The same bits for blocks at four places: a quarter of each at a time, step(total, x, place).
+// The same bits for blocks at four places: a stream of each at a time, step(total, x, place).
 template <int32_t op, class A, class Step>
 inline void fold_four_blocks(const A* const* x, int64_t n, const Step& step, Vector<A>* folded) {
-  constexpr int64_t kWidth = kLanes<A>, kEach = 2 * kWidth, kPlaces = 4;
+  constexpr int64_t kWidth = kLanes<A>, kPlaces = 4;
   const Vector<A> none = splat<A>(identity<op, A>());
-  const int64_t size = n / (kPlaces * kEach) * kEach;
-  Vector<A> quarters[kPlaces][8];
-  for (int64_t quarter = 0; quarter < 4; ++quarter) {
-    Vector<A> total[8] = {none, none, none, none, none, none, none, none};
-    for (int64_t i = quarter * size; i < (quarter + 1) * size; i += kEach) {
-#pragma GCC unroll 8
-      for (int64_t j = 0; j < 8; ++j)
-        total[j] = step(total[j], load(x[j / 2] + i + j % 2 * kWidth), j / 2);
+  const int64_t length = stream_length<A>(n);
+  Vector<A> totals[kPlaces][kTotals];
+  for (int64_t stream = 0; stream < kStreams; ++stream) {
+    Vector<A> total[kPlaces * kEach];
+#pragma GCC unroll 16
+    for (int64_t j = 0; j < kPlaces * kEach; ++j) total[j] = none;
+    for (int64_t i = stream * length; i < (stream + 1) * length; i += kEach * kWidth) {
+#pragma GCC unroll 16
+      for (int64_t j = 0; j < kPlaces * kEach; ++j)
+        total[j] = step(total[j], load(x[j / kEach] + i + j % kEach * kWidth), j / kEach);
     }
-    for (int64_t j = 0; j < 8; ++j) quarters[j / 2][2 * quarter + j % 2] = total[j];
+    for (int64_t j = 0; j < kPlaces * kEach; ++j)
+      totals[j / kEach][stream * kEach + j % kEach] = total[j];
   }
   for (int64_t place = 0; place < kPlaces; ++place) {
-    Vector<A>* total = quarters[place];
-    for (int64_t i = 4 * size; i < n; i += kWidth)
-      total[0] = step(total[0], load(x[place] + i), place);
-    for (int64_t width = 4; width > 0; width /= 2)
-      for (int64_t j = 0; j < width; ++j) total[j] = combine<op>(total[j], total[j + width]);
-    folded[place] = total[0];
+    for (int64_t i = kStreams * length; i < n; i += kWidth)
+      totals[place][0] = step(totals[place][0], load(x[place] + i), place);
+    folded[place] = combine_totals<op>(totals[place]);
   }
 }
 

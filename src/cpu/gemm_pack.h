@@ -50,7 +50,7 @@ inline Vector<float> odd_quarters(Vector<float> a, Vector<float> b) {
   return __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
 }
 
-inline void transpose_16x16(Vector<float> (&x)[16]) {
+inline void transpose_square(Vector<float> (&x)[16]) {
   Vector<float> y[16];
 #pragma GCC unroll 8
   for (int i = 0; i < 16; i += 2) {
@@ -77,22 +77,62 @@ inline void transpose_16x16(Vector<float> (&x)[16]) {
   }
 }
 
-// As pack_transposed, for up to 16 lines. Reads a whole line of the cache at a time: lines that lie
-// far apart may evict each other before the next.
+#elif defined(__AVX2__)
+// Of each half of a and b: the first numbers or pairs of them, or the second ones.
+inline void transpose_square(Vector<float> (&x)[8]) {
+  Vector<float> y[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    y[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {  // x[i + j]: columns j of both halves, lines i to i + 3
+    x[i] = __builtin_shufflevector(y[i], y[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+    x[i + 1] = __builtin_shufflevector(y[i], y[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    x[i + 2] = __builtin_shufflevector(y[i + 1], y[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
+    x[i + 3] = __builtin_shufflevector(y[i + 1], y[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const Vector<float> low = x[j], high = x[j + 4];
+    x[j] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
+    x[j + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+#endif
+
+// Stores the lanes of `part` at `to`. Without masks a whole vector takes less time: it is stored if
+// it ends before `end`, where all that follows is zero or stored later.
+template <class T>
+inline void store_lanes(T* to, const T* end, const Vector<T>& v, const Tail<T>& part) {
+  if (!kMaskedLoads && end - to >= kLanes<T>)
+    store(to, v);
+  else
+    part.store(to, v);
+}
+
+#if defined(__AVX2__)
+// As pack_transposed, for as many lines as a vector has lanes, or fewer. Reads a whole line of the
+// cache at a time with AVX-512: lines that lie far apart may evict each other before the next.
 inline void pack_lines(float* __restrict out, int64_t pitch, const float* x, int64_t lines,
                        int64_t stride, int64_t steps) {
+  constexpr int64_t kWidth = kLanes<float>;
   const Tail<float> width(lines);
-  for (int64_t p = 0; p < steps; p += 16) {
-    const int64_t n = steps - p < 16 ? steps - p : 16;
+  const float* end = out + (steps - 1) * pitch + (pitch > kWidth ? kWidth : pitch);
+  for (int64_t p = 0; p < steps; p += kWidth) {
+    const int64_t n = steps - p < kWidth ? steps - p : kWidth;
     const Tail<float> length(n);
-    Vector<float> block[16];
+    Vector<float> block[kWidth];
 #pragma GCC unroll 16
-    for (int64_t i = 0; i < 16; ++i)
-      block[i] = length.load(x + (i < lines ? i : lines - 1) * stride + p);
-    transpose_16x16(block);
+    for (int64_t i = 0; i < kWidth; ++i)
+      block[i] = kMaskedLoads || i < lines
+                     ? length.load(x + (i < lines ? i : lines - 1) * stride + p)
+                     : Vector<float>{};
+    transpose_square(block);
 #pragma GCC unroll 16
-    for (int64_t i = 0; i < 16; ++i)
-      if (i < n) width.store(out + (p + i) * pitch, block[i]);
+    for (int64_t i = 0; i < kWidth; ++i)
+      if (i < n) store_lanes(out + (p + i) * pitch, end, block[i], width);
   }
 }
 #endif
@@ -103,10 +143,11 @@ template <class T>
 void pack_transposed(T* __restrict out, int64_t pitch, const T* x, int64_t lines, int64_t stride,
                      int64_t steps) {
   constexpr int64_t kSteps = 64;
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
   if constexpr (std::is_same_v<T, float>) {
-    for (; lines >= 8; lines -= 16, out += 16, x += 16 * stride)
-      pack_lines(out, pitch, x, lines < 16 ? lines : 16, stride, steps);
+    constexpr int64_t kWidth = kLanes<T>;
+    for (; lines >= kWidth / 2; lines -= kWidth, out += kWidth, x += kWidth * stride)
+      pack_lines(out, pitch, x, lines < kWidth ? lines : kWidth, stride, steps);
     if (lines <= 0) return;
   }
 #endif
@@ -137,12 +178,13 @@ void pack_panel(T* __restrict out, int64_t pitch, const T* x, int64_t n_inner, i
     constexpr int64_t kWidth = kLanes<T>;
     const int64_t whole = n_inner / kWidth * kWidth;
     const Tail<T> tail(n_inner - whole);
+    const T* end = out + n_outer * pitch;
     for (int64_t p = 0; p < n_outer; ++p) {
       const T* from = x + p * outer_stride;
       T* to = out + p * pitch;
       __builtin_prefetch(from + kPackedAhead * outer_stride);
       for (int64_t i = 0; i < whole; i += kWidth) store(to + i, load(from + i));
-      if (whole < n_inner) tail.store(to + whole, tail.load(from + whole));
+      if (whole < n_inner) store_lanes(to + whole, end, tail.load(from + whole), tail);
     }
     return;
   }

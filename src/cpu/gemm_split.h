@@ -117,7 +117,7 @@ inline void copy_square(float* out, const SplitOperand& o, int64_t width, int64_
 #pragma GCC unroll 16
   for (int64_t i = 0; i < 16; ++i)
     square[i] = i < lines ? part.load(o.x + i * stride) : Vector<float>{};
-  if (along == by_steps) transpose_16x16(square);
+  if (along == by_steps) transpose_square(square);
 #pragma GCC unroll 16
   for (int64_t i = 0; i < 16; ++i) store(out + i * 16, square[i]);
 }
@@ -217,7 +217,7 @@ inline void lay_out_step(std::byte* out, const HalfOperand& o, int64_t width, in
     extremes.see(line);
     lines[i] = (Vector<float>)_mm512_permutexvar_epi16(pairs, line);
   }
-  if (along == by_steps) transpose_16x16(lines);
+  if (along == by_steps) transpose_square(lines);
 #pragma GCC unroll 16
   for (int64_t i = 0; i < 16; ++i)
     store(reinterpret_cast<float*>(out + i * kVectorBytes), lines[i]);

@@ -142,6 +142,13 @@ int64_t walk_elements(const State& s, const Loop& loop, const Cursor& at, const 
 
 constexpr int64_t kBlock = 64;  // indices that are looked at together
 
+// Whether copy_vectors has instructions that gather.
+#if defined(__AVX512F__)
+constexpr bool kGathers = true;
+#else
+constexpr bool kGathers = false;
+#endif
+
 // The last loop where every element has an index of its own, as far as these are right and count
 // from the front, in blocks of which all do: nothing is asked of one of them. The barrier keeps the
 // compiler from taking them out of the vectors in which they were compared. What is picked to be
@@ -156,7 +163,7 @@ template <class Op>
   const bool still = (kCopies ? loop.source : loop.dest) == 0;
   if (!dense || !still) return i;
   const bool near = s.extent * s.pick * s.source_size <= kFirstCache;
-  if (kCopies && !(near && gathers_near_by_loads())) return i;
+  if (kCopies && kGathers && !(near && gathers_near_by_loads())) return i;
   using T = typename Op::Type;
   const int64_t pick = s.pick;
   const auto extent = static_cast<uint64_t>(s.extent);

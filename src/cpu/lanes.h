@@ -129,6 +129,61 @@ constexpr bool kMaskedLoads = true;
 constexpr bool kMaskedLoads = false;
 #endif
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Copying so many bytes is a call, and what was copied in parts is read as a whole only after a
+// while. AMD's processors take long for stores by a mask, not for loads.
+constexpr int32_t kMasks[] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+
+template <>
+struct Tail<float> {
+  int64_t lanes;
+  explicit Tail(int64_t n) : lanes(n) {}
+  __m256i mask() const {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMasks + 8 - lanes));
+  }
+  Vector<float> load(const float* p) const { return _mm256_maskload_ps(p, mask()); }
+  void store(float* p, const Vector<float>& v) const {
+    __m128 rest = _mm256_castps256_ps128(v);
+    if (lanes & 8) return needle::NEEDLE_ISA::store(p, v);
+    if (lanes & 4) {
+      _mm_storeu_ps(p, rest);
+      rest = _mm256_extractf128_ps(v, 1);
+      p += 4;
+    }
+    if (lanes & 2) {
+      _mm_storel_pi(reinterpret_cast<__m64*>(p), rest);
+      rest = _mm_movehl_ps(rest, rest);
+      p += 2;
+    }
+    if (lanes & 1) _mm_store_ss(p, rest);
+  }
+  Vector<float> keep(const Vector<float>& v) const { return (Vector<float>)((__m256i)v & mask()); }
+};
+
+template <>
+struct Tail<double> {
+  int64_t lanes;
+  explicit Tail(int64_t n) : lanes(n) {}
+  __m256i mask() const {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMasks + 8 - 2 * lanes));
+  }
+  Vector<double> load(const double* p) const { return _mm256_maskload_pd(p, mask()); }
+  void store(double* p, const Vector<double>& v) const {
+    __m128d rest = _mm256_castpd256_pd128(v);
+    if (lanes & 4) return needle::NEEDLE_ISA::store(p, v);
+    if (lanes & 2) {
+      _mm_storeu_pd(p, rest);
+      rest = _mm256_extractf128_pd(v, 1);
+      p += 2;
+    }
+    if (lanes & 1) _mm_store_sd(p, rest);
+  }
+  Vector<double> keep(const Vector<double>& v) const {
+    return (Vector<double>)((__m256i)v & mask());
+  }
+};
+#endif
+
 // All lanes of a vector, with the members of Tail.
 template <class T>
 struct Whole {

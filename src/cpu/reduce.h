@@ -201,8 +201,9 @@ inline void choose_tasks(Layout& s) {
 }
 
 inline Order order_of(const Layout& s) {
-  if (!s.dense || s.strip.size != 1 || s.bytes < streaming_bytes()) return Order::kQuarters;
-  return runs_over_pages() ? Order::kLines : reads_apart() ? Order::kApart : Order::kQuarters;
+  if (!s.dense || s.strip.size != 1) return Order::kQuarters;
+  if (runs_over_pages()) return Order::kLines;
+  return reads_apart() && s.bytes >= streaming_bytes() ? Order::kApart : Order::kQuarters;
 }
 
 // Of kDeviation (variance.cc): the mean of a unit's positions so far, and the sum of their squared

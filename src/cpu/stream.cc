@@ -68,14 +68,10 @@ bool gathers_by_loads() { return zen == 4; }
 bool gathers_near_by_loads() { return zen == 5; }
 // If they are, functions in caches take 1.1 to 1.7 of the time on Zen.
 bool fetches_results() { return zen == 0; }
-// Half of Zen's third cache keeps what fits, of Zen 5's all of it: functions of 16 Mi bools take
-// 0.6 to 0.8 of the time, on Zen 4 no less. Others' do not, as far as measured, but a sixteenth of
-// a very large one does (480 MiB of an Intel Granite Rapids: a row of bools repeated 16 Mi times
-// takes 0.82 of the time).
-int64_t kept_bytes() {
-  if (zen == 0) return std::min(cache / 16, 2 * streaming);
-  return zen == 4 ? streaming : 2 * streaming;
-}
+// Zen's third cache keeps what fits: functions of 16 Mi bools take 0.5 to 0.8 of the time. Others'
+// do not, as far as measured, but a sixteenth of a very large one does (480 MiB of an Intel Granite
+// Rapids: a row of bools repeated 16 Mi times takes 0.82 of the time).
+int64_t kept_bytes() { return zen == 0 ? std::min(cache / 16, 2 * streaming) : 2 * streaming; }
 int64_t elementwise_streaming_bytes() { return elementwise_streaming; }
 int64_t second_cache_bytes() { return second_cache; }
 int64_t second_caches_bytes() {
