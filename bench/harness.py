@@ -444,6 +444,8 @@ def machine() -> dict[str, Any]:
         cpu += f", family {said['cpu family']}"
     elif said.get("vendor_id") == "GenuineIntel":  # or "Xeon"
         cpu += f", model {said['model']}"
+    if "avx512f" not in flags and "avx2" in flags:  # which a hypervisor may hide
+        cpu += ", AVX2"
     known = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16")
     return {
         "cpu": cpu, "cores": os.cpu_count(), "isa": [name for name in known if name in flags],

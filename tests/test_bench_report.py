@@ -45,6 +45,7 @@ def test_fraction_of_the_limit(report):
     ("cpu", "folder"),
     [
         ("AMD EPYC, family 26", "amd-epyc-family-26"),
+        ("AMD EPYC, family 25, AVX2", "amd-epyc-family-25-avx2"),
         ("AMD EPYC 9354 32-Core Processor", "amd-epyc-9354-32-core"),
         ("Intel(R) Xeon(R) Processor", "intel-xeon"),
         ("Intel(R) Xeon(R) Processor, model 167", "intel-xeon-model-167"),

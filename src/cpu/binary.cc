@@ -92,6 +92,22 @@ struct OfVectors<remainder_row, float> {
     return d.rest == 0 ? (Vector<float>)sign : d.rest;
   }
 };
+
+// The instructions shift by any count, as the functions do.
+template <>
+struct OfVectors<bitwise_left_shift_row, int32_t> {
+  static constexpr bool kExists = true;
+  static Vector<int32_t> apply(const Vector<int32_t>& x, const Vector<int32_t>& y) {
+    return (Vector<int32_t>)_mm256_sllv_epi32((__m256i)x, (__m256i)y);
+  }
+};
+template <>
+struct OfVectors<bitwise_right_shift_row, int32_t> {
+  static constexpr bool kExists = true;
+  static Vector<int32_t> apply(const Vector<int32_t>& x, const Vector<int32_t>& y) {
+    return (Vector<int32_t>)_mm256_srav_epi32((__m256i)x, (__m256i)y);
+  }
+};
 #endif
 
 #if defined(__AVX512F__)

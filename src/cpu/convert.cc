@@ -34,20 +34,29 @@ void write_run(void* out, const A* __restrict x, int64_t n) {
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
 // Of 16 numbers at a time: the compiler takes them out of the vectors in which they were rounded.
+// NaN, which rounding could make infinite, are looked for in 32.
 template <>
 void write_run<float, BFloat16>(void* out, const float* __restrict x, int64_t n) {
   using Bits = Vector<uint32_t>;
   const auto rounded = [](const float* at) {
-    const Vector<float> v = load(at);
-    const Bits bits = (Bits)v, nearest = bits + (bits >> 16 & 1u) + 0x7fffu;
-    return (__m256i)((v == v ? nearest : bits | 0x400000u) >> 16);
+    const Bits bits = (Bits)load(at);
+    return (__m256i)((bits + (bits >> 16 & 1u) + 0x7fffu) >> 16);
+  };
+  const auto is_any_nan = [](const float* at) {
+    const __m256 first = _mm256_cmp_ps(load(at), load(at + 8), _CMP_UNORD_Q);
+    const __m256 second = _mm256_cmp_ps(load(at + 16), load(at + 24), _CMP_UNORD_Q);
+    return _mm256_movemask_ps(_mm256_or_ps(first, second)) != 0;
   };
   BFloat16* to = static_cast<BFloat16*>(out);
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const __m256i both = _mm256_packus_epi32(rounded(x + i), rounded(x + i + 8));
-    const __m256i in_order = _mm256_permute4x64_epi64(both, 0xd8);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), in_order);
+  for (; i + 32 <= n; i += 32) {
+    for (int64_t j = i; j < i + 32; j += 16) {
+      const __m256i both = _mm256_packus_epi32(rounded(x + j), rounded(x + j + 8));
+      const __m256i in_order = _mm256_permute4x64_epi64(both, 0xd8);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j), in_order);
+    }
+    if (__builtin_expect(is_any_nan(x + i), 0))
+      for (int64_t j = i; j < i + 32; ++j) to[j] = to_bfloat16(x[j]);
   }
   for (; i < n; ++i) to[i] = to_bfloat16(x[i]);
 }

@@ -14,7 +14,7 @@ constexpr int64_t kRun = 4096;    // neighbours folded as one block
 
 // In which order a processor reads blocks best; the bits of what they are folded to are the same.
 enum class Order : int8_t {
-  kQuarters,  // the quarters of a block together
+  kTogether,  // the streams of a block together
   kLines,     // one line after the other
   kApart,     // four blocks far apart together
 };
@@ -281,7 +281,7 @@ Vector<A> fold_vectors(const A* x, int64_t n, Order order) {
 }
 
 template <int32_t op, class A>
-A fold_dense(const A* x, int64_t n, Order order = Order::kQuarters) {
+A fold_dense(const A* x, int64_t n, Order order = Order::kTogether) {
   int64_t i = n / kLanes<A> * kLanes<A>;
   A total = i ? fold_lanes<op, A>(fold_vectors<op>(x, i, order)) : identity<op, A>();
   for (; i < n; ++i) total = combine<op>(total, x[i]);

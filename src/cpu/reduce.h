@@ -201,9 +201,9 @@ inline void choose_tasks(Layout& s) {
 }
 
 inline Order order_of(const Layout& s) {
-  if (!s.dense || s.strip.size != 1) return Order::kQuarters;
+  if (!s.dense || s.strip.size != 1) return Order::kTogether;
   if (runs_over_pages()) return Order::kLines;
-  return reads_apart() && s.bytes >= streaming_bytes() ? Order::kApart : Order::kQuarters;
+  return reads_apart() && s.bytes >= streaming_bytes() ? Order::kApart : Order::kTogether;
 }
 
 // Of kDeviation (variance.cc): the mean of a unit's positions so far, and the sum of their squared
