@@ -94,7 +94,7 @@ void convert_loop<int32_t, float>(void* out, const void* const* inputs, int64_t 
   for (; i < n; ++i) o[i] = convert<int32_t>(x[i]);
 }
 
-// Others read and write these, too, by instructions.
+// As other kernels read and write them, by instructions where there are some.
 #define CONVERSIONS_OF(Type, dtype)                                                 \
   template <>                                                                       \
   void convert_loop<Type, float>(void* out, const void* const* inputs, int64_t n) { \
