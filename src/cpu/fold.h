@@ -83,10 +83,12 @@ inline V combine_totals(V (&total)[kTotals]) {
 
 // step(total, x, j) for all vectors of a block, where j says which total, and the totals combined.
 // n is a multiple of the lanes. The streams are read together: the processor then runs ahead of as
-// many pages (0.75 of the time on Sapphire Rapids).
+// many pages (0.75 of the time on Sapphire Rapids). What they read soon is fetched into the first
+// cache; the next block into the second took 1.04 of the time of 64 MB, 1.2 of 4 MB (Emerald
+// Rapids).
 template <int32_t op, class A, class Step>
 inline Vector<A> fold_block(const A* x, int64_t n, const Step& step) {
-  constexpr int64_t kWidth = kLanes<A>;
+  constexpr int64_t kWidth = kLanes<A>, kAhead = 2048 / sizeof(A);
   // Written out, because a loop would become a call that clears memory: slower than all the rest.
   const Vector<A> none = splat<A>(identity<op, A>());
   Vector<A> total[kTotals] = {none, none, none, none, none, none, none, none};
@@ -95,8 +97,7 @@ inline Vector<A> fold_block(const A* x, int64_t n, const Step& step) {
 #pragma GCC unroll 8
     for (int64_t j = 0; j < kTotals; ++j) {
       const A* at = x + j / kEach * length + i + j % kEach * kWidth;
-      // The processor itself does not look over a page's end.
-      if (j * kVectorBytes % 64 == 0) __builtin_prefetch(at + kRun, 0, 2);
+      if (j * kVectorBytes % 64 == 0) __builtin_prefetch(at + kAhead);
       total[j] = step(total[j], load(at), j);
     }
   }
@@ -189,7 +190,10 @@ template <int32_t op, class A>
 struct Extremes {
   Vector<A> check[4] = {};
 
-  Vector<A> operator()(const Vector<A>& best, const Vector<A>& v, int64_t j) {
+  Vector<A> operator()(const Vector<A>& best, Vector<A> v, int64_t j) {
+#if defined(__AVX512F__)
+    asm("" : "+v"(v));  // or the product would load it again: 1.05 of the time in caches
+#endif
     check[j % 4] += v * A(0);
     return op == kMax ? (v > best ? v : best) : (v < best ? v : best);
   }

@@ -199,10 +199,12 @@ class Fetching {
   Fetching(const Product<T>& o, const Ahead<T>& ahead, const Tile<T>& t, int64_t later,
            int64_t tile) {
     if (t.a_row == 1) {
-      a_ = ahead.rows.count ? Pieces<T>(ahead.rows, t.k, 0) : Pieces<T>(ahead.a, t.k, later);
-      b_ = Pieces<T>(ahead.b, t.k, later);
-      next_a_ = Pieces<T>(o.next_a, t.k, tile);
-      next_b_ = Pieces<T>(o.next_b, t.k, tile);
+      pace_ = o.next_a.count ? 4 * kPace : kPace;  // all of the next matrices: few tiles
+      const int64_t size = pace_ / 2 * t.k;
+      a_ = ahead.rows.count ? Pieces<T>(ahead.rows, size, 0) : Pieces<T>(ahead.a, size, later);
+      b_ = Pieces<T>(ahead.b, size, later);
+      next_a_ = Pieces<T>(o.next_a, size, tile);
+      next_b_ = Pieces<T>(o.next_b, size, tile);
     } else {
       const int64_t size = kFetched * t.k;
       a_ = Pieces<T>(ahead.rows, size, 0);
@@ -213,6 +215,7 @@ class Fetching {
 
   void set_next(Tile<T>& t) {
     const T *a = a_.next(), *b = b_.next(), *next_a = next_a_.next(), *next_b = next_b_.next();
+    t.pace = pace_;
     if (t.a_row == 1) {
       t.next_a = a ? a : next_a;
       t.next_b = b ? b : next_b;
@@ -222,6 +225,7 @@ class Fetching {
   }
 
  private:
+  int64_t pace_ = kPace;
   Pieces<T> a_, b_, next_a_, next_b_;
 };
 

@@ -27,6 +27,8 @@ inline int64_t tile_height(int64_t rest, int64_t most = kTileRows) {
   return rest <= most ? rest : rest < most + most / 2 ? (rest + 1) / 2 : most;
 }
 
+constexpr int64_t kPace = 2, kFetched = 8;  // elements to fetch with each step
+
 // a: rows a_row apart, steps of k a_step apart; one of the two is 1. b: steps b_step apart, columns
 // side by side; unless kMaskedLoads or `padded`, whole vectors of columns can be read. c: rows
 // c_row apart, `width` columns.
@@ -43,11 +45,11 @@ struct Tile {
   bool fetches = false;  // columns of b, because their rows lie far apart
   bool padded = false;   // columns of b beyond the width can be read: whole vectors
   T* copy = nullptr;     // where to lay the columns of b one after the other, in whole vectors
-  // What to fetch, because it is read later: if a_row is 1, k elements of each,
+  // What to fetch, because it is read later: if a_row is 1, pace / 2 * k elements of each,
   const T *next_a = nullptr, *next_b = nullptr;
+  int64_t pace = kPace;
   const T* next = nullptr;  // else kFetched k of this
 };
-constexpr int64_t kFetched = 8;
 
 // sum[j] += *x * column[j]. With AVX-512 a product can read *x by itself, if `from_memory`: an
 // instruction less, but a load more for each other j. It stays one instruction for the processor
@@ -156,17 +158,18 @@ class StepsAhead {
   explicit StepsAhead(const Tile<T>& t)
       : half_(t.k / 2),
         first_(adjacent && t.next_a ? t.next_a : t.a),
-        second_((adjacent && t.next_b ? t.next_b : t.b) - t.k),
+        second_((adjacent && t.next_b ? t.next_b : t.b) - t.pace * half_),
         next_(t.next ? t.next : t.b),
         c_(t.c),
         c_row_(t.c_row),
+        pace_(t.pace),
         per_step_((rows << kFraction) / static_cast<uint32_t>(t.k)) {
     for (int i = 0; !kLittle && i < rows; ++i) fetch_row(i);
   }
 
   void fetch(int64_t p) {
     if constexpr (adjacent)
-      __builtin_prefetch((p < half_ ? first_ : second_) + 2 * p, 0, 2);
+      __builtin_prefetch((p < half_ ? first_ : second_) + pace_ * p, 0, 2);
     else
       __builtin_prefetch(next_ + p * kFetched, 0, 2);
     if constexpr (kLittle) {
@@ -186,7 +189,7 @@ class StepsAhead {
 
   const int64_t half_;
   const T *const first_, *const second_, *const next_, *const c_;
-  const int64_t c_row_;
+  const int64_t c_row_, pace_;
   const uint32_t per_step_;
   uint32_t row_ = 0;
 };
