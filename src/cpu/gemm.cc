@@ -334,7 +334,7 @@ bool plan_by_unit(Plan* plan, ProductState& s) {
 }
 bool plan_by_unit(Plan* plan, ProductState& s, DType dtype) {
   if (dtype == kBFloat16 && has_unit) return plan_by_unit<MatrixUnitParts<1>>(plan, s);
-  if (dtype == kBFloat16 && has_pairs) return plan_by_unit<PairUnit>(plan, s);
+  if (dtype == kBFloat16 && has_pairs && multiplies_pairs()) return plan_by_unit<PairUnit>(plan, s);
   return has_unit && plan_by_unit<MatrixUnitParts<kSplitParts>>(plan, s);
 }
 #else

@@ -16,6 +16,7 @@ bool reads_apart();                 // does it read faster at places far apart a
 bool reads_past_caches();           // is what is read once better fetched past the third cache?
 bool gathers_by_loads();            // are single loads faster than its gather instructions?
 bool gathers_near_by_loads();       // the same, from the first cache?
+bool multiplies_pairs();            // of bfloat16: is that faster than to multiply float32?
 constexpr int64_t kSerial = 32768;  // elements below which a region runs on one thread
 
 }  // namespace needle::NEEDLE_ISA
