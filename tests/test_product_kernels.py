@@ -88,7 +88,7 @@ def test_the_threads_do_not_matter_to_long_rows(isa):
 
 @pytest.fixture(params=[0, 5])
 def zen(isa, request):
-    """Run the test as on this generation of AMD's Zen, which multiplies bfloat16, or on others."""
+    """Run the test as on AMD's Zen 5, which multiplies pairs of bfloat16, or on others."""
     core.native.count_as_zen(request.param)
     yield
     core.native.count_as_zen(-1)

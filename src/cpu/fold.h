@@ -84,8 +84,8 @@ inline V combine_totals(V (&total)[kTotals]) {
 // step(total, x, j) for all vectors of a block, where j says which total, and the totals combined.
 // n is a multiple of the lanes. The streams are read together: the processor then runs ahead of as
 // many pages (0.75 of the time on Sapphire Rapids). What they read soon is fetched into the first
-// cache; the next block into the second took 1.04 of the time of 64 MB, 1.2 of 4 MB (Emerald
-// Rapids).
+// cache: where the next block was fetched into the second, 64 MB took 1.04 times as long, 4 MB 1.2
+// times (Emerald Rapids).
 template <int32_t op, class A, class Step>
 inline Vector<A> fold_block(const A* x, int64_t n, const Step& step) {
   constexpr int64_t kWidth = kLanes<A>, kAhead = 2048 / sizeof(A);

@@ -199,7 +199,7 @@ class Fetching {
   Fetching(const Product<T>& o, const Ahead<T>& ahead, const Tile<T>& t, int64_t later,
            int64_t tile) {
     if (t.a_row == 1) {
-      pace_ = o.next_a.count ? 4 * kPace : kPace;  // all of the next matrices: few tiles
+      pace_ = o.next_a.count ? kFetched : kPace;  // all of the next matrices: few tiles
       const int64_t size = pace_ / 2 * t.k;
       a_ = ahead.rows.count ? Pieces<T>(ahead.rows, size, 0) : Pieces<T>(ahead.a, size, later);
       b_ = Pieces<T>(ahead.b, size, later);

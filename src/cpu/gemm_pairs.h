@@ -1,6 +1,7 @@
 // Products of bfloat16 by vectors: an instruction adds to each float32 the products of two pairs of
-// bfloat16, twice the multiplications that float32 has. Operands are laid out as for the matrix
-// unit: a line of a's tile is a row's pairs, one of b's a pair of 16 columns.
+// bfloat16, twice the multiplications that float32 has (on AMD's; see multiplies_pairs). Operands
+// are laid out as for the matrix unit: a line of a's tile is a row's pairs, one of b's a pair of 16
+// columns.
 #pragma once
 #include "gemm_unit.h"
 

@@ -27,7 +27,8 @@ inline int64_t tile_height(int64_t rest, int64_t most = kTileRows) {
   return rest <= most ? rest : rest < most + most / 2 ? (rest + 1) / 2 : most;
 }
 
-constexpr int64_t kPace = 2, kFetched = 8;  // elements to fetch with each step
+// Elements to fetch with each step: of the same matrices, or of the next ones and of rows.
+constexpr int64_t kPace = 2, kFetched = 8;
 
 // a: rows a_row apart, steps of k a_step apart; one of the two is 1. b: steps b_step apart, columns
 // side by side; unless kMaskedLoads or `padded`, whole vectors of columns can be read. c: rows

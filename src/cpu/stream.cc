@@ -66,7 +66,7 @@ bool reads_past_caches() { return zen == 5; }
 bool gathers_by_loads() { return zen == 4; }
 // Zen 5: 0.6 of the time; Emerald Rapids: 0.86; Zen 4 gathers everything by loads.
 bool gathers_near_by_loads() { return zen != 4; }
-// Zen 5: 0.5 of the time; Emerald Rapids: 1.7, an instruction every other cycle.
+// Zen 5: 0.5 of the time; Emerald Rapids: 1.4 to 1.8.
 bool multiplies_pairs() { return zen != 0; }
 // If they are, functions in caches take 1.1 to 1.7 of the time on Zen.
 bool fetches_results() { return zen == 0; }
