@@ -308,19 +308,30 @@ void run_streaming(Contiguous loop, const int64_t* items, const int64_t* fetched
   const int64_t tile_size = stream_tile_bytes(reads) / items[0];
   // Where the processor looks ahead itself, only beside a row that comes again.
   const bool fetches = !runs_over_pages() || !std::equal(fetched, fetched + n_inputs, items + 1);
+  // Wider inputs are read as often as results as wide: in bursts they would wait for each other.
+  const int64_t widest = *std::max_element(items + 1, items + 1 + n_inputs);
+  const int64_t piece = std::max<int64_t>(tile_size * items[0] / std::max(widest, items[0]), 1);
+  const auto advance = [&](int64_t count) {
+    for (int i = 1; i <= n_inputs; ++i) at[i] += count * items[i];
+  };
   // What comes before the first aligned address, or all, if no element lies at one.
   const int64_t before = (-reinterpret_cast<intptr_t>(at[0]) & (kStreamAlignment - 1)) / items[0];
   for (int64_t first = 0, count; first < n; first += count) {
     count = std::min(first == 0 && before != 0 ? before : tile_size, n - first);
     auto* inputs = reinterpret_cast<void* const*>(at + 1);
     if (is_streamable(at[0])) {
-      for (int i = 0; fetches && i < n_inputs; ++i) fetch_ahead(at[1 + i], count * fetched[i]);
-      loop(tile, inputs, count);
+      for (int64_t begin = 0, length; begin < count; begin += length) {
+        length = std::min(piece, count - begin);
+        for (int i = 0; fetches && i < n_inputs; ++i) fetch_ahead(at[1 + i], length * fetched[i]);
+        loop(tile + begin * items[0], inputs, length);
+        advance(length);
+      }
       stream(at[0], tile, count * items[0]);
     } else {
       loop(at[0], inputs, count);
+      advance(count);
     }
-    for (int i = 0; i <= n_inputs; ++i) at[i] += count * items[i];
+    at[0] += count * items[0];
   }
 }
 
