@@ -587,6 +587,18 @@ def test_elementwise_with_steps_and_broadcasting(isa, dtype):
     check(a[:, 1::2] - exact(row)[0, 0].item(), x[:, 1::2] - exact(row)[0, 0])
 
 
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("shape", [(192, 130), (131, 256), (257, 63)])
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "int32"])
+def test_transposed_operands_of_large_results(isa, dtype, shape, offset):
+    """Rows of blocks whose lines are whole, whose ends are not, and of which none is."""
+    a = tensor(np.round(100 * rows(*shape)).astype(np.int8), dtype, offset)
+    x = a.numpy()
+    np.testing.assert_array_equal(a.T.reshape((-1,)).numpy(), x.T.reshape(-1))
+    b = ops.reshape(a, shape[::-1])
+    check((a.T + b).astype("float64"), (x.T + x.reshape(shape[::-1])).astype(float))
+
+
 @pytest.mark.parametrize("zen", [0, 4, 5])
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
 def test_results_larger_than_the_second_caches(count_as_zen, zen, dtype):

