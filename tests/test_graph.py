@@ -294,6 +294,92 @@ def test_checkpoint_reaches_parameters_in_closures():
     np.testing.assert_allclose(w.grad.numpy(), expected[1], rtol=1e-5)
 
 
+def test_checkpoint_in_a_derivative_of_what_it_closes_over():
+    """The argument of the outer function is no leaf: its aliases are what the region reaches."""
+    w, ones = ndl.Tensor([2.0, 3.0]), ndl.Tensor([1.0, 1.0])
+
+    def power(w):  # w ** 4, once directly and once by a value computed outside the region
+        h = w * w
+        outer = ndl.checkpoint(lambda x: ndl.checkpoint(lambda y: y * h)(x) * w)
+        return (outer(ones) * w).sum()
+
+    numbers = w.numpy()
+    np.testing.assert_allclose(ndl.grad(power)(w).numpy(), 4 * numbers**3)
+    np.testing.assert_allclose(ndl.vjp(power, w)[1](ndl.Tensor(1.0))[0].numpy(), 4 * numbers**3)
+    np.testing.assert_allclose(ndl.hessian(power)(w).numpy(), np.diag(12 * numbers**2))
+    np.testing.assert_allclose(ndl.hvp(power, w, ones).numpy(), 12 * numbers**2)
+    with ndl.lazy_mode():
+        np.testing.assert_allclose(ndl.grad(power)(w).numpy(), 4 * numbers**3)
+
+
+def test_checkpoint_used_twice_closing_over_a_result():
+    """The graph below the result belongs to both, and is walked after both."""
+    w, x = ndl.Tensor([0.2, 0.3]), ndl.Tensor([1.0, 1.0])
+    grads = []
+    for wrapped in (lambda f: f, ndl.checkpoint):
+        h = (w.exp() * w).exp()
+        f = wrapped(lambda x, h=h: x * h)
+        (f(f(x)) + f(2 * x) + h.sin()).sum().backward()
+        grads.append(w.grad.numpy())
+    np.testing.assert_allclose(*grads, rtol=1e-6)
+
+
+def _decrease(w):
+    with ndl.no_grad():
+        w -= 1.0
+
+
+def _assign(w):
+    with ndl.no_grad():
+        w[...] = 0.0
+
+
+def _replace(w):
+    w.data = ndl.Tensor([5.0, 6.0])
+
+
+@pytest.mark.parametrize("change", [_decrease, _assign, _replace])
+def test_what_a_checkpoint_closes_over_has_its_old_value_in_the_second_run(change):
+    w, x = ndl.Tensor([2.0, 3.0]), ndl.Tensor([1.0, 1.0])
+    h = w * 1.0
+    out = ndl.checkpoint(lambda x: x * w * w * h)(x).sum()
+    change(w)
+    h[...] = 9.0
+    after = w.numpy(), h.numpy()
+    out.backward()
+    assert w.is_leaf() and w.requires_grad
+    np.testing.assert_array_equal(w.grad.numpy(), [12.0, 27.0])
+    np.testing.assert_array_equal(x.grad.numpy(), [8.0, 27.0])
+    np.testing.assert_array_equal((w.numpy(), h.numpy()), after)
+    (w * w).sum().backward()
+    np.testing.assert_array_equal(w.grad.numpy(), 2 * after[0])
+
+
+def test_a_checkpoint_that_computes_something_else_again():
+    x, weights, kept = ndl.Tensor([1.0, 2.0]), [ndl.Tensor([3.0, 4.0]) for _ in range(2)], []
+
+    def another(x):
+        return x * weights.pop()
+
+    def fewer(x):
+        kept.append(x)
+        return (x, x * x)[: 3 - len(kept)]
+
+    def cached(x):
+        if not kept:
+            kept.append(w.exp())
+        return x * kept[0]
+
+    w = weights[0]
+    closed = "beside its arguments"
+    for function, problem in ((another, closed), (fewer, "results"), (cached, closed)):
+        kept.clear()
+        out = ndl.checkpoint(function)(x)
+        with pytest.raises(ndl.errors.GradientError, match=problem) as raised:
+            (out[1] if function is fewer else out).sum().backward()
+        assert f"checkpoint({function.__name__})" in str(raised.value)
+
+
 def test_checkpoint_keeps_its_inputs_only():
     x = tensor(64, 64)
 
@@ -1179,3 +1265,20 @@ def test_an_op_must_give_arrays_and_take_as_many_as_it_says(fast):
         assert Second()(tensor(2), 3.0).item() == 3.0
         many = [tensor(2)] * 20
         assert ndl.concat(many).shape == (40,)
+
+
+@pytest.mark.parametrize(
+    "rule", [lambda g: g.sum(), lambda g: np.ones(2), lambda g: 2.0, lambda g: g.astype("float64")]
+)
+def test_the_gradient_of_an_op_must_fit_its_input(rule):
+    class Copy(Op):
+        def compute(self, x):
+            return x
+
+        def gradient(self, out_grad, out):
+            return rule(out_grad)
+
+    x = tensor(2)
+    for below in (x, x * 2.0):
+        with pytest.raises(ndl.errors.GradientError, match=r"copy: gradient\(\) gave another"):
+            Copy()(below).sum().backward()

@@ -177,7 +177,7 @@ def _adding(given: set[int]) -> tuple[_Visit, Callable[[], None]]:
         totals[key] = _apart(out_grad, given) if old is None else old + out_grad
         reached[key] = tensor
 
-    def finish() -> None:  # all or none, so that it can be tried again
+    def finish() -> None:  # all or none, so that it can be tried again (with retain_graph)
         for key, total in totals.items():
             reached[key].grad = total
 
@@ -195,8 +195,8 @@ def backward(
     """Compute the gradients of ``out`` and store them in ``.grad`` of the tensors below.
 
     That is: of every leaf that requires a gradient, and of results that a variable still holds.
-    With ``accumulate`` nothing is added before all of them are there: a call that fails (memory
-    that runs out) can be made again.
+    With ``accumulate`` nothing is added before all of them are there: with ``retain_graph``, a
+    call that fails (memory that runs out) can be made again.
 
     Args:
         out: the tensor to differentiate; it need not be a scalar.

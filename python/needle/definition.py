@@ -7,6 +7,7 @@ graph.py take them from there where they can. The tests run on both.
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import weakref
 from collections.abc import Iterable
@@ -159,11 +160,17 @@ class Op:
         self.save_masks: tuple[int, ...] = ()
 
 
+_serials = itertools.count()
+
+
 class Node:
-    """One operation, or a leaf (op None). Never changes, except that its value comes and goes."""
+    """One operation, or a leaf (op None). Never changes, except that its value comes and goes.
+
+    Nodes are numbered as they are made (``serial``).
+    """
 
     __slots__ = (
-        "op", "inputs", "spec", "value", "needs", "done", "released",
+        "op", "inputs", "spec", "value", "needs", "done", "released", "serial",
         "_claims", "_held", "_handle", "_owner", "__weakref__",
     )  # fmt: skip
 
@@ -172,6 +179,7 @@ class Node:
         self.needs, self.done, self.value = needs, done, None
         self.released = False  # whether its gradient will not run (again)
         self._claims = self._held = 0
+        self.serial = next(_serials)
         self._handle: Any = None
         self._owner: Any = None
 
@@ -526,6 +534,11 @@ def set_defaults(lazy: bool, open: bool) -> None:
 def pending() -> int:
     """Return how many operations wait to be computed in this thread."""
     return _modes.pending
+
+
+def nodes_made() -> int:
+    """Return a number above those of all nodes made so far, and below those of all later ones."""
+    return next(_serials)
 
 
 def tensors() -> list[Any]:

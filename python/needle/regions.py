@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from needle import executor, finite, forward, graph, reverse, structure
 from needle.backend.ndarray import array, full_of
-from needle.errors import GradientError, explain, user_line
+from needle.errors import GradientError, NeedleError, explain, user_line
 from needle.ops import random
 from needle.ops.base import Op, aliases, needed, variables
 from needle.ops.tuples import make_tuple
@@ -65,10 +66,15 @@ def _of_tensors(
 
 
 class _Checkpoint(_Region):
-    """A region whose inner values are computed again for the gradient (see ``checkpoint``)."""
+    """A region whose inner values are computed again for the gradient (see ``checkpoint``).
+
+    Its inputs are the tensors that the function takes, ``count`` of them, and then those that need
+    a gradient and that it reaches otherwise; ``closed`` are the latter, weakly.
+    """
 
     count: int
     state: Any
+    closed: Any
     saves = (tuple(range(62)),)
     called = "checkpoint"
 
@@ -77,19 +83,97 @@ class _Checkpoint(_Region):
             return self.function(*tensors[: self.count])
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        inputs = out.inputs
+        reached = out.node.inputs[self.count :]
         wanted = needed(out)
-        leaves = variables(inputs[: self.count])
-        sources = [*leaves, *inputs[self.count :]]
+        leaves = variables(out.inputs[: self.count])
+        sources = [*leaves, *reached]
         chosen = [x for x, want in zip(sources, wanted, strict=True) if want]
         seeds = out_grad if isinstance(out_grad, (tuple, list)) else [out_grad]
         with finite.again():
-            with executor.modes(recording=True):
-                inner = structure.flat(structure.plain(self.outputs(*aliases(leaves))))
-            reached = [pair for pair in zip(inner, seeds, strict=True) if pair[1] is not None]
-            outs, seeds = zip(*reached, strict=True)
+            inner = self._again(leaves, reached, out)
+            pairs = [pair for pair in zip(inner, seeds, strict=True) if pair[1] is not None]
+            outs, seeds = zip(*pairs, strict=True)
             found = iter(reverse.collect(outs, seeds, chosen, graph.recording()))
         return tuple(next(found) if want else None for want in wanted)
+
+    def _again(self, leaves: Sequence[Any], reached: Sequence[Any], out: Any) -> list[Any]:
+        """Return the results of a second run.
+
+        Raises:
+            GradientError: if it is another computation than the first was.
+        """
+        since = graph.nodes_made()
+        with executor.modes(recording=True), _put_back(self.closed, reached):
+            inner = structure.flat(structure.plain(self.outputs(*aliases(leaves))))
+        specs = out.spec if type(out.spec) is tuple else (out.spec,)
+        if tuple(x.spec for x in inner) != specs:
+            raise self._changed("results", specs, [x.spec for x in inner])
+        below = _closed_over(inner, leaves, since, frozenset(reached))
+        if set(below) != set(reached):
+            raise self._changed(
+                "tensors that need a gradient, beside its arguments",
+                [x.spec for x in reached], [x.spec for x in below],
+            )  # fmt: skip
+        return inner
+
+    def _changed(self, what: str, first: Sequence[Any], second: Sequence[Any]) -> NeedleError:
+        def told(specs: Sequence[Any]) -> str:
+            return ", ".join(map(str, specs)) or "none"
+
+        return explain(
+            GradientError, f"checkpoint({structure.name_of(self.function)})",
+            f"run again for the gradient, the function is another one: {what}\n"
+            f"  first: {told(first)}\n  again: {told(second)}",
+            rule="both runs compute the same from the same tensors",
+            advice="pass as arguments what changes, and keep nothing from run to run",
+        )  # fmt: skip
+
+
+def _closed_over(
+    outs: Sequence[Any], own: Sequence[Any], since: int, known: frozenset[Any]
+) -> list[Any]:
+    """Return the nodes from which gradients come into a region otherwise than by its arguments.
+
+    They were made before it began (``since``); leaves are made when they are used first, and are
+    those of tensors that live.
+
+    Args:
+        own: the tensors that the function was given.
+        known: nodes that count as such in any case.
+    """
+    seen = {graph.leaf(x) for x in own}
+    found = []
+    waiting = [x.node for x in reversed(outs) if x.node is not None]
+    while waiting:
+        node = waiting.pop()
+        if node in seen or not node.needs:
+            continue
+        seen.add(node)
+        is_leaf = node.op is None
+        if node in known or node.serial < since or (is_leaf and graph.owner(node) is not None):
+            found.append(node)
+        elif not is_leaf:
+            waiting.extend(reversed(node.inputs))
+    return found
+
+
+@contextmanager
+def _put_back(closed: Sequence[Any], nodes: Sequence[Any]) -> Iterator[None]:
+    """Let tensors stand for what they stood for, if they were given other values since."""
+    undo = []
+    try:
+        for reference, node in zip(closed, nodes, strict=True):
+            tensor = reference()
+            if tensor is not None and tensor.node is not node:
+                (old,) = aliases([graph.handle(node)])
+                now = graph.wrap(None)
+                undo.append((tensor, now))
+                graph.rebind(now, tensor)
+                graph.rebind(tensor, old)
+        yield
+    finally:
+        for tensor, now in reversed(undo):
+            graph.rebind(tensor, now)
 
 
 class _Replay(threading.local):
@@ -127,14 +211,16 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that keeps its inputs only, and runs again once for the gradient.
 
     Saves memory for time (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
-    Parameters that the function reaches otherwise get their gradients too. Random numbers
-    (dropout) are the same in the second run, and it leaves the buffers of modules (the running
-    statistics of batch norm) as the first run did.
+    Tensors that the function reaches otherwise (parameters, results) get their gradients too, at
+    the values they had. Random numbers (dropout) are the same in the second run, and it leaves the
+    buffers of modules (the running statistics of batch norm) as the first run did. What else the
+    function reads must be the same then.
 
     The function takes tensors, and what else it likes, and returns a tensor, or (nested) tuples and
     lists of them. Gradients flow to tensors among its arguments, not to those within them.
 
-    Raises: GradientError if it returns something else.
+    Raises: GradientError if it returns something else, or, when the gradient is taken, if the
+    second run gives results of other shapes or needs the gradients of other tensors.
 
     >>> block = checkpoint(lambda x: (x @ w).relu())
     """
@@ -148,7 +234,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checkpointed(function: Callable[..., Any], tensors: list[Any]) -> Any:
-    state = random.get_state()
+    state, since = random.get_state(), graph.nodes_made()
     leaves = [graph.wrap(executor.held(x)) for x in tensors]
     for leaf, x in zip(leaves, tensors, strict=True):
         leaf.requires_grad = x.requires_grad
@@ -157,17 +243,11 @@ def _checkpointed(function: Callable[..., Any], tensors: list[Any]) -> Any:
     parts = structure.flat(out)
     if not any(x.requires_grad for x in parts):
         return out
-    own = {graph.leaf(x) for x in leaves}
-    reached = [
-        graph.owner(node)
-        for node in graph.topo([x.node for x in parts if x.node is not None], True)
-        if node.op is None and node not in own
-    ]
-    parameters = [x for x in reached if x is not None]
-    op = _Checkpoint(function, len(tensors), state)
+    closed = [graph.handle(x) for x in _closed_over(parts, leaves, since, frozenset())]
+    op = _Checkpoint(function, len(tensors), state, [weakref.ref(x) for x in closed])
     held = [executor.held(x) for x in parts]
     several = structure.is_several(out)
-    result = graph.record(op, [*tensors, *parameters], tuple(held) if several else held[0])
+    result = graph.record(op, [*tensors, *closed], tuple(held) if several else held[0])
     if finite.on():
         finite.note(result.node, user_line())
     if not several:
@@ -291,23 +371,8 @@ def _fitting(name: str, pull: Any, specs: Sequence[Any], out_grad: Any) -> tuple
             GradientError, name, f"the rule gave {len(grads)} gradients of {len(specs)} inputs",
             rule="one for each tensor among the arguments, None for zero",
         )  # fmt: skip
-    for i, (grad, spec) in enumerate(zip(grads, specs, strict=True)):
-        if grad is not None and spec is not None and not _fits(grad, spec):
-            raise explain(
-                GradientError, name, f"the rule gave another gradient than input {i} has",
-                [(f"input {i}", spec), ("gradient", grad)],
-                "the gradient of a tensor has its shape, dtype and device",
-                "gradient.sum(axes) over what a broadcast has added, gradient.astype(x.dtype), "
-                "or None for zero",
-            )  # fmt: skip
+    reverse.check_fit(name, "the rule", grads, specs)
     return tuple(None if spec is None else g for g, spec in zip(grads, specs, strict=True))
-
-
-def _fits(grad: Any, spec: Any) -> bool:
-    """Return whether a gradient is one of a tensor; with NEEDLE_BACKEND=np also of integers."""
-    if not isinstance(grad, graph.TensorBase) or not spec.dtype.is_floating:
-        return isinstance(grad, graph.TensorBase) and grad.spec.shape == spec.shape
-    return bool(grad.spec == spec)
 
 
 def _tangent_of_rule(pull: Any, spec: Any, level: int, tangents: Sequence[Any]) -> Any:

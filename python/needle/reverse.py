@@ -11,7 +11,7 @@ from typing import Any
 
 from needle import executor, finite, graph
 from needle.backend.ndarray import full_of
-from needle.errors import GradientError
+from needle.errors import GradientError, explain
 
 
 def walk(
@@ -59,6 +59,8 @@ def walk(
         inputs = node.inputs
         if len(parts) != len(inputs):
             raise _miscounted(op, len(parts), len(inputs))
+        if op.is_foreign:
+            check_fit(f"{op}", "gradient()", parts, [x.spec if x.needs else None for x in inputs])
         for i, below in enumerate(inputs):
             part = parts[i]
             if part is not None and below.needs and (reached is None or below in reached):
@@ -75,6 +77,38 @@ def _miscounted(op: Any, given: int, wanted: int) -> GradientError:
         f"{op}: gradient() returned {given} gradients for {wanted} inputs\n"
         "  rule: one entry for each input, None where it needs no gradient"
     )
+
+
+def check_fit(name: str, rule: str, grads: Sequence[Any], specs: Sequence[Any]) -> None:
+    """Check the gradients that a rule of the user's gave.
+
+    Args:
+        name: of the op, for errors.
+        rule: what gave them, for errors.
+        grads: one for each input, None for zero.
+        specs: of the inputs, None where the gradient is not used.
+
+    Raises:
+        GradientError: if one has another shape, dtype or device than its input.
+    """
+    for i, (grad, spec) in enumerate(zip(grads, specs, strict=True)):
+        if grad is not None and spec is not None and not _fits(grad, spec):
+            raise explain(
+                GradientError, name, f"{rule} gave another gradient than input {i} has",
+                [(f"input {i}", spec), ("gradient", grad)],
+                "the gradient of a tensor is a tensor of its shape, dtype and device",
+                "gradient.sum(axes) over what a broadcast has added, gradient.astype(x.dtype), "
+                "or None for zero",
+            )  # fmt: skip
+
+
+def _fits(grad: Any, spec: Any) -> bool:
+    """Return whether a gradient is one of a tensor; with NEEDLE_BACKEND=np also of integers."""
+    if type(spec) is tuple:
+        return isinstance(grad, (list, tuple, graph.TensorBase))
+    if not isinstance(grad, graph.TensorBase) or not spec.dtype.is_floating:
+        return isinstance(grad, graph.TensorBase) and grad.spec.shape == spec.shape
+    return bool(grad.spec == spec)
 
 
 def _add(grads: dict[Any, Any], node: Any, part: Any) -> None:

@@ -7,7 +7,7 @@
 namespace needle {
 
 PyTypeObject *node_type, *tensor_type;
-int64_t live_tensors;
+int64_t live_tensors, nodes_made;
 
 namespace {
 
@@ -27,6 +27,7 @@ Node* node_new(PyObject* op, int n) {
   node->spec = node->value = node->owner = node->weaklist = nullptr;
   node->handle = nullptr;
   node->claims = 0;
+  node->serial = nodes_made++;
   node->held = 0;
   node->count = 0;
   node->needs = node->done = node->released = false;
@@ -136,6 +137,7 @@ PyObject* node_value(PyObject* self, void*) { return new_reference(as_node(self)
 
 PyMemberDef node_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Node, weaklist), READONLY, nullptr},
+    {"serial", T_LONGLONG, offsetof(Node, serial), READONLY, "how many were made before it"},
     {"needs", T_BOOL, offsetof(Node, needs), READONLY, "whether gradients flow through"},
     {"done", T_BOOL, offsetof(Node, done), READONLY, "whether it has run"},
     {nullptr, 0, 0, 0, nullptr}};

@@ -63,12 +63,15 @@ class Op(graph.OpBase):
     called: ClassVar[str] = ""
     promotes: ClassVar[str] = "nothing"
     samples: ClassVar[Callable[[], list[Sample]] | None] = None
+    is_foreign: ClassVar[bool] = False
+    """Whether a user defined it: then what its gradient gives is checked."""
     _masks: ClassVar[tuple[int, ...]] = ()
     takes: ClassVar[int | None] = None
     """How many operands ``expand`` or ``compute`` takes; None: any number."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls.is_foreign = cls.__module__.split(".")[0] != "needle"
         own = cls.__dict__.get("__annotations__", {})
         added = tuple(name for name, kind in own.items() if "ClassVar" not in str(kind))
         inherited = [
