@@ -265,9 +265,11 @@ struct Kernels {
               void* const* pointers);
 
   // A banded matrix times an axis: out[i, j, k] = sum of weight[j, t] * x[i, first[j] + t, k] over
-  // t < span. Dense float32 or float64, x [rows, n, inner], out [rows, m, inner]. buffers: out, x,
-  // first (int64 [m]), weight ([m, span]).
-  const char* (*plan_banded)(Plan*, const Operand& x, const Operand& out, int64_t span);
+  // t < span. Then another times the next axis, or none: its span is 0. Dense float32 or float64,
+  // x [rows, n, width, inner]. buffers: out, x, and of each matrix first (int64 [m]) and weight
+  // ([m, span]).
+  const char* (*plan_banded)(Plan*, const Operand& x, const Operand& out, int64_t first_span,
+                             int64_t second_span);
 
   // out[i..., index[i..., j, k...], k...] = values[i..., j, k...], of equal places the last one;
   // out may have any strides, and stays as it is if an index is out of range. buffers: out, index,

@@ -207,25 +207,39 @@ void batch_norm_relu_grad(nb::handle dx, nb::handle dweight, nb::handle dbias, n
              native(weight), native(bias), native(mean), native(var)});
 }
 
-void banded(nb::handle out, nb::handle x, nb::handle first, nb::handle weight) {
-  const Array *result = native(out), *image = native(x), *starts = native(first),
-              *factors = native(weight);
-  check_dense(starts, "banded");
-  check_dense(factors, "banded");
-  const bool fits = result->spec->ndim == 3 && image->spec->ndim == 3 &&
-                    starts->spec->code == kInt64 && factors->spec->code == image->spec->code &&
-                    factors->spec->ndim == 2 && starts->spec->size == result->spec->shape[1] &&
-                    factors->spec->shape[0] == result->spec->shape[1];
+// A matrix for an axis of the image: where the rows of it begin, and their elements. Returns how
+// many they are in a row.
+int64_t check_bands(const Array* first, const Array* weight, const Array* image,
+                    const Array* result, int axis) {
+  check_dense(first, "banded");
+  check_dense(weight, "banded");
+  const int64_t m = result->spec->shape[axis];
+  const bool fits = first->spec->code == kInt64 && weight->spec->code == image->spec->code &&
+                    weight->spec->ndim == 2 && first->spec->size == m &&
+                    weight->spec->shape[0] == m;
   if (!fits) throw nb::value_error("banded: wants a start and a row of weights for each result");
-  const int64_t span = factors->spec->shape[1], last = image->spec->shape[1] - span;
-  const auto* begin = reinterpret_cast<const int64_t*>(address(starts));
-  if (std::any_of(begin, begin + starts->spec->size,
-                  [&](int64_t i) { return i < 0 || i > last; })) {
+  const int64_t span = weight->spec->shape[1], last = image->spec->shape[axis] - span;
+  const auto* begin = reinterpret_cast<const int64_t*>(address(first));
+  if (std::any_of(begin, begin + m, [&](int64_t i) { return i < 0 || i > last; })) {
     throw nb::value_error("banded: a row of the matrix goes beyond the axis");
   }
+  return span;
+}
+
+void banded(nb::handle out, nb::handle x, nb::handle first, nb::handle weight,
+            nb::handle second_first, nb::handle second_weight) {
+  const Array *result = native(out), *image = native(x);
+  if (result->spec->ndim != 4 || image->spec->ndim != 4) {
+    throw nb::value_error("banded: wants [rows, n, width, inner]");
+  }
+  const Array *starts = optional(second_first), *factors = optional(second_weight);
+  if (!starts != !factors) throw nb::value_error("banded: half of a matrix");
+  const int64_t span = check_bands(native(first), native(weight), image, result, 1);
+  const int64_t second_span = starts ? check_bands(starts, factors, image, result, 2) : 0;
   Plan plan;
-  check(kernels->plan_banded(&plan, operand(image), operand(result), span), "banded", image);
-  run(plan, {result, image, starts, factors});
+  check(kernels->plan_banded(&plan, operand(image), operand(result), span, second_span), "banded",
+        image);
+  run(plan, {result, image, native(first), native(weight), starts, factors});
 }
 
 }  // namespace
@@ -245,7 +259,8 @@ void add_image_kernels(nb::module_& m) {
   m.def("max_pool_grad", &max_pool_grad);
   m.def("max_pool_take", &max_pool_take);
   m.def("avg_pool", &avg_pool);
-  m.def("banded", &banded);
+  m.def("banded", &banded, nb::arg("out"), nb::arg("x"), nb::arg("first"), nb::arg("weight"),
+        nb::arg("second_first").none(), nb::arg("second_weight").none());
   m.def("group_norm", &group_norm);
   m.def("group_norm_grad", &group_norm_grad);
 }

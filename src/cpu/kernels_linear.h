@@ -52,7 +52,8 @@ const char* plan_avg_pool(Plan*, const Window&, const int64_t* before, const int
                           const Operand& x, const Operand& out);
 const char* plan_avg_pool_grad(Plan*, const Window&, const int64_t* before, const int64_t* after,
                                const Operand& dx, const Operand& g);
-const char* plan_banded(Plan*, const Operand& x, const Operand& out, int64_t span);
+const char* plan_banded(Plan*, const Operand& x, const Operand& out, int64_t first_span,
+                        int64_t second_span);
 const char* plan_group_norm(Plan*, const Operand& x, int64_t groups, double eps);
 const char* plan_group_norm_grad(Plan*, const Operand& x, int64_t groups, double eps);
 const char* plan_move_images(Plan*, const Images&, bool reflect);

@@ -172,50 +172,57 @@ def avg_pool_grad(op: Any, g: NDArray) -> Any:
 
 
 @functools.lru_cache(100)
-def _bands(op: Any, n: int, transposed: bool) -> tuple[Any, Any]:
-    """Return where the rows of the matrix of an interpolation begin, and their elements."""
-    low, high, share = op.neighbours(n)
+def _bands(op: Any, i: int, n: int, transposed: bool) -> tuple[Any, Any]:
+    """Return where the rows of the matrix of an interpolation's axis begin, and their elements."""
+    low, high, share = op.neighbours(i, n)
     m = len(low)
     if not transposed:
         span = int((high - low).max()) + 1
         first = np.minimum(low, n - span)
         at = first[:, None] + np.arange(span)
-        i = np.arange(m)[:, None]
+        point = np.arange(m)[:, None]
     else:  # the points that element k is part of: they are neighbours, since both sides ascend
         k = np.arange(n)
         first, last = np.searchsorted(high, k), np.searchsorted(low, k, side="right")
         span = max(int((last - first).max()), 1)
         first = np.minimum(first, m - span)
-        i, at = first[:, None] + np.arange(span), k[:, None]
-    weight = np.where(low[i] == at, 1.0 - share[i], 0.0) + np.where(high[i] == at, share[i], 0.0)
+        point, at = first[:, None] + np.arange(span), k[:, None]
+    left, right = 1.0 - share[point], share[point]
+    weight = np.where(low[point] == at, left, 0.0) + np.where(high[point] == at, right, 0.0)
     return first, weight
 
 
-def _banded(op: Any, x: NDArray, n: int, transposed: bool) -> Any:
-    kind = x.dtype
-    if kind.kind != "f" or x.size == 0:
+def _banded(op: Any, x: NDArray, elements: tuple[int, ...], transposed: bool) -> Any:
+    kind, count = x.dtype, len(elements)
+    if kind.kind != "f" or x.size == 0 or count > 2:
         return NotImplemented
     x = _dense(x if kind is dtypes.float64 else x.astype(dtypes.float32, copy=False))
-    first, weight = _bands(op, n, transposed)
-    matrix = array(first, dtypes.int64, x.device), array(weight, x.dtype, x.device)
+    matrices: list[Any] = [None] * 4
+    for i, n in enumerate(elements):
+        first, weight = _bands(op, i, n, transposed)
+        pair = array(first, dtypes.int64, x.device), array(weight, x.dtype, x.device)
+        matrices[2 * i : 2 * i + 2] = pair
     axis, shape = normalise_axis(op.axis, x.ndim), list(x.shape)
-    shape[axis] = n if transposed else op.size
-    out, inner = empty(tuple(shape), x.dtype, x.device), math.prod(shape[axis + 1 :])
-    flat = [a.reshape((-1, a.shape[axis], inner)) for a in (out, x)]
-    x.device.backend.core.banded(*flat, *matrix)
+    shape[axis : axis + count] = elements if transposed else op.sizes
+    out = empty(tuple(shape), x.dtype, x.device)
+    width = () if count == 2 else (1,)
+    inner = math.prod(shape[axis + count :])
+    flat = [a.reshape((-1, *a.shape[axis : axis + count], *width, inner)) for a in (out, x)]
+    x.device.backend.core.banded(*flat, *matrices)
     return out.astype(kind, copy=False)
 
 
 @override("cpu", "Interpolate")
 def interpolate(op: Any, x: NDArray) -> Any:
-    """Points of an axis between its elements."""
-    return _banded(op, x, x.shape[normalise_axis(op.axis, x.ndim)], False)
+    """Points of one or two axes between their elements."""
+    axis = normalise_axis(op.axis, x.ndim)
+    return _banded(op, x, x.shape[axis : axis + len(op.sizes)], False)
 
 
 @override("cpu", "InterpolateGrad")
 def interpolate_grad(op: Any, g: NDArray) -> Any:
     """Spread points over the elements that they were made of."""
-    return _banded(op, g, op.n, True)
+    return _banded(op, g, op.elements, True)
 
 
 # ---- group norm --------------------------------------------------------------------

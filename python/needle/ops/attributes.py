@@ -51,6 +51,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "str": lambda value: isinstance(value, str),
     "DType": lambda value: isinstance(value, DType),
     **dict.fromkeys(("tuple[int, ...]", "Sizes"), _numbers),
+    "Floats": lambda value: isinstance(value, tuple) and all(isinstance(x, float) for x in value),
     **dict.fromkeys(
         ("tuple[tuple[int, int], ...]", "Pairs"),
         lambda value: isinstance(value, tuple) and all(_numbers(x) and len(x) == 2 for x in value),

@@ -253,10 +253,10 @@ def upsample(
     out, scales = _scaled(spatial, size, scale_factor)
     (x,) = promoted((x,), "upsample", floating=True)
     how = mode if mode == NEAREST else CORNERS if align_corners else CENTRES
+    if out == spatial and (align_corners or set(scales) == {1.0}):
+        return x
     image = channels_last(x if mode == NEAREST else widened(x))
-    for axis, (n, m, scale) in enumerate(zip(spatial, out, scales, strict=True), 1):
-        if n != m or (scale != 1.0 and not align_corners):
-            image = executor.apply(Interpolate.of(axis, m, scale, how), image)
+    image = executor.apply(Interpolate.of(1, out, tuple(scales), how), image)
     return channels_first(cast_like(image, x))
 
 
