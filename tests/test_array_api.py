@@ -475,9 +475,34 @@ def test_linear_algebra_refuses():
         xp.linalg.cross(x, x)
     with pytest.raises(ShapeError, match="both need 2"):
         x @ 3.0
-    y = ndl.Tensor([[2.0, 1.0], [1.0, 3.0]])
-    with pytest.raises(ndl.errors.GradientError, match="svd: no gradient"):
-        xp.linalg.svdvals(y).sum().backward()
+    y = ndl.Tensor([[2.0, 1.0], [1.0, 3.0], [0.0, 1.0]])
+    with pytest.raises(ndl.errors.GradientError, match="svd: the gradient of vectors without"):
+        xp.linalg.svd(y).U.sum().backward()
+    with pytest.raises(ndl.errors.GradientError, match="qr: the gradient of columns beyond"):
+        xp.linalg.qr(y, mode="complete").Q.sum().backward()
+    with pytest.raises(ShapeError, match="rtol has a number for each matrix"):
+        xp.linalg.pinv(y, rtol=xp.asarray([0.1, 0.2]))
+
+
+def test_matrix_norms_and_pseudo_inverses_are_differentiable():
+    """At singular values that are equal, of a rank that is not full, and twice."""
+    x = ndl.Tensor([[2.0, 1.0], [1.0, 3.0], [0.0, 1.0]], dtype="float64")
+    u, s, vh = np.linalg.svd(x.numpy(), full_matrices=False)
+    slopes = {"nuc": u @ vh, 2: np.outer(u[:, 0], vh[0]), -2: np.outer(u[:, 1], vh[1])}
+    for ord, slope in slopes.items():
+        found = ndl.grad(lambda x, ord=ord: xp.linalg.matrix_norm(x, ord=ord))(x)
+        np.testing.assert_allclose(found.numpy(), slope, atol=1e-12)
+    xp.linalg.svd(x).S.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), slopes["nuc"], atol=1e-12)
+
+    def square(x):
+        return (xp.linalg.pinv(x) ** 2).sum()
+
+    np.testing.assert_allclose(ndl.grad(square)(ndl.Tensor(np.eye(3))).numpy(), -2 * np.eye(3))
+    low = ndl.Tensor(np.outer([1.0, 2.0, 0.5], [3.0, -1.0]), dtype="float64")
+    size = (low.numpy() ** 2).sum()  # of rank 1 the pseudo-inverse is x.T / |x| ** 2
+    np.testing.assert_allclose(ndl.grad(square)(low).numpy(), -2 * low.numpy() / size**2)
+    ndl.testing.check_gradients(square, x, order=2)
 
 
 def test_functions_of_the_namespace_are_differentiable():

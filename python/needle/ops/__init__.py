@@ -135,6 +135,19 @@ from needle.ops.elementwise import (
     trunc,
     where,
 )
+from needle.ops.factorizations import (
+    QR,
+    SVD,
+    Cholesky,
+    Eigh,
+    PseudoInverse,
+    cholesky,
+    eigh,
+    pinv,
+    qr,
+    significant,
+    svd,
+)
 from needle.ops.functions import (
     Acos,
     Acosh,
@@ -216,25 +229,15 @@ from needle.ops.indexing import (
 )
 from needle.ops.interpolation import Interpolate, InterpolateGrad
 from needle.ops.linalg import (
-    QR,
-    SVD,
-    Cholesky,
     Determinant,
-    Eigh,
     Inverse,
     LogDeterminant,
     Solve,
-    cholesky,
     det,
-    eigh,
     inv,
     norm,
-    pinv,
-    qr,
-    significant,
     slogdet,
     solve,
-    svd,
 )
 from needle.ops.logic import (
     BitwiseAnd,
