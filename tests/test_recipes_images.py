@@ -22,7 +22,7 @@ from needle.recipes.recipe import Settings
 from needle.recipes.resnet9_cifar10 import CifarRecipe
 from needle.tools import pictures, progress
 from needle.tools.run import RunFolder
-from needle.tools.stop import Stop
+from needle.tools.stop import Stop, Stopped
 
 RNG = np.random.default_rng(0)
 
@@ -97,6 +97,30 @@ def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path, after):
     expected, one = whole(Noisy, tmp_path / "one", epochs=4, seed=3)
     found, two = interrupted(Noisy, tmp_path / "two", after, epochs=4, seed=3)
     assert found.figures == expected.figures and found.steps == 20
+    assert weights(one) == weights(two)
+    assert metrics(one) == metrics(two)
+
+
+class StopsAt(Stop):
+    """Stops the run when it is asked for the n-th time."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.left = n
+
+    def check(self):
+        self.left -= 1
+        if self.left == 0:
+            raise Stopped(signal.SIGINT)
+
+
+@pytest.mark.parametrize("asked", [(2, 1), (4, 1, 1)])
+def test_a_run_stopped_before_its_first_new_batch_keeps_its_place_in_the_data(tmp_path, asked):
+    """It is stopped after a step whose evaluation was due, then within that evaluation."""
+    _, one = whole(Noisy, tmp_path / "one", epochs=4, seed=3)
+    two, chosen = RunFolder.create("line", str(tmp_path / "two")), Settings(epochs=4, seed=3)
+    for i, n in enumerate((*asked, -1)):
+        train(Noisy, chosen, two, progress.Progress(True), StopsAt(n), resume=i > 0)
     assert weights(one) == weights(two)
     assert metrics(one) == metrics(two)
 

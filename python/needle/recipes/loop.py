@@ -202,7 +202,8 @@ class _Run:
         self.recipe_state = parts["recipe"]
         if self.recipe_state:
             self.recipe.load_state(self.recipe_state)
-        self.done, self.skip = run["step"], run["place"]
+        self.done = run["step"]
+        self.place = self.skip = run["place"]  # it may be saved again before any new batch
         self.recipe.passes = (self.done - self.skip) // self.per_epoch
         self.items, self.busy = run["items"], run["busy"]
         self.pass_began = (run["pass_seed"], run["pass_counter"])
