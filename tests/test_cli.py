@@ -150,6 +150,7 @@ def fails(capsys, *arguments, code=2):
         (["train", "--epochs", "two"], "'two' is no whole number above 0"),
         (["train", "--lr", "nan"], "'nan' is no number above 0"),
         (["train", "--seed", "-1"], "--seed"),
+        (["train", "--batch-size", "9" * 23], "a whole number, at least 1 and at most 2147483647"),
         (["train", "--steps", "1", "--epochs", "1"], "exclude each other"),
         (["train", "--backend", "tf"], "invalid choice: 'tf'"),
         (["train", "--device", "cpu_numpi"], "there is no 'cpu_numpi'; did you mean 'cpu_numpy'?"),
@@ -197,6 +198,14 @@ def test_an_option_error_inside_is_one_line(capsys, monkeypatch):
 
     monkeypatch.setitem(cli._COMMANDS, "train", broken)
     assert fails(capsys, "train") == "needle: first; second: third\n"
+
+
+def test_what_memory_does_not_hold_is_told_in_a_line(capsys, monkeypatch):
+    def broken(arguments):
+        raise MemoryError("Unable to allocate 34.0 GiB")
+
+    monkeypatch.setitem(cli._COMMANDS, "train", broken)
+    assert "out of memory: Unable to allocate" in fails(capsys, "train", code=1)
 
 
 def test_interrupted_before_training(capsys, monkeypatch):

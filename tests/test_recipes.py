@@ -6,6 +6,7 @@ import io
 import json
 import math
 import signal
+import warnings
 
 import numpy as np
 import pytest
@@ -132,6 +133,21 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     with pytest.raises(NeedleError, match=r"the loss is inf at step 1\n  try: --lr 0.03"):
         fit(tmp_path / "run", Diverges)
     assert (tmp_path / "run" / "weights.safetensors").exists()
+    with pytest.raises(NeedleError, match=r"try: --lr 0\.1 \(it was 1e\+30\)"):
+        fit(tmp_path / "far", Diverges, lr=1e30)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 10**23}, {"batch_size": "4"}, {"steps": True}, {"epochs": 0}, {"lr": -1.0},
+        {"lr": math.nan}, {"seed": None}, {"data": 3},
+    ],
+)  # fmt: skip
+def test_settings_are_checked(settings):
+    (name,) = settings
+    with pytest.raises(OptionError, match=f"--{name.replace('_', '-')}: .* was given"):
+        Settings(**settings)
 
 
 @pytest.mark.parametrize("where", ["loss", "evaluate"])
@@ -187,6 +203,17 @@ def test_picture(tmp_path):
     assert plot.draw_loss(run, "line", "root", "root of the loss") == "loss.png"
     assert (run.path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert plot.draw_loss(run, "line", "nothing", "") is None
+
+
+@pytest.mark.parametrize("values", [[2.0], [0.0, 0.0], [2.0, math.nan]])
+def test_picture_of_one_value(tmp_path, values):
+    pytest.importorskip("matplotlib")
+    run = RunFolder(tmp_path)
+    for step, value in enumerate(values):
+        run.record(split="train", step=step, loss=value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plot.draw_loss(run, "line", "loss", "nats") == "loss.png"
 
 
 def test_plain_progress(capsys):

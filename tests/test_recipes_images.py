@@ -140,9 +140,11 @@ def test_what_cannot_go_on_says_so(tmp_path):
         with pytest.raises(OptionError, match="no run to go on with"):
             RunFolder.open(str(path))
     _, run = whole(Noisy, tmp_path / "run", epochs=1)
-    (run.path / "config.json").write_text("{}")
-    with pytest.raises(DataError, match=r"config.json: is not what a run writes"):
-        run.config()
+    for text in ("{}", '{"recipe": "line", "chosen": {"stepz": 3}}',
+                 '{"recipe": "line", "chosen": {"steps": "3"}}'):  # fmt: skip
+        (run.path / "config.json").write_text(text)
+        with pytest.raises(DataError, match=r"config.json: is not what a run writes"):
+            run.config()
 
     class Wider(Noisy):
         def model(self):
@@ -151,6 +153,28 @@ def test_what_cannot_go_on_says_so(tmp_path):
     again = RunFolder.open(str(run.path))
     with pytest.raises(DataError, match="wrong"):
         train(Wider, Settings(epochs=1), again, progress.Progress(True), Stop(), resume=True)
+
+
+def test_a_line_of_metrics_that_was_cut_off_is_left_out(tmp_path):
+    _, run = whole(Noisy, tmp_path / "run", epochs=1)
+    path = run.path / "metrics.jsonl"
+    before = run.metrics()
+    path.write_bytes(path.read_bytes() + b'{"split": "train", "st')
+    assert run.metrics() == before
+    run.forget_after(before[-1]["step"])
+    assert path.read_bytes().endswith(b"}\n") and run.metrics() == before
+    for damaged in (b"", b"3", b'{"split": "train"}', b'{"split": "train", "step": null}', b"\xff"):
+        path.write_bytes(b'{"split": "train", "step": 1}\n' + damaged + b"\n")
+        with pytest.raises(DataError, match=r"metrics.jsonl: line 2 is not what a run writes"):
+            run.metrics()
+
+
+def test_a_checkpoint_without_its_numbers(tmp_path):
+    _, run = whole(Noisy, tmp_path / "run", epochs=1)
+    state = run.load_checkpoint()
+    run.save_checkpoint({**state, "other.part": 3, "run.place": ndl.zeros(1)})
+    with pytest.raises(DataError, match="the checkpoint has no number 'run.place'"):
+        train(Noisy, Settings(epochs=1), run, progress.Progress(True), Stop(), resume=True)
 
 
 # ---- CIFAR-10 ----------------------------------------------------------------------

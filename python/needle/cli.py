@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("; ".join(line.strip() for line in str(error).splitlines()), 2)
     except NeedleError as error:
         return _fail(str(error), 1)
+    except MemoryError as error:
+        return _fail(f"out of memory: {error}", 1)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:  # whoever read our output, head for one, has gone

@@ -9,12 +9,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from needle import executor, nn
-from needle.errors import NeedleError, explain
+from needle.errors import DataError, NeedleError, explain
 from needle.ops import random
 from needle.recipes.recipe import Recipe, Settings
 from needle.tools.progress import Progress
 from needle.tools.run import RunFolder, environment
 from needle.tools.stop import Stop, Stopped
+
+NUMBERS = (
+    "step", "place", "seed", "counter", "pass_seed", "pass_counter", "items", "busy",
+)  # fmt: skip
+"""What a checkpoint says of the run itself."""
 
 
 @dataclass(frozen=True)
@@ -190,13 +195,16 @@ class _Run:
         self.folder.save_checkpoint(state)
 
     def resume(self) -> None:
-        """Return to the folder's checkpoint."""
+        """Return to the folder's checkpoint. Raises DataError if it is not one of this run."""
         state = self.folder.load_checkpoint()
         parts: dict[str, dict[str, Any]] = {"run": {}, "model": {}, "optimizer": {}, "recipe": {}}
         for key, value in state.items():
             part, _, name = key.partition(".")
-            parts[part][name] = value
+            parts.setdefault(part, {})[name] = value
         run = parts["run"]
+        for name in NUMBERS:
+            if not isinstance(run.get(name), (int, float)):
+                raise DataError(f"{self.folder.path}: the checkpoint has no number 'run.{name}'")
         self.model.load_state_dict(parts["model"])
         self.optimizer.load_state_dict(parts["optimizer"])
         self.recipe_state = parts["recipe"]
@@ -216,9 +224,10 @@ class _Run:
         loss = self.recipe.loss(self.model, batch)
         value = float(loss.item())
         if not math.isfinite(value):
+            rate, usual = self.recipe.lr, type(self.recipe).lr
             raise explain(
                 NeedleError, "train", f"the loss is {value} at step {self.done + 1}",
-                advice=f"--lr {self.recipe.lr / 3:.1g} (it was {self.recipe.lr:.2g})",
+                advice=f"--lr {min(rate / 3, usual):.1g} (it was {rate:.2g})",
             )  # fmt: skip
         self.optimizer.minimize(loss)
         self.done += 1

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import nn, optim
+from needle.errors import OptionError
 from needle.tensor import Tensor
 
 if TYPE_CHECKING:
     from needle.tools.run import RunFolder
+
+MOST_ITEMS = 2**31 - 1
+"""Items of a batch."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,9 @@ class Settings:
         batch_size: items per update.
         lr: highest learning rate.
         seed: of the initial weights, the order of the data and dropout.
+
+    Raises:
+        OptionError: for a value of another kind, or out of range.
     """
 
     data: str | None = None
@@ -32,6 +40,26 @@ class Settings:
     batch_size: int | None = None
     lr: float | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check("data", self.data, self.data is None or isinstance(self.data, str), "a path")
+        for name in ("epochs", "steps", "batch_size", "seed"):
+            value, least = getattr(self, name), 0 if name == "seed" else 1
+            most = MOST_ITEMS if name == "batch_size" else math.inf
+            right = type(value) is int and least <= value <= most
+            limit = f" and at most {most}" if most < math.inf else ""
+            _check(
+                name, value, right or (value is None and least == 1),
+                f"a whole number, at least {least}{limit}",
+            )  # fmt: skip
+        rate = self.lr if isinstance(self.lr, (int, float)) else math.nan
+        _check("lr", self.lr, self.lr is None or 0 < rate < math.inf, "a number above 0")
+
+
+def _check(name: str, value: Any, right: bool, rule: str) -> None:
+    if not right:
+        option = "--" + name.replace("_", "-")
+        raise OptionError(f"{option}: {value!r:.60} was given\n  rule: {rule}")
 
 
 class Recipe:

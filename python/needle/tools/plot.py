@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from typing import Any
 
@@ -40,9 +41,10 @@ def draw_loss(folder: RunFolder, title: str, figure: str, unit: str) -> str | No
             x, y = [line["step"] for line in chosen], [line[figure] for line in chosen]
             name = f"{split}, last {y[-1]:.3f}"
             axes.plot(x, y, label=name, **style)
-    values = sorted(line[figure] for line in lines)
-    low, high = values[0], values[int(0.97 * (len(values) - 1))]
-    axes.set_ylim(max(0.0, low - 0.1 * (high - low)), high + 0.05 * (high - low) or None)
+    values = sorted(line[figure] for line in lines if math.isfinite(line[figure]))
+    low, high = (values[0], values[int(0.97 * (len(values) - 1))]) if values else (0.0, 0.0)
+    if low < high:
+        axes.set_ylim(max(0.0, low - 0.1 * (high - low)), high + 0.05 * (high - low))
     axes.set_xlabel("step (updates)")
     axes.set_ylabel(unit)
     axes.set_title(title)

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from needle import config, core, io
 from needle.device import default_device
 from needle.errors import DataError, OptionError
+from needle.recipes.recipe import Settings
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -70,7 +72,9 @@ class RunFolder:
         path = self.path / "config.json"
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            return {"recipe": values["recipe"], "chosen": dict(values["chosen"])}
+            return {"recipe": str(values["recipe"]), "chosen": asdict(Settings(**values["chosen"]))}
+        except OptionError as error:
+            raise DataError(f"{path}: is not what a run writes\n  {error}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: is not what a run writes ({error!r})") from None
 
@@ -104,11 +108,24 @@ class RunFolder:
             file.write(json.dumps(values) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl."""
+        """Return the lines of metrics.jsonl, without one that was cut off while it was written.
+
+        Raises:
+            DataError: if another line is not what a run writes.
+        """
         path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        found = []
+        for number, line in enumerate(lines, 1):
+            try:
+                values = json.loads(line)
+                found.append({**values, "split": str(values["split"]), "step": int(values["step"])})
+            except (ValueError, KeyError, TypeError) as error:
+                if number < len(lines):  # behind the last newline is nothing, or a part of a line
+                    raise DataError(
+                        f"{path}: line {number} is not what a run writes ({error!r})"
+                    ) from None
+        return found
 
     def save_weights(self, model: Any) -> Path:
         """Write weights.safetensors, whole or not at all; return its path."""
