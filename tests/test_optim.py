@@ -437,6 +437,14 @@ def test_loading_state_takes_its_numbers_but_keeps_schedules():
         ({"m.0": np.zeros(5)}, r"m\.0 is float64\[5\]"),
         ({"group.3.lr": 1.0}, "1 groups"),
         ({"nonsense": 1.0}, "'nonsense'"),
+        ({"step": -1}, "step is -1"),
+        ({"step": 1.5}, "step is 1.5"),
+        ({"step": "x"}, "step is 'x'"),
+        ({"lr": "abc"}, "lr='abc' is no number"),
+        ({"beta2": 1.0}, "beta2=1.0"),
+        ({"group.0.eps": -1.0}, "eps=-1.0"),
+        ({"t.7": 3}, "'t.7'"),
+        ({"t.0": -3}, "t.0 is -3"),
     ],
 )
 def test_state_that_does_not_fit_is_refused_whole(change, message):
@@ -445,7 +453,7 @@ def test_state_that_does_not_fit_is_refused_whole(change, message):
     state = {**opt.state_dict(), "step": 9, "lr": 7.0, **change}
     with pytest.raises(DataError, match=message):
         opt.load_state_dict(state)
-    assert opt.t == 0 and opt.lr == 0.01 and not opt.m
+    assert opt.t == 0 and opt.lr == 0.01 and not opt.m and not opt.groups[0].get("eps")
 
 
 # ---- wrong input ---------------------------------------------------------------------
@@ -479,11 +487,51 @@ def test_a_parameter_listed_twice_is_named():
         (lambda: optim.AdamW([parameter([1.0])], betas=(0.9, 1.0)), "AdamW: beta2=1.0"),
         (lambda: optim.Adam([parameter([1.0])], betas=(0.9,)), r"Adam: betas=\(0.9,\) are not two"),
         (lambda: optim.RMSprop([parameter([1.0])], alpha=-0.1), "alpha"),
+        (lambda: optim.SGD(None), "params is None"),
+        (lambda: optim.SGD([ndl.zeros(3)]), "parameter 0 needs no gradient"),
+        (lambda: optim.SGD([parameter([1.0])], lr=-1), r"SGD: lr=-1 is not in \[0, inf\)"),
+        (lambda: optim.SGD([parameter([1.0])], lr=math.nan), "lr=nan"),
+        (lambda: optim.SGD([parameter([1.0])], lr="0.1"), "lr='0.1' is no number"),
+        (lambda: optim.SGD([parameter([1.0])], lr=None), "lr=None is no number"),
+        (lambda: optim.SGD([parameter([1.0])], momentum=2.0), r"momentum=2.0 is not in \[0, 1\)"),
+        (lambda: optim.SGD([parameter([1.0])], momentum=-1), "momentum=-1"),
+        (lambda: optim.SGD([parameter([1.0])], weight_decay=-1), "weight_decay=-1"),
+        (lambda: optim.Adam([parameter([1.0])], eps=-1), "eps=-1"),
+        (lambda: optim.Adam([{"params": [parameter([1.0])], "beta1": 2.0}]), "beta1=2.0"),
+        (lambda: optim.SGD([{"params": [parameter([1.0])], "nesterov": True}]), "nesterov"),
     ],
 )
 def test_wrong_arguments(make, message):
     with pytest.raises(OptionError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda opt: setattr(opt, "nesterov", True), "nesterov with momentum=0.0, dampening=None"),
+        (lambda opt: setattr(opt, "lr", -0.5), "lr=-0.5"),
+        (lambda opt: setattr(opt, "lr", lambda step: math.nan), "lr=nan"),
+        (lambda opt: opt.param_groups[1].update(lr=-0.5), "lr=-0.5"),
+    ],
+)
+def test_wrong_numbers_that_come_later_are_refused_before_anything_changes(change, message):
+    p, q = parameter([1.0]), parameter([1.0])
+    opt = optim.SGD([{"params": [p]}, {"params": [q]}])
+    p.grad = q.grad = ndl.Tensor([1.0])
+    change(opt)
+    with pytest.raises(OptionError, match=message):
+        opt.step()
+    assert (p.item(), q.item(), opt.t) == (1.0, 1.0, 0)
+
+
+def test_frozen_parameters_may_learn_later():
+    model = nn.Linear(1, 1).requires_grad_(False)
+    opt = optim.SGD(model.parameters(), lr=1.0)
+    model.requires_grad_()
+    before = model.bias.item()
+    opt.minimize(model(ndl.ones(1, 1)).sum())
+    assert model.bias.item() == pytest.approx(before - 1.0)
 
 
 def test_betas_are_two_in_one():
@@ -506,6 +554,44 @@ def test_a_gradient_of_another_shape_is_refused_before_anything_changes():
 
 def test_update_rules_are_values():
     assert update.Sgd(0.1, 0, 0, 0, False, False) == update.Sgd(0.1, 0, 0, 0, False, False)
+
+
+@pytest.mark.parametrize("rule", ["Adam", "AdamW"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adam_counts_the_updates_of_each_parameter_as_pytorch(rule, decay):
+    """Gradients that begin late, or are now and then missing, do not shorten the correction."""
+    torch = pytest.importorskip("torch")
+    start = np.random.default_rng(1).normal(size=(3, 5))
+    ours = [parameter(start, "float64") for _ in range(3)]
+    theirs = [torch.nn.Parameter(torch.tensor(start)) for _ in range(3)]
+    opt = getattr(optim, rule)(ours, lr=0.01, weight_decay=decay)
+    other = getattr(torch.optim, rule)(theirs, lr=0.01, weight_decay=decay)
+    for step, g in enumerate(gradients(start.shape, 20)):
+        for p, q, there in zip(ours, theirs, (True, step % 3 != 1, step > 9), strict=True):
+            p.grad = ndl.Tensor(g, dtype="float64") if there else None
+            q.grad = torch.tensor(g) if there else None
+        if step == 12:  # and go on from a state
+            state = opt.state_dict()
+            assert {k: v for k, v in state.items() if k[:2] == "t."} == {"t.1": 8, "t.2": 2}
+            opt = getattr(optim, rule)(ours)
+            opt.load_state_dict(state)
+        opt.step()
+        other.step()
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_state_follows_the_dtype_of_its_parameter(name):
+    make, _ = RULES[name]
+    model = nn.Linear(2, 2)
+    opt = make(model.parameters())
+    for dtype in ("float32", "float64", "float16", "float32"):
+        model.to(dtype)
+        opt.minimize(model(ndl.ones(1, 2, dtype=dtype)).sum())
+        kind = "float32" if dtype == "float16" else dtype
+        assert {x.dtype for slot in opt.state.values() for x in slot.values()} <= {kind}
+        assert model.weight.dtype == dtype and np.isfinite(model.weight.numpy()).all()
 
 
 @pytest.mark.parametrize(

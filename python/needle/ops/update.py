@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from needle import dtype as dtypes
 from needle import executor, finite, graph
 from needle.backend.ndarray import NDArray, empty, full
 from needle.backend.update import Adam, RMSprop, Sgd
@@ -43,13 +44,16 @@ def _check(operation: str, params: Sequence[Any]) -> None:
 
 
 def _states(state: State, params: Sequence[Any]) -> list[NDArray]:
+    """Return the state of parameters of one dtype and device; it follows them to another one."""
     found = []
+    spec = executor.spec_of(params[0])
+    kind = dtypes.float32 if spec.dtype.itemsize == 2 else spec.dtype
     for p in params:
         array = state.get(p)
         if array is None:
-            spec = executor.spec_of(p)
-            kind = "float32" if spec.dtype.itemsize == 2 else spec.dtype
-            array = full(spec.shape, 0.0, kind, spec.device)
+            array = full(executor.spec_of(p).shape, 0.0, kind, spec.device)
+        elif array.dtype is not kind or array.device is not spec.device:
+            array = array.to(spec.device).astype(kind, copy=False)
         found.append(array)
     return found
 

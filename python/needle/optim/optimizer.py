@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from needle import executor, graph
+from needle.backend.axes import whole
 from needle.backend.ndarray import array
-from needle.errors import DataError, OptionError, describe, explain, unknown
+from needle.errors import ArgumentError, DataError, OptionError, describe, explain, unknown
 from needle.ops import update
 from needle.ops.creation import zeros_like
-from needle.tensor import Tensor
+from needle.tensor import Parameter, Tensor
+
+RANGES = {
+    "lr": (0.0, math.inf), "weight_decay": (0.0, math.inf), "eps": (0.0, math.inf),
+    "dampening": (0.0, math.inf), "momentum": (0.0, 1.0), "alpha": (0.0, 1.0),
+    "beta1": (0.0, 1.0), "beta2": (0.0, 1.0),
+}  # fmt: skip
+"""The least value of a rule's number, and the bound that it stays below."""
 
 
 class Group(dict[str, Any]):
@@ -46,20 +55,36 @@ class Optimizer:
 
     numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     """What a group may have of its own."""
+    optional: ClassVar[tuple[str, ...]] = ()
+    """Which numbers may be None."""
     slots: ClassVar[tuple[str, ...]] = ()
     """Names of the state arrays."""
 
     lr: Any
     weight_decay: Any
 
-    def __init__(self, params: Any, lr: Any, weight_decay: Any = 0.0) -> None:
+    def __init__(self, params: Any, lr: Any, weight_decay: Any = 0.0, **numbers: Any) -> None:
         groups = _groups(type(self).__name__, params, self.numbers)
         self.groups = [Group(group, self) for group in groups]
         self.params: list[Tensor] = [p for group in self.groups for p in group["params"]]
         _check_params(type(self).__name__, self.params)
-        self.lr, self.weight_decay = lr, weight_decay
+        for name, value in {"lr": lr, "weight_decay": weight_decay, **numbers}.items():
+            setattr(self, name, value)
+        for group in self.groups:
+            self.check({n: group[n] for n in self.numbers if n in group or hasattr(self, n)})
         self.t = 0
         self.state: dict[str, update.State] = {slot: {} for slot in self.slots}
+
+    def check(self, numbers: Mapping[str, Any]) -> None:
+        """Check numbers of the rule; of schedules, what they return is checked in each step.
+
+        Raises:
+            OptionError: if one is no number, or out of its range.
+        """
+        for name, value in numbers.items():
+            unset = value is None and name in self.optional
+            if name in RANGES and not unset and not callable(value):
+                _check_number(type(self).__name__, name, value)
 
     def number(self, group: Mapping[str, Any], name: str) -> Any:
         """Return a group's number for the next step: its own or the optimizer's, scheduled."""
@@ -77,15 +102,22 @@ class Optimizer:
         return float(self.number(self.groups[0], "lr"))
 
     def step(self) -> None:
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient.
+
+        Raises:
+            OptionError: if a number is out of its range; nothing is changed then.
+        """
+        chosen = [{n: self.number(group, n) for n in self.numbers} for group in self.groups]
+        for numbers in chosen:
+            self.check(numbers)
         with executor.modes(recording=False):
             if graph.pending():
                 grads = [p.grad for p in self.params if p.grad is not None]
                 executor.realize([grad.node for grad in grads if grad.array is None])
-            for group in self.groups:
+            for group, numbers in zip(self.groups, chosen, strict=True):
                 params = [p for p in group["params"] if p.grad is not None]
                 if params:
-                    self.update(params, {n: self.number(group, n) for n in self.numbers})
+                    self.update(params, numbers)
         self.t += 1
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
@@ -130,7 +162,8 @@ class Optimizer:
         """Return to a state, all of it or (on an error) nothing.
 
         Raises:
-            DataError: for names that this optimizer does not have, or arrays that do not fit.
+            DataError: for names that this optimizer does not have, arrays that do not fit, or
+                numbers out of their ranges.
         """
         arrays: dict[str, update.State] = {slot: {} for slot in self.slots}
         places = self._places()
@@ -146,7 +179,9 @@ class Optimizer:
                 arrays[slot][p] = self._slot(key, p, value)
         if "step" not in state:
             raise DataError("load_state_dict: the state has no 'step'")
-        self.t = int(state["step"])
+        t = count("step", state["step"])
+        self._check_state(state)
+        self.t = t
         for key, value in state.items():
             name, group = places.get(key, ("", None))
             if name in self.numbers:
@@ -154,6 +189,15 @@ class Optimizer:
         for slot, values in arrays.items():
             self.state[slot].clear()
             self.state[slot].update(values)
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        own = {n: state.get(n, getattr(self, n)) for n in self.numbers}
+        try:
+            self.check(own)
+            for i, group in enumerate(self.groups):
+                self.check({n: state.get(f"group.{i}.{n}", group.get(n, own[n])) for n in own})
+        except OptionError as error:
+            raise DataError(f"load_state_dict: {error}") from None
 
     def _places(self) -> dict[str, tuple[str, Any]]:
         """Return, per key that a state may have, the slot and parameter or the number and group."""
@@ -184,10 +228,41 @@ class Optimizer:
         return f"{type(self).__name__}({count:,} parameters, {values})"
 
 
+def count(name: str, value: Any) -> int:
+    """Return a number of steps from a state.
+
+    Raises:
+        DataError: if it is none.
+    """
+    try:
+        steps = whole(name, value)
+    except ArgumentError:
+        steps = -1
+    if steps < 0:
+        raise DataError(
+            f"load_state_dict: {name} is {value!r:.60}\n  rule: a whole number from 0 on"
+        )
+    return steps
+
+
+def _check_number(owner: str, name: str, value: Any) -> None:
+    low, high = RANGES[name]
+    try:
+        number = float(None if isinstance(value, (str, bytes)) else value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise OptionError(f"{owner}: {name}={value!r:.60} is no number") from None
+    if not low <= number < high:
+        raise OptionError(f"{owner}: {name}={value} is not in [{low:g}, {high:g})")
+
+
 def _groups(owner: str, params: Any, numbers: Iterable[str]) -> list[dict[str, Any]]:
     """Return parameter groups from a list of tensors, or of dicts."""
     if isinstance(params, Tensor) or hasattr(params, "named_parameters"):
         raise OptionError(f"{owner}: params is a list of tensors\n  try: model.parameters()")
+    if not isinstance(params, Iterable):
+        raise OptionError(
+            f"{owner}: params is {params!r:.60}, not a list of tensors\n  try: model.parameters()"
+        )
     given = list(params)
     if not given:
         raise OptionError(f"{owner}: there are no parameters\n  try: model.parameters()")
@@ -214,6 +289,11 @@ def _check_params(owner: str, params: list[Any]) -> None:
             raise explain(
                 OptionError, owner, f"parameter {i} is the result of {p.op}, not a leaf",
                 [("parameter", p)], "what is learned is a leaf of the graph", ".detach() it first",
+            )  # fmt: skip
+        if not p.requires_grad and not isinstance(p, Parameter):  # that one is frozen: it may thaw
+            raise explain(
+                OptionError, owner, f"parameter {i} needs no gradient", [("parameter", p)],
+                "what is learned needs one", "requires_grad=True, or leave it out",
             )  # fmt: skip
         if id(p) in seen:
             raise explain(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from needle.errors import OptionError
 from needle.ops import update
 from needle.optim.clip import clip_grad_norm
-from needle.optim.optimizer import Optimizer
+from needle.optim.optimizer import Optimizer, count
 from needle.tensor import Tensor
 
 
@@ -31,6 +31,7 @@ class SGD(Optimizer):
     """
 
     numbers = ("lr", "momentum", "weight_decay", "dampening", "nesterov")
+    optional = ("dampening",)
     slots = ("u",)
 
     def __init__(
@@ -43,14 +44,25 @@ class SGD(Optimizer):
         dampening: float | None = None,
         nesterov: bool = False,
     ) -> None:
-        if nesterov and (dampening or momentum <= 0):
+        dampening = 0.0 if nesterov and dampening is None else dampening
+        super().__init__(
+            params, lr, weight_decay, momentum=momentum, dampening=dampening, nesterov=nesterov
+        )
+
+    def check(self, numbers: Mapping[str, Any]) -> None:
+        """Check numbers, and that Nesterov's step has those that it needs.
+
+        Raises:
+            OptionError: if one is out of its range, or they do not go together.
+        """
+        super().check(numbers)
+        momentum, dampening = numbers["momentum"], numbers["dampening"]
+        still = not callable(momentum) and momentum <= 0
+        if numbers["nesterov"] and (still or dampening is None or dampening != 0):
             raise OptionError(
-                f"SGD: nesterov with momentum={momentum}, dampening={dampening}; it needs "
-                "momentum > 0 and dampening 0"
+                f"{type(self).__name__}: nesterov with momentum={momentum}, dampening={dampening}; "
+                "it needs momentum > 0 and dampening 0"
             )
-        super().__init__(params, lr, weight_decay)
-        self.momentum, self.nesterov = momentum, nesterov
-        self.dampening = 0.0 if nesterov else dampening
 
     @property
     def u(self) -> update.State:
@@ -103,6 +115,8 @@ class Adam(Optimizer):
         v = beta2 * v + (1 - beta2) * g ** 2
         p = p - lr * (m / (1 - beta1 ** t)) / (sqrt(v / (1 - beta2 ** t)) + eps)
 
+    where t counts the updates of p: steps in which it has no gradient are none.
+
     Kingma and Ba, "Adam: a method for stochastic optimization", 2015, arXiv:1412.6980.
 
     Args:
@@ -114,8 +128,11 @@ class Adam(Optimizer):
         weight_decay: added to the gradient, times the parameter (not decoupled; see ``AdamW``).
         betas: beta1 and beta2 in one, as PyTorch has them.
 
+    Attributes:
+        counts: number of updates, by parameter.
+
     Raises:
-        OptionError: if a beta is not in [0, 1), or betas are not two.
+        OptionError: if a number is out of its range, or betas are not two.
     """
 
     numbers = ("lr", "beta1", "beta2", "eps", "weight_decay")
@@ -137,11 +154,8 @@ class Adam(Optimizer):
             if len(betas) != 2:
                 raise OptionError(f"{type(self).__name__}: betas={betas!r:.60} are not two")
             beta1, beta2 = betas
-        for name, beta in (("beta1", beta1), ("beta2", beta2)):
-            if not 0.0 <= beta < 1.0:
-                raise OptionError(f"{type(self).__name__}: {name}={beta} is not in [0, 1)")
-        super().__init__(params, lr, weight_decay)
-        self.beta1, self.beta2, self.eps = beta1, beta2, eps
+        super().__init__(params, lr, weight_decay, beta1=beta1, beta2=beta2, eps=eps)
+        self.counts: dict[Tensor, int] = {}
 
     @property
     def m(self) -> update.State:
@@ -155,12 +169,38 @@ class Adam(Optimizer):
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
         beta1, beta2 = float(numbers["beta1"]), float(numbers["beta2"])
-        rule = update.Adam(
-            float(numbers["lr"]), beta1, beta2, float(numbers["eps"]),
-            float(numbers["weight_decay"]), self.decoupled,
-            1.0 - beta1 ** (self.t + 1), 1.0 - beta2 ** (self.t + 1),
-        )  # fmt: skip
-        update.adam(params, self.m, self.v, rule)
+        alike: dict[int, list[Tensor]] = {}
+        for p in params:
+            alike.setdefault(self.counts.get(p, 0) + 1, []).append(p)
+        for t, batch in alike.items():
+            rule = update.Adam(
+                float(numbers["lr"]), beta1, beta2, float(numbers["eps"]),
+                float(numbers["weight_decay"]), self.decoupled, 1.0 - beta1**t, 1.0 - beta2**t,
+            )  # fmt: skip
+            update.adam(batch, self.m, self.v, rule)
+            self.counts.update(dict.fromkeys(batch, t))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what ``Optimizer.state_dict`` says, and updates where they are not ``step``.
+
+        ``t.3`` is the number of updates of the parameter at position 3.
+        """
+        counts = {f"t.{i}": self.counts.get(p, self.t) for i, p in enumerate(self.params)}
+        return super().state_dict() | {k: t for k, t in counts.items() if t != self.t}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Return to a state, as ``Optimizer.load_state_dict``."""
+        places = self._places()
+        counts = {
+            places[key][1]: count(key, t)
+            for key, t in state.items()
+            if places.get(key, ("", None))[0] == "t"
+        }
+        super().load_state_dict(state)
+        self.counts = {p: counts.get(p, self.t) for p in self.m}
+
+    def _places(self) -> dict[str, tuple[str, Any]]:
+        return super()._places() | {f"t.{i}": ("t", p) for i, p in enumerate(self.params)}
 
 
 class AdamW(Adam):
@@ -221,12 +261,9 @@ class RMSprop(Optimizer):
         momentum: float = 0.0,
         centered: bool = False,
     ) -> None:
-        if not 0.0 <= alpha < 1.0:
-            raise OptionError(f"RMSprop: alpha={alpha} is not in [0, 1)")
-        if momentum < 0.0:
-            raise OptionError(f"RMSprop: momentum={momentum} is negative")
-        super().__init__(params, lr, weight_decay)
-        self.alpha, self.eps, self.momentum, self.centered = alpha, eps, momentum, centered
+        super().__init__(
+            params, lr, weight_decay, alpha=alpha, eps=eps, momentum=momentum, centered=centered
+        )
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
         momentum, centered = float(numbers["momentum"]), bool(numbers["centered"])
