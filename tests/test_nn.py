@@ -230,6 +230,52 @@ def test_a_buffer_stays_one_when_assigned():
     assert not model.parameters()
 
 
+@pytest.mark.parametrize("value", [np.ones(1, np.float32), "foo", 3.0, nn.Parameter(ndl.ones(1))])
+def test_only_a_tensor_or_none_takes_the_place_of_a_buffer(value):
+    model = Counter()
+    with pytest.raises(ArgumentError, match=r"Counter\.count is a buffer, what it is given is not"):
+        model.count = value
+    with pytest.raises(ArgumentError, match=r"Counter\.new is a buffer, what it is given is not"):
+        model.register_buffer("new", value)
+    assert model.count.item() == 0.0 and not hasattr(model, "new")
+    model.count = None
+    model.count = ndl.ones(1)
+    assert dict(model.named_buffers())["count"] is model.count
+
+
+@pytest.mark.parametrize("name", ["weight", "forward", "training", "a.b", "", 3])
+def test_a_buffer_has_a_name_of_its_own(name):
+    model = nn.Linear(1, 1)
+    before = list(model.state_dict())
+    with pytest.raises(OptionError, match="register_buffer: "):
+        model.register_buffer(name, ndl.ones(1))
+    assert list(model.state_dict()) == before and model(ndl.ones(1, 1)).shape == (1, 1)
+
+
+def test_a_buffer_may_be_registered_again_or_where_none_was():
+    model = Counter()
+    model.register_buffer("count", ndl.ones(3))
+    model.later = None
+    model.register_buffer("later", ndl.ones(2))
+    assert {n: x.shape for n, x in model.state_dict().items()} == {"count": (3,), "later": (2,)}
+
+
+@pytest.mark.parametrize(
+    "table, name",
+    [
+        ({1: nn.Parameter(ndl.ones(1)), "1": nn.Parameter(ndl.zeros(1))}, "table.1"),
+        ({"a.weight": nn.Parameter(ndl.ones(1)), "a": nn.Linear(1, 1)}, "table.a.weight"),
+    ],
+)
+def test_two_tensors_of_one_name_have_no_state(table, name):
+    model = Bare()
+    state = model.state_dict()
+    model.table = table
+    for use in (model.state_dict, lambda: model.load_state_dict(state, strict=False)):
+        with pytest.raises(DataError, match=f"two tensors are called '{name}'"):
+            use()
+
+
 def test_state_is_a_snapshot_and_loading_copies():
     model = nn.Linear(2, 2)
     state = model.state_dict()
@@ -793,3 +839,31 @@ def test_a_state_of_another_library_is_loaded():
     assert layer.weight.tolist() == [[1.0], [2.0]] and layer.bias.tolist() == [[0.0]]
     with pytest.raises(DataError, match=r"weight is int64\[2, 1\]"):
         layer.load_state_dict({"weight": Foreign(np.ones((2, 1), int)), "bias": layer.bias})
+
+
+def test_a_state_of_pytorch_is_loaded_parameters_and_all():
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.LayerNorm(3)
+    torch.nn.init.normal_(theirs.weight)
+    layer = nn.LayerNorm(3)
+    layer.load_state_dict(dict(theirs.named_parameters()))
+    np.testing.assert_array_equal(layer.weight.numpy(), theirs.weight.detach().numpy())
+    with pytest.raises(DataError, match="wrong: weight: .*no conversion"):
+        layer.load_state_dict({"weight": Broken(), "bias": theirs.bias})
+
+
+class Broken:
+    """An array that gives nothing."""
+
+    def __dlpack__(self, **wanted):
+        raise BufferError("no conversion")
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+@pytest.mark.parametrize("value", ["abc", None, [[1.0], [2.0, 3.0]], object()])
+def test_what_is_no_array_is_named(value):
+    layer = nn.LayerNorm(3)
+    with pytest.raises(DataError, match="wrong: weight"):
+        layer.load_state_dict({**layer.state_dict(), "weight": value})

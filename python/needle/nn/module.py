@@ -12,7 +12,15 @@ from needle import executor, graph, regions
 from needle.backend.ndarray import NDArray, array
 from needle.device import cpu
 from needle.dtype import DType
-from needle.errors import ArgumentError, DataError, NeedleError, describe, explain, nearest
+from needle.errors import (
+    ArgumentError,
+    DataError,
+    NeedleError,
+    OptionError,
+    describe,
+    explain,
+    nearest,
+)
 from needle.ops.creation import zeros_like
 from needle.ops.operands import destination
 from needle.tensor import Parameter, Tensor, from_dlpack
@@ -88,6 +96,7 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._buffers:
+            _check_buffer(f"{type(self).__name__}.{name}", value)
             regions.note_change(self.__dict__, name)
         elif isinstance(self.__dict__.get(name), Parameter):
             _check_parameter(f"{type(self).__name__}.{name}", value)
@@ -128,7 +137,19 @@ class Module:
             name: of the attribute. Assigning to it later keeps it a buffer.
             value: its tensor.
             persistent: whether ``state_dict`` has it.
+
+        Raises:
+            OptionError: if the module has something else of that name, or it has a dot.
+            ArgumentError: if the value is neither a tensor nor None.
         """
+        if not isinstance(name, str) or not name or "." in name:
+            raise OptionError(f"register_buffer: {name!r} is no name: a text without dots")
+        if name not in self._buffers and getattr(self, name, None) is not None:
+            raise OptionError(
+                f"register_buffer: {type(self).__name__} has a {name!r} already, "
+                f"a {type(getattr(self, name)).__name__}"
+            )
+        _check_buffer(f"{type(self).__name__}.{name}", value)
         self.__dict__.setdefault("_buffers", {})[name] = persistent
         setattr(self, name, value)
 
@@ -284,12 +305,13 @@ class Module:
 
         Later optimizer steps do not change them. A shared parameter stands once, under its first
         name; ``.aliases`` has the others.
+
+        Raises:
+            DataError: if two tensors have one name.
         """
         state = StateDict()
         first: dict[int, str] = {}
-        for name, item, saved in self._contents():
-            if isinstance(item, Module) or not saved:
-                continue
+        for name, item in self._saved():
             if id(item) in first:
                 if first[id(item)] != name:
                     state.aliases[name] = first[id(item)]
@@ -297,6 +319,21 @@ class Module:
                 first[id(item)] = name
                 state[name] = item.detach()
         return state
+
+    def _saved(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what a state has; what is shared comes under each of its names."""
+        taken: dict[str, Tensor] = {}
+        for name, item, saved in self._contents():
+            if isinstance(item, Module) or not saved:
+                continue
+            other = taken.setdefault(name, item)
+            if other is not item:
+                raise explain(
+                    DataError, "state_dict", f"two tensors are called {name!r}",
+                    [("one", other), ("other", item)], "every tensor of a model has its own name",
+                    "other keys: 1 and '1' are one name, and so are 'a.b' and b in a",
+                )  # fmt: skip
+            yield name, item
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Mismatch:
         """Set parameters and buffers, all or (on an error) none.
@@ -310,16 +347,16 @@ class Module:
             The missing and the unexpected names.
 
         Raises:
-            DataError: listing every missing and unexpected name and every wrong shape or dtype.
+            DataError: listing every missing and unexpected name and every wrong shape or dtype;
+                or if two tensors of the module have one name.
         """
         given = dict(state)
         for alias, name in getattr(state, "aliases", {}).items():
             if name in state:
                 given.setdefault(alias, state[name])
         targets: dict[int, tuple[Tensor, list[str]]] = {}
-        for name, item, saved in self._contents():
-            if saved and not isinstance(item, Module):
-                targets.setdefault(id(item), (item, []))[1].append(name)
+        for name, item in self._saved():
+            targets.setdefault(id(item), (item, []))[1].append(name)
         known = {name for _, names in targets.values() for name in names}
         unexpected = [name for name in given if name not in known]
         missing: list[str] = []
@@ -330,9 +367,13 @@ class Module:
             if not found:
                 missing.append(names[0])
                 continue
-            value = _as_array(given[found[0]], item)
-            wrong += _faults(found, value, item, given)
-            new.append((item, value))
+            try:
+                value = _as_array(given[found[0]], item)
+                wrong += _faults(found, value, item, given)
+            except (NeedleError, TypeError, ValueError, BufferError, RuntimeError) as error:
+                wrong.append(f"{found[0]}: {str(error).partition(chr(10))[0]}")
+            else:
+                new.append((item, value))
         if wrong or (strict and (missing or unexpected)):
             raise _mismatch(type(self).__name__, missing, unexpected, wrong, known)
         for item, value in new:
@@ -372,9 +413,24 @@ def _check_parameter(name: str, value: Any) -> None:
         )  # fmt: skip
 
 
+def _check_buffer(name: str, value: Any) -> None:
+    """Check that a value can be a buffer.
+
+    Raises:
+        ArgumentError: if it is neither a tensor nor None, or a parameter.
+    """
+    if value is not None and (not isinstance(value, Tensor) or isinstance(value, Parameter)):
+        raise explain(
+            ArgumentError, "assignment", f"{name} is a buffer, what it is given is not",
+            [("value", value)], "a buffer is a tensor that is not learned, or None",
+            "value.detach()" if isinstance(value, Parameter) else "Tensor(value)",
+        )  # fmt: skip
+
+
 def _as_array(value: Any, like: Tensor) -> NDArray:
     if not isinstance(value, (Tensor, NDArray, np.ndarray)) and hasattr(value, "__dlpack__"):
-        value = from_dlpack(value)  # another library's, whose dtype is one of its own
+        # another library's, whose dtype is one of its own
+        value = from_dlpack(value.detach() if getattr(value, "requires_grad", False) else value)
     data = executor.value_of(value) if isinstance(value, Tensor) else value
     if not isinstance(data, NDArray):
         data = array(data, getattr(data, "dtype", None), like.device)
