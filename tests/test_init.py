@@ -7,7 +7,7 @@ import pytest
 
 import needle as ndl
 from needle import init
-from needle.errors import IndexRangeError, OptionError
+from needle.errors import DtypeError, IndexRangeError, OptionError
 
 
 def float32(values):
@@ -70,6 +70,47 @@ def test_key_and_manual_seed_leave_numpys_stream_alone():
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(first, seeded)
     assert (first != other).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: init.rand(3, low=math.nan),
+        lambda: init.rand(3, high=1e39),
+        lambda: init.rand(3, high=7e4, dtype="float16"),
+        lambda: init.randn(3, std=-1.0),
+        lambda: init.randn(3, std=math.nan),
+        lambda: init.randb(3, p=2.0),
+        lambda: init.randb(3, p=math.nan),
+        lambda: init.xavier_uniform(3, 3, gain=math.nan),
+    ],
+)
+def test_ranges_that_are_none_are_refused_before_anything_is_drawn(make):
+    before = np.random.get_state()[2]
+    with pytest.raises(OptionError, match=r"rand\w?: "):
+        make()
+    assert np.random.get_state()[2] == before
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool"])
+@pytest.mark.parametrize(
+    "make", [init.rand, init.randn, lambda n, dtype: init.kaiming_uniform(n, n, dtype=dtype)]
+)
+def test_random_values_are_floating(make, dtype):
+    with pytest.raises(DtypeError, match=rf"randn?: dtype is {dtype}"):
+        make(3, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("low, high", [(0.0, 1.0), (1.0, 2.0), (-3.0, -1.1), (0.5, 0.5)])
+def test_rand_stays_below_high(monkeypatch, dtype, low, high):
+    """Also the largest draw, which rounds up to it."""
+    draws = ndl.NDArray(np.array([0.0, 0.5, 1 - 2.0**-24], np.float32))
+    monkeypatch.setattr(init.basic.random, "rand", lambda *_: draws)
+    first, middle, last = init.rand(3, low=low, high=high, dtype=dtype).astype("float64").tolist()
+    assert first <= middle <= last and (last < high or low == high)
+    assert middle == pytest.approx((low + high) / 2, rel=1e-2)
+    assert last == pytest.approx(high, rel=1e-2)
 
 
 def test_constants():

@@ -8,7 +8,14 @@ import pytest
 
 import needle as ndl
 from needle import nn
-from needle.errors import ArgumentError, DataError, IndexRangeError, OptionError, ShapeError
+from needle.errors import (
+    ArgumentError,
+    DataError,
+    DtypeError,
+    IndexRangeError,
+    OptionError,
+    ShapeError,
+)
 
 
 class Bare(nn.Module):
@@ -348,6 +355,27 @@ def test_aliases_fill_the_names_of_a_model_that_is_not_tied():
     model.head[1].weight = nn.Parameter(ndl.zeros(3, 3))
     model.load_state_dict(state)
     np.testing.assert_array_equal(model.head[1].weight.numpy(), state["table.weight"].numpy())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Linear(3, 2, dtype="int32"),
+        lambda: nn.Embedding(2, 2, dtype="bool"),
+        lambda: nn.BatchNorm1d(3, dtype="int64"),
+        lambda: nn.LayerNorm(3, dtype="uint8"),
+        lambda: nn.Parameter(ndl.Tensor([1, 2], dtype="int64")),
+    ],
+)
+def test_parameters_are_floating(make):
+    with pytest.raises(DtypeError, match="float"):
+        make()
+
+
+def test_a_parameter_that_is_not_learned_may_be_whole():
+    assert not nn.Parameter(ndl.Tensor([1, 2], dtype="int64"), requires_grad=False).requires_grad
+    with ndl.config(backend="np"):  # there whole numbers have gradients, as in the course
+        assert nn.Parameter(ndl.Tensor([1, 2])).requires_grad
 
 
 def test_to_dtype_and_device_moves_buffers_and_gradients_in_place():

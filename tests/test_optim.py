@@ -373,6 +373,34 @@ def test_clip_grad_value():
     np.testing.assert_array_equal(p.grad.numpy(), [-1.0, 0.5, 1.0])
 
 
+def test_a_tensor_alone_is_clipped():
+    p = parameter([[0.0, 0.0]])
+    p.grad = ndl.Tensor([[3.0, 4.0]])
+    assert float(optim.clip_grad_norm(p, 2.5)) == 5.0
+    np.testing.assert_allclose(p.grad.numpy(), [[1.5, 2.0]], rtol=1e-5)
+    optim.clip_grad_value(p, 1.0)
+    assert p.grad.tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize("clip", [optim.clip_grad_norm, optim.clip_grad_value])
+@pytest.mark.parametrize("given", [nn.Linear(1, 1), None, 3, [1.0]])
+def test_what_has_no_gradient_is_not_clipped(clip, given):
+    with pytest.raises(OptionError, match=f"{clip.__name__}: .* tensor"):
+        clip(given, 1.0)
+
+
+@pytest.mark.parametrize("clip", [optim.clip_grad_norm, optim.clip_grad_value])
+@pytest.mark.parametrize("limit", [-1.0, math.nan, "1", None])
+def test_limits_are_numbers(clip, limit):
+    p = parameter([1.0])
+    p.grad = ndl.Tensor([3.0])
+    with pytest.raises(OptionError, match=f"{clip.__name__}: max_"):
+        clip([p], limit)
+    assert p.grad.item() == 3.0
+    clip([p], math.inf)
+    assert p.grad.item() == 3.0
+
+
 def test_clipping_without_gradients_or_with_negative_limits():
     p = parameter([1.0])
     with pytest.raises(GradientError, match="backward"):

@@ -16,7 +16,14 @@ from needle.backend import exchange
 from needle.backend.ndarray import NDArray, array
 from needle.device import Device
 from needle.dtype import DType
-from needle.errors import ArgumentError, DtypeError, GradientError, NeedleError, ShapeError
+from needle.errors import (
+    ArgumentError,
+    DtypeError,
+    GradientError,
+    NeedleError,
+    ShapeError,
+    explain,
+)
 from needle.methods import Methods
 from needle.ops import movement, operands, select
 from needle.ops.operands import declined, destination, has_gradients
@@ -418,7 +425,22 @@ class Tensor(Augmented, Methods, Value):
 
 
 class Parameter(Tensor):
-    """A tensor that a module learns. Iterating over a module's parameters finds these."""
+    """A tensor that a module learns. Iterating over a module's parameters finds these.
+
+    Raises:
+        DtypeError: if it is not floating, unless ``requires_grad`` is false.
+    """
+
+    def __init__(
+        self, array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = True
+    ) -> None:
+        super().__init__(array, device=device, dtype=dtype, requires_grad=requires_grad)
+        if requires_grad and not has_gradients(self.dtype):
+            raise explain(
+                DtypeError, "Parameter", f"{self.dtype} numbers cannot be learned",
+                [("value", self)], "a parameter is floating",
+                'dtype="float32", or register_buffer for what is not learned',
+            )  # fmt: skip
 
 
 class TensorTuple(Value):

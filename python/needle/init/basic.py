@@ -7,12 +7,16 @@ the precision of the draw (float32; float64 with ``NEEDLE_BACKEND=np``), then th
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from needle import executor, graph, ops
 from needle.backend.axes import sizes_of
 from needle.backend.ndarray import NDArray, full
-from needle.errors import ShapeError
+from needle.dtype import DType, as_dtype
+from needle.errors import DtypeError, OptionError, ShapeError
 from needle.ops import random
 from needle.ops.creation import made
 from needle.tensor import Tensor
@@ -35,10 +39,33 @@ def _leaf(data: NDArray, requires_grad: bool) -> Tensor:
     return out
 
 
-def _scaled(draw: NDArray, scale: float, shift: float, dtype: Any, requires_grad: bool) -> Tensor:
+def _scaled(draw: NDArray, scale: float, shift: float, kind: DType) -> Tensor:
     with executor.modes(recording=False, lazy=False):
-        out = ops.astype(graph.wrap(draw) * scale + shift, dtype)
-    return _leaf(executor.value_of(out), requires_grad)
+        return ops.astype(graph.wrap(draw) * scale + shift, kind)
+
+
+def _floating(name: str, dtype: Any) -> DType:
+    kind = as_dtype(dtype)
+    if not kind.is_floating:
+        raise DtypeError(
+            f"{name}: dtype is {kind}\n  rule: a floating one\n"
+            "  try: randint for whole numbers, or .astype of the result"
+        )
+    return kind
+
+
+def _last_below(low: float, high: float, kind: DType) -> float:
+    """Return the largest number of a dtype below high; low if there is none from low on."""
+    number = kind.numpy.type
+    with np.errstate(all="ignore"):
+        end = number(high)
+        if not all(math.isfinite(number(x)) for x in (low, high, high - low)):
+            raise OptionError(
+                f"rand: the range [{low}, {high}) in {kind}\n"
+                "  rule: low, high and high - low are finite there"
+            )
+        below = end if float(end) < high else np.nextafter(end, number(-math.inf))
+    return max(float(below), low)
 
 
 def rand(
@@ -55,14 +82,24 @@ def rand(
     Args:
         shape: sizes, one by one or as one tuple.
         low: lower end.
-        high: upper end.
+        high: upper end; below ``low`` values are in (high, low], by the course's affine map.
         device: where to; the default device for None.
         dtype: element type.
         requires_grad: whether ``backward`` computes its gradient.
         key: draw from Needle's own generator with this seed, and leave every stream alone.
+
+    Raises:
+        OptionError: if an end is NaN, or the dtype does not hold the range.
+        DtypeError: if dtype is not floating.
     """
+    kind = _floating("rand", dtype)
+    last = _last_below(low, high, kind)
     draw = random.rand(sizes("rand", shape, 8), device, key)
-    return _scaled(draw, high - low, low, dtype, requires_grad)
+    with executor.modes(recording=False, lazy=False):
+        out = _scaled(draw, high - low, low, kind)
+        if low <= high:
+            out = ops.minimum(out, last)  # rounding may reach high
+    return _leaf(executor.value_of(out), requires_grad)
 
 
 def randn(
@@ -74,9 +111,17 @@ def randn(
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
-    """Return normal values with this mean and standard deviation. See ``rand``."""
+    """Return normal values with this mean and standard deviation. See ``rand``.
+
+    Raises:
+        OptionError: if std is negative or NaN.
+        DtypeError: if dtype is not floating.
+    """
+    kind = _floating("randn", dtype)
+    if not std >= 0:
+        raise OptionError(f"randn: std={std}\n  rule: a number from 0 on")
     draw = random.randn(sizes("randn", shape, 8), device, key)
-    return _scaled(draw, std, mean, dtype, requires_grad)
+    return _leaf(executor.value_of(_scaled(draw, std, mean, kind)), requires_grad)
 
 
 def randb(
@@ -87,7 +132,13 @@ def randb(
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
-    """Return values that are true with probability p: where a uniform draw is at most p."""
+    """Return values that are true with probability p: where a uniform draw is at most p.
+
+    Raises:
+        OptionError: if p is not in [0, 1].
+    """
+    if not 0 <= p <= 1:
+        raise OptionError(f"randb: p={p} is no probability in [0, 1]")
     with executor.modes(recording=False, lazy=False):
         draw = graph.wrap(random.rand(sizes("randb", shape, 8), device, key))
         out = ops.astype(draw <= p, dtype)

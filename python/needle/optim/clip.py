@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 from needle import executor, ops
@@ -11,14 +12,14 @@ from needle.tensor import Tensor
 
 
 def clip_grad_norm(
-    params: Iterable[Tensor], max_norm: float, *, error_if_nonfinite: bool = False
+    params: Iterable[Tensor] | Tensor, max_norm: float, *, error_if_nonfinite: bool = False
 ) -> Tensor:
     """Scale all gradients together so that their Euclidean norm is at most ``max_norm``.
 
     The factor is ``min(1, max_norm / (norm + 1e-6))``.
 
     Args:
-        params: tensors; those without a gradient are left out.
+        params: tensors, or one; those without a gradient are left out.
         max_norm: largest norm allowed.
         error_if_nonfinite: raise when the norm is infinite or not a number.
 
@@ -28,11 +29,10 @@ def clip_grad_norm(
     Raises:
         GradientError: if no tensor has a gradient; or for a non-finite norm, naming the gradients
             that are not finite.
-        OptionError: if max_norm is negative.
+        OptionError: if max_norm is negative or no number, or params are no tensors.
     """
-    if max_norm < 0:
-        raise OptionError(f"clip_grad_norm: max_norm={max_norm} must not be negative")
-    having = [p for p in params if p.grad is not None]
+    _check_limit("clip_grad_norm", "max_norm", max_norm)
+    having = _having("clip_grad_norm", params)
     if not having:
         raise GradientError("clip_grad_norm: no parameter has a gradient; call backward() first")
     with executor.modes(recording=False):
@@ -50,18 +50,35 @@ def clip_grad_norm(
     return norm
 
 
-def clip_grad_value(params: Iterable[Tensor], max_value: float) -> None:
+def clip_grad_value(params: Iterable[Tensor] | Tensor, max_value: float) -> None:
     """Limit every element of every gradient to [-max_value, max_value].
 
     Raises:
-        OptionError: if max_value is negative.
+        OptionError: if max_value is negative or no number, or params are no tensors.
     """
-    if max_value < 0:
-        raise OptionError(f"clip_grad_value: max_value={max_value} must not be negative")
+    _check_limit("clip_grad_value", "max_value", max_value)
+    having = _having("clip_grad_value", params)
     with executor.modes(recording=False):
-        for p in params:
-            if p.grad is not None:
-                p.grad = ops.maximum(ops.minimum(p.grad, max_value), -max_value)
+        for p in having:
+            p.grad = ops.maximum(ops.minimum(p.grad, max_value), -max_value)
+
+
+def _check_limit(owner: str, name: str, value: Any) -> None:
+    if not isinstance(value, Real) or not float(value) >= 0:
+        raise OptionError(f"{owner}: {name}={value!r:.60}\n  rule: a number from 0 on")
+
+
+def _having(owner: str, params: Any) -> list[Any]:
+    """Return the tensors that have a gradient; a tensor alone is one, not its rows."""
+    given = [params] if isinstance(params, Tensor) else params
+    given = list(given) if isinstance(given, Iterable) else [given]
+    for p in given:
+        if not isinstance(p, Tensor):
+            raise OptionError(
+                f"{owner}: there is a {type(p).__name__} where a tensor is expected\n"
+                "  try: model.parameters()"
+            )
+    return [p for p in given if p.grad is not None]
 
 
 def _finite(x: Tensor) -> bool:
