@@ -13,7 +13,7 @@ import needle as ndl
 from needle import data
 from needle.data import download, source
 from needle.data import mnist as mnist_function
-from needle.errors import DataError, IndexRangeError, OptionError, ShapeError
+from needle.errors import ArgumentError, DataError, IndexRangeError, OptionError, ShapeError
 
 mnist_module = __import__("sys").modules["needle.data.mnist"]
 
@@ -404,3 +404,62 @@ def test_a_subset_has_no_more_than_its_indices():
         data.Subset(numbers(), [1, 10])
     with pytest.raises(IndexRangeError, match="index 2"):
         data.Subset(numbers(), [1, 9])[2]
+
+
+def test_a_subset_takes_a_mask():
+    dataset = numbers(4)
+    for mask in ([False, True, False, True], np.array([0, 1, 0, 1], bool)):
+        assert data.Subset(dataset, mask).indices.tolist() == [1, 3]
+    assert len(data.Subset(dataset, [])) == 0
+    assert data.Subset(dataset, range(2, 4)).indices.tolist() == [2, 3]
+    assert data.Subset(dataset, ndl.Tensor([2, -1], dtype="int64")).indices.tolist() == [2, -1]
+
+
+@pytest.mark.parametrize(
+    "indices, message",
+    [
+        ([True, False], r"a mask of shape \(2,\) for 4 items"),
+        ([1.7], "float64"),
+        (3, r"int64\[\]"),
+        ([[0, 1]], r"int64\[1, 2\]"),
+        (["a"], "<U1"),
+        (None, "object"),
+    ],
+)
+def test_what_are_no_indices_of_a_subset(indices, message):
+    with pytest.raises(ArgumentError, match=f"Subset: .*{message}"):
+        data.Subset(numbers(4), indices)
+
+
+def test_a_part_of_a_subset_of_a_list_is_a_list():
+    subset = data.Subset(["a", "b", "c"], [2, 0])
+    assert subset[0:2] == ["c", "a"] and subset[1] == "a"
+    assert data.Subset(np.arange(5), [4, 2, 0])[:2].tolist() == [4, 2]
+
+
+@pytest.mark.parametrize("arrays", [(5,), (np.ones(2), 3.0), ([[1], [1, 2]],)])
+def test_what_has_no_items_makes_no_data_set(arrays):
+    with pytest.raises(DataError, match=r"NDArrayDataset: array \d"):
+        data.NDArrayDataset(*arrays)
+
+
+def test_an_index_is_whole():
+    with pytest.raises(ArgumentError, match=r"index 1\.5"):
+        numbers()[1.5]
+    with pytest.raises(ArgumentError, match="index 'a'"):
+        data.Subset(numbers(), [1, 2])["a"]
+
+
+@pytest.mark.parametrize(
+    "items, message",
+    [
+        ([(1, 2), (1, 2, 3)], "item 0 has 2 fields, item 1 has 3"),
+        ([{"x": 1}, {"y": 1}], r"fields \['x'\], item 1 has the fields \['y'\]"),
+        ([{"x": 1}, {"x": 1, "y": 1}], r"item 1 has the fields \['x', 'y'\]"),
+        ([(1, 2), 3], r"2 fields, item 1 has no fields \(int\)"),
+        ([], "no items"),
+    ],
+)
+def test_items_of_different_fields_do_not_make_a_batch(items, message):
+    with pytest.raises(DataError, match=f"collate: .*{message}"):
+        data.collate(items)

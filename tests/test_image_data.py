@@ -320,6 +320,15 @@ def test_unpaired_images_draw_the_second_one(pictures):
     np.testing.assert_array_equal(turned[1][0], turned[0][0])
 
 
+def test_tensors_are_augmented_as_arrays():
+    images = np.arange(2 * 3 * 3 * 1, dtype=np.float32).reshape(2, 3, 3, 1)
+    augment = data.Augment(data.RandomCrops(1), data.RandomFlips(), seed=4)
+    expected = augment(images, np.arange(2))
+    found = augment(ndl.Tensor(images), ndl.Tensor([0, 1], dtype="int64"))
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_unpaired_images_are_changed_by_seed_pass_and_index(pictures):
     folder, _ = pictures
     augment = data.Augment(data.RandomCrops(1), data.RandomFlips(), seed=4)

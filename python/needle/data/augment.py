@@ -51,13 +51,14 @@ class Augment:
         """Return the changed batch.
 
         Args:
-            images: [n, h, w, c].
+            images: [n, h, w, c], an array or what gives one.
             indices: of the items in the data set, [n].
             epoch: number of the pass.
 
         Raises:
             ShapeError: if images are no batch, or there are more or fewer indices.
         """
+        images = np.asarray(images)
         if images.ndim != 4 or len(indices) != len(images):
             raise ShapeError(
                 f"Augment: images {images.shape} and {len(indices)} indices; "

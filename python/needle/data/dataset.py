@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from needle.errors import DataError, IndexRangeError
+from needle.errors import ArgumentError, DataError, IndexRangeError, describe
 from needle.ops import random
 
 __all__ = ["Dataset", "NDArrayDataset", "Subset", "random_split"]
@@ -63,14 +63,14 @@ class NDArrayDataset(Dataset):
     """Arrays side by side: item i is the tuple of their items i.
 
     Raises:
-        DataError: if the arrays differ in length.
+        DataError: if the arrays differ in length, or one is no array of items.
     """
 
     def __init__(self, *arrays: Any) -> None:
         super().__init__()
         if not arrays:
             raise DataError("NDArrayDataset: needs at least one array")
-        self.arrays = tuple(np.asarray(x) for x in arrays)
+        self.arrays = tuple(_items(i, x) for i, x in enumerate(arrays))
         lengths = [len(x) for x in self.arrays]
         if len(set(lengths)) > 1:
             raise DataError(f"NDArrayDataset: arrays have lengths {lengths}; they must be equal")
@@ -86,16 +86,31 @@ class NDArrayDataset(Dataset):
         return self[indices]
 
 
+def _items(place: int, values: Any) -> np.ndarray[Any, Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"NDArrayDataset: array {place} is none: {error}") from None
+    if array.ndim == 0:
+        raise DataError(f"NDArrayDataset: array {place} has no axis, and so no items: {array}")
+    return array
+
+
 class Subset(Dataset):
     """The items of a data set at some indices, in their order.
 
+    Args:
+        dataset: a ``Dataset``, or anything with ``__len__`` and ``__getitem__``.
+        indices: whole numbers; or a mask, true for the items to take.
+
     Raises:
         IndexRangeError: if an index is out of range.
+        ArgumentError: if they are neither, or the mask has another length than the data set.
     """
 
     def __init__(self, dataset: Any, indices: Any) -> None:
         super().__init__()
-        self.dataset, self.indices = dataset, np.asarray(indices, np.int64)
+        self.dataset, self.indices = dataset, _indices(indices, len(dataset))
         check_index(self.indices, len(dataset))
 
     def __len__(self) -> int:
@@ -104,12 +119,35 @@ class Subset(Dataset):
     def __getitem__(self, index: Any) -> Any:
         check_index(index, len(self))
         chosen = self.indices[index]
-        return self.dataset[chosen if chosen.ndim else int(chosen)]
+        if chosen.ndim == 0:
+            return self.dataset[int(chosen)]
+        if isinstance(self.dataset, Dataset) or hasattr(self.dataset, "shape"):
+            return self.dataset[chosen]
+        return [self.dataset[int(i)] for i in chosen]
 
     def batch(self, indices: np.ndarray[Any, Any]) -> Any:
         if isinstance(self.dataset, Dataset):
             return self.dataset.batch(self.indices[indices])
         return super().batch(indices)
+
+
+def _indices(given: Any, length: int) -> np.ndarray[Any, Any]:
+    """Return indices as whole numbers, those of a mask too."""
+    try:
+        indices = np.asarray(given)
+    except ValueError:  # lists of different lengths
+        indices = np.asarray(None)
+    if indices.size == 0 and indices.ndim == 1:
+        return np.zeros(0, np.int64)
+    if indices.dtype.kind == "b" and indices.shape != (length,):
+        problem = f"a mask of shape {indices.shape} for {length} items"
+    elif indices.dtype.kind not in "iub" or indices.ndim != 1:
+        problem = f"indices are {describe(indices)}"
+    else:
+        return np.flatnonzero(indices) if indices.dtype.kind == "b" else indices.astype(np.int64)
+    raise ArgumentError(
+        f"Subset: {problem}\n  rule: whole numbers [k], or a mask with one bool for each item"
+    )
 
 
 def random_split(dataset: Any, sizes: Sequence[float]) -> list[Subset]:
@@ -139,13 +177,19 @@ def random_split(dataset: Any, sizes: Sequence[float]) -> list[Subset]:
 
 
 def check_index(index: Any, length: int) -> None:
-    """Raise IndexRangeError if a whole number, or one among several, is not an index.
+    """Raise if a whole number, or one among several, is not an index.
 
     An ``IndexError`` also ends a ``for`` over a dataset, as Python's sequences do.
+
+    Raises:
+        IndexRangeError: if it is out of range.
+        ArgumentError: if it is a text, or has a fraction.
     """
     if isinstance(index, slice):
         return
     given = np.asarray(index)
+    if given.dtype.kind in "fcUS" and given.size:
+        raise ArgumentError(f"index {index!r:.60} is no whole number")
     if given.dtype.kind in "iu" and given.size:
         low, high = int(given.min()), int(given.max())
         if low < -length or high >= length:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from needle.data.dataset import Dataset
-from needle.errors import OptionError, ShapeError
+from needle.errors import DataError, OptionError, ShapeError
 from needle.ops import random
 from needle.tensor import Tensor
 
@@ -87,8 +87,13 @@ def collate(items: list[Any]) -> Any:
 
     Raises:
         ShapeError: if the arrays of a field differ in shape.
+        DataError: if there are no items, or they differ in their fields.
     """
+    if not items:
+        raise DataError("collate: there are no items to make a batch of")
     first = items[0]
+    if any(isinstance(x, (tuple, list, dict)) for x in items):
+        _check_fields(items)
     if isinstance(first, (tuple, list)):
         return tuple(collate(list(field)) for field in zip(*items, strict=True))
     if isinstance(first, dict):
@@ -101,6 +106,25 @@ def collate(items: list[Any]) -> Any:
             "  try: a transform that makes them equal, or a collate_fn that pads"
         )
     return np.stack(arrays)
+
+
+def _check_fields(items: list[Any]) -> None:
+    """Check that all items are tuples of one length, or dicts of the same names."""
+
+    def kind(item: Any) -> str:
+        if isinstance(item, dict):
+            return f"the fields {sorted(map(str, item))}"
+        several = isinstance(item, (tuple, list))
+        return f"{len(item)} fields" if several else f"no fields ({type(item).__name__})"
+
+    first = kind(items[0])
+    for i, item in enumerate(items):
+        if kind(item) != first:
+            raise DataError(
+                f"collate: item 0 has {first}, item {i} has {kind(item)}\n"
+                "  rule: the items of a batch have the same fields\n"
+                "  try: a collate_fn"
+            )
 
 
 def to_tensors(batch: Any, device: Any) -> Any:
