@@ -201,6 +201,50 @@ def test_repr_is_an_outline_with_counts():
     )
 
 
+@pytest.mark.parametrize(
+    "layer, text",
+    [
+        (nn.CrossEntropyLoss(), ""),
+        (
+            nn.CrossEntropyLoss(ignore_index=0, reduction="sum", label_smoothing=0.1),
+            "ignore_index=0, reduction='sum', label_smoothing=0.1",
+        ),
+        (nn.HuberLoss(delta=2.0), "delta=2.0"),
+        (nn.HuberLoss("none"), "reduction='none'"),
+        (nn.LayerNorm((2, 3), eps=0.1, bias=False), "2, 3, eps=0.1, bias=False"),
+        (nn.RMSNorm(4, eps=0.1), "4, eps=0.1"),
+    ],
+)
+def test_settings_are_shown(layer, text):
+    assert layer.extra_repr() == text
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: nn.Linear("a", 3), ArgumentError, "Linear: in_features is 'a'"),
+        (lambda: nn.Linear(3, 2.5), ArgumentError, "Linear: out_features is 2.5"),
+        (lambda: nn.Embedding(None, 3), ArgumentError, "Embedding: num_embeddings is None"),
+        (lambda: nn.GELU("foo"), OptionError, "there is no 'foo'"),
+        (lambda: nn.HuberLoss(delta=-1), OptionError, "delta -1 must be positive"),
+        (lambda: nn.BatchNorm1d(3, eps="a"), OptionError, "BatchNorm1d: eps='a'"),
+        (lambda: nn.BatchNorm1d(3, momentum=None), OptionError, "momentum=None"),
+        (lambda: nn.LayerNorm(3, eps=np.nan), OptionError, "LayerNorm: eps=nan"),
+        (lambda: nn.RMSNorm(3, eps=-1), OptionError, "RMSNorm: eps=-1"),
+        (lambda: nn.Dropout("a"), OptionError, "Dropout: p='a'"),
+        (lambda: nn.CrossEntropyLoss(label_smoothing=2), OptionError, "label_smoothing=2"),
+    ],
+)
+def test_wrong_settings_are_found_where_a_layer_is_made(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_a_number_has_no_axis_to_keep():
+    with pytest.raises(ShapeError, match="Flatten: x has no axis"):
+        nn.Flatten()(ndl.Tensor(1.0))
+
+
 def test_errors_name_the_parameter_by_its_whole_path():
     model = nn.Sequential(nn.ReLU(), nn.Sequential(nn.Linear(3, 4)))
     with pytest.raises(ShapeError, match=r'inner sizes differ, 5 and 3(.|\n)*"1\.0\.weight"'):
@@ -797,6 +841,31 @@ def test_containers_grow_and_change():
     ]  # fmt: skip
     with pytest.raises(IndexRangeError, match="there is no module 5 of 5"):
         model[5] = nn.ReLU()
+
+
+@pytest.mark.parametrize("kind", [nn.ModuleList, lambda modules: nn.Sequential(*modules)])
+def test_containers_are_edited_as_lists(kind):
+    a, b, c, d = nn.ReLU(), nn.Tanh(), nn.Sigmoid(), nn.ELU()
+    held = kind([a, b])
+    assert held.insert(1, c) is held and list(held) == [a, c, b]
+    held.insert(-1, d)
+    assert list(held) == [a, c, d, b]
+    held[1:3] = [b, a, c]
+    assert list(held) == [a, b, a, c, b]
+    del held[0], held[1:3]
+    assert list(held) == [b, b]
+    both = held + kind([c])
+    assert type(both) is type(held) and list(both) == [b, b, c] and len(held) == 2
+    assert held[np.int64(1)] is b
+    for index in ("0", 0.0, None):
+        with pytest.raises(ArgumentError, match=f"index {index!r} is no whole number"):
+            held[index]
+        with pytest.raises(ArgumentError, match="is no whole number"):
+            held[index] = a
+    with pytest.raises(ArgumentError, match="not a module"):
+        held.insert(0, 3)
+    with pytest.raises(IndexRangeError):
+        del held[2]
 
 
 @pytest.mark.parametrize(

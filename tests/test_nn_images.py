@@ -9,7 +9,7 @@ import pytest
 
 import needle as ndl
 from needle import nn
-from needle.errors import OptionError, ShapeError
+from needle.errors import ArgumentError, OptionError, ShapeError
 from needle.testing import check_gradients
 
 RNG = np.random.default_rng(0)
@@ -227,12 +227,85 @@ def test_instance_norm():
         (nn.BatchNorm2d(3), (0, 3, 2, 2)),
         (nn.BatchNormReLU2d(3), (1, 3, 1, 1)),
         (nn.InstanceNorm2d(3), (2, 3, 1, 1)),
-        (nn.GroupNorm(3, 3), (2, 3)),
+        (nn.GroupNorm(3, 3), (1, 3)),
     ],
 )
 def test_statistics_of_one_value_are_an_error(layer, shape):
-    with pytest.raises(ShapeError, match="more than one value per channel"):
+    with pytest.raises(ShapeError, match="more than one value per (channel|group)") as error:
         layer(tensor(np.ones(shape), "float32"))
+    batched = isinstance(layer, nn.BatchNorm2d)  # others take no statistics over the batch
+    assert ("a larger batch, or .eval()" in str(error.value)) == batched
+
+
+def test_instance_norm_of_one_position_evaluates_by_running_statistics_alone():
+    x = tensor(np.ones((2, 3, 1, 1)), "float32")
+    tracking = nn.InstanceNorm2d(3, track_running_stats=True)
+    with pytest.raises(ShapeError, match=r"try: larger images, or \.eval\(\)"):
+        tracking(x)
+    assert tracking.eval()(x).shape == x.shape
+    with pytest.raises(ShapeError, match=r"try: larger images$"):
+        nn.InstanceNorm2d(3).eval()(x)
+
+
+def test_group_norm_of_one_value_per_group_is_the_bias_as_in_pytorch():
+    torch = pytest.importorskip("torch")
+    x = draw(2, 3).astype(np.float32)
+    theirs = torch.nn.GroupNorm(3, 3)(torch.tensor(x)).detach().numpy()
+    ours = nn.GroupNorm(3, 3)(tensor(x, "float32")).numpy()
+    assert not ours.any()
+    np.testing.assert_allclose(theirs, ours, atol=1e-4)  # theirs are rounded
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: nn.Conv2d(4, 4, 3, padding="zz"), OptionError, "there is no 'zz'"),
+        (lambda: nn.Conv2d(4, 4, 3, padding="same", stride=2), OptionError, "needs stride 1"),
+        (lambda: nn.Conv2d(4, 4, 3, padding=(1, 1, 1)), ShapeError, "padding: 3 numbers for 2"),
+        (lambda: nn.Conv2d(4, 4, 3, stride=0), ShapeError, "stride 0"),
+        (lambda: nn.Conv2d(4, 4, 3, dilation=(1, 0)), ShapeError, r"dilation \(1, 0\)"),
+        (lambda: nn.ConvTranspose2d(4, 4, 3, padding=-1), ShapeError, "padding -1"),
+        (lambda: nn.Conv2d("a", 4, 3), ArgumentError, "Conv2d: in_channels is 'a'"),
+        (lambda: nn.Conv(3, 4.5, 3), ArgumentError, "Conv: out_channels is 4.5"),
+        (lambda: nn.Upsample(2, mode="foo"), OptionError, "there is no 'foo'"),
+        (lambda: nn.Upsample(), OptionError, "one of size and scale_factor"),
+        (lambda: nn.BatchNorm2d(3, eps=-1), OptionError, "BatchNorm2d: eps=-1"),
+        (lambda: nn.BatchNorm2d(3, momentum=2), OptionError, "momentum=2"),
+        (lambda: nn.InstanceNorm2d(3, momentum="a"), OptionError, "momentum='a'"),
+        (lambda: nn.GroupNorm(1, 3, eps="a"), OptionError, "GroupNorm: eps='a'"),
+        (lambda: ndl.fold_batch_norm(ndl.ones(3)), ArgumentError, "expected a module, got Tensor"),
+    ],
+)
+def test_wrong_settings_are_found_where_a_layer_is_made(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "layer, text",
+    [
+        (nn.Conv2d(1, 1, 3, padding="same"), "1, 1, kernel_size=(3, 3), padding='same'"),
+        (nn.BatchNorm2d(3, eps=0.1, momentum=0.5), "3, eps=0.1, momentum=0.5"),
+        (nn.BatchNorm1d(3), "3"),
+        (nn.GroupNorm(1, 3, eps=0.1), "1, 3, eps=0.1"),
+        (nn.InstanceNorm2d(3, affine=True, momentum=0.2), "3, momentum=0.2, affine=True"),
+        (nn.MaxPool2d(2), "kernel_size=2, stride=2, padding=0"),
+        (
+            nn.MaxPool2d(2, dilation=2, ceil_mode=True),
+            "kernel_size=2, stride=2, padding=0, dilation=2, ceil_mode=True",
+        ),
+        (
+            nn.AvgPool2d(2, 1, count_include_pad=False),
+            "kernel_size=2, stride=1, padding=0, count_include_pad=False",
+        ),
+        (
+            nn.Upsample(4, mode="bilinear", align_corners=True),
+            "size=4, mode='bilinear', align_corners=True",
+        ),
+    ],
+)
+def test_settings_are_shown(layer, text):
+    assert layer.extra_repr() == text
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,16 @@ class SiLU(Module):
 
 
 class GELU(Module):
-    """x times the normal distribution function of x; with "tanh" (or True) an approximation."""
+    """x times the normal distribution function of x; with "tanh" (or True) an approximation.
+
+    Raises:
+        OptionError: for another approximation.
+    """
 
     def __init__(self, approximate: str | bool = False) -> None:
         super().__init__()
+        if approximate not in ("none", "tanh", False, True):
+            raise unknown("GELU: approximate", str(approximate), ("none", "tanh"))
         self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:

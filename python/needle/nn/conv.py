@@ -12,9 +12,13 @@ from typing import Any, ClassVar
 
 from needle import init, ops
 from needle.backend.axes import axes_of
-from needle.errors import OptionError, ShapeError
+from needle.errors import OptionError, ShapeError, unknown
 from needle.nn.module import Module
+from needle.nn.settings import check_sizes, shown
 from needle.tensor import Parameter, Tensor
+
+PADDINGS = ("same", "valid")
+"""Paddings by name."""
 
 
 def _bias(size: int, fan_in: int, device: Any, dtype: Any) -> Parameter:
@@ -61,6 +65,7 @@ class Conv(Module):
         dtype: Any = "float32",
     ) -> None:
         super().__init__()
+        check_sizes(self, in_channels=in_channels, out_channels=out_channels)
         k = axes_of(kernel_size)[0]
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, k
         self.stride = axes_of(stride)[0]
@@ -105,8 +110,18 @@ class _ConvNd(Module):
     axes: ClassVar[int]
     transposed: ClassVar[bool] = False
 
+    def _check_steps(self, least: int, **settings: Any) -> None:
+        """Check numbers per spatial axis, such as strides."""
+        for name, value in settings.items():
+            if min(ops.per_axis(name, value, self.axes)) < least:
+                kind = type(self).__name__
+                raise ShapeError(f"{kind}: {name} {value}\n  rule: at least {least}")
+
     def _draw(self, kernel_size: Any, bias: bool, device: Any, dtype: Any) -> None:
         name = type(self).__name__
+        check_sizes(
+            self, in_channels=self.in_channels, out_channels=self.out_channels, groups=self.groups
+        )
         self.kernel_size = ops.per_axis("kernel_size", kernel_size, self.axes)
         ins, outs, groups = self.in_channels, self.out_channels, self.groups
         _check_sizes(name, ins, outs, self.kernel_size)
@@ -133,11 +148,10 @@ class _ConvNd(Module):
         raise NotImplementedError
 
     def extra_repr(self) -> str:
-        parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"]
         settings = {**self._settings(), "groups": (self.groups, 1)}
         settings["bias"] = (self.bias is not None, True)
-        parts += [f"{name}={value}" for name, (value, usual) in settings.items() if value != usual]
-        return ", ".join(parts)
+        first = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
+        return shown(first, settings)
 
 
 class _Straight(_ConvNd):
@@ -160,6 +174,13 @@ class _Straight(_ConvNd):
         super().__init__()
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.stride, self.padding, self.dilation = stride, padding, dilation
+        self._check_steps(1, stride=stride, dilation=dilation)
+        if not isinstance(padding, str):
+            self._check_steps(0, padding=padding)
+        elif padding not in PADDINGS:
+            raise unknown(f"{type(self).__name__}: padding", padding, PADDINGS)
+        elif padding == "same" and max(ops.per_axis("stride", stride, self.axes)) != 1:
+            raise OptionError(f'{type(self).__name__}: padding="same" needs stride 1, not {stride}')
         if padding_mode not in ops.PADDING_MODES:
             raise OptionError(f"padding_mode {padding_mode!r}: one of {ops.PADDING_MODES}")
         self.padding_mode = padding_mode
@@ -228,6 +249,8 @@ class _Transposed(_ConvNd):
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.stride, self.padding, self.dilation = stride, padding, dilation
         self.output_padding = output_padding
+        self._check_steps(1, stride=stride, dilation=dilation)
+        self._check_steps(0, padding=padding, output_padding=output_padding)
         self._draw(kernel_size, bias, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from needle import executor, ops
+from needle.errors import ArgumentError
 from needle.nn.activation import LeakyReLU, ReLU
 from needle.nn.conv import Conv, _ConvNd, _Straight
 from needle.nn.image_norm import BatchNorm2d, BatchNormReLU2d
@@ -29,7 +30,13 @@ def fold_batch_norm(model: _M) -> _M:
     convolution with a bias becomes its ``slope``: both are computed in one pass. The copy is in
     evaluation mode and its results are those of ``model.eval()`` up to rounding; training it has no
     batch norm any more. Layers that the model uses in several places stay as they are.
+
+    Raises:
+        ArgumentError: if the model is no module.
     """
+    if not isinstance(model, Module):
+        kind = type(model).__name__
+        raise ArgumentError(f"fold_batch_norm: expected a module, got {kind}")
     folded = copy.deepcopy(model).eval()
     with executor.modes(recording=False, lazy=False):
         places = Counter(

@@ -9,10 +9,18 @@ from needle import executor, init, ops
 from needle.errors import ShapeError, explain
 from needle.nn.module import Module
 from needle.nn.norm import BatchNorm1d
+from needle.nn.settings import check_number, check_sizes, shown
 from needle.tensor import Parameter, Tensor
 
 
-def _check(layer: Module, x: Tensor, channels: int, values: int, axes: int | None = 2) -> None:
+def _check(
+    layer: Module,
+    x: Tensor,
+    channels: int,
+    values: int,
+    axes: int | None = 2,
+    advice: str = "a larger batch, or .eval()",
+) -> None:
     """Check images, and that there is more than one value to take statistics of."""
     name, shape = type(layer).__name__, x.shape
     right = len(shape) >= 2 if axes is None else len(shape) == axes + 2
@@ -22,9 +30,10 @@ def _check(layer: Module, x: Tensor, channels: int, values: int, axes: int | Non
             ShapeError, name, f"x has shape {shape}", [("x", x)], f"x is [n, {channels}, {spatial}]"
         )
     if values <= 1:
+        part = "channel" if axes is not None else "group"
         raise explain(
-            ShapeError, name, f"statistics of {values} value per channel say nothing", [("x", x)],
-            "more than one value per channel", "a larger batch, or .eval()",
+            ShapeError, name, f"statistics of {values} value per {part} say nothing", [("x", x)],
+            f"more than one value per {part}", advice,
         )  # fmt: skip
 
 
@@ -73,6 +82,8 @@ class BatchNormReLU2d(BatchNorm2d):
 class GroupNorm(Module):
     """Normalise groups of channels of each image, then scale and shift each channel.
 
+    A group of a single value is 0 before that; as in PyTorch, it is an error if n is 1.
+
     Shapes:   x [n, num_channels, *spatial] -> the same
 
     Args:
@@ -94,10 +105,12 @@ class GroupNorm(Module):
         dtype: Any = "float32",
     ) -> None:
         super().__init__()
+        check_sizes(self, num_groups=num_groups, num_channels=num_channels)
         if num_groups < 1 or num_channels % num_groups:
             raise ShapeError(
                 f"GroupNorm: {num_channels} channels do not divide into {num_groups} groups"
             )
+        check_number(self, "eps", eps)
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
@@ -106,13 +119,13 @@ class GroupNorm(Module):
             self.bias = Parameter(init.zeros(num_channels, device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        values = math.prod(x.shape[1:]) // self.num_groups
-        _check(self, x, self.num_channels, values, axes=None)
+        values = math.prod(x.shape[1:]) // self.num_groups * max((1, *x.shape[:1]))
+        _check(self, x, self.num_channels, values, None, "fewer groups, or larger images")
         return ops.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)[0]
 
     def extra_repr(self) -> str:
-        text = f"{self.num_groups}, {self.num_channels}"
-        return text if self.weight is not None else text + ", affine=False"
+        settings = {"eps": (self.eps, 1e-5), "affine": (self.weight is not None, True)}
+        return shown(f"{self.num_groups}, {self.num_channels}", settings)
 
 
 class InstanceNorm2d(Module):
@@ -149,6 +162,9 @@ class InstanceNorm2d(Module):
         dtype: Any = "float32",
     ) -> None:
         super().__init__()
+        check_sizes(self, num_features=num_features)
+        check_number(self, "eps", eps)
+        check_number(self, "momentum", momentum, high=1.0)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.track_running_stats = track_running_stats
         self.weight: Tensor | None = None
@@ -163,7 +179,8 @@ class InstanceNorm2d(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         own = self.training or not self.track_running_stats
-        _check(self, x, self.num_features, math.prod(x.shape[2:]) if own else 2)
+        advice = "larger images, or .eval()" if self.track_running_stats else "larger images"
+        _check(self, x, self.num_features, math.prod(x.shape[2:]) if own else 2, advice=advice)
         if not own:
             scale = ops.rsqrt(self.running_var + self.eps)
             scale = scale if self.weight is None else scale * self.weight
@@ -185,5 +202,9 @@ class InstanceNorm2d(Module):
             setattr(self, name, getattr(self, name) * keep + moved)
 
     def extra_repr(self) -> str:
-        settings = {"affine": self.weight is not None, "running": self.track_running_stats}
-        return ", ".join([f"{self.num_features}", *(f"{k}=True" for k, v in settings.items() if v)])
+        settings = {
+            "eps": (self.eps, 1e-5), "momentum": (self.momentum, 0.1),
+            "affine": (self.weight is not None, False),
+            "track_running_stats": (self.track_running_stats, False),
+        }  # fmt: skip
+        return shown(f"{self.num_features}", settings)

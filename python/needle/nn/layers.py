@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
 
 from needle import init, ops
 from needle.backend.axes import normalise_index
-from needle.errors import ArgumentError, IndexRangeError, OptionError
+from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
 from needle.nn.module import Module
+from needle.nn.settings import check_sizes
 from needle.tensor import Parameter, Tensor
 
 
@@ -43,6 +46,7 @@ class Linear(Module):
         dtype: Any = "float32",
     ) -> None:
         super().__init__()
+        check_sizes(self, in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(
             init.kaiming_uniform(in_features, out_features, device=device, dtype=dtype)
@@ -89,6 +93,7 @@ class Embedding(Module):
         padding_idx: int | None = None,
     ) -> None:
         super().__init__()
+        check_sizes(self, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         drawn = init.randn(num_embeddings, embedding_dim, device=device, dtype=dtype)
         self.padding_idx: int | None = None
@@ -111,9 +116,16 @@ class Embedding(Module):
 
 
 class Flatten(Module):
-    """Keep the first axis and join the others."""
+    """Keep the first axis and join the others.
+
+    Raises:   ShapeError if x has no axis
+    """
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 0:
+            raise explain(
+                ShapeError, "Flatten", "x has no axis", [("x", x)], "x is [n, ...]"
+            )  # fmt: skip
         size = 1
         for n in x.shape[1:]:
             size *= n
@@ -128,9 +140,9 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        if not 0.0 <= p < 1.0:
-            raise OptionError(f"Dropout: p={p} is no probability in [0, 1)")
-        self.p = p
+        if not isinstance(p, Real) or not 0.0 <= float(p) < 1.0:
+            raise OptionError(f"Dropout: p={p!r} is no probability in [0, 1)")
+        self.p: float = p
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.dropout(x, self.p) if self.training else x
@@ -216,11 +228,40 @@ class Container(Module):
         self.modules = (*self, *modules)
         return self
 
-    def __setitem__(self, index: int, module: Module) -> None:
-        """Put a module in the place of another one."""
+    def insert(self: _C, index: int, module: Module) -> _C:
+        """Add a module before another one; return the container."""
         modules = list(self)
-        modules[self._at(index)] = module
+        modules.insert(index, module)
         self.modules = modules
+        return self
+
+    def __setitem__(self, index: int | slice, module: Any) -> None:
+        """Put a module in the place of another one, or several in that of a slice."""
+        modules = list(self)
+        if isinstance(index, slice):
+            modules[index] = list(module)
+        else:
+            modules[self._at(index)] = module
+        self.modules = modules
+
+    def __delitem__(self, index: int | slice) -> None:
+        """Leave out a module, or those of a slice."""
+        modules = list(self)
+        del modules[index if isinstance(index, slice) else self._at(index)]
+        self.modules = modules
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return a module, or for a slice a container of the same modules."""
+        modules = self.__dict__["modules"]
+        return self._of(modules[index]) if isinstance(index, slice) else modules[self._at(index)]
+
+    def __add__(self: _C, other: Iterable[Module]) -> _C:
+        """Return a container of these modules, then others."""
+        return self._of((*self, *other))
+
+    def _of(self: _C, modules: Iterable[Module]) -> _C:
+        """Return another container, of these modules."""
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.__dict__["modules"])
@@ -229,6 +270,11 @@ class Container(Module):
         return iter(self.__dict__["modules"])
 
     def _at(self, index: int) -> int:
+        try:
+            index = operator.index(index)
+        except TypeError:
+            name = type(self).__name__
+            raise ArgumentError(f"{name}: index {index!r:.60} is no whole number") from None
         size = len(self)
         if not -size <= index < size:
             name = type(self).__name__
@@ -252,16 +298,12 @@ class Sequential(Container):
             x = module(x)
         return x
 
-    def __getitem__(self, index: int | slice) -> Any:
-        """Return a module, or for a slice a Sequential of the same modules."""
-        modules = self.__dict__["modules"]
-        return Sequential(*modules[index]) if isinstance(index, slice) else modules[self._at(index)]
+    def _of(self, modules: Iterable[Module]) -> Any:
+        return Sequential(*modules)
 
 
 class ModuleList(Container):
     """Hold modules in a list; calling it is not defined."""
 
-    def __getitem__(self, index: int | slice) -> Any:
-        """Return a module, or for a slice a ModuleList of the same modules."""
-        modules = self.__dict__["modules"]
-        return ModuleList(modules[index]) if isinstance(index, slice) else modules[self._at(index)]
+    def _of(self, modules: Iterable[Module]) -> Any:
+        return ModuleList(modules)

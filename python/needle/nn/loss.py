@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 from needle import ops
-from needle.errors import unknown
+from needle.errors import OptionError, unknown
 from needle.nn.module import Module
+from needle.nn.settings import check_number, shown
 from needle.ops.indexing import beside
 from needle.ops.operands import as_tensors
 from needle.tensor import Tensor
@@ -34,8 +36,12 @@ class _Loss(Module):
             raise unknown(f"{type(self).__name__}: reduction", reduction, REDUCTIONS)
         self.reduction = reduction
 
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        """Return, by name, settings and what they are unless given."""
+        return {"reduction": (self.reduction, "mean")}
+
     def extra_repr(self) -> str:
-        return "" if self.reduction == "mean" else f"reduction={self.reduction!r}"
+        return shown("", self._settings())
 
 
 class CrossEntropyLoss(_Loss):
@@ -62,6 +68,7 @@ class CrossEntropyLoss(_Loss):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(reduction)
+        check_number(self, "label_smoothing", label_smoothing, high=1.0)
         given = None if weight is None else Tensor(weight, requires_grad=False)
         self.register_buffer("weight", given)
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
@@ -80,6 +87,10 @@ class CrossEntropyLoss(_Loss):
             label_smoothing=self.label_smoothing,
             reduction=self.reduction,
         )
+
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        smoothing = {"label_smoothing": (self.label_smoothing, 0.0)}
+        return {"ignore_index": (self.ignore_index, -100), **super()._settings(), **smoothing}
 
 
 class MSELoss(_Loss):
@@ -114,7 +125,12 @@ class HuberLoss(_Loss):
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction)
-        self.delta = delta
+        if not isinstance(delta, Real) or not float(delta) > 0:
+            raise OptionError(f"HuberLoss: delta {delta!r} must be positive")
+        self.delta: float = delta
+
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        return {**super()._settings(), "delta": (self.delta, 1.0)}
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.huber_loss(x, target, delta=self.delta, reduction=self.reduction)

@@ -9,6 +9,7 @@ from needle import executor, init, ops
 from needle.backend.axes import axes_of
 from needle.errors import ShapeError, explain
 from needle.nn.module import Module
+from needle.nn.settings import check_number, check_sizes, shown
 from needle.tensor import Parameter, Tensor
 
 
@@ -33,6 +34,9 @@ class BatchNorm1d(Module):
         dtype: Any = "float32",
     ) -> None:
         super().__init__()
+        check_sizes(self, dim=dim)
+        check_number(self, "eps", eps)
+        check_number(self, "momentum", momentum, high=1.0)
         self.dim, self.eps, self.momentum = dim, eps, momentum
         self.weight = Parameter(init.ones(dim, device=device, dtype=dtype))
         self.bias = Parameter(init.zeros(dim, device=device, dtype=dtype))
@@ -61,7 +65,7 @@ class BatchNorm1d(Module):
         self.running_var = self.running_var * keep + ops.astype(var * new, kind)
 
     def extra_repr(self) -> str:
-        return f"{self.dim}"
+        return shown(f"{self.dim}", {"eps": (self.eps, 1e-5), "momentum": (self.momentum, 0.1)})
 
 
 class LayerNorm(Module):
@@ -86,6 +90,7 @@ class LayerNorm(Module):
         dtype: Any = "float32",
     ) -> None:
         super().__init__()
+        check_number(self, "eps", eps)
         self.shape = axes_of(shape)
         self.eps = eps
         self.weight = Parameter(init.ones(*self.shape, device=device, dtype=dtype))
@@ -97,8 +102,8 @@ class LayerNorm(Module):
         return ops.layer_norm(x, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        text = ", ".join(map(str, self.shape))
-        return text if self.bias is not None else text + ", bias=False"
+        settings = {"eps": (self.eps, 1e-5), "bias": (self.bias is not None, True)}
+        return shown(", ".join(map(str, self.shape)), settings)
 
 
 class LayerNorm1d(LayerNorm):
@@ -123,6 +128,8 @@ class RMSNorm(Module):
         self, dim: int, eps: float = 1e-5, device: Any = None, dtype: Any = "float32"
     ) -> None:
         super().__init__()
+        check_sizes(self, dim=dim)
+        check_number(self, "eps", eps)
         self.dim, self.eps = dim, eps
         self.weight = Parameter(init.ones(dim, device=device, dtype=dtype))
 
@@ -130,4 +137,4 @@ class RMSNorm(Module):
         return ops.rms_norm(x, self.weight, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.dim}"
+        return shown(f"{self.dim}", {"eps": (self.eps, 1e-5)})

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from needle import ops
+from needle.errors import OptionError, unknown
 from needle.nn.module import Module
+from needle.nn.settings import shown
+from needle.ops.resample import MODES
 from needle.tensor import Tensor
 
 
@@ -30,8 +33,8 @@ class MaxPool2d(Module):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        stride = self.kernel_size if self.stride is None else self.stride
-        return f"kernel_size={self.kernel_size}, stride={stride}, padding={self.padding}"
+        usual = {"dilation": (self.dilation, 1), "ceil_mode": (self.ceil_mode, False)}
+        return shown(_windows(self), usual)
 
 
 class AvgPool2d(Module):
@@ -55,8 +58,16 @@ class AvgPool2d(Module):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        stride = self.kernel_size if self.stride is None else self.stride
-        return f"kernel_size={self.kernel_size}, stride={stride}, padding={self.padding}"
+        settings = {
+            "ceil_mode": (self.ceil_mode, False),
+            "count_include_pad": (self.count_include_pad, True),
+        }
+        return shown(_windows(self), settings)
+
+
+def _windows(layer: MaxPool2d | AvgPool2d) -> str:
+    stride = layer.kernel_size if layer.stride is None else layer.stride
+    return f"kernel_size={layer.kernel_size}, stride={stride}, padding={layer.padding}"
 
 
 class AdaptiveAvgPool2d(Module):
@@ -74,7 +85,11 @@ class AdaptiveAvgPool2d(Module):
 
 
 class Upsample(Module):
-    """Enlarge images by their neighbouring pixels; see ``ops.upsample``."""
+    """Enlarge images by their neighbouring pixels; see ``ops.upsample``.
+
+    Raises:
+        OptionError: for an unknown mode, or unless one of size and scale_factor is given.
+    """
 
     def __init__(
         self,
@@ -84,6 +99,13 @@ class Upsample(Module):
         align_corners: bool = False,
     ) -> None:
         super().__init__()
+        if mode not in MODES:
+            raise unknown("Upsample: mode", mode, MODES)
+        if (size is None) == (scale_factor is None):
+            raise OptionError(
+                f"Upsample: size={size}, scale_factor={scale_factor}\n"
+                "  rule: one of size and scale_factor is given"
+            )
         self.size, self.scale_factor = size, scale_factor
         self.mode, self.align_corners = mode, align_corners
 
@@ -92,4 +114,5 @@ class Upsample(Module):
 
     def extra_repr(self) -> str:
         how = f"size={self.size}" if self.size is not None else f"scale_factor={self.scale_factor}"
-        return f"{how}, mode={self.mode!r}"
+        corners = {"align_corners": (self.align_corners, False)}
+        return shown(f"{how}, mode={self.mode!r}", corners)

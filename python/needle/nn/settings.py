@@ -1,0 +1,46 @@
+"""Settings of layers: checked where a layer is made, not where it is called; and how they show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from needle.backend.axes import whole
+from needle.errors import OptionError
+from needle.nn.module import Module
+
+
+def check_sizes(layer: Module, **sizes: Any) -> None:
+    """Check that sizes are whole numbers; what makes the parameters checks how small they are.
+
+    Raises:
+        ArgumentError: if one is not.
+    """
+    for name, size in sizes.items():
+        whole(f"{type(layer).__name__}: {name}", size)
+
+
+def check_number(
+    layer: Module, name: str, value: Any, low: float = 0.0, high: float = math.inf
+) -> None:
+    """Check that a setting is a number in [low, high].
+
+    Raises:
+        OptionError: if it is not.
+    """
+    if not isinstance(value, Real) or not low <= float(value) <= high:
+        rule = f"a number from {low:g} " + ("on" if high == math.inf else f"to {high:g}")
+        raise OptionError(f"{type(layer).__name__}: {name}={value!r:.60}\n  rule: {rule}")
+
+
+def shown(first: str, settings: Mapping[str, tuple[Any, Any]]) -> str:
+    """Return the text of a layer's ``repr``: what stands first, then what is not as usual.
+
+    Args:
+        first: the sizes.
+        settings: by name, what a setting is, and what it is unless given.
+    """
+    rest = [f"{name}={value!r}" for name, (value, usual) in settings.items() if value != usual]
+    return ", ".join([first, *rest] if first else rest)
