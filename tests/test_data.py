@@ -463,3 +463,16 @@ def test_an_index_is_whole():
 def test_items_of_different_fields_do_not_make_a_batch(items, message):
     with pytest.raises(DataError, match=f"collate: .*{message}"):
         data.collate(items)
+
+
+def test_data_sets_one_after_the_other():
+    both = data.ConcatDataset([numbers(3), data.Subset(numbers(10), [7]), [(1.0, 20), (2.0, 30)]])
+    assert len(both) == 6
+    assert [int(both[i][1]) for i in range(6)] == [0, 1, 2, 7, 20, 30]
+    assert both[-1] == (2.0, 30) and both[1:5][1].tolist() == [1, 2, 7, 20]
+    assert [y.tolist() for _, y in data.DataLoader(both, 4)] == [[0, 1, 2, 7], [20, 30]]
+    assert data.Subset(both, [5, 3])[:][1].tolist() == [30, 7]
+    with pytest.raises(IndexRangeError, match="index 6"):
+        both[6]
+    with pytest.raises(DataError, match="at least one"):
+        data.ConcatDataset([])

@@ -964,3 +964,87 @@ def test_what_is_no_array_is_named(value):
     layer = nn.LayerNorm(3)
     with pytest.raises(DataError, match="wrong: weight"):
         layer.load_state_dict({**layer.state_dict(), "weight": value})
+
+
+# ---- what PyTorch's users look for --------------------------------------------------
+
+
+def test_modules_by_name():
+    model = nn.ModuleDict({"a": nn.Linear(2, 1), "b": nn.ReLU()})
+    model["c"] = nn.Linear(1, 1, bias=False)
+    assert list(model) == list(model.keys()) == ["a", "b", "c"] and len(model) == 3
+    assert list(model.state_dict()) == ["a.weight", "a.bias", "c.weight"]
+    assert dict(model.items())["b"] is model["b"] is list(model.values())[1]
+    assert repr(model).splitlines()[1] == "  a: Linear(2, 1)  3 parameters"
+    model.eval()
+    assert not model["a"].training
+    del model["b"]
+    assert "b" not in model and [name for name, _ in model.named_modules()] == ["", "a", "c"]
+    other = copy.deepcopy(model)
+    other.load_state_dict(model.state_dict())
+    with pytest.raises(OptionError, match="there is no 'aa'; did you mean 'a'"):
+        model["aa"]
+    for name in ("a.b", "", 3):
+        with pytest.raises(OptionError, match="no name"):
+            model[name] = nn.ReLU()
+    with pytest.raises(ArgumentError, match="'d' is the class ReLU"):
+        model["d"] = nn.ReLU
+
+
+def torchs(layer, *inputs):
+    """Return the value of a layer of PyTorch, and the gradient with respect to the first input."""
+    torch = pytest.importorskip("torch")
+    x, *rest = [torch.tensor(a) for a in inputs]
+    x.requires_grad_()
+    out = layer(torch)(x, *rest)
+    out.sum().backward()
+    return out.detach().numpy(), x.grad.numpy()
+
+
+def ours(layer, *inputs):
+    x, *rest = [ndl.Tensor(a, dtype=str(a.dtype)) for a in inputs]
+    out = layer(x, *rest)
+    out.sum().backward()
+    return out.numpy(), x.grad.numpy()
+
+
+@pytest.mark.parametrize("how", [{}, {"reduction": "sum"}, {"reduction": "none"}, {"beta": 0.0},
+                                 {"beta": 2.5}])  # fmt: skip
+def test_smooth_l1_loss_is_pytorchs(how):
+    x, y = 2 * np.random.default_rng(0).standard_normal((2, 5, 4))
+    expected = torchs(lambda torch: torch.nn.SmoothL1Loss(**how), x, y)
+    for found, exact in zip(ours(nn.SmoothL1Loss(**how), x, y), expected, strict=True):
+        np.testing.assert_allclose(found, exact, rtol=1e-12)
+    with pytest.raises(OptionError, match="beta=-1"):
+        nn.SmoothL1Loss(beta=-1)
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (4, 3, 5)])
+@pytest.mark.parametrize("how", [{}, {"reduction": "sum"}, {"reduction": "none"},
+                                 {"ignore_index": 1}])  # fmt: skip
+def test_nll_loss_is_pytorchs(how, shape):
+    random = np.random.default_rng(0)
+    x, labels = random.standard_normal(shape), random.integers(0, 3, (shape[0], *shape[2:]))
+    expected = torchs(lambda torch: torch.nn.NLLLoss(**how), x, labels)
+    for found, exact in zip(ours(nn.NLLLoss(**how), x, labels), expected, strict=True):
+        np.testing.assert_allclose(found, exact, rtol=1e-12)
+    loss = nn.NLLLoss(**how)(ndl.Tensor(x, dtype="float64"), labels.tolist())
+    np.testing.assert_allclose(loss.numpy(), expected[0], rtol=1e-12)
+
+
+def test_relu6_is_pytorchs():
+    x = np.array([-1.0, 0.5, 5.9, 7.0])
+    for found, exact in zip(
+        ours(nn.ReLU6(), x), torchs(lambda torch: torch.nn.ReLU6(), x), strict=True
+    ):
+        np.testing.assert_array_equal(found, exact)
+
+
+def test_dropout_of_whole_channels():
+    layer, x = nn.Dropout2d(0.25), ndl.ones(50, 20, 2, 3, dtype="float64")
+    found = layer(x).numpy()
+    assert (found == found[:, :, :1, :1]).all()
+    assert set(np.unique(found)) == {0.0, 1 / 0.75} and 0.2 < (found == 0).mean() < 0.3
+    assert layer.eval()(x) is x
+    with pytest.raises(ShapeError, match=r"x is \[n, c"):
+        layer(ndl.ones(3))

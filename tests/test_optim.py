@@ -566,6 +566,11 @@ def test_betas_are_two_in_one():
     for rule in (optim.Adam, optim.AdamW):
         opt = rule([parameter([1.0])], betas=(0.5, 0.75))
         assert (opt.beta1, opt.beta2) == (0.5, 0.75)
+        group = {"params": [parameter([1.0])], "betas": (0.25, 0.5)}
+        opt = rule([group, {"params": [parameter([1.0])]}], beta1=0.75)
+        assert [g["beta1"] for g in opt.param_groups] == [0.25, 0.75] and "betas" in group
+        with pytest.raises(OptionError, match="betas=0.5 are not two"):
+            rule([{**group, "betas": 0.5}])
 
 
 def test_a_gradient_of_another_shape_is_refused_before_anything_changes():

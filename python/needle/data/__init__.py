@@ -11,7 +11,7 @@ from needle.data.augment import (
     Resize,
 )
 from needle.data.cifar import CIFAR10Dataset, cifar10, read_cifar_binary, read_cifar_pickle
-from needle.data.dataset import Dataset, NDArrayDataset, Subset, random_split
+from needle.data.dataset import ConcatDataset, Dataset, NDArrayDataset, Subset, random_split
 from needle.data.images import ImageFolder, UnpairedImages, read_image
 from needle.data.loader import DataLoader, collate
 from needle.data.mnist import MNISTDataset, mnist, read_idx
@@ -19,9 +19,9 @@ from needle.data.source import SourceBytes, python_source
 from needle.data.transforms import RandomCrop, RandomFlipHorizontal, Transform
 
 __all__ = [
-    "Augment", "BatchTransform", "CIFAR10Dataset", "ColourJitter", "Cutout", "DataLoader",
-    "Dataset", "ImageFolder", "MNISTDataset", "NDArrayDataset", "Normalise", "RandomCrop",
-    "RandomCrops", "RandomFlipHorizontal", "RandomFlips", "Resize", "SourceBytes", "Subset",
-    "Transform", "UnpairedImages", "cifar10", "collate", "mnist", "python_source", "random_split",
-    "read_cifar_binary", "read_cifar_pickle", "read_idx", "read_image",
+    "Augment", "BatchTransform", "CIFAR10Dataset", "ColourJitter", "ConcatDataset", "Cutout",
+    "DataLoader", "Dataset", "ImageFolder", "MNISTDataset", "NDArrayDataset", "Normalise",
+    "RandomCrop", "RandomCrops", "RandomFlipHorizontal", "RandomFlips", "Resize", "SourceBytes",
+    "Subset", "Transform", "UnpairedImages", "cifar10", "collate", "mnist", "python_source",
+    "random_split", "read_cifar_binary", "read_cifar_pickle", "read_idx", "read_image",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from needle.errors import ArgumentError, DataError, IndexRangeError, describe
 from needle.ops import random
 
-__all__ = ["Dataset", "NDArrayDataset", "Subset", "random_split"]
+__all__ = ["ConcatDataset", "Dataset", "NDArrayDataset", "Subset", "random_split"]
 
 
 class Dataset:
@@ -129,6 +130,35 @@ class Subset(Dataset):
         if isinstance(self.dataset, Dataset):
             return self.dataset.batch(self.indices[indices])
         return super().batch(indices)
+
+
+class ConcatDataset(Dataset):
+    """The items of several data sets, one after the other.
+
+    Args:
+        datasets: each a ``Dataset``, or anything with ``__len__`` and ``__getitem__``.
+
+    Raises:
+        DataError: if there are none.
+    """
+
+    def __init__(self, datasets: Sequence[Any]) -> None:
+        super().__init__()
+        self.datasets = tuple(datasets)
+        if not self.datasets:
+            raise DataError("ConcatDataset: needs at least one data set")
+        self.ends = list(itertools.accumulate(len(dataset) for dataset in self.datasets))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getitem__(self, index: Any) -> Any:
+        check_index(index, len(self))
+        chosen = np.arange(len(self))[index]
+        if chosen.ndim:
+            return self.batch(chosen)
+        part = bisect.bisect_right(self.ends, chosen)
+        return self.datasets[part][int(chosen) - (self.ends[part - 1] if part else 0)]
 
 
 def _indices(given: Any, length: int) -> np.ndarray[Any, Any]:

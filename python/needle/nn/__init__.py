@@ -9,6 +9,7 @@ from needle.nn.activation import (
     GELU,
     LeakyReLU,
     ReLU,
+    ReLU6,
     Sigmoid,
     SiLU,
     Softmax,
@@ -29,10 +30,12 @@ from needle.nn.fold import fold_batch_norm
 from needle.nn.image_norm import BatchNorm2d, BatchNormReLU2d, GroupNorm, InstanceNorm2d
 from needle.nn.layers import (
     Dropout,
+    Dropout2d,
     Embedding,
     Flatten,
     Identity,
     Linear,
+    ModuleDict,
     ModuleList,
     Residual,
     Sequential,
@@ -43,6 +46,8 @@ from needle.nn.loss import (
     HuberLoss,
     L1Loss,
     MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
     SoftmaxLoss,
 )
 from needle.nn.module import Mismatch, Module, StateDict

@@ -18,6 +18,13 @@ class ReLU(Module):
         return ops.relu(x)
 
 
+class ReLU6(Module):
+    """min(max(x, 0), 6)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.clip(x, 0.0, 6.0)
+
+
 class Tanh(Module):
     """Hyperbolic tangent."""
 
@@ -115,6 +122,7 @@ ACTIVATIONS: dict[str, Callable[[], Module]] = {
     "identity": Identity,
     "leaky_relu": LeakyReLU,
     "relu": ReLU,
+    "relu6": ReLU6,
     "sigmoid": Sigmoid,
     "silu": SiLU,
     "softplus": Softplus,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -11,7 +11,14 @@ import numpy as np
 
 from needle import init, ops
 from needle.backend.axes import normalise_index
-from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
+from needle.errors import (
+    ArgumentError,
+    IndexRangeError,
+    OptionError,
+    ShapeError,
+    explain,
+    unknown,
+)
 from needle.nn.module import Module
 from needle.nn.settings import check_sizes
 from needle.tensor import Parameter, Tensor
@@ -149,6 +156,24 @@ class Dropout(Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+class Dropout2d(Dropout):
+    """In training, set whole channels to zero with probability p, and scale the others.
+
+    Shapes:   x [n, c, *spatial] -> the same
+    Raises:   ShapeError if x has fewer than 2 axes
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim < 2:
+            raise explain(
+                ShapeError, "Dropout2d", f"x has {x.ndim} axes", [("x", x)], "x is [n, c, *spatial]"
+            )
+        if not self.training:
+            return x
+        shape = (*x.shape[:2], *(1 for _ in x.shape[2:]))
+        return x * ops.dropout(init.ones(*shape, device=x.device, dtype=x.dtype), self.p)
 
 
 class Residual(Module):
@@ -307,3 +332,60 @@ class ModuleList(Container):
 
     def _of(self, modules: Iterable[Module]) -> Any:
         return ModuleList(modules)
+
+
+class ModuleDict(Module):
+    """Hold modules by name; calling it is not defined. Iterating gives the names."""
+
+    inline = "table"
+
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        super().__init__()
+        self.table: dict[str, Module] = {}
+        self.update(modules or {})
+
+    def update(self, modules: Mapping[str, Module]) -> None:
+        """Add modules, or put them in the places of those of the same names."""
+        for name, module in modules.items():
+            self[name] = module
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        """Add a module, or put it in the place of that of its name."""
+        if not isinstance(name, str) or not name or "." in name:
+            raise OptionError(f"ModuleDict: {name!r} is no name: a text without dots")
+        _check_module(f"ModuleDict: {name!r}", module)
+        self.table[name] = module
+
+    def __getitem__(self, name: str) -> Module:
+        """Return a module by name."""
+        return self.table[self._known(name)]
+
+    def __delitem__(self, name: str) -> None:
+        """Leave a module out."""
+        del self.table[self._known(name)]
+
+    def _known(self, name: str) -> str:
+        if name not in self.table:
+            raise unknown("ModuleDict", name, self.table)
+        return name
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table)
+
+    def keys(self) -> KeysView[str]:
+        """Return the names."""
+        return self.table.keys()
+
+    def values(self) -> ValuesView[Module]:
+        """Return the modules."""
+        return self.table.values()
+
+    def items(self) -> ItemsView[str, Module]:
+        """Return the names with their modules."""
+        return self.table.items()

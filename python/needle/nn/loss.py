@@ -74,11 +74,7 @@ class CrossEntropyLoss(_Loss):
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
     def forward(self, logits: Tensor, target: Any) -> Tensor:
-        if logits.ndim > 2:
-            logits, target = as_tensors((logits, beside(logits, target)), "cross_entropy")
-            order = (0, *range(2, logits.ndim), 1)
-            target = ops.permute(target, order) if target.ndim == logits.ndim else target
-            logits = ops.permute(logits, order)
+        logits, target = _classes_last(logits, target, "cross_entropy")
         return ops.cross_entropy(
             logits,
             target,
@@ -91,6 +87,40 @@ class CrossEntropyLoss(_Loss):
     def _settings(self) -> dict[str, tuple[Any, Any]]:
         smoothing = {"label_smoothing": (self.label_smoothing, 0.0)}
         return {"ignore_index": (self.ignore_index, -100), **super()._settings(), **smoothing}
+
+
+def _classes_last(x: Tensor, target: Any, name: str) -> tuple[Tensor, Any]:
+    """Return x with its axis 1, of classes, as the last; and so a target of as many axes."""
+    if x.ndim <= 2:
+        return x, target
+    x, target = as_tensors((x, beside(x, target)), name)
+    order = (0, *range(2, x.ndim), 1)
+    return ops.permute(x, order), ops.permute(target, order) if target.ndim == x.ndim else target
+
+
+class NLLLoss(_Loss):
+    """Negative log-likelihood: -x at the label, where x are logarithms of probabilities.
+
+    Classes are on axis 1, as in PyTorch. The labels come as a tensor, an array or a list.
+
+    Shapes:   x [n, classes, ...], labels [n, ...]
+
+    Args:
+        ignore_index: label of elements that do not count.
+        reduction: "mean" over the elements that count, "sum", or "none": one loss each.
+    """
+
+    def __init__(self, ignore_index: int = -100, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.ignore_index = ignore_index
+
+    def forward(self, x: Tensor, labels: Any) -> Tensor:
+        x, labels = _classes_last(x, labels, "nll_loss")
+        labels = beside(x, labels)
+        return ops.nll_loss(x, labels, ignore_index=self.ignore_index, reduction=self.reduction)
+
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        return {"ignore_index": (self.ignore_index, -100), **super()._settings()}
 
 
 class MSELoss(_Loss):
@@ -134,6 +164,30 @@ class HuberLoss(_Loss):
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.huber_loss(x, target, delta=self.delta, reduction=self.reduction)
+
+
+class SmoothL1Loss(_Loss):
+    """Distance to the target, less beta / 2; nearer than beta its square over 2 beta.
+
+    Raises:   ShapeError if the shapes differ
+
+    Args:
+        reduction: "mean", "sum", or "none": one loss per element.
+        beta: the distance from which on the loss grows linearly; 0 for ``L1Loss``.
+    """
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(reduction)
+        check_number(self, "beta", beta)
+        self.beta = beta
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        if self.beta == 0:
+            return ops.l1_loss(x, target, reduction=self.reduction)
+        return ops.huber_loss(x, target, delta=self.beta, reduction=self.reduction) / self.beta
+
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        return {**super()._settings(), "beta": (self.beta, 1.0)}
 
 
 class BCEWithLogitsLoss(_Loss):

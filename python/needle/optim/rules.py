@@ -126,7 +126,7 @@ class Adam(Optimizer):
         beta2: how long their squares are.
         eps: added to the denominator.
         weight_decay: added to the gradient, times the parameter (not decoupled; see ``AdamW``).
-        betas: beta1 and beta2 in one, as PyTorch has them.
+        betas: beta1 and beta2 in one, as PyTorch has them; a group may have them too.
 
     Attributes:
         counts: number of updates, by parameter.
@@ -150,10 +150,11 @@ class Adam(Optimizer):
         *,
         betas: Sequence[float] | None = None,
     ) -> None:
+        owner = type(self).__name__
         if betas is not None:
-            if len(betas) != 2:
-                raise OptionError(f"{type(self).__name__}: betas={betas!r:.60} are not two")
-            beta1, beta2 = betas
+            beta1, beta2 = _two(owner, betas)
+        if isinstance(params, (list, tuple)):
+            params = [_with_betas(owner, group) for group in params]
         super().__init__(params, lr, weight_decay, beta1=beta1, beta2=beta2, eps=eps)
         self.counts: dict[Tensor, int] = {}
 
@@ -201,6 +202,21 @@ class Adam(Optimizer):
 
     def _places(self) -> dict[str, tuple[str, Any]]:
         return super()._places() | {f"t.{i}": ("t", p) for i, p in enumerate(self.params)}
+
+
+def _two(owner: str, betas: Any) -> tuple[Any, Any]:
+    if not isinstance(betas, Sequence) or len(betas) != 2:
+        raise OptionError(f"{owner}: betas={betas!r:.60} are not two")
+    return betas[0], betas[1]
+
+
+def _with_betas(owner: str, group: Any) -> Any:
+    """Return a parameter group with beta1 and beta2 in place of betas."""
+    if not isinstance(group, dict) or "betas" not in group:
+        return group
+    beta1, beta2 = _two(owner, group["betas"])
+    rest = {name: value for name, value in group.items() if name != "betas"}
+    return {**rest, "beta1": beta1, "beta2": beta2}
 
 
 class AdamW(Adam):
