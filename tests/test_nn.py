@@ -1048,3 +1048,17 @@ def test_dropout_of_whole_channels():
     assert layer.eval()(x) is x
     with pytest.raises(ShapeError, match=r"x is \[n, c"):
         layer(ndl.ones(3))
+
+
+@pytest.mark.parametrize("how", [{}, {"reduction": "sum"}, {"reduction": "none"}])
+def test_weights_of_positive_targets_are_pytorchs(how):
+    random = np.random.default_rng(0)
+    x, y = 3 * random.standard_normal((4, 3)), random.uniform(0, 1, (4, 3))
+    weight = [0.5, 1.0, 4.0]
+    make = lambda torch: torch.nn.BCEWithLogitsLoss(  # noqa: E731
+        pos_weight=torch.tensor(weight, dtype=torch.float64), **how
+    )
+    loss = nn.BCEWithLogitsLoss(pos_weight=weight, **how)
+    for found, exact in zip(ours(loss, x, y), torchs(make, x, y), strict=True):
+        np.testing.assert_allclose(found, exact, rtol=1e-12)
+    assert list(loss.state_dict()) == ["pos_weight"] and not loss.parameters()

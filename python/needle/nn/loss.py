@@ -10,6 +10,7 @@ from needle.errors import OptionError, unknown
 from needle.nn.module import Module
 from needle.nn.settings import check_number, shown
 from needle.ops.indexing import beside
+from needle.ops.loss import reduced
 from needle.ops.operands import as_tensors
 from needle.tensor import Tensor
 
@@ -191,10 +192,25 @@ class SmoothL1Loss(_Loss):
 
 
 class BCEWithLogitsLoss(_Loss):
-    """Binary cross entropy of sigmoid(x) and a target in [0, 1]; reductions as of ``MSELoss``.
+    """Binary cross entropy of sigmoid(x) and a target in [0, 1].
 
     Raises:   ShapeError if the shapes differ
+
+    Args:
+        reduction: "mean", "sum", or "none": one loss per element.
+        pos_weight: what targets of 1 count beside those of 0 (a buffer), of a shape that
+            broadcasts to that of x; None: alike.
     """
 
+    pos_weight: Tensor | None
+
+    def __init__(self, reduction: str = "mean", pos_weight: Any = None) -> None:
+        super().__init__(reduction)
+        given = None if pos_weight is None else Tensor(pos_weight, requires_grad=False)
+        self.register_buffer("pos_weight", given)
+
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.bce_with_logits(x, target, reduction=self.reduction)
+        if self.pos_weight is None:
+            return ops.bce_with_logits(x, target, reduction=self.reduction)
+        more = (ops.astype(self.pos_weight, x.dtype) - 1.0) * target * ops.softplus(-x)
+        return reduced(ops.bce_with_logits(x, target, reduction="none") + more, self.reduction)
