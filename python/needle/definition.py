@@ -166,7 +166,7 @@ _serials = itertools.count()
 class Node:
     """One operation, or a leaf (op None). Never changes, except that its value comes and goes.
 
-    Nodes are numbered as they are made (``serial``).
+    Nodes and tensors are numbered as they are made (``serial``).
     """
 
     __slots__ = (
@@ -237,8 +237,9 @@ class TensorBase:
     """A mutable handle: array (or None), node (or None), grad, name, and whether it is a parameter
     of the derivative."""
 
-    __slots__ = ("array", "_node", "grad", "name", "_requires_grad", "__weakref__")
+    __slots__ = ("array", "_node", "grad", "name", "serial", "_requires_grad", "__weakref__")
     array: Any
+    serial: int
     grad: Any
     name: str | None
     _node: Any
@@ -277,6 +278,7 @@ class TensorBase:
     def requires_grad(self, value: bool) -> None:
         self._requires_grad = bool(value)
         if self._node is not None and self._node.op is None:
+            self._node._handle = None
             self._node = None
 
 
@@ -293,6 +295,7 @@ def set_tensor_classes(tensor: type, pair: type) -> None:
 def init_tensor(self: Any, array: Any, requires_grad: bool) -> None:
     """Fill a new tensor object: a leaf."""
     self.array, self._node, self.grad, self.name = array, None, None, None
+    self.serial = next(_serials)
     self._requires_grad = requires_grad
 
 
@@ -536,8 +539,8 @@ def pending() -> int:
     return _modes.pending
 
 
-def nodes_made() -> int:
-    """Return a number above those of all nodes made so far, and below those of all later ones."""
+def next_serial() -> int:
+    """Return a number above those of all nodes and tensors so far; that of no later one is less."""
     return next(_serials)
 
 

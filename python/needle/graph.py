@@ -45,7 +45,7 @@ recording, set_recording = _source.recording, _source.set_recording
 lazy, set_lazy = _source.lazy, _source.set_lazy
 set_open, set_defaults = _source.set_open, _source.set_defaults
 pending, live_tensors, tensors = _source.pending, _source.live_tensors, _source.tensors
-nodes_made = _source.nodes_made
+next_serial = _source.next_serial
 
 
 def released(tensor: Any) -> ReleasedError:

@@ -75,7 +75,7 @@ class _Checkpoint(_Region):
     count: int
     state: Any
     closed: Any
-    saves = (tuple(range(62)),)
+    saves = (tuple(range(63)),)  # all: inputs from 62 on share a bit
     called = "checkpoint"
 
     def outputs(self, *tensors: Any) -> Any:
@@ -102,14 +102,14 @@ class _Checkpoint(_Region):
         Raises:
             GradientError: if it is another computation than the first was.
         """
-        since = graph.nodes_made()
+        since = graph.next_serial()
         with executor.modes(recording=True), _put_back(self.closed, reached):
             inner = structure.flat(structure.plain(self.outputs(*aliases(leaves))))
         specs = out.spec if type(out.spec) is tuple else (out.spec,)
         if tuple(x.spec for x in inner) != specs:
             raise self._changed("results", specs, [x.spec for x in inner])
         below = _closed_over(inner, leaves, since, frozenset(reached))
-        if set(below) != set(reached):
+        if not set(below) >= set(reached):
             raise self._changed(
                 "tensors that need a gradient, beside its arguments",
                 [x.spec for x in reached], [x.spec for x in below],
@@ -134,8 +134,8 @@ def _closed_over(
 ) -> list[Any]:
     """Return the nodes from which gradients come into a region otherwise than by its arguments.
 
-    They were made before it began (``since``); leaves are made when they are used first, and are
-    those of tensors that live.
+    They were made before it began (``since``), or are leaves of tensors that were: a leaf is made
+    when it is used first.
 
     Args:
         own: the tensors that the function was given.
@@ -149,17 +149,20 @@ def _closed_over(
         if node in seen or not node.needs:
             continue
         seen.add(node)
-        is_leaf = node.op is None
-        if node in known or node.serial < since or (is_leaf and graph.owner(node) is not None):
+        holder = graph.owner(node) if node.op is None else None
+        if node in known or node.serial < since or (holder is not None and holder.serial < since):
             found.append(node)
-        elif not is_leaf:
+        else:
             waiting.extend(reversed(node.inputs))
     return found
 
 
 @contextmanager
 def _put_back(closed: Sequence[Any], nodes: Sequence[Any]) -> Iterator[None]:
-    """Let tensors stand for what they stood for, if they were given other values since."""
+    """Let tensors stand for what they stood for, if they were given other values since.
+
+    Other threads see that.
+    """
     undo = []
     try:
         for reference, node in zip(closed, nodes, strict=True):
@@ -167,13 +170,15 @@ def _put_back(closed: Sequence[Any], nodes: Sequence[Any]) -> Iterator[None]:
             if tensor is not None and tensor.node is not node:
                 (old,) = aliases([graph.handle(node)])
                 now = graph.wrap(None)
-                undo.append((tensor, now))
+                undo.append((tensor, now, tensor.requires_grad))
                 graph.rebind(now, tensor)
                 graph.rebind(tensor, old)
         yield
     finally:
-        for tensor, now in reversed(undo):
+        for tensor, now, needs in reversed(undo):
             graph.rebind(tensor, now)
+            if tensor.requires_grad != needs:
+                tensor.requires_grad = needs
 
 
 class _Replay(threading.local):
@@ -212,9 +217,10 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Saves memory for time (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
     Tensors that the function reaches otherwise (parameters, results) get their gradients too, at
-    the values they had. Random numbers (dropout) are the same in the second run, and it leaves the
-    buffers of modules (the running statistics of batch norm) as the first run did. What else the
-    function reads must be the same then.
+    the values they had: while the second run is on, other threads see these too. Random numbers
+    (dropout) are the same in the second run, and it leaves the buffers of modules (the running
+    statistics of batch norm) as the first run did. What else the function reads, under ``no_grad``
+    too, must be the same then.
 
     The function takes tensors, and what else it likes, and returns a tensor, or (nested) tuples and
     lists of them. Gradients flow to tensors among its arguments, not to those within them.
@@ -234,7 +240,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checkpointed(function: Callable[..., Any], tensors: list[Any]) -> Any:
-    state, since = random.get_state(), graph.nodes_made()
+    state, since = random.get_state(), graph.next_serial()
     leaves = [graph.wrap(executor.held(x)) for x in tensors]
     for leaf, x in zip(leaves, tensors, strict=True):
         leaf.requires_grad = x.requires_grad

@@ -152,7 +152,7 @@ struct Node {
   Tensor* handle;                  // borrowed: its destructor clears it
   PyObject* owner;  // of a leaf: weak reference to the tensor that gradients belong to
   int64_t claims;
-  int64_t serial;  // nodes are numbered as they are made
+  int64_t serial;  // nodes and tensors are numbered as they are made
   PyObject* weaklist;
   uint64_t held;               // claims on inputs, by position, and on itself
   int32_t count;               // of inputs
@@ -166,6 +166,7 @@ struct Tensor {
   PyObject* grad;
   PyObject* name;
   PyObject* weaklist;
+  int64_t serial;
   Tensor *before, *after;  // in the registry
   bool requires_grad;      // of a leaf
 };

@@ -7,7 +7,7 @@
 namespace needle {
 
 PyTypeObject *node_type, *tensor_type;
-int64_t live_tensors, nodes_made;
+int64_t live_tensors, next_serial;
 
 namespace {
 
@@ -27,7 +27,7 @@ Node* node_new(PyObject* op, int n) {
   node->spec = node->value = node->owner = node->weaklist = nullptr;
   node->handle = nullptr;
   node->claims = 0;
-  node->serial = nodes_made++;
+  node->serial = next_serial++;
   node->held = 0;
   node->count = 0;
   node->needs = node->done = node->released = false;
@@ -137,7 +137,7 @@ PyObject* node_value(PyObject* self, void*) { return new_reference(as_node(self)
 
 PyMemberDef node_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Node, weaklist), READONLY, nullptr},
-    {"serial", T_LONGLONG, offsetof(Node, serial), READONLY, "how many were made before it"},
+    {"serial", T_LONGLONG, offsetof(Node, serial), READONLY, "its number among nodes and tensors"},
     {"needs", T_BOOL, offsetof(Node, needs), READONLY, "whether gradients flow through"},
     {"done", T_BOOL, offsetof(Node, done), READONLY, "whether it has run"},
     {nullptr, 0, 0, 0, nullptr}};
@@ -184,6 +184,7 @@ void tensor_fill(Tensor* self, PyObject* array, Node* node) {  // steals both
   self->node = node;
   self->grad = self->name = self->weaklist = nullptr;
   self->requires_grad = false;
+  self->serial = next_serial++;
   live_tensors++;
 }
 
@@ -250,6 +251,7 @@ PyObject* tensor_new(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* self = type->tp_alloc(type, 0);
   if (self) {
     live_tensors++;
+    as_tensor(self)->serial = next_serial++;
     all_tensors.add(as_tensor(self));
     if (type == tensor_class) PyObject_GC_UnTrack(self);
   }
@@ -324,6 +326,7 @@ PyMethodDef functions[] = {{"tensors", tensors, METH_NOARGS, "All live tensors."
                            {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef tensor_members[] = {
+    {"serial", T_LONGLONG, offsetof(Tensor, serial), READONLY, "its number among these"},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Tensor, weaklist), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 PyGetSetDef tensor_getters[] = {

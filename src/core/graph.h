@@ -22,7 +22,7 @@ inline uint64_t bit_of(int64_t i) { return uint64_t{1} << (i < 62 ? i : 62); }
 inline Node* as_node(PyObject* self) { return reinterpret_cast<Node*>(self); }
 inline Tensor* as_tensor(PyObject* self) { return reinterpret_cast<Tensor*>(self); }
 
-extern int64_t live_tensors, nodes_made;
+extern int64_t live_tensors, next_serial;
 
 Node* node_new(PyObject* op, int n);
 void claim(Node* node, PyObject* value);

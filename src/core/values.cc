@@ -293,7 +293,7 @@ PyObject* set_recording(PyObject*, PyObject* on) { return swap_flag(&modes.recor
 PyObject* set_lazy(PyObject*, PyObject* on) { return swap_flag(&modes.lazy, on); }
 PyObject* set_open(PyObject*, PyObject* on) { return swap_flag(&modes.open, on); }
 PyObject* count_live(PyObject*, PyObject*) { return PyLong_FromLongLong(live_tensors); }
-PyObject* count_made(PyObject*, PyObject*) { return PyLong_FromLongLong(nodes_made); }
+PyObject* serial(PyObject*, PyObject*) { return PyLong_FromLongLong(next_serial); }
 
 PyObject* set_defaults(PyObject*, PyObject* args) {
   int lazy_on, open_on;
@@ -340,7 +340,7 @@ PyMethodDef functions[] = {
     {"set_open", set_open, METH_O, "Let the gate take shortcuts or not; returns the old state."},
     {"set_defaults", set_defaults, METH_VARARGS, "lazy, open: of this and of new threads."},
     {"set_tensor_classes", set_tensor_classes, METH_VARARGS, "What results are instances of."},
-    {"nodes_made", count_made, METH_NOARGS, "Number of nodes made so far."},
+    {"next_serial", serial, METH_NOARGS, "The number that the next node or tensor gets."},
     {"live_tensors", count_live, METH_NOARGS, "Number of live tensors."},
     {nullptr, nullptr, 0, nullptr}};
 

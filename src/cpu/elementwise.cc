@@ -100,7 +100,7 @@ int64_t contiguous_size(uint32_t uniform, const Operand& out, const Operand* inp
   return size;
 }
 
-// AVX-512 computes float32 faster than results reach memory.
+// AVX-512 computes most functions of float32 faster than results reach memory.
 Work work_of(int32_t function, [[maybe_unused]] DType type) {
   if (!has_many_instructions(function)) return Work::kLittle;
 #if defined(__AVX512F__)

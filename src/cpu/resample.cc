@@ -32,14 +32,14 @@ template <bool streams, class T>
 inline void mix(T* out, int64_t n, const T* x, int64_t stride, const T* weight, int64_t span) {
   for (; span > 0 && weight[span - 1] == 0; --span) continue;
   for (; span > 0 && *weight == 0; --span, ++weight) x += stride;
-  const T first = span > 0 ? weight[0] : T(0), second = span > 1 ? weight[1] : T(0);
+  const T left = span > 0 ? weight[0] : T(0), right = span > 1 ? weight[1] : T(0);
   if (span == 1) {
     write_row<streams, T>(out, n, [&](int64_t j, const auto& lanes) {
-      lanes.store(out + j, lanes.load(x + j) * first);
+      lanes.store(out + j, lanes.load(x + j) * left);
     });
   } else if (span == 2) {
     write_row<streams, T>(out, n, [&](int64_t j, const auto& lanes) {
-      lanes.store(out + j, lanes.load(x + j) * first + lanes.load(x + stride + j) * second);
+      lanes.store(out + j, lanes.load(x + j) * left + lanes.load(x + stride + j) * right);
     });
   } else {
     write_row<streams, T>(out, n, [&](int64_t j, const auto& lanes) {

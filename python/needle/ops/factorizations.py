@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from needle import executor
+from needle import executor, graph
+from needle.backend import ndarray
 from needle.backend.ndarray import broadcast_shapes
 from needle.errors import GradientError, NeedleError, ShapeError, SingularError, explain
 from needle.executor import shape_of
-from needle.ops.base import OUTPUT
+from needle.ops.base import OUTPUT, sum_to
 from needle.ops.creation import eye
 from needle.ops.elementwise import cast_like
 from needle.ops.linalg import BAD, EXACT, OnHost, Shape, solve, square_samples
 from needle.ops.matmul import matmul
 from needle.ops.movement import concat, turned, unsqueeze
-from needle.ops.operands import constant, promoted
+from needle.ops.operands import promoted
 from needle.ops.rearrange import tril, triu
 from needle.ops.reduce import amax
 from needle.ops.samples import Sample, uniform
@@ -138,8 +139,9 @@ class QR(OnHost):
 
     Shapes:   x [..., m, n] -> [..., m, k], [..., k, n]; k = min(m, n), or m if complete
     Gradient: x, whose first k columns must be independent; any order
-    Raises:   ShapeError if x has fewer than two axes; GradientError from the gradient if complete
-              and m > n: nothing says which columns complete the others
+    Raises:   ShapeError if x has fewer than two axes; from the gradient GradientError of columns
+              that are there only because of complete (nothing says which complete the others; in
+              forward mode in any case), SingularError if columns depend on each other
     """
 
     called = "qr"
@@ -175,9 +177,12 @@ class QR(OnHost):
             part * 0.0 if given is None else given
             for part, given in zip((q, r), out_grad, strict=True)
         )
-        rows, k, n = shape_of(q)[-2], shape_of(q)[-1], shape_of(r)[-1]
-        if rows > n and k > n:
-            raise _undefined(self.name, "complete=True", "columns beyond those of x", out)
+        k, n = shape_of(r)[-2:]
+        if k > n:  # beyond n there are zeros in r, and columns of q that nothing determines
+            if out_grad[0] is not None:
+                raise _undefined(self.name, "complete", "columns beyond those of x", out)
+            q, r, k = q[..., :n], r[..., :n, :], n
+            grad_q, grad_r = grad_q[..., :n], grad_r[..., :n, :]
         grad_r = triu(grad_r)
         behind = matmul(q, grad_r[..., k:])  # of columns that the others determine
         grad_q = grad_q + matmul(q, matmul(r[..., k:], turned(grad_r[..., k:])))
@@ -197,7 +202,8 @@ class SVD(OnHost):
               or m and n if full
     Gradient: x; any order
     Raises:   ShapeError if x has fewer than two axes; GradientError from the gradient of vectors
-              that are there only because of full: nothing says which complete the others
+              that are there only because of full: nothing says which complete the others (in
+              forward mode in any case)
 
     All is NaN of a matrix that is not finite.
     """
@@ -234,7 +240,7 @@ class SVD(OnHost):
         rows, columns, k = shape_of(u)[-2], shape_of(vh)[-1], shape_of(s)[-1]
         for given, size in ((grad_u, shape_of(u)[-1]), (grad_vh, shape_of(vh)[-2])):
             if given is not None and size > k:
-                raise _undefined(self.name, "full=True", "vectors without a singular value", out)
+                raise _undefined(self.name, "full", "vectors without a singular value", out)
         u, vh = u[..., :k], vh[..., :k, :]
         one = eye(k, dtype=s.spec.dtype, device=s.spec.device)
         across, along = unsqueeze(s, -1), unsqueeze(s, -2)
@@ -257,16 +263,16 @@ class SVD(OnHost):
 def _undefined(name: str, option: str, what: str, out: Any) -> NeedleError:
     return explain(
         GradientError, name, f"the gradient of {what}", [("x", out.inputs[0])],
-        "they can be chosen in many ways, which are no functions of x", f"{option[:-4]}False",
+        "they can be chosen in many ways, which are no functions of x", f"{option}=False",
     )  # fmt: skip
 
 
 class PseudoInverse(OnHost):
     """The pseudo-inverse of matrices; singular values up to rtol times the largest count as 0.
 
-    Shapes:   x [..., m, n], rtol [...] -> [..., n, m]
+    Shapes:   x [..., m, n], rtol [...] -> [..., n, m]; the leading axes broadcast
     Gradient: x, among matrices of its rank; any order
-    Raises:   ShapeError if x has fewer than two axes, or rtol does not fit
+    Raises:   ShapeError if x has fewer than two axes, or rtol does not broadcast
 
     All is NaN of a matrix that is not finite.
     """
@@ -284,19 +290,19 @@ class PseudoInverse(OnHost):
                 )
                 for shape in ((4, 3), (2, 2, 4), (1, 3, 3), (3, 0), (0, 2, 3))
             ],
+            Sample(
+                (uniform((3, 2)), np.full((2, 1), 1e-6)), (),
+                lambda x, rtol: np.linalg.pinv(np.broadcast_to(x, (2, 1, 3, 2)), rtol),
+                dtypes=EXACT,
+            ),
             Sample((uniform((3,)), np.zeros(())), raises=ShapeError),
-            Sample((uniform((3, 3)), np.zeros(2)), raises=ShapeError),
+            Sample((uniform((2, 3, 3)), np.zeros(3)), raises=ShapeError),
         ]
     )  # fmt: skip
 
     def shapes(self, *given: Shape) -> tuple[Shape, ...]:
         *stack, m, n = given[0]
-        if broadcast_shapes("pinv", tuple(stack), given[1]) != tuple(stack):
-            raise ShapeError(
-                f"pinv: x has shape {given[0]}, rtol {given[1]}\n"
-                "  rule: rtol has a number for each matrix, or broadcasts to that"
-            )
-        return ((*stack, n, m),)
+        return ((*broadcast_shapes("pinv", tuple(stack), given[1]), n, m),)
 
     def evaluate(self, *values: Any) -> Any:
         x, rtol = values
@@ -309,7 +315,8 @@ class PseudoInverse(OnHost):
         x, across, slope = out.inputs[0], turned(out), turned(out_grad)
         grad = matmul(slope - matmul(x, matmul(out, slope)), matmul(out, across))
         grad = grad + matmul(matmul(across, out), slope - matmul(matmul(slope, out), x))
-        return (grad - matmul(matmul(across, out_grad), across), None)
+        grad = grad - matmul(matmul(across, out_grad), across)
+        return (sum_to(grad, shape_of(x)), None)
 
 
 # ---- functions -----------------------------------------------------------------------
@@ -359,4 +366,6 @@ def _limit(x: Any, shape: Shape, rtol: Any) -> Any:
     if rtol is None:
         kind = spec.dtype.numpy if spec.dtype.itemsize > 2 else np.float32
         rtol = max(shape[-2:], default=0) * float(np.finfo(kind).eps)
-    return cast_like(rtol, x) if hasattr(rtol, "spec") else constant(rtol, spec.dtype, spec.device)
+    if not hasattr(rtol, "spec"):
+        rtol = graph.wrap(ndarray.array(np.asarray(rtol), spec.dtype, spec.device))
+    return cast_like(rtol, x)

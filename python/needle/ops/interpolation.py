@@ -118,9 +118,10 @@ class _Interpolation(Linear, Composite):
         return axis
 
     def parts(self, n: int, like: Any) -> list[tuple[Any, Any]]:
-        """Return, for one axis of n, the elements left and right of each point and their factors.
+        """Return, for the only axis, of n, the elements beside each point and their factors.
 
-        A factor takes a tensor of points. Where it is 0 it leaves out what it would multiply.
+        First those on the left, then those on the right. A factor takes a tensor of points. Where
+        it is 0 it leaves out what it would multiply.
         """
         low, high, share = self.neighbours(0, n)
         spec = executor.spec_of(like)
@@ -136,13 +137,17 @@ class _Interpolation(Linear, Composite):
         places = (constant(low, dtypes.int64), constant(high, dtypes.int64))
         return list(zip(places, (factor(1.0 - column), factor(column)), strict=True))
 
+    def _keeps(self, size: int, scale: float, n: int) -> bool:
+        """Return whether an axis stays as it is."""
+        return size == n and (scale == 1.0 or self.how == CORNERS)
+
     def check(self, x: Any, elements: Sizes) -> None:
         """Check that there are elements and points.
 
         Raises:
             ShapeError: if there are none.
         """
-        if min(*elements, *self.sizes) < 1:
+        if min((*elements, *self.sizes)) < 1:
             raise explain(
                 ShapeError, self.name, f"from {elements} elements to {self.sizes} points",
                 [("x", x)], "sizes are at least 1",
@@ -181,8 +186,11 @@ class Interpolate(_Interpolation):
     def expand(self, x: Any) -> Any:
         axis = self.first_axis(x)
         if len(self.sizes) > 1:
-            for i, (size, scale) in enumerate(zip(self.sizes, self.scales, strict=True)):
-                x = executor.apply(Interpolate.of(axis + i, (size,), (scale,), self.how), x)
+            shape = executor.spec_of(x).shape[axis:]
+            for i, given in enumerate(zip(self.sizes, self.scales, shape, strict=False)):
+                if not self._keeps(*given):
+                    op = Interpolate.of(axis + i, given[:1], given[1:2], self.how)
+                    x = executor.apply(op, x)
             return x
         n = executor.spec_of(x).shape[axis]
         (low, left), (high, right) = self.parts(n, x)
@@ -235,10 +243,10 @@ class InterpolateGrad(_Interpolation):
     def expand(self, g: Any) -> Any:
         axis = self.first_axis(g)
         if len(self.sizes) > 1:
-            given = zip(self.sizes, self.scales, self.elements, strict=True)
-            for i, (size, scale, n) in enumerate(given):
-                op = InterpolateGrad.of(axis + i, (size,), (scale,), self.how, (n,))
-                g = executor.apply(op, g)
+            for i, given in enumerate(zip(self.sizes, self.scales, self.elements, strict=True)):
+                if not self._keeps(*given):
+                    op = InterpolateGrad.of(axis + i, given[:1], given[1:2], self.how, given[2:])
+                    g = executor.apply(op, g)
             return g
         (low, left), (high, right) = self.parts(self.elements[0], g)
         back = TakeGrad.of(axis, _resized(executor.spec_of(g).shape, axis, self.elements))

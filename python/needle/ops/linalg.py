@@ -25,14 +25,7 @@ from needle.errors import (
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
 from needle.ops.base import OUTPUT, Op, sum_to
-from needle.ops.elementwise import (
-    absolute,
-    cast_like,
-    equal,
-    not_equal,
-    square,
-    where,
-)
+from needle.ops.elementwise import absolute, cast_like, equal, not_equal, square, where
 from needle.ops.matmul import matmul
 from needle.ops.movement import reshape, turned, unsqueeze
 from needle.ops.operands import promoted
