@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -68,3 +70,19 @@ def test_a_forked_process_has_threads_of_its_own():
 def test_no_more_threads_than_the_pool_can_hold():
     with config.override(threads=1000):
         assert config.thread_count() == config.MOST_THREADS == 64
+
+
+@pytest.mark.parametrize("call", ["ndl.softmax(x, -1)", "ndl.sort(x)", "x @ x", "x[x > 0]"])
+def test_a_program_ends_while_its_daemon_threads_compute(call):
+    code = (
+        "import threading, needle as ndl\n"
+        "x, begun = ndl.ones((700, 700)), threading.Barrier(3)\n"
+        "def compute():\n"
+        "    begun.wait()\n"
+        f"    while True: {call}\n"
+        "for _ in range(2): threading.Thread(target=compute, daemon=True).start()\n"
+        "begun.wait()\n"
+        f"for _ in range(5): {call}\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, "")

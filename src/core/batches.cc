@@ -40,7 +40,7 @@ void run_images(const char* refused, const Plan& plan, std::initializer_list<con
   std::vector<void*> addresses;
   for (const void* p : buffers) addresses.push_back(const_cast<void*>(p));
   void* scratch = workspace_of(plan);
-  nb::gil_scoped_release release;
+  const Released released;
   plan.run(&plan, addresses.data(), scratch);
 }
 

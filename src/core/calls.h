@@ -45,7 +45,7 @@ inline int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays)
   std::vector<void*> buffers;
   for (const Array* x : arrays) buffers.push_back(x ? address(x) : nullptr);
   void* scratch = workspace_of(plan);
-  nb::gil_scoped_release release;
+  const Released released;
   return plan.run(&plan, buffers.data(), scratch);
 }
 

@@ -5,12 +5,34 @@
 // null with an exception set, as in CPython; "borrowed" is said where it is otherwise.
 #pragma once
 #include <Python.h>
+#include <unistd.h>
 #include <cstdint>
 #include "kernels.h"
 
 namespace needle {
 
 extern const Kernels* kernels;  // of the chosen instruction set; null until select_isa
+
+// Lets other Python threads run while it lives. If the interpreter ends meanwhile, taking the GIL
+// again ends this thread (until Python 3.13) by unwinding its stack: through destructors that need
+// the GIL, and handlers that take everything for an exception and end the process. So the thread
+// stops here instead, as Python 3.14 has it.
+class Released {
+ public:
+  Released() = default;
+  Released(const Released&) = delete;
+  Released& operator=(const Released&) = delete;
+  ~Released() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      for (;;) pause();
+    }
+  }
+
+ private:
+  PyThreadState* state_ = PyEval_SaveThread();
+};
 
 // ---- memory: aligned blocks, kept for reuse by size class (memory.cc) ------------------------
 

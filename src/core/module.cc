@@ -45,7 +45,7 @@ void elementwise(int code, nb::handle out_object, nb::args inputs) {
                                   static_cast<int>(operands.size())),
         function_names[code], native(inputs[inputs.size() - 1]));
   void* scratch = workspace_of(plan);
-  nb::gil_scoped_release release;
+  const Released released;
   plan.run(&plan, buffers.data(), scratch);
 }
 
@@ -73,7 +73,7 @@ void run_fused(nb::list program, nb::list outs, nb::list inputs) {
                             static_cast<int>(in_operands.size())),
         "run_fused", native(outs[0]));
   void* scratch = workspace_of(plan);
-  nb::gil_scoped_release release;
+  const Released released;
   plan.run(&plan, buffers.data(), scratch);
 }
 
@@ -172,7 +172,7 @@ void draw(int32_t kind, nb::handle out, nb::handle state, int64_t done, int64_t 
   const bool fits = bytes.len == static_cast<Py_ssize_t>(sizeof(MersenneTwister));
   if (fits) {
     void* buffers[] = {address(x) + done * kItemSize[x->spec->code], bytes.buf};
-    nb::gil_scoped_release release;
+    const Released released;
     plan.run(&plan, buffers, scratch);
   }
   PyBuffer_Release(&bytes);
@@ -285,7 +285,7 @@ void adam(nb::list outs, nb::list ps, nb::list grads, nb::list ms, nb::list vs, 
           double correction1, double correction2) {
   TensorList tensors({outs, ps, grads, ms, vs}, 5);
   const Adam rule{lr, beta1, beta2, eps, weight_decay, decoupled, correction1, correction2};
-  nb::gil_scoped_release release;
+  const Released released;
   kernels->adam(tensors.dtype, rule, static_cast<int64_t>(tensors.sizes.size()),
                 tensors.sizes.data(), tensors.pointers.data());
 }
@@ -297,7 +297,7 @@ void sgd(nb::list outs, nb::list ps, nb::list grads, nb::object velocities, doub
                            ? TensorList({outs, ps, grads, nb::cast<nb::list>(velocities)}, 4)
                            : TensorList({outs, ps, grads}, 4);
   const Sgd rule{lr, momentum, dampening, weight_decay, nesterov, first};
-  nb::gil_scoped_release release;
+  const Released released;
   kernels->sgd(tensors.dtype, rule, static_cast<int64_t>(tensors.sizes.size()),
                tensors.sizes.data(), tensors.pointers.data());
 }

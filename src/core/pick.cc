@@ -14,10 +14,8 @@ bool run_checked(const Plan& plan, void* const* buffers, int64_t elements) {
   void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
   if (plan.workspace && !scratch) return false;
   if (elements < kRelease) return plan.run(&plan, buffers, scratch) < 0;
-  PyThreadState* state = PyEval_SaveThread();
-  const bool right = plan.run(&plan, buffers, scratch) < 0;
-  PyEval_RestoreThread(state);
-  return right;
+  const Released released;
+  return plan.run(&plan, buffers, scratch) < 0;
 }
 
 namespace {

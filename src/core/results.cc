@@ -14,9 +14,8 @@ bool run_plan(const Plan& plan, void* const* buffers, int64_t elements) {
     plan.run(&plan, buffers, scratch);
     return true;
   }
-  PyThreadState* state = PyEval_SaveThread();
+  const Released released;
   plan.run(&plan, buffers, scratch);
-  PyEval_RestoreThread(state);
   return true;
 }
 
