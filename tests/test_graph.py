@@ -6,6 +6,7 @@ runs this file again without the native module.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import functools
@@ -957,6 +958,24 @@ def test_an_interrupted_program_goes_on_in_the_modes_it_was_in():
     assert n > 200
 
 
+@pytest.mark.skipif(core.native is None, reason="Python's definition of modes can be interrupted")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupted_program_goes_on_with_the_settings_it_had():
+    before = ndl.config.current()
+
+    def change():
+        with ndl.config(mode="lazy", memory_limit="1GiB", debug=1, threads=1):
+            tensor(2)
+
+    change()
+    places = itertools.takewhile(lambda n: interrupt(change, n), itertools.count(1))
+    for n in places:
+        gc.collect()  # the block is left where the error goes, which holds it
+        found = ndl.config.current(), graph.lazy(), ndl.cpu().memory_info()["limit"]
+        assert found == (before, False, 0), f"after an interrupt at call {n}"
+    assert n > 20
+
+
 def test_a_failing_lazy_node_can_be_realised_again():
     x, switch = tensor(3), {"compute": True}
     with ndl.lazy_mode():
@@ -1206,6 +1225,98 @@ def test_modes_belong_to_the_thread():
     with ndl.lazy_mode(), ndl.no_grad():
         in_threads(lambda: seen.append((graph.lazy(), graph.recording())))
     assert seen == [(False, True)]
+
+
+def modes() -> tuple:
+    """What blocks switch here, and whether checks are on."""
+    limit = ndl.cpu().memory_info()["limit"]
+    return graph.recording(), graph.lazy(), ndl.config.current(), limit
+
+
+BLOCKS = {
+    "lazy": lambda: ndl.config(mode="lazy"),
+    "lazy_mode": ndl.lazy_mode,
+    "eager": lambda: ndl.config(mode="eager"),
+    "no_grad": ndl.no_grad,
+    "enable_grad": ndl.enable_grad,
+    "check_finite": ndl.check_finite,
+    "debug": lambda: ndl.config(debug=0),
+    "limit": lambda: ndl.config(memory_limit="1GiB"),
+    "fast": lambda: ndl.config(fast="off"),
+}
+
+
+@pytest.mark.parametrize("first", BLOCKS)
+@pytest.mark.parametrize("second", BLOCKS)
+def test_after_the_blocks_of_all_tasks_the_modes_are_as_before(first, second):
+    before = modes()
+
+    async def both():
+        entered, left = asyncio.Event(), asyncio.Event()
+
+        async def one():
+            with BLOCKS[first]():
+                await entered.wait()
+            left.set()
+
+        async def other():
+            with BLOCKS[second]():
+                entered.set()
+                await left.wait()
+
+        await asyncio.gather(one(), other())
+
+    asyncio.run(both())
+    assert modes() == before
+    assert (constant(2) * 2.0).array is not None
+
+
+def test_blocks_are_left_in_any_order():
+    """The one that was entered last and is not left yet rules."""
+    lazy, eager, again = ndl.lazy_mode(), ndl.lazy_mode(False), ndl.lazy_mode()
+    found = []
+    for step in (lazy.__enter__, eager.__enter__, again.__enter__):
+        step()
+    for block in (lazy, again, eager):
+        block.__exit__(None, None, None)
+        found.append(graph.lazy())
+    assert found == [True, False, False]
+
+
+def test_a_task_does_not_switch_off_the_checks_of_another():
+    async def both():
+        checked = asyncio.Event()
+
+        async def careless():
+            with ndl.config(debug=0):
+                await checked.wait()
+
+        task = asyncio.create_task(careless())
+        with ndl.check_finite():
+            await asyncio.sleep(0)  # the other one enters its block
+            with pytest.raises(ndl.errors.NonFiniteError):
+                ndl.log(constant(2) - 2.0)
+            checked.set()
+            await task
+
+    asyncio.run(both())
+
+
+def test_a_thread_does_not_end_the_limit_of_another(device):
+    def unrelated():
+        with ndl.config(debug=0):
+            pass
+        with ndl.config(memory_limit=0, threads=1):
+            pass
+
+    with ndl.config(memory_limit=device.memory_info()["live"] + 4096):
+        limit = device.memory_info()["limit"]
+        in_threads(unrelated)
+        assert device.memory_info()["limit"] == limit
+        with pytest.raises(ndl.errors.OutOfMemoryError):
+            ndl.zeros((4096,), device=device)
+        in_threads(lambda: ndl.zeros((4096,), device=device))
+    assert device.memory_info()["limit"] == 0
 
 
 # ---- threads -------------------------------------------------------------------

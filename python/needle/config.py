@@ -11,8 +11,8 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Set
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 
@@ -163,8 +163,7 @@ def _initial_settings() -> Config:
 
 _initial = _initial_settings()
 _current: ContextVar[Config] = ContextVar("needle_config", default=_initial)
-_listeners: list[Callable[[Config], None]] = []
-_switch_lazy: Callable[[bool], bool] = bool  # until the graph is there
+_switched: Callable[..., AbstractContextManager[None]]  # of the executor, which sets it
 
 
 def current() -> Config:
@@ -200,41 +199,38 @@ def thread_count() -> int:
     return min(current().threads or told or cores(), MOST_THREADS)
 
 
-def on_mode(switch: Callable[[bool], bool]) -> None:
-    """Call ``switch`` with whether ``override`` makes a thread lazy; it returns what it was."""
-    global _switch_lazy
-    _switch_lazy = switch
+def on_override(
+    switched: Callable[[ContextVar[Config], Config, Set[str]], AbstractContextManager[None]],
+) -> None:
+    """Let ``override`` enter ``switched(variable, settings, names of those that change)``.
 
-
-def on_change(listener: Callable[[Config], None]) -> None:
-    """Call ``listener`` with the settings now and whenever they change in some context."""
-    _listeners.append(listener)
-    listener(current())
+    That block gives the variable its value, and switches what follows from the settings. It is
+    native where it can be, so that no signal comes between the two, or before switching back.
+    """
+    global _switched
+    _switched = switched
 
 
 @contextmanager
 def override(**changes: object) -> Iterator[Config]:
     """Change settings within a ``with`` block, for this thread or task only.
 
+    For tasks of one thread some follow the thread: ``mode``, ``memory_limit`` on the native CPU,
+    and whether the gate is open (``fast="off"``; other tasks only lose speed). So while a task
+    waits within such a block, others run in it. ``threads`` is of the whole process. Of several
+    blocks the one entered last rules; when all are left, in whatever order, all is as before.
+
     Raises:
-        OptionError: for an unknown name, with the nearest known one, or a value out of range.
+        OptionError: for an unknown name, with the nearest known one, a value out of range, or a
+            setting that is read once, at start.
     """
     known = {field.name for field in fields(Config)}
     for name in changes:
         if name not in known:
             raise unknown("config", name, known)
-    token = _current.set(replace(current(), **changes))  # type: ignore[arg-type]
-    was_lazy = _switch_lazy(current().mode == "lazy") if "mode" in changes else None
-    try:
-        for listener in _listeners:
-            listener(current())
-        yield current()
-    finally:
-        if was_lazy is not None:
-            _switch_lazy(was_lazy)
-        _current.reset(token)
-        for listener in _listeners:
-            listener(current())
+    settings = replace(current(), **changes)  # type: ignore[arg-type]
+    with _switched(_current, settings, changes.keys()):
+        yield settings
 
 
 class _Callable(types.ModuleType):

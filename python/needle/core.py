@@ -39,8 +39,8 @@ def _load() -> None:
         except ValueError as error:  # a wrong NEEDLE_ISA is no reason to run without kernels
             config.refuse(str(error))
             _core.select_isa("")
-        config.on_change(lambda settings: _core.set_threads(settings.threads))
-        config.on_change(lambda settings: _core.set_memory_limit(settings.memory_limit))
+        _core.set_threads(config.current().threads)
+        _core.start_memory_limit(config.current().memory_limit)
         native = _core
 
 

@@ -6,9 +6,11 @@ cases and hands everything else over to this function; ``NEEDLE_FAST=off`` close
 
 from __future__ import annotations
 
+import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
+from contextvars import ContextVar
 from typing import Any
 
 from needle import config, core, finite, forward, graph
@@ -257,33 +259,73 @@ def _computed(node: Any, arrays: list[Any]) -> Any:
 
 
 class _Modes:
-    """Switch recording or lazy mode within a ``with`` block, for this thread.
+    """Switch recording or lazy mode, and settings, within a ``with`` block, for this thread.
 
     The definition of ``modes``, which is native where it can be: a signal may come between any two
-    functions of Python, and ``__exit__`` would be one.
+    functions of Python, and ``__exit__`` would be one. Only native code has the other modes.
     """
 
-    __slots__ = ("_lazy", "_recording")
+    __slots__ = ("_found", "_settings", "_token", "_wanted")
+    _setters = (graph.set_recording, graph.set_lazy)
 
-    def __init__(self, recording: bool | None = None, lazy: bool | None = None) -> None:
-        self._recording, self._lazy = recording, lazy
+    def __init__(
+        self,
+        recording: bool | None = None,
+        lazy: bool | None = None,
+        open: bool | None = None,
+        memory_limit: int | None = None,
+        threads: int | None = None,
+        settings: tuple[ContextVar[Any], Any] | None = None,
+    ) -> None:
+        self._wanted, self._found, self._settings = (recording, lazy), [False, False], settings
 
     def __enter__(self) -> None:
-        if self._recording is not None:
-            self._recording = graph.set_recording(self._recording)
-        if self._lazy is not None:
-            self._lazy = graph.set_lazy(self._lazy)
+        if self._settings is not None:
+            self._token = self._settings[0].set(self._settings[1])
+        for i, value in enumerate(self._wanted):
+            if value is not None:
+                self._found[i] = self._setters[i](value)
+        _inside.blocks.append(self)
 
     def __exit__(self, *_: object) -> None:
-        if self._recording is not None:
-            graph.set_recording(self._recording)
-        if self._lazy is not None:
-            graph.set_lazy(self._lazy)
+        """Switch back, or let the next block that is still entered do it in this one's place."""
+        at = _inside.blocks.index(self)
+        later = _inside.blocks[at + 1 :]
+        del _inside.blocks[at]
+        for i, value in enumerate(self._wanted):
+            heirs = [block for block in later if block._wanted[i] is not None]
+            if value is not None and heirs:
+                heirs[0]._found[i] = self._found[i]
+            elif value is not None:
+                self._setters[i](self._found[i])
+        if self._settings is not None:
+            self._settings[0].reset(self._token)
+
+
+class _Inside(threading.local):
+    def __init__(self) -> None:
+        self.blocks: list[_Modes] = []  # that this thread is in
+
+
+_inside = _Inside()
 
 
 def _open(settings: config.Config) -> bool:
     switches = settings.fast, settings.overrides, settings.finite
     return switches == ("on", "on", "off") and settings.debug == 0
+
+
+def _switched(variable: ContextVar[Any], new: config.Config, changes: Set[str]) -> Any:
+    """Return the block of ``config.override``."""
+    is_open = _open(new)
+    return modes(
+        lazy=new.mode == "lazy" if "mode" in changes else None,
+        # a task that changes nothing here must not open what another one closed
+        open=is_open if is_open != _open(config.current()) else None,
+        memory_limit=new.memory_limit if "memory_limit" in changes else None,
+        threads=new.threads if "threads" in changes else None,
+        settings=(variable, new),
+    )
 
 
 apply: Any = _apply
@@ -292,5 +334,4 @@ if core.native is not None:
     core.native.set_slow_path(_apply, _explained)
     apply = core.native.apply
 graph.set_defaults(config.current().mode == "lazy", _open(config.current()))
-config.on_mode(graph.set_lazy)
-config.on_change(lambda settings: graph.set_open(_open(settings)))
+config.on_override(_switched)

@@ -12,6 +12,7 @@
 namespace needle {
 
 extern const Kernels* kernels;  // of the chosen instruction set; null until select_isa
+void set_threads(int32_t n);    // of the kernels; 0: all cores
 
 // Lets other Python threads run while it lives. If the interpreter ends meanwhile, taking the GIL
 // again ends this thread (until Python 3.13) by unwinding its stack: through destructors that need
@@ -55,7 +56,9 @@ struct MemoryInfo {
   int64_t live, cached, scratch, peak, blocks, limit;
 };
 MemoryInfo memory_info();
-void set_memory_limit(int64_t nbytes);  // 0: none
+int64_t memory_limit();                   // of this thread; 0: none
+void set_memory_limit(int64_t nbytes);    // the same
+void start_memory_limit(int64_t nbytes);  // of this thread and those to come
 void set_exhausted_hook(PyObject* function);
 void* workspace(int64_t nbytes);  // this thread's, until its next call; null as storage_new
 

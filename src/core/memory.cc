@@ -20,7 +20,8 @@ constexpr int64_t kLargest = int64_t{1} << 56;  // no machine has more; sums of 
 static_assert(sizeof(Storage) <= kHeader);
 
 Storage* free_lists[kClasses];
-int64_t live_bytes, cached_bytes, peak_bytes, live_blocks, limit_bytes;
+int64_t live_bytes, cached_bytes, peak_bytes, live_blocks, first_limit;
+thread_local int64_t limit_bytes = first_limit;  // what this thread may fill the memory up to
 std::atomic<int64_t> scratch_bytes;  // of all threads' workspaces; a dying thread holds no GIL
 PyObject* explain_exhausted;         // (bytes asked for) -> the exception, in Python
 
@@ -153,6 +154,10 @@ void storage_free(Storage* storage) {
 MemoryInfo memory_info() {
   return {live_bytes, cached_bytes, scratch_bytes, peak_bytes, live_blocks, limit_bytes};
 }
+
+int64_t memory_limit() { return limit_bytes; }
+
+void start_memory_limit(int64_t nbytes) { limit_bytes = first_limit = nbytes; }
 
 void set_memory_limit(int64_t nbytes) {
   limit_bytes = nbytes;

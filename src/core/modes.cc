@@ -1,73 +1,182 @@
-// The `with` block that switches recording or lazy mode. It is native so that no signal comes
-// between switching and being sure to switch back: Python handles signals where a function of its
-// own begins, and __exit__ would be one. An interrupted program goes on in the modes it was in.
+// The `with` block that switches modes. It is native so that no signal comes between switching and
+// being sure to switch back: Python handles signals where a function of its own begins, and
+// __exit__ would be one. An interrupted program goes on in the modes it was in.
 #include "core.h"
 #include "graph.h"
 
 namespace needle {
 namespace {
 
+enum Mode { kRecording, kLazy, kOpen, kMemoryLimit, kThreads, kModes };
+constexpr int kFlags = kMemoryLimit;  // the first are true or false, the others numbers
+const char* const names[] = {"recording", "lazy", "open", "memory_limit", "threads", "settings"};
+
+int32_t threads_set = 0;
+
 struct Switch {
-  PyObject_HEAD int recording, lazy;  // what holds in the block; -1: as outside
-  int old_recording, old_lazy;
+  PyObject_HEAD int64_t wanted[kModes], found[kModes];  // wanted -1: as outside
+  PyObject *settings, *token;                           // (context variable, value), or null
+  const Modes* thread;                                  // that entered; null: nobody is in it
+  Switch *older, *newer;
 };
+
+Switch* newest;  // of the blocks that some thread is in
 
 Switch* as_switch(PyObject* self) { return reinterpret_cast<Switch*>(self); }
 
-bool read(PyObject* value, int* flag) {
-  *flag = value == Py_None ? -1 : PyObject_IsTrue(value);
-  return value == Py_None || *flag >= 0;
+int64_t mode(int i) {
+  switch (i) {
+    case kRecording:
+      return modes.recording;
+    case kLazy:
+      return modes.lazy;
+    case kOpen:
+      return modes.open;
+    case kMemoryLimit:
+      return memory_limit();
+    default:
+      return threads_set;
+  }
 }
 
-// modes(recording=None, lazy=None). Takes arguments as they are called, because each backward makes
-// one.
-PyObject* new_switch(PyObject* type, PyObject* const* args, size_t flags, PyObject* names) {
-  static const char* const known[] = {"recording", "lazy"};
-  const Py_ssize_t n = PyVectorcall_NARGS(flags), named = names ? PyTuple_GET_SIZE(names) : 0;
-  PyObject* given[] = {Py_None, Py_None};
-  if (n > 2) return PyErr_Format(PyExc_TypeError, "modes takes 2 arguments, got %zd", n);
-  for (Py_ssize_t i = 0; i < n; i++) given[i] = args[i];
-  for (Py_ssize_t i = 0; i < named; i++) {
-    PyObject* name = PyTuple_GET_ITEM(names, i);
-    const bool second = PyUnicode_CompareWithASCIIString(name, known[1]) == 0;
-    if (!second && PyUnicode_CompareWithASCIIString(name, known[0]) != 0)
-      return PyErr_Format(PyExc_TypeError, "modes has no argument %R", name);
-    given[second] = args[n + i];
+void set_mode(int i, int64_t value) {
+  switch (i) {
+    case kRecording:
+      modes.recording = value;
+      break;
+    case kLazy:
+      modes.lazy = value;
+      break;
+    case kOpen:
+      modes.open = value;
+      break;
+    case kMemoryLimit:
+      set_memory_limit(value);
+      break;
+    case kThreads:
+      set_threads(static_cast<int32_t>(value));
   }
+}
+
+// What a block found holds again when it is left. Where blocks are left in another order than they
+// were entered, as tasks and threads do, the next one that switches the same takes over what was
+// found: after the last of them all is as it was before the first.
+void leave(const Switch* s, int i) {
+  const bool of_process = i == kThreads;
+  for (Switch* later = s->newer; later; later = later->newer) {
+    if (later->wanted[i] >= 0 && (of_process || later->thread == s->thread)) {
+      later->found[i] = s->found[i];
+      return;
+    }
+  }
+  if (of_process || s->thread == &modes) set_mode(i, s->found[i]);
+}
+
+void unlink(Switch* s) {
+  if (!s->thread) return;
+  (s->newer ? s->newer->older : newest) = s->older;
+  if (s->older) s->older->newer = s->newer;
+  s->older = s->newer = nullptr;
+  s->thread = nullptr;
+}
+
+bool read(Switch* s, int i, PyObject* value) {
+  if (i == kModes) {
+    if (value == Py_None) return true;
+    Py_INCREF(value);
+    s->settings = value;
+    return PyTuple_Check(value) && PyTuple_GET_SIZE(value) == 2;
+  }
+  s->wanted[i] = value == Py_None ? -1
+                 : i < kFlags     ? PyObject_IsTrue(value)
+                                  : PyLong_AsLongLong(value);
+  return !PyErr_Occurred();
+}
+
+// modes(recording=None, lazy=None, open=None, memory_limit=None, threads=None, settings=None).
+// Takes arguments as they are called, because each backward makes one.
+PyObject* new_switch(PyObject* type, PyObject* const* args, size_t flags, PyObject* named) {
+  const Py_ssize_t n = PyVectorcall_NARGS(flags), rest = named ? PyTuple_GET_SIZE(named) : 0;
+  if (n > kModes + 1) return PyErr_Format(PyExc_TypeError, "modes takes 6 arguments, got %zd", n);
   auto* of_type = reinterpret_cast<PyTypeObject*>(type);
   PyObject* self = of_type->tp_alloc(of_type, 0);
-  if (self && read(given[0], &as_switch(self)->recording) &&
-      read(given[1], &as_switch(self)->lazy)) {
-    return self;
+  if (!self) return nullptr;
+  for (int64_t& value : as_switch(self)->wanted) value = -1;
+  bool right = true;
+  for (Py_ssize_t i = 0; i < n && right; i++) {
+    right = read(as_switch(self), static_cast<int>(i), args[i]);
   }
-  Py_XDECREF(self);
+  for (Py_ssize_t k = 0; k < rest && right; k++) {
+    PyObject* name = PyTuple_GET_ITEM(named, k);
+    int i = 0;
+    while (i <= kModes && PyUnicode_CompareWithASCIIString(name, names[i]) != 0) i++;
+    if (i > kModes) PyErr_Format(PyExc_TypeError, "modes has no argument %R", name);
+    right = i <= kModes && read(as_switch(self), i, args[n + k]);
+  }
+  if (right) return self;
+  Py_DECREF(self);
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "modes: settings are a pair");
   return nullptr;
 }
 
 PyObject* switch_enter(PyObject* self, PyObject*) {
   Switch* s = as_switch(self);
-  s->old_recording = modes.recording;
-  s->old_lazy = modes.lazy;
-  if (s->recording >= 0) modes.recording = s->recording;
-  if (s->lazy >= 0) modes.lazy = s->lazy;
+  if (s->thread) return PyErr_Format(PyExc_RuntimeError, "modes: the block was entered before");
+  if (s->settings) {
+    PyObject* variable = PyTuple_GET_ITEM(s->settings, 0);
+    s->token = PyContextVar_Set(variable, PyTuple_GET_ITEM(s->settings, 1));
+    if (!s->token) return nullptr;
+  }
+  s->thread = &modes;
+  s->older = newest;
+  if (newest) newest->newer = s;
+  newest = s;
+  for (int i = 0; i < kModes; i++) {
+    if (s->wanted[i] < 0) continue;
+    s->found[i] = mode(i);
+    set_mode(i, s->wanted[i]);
+  }
   Py_RETURN_NONE;
 }
 
 PyObject* switch_exit(PyObject* self, PyObject*) {
-  const Switch* s = as_switch(self);
-  if (s->recording >= 0) modes.recording = s->old_recording;
-  if (s->lazy >= 0) modes.lazy = s->old_lazy;
+  Switch* s = as_switch(self);
+  if (!s->thread) Py_RETURN_NONE;
+  for (int i = 0; i < kModes; i++) {
+    if (s->wanted[i] >= 0) leave(s, i);
+  }
+  unlink(s);
+  const int failed = s->token ? PyContextVar_Reset(PyTuple_GET_ITEM(s->settings, 0), s->token) : 0;
+  Py_CLEAR(s->token);
+  if (failed) return nullptr;
   Py_RETURN_NONE;
+}
+
+void switch_dealloc(PyObject* self) {
+  Switch* s = as_switch(self);
+  PyTypeObject* type = Py_TYPE(self);
+  unlink(s);
+  Py_XDECREF(s->settings);
+  Py_XDECREF(s->token);
+  type->tp_free(self);
+  Py_DECREF(type);
 }
 
 PyMethodDef switch_methods[] = {{"__enter__", switch_enter, METH_NOARGS, "Switch, in this thread."},
                                 {"__exit__", switch_exit, METH_VARARGS, "Switch back."},
                                 {nullptr, nullptr, 0, nullptr}};
-PyType_Slot switch_slots[] = {{Py_tp_methods, switch_methods}, {0, nullptr}};
+PyType_Slot switch_slots[] = {{Py_tp_methods, switch_methods},
+                              {Py_tp_dealloc, reinterpret_cast<void*>(switch_dealloc)},
+                              {0, nullptr}};
 PyType_Spec switch_definition = {"needle._core.modes", sizeof(Switch), 0, Py_TPFLAGS_DEFAULT,
                                  switch_slots};
 
 }  // namespace
+
+void set_threads(int32_t n) {
+  threads_set = n;
+  kernels->set_threads(n);
+}
 
 bool add_modes_type(PyObject* module) {
   PyObject* type = PyType_FromSpec(&switch_definition);

@@ -334,7 +334,7 @@ NB_MODULE(_core, m) {
   m.def("isa", [] { return std::string(kernels->isa); }, "The instruction set chosen.");
   m.def("vector_bits", [] { return kernels->vector_bits; }, "Width of its vectors.");
   m.def("supported_isas", &supported_isas, "What this processor and this build can run.");
-  m.def("set_threads", [](int n) { kernels->set_threads(n); }, "Threads; 0: all cores.");
+  m.def("set_threads", [](int n) { set_threads(n); }, "Threads; 0: all cores.");
   m.def(
       "set_streaming_bytes",
       [](int64_t bytes) {
@@ -352,7 +352,8 @@ NB_MODULE(_core, m) {
   m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
   m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");
   m.def("memory_info", &memory, "live, cached and peak bytes; live blocks.");
-  m.def("set_memory_limit", &set_memory_limit, "Bytes that arrays may take; 0: no limit.");
+  m.def("start_memory_limit", &start_memory_limit,
+        "Bytes that arrays may take, in this thread and those to come; 0: no limit.");
   m.def(
       "on_exhausted", [](nb::object f) { set_exhausted_hook(f.ptr()); },
       "Say what makes the exception when there is no memory for a number of bytes.");
