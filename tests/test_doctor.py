@@ -105,5 +105,8 @@ def test_threads(monkeypatch):
         assert ndl.config.thread_count() == 5
     with ndl.config(threads=0):  # whatever NEEDLE_THREADS says here
         assert ndl.config.thread_count() == 3
+        for no_number in ("\N{SUPERSCRIPT TWO}", "x", "", "9" * 5000):
+            monkeypatch.setenv("OMP_NUM_THREADS", no_number)
+            assert 1 <= ndl.config.thread_count() <= ndl.config.MOST_THREADS
         monkeypatch.delenv("OMP_NUM_THREADS")
         assert ndl.config.thread_count() == ndl.config.cores()

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import errors, ops
+from needle import config, errors, ops
 from needle.errors import (
     ArgumentError,
+    DeviceError,
     DtypeError,
     IndexRangeError,
     NeedleError,
@@ -316,3 +317,31 @@ def test_what_is_no_tensor_is_named_with_its_library():
         ndl.add(tensor(2), [1, 2])
     with pytest.raises(ArgumentError, match="got NoneType$"):
         ndl.add(tensor(2), None)
+
+
+NOW = config.initial()
+ONCE = {
+    "isa": "v3" if NOW.isa != "v3" else "v4",
+    "native": "off" if NOW.native == "on" else "on",
+    "emulator": "late" if NOW.emulator != "late" else "on",
+}
+WRONG_SETTINGS = {
+    **{name: (value, OptionError, "read once, when needle is") for name, value in ONCE.items()},
+    "device": ("zz", DeviceError, "there is no 'zz'"),
+    "mode": ("zz", OptionError, "must be one of eager, lazy"),
+    "threads": ("zz", OptionError, "must be a whole number"),
+    "data": (3, OptionError, "NEEDLE_DATA=3: must be a text"),
+    "cache": (3, OptionError, "NEEDLE_CACHE=3: must be a text"),
+    "conv": ([], OptionError, "must be one of im2col"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SETTINGS)
+def test_a_setting_that_cannot_hold_is_refused(name):
+    value, kind, said = WRONG_SETTINGS[name]
+    before = config.current()
+    with pytest.raises(kind, match=said), ndl.config(**{name: value}):
+        pass
+    assert config.current() is before
+    with ndl.config(**{name: getattr(before, name)}):  # as it is
+        pass

@@ -74,6 +74,9 @@ class Config:
                     f"NEEDLE_{name.upper()}={getattr(self, name)}: must be one of "
                     + ", ".join(filter(None, allowed))
                 )
+        for name in ("isa", "data", "cache"):
+            if not isinstance(getattr(self, name), (str, os.PathLike)):
+                raise OptionError(f"NEEDLE_{name.upper()}={getattr(self, name)}: must be a text")
         for name in ("debug", "threads", "memory_limit"):
             value = getattr(self, name)
             most, text = (_MOST_BYTES, "2**63") if name == "memory_limit" else (2**31, "2**31")
@@ -84,6 +87,9 @@ class Config:
                     f"less than {text}"
                 )
 
+
+_ONCE = ("native", "isa", "emulator")
+"""What is read at import only."""
 
 _CHOICES = {
     "backend": ("nd", "np"),
@@ -194,8 +200,8 @@ def cores() -> int:
 
 def thread_count() -> int:
     """Return the number of threads that the kernels use: ``threads``, or ``OMP_NUM_THREADS``."""
-    limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    told = int(limit) if limit.isdigit() else 0
+    limit = re.match(r"\s*(\d{1,9})\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""), re.ASCII)
+    told = int(limit[1]) if limit else 0
     return min(current().threads or told or cores(), MOST_THREADS)
 
 
@@ -222,12 +228,20 @@ def override(**changes: object) -> Iterator[Config]:
 
     Raises:
         OptionError: for an unknown name, with the nearest known one, a value out of range, or a
-            setting that is read once, at start.
+            setting that is read once, at start: ``native``, ``isa``, ``emulator``.
+        DeviceError: for a device that is not known.
     """
     known = {field.name for field in fields(Config)}
     for name in changes:
         if name not in known:
             raise unknown("config", name, known)
+    for name in _ONCE:
+        now = getattr(current(), name)
+        if changes.get(name, now) != now:
+            raise OptionError(
+                f"config: {name} is read once, when needle is imported; it is {now!r}\n"
+                f"  try: the variable NEEDLE_{name.upper()}={changes[name]} for the whole program"
+            )
     settings = replace(current(), **changes)  # type: ignore[arg-type]
     with _switched(_current, settings, changes.keys()):
         yield settings

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence, Set
 from contextvars import ContextVar
 from typing import Any
 
-from needle import config, core, finite, forward, graph
+from needle import config, core, device, finite, forward, graph
 from needle.backend import memory
 from needle.backend.array import Array
 from needle.errors import ArgumentError, NeedleError, ShapeError, no_tensor, user_line
@@ -316,7 +316,12 @@ def _open(settings: config.Config) -> bool:
 
 
 def _switched(variable: ContextVar[Any], new: config.Config, changes: Set[str]) -> Any:
-    """Return the block of ``config.override``."""
+    """Return the block of ``config.override``.
+
+    Raises:
+        DeviceError: for a device that is not known.
+    """
+    device.as_device(new.device or None)
     is_open = _open(new)
     return modes(
         lazy=new.mode == "lazy" if "mode" in changes else None,
