@@ -12,6 +12,7 @@ import copy
 import functools
 import gc
 import itertools
+import operator
 import os
 import pickle
 import subprocess
@@ -1057,6 +1058,46 @@ def test_deepcopy_and_pickle_of_results_raise():
         with pytest.raises(GradientError, match=r"the result of multiply.*detach\(\)"):
             action(y)
     np.testing.assert_array_equal(copy.deepcopy(y.detach()).numpy(), y.numpy())
+
+
+def test_lazy_results_without_gradient_are_as_eager_ones():
+    norm = ndl.nn.BatchNorm1d(2)
+    with ndl.lazy_mode():
+        y = constant(3) * 2.0
+        norm(tensor(4, 2))
+        for result in (y, y * 3.0):  # waiting, and computed by the first one
+            for found in (copy.deepcopy(y), copy.copy(y), pickle.loads(pickle.dumps(y))):
+                assert found.numpy().tolist() == [2.0, 2.0, 2.0] and not found.requires_grad
+            assert result.is_leaf() and "op=" not in repr(result)
+        z = tensor(3) * 2.0
+        assert not z.is_leaf() and "op=multiply" in repr(z)
+        with pytest.raises(GradientError, match="the result of multiply"):
+            copy.deepcopy(z)
+    other = copy.deepcopy(norm)
+    np.testing.assert_array_equal(other.running_mean.numpy(), norm.running_mean.numpy())
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("fast", ["on", "off"])
+def test_results_that_change_under_no_grad_are_no_longer_part_of_the_graph(lazy, fast):
+    def assign(y):
+        y[...] = y[::-1]
+        return y
+
+    def assign_part(y):
+        y[0] = 5.0
+        return y
+
+    for change in (assign, assign_part, lambda y: operator.imul(y, 2.0)):
+        with ndl.config(fast=fast), ndl.lazy_mode(lazy):
+            x = tensor(3)
+            y = x * 2.0
+            z = (y * y).sum()
+            with ndl.no_grad():
+                changed = change(y)
+            assert not changed.requires_grad and changed.is_leaf()
+            z.backward()
+            np.testing.assert_allclose(x.grad.numpy(), 8 * x.numpy(), rtol=1e-6)
 
 
 def test_pickle_keeps_values_and_settings():

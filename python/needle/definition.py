@@ -438,7 +438,7 @@ def rebind(tensor: Any, source: Any) -> None:
     if old is not None:
         old._handle = None
         if old.op is not None:
-            tensor._requires_grad = old.needs
+            tensor._requires_grad = source.requires_grad
     tensor.array, tensor._node = source.array, source._node
     source.array = source._node = None
     if tensor._node is not None:

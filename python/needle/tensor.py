@@ -42,7 +42,11 @@ class Value(graph.TensorBase):
 
     def is_leaf(self) -> bool:
         """Return whether no recorded op made this value."""
-        return self.op is None
+        return not self._is_recorded()
+
+    def _is_recorded(self) -> bool:
+        """Return whether it is part of a graph; in lazy mode nodes of ops also stand for others."""
+        return self.op is not None and self.requires_grad
 
     def realize_cached_data(self) -> Any:
         """Return the array, computing it if it waits."""
@@ -197,7 +201,7 @@ class Tensor(Augmented, Methods, Value):
         copy: bool | None = None,
     ) -> Any:
         """A DLPack capsule over the tensor's memory. See ``exchange.to_dlpack``."""
-        if self.requires_grad and self.op is not None:
+        if self._is_recorded():
             raise GradientError("dlpack: the tensor is part of a graph; export .detach()")
         return exchange.to_dlpack(executor.value_of(self), stream, max_version, dl_device, copy)
 
@@ -205,7 +209,7 @@ class Tensor(Augmented, Methods, Value):
         return executor.value_of(self).__dlpack_device__()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        if self.op is not None:
+        if self._is_recorded():
             raise GradientError(
                 f"deepcopy: the tensor is the result of {self.op}; copy .detach() instead"
             )
@@ -218,7 +222,7 @@ class Tensor(Augmented, Methods, Value):
         return new
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.op is not None:
+        if self._is_recorded():
             raise GradientError(
                 f"pickle: the tensor is the result of {self.op}; pickle .detach() instead"
             )
@@ -235,7 +239,7 @@ class Tensor(Augmented, Methods, Value):
         values = np.array2string(self.numpy(), separator=", ", prefix="needle.Tensor(")
         extra = "" if self.size or self.ndim == 1 else f", shape={self.shape}"
         extra += "" if self.dtype == "float32" else f", dtype={self.dtype}"
-        extra += f", op={self.op}" if self.op is not None else ""
+        extra += f", op={self.op}" if self._is_recorded() else ""
         return f"needle.Tensor({values}{extra})"
 
     def __len__(self) -> int:

@@ -207,7 +207,7 @@ PyObject* rebind(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (tensor == source) Py_RETURN_NONE;
   Node* old = tensor->node;
   if (old && old->handle == tensor) old->handle = nullptr;
-  if (old && old->op) tensor->requires_grad = old->needs;
+  if (old && old->op) tensor->requires_grad = needs_gradient(source);
   tensor->node = source->node;
   source->node = nullptr;
   if (tensor->node && tensor->node->handle == source) tensor->node->handle = tensor;
