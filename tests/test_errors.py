@@ -154,6 +154,40 @@ def test_makers_are_named_with_debug():
             x @ x
 
 
+WAITING = {
+    "inv": lambda x: ndl.linalg.inv(x),
+    "cholesky": lambda x: ndl.linalg.cholesky(x - 1.0),
+    "index": lambda x: ndl.take(x, ndl.Tensor([5], dtype="int64")),
+    "memory": lambda x: ndl.broadcast_to(x[0, 0], (2**40,)) + 1.0,
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_errors_of_what_waited_name_the_line_that_made_it(name):
+    with ndl.config(debug=1), ndl.lazy_mode():
+        x = tensor(2, 2) * 1.0
+        y = WAITING[name](x)
+        z = y + 1.0
+        del x, y
+    for _ in range(2):  # the node still waits
+        with pytest.raises(NeedleError, match=r"called at .*test_errors\.py:\d+") as caught:
+            z.numpy()
+        text = str(caught.value)
+        assert text.count("called at") == 1
+        if caught.value.operands:
+            assert "made by" in text.partition("called at")[2]
+
+
+def test_what_waited_is_told_with_its_operands_without_debug_too():
+    weight = ndl.Parameter(np.zeros((2, 2)))
+    weight.name = "weight"
+    with ndl.lazy_mode():
+        y = ndl.linalg.inv(weight)
+    with pytest.raises(errors.SingularError, match='parameter "weight"') as caught:
+        y.numpy()
+    assert "called at" not in str(caught.value)
+
+
 def test_errors_are_also_the_builtin_ones():
     pairs = {
         "ShapeError": ValueError, "DtypeError": TypeError, "DeviceError": ValueError,

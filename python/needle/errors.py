@@ -25,6 +25,17 @@ class NeedleError(Exception):
         named = [(name, x) for (name, _), x in zip(self.operands, tensors, strict=True)]
         return explain(type(self), operation, problem, named, rule, advice)
 
+    def called_at(self, line: str) -> NeedleError:
+        """Return the error itself, which now names the user's line that asked for the operation."""
+        operation, problem, rule, advice = self._parts
+        place = f"\n  called at {line}"
+        if operation:
+            told = explain(type(self), operation, problem + place, self.operands, rule, advice)
+            self.args, self._parts = told.args, told._parts
+        else:
+            self.args = (f"{self}{place}",)
+        return self
+
 
 class ShapeError(NeedleError, ValueError):
     """Shapes that an operation cannot combine."""

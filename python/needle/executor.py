@@ -16,7 +16,14 @@ from typing import Any
 from needle import config, core, device, finite, forward, graph
 from needle.backend import memory
 from needle.backend.array import Array
-from needle.errors import ArgumentError, NeedleError, ShapeError, no_tensor, user_line
+from needle.errors import (
+    ArgumentError,
+    NeedleError,
+    NonFiniteError,
+    ShapeError,
+    no_tensor,
+    user_line,
+)
 
 PENDING_LIMIT = 20_000
 """Nodes that may wait in lazy mode before a warning names the line that adds to them."""
@@ -69,6 +76,8 @@ def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
         specs = [spec_of(x) for x in tensors]
         spec = finite.unwatched(op.infer, *specs) if watched else op.infer(*specs)
         result = graph.pend(op, tensors, spec, needs)
+        if config.current().debug >= 1:
+            _lines[result.node] = user_line()
         if graph.pending() % PENDING_LIMIT == 0:
             warn_pending()
     else:
@@ -132,6 +141,18 @@ class Makers:
 
 makers = Makers()
 """With ``debug >= 1``: the op, or the constructor, and the user's line that made each tensor."""
+
+
+_lines = Makers()
+"""With ``debug >= 1``: the user's line of each node that waits, or did."""
+
+
+def maker_of(tensor: Any) -> str | None:
+    """Return what made a tensor and on which line, if that was noted."""
+    found, node = makers.get(tensor), tensor.node
+    if found is None and node is not None and _lines.get(node):
+        return f"{node.op} at {_lines.get(node)}"
+    return found
 
 
 def note_leaf(tensor: Any, maker: str) -> None:
@@ -254,8 +275,12 @@ def _computed(node: Any, arrays: list[Any]) -> Any:
         if finite.watches(node):
             return finite.compute(node.op, arrays, node=node)
         return node.op.compute(*arrays)
-    except MemoryError as error:
-        raise memory.typed(error).during(node.op.name, arrays) from None
+    except NonFiniteError:  # it names the line
+        raise
+    except (MemoryError, OverflowError, NeedleError) as error:
+        found = _explained(node.op, [graph.handle(below) for below in node.inputs], error)
+        line = _lines.get(node)
+        raise found.called_at(line) if line and isinstance(found, NeedleError) else found  # noqa: B904
 
 
 class _Modes:

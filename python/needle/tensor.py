@@ -60,7 +60,7 @@ class Value(graph.TensorBase):
     @property
     def maker(self) -> str | None:
         """With ``debug >= 1``: the op or the constructor, and the line, that made this value."""
-        return executor.makers.get(self)
+        return executor.maker_of(self)
 
     def __copy__(self) -> Any:
         return copying.deepcopy(self)
