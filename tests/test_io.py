@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import struct
 
 import numpy as np
@@ -188,6 +189,67 @@ def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path):
     (tmp_path / "plain").touch()
     io.save(tmp_path / "x", {"x": ndl.ones(3)})
     assert (tmp_path / "x").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_private_file_stays_private(tmp_path):
+    path = tmp_path / "x"
+    for mode in (0o600, 0o640, 0o444):
+        path.touch()
+        path.chmod(mode)
+        io.save(path, {"x": ndl.ones(3)})
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path):
+    target, link = tmp_path / "folder" / "x", tmp_path / "link"
+    target.parent.mkdir()
+    link.symlink_to(target)  # to nothing yet
+    for number in (1.0, 2.0):
+        io.save(link, {"x": number})
+        assert link.is_symlink() and io.load(target) == {"x": number}
+    assert [path.name for path in target.parent.iterdir()] == ["x"]
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="no regular file"):
+        io.save(tmp_path / "pipe", {"x": ndl.ones(3)})
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    for name, said in (("", "an empty name"), ("\0", "null")):
+        with pytest.raises(DataError, match=f"cannot write .*{said}"):
+            io.save(name, {"x": ndl.ones(3)})
+        with pytest.raises(DataError, match="load: "):
+            io.load(name)
+
+
+def test_names_of_files_may_be_bytes(tmp_path):
+    path = os.fsencode(tmp_path / "x")
+    io.save(path, {"x": ndl.ones(3)}, {"key": "text"})
+    assert io.load(path)["x"].tolist() == [1, 1, 1] and io.load_metadata(path) == {"key": "text"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"a": 1}, {1: "a"}, {"a": "\ud800"}, {"\ud800": "a"}, {"needle.numbers": "1"},
+     {"needle.aliases": "{}"}],
+)  # fmt: skip
+def test_metadata_that_could_not_be_read_again_is_refused(wrong, tmp_path):
+    with pytest.raises(DataError, match="could not be read again"):
+        io.save(tmp_path / "x", {"x": 1}, wrong)
+    with pytest.raises(ArgumentError, match="not a dict of texts"):
+        io.save(tmp_path / "x", {"x": 1}, ["a"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int8", "uint64", "bool"])
+def test_numbers_of_numpy_are_numbers(kind, tmp_path):
+    number = np.dtype(kind).type(1)
+    io.save(tmp_path / "x", {"x": number})
+    found = io.load(tmp_path / "x")["x"]
+    assert found == 1 and type(found) is type(number.item())
+    for wrong in (np.complex64(1), np.datetime64("2020-01-01"), np.str_("a")):
+        with pytest.raises(DataError, match="neither a tensor nor a"):
+            io.save(tmp_path / "x", {"x": wrong})
 
 
 # ---- damaged files -----------------------------------------------------------------------

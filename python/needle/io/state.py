@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,11 +38,12 @@ _CODES = {
 _DTYPES = {code: as_dtype(name) for name, code in _CODES.items()}
 _TEXTS = "__metadata__"  # the name of these in the header
 _NUMBERS, _ALIASES = "needle.numbers", "needle.aliases"
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _SIZE = 8  # bytes of the length that stands before the header
 
 
 def save(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     state: Mapping[str, Any],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
@@ -49,14 +51,15 @@ def save(
 
     Args:
         path: of the file; what was there is replaced only when the new file is complete.
-        state: of a module, an optimizer, or any dict of tensors and Python numbers. A tensor that
-            stands under several names is written once.
-        metadata: texts to keep with it.
+        state: of a module, an optimizer, or any dict of tensors and numbers of Python or NumPy,
+            which load gives back as Python's. A tensor that stands under several names is written
+            once.
+        metadata: texts to keep with it, by name.
 
     Raises:
         ArgumentError: for a module or anything else that is no dict.
-        DataError: for a value that is neither tensor nor number, a dtype or a name that could not
-            be read again, or a file that cannot be written.
+        DataError: for a value that is neither tensor nor number, a dtype, a name or a text that
+            could not be read again, or a file that cannot be written.
     """
     if not hasattr(state, "items"):
         own = hasattr(state, "state_dict")
@@ -71,6 +74,8 @@ def save(
     first: dict[int, str] = {}
     for name, value in state.items():
         _check_name(name)
+        if isinstance(value, np.generic):
+            value = _number(name, value)
         if isinstance(value, (bool, int, float)):
             numbers[name] = value
         elif id(value) in first:
@@ -78,7 +83,7 @@ def save(
         else:
             first[id(value)] = name
             arrays[name] = _values(name, value)
-    texts = dict(metadata or {})
+    texts = _texts(metadata)
     for key, extra in ((_NUMBERS, numbers), (_ALIASES, aliases)):
         if extra:
             texts[key] = json.dumps(extra)
@@ -86,7 +91,7 @@ def save(
         _write(file, arrays, texts)
 
 
-def load(path: str | os.PathLike[str], device: Any = None) -> StateDict:
+def load(path: AnyPath, device: Any = None) -> StateDict:
     """Read a safetensors file.
 
     Args:
@@ -99,6 +104,7 @@ def load(path: str | os.PathLike[str], device: Any = None) -> StateDict:
     Raises:
         DataError: for a file that is missing, truncated or malformed, and for duplicate names.
     """
+    path = os.fsdecode(path)
     header, start = _read_header(path)
     texts = header.pop(_TEXTS, {})
     state = StateDict()
@@ -120,41 +126,66 @@ def load(path: str | os.PathLike[str], device: Any = None) -> StateDict:
     return state
 
 
-def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+def load_metadata(path: AnyPath) -> dict[str, str]:
     """Return the texts that were saved with a file.
 
     Raises:
         DataError: as ``load``.
     """
-    texts = _read_header(path)[0].get(_TEXTS, {})
+    texts = _read_header(os.fsdecode(path))[0].get(_TEXTS, {})
     return {key: text for key, text in texts.items() if key not in (_NUMBERS, _ALIASES)}
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
+def replacing(path: AnyPath) -> Iterator[str]:
     """Give the name of a new file, which takes the place of ``path`` if the block succeeds.
 
+    It has the permissions of the file that stood there. A symbolic link stays, and what it leads to
+    is replaced.
+
     Raises:
-        DataError: if the file cannot be written, with the reason.
+        DataError: if the file cannot be written, with the reason; also if what stands there is no
+            file, but a folder or a device for one.
     """
-    target = Path(path)
+    target, mode = _target(path)
     part = target.with_name(f".{target.name}.{os.urandom(4).hex()}.part")
     try:
-        part.touch(exist_ok=False)
-        mode = part.stat().st_mode
+        part.touch(0o666 if mode is None else 0o600, exist_ok=False)
+        if mode is None:
+            mode = part.stat().st_mode
         yield str(part)
-        part.chmod(mode)  # writers may replace the file by a private one
+        part.chmod(stat.S_IMODE(mode))  # writers may replace the file by a private one
         _flush(part)
         os.replace(part, target)
         _flush(target.parent)
     except OSError as error:
-        raise DataError(
-            f"save: cannot write {target}: {error.strerror or error}\n"
-            "  rule: what stood there before is unchanged"
-        ) from error
+        raise _unwritable(target, error) from error
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def _target(path: AnyPath) -> tuple[Path, int | None]:
+    """Return the file that a path leads to, and the mode of what stands there."""
+    name = os.fsdecode(path)
+    try:
+        target = Path(os.path.realpath(name))
+        mode = target.stat().st_mode if target.exists() else None
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
+        raise _unwritable(name, error) from error
+    if not name or stat.S_ISDIR(mode or 0):
+        raise _unwritable(name, "it is a directory" if name else "an empty name")
+    if mode is not None and not stat.S_ISREG(mode):
+        raise _unwritable(name, "what stands there is no regular file")
+    return target, mode
+
+
+def _unwritable(path: str | Path, reason: Exception | str) -> NeedleError:
+    told = getattr(reason, "strerror", None) or reason
+    return DataError(
+        f"save: cannot write {str(path)!r:.200}: {told}\n"
+        "  rule: what stood there before is unchanged"
+    )
 
 
 def _flush(path: Path) -> None:
@@ -179,17 +210,46 @@ def _values(name: str, value: Any) -> np.ndarray[Any, Any]:
     return np.asarray(value, order="C")
 
 
+def _number(name: str, value: Any) -> Any:
+    """Return a number of NumPy's as one of Python's."""
+    number = value.item()
+    if not isinstance(number, (bool, int, float)):
+        raise DataError(f"save: {name!r} is {describe(value)}, neither a tensor nor a real number")
+    return number
+
+
+def _texts(metadata: Any) -> dict[str, str]:
+    """Return a copy of the metadata, which must be texts under names that are not Needle's own.
+
+    Raises:
+        ArgumentError: if they are no dict.
+        DataError: if they could not be read again.
+    """
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise ArgumentError(f"save: metadata is {metadata!r:.60}, not a dict of texts")
+    for key, text in metadata.items():
+        if not _is_text(key) or not _is_text(text) or key in (_NUMBERS, _ALIASES):
+            raise DataError(
+                f"save: metadata {key!r:.60}: {text!r:.60} could not be read again\n"
+                f"  rule: texts that UTF-8 can write, under names other than {_NUMBERS!r} and "
+                f"{_ALIASES!r}"
+            )
+    return dict(metadata)
+
+
+def _is_text(text: Any) -> bool:
+    return isinstance(text, str) and text == text.encode("utf-8", "replace").decode()
+
+
 def _check_name(name: Any) -> None:
     """Check that a name can stand in the file's header, beside that of the texts.
 
     Raises:
         DataError: if it cannot.
     """
-    if (
-        not isinstance(name, str)
-        or name == _TEXTS
-        or name != name.encode("utf-8", "replace").decode()
-    ):
+    if not _is_text(name) or name == _TEXTS:
         raise DataError(
             f"save: {name!r:.60} cannot be a name\n"
             f"  rule: names are texts that UTF-8 can write, other than {_TEXTS!r}"
@@ -206,10 +266,8 @@ def _write(path: str, arrays: dict[str, np.ndarray[Any, Any]], texts: dict[str, 
         raise DataError(f"save: {error}") from error
 
 
-def _bad(path: str | os.PathLike[str], problem: str) -> NeedleError:
-    return DataError(
-        f"load: {os.fspath(path)} cannot be used: {problem}\n  rule: a whole safetensors file"
-    )
+def _bad(path: str, problem: str) -> NeedleError:
+    return DataError(f"load: {path} cannot be used: {problem}\n  rule: a whole safetensors file")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -222,35 +280,33 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _read_header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], int]:
+def _read_header(path: str) -> tuple[dict[str, Any], int]:
     """Return the header, checked against the file, and where the values start."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with open(path, "rb") as file:
             size = int.from_bytes(file.read(_SIZE), "little")
-            with safe_open(os.fspath(path), framework="numpy"):
+            with safe_open(path, framework="numpy"):
                 pass  # opening checks: sizes, offsets, overlaps, holes
             text = file.read(size)
         if not text.startswith(b"{"):
             raise ValueError("its header does not start with '{'")
         return json.loads(text, object_pairs_hook=_unique), _SIZE + size
     except OSError as error:
-        raise DataError(f"load: {os.fspath(path)}: {error.strerror or error}") from error
+        raise DataError(f"load: {path}: {error.strerror or error}") from error
     except (SafetensorError, ValueError) as error:
         raise _bad(path, str(error)) from error
 
 
-def _read(
-    path: str | os.PathLike[str], kind: DType, entry: dict[str, Any], start: int, device: Any
-) -> Any:
+def _read(path: str, kind: DType, entry: dict[str, Any], start: int, device: Any) -> Any:
     shape, offset = tuple(entry["shape"]), start + entry["data_offsets"][0]
     stored = np.dtype(np.uint8) if kind == "bool" else kind.numpy
     values = np.fromfile(path, stored, math.prod(shape), offset=offset).reshape(shape)
     return graph.wrap(array(values != 0 if kind == "bool" else values, kind, device))
 
 
-def _extra(path: str | os.PathLike[str], texts: dict[str, str], key: str) -> dict[str, Any]:
+def _extra(path: str, texts: dict[str, str], key: str) -> dict[str, Any]:
     try:
         found = json.loads(texts.get(key, "{}"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
