@@ -12,7 +12,7 @@ import numpy as np
 
 from needle import autograd, config, device, dtype, executor, graph, ops
 from needle.augmented import Augmented
-from needle.backend import exchange
+from needle.backend import exchange, memory
 from needle.backend.ndarray import NDArray, array
 from needle.device import Device
 from needle.dtype import DType
@@ -127,8 +127,15 @@ class Tensor(Augmented, Methods, Value):
     # ---- values --------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Return the values as a NumPy array of its own."""
-        return np.array(executor.value_of(self))
+        """Return the values as a NumPy array of its own.
+
+        Raises:
+            OutOfMemoryError: if there is no memory for it, as for a view of fewer elements.
+        """
+        try:
+            return np.array(executor.value_of(self))
+        except MemoryError as error:
+            raise memory.typed(error).during("numpy", (self,)) from None
 
     def item(self) -> bool | int | float:
         """Return the value of a one-element tensor as a Python number."""
@@ -236,7 +243,9 @@ class Tensor(Augmented, Methods, Value):
         return _shown(self, self._text)
 
     def _text(self) -> str:
-        values = np.array2string(self.numpy(), separator=", ", prefix="needle.Tensor(")
+        values = np.array2string(
+            np.asarray(executor.value_of(self)), separator=", ", prefix="needle.Tensor("
+        )
         extra = "" if self.size or self.ndim == 1 else f", shape={self.shape}"
         extra += "" if self.dtype == "float32" else f", dtype={self.dtype}"
         extra += f", op={self.op}" if self._is_recorded() else ""
@@ -484,7 +493,10 @@ def _shown(x: Tensor, text: Callable[[], str]) -> str:
     """Return a text with the values of x, or what is known of x where there are none."""
     try:
         return text()
-    except NeedleError as error:  # debuggers and messages show tensors: they must get a text
+    except (
+        NeedleError,
+        MemoryError,
+    ) as error:  # debuggers and messages show tensors: they must get a text
         reason = str(error).partition("\n")[0]
         return f"needle.Tensor(shape={x.shape}, dtype={x.dtype}, device={x.device}; {reason})"
 
@@ -507,7 +519,12 @@ def _data(values: Any, where: Any, kind: Any, varies: bool = False) -> NDArray:
             operands.check_constant("Tensor", values)
         values = operands.as_array(values)
     if not isinstance(values, NDArray):
-        return array(values, kind, where)
+        try:
+            return array(values, kind, where)
+        except TypeError as error:  # NumPy reads no bfloat16 of other libraries
+            if isinstance(error, NeedleError) or not hasattr(values, "__dlpack__"):
+                raise
+            values = exchange.from_dlpack(values, where, True)
     if where is not None and device.as_device(where) != values.device:
         values = values.to(where)
     return values if kind is None else values.astype(kind, copy=False)
@@ -516,8 +533,9 @@ def _data(values: Any, where: Any, kind: Any, varies: bool = False) -> NDArray:
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """Return a tensor over the memory of another library's array, without copying where possible.
 
-    It needs no gradient. What either side writes, both see; memory that is shared as read-only
-    can only be read.
+    It needs no gradient. What the other side writes later, the tensor shows, and results that wait
+    for it in lazy mode too. What Needle writes (``x[0] = 1``, ``x += 1``, an optimizer's step) goes
+    to memory of the tensor's own: other tensors and graphs may rely on what was there.
 
     >>> from_dlpack(torch.ones(3))
 

@@ -16,7 +16,7 @@ from needle import device as devices
 from needle import dtype as dtypes
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array
-from needle.errors import ArgumentError, DeviceError, DtypeError, ExchangeError
+from needle.errors import ArgumentError, DeviceError, DtypeError, ExchangeError, OptionError
 
 HOST = (1, 3)
 """DLPack's numbers of host memory: plain, and pinned by CUDA."""
@@ -145,11 +145,17 @@ def from_dlpack(x: Any, device: Any = None, copy: bool | None = None) -> NDArray
 
     Raises:
         DeviceError: if x is on a device that Needle does not have.
-        OptionError: if x has a dtype that Needle lacks.
         ArgumentError: if x offers no DLPack.
-        DtypeError: if NumPy, the go-between of host memory, lacks it.
+        DtypeError: if Needle, or NumPy, the go-between of host memory, lacks the dtype of x.
         ExchangeError: if copy=False cannot be, or what x gives is no capsule or a used one.
     """
+    try:
+        return _adopted(x, device, copy)
+    except OptionError as error:
+        raise DtypeError(f"from_dlpack: {error}") from None
+
+
+def _adopted(x: Any, device: Any, copy: bool | None) -> NDArray:
     if not isinstance(x, np.ndarray):
         place = _place(x)
         if place[0] not in HOST:

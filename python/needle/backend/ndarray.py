@@ -411,6 +411,8 @@ class NDArray(CourseArray, Array):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         self.device.backend.synchronize()
         values = self.device.backend.download(self)
+        if _overlaps(values):  # as with NumPy's own broadcast_to
+            values.flags.writeable = False
         return np.array(values, dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -434,8 +436,11 @@ class NDArray(CourseArray, Array):
 
     def _shown(self, text: str) -> str:
         try:
-            return text.format(values=self.numpy(), device=self.device)
-        except errors.NeedleError:  # no values; debuggers and messages must get a text
+            return text.format(values=np.asarray(self), device=self.device)
+        except (
+            errors.NeedleError,
+            MemoryError,
+        ):  # no values; debuggers and messages must get a text
             return f"NDArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
     def __deepcopy__(self, memo: Any) -> NDArray:
@@ -446,6 +451,16 @@ class NDArray(CourseArray, Array):
 
 
 set_array_class(NDArray)
+
+
+def _overlaps(values: np.ndarray[Any, Any]) -> bool:
+    """Return whether several elements may lie in the same place."""
+    span = 1
+    for step, n in sorted((abs(s), n) for s, n in zip(values.strides, values.shape, strict=True)):
+        if n > 1 and step < span:
+            return True
+        span += (n - 1) * step
+    return False
 
 
 def check_writable(x: NDArray) -> None:
