@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 
 import numpy as np
@@ -379,3 +380,63 @@ def test_a_setting_that_cannot_hold_is_refused(name):
     assert config.current() is before
     with ndl.config(**{name: getattr(before, name)}):  # as it is
         pass
+
+
+PAIR = ops.make_tuple(tensor(2), tensor(2))
+UNFIT = {
+    "ones_like": (lambda: ndl.ones_like(3), ArgumentError, "ones_like: expected a tensor, got int"),
+    "reshape_as": (lambda: tensor(2).reshape_as(3), ArgumentError, "expected a tensor, got int 3"),
+    "view_as": (lambda: tensor(2).view_as(3), ArgumentError, "expected a tensor, got int 3"),
+    "expand_as": (lambda: tensor(2).expand_as(3), ArgumentError, "expand_as: expected a tensor"),
+    "type_as": (lambda: tensor(2).type_as(3), ArgumentError, "type_as: expected a tensor"),
+    "backward": (lambda: ndl.backward(3), ArgumentError, "backward: expected a tensor, got int 3"),
+    "tuple + 3": (lambda: PAIR + 3, TypeError, "unsupported operand"),
+    "tuple + 1": (lambda: PAIR + PAIR[:1], TypeError, "TensorTuple: index is slice"),
+    "tuple + tuple": (
+        lambda: PAIR + ops.make_tuple(tensor(2)), ShapeError, "add: tuples of 2 and 1 tensors",
+    ),
+    "tuple of a word": (lambda: PAIR["a"], ArgumentError, "TensorTuple: index is 'a', not a whole"),
+    "too large": (lambda: ndl.Tensor(10**400), errors.RangeError, "too large for any dtype"),
+    "too large for int64": (
+        lambda: ndl.Tensor(2**70, dtype="int64"), errors.RangeError, "does not fit into int64",
+    ),
+    "zeros of bytes": (lambda: ndl.ops.zeros(b"ab"), ArgumentError, "zeros: b'ab' is neither"),
+    "zeros of a dict": (lambda: ndl.zeros({2: 3}), ArgumentError, "zeros: {2: 3} is neither"),
+    "zeros of a set": (lambda: ndl.zeros({2, 3}), ArgumentError, "zeros: {2, 3} is neither"),
+    "arange above": (
+        lambda: ndl.arange(0, 300, dtype="uint8"), errors.RangeError, "299 does not fit into uint8",
+    ),
+    "arange below": (
+        lambda: ndl.arange(3, -2, -1, dtype="uint8"), errors.RangeError, "-1 does not fit",
+    ),
+    "arange of much": (lambda: ndl.arange(2**70, 2**70 + 3), errors.RangeError, "into int64"),
+    "assigned None": (lambda: ops.setitem(tensor(3), 0, None), DtypeError, "None is not made of"),
+    "assigned a word": (lambda: ops.setitem(tensor(3), 0, "a"), DtypeError, "'a' is not made of"),
+    "assigned a ragged list": (
+        lambda: ops.setitem(tensor(3), 0, [[1], [1, 2]]), ShapeError, "assignment: lists within",
+    ),
+    "mT of a vector": (lambda: tensor(3).mT, ShapeError, "mT: there are fewer than two axes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_does_not_fit_is_told(name):
+    call, kind, said = UNFIT[name]
+    with pytest.raises(kind, match=said):
+        call()
+
+
+def test_what_just_fits():
+    assert ndl.arange(256, dtype="uint8").numpy()[-1] == 255
+    assert ndl.arange(0, -129, -1, dtype="int8").numpy()[-1] == -128
+    assert ndl.arange(300, 300, dtype="uint8").shape == (0,)
+    assert ndl.Tensor([2**70, 1]).tolist() == [2.0**70, 1.0]  # float32 as all numbers of Python
+    assert ndl.zeros(range(2, 4)).shape == ndl.zeros(np.array([2, 3])).shape == (2, 3)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 4)])
+def test_tensors_can_be_looked_through(shape):
+    x = tensor(*shape)
+    names = {name for name, _ in inspect.getmembers(x)}
+    assert {"T", "shape", "numpy"} <= names and ("mT" in names) == (len(shape) > 1)
+    assert x.T.shape == (shape if len(shape) < 2 else (*shape[:-2], shape[-1], shape[-2]))

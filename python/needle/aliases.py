@@ -6,8 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from needle import device, ops
+from needle.errors import no_tensor
 
 Axes = int | Sequence[int] | None
+
+
+def _of(other: Any, name: str) -> Any:
+    """Return an attribute of a tensor, or of an array.
+
+    Raises:
+        ArgumentError: if it is neither.
+    """
+    try:
+        return getattr(other, name)
+    except AttributeError:
+        raise no_tensor(other) from None
 
 
 class Aliases:
@@ -177,7 +190,7 @@ class Aliases:
 
     def view_as(self, other: Any) -> Any:
         """The shape of another tensor for the same elements."""
-        return ops.reshape(self, other.shape)
+        return ops.reshape(self, _of(other, "shape"))
 
     reshape_as = view_as
 
@@ -195,7 +208,7 @@ class Aliases:
 
     def expand_as(self, other: Any) -> Any:
         """Repeat to the shape of another tensor, without copying."""
-        return ops.broadcast_to(self, other.shape)
+        return ops.broadcast_to(self, _of(other, "shape"))
 
     def moveaxis(self, source: int | Sequence[int], target: int | Sequence[int]) -> Any:
         """Move axes to other places."""
@@ -262,4 +275,4 @@ class Aliases:
 
     def type_as(self, other: Any) -> Any:
         """Convert to the dtype of another tensor."""
-        return ops.astype(self, other.dtype)
+        return ops.astype(self, _of(other, "dtype"))

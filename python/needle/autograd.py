@@ -25,6 +25,7 @@ from needle.errors import (
     IndexRangeError,
     ShapeError,
     explain,
+    no_tensor,
 )
 from needle.ops import operands
 from needle.ops.base import Identity, Op, aliases, starts
@@ -208,9 +209,12 @@ def backward(
         accumulate: add to ``.grad`` (PyTorch's rule) instead of replacing it.
 
     Raises:
+        ArgumentError: if ``out`` is no tensor.
         GradientError: if ``out`` requires no gradient.
         ReleasedError: if an earlier backward freed what this one needs.
     """
+    if not isinstance(out, graph.TensorBase):
+        raise no_tensor(out)
     if not out.requires_grad:
         raise explain(
             GradientError, "backward", "the tensor requires no gradient", [("out", out)],

@@ -41,6 +41,10 @@ class ShapeError(NeedleError, ValueError):
     """Shapes that an operation cannot combine."""
 
 
+class AxesError(ShapeError, AttributeError):
+    """An attribute that tensors of so few axes do not have."""
+
+
 class DtypeError(NeedleError, TypeError):
     """A dtype that an operation is not defined for, or dtypes that do not mix."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from needle import ops
 from needle.aliases import Aliases
-from needle.errors import ArgumentError, OptionError, unknown
+from needle.errors import ArgumentError, AxesError, OptionError, explain, unknown
 from needle.ops.operands import declined
 
 Axes = int | Sequence[int] | None
@@ -127,7 +127,13 @@ class Methods(Aliases):
 
     @property
     def mT(self) -> Any:
-        """The matrices transposed: the last two axes swapped."""
+        """The matrices transposed: the last two axes swapped.
+
+        Raises:
+            AxesError: if there are fewer than two.
+        """
+        if len(self.spec.shape) < 2:  # type: ignore[attr-defined]
+            raise explain(AxesError, "mT", "there are fewer than two axes", [("x", self)])
         return ops.transpose(self)
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from needle import autograd, config, device, dtype, executor, graph, ops
 from needle.augmented import Augmented
 from needle.backend import exchange, memory
+from needle.backend.axes import whole
 from needle.backend.ndarray import NDArray, array
 from needle.device import Device
 from needle.dtype import DType
@@ -121,8 +122,8 @@ class Tensor(Augmented, Methods, Value):
 
     @property
     def T(self) -> Tensor:
-        """The matrix transposed (the last two axes swapped)."""
-        return ops.transpose(self)
+        """The matrix transposed (the last two axes swapped); a vector or a number is its own."""
+        return ops.transpose(self) if self.ndim > 1 else self
 
     # ---- values --------------------------------------------------------------
 
@@ -470,7 +471,7 @@ class TensorTuple(Value):
         return tuple([_apply(ops.TupleGetItem.of(i), self) for i in range(len(self))])
 
     def __getitem__(self, index: int) -> Tensor:
-        size = len(self)
+        size, index = len(self), whole("TensorTuple: index", index)
         if not -size <= index < size:
             raise IndexError(f"index {index} is out of range for {size} tensors")
         return _apply(ops.TupleGetItem.of(index % size), self)
@@ -480,6 +481,10 @@ class TensorTuple(Value):
         return graph.wrap(executor.value_of(self))
 
     def __add__(self, other: TensorTuple) -> TensorTuple:
+        if not isinstance(other, TensorTuple):
+            return NotImplemented
+        if len(self) != len(other):
+            raise ShapeError(f"add: tuples of {len(self)} and {len(other)} tensors")
         return ops.make_tuple(*[a + b for a, b in zip(self.tuple(), other.tuple(), strict=True)])
 
     def __repr__(self) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from needle.errors import ArgumentError, IndexRangeError, ShapeError, called
+from needle.errors import ArgumentError, IndexRangeError, ShapeError, called, explain
 
 Shape = tuple[int, ...]
 
@@ -41,6 +41,8 @@ def axes_of(axes: Any) -> tuple[Any, ...]:
     except TypeError:
         pass
     try:
+        if isinstance(axes, (bytes, bytearray, Mapping, Set)):  # of numbers, but not in this sense
+            raise TypeError
         return tuple(axes)
     except TypeError:
         raise ArgumentError(
@@ -68,6 +70,28 @@ def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
     if max(sizes, default=0) >= 2**63 or prod(sizes) * itemsize >= 2**63:
         raise ShapeError(f"{operation}: shape {sizes} has a size or bytes of more than 63 bits")
     return sizes
+
+
+def new_shape(shape: Any, size: int, old: Shape | None = None) -> Shape:
+    """Return a shape given as numbers or as one sequence, with at most one -1 worked out.
+
+    Raises:
+        ShapeError: if the sizes do not make ``size`` elements.
+        ArgumentError: if they are no whole numbers.
+    """
+    if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)):
+        shape = axes_of(shape[0])
+    new = tuple(n if type(n) is int else whole("reshape: size", n) for n in shape)
+    if -1 in new:
+        known = -prod(new)
+        if new.count(-1) == 1 and known > 0 and size % known == 0:
+            return tuple(size // known if n == -1 else n for n in new)
+    if prod(new) != size or any(n < 0 for n in new):
+        raise explain(
+            ShapeError, "reshape", f"{size} elements of shape {old} do not fill {new}",
+            rule="the product of the sizes stays the same; one size may be -1",
+        )  # fmt: skip
+    return new
 
 
 def _is_plain(sizes: tuple[Any, ...], itemsize: int) -> bool:

@@ -7,7 +7,6 @@ operations that compute, course.py the operators and indexing, which follow the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from needle.backend.array import (
     set_array_class,
     shortcut,
 )
-from needle.backend.axes import axes_of, normalise_axes, normalise_axis, whole
+from needle.backend.axes import new_shape, normalise_axes, normalise_axis
 from needle.backend.course import CourseArray
 from needle.device import Device
 from needle.dtype import DType
@@ -471,28 +470,6 @@ def check_writable(x: NDArray) -> None:
         raise ValueError("the array shares read-only memory; copy it first")
 
 
-def new_shape(shape: Any, size: int, old: Shape | None = None) -> Shape:
-    """Return a shape given as numbers or as one sequence, with at most one -1 worked out.
-
-    Raises:
-        ShapeError: if the sizes do not make ``size`` elements.
-        ArgumentError: if they are no whole numbers.
-    """
-    if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)):
-        shape = axes_of(shape[0])
-    new = tuple(n if type(n) is int else whole("reshape: size", n) for n in shape)
-    if -1 in new:
-        known = -prod(new)
-        if new.count(-1) == 1 and known > 0 and size % known == 0:
-            return tuple(size // known if n == -1 else n for n in new)
-    if prod(new) != size or any(n < 0 for n in new):
-        raise explain(
-            ShapeError, "reshape", f"{size} elements of shape {old} do not fill {new}",
-            rule="the product of the sizes stays the same; one size may be -1",
-        )  # fmt: skip
-    return new
-
-
 def kept_order(shape: Shape, arrays: tuple[NDArray, ...]) -> Shape | None:
     """Return dense strides in the memory order of the first operand of full shape (NHWC stays)."""
     for x in arrays:
@@ -539,13 +516,23 @@ def full_of(spec: Spec, value: float) -> NDArray:
     return spec.device.backend.filled(spec, value)
 
 
+def _large(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return whole numbers of more than 64 bits, which NumPy keeps as objects, as float64."""
+    if not values.size or {*map(type, values.flat)} - {int, float, bool}:
+        return values
+    try:
+        return values.astype(np.float64)
+    except OverflowError:
+        raise errors.RangeError("array: a whole number is too large for any dtype") from None
+
+
 def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
     """Return a dense copy of a NumPy array, nested list or number; see ``default_dtype``.
 
     Raises:
         ShapeError: for lists of different lengths.
-        RangeError: for numbers of a list that an integer dtype cannot hold. Arrays, which have a
-            dtype already, wrap around as NumPy's ``astype``.
+        RangeError: for numbers of a list that an integer dtype cannot hold, or no dtype. Arrays,
+            which have a dtype already, wrap around as NumPy's ``astype``.
     """
     typed = hasattr(values, "dtype")
     try:
@@ -554,6 +541,8 @@ def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
         raise ShapeError(
             f"array: lists within a list have different lengths or depths\n  {error}"
         ) from None
+    if source.dtype == object and not typed:
+        source = _large(source)
     target = default_dtype(source, typed) if dtype is None else dtypes.as_dtype(dtype)
     if not typed and target.kind in "iu" and source.size and source.dtype.kind in "iuf":
         dtypes.check_range(source, target)

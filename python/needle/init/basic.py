@@ -16,7 +16,7 @@ from needle import executor, graph, ops
 from needle.backend.axes import sizes_of
 from needle.backend.ndarray import NDArray, full
 from needle.dtype import DType, as_dtype
-from needle.errors import DtypeError, OptionError, ShapeError
+from needle.errors import DtypeError, OptionError, ShapeError, no_tensor
 from needle.ops import random
 from needle.ops.creation import made
 from needle.tensor import Tensor
@@ -179,6 +179,8 @@ def zeros(
 
 
 def _like(array: Any, value: float, device: Any, dtype: Any, requires_grad: bool) -> Tensor:
+    if not hasattr(array, "shape"):
+        raise no_tensor(array)
     return constant(
         *array.shape,
         c=value,

@@ -14,7 +14,7 @@ from needle import executor, forward, graph
 from needle.backend import kernels, memory, ndarray
 from needle.backend.axes import sizes_of, whole
 from needle.dtype import DType, as_dtype, fits
-from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
+from needle.errors import ArgumentError, DtypeError, OptionError, RangeError, ShapeError
 from needle.executor import shape_of
 from needle.ops.movement import broadcast_to, reshape, to_device
 from needle.ops.operands import cast, check_single, default_float, plain_number
@@ -142,6 +142,7 @@ def arange(
     Raises:
         ArgumentError: if they are no numbers.
         OptionError: if step is 0, or they are not finite.
+        RangeError: if an integer dtype cannot hold one of them.
         ShapeError: if there are more of them than any memory holds.
     """
     if stop is None:
@@ -153,11 +154,22 @@ def arange(
     count = _count(*numbers)
     whole = all(isinstance(n, int) for n in numbers)
     kind = as_dtype(dtype or (dtypes.int64 if whole else default_float()))
+    if kind.kind in "iu" and count:
+        _check_ends("arange", (numbers[0], numbers[0] + (count - 1) * numbers[2]), kind)
     if not plain and _flows(kind, start, step):
         steps = made("arange", kernels.arange, count, dtypes.float64, device)
         first, by = (_beside(x, dtypes.float64, steps.spec.device) for x in (start, step))
         return cast(first + by * steps, kind)
     return made("arange", kernels.arange, count, kind, device, numbers[0], numbers[2])
+
+
+def _check_ends(operation: str, ends: tuple[Any, Any], kind: DType) -> None:
+    for end in ends:
+        if not fits(int(end), kind):
+            raise RangeError(
+                f"{operation}: from {ends[0]} to {ends[1]}: {end} does not fit into {kind}\n"
+                "  try: a wider dtype, or .astype, which wraps around"
+            )
 
 
 def _count(start: Any, stop: Any, step: Any) -> int:

@@ -12,8 +12,13 @@ from needle import config, core, executor
 from needle import device as devices
 from needle.backend import kernels
 from needle.backend.array import MAX_DIMS, make_spec
-from needle.backend.axes import axes_of, normalise_axes, normalise_axis, normalise_index
-from needle.backend.ndarray import new_shape
+from needle.backend.axes import (
+    axes_of,
+    new_shape,
+    normalise_axes,
+    normalise_axis,
+    normalise_index,
+)
 from needle.dtype import DType, as_dtype
 from needle.errors import ArgumentError, IndexRangeError, ShapeError, explain
 from needle.executor import shape_of

@@ -373,7 +373,14 @@ def _fitting(x: Any, value: Any) -> Any:
     if isinstance(value, (bool, int, float, np.integer, np.bool_)):
         return constant(number_in("assignment", value, kind), kind, x.spec.device)
     if not isinstance(value, graph.TensorBase):
-        values = read(np.asarray, value)
+        try:
+            values = read(np.asarray, value)
+        except ValueError as error:
+            raise ShapeError(
+                f"assignment: lists within a list have different lengths or depths\n  {error}"
+            ) from None
+        if values is not None and values.dtype.kind in "OSUcmM":
+            raise DtypeError(f"assignment: {value!r:.60} is not made of real numbers")
         if values is None and kind.kind == "f":
             return joined(value, kind, x.spec.device)
         values = as_array(value) if values is None else values
