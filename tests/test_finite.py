@@ -205,3 +205,10 @@ def test_the_setting_and_the_end_of_the_block():
         y = ops.square(x)
     y.sum().backward()
     assert x.grad.item() == 4.0
+
+
+def test_a_power_of_zero_is_no_alarm(device, mode):
+    x, y = tensor(0.0, 2.0, device=device), tensor(2.0, 3.0, device=device)
+    with ndl.check_finite():
+        slope = ndl.grad(lambda y: (x**y).sum())(y)
+        np.testing.assert_allclose(slope.numpy(), [0.0, 8.0 * np.log(2.0)], rtol=1e-6)

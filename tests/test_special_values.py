@@ -323,3 +323,20 @@ def test_a_norm_at_0(order, device):
     np.testing.assert_allclose(slope.numpy(), [np.sum(NORMS[order]), 0.0], atol=1e-14)
     if order == 2:
         assert not ndl.grad(lambda x: linalg.matrix_norm(x).sum())(x * 0.0).numpy().any()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_nextafter_in_16_bits(device, dtype):
+    """All bits, towards each side: the next number is that of the dtype, not of float32."""
+    every = np.arange(2**16, dtype=np.uint16).view(ndl.dtype.as_dtype(dtype).numpy)
+    x = ndl.Tensor(every, device=device)
+    for towards in (INF, -INF, 0.0, -0.0, 1.0, NAN):
+        y = ndl.Tensor(np.array([towards]), dtype=dtype, device=device)
+        with np.errstate(all="ignore"):
+            expected = np.nextafter(every, y.numpy())
+            expected = np.where(every == y.numpy(), y.numpy(), expected)  # -0.0 towards 0.0, as C
+        for found in (ops.nextafter(x, y).numpy(), ops.nextafter(x[::-1], y).numpy()[::-1]):
+            known = expected == expected
+            np.testing.assert_array_equal(found != found, ~known)
+            bits = found[known].view(np.uint16)
+            np.testing.assert_array_equal(bits, expected[known].view(np.uint16))
