@@ -30,6 +30,8 @@ INDICES = [
     (slice(None, None, -1), K, None, J), [0, 1], (np.zeros(0, int),), (np.array(2), K),
     range(2), (ALL, range(4, 1, -2)), (0, range(0)),
     (ROWS, ALL, [0, 3, 4]), (0, 1, 2), -1, (slice(1, 3), None, Ellipsis), (0, ALL, K),
+    (ALL, K, Ellipsis, K), (ALL, 0, Ellipsis, K), (ALL, Ellipsis, K, K), (ALL, K, K, Ellipsis),
+    (K, Ellipsis, K, K), (X > 0, Ellipsis), (Ellipsis, X > 0), (None, Ellipsis, X > 0),
 ]  # fmt: skip
 
 

@@ -154,7 +154,10 @@ def _masked(mask: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def _expanded(x: Any, given: tuple[Any, ...]) -> list[Any]:
-    """Return the parts of an index without ``...``; arrays and masks as tensors."""
+    """Return the parts of an index, arrays and masks as tensors; ``...`` as the axes it is for.
+
+    One that is for no axis stays: arrays on its two sides are no neighbours.
+    """
     parts = [
         p if p is None or p is Ellipsis or isinstance(p, slice) or not _is_array(p)
         else _as_indices(p, x)
@@ -171,7 +174,8 @@ def _expanded(x: Any, given: tuple[Any, ...]) -> list[Any]:
     dots = [i for i, part in enumerate(parts) if part is Ellipsis]
     check_count(len(shape_of(x)) - missing, len(dots), len(shape_of(x)))
     place = dots[0] if dots else len(parts)
-    return [*parts[:place], *[slice(None)] * missing, *parts[place + len(dots) :]]
+    between = [slice(None)] * missing or dots[:1] and [Ellipsis]
+    return [*parts[:place], *between, *parts[place + len(dots) :]]
 
 
 def _flat_mask(x: Any, parts: list[Any]) -> tuple[Any, list[Any]]:
@@ -182,7 +186,7 @@ def _flat_mask(x: Any, parts: list[Any]) -> tuple[Any, list[Any]]:
         return x, parts
     place, shape = arrays[0], shape_of(x)
     own = shape_of(parts[place])
-    axis = sum(part is not None for part in parts[:place])
+    axis = sum(part is not None and part is not Ellipsis for part in parts[:place])
     if len(own) < 2 or shape[axis : axis + len(own)] != own:
         return x, parts
     size = parts[place].spec.size
@@ -200,6 +204,8 @@ def _located(x: Any, given: tuple[Any, ...]) -> tuple[Any, int, list[Any]]:
     axis = 0
     x, parts = _flat_mask(x, _expanded(x, given))
     for position, part in enumerate(parts):
+        if part is Ellipsis:
+            continue
         if part is None or isinstance(part, slice):
             basic.append(part)
             axis += part is not None
