@@ -89,3 +89,11 @@ def test_gradients_of_the_longest_lines_need_little_memory(axis):
     ops.prod(x, axis).sum().backward()
     assert_close(x.grad.numpy(), 1 / x.numpy().astype("float64"), "float32")
     assert ndl.cpu().memory_info().get("workspaces", 0) - before < 4 * 3 * 2 * 300_000 + (1 << 20)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_deviations_whose_squares_leave_the_dtype(kind, device):
+    for size in (1e-4, 600.0):
+        x = ndl.Tensor(np.array([-size, size]), dtype=kind, device=device)
+        assert_close(ops.std(x).numpy(), abs(float(x[0].item())), kind)
+    assert ops.std(x).dtype == x.dtype and x.std().dtype == x.dtype

@@ -66,9 +66,8 @@ def var(op: Any, x: NDArray) -> Any:
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
     out = empty(kept, _wide(x), x.device)
     x.device.backend.reduce("deviation", out, x, axes)
-    room = x.size // out.size - op.correction
-    factor = 1.0 / room if room > 0 else float("nan")
-    scaled = kernels.elementwise("multiply", out, full((), factor, out.dtype, x.device))
+    factor = full((), op.factor(x), out.dtype, x.device)
+    scaled = kernels.elementwise("multiply", out, factor)
     return (scaled if op.keepdims else scaled.squeeze(axes)).astype(x.dtype, copy=False)
 
 

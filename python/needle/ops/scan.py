@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from needle.ops.base import Composite, Linear, Op, export
 from needle.ops.elementwise import cast_like, equal, square, where
 from needle.ops.functions import Sqrt
 from needle.ops.movement import broadcast_to, concat, flip, permute, reshape
-from needle.ops.operands import constant
+from needle.ops.operands import constant, promoted
 from needle.ops.reduce import (
     Reduction,
     mean,
@@ -258,10 +259,17 @@ def _size(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
     return int(np.prod([shape[axis] for axis in axes], dtype=int))
 
 
+def _without_room(x: Any, correction: float) -> Any:
+    """Return NumPy's variance where the correction leaves nothing to divide by; it warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return x.var(ddof=correction)
+
+
 class Var(Composite):
     """Variance over axes: the mean of squared distances from the mean.
 
-        out = sum((x - mean(x)) ** 2) / (n - correction)
+        out = sum((x - mean(x)) ** 2) / max(n - correction, 0)
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Dtypes:   floating; in float32 when x is float16 or bfloat16
@@ -284,25 +292,35 @@ class Var(Composite):
                 ((0, 3), (1,), True, 0.0),
             )
         ]
+        + [
+            Sample(
+                (x,), ((0,), False, correction), lambda x, c=correction: _without_room(x, c),
+                gradient=False,
+            )
+            for x, correction in (
+                (uniform((2,)), 2.0), (uniform((2,)), 5.0), (np.ones(2), 2.0), (np.ones(1), 1.0),
+            )
+        ]
     )  # fmt: skip
 
     promotes = "floating"
 
-    def _factor(self, x: Any) -> float:
+    def factor(self, x: Any) -> float:
+        """Return what the sum of squares is multiplied by."""
         room = _size(shape_of(x), self.axes) - self.correction
-        return 1.0 / room if room > 0 else float("nan")
+        return 1.0 / room if room > 0 else float("inf")  # as NumPy; 0 * inf is NaN
 
     def expand(self, x: Any) -> Any:
         wide = widened(x)
         centred = wide - mean(wide, self.axes, keepdims=True)
-        return cast_like(summation(square(centred), self.axes, self.keepdims) * self._factor(x), x)
+        return cast_like(summation(square(centred), self.axes, self.keepdims) * self.factor(x), x)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x = out.inputs[0]
         kept = tuple(1 if i in self.axes else n for i, n in enumerate(shape_of(x)))
         wide = widened(x)
         centred = wide - mean(wide, self.axes, keepdims=True)
-        grad = centred * (reshape(out_grad, kept) * (2.0 * self._factor(x)))
+        grad = centred * (reshape(out_grad, kept) * (2.0 * self.factor(x)))
         return (cast_like(grad, x),)
 
 
@@ -361,6 +379,9 @@ def std(
 ) -> Any:
     """Standard deviation over axes (all for None): the square root of ``var``.
 
-    Its derivative where all values are equal is 0.
+    Its derivative where all values are equal is 0. float16 and bfloat16 are computed in float32,
+    which holds their squares.
     """
-    return root(var(x, axes, keepdims, axis=axis, correction=correction))
+    (x,) = promoted((x,), "std", floating=True)
+    variance = var(widened(x), axes, keepdims, axis=axis, correction=correction)
+    return cast_like(root(variance), x)
