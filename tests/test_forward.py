@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import graph, nn, ops
+from needle import graph, nn, ops, standard
 from needle.errors import (
     ArgumentError,
     DtypeError,
@@ -351,6 +351,9 @@ def test_hessian(mode):
     ((again,),) = ndl.hessian(f, (-1,))(x, y)
     close(again, yy.numpy())
     close(ndl.hessian(lambda x: x**3)(tensor(2.0)), 12.0)
+    corner = tensor([0.0, 1.0])  # a length curves across its direction, where elements are 0 too
+    for length in (ops.norm, standard.linalg.vector_norm):
+        close(ndl.hessian(lambda x, length=length: length(x))(corner), [[1.0, 0.0], [0.0, 0.0]])
 
 
 @pytest.mark.parametrize(

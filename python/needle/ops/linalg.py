@@ -250,13 +250,14 @@ def norm(
         raise unknown("norm: ord", ord, ("fro",))
     if ord == 0:
         return cast_like(summation(not_equal(x, 0), axes, keepdims), x)
-    size = absolute(widened(x))
+    wide = widened(x)
+    if ord == 2:  # not |x|, whose derivative at 0 is 0: that of the square were 0 twice
+        return cast_like(root(summation(square(wide), axes, keepdims)), x)
+    size = absolute(wide)
     if math.isinf(ord):
         out = (amax if ord > 0 else amin)(size, axes, keepdims)
     elif ord == 1:
         out = summation(size, axes, keepdims)
-    elif ord == 2:
-        out = root(summation(square(size), axes, keepdims))
     else:
         out = _power_of_some(summation(_power_of_some(size, ord), axes, keepdims), 1 / ord)
     return cast_like(out, x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from needle.ops.elementwise import (
 )
 from needle.ops.functions import exp, log, sigmoid
 from needle.ops.indexing import Labels, beside, gather, one_hot, take
-from needle.ops.logic import clip
+from needle.ops.logic import clip, isinf
 from needle.ops.movement import Reshape, reshape, unsqueeze
 from needle.ops.operands import as_tensors, cast, promoted
 from needle.ops.reduce import mean, summation
@@ -349,10 +350,17 @@ class BCEWithLogits(_Pairwise):
     """
 
     saves = ((0, 1), (0,))
-    samples = _pair_samples(lambda x, y: np.logaddexp(x, 0) - x * y, 0.0, 1.0)
+
+    @staticmethod
+    def samples() -> list[Sample]:
+        inside = _pair_samples(lambda x, y: np.logaddexp(x, 0) - x * y, 0.0, 1.0)()
+        certain, y = np.repeat([np.inf, -np.inf], 3), np.array([0.0, 0.5, 1.0] * 2)
+        losses = lambda x, y: np.where(y == (x > 0), 0.0, np.inf)
+        return [*inside, Sample((certain, y), (), losses, gradient=False)]
 
     def expand(self, x: Any, target: Any) -> Any:
-        return softplus(x) - x * target
+        finite = softplus(x) - x * target
+        return where(isinf(x), where(equal(sigmoid(x), target), 0.0, math.inf), finite)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x, target = out.inputs
