@@ -135,6 +135,39 @@ def test_ranges_and_moments():
     assert b.dtype == "bool" and abs(b.numpy().mean() - 0.25) < 0.02
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (100.0, 101.0), (3.0, 3.001), (-1.0, 0.0)])
+def test_no_uniform_number_is_the_bound_above(bounds, dtype, device, monkeypatch):
+    """The largest number that is drawn, scaled and rounded, stays below."""
+    low, high = bounds
+    draw = lambda *_: random.array([0.0, 1.0 - 2.0**-24], "float32", device)
+    for stream in (None, 1):
+        ndl.manual_seed(stream)
+        monkeypatch.setattr(random, "rand" if stream is None else "uniform", draw)
+        drawn = sampling.uniform((2,), low, high, dtype=dtype, device=device).numpy()
+        first, last = drawn.astype("float64")
+        assert first == np.array(low).astype(drawn.dtype) and first <= last < high
+    ndl.manual_seed(None)
+
+
+def test_numpys_stream_stays_below_1_in_float32():
+    """Words of ones: the largest float64 below 1, which float32 rounds to 1."""
+    state = np.random.get_state()
+    ones = 0xFFFFFFFF
+    word = ones ^ (ones >> 18)  # what tempering turns into ones, undone step by step
+    word ^= (word << 15) & 0xEFC60000
+    y = word
+    for _ in range(5):
+        y = word ^ ((y << 7) & 0x9D2C5680)
+    word = y & ones
+    word ^= (word >> 11) ^ (word >> 22)
+    np.random.set_state((state[0], np.full(624, word, np.uint32), 0))
+    assert np.float32(np.random.rand()) == 1.0
+    for count in (2, 60):
+        assert sampling.uniform((count,)).numpy().max() == 1.0 - 2.0**-24
+    assert random.rand((2,)).numpy().max() < 1.0
+
+
 def test_dtypes_and_devices(device):
     x = sampling.uniform((3,), dtype="float64", device=device, key=1)
     assert x.dtype == "float64" and x.device == device
@@ -161,6 +194,13 @@ WRONG = {
     "normal": (lambda: sampling.normal((2,), 0, -1), OptionError, "normal: std=-1"),
     "normal, whole": (lambda: sampling.normal(2, dtype="int32"), DtypeError, "dtype is int32"),
     "uniform": (lambda: sampling.uniform((2,), 2, 1), OptionError, r"the range \[2, 1\)"),
+    "uniform, too wide": (
+        lambda: sampling.uniform((2,), -3e38, 3e38), OptionError, r"\[-3e\+38, 3e\+38\) in float32",
+    ),
+    "uniform in float16": (
+        lambda: sampling.uniform((2,), 0, 1e6, dtype="float16"), OptionError, "in float16",
+    ),
+    "uniform, endless": (lambda: sampling.uniform((2,), 0, np.inf), OptionError, "are finite"),
     "uniform, whole": (lambda: sampling.uniform(2, dtype="int8"), DtypeError, "dtype is int8"),
     "uniform, size": (lambda: sampling.uniform((3, -1)), ShapeError, r"uniform: shape \(3, -1\)"),
     "permutation": (lambda: sampling.permutation(-1), ShapeError, r"permutation: shape \(-1,\)"),
@@ -288,6 +328,10 @@ def test_multinomial_follows_its_key_and_says_what_is_wrong():
     assert ndl.multinomial(weights, 9, True, key=3).tolist() == (
         ndl.multinomial(weights, 9, True, key=3).tolist()
     )
+    huge = ndl.multinomial(ndl.Tensor([3e38, 3e38]), 2000, True, key=3)
+    assert abs(huge.numpy().mean() - 0.5) < 0.05
+    with pytest.raises(OptionError, match="multinomial: weights from -1.0 to 2.0"):
+        ndl.multinomial(ndl.Tensor([-1.0, 2.0]))
     with pytest.raises(OptionError, match="multinomial: 3 of 2 positions"):
         ndl.multinomial(weights, 3)
     with pytest.raises(ShapeError, match="nothing to draw from"):

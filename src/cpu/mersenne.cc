@@ -17,6 +17,7 @@ constexpr int64_t kBatch = 4096;             // words drawn at once
 constexpr int64_t kSlice = 1024;             // pairs of numbers that a thread tries at once
 constexpr int64_t kPairs = 16 * kSlice;      // and all threads
 constexpr double kUnit = 1.0 / (1LL << 53);  // from 53 bits to [0, 1)
+constexpr float kLast = 0x0.ffffffp0f;       // the largest float32 there: more is rounded to 1
 
 struct State {
   int32_t kind;
@@ -70,7 +71,7 @@ void draw_uniform(MersenneTwister& twister, float* out, int64_t n, uint32_t* wor
     const int64_t count = least(n - i, kBatch / 2);
     draw_words(twister, words, 2 * count);
     for (int64_t j = 0; j < count; ++j)
-      out[i + j] = static_cast<float>(unit(words[2 * j], words[2 * j + 1]));
+      out[i + j] = std::min(static_cast<float>(unit(words[2 * j], words[2 * j + 1])), kLast);
   }
 }
 

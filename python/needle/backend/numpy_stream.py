@@ -29,6 +29,9 @@ _standard_normal = np.random.standard_normal
 _FEW = 16
 """Up to so many normal numbers NumPy is faster: it is asked for one of them, or three."""
 
+_LAST = 1.0 - 2.0**-24
+"""The largest float32 below 1."""
+
 _KNOWN = platform.machine().lower() in ("x86_64", "amd64")
 """Elsewhere compilers may have fused NumPy's multiplications and additions: other last bits."""
 
@@ -38,6 +41,8 @@ _memory: tuple[Any, Any] = None, None
 
 def floats(kind: str, shape: Shape, where: Device) -> NDArray:
     """Return ``numpy.random.rand(*shape)`` or ``randn``: float32 (with NEEDLE_BACKEND=np float64).
+
+    Uniform numbers are below 1; float32 would round the last ones up to it.
 
     Args:
         kind: "rand" or "randn".
@@ -50,7 +55,8 @@ def floats(kind: str, shape: Shape, where: Device) -> NDArray:
     found = draw(shape)
     if found is not None:
         return found.to(where)
-    return array(getattr(np.random, kind)(*shape), dtypes.float32, where)
+    values = getattr(np.random, kind)(*shape)
+    return array(np.minimum(values, _LAST) if kind == "rand" else values, dtypes.float32, where)
 
 
 def integers(low: int, high: int, shape: Shape, dtype: DType, where: Device) -> NDArray:

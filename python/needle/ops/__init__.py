@@ -385,6 +385,7 @@ from needle.ops.resample import (
 )
 from needle.ops.sampling import (
     Dropout,
+    Weights,
     bernoulli,
     dropout,
     multinomial,

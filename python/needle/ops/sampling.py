@@ -15,19 +15,20 @@ import numpy as np
 
 from needle import dtype as dtypes
 from needle import executor
+from needle.backend import kernels
 from needle.backend.axes import sizes_of, whole
 from needle.device import as_device
-from needle.dtype import as_dtype, fits
+from needle.dtype import DType, as_dtype, fits
 from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops import random
-from needle.ops.base import Composite
+from needle.ops.base import Composite, Op
 from needle.ops.creation import made
 from needle.ops.draws import RandomIntegers, RandomNormal, RandomOrder, RandomUniform
-from needle.ops.elementwise import less_equal, where
+from needle.ops.elementwise import less_equal, minimum, where
 from needle.ops.functions import log
-from needle.ops.movement import stop_gradient, unsqueeze
-from needle.ops.operands import cast, constant, promoted
+from needle.ops.movement import unsqueeze
+from needle.ops.operands import cast, constant, default_float, promoted
 from needle.ops.reduce import argmax
 from needle.ops.samples import Sample
 from needle.ops.samples import uniform as values
@@ -100,6 +101,8 @@ def uniform(
 ) -> Any:
     """Return a tensor of values drawn uniformly from [low, high).
 
+    They are multiples of 2**-24, scaled, also in float64.
+
     Args:
         shape: of the result.
         low: smallest value.
@@ -110,7 +113,8 @@ def uniform(
 
     Raises:
         ArgumentError: if numbers by position follow a shape that is a number: ``uniform(0, 1)``.
-        OptionError: if high is below low, or one is NaN.
+        OptionError: if high is below low, one is NaN, or the dtype does not hold them and what
+            lies between them.
         DtypeError: if dtype is not floating.
         ShapeError: if a size is negative.
     """
@@ -118,8 +122,31 @@ def uniform(
     if not low <= high:
         raise OptionError(f"uniform: the range [{low}, {high})\n  rule: low <= high")
     _check_floating("uniform", dtype)
+    drawn = default_float()
+    kind = drawn if dtype is None else as_dtype(dtype)
+    last = _last_below(float(low), float(high), kind, drawn)
     x = _as(_draw("uniform", RandomUniform, random.rand, sizes, device, key), dtype)
-    return x if (low, high) == (0.0, 1.0) else x * (high - low) + low
+    x = x if (low, high) == (0.0, 1.0) else x * (high - low) + low
+    return x if last is None else minimum(x, last)
+
+
+@functools.lru_cache(maxsize=1000)
+def _last_below(low: float, high: float, kind: DType, drawn: DType) -> float | None:
+    """Return the largest number below high, of a dtype; None if no draw is rounded up to high."""
+    number = kind.numpy.type
+    with np.errstate(all="ignore"):
+        start, width = number(low), number(high - low)
+        if not np.isfinite([float(x) for x in (start, width, number(high))]).all():
+            raise OptionError(
+                f"uniform: the range [{low}, {high}) in {kind}\n"
+                f"  rule: low, high and high - low are finite there"
+            )
+        largest = 1.0 - float(np.finfo(drawn.numpy).epsneg)
+        steps = number(largest) * width + start, number(largest * (high - low) + low)
+    if all(float(reached) < high for reached in steps):
+        return None
+    end = number(high)
+    return float(max(end if float(end) < high else np.nextafter(end, number(-np.inf)), start))
 
 
 @_shape_first
@@ -133,6 +160,8 @@ def normal(
     key: int | None = None,
 ) -> Any:
     """Return a tensor of normally distributed values. Arguments as of ``uniform``.
+
+    They are drawn in float32, also for float64.
 
     Raises:
         ArgumentError: if numbers by position follow a shape that is a number: ``normal(0, 1)``.
@@ -218,6 +247,45 @@ def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
     return executor.apply(RandomOrder(size, *source.take(2 * size)), _place(device))
 
 
+class Weights(Op):
+    """Weights along the last axis, divided by the largest: so large ones do not overflow.
+
+    Shapes:   x [..., n] -> the same; n is at least 1
+    Dtypes:   floating
+    Raises:   OptionError if one is negative, infinite or NaN, or all of a row are 0
+    """
+
+    is_differentiable = False
+    called = "multinomial"
+    samples = staticmethod(
+        lambda: [
+            *[
+                Sample((values(shape, 0.0, 3.0),), (), lambda x: x / x.max(-1, keepdims=True),
+                       gradient=False)
+                for shape in ((3, 4), (5,), (0, 2))
+            ],
+            *[
+                Sample((np.array([[1.0, 2.0], row]),), (), raises=OptionError, by_value=True)
+                for row in ([-1.0, 2.0], [np.nan, 2.0], [2.0, np.inf], [0.0, 0.0])
+            ],
+        ]
+    )  # fmt: skip
+
+    def compute(self, x: Any) -> Any:
+        most = kernels.reduce("max", x, (x.ndim - 1,), True)
+        if x.size and kernels.has_values(x):
+            axes = tuple(range(x.ndim))
+            least, last = (kernels.reduce("min", y, axes).item() for y in (x, most))
+            first = kernels.reduce("max", most, axes).item()
+            if not (least >= 0 and 0 < last and first < math.inf):
+                raise explain(
+                    OptionError, self.name,
+                    f"weights from {least} to {first}, the largest of a row is {last}",
+                    [("weights", x)], "finite, not negative, and not all 0 in a row",
+                )  # fmt: skip
+        return kernels.elementwise("divide", x, most)
+
+
 def multinomial(
     weights: Any, count: int = 1, replacement: bool = False, *, key: int | None = None
 ) -> Any:
@@ -230,7 +298,8 @@ def multinomial(
 
     Raises:
         ShapeError: if the weights have no axis, or no element along it.
-        OptionError: if count is negative, or larger than n without replacement.
+        OptionError: if count is negative, or larger than n without replacement; if a weight is
+            negative, infinite or NaN, or all of a row are 0.
 
     Source: Efraimidis, Spirakis, "Weighted random sampling with a reservoir", 2006
     """
@@ -244,9 +313,10 @@ def multinomial(
             "  rule: not negative, and without replacement=True no more than there are"
         )
     sizes = (*shape[:-1], count, shape[-1]) if replacement else shape
+    x = executor.apply(Weights.of(), x)
     u = _draw("multinomial", RandomUniform, random.rand, sizes, x.spec.device, key)
     waiting = -log(1.0 - u) + 1e-30  # not 0, or 0 / 0 were NaN
-    speed = stop_gradient(unsqueeze(x, -2) if replacement else x) / waiting
+    speed = (unsqueeze(x, -2) if replacement else x) / waiting
     return argmax(speed, -1) if replacement else topk(speed, count)[1]
 
 
