@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from needle import dtype, executor
-from needle.backend.axes import normalise_axis
+from needle.backend.axes import axes_of, normalise_axis, whole
 from needle.errors import IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
+from needle.ops.attributes import real
 from needle.ops.base import Composite
 from needle.ops.elementwise import maximum, multiply
 from needle.ops.functions import sqrt
@@ -81,7 +82,7 @@ class CosineSimilarity(Composite):
 
 def cosine_similarity(x: Any, y: Any, axis: int = -1, eps: float = 1e-8) -> Any:
     """Return the cosine of the angle between x and y along an axis. See ``CosineSimilarity``."""
-    return executor.apply(CosineSimilarity.of(axis, float(eps)), x, y)
+    return executor.apply(CosineSimilarity.of(axis, real("cosine_similarity: eps", eps)), x, y)
 
 
 def outer(x: Any, y: Any) -> Any:
@@ -126,19 +127,26 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     return cast(summation(product, axis), product.spec.dtype)
 
 
-def tensordot(x: Any, y: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
+def tensordot(
+    x: Any, y: Any, axes: int | tuple[int | Sequence[int], int | Sequence[int]] = 2
+) -> Any:
     """Sum of products over axes of x and axes of y.
 
     Args:
         x: a tensor.
         y: a tensor.
-        axes: how many last axes of x meet the first ones of y; or the axes of x, and those of y.
+        axes: how many last axes of x meet the first ones of y; or the axes of x, and those of y,
+            one or several each.
 
     Raises:
+        ArgumentError: if axes are neither a whole number nor two of them, or of several of them.
         ShapeError: if the sizes of axes that meet differ, or an axis is named twice.
     """
     x, y = as_tensors((x, y), "tensordot")
-    chosen = axes if isinstance(axes, (int, np.integer)) else tuple(map(tuple, axes))
+    if isinstance(axes, (tuple, list, np.ndarray)) and len(axes) == 2:
+        chosen: Any = axes_of(axes[0]), axes_of(axes[1])
+    else:
+        chosen = whole("tensordot: axes", axes)
     return _plan_of(("tensordot", chosen, shape_of(x), shape_of(y)), _tensordot_equation, x, y)
 
 
@@ -146,9 +154,9 @@ def _tensordot_equation(key: tuple[Any, ...], operands: Sequence[Any]) -> str:
     axes, ndim, ndim_y = key[1], len(key[2]), len(key[3])
     named = [("x", operands[0]), ("y", operands[1])]
     if isinstance(axes, (int, np.integer)):
-        left, right = list(range(ndim - axes, ndim)), list(range(axes))
         if axes < 0 or axes > min(ndim, ndim_y):
             raise explain(ShapeError, "tensordot", f"{axes} axes", named)
+        left, right = list(range(ndim - axes, ndim)), list(range(axes))
     else:
         left = [normalise_axis(axis, ndim) for axis in axes[0]]
         right = [normalise_axis(axis, ndim_y) for axis in axes[1]]
