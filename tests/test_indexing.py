@@ -317,3 +317,27 @@ def test_the_first_ones_of_an_order(count, largest, kind):
     values, found = ops.topk(ndl.Tensor(x), count, 1, largest)
     np.testing.assert_array_equal(found.numpy(), order)
     np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, order, 1))
+
+
+def test_take_with_a_number_takes_the_axis_away(device):
+    x = ndl.Tensor(VALUES, device=device)
+    for index, axis in ((1, 0), (-2, 1), (np.int64(3), 0)):
+        found = ops.take(x, index, axis)
+        np.testing.assert_array_equal(found.numpy(), np.take(VALUES, index, axis))
+
+
+@pytest.mark.parametrize("device", HOST_DEVICES)
+def test_an_index_out_of_range_is_named_with_the_place_where_it_was_given(device):
+    x = ndl.Tensor(VALUES, device=device)
+    calls = {
+        "8 at position 1 is out of range for axis 0 with 8": lambda: ops.take(x, [0, 8], 0),
+        "-7 at position 2 is out of range for axis 1 with 6": lambda: x[:, [0, 1, -7]],
+        "8 at position 0 ": lambda: x[[8]],
+        r"9 at position \(1, 0\) ": lambda: ops.take(x, np.array([[0, 1], [9, 8]]), 0),
+        r"8 at position \(\) ": lambda: ops.take(x, 8, 0),
+    }
+    for message, call in calls.items():
+        with pytest.raises(IndexRangeError, match=f"^index: {message}"):
+            call()
+    with pytest.raises(DtypeError, match="^take: indices are float32"):
+        ops.take(x, ndl.Tensor([0.5]).to(device), 0)

@@ -143,6 +143,11 @@ def matmul(a: NDArray, b: NDArray) -> NDArray:
     """
     same_device("matmul", a, b)
     dtype = same_dtype("matmul", a, b)
+    if dtype is dtypes.bool_:
+        raise explain(
+            DtypeError, "matmul", "not for bool", [("a", a), ("b", b)], "floating or integer",
+            'x.astype("int32")',
+        )  # fmt: skip
     rule = "a[..., m, k] @ b[..., k, n] -> [..., m, n]"
     operands = [("a", a), ("b", b)]
     if a.ndim < 2 or b.ndim < 2:
@@ -179,11 +184,14 @@ def _bad_index(
     place = np.unravel_index(position, shape)
     last = place[len(shape) - len(index.shape) :]
     own = tuple(0 if n == 1 else int(i) for i, n in zip(last, index.shape, strict=True))
-    where = own[0] if len(own) == 1 else own
     return IndexRangeError(
-        f"{operation}: index {index.numpy()[own]} at position {where} is out of range for "
+        f"{operation}: index {index.numpy()[own]} at position {_place(own)} is out of range for "
         f"{size} entries"
     )
+
+
+def _place(position: Shape) -> Any:
+    return position[0] if len(position) == 1 else position
 
 
 def has_values(x: NDArray) -> bool:
@@ -274,7 +282,7 @@ def arange(count: int, dtype: DType, device: Any, start: float = 0, step: float 
 def outside(operation: str, axis: int, size: int) -> Callable[..., Exception]:
     """Return what makes the error for an index, by its position, into an axis of this size."""
 
-    def describe(position: int, value: Any = None) -> Exception:
+    def describe(position: Any, value: Any = None) -> Exception:
         which = "the index" if value is None else f"{value}"
         return IndexRangeError(
             f"{operation}: {which} at position {position} is out of range for axis {axis} "
@@ -312,10 +320,16 @@ def linear_index(indices: tuple[NDArray, ...], sizes: Shape) -> NDArray:
     return total
 
 
-def gather(x: NDArray, index: NDArray, axis: int) -> NDArray:
+def gather(x: NDArray, index: NDArray, axis: int, given: NDArray | None = None) -> NDArray:
     """Pick along an axis: out[i, j, k] = x[i, index[i, j, k], k] (NumPy's take_along_axis).
 
     x and index broadcast against each other on the other axes.
+
+    Args:
+        x: the array.
+        index: integers.
+        axis: counted from 0 or from the end.
+        given: what the user gave for the index, if that is another shape of it: of slices.
 
     Raises:
         IndexRangeError: naming the first index out of range.
@@ -323,7 +337,7 @@ def gather(x: NDArray, index: NDArray, axis: int) -> NDArray:
     if (made := _gathered(x, index, axis)) is not None:
         return made
     same_device("gather", x, index)
-    _check_index("gather", index)
+    _check_index("gather" if given is None else "take", index)
     if x.ndim != index.ndim:
         raise ShapeError(f"gather: x has {x.ndim} axes and index {index.ndim}")
     axis = normalise_axis(axis, x.ndim)
@@ -333,6 +347,10 @@ def gather(x: NDArray, index: NDArray, axis: int) -> NDArray:
     source = x.broadcast_to(tuple(x.shape[axis] if i == axis else n for i, n in enumerate(shape)))
     where = index.broadcast_to(shape)
     bad = x.device.backend.gather(out, source, where, axis)
+    if bad >= 0 and given is not None:
+        place = int(np.unravel_index(bad, shape)[axis])
+        own = tuple(int(i) for i in np.unravel_index(place, given.shape))
+        raise outside("index", axis, x.shape[axis])(_place(own), given.numpy()[own])
     if bad >= 0:
         raise _bad_index("gather", index, shape, bad, x.shape[axis])
     return out

@@ -9,10 +9,10 @@ import numpy as np
 from needle import core, executor, graph
 from needle import dtype as dtypes
 from needle.backend import kernels
-from needle.backend.axes import normalise_axis
+from needle.backend.axes import axes_of, normalise_axis, whole
 from needle.backend.ndarray import array
 from needle.dtype import DType, as_dtype
-from needle.errors import DtypeError, IndexRangeError, ShapeError
+from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.base import Op, sum_to
 from needle.ops.operands import as_tensors
@@ -156,7 +156,7 @@ class Take(Op):
         axis = normalise_axis(self.axis, x.ndim)
         place = [1] * x.ndim
         place[axis] = index.size
-        picked = kernels.gather(x, index.reshape(tuple(place)), axis)
+        picked = kernels.gather(x, index.reshape(tuple(place)), axis, index)
         return picked.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -319,7 +319,7 @@ take_along_axis = gather
 
 def scatter_add(index: Any, updates: Any, axis: int, shape: tuple[int, ...]) -> Any:
     """Zeros of a shape with updates added at the indices along an axis. See ``ScatterAdd``."""
-    return executor.apply(ScatterAdd.of(axis, tuple(shape)), index, updates)
+    return executor.apply(ScatterAdd.of(axis, axes_of(shape)), index, updates)
 
 
 def listed(index: Any) -> np.ndarray[Any, Any]:
@@ -342,12 +342,12 @@ def listed(index: Any) -> np.ndarray[Any, Any]:
 
 
 def beside(x: Any, index: Any) -> Any:
-    """Return an index or labels: a list or a range as a tensor where x is, others as they are.
+    """Return an index or labels: numbers and lists as a tensor where x is, others as they are.
 
     Raises:
         IndexRangeError: for a list of anything but numbers, or of rows of unequal lengths.
     """
-    if not isinstance(index, (list, tuple, range)):
+    if not isinstance(index, (int, list, tuple, range)):
         return index
     values = listed(index)
     return graph.wrap(array(values, str(values.dtype), executor.spec_of(x).device))
@@ -356,7 +356,7 @@ def beside(x: Any, index: Any) -> Any:
 def take(x: Any, index: Any, axis: int | None = None) -> Any:
     """Pick slices along an axis; of the flattened x for None. See ``Take``.
 
-    The index may be a list or a range, too.
+    The index may be a number, a list or a range, too; a number takes the axis away.
     """
     index = beside(x, index)
     if axis is None:
@@ -374,13 +374,24 @@ def embedding(weight: Any, ids: Any) -> Any:
 
     Raises:
         IndexRangeError: naming the first id that is not in [0, n).
+        ShapeError: if weight has no axes.
     """
     weight, ids = as_tensors((weight, beside(weight, ids)), "embedding")
+    if len(shape_of(weight)) < 1:
+        raise explain(ShapeError, "embedding", "weight has no axes", [("weight", weight)])
     ids = executor.apply(RowNumbers.of(shape_of(weight)[0]), ids)
     return _picked(Take.of(0), 0, True, weight, ids)
 
 
 def one_hot(x: Any, classes: int, dtype: Any = None) -> Any:
-    """1 where a new last axis counts up to x, else 0; float32 for None. See ``OneHot``."""
+    """1 where a new last axis counts up to x, else 0; float32 for None. See ``OneHot``.
+
+    Raises:
+        ArgumentError: if classes are no whole number.
+        OptionError: if they are negative.
+    """
     kind = dtypes.float32 if dtype is None else as_dtype(dtype)
-    return executor.apply(OneHot.of(int(classes), kind), x)
+    classes = whole("one_hot: classes", classes)
+    if classes < 0:
+        raise OptionError(f"one_hot: {classes} classes\n  rule: 0 or more")
+    return executor.apply(OneHot.of(classes, kind), x)
