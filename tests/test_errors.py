@@ -440,3 +440,106 @@ def test_tensors_can_be_looked_through(shape):
     names = {name for name, _ in inspect.getmembers(x)}
     assert {"T", "shape", "numpy"} <= names and ("mT" in names) == (len(shape) > 1)
     assert x.T.shape == (shape if len(shape) < 2 else (*shape[:-2], shape[-1], shape[-2]))
+
+
+# ---- what is none, or out of range ------------------------------------------------------
+
+INDEX = ndl.Tensor([0, 1], dtype="int64")
+PARTS = ops.split(tensor(2, 3), 0)
+
+BESIDE = {
+    "add": lambda x: ops.add(x, tensor(3)), "right of add": lambda x: tensor(3) + x,
+    "less": lambda x: ops.less(x, tensor(3)), "right of less": lambda x: tensor(3) < x,
+    "matmul": lambda x: ops.matmul(x, tensor(3, 3)),
+    "where": lambda x: ops.where(x, tensor(3), tensor(3)),
+}  # fmt: skip
+ALONE = {
+    "exp": ops.exp, "add": lambda x: ops.add(x, x), "less": lambda x: ops.less(x, x),
+    "matmul": lambda x: ops.matmul(x, x), "transpose": ops.transpose, "clip": ops.clip,
+    "take": lambda x: ops.take(x, [0], 0), "clip to 1": lambda x: ops.clip(x, 0, 1),
+    "unbind": ops.unbind, "reshape": lambda x: ops.reshape(x, (3,)),
+    "einsum": lambda x: ops.einsum("ij->i", x), "sort": ops.sort, "softmax": ops.softmax,
+    "cumsum": ops.cumsum, "norm": ops.norm, "log_sigmoid": ops.log_sigmoid,
+    "chunk": lambda x: ops.chunk(x, 2), "astype": lambda x: ops.astype(x, "int8"),
+    "cast": lambda x: ops.cast(x, "int8"), "to_device": lambda x: ops.to_device(x, "cpu_numpy"),
+    "masked_fill": lambda x: ops.masked_fill(x, tensor(2, 3) > 0, 1.0),
+    "put": lambda x: ops.put(x, 0, 1.0), "getitem": lambda x: ops.getitem(x, 0),
+    "setitem": lambda x: ops.setitem(x, 0, 1.0),
+    "windows": lambda x: ops.windows(x, (0,), (1,), (1,), (1,)),
+}  # fmt: skip
+OTHERS = {"parts": PARTS, "array": np.ones((2, 3)), "number": 1.5, "none": None, "word": "words"}
+
+
+@pytest.mark.parametrize("given", OTHERS)
+@pytest.mark.parametrize("name", ALONE)
+def test_what_is_no_tensor_is_said_to_be_none(name, given):
+    with pytest.raises(ArgumentError, match="expected a tensor"):
+        ALONE[name](OTHERS[given])
+
+
+@pytest.mark.parametrize("given", ["parts", "none"])
+@pytest.mark.parametrize("name", sorted(BESIDE))
+def test_what_is_none_beside_a_tensor(name, given):
+    with pytest.raises(ArgumentError, match="expected a tensor"):
+        BESIDE[name](OTHERS[given])
+
+
+def test_parts_of_a_tensor_are_no_index():
+    with pytest.raises(ArgumentError, match="expected a tensor, got TensorTuple"):
+        tensor(2, 3)[PARTS]
+
+
+REFUSED = {
+    "embedding": (lambda: ops.embedding(tensor(), [0]), ShapeError, "embedding: weight has no"),
+    "median": (lambda: tensor(3, 0).median(), ShapeError, "median: no elements along axis 1"),
+    "repeat": (lambda: ops.repeat(tensor(3), -1), ShapeError, "repeat: count -1 is below 0"),
+    "repeat each": (lambda: ops.repeat(tensor(2), [-1, 1]), ShapeError, "repeat: count -1"),
+    "repeat by half": (lambda: ops.repeat(tensor(2), 1.5), ArgumentError, "repeat: count is 1.5"),
+    "repeat halves": (lambda: ops.repeat(tensor(2), [1.5, 1]), ArgumentError, "count is 1.5"),
+    "repeat much": (lambda: ops.repeat(tensor(2), [2**62] * 2), ShapeError, "than 63 bits"),
+    "tile": (lambda: ops.tile(tensor(3), (2, -1)), ShapeError, "tile: count -1 is below 0"),
+    "topk": (lambda: ops.topk(tensor(3), 1.5), ArgumentError, "topk: k is 1.5, not a whole"),
+    "matmul": (
+        lambda: ops.matmul(tensor(2, 2) > 0, tensor(2, 2) > 0), DtypeError, "^matmul: not for bool",
+    ),
+    "upsample": (lambda: ops.upsample(tensor(1, 1, 3, 3), 2**62), ShapeError, "^upsample: shape"),
+    "pool": (
+        lambda: ops.adaptive_avg_pool2d(tensor(1, 1, 3, 3), 2**50), errors.OutOfMemoryError,
+        "^adaptive_avg_pool2d",
+    ),
+    "eps": (lambda: ops.layer_norm(tensor(2, 3), eps="a"), ArgumentError, "eps is 'a', not a num"),
+    "delta": (lambda: ops.huber_loss(tensor(2), tensor(2), delta="a"), ArgumentError, "delta is"),
+    "p": (lambda: ops.dropout(tensor(2), "a"), ArgumentError, "dropout: p is 'a', not a number"),
+    "correction": (lambda: ops.var(tensor(2), correction="1"), ArgumentError, "correction is '1'"),
+    "order": (lambda: ops.norm(tensor(2), [1]), ArgumentError, r"norm: ord is \[1\], not a number"),
+    "groups": (lambda: ops.group_norm(tensor(1, 4, 2), 1.5), ArgumentError, "groups is 1.5"),
+    "classes": (lambda: ops.one_hot(INDEX, 1.9), ArgumentError, "one_hot: classes is 1.9"),
+    "words": (lambda: ops.one_hot(INDEX, "3"), ArgumentError, "one_hot: classes is '3'"),
+    "no classes": (lambda: ops.one_hot(INDEX, -1), OptionError, "one_hot: -1 classes"),
+    "length": (lambda: ops.bincount(INDEX, minlength=1.5), ArgumentError, "minlength is 1.5"),
+    "seed": (lambda: ndl.manual_seed(1.9), ArgumentError, "the seed is 1.9, not a whole number"),
+    "seed in words": (lambda: ndl.manual_seed("a"), ArgumentError, "the seed is 'a'"),
+    "wide seed": (lambda: ndl.manual_seed(2**64), OptionError, "0 <= seed < 2"),
+    "key": (lambda: ops.uniform((2,), key=-1), OptionError, "the seed is -1"),
+    "linspace": (lambda: ops.linspace(1j, 1, 3), ArgumentError, "linspace: start is 1j"),
+    "pad": (lambda: ops.pad(tensor(2, 2), [[1], [1, 2]]), ShapeError, "pad: widths"),
+    "tensordot": (lambda: ops.tensordot(tensor(2), tensor(2), 1.5), ArgumentError, "axes is 1.5"),
+    "many axes": (lambda: ops.tensordot(tensor(2), tensor(2), 2**31), ShapeError, "2147483648"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_that_mean_nothing_are_refused(name):
+    call, kind, text = REFUSED[name]
+    with pytest.raises(kind, match=text):
+        call()
+
+
+@pytest.mark.parametrize("where", ["cpu_numpy", DEVICE.removesuffix("()")])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_step_beyond_the_axis_takes_its_first_element(where, lazy):
+    with ndl.lazy_mode(lazy):
+        x = ndl.Tensor([1.0, 2.0, 3.0], device=where)
+        for step in (3, 2**62, 2**63 - 1, 2**63, 2**70):
+            assert x[::step].tolist() == [1.0] and x[::-step].tolist() == [3.0]
+            assert (x * 1.0)[1:2:step].tolist() == [2.0]

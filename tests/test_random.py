@@ -9,6 +9,7 @@ from devices import DEVICES
 import needle as ndl
 from needle import ops
 from needle.backend import kernels
+from needle.backend.ndarray import array
 from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
 from needle.ops import base, random, sampling
 from needle.testing import assert_close
@@ -140,7 +141,10 @@ def test_ranges_and_moments():
 def test_no_uniform_number_is_the_bound_above(bounds, dtype, device, monkeypatch):
     """The largest number that is drawn, scaled and rounded, stays below."""
     low, high = bounds
-    draw = lambda *_: random.array([0.0, 1.0 - 2.0**-24], "float32", device)
+
+    def draw(*_):
+        return array([0.0, 1.0 - 2.0**-24], "float32", device)
+
     for stream in (None, 1):
         ndl.manual_seed(stream)
         monkeypatch.setattr(random, "rand" if stream is None else "uniform", draw)

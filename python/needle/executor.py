@@ -73,7 +73,7 @@ def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
         for x in tensors:
             if x.array is None and x.node.done:
                 raise graph.released(x)
-        specs = [spec_of(x) for x in tensors]
+        specs = [x.spec for x in tensors]
         spec = finite.unwatched(op.infer, *specs) if watched else op.infer(*specs)
         result = graph.pend(op, tensors, spec, needs)
         if config.current().debug >= 1:
@@ -207,12 +207,15 @@ def spec_of(tensor: Any) -> Any:
     """Return the spec of a tensor without computing anything.
 
     Raises:
-        ArgumentError: if it is no tensor.
+        ArgumentError: if it is no tensor, or several together.
     """
     try:
-        return tensor.spec
+        spec = tensor.spec
     except AttributeError:
         raise no_tensor(tensor) from None
+    if type(spec) is tuple:
+        raise no_tensor(tensor)
+    return spec
 
 
 def shape_of(x: Any) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from needle import executor
 from needle.errors import unknown
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
-from needle.ops.elementwise import greater, minimum, square, where
+from needle.ops.elementwise import greater, minimum, negative, square, where
 from needle.ops.functions import cosh, exp, expm1, sigmoid, tanh
 from needle.ops.logic import clip
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
@@ -289,4 +289,4 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
 
 def log_sigmoid(x: Any) -> Any:
     """Logarithm of the logistic function, without overflow: -softplus(-x)."""
-    return -softplus(-x)
+    return negative(softplus(negative(x)))

@@ -60,6 +60,20 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 """What attributes of these annotations may be; others are up to the op."""
 
 
+def real(what: str, value: Any) -> float:
+    """Return an argument as a float.
+
+    Raises:
+        ArgumentError: if it is no number.
+    """
+    try:
+        if not isinstance(value, (str, bytes)):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ArgumentError(f"{what} is {value!r:.60}, not a number")
+
+
 def number_in(operation: str, value: Any, kind: DType) -> Any:
     """Return a number as one that a dtype holds.
 

@@ -14,6 +14,7 @@ from needle.backend.axes import normalise_axis
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.activation import relu, relu_grad
+from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import cast_like
 from needle.ops.functions import rsqrt
@@ -159,6 +160,6 @@ def batch_norm_relu(
     back = [*range(axis), ndim - 1, *range(axis, ndim - 1)]
     rows = [permute(z, there) for z in (x, residual) if z is not None]
     parameters = parameter(weight, 1.0, rows[0]), parameter(bias, 0.0, rows[0])
-    op = BatchNormReLU.of(float(eps))
+    op = BatchNormReLU.of(real("batch_norm_relu: eps", eps))
     out, middle, var = executor.apply(op, rows[0], *parameters, *rows[1:]).tuple()
     return permute(out, back), middle, var

@@ -18,6 +18,7 @@ from needle.backend.axes import axes_of
 from needle.errors import OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.activation import leaky_relu, relu
+from needle.ops.attributes import real
 from needle.ops.base import Multilinear
 from needle.ops.convolution import Convolution, ConvolutionInput, Pairs, Sizes
 from needle.ops.convolution_bias import ConvolutionActivation, ConvolutionBias
@@ -97,7 +98,9 @@ def convolve(x: Any, weight: Any, bias: Any, geometry: Any, slope: float = 1.0) 
         return out if slope == 1 else relu(out) if slope == 0 else leaky_relu(out, slope)
     if slope == 1:
         return executor.apply(ConvolutionBias.of(*geometry), x, weight, bias)
-    return executor.apply(ConvolutionActivation.of(*geometry, float(slope)), x, weight, bias)
+    return executor.apply(
+        ConvolutionActivation.of(*geometry, real("convolve: slope", slope)), x, weight, bias
+    )
 
 
 # ---- PyTorch's faces ---------------------------------------------------------------

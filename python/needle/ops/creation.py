@@ -206,10 +206,13 @@ def linspace(
     Gradients flow to start and stop if they are tensors.
 
     Raises:
-        ArgumentError: if num is no whole number.
+        ArgumentError: if num is no whole number, or start or stop no number.
         ShapeError: if num is negative.
     """
     (count,), kind = sizes_of("linspace", (num,), 8), as_dtype(dtype or default_float())
+    for what, end in (("start", start), ("stop", stop)):
+        if not isinstance(end, (int, float, graph.TensorBase)) and not _is_real(end):
+            raise ArgumentError(f"linspace: {what} is {end!r:.60}, not a number")
     if _flows(kind, start, stop):
         parts = made("linspace", _line, 0, 1, count, endpoint, dtypes.float64, device)
         ends = [_beside(x, dtypes.float64, parts.spec.device) for x in (start, stop)]
@@ -217,6 +220,10 @@ def linspace(
         parts = reshape(parts, (count, *(1,) * ndim))
         return cast(ends[0] * (1.0 - parts) + ends[1] * parts, kind)
     return made("linspace", _line, start, stop, count, endpoint, kind, device)
+
+
+def _is_real(x: Any) -> bool:
+    return np.asarray(x).dtype.kind in "biuf"
 
 
 def _line(start: Any, stop: Any, count: int, endpoint: bool, kind: DType, device: Any) -> Any:

@@ -294,7 +294,8 @@ class Comparison(Elementwise):
     is_differentiable = False
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        kinds = [x.spec.dtype for x in inputs if isinstance(x, graph.TensorBase)]
+        specs = [x.spec for x in inputs if isinstance(x, graph.TensorBase)]
+        kinds = [spec.dtype for spec in specs if type(spec) is not tuple]
         if len(kinds) == 1 and kinds[0].kind in "iub":
             inputs = tuple(_within(x, kinds[0]) for x in inputs)
         return super().prepare(inputs)
@@ -376,7 +377,7 @@ class Where(Elementwise):
         if len(inputs) != 3:
             raise ArgumentError(f"where: takes 3 operands, {len(inputs)} were given")
         condition, *rest = inputs
-        if not isinstance(condition, graph.TensorBase):
+        if not isinstance(condition, graph.TensorBase) or type(condition.spec) is tuple:
             condition = as_tensors(inputs, self.name)[0]
         if all(isinstance(x, (bool, int, float)) for x in rest):
             rest[0] = self._as_tensor(rest, executor.spec_of(condition).device)

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from needle import executor
+from needle.backend.axes import whole
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
+from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.conv import channels_first, channels_last
 from needle.ops.elementwise import cast_like, square
@@ -220,6 +222,6 @@ def group_norm(
         )  # fmt: skip
     image = channels_last(x)
     parameters = parameter(weight, 1.0, image), parameter(bias, 0.0, image)
-    op = GroupNorm.of(int(groups), float(eps))
+    op = GroupNorm.of(whole("group_norm: groups", groups), real("group_norm: eps", eps))
     out, middle, var = executor.apply(op, image, *parameters).tuple()
     return channels_first(out), middle, var

@@ -23,7 +23,7 @@ from needle.errors import (
     unknown,
 )
 from needle.executor import shape_of
-from needle.ops.attributes import Axes, either
+from needle.ops.attributes import Axes, either, real
 from needle.ops.base import OUTPUT, Op, sum_to
 from needle.ops.elementwise import absolute, cast_like, equal, not_equal, square, where
 from needle.ops.matmul import matmul
@@ -248,6 +248,7 @@ def norm(
     ord = 2 if ord is None or ord == "fro" else ord
     if isinstance(ord, str):
         raise unknown("norm: ord", ord, ("fro",))
+    ord = real("norm: ord", ord)
     if ord == 0:
         return cast_like(summation(not_equal(x, 0), axes, keepdims), x)
     wide = widened(x)

@@ -206,9 +206,10 @@ def clip(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any
     """
     if min is not None or max is not None:
         low, high = either(low, min, ("low", "min")), either(high, max, ("high", "max"))
+    is_floating = executor.spec_of(x).dtype.kind == "f"
     if low is None and high is None:
         return x
-    if executor.spec_of(x).dtype.kind == "f":
+    if is_floating:
         low = -math.inf if low is None else low
         high = math.inf if high is None else high
     if low is None or high is None:

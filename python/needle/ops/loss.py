@@ -13,6 +13,7 @@ from needle.backend import kernels
 from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.activation import relu, softplus
+from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Composite, Elementwise, sum_to
 from needle.ops.elementwise import (
     absolute,
@@ -232,13 +233,14 @@ def cross_entropy(
         ShapeError: if there is not one weight for each class.
     """
     logits, target = as_tensors((logits, beside(logits, target)), "cross_entropy")
+    label_smoothing = real("cross_entropy: label_smoothing", label_smoothing)
     if not 0.0 <= label_smoothing <= 1.0:
         raise OptionError(f"cross_entropy: label_smoothing {label_smoothing} is not in [0, 1]")
     if shape_of(target) == shape_of(logits) and executor.spec_of(target).dtype.kind == "f":
         return reduced(_soft_cross_entropy(logits, target, label_smoothing, weight), reduction)
     ignored = NOTHING if ignore_index is None else ignore_index
     if weight is None:
-        loss = executor.apply(CrossEntropy.of(ignored, float(label_smoothing)), logits, target)[0]
+        loss = executor.apply(CrossEntropy.of(ignored, label_smoothing), logits, target)[0]
         if reduction != "mean" or ignore_index is None:
             return reduced(loss, reduction)
         counts = cast_like(not_equal(cast(target, dtype.int64), ignore_index), loss)
@@ -355,8 +357,10 @@ class BCEWithLogits(_Pairwise):
     def samples() -> list[Sample]:
         inside = _pair_samples(lambda x, y: np.logaddexp(x, 0) - x * y, 0.0, 1.0)()
         certain, y = np.repeat([np.inf, -np.inf], 3), np.array([0.0, 0.5, 1.0] * 2)
-        losses = lambda x, y: np.where(y == (x > 0), 0.0, np.inf)
-        return [*inside, Sample((certain, y), (), losses, gradient=False)]
+        certainly = Sample(
+            (certain, y), (), lambda x, y: np.where(y == (x > 0), 0.0, np.inf), gradient=False
+        )
+        return [*inside, certainly]
 
     def expand(self, x: Any, target: Any) -> Any:
         finite = softplus(x) - x * target
@@ -418,6 +422,7 @@ def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mea
     Raises:
         OptionError: if delta is not positive.
     """
+    delta = real("huber_loss: delta", delta)
     if not delta > 0:
         raise OptionError(f"huber_loss: delta {delta} must be positive")
     x, target = _same_shape("huber_loss", x, target)

@@ -443,13 +443,13 @@ def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
 def astype(x: Any, dtype: Any) -> Any:
     """Return x in another dtype. See ``Cast``."""
     target = as_dtype(dtype)
-    return x if x.spec.dtype is target else executor.apply(Cast.of(target), x)
+    return x if executor.spec_of(x).dtype is target else executor.apply(Cast.of(target), x)
 
 
 def to_device(x: Any, device: Any) -> Any:
     """Return x on another device. See ``ToDevice``."""
     target = devices.as_device(device)
-    return x if x.spec.device == target else executor.apply(ToDevice.of(target), x)
+    return x if executor.spec_of(x).device == target else executor.apply(ToDevice.of(target), x)
 
 
 def copy(x: Any) -> Any:
@@ -501,7 +501,8 @@ def basic_index(x: Any, index: Any) -> Any:
             ranges += [(0, n, 1) for n in shape[axis : axis + len(shape) - count]]
         elif isinstance(part, slice):
             start, stop, step = part.indices(shape[axis])
-            ranges.append((start, len(range(start, stop, step)), step))
+            size = len(range(start, stop, step))
+            ranges.append((start, size, step if size > 1 else 1))  # a step may be of any size
         else:
             dropped.append(axis)
             ranges.append((_position(part, axis, shape[axis]), 1, 1))

@@ -11,6 +11,7 @@ from needle import executor, graph
 from needle.backend.axes import normalise_axis
 from needle.errors import ArgumentError, DtypeError, ShapeError, explain
 from needle.executor import shape_of
+from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import rsqrt
@@ -397,7 +398,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) 
     own = _last_axes("layer_norm", x, bias if weight is None else weight)
     flat = x if len(own) == 1 else reshape(x, (*shape_of(x)[: -len(own)], int(np.prod(own))))
     parameters = parameter(weight, 1.0, flat), parameter(bias, 0.0, flat)
-    out = executor.apply(LayerNorm.of(float(eps)), flat, *parameters)[0]
+    out = executor.apply(LayerNorm.of(real("layer_norm: eps", eps)), flat, *parameters)[0]
     return out if len(own) == 1 else reshape(out, shape_of(x))
 
 
@@ -408,7 +409,9 @@ def rms_norm(x: Any, weight: Any = None, eps: float = 1e-5) -> Any:
     """
     own = _last_axes("rms_norm", x, weight)
     flat = x if len(own) == 1 else reshape(x, (*shape_of(x)[: -len(own)], int(np.prod(own))))
-    out = executor.apply(RMSNorm.of(float(eps)), flat, parameter(weight, 1.0, flat))[0]
+    out = executor.apply(
+        RMSNorm.of(real("rms_norm: eps", eps)), flat, parameter(weight, 1.0, flat)
+    )[0]
     return out if len(own) == 1 else reshape(out, shape_of(x))
 
 
@@ -424,7 +427,9 @@ def batch_norm(
     axis = normalise_axis(axis, ndim)
     rows = x if axis == ndim - 1 else permute(x, [i for i in range(ndim) if i != axis] + [axis])
     parameters = parameter(weight, 1.0, rows), parameter(bias, 0.0, rows)
-    out, middle, var = executor.apply(BatchNorm.of(float(eps)), rows, *parameters).tuple()
+    out, middle, var = executor.apply(
+        BatchNorm.of(real("batch_norm: eps", eps)), rows, *parameters
+    ).tuple()
     if axis != ndim - 1:
         out = permute(out, [*range(axis), ndim - 1, *range(axis, ndim - 1)])
     return out, middle, var

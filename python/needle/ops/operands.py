@@ -154,13 +154,18 @@ def as_tensors(inputs: tuple[Any, ...], name: str) -> tuple[Any, ...]:
         ArgumentError: for anything else, or if there is no tensor among them.
     """
     for x in inputs:
-        if not isinstance(x, graph.TensorBase):
+        if not isinstance(x, graph.TensorBase) or type(x.spec) is tuple:
             return tuple(_as_tensor(y, inputs, name) for y in inputs)
     return inputs
 
 
 def _as_tensor(x: Any, inputs: tuple[Any, ...], name: str) -> Any:
     if isinstance(x, graph.TensorBase):
+        if type(x.spec) is tuple:
+            raise explain(
+                ArgumentError, name, f"expected a tensor, got {kind_of(x)} of {len(x.spec)}",
+                advice="one of them, x[0], or ops.stack(x)",
+            )  # fmt: skip
         return x
     if isinstance(x, NDArray):
         return graph.wrap(x)
@@ -293,7 +298,7 @@ def destination(target: Any, where: Any, kind: Any) -> tuple[Any, DType | None]:
 
 def cast(x: Any, kind: DType) -> Any:
     """Return a tensor in another dtype; itself if it has it."""
-    if x.spec.dtype is kind:
+    if executor.spec_of(x).dtype is kind:
         return x
     from needle.ops.movement import Cast
 

@@ -234,7 +234,7 @@ def _pairs(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:
         given = (given,)
     rows = [axes_of(part) for part in given]
     rows = rows * ndim if len(rows) == 1 else rows
-    if any(len(row) not in (1, 2) for row in rows):
+    if {*map(len, rows)} not in ({1}, {2}, set()):
         raise ShapeError(
             f"pad: widths {widths!r:.60} for {ndim} axes\n"
             "  rule: one number, one pair (before, after), or a pair for each axis"

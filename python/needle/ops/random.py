@@ -16,9 +16,11 @@ import numpy as np
 
 from needle import dtype as dtypes
 from needle.backend import kernels, memory, numpy_stream
+from needle.backend.axes import whole
 from needle.backend.ndarray import NDArray, array
 from needle.device import as_device
 from needle.dtype import DType
+from needle.errors import OptionError
 
 
 def bits(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArray:
@@ -81,7 +83,9 @@ class Generator:
     __slots__ = ("seed", "counter")
 
     def __init__(self, seed: int) -> None:
-        self.seed, self.counter = int(seed) & (2**64 - 1), 0
+        self.seed, self.counter = whole("random numbers: the seed", seed), 0
+        if not 0 <= self.seed < 2**64:
+            raise OptionError(f"random numbers: the seed is {seed}\n  rule: 0 <= seed < 2**64")
 
     def take(self, words: int) -> tuple[int, int]:
         """Return the key and the counter of a draw of so many words, and go on behind it."""
@@ -94,7 +98,12 @@ _generator: Generator | None = None
 
 
 def manual_seed(seed: int | None) -> None:
-    """Draw from Needle's own generator from now on; None returns to NumPy's global stream."""
+    """Draw from Needle's own generator from now on; None returns to NumPy's global stream.
+
+    Raises:
+        ArgumentError: if the seed is no whole number.
+        OptionError: if it is negative, or 2**64 or more.
+    """
     global _generator
     _generator = None if seed is None else Generator(seed)
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
-from needle import executor, graph
+from needle import executor
 from needle.backend import kernels, ndarray
-from needle.backend.axes import axes_of, normalise_axis, whole
+from needle.backend.axes import axes_of, normalise_axis, sizes_of, whole
 from needle.errors import IndexRangeError, OptionError, ShapeError
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
 from needle.ops.base import Linear
+from needle.ops.creation import made
 from needle.ops.indexing import take
 from needle.ops.movement import (
     BroadcastTo,
@@ -121,8 +122,13 @@ def _repeat_in_place(x: Any, counts: Sequence[int], inner: bool) -> Any:
 
 
 def tile(x: Any, counts: int | Sequence[int]) -> Any:
-    """Repeat x as a whole, ``counts`` times along each axis (aligned at the last, as NumPy)."""
-    times = axes_of(counts)
+    """Repeat x as a whole, ``counts`` times along each axis (aligned at the last, as NumPy).
+
+    Raises:
+        ArgumentError: if a count is no whole number.
+        ShapeError: if one is negative, or the result has too many elements.
+    """
+    times = tuple(_count("tile", n) for n in axes_of(counts))
     shape = shape_of(x)
     ndim = max(len(times), len(shape))
     if ndim > len(shape):
@@ -139,24 +145,38 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
         axis: where.
 
     Raises:
-        ShapeError: if there is not one count, or one per element.
+        ArgumentError: if a count is no whole number.
+        ShapeError: if there is not one count, or one per element; if one is negative, or the result
+            has too many elements.
     """
     if axis is None:
         x, axis = reshape(x, (executor.spec_of(x).size,)), 0
     shape = shape_of(x)
     axis = normalise_axis(axis, len(shape))
-    if isinstance(counts, (int, np.integer)):
-        times = [int(counts) if i == axis else 1 for i in range(len(shape))]
-        return _repeat_in_place(x, times, True)
-    if len(counts) != shape[axis]:
-        raise ShapeError(f"repeat: {len(counts)} counts for {shape[axis]} elements")
+    if not np.iterable(counts):
+        count = _count("repeat", counts)
+        return _repeat_in_place(x, [count if i == axis else 1 for i in range(len(shape))], True)
     each = np.asarray(counts) if len(counts) else np.zeros(0, np.int64)
-    places = np.repeat(np.arange(shape[axis]), each)
-    return take(x, _indices(places, x), axis)
+    if len(each) != shape[axis]:
+        raise ShapeError(f"repeat: {len(each)} counts for {shape[axis]} elements")
+    if each.dtype.kind not in "iu" or each.min(initial=0) < 0:
+        each = np.array([_count("repeat", n) for n in each.tolist()], np.int64)
+    sizes_of("repeat", (int(each.sum(dtype=object)),), 8)
+    return take(x, made("repeat", _repeated, each, x), axis)
 
 
-def _indices(places: Any, like: Any) -> Any:
-    return graph.wrap(ndarray.array(places, dtypes.int64, like.spec.device))
+def _count(operation: str, value: Any) -> int:
+    """Return how often something is repeated."""
+    count = whole(f"{operation}: count", value)
+    if count < 0:
+        raise ShapeError(f"{operation}: count {count} is below 0")
+    return count
+
+
+def _repeated(counts: Any, like: Any) -> Any:
+    """Return the positions of as many counts, each as often as its count says."""
+    places = np.repeat(np.arange(len(counts)), counts)
+    return ndarray.array(places, dtypes.int64, like.spec.device)
 
 
 # ---- spreading ---------------------------------------------------------------------

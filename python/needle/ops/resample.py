@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from needle import executor, graph
+from needle import executor
 from needle.backend import ndarray
-from needle.backend.axes import axes_of
+from needle.backend.axes import axes_of, sizes_of, whole
 from needle.errors import OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.conv import channels_first, channels_last, named, per_axis
 from needle.ops.convolution import Pairs, Sizes
+from needle.ops.creation import made
 from needle.ops.elementwise import cast_like
 from needle.ops.interpolation import CENTRES, CORNERS, NEAREST, Interpolate
 from needle.ops.matmul import matmul
@@ -45,11 +46,6 @@ def _spatial(name: str, x: Any, axes: int | None = None) -> Sizes:
             "x [n, c, *spatial]",
         )  # fmt: skip
     return shape[2:]
-
-
-def _constant(values: Any, like: Any, kind: Any = None) -> Any:
-    spec = executor.spec_of(like)
-    return graph.wrap(ndarray.array(values, kind or spec.dtype, spec.device))
 
 
 # ---- pooling -----------------------------------------------------------------------
@@ -153,7 +149,9 @@ def _adaptive(name: str, axes: int, x: Any, output_size: Any) -> Any:
     given = axes_of(output_size) * (axes if np.ndim(output_size) == 0 else 1)
     if len(given) != axes:
         raise ShapeError(f"{name}: {len(given)} sizes for {axes} spatial axes")
-    out = tuple(n if m is None else int(m) for n, m in zip(spatial, given, strict=True))
+    out = tuple(
+        n if m is None else whole(f"{name}: size", m) for n, m in zip(spatial, given, strict=True)
+    )
     if min(*out, *spatial) < 1:
         raise ShapeError(f"{name}: from {spatial} to {out}; sizes are at least 1")
     (x,) = promoted((x,), name, floating=True)
@@ -164,25 +162,26 @@ def _adaptive(name: str, axes: int, x: Any, output_size: Any) -> Any:
     wide = widened(image)
     for axis, (n, m) in enumerate(zip(spatial, out, strict=True), 1):
         if n != m:
-            wide = _mixed(wide, axis, _bins(n, m))
+            sizes_of(name, (n, m), 8)
+            wide = _mixed(wide, axis, made(name, _bins, n, m, wide.spec))
     return channels_first(cast_like(wide, x))
 
 
-def _bins(n: int, m: int) -> Any:
-    """Return the m x n matrix that averages floor(i n / m) to ceil((i + 1) n / m)."""
+def _bins(n: int, m: int, like: Any) -> Any:
+    """Return the array of the m x n matrix that averages floor(i n / m) to ceil((i + 1) n / m)."""
     matrix = np.zeros((m, n))
     for i in range(m):
         start, stop = i * n // m, -(-(i + 1) * n // m)
         matrix[i, start:stop] = 1.0 / (stop - start)
-    return matrix
+    return ndarray.array(matrix, like.dtype, like.device)
 
 
 def _mixed(x: Any, axis: int, matrix: Any) -> Any:
     """Return x multiplied by a matrix along an axis."""
     shape = shape_of(x)
     flat = reshape(x, (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])))
-    out = matmul(_constant(matrix, x), flat)
-    return reshape(out, (*shape[:axis], matrix.shape[0], *shape[axis + 1 :]))
+    out = matmul(matrix, flat)
+    return reshape(out, (*shape[:axis], shape_of(matrix)[0], *shape[axis + 1 :]))
 
 
 def adaptive_avg_pool1d(x: Any, output_size: Any) -> Any:
@@ -252,6 +251,7 @@ def upsample(
         raise ShapeError(f"upsample: mode {mode!r} is not for {axes} spatial axes")
     out, scales = _scaled(spatial, size, scale_factor)
     (x,) = promoted((x,), "upsample", floating=True)
+    sizes_of("upsample", (*shape_of(x)[:2], *out), 8)
     how = mode if mode == NEAREST else CORNERS if align_corners else CENTRES
     if out == spatial and (align_corners or set(scales) == {1.0}):
         return x

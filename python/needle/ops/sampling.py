@@ -22,6 +22,7 @@ from needle.dtype import DType, as_dtype, fits
 from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops import random
+from needle.ops.attributes import real
 from needle.ops.base import Composite, Op
 from needle.ops.creation import made
 from needle.ops.draws import RandomIntegers, RandomNormal, RandomOrder, RandomUniform
@@ -119,12 +120,13 @@ def uniform(
         ShapeError: if a size is negative.
     """
     sizes = sizes_of("uniform", shape, 8)
+    low, high = real("uniform: low", low), real("uniform: high", high)
     if not low <= high:
-        raise OptionError(f"uniform: the range [{low}, {high})\n  rule: low <= high")
+        raise OptionError(f"uniform: the range [{low:g}, {high:g})\n  rule: low <= high")
     _check_floating("uniform", dtype)
     drawn = default_float()
     kind = drawn if dtype is None else as_dtype(dtype)
-    last = _last_below(float(low), float(high), kind, drawn)
+    last = _last_below(low, high, kind, drawn)
     x = _as(_draw("uniform", RandomUniform, random.rand, sizes, device, key), dtype)
     x = x if (low, high) == (0.0, 1.0) else x * (high - low) + low
     return x if last is None else minimum(x, last)
@@ -138,7 +140,7 @@ def _last_below(low: float, high: float, kind: DType, drawn: DType) -> float | N
         start, width = number(low), number(high - low)
         if not np.isfinite([float(x) for x in (start, width, number(high))]).all():
             raise OptionError(
-                f"uniform: the range [{low}, {high}) in {kind}\n"
+                f"uniform: the range [{low:g}, {high:g}) in {kind}\n"
                 f"  rule: low, high and high - low are finite there"
             )
         largest = 1.0 - float(np.finfo(drawn.numpy).epsneg)
@@ -170,6 +172,7 @@ def normal(
         ShapeError: if a size is negative.
     """
     sizes = sizes_of("normal", shape, 8)
+    mean, std = real("normal: mean", mean), real("normal: std", std)
     if not std >= 0:
         raise OptionError(f"normal: std={std}\n  rule: std >= 0")
     _check_floating("normal", dtype)
@@ -187,6 +190,7 @@ def bernoulli(
         ShapeError: if a size is negative.
     """
     sizes = sizes_of("bernoulli", shape, 8)
+    p = real("bernoulli: p", p)
     if not 0.0 <= p <= 1.0:
         raise OptionError(f"bernoulli: p={p} is not in [0, 1]")
     chosen = less_equal(_draw("bernoulli", RandomUniform, random.rand, sizes, device, key), p)
@@ -277,7 +281,7 @@ class Weights(Op):
             axes = tuple(range(x.ndim))
             least, last = (kernels.reduce("min", y, axes).item() for y in (x, most))
             first = kernels.reduce("max", most, axes).item()
-            if not (least >= 0 and 0 < last and first < math.inf):
+            if not (least >= 0 and last > 0 and first < math.inf):
                 raise explain(
                     OptionError, self.name,
                     f"weights from {least} to {first}, the largest of a row is {last}",
@@ -359,10 +363,11 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, *, key: int | None = 
     Raises:
         OptionError: if p is not in [0, 1].
     """
+    p = real("dropout: p", p)
     if not 0.0 <= p <= 1.0:
         raise OptionError(f"dropout: p={p} is not in [0, 1]")
     if not training:
         return x
     spec = executor.spec_of(x)
     mask = bernoulli(spec.shape, 1.0 - p, device=spec.device, key=key)
-    return executor.apply(Dropout.of(float(p)), x, mask)
+    return executor.apply(Dropout.of(p), x, mask)

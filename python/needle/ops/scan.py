@@ -12,7 +12,7 @@ from needle.backend import kernels
 from needle.backend.axes import normalise_axis
 from needle.errors import IndexRangeError
 from needle.executor import shape_of
-from needle.ops.attributes import Axes, either
+from needle.ops.attributes import Axes, either, real
 from needle.ops.base import Composite, Linear, Op, export
 from needle.ops.elementwise import cast_like, equal, square, where
 from needle.ops.functions import Sqrt
@@ -366,7 +366,7 @@ def var(
 ) -> Any:
     """Variance over axes (all for None); correction 1 is the unbiased one. See ``Var``."""
     chosen = normalised(x, either(axes, axis))
-    return executor.apply(Var.of(chosen, bool(keepdims), float(correction)), x)
+    return executor.apply(Var.of(chosen, bool(keepdims), real("var: correction", correction)), x)
 
 
 def std(

@@ -110,7 +110,7 @@ def _is_integers(part: Any) -> bool:
     """Return whether a part of an index is a tensor of integers, of one axis or more."""
     if not isinstance(part, graph.TensorBase):
         return False
-    spec = part.spec
+    spec = executor.spec_of(part)
     return spec.ndim > 0 and spec.dtype.kind in "iu" and not part.requires_grad
 
 
@@ -370,12 +370,12 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
         DtypeError: if the dtype of x has no such value.
     """
     if not isinstance(value, (graph.TensorBase, np.ndarray)):
-        value = number_in("masked_fill", value, x.spec.dtype)
+        value = number_in("masked_fill", value, executor.spec_of(x).dtype)
     return where(mask, _fitting(x, value), x)
 
 
 def _fitting(x: Any, value: Any) -> Any:
-    kind = x.spec.dtype
+    kind = executor.spec_of(x).dtype
     if isinstance(value, (bool, int, float, np.integer, np.bool_)):
         return constant(number_in("assignment", value, kind), kind, x.spec.device)
     if not isinstance(value, graph.TensorBase):

@@ -9,13 +9,14 @@ import numpy as np
 from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import kernels, ndarray
-from needle.backend.axes import normalise_axis
+from needle.backend.axes import normalise_axis, whole
 from needle.errors import (
     ArgumentError,
     DtypeError,
     IndexRangeError,
     OptionError,
     ShapeError,
+    explain,
     unknown,
 )
 from needle.executor import shape_of
@@ -192,14 +193,22 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any
     Raises:
         IndexRangeError: if there are fewer than k.
     """
+    k = whole("topk: k", k)
     values, indices = executor.apply(Sort.of(axis, bool(largest), k), x).tuple()
     return values, stop_gradient(indices)
 
 
 def median(x: Any, axis: int = -1) -> Any:
-    """Return the middle value along an axis (the lower one of two); NaN if there is one."""
-    values = sort(x, axis)
+    """Return the middle value along an axis (the lower one of two); NaN if there is one.
+
+    Raises:
+        ShapeError: if there is no element along the axis.
+    """
+    axis = normalise_axis(axis, len(shape_of(x)))
     size = shape_of(x)[axis]
+    if size == 0:
+        raise explain(ShapeError, "median", f"no elements along axis {axis}", [("x", x)])
+    values = sort(x, axis)
     middle = window(values, axis, (size - 1) // 2, 1)
     if x.spec.dtype.kind == "f":
         last = window(values, axis, size - 1, 1)  # where NaN is, if there is one
@@ -282,6 +291,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
     shapes = shape_of(x), shape_of(weights)
     if len(shapes[0]) != 1 or shapes[0] != shapes[1]:
         raise ShapeError(f"bincount: x {shapes[0]} and weights {shapes[1]}, both must be [n]")
+    minlength = whole("bincount: minlength", minlength)
     if minlength < 0:
         raise ArgumentError(f"bincount: minlength {minlength} is negative")
     if x.spec.size == 0:

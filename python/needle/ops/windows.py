@@ -12,6 +12,7 @@ from needle import executor
 from needle.backend import ndarray
 from needle.backend.axes import normalise_axis
 from needle.errors import OptionError, ShapeError, explain
+from needle.executor import shape_of
 from needle.ops.base import Linear
 from needle.ops.samples import Sample, uniform
 
@@ -140,5 +141,5 @@ def windows(
     dilations: Sequence[int],
 ) -> Any:
     """Return all windows over some axes of x, as a view. See ``Windows``."""
-    places = tuple(normalise_axis(axis, x.spec.ndim) for axis in axes)
+    places = tuple(normalise_axis(axis, len(shape_of(x))) for axis in axes)
     return executor.apply(Windows.of(places, tuple(sizes), tuple(steps), tuple(dilations)), x)
