@@ -5,7 +5,6 @@ An op's ``compute`` calls these; on the meta device they are its rule for shapes
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from needle import dtype as dtypes
 from needle.backend.array import make_array, make_spec, shortcut
 from needle.backend.axes import normalise_axes, normalise_axis
 from needle.backend.ndarray import NDArray, Shape, array, broadcast_shapes, empty, full, kept_order
+from needle.backend.range_errors import bad_index, bad_label, bad_slice, outside
 from needle.dtype import DType
 from needle.errors import DeviceError, DtypeError, IndexRangeError, ShapeError, explain
 
@@ -178,22 +178,6 @@ def _check_index(operation: str, index: NDArray) -> None:
         )  # fmt: skip
 
 
-def _bad_index(
-    operation: str, index: NDArray, shape: Shape, position: int, size: int
-) -> IndexRangeError:
-    place = np.unravel_index(position, shape)
-    last = place[len(shape) - len(index.shape) :]
-    own = tuple(0 if n == 1 else int(i) for i, n in zip(last, index.shape, strict=True))
-    return IndexRangeError(
-        f"{operation}: index {index.numpy()[own]} at position {_place(own)} is out of range for "
-        f"{size} entries"
-    )
-
-
-def _place(position: Shape) -> Any:
-    return position[0] if len(position) == 1 else position
-
-
 def has_values(x: NDArray) -> bool:
     """Return whether the array holds data, as opposed to one of the meta device."""
     return x.device.name != "meta"
@@ -252,44 +236,11 @@ def check_labels(operation: str, labels: NDArray, classes: int, ignore: int | No
     labels.device.backend.check_range(labels, 0, classes, ignore, wrong)
 
 
-def bad_label(
-    operation: str, labels: str, position: int, classes: int, value: Any = None
-) -> IndexRangeError:
-    """Return the error for the label at a position (in C order) that is not a class.
-
-    Args:
-        operation: the op.
-        labels: dtype and shape of the labels.
-        position: of the first that is wrong.
-        classes: how many there are.
-        value: of that label, where it is known.
-    """
-    which = "the label" if value is None else f"label {value}"
-    return IndexRangeError(
-        f"{operation}: {which} at position {position} is not one of {classes} classes\n"
-        f"  labels: {labels}\n"
-        f"  rule: labels are in [0, {classes})"
-    )
-
-
 def arange(count: int, dtype: DType, device: Any, start: float = 0, step: float = 1) -> NDArray:
     """Return start, start + step, ...: ``count`` numbers, as NumPy computes them."""
     out = empty((count,), dtype, device)
     out.device.backend.ramp(out, start, step)
     return out
-
-
-def outside(operation: str, axis: int, size: int) -> Callable[..., Exception]:
-    """Return what makes the error for an index, by its position, into an axis of this size."""
-
-    def describe(position: Any, value: Any = None) -> Exception:
-        which = "the index" if value is None else f"{value}"
-        return IndexRangeError(
-            f"{operation}: {which} at position {position} is out of range for axis {axis} "
-            f"with {size} entries"
-        )
-
-    return describe
 
 
 def linear_index(indices: tuple[NDArray, ...], sizes: Shape) -> NDArray:
@@ -348,11 +299,9 @@ def gather(x: NDArray, index: NDArray, axis: int, given: NDArray | None = None) 
     where = index.broadcast_to(shape)
     bad = x.device.backend.gather(out, source, where, axis)
     if bad >= 0 and given is not None:
-        place = int(np.unravel_index(bad, shape)[axis])
-        own = tuple(int(i) for i in np.unravel_index(place, given.shape))
-        raise outside("index", axis, x.shape[axis])(_place(own), given.numpy()[own])
+        raise bad_slice(given, int(np.unravel_index(bad, shape)[axis]), axis, x.shape[axis])
     if bad >= 0:
-        raise _bad_index("gather", index, shape, bad, x.shape[axis])
+        raise bad_index("gather", index, shape, bad, x.shape[axis])
     return out
 
 
@@ -378,7 +327,7 @@ def scatter_add(index: NDArray, updates: NDArray, axis: int, shape: Shape) -> ND
         return scatter_add(index, updates.astype(dtypes.int64), axis, shape).astype(dtypes.bool_)
     bad = out.device.backend.scatter_add(out, where, updates, axis)
     if bad >= 0:
-        raise _bad_index("scatter_add", index, updates.shape, bad, shape[axis])
+        raise bad_index("scatter_add", index, updates.shape, bad, shape[axis])
     return out
 
 
@@ -402,7 +351,7 @@ def put(out: NDArray, index: NDArray, values: NDArray, axis: int) -> None:
     _check_index("put", index)
     bad = out.device.backend.put(out, index.broadcast_to(values.shape), values, axis)
     if bad >= 0:
-        raise _bad_index("put", index, values.shape, bad, out.shape[axis])
+        raise bad_index("put", index, values.shape, bad, out.shape[axis])
 
 
 def sort(

@@ -14,6 +14,7 @@ from needle.backend import kernels, override
 from needle.backend.array import shortcut
 from needle.backend.axes import normalise_axes
 from needle.backend.ndarray import NDArray, empty, empty_of, full
+from needle.backend.range_errors import bad_label
 from needle.dtype import DType
 
 _layer_norm_of, _layer_norm_grad_of = shortcut("layer_norm_of"), shortcut("layer_norm_grad_of")
@@ -189,7 +190,7 @@ def _rows(x: NDArray) -> NDArray:
 
 def _bad_label(operation: str, labels: NDArray, position: int, classes: int) -> Exception:
     value, text = labels.numpy().reshape(-1)[position], f"{labels.dtype}{list(labels.shape)}"
-    return kernels.bad_label(operation, text, position, classes, value)
+    return bad_label(operation, text, position, classes, value)
 
 
 @override("cpu", "CrossEntropy")

@@ -11,6 +11,7 @@ from needle import dtype as dtypes
 from needle.backend import kernels
 from needle.backend.axes import axes_of, normalise_axis, whole
 from needle.backend.ndarray import array
+from needle.backend.range_errors import outside
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
@@ -223,7 +224,7 @@ class RowNumbers(Op):
 
     def compute(self, x: Any) -> Any:
         x = kernels.whole("embedding", x)
-        wrong = kernels.outside("embedding", 0, self.rows)
+        wrong = outside("embedding", 0, self.rows)
         x.device.backend.check_range(x, 0, self.rows, None, wrong)
         return x.astype(dtypes.int64, copy=False)
 

@@ -260,6 +260,7 @@ class Weights(Op):
     """
 
     is_differentiable = False
+    promotes = "floating"
     called = "multinomial"
     samples = staticmethod(
         lambda: [

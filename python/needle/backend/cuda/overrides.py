@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from needle import dtype as dtypes
-from needle.backend import kernels, override
+from needle.backend import override
 from needle.backend.cuda.backend import address, blocks_for
 from needle.backend.cuda.geometry import geometry, power_of_two
 from needle.backend.cuda.table import CPP
 from needle.backend.ndarray import NDArray, empty, empty_of
+from needle.backend.range_errors import bad_label
 from needle.dtype import DType
 
 FLOATS = tuple(CPP[kind] for kind in dtypes.FLOATS)
@@ -140,7 +141,7 @@ def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
     flat = _labels(labels)
     text = f"{labels.dtype}{list(labels.shape)}"
     word, ticket = backend.pending.ticket(
-        lambda position: kernels.bad_label(op.name, text, position, classes)
+        lambda position: bad_label(op.name, text, position, classes)
     )
     found = backend.function("softmax.cu", f"cross_entropy<{CPP[logits.dtype]}>", _softmax_family)
     backend.launch(
