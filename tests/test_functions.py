@@ -545,6 +545,96 @@ def test_losses_want_equal_shapes_and_known_reductions():
             loss(x, x, reduction="men")
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("ignored", [None, 2])
+def test_nll_loss_with_weights_of_classes(ignored, reduction):
+    weight = np.array([1.0, 0.5, 2.0, 0.0, 3.0, 0.25])
+    log = LOGITS - np.log(np.exp(LOGITS).sum(1, keepdims=True))
+    counts = np.where(ignored == LABELS, 0.0, weight[LABELS])
+    rows = -log[range(5), LABELS] * counts
+    expected = {"none": rows, "sum": rows.sum(), "mean": rows.sum() / counts.sum()}[reduction]
+    options = {"weight": weight, "ignore_index": ignored, "reduction": reduction}
+    found = ops.nll_loss(tensor(log), ndl.Tensor(LABELS), **options)
+    np.testing.assert_allclose(found.numpy(), expected)
+    with pytest.raises(ShapeError, match="nll_loss: a weight for each of 6 classes"):
+        ops.nll_loss(tensor(log), ndl.Tensor(LABELS), weight=weight[:5])
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0, 2.5])
+def test_smooth_l1_loss(beta):
+    apart = np.abs(X[0] - X[1])
+    near = apart**2 / (2 * beta) if beta else apart
+    expected = np.where(apart < beta, near, apart - beta / 2)
+    found = ops.smooth_l1_loss(tensor(X[0]), tensor(X[1]), beta=beta, reduction="none")
+    np.testing.assert_allclose(found.numpy(), expected)
+    assert np.isclose(
+        ops.smooth_l1_loss(tensor(X[0]), tensor(X[1]), beta=beta).item(), expected.mean()
+    )
+    check_gradients(lambda x, y: ops.smooth_l1_loss(x, y, beta=beta), X[0], X[1])
+    with pytest.raises(OptionError, match="smooth_l1_loss: beta is -1"):
+        ops.smooth_l1_loss(tensor(X), tensor(X), beta=-1)
+
+
+# ---- sums without NaN, differences, joining ------------------------------------------
+
+
+@pytest.mark.parametrize("axes", [None, 0, (0, 2), -1])
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")
+def test_sums_and_means_of_what_is_a_number(axes, keepdims):
+    x = np.where(X > 0.5, np.nan, X)
+    x[1, :, 2] = np.nan
+    for name in ("nansum", "nanmean"):
+        expected = getattr(np, name)(x, axis=axes, keepdims=keepdims)
+        for found in (
+            getattr(ops, name)(tensor(x), axes, keepdims),
+            getattr(tensor(x), name)(axis=axes, keepdims=keepdims),
+        ):
+            np.testing.assert_allclose(found.numpy(), expected)
+    slope = ndl.grad(lambda x: ops.nanmean(x))(tensor(x)).numpy()
+    np.testing.assert_allclose(slope, np.where(np.isnan(x), 0.0, 1 / (~np.isnan(x)).sum()))
+    whole = ndl.Tensor([[1, 2], [3, 5]])
+    assert ops.nansum(whole).item() == 11 and ops.nanmean(whole).item() == 2.75
+    half = ndl.Tensor(np.full(5000, 300.0), dtype="float16")
+    assert ops.nanmean(half).item() == 300.0 and ops.nanmean(half).dtype == "float16"
+
+
+@pytest.mark.parametrize(("n", "axis"), [(1, -1), (2, 1), (0, 0), (3, 0), (9, 2)])
+def test_diff(n, axis):
+    expected = np.diff(X, n, axis)
+    for found in (ops.diff(tensor(X), n, axis), tensor(X).diff(n, axis)):
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
+    if expected.size:
+        check_gradients(lambda x: ops.diff(x, n, axis), X, order=2)
+
+
+def test_what_diff_refuses():
+    for n, axis, kind in ((-1, 0, OptionError), (1.5, 0, ArgumentError), (1, 3, IndexRangeError)):
+        with pytest.raises(kind):
+            ops.diff(tensor(X), n, axis)
+
+
+@pytest.mark.parametrize("shapes", [((), ()), ((2,), (3,)), ((2, 3), (2, 3)), ((2, 1, 4),) * 3])
+def test_joining_side_by_side_and_one_above_the_other(shapes):
+    parts = [np.random.default_rng(i).normal(size=shape) for i, shape in enumerate(shapes)]
+    for name in ("hstack", "vstack"):
+        if name == "vstack" and shapes[0] == (2,):
+            with pytest.raises(ShapeError):
+                ops.vstack([tensor(x) for x in parts])
+            continue
+        found = getattr(ops, name)([tensor(x) for x in parts])
+        np.testing.assert_array_equal(found.numpy(), getattr(np, name)(parts))
+    with pytest.raises(ShapeError, match="no tensors"):
+        ops.hstack([])
+
+
+def test_the_method_diagonal_takes_axes():
+    for k, first, second in ((0, 0, 1), (1, -1, 0), (-1, 1, 2)):
+        expected = np.diagonal(X, k, first, second)
+        np.testing.assert_array_equal(tensor(X).diagonal(k, first, second).numpy(), expected)
+
+
 # ---- random and new tensors ----------------------------------------------------------
 
 

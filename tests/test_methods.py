@@ -29,7 +29,7 @@ scatter_add take one_hot embedding sort argsort topk searchsorted nonzero unique
 log_softmax cross_entropy layer_norm dropout uniform normal bernoulli randint permutation arange
 linspace eye full zeros ones cast astype gelu_tanh mse_loss l1_loss huber_loss kl_divergence
 bce_with_logits nll_loss rms_norm batch_norm argwhere cat clamp isclose count_nonzero allclose
-cosine_similarity norm multinomial
+cosine_similarity norm multinomial smooth_l1_loss hstack vstack diff nansum nanmean
 """
 
 

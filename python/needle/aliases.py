@@ -170,6 +170,18 @@ class Aliases:
         """How many elements over axes (all for None) are not zero."""
         return ops.count_nonzero(self, axes, keepdims, axis=axis)
 
+    def nansum(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+        """Sum over axes of what is not NaN. See ``ops.nansum``."""
+        return ops.nansum(self, axes, keepdims, axis=axis)
+
+    def nanmean(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+        """Mean over axes of what is not NaN. See ``ops.nanmean``."""
+        return ops.nanmean(self, axes, keepdims, axis=axis)
+
+    def diff(self, n: int = 1, axis: int = -1) -> Any:
+        """Differences of neighbours along an axis, n times. See ``ops.diff``."""
+        return ops.diff(self, n, axis)
+
     def median(self, axis: int = -1) -> Any:
         """Middle value along an axis, the lower one of two."""
         return ops.median(self, axis)

@@ -454,9 +454,9 @@ class Methods(Aliases):
         """Keep what is on and above diagonal k."""
         return ops.triu(self, k)
 
-    def diagonal(self, k: int = 0) -> Any:
-        """The k-th diagonal of the last two axes."""
-        return ops.diagonal(self, k)
+    def diagonal(self, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
+        """The k-th diagonal of two axes, as a new last axis."""
+        return ops.diagonal(self, k, axis1, axis2)
 
     def trace(self, k: int = 0) -> Any:
         """The sum of the k-th diagonal of the last two axes."""

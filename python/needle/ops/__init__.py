@@ -273,6 +273,8 @@ from needle.ops.logic import (
     logical_or,
     logical_xor,
     nan_to_num,
+    nanmean,
+    nansum,
 )
 from needle.ops.loss import (
     BCEWithLogits,
@@ -287,6 +289,7 @@ from needle.ops.loss import (
     l1_loss,
     mse_loss,
     nll_loss,
+    smooth_l1_loss,
 )
 from needle.ops.matmul import MatMul, matmul
 from needle.ops.movement import (
@@ -394,7 +397,7 @@ from needle.ops.sampling import (
     randint,
     uniform,
 )
-from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, prod, std, var
+from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, diff, prod, std, var
 from needle.ops.select import LinearIndex, Put, getitem, masked_fill, put, setitem
 from needle.ops.softmax import (
     LogSoftmax,
@@ -428,11 +431,13 @@ from needle.ops.tuples import (
     TupleGetItem,
     chunk,
     fused_add_scalars,
+    hstack,
     make_tuple,
     split,
     stack,
     tuple_get_item,
     unbind,
+    vstack,
 )
 from needle.ops.windows import Windows, WindowsGrad, windows
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from needle import dtype, executor
 from needle.errors import DtypeError, ShapeError
-from needle.ops.attributes import either, number_in
+from needle.ops.attributes import Axes, either, number_in
 from needle.ops.base import Elementwise, export
 from needle.ops.elementwise import (
     Comparison,
@@ -29,6 +29,7 @@ from needle.ops.elementwise import (
 from needle.ops.operands import as_tensors, cast, promoted
 from needle.ops.reduce import all as all_true
 from needle.ops.reduce import any as any_true
+from needle.ops.reduce import summation
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
 
 
@@ -245,6 +246,25 @@ def nan_to_num(
     for number, infinity in ((posinf, math.inf), (neginf, -math.inf)):
         out = out if number is None else where(equal(x, infinity), number, out)
     return out
+
+
+def nansum(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+    """Sum over axes (all for None) of what is not NaN; the gradient there is 0."""
+    (x,) = as_tensors((x,), "nansum")
+    if x.spec.dtype.kind == "f":
+        x = where(isnan(x), 0.0, x)
+    return summation(x, axes, keepdims, axis=axis)
+
+
+def nanmean(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+    """Mean over axes (all for None) of what is not NaN; NaN where all is. Integers become floats.
+
+    float16 and bfloat16 are added up in float32.
+    """
+    (x,) = promoted((x,), "nanmean", floating=True)
+    wide = cast(x, dtype.float32) if x.spec.dtype.itemsize == 2 else x
+    count = summation(logical_not(isnan(x)), axes, keepdims, axis=axis)
+    return cast_like(nansum(wide, axes, keepdims, axis=axis) / cast_like(count, wide), x)
 
 
 def contains(x: Any, value: Any) -> bool:

@@ -253,16 +253,16 @@ def _soft_cross_entropy(logits: Any, target: Any, smoothing: float, weight: Any)
     if smoothing:
         target = (1 - smoothing) * target + smoothing / max(shape_of(logits)[-1], 1)
     if weight is not None:
-        target = target * _class_weight(logits, weight)
+        target = target * _class_weight("cross_entropy", logits, weight)
     return -summation(target * log_softmax(logits), -1)
 
 
-def _class_weight(logits: Any, weight: Any) -> Any:
-    _, weight = as_tensors((logits, weight), "cross_entropy")
+def _class_weight(name: str, logits: Any, weight: Any) -> Any:
+    _, weight = as_tensors((logits, weight), name)
     classes = shape_of(logits)[-1]
     if shape_of(weight) != (classes,):
         raise explain(
-            ShapeError, "cross_entropy", f"a weight for each of {classes} classes is needed",
+            ShapeError, name, f"a weight for each of {classes} classes is needed",
             [("logits", logits), ("weight", weight)],
         )  # fmt: skip
     return cast_like(weight, logits)
@@ -272,7 +272,8 @@ def _weighted(
     logits: Any, labels: Any, weight: Any, ignored: int, smoothing: float
 ) -> tuple[Any, Any]:
     """Return losses of rows times the weights of their labels, and these weights."""
-    weight, op = widened(_class_weight(logits, weight)), CrossEntropy.of(ignored, 0.0)
+    weight = widened(_class_weight("cross_entropy", logits, weight))
+    op = CrossEntropy.of(ignored, 0.0)
     loss = executor.apply(op, logits, labels)[0]
     kept, labels = op.class_labels(labels)
     counts = take(weight, labels)
@@ -429,6 +430,22 @@ def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mea
     return reduced(executor.apply(Huber.of(), x, target, delta), reduction)
 
 
+def smooth_l1_loss(x: Any, target: Any, *, beta: float = 1.0, reduction: str = "mean") -> Any:
+    """Distance to the target less beta / 2; within beta half the squared distance over beta.
+
+    ``huber_loss`` over beta; ``l1_loss`` for beta 0.
+
+    Raises:
+        OptionError: if beta is negative or NaN.
+    """
+    beta = real("smooth_l1_loss: beta", beta)
+    if not beta >= 0:
+        raise OptionError(f"smooth_l1_loss: beta is {beta}\n  rule: not negative")
+    if beta == 0:
+        return l1_loss(x, target, reduction=reduction)
+    return huber_loss(x, target, delta=beta, reduction=reduction) * (1.0 / beta)
+
+
 def bce_with_logits(x: Any, target: Any, *, reduction: str = "mean") -> Any:
     """Binary cross entropy of sigmoid(x) and the target. See ``BCEWithLogits``."""
     x, target = _same_shape("bce_with_logits", x, target)
@@ -448,18 +465,26 @@ def kl_divergence(x: Any, target: Any, *, reduction: str = "batchmean") -> Any:
 
 
 def nll_loss(
-    x: Any, labels: Any, *, ignore_index: int | None = None, reduction: str = "mean"
+    x: Any,
+    labels: Any,
+    *,
+    weight: Any = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
 ) -> Any:
     """Negative log-likelihood: -x at the label, where x are logarithms of probabilities.
 
     Args:
         x: [..., classes].
         labels: [...], integer.
+        weight: [classes], what each class counts; None: all alike. The mean is the sum over that of
+            the labels' weights, as in PyTorch.
         ignore_index: label of rows that do not count.
         reduction: "mean" over the rows that count, "sum", or "none".
 
     Raises:
         IndexRangeError: naming the first label that is not a class.
+        ShapeError: if there is not one label for each row, or one weight for each class.
     """
     x, labels = as_tensors((x, labels), "nll_loss")
     if shape_of(labels) != shape_of(x)[:-1]:
@@ -474,14 +499,16 @@ def nll_loss(
     safe = labels if kept is None else where(kept, labels, 0)
     target = executor.apply(classes, safe)  # gather would wrap them
     loss = -executor.apply(rows, gather(x, executor.apply(column, target), -1))
-    if kept is None:
+    if kept is None and weight is None:
         return reduced(loss, reduction)
-    loss = where(kept, loss, 0.0)
-    return (
-        summation(loss) / summation(cast_like(kept, loss))
-        if reduction == "mean"
-        else reduced(loss, reduction)
-    )
+    if weight is None:
+        counts = cast_like(kept, loss)
+    else:
+        counts = take(_class_weight("nll_loss", x, weight), target)
+        loss = loss * counts
+    if kept is not None:
+        loss, counts = where(kept, loss, 0.0), where(kept, counts, 0.0)
+    return summation(loss) / summation(counts) if reduction == "mean" else reduced(loss, reduction)
 
 
 @functools.lru_cache(maxsize=1000)

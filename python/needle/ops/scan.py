@@ -9,8 +9,8 @@ import numpy as np
 
 from needle import executor
 from needle.backend import kernels
-from needle.backend.axes import normalise_axis
-from needle.errors import IndexRangeError
+from needle.backend.axes import normalise_axis, whole
+from needle.errors import IndexRangeError, OptionError
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either, real
 from needle.ops.base import Composite, Linear, Op, export
@@ -351,6 +351,23 @@ def _flat(x: Any, axis: int | None) -> tuple[Any, int]:
     if axis is None:
         return reshape(x, (executor.spec_of(x).size,)), 0
     return x, normalise_axis(axis, len(shape_of(x)))
+
+
+def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
+    """Differences of neighbours along an axis, ``n`` times: what ``cumsum`` undoes.
+
+    Raises:
+        ArgumentError: if n or axis is not a whole number.
+        OptionError: if n is negative.
+        IndexRangeError: if there is no such axis.
+    """
+    axis = normalise_axis(axis, len(shape_of(x)))
+    if whole("diff: n", n) < 0:
+        raise OptionError(f"diff: n is {n}\n  rule: how often differences are taken, 0 or more")
+    before = (slice(None),) * axis
+    for _ in range(min(whole("diff: n", n), shape_of(x)[axis])):  # then nothing is left
+        x = x[(*before, slice(1, None))] - x[(*before, slice(None, -1))]
+    return x
 
 
 prod = reducer(Prod, "prod")

@@ -17,7 +17,7 @@ from needle.dtype import DType
 from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.base import COMPUTE, ITEM, PROMOTIONS, Op
-from needle.ops.movement import broadcast_to, to_device
+from needle.ops.movement import broadcast_to, concat, reshape, to_device
 from needle.ops.operands import cast, constant, promoted, read
 from needle.ops.samples import Sample, uniform
 
@@ -284,6 +284,31 @@ def _pieces(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
     return tuple(
         x[(*before, slice(start, start + n))] for start, n in zip(starts, sizes, strict=False)
     )
+
+
+def hstack(tensors: Sequence[Any]) -> Any:
+    """Join tensors along their second axis; vectors along their only one, as NumPy.
+
+    Raises:
+        ShapeError: if there are no tensors, or other axes differ.
+    """
+    parts = [_with_axes(x, 1) for x in tensors]
+    return concat(parts, 0 if parts and len(shape_of(parts[0])) == 1 else 1)
+
+
+def vstack(tensors: Sequence[Any]) -> Any:
+    """Join tensors along their first axis, vectors as rows.
+
+    Raises:
+        ShapeError: if there are no tensors, or other axes differ.
+    """
+    return concat([_with_axes(x, 2) for x in tensors], 0)
+
+
+def _with_axes(x: Any, count: int) -> Any:
+    """Return x with leading axes of size 1, so that it has that many at least."""
+    shape = shape_of(x)
+    return x if len(shape) >= count else reshape(x, (1,) * (count - len(shape)) + shape)
 
 
 def chunk(x: Any, pieces: int, axis: int = 0) -> tuple[Any, ...]:

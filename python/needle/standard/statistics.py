@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from needle import ops
-from needle.backend.axes import whole
 from needle.dtype import as_dtype
-from needle.errors import OptionError, ShapeError
+from needle.errors import ShapeError
 from needle.standard import operands
 
 
@@ -119,17 +118,5 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
         IndexRangeError: if there is no such axis.
     """
     axis = operands.axis_of("diff", operands.tensor("diff", x), axis)
-    if whole("diff: n", n) < 0:
-        raise OptionError(f"diff: n is {n}\n  rule: how often differences are taken, 0 or more")
     parts = [part for part in (prepend, x, append) if part is not None]
-    if len(parts) > 1:
-        x = ops.concat(parts, axis)
-    for _ in range(n):
-        x = ops.subtract(_cut(x, axis, slice(1, None)), _cut(x, axis, slice(None, -1)))
-    return x
-
-
-def _cut(x: Any, axis: int, part: slice) -> Any:
-    index = [slice(None)] * x.ndim
-    index[axis] = part
-    return x[tuple(index)]
+    return ops.diff(ops.concat(parts, axis) if len(parts) > 1 else x, n, axis)
