@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -17,7 +18,7 @@ from needle.ops.base import Composite, Linear, Op, export
 from needle.ops.elementwise import cast_like, equal, square, where
 from needle.ops.functions import Sqrt
 from needle.ops.movement import broadcast_to, concat, flip, permute, reshape
-from needle.ops.operands import constant, promoted
+from needle.ops.operands import cast, constant
 from needle.ops.reduce import (
     Reduction,
     mean,
@@ -256,7 +257,7 @@ class ProdGrad(Composite):
 
 
 def _size(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
-    return int(np.prod([shape[axis] for axis in axes], dtype=int))
+    return math.prod(shape[axis] for axis in axes)
 
 
 def _without_room(x: Any, correction: float) -> Any:
@@ -399,6 +400,7 @@ def std(
     Its derivative where all values are equal is 0. float16 and bfloat16 are computed in float32,
     which holds their squares.
     """
-    (x,) = promoted((x,), "std", floating=True)
-    variance = var(widened(x), axes, keepdims, axis=axis, correction=correction)
-    return cast_like(root(variance), x)
+    kind = executor.spec_of(x).dtype
+    wide = widened(x) if kind.kind == "f" else x
+    out = root(var(wide, axes, keepdims, axis=axis, correction=correction))
+    return out if wide is x else cast(out, kind)
