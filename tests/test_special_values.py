@@ -340,3 +340,13 @@ def test_nextafter_in_16_bits(device, dtype):
             np.testing.assert_array_equal(found != found, ~known)
             bits = found[known].view(np.uint16)
             np.testing.assert_array_equal(bits, expected[known].view(np.uint16))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_a_wrong_certainty_costs_much(dtype):
+    x = ndl.Tensor([np.inf, np.inf, -np.inf, -np.inf, np.nan], dtype=dtype)
+    y = ndl.Tensor([0.0, 0.5, 1.0, 0.5, 0.0], dtype=dtype, requires_grad=False)
+    losses = ndl.bce_with_logits(x, y, reduction="none")
+    assert (losses.numpy()[:4] > 3e4).all() and np.isnan(losses.numpy()[4])
+    losses.backward()
+    np.testing.assert_array_equal(x.grad.numpy()[:4], [1.0, 0.5, -1.0, -0.5])

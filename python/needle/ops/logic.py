@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from needle import dtype, executor
+from needle.dtype import DType
 from needle.errors import DtypeError, ShapeError
 from needle.ops.attributes import Axes, either, number_in
 from needle.ops.base import Elementwise, export
@@ -223,7 +224,11 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     return clip(x, min, max)
 
 
-_LARGEST = {"bfloat16": (2 - 2**-7) * 2.0**127}
+def largest(kind: DType) -> float:
+    """Return the largest finite number of a floating dtype."""
+    if kind.name == "bfloat16":  # which NumPy does not know
+        return (2 - 2**-7) * 2.0**127
+    return float(np.finfo(kind.numpy).max)
 
 
 def nan_to_num(
@@ -241,8 +246,8 @@ def nan_to_num(
     kind = x.spec.dtype
     if kind.kind != "f":
         return x
-    largest = _LARGEST.get(kind.name) or float(np.finfo(kind.numpy).max)
-    out = executor.apply(Clip.of(), where(isnan(x), nan, x), -largest, largest)
+    most = largest(kind)
+    out = executor.apply(Clip.of(), where(isnan(x), nan, x), -most, most)
     for number, infinity in ((posinf, math.inf), (neginf, -math.inf)):
         out = out if number is None else where(equal(x, infinity), number, out)
     return out
