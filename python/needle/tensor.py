@@ -123,7 +123,12 @@ class Tensor(Augmented, Methods, Value):
     @property
     def T(self) -> Tensor:
         """The matrix transposed (the last two axes swapped); a vector or a number is its own."""
-        return ops.transpose(self) if self.ndim > 1 else self
+        try:
+            return ops.transpose(self)
+        except ShapeError:
+            if self.ndim > 1:
+                raise
+            return self
 
     # ---- values --------------------------------------------------------------
 

@@ -66,6 +66,8 @@ def real(what: str, value: Any) -> float:
     Raises:
         ArgumentError: if it is no number.
     """
+    if type(value) is float:
+        return value
     try:
         if not isinstance(value, (str, bytes)):
             return float(value)

@@ -154,13 +154,17 @@ def arange(
     count = _count(*numbers)
     whole = all(isinstance(n, int) for n in numbers)
     kind = as_dtype(dtype or (dtypes.int64 if whole else default_float()))
-    if kind.kind in "iu" and count:
+    usual = kind is dtypes.int64 and -_FAR < numbers[0] < _FAR and -_FAR < numbers[1] < _FAR
+    if not usual and count and kind.kind in "iu":
         _check_ends("arange", (numbers[0], numbers[0] + (count - 1) * numbers[2]), kind)
     if not plain and _flows(kind, start, step):
         steps = made("arange", kernels.arange, count, dtypes.float64, device)
         first, by = (_beside(x, dtypes.float64, steps.spec.device) for x in (start, step))
         return cast(first + by * steps, kind)
     return made("arange", kernels.arange, count, kind, device, numbers[0], numbers[2])
+
+
+_FAR = 2**62
 
 
 def _check_ends(operation: str, ends: tuple[Any, Any], kind: DType) -> None:

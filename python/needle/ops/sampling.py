@@ -126,9 +126,10 @@ def uniform(
     _check_floating("uniform", dtype)
     drawn = default_float()
     kind = drawn if dtype is None else as_dtype(dtype)
-    last = _last_below(low, high, kind, drawn)
+    as_drawn = low == 0.0 and high == 1.0
+    last = None if as_drawn and kind is drawn else _last_below(low, high, kind, drawn)
     x = _as(_draw("uniform", RandomUniform, random.rand, sizes, device, key), dtype)
-    x = x if (low, high) == (0.0, 1.0) else x * (high - low) + low
+    x = x if as_drawn else x * (high - low) + low
     return x if last is None else minimum(x, last)
 
 

@@ -400,7 +400,9 @@ def std(
     Its derivative where all values are equal is 0. float16 and bfloat16 are computed in float32,
     which holds their squares.
     """
-    kind = executor.spec_of(x).dtype
-    wide = widened(x) if kind.kind == "f" else x
-    out = root(var(wide, axes, keepdims, axis=axis, correction=correction))
-    return out if wide is x else cast(out, kind)
+    out = var(x, axes, keepdims, axis=axis, correction=correction)
+    kind = out.spec.dtype
+    if kind.itemsize == 2:
+        out = var(widened(x), axes, keepdims, axis=axis, correction=correction)
+        return cast(root(out), kind)
+    return root(out)

@@ -52,7 +52,7 @@ def _states(state: State, params: Sequence[Any]) -> list[NDArray]:
         array = state.get(p)
         if array is None:
             array = full(executor.spec_of(p).shape, 0.0, kind, spec.device)
-        elif array.dtype is not kind or array.device is not spec.device:
+        elif array.spec is not p.spec and (array.dtype, array.device) != (kind, spec.device):
             array = array.to(spec.device).astype(kind, copy=False)
         found.append(array)
     return found

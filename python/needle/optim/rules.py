@@ -170,10 +170,10 @@ class Adam(Optimizer):
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
         beta1, beta2 = float(numbers["beta1"]), float(numbers["beta2"])
-        counts = {p: self.counts.get(p, 0) + 1 for p in params}
-        several = sorted(set(counts.values()))
-        for t in several:
-            batch = params if len(several) == 1 else [p for p in params if counts[p] == t]
+        counts = [self.counts.get(p, 0) for p in params]
+        for before in sorted(set(counts)):
+            batch = [p for p, n in zip(params, counts, strict=True) if n == before]
+            t = before + 1
             rule = update.Adam(
                 float(numbers["lr"]), beta1, beta2, float(numbers["eps"]),
                 float(numbers["weight_decay"]), self.decoupled, 1.0 - beta1**t, 1.0 - beta2**t,
