@@ -15,7 +15,7 @@ FLOORS = [
     {"device", "definition", "backend"},
     {"graph", "structure", "forward", "finite", "executor", "reverse"},
     {"ops", "autograd", "regions", "derivatives"},
-    {"aliases", "augmented", "methods", "tensor", "standard", "compile"},
+    {"aliases", "augmented", "methods", "tensor", "value", "standard", "compile"},
     {"nn", "init", "optim", "data", "distributed", "io"},
     {
         "models",
@@ -39,7 +39,7 @@ ARROWS = {
     ("reverse", "graph"), ("reverse", "executor"),
     ("structure", "graph"), ("autograd", "ops"), ("regions", "ops"),
     ("derivatives", "autograd"), ("derivatives", "regions"), ("derivatives", "ops"),
-    ("compile", "tensor"), ("tensor", "methods"), ("tensor", "augmented"),
+    ("compile", "tensor"), ("tensor", "methods"), ("tensor", "augmented"), ("tensor", "value"),
     ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("io", "nn"),
 }  # fmt: skip
 """What a room may import on its own floor. The top floor may import anything."""

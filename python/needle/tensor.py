@@ -13,7 +13,6 @@ import numpy as np
 from needle import autograd, config, device, dtype, executor, graph, ops
 from needle.augmented import Augmented
 from needle.backend import exchange, memory
-from needle.backend.axes import whole
 from needle.backend.ndarray import NDArray, array
 from needle.device import Device
 from needle.dtype import DType
@@ -28,43 +27,13 @@ from needle.errors import (
 from needle.methods import Methods
 from needle.ops import movement, operands, select
 from needle.ops.operands import declined, destination, has_gradients
+from needle.value import TensorTuple, Value
 
 _add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
 _divide, _power, _negative = ops.Divide.of(), ops.Power.of(), ops.Negative.of()
 _matmul = ops.MatMul.of()
 _apply = executor.apply
 _reshapes = movement.known_reshapes
-
-
-class Value(graph.TensorBase):
-    """What a node of the graph computes: a ``Tensor`` or a ``TensorTuple``."""
-
-    __slots__ = ()
-
-    def is_leaf(self) -> bool:
-        """Return whether no recorded op made this value."""
-        return not self._is_recorded()
-
-    def _is_recorded(self) -> bool:
-        """Return whether it is part of a graph; in lazy mode nodes of ops also stand for others."""
-        return self.op is not None and self.requires_grad
-
-    def realize_cached_data(self) -> Any:
-        """Return the array, computing it if it waits."""
-        return executor.value_of(self)
-
-    @property
-    def cached_data(self) -> Any:
-        """The array, computed."""
-        return executor.value_of(self)
-
-    @property
-    def maker(self) -> str | None:
-        """With ``debug >= 1``: the op or the constructor, and the line, that made this value."""
-        return executor.maker_of(self)
-
-    def __copy__(self) -> Any:
-        return copying.deepcopy(self)
 
 
 class Tensor(Augmented, Methods, Value):
@@ -462,51 +431,11 @@ class Parameter(Tensor):
             )  # fmt: skip
 
 
-class TensorTuple(Value):
-    """The result of an op with several outputs. No nesting."""
-
-    __slots__ = ()
-
-    def __len__(self) -> int:
-        spec = self.array if self.array is not None else self.node.spec
-        return len(spec)
-
-    def tuple(self) -> tuple[Tensor, ...]:
-        """Return the tensors."""
-        return tuple([_apply(ops.TupleGetItem.of(i), self) for i in range(len(self))])
-
-    def __getitem__(self, index: int) -> Tensor:
-        size, index = len(self), whole("TensorTuple: index", index)
-        if not -size <= index < size:
-            raise IndexError(f"index {index} is out of range for {size} tensors")
-        return _apply(ops.TupleGetItem.of(index % size), self)
-
-    def detach(self) -> TensorTuple:
-        """Return the values without graph."""
-        return graph.wrap(executor.value_of(self))
-
-    def __add__(self, other: TensorTuple) -> TensorTuple:
-        if not isinstance(other, TensorTuple):
-            return NotImplemented
-        if len(self) != len(other):
-            raise ShapeError(f"add: tuples of {len(self)} and {len(other)} tensors")
-        return ops.make_tuple(*[a + b for a, b in zip(self.tuple(), other.tuple(), strict=True)])
-
-    def __repr__(self) -> str:
-        return f"needle.TensorTuple{self.tuple()}"
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        raise GradientError("deepcopy: copy the tensors of a TensorTuple one by one")
-
-
 def _shown(x: Tensor, text: Callable[[], str]) -> str:
     """Return a text with the values of x, or what is known of x where there are none."""
     try:
         return text()
-    except (
-        NeedleError,
-        MemoryError,
-    ) as error:  # debuggers and messages show tensors: they must get a text
+    except (NeedleError, MemoryError) as error:  # debuggers and messages must get a text
         reason = str(error).partition("\n")[0]
         return f"needle.Tensor(shape={x.shape}, dtype={x.dtype}, device={x.device}; {reason})"
 

@@ -1,0 +1,78 @@
+"""Value: what tensors and tuples of them have in common; and the tuples."""
+
+from __future__ import annotations
+
+import copy as copying
+from typing import Any
+
+from needle import executor, graph, ops
+from needle.backend.axes import whole
+from needle.errors import GradientError, ShapeError
+
+
+class Value(graph.TensorBase):
+    """What a node of the graph computes: a ``Tensor`` or a ``TensorTuple``."""
+
+    __slots__ = ()
+
+    def is_leaf(self) -> bool:
+        """Return whether no recorded op made this value."""
+        return not self._is_recorded()
+
+    def _is_recorded(self) -> bool:
+        """Return whether it is part of a graph; in lazy mode nodes of ops also stand for others."""
+        return self.op is not None and self.requires_grad
+
+    def realize_cached_data(self) -> Any:
+        """Return the array, computing it if it waits."""
+        return executor.value_of(self)
+
+    @property
+    def cached_data(self) -> Any:
+        """The array, computed."""
+        return executor.value_of(self)
+
+    @property
+    def maker(self) -> str | None:
+        """With ``debug >= 1``: the op or the constructor, and the line, that made this value."""
+        return executor.maker_of(self)
+
+    def __copy__(self) -> Any:
+        return copying.deepcopy(self)
+
+
+class TensorTuple(Value):
+    """The result of an op with several outputs. No nesting."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        spec = self.array if self.array is not None else self.node.spec
+        return len(spec)
+
+    def tuple(self) -> tuple[Any, ...]:
+        """Return the tensors."""
+        return tuple([executor.apply(ops.TupleGetItem.of(i), self) for i in range(len(self))])
+
+    def __getitem__(self, index: int) -> Any:
+        size, index = len(self), whole("TensorTuple: index", index)
+        if not -size <= index < size:
+            raise IndexError(f"index {index} is out of range for {size} tensors")
+        return executor.apply(ops.TupleGetItem.of(index % size), self)
+
+    def detach(self) -> TensorTuple:
+        """Return the values without graph."""
+        return graph.wrap(executor.value_of(self))
+
+    def __add__(self, other: TensorTuple) -> TensorTuple:
+        if not isinstance(other, TensorTuple):
+            return NotImplemented
+        if len(self) != len(other):
+            raise ShapeError(f"add: tuples of {len(self)} and {len(other)} tensors")
+        return ops.make_tuple(*[a + b for a, b in zip(self.tuple(), other.tuple(), strict=True)])
+
+    def __repr__(self) -> str:
+        return f"needle.TensorTuple{self.tuple()}"
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise GradientError("deepcopy: copy the tensors of a TensorTuple one by one")
