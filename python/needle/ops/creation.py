@@ -148,11 +148,12 @@ def arange(
     if stop is None:
         start, stop = 0, start
     numbers = [start, stop, step]
-    plain = {*map(type, numbers)} <= {int, float}
+    kinds = {*map(type, numbers)}
+    plain = kinds <= {int, float}
     if not plain:
         numbers = [plain_number(n) for n in numbers]
     count = _count(*numbers)
-    whole = all(isinstance(n, int) for n in numbers)
+    whole = float not in kinds if plain else all(isinstance(n, int) for n in numbers)
     kind = as_dtype(dtype or (dtypes.int64 if whole else default_float()))
     usual = kind is dtypes.int64 and -_FAR < numbers[0] < _FAR and -_FAR < numbers[1] < _FAR
     if not usual and count and kind.kind in "iu":

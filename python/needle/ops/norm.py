@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -396,7 +397,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) 
     See ``LayerNorm``.
     """
     own = _last_axes("layer_norm", x, bias if weight is None else weight)
-    flat = x if len(own) == 1 else reshape(x, (*shape_of(x)[: -len(own)], int(np.prod(own))))
+    flat = x if len(own) == 1 else reshape(x, (*shape_of(x)[: -len(own)], math.prod(own)))
     parameters = parameter(weight, 1.0, flat), parameter(bias, 0.0, flat)
     out = executor.apply(LayerNorm.of(real("layer_norm: eps", eps)), flat, *parameters)[0]
     return out if len(own) == 1 else reshape(out, shape_of(x))
@@ -408,7 +409,7 @@ def rms_norm(x: Any, weight: Any = None, eps: float = 1e-5) -> Any:
     See ``RMSNorm``.
     """
     own = _last_axes("rms_norm", x, weight)
-    flat = x if len(own) == 1 else reshape(x, (*shape_of(x)[: -len(own)], int(np.prod(own))))
+    flat = x if len(own) == 1 else reshape(x, (*shape_of(x)[: -len(own)], math.prod(own)))
     out = executor.apply(
         RMSNorm.of(real("rms_norm: eps", eps)), flat, parameter(weight, 1.0, flat)
     )[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -478,7 +479,7 @@ def flatten(x: Any, start: int = 0, stop: int = -1) -> Any:
     i, j = _axes((start, stop), len(shape))
     if i > j:
         raise ShapeError(f"flatten: axis {i} comes after {j}")
-    return reshape(x, (*shape[:i], int(np.prod(shape[i : j + 1])), *shape[j + 1 :]))
+    return reshape(x, (*shape[:i], math.prod(shape[i : j + 1]), *shape[j + 1 :]))
 
 
 def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:

@@ -238,7 +238,7 @@ def _pick(y: Any, first: int, indices: list[Any]) -> Any:
     shape = shape_of(y)
     sizes = shape[first : first + len(indices)]
     place = executor.apply(LinearIndex.of(sizes), *indices)
-    merged = int(np.prod(sizes, dtype=np.int64))
+    merged = prod(sizes)
     y = executor.apply(Reshape.of((*shape[:first], merged, *shape[first + len(indices) :])), y)
     return take(y, place, first)
 

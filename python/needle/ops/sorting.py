@@ -195,7 +195,7 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any
     """
     k = whole("topk: k", k)
     values, indices = executor.apply(Sort.of(axis, bool(largest), k), x).tuple()
-    return values, stop_gradient(indices)
+    return values, stop_gradient(indices) if indices.requires_grad else indices
 
 
 def median(x: Any, axis: int = -1) -> Any:
