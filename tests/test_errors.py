@@ -296,6 +296,13 @@ def test_more_than_the_memory_holds_is_said_of_the_function(name):
         TOO_LARGE[name](10**16)
 
 
+def test_a_tensor_whose_making_failed_is_none_of_the_largest():
+    unmade = ndl.Tensor.__new__(ndl.Tensor)  # as an error's traceback keeps it
+    with pytest.raises(errors.OutOfMemoryError):
+        ndl.zeros(10**16)
+    del unmade
+
+
 @pytest.mark.parametrize(
     ("widths", "same"),
     [

@@ -545,8 +545,9 @@ def next_serial() -> int:
 
 
 def tensors() -> list[Any]:
-    """Return all live tensors."""
-    return [x for x in gc.get_objects() if issubclass(type(x), TensorBase)]  # asks no proxy
+    """Return all live tensors, without those whose making failed."""
+    found = [x for x in gc.get_objects() if issubclass(type(x), TensorBase)]  # asks no proxy
+    return [x for x in found if hasattr(x, "array")]
 
 
 def live_tensors() -> int:
