@@ -1030,6 +1030,14 @@ def test_nll_loss_is_pytorchs(how, shape):
         np.testing.assert_allclose(found, exact, rtol=1e-12)
     loss = nn.NLLLoss(**how)(ndl.Tensor(x, dtype="float64"), labels.tolist())
     np.testing.assert_allclose(loss.numpy(), expected[0], rtol=1e-12)
+    counts = [0.5, 1.0, 4.0]
+
+    def weighted(torch):
+        return torch.nn.NLLLoss(torch.tensor(counts, dtype=torch.float64), **how)
+
+    mine = ours(nn.NLLLoss(counts, **how), x, labels)
+    for found, exact in zip(mine, torchs(weighted, x, labels), strict=True):
+        np.testing.assert_allclose(found, exact, rtol=1e-12)
 
 
 def test_relu6_is_pytorchs():
@@ -1055,9 +1063,11 @@ def test_weights_of_positive_targets_are_pytorchs(how):
     random = np.random.default_rng(0)
     x, y = 3 * random.standard_normal((4, 3)), random.uniform(0, 1, (4, 3))
     weight = [0.5, 1.0, 4.0]
-    make = lambda torch: torch.nn.BCEWithLogitsLoss(  # noqa: E731
-        pos_weight=torch.tensor(weight, dtype=torch.float64), **how
-    )
+
+    def make(torch):
+        weights = torch.tensor(weight, dtype=torch.float64)
+        return torch.nn.BCEWithLogitsLoss(pos_weight=weights, **how)
+
     loss = nn.BCEWithLogitsLoss(pos_weight=weight, **how)
     for found, exact in zip(ours(loss, x, y), torchs(make, x, y), strict=True):
         np.testing.assert_allclose(found, exact, rtol=1e-12)

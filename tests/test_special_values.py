@@ -350,3 +350,6 @@ def test_a_wrong_certainty_costs_much(dtype):
     assert (losses.numpy()[:4] > 3e4).all() and np.isnan(losses.numpy()[4])
     losses.backward()
     np.testing.assert_array_equal(x.grad.numpy()[:4], [1.0, 0.5, -1.0, -0.5])
+    certain = ndl.Tensor([np.inf, -np.inf], dtype=dtype), ndl.Tensor([1.0, 0.0], dtype=dtype)
+    losses = ndl.bce_with_logits(*certain, pos_weight=ndl.Tensor([3.0]), reduction="none")
+    assert losses.tolist() == [0.0, 0.0]

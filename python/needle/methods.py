@@ -11,6 +11,7 @@ from typing import Any
 from needle import ops
 from needle.aliases import Aliases
 from needle.errors import ArgumentError, AxesError, OptionError, explain, unknown
+from needle.executor import shape_of
 from needle.ops.operands import declined
 
 Axes = int | Sequence[int] | None
@@ -132,7 +133,7 @@ class Methods(Aliases):
         Raises:
             AxesError: if there are fewer than two.
         """
-        if len(self.spec.shape) < 2:  # type: ignore[attr-defined]
+        if len(shape_of(self)) < 2:
             raise explain(AxesError, "mT", "there are fewer than two axes", [("x", self)])
         return ops.transpose(self)
 

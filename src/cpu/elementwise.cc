@@ -134,7 +134,7 @@ Contiguous contiguous(int32_t function, DType input, DType out) {
 // While a lot is computed, lines that are overwritten can be read all the same: past the caches
 // such functions took 1 to 1.4 times as long (Sapphire Rapids), with AVX2 1.04 times (Emerald
 // Rapids). By AVX-512 they take 0.6 of the time (tanh of 16 Mi) while a host's other guests use the
-// third cache, and 0.95 to 1.04 while they do not.
+// third cache, and 0.95 to 1.1 while they do not.
 // Functions that compute little take 0.93 to 1 of the time at 1 Mi float32 if the lines are fetched
 // ahead, 0.6 to 0.9 at 2 Mi; up to 1.2 at 64 Ki, which stay in the second caches (Sapphire Rapids).
 Stores stores_of(Work work, int64_t size, DType dtype, int64_t moved) {

@@ -436,10 +436,7 @@ class NDArray(CourseArray, Array):
     def _shown(self, text: str) -> str:
         try:
             return text.format(values=np.asarray(self), device=self.device)
-        except (
-            errors.NeedleError,
-            MemoryError,
-        ):  # no values; debuggers and messages must get a text
+        except (errors.NeedleError, MemoryError):  # debuggers and messages must get a text
             return f"NDArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
     def __deepcopy__(self, memo: Any) -> NDArray:

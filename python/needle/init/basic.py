@@ -7,10 +7,7 @@ the precision of the draw (float32; float64 with ``NEEDLE_BACKEND=np``), then th
 
 from __future__ import annotations
 
-import math
 from typing import Any
-
-import numpy as np
 
 from needle import executor, graph, ops
 from needle.backend.axes import sizes_of
@@ -19,6 +16,7 @@ from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, OptionError, ShapeError, no_tensor
 from needle.ops import random
 from needle.ops.creation import made
+from needle.ops.sampling import below
 from needle.tensor import Tensor
 
 
@@ -54,20 +52,6 @@ def _floating(name: str, dtype: Any) -> DType:
     return kind
 
 
-def _last_below(low: float, high: float, kind: DType) -> float:
-    """Return the largest number of a dtype below high; low if there is none from low on."""
-    number = kind.numpy.type
-    with np.errstate(all="ignore"):
-        end = number(high)
-        if not all(math.isfinite(number(x)) for x in (low, high, high - low)):
-            raise OptionError(
-                f"rand: the range [{low}, {high}) in {kind}\n"
-                "  rule: low, high and high - low are finite there"
-            )
-        below = end if float(end) < high else np.nextafter(end, number(-math.inf))
-    return max(float(below), low)
-
-
 def rand(
     *shape: int,
     low: float = 0.0,
@@ -93,7 +77,7 @@ def rand(
         DtypeError: if dtype is not floating.
     """
     kind = _floating("rand", dtype)
-    last = _last_below(low, high, kind)
+    last = below("rand", low, high, kind)
     draw = random.rand(sizes("rand", shape, 8), device, key)
     with executor.modes(recording=False, lazy=False):
         out = _scaled(draw, high - low, low, kind)

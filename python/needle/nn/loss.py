@@ -10,7 +10,6 @@ from needle.errors import OptionError, unknown
 from needle.nn.module import Module
 from needle.nn.settings import check_number, shown
 from needle.ops.indexing import beside
-from needle.ops.loss import reduced
 from needle.ops.operands import as_tensors
 from needle.tensor import Tensor
 
@@ -107,18 +106,31 @@ class NLLLoss(_Loss):
     Shapes:   x [n, classes, ...], labels [n, ...]
 
     Args:
+        weight: [classes], what each class counts (a buffer); None: all alike.
         ignore_index: label of elements that do not count.
-        reduction: "mean" over the elements that count, "sum", or "none": one loss each.
+        reduction: "mean" over the elements that count, by their weights, "sum", or "none": one loss
+            each.
     """
 
-    def __init__(self, ignore_index: int = -100, reduction: str = "mean") -> None:
+    weight: Tensor | None
+
+    def __init__(
+        self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
+    ) -> None:
         super().__init__(reduction)
+        given = None if weight is None else Tensor(weight, requires_grad=False)
+        self.register_buffer("weight", given)
         self.ignore_index = ignore_index
 
     def forward(self, x: Tensor, labels: Any) -> Tensor:
         x, labels = _classes_last(x, labels, "nll_loss")
-        labels = beside(x, labels)
-        return ops.nll_loss(x, labels, ignore_index=self.ignore_index, reduction=self.reduction)
+        return ops.nll_loss(
+            x,
+            beside(x, labels),
+            weight=self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )
 
     def _settings(self) -> dict[str, tuple[Any, Any]]:
         return {"ignore_index": (self.ignore_index, -100), **super()._settings()}
@@ -183,9 +195,7 @@ class SmoothL1Loss(_Loss):
         self.beta = beta
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        if self.beta == 0:
-            return ops.l1_loss(x, target, reduction=self.reduction)
-        return ops.huber_loss(x, target, delta=self.beta, reduction=self.reduction) / self.beta
+        return ops.smooth_l1_loss(x, target, beta=self.beta, reduction=self.reduction)
 
     def _settings(self) -> dict[str, tuple[Any, Any]]:
         return {**super()._settings(), "beta": (self.beta, 1.0)}
@@ -210,7 +220,4 @@ class BCEWithLogitsLoss(_Loss):
         self.register_buffer("pos_weight", given)
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        if self.pos_weight is None:
-            return ops.bce_with_logits(x, target, reduction=self.reduction)
-        more = (ops.astype(self.pos_weight, x.dtype) - 1.0) * target * ops.softplus(-x)
-        return reduced(ops.bce_with_logits(x, target, reduction="none") + more, self.reduction)
+        return ops.bce_with_logits(x, target, pos_weight=self.pos_weight, reduction=self.reduction)

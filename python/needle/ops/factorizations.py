@@ -134,6 +134,24 @@ class Eigh(OnHost):
         return (_of_lower(0.5 * (grad + turned(grad))),)
 
 
+def _whole_samples(reference: Any, is_smooth: Callable[[int, int], bool]) -> list[Sample]:
+    """Return samples of a factorization with an option for whole bases.
+
+    Args:
+        reference: the factorization of x, with the option.
+        is_smooth: whether whole bases of m x n matrices have gradients.
+    """
+    cases = ((4, 3), False), ((4, 3), True), ((2, 2, 4), False), ((2, 3, 3), True)
+    good = [
+        Sample(
+            (uniform(shape),), (whole,), lambda x, whole=whole: tuple(reference(x, whole)),
+            dtypes=EXACT, gradient=not whole or is_smooth(*shape[-2:]),
+        )
+        for shape, whole in cases
+    ]  # fmt: skip
+    return [*good, *BAD[:1]]
+
+
 class QR(OnHost):
     """Orthogonal columns and an upper triangle whose product x is.
 
@@ -149,18 +167,11 @@ class QR(OnHost):
     square = False
     saves = ((OUTPUT,),)
     samples = staticmethod(
-        lambda: [
-            Sample(
-                (uniform(shape),), (complete,),
-                lambda x, c=complete: tuple(np.linalg.qr(x, "complete" if c else "reduced")),
-                dtypes=EXACT, gradient=not complete or shape[-2] <= shape[-1],
-            )
-            for shape, complete in (
-                ((4, 3), False), ((4, 3), True), ((2, 2, 4), False), ((2, 3, 3), True),
-            )
-        ]
-        + BAD[:1]
-    )  # fmt: skip
+        lambda: _whole_samples(
+            lambda x, complete: np.linalg.qr(x, "complete" if complete else "reduced"),
+            lambda m, n: m <= n,
+        )
+    )
 
     def shapes(self, *given: Shape) -> tuple[Shape, ...]:
         *stack, m, n = given[0]
@@ -212,18 +223,7 @@ class SVD(OnHost):
     full: bool = True
     square = False
     saves = ((OUTPUT,),)
-    samples = staticmethod(
-        lambda: [
-            Sample(
-                (uniform(shape),), (full,), lambda x, f=full: tuple(np.linalg.svd(x, f)),
-                dtypes=EXACT, gradient=not full or shape[-1] == shape[-2],
-            )
-            for shape, full in (
-                ((4, 3), False), ((4, 3), True), ((2, 2, 4), False), ((2, 3, 3), True),
-            )
-        ]
-        + BAD[:1]
-    )  # fmt: skip
+    samples = staticmethod(lambda: _whole_samples(np.linalg.svd, lambda m, n: m == n))
 
     def shapes(self, *given: Shape) -> tuple[Shape, ...]:
         *stack, m, n = given[0]

@@ -362,8 +362,7 @@ class BCEWithLogits(_Pairwise):
         return [*inside, Sample(certain, (), lambda x, y: 0.0 * y, gradient=False)]
 
     def expand(self, x: Any, target: Any) -> Any:
-        most = largest(executor.spec_of(x).dtype)
-        x = clip(x, -most, most)  # or an infinite one made inf - inf, or inf * 0
+        x = _finite(x)
         return softplus(x) - x * target
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -373,6 +372,12 @@ class BCEWithLogits(_Pairwise):
             out_grad * (sigmoid(x) - target) if left.needs else None,
             -out_grad * x if right.needs else None,
         )
+
+
+def _finite(x: Any) -> Any:
+    """Return logits without infinite ones, which would make inf - inf, or inf * 0."""
+    most = largest(executor.spec_of(x).dtype)
+    return clip(x, -most, most)
 
 
 class KLDivergence(_Pairwise):
@@ -445,10 +450,17 @@ def smooth_l1_loss(x: Any, target: Any, *, beta: float = 1.0, reduction: str = "
     return huber_loss(x, target, delta=beta, reduction=reduction) * (1.0 / beta)
 
 
-def bce_with_logits(x: Any, target: Any, *, reduction: str = "mean") -> Any:
-    """Binary cross entropy of sigmoid(x) and the target. See ``BCEWithLogits``."""
+def bce_with_logits(x: Any, target: Any, *, pos_weight: Any = None, reduction: str = "mean") -> Any:
+    """Binary cross entropy of sigmoid(x) and the target. See ``BCEWithLogits``.
+
+    ``pos_weight`` says what targets of 1 count beside those of 0; it broadcasts to the shape of x.
+    """
     x, target = _same_shape("bce_with_logits", x, target)
-    return reduced(executor.apply(BCEWithLogits.of(), x, target), reduction)
+    loss = executor.apply(BCEWithLogits.of(), x, target)
+    if pos_weight is not None:
+        x, weight = as_tensors((x, pos_weight), "bce_with_logits")
+        loss = loss + (cast_like(weight, loss) - 1.0) * target * softplus(-_finite(x))
+    return reduced(loss, reduction)
 
 
 def kl_divergence(x: Any, target: Any, *, reduction: str = "batchmean") -> Any:

@@ -102,7 +102,7 @@ def uniform(
 ) -> Any:
     """Return a tensor of values drawn uniformly from [low, high).
 
-    They are multiples of 2**-24, scaled, also in float64.
+    They are drawn in float32, also for float64.
 
     Args:
         shape: of the result.
@@ -133,23 +133,33 @@ def uniform(
     return x if last is None else minimum(x, last)
 
 
+def below(operation: str, low: float, high: float, kind: DType) -> float:
+    """Return the largest number of a dtype below high, or low if there is none from low on.
+
+    Raises:
+        OptionError: if the dtype does not hold low and high and what lies between them.
+    """
+    number = kind.numpy.type
+    with np.errstate(all="ignore"):
+        end = number(high)
+        if not all(math.isfinite(number(x)) for x in (low, high, high - low)):
+            raise OptionError(
+                f"{operation}: the range [{low:g}, {high:g}) in {kind}\n"
+                "  rule: low, high and high - low are finite there"
+            )
+        return max(float(end if float(end) < high else np.nextafter(end, number(-math.inf))), low)
+
+
 @functools.lru_cache(maxsize=1000)
 def _last_below(low: float, high: float, kind: DType, drawn: DType) -> float | None:
     """Return the largest number below high, of a dtype; None if no draw is rounded up to high."""
-    number = kind.numpy.type
+    last, number = below("uniform", low, high, kind), kind.numpy.type
+    largest = 1.0 - float(np.finfo(drawn.numpy).epsneg)
     with np.errstate(all="ignore"):
-        start, width = number(low), number(high - low)
-        if not np.isfinite([float(x) for x in (start, width, number(high))]).all():
-            raise OptionError(
-                f"uniform: the range [{low:g}, {high:g}) in {kind}\n"
-                f"  rule: low, high and high - low are finite there"
-            )
-        largest = 1.0 - float(np.finfo(drawn.numpy).epsneg)
-        steps = number(largest) * width + start, number(largest * (high - low) + low)
-    if all(float(reached) < high for reached in steps):
-        return None
-    end = number(high)
-    return float(max(end if float(end) < high else np.nextafter(end, number(-np.inf)), start))
+        steps = (
+            number(largest) * number(high - low) + number(low), number(largest * (high - low) + low)
+        )  # fmt: skip
+    return None if all(float(reached) < high for reached in steps) else last
 
 
 @_shape_first

@@ -97,9 +97,8 @@ class Stack(Op):
         self.kind, self.code, self.params = COMPUTE, PROMOTIONS.index("all"), (-1,)
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        if (
-            len(inputs) == 1 and type(getattr(inputs[0], "spec", None)) is tuple
-        ):  # the course's form
+        first = inputs[0] if len(inputs) == 1 else None
+        if type(getattr(first, "spec", None)) is tuple:  # the course's form
             inputs = tuple(inputs[0].tuple())
         return promoted(inputs, self.name)
 

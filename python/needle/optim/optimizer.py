@@ -11,6 +11,7 @@ from needle.backend.axes import whole
 from needle.backend.ndarray import array
 from needle.errors import ArgumentError, DataError, OptionError, describe, explain, unknown
 from needle.ops import update
+from needle.ops.attributes import real
 from needle.ops.creation import zeros_like
 from needle.tensor import Parameter, Tensor
 
@@ -248,8 +249,8 @@ def count(name: str, value: Any) -> int:
 def _check_number(owner: str, name: str, value: Any) -> None:
     low, high = RANGES[name]
     try:
-        number = float(None if isinstance(value, (str, bytes)) else value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        number = real(name, value)
+    except ArgumentError:
         raise OptionError(f"{owner}: {name}={value!r:.60} is no number") from None
     if not low <= number < high:
         raise OptionError(f"{owner}: {name}={value} is not in [{low:g}, {high:g})")
