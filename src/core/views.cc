@@ -120,7 +120,8 @@ Array* slice_by(const int64_t* numbers, const Array* x) {
     offset += range[0] * strides_of(x)[i];
     if (numbers[0] >> i & 1) continue;
     shape[kept] = range[1];
-    strides[kept++] = range[2] * strides_of(x)[i];
+    // The step of one element goes nowhere, and may be any number.
+    strides[kept++] = (range[1] > 1 ? range[2] : 1) * strides_of(x)[i];
   }
   return view(x, kept, shape, strides, offset);
 }

@@ -59,7 +59,7 @@ template <int vectors>
 inline void multiply_add(Vector<float> (&sum)[vectors], const float* x,
                          const Vector<float> (&column)[vectors],
                          [[maybe_unused]] bool from_memory) {
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && !defined(NEEDLE_SANITIZE)  // which does not see what assembler reads
   if (from_memory) {
 #pragma GCC unroll 8
     for (int j = 0; j < vectors; ++j)
