@@ -527,6 +527,12 @@ def test_cross_entropy_reductions():
     assert np.isclose(ops.nll_loss(log, y, ignore_index=2).item(), kept)
 
 
+def test_floating_labels_alone_have_no_gradient():
+    x, labels = ndl.Tensor(LOGITS, requires_grad=False), ndl.Tensor(LABELS.astype("float32"))
+    ops.cross_entropy(x * 1.0, labels * 1.0).backward()  # what the logits' would read is gone
+    assert labels.grad is None
+
+
 def test_labels_outside_the_classes(device):
     x = ndl.Tensor(LOGITS, device=device)
     y = ndl.Tensor(np.array([0, 1, 6, 2, 2]), device=device)

@@ -312,6 +312,8 @@ class PseudoInverse(OnHost):
         return np.swapaxes(vh, -1, -2) * inverse[..., None, :] @ np.swapaxes(u, -1, -2)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
+        if not out.node.inputs[0].needs:  # rtol alone asks for one
+            return None, None
         x, across, slope = out.inputs[0], turned(out), turned(out_grad)
         grad = matmul(slope - matmul(x, matmul(out, slope)), matmul(out, across))
         grad = grad + matmul(matmul(across, out), slope - matmul(matmul(slope, out), x))

@@ -128,6 +128,8 @@ class CrossEntropy(_CrossEntropy):
         return loss if kept is None else where(kept, loss, 0.0), lse
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
+        if not out.node.inputs[0].needs:  # floating labels alone ask for one
+            return None, None
         (logits, labels), (g, lse_grad) = out.inputs, (out_grad[0], out_grad[1])
         grad = None
         if g is not None:

@@ -159,13 +159,17 @@ def check_second_order(case: Case, where: Any) -> None:
     check_gradients(case.make(), *case.inputs("float64", where), order=2)
 
 
-def _with_gradients(case: Case, kind: str, where: Any, keep: bool = True) -> list[Any]:
+def _with_gradients(
+    case: Case, kind: str, where: Any, keep: bool = True, alone: int | None = None
+) -> list[Any]:
     """Return the result and the inputs' gradients as NumPy arrays.
 
     The op's inputs are results themselves, so that their values can be freed; ``keep`` holds
-    handles of everything until the gradients are there.
+    handles of everything until the gradients are there. ``alone``: the one input that asks for one.
     """
     leaves = case.inputs(kind, where)
+    for i, leaf in enumerate(leaves):
+        leaf.requires_grad = leaf.requires_grad and alone in (None, i)
     inner = [executor.apply(_COPY, x) for x in leaves]
     held = [inner]
     out = case.make()(*inner)
@@ -176,6 +180,8 @@ def _with_gradients(case: Case, kind: str, where: Any, keep: bool = True) -> lis
     if not keep:
         held.clear()
         del inner, out
+    if alone is not None and not total.requires_grad:  # of this input there is none
+        return values
     total.backward()
     return values + [x.grad.numpy() for x in leaves if x.grad is not None]
 
@@ -204,11 +210,15 @@ def check_lazy(case: Case, where: Any) -> None:
 
 
 def check_saves(case: Case, where: Any) -> None:
-    """The gradient needs no value that ``saves`` does not list."""
+    """The gradient needs no value that ``saves`` does not list, nor that of each input alone."""
     kept = _with_gradients(case, "float64", where)
     freed = _with_gradients(case, "float64", where, keep=False)
     for a, b in zip(kept[-len(freed) :], freed, strict=True):
         np.testing.assert_array_equal(a, b)
+    inputs = [i for i, x in enumerate(case.inputs("float64", where)) if x.requires_grad]
+    for i in inputs if len(inputs) > 1 else ():
+        for part in _with_gradients(case, "float64", where, keep=False, alone=i):
+            assert any(np.array_equal(part, x) for x in freed), f"{case}: input {i} alone"
 
 
 def check_layouts(case: Case, where: Any) -> None:
