@@ -22,6 +22,7 @@ from needle.ops.indexing import Take, TakeGrad
 from needle.ops.loss import NOTHING, CrossEntropy, CrossEntropyGrad
 from needle.ops.norm import LayerNorm, LayerNormGrad, RMSNorm, RMSNormGrad
 from needle.ops.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
+from needle.testing.checks import cases
 from needle.testing.tolerance import assert_close
 
 ISAS = core.native.supported_isas() if core.native is not None else []
@@ -510,6 +511,34 @@ def test_elementwise(count_as_zen, zen, dtype, size):
     np.testing.assert_array_equal((a < b).numpy(), x < y)
     np.testing.assert_array_equal(ops.where(a < b, a, b).numpy(), np.where(x < y, x, y))
     np.testing.assert_array_equal(a.astype("float64").numpy(), x)
+
+
+ONE_INPUT = sorted(
+    (
+        op
+        for op in ops.all_ops()
+        if issubclass(op, ops.Elementwise) and not op.static and op.operands() == 1
+        if "float32" in cases(op)[0].dtypes
+    ),
+    key=lambda op: op.__name__,
+)
+
+
+@pytest.mark.parametrize("op", ONE_INPUT, ids=lambda op: op.__name__)
+def test_functions_have_the_same_bits_past_the_caches(isa, op):
+    """Numbers of all sizes: those that functions compute in a slower way come one in a row, too."""
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.uniform(-3, 3, 9000), 10 ** rng.uniform(-40, 38, 3000), [np.inf]])
+    values = np.concatenate([values, -values, [np.nan, 0.0, -0.0], rng.uniform(0, 1, 17_000)])
+    for start in (0, 1):  # of the input; results are aligned
+        x = tensor(values, "float32", start)
+        rows = x[:41_000].reshape(41, 1000)[:, 8:]
+        found = [op.of()(x), op.of()(rows)]
+        core.native.set_streaming_bytes(1 << 40)
+        expected = [op.of()(x), op.of()(rows)]
+        core.native.set_streaming_bytes(4096)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
 def power(x, y):

@@ -6,6 +6,7 @@
 #include "half.h"
 #include "lanes.h"
 #include "loops.h"
+#include "stream.h"
 #include "vector_math.h"
 
 namespace needle::NEEDLE_ISA {
@@ -29,12 +30,21 @@ enum Result { SAME, BOOL };
 #define ELEMENT_LOOP __attribute__((flatten)) void
 #define ELEMENT [&](int64_t i) __attribute__((flatten))
 
+// `past`: past the caches.
+template <bool past, class T>
+inline void put(T* p, const Vector<T>& v) {
+  if (past)
+    stream(p, &v, sizeof v);
+  else
+    store(p, v);
+}
+
 // o[i] = element(i), which applies F to numbers of type T at i. Of four vectors all is read before
 // any of it is written: a load waits for a store shortly before it to the same place of another
 // page. On Zen 4 x + a row of 1 Mi takes 60 us wherever the operands lie (vector by vector 60 to
 // 90), and functions of one number take 0.7 of the time within the first cache.
 // `o` may be one of the inputs, so no pointer is restrict; but no element depends on another.
-template <class F, class T, class R, class Element>
+template <class F, class T, bool past = false, class R, class Element>
 inline __attribute__((always_inline)) void fill(R* o, int64_t n, const Element& element) {
   int64_t i = 0;
   if constexpr (!has_many_instructions(F::kFunction)) {
@@ -49,14 +59,22 @@ inline __attribute__((always_inline)) void fill(R* o, int64_t n, const Element& 
       for (int64_t j = 0; j < kGroup; j += kLanes<R>) store(o + i + j, load(group + j));
     }
   }
+  if constexpr (past) {
+    for (; i + kLanes<R> <= n; i += kLanes<R>) {
+      alignas(kVectorBytes) R line[kLanes<R>];  // stays in a register
+#pragma GCC ivdep
+      for (int64_t j = 0; j < kLanes<R>; ++j) line[j] = element(i + j);
+      put<true>(o + i, load(line));
+    }
+  }
 #pragma GCC ivdep
   for (; i < n; ++i) o[i] = element(i);
 }
 
-template <class F, class T, class R>
+template <class F, class T, class R, bool past = false>
 ELEMENT_LOOP unary_loop(void* out, const void* const* inputs, int64_t n) {
   auto* x = elements<T>(inputs[0]);
-  fill<F, T>(
+  fill<F, T, past>(
       elements<R>(out), n, ELEMENT { return static_cast<R>(F::apply(static_cast<T>(x[i]))); });
 }
 
@@ -68,7 +86,7 @@ struct OfVectors {
   static constexpr bool kExists = false;
 };
 
-template <class F, class T>
+template <class F, class T, bool past = false>
 ELEMENT_LOOP vector_loop(void* out, const void* const* inputs, int64_t n) {
   T* o = static_cast<T*>(out);
   const T* x = static_cast<const T*>(inputs[0]);
@@ -77,8 +95,8 @@ ELEMENT_LOOP vector_loop(void* out, const void* const* inputs, int64_t n) {
   for (; n >= kPair; n -= kPair, o += kPair, x += kPair) {
     const Vector<T> first = OfVectors<F, T>::apply(load(x));
     const Vector<T> second = OfVectors<F, T>::second(load(x + kLanes<T>));
-    store(o, first);
-    store(o + kLanes<T>, second);
+    put<past>(o, first);
+    put<past>(o + kLanes<T>, second);
   }
   for_vectors<T>(n, [&](int64_t i, const auto& part) {
     part.store(o + i, OfVectors<F, T>::apply(part.load(x + i)));
@@ -171,17 +189,17 @@ void exact_unary(void* out, const void* const* inputs, int64_t n) {
   for (int64_t i = 0; i < n; ++i) static_cast<T*>(out)[i] = Exact<F, T>::apply(x[i]);
 }
 
-template <class F, class T>
+template <class F, class T, bool past = false>
 void guarded_unary(void* out, const void* const* inputs, int64_t n) {
   const auto is_rare = [](T x) { return Exact<F, T>::is_rare(x); };
-  in_pieces<T>(out, inputs[0], n, is_rare, unary_loop<F, T, T>, exact_unary<F, T>);
+  in_pieces<T>(out, inputs[0], n, is_rare, unary_loop<F, T, T, past>, exact_unary<F, T>);
 }
 
 // Near ones in the form for vectors.
-template <class F, class T>
+template <class F, class T, bool past = false>
 void near_unary(void* out, const void* const* inputs, int64_t n) {
   const auto is_far = [](T x) { return OfVectors<F, T>::is_far(x); };
-  in_pieces<T>(out, inputs[0], n, is_far, vector_loop<F, T>, guarded_unary<F, T>);
+  in_pieces<T>(out, inputs[0], n, is_far, vector_loop<F, T, past>, guarded_unary<F, T>);
 }
 
 template <class F, class T>
@@ -203,13 +221,23 @@ ELEMENT_LOOP guarded_binary(void* out, const void* const* inputs, int64_t n) {
   }
 }
 
-template <class F, class T, class R>
+template <class F, class T, class R, bool past = false>
 constexpr Contiguous unary_form() {
   constexpr bool kOfVectors = OfVectors<F, T>::kExists, kGuarded = Exact<F, T>::kNeeded;
-  if constexpr (kOfVectors && kGuarded) return near_unary<F, T>;
-  if constexpr (kOfVectors && !kGuarded) return vector_loop<F, T>;
-  if constexpr (!kOfVectors && kGuarded) return guarded_unary<F, T>;
-  if constexpr (!kOfVectors && !kGuarded) return unary_loop<F, T, R>;
+  if constexpr (kOfVectors && kGuarded) return near_unary<F, T, past>;
+  if constexpr (kOfVectors && !kGuarded) return vector_loop<F, T, past>;
+  if constexpr (!kOfVectors && kGuarded) return guarded_unary<F, T, past>;
+  if constexpr (!kOfVectors && !kGuarded) return unary_loop<F, T, R, past>;
+}
+
+// The form of kPastLoops.
+template <class F, uint32_t dtypes>
+constexpr Contiguous past_form() {
+#if defined(__AVX512F__)
+  if constexpr ((dtypes >> kFloat32 & 1) != 0 && has_many_instructions(F::kFunction))
+    return unary_form<F, float, float, true>();
+#endif
+  return nullptr;
 }
 
 template <class F, class T, class R>

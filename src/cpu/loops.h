@@ -14,6 +14,11 @@ bool gives_bool(int32_t function);
 // Converts with NumPy's meaning; floats that an integer cannot hold saturate, NaN gives 0.
 Contiguous conversion(DType from, DType to);
 
+// Of unary functions of many instructions: a loop over float32 that stores past the caches by
+// itself, where AVX-512 computes them faster than results reach memory. The result is aligned for
+// that (stream.h).
+extern const Contiguous kPastLoops[kFunctions];
+
 // How much is computed for an element.
 enum class Work : int8_t { kLittle, kSome, kMuch };
 
@@ -34,6 +39,7 @@ constexpr bool has_many_instructions(int32_t function) {
 struct Loops {
   Contiguous run, first, last;
   Work work;
+  Contiguous past = nullptr;  // of kPastLoops, where there is one
 };
 Loops loops_of(int32_t function, DType type, Work work = Work::kLittle);
 
@@ -50,12 +56,13 @@ Stores stores_of(Work work, int64_t size, DType dtype, int64_t moved);
 struct Loop {
   Contiguous run;
   uint32_t uniform;
+  Contiguous past = nullptr;
 };
 inline Loop choose_loop(const Loops& loops, int32_t n, uint32_t ones) {
   const uint32_t all_but_first = (1u << n) - 2;
   if (ones == 1 && loops.first) return {loops.first, ones};
   if (ones == all_but_first && loops.last) return {loops.last, ones};
-  return {loops.run, 0};
+  return {loops.run, 0, loops.past};
 }
 
 // Plans one call of a loop; false if the operands are not all dense in the same order.

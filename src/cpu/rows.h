@@ -8,7 +8,7 @@ namespace needle::NEEDLE_ISA {
 // One thread's part of a loop: n elements, results past the caches from an aligned address on.
 // `items` are the bytes per element of out and inputs; 0: the same elements again. `fetched` are
 // those of the inputs that lie in memory, not in a cache.
-void run_streaming(Contiguous loop, const int64_t* items, const int64_t* fetched, int n_inputs,
+void run_streaming(const Loop& loop, const int64_t* items, const int64_t* fetched, int n_inputs,
                    char* const* operands, int64_t n);
 
 // The same through the caches: lines of the result are fetched ahead.

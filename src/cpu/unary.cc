@@ -87,4 +87,14 @@ const LoopRow kUnaryLoops[kFunctions] = {
 #undef TERNARY
 };
 
+const Contiguous kPastLoops[kFunctions] = {
+#define UNARY(name, dtypes, result, expression) past_form<name##_row, dtypes>(),
+#define BINARY(...) nullptr,
+#define TERNARY(...) nullptr,
+#include "functions.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+};
+
 }  // namespace needle::NEEDLE_ISA
