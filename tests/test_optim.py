@@ -70,6 +70,15 @@ def numpy_rmsprop(p, grads, lr, alpha=0.99, eps=1e-8, decay=0.0, momentum=0.0, c
     return p
 
 
+def numpy_adagrad(p, grads, lr, lr_decay=0.0, decay=0.0, start=0.0, eps=1e-10):
+    total = start
+    for t, g in enumerate(grads):
+        g = g + decay * p
+        total = total + g * g
+        p = p - lr / (1 + t * lr_decay) * g / (np.sqrt(total) + eps)
+    return p
+
+
 RULES = {
     "sgd": (lambda p: optim.SGD(p, 0.1), lambda p, g: numpy_sgd(p, g, 0.1)),
     "sgd-decay": (
@@ -112,6 +121,11 @@ RULES = {
     "rmsprop-centered": (
         lambda p: optim.RMSprop(p, 0.01, 0.9, momentum=0.5, centered=True),
         lambda p, g: numpy_rmsprop(p, g, 0.01, 0.9, momentum=0.5, centered=True),
+    ),
+    "adagrad": (lambda p: optim.Adagrad(p), lambda p, g: numpy_adagrad(p, g, 0.01)),
+    "adagrad-decay": (
+        lambda p: optim.Adagrad(p, 0.1, 0.2, 0.3, 0.4, 0.01),
+        lambda p, g: numpy_adagrad(p, g, 0.1, 0.2, 0.3, 0.4, 0.01),
     ),
 }
 
@@ -515,6 +529,11 @@ def test_a_parameter_listed_twice_is_named():
         (lambda: optim.AdamW([parameter([1.0])], betas=(0.9, 1.0)), "AdamW: beta2=1.0"),
         (lambda: optim.Adam([parameter([1.0])], betas=(0.9,)), r"Adam: betas=\(0.9,\) are not two"),
         (lambda: optim.RMSprop([parameter([1.0])], alpha=-0.1), "alpha"),
+        (lambda: optim.Adagrad([parameter([1.0])], lr_decay=-1), "Adagrad: lr_decay=-1"),
+        (
+            lambda: optim.Adagrad([parameter([1.0])], initial_accumulator_value=-0.1),
+            "initial_accumulator_value=-0.1",
+        ),
         (lambda: optim.SGD(None), "params is None"),
         (lambda: optim.SGD([ndl.zeros(3)]), "parameter 0 needs no gradient"),
         (lambda: optim.SGD([parameter([1.0])], lr=-1), r"SGD: lr=-1 is not in \[0, inf\)"),
@@ -589,16 +608,24 @@ def test_update_rules_are_values():
     assert update.Sgd(0.1, 0, 0, 0, False, False) == update.Sgd(0.1, 0, 0, 0, False, False)
 
 
-@pytest.mark.parametrize("rule", ["Adam", "AdamW"])
+COUNTING = {
+    "Adam": {},
+    "AdamW": {},
+    "Adagrad": {"lr_decay": 0.1, "initial_accumulator_value": 0.2},
+}
+
+
+@pytest.mark.parametrize("rule", COUNTING)
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_adam_counts_the_updates_of_each_parameter_as_pytorch(rule, decay):
-    """Gradients that begin late, or are now and then missing, do not shorten the correction."""
+def test_updates_of_each_parameter_are_counted_as_pytorch_does(rule, decay):
+    """Gradients that begin late, or are now and then missing, make no step of the count."""
     torch = pytest.importorskip("torch")
     start = np.random.default_rng(1).normal(size=(3, 5))
     ours = [parameter(start, "float64") for _ in range(3)]
     theirs = [torch.nn.Parameter(torch.tensor(start)) for _ in range(3)]
-    opt = getattr(optim, rule)(ours, lr=0.01, weight_decay=decay)
-    other = getattr(torch.optim, rule)(theirs, lr=0.01, weight_decay=decay)
+    numbers = {"lr": 0.01, "weight_decay": decay, **COUNTING[rule]}
+    opt = getattr(optim, rule)(ours, **numbers)
+    other = getattr(torch.optim, rule)(theirs, **numbers)
     for step, g in enumerate(gradients(start.shape, 20)):
         for p, q, there in zip(ours, theirs, (True, step % 3 != 1, step > 9), strict=True):
             p.grad = ndl.Tensor(g, dtype="float64") if there else None
@@ -640,6 +667,18 @@ def test_rmsprop_is_pytorchs(momentum, centered):
         theirs.grad = torch.tensor(g)
         other.step()
     ours = run(lambda p: optim.RMSprop(p, 0.01, **rule), start, gradients(start.shape), "float64")
+    np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-12)
+
+
+def test_adagrad_has_pytorchs_defaults():
+    torch = pytest.importorskip("torch")
+    start = np.random.default_rng(1).normal(size=(3, 5))
+    theirs = torch.nn.Parameter(torch.tensor(start))
+    other = torch.optim.Adagrad([theirs])
+    for g in gradients(start.shape):
+        theirs.grad = torch.tensor(g)
+        other.step()
+    ours = run(optim.Adagrad, start, gradients(start.shape), "float64")
     np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-12)
 
 

@@ -17,7 +17,7 @@ from needle import config, device
 from needle import dtype as dtypes
 from needle.backend import update
 from needle.backend.course import CourseDevice
-from needle.backend.update import Adam, RMSprop, Sgd
+from needle.backend.update import Adagrad, Adam, RMSprop, Sgd
 from needle.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -256,6 +256,17 @@ class Backend(CourseDevice):
     ) -> None:
         """Step all params into outs (dense; may be the params); vs, means, us change in place."""
         update.rmsprop(outs, params, grads, vs, means, us, rule)
+
+    def adagrad(
+        self,
+        outs: Sequence[NDArray],
+        params: Sequence[NDArray],
+        grads: Sequence[NDArray],
+        sums: Sequence[NDArray],
+        rule: Adagrad,
+    ) -> None:
+        """Step all params into outs (dense; may be the params); sums change in place."""
+        update.adagrad(outs, params, grads, sums, rule)
 
     def run_fused(
         self,

@@ -31,6 +31,14 @@ class Adam(NamedTuple):
     correction2: float
 
 
+class Adagrad(NamedTuple):
+    """Numbers of one Adagrad step."""
+
+    lr: float
+    eps: float
+    weight_decay: float
+
+
 class RMSprop(NamedTuple):
     """Numbers of one RMSprop step."""
 
@@ -58,7 +66,7 @@ class Sgd(NamedTuple):
 
 
 class _Number:
-    """Arithmetic on arrays for the two rules below."""
+    """Arithmetic on arrays for the rules below."""
 
     def __init__(self, array: NDArray) -> None:
         self.array = array
@@ -175,4 +183,23 @@ def rmsprop(
             step = _Number(us[i]) * rule.momentum + step
             new.append((us[i], step))
         for kept, value in (*new, (out, p - step * rule.lr)):
+            _store(kept, value)
+
+
+def adagrad(
+    outs: Sequence[NDArray],
+    params: Sequence[NDArray],
+    grads: Sequence[NDArray],
+    sums: Sequence[NDArray],
+    rule: Adagrad,
+) -> None:
+    """Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
+    optimization", 2011, with a diagonal matrix."""
+    for out, param, grad, old in zip(outs, params, grads, sums, strict=True):
+        p, g = _wide(param), _wide(grad)
+        if rule.weight_decay:
+            g = g + p * rule.weight_decay
+        total = _Number(old) + g * g
+        p = p - g * rule.lr / (total.sqrt() + rule.eps)
+        for kept, value in ((old, total), (out, p)):
             _store(kept, value)

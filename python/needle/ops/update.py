@@ -13,7 +13,7 @@ from typing import Any
 from needle import dtype as dtypes
 from needle import executor, finite, graph
 from needle.backend.ndarray import NDArray, empty, full
-from needle.backend.update import Adam, RMSprop, Sgd
+from needle.backend.update import Adagrad, Adam, RMSprop, Sgd
 from needle.errors import DtypeError, ShapeError, explain
 
 State = dict[Any, NDArray]
@@ -43,15 +43,18 @@ def _check(operation: str, params: Sequence[Any]) -> None:
             )
 
 
-def _states(state: State, params: Sequence[Any]) -> list[NDArray]:
-    """Return the state of parameters of one dtype and device; it follows them to another one."""
+def _states(state: State, params: Sequence[Any], start: float = 0.0) -> list[NDArray]:
+    """Return the state of parameters of one dtype and device; it follows them to another one.
+
+    What is missing starts as that value.
+    """
     found = []
     spec = executor.spec_of(params[0])
     kind = dtypes.float32 if spec.dtype.itemsize == 2 else spec.dtype
     for p in params:
         array = state.get(p)
         if array is None:
-            array = full(executor.spec_of(p).shape, 0.0, kind, spec.device)
+            array = full(executor.spec_of(p).shape, start, kind, spec.device)
         elif array.spec is not p.spec and (array.dtype, array.device) != (kind, spec.device):
             array = array.to(spec.device).astype(kind, copy=False)
         found.append(array)
@@ -159,3 +162,23 @@ def rmsprop(
         for state, new in zip(states, held, strict=True):
             state.update(zip(batch, new, strict=True))
         _rebind("rmsprop", batch, outs)
+
+
+def adagrad(params: Sequence[Any], sums: State, start: float, rule: Adagrad) -> None:
+    """Update parameters that have gradients by one step of Adagrad.
+
+    Args:
+        params: the parameters; all have gradients.
+        sums: sums of the gradient's squares.
+        start: what a sum that is missing starts at.
+        rule: the numbers of this step.
+
+    Raises:
+        ShapeError, DtypeError: naming the parameter that does not fit its gradient.
+    """
+    _check("adagrad", params)
+    prepared = [(batch, *_arrays(batch), _states(sums, batch, start)) for batch in _batches(params)]
+    for batch, outs, arrays, grads, held in prepared:
+        outs[0].device.backend.adagrad(outs, arrays, grads, held, rule)
+        sums.update(zip(batch, held, strict=True))
+        _rebind("adagrad", batch, outs)

@@ -6,7 +6,7 @@ from needle.errors import missing
 from needle.optim import schedules
 from needle.optim.clip import clip_grad_norm, clip_grad_value
 from needle.optim.optimizer import Optimizer
-from needle.optim.rules import SGD, Adam, AdamW, Momentum, RMSprop
+from needle.optim.rules import SGD, Adagrad, Adam, AdamW, Momentum, RMSprop
 from needle.optim.schedules import Chain, Constant, Cosine, Linear, Schedule, Step, Warmup
 
 _ELSEWHERE = {

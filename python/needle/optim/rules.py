@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from needle.errors import OptionError
@@ -107,7 +107,50 @@ class Momentum(SGD):
         super().__init__(params, lr, momentum, weight_decay, dampening=dampening, nesterov=nesterov)
 
 
-class Adam(Optimizer):
+class _Counting(Optimizer):
+    """A rule that depends on how often a parameter was updated: not in steps without a gradient.
+
+    Attributes:
+        counts: number of updates, by parameter.
+    """
+
+    def __init__(self, params: Any, lr: Any, weight_decay: Any = 0.0, **numbers: Any) -> None:
+        super().__init__(params, lr, weight_decay, **numbers)
+        self.counts: dict[Tensor, int] = {}
+
+    def counted(self, params: list[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
+        """Yield parameters that were updated as often as each other, with the number of this
+        update, and note that they were."""
+        counts = [self.counts.get(p, 0) for p in params]
+        for before in sorted(set(counts)):
+            batch = [p for p, n in zip(params, counts, strict=True) if n == before]
+            yield before + 1, batch
+            self.counts.update(dict.fromkeys(batch, before + 1))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what ``Optimizer.state_dict`` says, and updates where they are not ``step``.
+
+        ``t.3`` is the number of updates of the parameter at position 3.
+        """
+        counts = {f"t.{i}": self.counts.get(p, self.t) for i, p in enumerate(self.params)}
+        return super().state_dict() | {k: t for k, t in counts.items() if t != self.t}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Return to a state, as ``Optimizer.load_state_dict``."""
+        places = self._places()
+        counts = {
+            places[key][1]: count(key, t)
+            for key, t in state.items()
+            if places.get(key, ("", None))[0] == "t"
+        }
+        super().load_state_dict(state)
+        self.counts = {p: counts.get(p, self.t) for p in self.state[self.slots[0]]}
+
+    def _places(self) -> dict[str, tuple[str, Any]]:
+        return super()._places() | {f"t.{i}": ("t", p) for i, p in enumerate(self.params)}
+
+
+class Adam(_Counting):
     """Steps of the size of the learning rate, by moving averages of gradient and square.
 
         g = grad + weight_decay * p
@@ -127,9 +170,6 @@ class Adam(Optimizer):
         eps: added to the denominator.
         weight_decay: added to the gradient, times the parameter (not decoupled; see ``AdamW``).
         betas: beta1 and beta2 in one, as PyTorch has them; a group may have them too.
-
-    Attributes:
-        counts: number of updates, by parameter.
 
     Raises:
         OptionError: if a number is out of its range, or betas are not two.
@@ -156,7 +196,6 @@ class Adam(Optimizer):
         if isinstance(params, (list, tuple)):
             params = [_with_betas(owner, group) for group in params]
         super().__init__(params, lr, weight_decay, beta1=beta1, beta2=beta2, eps=eps)
-        self.counts: dict[Tensor, int] = {}
 
     @property
     def m(self) -> update.State:
@@ -170,38 +209,12 @@ class Adam(Optimizer):
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
         beta1, beta2 = float(numbers["beta1"]), float(numbers["beta2"])
-        counts = [self.counts.get(p, 0) for p in params]
-        for before in sorted(set(counts)):
-            batch = [p for p, n in zip(params, counts, strict=True) if n == before]
-            t = before + 1
+        for t, batch in self.counted(params):
             rule = update.Adam(
                 float(numbers["lr"]), beta1, beta2, float(numbers["eps"]),
                 float(numbers["weight_decay"]), self.decoupled, 1.0 - beta1**t, 1.0 - beta2**t,
             )  # fmt: skip
             update.adam(batch, self.m, self.v, rule)
-            self.counts.update(dict.fromkeys(batch, t))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what ``Optimizer.state_dict`` says, and updates where they are not ``step``.
-
-        ``t.3`` is the number of updates of the parameter at position 3.
-        """
-        counts = {f"t.{i}": self.counts.get(p, self.t) for i, p in enumerate(self.params)}
-        return super().state_dict() | {k: t for k, t in counts.items() if t != self.t}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Return to a state, as ``Optimizer.load_state_dict``."""
-        places = self._places()
-        counts = {
-            places[key][1]: count(key, t)
-            for key, t in state.items()
-            if places.get(key, ("", None))[0] == "t"
-        }
-        super().load_state_dict(state)
-        self.counts = {p: counts.get(p, self.t) for p in self.m}
-
-    def _places(self) -> dict[str, tuple[str, Any]]:
-        return super()._places() | {f"t.{i}": ("t", p) for i, p in enumerate(self.params)}
 
 
 def _two(owner: str, betas: Any) -> tuple[Any, Any]:
@@ -297,3 +310,51 @@ class RMSprop(Optimizer):
             float(numbers["weight_decay"]), False, 1.0, 1.0,
         )  # fmt: skip
         update.adam(params, self.state["g"], self.state["v"], rule)
+
+
+class Adagrad(_Counting):
+    """Divide the gradient by the size of all gradients so far: steps become ever smaller.
+
+        g = grad + weight_decay * p
+        s = s + g ** 2
+        p = p - lr / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + eps)
+
+    where t counts the updates of p: steps in which it has no gradient are none.
+
+    Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
+    optimization", 2011, Journal of Machine Learning Research 12.
+
+    Args:
+        params: parameters, or groups of them (see ``Optimizer``).
+        lr: learning rate, or a schedule.
+        lr_decay: how fast the learning rate falls.
+        weight_decay: added to the gradient, times the parameter.
+        initial_accumulator_value: what s starts at.
+        eps: added to the denominator.
+    """
+
+    numbers = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+    slots = ("s",)
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 0.01,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+    ) -> None:
+        start = initial_accumulator_value
+        super().__init__(
+            params, lr, weight_decay, lr_decay=lr_decay, initial_accumulator_value=start, eps=eps
+        )
+
+    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+        start = float(numbers["initial_accumulator_value"])
+        for t, batch in self.counted(params):
+            slower = 1.0 + (t - 1) * float(numbers["lr_decay"])
+            rule = update.Adagrad(
+                float(numbers["lr"]) / slower, float(numbers["eps"]), float(numbers["weight_decay"])
+            )
+            update.adagrad(batch, self.state["s"], start, rule)
