@@ -1,13 +1,14 @@
 """Initialisers: values against NumPy's stream in the documented order, bounds, and errors."""
 
 import math
+import statistics
 
 import numpy as np
 import pytest
 
 import needle as ndl
 from needle import init
-from needle.errors import DtypeError, IndexRangeError, OptionError
+from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError
 
 
 def float32(values):
@@ -94,10 +95,14 @@ def test_ranges_that_are_none_are_refused_before_anything_is_drawn(make):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool"])
 @pytest.mark.parametrize(
-    "make", [init.rand, init.randn, lambda n, dtype: init.kaiming_uniform(n, n, dtype=dtype)]
-)
+    "make",
+    [
+        init.rand, init.randn, lambda n, dtype: init.kaiming_uniform(n, n, dtype=dtype),
+        lambda n, dtype: init.trunc_normal(n, dtype=dtype),
+    ],
+)  # fmt: skip
 def test_random_values_are_floating(make, dtype):
-    with pytest.raises(DtypeError, match=rf"randn?: dtype is {dtype}"):
+    with pytest.raises(DtypeError, match=rf"(randn?|trunc_normal): dtype is {dtype}"):
         make(3, dtype=dtype)
 
 
@@ -174,6 +179,97 @@ def test_shape_replaces_the_fans_but_not_the_scale():
 def test_kaiming_unknown_nonlinearity_names_the_nearest():
     with pytest.raises(OptionError, match="did you mean 'relu'"):
         init.kaiming_uniform(3, 4, nonlinearity="rellu")
+
+
+LIMITS = [
+    (0.0, 1.0, -2.0, 2.0), (0.0, 0.02, -2.0, 2.0), (3.0, 1.0, -1.0, 1.0), (-9.0, 1.0, -1.0, 1.0),
+    (0.0, 1.0, 6.0, 7.0), (1.0, 2.0, -math.inf, 0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mean, std, low, high", LIMITS)
+def test_trunc_normal_takes_the_quantile_of_each_draw(monkeypatch, mean, std, low, high):
+    draws = np.linspace(0, 1 - 2.0**-24, 999, dtype=np.float32)
+    monkeypatch.setattr(init.truncated.random, "rand", lambda *_: ndl.NDArray(draws))
+    found = init.trunc_normal(999, mean=mean, std=std, low=low, high=high, dtype="float64").numpy()
+    mirrored = low > mean  # so that what is subtracted from what is not 1
+    unit = statistics.NormalDist()
+    left, right = (-high, -low) if mirrored else (low, high)
+    middle = -mean if mirrored else mean
+    ends = [0.5 * math.erfc((middle - end) / std / math.sqrt(2)) for end in (left, right)]
+    shares = ends[0] + (ends[1] - ends[0]) * (draws.astype(np.float64) + 2.0**-25)
+    exact = [middle + std * unit.inv_cdf(p) for p in shares.tolist()]
+    exact = np.clip(np.negative(exact) if mirrored else exact, low, high)
+    np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:mean is more than 2 std")
+@pytest.mark.parametrize("mean, std, low, high", LIMITS[:4])
+def test_trunc_normal_is_distributed_as_pytorchs(mean, std, low, high):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    theirs = torch.empty(40_000).double()
+    torch.nn.init.trunc_normal_(theirs, mean, std, low, high)
+    ours = init.trunc_normal(200, 200, mean=mean, std=std, low=low, high=high, key=1).numpy()
+    both = np.sort([ours.ravel(), theirs.numpy()], axis=1)
+    joint = np.sort(both.ravel())  # the largest distance of the two distribution functions
+    ranks = [np.searchsorted(row, joint, "right") / row.size for row in both]
+    assert np.abs(ranks[0] - ranks[1]).max() < 1.95 * math.sqrt(2 / 40_000)  # at 0.1 %
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_trunc_normal_stays_within_its_limits(dtype):
+    out = init.trunc_normal(20_000, std=3.0, low=-0.5, high=0.25, dtype=dtype, key=3)
+    x = out.numpy().astype(np.float64)
+    assert out.dtype == dtype and x.min() >= -0.5 and x.max() <= 0.25
+    assert init.trunc_normal(2, 0, dtype=dtype).shape == (2, 0)
+    assert init.trunc_normal(dtype=dtype, requires_grad=True).requires_grad
+
+
+def test_trunc_normal_takes_one_uniform_draw_each():
+    np.random.seed(5)
+    init.trunc_normal(3, 4)
+    after = np.random.rand()
+    np.random.seed(5)
+    np.random.rand(3, 4)
+    assert after == np.random.rand()
+
+
+@pytest.mark.parametrize(
+    "limits, message",
+    [
+        ({"std": 0.0}, "std=0.0"), ({"std": -1.0}, "std=-1.0"), ({"std": math.nan}, "std=nan"),
+        ({"low": 1.0, "high": 1.0}, "low < high"), ({"low": math.nan}, "low=nan"),
+        ({"low": 50.0, "high": 60.0}, "between 50 and 60 standard deviations"),
+        ({"mean": math.nan}, "standard deviations"),
+    ],
+)  # fmt: skip
+def test_trunc_normal_refuses_what_leaves_nothing_to_draw(limits, message):
+    before = np.random.get_state()[2]
+    with pytest.raises(OptionError, match=f"trunc_normal: .*{message}|{message}"):
+        init.trunc_normal(3, **limits)
+    assert np.random.get_state()[2] == before
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4), (4, 2, 3), (2, 3, 2, 2), (0, 3), (1, 1)])
+def test_orthogonal_is_the_q_of_a_normal_matrix_with_a_positive_diagonal_of_r(shape):
+    rows, columns = shape[0], int(np.prod(shape[1:]))
+    np.random.seed(2)
+    normal = np.random.randn(max(rows, columns), min(rows, columns))
+    q, r = np.linalg.qr(normal)
+    q = q * np.sign(np.diagonal(r)) * 1.5
+    np.random.seed(2)
+    out = init.orthogonal(*shape, gain=1.5)
+    expected = (q if rows >= columns else q.T).reshape(shape)
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert out.is_leaf() and init.orthogonal(shape, dtype="bfloat16").dtype == "bfloat16"
+
+
+def test_orthogonal_wants_a_matrix():
+    with pytest.raises(ShapeError, match=r"orthogonal: shape \(3,\)"):
+        init.orthogonal(3)
+    with pytest.raises(DtypeError, match="orthogonal: dtype is int32"):
+        init.orthogonal(3, 3, dtype="int32")
 
 
 def test_one_hot():

@@ -14,6 +14,8 @@ from needle.init.basic import (
 from needle.init.scaled import (
     kaiming_normal,
     kaiming_uniform,
+    orthogonal,
     xavier_normal,
     xavier_uniform,
 )
+from needle.init.truncated import trunc_normal

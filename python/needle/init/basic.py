@@ -30,7 +30,8 @@ def sizes(name: str, shape: tuple[Any, ...], itemsize: int = 1) -> tuple[int, ..
     return sizes_of(name, shape[0] if len(shape) == 1 else shape, itemsize)
 
 
-def _leaf(data: NDArray, requires_grad: bool) -> Tensor:
+def leaf(data: NDArray, requires_grad: bool) -> Tensor:
+    """Return a new tensor of an array, which is no result of anything."""
     out: Tensor = graph.wrap(data)
     out.requires_grad = requires_grad
     executor.note_leaf(out, "init")
@@ -42,7 +43,12 @@ def _scaled(draw: NDArray, scale: float, shift: float, kind: DType) -> Tensor:
         return ops.astype(graph.wrap(draw) * scale + shift, kind)
 
 
-def _floating(name: str, dtype: Any) -> DType:
+def floating(name: str, dtype: Any) -> DType:
+    """Return the element type of random numbers.
+
+    Raises:
+        DtypeError: if it is not floating.
+    """
     kind = as_dtype(dtype)
     if not kind.is_floating:
         raise DtypeError(
@@ -76,14 +82,14 @@ def rand(
         OptionError: if an end is NaN, or the dtype does not hold the range.
         DtypeError: if dtype is not floating.
     """
-    kind = _floating("rand", dtype)
+    kind = floating("rand", dtype)
     last = below("rand", low, high, kind)
     draw = random.rand(sizes("rand", shape, 8), device, key)
     with executor.modes(recording=False, lazy=False):
         out = _scaled(draw, high - low, low, kind)
         if low <= high:
             out = ops.minimum(out, last)  # rounding may reach high
-    return _leaf(executor.value_of(out), requires_grad)
+    return leaf(executor.value_of(out), requires_grad)
 
 
 def randn(
@@ -101,11 +107,11 @@ def randn(
         OptionError: if std is negative or NaN.
         DtypeError: if dtype is not floating.
     """
-    kind = _floating("randn", dtype)
+    kind = floating("randn", dtype)
     if not std >= 0:
         raise OptionError(f"randn: std={std}\n  rule: a number from 0 on")
     draw = random.randn(sizes("randn", shape, 8), device, key)
-    return _leaf(executor.value_of(_scaled(draw, std, mean, kind)), requires_grad)
+    return leaf(executor.value_of(_scaled(draw, std, mean, kind)), requires_grad)
 
 
 def randb(
@@ -126,7 +132,7 @@ def randb(
     with executor.modes(recording=False, lazy=False):
         draw = graph.wrap(random.rand(sizes("randb", shape, 8), device, key))
         out = ops.astype(draw <= p, dtype)
-    return _leaf(executor.value_of(out), requires_grad)
+    return leaf(executor.value_of(out), requires_grad)
 
 
 def constant(
@@ -216,4 +222,4 @@ def one_hot(
         out = ops.one_hot(i if isinstance(i, Tensor) else Tensor(i), n, dtype)
         if device is not None:
             out = ops.to_device(out, device)
-    return _leaf(executor.value_of(out), requires_grad)
+    return leaf(executor.value_of(out), requires_grad)

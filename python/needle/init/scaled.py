@@ -1,7 +1,9 @@
 """Initial weights whose scale keeps the size of signals from layer to layer.
 
 Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks",
-2010 (xavier); He et al., "Delving deep into rectifiers", 2015, arXiv:1502.01852 (kaiming).
+2010 (xavier); He et al., "Delving deep into rectifiers", 2015, arXiv:1502.01852 (kaiming); Saxe,
+McClelland, Ganguli, "Exact solutions to the nonlinear dynamics of learning in deep linear neural
+networks", 2014, arXiv:1312.6120 (orthogonal).
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from needle.errors import unknown
-from needle.init.basic import rand, randn
+from needle import executor, ops
+from needle.errors import ShapeError, unknown
+from needle.init.basic import floating, leaf, rand, randn, sizes
 from needle.tensor import Tensor
 
 GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0)}
@@ -120,3 +123,42 @@ def kaiming_normal(
         *((fan_in, fan_out) if shape is None else shape), std=std,
         device=device, dtype=dtype, requires_grad=requires_grad, key=key,
     )  # fmt: skip
+
+
+def orthogonal(
+    *shape: int,
+    gain: float = 1.0,
+    device: Any = None,
+    dtype: Any = "float32",
+    requires_grad: bool = False,
+    key: int | None = None,
+) -> Tensor:
+    """Return a random matrix whose rows or columns, the fewer of them, are orthogonal.
+
+    Each has length ``gain``. With more than two axes the first one is against all others. Drawn
+    from the uniform distribution over such matrices: from the QR decomposition of a normal one.
+
+    Args:
+        shape: sizes, one by one or as one tuple; at least two.
+        gain: factor of the matrix.
+        device: where to; the default device for None.
+        dtype: element type.
+        requires_grad: whether ``backward`` computes its gradient.
+        key: seed of Needle's own generator, instead of the stream in use.
+
+    Raises:
+        ShapeError: for fewer than two axes.
+        DtypeError: if dtype is not floating.
+    """
+    kind, shape = floating("orthogonal", dtype), sizes("orthogonal", shape, 8)
+    if len(shape) < 2:
+        raise ShapeError(f"orthogonal: shape {shape}\n  rule: a matrix, or more axes")
+    rows, columns = shape[0], math.prod(shape[1:])
+    tall = (max(rows, columns), min(rows, columns))
+    wide = kind if kind.itemsize > 2 else "float32"
+    normal = randn(*tall, device=device, dtype=wide, key=key)
+    with executor.modes(recording=False, lazy=False):
+        q, r = ops.qr(normal)
+        q = q * ops.where(ops.diagonal(r) < 0, -gain, gain)  # or signs would be LAPACK's choice
+        out = ops.astype(ops.reshape(q if rows >= columns else ops.transpose(q), shape), kind)
+    return leaf(executor.value_of(out), requires_grad)
