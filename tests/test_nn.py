@@ -213,6 +213,10 @@ def test_repr_is_an_outline_with_counts():
         (nn.HuberLoss("none"), "reduction='none'"),
         (nn.LayerNorm((2, 3), eps=0.1, bias=False), "2, 3, eps=0.1, bias=False"),
         (nn.RMSNorm(4, eps=0.1), "4, eps=0.1"),
+        (nn.RMSNorm((2, 3), elementwise_affine=False), "2, 3, elementwise_affine=False"),
+        (nn.LayerNorm(4, elementwise_affine=False), "4, elementwise_affine=False"),
+        (nn.BatchNorm1d(4, momentum=None, affine=False), "4, momentum=None, affine=False"),
+        (nn.BatchNorm1d(4, track_running_stats=False), "4, track_running_stats=False"),
     ],
 )
 def test_settings_are_shown(layer, text):
@@ -228,7 +232,9 @@ def test_settings_are_shown(layer, text):
         (lambda: nn.GELU("foo"), OptionError, "there is no 'foo'"),
         (lambda: nn.HuberLoss(delta=-1), OptionError, "delta -1 must be positive"),
         (lambda: nn.BatchNorm1d(3, eps="a"), OptionError, "BatchNorm1d: eps='a'"),
-        (lambda: nn.BatchNorm1d(3, momentum=None), OptionError, "momentum=None"),
+        (lambda: nn.BatchNorm1d(3, momentum="a"), OptionError, "momentum='a'"),
+        (lambda: nn.LayerNorm("a", elementwise_affine=False), ArgumentError, "axis 0 is 'a'"),
+        (lambda: nn.RMSNorm((2, 2.5), elementwise_affine=False), ArgumentError, "axis 1 is 2.5"),
         (lambda: nn.LayerNorm(3, eps=np.nan), OptionError, "LayerNorm: eps=nan"),
         (lambda: nn.RMSNorm(3, eps=-1), OptionError, "RMSNorm: eps=-1"),
         (lambda: nn.Dropout("a"), OptionError, "Dropout: p='a'"),
@@ -655,10 +661,28 @@ def test_batch_norm_gradients_are_those_of_finite_differences(training):
     np.testing.assert_allclose((tensor.grad.numpy() * direction).sum(), slope, rtol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(4,), (2, 3, 4), (2, 5), (0, 4)])
+@pytest.mark.parametrize(
+    "shape", [(4,), (2, 3, 4), (2, 5), (0, 4), (0, 4, 2), (2, 4, 0), (2, 4, 1, 1)]
+)
 def test_batch_norm_refuses_other_shapes(shape):
-    with pytest.raises(ShapeError, match=r"x is \[n, 4\]"):
+    with pytest.raises(ShapeError, match=r"x is \[n, 4\] or \[n, 4, l\]"):
         nn.BatchNorm1d(4)(ndl.ones(*shape))
+    with pytest.raises(ShapeError, match=r"x is \[n, 4\] or \[n, 4, l\]"):
+        nn.BatchNorm1d(4, track_running_stats=False).eval()(ndl.ones(*shape))
+
+
+def test_cumulative_statistics_in_lazy_mode_and_half_precision():
+    layer = nn.BatchNorm1d(2, momentum=None)
+    with ndl.lazy_mode():
+        before = ndl.graph.pending()
+        for i in range(30):
+            layer(ndl.Tensor([[float(i), 0.0], [float(i), 2.0]]))
+        assert ndl.graph.pending() - before < 20
+    np.testing.assert_allclose(layer.running_mean.numpy(), [14.5, 1.0], rtol=1e-5)
+    half = nn.BatchNorm1d(2, momentum=None, dtype="float16")
+    half(ndl.ones(3, 2, dtype="float16"))
+    assert half.running_mean.dtype == "float16" and half.num_batches_tracked.dtype == "int64"
+    np.testing.assert_array_equal(half.running_mean.numpy(), [1.0, 1.0])
 
 
 def test_batch_norm_does_not_pile_up_work_in_lazy_mode():
@@ -689,6 +713,27 @@ def test_layer_norm_without_bias_and_in_one_dimension():
     assert [name for name, _ in layer.named_parameters()] == ["weight"]
     assert [name for name, _ in nn.LayerNorm1d(4).named_parameters()] == ["weight", "bias"]
     np.testing.assert_array_equal(layer(x).numpy(), nn.LayerNorm1d(4)(x).numpy())
+
+
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
+@pytest.mark.parametrize("shape, sizes", [((6, 4), 4), ((2, 3, 4), (3, 4)), ((2, 3), (2, 3))])
+@pytest.mark.parametrize("affine", [True, False])
+def test_norms_of_the_last_axes_are_pytorchs(name, shape, sizes, affine):
+    torch = pytest.importorskip("torch")
+    x, g = (np.random.default_rng(i).normal(size=shape) for i in (0, 1))
+    ours = getattr(nn, name)(sizes, 1e-3, dtype="float64", elementwise_affine=affine)
+    theirs = getattr(torch.nn, name)(sizes, 1e-3, elementwise_affine=affine, dtype=torch.float64)
+    assert len(ours.parameters()) == len(list(theirs.parameters()))
+    tensor, other = ndl.Tensor(x, dtype="float64"), torch.tensor(x, requires_grad=True)
+    out, exact = ours(tensor), theirs(other)
+    out.backward(ndl.Tensor(g, dtype="float64"))
+    exact.backward(torch.tensor(g))
+    np.testing.assert_allclose(out.numpy(), exact.detach().numpy(), rtol=1e-10)
+    np.testing.assert_allclose(tensor.grad.numpy(), other.grad.numpy(), rtol=1e-8, atol=1e-10)
+    if not affine:
+        assert not ours.state_dict()
+        with pytest.raises(ShapeError, match=rf"{name}: x has shape"):
+            ours(ndl.ones(*shape[:-1], shape[-1] + 1, dtype="float64"))
 
 
 def test_rms_norm():

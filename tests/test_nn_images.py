@@ -226,7 +226,10 @@ def test_instance_norm():
         (nn.BatchNorm2d(3), (1, 3, 1, 1)),
         (nn.BatchNorm2d(3), (0, 3, 2, 2)),
         (nn.BatchNormReLU2d(3), (1, 3, 1, 1)),
+        (nn.BatchNorm3d(3), (1, 3, 1, 1, 1)),
+        (nn.InstanceNorm1d(3), (2, 3, 1)),
         (nn.InstanceNorm2d(3), (2, 3, 1, 1)),
+        (nn.InstanceNorm3d(3), (2, 3, 1, 1, 1)),
         (nn.GroupNorm(3, 3), (1, 3)),
     ],
 )
@@ -235,6 +238,70 @@ def test_statistics_of_one_value_are_an_error(layer, shape):
         layer(tensor(np.ones(shape), "float32"))
     batched = isinstance(layer, nn.BatchNorm2d)  # others take no statistics over the batch
     assert ("a larger batch, or .eval()" in str(error.value)) == batched
+
+
+KINDS = {
+    "BatchNorm1d": (6, 3), "BatchNorm1d of sequences": (4, 3, 5), "BatchNorm2d": (4, 3, 2, 3),
+    "BatchNorm3d": (2, 3, 2, 1, 3), "InstanceNorm1d": (4, 3, 5), "InstanceNorm2d": (4, 3, 2, 3),
+    "InstanceNorm3d": (2, 3, 2, 1, 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("track", [True, False])
+@pytest.mark.parametrize("momentum", [0.3, None])
+def test_norms_by_statistics_are_pytorchs(kind, affine, track, momentum):
+    torch = pytest.importorskip("torch")
+    name, shape = kind.split()[0], KINDS[kind]
+    settings = {"momentum": momentum, "affine": affine, "track_running_stats": track}
+    ours = getattr(nn, name)(3, 1e-3, dtype="float64", **settings)
+    theirs = getattr(torch.nn, name)(3, 1e-3, dtype=torch.float64, **settings)
+    if affine:
+        with_parameters(ours)
+        theirs.load_state_dict(
+            {k: torch.tensor(v.numpy()) for k, v in ours.state_dict().items() if "num" not in k},
+            strict=False,
+        )
+    else:
+        assert not ours.parameters()
+    # of batch norm the course keeps the biased variance, PyTorch the unbiased one
+    count = np.prod(shape) // 3
+    bias = (count - 1) / count if name[0] == "B" else 1.0
+    kept, batches = 1.0, []
+    for step in range(1, 4):
+        x, g = draw(*shape), draw(*shape)
+        batches.append(x)
+        tensors = ndl.Tensor(x, dtype="float64"), torch.tensor(x, requires_grad=True)
+        out, exact = ours(tensors[0]), theirs(tensors[1])
+        np.testing.assert_allclose(out.numpy(), exact.detach().numpy(), atol=1e-10)
+        out.backward(tensor(g))
+        exact.backward(torch.tensor(g))
+        np.testing.assert_allclose(tensors[0].grad.numpy(), tensors[1].grad.numpy(), atol=1e-9)
+        kept *= 1.0 - (momentum if momentum is not None else 1 / step)
+    assert set(ours.state_dict()) == {
+        key for key in theirs.state_dict() if momentum is None or "num_batches" not in key
+    }
+    if track:
+        if momentum is None and name[0] == "I":  # theirs did not move
+            whole, axes = np.stack(batches), tuple(range(3, 1 + len(shape)))
+            theirs.running_mean.copy_(torch.tensor(whole.mean((0, 1, *axes))))
+            theirs.running_var.copy_(torch.tensor(whole.var(axes, ddof=1).mean((0, 1))))
+        var = (theirs.running_var.numpy() - kept) * bias + kept
+        np.testing.assert_allclose(ours.running_var.numpy(), var, atol=1e-12)
+        np.testing.assert_allclose(ours.running_mean.numpy(), theirs.running_mean, atol=1e-12)
+        theirs.running_var.copy_(torch.tensor(ours.running_var.numpy()))
+    again = getattr(nn, name)(3, 1e-3, dtype="float64", **settings)
+    again.load_state_dict(ours.state_dict())
+    x = draw(*shape)
+    exact = theirs.eval()(torch.tensor(x)).detach().numpy()
+    for layer in (ours, again):
+        np.testing.assert_allclose(layer.eval()(tensor(x)).numpy(), exact, atol=1e-10)
+    check_gradients(ours, x)
+    for layer in (ours, again):  # and go on from the state
+        layer.train()(tensor(x))
+    if track:
+        np.testing.assert_array_equal(again.running_var.numpy(), ours.running_var.numpy())
 
 
 def test_instance_norm_of_one_position_evaluates_by_running_statistics_alone():
@@ -309,14 +376,24 @@ def test_settings_are_shown(layer, text):
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.BatchNorm2d(3), nn.BatchNormReLU2d(3), nn.InstanceNorm2d(3), nn.GroupNorm(1, 3)]
-)
+    "layer",
+    [
+        nn.BatchNorm2d(3), nn.BatchNormReLU2d(3), nn.InstanceNorm2d(3), nn.GroupNorm(1, 3),
+        nn.BatchNorm3d(3), nn.InstanceNorm1d(3), nn.InstanceNorm3d(3),
+    ],
+)  # fmt: skip
 def test_norms_of_wrong_shapes_are_an_error(layer):
-    for shape in ((2, 4, 5, 5), (3,)):
+    for shape in ((2, 4, 5, 5), (3,), (3, 4)):
         with pytest.raises(ShapeError, match="x is "):
             layer(tensor(np.ones(shape), "float32"))
     with pytest.raises(ShapeError, match="do not divide"):
         nn.GroupNorm(2, 3)
+
+
+def test_without_running_statistics_evaluation_wants_more_than_one_value_too():
+    layer = nn.BatchNorm2d(3, track_running_stats=False).eval()
+    with pytest.raises(ShapeError, match=r"try: a larger batch$"):
+        layer(tensor(np.ones((1, 3, 1, 1)), "float32"))
 
 
 # ---- folding -----------------------------------------------------------------------
@@ -389,3 +466,16 @@ def test_layers_in_several_places_are_not_folded():
     folded = ndl.fold_batch_norm(model)
     np.testing.assert_allclose(folded(x).numpy(), exact, atol=1e-10)
     assert folded[0] is folded[3] and folded[0].slope == 1
+
+
+@pytest.mark.parametrize(
+    "settings, kept", [({"affine": False}, 0), ({"track_running_stats": False}, 1)]
+)
+def test_folding_norms_without_parameters_or_statistics(settings, kept):
+    conv, norm = nn.Conv2d(2, 3, 3, padding=1), nn.BatchNorm2d(3, **settings)
+    if not kept:
+        norm.running_mean, norm.running_var = tensor(draw(3)), tensor(RNG.uniform(0.5, 2.0, 3))
+    model, x = nn.Sequential(conv, norm).to("float64").eval(), tensor(draw(2, 2, 4, 4))
+    folded = nn.fold_batch_norm(model)
+    assert sum(isinstance(module, nn.BatchNorm2d) for module in folded.children()) == kept
+    np.testing.assert_allclose(folded(x).numpy(), model(x).numpy(), atol=1e-12)

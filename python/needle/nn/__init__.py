@@ -27,7 +27,15 @@ from needle.nn.conv import (
     ConvTranspose3d,
 )
 from needle.nn.fold import fold_batch_norm
-from needle.nn.image_norm import BatchNorm2d, BatchNormReLU2d, GroupNorm, InstanceNorm2d
+from needle.nn.image_norm import (
+    BatchNorm2d,
+    BatchNorm3d,
+    BatchNormReLU2d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+)
 from needle.nn.layers import (
     Dropout,
     Dropout2d,

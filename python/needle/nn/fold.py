@@ -91,7 +91,7 @@ def _slope(module: Module) -> float | None:
 
 def _out_axis(layer: Module, norm: Module) -> int | None:
     """Return the axis of the layer's weight that counts output channels; None: cannot fold."""
-    if not isinstance(norm, BatchNorm1d):
+    if not isinstance(norm, BatchNorm1d) or not norm.track_running_stats:
         return None
     if isinstance(norm, BatchNorm2d) == isinstance(layer, Linear):
         return None
@@ -103,10 +103,12 @@ def _out_axis(layer: Module, norm: Module) -> int | None:
 
 
 def _fold(layer: Any, norm: Any, axis: int) -> None:
-    scale = ops.rsqrt(norm.running_var + norm.eps) * norm.weight
+    scale = ops.rsqrt(norm.running_var + norm.eps)
+    scale = scale if norm.weight is None else scale * norm.weight
     shape = [1] * layer.weight.ndim
     shape[axis] = scale.size
-    bias = norm.bias - norm.running_mean * scale
+    bias = -norm.running_mean * scale
+    bias = bias if norm.bias is None else bias + norm.bias
     if layer.bias is not None:
         bias = bias + ops.reshape(layer.bias, (scale.size,)) * scale
     layer.weight = Parameter((layer.weight * ops.reshape(scale, tuple(shape))).detach())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
-from needle import executor, init, ops
+from needle import init, ops
 from needle.errors import ShapeError, explain
 from needle.nn.module import Module
-from needle.nn.norm import BatchNorm1d
+from needle.nn.norm import BatchNorm1d, _Statistics
 from needle.nn.settings import check_number, check_sizes, shown
 from needle.tensor import Parameter, Tensor
 
@@ -25,7 +25,7 @@ def _check(
     name, shape = type(layer).__name__, x.shape
     right = len(shape) >= 2 if axes is None else len(shape) == axes + 2
     if not right or shape[1] != channels:
-        spatial = "*spatial" if axes is None else "h, w"
+        spatial = "*spatial" if axes is None else ("l", "h, w", "d, h, w")[axes - 1]
         raise explain(
             ShapeError, name, f"x has shape {shape}", [("x", x)], f"x is [n, {channels}, {spatial}]"
         )
@@ -43,22 +43,36 @@ class BatchNorm2d(BatchNorm1d):
     As ``BatchNorm1d``: the running variance is the biased one, as in the course.
 
     Shapes:   x [n, dim, h, w] -> [n, dim, h, w]
-    Raises:   ShapeError in training with one value per channel
+    Raises:   ShapeError with statistics of one value per channel
     """
 
+    spatial: ClassVar[int] = 2
+    """How many axes of positions there are."""
+
     def forward(self, x: Tensor) -> Tensor:
-        _check(self, x, self.dim, x.size // max(self.dim, 1) if self.training else 2)
-        if not self.training:
+        self._check(x)
+        if not self._by_batch:
             return self._evaluated(x)
         out, mean, var = ops.batch_norm(x, self.weight, self.bias, self.eps, axis=1)
-        self._track(mean.detach(), var.detach())
+        self._track(mean, var)
         return out
 
-    def _evaluated(self, x: Tensor) -> Tensor:
-        """Return x normalised by the running statistics: one factor and one term per channel."""
-        scale = ops.rsqrt(self.running_var + self.eps) * self.weight
-        shift = self.bias - self.running_mean * scale
-        return ops.channels_first(ops.channels_last(x) * scale + shift)
+    def _check(self, x: Tensor) -> None:
+        advice = "a larger batch, or .eval()" if self.track_running_stats else "a larger batch"
+        values = x.size // max(self.dim, 1) if self._by_batch else 2
+        _check(self, x, self.dim, values, self.spatial, advice)
+
+
+class BatchNorm3d(BatchNorm2d):
+    """Normalise each channel over the batch and all positions, then scale and shift.
+
+    As ``BatchNorm2d``.
+
+    Shapes:   x [n, dim, d, h, w] -> the same
+    Raises:   ShapeError with statistics of one value per channel
+    """
+
+    spatial = 3
 
 
 class BatchNormReLU2d(BatchNorm2d):
@@ -68,14 +82,14 @@ class BatchNormReLU2d(BatchNorm2d):
     """
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        _check(self, x, self.dim, x.size // max(self.dim, 1) if self.training else 2)
-        if not self.training:
+        self._check(x)
+        if not self._by_batch:
             out = self._evaluated(x)
             return ops.relu(out if residual is None else out + residual)
         out, mean, var = ops.batch_norm_relu(
             x, self.weight, self.bias, residual, self.eps, axis=1
         )  # fmt: skip
-        self._track(mean.detach(), var.detach())
+        self._track(mean, var)
         return out
 
 
@@ -128,11 +142,12 @@ class GroupNorm(Module):
         return shown(f"{self.num_groups}, {self.num_channels}", settings)
 
 
-class InstanceNorm2d(Module):
+class InstanceNorm2d(_Statistics):
     """Normalise each channel of each image over its positions.
 
     With running statistics, evaluation uses those. In training they move towards the batch's
-    average of the means and of the unbiased variances, as in PyTorch.
+    average of the means and of the unbiased variances, as in PyTorch; but there ``momentum=None``
+    leaves them as they are, here they become averages of all batches.
 
     Shapes:   x [n, num_features, h, w] -> the same
     Raises:   ShapeError for images of one position
@@ -141,70 +156,58 @@ class InstanceNorm2d(Module):
     Args:
         num_features: how many channels x has.
         eps: added to the variance.
-        momentum: how far running statistics move.
+        momentum: how far running statistics move; None: they are averages of all batches.
         affine: whether to scale and shift each channel.
         track_running_stats: whether there are running statistics.
         device: where the parameters are; the default device for None.
         dtype: their element type.
     """
 
-    running_mean: Tensor
-    running_var: Tensor
+    usually = False
+    spatial: ClassVar[int] = 2
+    """How many axes of positions there are."""
 
     def __init__(
         self,
         num_features: int,
         eps: float = 1e-5,
-        momentum: float = 0.1,
+        momentum: float | None = 0.1,
         affine: bool = False,
         track_running_stats: bool = False,
         device: Any = None,
         dtype: Any = "float32",
     ) -> None:
-        super().__init__()
         check_sizes(self, num_features=num_features)
-        check_number(self, "eps", eps)
-        check_number(self, "momentum", momentum, high=1.0)
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.track_running_stats = track_running_stats
-        self.weight: Tensor | None = None
-        self.bias: Tensor | None = None
-        if affine:
-            self.weight = Parameter(init.ones(num_features, device=device, dtype=dtype))
-            self.bias = Parameter(init.zeros(num_features, device=device, dtype=dtype))
-        if track_running_stats:
-            kwargs = {"device": device, "dtype": dtype}
-            self.register_buffer("running_mean", init.zeros(num_features, **kwargs))
-            self.register_buffer("running_var", init.ones(num_features, **kwargs))
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        own = self.training or not self.track_running_stats
         advice = "larger images, or .eval()" if self.track_running_stats else "larger images"
-        _check(self, x, self.num_features, math.prod(x.shape[2:]) if own else 2, advice=advice)
-        if not own:
-            scale = ops.rsqrt(self.running_var + self.eps)
-            scale = scale if self.weight is None else scale * self.weight
-            shift = -self.running_mean * scale
-            shift = shift if self.bias is None else shift + self.bias
-            return ops.channels_first(ops.channels_last(x) * scale + shift)
+        count = math.prod(x.shape[2:])
+        _check(self, x, self.num_features, count if self._by_batch else 2, self.spatial, advice)
+        if not self._by_batch:
+            return self._evaluated(x)
         out, mean, var = ops.group_norm(x, self.num_features, self.weight, self.bias, self.eps)
         if self.track_running_stats:
-            count = math.prod(x.shape[2:])
-            self._track(mean.detach(), var.detach() * (count / (count - 1)))
+            mean, var = ops.mean(mean.detach(), 0), ops.mean(var.detach(), 0)
+            self._track(mean, var * (count / (count - 1)))
         return out
 
-    def _track(self, mean: Tensor, var: Tensor) -> None:
-        executor.value_of(self.running_mean)  # so that lazy mode does not pile up steps
-        executor.value_of(self.running_var)
-        keep, kind = 1.0 - self.momentum, self.running_mean.dtype
-        for name, batch in (("running_mean", mean), ("running_var", var)):
-            moved = ops.astype(ops.mean(batch, 0) * self.momentum, kind)
-            setattr(self, name, getattr(self, name) * keep + moved)
 
-    def extra_repr(self) -> str:
-        settings = {
-            "eps": (self.eps, 1e-5), "momentum": (self.momentum, 0.1),
-            "affine": (self.weight is not None, False),
-            "track_running_stats": (self.track_running_stats, False),
-        }  # fmt: skip
-        return shown(f"{self.num_features}", settings)
+class InstanceNorm1d(InstanceNorm2d):
+    """Normalise each channel of each sequence over its positions. As ``InstanceNorm2d``.
+
+    Shapes:   x [n, num_features, l] -> the same
+    Raises:   ShapeError for sequences of one position
+    """
+
+    spatial = 1
+
+
+class InstanceNorm3d(InstanceNorm2d):
+    """Normalise each channel of each volume over its positions. As ``InstanceNorm2d``.
+
+    Shapes:   x [n, num_features, d, h, w] -> the same
+    Raises:   ShapeError for volumes of one position
+    """
+
+    spatial = 3

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from needle import executor, init, ops
 from needle.backend.axes import axes_of
@@ -13,62 +14,169 @@ from needle.nn.settings import check_number, check_sizes, shown
 from needle.tensor import Parameter, Tensor
 
 
-class BatchNorm1d(Module):
+class _Statistics(Module):
+    """What layers share that normalise by statistics of the batch, or by running ones.
+
+    Running statistics move towards those of each batch in training:
+    ``running = (1 - momentum) * running + momentum * batch``; with ``momentum=None`` they are the
+    average of all batches so far, which ``num_batches_tracked`` counts.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    usually: ClassVar[bool] = True
+    """Whether a layer is affine and keeps running statistics unless told otherwise."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float,
+        momentum: float | None,
+        affine: bool,
+        track_running_stats: bool,
+        device: Any,
+        dtype: Any,
+    ) -> None:
+        super().__init__()
+        check_number(self, "eps", eps)
+        if momentum is not None:
+            check_number(self, "momentum", momentum, high=1.0)
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.track_running_stats = track_running_stats
+        kwargs = {"device": device, "dtype": dtype}
+        self.weight: Tensor | None = None
+        self.bias: Tensor | None = None
+        if affine:
+            self.weight = Parameter(init.ones(num_features, **kwargs))
+            self.bias = Parameter(init.zeros(num_features, **kwargs))
+        if track_running_stats:
+            self.register_buffer("running_mean", init.zeros(num_features, **kwargs))
+            self.register_buffer("running_var", init.ones(num_features, **kwargs))
+            if momentum is None:
+                count = init.zeros(device=device, dtype="int64")
+                self.register_buffer("num_batches_tracked", count)
+
+    @property
+    def _by_batch(self) -> bool:
+        """Whether the statistics of the batch are used."""
+        return self.training or not self.track_running_stats
+
+    def _evaluated(self, x: Tensor) -> Tensor:
+        """Return x normalised by the running statistics: one factor and one term per channel."""
+        scale = ops.rsqrt(self.running_var + self.eps)
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -self.running_mean * scale
+        shift = shift if self.bias is None else shift + self.bias
+        return ops.channels_first(ops.channels_last(x) * scale + shift)
+
+    def _track(self, mean: Tensor, var: Tensor) -> None:
+        """Move the running statistics, if there are any, towards those of a batch."""
+        if not self.track_running_stats:
+            return
+        new: Any = self.momentum
+        if new is None:
+            executor.value_of(self.num_batches_tracked)
+            self.num_batches_tracked = self.num_batches_tracked + 1
+            new = 1.0 / ops.astype(self.num_batches_tracked, mean.dtype)
+        for name, batch in (("running_mean", mean.detach()), ("running_var", var.detach())):
+            running = getattr(self, name)
+            executor.value_of(running)  # so that lazy mode does not pile up steps
+            moved = ops.astype(running, batch.dtype) * (1.0 - new) + batch * new
+            setattr(self, name, ops.astype(moved, running.dtype))
+
+    def extra_repr(self) -> str:
+        settings = {
+            "eps": (self.eps, 1e-5), "momentum": (self.momentum, 0.1),
+            "affine": (self.weight is not None, self.usually),
+            "track_running_stats": (self.track_running_stats, self.usually),
+        }  # fmt: skip
+        return shown(f"{self.num_features}", settings)
+
+
+class BatchNorm1d(_Statistics):
     """Normalise each column over the batch, then scale and shift.
 
     In training with the mean and (biased) variance of the batch, which also move the running
     ones: ``running = (1 - momentum) * running + momentum * batch``. In evaluation with those.
 
-    Shapes:   x [n, dim] -> [n, dim]
-    """
+    Shapes:   x [n, dim] or [n, dim, l] -> the same
 
-    running_mean: Tensor
-    running_var: Tensor
+    Args:
+        dim: how many columns, or channels, x has.
+        eps: added to the variance.
+        momentum: how far running statistics move; None: they are averages of all batches.
+        device: where the parameters are; the default device for None.
+        dtype: their element type.
+        affine: whether to scale and shift.
+        track_running_stats: whether there are running statistics; without them evaluation takes
+            those of the batch, too.
+    """
 
     def __init__(
         self,
         dim: int,
         eps: float = 1e-5,
-        momentum: float = 0.1,
+        momentum: float | None = 0.1,
         device: Any = None,
         dtype: Any = "float32",
+        *,
+        affine: bool = True,
+        track_running_stats: bool = True,
     ) -> None:
-        super().__init__()
         check_sizes(self, dim=dim)
-        check_number(self, "eps", eps)
-        check_number(self, "momentum", momentum, high=1.0)
-        self.dim, self.eps, self.momentum = dim, eps, momentum
-        self.weight = Parameter(init.ones(dim, device=device, dtype=dtype))
-        self.bias = Parameter(init.zeros(dim, device=device, dtype=dtype))
-        self.register_buffer("running_mean", init.zeros(dim, device=device, dtype=dtype))
-        self.register_buffer("running_var", init.ones(dim, device=device, dtype=dtype))
+        super().__init__(dim, eps, momentum, affine, track_running_stats, device, dtype)
+        self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 2 or x.shape[1] != self.dim or (self.training and x.shape[0] == 0):
+        right = x.ndim in (2, 3) and x.shape[1] == self.dim
+        if not right or (self._by_batch and x.size == 0 < self.dim):
             raise explain(
                 ShapeError, "BatchNorm1d", f"x has shape {x.shape}", [("x", x)],
-                f"x is [n, {self.dim}], in training with n > 0",
+                f"x is [n, {self.dim}] or [n, {self.dim}, l], in training with n > 0 and l > 0",
             )  # fmt: skip
-        if not self.training:
-            scale = ops.rsqrt(self.running_var + self.eps) * self.weight
-            return (x - self.running_mean) * scale + self.bias
-        out, mean, var = ops.batch_norm(x, self.weight, self.bias, self.eps)
-        self._track(mean.detach(), var.detach())
-        return out
+        if self._by_batch:
+            out, mean, var = ops.batch_norm(x, self.weight, self.bias, self.eps, axis=1)
+            self._track(mean, var)
+            return out
+        if x.ndim == 3:
+            return self._evaluated(x)
+        scale = ops.rsqrt(self.running_var + self.eps)
+        out = (x - self.running_mean) * (scale if self.weight is None else scale * self.weight)
+        return out if self.bias is None else out + self.bias
 
-    def _track(self, mean: Tensor, var: Tensor) -> None:
-        executor.value_of(self.running_mean)  # so that lazy mode does not pile up steps
-        executor.value_of(self.running_var)
-        keep, new = 1.0 - self.momentum, self.momentum
-        kind = self.running_mean.dtype
-        self.running_mean = self.running_mean * keep + ops.astype(mean * new, kind)
-        self.running_var = self.running_var * keep + ops.astype(var * new, kind)
+
+class _LastAxes(Module):
+    """What layers share that normalise the last axes of x, all together."""
+
+    def __init__(self, shape: Any, eps: float, affine: bool, device: Any, dtype: Any) -> None:
+        super().__init__()
+        check_number(self, "eps", eps)
+        self.shape = axes_of(shape)
+        self.eps = eps
+        self.weight: Tensor | None = None
+        if affine:
+            self.weight = Parameter(init.ones(*self.shape, device=device, dtype=dtype))
+        else:
+            check_sizes(self, **{f"size of axis {i}": n for i, n in enumerate(self.shape)})
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """Return x with the axes to normalise as one."""
+        lead = x.ndim - len(self.shape)
+        if lead < 0 or x.shape[lead:] != self.shape:
+            sizes = ", ".join(map(str, self.shape))
+            raise explain(
+                ShapeError, type(self).__name__, f"x has shape {x.shape}", [("x", x)],
+                f"x is [..., {sizes}]",
+            )  # fmt: skip
+        return ops.reshape(x, (*x.shape[:lead], math.prod(self.shape)))
 
     def extra_repr(self) -> str:
-        return shown(f"{self.dim}", {"eps": (self.eps, 1e-5), "momentum": (self.momentum, 0.1)})
+        settings = {"eps": (self.eps, 1e-5), "elementwise_affine": (self.weight is not None, True)}
+        return shown(", ".join(map(str, self.shape)), settings)
 
 
-class LayerNorm(Module):
+class LayerNorm(_LastAxes):
     """Normalise the last axes of x, then scale and shift.
 
     Shapes:   x [..., *shape] -> the same
@@ -79,6 +187,7 @@ class LayerNorm(Module):
         bias: whether to shift.
         device: where the parameters are; the default device for None.
         dtype: their element type.
+        elementwise_affine: whether to scale, and to shift if ``bias`` says so.
     """
 
     def __init__(
@@ -88,22 +197,22 @@ class LayerNorm(Module):
         bias: bool = True,
         device: Any = None,
         dtype: Any = "float32",
+        *,
+        elementwise_affine: bool = True,
     ) -> None:
-        super().__init__()
-        check_number(self, "eps", eps)
-        self.shape = axes_of(shape)
-        self.eps = eps
-        self.weight = Parameter(init.ones(*self.shape, device=device, dtype=dtype))
+        super().__init__(shape, eps, elementwise_affine, device, dtype)
         self.bias: Tensor | None = None
-        if bias:
+        if bias and elementwise_affine:
             self.bias = Parameter(init.zeros(*self.shape, device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            return ops.reshape(ops.layer_norm(self._rows(x), eps=self.eps), x.shape)
         return ops.layer_norm(x, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        settings = {"eps": (self.eps, 1e-5), "bias": (self.bias is not None, True)}
-        return shown(", ".join(map(str, self.shape)), settings)
+        shifts = self.bias is not None or self.weight is None
+        return shown(super().extra_repr(), {"bias": (shifts, True)})
 
 
 class LayerNorm1d(LayerNorm):
@@ -118,23 +227,32 @@ class LayerNorm1d(LayerNorm):
         super().__init__(dim, eps, True, device, dtype)
 
 
-class RMSNorm(Module):
-    """Scale each row to unit root mean square, then by a weight.
+class RMSNorm(_LastAxes):
+    """Scale the last axes of x to unit root mean square, then by a weight.
 
-    Shapes:   x [..., dim] -> [..., dim]
+    Shapes:   x [..., *shape] -> the same
+
+    Args:
+        dim: size of the last axis, or those of the last axes.
+        eps: added to the mean square.
+        device: where the weight is; the default device for None.
+        dtype: its element type.
+        elementwise_affine: whether there is a weight.
     """
 
     def __init__(
-        self, dim: int, eps: float = 1e-5, device: Any = None, dtype: Any = "float32"
+        self,
+        dim: int | Sequence[int],
+        eps: float = 1e-5,
+        device: Any = None,
+        dtype: Any = "float32",
+        *,
+        elementwise_affine: bool = True,
     ) -> None:
-        super().__init__()
-        check_sizes(self, dim=dim)
-        check_number(self, "eps", eps)
-        self.dim, self.eps = dim, eps
-        self.weight = Parameter(init.ones(dim, device=device, dtype=dtype))
+        super().__init__(dim, eps, elementwise_affine, device, dtype)
+        self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            return ops.reshape(ops.rms_norm(self._rows(x), eps=self.eps), x.shape)
         return ops.rms_norm(x, self.weight, self.eps)
-
-    def extra_repr(self) -> str:
-        return shown(f"{self.dim}", {"eps": (self.eps, 1e-5)})
