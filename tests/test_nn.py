@@ -230,6 +230,9 @@ def test_settings_are_shown(layer, text):
         (lambda: nn.Linear(3, 2.5), ArgumentError, "Linear: out_features is 2.5"),
         (lambda: nn.Embedding(None, 3), ArgumentError, "Embedding: num_embeddings is None"),
         (lambda: nn.GELU("foo"), OptionError, "there is no 'foo'"),
+        (lambda: nn.Hardtanh(2.0, 1.0), OptionError, r"Hardtanh: \[2.0, 1.0\]"),
+        (lambda: nn.PReLU(1, "a"), OptionError, "PReLU: init='a'"),
+        (lambda: nn.PReLU("a"), ArgumentError, "PReLU: num_parameters is 'a'"),
         (lambda: nn.HuberLoss(delta=-1), OptionError, "delta -1 must be positive"),
         (lambda: nn.BatchNorm1d(3, eps="a"), OptionError, "BatchNorm1d: eps='a'"),
         (lambda: nn.BatchNorm1d(3, momentum="a"), OptionError, "momentum='a'"),
@@ -538,6 +541,46 @@ def test_every_named_activation_maps_a_tensor_to_its_shape(name):
     x = ndl.Tensor(np.linspace(-2.0, 2.0, 12).reshape(3, 4))
     out = nn.activation(name)(x)
     assert out.shape == x.shape and np.isfinite(out.numpy()).all()
+
+
+MADE = {
+    "Mish": (), "SELU": (), "Hardsigmoid": (), "Hardswish": (), "Hardtanh": (-0.5, 1.5),
+    "Softsign": (), "LogSigmoid": (), "LogSoftmax": (1,), "GLU": (1,), "PReLU": (4,), "ReLU6": (),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("kind, tolerance", [("float64", 1e-7), ("bfloat16", 0.02)])
+def test_activations_are_pytorchs(name, kind, tolerance):
+    torch = pytest.importorskip("torch")
+    x, g = (np.random.default_rng(i).normal(scale=4, size=(3, 4, 5)) for i in (0, 1))
+    ours, theirs = getattr(nn, name)(*MADE[name]), getattr(torch.nn, name)(*MADE[name])
+    if name == "PReLU":
+        ours.to(kind)
+        theirs.to(getattr(torch, kind))
+    tensor = ndl.Tensor(x, dtype=kind)
+    other = torch.tensor(x, dtype=getattr(torch, kind), requires_grad=True)
+    out, exact = ours(tensor), theirs(other)
+    assert out.dtype == kind
+    out.backward(ndl.Tensor(g[:, : out.shape[1]], dtype=kind))
+    exact.backward(torch.tensor(g[:, : out.shape[1]], dtype=exact.dtype))
+    found = [(out, exact), (tensor.grad, other.grad)]
+    found += [(ours.weight.grad, theirs.weight.grad)] if name == "PReLU" else []
+    for mine, your in found:
+        mine, your = mine.numpy().astype(np.float64), your.detach().double().numpy()
+        np.testing.assert_allclose(mine, your, rtol=tolerance, atol=tolerance)
+
+
+def test_learned_slopes_are_one_or_of_each_channel():
+    x = ndl.Tensor([[-1.0, -1.0], [2.0, -4.0]])
+    np.testing.assert_array_equal(nn.PReLU(2, 0.5)(x).numpy(), [[-0.5, -0.5], [2.0, -2.0]])
+    assert ndl.prelu(ndl.Tensor([-1.0, 2.0]), ndl.Tensor([0.5])).tolist() == [-0.5, 2.0]
+    assert nn.PReLU()(ndl.Tensor(-4.0)).item() == -1.0
+    with pytest.raises(ShapeError, match=r"prelu: weight has shape \(3,\)"):
+        nn.PReLU(3)(x)
+    model = nn.PReLU(2)
+    model.load_state_dict(nn.PReLU(2, 0.5).state_dict())
+    assert model.weight.tolist() == [0.5, 0.5] and model.extra_repr() == "2"
 
 
 def test_activations_by_their_numbers():

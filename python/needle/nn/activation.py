@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 from needle import ops
-from needle.errors import unknown
+from needle.errors import OptionError, unknown
+from needle.init import constant
 from needle.nn.layers import Identity
 from needle.nn.module import Module
-from needle.tensor import Tensor
+from needle.nn.settings import check_number, check_sizes
+from needle.tensor import Parameter, Tensor
 
 
 class ReLU(Module):
@@ -101,6 +105,128 @@ class ELU(Module):
         return f"{self.alpha}"
 
 
+class Mish(Module):
+    """x * tanh(softplus(x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.mish(x)
+
+
+class SELU(Module):
+    """Scaled ELU, under which signals keep mean 0 and variance 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.selu(x)
+
+
+class Hardsigmoid(Module):
+    """(x + 3) / 6, limited to [0, 1]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.hardsigmoid(x)
+
+
+class Hardswish(Module):
+    """x * hardsigmoid(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.hardswish(x)
+
+
+class Hardtanh(Module):
+    """x limited to [min_val, max_val].
+
+    Raises:
+        OptionError: if these are no limits.
+    """
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        super().__init__()
+        if not min_val < max_val:
+            raise OptionError(f"Hardtanh: [{min_val}, {max_val}]\n  rule: the first is smaller")
+        self.min_val, self.max_val = min_val, max_val
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.hardtanh(x, self.min_val, self.max_val)
+
+    def extra_repr(self) -> str:
+        return f"{self.min_val}, {self.max_val}"
+
+
+class Softsign(Module):
+    """x / (1 + |x|)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.softsign(x)
+
+
+class LogSigmoid(Module):
+    """Logarithm of the sigmoid."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.log_sigmoid(x)
+
+
+class GLU(Module):
+    """The first half along an axis, times the sigmoid of the second."""
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.glu(x, self.axis)
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}"
+
+
+class PReLU(Module):
+    """x where x > 0, else weight * x; the weight is learned.
+
+    Shapes:   x [n, c, ...], weight [1] or [c] -> the same
+
+    Args:
+        num_parameters: 1, or how many channels x has.
+        init: what the weight starts as.
+        device: where it is; the default device for None.
+        dtype: its element type.
+    """
+
+    def __init__(
+        self,
+        num_parameters: int = 1,
+        init: float = 0.25,
+        device: Any = None,
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__()
+        check_sizes(self, num_parameters=num_parameters)
+        check_number(self, "init", init, low=-math.inf)
+        start = constant(num_parameters, c=init, device=device, dtype=dtype)
+        self.weight = Parameter(start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.prelu(x, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.size}"
+
+
+class LogSoftmax(Module):
+    """Logarithm of softmax along an axis."""
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.log_softmax(x, self.axis)
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}"
+
+
 class Softmax(Module):
     """Positive numbers that add up to 1 along an axis."""
 
@@ -119,13 +245,21 @@ ACTIVATIONS: dict[str, Callable[[], Module]] = {
     "elu": ELU,
     "gelu": GELU,
     "gelu_tanh": lambda: GELU(approximate=True),
+    "hardsigmoid": Hardsigmoid,
+    "hardswish": Hardswish,
+    "hardtanh": Hardtanh,
     "identity": Identity,
     "leaky_relu": LeakyReLU,
+    "log_sigmoid": LogSigmoid,
+    "mish": Mish,
+    "prelu": PReLU,
     "relu": ReLU,
     "relu6": ReLU6,
+    "selu": SELU,
     "sigmoid": Sigmoid,
     "silu": SiLU,
     "softplus": Softplus,
+    "softsign": Softsign,
     "tanh": Tanh,
 }
 """What ``activation`` knows."""

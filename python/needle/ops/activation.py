@@ -9,12 +9,26 @@ from typing import Any, ClassVar
 import numpy as np
 
 from needle import executor
-from needle.errors import unknown
-from needle.ops.base import OUTPUT, Elementwise, export, sum_to
-from needle.ops.elementwise import greater, minimum, negative, square, where
+from needle.backend.axes import normalise_axis
+from needle.errors import IndexRangeError, ShapeError, explain, unknown
+from needle.executor import shape_of
+from needle.ops.base import OUTPUT, Composite, Elementwise, export, sum_to
+from needle.ops.elementwise import (
+    absolute,
+    cast_like,
+    greater,
+    maximum,
+    minimum,
+    negative,
+    square,
+    where,
+)
 from needle.ops.functions import cosh, exp, expm1, sigmoid, tanh
 from needle.ops.logic import clip
+from needle.ops.movement import reshape
+from needle.ops.rearrange import window
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
+from needle.ops.softmax import widened
 
 _erf = np.vectorize(math.erf, otypes=[float])
 
@@ -255,6 +269,225 @@ class ELU(Elementwise):
         x, alpha = out.inputs
         below = minimum(x, 0.0)
         return where(greater(x, 0.0), 1.0, alpha * exp(below)) if i == 0 else expm1(below)
+
+
+# ---- made of others ----------------------------------------------------------------
+
+
+class _Made(Composite):
+    """A function of each element by its formula, in float32 where x is half precision."""
+
+    promotes = "floating"
+    saves = ((0,),)
+
+    def expand(self, x: Any) -> Any:
+        return cast_like(self.formula(widened(x)), x)
+
+    @abstractmethod
+    def formula(self, x: Any) -> Any:
+        """Return the function at x."""
+
+
+def _made_samples(reference: Any, *kinks: float) -> Any:
+    """Return samples of a function of each element; its derivatives are not asked at kinks."""
+
+    def samples() -> list[Sample]:
+        values = np.linspace(-5.3, 5.1, 24)
+        assert not np.isin(values, kinks).any()
+        ends = np.array([*kinks, -200.0, 200.0, np.inf, np.nan])
+        return [
+            *[Sample((values.reshape(shape),), (), reference) for shape in ((24,), (4, 6))],
+            *[Sample((uniform(shape),), (), reference) for shape in ((), (2, 0))],
+            Sample((ends,), (), reference, gradient=False),
+        ]
+
+    return samples
+
+
+def _mish(x: Any) -> Any:
+    return x * np.tanh(np.logaddexp(x, 0))
+
+
+class Mish(_Made):
+    """x * tanh(softplus(x)) (Misra, 2019, arXiv:1908.08681).
+
+    Shapes:   x [...] -> the same
+    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Gradient: x; any order
+    """
+
+    samples = _made_samples(_mish)
+
+    def formula(self, x: Any) -> Any:
+        return maximum(x, -1e3) * tanh(softplus(x))  # not infinity times 0
+
+
+_ALPHA, _SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+class SELU(_Made):
+    """Scaled ELU, under which signals keep mean 0 and variance 1.
+
+        out = scale * (x if x > 0 else alpha * (exp(x) - 1)),  scale = 1.0507, alpha = 1.6733
+
+    Shapes:   x [...] -> the same
+    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Gradient: x; any order
+    Source:   Klambauer et al., "Self-Normalizing Neural Networks", 2017, arXiv:1706.02515
+    """
+
+    called = "selu"
+    samples = _made_samples(
+        lambda x: _SCALE * np.where(x > 0, x, _ALPHA * np.expm1(np.minimum(x, 0))), 0.0
+    )
+
+    def formula(self, x: Any) -> Any:
+        return _SCALE * elu(x, _ALPHA)
+
+
+def _hard_sigmoid(x: Any) -> Any:
+    return np.clip(x + 3, 0, 6) / 6
+
+
+class HardSigmoid(_Made):
+    """A sigmoid of three straight pieces: (x + 3) / 6, limited to [0, 1].
+
+    Shapes:   x [...] -> the same
+    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Gradient: x; any order
+    """
+
+    called = "hardsigmoid"
+    samples = _made_samples(_hard_sigmoid, -3.0, 3.0)
+
+    def formula(self, x: Any) -> Any:
+        return clip(x + 3.0, 0.0, 6.0) * (1 / 6)
+
+
+class HardSwish(_Made):
+    """x * hardsigmoid(x) (Howard et al., "Searching for MobileNetV3", 2019, arXiv:1905.02244).
+
+    Shapes:   x [...] -> the same
+    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Gradient: x; any order
+    """
+
+    called = "hardswish"
+    samples = _made_samples(lambda x: x * _hard_sigmoid(x), -3.0, 3.0)
+
+    def formula(self, x: Any) -> Any:
+        return x * clip(x + 3.0, 0.0, 6.0) * (1 / 6)
+
+
+def _soft_sign(x: Any) -> Any:
+    with np.errstate(invalid="ignore"):
+        return x / (1 + np.abs(x))
+
+
+class SoftSign(_Made):
+    """x / (1 + |x|).
+
+    Shapes:   x [...] -> the same
+    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Gradient: x; any order
+    """
+
+    called = "softsign"
+    samples = _made_samples(_soft_sign)
+
+    def formula(self, x: Any) -> Any:
+        return x / (1.0 + absolute(x))
+
+
+def _gated(x: Any, axis: int) -> Any:
+    first, gate = np.split(x, 2, axis)
+    return first / (1 + np.exp(-gate))
+
+
+class GLU(Composite):
+    """Gated linear unit: the first half along an axis, times the sigmoid of the second.
+
+    Shapes:   x [..., 2 n, ...] -> [..., n, ...]
+    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Gradient: x; any order
+    Raises:   ShapeError if the axis has an odd size; IndexRangeError if there is no such axis
+    Source:   Dauphin et al., "Language Modeling with Gated Convolutional Networks", 2016,
+              arXiv:1612.08083
+    """
+
+    called = "glu"
+    axis: int = -1
+    promotes = "floating"
+    saves = ((0,),)
+    samples = staticmethod(
+        lambda: (
+            [
+                Sample((uniform(shape),), (axis,), lambda x, a=axis: _gated(x, a))
+                for shape, axis in (
+                    ((4,), 0),
+                    ((3, 6), -1),
+                    ((4, 3), 0),
+                    ((2, 4, 3), 1),
+                    ((2, 0), 1),
+                )
+            ]
+            + [
+                Sample((uniform((2, 3)),), (1,), raises=ShapeError),
+                Sample((uniform((2, 4)),), (2,), raises=IndexRangeError),
+            ]
+        )
+    )
+
+    def expand(self, x: Any) -> Any:
+        axis = normalise_axis(self.axis, len(shape_of(x)))
+        size = shape_of(x)[axis]
+        if size % 2:
+            raise explain(
+                ShapeError, "glu", f"axis {axis} has size {size}", [("x", x)],
+                "the axis is halved",
+            )  # fmt: skip
+        wide = widened(x)
+        first, gate = (window(wide, axis, start, size // 2) for start in (0, size // 2))
+        return cast_like(first * sigmoid(gate), x)
+
+
+mish, selu, hardsigmoid, hardswish, softsign = map(
+    export, (Mish, SELU, HardSigmoid, HardSwish, SoftSign)
+)
+
+
+def glu(x: Any, axis: int = -1) -> Any:
+    """The first half along an axis, times the sigmoid of the second. See ``GLU``."""
+    return executor.apply(GLU.of(axis), x)
+
+
+def hardtanh(x: Any, low: Any = -1.0, high: Any = 1.0) -> Any:
+    """x limited to [low, high]. See ``Clip``."""
+    return clip(x, low, high)
+
+
+def relu6(x: Any) -> Any:
+    """min(max(x, 0), 6). See ``Clip``."""
+    return clip(x, 0.0, 6.0)
+
+
+def prelu(x: Any, weight: Any) -> Any:
+    """x where x > 0, else weight * x: ``leaky_relu`` whose slopes are learned.
+
+    Shapes:   x [n, c, ...], weight [c] or [1] -> [n, c, ...]
+    Gradient: x, weight; any order
+    Raises:   ShapeError if weight is neither [1] nor [c]
+    Source:   He et al., "Delving Deep into Rectifiers", 2015, arXiv:1502.01852
+    """
+    shape, own = shape_of(x), shape_of(weight)
+    channels = shape[1] if len(shape) > 1 else 1
+    if own not in ((1,), (channels,)):
+        raise explain(
+            ShapeError, "prelu", f"weight has shape {own}, x {shape}",
+            [("x", x), ("weight", weight)], "weight is [1], or [c] of x [n, c, ...]",
+        )  # fmt: skip
+    slopes = (1, channels, *(1,) * (len(shape) - 2)) if own != (1,) else (1,) * len(shape)
+    return leaky_relu(x, reshape(weight, slopes))
 
 
 relu, relu_grad, softplus = map(export, (ReLU, ReLUGrad, Softplus))
