@@ -328,13 +328,55 @@ def test_schedules():
     warm = optim.Warmup(4, optim.Linear(2.0, 0.0, 2))
     assert [warm(t) for t in range(7)] == [0.5, 1.0, 1.5, 2.0, 2.0, 1.0, 0.0]
     assert [optim.Warmup(2, 1.0)(t) for t in range(3)] == [0.5, 1.0, 1.0]
+    cycle = optim.OneCycle(1.0, 20, end=100.0)
+    np.testing.assert_allclose([cycle(t) for t in (0, 5, 19, 99)], [0.04, 1.0, 4e-4, 4e-4])
+    assert optim.Polynomial(1.0, 4)(9) == 0.0 and optim.Restarts(1.0, 3)(3 * 10**9) == 1.0
     chain = optim.Chain((optim.Linear(1.0, 0.0, 2), 2), (0.5, 1), (optim.Constant(7.0), 1))
     assert [chain(t) for t in range(6)] == [1.0, 0.5, 0.5, 7.0, 7.0, 7.0]
+
+
+SCHEDULES = {
+    "StepLR": (optim.Step(0.3, 4, 0.5), {"step_size": 4, "gamma": 0.5}),
+    "MultiStepLR": (optim.Milestones(0.3, [9, 5, 5], 0.5), {"milestones": [9, 5, 5], "gamma": 0.5}),
+    "ExponentialLR": (optim.Exponential(0.3, 0.9), {"gamma": 0.9}),
+    "PolynomialLR": (optim.Polynomial(0.3, 12, 2.0), {"total_iters": 12, "power": 2.0}),
+    "CosineAnnealingWarmRestarts": (optim.Restarts(0.3, 4, 2, 0.1),
+                                    {"T_0": 4, "T_mult": 2, "eta_min": 0.1}),
+    "CosineAnnealingWarmRestarts of one length": (optim.Restarts(0.3, 4), {"T_0": 4}),
+    "OneCycleLR": (optim.OneCycle(0.3, 31), {"max_lr": 0.3, "total_steps": 31}),
+    "OneCycleLR with another peak": (
+        optim.OneCycle(0.3, 32, 0.55, 4.0, 10.0),
+        {"max_lr": 0.3, "total_steps": 32, "pct_start": 0.55, "div_factor": 4.0,
+         "final_div_factor": 10.0},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:To get the last learning rate")
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_are_pytorchs(name):
+    torch = pytest.importorskip("torch")
+    ours, settings = SCHEDULES[name]
+    other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    theirs = getattr(torch.optim.lr_scheduler, name.split()[0])(other, **settings)
+    for step in range(31):
+        exact = other.param_groups[0]["lr"]
+        np.testing.assert_allclose(ours(step), exact, rtol=1e-9, atol=1e-15)
+        other.step()
+        if step < 30:
+            theirs.step()
+    assert ours == pickle.loads(pickle.dumps(ours))
 
 
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: optim.Restarts(1.0, 0),
+        lambda: optim.Restarts(1.0, 3, 0.5),
+        lambda: optim.Polynomial(1.0, 0),
+        lambda: optim.OneCycle(1.0, 3),
+        lambda: optim.OneCycle(1.0, 10, peak=1.0),
+        lambda: optim.OneCycle(1.0, 10, start=0.0),
         lambda: optim.Cosine(1.0, 0),
         lambda: optim.Warmup(0, 1.0),
         lambda: optim.Step(1.0, -1),

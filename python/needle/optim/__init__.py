@@ -7,7 +7,20 @@ from needle.optim import schedules
 from needle.optim.clip import clip_grad_norm, clip_grad_value
 from needle.optim.optimizer import Optimizer
 from needle.optim.rules import SGD, Adagrad, Adam, AdamW, Momentum, RMSprop
-from needle.optim.schedules import Chain, Constant, Cosine, Linear, Schedule, Step, Warmup
+from needle.optim.schedules import (
+    Chain,
+    Constant,
+    Cosine,
+    Exponential,
+    Linear,
+    Milestones,
+    OneCycle,
+    Polynomial,
+    Restarts,
+    Schedule,
+    Step,
+    Warmup,
+)
 
 _ELSEWHERE = {
     "lr_scheduler": "lr=optim.Cosine(...), optim.Step(...): a schedule is the lr of an optimizer",

@@ -10,7 +10,8 @@ step n needs n alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,47 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Milestones:
+    """Multiply the rate by ``factor`` at each of several steps."""
+
+    rate: float
+    steps: Sequence[int]
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", tuple(sorted(self.steps)))
+
+    def __call__(self, step: int) -> float:
+        return float(self.rate * self.factor ** bisect_right(self.steps, step))
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Multiply the rate by ``factor`` after every step."""
+
+    rate: float
+    factor: float
+
+    def __call__(self, step: int) -> float:
+        return float(self.rate * self.factor**step)
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """Go from ``rate`` to 0 in ``steps`` steps, as what is left of them to a power; then stay."""
+
+    rate: float
+    steps: int
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive(self, steps=self.steps)
+
+    def __call__(self, step: int) -> float:
+        return float(self.rate * max(1.0 - step / self.steps, 0.0) ** self.power)
+
+
+@dataclass(frozen=True)
 class Linear:
     """Go from ``start`` to ``end`` in ``steps`` steps, then stay."""
 
@@ -77,15 +119,80 @@ class Cosine:
     """
 
     rate: float
-    steps: int
+    steps: float
     end: float = 0.0
 
     def __post_init__(self) -> None:
         _positive(self, steps=self.steps)
 
-    def __call__(self, step: int) -> float:
+    def __call__(self, step: float) -> float:
         progress = min(step / self.steps, 1.0)
         return self.end + (self.rate - self.end) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """Follow half a cosine from ``rate`` to ``end`` in ``steps`` steps, again and again.
+
+    Each time it takes ``factor`` times as many steps.
+
+    Source: Loshchilov and Hutter, "SGDR", 2017, arXiv:1608.03983.
+    """
+
+    rate: float
+    steps: int
+    factor: int = 1
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        _positive(self, steps=self.steps)
+        if self.factor < 1:
+            raise OptionError(f"Restarts: factor={self.factor}\n  rule: a number from 1 on")
+
+    def __call__(self, step: int) -> float:
+        length = self.steps
+        if self.factor == 1:
+            step %= length
+        while step >= length:
+            step, length = step - length, length * self.factor
+        return Cosine(self.rate, length, self.end)(step)
+
+
+@dataclass(frozen=True)
+class OneCycle:
+    """Rise along half a cosine to ``rate`` and fall along another to next to nothing, then stay.
+
+    Step ``peak * steps - 1`` has the rate itself, step ``steps - 1`` the lowest.
+
+    Source: Smith and Topin, "Super-Convergence", 2018, arXiv:1708.07120.
+
+    Args:
+        rate: the highest rate.
+        steps: number of steps of the whole.
+        peak: share of the steps that rise.
+        start: what part of ``rate`` step 0 has, as a divisor.
+        end: what part of that the last step has, as a divisor.
+    """
+
+    rate: float
+    steps: int
+    peak: float = 0.3
+    start: float = 25.0
+    end: float = 1e4
+
+    def __post_init__(self) -> None:
+        _positive(self, start=self.start, end=self.end, steps=self.steps)
+        if not 1 < self.peak * self.steps < self.steps:
+            raise OptionError(
+                f"OneCycle: peak={self.peak} of {self.steps} steps\n"
+                "  rule: more than one step rises, and some fall"
+            )
+
+    def __call__(self, step: int) -> float:
+        up, low = self.peak * self.steps - 1, self.rate / self.start
+        if step <= up:
+            return Cosine(low, up, self.rate)(step)
+        return Cosine(self.rate, self.steps - 1 - up, low / self.end)(step - up)
 
 
 @dataclass(frozen=True)
