@@ -888,3 +888,73 @@ def test_kron(shapes, device):
     np.testing.assert_allclose(found.numpy(), np.kron(a, b))
     if found.size:
         check_gradients(ops.kron, a, b)
+
+
+# ---- small things that PyTorch has -------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis, keepdims", [(None, False), (None, True), (0, False), (-1, True)])
+@pytest.mark.parametrize("q", [0.0, 0.3, 1.0, [0.5], [0.1, 0.25, 1.0], []])
+def test_quantiles_are_pytorchs(q, axis, keepdims):
+    torch = pytest.importorskip("torch")
+    x, theirs = tensor(X), torch.tensor(X, requires_grad=True)
+    shares = torch.tensor(q, dtype=torch.float64)
+    exact = torch.quantile(theirs, shares, axis, keepdims)
+    for lazy in (False, True):
+        with ndl.lazy_mode(lazy):
+            for given in (q, np.array(q), ndl.Tensor(q, dtype="float64")):
+                found = ops.quantile(x, given, axis, keepdims)
+                assert found.shape == tuple(exact.shape)
+                np.testing.assert_allclose(found.numpy(), exact.detach().numpy(), rtol=1e-12)
+    if q != []:
+        found.sum().backward()
+        exact.sum().backward()
+        np.testing.assert_allclose(x.grad.numpy(), theirs.grad.numpy(), rtol=1e-10)
+        check_gradients(lambda x: ops.quantile(x, q, axis, keepdims), X, order=2)
+
+
+def test_quantiles_of_nan_integers_and_one_element():
+    x = np.array([[1.0, np.nan, 2.0], [3.0, 1.0, 2.0]])
+    np.testing.assert_array_equal(ops.quantile(tensor(x), 0.5, 1).numpy(), [np.nan, 2.0])
+    assert ops.quantile(ndl.Tensor([1, 2], dtype="int64"), 0.25).item() == 1.25
+    assert ops.quantile(tensor(3.0), 0.9).item() == 3.0
+    half = ops.quantile(ndl.Tensor(np.arange(1000), dtype="bfloat16"), 0.5)
+    assert half.dtype == "bfloat16" and half.item() == 500.0
+    for q, error in ((1.5, OptionError), (-0.1, OptionError), (math.nan, OptionError),
+                     ([[0.5]], ShapeError)):  # fmt: skip
+        with pytest.raises(error, match="quantile: q"):
+            ops.quantile(tensor(x), q)
+    with pytest.raises(ShapeError, match="quantile: no elements"):
+        ops.quantile(tensor(x[:0]), 0.5)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25, 0.5, 0.9, 1.0, 2.0, X])
+def test_lerp_is_pytorchs(weight):
+    torch = pytest.importorskip("torch")
+    ends = X, X[::-1].copy()
+    given = [tensor(weight) if isinstance(weight, np.ndarray) else weight]
+    theirs = torch.lerp(*map(torch.tensor, ends), torch.tensor(weight, dtype=torch.float64))
+    found = ops.lerp(*map(tensor, ends), *given)
+    np.testing.assert_allclose(found.numpy(), theirs.numpy(), rtol=1e-12, atol=1e-15)
+    if isinstance(weight, float):
+        check_gradients(lambda x, y: ops.lerp(x, y, weight), *ends, order=2)
+    else:
+        check_gradients(ops.lerp, *ends, weight, order=2)
+    assert ops.lerp(0.1, tensor(0.3), 1.0).item() == 0.3
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, float("inf")])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_normalize_is_pytorchs(order, axis):
+    torch = pytest.importorskip("torch")
+    theirs = torch.tensor(X, requires_grad=True)
+    exact = torch.nn.functional.normalize(theirs, order, axis)
+    x = tensor(X)
+    found = ops.normalize(x, order, axis)
+    found[0].sum().backward()
+    exact[0].sum().backward()
+    np.testing.assert_allclose(found.numpy(), exact.detach().numpy(), rtol=1e-12)
+    np.testing.assert_allclose(x.grad.numpy(), theirs.grad.numpy(), rtol=1e-9, atol=1e-12)
+    check_gradients(lambda x: ops.normalize(x, order, axis), X)
+    zeros = ops.normalize(ndl.zeros(3, 2, dtype="float16", requires_grad=True))
+    assert zeros.tolist() == [[0.0, 0.0]] * 3  # also where eps is 0 in the dtype

@@ -134,6 +134,20 @@ def test_like_takes_shape_dtype_and_device():
     assert init.zeros_like(x, device=ndl.default_device()).device == ndl.default_device()
 
 
+def test_random_ones_like():
+    x = ndl.Tensor(np.zeros((2, 3)), dtype="float64", device="cpu_numpy")
+    for like, make in ((init.rand_like, init.rand), (init.randn_like, init.randn)):
+        out = like(x, key=3)
+        assert (out.shape, out.dtype, out.device) == ((2, 3), "float64", ndl.cpu_numpy())
+        np.testing.assert_array_equal(
+            out.numpy(), make(2, 3, key=3, dtype="float64", device="cpu_numpy").numpy()
+        )
+        assert like(x, dtype="float16", requires_grad=True).requires_grad
+    assert ndl.randn_like is init.randn_like and ndl.rand_like(ndl.Tensor(1.0)).shape == ()
+    with pytest.raises(DtypeError, match="rand: dtype is int32"):
+        init.rand_like(ndl.zeros(2, dtype="int32"))
+
+
 def test_initialisers_compute_at_once_and_outside_any_graph():
     with ndl.lazy_mode():
         out = init.rand(3, requires_grad=True)

@@ -9,7 +9,14 @@ import pytest
 
 import needle as ndl
 from needle import ops
-from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
+from needle.errors import (
+    ArgumentError,
+    AxesError,
+    DtypeError,
+    IndexRangeError,
+    OptionError,
+    ShapeError,
+)
 
 A = np.random.default_rng(0).uniform(-2, 2, (3, 4))
 B = np.random.default_rng(1).uniform(0.5, 2, (3, 4))
@@ -80,6 +87,20 @@ METHODS = {
     "argsort": (lambda x, y: x.argsort(0, stable=False), lambda x, y: np.argsort(x, 0)),
     "amax": (lambda x, y: x.amax(0), lambda x, y: x.max(0)),
     "amin": (lambda x, y: x.amin(1, True), lambda x, y: x.min(1, keepdims=True)),
+    "quantile": (lambda x, y: x.quantile(0.3, 1), lambda x, y: np.quantile(x, 0.3, 1)),
+    "lerp": (lambda x, y: x.lerp(y, 0.25), lambda x, y: x + 0.25 * (y - x)),
+    "clamp_min": (lambda x, y: x.clamp_min(0.5), lambda x, y: np.maximum(x, 0.5)),
+    "clamp_max": (lambda x, y: x.clamp_max(0.5), lambda x, y: np.minimum(x, 0.5)),
+    "nan_to_num": (lambda x, y: (x / 0.0).nan_to_num(1.0, 2.0, 3.0),
+                   lambda x, y: np.where(x > 0, 2.0, 3.0)),
+    "t": (lambda x, y: x.t() + x[0].t()[0], lambda x, y: x.T + x[0, 0]),
+    "movedim": (lambda x, y: x.movedim(0, 1), lambda x, y: np.moveaxis(x, 0, 1)),
+    "unflatten": (lambda x, y: x.unflatten(1, (2, -1)), lambda x, y: x.reshape(3, 2, 2)),
+    "narrow": (lambda x, y: x.narrow(1, -3, 2), lambda x, y: x[:, 1:3]),
+    "select": (lambda x, y: x.select(-1, -1), lambda x, y: x[:, -1]),
+    "masked_select": (lambda x, y: x.masked_select(y[0] > 0), lambda x, y: x[:, y[0] > 0].ravel()),
+    "index_add": (lambda x, y: x.index_add(1, ops.arange(-1, 1), y[:, :2]),
+                  lambda x, y: x + np.pad(y[:, :2], ((0, 0), (0, 2)))[:, [1, 2, 3, 0]]),
     "median": (lambda x, y: x.median(0), lambda x, y: np.median(x, 0)),
     "ravel": (lambda x, y: x.T.ravel(), lambda x, y: x.T.ravel()),
     "round": (lambda x, y: round(x), lambda x, y: np.round(x)),
@@ -563,3 +584,25 @@ def test_clip_knows_min_and_max_and_gather_pytorchs_order():
 def test_the_random_numbers_of_init_are_here():
     assert ndl.randn(2, 3, key=1).tolist() == ndl.init.randn(2, 3, key=1).tolist()
     assert ndl.rand(2, 3, key=1).tolist() == ndl.init.rand(2, 3, key=1).tolist()
+
+
+def test_methods_that_pick_and_add_say_what_does_not_fit():
+    x, pair = ndl.zeros(2, 3, 4), ops.arange(2)
+    assert x.element_size() == 4 and x.is_floating_point() and not (x > 0).is_floating_point()
+    for call, error, message in (
+        (lambda: x.t(), AxesError, "t: there are 3 axes"),
+        (lambda: x.narrow(1, 2, 2), IndexRangeError, "narrow: 2 elements from 2 of the 3"),
+        (lambda: x.narrow(1, -4, 1), IndexRangeError, "narrow: 1 elements from -4"),
+        (lambda: x.narrow(1, 0, -1), IndexRangeError, "narrow: -1 elements"),
+        (lambda: x.narrow(3, 0, 1), IndexRangeError, "axis 3 is out of range"),
+        (lambda: x.select(1, 3), IndexRangeError, "3"),
+        (lambda: x.index_add(1, pair, ndl.zeros(2, 3, 4)), ShapeError, r"not \(2, 2, 4\)"),
+        (lambda: x.index_add(1, pair.reshape(1, 2), ndl.zeros(2, 2, 4)), ShapeError, "index_add"),
+        (lambda: x.index_add(1, 5 * pair, ndl.zeros(2, 2, 4)), IndexRangeError, "5"),
+        (lambda: x.unflatten(1, (2, 2)), ShapeError, "unflatten: axis 1 of size 3"),
+        (lambda: x.unflatten(1, (2, -1)), ShapeError, "unflatten: axis 1 of size 3"),
+        (lambda: x.unflatten(1, (-1, -1)), ShapeError, "one may be -1"),
+        (lambda: x.unflatten(3, (1, 1)), IndexRangeError, "axis 3"),
+    ):
+        with pytest.raises(error, match=message):
+            call()

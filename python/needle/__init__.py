@@ -45,7 +45,16 @@ from needle.dtype import (
     uint8,
 )
 from needle.dtype import bool_ as bool_
-from needle.init import ones, ones_like, rand, randn, zeros, zeros_like
+from needle.init import (
+    ones,
+    ones_like,
+    rand,
+    rand_like,
+    randn,
+    randn_like,
+    zeros,
+    zeros_like,
+)
 from needle.ops import (
     Op,
     TensorOp,
@@ -146,6 +155,7 @@ from needle.ops import (
     l1_loss,
     layer_norm,
     leaky_relu,
+    lerp,
     less,
     less_equal,
     linspace,
@@ -187,6 +197,7 @@ from needle.ops import (
     nonzero,
     norm,
     normal,
+    normalize,
     not_equal,
     one_hot,
     outer,
@@ -198,6 +209,7 @@ from needle.ops import (
     power_scalar,
     prelu,
     prod,
+    quantile,
     randint,
     reciprocal,
     relu,
@@ -246,6 +258,7 @@ from needle.ops import (
     tuple_get_item,
     unbind,
     undilate,
+    unflatten,
     uniform,
     unique,
     unsqueeze,

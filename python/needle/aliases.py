@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from needle import device, ops
-from needle.errors import no_tensor
+from needle.backend.axes import normalise_axis
+from needle.errors import AxesError, IndexRangeError, ShapeError, explain, no_tensor
+from needle.ops.operands import as_tensors
+from needle.ops.rearrange import window
 
 Axes = int | Sequence[int] | None
 
@@ -100,6 +103,24 @@ class Aliases:
         """Limit to [min, max]."""
         return ops.clip(self, min, max)
 
+    def clamp_min(self, min: Any) -> Any:
+        """The larger of x and min."""
+        return ops.clip(self, min)
+
+    def clamp_max(self, max: Any) -> Any:
+        """The smaller of x and max."""
+        return ops.clip(self, None, max)
+
+    def lerp(self, other: Any, weight: Any) -> Any:
+        """What lies between x and other. See ``ops.lerp``."""
+        return ops.lerp(self, other, weight)
+
+    def nan_to_num(
+        self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+    ) -> Any:
+        """Numbers in the place of NaN and infinities. See ``ops.nan_to_num``."""
+        return ops.nan_to_num(self, nan, posinf, neginf)
+
     def eq(self, other: Any) -> Any:
         """x == other."""
         return ops.equal(self, other)
@@ -186,6 +207,10 @@ class Aliases:
         """Middle value along an axis, the lower one of two."""
         return ops.median(self, axis)
 
+    def quantile(self, q: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+        """Values below which a share q of the elements lies. See ``ops.quantile``."""
+        return ops.quantile(self, q, axis, keepdims)
+
     def argwhere(self) -> Any:
         """The positions of all elements that are not zero: [count, axes]."""
         return ops.argwhere(self)
@@ -226,6 +251,44 @@ class Aliases:
         """Move axes to other places."""
         return ops.moveaxis(self, source, target)
 
+    movedim = moveaxis
+
+    def t(self) -> Any:
+        """The matrix transposed; what has fewer than two axes stays.
+
+        Raises:
+            AxesError: if there are more than two.
+        """
+        ndim = len(self.spec.shape)  # type: ignore[attr-defined]
+        if ndim > 2:
+            raise explain(
+                AxesError, "t", f"there are {ndim} axes", [("x", self)], "a matrix", "x.mT"
+            )
+        return ops.transpose(self) if ndim == 2 else self
+
+    def unflatten(self, axis: int, sizes: Sequence[int]) -> Any:
+        """Take an axis apart into several. See ``ops.unflatten``."""
+        return ops.unflatten(self, axis, sizes)
+
+    def narrow(self, axis: int, start: int, length: int) -> Any:
+        """So many elements along an axis, from start on.
+
+        Raises:
+            IndexRangeError: if they are not all there.
+        """
+        size = self.spec.shape[normalise_axis(axis, len(self.spec.shape))]  # type: ignore[attr-defined]
+        first = start + size if start < 0 else start
+        if not 0 <= first <= first + length <= size:
+            raise IndexRangeError(
+                f"narrow: {length} elements from {start} of the {size} along axis {axis}"
+            )
+        return window(self, axis, first, length)
+
+    def select(self, axis: int, index: int) -> Any:
+        """One slice along an axis, which goes."""
+        place = normalise_axis(axis, len(self.spec.shape))  # type: ignore[attr-defined]
+        return ops.getitem(self, (*(slice(None),) * place, index))
+
     def pad(
         self, widths: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0
     ) -> Any:
@@ -252,6 +315,32 @@ class Aliases:
         """Add updates where index says, along an axis. See ``ops.ScatterAdd``."""
         shape = self.spec.shape  # type: ignore[attr-defined]
         return ops.add(self, ops.scatter_add(index, updates, axis, shape))
+
+    def index_add(self, axis: int, index: Any, updates: Any) -> Any:
+        """Add slices of updates where index says, along an axis: one index per slice.
+
+        Raises:
+            ShapeError: if the updates do not fit.
+            IndexRangeError: naming the first index that is out of range.
+        """
+        shape = self.spec.shape  # type: ignore[attr-defined]
+        axis = normalise_axis(axis, len(shape))
+        (index,) = as_tensors((index,), "index_add")
+        count = index.spec.size
+        wanted = (*shape[:axis], count, *shape[axis + 1 :])
+        if _of(updates, "shape") != wanted or len(index.spec.shape) > 1:
+            raise explain(
+                ShapeError, "index_add", f"updates have shape {updates.shape}, not {wanted}",
+                [("x", self), ("index", index)], "a slice of updates for each index of a row",
+            )  # fmt: skip
+        rows = ops.reshape(index, (count, *(1,) * (len(shape) - 1 - axis)))
+        rows = ops.broadcast_to(rows, wanted)
+        return ops.add(self, ops.scatter_add(rows, updates, axis, shape))
+
+    def masked_select(self, mask: Any) -> Any:
+        """The elements where a mask is true, in a row; both broadcast."""
+        own, chosen = ops.broadcast_arrays(self, mask)
+        return ops.getitem(own, chosen)
 
     # ---- products --------------------------------------------------------------
 
@@ -280,6 +369,14 @@ class Aliases:
     def dim(self) -> int:
         """Number of axes."""
         return len(self.spec.shape)  # type: ignore[attr-defined]
+
+    def element_size(self) -> int:
+        """How many bytes an element takes."""
+        return int(self.spec.dtype.itemsize)  # type: ignore[attr-defined]
+
+    def is_floating_point(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return bool(self.spec.dtype.is_floating)  # type: ignore[attr-defined]
 
     def cpu(self) -> Any:
         """Move to the CPU."""

@@ -6,8 +6,10 @@ from needle.init.basic import (
     ones,
     ones_like,
     rand,
+    rand_like,
     randb,
     randn,
+    randn_like,
     zeros,
     zeros_like,
 )

@@ -168,30 +168,54 @@ def zeros(
     return _filled("zeros", shape, 0.0, dtype, device, requires_grad)
 
 
-def _like(array: Any, value: float, device: Any, dtype: Any, requires_grad: bool) -> Tensor:
+def _like(make: Any, array: Any, device: Any, dtype: Any, **settings: Any) -> Tensor:
     if not hasattr(array, "shape"):
         raise no_tensor(array)
-    return constant(
-        *array.shape,
-        c=value,
+    out: Tensor = make(
+        array.shape,
         device=array.device if device is None else device,
         dtype=array.dtype if dtype is None else dtype,
-        requires_grad=requires_grad,
+        **settings,
     )
+    return out
 
 
 def zeros_like(
     array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """Return zeros with the shape, and unless given the device and dtype, of a tensor."""
-    return _like(array, 0.0, device, dtype, requires_grad)
+    return _like(zeros, array, device, dtype, requires_grad=requires_grad)
 
 
 def ones_like(
     array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """Return ones with the shape, and unless given the device and dtype, of a tensor."""
-    return _like(array, 1.0, device, dtype, requires_grad)
+    return _like(ones, array, device, dtype, requires_grad=requires_grad)
+
+
+def rand_like(
+    array: Any,
+    *,
+    device: Any = None,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    key: int | None = None,
+) -> Tensor:
+    """Return uniform values with the shape, device and dtype of a tensor. See ``rand``."""
+    return _like(rand, array, device, dtype, requires_grad=requires_grad, key=key)
+
+
+def randn_like(
+    array: Any,
+    *,
+    device: Any = None,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    key: int | None = None,
+) -> Tensor:
+    """Return normal values with the shape, device and dtype of a tensor. See ``randn``."""
+    return _like(randn, array, device, dtype, requires_grad=requires_grad, key=key)
 
 
 def one_hot(

@@ -132,6 +132,7 @@ from needle.ops.elementwise import (
     floor_divide,
     greater,
     greater_equal,
+    lerp,
     less,
     less_equal,
     maximum,
@@ -250,6 +251,7 @@ from needle.ops.linalg import (
     det,
     inv,
     norm,
+    normalize,
     slogdet,
     solve,
 )
@@ -367,6 +369,7 @@ from needle.ops.rearrange import (
     tril,
     triu,
     undilate,
+    unflatten,
 )
 from needle.ops.reduce import (
     AllTrue,
@@ -432,6 +435,7 @@ from needle.ops.sorting import (
     isin,
     median,
     nonzero,
+    quantile,
     searchsorted,
     sort,
     topk,

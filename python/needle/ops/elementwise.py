@@ -450,6 +450,20 @@ def round(x: Any, decimals: int = 0) -> Any:
     return cast(out, kind)
 
 
+def lerp(x: Any, y: Any, weight: Any) -> Any:
+    """Return what lies between x and y: x + weight * (y - x), which is y where the weight is 1.
+
+    Shapes:   x, y and weight broadcast
+    Gradient: x, y, weight; any order
+    """
+    x, y = promoted((x, y), "lerp", floating=True)
+    step = subtract(y, x)
+    if isinstance(weight, graph.TensorBase):
+        behind = subtract(y, step * subtract(1.0, weight))
+        return where(less(weight, 0.5), x + step * weight, behind)
+    return x + step * weight if weight < 0.5 else y - step * (1.0 - weight)
+
+
 def comparable(x: Any) -> bool:
     """Return whether a tensor can be compared with x elementwise."""
     return isinstance(x, (bool, int, float, np.ndarray, np.generic, graph.TensorBase))

@@ -25,7 +25,7 @@ from needle.errors import (
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either, real
 from needle.ops.base import OUTPUT, Op, sum_to
-from needle.ops.elementwise import absolute, cast_like, equal, not_equal, square, where
+from needle.ops.elementwise import absolute, cast_like, equal, maximum, not_equal, square, where
 from needle.ops.matmul import matmul
 from needle.ops.movement import reshape, turned, unsqueeze
 from needle.ops.operands import promoted
@@ -262,6 +262,19 @@ def norm(
     else:
         out = _power_of_some(summation(_power_of_some(size, ord), axes, keepdims), 1 / ord)
     return cast_like(out, x)
+
+
+def normalize(x: Any, ord: Any = 2, axis: int = -1, eps: float = 1e-12) -> Any:
+    """Divide vectors along an axis by their length, or by eps where they are shorter. See ``norm``.
+
+    float16 and bfloat16 are computed in float32, which holds eps.
+
+    Shapes:   x [..., n, ...] -> the same
+    Raises:   OptionError if ord is another word
+    """
+    (x,) = promoted((x,), "normalize", floating=True)
+    wide = widened(x)
+    return cast_like(wide / maximum(norm(wide, ord, axis, True), real("normalize: eps", eps)), x)
 
 
 def _power_of_some(x: Any, exponent: float) -> Any:

@@ -482,6 +482,26 @@ def flatten(x: Any, start: int = 0, stop: int = -1) -> Any:
     return reshape(x, (*shape[:i], math.prod(shape[i : j + 1]), *shape[j + 1 :]))
 
 
+def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
+    """Take an axis apart into several: what ``flatten`` undoes. One of the sizes may be -1.
+
+    Raises:
+        IndexRangeError: if there is no such axis.
+        ShapeError: if the sizes do not make that of the axis.
+    """
+    shape = shape_of(x)
+    axis, parts = normalise_axis(axis, len(shape)), axes_of(sizes)
+    known = math.prod(n for n in parts if n != -1)
+    whole_parts = known == shape[axis] if -1 not in parts else known and shape[axis] % known == 0
+    if parts.count(-1) > 1 or not whole_parts or min(parts, default=0) < -1:
+        raise ShapeError(
+            f"unflatten: axis {axis} of size {shape[axis]} into {parts}\n"
+            "  rule: the product of the sizes is that of the axis; one may be -1"
+        )
+    parts = tuple(shape[axis] // known if n == -1 else n for n in parts)
+    return reshape(x, (*shape[:axis], *parts, *shape[axis + 1 :]))
+
+
 def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     """Insert axes of size 1 at these places of the result."""
     axes = axes_of(axis)

@@ -22,14 +22,15 @@ from needle.errors import (
 from needle.executor import shape_of
 from needle.ops.base import OUTPUT, Op
 from needle.ops.creation import full_like, ones_like, zeros
-from needle.ops.elementwise import equal, minimum, where
+from needle.ops.elementwise import cast_like, equal, minimum, where
 from needle.ops.indexing import ScatterAdd, take
 from needle.ops.logic import isnan, logical_not
-from needle.ops.movement import permute, reshape, squeeze, stop_gradient
+from needle.ops.movement import permute, reshape, squeeze, stop_gradient, unsqueeze
 from needle.ops.operands import as_tensors, promoted
-from needle.ops.rearrange import window
+from needle.ops.rearrange import moveaxis, window
 from needle.ops.reduce import amax, amin
 from needle.ops.samples import Sample, uniform
+from needle.ops.softmax import widened
 from needle.ops.tuples import stack
 
 
@@ -214,6 +215,50 @@ def median(x: Any, axis: int = -1) -> Any:
         last = window(values, axis, size - 1, 1)  # where NaN is, if there is one
         middle = where(isnan(last), last, middle)
     return squeeze(middle, axis)
+
+
+def quantile(x: Any, q: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+    """Return the values below which a share q of the elements lies, along an axis (all for None).
+
+    Between two elements it goes in a straight line from one to the other; NaN if there is one.
+
+    Args:
+        x: a tensor.
+        q: a number in [0, 1], or several: then the result has them along a new first axis.
+        axis: along which; None for the flattened x.
+        keepdims: whether the axes stay, of size 1.
+
+    Raises:
+        OptionError: if q is not in [0, 1].
+        ShapeError: if there is no element, or q has several axes.
+    """
+    (x,) = promoted((x,), "quantile", floating=True)
+    ndim = len(shape_of(x))
+    flat = reshape(x, (x.spec.size,)) if axis is None else x
+    along = 0 if axis is None else normalise_axis(axis, ndim)
+    shares = np.asarray(executor.value_of(q).numpy() if isinstance(q, graph.TensorBase) else q)
+    shares, size = shares.astype(np.float64), shape_of(flat)[along]
+    if shares.ndim > 1 or size == 0:
+        what = f"q has shape {shares.shape}" if size else f"no elements along axis {along}"
+        raise explain(ShapeError, "quantile", what, [("x", x)], "q is a number, or some in a row")
+    if not ((shares >= 0) & (shares <= 1)).all():
+        raise OptionError(f"quantile: q={q!r:.60}\n  rule: shares from 0 to 1")
+    values = sort(widened(flat), along)
+    places = shares.reshape(-1) * (size - 1)
+    low = np.floor(places).astype(np.int64)
+    behind = (-1, *(1,) * (len(shape_of(flat)) - 1 - along))
+    parts = (places - low).reshape(behind)
+    between = graph.wrap(ndarray.array(parts, values.spec.dtype, x.spec.device))
+    first, second = (take(values, at, along) for at in (low, np.minimum(low + 1, size - 1)))
+    out = first + (second - first) * between
+    last = window(values, along, size - 1, 1)  # where NaN is, if there is one
+    out = where(isnan(last), last, out)
+    if axis is None and keepdims:
+        out, along = reshape(out, (*(1,) * (ndim - 1), -1)), max(ndim - 1, 0)
+    if shares.ndim == 0:
+        return cast_like(out if keepdims else squeeze(out, along), x)
+    out = moveaxis(out, along, 0)
+    return cast_like(unsqueeze(out, along + 1) if keepdims else out, x)
 
 
 def searchsorted(edges: Any, values: Any, side: str = "left") -> Any:
