@@ -82,6 +82,12 @@ def test_convolutions_draw_the_weight_then_the_bias():
         (lambda: nn.MaxPool2d(2), (1, 2, 4, 5), (1, 2, 2, 2)),
         (lambda: nn.AvgPool2d(3, 2, 1, ceil_mode=True), (1, 2, 4, 4), (1, 2, 3, 3)),
         (lambda: nn.AdaptiveAvgPool2d((1, None)), (1, 2, 4, 5), (1, 2, 1, 5)),
+        (lambda: nn.MaxPool1d(3, 2, 1), (2, 3, 8), (2, 3, 4)),
+        (lambda: nn.MaxPool3d(2), (1, 2, 3, 4, 2), (1, 2, 1, 2, 1)),
+        (lambda: nn.AvgPool1d(2), (2, 3, 7), (2, 3, 3)),
+        (lambda: nn.AvgPool3d((1, 2, 2), ceil_mode=True), (1, 2, 2, 3, 2), (1, 2, 2, 2, 1)),
+        (lambda: nn.AdaptiveAvgPool1d(3), (2, 3, 7), (2, 3, 3)),
+        (lambda: nn.Unflatten(1, (2, -1)), (2, 6, 3), (2, 2, 3, 3)),
         (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), (1, 2, 3, 4), (1, 2, 6, 8)),
         (lambda: nn.Upsample(5), (1, 2, 3, 4), (1, 2, 5, 5)),
         (lambda: nn.LeakyReLU(negative_slope=0.2), (2, 3), (2, 3)),
@@ -479,3 +485,16 @@ def test_folding_norms_without_parameters_or_statistics(settings, kept):
     folded = nn.fold_batch_norm(model)
     assert sum(isinstance(module, nn.BatchNorm2d) for module in folded.children()) == kept
     np.testing.assert_allclose(folded(x).numpy(), model(x).numpy(), atol=1e-12)
+
+
+POOLS = [(name, axes) for name in ("MaxPool", "AvgPool", "AdaptiveAvgPool") for axes in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("name, axes", POOLS[:-1])  # AdaptiveAvgPool3d is not there
+def test_pooling_layers_are_pytorchs(name, axes):
+    torch = pytest.importorskip("torch")
+    settings = {"MaxPool": (3, 2, 1), "AvgPool": (2, 1), "AdaptiveAvgPool": (3,)}[name]
+    x = draw(2, 3, *(7, 5, 6)[:axes])
+    exact = getattr(torch.nn, f"{name}{axes}d")(*settings)(torch.tensor(x)).numpy()
+    found = getattr(nn, f"{name}{axes}d")(*settings)(tensor(x)).numpy()
+    np.testing.assert_allclose(found, exact, rtol=1e-12)

@@ -57,6 +57,7 @@ from needle.nn.layers import (
     ModuleList,
     Residual,
     Sequential,
+    Unflatten,
 )
 from needle.nn.loss import (
     BCEWithLogitsLoss,
@@ -70,7 +71,17 @@ from needle.nn.loss import (
 )
 from needle.nn.module import Mismatch, Module, StateDict
 from needle.nn.norm import BatchNorm1d, LayerNorm, LayerNorm1d, RMSNorm
-from needle.nn.pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, Upsample
+from needle.nn.pool import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+    Upsample,
+)
 from needle.tensor import Parameter
 
 _ELSEWHERE = {

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import (
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
 
 from needle import init, ops
-from needle.backend.axes import normalise_index
+from needle.backend.axes import axes_of, normalise_index
 from needle.errors import (
     ArgumentError,
     IndexRangeError,
@@ -137,6 +145,21 @@ class Flatten(Module):
         for n in x.shape[1:]:
             size *= n
         return ops.reshape(x, (x.shape[0], size))
+
+
+class Unflatten(Module):
+    """Take an axis apart into several; one of the sizes may be -1. See ``ops.unflatten``."""
+
+    def __init__(self, axis: int, sizes: Sequence[int]) -> None:
+        super().__init__()
+        check_sizes(self, axis=axis)
+        self.axis, self.sizes = axis, axes_of(sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.unflatten(x, self.axis, self.sizes)
+
+    def extra_repr(self) -> str:
+        return f"{self.axis}, {self.sizes}"
 
 
 class Dropout(Module):

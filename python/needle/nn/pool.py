@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from needle import ops
 from needle.errors import OptionError, unknown
@@ -14,6 +15,8 @@ from needle.tensor import Tensor
 
 class MaxPool2d(Module):
     """Take the largest element of each window; see ``ops.max_pool2d``."""
+
+    pool: ClassVar[Callable[..., Any]] = staticmethod(ops.max_pool2d)
 
     def __init__(
         self,
@@ -28,7 +31,7 @@ class MaxPool2d(Module):
         self.dilation, self.ceil_mode = dilation, ceil_mode
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.max_pool2d(
+        return self.pool(
             x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode
         )  # fmt: skip
 
@@ -37,8 +40,22 @@ class MaxPool2d(Module):
         return shown(_windows(self), usual)
 
 
+class MaxPool1d(MaxPool2d):
+    """Take the largest element of each window of sequences; see ``ops.max_pool1d``."""
+
+    pool = staticmethod(ops.max_pool1d)
+
+
+class MaxPool3d(MaxPool2d):
+    """Take the largest element of each window of volumes; see ``ops.max_pool3d``."""
+
+    pool = staticmethod(ops.max_pool3d)
+
+
 class AvgPool2d(Module):
     """Average each window; see ``ops.avg_pool2d``."""
+
+    pool: ClassVar[Callable[..., Any]] = staticmethod(ops.avg_pool2d)
 
     def __init__(
         self,
@@ -53,7 +70,7 @@ class AvgPool2d(Module):
         self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.avg_pool2d(
+        return self.pool(
             x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
         )  # fmt: skip
 
@@ -65,6 +82,18 @@ class AvgPool2d(Module):
         return shown(_windows(self), settings)
 
 
+class AvgPool1d(AvgPool2d):
+    """Average each window of sequences; see ``ops.avg_pool1d``."""
+
+    pool = staticmethod(ops.avg_pool1d)
+
+
+class AvgPool3d(AvgPool2d):
+    """Average each window of volumes; see ``ops.avg_pool3d``."""
+
+    pool = staticmethod(ops.avg_pool3d)
+
+
 def _windows(layer: MaxPool2d | AvgPool2d) -> str:
     stride = layer.kernel_size if layer.stride is None else layer.stride
     return f"kernel_size={layer.kernel_size}, stride={stride}, padding={layer.padding}"
@@ -73,15 +102,23 @@ def _windows(layer: MaxPool2d | AvgPool2d) -> str:
 class AdaptiveAvgPool2d(Module):
     """Average images to a size; see ``ops.adaptive_avg_pool2d``."""
 
+    pool: ClassVar[Callable[..., Any]] = staticmethod(ops.adaptive_avg_pool2d)
+
     def __init__(self, output_size: int | Sequence[int | None]) -> None:
         super().__init__()
         self.output_size = output_size
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.adaptive_avg_pool2d(x, self.output_size)
+        return self.pool(x, self.output_size)
 
     def extra_repr(self) -> str:
         return f"{self.output_size}"
+
+
+class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
+    """Average sequences to a size; see ``ops.adaptive_avg_pool1d``."""
+
+    pool = staticmethod(ops.adaptive_avg_pool1d)
 
 
 class Upsample(Module):
