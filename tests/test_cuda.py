@@ -59,6 +59,15 @@ def test_long_scans(order, shape, axis):
     values = draw(*shape)
     found = kernels.scan("cumsum", array(values, "float64", EMU), axis).numpy()
     np.testing.assert_allclose(found, np.cumsum(values, axis), rtol=1e-12, atol=1e-10)
+    values.reshape(-1)[200::211] = np.nan
+    for largest, exact in ((True, np.maximum), (False, np.minimum)):
+        for kind in ("float64", "int8", "bool"):
+            x = array(np.nan_to_num(values * 9) if kind == "int8" else values, kind, EMU)
+            best, places = kernels.extremes(x, axis, largest)
+            assert best.dtype == kind
+            np.testing.assert_array_equal(best.numpy(), exact.accumulate(x.numpy(), axis))
+            where = np.take_along_axis(x.numpy(), places.numpy(), axis)
+            np.testing.assert_array_equal(where, best.numpy())
 
 
 TILES = [(260, 300, 70), (130, 140, 9), (33, 65, 40), (1, 7, 300)]

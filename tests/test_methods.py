@@ -87,6 +87,8 @@ METHODS = {
     "argsort": (lambda x, y: x.argsort(0, stable=False), lambda x, y: np.argsort(x, 0)),
     "amax": (lambda x, y: x.amax(0), lambda x, y: x.max(0)),
     "amin": (lambda x, y: x.amin(1, True), lambda x, y: x.min(1, keepdims=True)),
+    "cummax": (lambda x, y: x.cummax(1)[0], lambda x, y: np.maximum.accumulate(x, 1)),
+    "cummin": (lambda x, y: x.cummin(0)[0], lambda x, y: np.minimum.accumulate(x, 0)),
     "quantile": (lambda x, y: x.quantile(0.3, 1), lambda x, y: np.quantile(x, 0.3, 1)),
     "lerp": (lambda x, y: x.lerp(y, 0.25), lambda x, y: x + 0.25 * (y - x)),
     "clamp_min": (lambda x, y: x.clamp_min(0.5), lambda x, y: np.maximum(x, 0.5)),

@@ -1,4 +1,4 @@
-"""Running sums and products, and gradients of products: sizes around the widths of vectors."""
+"""Running sums, products and extremes, and gradients: sizes around the widths of vectors."""
 
 from __future__ import annotations
 
@@ -44,6 +44,78 @@ def test_running_sums_and_products(shape, kind, layout):
         wide = wide if x.dtype.kind == "f" else "int64"
         exact = getattr(np, name)(x.numpy().astype(wide), axis)
         np.testing.assert_array_equal(found.numpy(), exact.astype(found.dtype.numpy))
+
+
+def running_extreme(x, axis, better):
+    """Return values and positions, line by line; NaN is better than everything."""
+    at = np.zeros(x.shape, np.int64)
+    lines, places = np.moveaxis(x, axis, 0), np.moveaxis(at, axis, 0)
+    for i in range(1, len(lines)):
+        best = np.take_along_axis(lines, places[i - 1 : i], 0)[0]
+        with np.errstate(invalid="ignore"):  # of bfloat16 NaN
+            wins = better(lines[i], best) | (lines[i] != lines[i])
+        places[i] = np.where(wins, i, places[i - 1])
+    return np.take_along_axis(x, at, axis), at
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", (*KINDS, "int8", "uint8", "int16"))
+@pytest.mark.parametrize("shape", SHAPES[:-1])
+def test_running_extremes(shape, kind, layout):
+    random = np.random.default_rng(0)
+    whole = random.choice(np.arange(-3, 4) if kind[0] != "u" else np.arange(7), shape)
+    x = ndl.Tensor(whole, dtype=kind, requires_grad=False)
+    if x.dtype.kind == "f":
+        x = ops.where(random.random(shape) < 0.02, float("nan"), x - 0.5)
+    x = LAYOUTS[layout](x)
+    better = {"cummax": np.greater_equal, "cummin": np.less_equal}
+    for name, axis in itertools.product(better, range(x.ndim)):
+        values, positions = getattr(ops, name)(x, axis)
+        exact, at = running_extreme(x.numpy(), axis, better[name])
+        assert values.dtype == x.dtype and positions.dtype == "int64"
+        wide = np.float64 if x.dtype.kind == "f" else np.int64  # NumPy's NaN is equal to itself
+        np.testing.assert_array_equal(values.numpy().astype(wide), exact.astype(wide))
+        np.testing.assert_array_equal(positions.numpy(), at)
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_running_extremes_are_pytorchs(name):
+    """Also where elements are equal, NaN, infinite, or a zero with a sign; with their gradients."""
+    torch = pytest.importorskip("torch")
+    random = np.random.default_rng(1)
+    ends = [-np.inf, -1.0, -0.0, 0.0, 1.0, np.inf, np.nan]
+    for shape, axis in itertools.product(((7, 40), (40, 7), (3, 5, 6)), (0, 1, -1)):
+        x, g = random.choice(ends, shape), random.normal(size=shape)
+        theirs = torch.tensor(x, requires_grad=True)
+        exact = getattr(theirs, name)(axis)
+        exact.values.backward(torch.tensor(g))
+        ours = ndl.Tensor(x, dtype="float64")
+        values, positions = getattr(ours, name)(axis)
+        values.backward(ndl.Tensor(g, dtype="float64"))
+        assert not positions.requires_grad
+        np.testing.assert_array_equal(positions.numpy(), exact.indices.numpy())
+        np.testing.assert_array_equal(values.numpy(), exact.values.detach().numpy())
+        signs = np.signbit(exact.values.detach().numpy())
+        np.testing.assert_array_equal(np.signbit(values.numpy()), signs)
+        np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-14)
+
+
+def test_running_extremes_of_the_least_and_largest_integers():
+    for kind in ("int8", "int64", "uint8"):
+        least, most = np.iinfo(kind).min, np.iinfo(kind).max
+        x = ndl.Tensor(np.array([[least, most, least]], kind).repeat(20, 0), dtype=kind)
+        assert x.cummax(1)[0][5].tolist() == [least, most, most]
+        assert x.cummin(1)[0][5].tolist() == [least, least, least]
+        assert x.cummin(0)[0].tolist() == x.tolist()
+
+
+def test_running_extremes_of_all_elements():
+    x = ndl.Tensor([[3.0, 1.0], [5.0, 4.0]])
+    assert [part.tolist() for part in ndl.cummax(x)] == [[3, 3, 5, 5], [0, 0, 2, 2]]
+    assert [part.tolist() for part in ndl.cummin(x, -1)] == [[[3, 1], [5, 4]], [[0, 1], [0, 1]]]
+    with ndl.lazy_mode():
+        values, positions = ndl.cummax(ndl.Tensor([1.0, 2.0, 2.0]), 0)
+        assert values.tolist() == [1, 2, 2] and positions.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -106,6 +106,8 @@ from needle.ops import (
     cosine_similarity,
     count_nonzero,
     cross_entropy,
+    cummax,
+    cummin,
     cumprod,
     cumsum,
     diag,

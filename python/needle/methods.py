@@ -373,6 +373,14 @@ class Methods(Aliases):
         """Product up to each element along an axis (of the flattened tensor for None)."""
         return ops.cumprod(self, axis)
 
+    def cummax(self, axis: int | None = None) -> Any:
+        """Largest element up to each one along an axis, and its position. See ``ops.cummax``."""
+        return ops.cummax(self, axis)
+
+    def cummin(self, axis: int | None = None) -> Any:
+        """Smallest element up to each one along an axis, and its position. See ``ops.cummin``."""
+        return ops.cummin(self, axis)
+
     def softmax(self, axis: int = -1) -> Any:
         """Positive numbers that add up to 1 along an axis."""
         return ops.softmax(self, axis)

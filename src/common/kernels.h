@@ -168,6 +168,10 @@ struct Kernels {
   const char* (*plan_reduce)(Plan*, int32_t reduction, const Operand& out, const Operand& x,
                              uint32_t axes);
   const char* (*plan_scan)(Plan*, int32_t scan, const Operand& out, const Operand& x, int32_t axis);
+  // The largest or smallest elements up to each one, and their positions: an int64 array laid out
+  // as the values. Of equal ones the last; NaN is better than any. buffers: values, positions, x.
+  const char* (*plan_extremes)(Plan*, const Operand& values, const Operand& x, int32_t axis,
+                               bool largest);
   // dx of a product, or of running products, along an axis. x and dx are dense, g has x's shape
   // (stride 0 where it does not vary); floating. buffers: dx, x, g.
   const char* (*plan_product_grad)(Plan*, int32_t kind, const Operand& x, const Operand& g,

@@ -133,6 +133,13 @@ int64_t scatter_add(nb::handle out, nb::handle index, nb::handle updates, int ax
   return run(plan, {native(out), native(index), native(updates)});
 }
 
+void extremes(nb::handle values, nb::handle positions, nb::handle x, int axis, bool largest) {
+  Plan plan;
+  check(kernels->plan_extremes(&plan, operand(native(values)), operand(native(x)), axis, largest),
+        "extremes", native(x));
+  run(plan, {native(values), native(positions), native(x)});
+}
+
 void sort(nb::handle values, nb::handle indices, nb::handle x, int axis, bool descending) {
   Plan plan;
   check(kernels->plan_sort(&plan, operand(native(values)), operand(native(indices)),
@@ -363,6 +370,7 @@ NB_MODULE(_core, m) {
   m.def("fill", &needle::fill);
   m.def("reduce", &needle::reduce);
   m.def("scan", &scan);
+  m.def("extremes", &extremes);
   m.def("product_grad", &product_grad);
   m.def("matmul", &needle::matmul);
   m.def("gather", &gather);

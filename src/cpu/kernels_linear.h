@@ -10,6 +10,8 @@ const char* plan_matmul(Plan*, const Operand& out, const Operand& a, const Opera
 const char* plan_reduce(Plan*, int32_t reduction, const Operand& out, const Operand& x,
                         uint32_t axes);
 const char* plan_scan(Plan*, int32_t scan, const Operand& out, const Operand& x, int32_t axis);
+const char* plan_extremes(Plan*, const Operand& values, const Operand& x, int32_t axis,
+                          bool largest);
 const char* plan_product_grad(Plan*, int32_t kind, const Operand& x, const Operand& g,
                               int32_t axis);
 const char* plan_gather(Plan*, const Operand& out, const Operand& x, const Operand& index,

@@ -1,5 +1,7 @@
-// Running sums and products along one axis: a strip of neighbouring lines at a time, since each
-// element waits for the one before. Where that axis is the contiguous one lines are turned for it.
+// Running sums, products and extremes along one axis: a strip of neighbouring lines at a time,
+// since each element waits for the one before. Where that axis is the contiguous one lines are
+// turned for sums and products; extremes seldom change, so a branch is foreseen and nothing waits.
+#include "fold.h"
 #include "kernels_linear.h"
 #include "lines.h"
 
@@ -96,6 +98,62 @@ int64_t run_scan(const Plan* plan, void* const* buffers, void*) {
   return -1;
 }
 
+// ---- extremes: of equal ones the last; NaN is better than any number
+
+template <int32_t op, class A>
+inline bool takes_over(A x, A best) {
+  return (op == kMax ? x >= best : x <= best) || x != x;
+}
+
+template <int32_t op, class A>
+void extremes_line(const State<A>& s, void* out, int64_t* places, const void* x, Offsets at) {
+  A buffer[kStrip], best = identity<op, A>();
+  int64_t place = 0;
+  for (int64_t i = 0; i < s.along.size; i += kStrip) {
+    const int64_t n = least(s.along.size - i, kStrip);
+    s.read(buffer, byte_offset(x, (at.x + i * s.along.x) * s.x_size), n, s.along.x);
+    for (int64_t j = 0; j < n; ++j) {
+      if (takes_over<op>(buffer[j], best)) best = buffer[j], place = i + j;
+      buffer[j] = best;
+      places[at.out + (i + j) * s.along.out] = place;
+    }
+    write(s, out, at.out + i * s.along.out, buffer, n, s.along.out);
+  }
+}
+
+template <int32_t op, class A>
+void extremes_strip(const State<A>& s, void* out, int64_t* places, const void* x, Offsets at,
+                    int64_t width) {
+  A row[kStrip], best[kStrip];
+  int64_t place[kStrip] = {};
+  for (int64_t j = 0; j < width; ++j) best[j] = identity<op, A>();
+  for (int64_t i = 0; i < s.along.size; ++i) {
+    s.read(row, byte_offset(x, (at.x + i * s.along.x) * s.x_size), width, s.strip.x);
+    for (int64_t j = 0; j < width; ++j) {
+      const bool better = takes_over<op>(row[j], best[j]);
+      best[j] = better ? row[j] : best[j];
+      place[j] = better ? i : place[j];
+    }
+    const int64_t to = at.out + i * s.along.out;
+    write(s, out, to, best, width, s.strip.out);
+    for (int64_t j = 0; j < width; ++j) places[to + j * s.strip.out] = place[j];
+  }
+}
+
+template <int32_t op, class A>
+int64_t run_extremes(const Plan* plan, void* const* buffers, void*) {
+  const State<A>& s = state_of<State<A>>(plan);
+  int64_t* const places = static_cast<int64_t*>(buffers[1]);
+  run_tasks(s.team, s.kept.total() * s.strips, [&](int64_t task, int) {
+    Offsets at = s.kept.at(task / s.strips);
+    if (s.strip.size == 1) return extremes_line<op>(s, buffers[0], places, buffers[2], at);
+    const int64_t first = task % s.strips * kStrip;
+    at = {at.x + first * s.strip.x, at.out + first * s.strip.out};
+    extremes_strip<op>(s, buffers[0], places, buffers[2], at, least(s.strip.size - first, kStrip));
+  });
+  return -1;
+}
+
 template <class A>
 const char* plan_in(Plan* plan, int32_t scan, const Operand& out, const Operand& x, int32_t axis) {
   State<A>& s = state_of<State<A>>(plan);
@@ -126,7 +184,24 @@ const char* plan_in(Plan* plan, int32_t scan, const Operand& out, const Operand&
   return nullptr;
 }
 
+template <class A>
+const char* plan_extremes_in(Plan* plan, const Operand& values, const Operand& x, int32_t axis,
+                             bool largest) {
+  if (const char* error = plan_in<A>(plan, kCumSum, values, x, axis)) return error;
+  State<A>& s = state_of<State<A>>(plan);
+  plan->run = largest ? run_extremes<kMax, A> : run_extremes<kMin, A>;
+  s.team = team_size(s.kept.total() * s.strips, element_count(x));
+  return nullptr;
+}
+
 }  // namespace
+
+const char* plan_extremes(Plan* plan, const Operand& values, const Operand& x, int32_t axis,
+                          bool largest) {
+  if (x.dtype == kFloat64) return plan_extremes_in<double>(plan, values, x, axis, largest);
+  if (is_floating(x.dtype)) return plan_extremes_in<float>(plan, values, x, axis, largest);
+  return plan_extremes_in<int64_t>(plan, values, x, axis, largest);
+}
 
 const char* plan_scan(Plan* plan, int32_t scan, const Operand& out, const Operand& x,
                       int32_t axis) {

@@ -31,6 +31,7 @@ static Kernels table = {
     plan_draw,
     plan_reduce,
     plan_scan,
+    plan_extremes,
     plan_product_grad,
     plan_matmul,
     plan_gather,

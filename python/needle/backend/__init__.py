@@ -141,8 +141,29 @@ class Backend(CourseDevice):
         raise NotImplementedError
 
     def scan(self, function: str, out: NDArray, x: NDArray, axis: int) -> None:
-        """Cumulate along axis."""
+        """Cumulate along axis: "cumsum", "cumprod"; for ``extremes``, "cummax" and "cummin"."""
         raise NotImplementedError
+
+    def extremes(
+        self, values: NDArray, positions: NDArray, x: NDArray, axis: int, largest: bool
+    ) -> None:
+        """The largest or smallest elements up to each along axis, and where they are (int64).
+
+        Of equal ones the last; NaN is better than any number. Both results are dense. This default
+        is made of scans; a backend may do better.
+        """
+        from needle.backend import kernels
+        from needle.backend.ndarray import array, full
+
+        self.scan("cummax" if largest else "cummin", values, x, axis)
+        own = kernels.elementwise("equal", x, values, dtype=dtypes.bool_)
+        if x.dtype.kind == "f":
+            missing = kernels.elementwise("not_equal", x, x, dtype=dtypes.bool_)
+            own = kernels.elementwise("bitwise_or", own, missing)
+        places = array(np.arange(x.shape[axis]), dtypes.int64, x.device)
+        places = places.reshape((x.shape[axis], *(1,) * (x.ndim - 1 - axis)))
+        places = kernels.elementwise("where", own, places, full((), 0, dtypes.int64, x.device))
+        self.scan("cummax", positions, places, axis)
 
     def matmul(self, out: NDArray, a: NDArray, b: NDArray) -> None:
         """Batched matrix product; transposes are strides."""

@@ -135,6 +135,14 @@ def scan(function: str, x: NDArray, axis: int) -> NDArray:
     return out
 
 
+def extremes(x: NDArray, axis: int, largest: bool) -> tuple[NDArray, NDArray]:
+    """Return the largest or smallest elements up to each along an axis, and their positions."""
+    values = empty(x.shape, x.dtype, x.device)
+    positions = empty(x.shape, dtypes.int64, x.device)
+    x.device.backend.extremes(values, positions, x, normalise_axis(axis, x.ndim), largest)
+    return values, positions
+
+
 def matmul(a: NDArray, b: NDArray) -> NDArray:
     """Matrix product of [..., m, k] and [..., k, n]; batch axes broadcast.
 

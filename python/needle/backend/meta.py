@@ -41,6 +41,9 @@ class MetaBackend(Backend):
     def scan(self, function: str, out: Any, x: Any, axis: int) -> None:
         pass
 
+    def extremes(self, values: Any, positions: Any, x: Any, axis: int, largest: bool) -> None:
+        pass
+
     def matmul(self, out: Any, a: Any, b: Any) -> None:
         pass
 

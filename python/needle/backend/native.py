@@ -85,6 +85,9 @@ class NativeBackend(CourseTiles, Backend):
     def scan(self, function: str, out: Any, x: Any, axis: int) -> None:
         self.core.scan(0 if function == "cumsum" else 1, out, x, axis)
 
+    def extremes(self, values: Any, positions: Any, x: Any, axis: int, largest: bool) -> None:
+        self.core.extremes(values, positions, x, axis, largest)
+
     def matmul(self, out: Any, a: Any, b: Any) -> None:
         self.core.matmul(out, a, b)
 

@@ -147,6 +147,11 @@ REDUCTIONS: dict[str, Any] = {
     "any": np.any, "all": np.all, "argmax": np.argmax, "argmin": np.argmin,
 }  # fmt: skip
 
+SCANS: dict[str, Any] = {
+    "cumsum": np.cumsum, "cumprod": np.cumprod,
+    "cummax": np.maximum.accumulate, "cummin": np.minimum.accumulate,
+}  # fmt: skip
+
 
 def view(x: Any) -> Any:
     """Return the NumPy view of an array of this device."""
@@ -287,9 +292,8 @@ class NumpyBackend(CourseTiles, Backend):
             view(out)[...] = REDUCTIONS[function](values, axis=axes, keepdims=True, **dtype)
 
     def scan(self, function: str, out: Any, x: Any, axis: int) -> None:
-        call = np.cumsum if function == "cumsum" else np.cumprod
         with np.errstate(all="ignore"):
-            view(out)[...] = call(_wide(view(x)), axis=axis)
+            view(out)[...] = SCANS[function](_wide(view(x)), axis=axis)
 
     def matmul(self, out: Any, a: Any, b: Any) -> None:
         with np.errstate(all="ignore"):

@@ -414,7 +414,22 @@ from needle.ops.sampling import (
     randint,
     uniform,
 )
-from needle.ops.scan import CumProd, CumSum, Prod, Var, cumprod, cumsum, diff, prod, std, var
+from needle.ops.scan import (
+    CumMax,
+    CumMin,
+    CumProd,
+    CumSum,
+    Prod,
+    Var,
+    cummax,
+    cummin,
+    cumprod,
+    cumsum,
+    diff,
+    prod,
+    std,
+    var,
+)
 from needle.ops.select import LinearIndex, Put, getitem, masked_fill, put, setitem
 from needle.ops.softmax import (
     LogSoftmax,

@@ -1,4 +1,4 @@
-"""Sums and products up to each element, and what is made of them: products over axes, variance."""
+"""Sums, products and extremes up to each element, and what is made of them; also the variance."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from needle.backend.axes import normalise_axis, whole
 from needle.errors import IndexRangeError, OptionError
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either, real
-from needle.ops.base import Composite, Linear, Op, export
+from needle.ops.base import OUTPUT, Composite, Linear, Op, export
 from needle.ops.elementwise import cast_like, equal, square, where
 from needle.ops.functions import Sqrt
-from needle.ops.movement import broadcast_to, concat, flip, permute, reshape
+from needle.ops.indexing import ScatterAdd
+from needle.ops.movement import broadcast_to, concat, flip, permute, reshape, stop_gradient
 from needle.ops.operands import cast, constant
 from needle.ops.reduce import (
     Reduction,
@@ -208,6 +209,78 @@ def _recurrence(factor: Any, term: Any) -> Any:
     return reshape(stack([concat([first[..., :1], later], -1), after], -1), shape_of(term))
 
 
+def _extreme_samples(better: Any) -> Any:
+    """Return the samples of running extremes: ``better`` says which elements take over."""
+
+    def positions(line: Any) -> Any:
+        best, found = 0, []
+        for i, value in enumerate(line):
+            best = i if np.isnan(value) or better(value, line[best]) else best
+            found.append(best)
+        return np.array(found)
+
+    def reference(x: Any, axis: int) -> Any:
+        at = np.apply_along_axis(positions, axis, x) if x.size else np.zeros(x.shape, np.int64)
+        return np.take_along_axis(x, at, axis), at
+
+    def samples() -> list[Sample]:
+        special = np.array([[1.0, 1.0, 0.5, np.nan, 2.0, np.nan], [-np.inf, 0, -0.0, 0, np.inf, 3]])
+        cases: list[tuple[Any, int]] = [
+            (uniform((3, 4)), 0), (uniform((3, 4)), -1), (uniform((2, 3, 4)), 1),
+            (uniform((5,)), 0), (uniform((2, 0)), 1), (uniform((0, 2)), 1), (special, 1),
+        ]  # fmt: skip
+        return [
+            Sample(
+                (x,), (axis,), lambda x, a=axis: reference(x, a), gradient=x is not special,
+            )
+            for x, axis in cases
+        ] + [Sample((uniform((2, 3)),), (2,), raises=IndexRangeError)]  # fmt: skip
+
+    return samples
+
+
+class CumMax(Op):
+    """Largest element up to each one along an axis, and where it is: of equal ones the last.
+
+    NaN is larger than everything.
+
+    Shapes:   x [..., n, ...] -> values, positions (int64) [..., n, ...]
+    Dtypes:   x any -> the same and int64
+    Gradient: x; any order
+    Raises:   IndexRangeError if there is no such axis
+    """
+
+    called = "cummax"
+    axis: int
+    saves = ((OUTPUT,),)
+    samples = _extreme_samples(lambda new, best: new >= best)
+
+    def compute(self, x: Any) -> Any:
+        return kernels.extremes(x, self.axis, self.name == "cummax")
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        shape = out.node.inputs[0].spec.shape
+        if out_grad[0] is None:
+            return (None,)
+        op = ScatterAdd.of(normalise_axis(self.axis, len(shape)), shape)
+        return (executor.apply(op, stop_gradient(out[1]), out_grad[0]),)
+
+
+class CumMin(CumMax):
+    """Smallest element up to each one along an axis, and where it is: of equal ones the last.
+
+    NaN is smaller than everything.
+
+    Shapes:   x [..., n, ...] -> values, positions (int64) [..., n, ...]
+    Dtypes:   x any -> the same and int64
+    Gradient: x; any order
+    Raises:   IndexRangeError if there is no such axis
+    """
+
+    called = "cummin"
+    samples = _extreme_samples(lambda new, best: new <= best)
+
+
 class Prod(Reduction):
     """Product over axes. Integers and bools are multiplied in int64.
 
@@ -346,6 +419,26 @@ def cumprod(x: Any, axis: int | None = None) -> Any:
     """Product up to each element along an axis (of the flattened x for None). See ``CumProd``."""
     x, axis = _flat(x, axis)
     return executor.apply(CumProd.of(axis), x)
+
+
+def cummax(x: Any, axis: int | None = None) -> tuple[Any, Any]:
+    """Return the largest element up to each one along an axis, and its position.
+
+    Of the flattened x for None. See ``CumMax``.
+    """
+    x, axis = _flat(x, axis)
+    values, positions = executor.apply(CumMax.of(axis), x).tuple()
+    return values, stop_gradient(positions) if positions.requires_grad else positions
+
+
+def cummin(x: Any, axis: int | None = None) -> tuple[Any, Any]:
+    """Return the smallest element up to each one along an axis, and its position.
+
+    Of the flattened x for None. See ``CumMin``.
+    """
+    x, axis = _flat(x, axis)
+    values, positions = executor.apply(CumMin.of(axis), x).tuple()
+    return values, stop_gradient(positions) if positions.requires_grad else positions
 
 
 def _flat(x: Any, axis: int | None) -> tuple[Any, int]:

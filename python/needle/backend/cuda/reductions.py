@@ -88,7 +88,7 @@ def _family(kind: str) -> Iterable[str]:
         yield f"reduce_finish<{kernel}, {kind}>"
 
 
-SCANS = {"cumsum": "CumSum", "cumprod": "CumProd"}
+SCANS = {"cumsum": "CumSum", "cumprod": "CumProd", "cummax": "CumMax", "cummin": "CumMin"}
 
 
 def scan(backend: CudaBackend, function: str, out: Any, x: Any, axis: int) -> None:

@@ -124,6 +124,28 @@ __device__ inline T widen(T x) {
 __device__ inline float widen(f16 x) { return to_float(x); }
 __device__ inline float widen(bf16 x) { return to_float(x); }
 
+template <class T>
+__device__ inline T lowest() {
+  if constexpr (is_same<T, bool>) {
+    return false;
+  } else if constexpr (Traits<T>::is_floating) {
+    return -static_cast<T>(1) / static_cast<T>(0);
+  } else {
+    return Traits<T>::is_signed ? static_cast<T>(static_cast<u64>(1) << (8 * sizeof(T) - 1))
+                                : static_cast<T>(0);
+  }
+}
+template <class T>
+__device__ inline T highest() {
+  if constexpr (is_same<T, bool>) {
+    return true;
+  } else if constexpr (Traits<T>::is_floating) {
+    return static_cast<T>(1) / static_cast<T>(0);
+  } else {
+    return static_cast<T>(~lowest<T>());
+  }
+}
+
 // Truncates; what T cannot hold becomes the nearest it can, NaN becomes 0.
 template <class T, class F>
 __device__ inline T saturate(F x) {

@@ -8,28 +8,6 @@ using SumOf = typename Choose<Traits<T>::is_floating, Compute<T>, i64>::type;
 template <class T>
 using SumStored = typename Choose<Traits<T>::is_floating, T, i64>::type;
 
-template <class T>
-__device__ inline T lowest() {
-  if constexpr (is_same<T, bool>) {
-    return false;
-  } else if constexpr (Traits<T>::is_floating) {
-    return -static_cast<T>(1) / static_cast<T>(0);
-  } else {
-    return Traits<T>::is_signed ? static_cast<T>(static_cast<u64>(1) << (8 * sizeof(T) - 1))
-                                : static_cast<T>(0);
-  }
-}
-template <class T>
-__device__ inline T highest() {
-  if constexpr (is_same<T, bool>) {
-    return true;
-  } else if constexpr (Traits<T>::is_floating) {
-    return static_cast<T>(1) / static_cast<T>(0);
-  } else {
-    return static_cast<T>(~lowest<T>());
-  }
-}
-
 // A reduction: what a state starts as, how an element at position i or another state is added to
 // it, and what is stored in the end.
 struct Sum {

@@ -1,12 +1,13 @@
-// Cumulative sums and products along an axis.
+// Cumulative sums, products, maxima and minima along an axis.
 #include "math.cuh"
 
 template <class T>
 using Carry = typename Choose<Traits<T>::is_floating, Compute<T>, i64>::type;
-template <class T>
-using ScanOut = typename Choose<Traits<T>::is_floating, T, i64>::type;
 
+// A scan: what is stored, what stands before the first element, and two parts joined.
 struct CumSum {
+  template <class T>
+  using Out = typename Choose<Traits<T>::is_floating, T, i64>::type;
   template <class C>
   static __device__ C start() {
     return 0;
@@ -16,7 +17,7 @@ struct CumSum {
     return x + y;
   }
 };
-struct CumProd {
+struct CumProd : CumSum {
   template <class C>
   static __device__ C start() {
     return 1;
@@ -26,13 +27,32 @@ struct CumProd {
     return x * y;
   }
 };
+// NaN is larger and smaller than everything else; of equals the last.
+template <bool largest>
+struct CumExtreme {
+  template <class T>
+  using Out = T;
+  template <class C>
+  static __device__ C start() {
+    return largest ? lowest<C>() : highest<C>();
+  }
+  template <class C>
+  static __device__ C join(C x, C y) {
+    return (largest ? y >= x : y <= x) || y != y ? y : x;
+  }
+};
+using CumMax = CumExtreme<true>;
+using CumMin = CumExtreme<false>;
+
+template <class S, class T>
+using ScanOut = typename S::template Out<T>;
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 // A block per line: as many elements at a time as there are threads.
 template <class S, class T>
 __global__ void __launch_bounds__(kThreads)
-    scan(ScanOut<T>* out, const T* x, Geometry<2> lines, i64 count, i64 out_step, i64 x_step) {
+    scan(ScanOut<S, T>* out, const T* x, Geometry<2> lines, i64 count, i64 out_step, i64 x_step) {
   using C = Carry<T>;
   SHARED(C, totals, [kWarps]);
   const Offsets<2, i64> at(lines, blockIdx.x);
@@ -55,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
       if (w < warp) before = S::join(before, totals[w]);
       carry = S::join(carry, totals[w]);
     }
-    if (i < count) out[i * out_step] = cast<ScanOut<T>>(S::join(before, value));
+    if (i < count) out[i * out_step] = cast<ScanOut<S, T>>(S::join(before, value));
     __syncthreads();
   }
 }
@@ -63,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
 // A thread per line: many short ones, or lines that lie side by side.
 template <class S, class T, class Index>
 __global__ void __launch_bounds__(kThreads)
-    scan_lines(ScanOut<T>* out, const T* x, Geometry<2> lines, i64 count, i64 out_step,
+    scan_lines(ScanOut<S, T>* out, const T* x, Geometry<2> lines, i64 count, i64 out_step,
                i64 x_step) {
   using C = Carry<T>;
   const Index line = position_in_grid<Index>();
@@ -72,6 +92,6 @@ __global__ void __launch_bounds__(kThreads)
   C total = S::template start<C>();
   for (i64 i = 0; i < count; ++i) {
     total = S::join(total, static_cast<C>(widen(x[at.at[1] + i * x_step])));
-    out[at.at[0] + i * out_step] = cast<ScanOut<T>>(total);
+    out[at.at[0] + i * out_step] = cast<ScanOut<S, T>>(total);
   }
 }
