@@ -316,6 +316,35 @@ def test_a_write_casts_and_reshapes(device):
         x[:] = np.zeros(2)
 
 
+@pytest.mark.parametrize("kind", ["float32", "int8", "bool"])
+def test_what_lies_in_the_same_memory_is_read_before_it_is_written(device, kind):
+    pairs = [
+        (slice(1, None), slice(None, -1)), (slice(None, -3), slice(3, None)),
+        (slice(None), slice(None, None, -1)), (slice(0, 20), slice(0, 40, 2)),
+        (slice(0, 40, 2), slice(20, 40)),
+    ]  # fmt: skip
+    for target, source in pairs:
+        for axis in range(2):
+            values = counted(40, 41).astype(int) % 97 % (2 if kind == "bool" else 97)
+            x = array(values, kind, device)
+            view = x.permute((1, 0)) if axis else x
+            wanted = values.T if axis else values
+            view[target] = view[source]
+            wanted[target] = wanted[source].copy()
+            np.testing.assert_array_equal(x.numpy(), values)
+
+
+def test_an_array_is_indexed_by_whole_numbers_and_slices(device):
+    x = array(counted(3), "int64", device)
+    for index in (1.0, None, ..., [1], "1"):
+        with pytest.raises(IndexRangeError, match="whole numbers and slices"):
+            x[index]
+        with pytest.raises(IndexRangeError, match="whole numbers and slices"):
+            x[index] = 5
+    x[np.int64(0)] = np.int64(2**62 + 1)
+    np.testing.assert_array_equal(x.numpy(), [2**62 + 1, 1, 2])
+
+
 def test_in_place_through_flat(device):
     x = array(counted(2, 3), "float32", device)
     x.flat[4] += 0.5

@@ -7,6 +7,7 @@ and 1.0; a total has shape (1,). ``Tensor`` follows the array API standard inste
 from __future__ import annotations
 
 import builtins
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,10 +45,12 @@ class CourseArray:
         check_writable(x)
         if not isinstance(value, CourseArray):
             if np.ndim(value) == 0:
-                target.fill(value)
+                target.fill(value.item() if isinstance(value, np.generic) else value)
                 return
             value = array(value, x.dtype, x.device)
         source = _array(value)
+        if _share(x, source):
+            source = source.copy()  # kernels would write before they have read
         if source.size != target.size:
             raise ShapeError(f"assignment of {source.size} elements to {target.size}")
         if source.device != x.device:
@@ -162,8 +165,25 @@ def _ranges(x: NDArray, index: Any) -> list[tuple[int, int, int]]:
             start, stop, step = part.indices(size)
             ranges.append((start, len(range(start, stop, step)), step))
         else:
-            ranges.append((normalise_index(int(part), size, axis), 1, 1))
+            ranges.append((normalise_index(_place(part), size, axis), 1, 1))
     return ranges
+
+
+def _share(x: NDArray, y: NDArray) -> bool:
+    """Return whether two arrays are views of the same memory."""
+    if x.device != y.device or not hasattr(x.handle, "ptr"):  # meta has none
+        return False
+    return bool(x.handle.ptr() == y.handle.ptr())
+
+
+def _place(part: Any) -> int:
+    try:
+        return operator.index(part)
+    except TypeError:
+        raise IndexRangeError(
+            f"index: {part!r:.60} is no index of an NDArray\n  rule: whole numbers and slices\n"
+            "  try: a Tensor, which is indexed as NumPy's arrays are"
+        ) from None
 
 
 def _floating(x: Any) -> NDArray:
