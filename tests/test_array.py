@@ -407,6 +407,20 @@ def test_numbers_that_do_not_fit_are_no_elements(value, kind):
         assert array(np.array([value]), kind).numpy() == value % 256
 
 
+@pytest.mark.parametrize("kind", ["float32", "int32", "bool", "bfloat16"])
+def test_what_is_no_real_number_is_no_element_of_any_dtype(kind):
+    values = [1 + 2j, "1", b"1", None, object(), np.array(["2020"], "M8[Y]"), np.zeros(2, "i4,i4")]
+    ragged = np.empty(2, object)
+    ragged[:] = [np.ones(1), np.ones(2)]
+    for value in (*values, *([v] for v in values), [None, 1], ragged, np.void(b"1")):
+        for make in (array, ndl.Tensor):
+            with pytest.raises(DtypeError, match="cannot be stored in an array"):
+                make(value, dtype=kind)
+    kept = [np.array([1, 0.5], object), [np.float16(1), 0.5], np.array([1, 0.5], "f2")]
+    for value in (*kept, ndl.ones(2, dtype="bfloat16").numpy()):
+        assert array(value, kind).dtype == kind
+
+
 @pytest.mark.skipif(core.native is None, reason="asks the native kernels")
 def test_the_kernels_refuse_reductions_that_they_lack():
     x, out = array([[1, 2], [3, 4]], "int64", "cpu"), empty((2,), "int64", "cpu")

@@ -193,3 +193,32 @@ def check_range(values: Any, target: DType) -> None:
             f"  rule: from {limits.min} to {limits.max}\n"
             "  try: a wider dtype, or a NumPy array, whose numbers wrap around"
         )
+
+
+def check_numbers(values: Any) -> None:
+    """Refuse what a NumPy array holds if it is no real number, though NumPy would cast it.
+
+    It makes NaN of None, numbers of the texts that spell them, and drops imaginary parts.
+
+    Raises:
+        DtypeError: for texts, objects, complex numbers and dates.
+    """
+    kind = values.dtype.kind
+    if kind == "O":
+        fit = all(map(_is_number, {*map(type, values.flat)}))
+    else:  # "V" is NumPy's word for bfloat16 and its like, too
+        fit = kind in "biuf" or (kind == "V" and values.dtype.type is not np.void)
+    if not fit:
+        raise no_numbers(values)
+
+
+def no_numbers(values: Any) -> DtypeError:
+    """Return the error about a NumPy array that does not hold real numbers."""
+    return DtypeError(f"values of type {values.dtype} cannot be stored in an array")
+
+
+def _is_number(kind: type) -> bool:
+    """Return whether objects of a type are real numbers: Python's, NumPy's, fractions."""
+    if issubclass(kind, (np.generic, np.ndarray)):
+        return issubclass(kind, (np.integer, np.floating, np.bool_))
+    return hasattr(kind, "__float__")

@@ -70,7 +70,7 @@ def default_dtype(values: Any, typed: bool) -> DType:
     if kind == "V" and values.dtype.name == "bfloat16":  # NumPy calls it void
         return dtypes.bfloat16
     if kind in "OSUVcmM":
-        raise DtypeError(f"values of type {values.dtype} cannot be stored in an array")
+        raise dtypes.no_numbers(values)
     if config.current().backend == "np":
         return dtypes.as_dtype(values.dtype)
     if kind == "f":
@@ -528,6 +528,7 @@ def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
 
     Raises:
         ShapeError: for lists of different lengths.
+        DtypeError: for what is no real number: text, None, complex numbers, dates.
         RangeError: for numbers of a list that an integer dtype cannot hold, or no dtype. Arrays,
             which have a dtype already, wrap around as NumPy's ``astype``.
     """
@@ -541,6 +542,8 @@ def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
     if source.dtype == object and not typed:
         source = _large(source)
     target = default_dtype(source, typed) if dtype is None else dtypes.as_dtype(dtype)
+    if source.dtype.kind not in "fiub":
+        dtypes.check_numbers(source)
     if not typed and target.kind in "iu" and source.size and source.dtype.kind in "iuf":
         dtypes.check_range(source, target)
     out = empty(source.shape, target, device)
