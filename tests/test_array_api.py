@@ -23,6 +23,7 @@ from needle.errors import (
     ArgumentError,
     DtypeError,
     ExchangeError,
+    GradientError,
     IndexRangeError,
     OptionError,
     ShapeError,
@@ -294,6 +295,8 @@ def test_dlpack_says_what_it_cannot_do():
         x.__dlpack__(stream=2)
     with pytest.raises((BufferError, ValueError)):
         x.__dlpack__(dl_device=(2, 0))
+    with pytest.raises(GradientError, match=r"part of a graph; export \.detach"):
+        xp.from_dlpack(2 * ndl.Tensor([1.0]))
     for kind in ("float32", "bfloat16", "bool", "int8"):
         y = xp.asarray([1, 0, 1], dtype=kind)
         assert xp.from_dlpack(y).dtype == kind and xp.all(xp.from_dlpack(y, copy=True) == y).item()

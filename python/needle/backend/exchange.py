@@ -16,7 +16,14 @@ from needle import device as devices
 from needle import dtype as dtypes
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array
-from needle.errors import ArgumentError, DeviceError, DtypeError, ExchangeError, OptionError
+from needle.errors import (
+    ArgumentError,
+    DeviceError,
+    DtypeError,
+    ExchangeError,
+    NeedleError,
+    OptionError,
+)
 
 HOST = (1, 3)
 """DLPack's numbers of host memory: plain, and pinned by CUDA."""
@@ -107,13 +114,13 @@ class _Unsigned:
         self.source = source
         self.copy = copy
         self.is_bfloat = False
-        self.refusal: BufferError | None = None
+        self.refusal: BufferError | NeedleError | None = None
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         try:
             capsule = self._capsule(kwargs)
             code = _code(capsule)
-        except BufferError as error:
+        except (BufferError, NeedleError) as error:
             self.refusal = error
             raise
         if code.value == BFLOAT:
