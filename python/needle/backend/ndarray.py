@@ -27,7 +27,7 @@ from needle.backend.axes import new_shape, normalise_axes, normalise_axis
 from needle.backend.course import CourseArray
 from needle.device import Device
 from needle.dtype import DType
-from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain
+from needle.errors import IndexRangeError, OptionError, ShapeError, explain
 
 Shape = tuple[int, ...]
 _reshaped, _permuted, _broadcast, _sliced, _empty, _copied = map(

@@ -87,7 +87,7 @@ def _shift(function: Any) -> Any:
     def shift(x: Any, y: Any) -> Any:
         bits = 8 * x.dtype.itemsize
         y = y.astype(np.int64)
-        if function is np.right_shift:
+        if function is np.right_shift and x.dtype.kind == "i":
             return function(x, np.where((y < 0) | (y >= bits), bits - 1, y).astype(x.dtype))
         wide = (y < 0) | (y >= bits)
         return np.where(wide, 0, function(x, np.where(wide, 0, y).astype(x.dtype))).astype(x.dtype)

@@ -132,12 +132,10 @@ class LogicalXor(Comparison):
 def _bit_samples(reference: Any, count: int = 2, high: int = 100) -> Any:
     def samples() -> list[Sample]:
         shapes = (((3, 4), (3, 4)), ((3, 1), (4,)), ((0, 4), (1, 4)), ((), ()))
+        pairs = [(integers(a, -100, 100, 1), integers(b, 0, high, 2)) for a, b in shapes]
+        pairs.append((integers((20,), 0, 256, 3).astype("u1"), integers((20,), 0, 12).astype("u1")))
         return [
-            Sample(
-                (integers(a, -100, 100, 1), integers(b, 0, high, 2))[:count], (), reference,
-                gradient=False,
-            )
-            for a, b in shapes
+            Sample(pair[:count], (), reference, gradient=False) for pair in pairs
         ] + [Sample((uniform((3,)), uniform((3,)))[:count], raises=DtypeError)]  # fmt: skip
 
     return samples
@@ -181,7 +179,7 @@ class BitwiseLeftShift(_Bits):
 
     function = "bitwise_left_shift"
     accepts = "iu"
-    samples = _bit_samples(np.left_shift, 2, 7)
+    samples = _bit_samples(np.left_shift, 2, 12)
 
 
 class BitwiseRightShift(_Bits):
@@ -189,7 +187,7 @@ class BitwiseRightShift(_Bits):
 
     function = "bitwise_right_shift"
     accepts = "iu"
-    samples = _bit_samples(np.right_shift, 2, 7)
+    samples = _bit_samples(np.right_shift, 2, 12)
 
 
 isnan, isinf, isfinite = map(export, (IsNaN, IsInf, IsFinite))
