@@ -174,6 +174,15 @@ def test_the_gradient_of_logsumexp_hides_no_nan(device):
     np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("kind, huge", [("float32", 2.0**100), ("float64", 2.0**600)])
+def test_the_variance_of_numbers_whose_squares_are_infinite_is_no_nan(kind, huge, axis, device):
+    for values, expected in (([huge] * 64, 0.0), ([huge, -huge] * 32, INF), ([huge] * 2**14, 0.0)):
+        x = ndl.Tensor([values, values], dtype=kind, device=device)
+        x = x if axis else x.transpose()
+        np.testing.assert_array_equal(x.var(axis).numpy(), [expected] * 2)
+
+
 def _std(x):
     return ops.std(x, -1)
 

@@ -1,6 +1,8 @@
 // Sums of squared distances from the mean, in one pass over the memory: of each block while it is
 // in the cache; blocks are joined as a tree. Source: Chan, Golub, LeVeque, "Algorithms for
 // computing the sample variance", 1983, equations 1.5.
+#include <algorithm>
+
 #include "reduce.h"
 
 namespace needle::NEEDLE_ISA {
@@ -23,6 +25,12 @@ A squares_around(const A* x, A mean, int64_t n, const A* next) {
 template <class A>
 void join(Moments<A>& part, const Moments<A>& later, int64_t width) {
   if (later.count == 0) return;
+  if (part.count == 0) {  // what is below gives NaN, 0 * inf, if the square of a mean is infinite
+    std::copy_n(later.mean, width, part.mean);
+    std::copy_n(later.squares, width, part.squares);
+    part.count = later.count;
+    return;
+  }
   const int64_t count = part.count + later.count;
   const A share = static_cast<A>(later.count) / static_cast<A>(count);
   const A weight = share * static_cast<A>(part.count);
