@@ -86,6 +86,25 @@ def test_graphs_keep_what_they_saved(device, lazy):
         np.testing.assert_array_equal(x.numpy(), [7, 5, 3])
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_leaf_that_became_a_result_has_the_gradient_of_the_result(accumulate, lazy):
+    with ndl.lazy_mode(lazy):
+        x, y, factor = ndl.Tensor([1.0, 2.0]), ndl.Tensor([3.0]), ndl.Tensor([10.0, 100.0])
+        before = x * 5.0
+        x[1] = 4.0  # a leaf with other data; the graph has the old one, too
+        x[0:1] = 2.0 * y
+        (x * factor + before).sum().backward(accumulate=accumulate)
+        np.testing.assert_array_equal(x.grad.numpy(), [10, 100])
+        np.testing.assert_array_equal(y.grad.numpy(), [20])
+        np.testing.assert_array_equal(factor.grad.numpy(), [6, 4])
+        z = ndl.Tensor([1.0, 2.0])
+        before = z * 5.0
+        z[0:1] = 2.0 * y
+        before.sum().backward(accumulate=accumulate)  # what z was is all that it reaches
+        np.testing.assert_array_equal(z.grad.numpy(), [5, 5])
+
+
 @NATIVE  # memory that others see
 def test_arrays_of_numpy_keep_what_they_saw():
     x = ndl.Tensor(VALUES)

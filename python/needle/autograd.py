@@ -153,7 +153,9 @@ def _replacing(given: set[int]) -> tuple[_Visit, None]:
         if tensor is None or type(out_grad) is list:
             return
         key = id(tensor)
-        if key in reached:
+        if key in reached and node.op is None:
+            if not tensor.is_leaf():  # x[0] = y made a result of it, whose gradient it has
+                return
             out_grad = tensor.grad + out_grad
         elif id(out_grad) in given:
             out_grad = _apart(out_grad, given)
@@ -174,7 +176,11 @@ def _adding(given: set[int]) -> tuple[_Visit, Callable[[], None]]:
         if tensor is None or type(out_grad) is list:
             return
         key = id(tensor)
-        old = totals.get(key, tensor.grad)
+        old = tensor.grad
+        if key in reached and node.op is None:
+            if not tensor.is_leaf():  # as above
+                return
+            old = totals[key]
         totals[key] = _apart(out_grad, given) if old is None else old + out_grad
         reached[key] = tensor
 

@@ -402,8 +402,9 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     """Let x stand for itself with a value written to ``x[index]``.
 
     What was computed from x before keeps the old value. A leaf stays a leaf with new data, unless
-    the value is part of a graph: then x becomes part of it too. A result of a graph becomes another
-    one: under ``no_grad`` one without graph, as ``x *= 2`` makes it there.
+    the value is part of a graph: then x becomes part of it too, and ``backward`` gives it the
+    gradient of what it is then. A result of a graph becomes another one: under ``no_grad`` one
+    without graph, as ``x *= 2`` makes it there.
     """
     if _native_setitem is not None and _native_setitem(x, index, value):
         return
