@@ -338,6 +338,15 @@ def test_the_first_ones_of_an_order(count, largest, kind):
     np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, order, 1))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_indices_that_pick_nothing_are_not_looked_at(device):
+    x = ndl.zeros(3, 4, device=device)
+    far = ndl.Tensor([[7], [8]], dtype="int64", device=device)
+    assert x[far, []].shape == np.zeros((3, 4))[far.numpy(), []].shape == (2, 0)
+    x[far, []] = 1.0
+    assert not x.any().item()
+
+
 def test_take_with_a_number_takes_the_axis_away(device):
     x = ndl.Tensor(VALUES, device=device)
     for index, axis in ((1, 0), (-2, 1), (np.int64(3), 0)):

@@ -263,6 +263,8 @@ def linear_index(indices: tuple[NDArray, ...], sizes: Shape) -> NDArray:
     device = indices[0].device
     shape = broadcast_shapes("index", *[index.shape for index in indices])
     out = empty(shape, dtypes.int64, device)
+    if out.size == 0:  # on no device is an index looked at that picks nothing, as in NumPy
+        return out
     spread = [index.broadcast_to(shape) for index in indices]
     if len(indices) == len(sizes) and device.backend.linear_index(out, spread, sizes):
         return out
