@@ -1052,6 +1052,18 @@ def test_deepcopy_keeps_ties():
     assert first is second and first is not shared and isinstance(first, ndl.Parameter)
 
 
+class Tagged(ndl.Tensor):
+    """Has attributes, as classes of users' own do."""
+
+
+@pytest.mark.parametrize("kind", [Tagged, ndl.nn.Parameter])
+def test_copies_have_the_attributes_that_users_set(kind):
+    x = kind([1.0, 2.0])
+    x.tags, x.me = ["no decay"], x
+    for y in (copy.deepcopy(x), copy.copy(x), pickle.loads(pickle.dumps(x))):
+        assert type(y) is kind and y.tags == x.tags and y.tags is not x.tags and y.me is y
+
+
 def test_deepcopy_and_pickle_of_results_raise():
     y = tensor(3) * 2.0
     for action in (copy.deepcopy, copy.copy, pickle.dumps):

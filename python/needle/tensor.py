@@ -201,6 +201,8 @@ class Tensor(Augmented, Methods, Value):
         memo[id(self)] = new
         if self.grad is not None:
             new.grad = copying.deepcopy(self.grad.detach(), memo)
+        for name, value in _attributes(self).items():
+            setattr(new, name, copying.deepcopy(value, memo))
         return new
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -208,8 +210,8 @@ class Tensor(Augmented, Methods, Value):
             raise GradientError(
                 f"pickle: the tensor is the result of {self.op}; pickle .detach() instead"
             )
-        array = executor.value_of(self)
-        return _restore, (type(self), array, self.requires_grad, self.name)
+        made = (type(self), executor.value_of(self), self.requires_grad, self.name)
+        return _restore, made, _attributes(self) or None
 
     def __str__(self) -> str:
         return _shown(self, lambda: str(executor.value_of(self)))
@@ -500,6 +502,11 @@ class _Module(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _Module
+
+
+def _attributes(x: Tensor) -> dict[str, Any]:
+    """Return what a user has set on a tensor of a class of their own, or on a parameter."""
+    return getattr(x, "__dict__", {})
 
 
 def _restore(cls: Any, data: NDArray, requires_grad: bool, name: str | None) -> Any:
