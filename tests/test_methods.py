@@ -225,6 +225,13 @@ def test_the_repr_of_an_empty_tensor_has_its_shape(shape):
     assert repr(ndl.zeros(*shape, dtype="int8")) == f"needle.Tensor([]{text}, dtype=int8)"
 
 
+def test_a_number_has_no_length_as_python_says_it():
+    x = ndl.Tensor(1.0)
+    for ask, of in ((len, x), (iter, x), (len, x.cached_data)):
+        with pytest.raises(TypeError, match="0-dimensional"):
+            ask(of)
+
+
 COMPARISONS = {
     "eq": ops.equal, "ne": ops.not_equal, "lt": ops.less, "le": ops.less_equal,
     "gt": ops.greater, "ge": ops.greater_equal,

@@ -45,6 +45,10 @@ class AxesError(ShapeError, AttributeError):
     """An attribute that tensors of so few axes do not have."""
 
 
+class LengthError(ShapeError, TypeError):
+    """The length of what has no axes; a TypeError, as Python has it of what has no length."""
+
+
 class DtypeError(NeedleError, TypeError):
     """A dtype that an operation is not defined for, or dtypes that do not mix."""
 

@@ -20,6 +20,7 @@ from needle.errors import (
     ArgumentError,
     DtypeError,
     GradientError,
+    LengthError,
     NeedleError,
     ShapeError,
     explain,
@@ -230,7 +231,7 @@ class Tensor(Augmented, Methods, Value):
 
     def __len__(self) -> int:
         if not self.shape:
-            raise ShapeError("len: a 0-dimensional tensor has no length")
+            raise LengthError("len: a 0-dimensional tensor has no length")
         return self.shape[0]
 
     def __bool__(self) -> bool:

@@ -424,7 +424,7 @@ class NDArray(CourseArray, Array):
 
     def __len__(self) -> int:
         if not self.shape:
-            raise ShapeError("len: a 0-dimensional array has no length")
+            raise errors.LengthError("len: a 0-dimensional array has no length")
         return self.shape[0]
 
     def __str__(self) -> str:
