@@ -32,6 +32,7 @@ INDICES = [
     (ROWS, ALL, [0, 3, 4]), (0, 1, 2), -1, (slice(1, 3), None, Ellipsis), (0, ALL, K),
     (ALL, K, Ellipsis, K), (ALL, 0, Ellipsis, K), (ALL, Ellipsis, K, K), (ALL, K, K, Ellipsis),
     (K, Ellipsis, K, K), (X > 0, Ellipsis), (Ellipsis, X > 0), (None, Ellipsis, X > 0),
+    ((0, 1), (1, 2)), ((1, 0), ALL, (3, 3)), ((),), (ALL, ((0, 1), (2, 2))),
 ]  # fmt: skip
 
 

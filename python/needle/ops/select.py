@@ -80,7 +80,7 @@ def getitem(x: Any, index: Any) -> Any:
     result = native_index(x, index)
     if result is not None:
         return result
-    given = index if isinstance(index, tuple) else (index,)
+    given = _parts(index)
     if all(map(_is_integers, given)) and 0 < len(given) <= len(shape_of(x)):
         return _pick(x, 0, list(given))  # what _located finds out, too
     if len(given) == 1 and _is_mask_of(given[0], x):
@@ -88,6 +88,12 @@ def getitem(x: Any, index: Any) -> Any:
     if not any(_is_array(part) for part in given):
         return basic_index(x, given)
     return _pick(*_located(x, given))
+
+
+def _parts(index: Any) -> tuple[Any, ...]:
+    """Return the parts of an index; a tuple within it is a list of numbers."""
+    given = index if isinstance(index, tuple) else (index,)
+    return tuple([list(part) if isinstance(part, tuple) else part for part in given])
 
 
 def _is_mask_of(part: Any, x: Any) -> bool:
@@ -423,7 +429,7 @@ def setitem(x: Any, index: Any, value: Any) -> None:
 def _write(x: Any, index: Any, value: Any) -> None:
     """Write a value of its dtype to a leaf: in place where nobody else holds its memory."""
     _watch(x, value)
-    given = index if isinstance(index, tuple) else (index,)
+    given = _parts(index)
     is_read = any(part is x for part in (value, *given))
     alone = graph.exclusive(x) and not is_read  # asked first: from here on we hold the array too
     array, values = executor.held(x), executor.held(value)
