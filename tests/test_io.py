@@ -4,13 +4,14 @@ import json
 import os
 import stat
 import struct
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
 import needle as ndl
 from needle import dtype, io, nn, optim
-from needle.errors import ArgumentError, DataError
+from needle.errors import ArgumentError, DataError, DeviceError
 
 
 def write(path, header, data=b"", length=None):
@@ -124,6 +125,46 @@ def test_one_tensor_under_two_names_is_written_once(tmp_path):
     x = ndl.ones(4)
     io.save(tmp_path / "x", {"a": x, "b": x})
     assert list(io.load(tmp_path / "x")) == ["a"]
+
+
+class Made(Mapping):
+    """Tensors that are made when they are asked for, and belong to nobody."""
+
+    def __getitem__(self, name):
+        return ndl.Tensor(np.full((2, 2), int(name))).transpose()
+
+    def __iter__(self):
+        return map(str, range(20))
+
+    def __len__(self):
+        return 20
+
+
+def test_tensors_that_live_for_a_moment_are_not_taken_for_one(tmp_path):
+    io.save(tmp_path / "x", Made())
+    state = io.load(tmp_path / "x")
+    assert not state.aliases and len(state) == 20
+    assert all((x.numpy() == int(name)).all() for name, x in state.items())
+
+
+def test_a_state_that_was_changed_can_be_read_again(tmp_path):
+    def saved(change):
+        state = Tied().state_dict()
+        change(state)
+        io.save(tmp_path / "x", state)
+        return io.load(tmp_path / "x")
+
+    name, alias = "table.weight", "head.weight"
+    assert saved(lambda state: state.pop(name)).aliases == {}
+    out = saved(lambda state: state.update({alias: ndl.ones(3, 3)}))
+    assert out.aliases == {} and out[alias].numpy().sum() == 9 != out[name].numpy().sum()
+    assert saved(lambda state: state.update({name: 2.0})) == {name: 2.0, alias: 2.0}
+
+    def first(state):
+        x = state.pop(name)
+        state.update({"a": x, name: x})
+
+    assert saved(first).aliases == {name: "a", alias: "a"}
 
 
 # ---- writing ---------------------------------------------------------------------------
@@ -252,6 +293,18 @@ def test_numbers_of_numpy_are_numbers(kind, tmp_path):
             io.save(tmp_path / "x", {"x": wrong})
 
 
+def test_numbers_that_have_no_text_are_refused(tmp_path):
+    with pytest.raises(DataError, match="'x' is a whole number of 16610 bits"):
+        io.save(tmp_path / "file", {"x": 10**5000})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
+    path = tmp_path / ("ö" * 127)
+    io.save(path, {"x": 1})
+    assert io.load(path) == {"x": 1}
+
+
 # ---- damaged files -----------------------------------------------------------------------
 
 GOOD = {"a": entry(0, 8, [2]), "b": entry(8, 16, [2])}
@@ -295,6 +348,11 @@ BAD = {
     "too many dimensions": lambda path: write(path, {"a": entry(0, 4, [1] * 17)}, bytes(4)),
     "sizes overflow beside 0": lambda path: write(path, {"a": entry(0, 0, [0, 2**62, 2**62])}),
     "size of 64 bits": lambda path: write(path, {"a": entry(0, 0, [0, 2**63])}),
+    "a list for a tensor": lambda path: write(path, {"a": ["F32", [2], [0, 8]]}, bytes(8)),
+    "a table for a dtype": lambda path: write(
+        path, {"a": entry(0, 8, [2], {"F32": None})}, bytes(8)
+    ),
+    "a pipe": os.mkfifo,
     "number is text": lambda path: write(path, {"__metadata__": {"needle.numbers": '{"n": "1"}'}}),
 }
 
@@ -329,3 +387,27 @@ def test_a_missing_file(tmp_path):
 def test_bools_that_are_neither_0_nor_1_count_as_true(tmp_path):
     write(tmp_path / "x", {"a": entry(0, 3, [3], "BOOL")}, b"\x00\x01\x05")
     assert io.load(tmp_path / "x")["a"].numpy().view(np.uint8).tolist() == [0, 1, 1]
+
+
+def test_texts_may_be_null(tmp_path):
+    write(tmp_path / "x", {"__metadata__": None, **GOOD}, bytes(16))
+    assert list(io.load(tmp_path / "x")) == ["a", "b"] and io.load_metadata(tmp_path / "x") == {}
+
+
+def test_a_device_that_is_not_there_is_not_the_files_fault(tmp_path):
+    write(tmp_path / "x", GOOD, bytes(16))
+    with pytest.raises(DeviceError, match="there is no 'tpu'"):
+        io.load(tmp_path / "x", "tpu")
+
+
+@pytest.mark.parametrize("before", ["_read_header", "_read"])
+def test_a_file_that_is_replaced_while_it_is_read_is_read_whole(before, tmp_path, monkeypatch):
+    path, inner = tmp_path / "x", getattr(io.state, before)
+    io.save(path, {"a": ndl.ones(2), "b": ndl.ones(2)})
+
+    def meanwhile(*args):
+        io.save(path, {"a": ndl.zeros(2), "b": ndl.zeros(2)})
+        return inner(*args)
+
+    monkeypatch.setattr(io.state, before, meanwhile)
+    assert [x.tolist() for x in io.load(path).values()] == [[1, 1], [1, 1]]

@@ -13,12 +13,13 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from needle import executor, graph
 from needle.backend.ndarray import NDArray, array
+from needle.device import as_device
 from needle.dtype import DType, as_dtype
 from needle.errors import (
     ArgumentError,
@@ -70,19 +71,26 @@ def save(
         )  # fmt: skip
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     numbers: dict[str, bool | int | float] = {}
-    aliases = dict(getattr(state, "aliases", {}))
+    aliases: dict[str, str] = {}
     first: dict[int, str] = {}
-    for name, value in state.items():
+    values = dict(state.items())  # kept alive: what is made while it is asked for has an id, too
+    for name, value in values.items():
         _check_name(name)
-        if isinstance(value, np.generic):
-            value = _number(name, value)
-        if isinstance(value, (bool, int, float)):
-            numbers[name] = value
+        if isinstance(value, (np.generic, bool, int, float)):
+            numbers[name] = _number(name, value)
         elif id(value) in first:
             aliases[name] = first[id(value)]
         else:
             first[id(value)] = name
             arrays[name] = _values(name, value)
+    for alias, name in getattr(state, "aliases", {}).items():
+        if alias in values or name not in values:  # the dict was changed since
+            continue
+        name = aliases.get(name, name)
+        if name in numbers:
+            numbers[alias] = numbers[name]
+        else:
+            aliases[alias] = name
     texts = _texts(metadata)
     for key, extra in ((_NUMBERS, numbers), (_ALIASES, aliases)):
         if extra:
@@ -104,17 +112,18 @@ def load(path: AnyPath, device: Any = None) -> StateDict:
     Raises:
         DataError: for a file that is missing, truncated or malformed, and for duplicate names.
     """
-    path = os.fsdecode(path)
-    header, start = _read_header(path)
-    texts = header.pop(_TEXTS, {})
+    path, where = os.fsdecode(path), as_device(device)
     state = StateDict()
-    for name, entry in header.items():
-        if entry["dtype"] not in _DTYPES:
-            raise _bad(path, f"{name!r} is {entry['dtype']}, which Needle does not have")
-        try:
-            state[name] = _read(path, _DTYPES[entry["dtype"]], entry, start, device)
-        except (ValueError, OverflowError, ShapeError) as error:  # no array has such a shape
-            raise _bad(path, f"{name!r} has the shape {entry['shape']!r:.60}: {error}") from error
+    with _opened(path) as file:  # once: another file may take the name meanwhile
+        texts, header, start = _read_header(path, file)
+        for name, entry in header.items():
+            if entry["dtype"] not in _DTYPES:
+                raise _bad(path, f"{name!r} is {entry['dtype']}, which Needle does not have")
+            try:
+                state[name] = _read(file, _DTYPES[entry["dtype"]], entry, start, where)
+            except (ValueError, OverflowError, ShapeError) as error:  # no array has such a shape
+                shape = f"{entry['shape']!r:.60}"
+                raise _bad(path, f"{name!r} has the shape {shape}: {error}") from error
     numbers, state.aliases = _extra(path, texts, _NUMBERS), _extra(path, texts, _ALIASES)
     for alias, name in state.aliases.items():
         if alias in state or not isinstance(name, str) or name not in header:
@@ -132,7 +141,9 @@ def load_metadata(path: AnyPath) -> dict[str, str]:
     Raises:
         DataError: as ``load``.
     """
-    texts = _read_header(os.fsdecode(path))[0].get(_TEXTS, {})
+    path = os.fsdecode(path)
+    with _opened(path) as file:
+        texts, _, _ = _read_header(path, file)
     return {key: text for key, text in texts.items() if key not in (_NUMBERS, _ALIASES)}
 
 
@@ -148,7 +159,9 @@ def replacing(path: AnyPath) -> Iterator[str]:
             file, but a folder or a device for one.
     """
     target, mode = _target(path)
-    part = target.with_name(f".{target.name}.{os.urandom(4).hex()}.part")
+    part = target.with_name(
+        f".{target.name[:40]}.{os.urandom(4).hex()}.part"
+    )  # names have 255 bytes
     try:
         part.touch(0o666 if mode is None else 0o600, exist_ok=False)
         if mode is None:
@@ -211,10 +224,17 @@ def _values(name: str, value: Any) -> np.ndarray[Any, Any]:
 
 
 def _number(name: str, value: Any) -> Any:
-    """Return a number of NumPy's as one of Python's."""
-    number = value.item()
+    """Return a number of Python's or NumPy's as one of Python's that can be written."""
+    number = value.item() if isinstance(value, np.generic) else value
     if not isinstance(number, (bool, int, float)):
         raise DataError(f"save: {name!r} is {describe(value)}, neither a tensor nor a real number")
+    try:
+        json.dumps(number)
+    except ValueError:
+        raise DataError(
+            f"save: {name!r} is a whole number of {int(number).bit_length()} bits\n"
+            "  rule: numbers that Python turns into text (see sys.set_int_max_str_digits)"
+        ) from None
     return number
 
 
@@ -270,6 +290,10 @@ def _bad(path: str, problem: str) -> NeedleError:
     return DataError(f"load: {path} cannot be used: {problem}\n  rule: a whole safetensors file")
 
 
+def _unreadable(path: str, error: OSError) -> NeedleError:
+    return DataError(f"load: {path}: {error.strerror or error}")
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build a JSON object; the library would let the last of two equal keys win."""
     found = dict(pairs)
@@ -280,29 +304,54 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _read_header(path: str) -> tuple[dict[str, Any], int]:
-    """Return the header, checked against the file, and where the values start."""
-    from safetensors import SafetensorError, safe_open
-
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """Open a file to read it; whatever the system refuses is a DataError."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except ValueError as error:  # a name with a zero in it
+        raise _bad(path, str(error)) from error
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would wait for its writer
+        raise _bad(path, "what stands there is no regular file")
     try:
         with open(path, "rb") as file:
-            size = int.from_bytes(file.read(_SIZE), "little")
-            with safe_open(path, framework="numpy"):
-                pass  # opening checks: sizes, offsets, overlaps, holes
-            text = file.read(size)
+            yield file
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _read_header(path: str, file: BinaryIO) -> tuple[dict[str, str], dict[str, Any], int]:
+    """Return the texts, what is said of each tensor, and where the values start.
+
+    All is checked against the file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    same = f"/dev/fd/{file.fileno()}"  # this very file, whatever the path leads to by now
+    try:
+        size = int.from_bytes(file.read(_SIZE), "little")
+        with safe_open(same if os.path.exists(same) else path, framework="numpy"):
+            pass  # opening checks: sizes, offsets, overlaps, holes
+        text = file.read(size)
         if not text.startswith(b"{"):
             raise ValueError("its header does not start with '{'")
-        return json.loads(text, object_pairs_hook=_unique), _SIZE + size
-    except OSError as error:
-        raise DataError(f"load: {path}: {error.strerror or error}") from error
+        header = json.loads(text, object_pairs_hook=_unique)
     except (SafetensorError, ValueError) as error:
         raise _bad(path, str(error)) from error
+    texts = header.pop(_TEXTS, None) or {}
+    for name, entry in header.items():  # the library also takes lists, and tables of one name
+        if not isinstance(entry, dict) or not isinstance(entry["dtype"], str):
+            raise _bad(path, f"{name!r} is {entry!r:.60}, no table of dtype, shape, data_offsets")
+    return texts, header, _SIZE + size
 
 
-def _read(path: str, kind: DType, entry: dict[str, Any], start: int, device: Any) -> Any:
-    shape, offset = tuple(entry["shape"]), start + entry["data_offsets"][0]
+def _read(file: BinaryIO, kind: DType, entry: dict[str, Any], start: int, device: Any) -> Any:
+    shape = tuple(entry["shape"])
     stored = np.dtype(np.uint8) if kind == "bool" else kind.numpy
-    values = np.fromfile(path, stored, math.prod(shape), offset=offset).reshape(shape)
+    file.seek(start + entry["data_offsets"][0])
+    values = np.fromfile(file, stored, math.prod(shape)).reshape(shape)
     return graph.wrap(array(values != 0 if kind == "bool" else values, kind, device))
 
 
