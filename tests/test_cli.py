@@ -152,6 +152,11 @@ def fails(capsys, *arguments, code=2):
         (["train", "--seed", "-1"], "--seed"),
         (["train", "--batch-size", "9" * 23], "a whole number, at least 1 and at most 2147483647"),
         (["train", "--steps", "1", "--epochs", "1"], "exclude each other"),
+        (["train", "--steps", "9" * 23], "a whole number, at least 1 and at most 2147483647"),
+        (["train", ""], "there is no ''; known: "),
+        (["train", "--resume", ""], "holds no run to go on with"),
+        (["train", "--resume", "x", "--seed", "0"], "--seed cannot change it"),
+        (["train", "--out", ""], "the name of the folder is empty"),
         (["train", "--backend", "tf"], "invalid choice: 'tf'"),
         (["train", "--device", "cpu_numpi"], "there is no 'cpu_numpi'; did you mean 'cpu_numpy'?"),
         (["train", "--device", "cuda"], "device 'cuda' is not available: "),
@@ -182,6 +187,30 @@ def test_data_that_is_not_there_leaves_no_empty_folder(capsys, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_goes_on_where_it_ran(monkeypatch, tmp_path):
+    from needle.tools import training
+    from needle.tools.run import CHECKPOINT, environment
+
+    where = []
+
+    def run(*args):
+        settings = ndl.config.current()
+        where.append((settings.backend, settings.device))
+        return 0
+
+    monkeypatch.setattr(training, "run", run)
+    for name, changes in (("a", {"backend": "np"}), ("b", {"device": "cpu_numpy"})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / CHECKPOINT).touch()
+        with ndl.config(**changes):
+            values = {"recipe": "byte-mlp", "chosen": {}, "environment": environment()}
+        (tmp_path / name / "config.json").write_text(json.dumps(values))
+        assert cli.main(["train", "--resume", str(tmp_path / name)]) == 0
+    assert where == [("np", "cpu_numpy"), (ndl.config.current().backend, "cpu_numpy")]
+    assert cli.main(["train", "--resume", str(tmp_path / "a"), "--device", "cpu"]) == 0
+    assert where[2] == (ndl.config.current().backend, "cpu")
+
+
 def test_device_backend_and_threads_hold_within_the_command_only():
     args = cli._train_parser().read(["--device", "cpu_numpy", "--backend", "np", "--threads", "1"])
     before = ndl.config.current()
@@ -206,6 +235,14 @@ def test_what_memory_does_not_hold_is_told_in_a_line(capsys, monkeypatch):
 
     monkeypatch.setitem(cli._COMMANDS, "train", broken)
     assert "out of memory: Unable to allocate" in fails(capsys, "train", code=1)
+
+
+def test_a_full_disk_is_told_in_a_line(capsys, monkeypatch):
+    def broken(arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(cli._COMMANDS, "train", broken)
+    assert "No space left on device" in fails(capsys, "train", code=1)
 
 
 def test_interrupted_before_training(capsys, monkeypatch):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_data import write_mnist
 from test_image_data import binary_batch
 from test_recipes import Line
 
@@ -101,6 +102,13 @@ def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path, after):
     assert metrics(one) == metrics(two)
 
 
+@pytest.mark.parametrize("after", [4, 7, 510])
+def test_lines_of_metrics_that_stand_for_several_steps_are_the_same_too(tmp_path, after):
+    _, one = whole(Noisy, tmp_path / "one", steps=1500)
+    _, two = interrupted(Noisy, tmp_path / "two", after, steps=1500)
+    assert len(metrics(one)) == 510 and metrics(one) == metrics(two)
+
+
 class StopsAt(Stop):
     """Stops the run when it is asked for the n-th time."""
 
@@ -141,7 +149,7 @@ def test_what_cannot_go_on_says_so(tmp_path):
             RunFolder.open(str(path))
     _, run = whole(Noisy, tmp_path / "run", epochs=1)
     for text in ("{}", '{"recipe": "line", "chosen": {"stepz": 3}}',
-                 '{"recipe": "line", "chosen": {"steps": "3"}}'):  # fmt: skip
+                 '{"recipe": "line", "chosen": {"steps": "3"}}', "[" * 100_000):  # fmt: skip
         (run.path / "config.json").write_text(text)
         with pytest.raises(DataError, match=r"config.json: is not what a run writes"):
             run.config()
@@ -155,6 +163,58 @@ def test_what_cannot_go_on_says_so(tmp_path):
         train(Wider, Settings(epochs=1), again, progress.Progress(True), Stop(), resume=True)
 
 
+@pytest.mark.parametrize("points", [8, 16, 28, 200])
+def test_a_run_does_not_go_on_with_other_data(tmp_path, points):
+    class Other(Noisy):
+        def load(self, report):
+            super().load(report)
+            self.loader.dataset = ndl.data.NDArrayDataset(*np.zeros((2, points, 1), np.float32))
+
+        def loss(self, model, batch):
+            raise AssertionError("a step was made")
+
+    run, chosen = RunFolder.create("line", str(tmp_path / "run")), Settings(epochs=4)
+    train(Noisy, chosen, run, progress.Progress(True), StopsAt(16))
+    assert run.load_checkpoint()["run.step"] == 11
+    with pytest.raises(DataError, match="at step 11, 1 batches into a pass; with these data"):
+        train(Other, chosen, run, progress.Progress(True), Stop(), resume=True)
+
+
+@pytest.mark.parametrize("number", [11.5, float("nan"), -1, 10**6])
+def test_a_step_that_no_run_reaches_is_refused(tmp_path, number):
+    _, run = whole(Noisy, tmp_path / "run", epochs=1)
+    run.save_checkpoint({**run.load_checkpoint(), "run.step": number})
+    with pytest.raises(DataError, match="at step|no number 'run.step'"):
+        train(Noisy, Settings(epochs=1), run, progress.Progress(True), Stop(), resume=True)
+
+
+@pytest.mark.parametrize("settings", [{"steps": 3}, {"epochs": 3}])
+def test_without_training_data_there_is_no_run(tmp_path, settings):
+    class Empty(Line):
+        def load(self, report):
+            super().load(report)
+            self.loader.dataset = []
+
+    with pytest.raises(DataError, match="line: there is no training data"):
+        whole(Empty, tmp_path / "run", **settings)
+    write_mnist(tmp_path / "data", 10)
+    write_mnist(tmp_path / "data", 0, train=False)
+    with pytest.raises(DataError, match="test images hold none"):
+        whole(recipes.get("mlp-mnist"), tmp_path / "mnist", data=str(tmp_path / "data"))
+
+
+def test_what_a_run_records_may_not_be_writable(tmp_path):
+    run = RunFolder.create("line", str(tmp_path / "run"))
+    (run.path / "metrics.jsonl").mkdir()
+    (run.path / "config.json").mkdir()
+    for call in (lambda: run.record(step=1), lambda: run.save_config({})):
+        with pytest.raises(DataError, match="cannot be written|cannot write"):
+            call()
+    for call in (run.metrics, run.config):
+        with pytest.raises(DataError, match="cannot be read"):
+            call()
+
+
 def test_a_line_of_metrics_that_was_cut_off_is_left_out(tmp_path):
     _, run = whole(Noisy, tmp_path / "run", epochs=1)
     path = run.path / "metrics.jsonl"
@@ -163,7 +223,10 @@ def test_a_line_of_metrics_that_was_cut_off_is_left_out(tmp_path):
     assert run.metrics() == before
     run.forget_after(before[-1]["step"])
     assert path.read_bytes().endswith(b"}\n") and run.metrics() == before
-    for damaged in (b"", b"3", b'{"split": "train"}', b'{"split": "train", "step": null}', b"\xff"):
+    for damaged in (
+        b"", b"3", b'{"split": "train"}', b'{"split": "train", "step": null}', b"\xff",
+        b'{"split": "train", "step": 1e999}', b"[" * 100_000,
+    ):  # fmt: skip
         path.write_bytes(b'{"split": "train", "step": 1}\n' + damaged + b"\n")
         with pytest.raises(DataError, match=r"metrics.jsonl: line 2 is not what a run writes"):
             run.metrics()

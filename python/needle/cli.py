@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output, head for one, has gone
         sys.stderr.close()
         return 1
+    except OSError as error:  # a full disk, for one
+        return _fail(str(error), 1)
 
 
 def _fail(message: str, code: int) -> int:
@@ -121,9 +123,9 @@ def _train_parser() -> _Parser:
     add("--lr", type=_rate, metavar="RATE", help="highest learning rate")
     add("--device", metavar="NAME", help="where to compute, for example cpu or cpu_numpy")
     add("--backend", choices=("nd", "np"), help="nd: native; np: NumPy (default: NEEDLE_BACKEND)")
-    add("--seed", type=_seed, default=0, metavar="N", help="of weights and order (default: 0)")
+    add("--seed", type=_seed, metavar="N", help="of weights and order (default: 0)")
     add("--out", metavar="FOLDER", help="folder of the run (default: runs/<recipe>-<time>)")
-    add("--resume", metavar="FOLDER", help="go on with the run in this folder")
+    add("--resume", metavar="FOLDER", help="go on with the run in this folder, where it ran")
     add("--threads", type=_count, metavar="N", help="threads of the kernels (default: all cores)")
     add("--quiet", action="store_true", help="print the result only")
     return parser
@@ -140,14 +142,14 @@ def _train(arguments: list[str]) -> int:
         return 0
     if args.steps and args.epochs:
         raise OptionError("train: --steps and --epochs exclude each other")
-    if args.resume:
+    if args.resume is not None:
         return _resumed(args)
-    recipe = recipes.get(args.recipe or recipes.DEFAULT)
+    recipe = recipes.get(recipes.DEFAULT if args.recipe is None else args.recipe)
     with _in_force(args):
         from needle.tools.training import run
 
         settings = recipes.Settings(
-            args.data, args.epochs, args.steps, args.batch_size, args.lr, args.seed
+            args.data, args.epochs, args.steps, args.batch_size, args.lr, args.seed or 0
         )
         return run(recipe, settings, args.out, args.quiet)
 
@@ -157,7 +159,7 @@ def _resumed(args: argparse.Namespace) -> int:
     from needle.tools.run import RunFolder
 
     given = [name for name in ("epochs", "steps", "batch_size", "lr", "seed", "out")
-             if getattr(args, name)]  # fmt: skip
+             if getattr(args, name) is not None]  # fmt: skip
     if given:
         option = "--" + given[0].replace("_", "-")
         raise OptionError(f"train: --resume goes on as the run began; {option} cannot change it")
@@ -165,6 +167,8 @@ def _resumed(args: argparse.Namespace) -> int:
     known = folder.config()
     if args.recipe not in (None, known["recipe"]):
         raise OptionError(f"train: {args.resume} is a run of {known['recipe']}, not {args.recipe}")
+    if args.backend is None and args.device is None:
+        vars(args).update(known["where"])
     settings = recipes.Settings(**{**known["chosen"], **({"data": args.data} if args.data else {})})
     with _in_force(args):
         from needle.tools.training import run

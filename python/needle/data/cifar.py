@@ -93,7 +93,9 @@ def _content(path: str | Path) -> bytes:
 def _checked(pixels: Bytes, labels: Bytes, path: Any) -> tuple[Bytes, Bytes]:
     if pixels.shape != (len(labels), PIXELS):
         raise DataError(f"{path}: {len(labels)} labels for pixels of shape {pixels.shape}")
-    if len(labels) and labels.max() > 9:
+    if not len(labels):
+        raise DataError(f"{path}: holds no images")
+    if labels.max() > 9:
         raise DataError(f"{path}: label {labels.max()}; there are 10 classes")
     planes = pixels.reshape(-1, 3, 32, 32)
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels.copy()

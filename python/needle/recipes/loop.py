@@ -16,9 +16,8 @@ from needle.tools.progress import Progress
 from needle.tools.run import RunFolder, environment
 from needle.tools.stop import Stop, Stopped
 
-NUMBERS = (
-    "step", "place", "seed", "counter", "pass_seed", "pass_counter", "items", "busy",
-)  # fmt: skip
+WHOLE = ("step", "place", "seed", "counter", "pass_seed", "pass_counter", "items", "recent_steps")
+NUMBERS = (*WHOLE, "recent_loss", "busy")
 """What a checkpoint says of the run itself."""
 
 
@@ -94,6 +93,8 @@ class _Run:
     def __init__(self, recipe: Recipe, folder: RunFolder, progress: Progress, stop: Stop) -> None:
         self.recipe, self.folder, self.progress, self.stop = recipe, folder, progress, stop
         per_epoch = recipe.steps_per_epoch()
+        if per_epoch < 1:
+            raise DataError(f"{recipe.name}: there is no training data: {recipe.describe_data()}")
         self.per_epoch = per_epoch
         self.total = recipe.steps or (recipe.epochs or 1) * per_epoch
         self.model = recipe.model()
@@ -101,6 +102,7 @@ class _Run:
         self.done = 0
         self.place, self.pass_began = 0, random.get_state()  # in the pass over the data
         self.skip = 0
+        self.recent_loss, self.recent_steps = 0.0, 0  # what the next line of metrics is made of
         self.items, self.busy = 0, 0.0
         self.began = time.perf_counter()
         self.record_every = max(1, self.total // 500)
@@ -132,15 +134,15 @@ class _Run:
             return
         every = self.recipe.evaluate_every(self.total)
         self.model.train()
-        recent: list[float] = []
         if self._owes_evaluation(every):
             self.evaluate(final=False)
             self.save()
         for batch in self._batches():
-            recent.append(self._step(batch))
+            self.recent_loss += self._step(batch)
+            self.recent_steps += 1
             if self.done % self.record_every == 0 or self.done == self.total:
-                self._record(sum(recent) / len(recent))
-                recent = []
+                self._record(self.recent_loss / self.recent_steps)
+                self.recent_loss, self.recent_steps = 0.0, 0
             self.stop.check()
             if self.done == self.total:
                 return
@@ -185,8 +187,9 @@ class _Run:
         seed, counter = random.get_state()
         numbers = {"step": self.done, "place": self.place, "seed": seed, "counter": counter}
         numbers["pass_seed"], numbers["pass_counter"] = self.pass_began
+        recent = {"recent_loss": self.recent_loss, "recent_steps": self.recent_steps}
         parts = {
-            "run": {**numbers, "items": self.items, "busy": self.busy},
+            "run": {**numbers, **recent, "items": self.items, "busy": self.busy},
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "recipe": self.recipe.state(),
@@ -195,7 +198,7 @@ class _Run:
         self.folder.save_checkpoint(state)
 
     def resume(self) -> None:
-        """Return to the folder's checkpoint. Raises DataError if it is not one of this run."""
+        """Return to the folder's checkpoint. Raises DataError if it is not one of such a run."""
         state = self.folder.load_checkpoint()
         parts: dict[str, dict[str, Any]] = {"run": {}, "model": {}, "optimizer": {}, "recipe": {}}
         for key, value in state.items():
@@ -203,8 +206,9 @@ class _Run:
             parts.setdefault(part, {})[name] = value
         run = parts["run"]
         for name in NUMBERS:
-            if not isinstance(run.get(name), (int, float)):
+            if not isinstance(run.get(name), int if name in WHOLE else (int, float)):
                 raise DataError(f"{self.folder.path}: the checkpoint has no number 'run.{name}'")
+        self._check_place(run["step"], run["place"])
         self.model.load_state_dict(parts["model"])
         self.optimizer.load_state_dict(parts["optimizer"])
         self.recipe_state = parts["recipe"]
@@ -214,9 +218,22 @@ class _Run:
         self.place = self.skip = run["place"]  # it may be saved again before any new batch
         self.recipe.passes = (self.done - self.skip) // self.per_epoch
         self.items, self.busy = run["items"], run["busy"]
+        self.recent_loss, self.recent_steps = run["recent_loss"], run["recent_steps"]
         self.pass_began = (run["pass_seed"], run["pass_counter"])
         random.set_state((run["seed"], run["counter"]))
         self.folder.forget_after(self.done)
+
+    def _check_place(self, step: int, place: int) -> None:
+        """Check that a run over these data can be at a step, and so many batches into a pass."""
+        fits = 0 <= place <= min(step, self.per_epoch) and (step - place) % self.per_epoch == 0
+        if not fits or step > self.total:
+            raise DataError(
+                f"{self.folder.path}: the checkpoint is at step {step}, {place} batches into a "
+                f"pass; with these data a pass has {self.per_epoch} batches, the run "
+                f"{self.total} steps\n"
+                "  rule: a run goes on with the data that it began with\n"
+                "  try: --data with the folder of before"
+            )
 
     def _step(self, batch: Any) -> float:
         start = time.perf_counter()

@@ -7,6 +7,7 @@ from typing import Any
 
 from needle import nn, optim
 from needle.data import DataLoader, mnist
+from needle.errors import DataError
 from needle.models.mlp_resnet import MLPResNet
 from needle.recipes.recipe import Recipe
 from needle.tensor import Tensor
@@ -28,6 +29,8 @@ class MnistRecipe(Recipe):
     def load(self, report: Callable[[str], None]) -> None:
         self.train = mnist(self.settings.data, train=True, report=report)
         self.test = mnist(self.settings.data, train=False, report=report)
+        if not len(self.test):
+            raise DataError("mlp-mnist: the files of the test images hold none")
         self.loader = DataLoader(self.train, self.batch_size, shuffle=True)
         self.loss_function = nn.SoftmaxLoss()
 

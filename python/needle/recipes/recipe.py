@@ -14,8 +14,8 @@ from needle.tensor import Tensor
 if TYPE_CHECKING:
     from needle.tools.run import RunFolder
 
-MOST_ITEMS = 2**31 - 1
-"""Items of a batch."""
+MOST = 2**31 - 1
+"""Items of a batch, and steps or epochs of a run."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Settings:
         _check("data", self.data, self.data is None or isinstance(self.data, str), "a path")
         for name in ("epochs", "steps", "batch_size", "seed"):
             value, least = getattr(self, name), 0 if name == "seed" else 1
-            most = MOST_ITEMS if name == "batch_size" else math.inf
+            most = math.inf if name == "seed" else MOST
             right = type(value) is int and least <= value <= most
             limit = f" and at most {most}" if most < math.inf else ""
             _check(

@@ -38,6 +38,8 @@ class RunFolder:
         Raises:
             OptionError: if it cannot be written, or holds a run already.
         """
+        if out == "":
+            raise OptionError("--out: the name of the folder is empty")
         path = Path(out) if out else _unused(Path("runs") / f"{recipe}-{_now()}")
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -64,18 +66,22 @@ class RunFolder:
         return folder
 
     def config(self) -> dict[str, Any]:
-        """Return what config.json says.
+        """Return what config.json says: the recipe, what was chosen, backend and device.
 
         Raises:
             DataError: if it is damaged.
         """
         path = self.path / "config.json"
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            return {"recipe": str(values["recipe"]), "chosen": asdict(Settings(**values["chosen"]))}
+            values = json.loads(_content(path))
+            return {
+                "recipe": str(values["recipe"]),
+                "chosen": asdict(Settings(**values["chosen"])),
+                "where": {k: str(values["environment"][k]) for k in ("backend", "device")},
+            }
         except OptionError as error:
             raise DataError(f"{path}: is not what a run writes\n  {error}") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except _DAMAGE as error:
             raise DataError(f"{path}: is not what a run writes ({error!r})") from None
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
@@ -100,12 +106,17 @@ class RunFolder:
     def save_config(self, values: dict[str, Any]) -> None:
         """Write config.json."""
         text = json.dumps(values, indent=2) + "\n"
-        (self.path / "config.json").write_text(text, encoding="utf-8")
+        with io.replacing(self.path / "config.json") as part:
+            Path(part).write_text(text, encoding="utf-8")
 
     def record(self, **values: Any) -> None:
-        """Add a line to metrics.jsonl."""
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        """Add a line to metrics.jsonl. Raises DataError if it cannot be written."""
+        path = self.path / "metrics.jsonl"
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror})") from error
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl, without one that was cut off while it was written.
@@ -114,13 +125,13 @@ class RunFolder:
             DataError: if another line is not what a run writes.
         """
         path = self.path / "metrics.jsonl"
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        lines = _content(path).split(b"\n") if path.exists() else []
         found = []
         for number, line in enumerate(lines, 1):
             try:
                 values = json.loads(line)
                 found.append({**values, "split": str(values["split"]), "step": int(values["step"])})
-            except (ValueError, KeyError, TypeError) as error:
+            except _DAMAGE as error:
                 if number < len(lines):  # behind the last newline is nothing, or a part of a line
                     raise DataError(
                         f"{path}: line {number} is not what a run writes ({error!r})"
@@ -132,6 +143,17 @@ class RunFolder:
         path = self.path / "weights.safetensors"
         io.save(path, model.state_dict())
         return path
+
+
+_DAMAGE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""What reading a text that is not the expected one may raise."""
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _now() -> str:
