@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import hashlib
 import io
+import pickle
 
 import numpy as np
 import pytest
@@ -84,6 +86,16 @@ def test_a_loader_is_an_iterator_and_passes_run_side_by_side():
         next(loader)
     pairs = [(int(a[1].numpy()[0]), int(b[1].numpy()[0])) for a in loader for b in loader]
     assert pairs == [(0, 0), (0, 2), (2, 0), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_a_copy_of_a_loader_has_no_pass_under_way(duplicate):
+    loader = data.DataLoader(numbers(4), 2)
+    next(loader)
+    assert [y.tolist() for _, y in duplicate(loader)] == [[0, 1], [2, 3]]
+    assert next(duplicate(loader))[1].tolist() == [0, 1] and next(loader)[1].tolist() == [2, 3]
 
 
 class OneByOne(data.Dataset):
@@ -238,6 +250,8 @@ def test_files_that_are_not_what_they_should_be(pair, tmp_path):
     assert "magic number 2049, expected 2051" in error(gzip.compress(idx(labels) + bytes(40)))
     short = gzip.compress(idx(images)[:-5])
     assert "9403 bytes after the header, but its sizes 12 x 28 x 28 need 9408" in error(short)
+    empty = b"".join(n.to_bytes(4, "big") for n in (0x803, 0, 2**32 - 1, 2**32 - 1))
+    assert "0 x 4294967295 x 4294967295: " in error(gzip.compress(empty))
     assert "6 bytes, an IDX header alone has 16" in error(gzip.compress(idx(images)[:6]))
     assert "12 images" in error(None, gzip.compress(idx(labels[:-1])))
     assert "label 11" in error(None, gzip.compress(idx(np.full(12, 11, np.uint8))))

@@ -277,6 +277,32 @@ def test_a_folder_of_images(pictures):
     assert x.shape == (3, 3, 6, 7) and y.numpy().tolist() == [0, 0, 1]
 
 
+def test_several_images_of_a_folder(pictures):
+    folder, _ = pictures
+    dataset = data.ImageFolder(folder, size=4)
+    for index in (slice(1, 3), [1, -1], np.array([False, True, True])):
+        images, labels = dataset[index]
+        np.testing.assert_array_equal(images, np.stack([dataset[1][0], dataset[2][0]]))
+        assert labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "ppm"])
+def test_grey_of_16_bits_is_scaled_not_cut_off(suffix, tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    values = np.array([[0, 255, 256], [40_000, 65_280, 65_535]], np.uint16)
+    pillow.fromarray(values).save(tmp_path / f"x.{suffix}")
+    image = data.read_image(tmp_path / f"x.{suffix}")
+    np.testing.assert_array_equal(image, np.stack([values >> 8] * 3, -1))
+
+
+@pytest.mark.parametrize("kind, said", [("float32", "floats"), ("int32", "whole numbers")])
+def test_values_of_32_bits_have_no_known_range(kind, said, tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    pillow.fromarray(np.ones((2, 3), kind)).save(tmp_path / "x.tiff")
+    with pytest.raises(DataError, match=f"x.tiff: .* {said} of 32 bits"):
+        data.read_image(tmp_path / "x.tiff")
+
+
 def test_broken_images_are_named_and_skipped_only_if_asked(pictures):
     folder, _ = pictures
     broken = folder / "cats" / "2.png"
@@ -318,6 +344,18 @@ def test_unpaired_images_draw_the_second_one(pictures):
     ndl.manual_seed(None)
     assert len(turned) == 2 and len(seen) == 2
     np.testing.assert_array_equal(turned[1][0], turned[0][0])
+
+
+def test_an_index_of_unpaired_images_may_be_negative_a_slice_or_a_mask(pictures):
+    folder, _ = pictures
+    small = data.UnpairedImages(folder, ("cats", "dogs"), 4)
+    small.b = np.concatenate([small.b] * 3)  # of three pairs the last has image 0 of the first kind
+    expected = [small[i][0] for i in range(3)]
+    np.testing.assert_array_equal(expected[2], expected[0])
+    np.testing.assert_array_equal(small[-1][0], expected[2])
+    for index in (slice(1, 3), [1, 2], np.array([False, True, True])):
+        np.testing.assert_array_equal(small[index][0], expected[1:])
+    assert small[[]][0].shape == (0, 3, 4, 4)
 
 
 def test_tensors_are_augmented_as_arrays():

@@ -20,7 +20,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".
 
 
 def read_image(path: str | Path, size: int | tuple[int, int] | None = None) -> Image:
-    """Return an image file as uint8 [h, w, 3].
+    """Return an image file as uint8 [h, w, 3]; of 16 bits per colour the upper 8.
 
     Args:
         path: of the file.
@@ -38,7 +38,7 @@ def read_image(path: str | Path, size: int | tuple[int, int] | None = None) -> I
         ) from None
     try:
         with pillow.open(path) as file:
-            picture = file.convert("RGB")
+            picture = _coloured(file, pillow)
             if size is not None:
                 height, width = (size, size) if isinstance(size, int) else size
                 picture = picture.resize((width, height), pillow.Resampling.BICUBIC)
@@ -47,6 +47,22 @@ def read_image(path: str | Path, size: int | tuple[int, int] | None = None) -> I
         raise DataError(f"{path}: there is no such file") from None
     except Exception as error:  # decoders raise many kinds
         raise DataError(f"{path}: this image cannot be read ({error})") from None
+
+
+def _coloured(file: Any, pillow: Any) -> Any:
+    """Return an image of Pillow's in three colours of 8 bits.
+
+    Pillow itself would cut off at 255 what has more than 8 bits of grey.
+    """
+    sixteen = file.mode.startswith("I;16") or (file.mode, file.format) in (
+        ("I", "PNG"), ("I", "PPM"),
+    )  # fmt: skip
+    if sixteen:
+        file = pillow.fromarray((np.asarray(file) >> 8).astype(np.uint8))
+    elif file.mode in ("I", "F"):
+        kind = "whole numbers" if file.mode == "I" else "floats"
+        raise ValueError(f"its values are {kind} of 32 bits, and which of them is white is unknown")
+    return file.convert("RGB")
 
 
 def _files(folder: Path) -> list[Path]:
@@ -74,6 +90,8 @@ def _silent(line: str) -> None:
 
 class ImageFolder(Dataset):
     """Images float32 (3, h, w) in [0, 1] of a folder that has a folder for each class.
+
+    An index gives (image, label); a slice or an array of indices gives them stacked.
 
     Attributes:
         classes: names of the folders, sorted; a label is a place in this list.
@@ -119,8 +137,11 @@ class ImageFolder(Dataset):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, index: int) -> tuple[Image, int]:
+    def __getitem__(self, index: Any) -> tuple[Image, Any]:
         check_index(index, len(self))
+        if isinstance(index, slice) or np.ndim(index):
+            found: tuple[Image, Any] = self.batch(np.arange(len(self))[index])
+            return found
         path, label = self.files[index]
         image = read_image(path, self.size).astype(np.float32) / np.float32(255)
         return np.moveaxis(self.apply_transforms(image), -1, -3), label
@@ -168,9 +189,9 @@ class UnpairedImages(Dataset):
 
     def __getitem__(self, index: Any) -> tuple[Image, Image]:
         check_index(index, len(self))
-        places = np.atleast_1d(np.asarray(index))
-        pair = self.batch(places)
-        return pair if np.ndim(index) else (pair[0][0], pair[1][0])
+        places = np.arange(len(self))[index]
+        pair = self.batch(np.atleast_1d(places))
+        return pair if np.ndim(places) else (pair[0][0], pair[1][0])
 
     def batch(self, indices: np.ndarray[Any, Any]) -> tuple[Image, Image]:
         others = random.host_integers(0, len(self.b), len(indices))

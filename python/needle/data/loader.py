@@ -55,6 +55,10 @@ class DataLoader:
         items = len(self.dataset)
         return items // self.batch_size if self.drop_last else -(-items // self.batch_size)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy starts from: it has no pass under way."""
+        return {**self.__dict__, "_pass": None}
+
     def __iter__(self) -> Iterator[Any]:
         """Begin a pass. Passes of one loader may run side by side."""
         items = len(self.dataset)

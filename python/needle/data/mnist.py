@@ -75,7 +75,10 @@ def read_idx(path: str | Path, ndim: int) -> np.ndarray[Any, Any]:
             f"{path}: {len(content) - start} bytes after the header, but its sizes "
             f"{' x '.join(map(str, shape))} need {math.prod(shape)}"
         )
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    try:
+        return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    except ValueError as error:  # one size is 0, and the others are too much together
+        raise DataError(f"{path}: the sizes {' x '.join(map(str, shape))}: {error}") from None
 
 
 class MNISTDataset(Dataset):
