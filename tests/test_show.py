@@ -15,7 +15,7 @@ import pytest
 
 import needle as ndl
 from needle import ops
-from needle.errors import GradientError
+from needle.errors import ArgumentError, GradientError
 from needle.tools.show import shown
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "differentiation.md"
@@ -141,6 +141,29 @@ def test_what_is_too_long_for_a_formula(step):
     assert "df/dx" in formulas(repeated(step, 70), 0.5)
 
 
+def test_a_function_may_assign_to_its_inputs():
+    def function(x):
+        x[0] = 5.0
+        return x * x
+
+    out = shown(function, np.array([1.0, 2.0]))
+    assert out.splitlines()[0].startswith("f(x)  = ") and "x**2\n" not in out
+    assert "at x = [1., 2.], u = [1., 2.]" in out
+    rows = [line.split() for line in out.splitlines() if line.startswith("  df/dx")]
+    assert rows == [["df/dx[0]", "0", "0", "0"], ["df/dx[1]", "8", "8", "8"]]
+
+
+def test_names_that_inputs_have_mean_nothing_else():
+    out = shown(lambda f: ops.exp(f)).splitlines()
+    assert out[:2] == ["g(f)  = exp(f)", "dg/df = g"]
+    point = (np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    table = np.array([5.0, 6.0])
+    out = shown(lambda u, c1: u * c1 * ndl.Tensor(table, dtype="float64"), point)
+    assert (
+        "df/du    = v * c2 * c1" in out and "v = [1., 2.]" in out and "c2       : float64[2]" in out
+    )
+
+
 def test_errors():
     with pytest.raises(GradientError, match="returned float,"):
         ndl.show(lambda x: 1.0)
@@ -148,6 +171,12 @@ def test_errors():
         ndl.show(lambda x: ops.argmax(x))
     with pytest.raises(GradientError, match="does not depend"):
         ndl.show(lambda x: ops.ones((), dtype="float64"))
+    with pytest.raises(ArgumentError, match="takes a function, got int"):
+        ndl.show(3)
+    with pytest.raises(ArgumentError, match="a point has 1 values for 2 inputs"):
+        ndl.show(lambda x, y: x * y, (1.0, 2.0), (1.0,))
+    with pytest.raises(ArgumentError, match="6 values for 7 inputs"):
+        ndl.show(lambda a, b, c, d, e, f, g: a * b * c * d * e * f * g)
 
 
 def test_show_is_there_but_not_imported():

@@ -67,6 +67,7 @@ class Reader:
 
     def __init__(self, names: Mapping[Any, str]) -> None:
         self._known = {node: Term("", (), name) for node, name in names.items()}
+        self._taken = set(names.values())
         self.constants: dict[str, Any] = {}
 
     def read(self, root: Any) -> Term:
@@ -82,7 +83,8 @@ class Reader:
         values = None if tensor.array is None else tensor.detach().numpy()
         if values is not None and values.size and (values == values.flat[0]).all():
             return number(values.flat[0])
-        name = f"c{len(self.constants) + 1}"
+        free = (f"c{i}" for i in count(1))
+        name = next(n for n in free if n not in self.constants and n not in self._taken)
         self.constants[name] = node.spec
         return Term("", (), name)
 

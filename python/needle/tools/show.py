@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
 
-from needle import autograd, executor, graph, reverse
+from needle import autograd, executor, graph, reverse, structure
 from needle.derivatives import jvp
-from needle.errors import GradientError
+from needle.errors import ArgumentError, GradientError
+from needle.ops.base import aliases
 from needle.ops.reduce import summation
 from needle.tensor import Tensor
 from needle.tools.formula import Reader, Term, shared, text_of
 
-POINTS = ((0.5, 1.5, 2.5, 0.25), (2.0, 0.75, 1.25, 3.0))
+POINTS = ((0.5, 1.5, 2.5, 0.25, 1.25, 0.75), (2.0, 0.75, 1.25, 3.0, 0.5, 1.5))
 """Where derivatives are compared unless points are given: of the inputs in order."""
 STEP = 2.0**-13
 MOST = 6
@@ -41,6 +43,7 @@ def show(function: Callable[..., Any], *points: Any) -> None:
     Raises:
         GradientError: if the function returns anything but a floating tensor, depends on none
             of its inputs, or is too long for a formula.
+        ArgumentError: if function is none, or a point has more or fewer values than the others.
 
     >>> show(lambda x, y: x * y + sin(x))
     """
@@ -48,10 +51,22 @@ def show(function: Callable[..., Any], *points: Any) -> None:
 
 
 def shown(function: Callable[..., Any], *points: Any) -> str:
-    """Return what ``show`` prints."""
+    """Return what ``show`` prints.
+
+    Raises:
+        ArgumentError: as ``show``.
+    """
+    structure.check_function("show", function)
     names = _parameters(function, points)
     chosen = [p if isinstance(p, tuple) else (p,) for p in points]
     chosen = chosen or [values[: len(names)] for values in POINTS]
+    for values in chosen:
+        if len(values) != len(names):
+            raise ArgumentError(
+                f"show: a point has {len(values)} values for {len(names)} inputs\n"
+                "  rule: a point is a tuple with a value for each input; "
+                f"without points there are at most {len(POINTS[0])} inputs"
+            )
     inputs = [[_float64(x) for x in point] for point in chosen]
     lines = _formulas(function, names, inputs[0])
     for point in inputs:
@@ -79,9 +94,16 @@ def _float64(x: Any) -> Any:
     return Tensor(values, dtype="float64" if floating else None, requires_grad=floating)
 
 
-def _name(function: Any) -> str:
+def _name(function: Any, names: Sequence[str]) -> str:
+    """Return what the function is called: a letter that no input has."""
     name = getattr(function, "__name__", "f")
-    return name if len(name) == 1 else "f"
+    return _free(names, name if len(name) == 1 else "f", *"fgh")
+
+
+def _free(names: Sequence[str], *letters: str) -> str:
+    """Return the first letter that no input has."""
+    more = (f"{letters[-1]}{i}" for i in count(1))
+    return next(x for x in chain(letters, more) if x not in names)
 
 
 # ---- formulas --------------------------------------------------------------------------
@@ -89,21 +111,22 @@ def _name(function: Any) -> str:
 
 def _formulas(function: Any, names: Sequence[str], inputs: Sequence[Any]) -> list[str]:
     leaves = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
+    seeds = _free(names, *"uvw")
     with executor.modes(recording=True, lazy=True):
-        out = function(*leaves)
+        out = function(*aliases(leaves))
         _check(function, out)
         moving = [i for i, x in enumerate(leaves) if x.requires_grad]
         known = {graph.leaf(x): name for x, name in zip(leaves, names, strict=True)}
         seed = reverse.full_like(out, 1.0)
         if out.size != 1:
-            known[graph.leaf(seed)] = "u"
+            known[graph.leaf(seed)] = seeds
         grads = reverse.collect([out], [seed], [leaves[i] for i in moving], True)
         _check_size([out, *grads])
         reader = Reader(known)
         roots = [reader.read(graph.leaf(x)) for x in (out, *grads)]
-    own = _name(function)
+    own = _name(function, names)
     labels = [f"{own}({', '.join(names)})", *(f"d{own}/d{names[i]}" for i in moving)]
-    named = shared(roots, own, [*names, own, "u", *reader.constants])
+    named = shared(roots, own, [*names, own, seeds, *reader.constants])
     return _aligned(labels, roots, named, reader.constants)
 
 
@@ -147,11 +170,11 @@ def _aligned(
 
 def _table(function: Any, names: Sequence[str], inputs: Sequence[Any]) -> list[str]:
     with autograd.no_grad():
-        shape = function(*inputs).shape
+        shape = function(*aliases(inputs)).shape
     weights = _float64(np.arange(1.0, 1.0 + np.prod(shape, dtype=int)).reshape(shape)).detach()
 
     def total(*args: Any) -> Any:
-        return summation(function(*args) * weights)
+        return summation(function(*aliases(args)) * weights)  # it may assign to them
 
     moving = [i for i, x in enumerate(inputs) if x.requires_grad]
     grads = autograd.grad(total, moving)(*inputs)
@@ -163,10 +186,10 @@ def _table(function: Any, names: Sequence[str], inputs: Sequence[Any]) -> list[s
             unit[place] = 1.0
             vs = [unit if j == i else None for j in range(len(inputs))]
             numbers = _difference(total, inputs, i, unit), jvp(total, inputs, vs)[1].item()
-            label = f"d{_name(function)}/d{names[i]}" + (str(list(place)) if place else "")
+            label = f"d{_name(function, names)}/d{names[i]}" + (str(list(place)) if place else "")
             rows.append((label, *numbers, float(grad.numpy()[place])))
     where = [f"{n} = {_value(x)}" for n, x in zip(names, inputs, strict=True)]
-    where += [f"u = {_value(weights)}"] if weights.size != 1 else []
+    where += [f"{_free(names, *'uvw')} = {_value(weights)}"] if weights.size != 1 else []
     return [f"at {', '.join(where)}", *_columns(rows)]
 
 
