@@ -173,6 +173,16 @@ def test_check_gradients_takes_integers_and_several_results():
     check_gradients(lambda x, i: (x * i.astype("float64"), x.exp()), uniform((3,)), index, order=2)
 
 
+def test_check_gradients_lets_functions_assign_to_their_inputs():
+    def function(x, y, n):
+        n[0] = n[0] + 1
+        y[0] = y[0] * 2.0
+        x[1] = x[0] * y[1]
+        return x * y * n.astype("float64")
+
+    check_gradients(function, np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.arange(2), order=2)
+
+
 def test_check_gradients_needs_something_to_differentiate():
     with pytest.raises(GradientError, match="no input is floating"):
         check_gradients(lambda i: i + 1, np.array([1, 2]))
