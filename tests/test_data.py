@@ -7,6 +7,8 @@ import gzip
 import hashlib
 import io
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -306,6 +308,34 @@ def test_offline_names_every_mirror(web):
     for mirror in mnist_module.MIRRORS:
         assert f"{mirror}train-images-idx3-ubyte.gz: no route to host" in text
     assert "--data FOLDER" in text and "NEEDLE_DATA" in text
+
+
+def test_threads_that_download_one_file_do_not_meet(web, tmp_path, monkeypatch):
+    pages, _ = web
+    file, both = offered("x", b"content"), threading.Barrier(2)
+    pages["a/x"] = b"content"
+    inner = download._difference
+
+    def checked(path, source):
+        both.wait(60)  # both have written, and none has renamed
+        found = inner(path, source)
+        both.wait(60)
+        return found
+
+    monkeypatch.setattr(download, "_difference", checked)
+    with ThreadPoolExecutor(2) as pool:
+        paths = list(pool.map(lambda _: fetch(file, tmp_path, "a/"), range(2)))
+    assert paths == [tmp_path / "x"] * 2 and paths[0].read_bytes() == b"content"
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_mirror_that_leads_to_no_address_is_one_that_fails(web, tmp_path, monkeypatch):
+    def open_url(url):
+        raise ValueError("Invalid IPv6 URL")
+
+    monkeypatch.setattr(download, "open_url", open_url)
+    with pytest.raises(DataError, match="a/x: Invalid IPv6 URL"):
+        fetch(offered("x", b""), tmp_path, "a/")
 
 
 def test_mnist_downloads_what_is_missing_once(web, monkeypatch, tmp_path):

@@ -239,10 +239,16 @@ def test_the_archive_is_downloaded_once_and_only_its_batches_are_unpacked(batche
     )  # fmt: skip
     monkeypatch.setattr(cifar, "ARCHIVE", source)
     monkeypatch.setattr(download, "open_url", open_url)
+    cache = folder / "cache" / "cifar10"
+    cache.mkdir(parents=True)
+    (cache / "cifar-10-batches-bin").touch()  # a file in the way
     with ndl.config(cache=str(folder / "cache"), data=""):
+        with pytest.raises(DataError, match="cifar-10-batches-bin: cannot be written"):
+            data.cifar10()
+        (cache / "cifar-10-batches-bin").unlink()
         assert len(data.cifar10()) == 15 and len(data.cifar10(train=False)) == 3
     assert asked == ["https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"]
-    assert not list(folder.rglob("*evil*"))
+    assert not list(folder.rglob("*evil*")) and not list(folder.rglob("*.part-*"))
     with ndl.config(data=str(folder), cache=str(folder / "other")):
         assert len(data.cifar10()) == 15  # what NEEDLE_DATA has is not downloaded
     assert len(asked) == 1

@@ -17,7 +17,7 @@ import numpy as np
 from needle import config
 from needle.data import cifar_pickle
 from needle.data.dataset import Dataset, check_index
-from needle.data.download import Source, cache_folder, fetch
+from needle.data.download import Source, cache_folder, fetch, part_of
 from needle.errors import DataError, OptionError
 
 __all__ = ["CIFAR10Dataset", "cifar10", "read_cifar_binary", "read_cifar_pickle"]
@@ -238,13 +238,24 @@ def _unpacked(report: Callable[[str], None] | None) -> Path:
     if all((target / name).is_file() for name in names):
         return target
     archive = fetch("cifar10", ARCHIVE, MIRRORS, folder, report)
-    target.mkdir(exist_ok=True)
-    with tarfile.open(archive) as files:
-        for name in names:  # by name, so that nothing else in an archive ends up anywhere
-            member = files.extractfile(f"cifar-10-batches-bin/{name}")
-            if member is None:
-                raise DataError(f"{archive}: has no file {name}")
-            part = target / f"{name}.part-{os.getpid()}"
-            part.write_bytes(member.read())
-            os.replace(part, target / name)
+    try:
+        target.mkdir(exist_ok=True)
+        with tarfile.open(archive) as files:
+            for name in names:
+                _unpack(files, name, target)
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written ({error})") from None
     return target
+
+
+def _unpack(files: tarfile.TarFile, name: str, folder: Path) -> None:
+    """Bring a file of the archive to a folder: by name, so that nothing else ends up anywhere."""
+    part = part_of(folder / name)
+    try:
+        member = files.extractfile(f"cifar-10-batches-bin/{name}")
+        if member is None:
+            raise DataError(f"{files.name!r}: has no file {name}")
+        part.write_bytes(member.read())
+        os.replace(part, folder / name)
+    finally:
+        part.unlink(missing_ok=True)

@@ -31,6 +31,11 @@ def cache_folder(name: str) -> Path:
     return Path(config.current().cache or Path.home() / ".cache" / "needle") / name
 
 
+def part_of(path: Path) -> Path:
+    """Return where to write what shall become a file; threads and processes have their own."""
+    return path.with_name(f"{path.name}.part-{os.urandom(4).hex()}")
+
+
 def open_url(url: str) -> Any:
     """Return the response of a web address; the one place that touches the network."""
     from urllib.request import urlopen
@@ -57,7 +62,7 @@ def fetch(
         if wrong:
             raise DataError(f"{path}: {wrong}\n  try: delete it, then it is downloaded again")
         return path
-    part = folder / f"{source.name}.part-{os.getpid()}"
+    part = part_of(path)
     failures = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,8 +93,8 @@ def _download(url: str, part: Path, source: Source) -> str | None:
     try:
         with open_url(url) as response:
             content = response.read(source.size + 1)  # a wrong file need not be read to its end
-    except (OSError, HTTPException) as error:
-        return str(getattr(error, "reason", None) or error or type(error).__name__)
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: it leads to no address
+        return str(getattr(error, "reason", None) or error or type(error).__name__).strip()
     with open(part, "wb") as file:
         file.write(content)
         file.flush()
