@@ -599,9 +599,19 @@ def test_wrong_settings_of_batch_transforms():
         lambda: data.RandomCrops(-1), lambda: data.RandomCrops(1, "wrap"),
         lambda: data.RandomFlips(2), lambda: data.Cutout(0), lambda: data.Resize(0),
         lambda: data.Normalise([0], [0]), lambda: data.ColourJitter(2),
+        lambda: data.RandomCrops(1.5), lambda: data.RandomCrops(2**31), lambda: data.Cutout("8"),
+        lambda: data.Resize(2.5), lambda: data.Resize((3,)), lambda: data.Resize((3, 10**9)),
+        lambda: data.Normalise([0, 0], [1, 1, 1]), lambda: data.Normalise([0], [np.nan]),
+        lambda: data.Normalise([np.inf], [1]),
+        lambda: data.RandomCrop(1.5), lambda: data.RandomCrop(-1),
     ):  # fmt: skip
         with pytest.raises(OptionError):
             make()
+    with pytest.raises(ShapeError, match=r"\(2, 0, 4, 3\) have no pixels"):
+        data.Augment(data.Resize(3))(np.zeros((2, 0, 4, 3), np.uint8), [0, 1])
+    for mean, std in ((1, 2), ([1, 1, 1], 2), (1, [2, 2, 2])):
+        one = data.Augment(data.Normalise(mean, std))(np.full((1, 2, 2, 3), 5.0), [0])
+        assert (one == 2).all()
     with pytest.raises(ShapeError, match="images are"):
         apply(data.RandomFlips(), IMAGES[0])
     with pytest.raises(ShapeError, match="2 indices"):
@@ -610,5 +620,5 @@ def test_wrong_settings_of_batch_transforms():
         apply(data.ColourJitter(), IMAGES[..., :1])
     with pytest.raises(DtypeError, match="int16"):
         apply(data.ColourJitter(), IMAGES.astype(np.int16))
-    with pytest.raises(ShapeError, match="2 means, 2 deviations for 3 channels"):
+    with pytest.raises(ShapeError, match="2 means and deviations for 3 channels"):
         apply(data.Normalise([1, 2], [1, 1]))

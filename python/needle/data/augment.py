@@ -13,6 +13,7 @@ import numpy as np
 
 from needle.backend import images as native
 from needle.backend.numpy import philox
+from needle.data.transforms import pixels
 from needle.errors import DtypeError, OptionError, ShapeError
 
 __all__ = [
@@ -97,9 +98,9 @@ class RandomCrops(BatchTransform):
     draws = 2
 
     def __init__(self, padding: int = 4, mode: str = "zeros") -> None:
-        if padding < 0 or mode not in ("zeros", "reflect"):
-            raise OptionError(f"RandomCrops: padding={padding}, mode={mode!r}: zeros or reflect")
-        self.padding, self.mode = padding, mode
+        if mode not in ("zeros", "reflect"):
+            raise OptionError(f"RandomCrops: mode={mode!r}: zeros or reflect")
+        self.padding, self.mode = pixels("RandomCrops: padding", padding, 0), mode
 
     def __call__(self, images: Images, random: Images) -> Images:
         places = np.zeros((len(images), 3), np.int32)
@@ -133,9 +134,7 @@ class Cutout(BatchTransform):
     draws = 2
 
     def __init__(self, size: int = 8) -> None:
-        if size < 1:
-            raise OptionError(f"Cutout: size={size}: must be 1 or more")
-        self.size = size
+        self.size = pixels("Cutout: size", size, 1)
 
     def __call__(self, images: Images, random: Images) -> Images:
         start = (random * images.shape[1:3]).astype(np.int32) - self.size // 2
@@ -149,16 +148,17 @@ class Normalise(BatchTransform):
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        if any(s <= 0 for s in std):
-            raise OptionError(f"Normalise: std={std}: must be above 0")
-        self.scale = 1 / np.asarray(std, np.float32)
-        self.shift = -np.asarray(mean, np.float32) * self.scale
+        centre, spread = (np.atleast_1d(np.asarray(z, np.float32)) for z in (mean, std))
+        if not (np.isfinite(centre).all() and np.isfinite(spread).all() and (spread > 0).all()):
+            raise OptionError(f"Normalise: mean={mean}, std={std}: must be finite, std above 0")
+        if len({len(centre), len(spread)} - {1}) > 1:
+            raise OptionError(f"Normalise: {len(centre)} means, {len(spread)} deviations")
+        self.scale, self.shift = np.broadcast_arrays(1 / spread, -centre * (1 / spread))
 
     def __call__(self, images: Images, random: Images) -> Images:
-        if len(self.scale) not in (1, images.shape[-1]) or len(self.shift) != len(self.scale):
+        if len(self.scale) not in (1, images.shape[-1]):
             raise ShapeError(
-                f"Normalise: {len(self.shift)} means, {len(self.scale)} deviations for "
-                f"{images.shape[-1]} channels"
+                f"Normalise: {len(self.scale)} means and deviations for {images.shape[-1]} channels"
             )
         scale, shift = (np.resize(z, images.shape[-1]) for z in (self.scale, self.shift))
         return native.normalised(images, scale, shift)
@@ -168,11 +168,17 @@ class Resize(BatchTransform):
     """Scale images to a size, bilinearly, as ``ops.upsample`` does; bytes are rounded."""
 
     def __init__(self, size: int | tuple[int, int]) -> None:
-        self.size = (size, size) if isinstance(size, int) else size
-        if min(self.size) < 1:
-            raise OptionError(f"Resize: size={size}: must be 1 or more")
+        given = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+        if len(given) != 2:
+            raise OptionError(
+                f"Resize: size={size!r:.60}: height and width, or one number for both"
+            )
+        height, width = (pixels("Resize: size", n, 1) for n in given)
+        self.size = (height, width)
 
     def __call__(self, images: Images, random: Images) -> Images:
+        if 0 in images.shape[1:3]:
+            raise ShapeError(f"Resize: images {images.shape} have no pixels")
         return native.resized(images, self.size)
 
 

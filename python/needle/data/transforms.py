@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from needle.errors import OptionError, ShapeError
+from needle.backend.axes import whole
+from needle.errors import ArgumentError, OptionError, ShapeError
 from needle.ops import random
 
 __all__ = ["RandomCrop", "RandomFlipHorizontal", "Transform"]
 
 Image = np.ndarray[Any, Any]
+MOST_PIXELS = 2**24
+"""Of an axis: places are int32, and floats count so far without gaps."""
 
 
 class Transform:
@@ -43,9 +46,7 @@ class RandomCrop(Transform):
     """
 
     def __init__(self, padding: int = 3) -> None:
-        if padding < 0:
-            raise OptionError(f"RandomCrop: padding={padding}: must not be negative")
-        self.padding = padding
+        self.padding = pixels("RandomCrop: padding", padding, 0)
 
     def __call__(self, img: Image) -> Image:
         """Return the shifted image, of the same size."""
@@ -56,6 +57,23 @@ class RandomCrop(Transform):
         height, width = img.shape[:2]
         top, left = pad + shift_x, pad + shift_y
         return padded[top : top + height, left : left + width]
+
+
+def pixels(what: str, value: Any, least: int) -> int:
+    """Return a number of pixels.
+
+    Raises:
+        OptionError: if it is no whole number, or less than the least, or more than images have.
+    """
+    try:
+        count = whole(what, value)
+    except ArgumentError:
+        count = -1
+    if not least <= count < MOST_PIXELS:
+        raise OptionError(
+            f"{what}={value!r:.60}: must be a whole number, {least} or more, below {MOST_PIXELS}"
+        )
+    return count
 
 
 def _check_image(name: str, img: Image) -> None:
