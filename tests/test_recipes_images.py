@@ -180,11 +180,15 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path, points):
         train(Other, chosen, run, progress.Progress(True), Stop(), resume=True)
 
 
-@pytest.mark.parametrize("number", [11.5, float("nan"), -1, 10**6])
-def test_a_step_that_no_run_reaches_is_refused(tmp_path, number):
+@pytest.mark.parametrize(
+    "name, number",
+    [("step", 11.5), ("step", float("nan")), ("step", -1), ("step", 10**6), ("counter", -5),
+     ("pass_counter", 2**64), ("seed", -1), ("recent_steps", -1)],
+)  # fmt: skip
+def test_numbers_that_no_run_has_are_refused(tmp_path, name, number):
     _, run = whole(Noisy, tmp_path / "run", epochs=1)
-    run.save_checkpoint({**run.load_checkpoint(), "run.step": number})
-    with pytest.raises(DataError, match="at step|no number 'run.step'"):
+    run.save_checkpoint({**run.load_checkpoint(), f"run.{name}": number})
+    with pytest.raises(DataError, match=f"at {name}|no number 'run.{name}'|'run.{name}' = "):
         train(Noisy, Settings(epochs=1), run, progress.Progress(True), Stop(), resume=True)
 
 
@@ -326,6 +330,11 @@ def test_the_cyclegan_recipe_draws_each_epoch_and_goes_on(paintings, tmp_path):
     assert line["loss"] == pytest.approx(sum(parts), rel=1e-5)
     found, two = interrupted(Tiny, tmp_path / "two", 3, **settings)
     assert found.figures == expected.figures and weights(one) == weights(two)
+    state = two.load_checkpoint()
+    state["recipe.a.2"] = state.pop("recipe.a.0")  # a gap
+    two.save_checkpoint(state)
+    with pytest.raises(DataError, match="images a are not all of"):
+        train(Tiny, Settings(**settings), two, progress.Progress(True), Stop(), resume=True)
 
 
 def test_cyclegan_needs_its_folders(tmp_path):

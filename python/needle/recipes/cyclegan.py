@@ -10,7 +10,7 @@ import numpy as np
 
 from needle import nn, ops, optim
 from needle.data import Augment, DataLoader, RandomCrops, RandomFlips, UnpairedImages
-from needle.errors import OptionError
+from needle.errors import DataError, OptionError
 from needle.models.cyclegan import CycleGAN, DCGANGenerator, ImagePool, PatchDiscriminator
 from needle.recipes.recipe import Recipe
 from needle.tensor import Tensor
@@ -127,9 +127,13 @@ class CycleGanRecipe(Recipe):
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
+        """Return to pools of images. Raises DataError if they are not all of this size."""
         for kind, pool in self.pools.items():
-            count = sum(key.startswith(f"{kind}.") for key in state)
-            pool.images = [state[f"{kind}.{i}"].numpy() for i in range(count)]
+            names = [f"{kind}.{i}" for i in range(sum(key.startswith(f"{kind}.") for key in state))]
+            shape = (3, self.size, self.size)
+            if not all(getattr(state.get(name), "shape", None) == shape for name in names):
+                raise DataError(f"cyclegan: the checkpoint's images {kind} are not all of {shape}")
+            pool.images = [state[name].numpy() for name in names]
 
     def conclude(self, model: nn.Module, figures: dict[str, float]) -> list[str]:
         return [

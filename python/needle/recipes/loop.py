@@ -206,8 +206,11 @@ class _Run:
             parts.setdefault(part, {})[name] = value
         run = parts["run"]
         for name in NUMBERS:
-            if not isinstance(run.get(name), int if name in WHOLE else (int, float)):
+            value = run.get(name)
+            if not isinstance(value, int if name in WHOLE else (int, float)):
                 raise DataError(f"{self.folder.path}: the checkpoint has no number 'run.{name}'")
+            if name in WHOLE and not 0 <= value < 2**64:
+                raise DataError(f"{self.folder.path}: the checkpoint has 'run.{name}' = {value}")
         self._check_place(run["step"], run["place"])
         self.model.load_state_dict(parts["model"])
         self.optimizer.load_state_dict(parts["optimizer"])
