@@ -668,6 +668,22 @@ def test_a_key_draws_the_same_numbers_and_leaves_the_stream_alone(device):
     assert np.random.rand() == after
 
 
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "uint8"])
+def test_shifts_by_no_more_and_by_more_than_the_width(kind, device):
+    limits = np.iinfo(kind)
+    values = np.array([limits.min, limits.max, 1, 0, limits.max // 3], kind)[:, None]
+    counts = [n for n in (0, 1, 7, 8, 9, 15, 16, 31, 32, 63, 64, limits.max) if n <= limits.max]
+    x, by = (ndl.Tensor(v, device=device) for v in (values, np.array(counts, kind)))
+    with np.errstate(all="ignore"):
+        right = np.array([[int(v) >> n for n in counts] for v in values[:, 0]])
+        left = np.array([[int(v) << min(n, 64) for n in counts] for v in values[:, 0]], object)
+    bits = 2 ** (8 * values.itemsize)
+    np.testing.assert_array_equal(ops.bitwise_right_shift(x, by).numpy(), right)
+    np.testing.assert_array_equal(
+        ops.bitwise_left_shift(x, by).numpy().astype(object) % bits, left % bits
+    )
+
+
 RAMPS = (
     (0, 0), (0, 100_001), (3, -50, -7), (0.0, 1.0, 0.1), (0.1, 5, 1), (-7, 7, 3.0), (True, 5),
     (2**60, 2**60 + 9, 3), (0, np.float32(3), np.float32(0.3)), (0, 7e4, 0.7),
