@@ -197,14 +197,15 @@ def _banded(op: Any, x: NDArray, elements: tuple[int, ...], transposed: bool) ->
     if kind.kind != "f" or x.size == 0 or count > 2:
         return NotImplemented
     x = _dense(x if kind is dtypes.float64 else x.astype(dtypes.float32, copy=False))
+    axis, shape = normalise_axis(op.axis, x.ndim), list(x.shape)
+    shape[axis : axis + count] = elements if transposed else op.sizes
+    # first: what has no room is refused before NumPy makes matrices as long
+    out = empty(tuple(shape), x.dtype, x.device)
     matrices: list[Any] = [None] * 4
     for i, n in enumerate(elements):
         first, weight = _bands(op, i, n, transposed)
         pair = array(first, dtypes.int64, x.device), array(weight, x.dtype, x.device)
         matrices[2 * i : 2 * i + 2] = pair
-    axis, shape = normalise_axis(op.axis, x.ndim), list(x.shape)
-    shape[axis : axis + count] = elements if transposed else op.sizes
-    out = empty(tuple(shape), x.dtype, x.device)
     width = () if count == 2 else (1,)
     inner = math.prod(shape[axis + count :])
     flat = [a.reshape((-1, *a.shape[axis : axis + count], *width, inner)) for a in (out, x)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from needle import dtype as dtypes
 from needle import executor, graph
-from needle.backend import ndarray
+from needle.backend import memory, ndarray
 from needle.backend.axes import normalise_axis
 from needle.errors import ShapeError, explain
 from needle.ops.base import Composite, Linear
@@ -181,6 +182,9 @@ class Interpolate(_Interpolation):
     def compute(self, x: Any) -> Any:
         axis = self.first_axis(x)
         self.check(x, x.shape[axis : axis + len(self.sizes)])
+        # before the places and shares of as many points are worked out on the host
+        nbytes = prod(_resized(x.shape, axis, self.sizes)) * x.dtype.itemsize
+        memory.ask(x.device.backend, nbytes)
         return super().compute(x)
 
     def expand(self, x: Any) -> Any:
