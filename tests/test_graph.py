@@ -1019,6 +1019,26 @@ def test_two_numbers_in_one_call():
             np.testing.assert_array_equal(ops.clip(x, *limits).numpy(), np.clip(values, *limits))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda number: setattr(number, "data", ndl.Tensor(7.0, dtype=number.dtype)),
+        lambda number: number.__setitem__((), 7.0),
+        lambda number: setattr(number, "requires_grad", True),
+    ],
+    ids=["data", "setitem", "requires_grad"],
+)
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+def test_a_number_that_was_given_other_data_is_no_later_number(change, kind):
+    """The operands of a result are tensors, numbers too: who has one may write to it."""
+    x = tensor(3).astype(kind)
+    _, number = (x * 2.625).inputs
+    change(number)
+    y = x * 2.625
+    np.testing.assert_array_equal(y.numpy(), x.numpy() * x.dtype.numpy.type(2.625))
+    assert not y.inputs[1].requires_grad
+
+
 def test_foreign_operands_are_type_errors():
     x = tensor(3)
     for bad in ("a", None, object(), {}):
@@ -1429,6 +1449,36 @@ def test_errors_are_of_one_family():
 
 
 # ---- the gate --------------------------------------------------------------------
+
+
+def test_a_collection_in_the_midst_of_an_operation_that_computes():
+    """What the collector calls may compute too, and change what the gate keeps of earlier calls."""
+    rows, row = constant(3, 4), constant(4)
+    expected = rows.numpy() + row.numpy()
+    others = [(constant(n, m), constant(m)) for n in range(2, 16) for m in range(2, 16)]
+    results = []
+
+    class Garbage:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            kept.append([x * y for x, y in others])
+
+    kept = []  # so that there are no objects to use again: new ones let the collector run
+    before = gc.get_threshold()
+    try:
+        for _ in range(100):
+            gc.set_threshold(0)
+            results.append(rows + row)
+            Garbage()
+            gc.set_threshold(1)
+            results.append(rows + row)
+    finally:
+        gc.set_threshold(*before)
+    assert len(kept) > 10
+    for found in results:
+        np.testing.assert_array_equal(found.numpy(), expected)
 
 
 class Raising(Op):

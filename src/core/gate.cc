@@ -16,7 +16,7 @@ constexpr int kMaxOperands = 16;
 struct Constant {
   uint64_t bits;
   DType code;
-  PyObject *device, *tensor;
+  PyObject *device, *tensor, *array;  // owned: the tensor, and the array that it was made of
 };
 Constant constants[256];
 
@@ -43,6 +43,15 @@ bool bits_of(PyObject* number, DType code, uint64_t* bits) {
   return true;
 }
 
+// Whether the tensor of a constant is still what it was made: who asks a graph for its inputs has
+// it in hand, and may have given it other data.
+bool is_untouched(const Constant& entry) {
+  const auto* tensor = reinterpret_cast<Tensor*>(entry.tensor);
+  const auto* array = reinterpret_cast<Array*>(entry.array);
+  return tensor->array == entry.array && !tensor->requires_grad &&
+         std::memcmp(array->storage->data, &entry.bits, kItemSize[entry.code]) == 0;
+}
+
 // Borrowed: a cached 0-d tensor of a Python float or int beside a tensor.
 PyObject* constant(PyObject* number, const Spec* like) {
   uint64_t bits;
@@ -52,7 +61,7 @@ PyObject* constant(PyObject* number, const Spec* like) {
   }
   Constant& entry = constants[(bits * 0x9E3779B97F4A7C15 >> 56 ^ like->code) & 255];
   if (entry.tensor && entry.bits == bits && entry.code == like->code &&
-      entry.device == like->device) {
+      entry.device == like->device && is_untouched(entry)) {
     return entry.tensor;
   }
   Spec* spec = spec_of(like->code, like->device, 0, nullptr);
@@ -60,11 +69,18 @@ PyObject* constant(PyObject* number, const Spec* like) {
   Py_XDECREF(spec);
   if (!array) return nullptr;
   std::memcpy(array->storage->data, &bits, kItemSize[like->code]);
-  PyObject* tensor = wrap_array(reinterpret_cast<PyObject*>(array));
-  if (!tensor) return nullptr;
-  Py_XDECREF(entry.tensor);
-  entry = {bits, like->code, like->device, tensor};
-  return tensor;
+  auto* held = reinterpret_cast<PyObject*>(array);
+  Py_INCREF(held);
+  PyObject* tensor = wrap_array(held);
+  if (!tensor) {
+    Py_DECREF(held);
+    return nullptr;
+  }
+  const Constant old = entry;
+  entry = {bits, like->code, like->device, tensor, held};
+  Py_XDECREF(old.tensor);  // after the entry has gone: this may run Python
+  Py_XDECREF(old.array);
+  return entry.tensor == tensor ? tensor : nullptr;
 }
 
 bool is_number(PyObject* x) { return PyFloat_CheckExact(x) || PyLong_CheckExact(x); }

@@ -99,12 +99,19 @@ bool plan_broadcast(Broadcast* plan, Array* const* x) {
   return false;
 }
 
+uint64_t replaced;  // how many kept plans gave way to others
+
 Array* run_broadcast(const Broadcast& plan, Array* const* x) {
+  const uint64_t before = replaced;
   Storage* storage = storage_new(plan.out->size * kItemSize[plan.out_type]);
   if (!storage) return nullptr;
   Py_INCREF(plan.out);
   Array* out = array_new(plan.out, storage, 0, plan.reordered ? plan.out_strides : nullptr);
   if (!out) return nullptr;
+  if (replaced != before) {  // a new object lets the collector run, and with it any Python
+    Py_DECREF(out);
+    return nullptr;
+  }
   void* buffers[kMaxArgs + 1] = {storage->data};
   for (int k = 0; k < plan.n; k++) buffers[k + 1] = address(x[k]);
   if (run_plan(plan.plan, buffers, plan.out->size)) return out;
@@ -144,6 +151,7 @@ Array* elementwise_strided(int32_t code, DType out_type, Array* const* x, int n)
     Py_DECREF(plan.out);
     return out;
   }
+  replaced++;
   std::swap(*known, plan);
   for (int k = 0; k < n; k++) Py_INCREF(known->in[k] = x[k]->spec);
   forget(&plan);
@@ -341,12 +349,11 @@ Array* matmul(Array* const* x) {
   const char* refused = kernels->plan_matmul(&plan, {code, p.ndim, p.shape, spec->strides},
                                              {code, p.ndim, p.sizes[0], p.strides[0]},
                                              {code, p.ndim, p.sizes[1], p.strides[1]});
-  const int64_t work = spec->size * inner;
   Array* out = refused ? nullptr : array_empty(spec);
   Py_DECREF(spec);
   if (!out) return nullptr;
   void* buffers[3] = {out->storage->data, address(x[0]), address(x[1])};
-  if (run_plan(plan, buffers, work / 16)) return out;
+  if (run_plan(plan, buffers, out->spec->size * inner / 16)) return out;
   Py_DECREF(out);
   return nullptr;
 }
@@ -354,6 +361,7 @@ Array* matmul(Array* const* x) {
 }  // namespace
 
 void forget_plans() {
+  replaced++;
   for (Broadcast& known : recent) forget(&known);
 }
 

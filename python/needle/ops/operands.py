@@ -55,14 +55,16 @@ _constants: dict[tuple[Any, ...], Any] = {}
 
 
 def constant(value: bool | int | float, kind: DType, where: Any) -> Any:
-    """Return a cached 0-d tensor."""
+    """Return a cached 0-d tensor, unless somebody gave it other data: graphs show it to users."""
     key = (type(value), value, math.copysign(1.0, value), kind, where)
-    found = _constants.get(key)
-    if found is None:
+    found, array = _constants.get(key, (None, None))
+    if found is None or found.array is not array or found.requires_grad:
         if len(_constants) > 1000:
             _constants.clear()
         with executor.modes(recording=False, lazy=False):
-            found = _constants[key] = graph.wrap(full((), value, kind, where))
+            array = full((), value, kind, where)
+            found = graph.wrap(array)
+        _constants[key] = found, array  # held twice: no write is in place
     return found
 
 
