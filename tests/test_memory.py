@@ -170,6 +170,64 @@ def test_more_than_any_machine_has(device):
         leaf(device, 1).broadcast_to((2**40, 2**40))
 
 
+def repeated(device, *shape: int, dtype: str = "float16") -> ndl.Tensor:
+    return ndl.Tensor(1.0, dtype=dtype, device=device, requires_grad=False).broadcast_to(shape)
+
+
+@pytest.mark.parametrize("m, k", [(8, 2**58), (16, 2**57), (64, 2**52), (1, 2**61)])
+def test_products_that_no_machine_computes(device, m, k):
+    """Their number of multiplications, modulo 2**64, is 0, which is that of an empty product."""
+    a, b = repeated(device, m, k), repeated(device, k, m)
+    with pytest.raises(ndl.errors.ShapeError, match=r"matmul: \d+ multiplications"):
+        a @ b
+
+
+@native
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("name", ["logsumexp", "softmax"])
+def test_rows_longer_than_any_workspace(name, rows, kind):
+    size = 2 ** (61 if kind == "float32" else 62) // (4 * rows)
+    x = repeated(ndl.cpu(), rows, size, dtype=kind)
+    with pytest.raises(OutOfMemoryError, match="no memory for"):
+        getattr(ops, name)(x if kind != "float32" else x[:, ::-1], -1)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu_numpy"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: ops.cumsum(x, 1),
+        lambda x: ops.cumprod(x, 1),
+        lambda x: ops.pad(x, [(1, 1), (0, 0)], mode="edge"),
+        lambda x: ops.pad(x, [(1, 1), (0, 0)]),
+        lambda x: ops.flip(x, 0) + 1.0,
+        lambda x: x.sum(axes=0),
+    ],
+)
+def test_many_rows_without_elements_take_no_time(device, call):
+    if device == "cpu" and core.native is None:
+        device = "cpu_numpy"
+    x = ndl.zeros(2**56, 0, device=device)
+    assert call(x).numpy().size == 0
+
+
+@native
+@pytest.mark.parametrize("axis", [0, 1])
+def test_long_lines_without_elements_are_sorted(axis):
+    """On the native CPU: NumPy wants memory for them."""
+    x = ndl.zeros(2**56, 0, device="cpu")
+    assert ops.sort(x, axis).shape == ops.argsort(x, axis).shape == x.shape
+
+
+def test_points_that_have_no_room_are_not_worked_out(device):
+    x = leaf(device, 1, 1, 2, 3)
+    held = live(device)
+    with room(device, 4 << 20), pytest.raises(OutOfMemoryError, match="no memory for 524288.0 GiB"):
+        ops.upsample(x, size=(2**23, 2**24), mode="bilinear")
+    assert live(device) == held
+
+
 def test_text_of_sizes():
     found = [memory.size_text(n) for n in (5, 2048, 3 << 19, 5 << 30)]
     assert found == ["5 bytes", "2.0 KiB", "1.5 MiB", "5.0 GiB"]

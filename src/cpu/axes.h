@@ -1,6 +1,7 @@
 // Loop nests over views: axes of one operand (x) or of two that are walked together (x and out).
 #pragma once
 #include <atomic>
+#include <initializer_list>
 #include <type_traits>
 
 #include "threads.h"
@@ -104,6 +105,15 @@ inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
 inline int64_t round_up(int64_t n, int64_t unit) { return parts(n, unit) * unit; }
+
+// Of numbers that are not negative. INT64_MAX if it is more: no memory bounds the sizes of a view
+// that repeats an element, so that their work, and what a kernel wants to keep of it, may be.
+inline int64_t product(std::initializer_list<int64_t> factors) {
+  int64_t result = 1;
+  for (const int64_t factor : factors)
+    if (__builtin_mul_overflow(result, factor, &result)) result = INT64_MAX;
+  return result;
+}
 
 // Keeps a kernel's own description in the plan's bytes.
 template <class State>

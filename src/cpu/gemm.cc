@@ -90,6 +90,9 @@ int64_t run_integers(const Plan* plan, void* const* buffers, void*) {
 
 // ---- planning
 
+// Multiplications; below, the bytes and the work that follow from them fit into 63 bits.
+constexpr int64_t kMostWork = int64_t{1} << 60;
+
 void read_shapes(ProductState& s, const Operand& out, const Operand& a, const Operand& b) {
   const int d = out.ndim - 2;
   s.m = out.shape[d];
@@ -263,7 +266,8 @@ void plan_threads(Plan* plan, ProductState& s) {
   s.area = round_up(s.area, 16) + (s.area ? 16 : 0);
   plan->run = s.shared_m ? run_helping<M> : s.shared_n ? run_columns<M> : run_blocks<M>;
   s.stages = s.shared_m ? parts(s.part_m, s.block_m) * parts(s.k, s.block_k) : 0;
-  plan->workspace = s.team * (s.stages * sizeof(Offer) + s.area * static_cast<int64_t>(sizeof(T)));
+  const int64_t offers = s.stages * static_cast<int64_t>(sizeof(Offer));
+  plan->workspace = product({s.team, least(product({s.area, sizeof(T)}), kMostWork) + offers});
 }
 
 template <class T>
@@ -393,7 +397,9 @@ const char* plan_matmul(Plan* plan, const Operand& out, const Operand& a, const 
   ProductState& s = state_of<ProductState>(plan);
   read_shapes(s, out, a, b);
   plan->workspace = 0;
-  if (s.m * s.n * s.k * s.batches == 0) {
+  const int64_t work = product({s.m, s.n, s.k, s.batches});
+  if (work >= kMostWork) return "matmul: 2^60 multiplications or more";
+  if (work == 0) {
     plan->run = run_zeros;
     return nullptr;
   }

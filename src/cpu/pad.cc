@@ -140,7 +140,7 @@ const char* plan_pad(Plan* plan, int32_t mode, const Operand& out, const Operand
   }
   if (x.ndim == 0) s.axis[s.count++] = padded_axis(mode, 1, 1, 0, 0);
   join_last(s);
-  s.rows = 1;
+  s.rows = element_count(out) == 0 ? 0 : 1;  // rows without elements may be many
   for (int i = 0; i < s.count - 1; ++i) s.rows *= s.axis[i].padded();
   s.team = team_size(s.rows, element_count(out));
   s.chunk = most(parts(s.rows, s.team * kChunks), 1);

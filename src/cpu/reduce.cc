@@ -252,7 +252,7 @@ const char* plan_in(Plan* plan, int32_t op, const Operand& out, const Operand& x
   choose_strip(s, same);
   choose_tasks(s);
   s.order = order_of(s);
-  plan->workspace = s.chunks > 1 ? s.units * s.chunks * part_bytes<A>(s, op) : 0;
+  plan->workspace = s.chunks > 1 ? product({s.units, s.chunks, part_bytes<A>(s, op)}) : 0;
   plan->run = choose_run<A>(s, op);
   return plan->run ? nullptr : "reduce: no such combination of dtypes";
 }

@@ -186,8 +186,9 @@ inline void choose_strip(Layout& s, bool same_type) {
 // Cuts the work into tasks of about kChunk elements. No choice depends on the number of threads.
 inline void choose_tasks(Layout& s) {
   const int64_t width = s.strip.size < s.strip_length ? s.strip.size : s.strip_length;
-  const int64_t unit_work = width * s.length, work = unit_work * s.units;
-  s.bytes = work * s.x_size;
+  const int64_t unit_work = width * s.length;
+  const int64_t work = product({unit_work, s.units});
+  s.bytes = product({work, s.x_size});
   s.chunk = s.length;
   s.chunks = 1;
   if (s.units < kFewUnits && unit_work > 2 * kChunk) {

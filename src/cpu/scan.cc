@@ -177,7 +177,8 @@ const char* plan_in(Plan* plan, int32_t scan, const Operand& out, const Operand&
   const Axis inner = s.kept.count ? s.kept.axis[s.kept.count - 1] : Axis{1, 0, 0};
   const bool line = inner.x == 0 || (s.along.x <= inner.x && -s.along.x <= inner.x);
   s.strip = line ? Axis{1, 0, 0} : s.kept.pop();
-  s.strips = (s.strip.size + kStrip - 1) / kStrip;
+  // lines without elements may be many
+  s.strips = element_count(x) == 0 ? 0 : parts(s.strip.size, kStrip);
   const bool turns = s.strip.size == 1 && s.kept.total() >= kLanes<A> && s.along.size > 1;
   s.lines = turns ? kLanes<A> : 1;
   s.team = team_size(parts(s.kept.total(), s.lines) * s.strips, element_count(x));

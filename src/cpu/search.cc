@@ -319,7 +319,7 @@ const char* plan_searchsorted(Plan* plan, const Operand& edges, const Operand& v
   if (!is_dense(edges) || !is_dense(values)) return "searchsorted: wants dense operands";
   s.count = edges.shape[0];
   s.n = element_count(values);
-  s.team = team_size(parts(s.n, kPiece), s.n * 16);
+  s.team = team_size(parts(s.n, kPiece), product({s.n, 16}));
   plan->workspace = 0;
   plan->run = right ? searching<true>(edges.dtype) : searching<false>(edges.dtype);
   return nullptr;

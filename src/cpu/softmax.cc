@@ -159,11 +159,11 @@ void choose_tasks(State<A>& s, Plan* plan, const Operand& x) {
   if (s.rows_per_task > (s.rows + 3) / 4) s.rows_per_task = (s.rows + 3) / 4;
   if (s.rows_per_task < 1) s.rows_per_task = 1;
   s.tasks = (s.rows + s.rows_per_task - 1) / s.rows_per_task;
-  s.team = team_size(s.tasks, s.rows * s.n * 4);  // an exponential is worth several additions
+  const int64_t item = sizeof(A);
+  s.team = team_size(s.tasks, product({s.rows, s.n, 4}));  // an exponential: several additions
   s.buffer = round_up(s.n, 64) + 64;
-  s.streams = s.out.direct && s.n >= kLongRow &&
-              s.rows * s.n * static_cast<int64_t>(sizeof(A)) >= streaming_bytes();
-  plan->workspace = s.team * 3 * s.buffer * static_cast<int64_t>(sizeof(A));
+  s.streams = s.out.direct && s.n >= kLongRow && product({s.rows, s.n, item}) >= streaming_bytes();
+  plan->workspace = product({s.team, 3, s.buffer, item});
 }
 
 // body(row, thread) for all rows; the last one first if the caches may still hold it.

@@ -219,14 +219,14 @@ Source source_of(const Operand& x, int joined) {
 
 template <class A>
 void choose_strips(State<A>& s, bool gradient, int64_t outer) {
-  const int64_t bytes = s.n * static_cast<int64_t>(sizeof(A)) * (gradient ? 2 : 1);
+  const int64_t bytes = product({s.n, sizeof(A), gradient ? 2 : 1});
   const int64_t fit = most(kLanes<A>, least(kMostColumns, kBufferBytes / most(bytes, 1)));
   s.strips = parts(s.columns, fit / kLanes<A> * kLanes<A>);
   s.width = least(s.columns, round_up(parts(s.columns, s.strips), kLanes<A>));
   s.strips = parts(s.columns, s.width);
   s.units = outer * s.strips;
   s.units_per_task = most(1, least(kTask / (s.n * s.width), parts(s.units, 4)));
-  s.team = team_size(parts(s.units, s.units_per_task), s.units * s.width * s.n * 4);
+  s.team = team_size(parts(s.units, s.units_per_task), product({s.units, s.width, s.n, 4}));
   s.buffer = round_up(s.n * s.width, kLanes<A>);
 }
 
@@ -253,7 +253,7 @@ const char* plan_in(Plan* plan, int32_t kind, const Operand& out, const Operand&
   s.columns = 1;
   for (int i = x.ndim - 1 - joined; i < x.ndim - 1; ++i) s.columns *= x.shape[i];
   choose_strips(s, g != nullptr, s.out.total());
-  plan->workspace = s.team * s.buffer * static_cast<int64_t>(sizeof(A)) * (g ? 2 : 1);
+  plan->workspace = product({s.team, s.buffer, sizeof(A), g ? 2 : 1});
   plan->run = g ? run<true, A> : run<false, A>;
   return nullptr;
 }

@@ -216,12 +216,13 @@ const char* plan_sort(Plan* plan, const Operand& values, const Operand& indices,
     if (i == axis) s.count = values.shape[i];
   }
   if (s.count > s.n) return "sort: results longer than x";
+  if (element_count(x) == 0) s.n = s.count = 0;  // the axis may be long, and another empty
   if (s.n > UINT32_MAX) return "sort: more than 2^32 elements in a line";
   s.kept.merge();
   s.item_size = kItemSize[x.dtype];
   s.descending = descending;
   s.sort_line = line_sorter(x.dtype);
-  s.team = team_size(s.kept.total(), element_count(x) * 8);
+  s.team = team_size(s.kept.total(), product({element_count(x), 8}));
   const int64_t pair = s.item_size == 8 ? sizeof(Pair<uint64_t>) : sizeof(Pair<uint32_t>);
   s.area = round_up(2 * s.n * pair, 64) + 64;
   plan->run = run_sort;

@@ -5,6 +5,7 @@ An op's ``compute`` calls these; on the meta device they are its rule for shapes
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from needle.backend.ndarray import NDArray, Shape, array, broadcast_shapes, empt
 from needle.backend.range_errors import bad_index, bad_label, bad_slice, outside
 from needle.dtype import DType
 from needle.errors import DeviceError, DtypeError, IndexRangeError, ShapeError, explain
+
+MOST_WORK = 2**60
+"""Multiplications of a product of matrices; as in src/cpu/gemm.cc."""
 
 _NAMES = ("x", "y", "z", "w")
 _FUNCTIONS = {} if core.native is None else core.native.functions()
@@ -147,7 +151,8 @@ def matmul(a: NDArray, b: NDArray) -> NDArray:
     """Matrix product of [..., m, k] and [..., k, n]; batch axes broadcast.
 
     Raises:
-        ShapeError: if the inner sizes differ, or an operand has fewer than 2 axes.
+        ShapeError: if the inner sizes differ, or an operand has fewer than 2 axes; for 2**60
+            multiplications or more, as views that repeat elements can ask for.
     """
     same_device("matmul", a, b)
     dtype = same_dtype("matmul", a, b)
@@ -169,6 +174,11 @@ def matmul(a: NDArray, b: NDArray) -> NDArray:
             "a @ b.transpose()   (b looks like a weight stored as [out, in])" if turned else "",
         )  # fmt: skip
     batch = broadcast_shapes("matmul", a.shape[:-2], b.shape[:-2])
+    work = prod((*batch, *a.shape[-2:], b.shape[-1]))
+    if work >= MOST_WORK:
+        raise explain(
+            ShapeError, "matmul", f"{work} multiplications", operands, "fewer than 2**60"
+        )  # fmt: skip
     if a.shape[-1] == 1 and dtype.kind == "f":  # nothing is added
         return elementwise("multiply", a, b)
     out = empty((*batch, a.shape[-2], b.shape[-1]), dtype, a.device)
