@@ -56,7 +56,7 @@ Stores stores_of(Work work, int64_t size, DType dtype, int64_t moved);
 struct Loop {
   Contiguous run;
   uint32_t uniform;
-  Contiguous past = nullptr;
+  Contiguous past = nullptr;  // the same, but stores past the caches by itself
 };
 inline Loop choose_loop(const Loops& loops, int32_t n, uint32_t ones) {
   const uint32_t all_but_first = (1u << n) - 2;

@@ -257,16 +257,22 @@ void copy_row(void* out, const void* const* inputs, int64_t n) {
   std::memcpy(to + i, from + i, static_cast<size_t>(bytes - i));
 }
 
-Contiguous copying(int64_t item) {
+// Past the caches: 0.96 of the time by tiles (Emerald Rapids).
+template <int64_t item>
+void stream_row(void* out, const void* const* inputs, int64_t n) {
+  stream(out, inputs[0], n * item);
+}
+
+Loop copying(int64_t item) {
   switch (item) {
     case 1:
-      return copy_row<1>;
+      return {copy_row<1>, 0, stream_row<1>};
     case 2:
-      return copy_row<2>;
+      return {copy_row<2>, 0, stream_row<2>};
     case 4:
-      return copy_row<4>;
+      return {copy_row<4>, 0, stream_row<4>};
     default:
-      return copy_row<8>;
+      return {copy_row<8>, 0, stream_row<8>};
   }
 }
 
@@ -370,7 +376,7 @@ void run_fetching(Contiguous loop, const int64_t* items, int n_inputs, char* con
 // time, tanh 0.4 (Sapphire Rapids).
 static void compute_once(Rows* rows, int64_t item) {
   rows->once = rows->loop.run;
-  rows->loop = {copying(item), 0};
+  rows->loop = copying(item);
   rows->operands = 2;
   rows->advance[1] = item;
   rows->fetched[0] = 0;
