@@ -8,6 +8,7 @@ from typing import Any
 from needle import device, ops
 from needle.backend.axes import normalise_axis
 from needle.errors import AxesError, IndexRangeError, ShapeError, explain, no_tensor
+from needle.executor import shape_of, spec_of
 from needle.ops.operands import as_tensors
 from needle.ops.rearrange import window
 
@@ -233,12 +234,12 @@ class Aliases:
 
     def ravel(self) -> Any:
         """All elements along one axis."""
-        return ops.reshape(self, (self.spec.size,))  # type: ignore[attr-defined]
+        return ops.reshape(self, (spec_of(self).size,))
 
     def expand(self, *shape: Any) -> Any:
         """Repeat to a larger shape without copying; -1 keeps an axis."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        own = self.spec.shape  # type: ignore[attr-defined]  # of the class that mixes it in
+        own = shape_of(self)
         lead = len(sizes) - len(own)
         kept = [own[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(sizes)]
         return ops.broadcast_to(self, kept)
@@ -259,7 +260,7 @@ class Aliases:
         Raises:
             AxesError: if there are more than two.
         """
-        ndim = len(self.spec.shape)  # type: ignore[attr-defined]
+        ndim = len(shape_of(self))
         if ndim > 2:
             raise explain(
                 AxesError, "t", f"there are {ndim} axes", [("x", self)], "a matrix", "x.mT"
@@ -276,7 +277,8 @@ class Aliases:
         Raises:
             IndexRangeError: if they are not all there.
         """
-        size = self.spec.shape[normalise_axis(axis, len(self.spec.shape))]  # type: ignore[attr-defined]
+        shape = shape_of(self)
+        size = shape[normalise_axis(axis, len(shape))]
         first = start + size if start < 0 else start
         if not 0 <= first <= first + length <= size:
             raise IndexRangeError(
@@ -286,7 +288,7 @@ class Aliases:
 
     def select(self, axis: int, index: int) -> Any:
         """One slice along an axis, which goes."""
-        place = normalise_axis(axis, len(self.spec.shape))  # type: ignore[attr-defined]
+        place = normalise_axis(axis, len(shape_of(self)))
         return ops.getitem(self, (*(slice(None),) * place, index))
 
     def pad(
@@ -313,7 +315,7 @@ class Aliases:
 
     def scatter_add(self, axis: int, index: Any, updates: Any) -> Any:
         """Add updates where index says, along an axis. See ``ops.ScatterAdd``."""
-        shape = self.spec.shape  # type: ignore[attr-defined]
+        shape = shape_of(self)
         return ops.add(self, ops.scatter_add(index, updates, axis, shape))
 
     def index_add(self, axis: int, index: Any, updates: Any) -> Any:
@@ -323,7 +325,7 @@ class Aliases:
             ShapeError: if the updates do not fit.
             IndexRangeError: naming the first index that is out of range.
         """
-        shape = self.spec.shape  # type: ignore[attr-defined]
+        shape = shape_of(self)
         axis = normalise_axis(axis, len(shape))
         (index,) = as_tensors((index,), "index_add")
         count = index.spec.size
@@ -363,20 +365,20 @@ class Aliases:
     @property
     def nbytes(self) -> int:
         """How many bytes the elements take."""
-        spec = self.spec  # type: ignore[attr-defined]
+        spec = spec_of(self)
         return int(spec.size * spec.dtype.itemsize)
 
     def dim(self) -> int:
         """Number of axes."""
-        return len(self.spec.shape)  # type: ignore[attr-defined]
+        return len(shape_of(self))
 
     def element_size(self) -> int:
         """How many bytes an element takes."""
-        return int(self.spec.dtype.itemsize)  # type: ignore[attr-defined]
+        return int(spec_of(self).dtype.itemsize)
 
     def is_floating_point(self) -> bool:
         """Whether elements are floating-point numbers."""
-        return bool(self.spec.dtype.is_floating)  # type: ignore[attr-defined]
+        return bool(spec_of(self).dtype.is_floating)
 
     def cpu(self) -> Any:
         """Move to the CPU."""

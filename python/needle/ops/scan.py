@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -251,12 +251,13 @@ class CumMax(Op):
     """
 
     called = "cummax"
+    largest: ClassVar[bool] = True
     axis: int
     saves = ((OUTPUT,),)
     samples = _extreme_samples(lambda new, best: new >= best)
 
     def compute(self, x: Any) -> Any:
-        return kernels.extremes(x, self.axis, self.name == "cummax")
+        return kernels.extremes(x, self.axis, self.largest)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         shape = out.node.inputs[0].spec.shape
@@ -278,6 +279,7 @@ class CumMin(CumMax):
     """
 
     called = "cummin"
+    largest = False
     samples = _extreme_samples(lambda new, best: new <= best)
 
 
@@ -421,14 +423,18 @@ def cumprod(x: Any, axis: int | None = None) -> Any:
     return executor.apply(CumProd.of(axis), x)
 
 
+def _extremes(op: type[CumMax], x: Any, axis: int | None) -> tuple[Any, Any]:
+    x, axis = _flat(x, axis)
+    values, positions = executor.apply(op.of(axis), x).tuple()
+    return values, stop_gradient(positions) if positions.requires_grad else positions
+
+
 def cummax(x: Any, axis: int | None = None) -> tuple[Any, Any]:
     """Return the largest element up to each one along an axis, and its position.
 
     Of the flattened x for None. See ``CumMax``.
     """
-    x, axis = _flat(x, axis)
-    values, positions = executor.apply(CumMax.of(axis), x).tuple()
-    return values, stop_gradient(positions) if positions.requires_grad else positions
+    return _extremes(CumMax, x, axis)
 
 
 def cummin(x: Any, axis: int | None = None) -> tuple[Any, Any]:
@@ -436,9 +442,7 @@ def cummin(x: Any, axis: int | None = None) -> tuple[Any, Any]:
 
     Of the flattened x for None. See ``CumMin``.
     """
-    x, axis = _flat(x, axis)
-    values, positions = executor.apply(CumMin.of(axis), x).tuple()
-    return values, stop_gradient(positions) if positions.requires_grad else positions
+    return _extremes(CumMin, x, axis)
 
 
 def _flat(x: Any, axis: int | None) -> tuple[Any, int]:

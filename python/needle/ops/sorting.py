@@ -22,7 +22,7 @@ from needle.errors import (
 from needle.executor import shape_of
 from needle.ops.base import OUTPUT, Op
 from needle.ops.creation import full_like, ones_like, zeros
-from needle.ops.elementwise import cast_like, equal, minimum, where
+from needle.ops.elementwise import cast_like, equal, lerp, minimum, where
 from needle.ops.indexing import ScatterAdd, take
 from needle.ops.logic import isnan, logical_not
 from needle.ops.movement import permute, reshape, squeeze, stop_gradient, unsqueeze
@@ -250,7 +250,7 @@ def quantile(x: Any, q: Any, axis: int | None = None, keepdims: bool = False) ->
     parts = (places - low).reshape(behind)
     between = graph.wrap(ndarray.array(parts, values.spec.dtype, x.spec.device))
     first, second = (take(values, at, along) for at in (low, np.minimum(low + 1, size - 1)))
-    out = first + (second - first) * between
+    out = lerp(first, second, between)
     last = window(values, along, size - 1, 1)  # where NaN is, if there is one
     out = where(isnan(last), last, out)
     if axis is None and keepdims:
