@@ -468,6 +468,8 @@ def test_linear_algebra_refuses():
         xp.linalg.inv(x)
     with pytest.raises(SingularError):
         xp.linalg.cholesky(-x)
+    with pytest.raises(SingularError, match="solve_triangular: singular matrix"):
+        xp.linalg.solve_triangular(xp.triu(x, k=1), x)
     with pytest.raises(OptionError, match="matrix_norm: ord"):
         xp.linalg.matrix_norm(x, ord=3)
     with pytest.raises(OptionError, match="qr: mode"):
@@ -487,6 +489,39 @@ def test_linear_algebra_refuses():
         ndl.jvp(lambda y: xp.linalg.svd(y).S, y, y)
     with pytest.raises(SingularError, match="singular"):
         xp.linalg.qr(ndl.Tensor([[1.0, 0.0], [0.0, 0.0]])).Q.sum().backward()
+
+
+@pytest.mark.parametrize("n", [1, 32, 33, 150])
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("unit", [False, True])
+def test_triangles_of_many_rows_are_solved_half_by_half(n, upper, unit):
+    generator = np.random.default_rng(n)
+    a = generator.normal(size=(2, n, n)) / n + 2 * np.eye(n)  # the other triangle is not read
+    b = generator.normal(size=(n, 40))
+    one = np.eye(n, dtype=bool)
+    triangle = np.where(one & unit, 1.0, np.triu(a) if upper else np.tril(a))
+    options = {"upper": upper, "unitriangular": unit}
+
+    def solve(x, y, **more):
+        return xp.linalg.solve_triangular(x, y, **options, **more)
+
+    x, y = ndl.Tensor(a, dtype="float64"), ndl.Tensor(b, dtype="float64")
+    pairs = [
+        (solve(x, y), np.linalg.solve(triangle, b)),
+        (solve(x, y[:, 0]), np.linalg.solve(triangle, b)[..., 0]),
+        (solve(x, y[:, :3]), np.linalg.solve(triangle, b)[..., :3]),
+        (solve(x, y.T, left=False), b.T @ np.linalg.inv(triangle)),
+        (solve(x, y[:, 0], left=False), b[:, 0] @ np.linalg.inv(triangle)),
+    ]
+    for found, expected in pairs:
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-12)
+    found, expected = pairs[0]
+    (found**2).sum().backward()
+    slope = np.linalg.solve(np.swapaxes(triangle, -1, -2), 2 * expected)
+    whole = -slope @ np.swapaxes(expected, -1, -2)
+    read = (np.triu if upper else np.tril)(whole) * ~(one & unit)
+    np.testing.assert_allclose(x.grad.numpy(), read, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(y.grad.numpy(), slope.sum(0), rtol=1e-9, atol=1e-11)
 
 
 def test_matrix_norms_and_pseudo_inverses_are_differentiable():

@@ -248,12 +248,14 @@ from needle.ops.linalg import (
     Inverse,
     LogDeterminant,
     Solve,
+    SolveTriangular,
     det,
     inv,
     norm,
     normalize,
     slogdet,
     solve,
+    solve_triangular,
 )
 from needle.ops.logic import (
     BitwiseAnd,

@@ -21,7 +21,7 @@ from needle.executor import shape_of
 from needle.ops.base import OUTPUT, sum_to
 from needle.ops.creation import eye
 from needle.ops.elementwise import cast_like
-from needle.ops.linalg import BAD, EXACT, OnHost, Shape, solve, square_samples
+from needle.ops.linalg import BAD, EXACT, OnHost, Shape, solve_triangular, square_samples
 from needle.ops.matmul import matmul
 from needle.ops.movement import concat, turned, unsqueeze
 from needle.ops.operands import promoted
@@ -76,8 +76,8 @@ class Cholesky(OnHost):
         inner = tril(matmul(turned(lower), tril(out_grad)))
         n = shape_of(inner)[-1]
         half = inner - 0.5 * inner * eye(n, dtype=inner.spec.dtype, device=inner.spec.device)
-        left = solve(turned(lower), half)
-        grad = turned(solve(turned(lower), turned(left)))
+        left = solve_triangular(turned(lower), half, upper=True)
+        grad = turned(solve_triangular(turned(lower), turned(left), upper=True))
         return (_of_lower(0.5 * (grad + turned(grad))),)
 
 
@@ -200,7 +200,7 @@ class QR(OnHost):
         r, grad_r = r[..., :k], grad_r[..., :k]
         inner = matmul(r, turned(grad_r)) - matmul(turned(grad_q), q)
         inner = tril(inner) + turned(tril(inner, -1))
-        first = turned(solve(r, turned(grad_q + matmul(q, inner))))
+        first = turned(solve_triangular(r, turned(grad_q + matmul(q, inner)), upper=True))
         return (first if n == k else concat([first, behind], -1),)
 
 

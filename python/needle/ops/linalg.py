@@ -27,8 +27,9 @@ from needle.ops.attributes import Axes, either, real
 from needle.ops.base import OUTPUT, Op, sum_to
 from needle.ops.elementwise import absolute, cast_like, equal, maximum, not_equal, square, where
 from needle.ops.matmul import matmul
-from needle.ops.movement import reshape, turned, unsqueeze
+from needle.ops.movement import reshape, squeeze, turned, unsqueeze
 from needle.ops.operands import promoted
+from needle.ops.rearrange import tril, triu
 from needle.ops.reduce import amax, amin, summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.scan import root
@@ -126,6 +127,12 @@ class Inverse(OnHost):
         return (-matmul(matmul(across, out_grad), across),)
 
 
+def _solved(name: str, a: Shape, b: Shape) -> tuple[Shape, ...]:
+    if len(b) < 2 or b[-2] != a[-1]:
+        raise ShapeError(f"{name}: a has shape {a}, b {b}\n  rule: a [..., n, n], b [..., n, m]")
+    return ((*broadcast_shapes(name, a[:-2], b[:-2]), *b[-2:]),)
+
+
 class Solve(OnHost):
     """The solution of a @ x = b for matrices b.
 
@@ -151,10 +158,7 @@ class Solve(OnHost):
     )  # fmt: skip
 
     def shapes(self, *given: Shape) -> tuple[Shape, ...]:
-        a, b = given
-        if len(b) < 2 or b[-2] != a[-1]:
-            raise ShapeError(f"solve: a has shape {a}, b {b}\n  rule: a [..., n, n], b [..., n, m]")
-        return ((*broadcast_shapes("solve", a[:-2], b[:-2]), *b[-2:]),)
+        return _solved(self.name, *given)
 
     def evaluate(self, *values: Any) -> Any:
         return np.linalg.solve(*values)
@@ -167,6 +171,86 @@ class Solve(OnHost):
             None if grad_a is None else sum_to(grad_a, nodes[0].spec.shape),
             sum_to(grad_b, nodes[1].spec.shape) if nodes[1].needs else None,
         )
+
+
+_LEAF = 32
+"""Triangles of so many rows are solved by LAPACK as any matrix; its loops are long enough."""
+
+
+def _substituted(a: Any, b: Any, upper: bool, unit: bool) -> Any:
+    """Solve a triangle half by half: what one half gives is taken from the other's right side."""
+    n = a.shape[-1]
+    if n <= _LEAF:
+        small = _triangle(a, upper, unit)
+        few = b.shape[-1] <= n  # else a product with the inverse takes a third of the time
+        return np.linalg.solve(small, b) if few else np.linalg.inv(small) @ b
+    first, last = slice(n // 2), slice(n // 2, n)
+    if upper:
+        first, last = last, first
+    x = _substituted(a[..., first, first], b[..., first, :], upper, unit)
+    rest = b[..., last, :] - a[..., last, first] @ x
+    y = _substituted(a[..., last, last], rest, upper, unit)
+    return np.concatenate((y, x) if upper else (x, y), -2)
+
+
+class SolveTriangular(OnHost):
+    """The solution of a @ x = b where a is a triangle: by substitution, without a factorization.
+
+    The other triangle of a is not read, nor is its diagonal if unit says that it is 1.
+
+    Shapes:   a [..., n, n], b [..., n, m] -> [..., n, m]; the leading axes broadcast
+    Gradient: a, b; any order
+    Raises:   ShapeError if the shapes do not fit; SingularError if there is a 0 on the diagonal
+    """
+
+    upper: bool = False
+    unit: bool = False
+    operands = 2
+    saves = ((0, OUTPUT), (0,))
+    samples = staticmethod(
+        lambda: [
+            *[
+                Sample(
+                    (regular(a), uniform(b, seed=1)), options,
+                    lambda a, b, o=options: np.linalg.solve(_triangle(a, *o), b),
+                    dtypes=EXACT,
+                )
+                for a, b, options in (
+                    ((3, 3), (3, 2), (False, False)), ((2, 3, 3), (3, 4), (True, False)),
+                    ((2, 2), (3, 2, 1), (False, True)), ((3, 3), (3, 0), (True, True)),
+                    ((0, 3, 3), (0, 3, 1), ()),
+                )
+            ],
+            Sample((uniform((3, 3)), uniform((2, 3))), raises=ShapeError),
+            Sample((uniform((3,)), uniform((3,))), raises=ShapeError),
+            Sample((np.triu(np.ones((2, 2)), 1), uniform((2, 1))), raises=SingularError,
+                   by_value=True),
+        ]
+    )  # fmt: skip
+
+    def shapes(self, *given: Shape) -> tuple[Shape, ...]:
+        return _solved(self.name, *given)
+
+    def evaluate(self, *values: Any) -> Any:
+        a, b = values
+        return _substituted(a, b, self.upper, self.unit)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        nodes = out.node.inputs
+        turned_back = SolveTriangular.of(not self.upper, self.unit)
+        grad_b = executor.apply(turned_back, turned(out.inputs[0]), out_grad)
+        grad_a = None
+        if nodes[0].needs:
+            whole = -sum_to(matmul(grad_b, turned(out)), nodes[0].spec.shape)
+            grad_a = triu(whole, int(self.unit)) if self.upper else tril(whole, -int(self.unit))
+        return grad_a, sum_to(grad_b, nodes[1].spec.shape) if nodes[1].needs else None
+
+
+def _triangle(a: Any, upper: bool = False, unit: bool = False) -> Any:
+    """Return one triangle of NumPy matrices, with ones on its diagonal if it is to be unit."""
+    if unit:
+        return (np.triu(a, 1) if upper else np.tril(a, -1)) + np.eye(a.shape[-1], dtype=a.dtype)
+    return np.triu(a) if upper else np.tril(a)
 
 
 class Determinant(OnHost):
@@ -294,6 +378,29 @@ def solve(a: Any, b: Any) -> Any:
         return executor.apply(Solve.of(), a, b)
     out = executor.apply(Solve.of(), a, unsqueeze(b, -1))
     return reshape(out, shape_of(out)[:-1])
+
+
+def solve_triangular(
+    a: Any, b: Any, *, upper: bool = False, left: bool = True, unit: bool = False
+) -> Any:
+    """The solution of a @ x = b where a is a triangle, for matrices b, or a vector b.
+
+    Args:
+        a: square matrices, of which one triangle is read.
+        b: the right sides.
+        upper: whether it is the upper triangle.
+        left: whether a stands left of x; else x @ a = b is solved.
+        unit: whether the diagonal is taken for ones, whatever stands there.
+
+    See ``SolveTriangular``.
+    """
+    if len(shape_of(b)) == 1:
+        column = unsqueeze(b, -1) if left else unsqueeze(b, -2)
+        out = solve_triangular(a, column, upper=upper, left=left, unit=unit)
+        return squeeze(out, -1 if left else -2)
+    if not left:
+        return turned(solve_triangular(turned(a), turned(b), upper=not upper, unit=unit))
+    return executor.apply(SolveTriangular.of(bool(upper), bool(unit)), a, b)
 
 
 def det(x: Any) -> Any:

@@ -239,7 +239,7 @@ def pinv(x: Any, /, *, rtol: Any = None) -> Any:
 
 
 def qr(x: Any, /, *, mode: str = "reduced") -> QR:
-    """Orthogonal columns and an upper triangle whose product x is; not differentiable.
+    """Orthogonal columns and an upper triangle whose product x is.
 
     Raises:
         OptionError: if mode is neither "reduced" nor "complete".
@@ -259,11 +259,21 @@ def solve(x1: Any, x2: Any, /) -> Any:
     return ops.solve(x1, x2)
 
 
+def solve_triangular(
+    a: Any, b: Any, /, *, upper: bool = False, left: bool = True, unitriangular: bool = False
+) -> Any:
+    """The solution of a @ x = b where a is a triangle; beyond the standard.
+
+    See ``ops.solve_triangular``.
+    """
+    return ops.solve_triangular(a, b, upper=upper, left=left, unit=unitriangular)
+
+
 def svd(x: Any, /, *, full_matrices: bool = True) -> SVD:
-    """Singular value decomposition; not differentiable."""
+    """Singular value decomposition."""
     return SVD(*ops.svd(x, full_matrices))
 
 
 def svdvals(x: Any, /) -> Any:
-    """The singular values of matrices, in descending order; not differentiable."""
+    """The singular values of matrices, in descending order."""
     return ops.svd(x, False)[1]
