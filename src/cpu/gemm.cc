@@ -353,15 +353,20 @@ const char* plan_blocks(Plan* plan, ProductState& s, DType dtype) {
 }
 
 bool plan_vector(Plan* plan, const ProductState& s, DType dtype) {
-  if ((s.m != 1 && s.n != 1) || s.batch.count > 1) return false;
+  if (s.batch.count > 1) return false;
   const Axis batch = s.batch.count ? s.batch.axis[0] : Axis{1, 0, 0};
-  if (s.n == 1)
-    return plan_matrix_vector(
-        plan, dtype,
-        {s.m, s.k, s.a.row, s.a.column, s.b.row, batch.size, batch.x, batch.out, 1, 2});
-  return plan_matrix_vector(
-      plan, dtype,
-      {s.n, s.k, s.b.column, s.b.row, s.a.column, batch.size, batch.out, batch.x, 2, 1});
+  const auto by = [&](const MatrixVector& product) {
+    return plan_matrix_vector(plan, dtype, product);
+  };
+  const MatrixVector rows_of_a = {s.m,        s.k,        s.a.row,   s.a.column, s.b.row,
+                                  batch.size, batch.x,    batch.out, 1,          2,
+                                  s.n,        s.b.column, s.n,       1};
+  const MatrixVector columns_of_b = {s.n,        s.k,       s.b.column, s.b.row, s.a.column,
+                                     batch.size, batch.out, batch.x,    2,       1,
+                                     s.m,        s.a.row,   1,          s.n};
+  if (s.n == 1) return by(rows_of_a);
+  if (s.m == 1) return by(columns_of_b);
+  return by(rows_of_a) || by(columns_of_b);
 }
 
 const char* plan_integers(Plan* plan, ProductState& s) {

@@ -14,7 +14,7 @@ constexpr int64_t kPiece = 32768;  // terms of a task, where rows are few and lo
 constexpr int64_t kFewRows = 8;
 
 struct State : MatrixVector {
-  int64_t strips, pieces;  // of results, of terms
+  int64_t strips, strip, pieces;  // of results, results of each; of terms
   int team;
 };
 
@@ -68,12 +68,76 @@ void by_columns(T* __restrict out, const T* matrix, int64_t column, const T* x, 
     for (int64_t i = 0; i < rows; ++i) out[i] += x[p * x_step] * matrix[i];
 }
 
+// Adds the lanes of each sum to its total. Two sums share a vector from the first step on, four
+// from the second.
+template <class T, size_t count>
+void add_sums(T (&total)[count], const Vector<T> (&sum)[count]) {
+  constexpr int kWidth = kLanes<T>, kHalf = kWidth / 2, kApart = count == 4 ? kHalf / 2 : kHalf;
+  Vector<T> all = add_halves<T, kHalf>(sum[0], sum[1]);
+  if constexpr (count == 4) all = add_halves<T, kApart>(all, add_halves<T, kHalf>(sum[2], sum[3]));
+#pragma GCC unroll 4
+  for (int width = kApart / 2; width > 0; width /= 2) all += exchange<T>(all, width);
+  for (size_t r = 0; r < count; ++r) total[r] += all[r % 2 * kWidth / 2 + r / 2 * kApart];
+}
+
+// Few vectors times contiguous rows, some at a time: a row is read once for all of them.
+template <class T, int few>
+void by_rows_of_few(const State& s, T* out, const T* matrix, const T* x, int64_t x_next,
+                    int64_t rows) {
+  constexpr int64_t kWidth = kLanes<T>, kTogether = kVectorBytes == 64 ? 4 : 2;
+  for (int64_t i = 0; i < rows; i += kTogether) {
+    const T* row[kTogether];
+    for (int64_t r = 0; r < kTogether; ++r) row[r] = matrix + least(i + r, rows - 1) * s.row;
+    T total[few][kTogether] = {};
+    for (int64_t begin = 0; begin < s.k; begin += kRun) {
+      const int64_t end = least(s.k, begin + kRun), whole = end - (end - begin) % kWidth;
+      Vector<T> sum[few][kTogether] = {};
+      const auto add = [&](int64_t p, auto part) {
+        Vector<T> line[kTogether];
+#pragma GCC unroll 4
+        for (int64_t r = 0; r < kTogether; ++r) line[r] = part.load(row[r] + p);
+#pragma GCC unroll 8
+        for (int64_t j = 0; j < few; ++j) {
+          const Vector<T> factor = part.load(x + j * x_next + p);
+#pragma GCC unroll 4
+          for (int64_t r = 0; r < kTogether; ++r) sum[j][r] += line[r] * factor;
+        }
+      };
+      for (int64_t p = begin; p < whole; p += kWidth) add(p, Whole<T>());
+      if (whole < end) add(whole, Tail<T>(end - whole));
+#pragma GCC unroll 8
+      for (int64_t j = 0; j < few; ++j) add_sums<T>(total[j], sum[j]);
+    }
+    for (int64_t r = 0; r < least(kTogether, rows - i); ++r)
+      for (int64_t j = 0; j < few; ++j) out[(i + r) * s.out_row + j * s.out_next] = total[j][r];
+  }
+}
+
+constexpr int kMostVectors = kVectorBytes == 64 ? 6 : 4;  // whose sums the registers hold
+
+template <class T, int few>
+int64_t run_few(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  run_tasks(s.team, s.batches * s.strips, [&](int64_t task, int thread) {
+    const int64_t batch = task / s.strips, first = task % s.strips * s.strip;
+    const T* x = as<T>(buffers[s.x_buffer]) + batch * s.batch_x;
+    T* copy = as<T>(workspace) + thread * few * s.k;
+    for (int64_t j = 0; s.x_step != 1 && j < few; ++j)
+      for (int64_t p = 0; p < s.k; ++p) copy[j * s.k + p] = x[p * s.x_step + j * s.x_next];
+    by_rows_of_few<T, few>(s, as<T>(buffers[0]) + batch * s.count * few + first * s.out_row,
+                           as<T>(buffers[s.matrix_buffer]) + batch * s.batch_matrix + first * s.row,
+                           s.x_step == 1 ? x : copy, s.x_step == 1 ? s.x_next : s.k,
+                           least(s.strip, s.count - first));
+  });
+  return -1;
+}
+
 template <class T>
 int64_t run(const Plan* plan, void* const* buffers, void*) {
   const State& s = state_of<State>(plan);
   run_tasks(s.team, s.batches * s.strips, [&](int64_t task, int) {
-    const int64_t batch = task / s.strips, first = task % s.strips * kStrip;
-    const int64_t rest = s.count - first, rows = rest < kStrip ? rest : kStrip;
+    const int64_t batch = task / s.strips, first = task % s.strips * s.strip;
+    const int64_t rows = least(s.strip, s.count - first);
     const T* matrix = as<T>(buffers[s.matrix_buffer]) + batch * s.batch_matrix + first * s.row;
     const T* x = as<T>(buffers[s.x_buffer]) + batch * s.batch_x;
     T* out = as<T>(buffers[0]) + batch * s.count + first;
@@ -109,6 +173,7 @@ int64_t run_pieces_of_rows(const Plan* plan, void* const* buffers, void* workspa
 
 template <class T>
 void choose_run(Plan* plan, State& s, bool rows) {
+  s.strip = kStrip;
   s.strips = parts(s.count, kStrip);
   s.pieces = rows && s.batches * s.count < kFewRows ? parts(s.k, kPiece) : 1;
   const int64_t work = s.batches * s.count * s.k;
@@ -123,16 +188,39 @@ void choose_run(Plan* plan, State& s, bool rows) {
   plan->workspace = 0;
 }
 
+template <class T, int... few>
+void choose_few(Plan* plan, State& s, std::integer_sequence<int, few...>) {
+  constexpr decltype(plan->run) kRuns[] = {run_few<T, few + 1>...};
+  const int64_t work = s.batches * s.count * s.k * s.few;
+  s.strip = least(kStrip, round_up(parts(s.count, threads()), 4));
+  s.strips = parts(s.count, s.strip);
+  s.team = team_size(s.batches * s.strips, work);
+  plan->run = kRuns[s.few - 1];
+  const int64_t bytes = product({s.team, s.few, s.k, static_cast<int64_t>(sizeof(T))});
+  plan->workspace = s.x_step == 1 ? 0 : bytes;
+}
+
+// To add the lanes of short sums takes longer than the tiles of the general product.
+bool gains_by_few(const MatrixVector& product, int64_t item_size) {
+  const int64_t vectors = product.k * item_size / kVectorBytes;
+  return product.few <= kMostVectors && product.column == 1 && vectors >= (product.few > 4 ? 8 : 4);
+}
+
 }  // namespace
 
 bool plan_matrix_vector(Plan* plan, DType dtype, const MatrixVector& product) {
   const bool columns = product.row == 1 && product.count >= 16;
   const bool rows =
       product.column == 1 && product.x_step == 1 && (product.row != 1 || product.count == 1);
-  if (!columns && !rows) return false;
+  const bool few = product.few > 1;
+  if (few ? !gains_by_few(product, kItemSize[dtype]) : !columns && !rows) return false;
   State& s = state_of<State>(plan);
   static_cast<MatrixVector&>(s) = product;
-  dtype == kFloat64 ? choose_run<double>(plan, s, rows) : choose_run<float>(plan, s, rows);
+  constexpr std::make_integer_sequence<int, kMostVectors> kAll;
+  if (few)
+    dtype == kFloat64 ? choose_few<double>(plan, s, kAll) : choose_few<float>(plan, s, kAll);
+  else
+    dtype == kFloat64 ? choose_run<double>(plan, s, rows) : choose_run<float>(plan, s, rows);
   return true;
 }
 

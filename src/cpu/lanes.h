@@ -81,6 +81,32 @@ inline Vector<T> exchange(const Vector<T>& v, int width) {
   return __builtin_shuffle(v, load(kLaneNumbers<Lane>) ^ static_cast<Lane>(width));
 }
 
+// Which lanes of two vectors add_halves takes: in memory, too.
+template <class T, int width>
+struct Halves {
+  using Lane = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+  alignas(64) Lane own[kLanes<T>] = {};
+  alignas(64) Lane other[kLanes<T>] = {};
+  constexpr Halves() {
+    for (int i = 0; i < kLanes<T>; ++i) {
+      const Lane of_b = i & width ? kLanes<T> : 0;
+      own[i] = i + of_b;
+      other[i] = (i ^ width) + of_b;
+    }
+  }
+  static const Halves kHalves;
+};
+template <class T, int width>
+constexpr Halves<T, width> Halves<T, width>::kHalves = {};
+
+// In the lanes without the bit `width` of their numbers: a's and those of a with it; in the others
+// b's.
+template <class T, int width>
+inline Vector<T> add_halves(const Vector<T>& a, const Vector<T>& b) {
+  const auto& lanes = Halves<T, width>::kHalves;
+  return __builtin_shuffle(a, b, load(lanes.own)) + __builtin_shuffle(a, b, load(lanes.other));
+}
+
 template <class T>
 inline T add_lanes(Vector<T> v) {
 #pragma GCC unroll 4
