@@ -176,3 +176,19 @@ def test_products_of_integers_wrap_around(isa, dtype, size, turned):
     found = (x @ y).numpy()
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
+
+
+# ---- parts of a product ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("threads", [2, 3, 4])
+def test_the_last_part_of_the_rows_is_computed_whatever_its_height(isa, dtype, threads):
+    core.native.set_threads(threads)
+    for m in range(9, 65):
+        for n in (33, 69, 100):
+            k = 300_000 // (m * n) + 40  # enough work for more than one thread
+            a, b = (ndl.Tensor(normal(*shape)).astype(dtype) for shape in ((m, k), (k, n)))
+            left = ndl.Tensor(np.full((m, n), np.nan)).astype(dtype)  # to be found in memory
+            del left
+            close(a @ b, a, b, np.finfo(dtype).eps)

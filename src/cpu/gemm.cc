@@ -200,7 +200,10 @@ void choose_packing(ProductState& s) {
   const auto block = has_large_cache() && s.m > 2 * kTileRows ? kDeep : kShallow;
   const int64_t row_bytes = block.k * kSize;
   s.block_k = even(s.k, block.k, 4);
-  s.tile_columns = tile_height(s.part_m) <= kWideRows ? kWideVectors * kLanes<T> : kTileColumns<T>;
+  // Wide tiles only if the rows of every part are cut into such: 16 rows are, 12 behind them not.
+  const int64_t last_m = s.m - (s.parts_m - 1) * s.part_m;
+  const bool wide = most(tile_height(s.part_m), tile_height(last_m)) <= kWideRows;
+  s.tile_columns = wide ? kWideVectors * kLanes<T> : kTileColumns<T>;
   // Two rows of tiles: columns that stay in the first cache until the second. If all columns fill
   // at most half of the second cache, or nothing is packed and read again: one block, so that
   // nothing is packed twice and a not kept.
