@@ -204,8 +204,11 @@ def no_tensor(x: Any) -> NeedleError:
 def called() -> str:
     """Return the name of Needle's function that the user called."""
     name, frame = "", sys._getframe(1)
+    inner = frame
     while frame is not None and _is_needle(frame):
-        name, frame = frame.f_code.co_name, frame.f_back  # type: ignore[assignment]
+        name, inner, frame = frame.f_code.co_name, frame, frame.f_back  # type: ignore[assignment]
+    if name == "__call__":  # of a layer
+        name = type(inner.f_locals.get("self")).__name__
     return name
 
 

@@ -41,7 +41,7 @@ def broadcast_shapes(operation: str, *shapes: Shape) -> Shape:
     Raises:
         ShapeError: if two sizes of one axis differ and neither is 1.
     """
-    ndim = max(map(len, shapes))
+    ndim = max(map(len, shapes), default=0)
     result = [1] * ndim
     for shape in shapes:
         for i, size in enumerate(shape, ndim - len(shape)):

@@ -14,7 +14,8 @@ import numpy as np
 from needle.backend import images as native
 from needle.backend.numpy import philox
 from needle.data.transforms import pixels
-from needle.errors import DtypeError, OptionError, ShapeError
+from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
+from needle.ops.attributes import real
 
 __all__ = [
     "Augment", "BatchTransform", "ColourJitter", "Cutout", "Normalise", "RandomCrops",
@@ -148,10 +149,14 @@ class Normalise(BatchTransform):
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        centre, spread = (np.atleast_1d(np.asarray(z, np.float32)) for z in (mean, std))
+        try:
+            centre, spread = (np.atleast_1d(np.asarray(z, np.float32)) for z in (mean, std))
+        except (TypeError, ValueError):
+            problem = f"Normalise: mean={mean!r:.60}, std={std!r:.60}: numbers, one per channel"
+            raise ArgumentError(problem) from None
         if not (np.isfinite(centre).all() and np.isfinite(spread).all() and (spread > 0).all()):
             raise OptionError(f"Normalise: mean={mean}, std={std}: must be finite, std above 0")
-        if len({len(centre), len(spread)} - {1}) > 1:
+        if centre.ndim > 1 or spread.ndim > 1 or len({len(centre), len(spread)} - {1}) > 1:
             raise OptionError(f"Normalise: {len(centre)} means, {len(spread)} deviations")
         self.scale, self.shift = np.broadcast_arrays(1 / spread, -centre * (1 / spread))
 
@@ -194,7 +199,8 @@ class ColourJitter(BatchTransform):
     def __init__(
         self, brightness: float = 0.2, contrast: float = 0.2, saturation: float = 0.2
     ) -> None:
-        self.strengths = (brightness, contrast, saturation)
+        given = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
+        self.strengths = tuple(real(f"ColourJitter: {name}", x) for name, x in given.items())
         if not all(0 <= s <= 1 for s in self.strengths):
             raise OptionError(f"ColourJitter: {self.strengths}: strengths must lie in [0, 1]")
 

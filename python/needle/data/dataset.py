@@ -213,12 +213,17 @@ def check_index(index: Any, length: int) -> None:
 
     Raises:
         IndexRangeError: if it is out of range.
-        ArgumentError: if it is a text, or has a fraction.
+        ArgumentError: if it is anything else.
     """
-    if isinstance(index, slice):
+    if isinstance(index, slice) or index is Ellipsis:
         return
-    given = np.asarray(index)
-    if given.dtype.kind in "fcUS" and given.size:
+    try:
+        given = np.asarray(index)
+    except ValueError:  # lists of several lengths
+        given = np.empty(1, object)
+    if isinstance(index, int) and given.dtype.kind == "O":  # of more than 64 bits
+        raise IndexRangeError(f"index {index} is out of range for a data set of {length} items")
+    if given.dtype.kind not in "iub" and given.size:
         raise ArgumentError(f"index {index!r:.60} is no whole number")
     if given.dtype.kind in "iu" and given.size:
         low, high = int(given.min()), int(given.max())

@@ -10,7 +10,7 @@ import numpy as np
 
 from needle.data.augment import Augment
 from needle.data.dataset import Dataset, check_index
-from needle.errors import DataError
+from needle.errors import DataError, OptionError
 from needle.ops import random
 
 __all__ = ["ImageFolder", "UnpairedImages", "read_image"]
@@ -167,6 +167,7 @@ class UnpairedImages(Dataset):
 
     Raises:
         DataError: if one has no images, or a file cannot be decoded.
+        OptionError: if there are not two names.
     """
 
     def __init__(
@@ -179,6 +180,8 @@ class UnpairedImages(Dataset):
         augment: Augment | None = None,
     ) -> None:
         super().__init__()
+        if isinstance(names, str) or len(names) != 2:
+            raise OptionError(f"UnpairedImages: names are {names!r:.60}\n  rule: two of folders")
         self.augment, self.epoch = augment, 0
         self.a, self.b = (
             _all_images(Path(folder) / name, size, skip_broken, report) for name in names

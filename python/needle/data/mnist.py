@@ -13,7 +13,7 @@ import numpy as np
 from needle import config
 from needle.data.dataset import Dataset, check_index
 from needle.data.download import Source, cache_folder, fetch
-from needle.errors import DataError
+from needle.errors import DataError, unknown
 
 __all__ = ["MNISTDataset", "mnist", "read_idx"]
 
@@ -141,8 +141,11 @@ def mnist(
 
     Raises:
         DataError: if the files are missing, wrong, or cannot be downloaded.
+        OptionError: if train is neither True nor False.
     """
-    sources = FILES[train]
+    if train not in (True, False):
+        raise unknown("mnist: train", train, ("True", "False"))
+    sources = FILES[bool(train)]
     given = folder if folder is not None else config.current().data or None
     found = _look(Path(given), sources) if given is not None else None
     if found is None and folder is not None:

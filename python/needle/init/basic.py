@@ -15,6 +15,7 @@ from needle.backend.ndarray import NDArray, full
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, OptionError, ShapeError, no_tensor
 from needle.ops import random
+from needle.ops.attributes import real
 from needle.ops.creation import made
 from needle.ops.sampling import below
 from needle.tensor import Tensor
@@ -83,6 +84,7 @@ def rand(
         DtypeError: if dtype is not floating.
     """
     kind = floating("rand", dtype)
+    low, high = real("rand: low", low), real("rand: high", high)
     last = below("rand", low, high, kind)
     draw = random.rand(sizes("rand", shape, 8), device, key)
     with executor.modes(recording=False, lazy=False):
@@ -108,6 +110,7 @@ def randn(
         DtypeError: if dtype is not floating.
     """
     kind = floating("randn", dtype)
+    mean, std = real("randn: mean", mean), real("randn: std", std)
     if not std >= 0:
         raise OptionError(f"randn: std={std}\n  rule: a number from 0 on")
     draw = random.randn(sizes("randn", shape, 8), device, key)
@@ -127,7 +130,7 @@ def randb(
     Raises:
         OptionError: if p is not in [0, 1].
     """
-    if not 0 <= p <= 1:
+    if not 0 <= real("randb: p", p) <= 1:
         raise OptionError(f"randb: p={p} is no probability in [0, 1]")
     with executor.modes(recording=False, lazy=False):
         draw = graph.wrap(random.rand(sizes("randb", shape, 8), device, key))

@@ -15,6 +15,7 @@ from typing import Any
 from needle import executor, ops
 from needle.errors import ShapeError, unknown
 from needle.init.basic import floating, leaf, rand, randn, sizes
+from needle.ops.attributes import real
 from needle.tensor import Tensor
 
 GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0)}
@@ -25,6 +26,11 @@ def _gain(nonlinearity: str) -> float:
     if nonlinearity not in GAINS:
         raise unknown("nonlinearity", nonlinearity, GAINS)
     return GAINS[nonlinearity]
+
+
+def _fan(*counts: Any) -> float:
+    """Return how many numbers meet in one, for the variance; 1 at least."""
+    return max(sum(real("init: a fan", n) for n in counts), 1.0)
 
 
 def xavier_uniform(
@@ -50,7 +56,7 @@ def xavier_uniform(
         requires_grad: whether ``backward`` computes its gradient.
         key: seed of Needle's own generator, instead of the stream in use.
     """
-    bound = gain * math.sqrt(6 / max(fan_in + fan_out, 1))
+    bound = real("xavier_uniform: gain", gain) * math.sqrt(6 / _fan(fan_in, fan_out))
     return rand(
         *((fan_in, fan_out) if shape is None else shape), low=-bound, high=bound,
         device=device, dtype=dtype, requires_grad=requires_grad, key=key,
@@ -69,7 +75,7 @@ def xavier_normal(
     key: int | None = None,
 ) -> Tensor:
     """Return N(0, std) with std = gain * sqrt(2 / (fan_in + fan_out)). See ``xavier_uniform``."""
-    std = gain * math.sqrt(2 / max(fan_in + fan_out, 1))
+    std = real("xavier_normal: gain", gain) * math.sqrt(2 / _fan(fan_in, fan_out))
     return randn(
         *((fan_in, fan_out) if shape is None else shape), std=std,
         device=device, dtype=dtype, requires_grad=requires_grad, key=key,
@@ -99,7 +105,7 @@ def kaiming_uniform(
         requires_grad: whether ``backward`` computes its gradient.
         key: seed of Needle's own generator, instead of the stream in use.
     """
-    bound = _gain(nonlinearity) * math.sqrt(3 / max(fan_in, 1))
+    bound = _gain(nonlinearity) * math.sqrt(3 / _fan(fan_in))
     return rand(
         *((fan_in, fan_out) if shape is None else shape), low=-bound, high=bound,
         device=device, dtype=dtype, requires_grad=requires_grad, key=key,
@@ -118,7 +124,7 @@ def kaiming_normal(
     key: int | None = None,
 ) -> Tensor:
     """Return N(0, std) with std = gain / sqrt(fan_in). See ``kaiming_uniform``."""
-    std = _gain(nonlinearity) / math.sqrt(max(fan_in, 1))
+    std = _gain(nonlinearity) / math.sqrt(_fan(fan_in))
     return randn(
         *((fan_in, fan_out) if shape is None else shape), std=std,
         device=device, dtype=dtype, requires_grad=requires_grad, key=key,

@@ -11,6 +11,7 @@ from needle.backend.ndarray import array
 from needle.errors import OptionError
 from needle.init.basic import floating, leaf, sizes
 from needle.ops import random
+from needle.ops.attributes import real
 from needle.tensor import Tensor
 
 # Coefficients of quotients of polynomials, highest power first: between the quantiles 0.075 and
@@ -103,6 +104,8 @@ def trunc_normal(
         DtypeError: if dtype is not floating.
     """
     kind = floating("trunc_normal", dtype)
+    mean, std = real("trunc_normal: mean", mean), real("trunc_normal: std", std)
+    low, high = real("trunc_normal: low", low), real("trunc_normal: high", high)
     if not 0 < std < math.inf or not low < high:
         raise OptionError(
             f"trunc_normal: std={std}, low={low}, high={high}\n  rule: std is positive, low < high"

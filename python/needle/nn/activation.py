@@ -271,6 +271,7 @@ def activation(name: str) -> Module:
     Raises:
         OptionError: for an unknown name, with the nearest known one.
     """
-    if name.lower() not in ACTIVATIONS:
+    found = ACTIVATIONS.get(name.lower()) if isinstance(name, str) else None
+    if found is None:
         raise unknown("activation", name, ACTIVATIONS)
-    return ACTIVATIONS[name.lower()]()
+    return found()

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from needle import init, ops
 from needle.backend.axes import axes_of
 from needle.errors import OptionError, ShapeError, unknown
+from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_sizes, shown
 from needle.tensor import Parameter, Tensor
@@ -80,7 +81,7 @@ class Conv(Module):
         self.bias: Tensor | None = _bias(out_channels, fan_in, device, dtype) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 4:
+        if len(shape_of(x)) != 4:
             raise ShapeError(
                 f"Conv: x has shape {x.shape}, [n, {self.in_channels}, h, w] is needed"
             )

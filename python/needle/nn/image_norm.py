@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from needle import init, ops
 from needle.errors import ShapeError, explain
+from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.norm import BatchNorm1d, _Statistics
 from needle.nn.settings import check_number, check_sizes, shown
@@ -22,7 +23,7 @@ def _check(
     advice: str = "a larger batch, or .eval()",
 ) -> None:
     """Check images, and that there is more than one value to take statistics of."""
-    name, shape = type(layer).__name__, x.shape
+    name, shape = type(layer).__name__, shape_of(x)
     right = len(shape) >= 2 if axes is None else len(shape) == axes + 2
     if not right or shape[1] != channels:
         spatial = "*spatial" if axes is None else ("l", "h, w", "d, h, w")[axes - 1]
@@ -59,7 +60,7 @@ class BatchNorm2d(BatchNorm1d):
 
     def _check(self, x: Tensor) -> None:
         advice = "a larger batch, or .eval()" if self.track_running_stats else "a larger batch"
-        values = x.size // max(self.dim, 1) if self._by_batch else 2
+        values = math.prod(shape_of(x)) // max(self.dim, 1) if self._by_batch else 2
         _check(self, x, self.dim, values, self.spatial, advice)
 
 
@@ -133,7 +134,7 @@ class GroupNorm(Module):
             self.bias = Parameter(init.zeros(num_channels, device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        values = math.prod(x.shape[1:]) // self.num_groups * max((1, *x.shape[:1]))
+        values = math.prod(shape_of(x)[1:]) // self.num_groups * max((1, *x.shape[:1]))
         _check(self, x, self.num_channels, values, None, "fewer groups, or larger images")
         return ops.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)[0]
 
@@ -182,7 +183,7 @@ class InstanceNorm2d(_Statistics):
 
     def forward(self, x: Tensor) -> Tensor:
         advice = "larger images, or .eval()" if self.track_running_stats else "larger images"
-        count = math.prod(x.shape[2:])
+        count = math.prod(shape_of(x)[2:])
         _check(self, x, self.num_features, count if self._by_batch else 2, self.spatial, advice)
         if not self._by_batch:
             return self._evaluated(x)

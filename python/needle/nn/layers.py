@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from needle import init, ops
-from needle.backend.axes import axes_of, normalise_index
+from needle.backend.axes import axes_of, normalise_index, whole
 from needle.errors import (
     ArgumentError,
     IndexRangeError,
@@ -27,6 +27,7 @@ from needle.errors import (
     explain,
     unknown,
 )
+from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_sizes
 from needle.tensor import Parameter, Tensor
@@ -113,7 +114,8 @@ class Embedding(Module):
         drawn = init.randn(num_embeddings, embedding_dim, device=device, dtype=dtype)
         self.padding_idx: int | None = None
         if padding_idx is not None:
-            self.padding_idx = normalise_index(padding_idx, num_embeddings, 0)
+            place = whole("Embedding: padding_idx", padding_idx)
+            self.padding_idx = normalise_index(place, num_embeddings, 0)
             drawn[self.padding_idx] = 0.0
         self.weight = Parameter(drawn)
 
@@ -137,7 +139,7 @@ class Flatten(Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim == 0:
+        if not shape_of(x):
             raise explain(
                 ShapeError, "Flatten", "x has no axis", [("x", x)], "x is [n, ...]"
             )  # fmt: skip
@@ -189,7 +191,7 @@ class Dropout2d(Dropout):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim < 2:
+        if len(shape_of(x)) < 2:
             raise explain(
                 ShapeError, "Dropout2d", f"x has {x.ndim} axes", [("x", x)], "x is [n, c, *spatial]"
             )
@@ -262,6 +264,8 @@ class Container(Module):
 
     @modules.setter
     def modules(self, modules: Iterable[Module]) -> None:
+        if not isinstance(modules, Iterable):
+            raise ArgumentError(f"{type(self).__name__}: {modules!r:.60} are not several modules")
         modules = tuple(modules)
         for i, module in enumerate(modules):
             _check_module(f"{type(self).__name__}: module {i}", module)
@@ -369,6 +373,8 @@ class ModuleDict(Module):
 
     def update(self, modules: Mapping[str, Module]) -> None:
         """Add modules, or put them in the places of those of the same names."""
+        if not isinstance(modules, (Mapping, ModuleDict)):
+            raise ArgumentError(f"ModuleDict: {modules!r:.60} is no dict of modules")
         for name, module in modules.items():
             self[name] = module
 

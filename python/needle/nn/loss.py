@@ -7,6 +7,7 @@ from typing import Any
 
 from needle import ops
 from needle.errors import OptionError, unknown
+from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, shown
 from needle.ops.indexing import beside
@@ -91,7 +92,7 @@ class CrossEntropyLoss(_Loss):
 
 def _classes_last(x: Tensor, target: Any, name: str) -> tuple[Tensor, Any]:
     """Return x with its axis 1, of classes, as the last; and so a target of as many axes."""
-    if x.ndim <= 2:
+    if len(shape_of(x)) <= 2:
         return x, target
     x, target = as_tensors((x, beside(x, target)), name)
     order = (0, *range(2, x.ndim), 1)

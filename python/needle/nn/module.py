@@ -347,10 +347,15 @@ class Module:
             The missing and the unexpected names.
 
         Raises:
+            ArgumentError: if the state is no dict.
             DataError: listing every missing and unexpected name and every wrong shape or dtype;
                 or if two tensors of the module have one name.
         """
-        given = dict(state)
+        try:
+            given = dict(state)
+        except (TypeError, ValueError):
+            problem = f"load_state_dict: the state is {state!r:.60}, not a dict"
+            raise ArgumentError(problem) from None
         for alias, name in getattr(state, "aliases", {}).items():
             if name in state:
                 given.setdefault(alias, state[name])

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from needle import executor, init, ops
 from needle.backend.axes import axes_of
 from needle.errors import ShapeError, explain
+from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes, shown
 from needle.tensor import Parameter, Tensor
@@ -129,7 +130,7 @@ class BatchNorm1d(_Statistics):
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
-        right = x.ndim in (2, 3) and x.shape[1] == self.dim
+        right = len(shape_of(x)) in (2, 3) and x.shape[1] == self.dim
         if not right or (self._by_batch and x.size == 0 < self.dim):
             raise explain(
                 ShapeError, "BatchNorm1d", f"x has shape {x.shape}", [("x", x)],

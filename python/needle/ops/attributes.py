@@ -76,6 +76,19 @@ def real(what: str, value: Any) -> float:
     raise ArgumentError(f"{what} is {value!r:.60}, not a number")
 
 
+def flag(what: str, value: Any) -> bool:
+    """Return an argument as a bool. A number is none: ``x.sum(0, 1)`` means two axes.
+
+    Raises:
+        ArgumentError: if it is neither True nor False.
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise ArgumentError(
+        f"{what} is {value!r:.60}, neither True nor False\n  try: several axes as a tuple, (0, 1)"
+    )
+
+
 def number_in(operation: str, value: Any, kind: DType) -> Any:
     """Return a number as one that a dtype holds.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from needle import dtype, executor
 from needle.backend.axes import axes_of, normalise_axis, whole
-from needle.errors import IndexRangeError, OptionError, ShapeError, explain
+from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.attributes import real
 from needle.ops.base import Composite
@@ -185,8 +185,11 @@ def einsum(equation: str, *tensors: Any) -> Any:
     that occur once. Tensors are multiplied from left to right, by matrix products.
 
     Raises:
+        ArgumentError: if the equation is no text.
         ShapeError: if the letters do not fit the tensors, or sizes of one letter differ.
     """
+    if not isinstance(equation, str):
+        raise ArgumentError(f"einsum: the equation is {equation!r:.60}, not a text")
     operands = as_tensors(tensors, "einsum")
     return _plan_of((equation, *map(shape_of, operands)), _einsum_equation, *operands)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from needle import executor
-from needle.backend.axes import axes_of
+from needle.backend.axes import axes_of, whole
 from needle.errors import OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.activation import leaky_relu, relu
@@ -80,7 +80,8 @@ class Conv(Multilinear):
 
 def conv(a: Any, b: Any, stride: int = 1, padding: int = 1) -> Any:
     """Convolve images [n, h, w, c] with a kernel [k, k, c, o]. See ``Conv``."""
-    return executor.apply(Conv.of(int(stride), int(padding)), a, b)
+    op = Conv.of(whole("conv: stride", stride), whole("conv: padding", padding))
+    return executor.apply(op, a, b)
 
 
 def convolve(x: Any, weight: Any, bias: Any, geometry: Any, slope: float = 1.0) -> Any:
@@ -110,9 +111,10 @@ def per_axis(name: str, value: int | Sequence[int], axes: int) -> Sizes:
     """Return one number per spatial axis.
 
     Raises:
+        ArgumentError: if they are no whole numbers.
         ShapeError: for another number of them.
     """
-    sizes = tuple(int(n) for n in axes_of(value))
+    sizes = tuple(whole(name, n) for n in axes_of(value))
     if len(sizes) == 1:
         sizes *= axes
     if len(sizes) != axes:
@@ -212,7 +214,7 @@ def _straight(axes: int, doc: str | None = None) -> Callable[..., Any]:
         if padding_mode != "zeros":
             image = pad(image, ((0, 0), *pairs, (0, 0)), padding_mode)
             pairs = ((0, 0),) * axes
-        geometry = (steps, pairs, taps, int(groups))
+        geometry = (steps, pairs, taps, whole(f"{name}: groups", groups))
         return channels_first(convolve(image, _kernel_first(weight), bias, geometry, slope))
 
     return named(function, name, doc)
@@ -254,7 +256,8 @@ def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
             ShapeError: as ``ConvolutionInput``.
             OptionError: if output_padding is not below stride or dilation.
         """
-        _check(name, axes, x, weight, bias, sum(shape_of(weight)[1:2]) * int(groups))
+        groups = whole(f"{name}: groups", groups)
+        _check(name, axes, x, weight, bias, sum(shape_of(weight)[1:2]) * groups)
         steps, taps = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
         lows, extra = (
             per_axis("padding", padding, axes),
@@ -275,7 +278,7 @@ def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
                 shape_of(image)[1:-1], kernel, steps, taps, pairs, strict=True
             )
         )
-        op = ConvolutionInput.of(steps, pairs, taps, int(groups), spatial)
+        op = ConvolutionInput.of(steps, pairs, taps, groups, spatial)
         out = executor.apply(op, image, _kernel_first(weight))
         if any(map(any, rest)):
             out = executor.apply(Pad.of(((0, 0), *rest, (0, 0))), out)

@@ -162,7 +162,8 @@ def arange(
         steps = made("arange", kernels.arange, count, dtypes.float64, device)
         first, by = (_beside(x, dtypes.float64, steps.spec.device) for x in (start, step))
         return cast(first + by * steps, kind)
-    return made("arange", kernels.arange, count, kind, device, numbers[0], numbers[2])
+    first = numbers[0] if count else 0  # which the dtype may not hold
+    return made("arange", kernels.arange, count, kind, device, first, numbers[2])
 
 
 _FAR = 2**62
@@ -182,7 +183,8 @@ def _count(start: Any, stop: Any, step: Any) -> int:
     try:
         if step == 0:
             raise OptionError("arange: the step must not be 0")
-        count = max(0, math.ceil((stop - start) / step))
+        exact = isinstance(stop - start, int) and isinstance(step, int)
+        count = max(0, -((start - stop) // step) if exact else math.ceil((stop - start) / step))
     except (ValueError, OverflowError) as error:
         if isinstance(error, OptionError):
             raise
@@ -212,12 +214,13 @@ def linspace(
 
     Raises:
         ArgumentError: if num is no whole number, or start or stop no number.
-        ShapeError: if num is negative.
+        ShapeError: if num is negative, or start and stop are arrays that do not broadcast.
     """
     (count,), kind = sizes_of("linspace", (num,), 8), as_dtype(dtype or default_float())
     for what, end in (("start", start), ("stop", stop)):
         if not isinstance(end, (int, float, graph.TensorBase)) and not _is_real(end):
             raise ArgumentError(f"linspace: {what} is {end!r:.60}, not a number")
+    ndarray.broadcast_shapes("linspace", *map(np.shape, (start, stop)))
     if _flows(kind, start, stop):
         parts = made("linspace", _line, 0, 1, count, endpoint, dtypes.float64, device)
         ends = [_beside(x, dtypes.float64, parts.spec.device) for x in (start, stop)]
@@ -228,7 +231,10 @@ def linspace(
 
 
 def _is_real(x: Any) -> bool:
-    return np.asarray(x).dtype.kind in "biuf"
+    try:
+        return np.asarray(x).dtype.kind in "biuf"
+    except ValueError:  # lists of several lengths
+        return False
 
 
 def _line(start: Any, stop: Any, count: int, endpoint: bool, kind: DType, device: Any) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 from needle import dtype, executor, graph
 from needle.backend.axes import whole
 from needle.errors import ArgumentError, OptionError
+from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
 from needle.ops.operands import as_tensors, cast, constant, default_float, promoted
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
@@ -456,11 +457,14 @@ def lerp(x: Any, y: Any, weight: Any) -> Any:
     Shapes:   x, y and weight broadcast
     Gradient: x, y, weight; any order
     """
+    if isinstance(weight, np.ndarray):
+        x, y, weight = as_tensors((x, y, weight), "lerp")
     x, y = promoted((x, y), "lerp", floating=True)
     step = subtract(y, x)
     if isinstance(weight, graph.TensorBase):
         behind = subtract(y, step * subtract(1.0, weight))
         return where(less(weight, 0.5), x + step * weight, behind)
+    weight = real("lerp: weight", weight)
     return x + step * weight if weight < 0.5 else y - step * (1.0 - weight)
 
 

@@ -274,9 +274,15 @@ def contains(x: Any, value: Any) -> bool:
     """Whether any element is equal to a value: what ``value in x`` says, as NumPy.
 
     A list, an array or a tensor broadcasts, so each element meets what is beside it.
+
+    Raises:
+        ShapeError: if it is a list whose parts differ in length, or does not broadcast.
     """
     if isinstance(value, (list, tuple)):
-        value = np.asarray(value)
+        try:
+            value = np.asarray(value)
+        except ValueError:
+            raise ShapeError(f"in: {value!r:.60}: parts of several lengths") from None
     if isinstance(value, (bool, int, float, np.number)):
         try:
             value = number_in("in", value, executor.spec_of(x).dtype)

@@ -500,7 +500,7 @@ def nll_loss(
         ShapeError: if there is not one label for each row, or one weight for each class.
     """
     x, labels = as_tensors((x, labels), "nll_loss")
-    if shape_of(labels) != shape_of(x)[:-1]:
+    if not shape_of(x) or shape_of(labels) != shape_of(x)[:-1]:
         raise explain(
             ShapeError, "nll_loss", f"labels have shape {shape_of(labels)}, x {shape_of(x)}",
             [("x", x), ("labels", labels)], "x [..., classes], labels [...]",

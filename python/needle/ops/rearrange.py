@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
-from needle import executor
+from needle import executor, graph
 from needle.backend import kernels, ndarray
 from needle.backend.axes import axes_of, normalise_axis, sizes_of, whole
 from needle.errors import IndexRangeError, OptionError, ShapeError
@@ -157,13 +157,14 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
     if not np.iterable(counts):
         count = _count("repeat", counts)
         return _repeat_in_place(x, [count if i == axis else 1 for i in range(len(shape))], True)
-    each = np.asarray(counts) if len(counts) else np.zeros(0, np.int64)
+    each = executor.value_of(counts).numpy() if isinstance(counts, graph.TensorBase) else counts
+    if not isinstance(each, np.ndarray) or each.dtype.kind not in "iu" or each.ndim != 1:
+        each = np.array([_count("repeat", n) for n in axes_of(each)], object)
     if len(each) != shape[axis]:
         raise ShapeError(f"repeat: {len(each)} counts for {shape[axis]} elements")
-    if each.dtype.kind not in "iu" or each.min(initial=0) < 0:
-        each = np.array([_count("repeat", n) for n in each.tolist()], np.int64)
+    _count("repeat", each.min(initial=0))
     sizes_of("repeat", (int(each.sum(dtype=object)),), 8)
-    return take(x, made("repeat", _repeated, each, x), axis)
+    return take(x, made("repeat", _repeated, each.astype(np.int64), x), axis)
 
 
 def _count(operation: str, value: Any) -> int:
@@ -281,8 +282,9 @@ def _dilation(
     dilation = whole(f"{name}: dilation", dilation)
     if dilation < 0:
         raise ShapeError(f"{name}: dilation {dilation} is negative")
-    listed = (axes,) if isinstance(axes, (int, np.integer)) else axes
-    return tuple(a + x.spec.ndim if a < 0 else a for a in listed), dilation
+    ndim = len(shape_of(x))
+    listed = [whole(f"{name}: axis", axis) for axis in axes_of(axes)]
+    return tuple(a + ndim if a < 0 else a for a in listed), dilation
 
 
 # ---- triangles and diagonals -------------------------------------------------------

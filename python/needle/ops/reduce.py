@@ -14,7 +14,7 @@ from needle.backend import kernels
 from needle.backend.axes import normalise_axes
 from needle.errors import OptionError, ShapeError
 from needle.executor import shape_of
-from needle.ops.attributes import Axes, either
+from needle.ops.attributes import Axes, either, flag
 from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op
 from needle.ops.elementwise import cast_like, equal, not_equal
 from needle.ops.movement import BroadcastTo, broadcast_to, reshape
@@ -290,7 +290,7 @@ _known: dict[Any, Any] = {}
 
 def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     """Return the op of a reduction, and know it the next time without working out the axes."""
-    op = cls.of(normalised(x, axes), bool(keepdims))
+    op = cls.of(normalised(x, axes), keepdims)
     if axes is None or isinstance(axes, (int, tuple)):
         if len(_known) > 1000:
             _known.clear()
@@ -313,6 +313,8 @@ def reducer(cls: type[Reduction], name: str) -> Reducer:
     def function(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         if axis is not None:
             axes = either(axes, axis)
+        if keepdims is not False and keepdims is not True:  # 1 would be found as True
+            keepdims = flag(f"{name}: keepdims", keepdims)
         try:
             op = _known[cls, x.spec.ndim, axes, keepdims]
         except (KeyError, TypeError, AttributeError):  # axes are a list; x is no tensor

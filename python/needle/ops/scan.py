@@ -13,7 +13,7 @@ from needle.backend import kernels
 from needle.backend.axes import normalise_axis, whole
 from needle.errors import IndexRangeError, OptionError
 from needle.executor import shape_of
-from needle.ops.attributes import Axes, either, real
+from needle.ops.attributes import Axes, either, flag, real
 from needle.ops.base import OUTPUT, Composite, Linear, Op, export
 from needle.ops.elementwise import cast_like, equal, square, where
 from needle.ops.functions import Sqrt
@@ -481,7 +481,8 @@ def var(
 ) -> Any:
     """Variance over axes (all for None); correction 1 is the unbiased one. See ``Var``."""
     chosen = normalised(x, either(axes, axis))
-    return executor.apply(Var.of(chosen, bool(keepdims), real("var: correction", correction)), x)
+    kept = flag("var: keepdims", keepdims)
+    return executor.apply(Var.of(chosen, kept, real("var: correction", correction)), x)
 
 
 def std(

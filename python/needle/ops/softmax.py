@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from needle import dtype, executor
+from needle.backend.axes import axes_of
 from needle.errors import IndexRangeError
 from needle.executor import shape_of
-from needle.ops.attributes import Axes, either
+from needle.ops.attributes import Axes, either, flag
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import cast_like, equal, where
 from needle.ops.functions import exp, log
@@ -241,5 +241,5 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
 def logsumexp(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
     """Logarithm of the sum of exponentials over axes (all for None). See ``LogSumExp``."""
     axes = either(axes, axis)
-    chosen = tuple(axes) if isinstance(axes, Sequence) else axes
-    return executor.apply(LogSumExp.of(chosen, bool(keepdims)), x)
+    chosen = axes if axes is None or type(axes) is int else axes_of(axes)
+    return executor.apply(LogSumExp.of(chosen, flag("logsumexp: keepdims", keepdims)), x)

@@ -217,6 +217,17 @@ def median(x: Any, axis: int = -1) -> Any:
     return squeeze(middle, axis)
 
 
+def _shares(q: Any) -> Any:
+    """Return the shares that ``quantile`` was given as an array, float64."""
+    try:
+        shares = np.asarray(executor.value_of(q).numpy() if isinstance(q, graph.TensorBase) else q)
+    except ValueError:  # lists of several lengths
+        shares = np.empty(0, object)
+    if shares.dtype.kind not in "biuf":
+        raise ArgumentError(f"quantile: q is {q!r:.60}, neither a number nor several")
+    return shares.astype(np.float64)
+
+
 def quantile(x: Any, q: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     """Return the values below which a share q of the elements lies, along an axis (all for None).
 
@@ -229,15 +240,15 @@ def quantile(x: Any, q: Any, axis: int | None = None, keepdims: bool = False) ->
         keepdims: whether the axes stay, of size 1.
 
     Raises:
-        OptionError: if q is not in [0, 1].
+        ArgumentError: if q is no number.
+        OptionError: if it is not in [0, 1].
         ShapeError: if there is no element, or q has several axes.
     """
     (x,) = promoted((x,), "quantile", floating=True)
     ndim = len(shape_of(x))
     flat = reshape(x, (x.spec.size,)) if axis is None else x
     along = 0 if axis is None else normalise_axis(axis, ndim)
-    shares = np.asarray(executor.value_of(q).numpy() if isinstance(q, graph.TensorBase) else q)
-    shares, size = shares.astype(np.float64), shape_of(flat)[along]
+    shares, size = _shares(q), shape_of(flat)[along]
     if shares.ndim > 1 or size == 0:
         what = f"q has shape {shares.shape}" if size else f"no elements along axis {along}"
         raise explain(ShapeError, "quantile", what, [("x", x)], "q is a number, or some in a row")

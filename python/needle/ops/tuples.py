@@ -208,7 +208,7 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
     """
     try:
         parts = tuple(tensors[i] for i in range(len(tensors)))
-    except TypeError:
+    except (TypeError, KeyError):  # a dict has a length, too
         raise ArgumentError(f"stack: {tensors!r:.60} are not several tensors") from None
     if not parts:
         raise ShapeError("stack: no tensors")

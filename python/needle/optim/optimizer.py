@@ -9,7 +9,15 @@ from typing import Any, ClassVar
 from needle import executor, graph
 from needle.backend.axes import whole
 from needle.backend.ndarray import array
-from needle.errors import ArgumentError, DataError, OptionError, describe, explain, unknown
+from needle.errors import (
+    ArgumentError,
+    DataError,
+    OptionError,
+    describe,
+    explain,
+    no_tensor,
+    unknown,
+)
 from needle.ops import update
 from needle.ops.attributes import real
 from needle.ops.creation import zeros_like
@@ -135,6 +143,8 @@ class Optimizer:
 
     def minimize(self, loss: Tensor) -> Tensor:
         """Forget old gradients, run ``loss.backward()`` and make a step; return the loss."""
+        if not isinstance(loss, Tensor):
+            raise no_tensor(loss)
         self.reset_grad()
         loss.backward()
         self.step()
@@ -164,9 +174,11 @@ class Optimizer:
         """Return to a state, all of it or (on an error) nothing.
 
         Raises:
+            ArgumentError: if it is no dict.
             DataError: for names that this optimizer does not have, arrays that do not fit, or
                 numbers out of their ranges.
         """
+        check_state(state)
         arrays: dict[str, update.State] = {slot: {} for slot in self.slots}
         places = self._places()
         for key, value in state.items():
@@ -245,6 +257,16 @@ def count(name: str, value: Any) -> int:
             f"load_state_dict: {name} is {value!r:.60}\n  rule: a whole number from 0 on"
         )
     return steps
+
+
+def check_state(state: Any) -> None:
+    """Check that ``load_state_dict`` was given a dict.
+
+    Raises:
+        ArgumentError: if it was not.
+    """
+    if not isinstance(state, Mapping):
+        raise ArgumentError(f"load_state_dict: the state is {state!r:.60}, not a dict")
 
 
 def _check_number(owner: str, name: str, value: Any) -> None:

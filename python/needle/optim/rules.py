@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from needle.errors import OptionError
 from needle.ops import update
 from needle.optim.clip import clip_grad_norm
-from needle.optim.optimizer import Optimizer, count
+from needle.optim.optimizer import Optimizer, check_state, count
 from needle.tensor import Tensor
 
 
@@ -137,6 +137,7 @@ class _Counting(Optimizer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Return to a state, as ``Optimizer.load_state_dict``."""
+        check_state(state)
         places = self._places()
         counts = {
             places[key][1]: count(key, t)

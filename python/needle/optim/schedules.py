@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from needle.errors import OptionError
+from needle.errors import ArgumentError, OptionError
+from needle.ops.attributes import real
 
 Schedule = Callable[[int], float]
 
@@ -24,10 +25,22 @@ def _value(schedule: Schedule | float, step: int) -> float:
     return float(schedule(step)) if callable(schedule) else float(schedule)
 
 
-def _positive(owner: Any, **numbers: float) -> None:
+def _finite(owner: Any, **numbers: Any) -> None:
+    """Check what makes a schedule: where it is made, not in the step that asks for it."""
+    for name, number in numbers.items():
+        if not math.isfinite(real(f"{type(owner).__name__}: {name}", number)):
+            raise OptionError(f"{type(owner).__name__}: {name}={number} must be finite")
+
+
+def _positive(owner: Any, **numbers: Any) -> None:
+    _finite(owner, **numbers)
     for name, number in numbers.items():
         if number <= 0:
             raise OptionError(f"{type(owner).__name__}: {name}={number} must be positive")
+
+
+def _part(owner: Any, **schedules: Any) -> None:
+    _finite(owner, **{name: x for name, x in schedules.items() if not callable(x)})
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,9 @@ class Constant:
     """Always the same rate."""
 
     rate: float
+
+    def __post_init__(self) -> None:
+        _finite(self, rate=self.rate)
 
     def __call__(self, step: int) -> float:
         return self.rate
@@ -49,6 +65,7 @@ class Step:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
+        _finite(self, rate=self.rate, factor=self.factor)
         _positive(self, every=self.every)
 
     def __call__(self, step: int) -> float:
@@ -64,7 +81,12 @@ class Milestones:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", tuple(sorted(self.steps)))
+        _finite(self, rate=self.rate, factor=self.factor)
+        if not isinstance(self.steps, Iterable):
+            raise ArgumentError(f"Milestones: steps is {self.steps!r:.60}, not several numbers")
+        steps = tuple(self.steps)
+        _finite(self, **{f"steps[{i}]": step for i, step in enumerate(steps)})
+        object.__setattr__(self, "steps", tuple(sorted(steps)))
 
     def __call__(self, step: int) -> float:
         return float(self.rate * self.factor ** bisect_right(self.steps, step))
@@ -76,6 +98,9 @@ class Exponential:
 
     rate: float
     factor: float
+
+    def __post_init__(self) -> None:
+        _finite(self, rate=self.rate, factor=self.factor)
 
     def __call__(self, step: int) -> float:
         return float(self.rate * self.factor**step)
@@ -90,7 +115,8 @@ class Polynomial:
     power: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive(self, steps=self.steps)
+        _finite(self, rate=self.rate)
+        _positive(self, steps=self.steps, power=self.power)
 
     def __call__(self, step: int) -> float:
         return float(self.rate * max(1.0 - step / self.steps, 0.0) ** self.power)
@@ -105,6 +131,7 @@ class Linear:
     steps: int
 
     def __post_init__(self) -> None:
+        _finite(self, start=self.start, end=self.end)
         _positive(self, steps=self.steps)
 
     def __call__(self, step: int) -> float:
@@ -123,6 +150,7 @@ class Cosine:
     end: float = 0.0
 
     def __post_init__(self) -> None:
+        _finite(self, rate=self.rate, end=self.end)
         _positive(self, steps=self.steps)
 
     def __call__(self, step: float) -> float:
@@ -145,6 +173,7 @@ class Restarts:
     end: float = 0.0
 
     def __post_init__(self) -> None:
+        _finite(self, rate=self.rate, factor=self.factor, end=self.end)
         _positive(self, steps=self.steps)
         if self.factor < 1:
             raise OptionError(f"Restarts: factor={self.factor}\n  rule: a number from 1 on")
@@ -181,6 +210,7 @@ class OneCycle:
     end: float = 1e4
 
     def __post_init__(self) -> None:
+        _finite(self, rate=self.rate, peak=self.peak)
         _positive(self, start=self.start, end=self.end, steps=self.steps)
         if not 1 < self.peak * self.steps < self.steps:
             raise OptionError(
@@ -206,6 +236,7 @@ class Warmup:
     then: Schedule | float
 
     def __post_init__(self) -> None:
+        _part(self, then=self.then)
         _positive(self, steps=self.steps)
 
     def __call__(self, step: int) -> float:
@@ -228,11 +259,15 @@ class Chain:
 
     def __init__(self, *parts: tuple[Schedule | float, int] | Schedule | float) -> None:
         object.__setattr__(self, "parts", parts)
-        pairs = [part for part in parts[:-1] if isinstance(part, tuple)]
-        if not parts or len(pairs) != len(parts) - 1:
+        pairs = [part for part in parts if isinstance(part, tuple)]
+        alone = [part for part in parts[-1:] if not isinstance(part, tuple)]
+        if not parts or len(pairs + alone) < len(parts) or any(len(pair) != 2 for pair in pairs):
             raise OptionError("Chain: every part but the last is a pair (schedule, steps)")
-        for _, steps in pairs:
+        for schedule, steps in pairs:
+            _part(self, schedule=schedule)
             _positive(self, steps=steps)
+        for schedule in alone:
+            _part(self, schedule=schedule)
 
     def __call__(self, step: int) -> float:
         for schedule, steps in self.parts[:-1]:

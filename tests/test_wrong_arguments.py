@@ -1,0 +1,167 @@
+"""Arguments of the wrong kind, for functions of every room: an exception of Needle's, in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import data, nn, ops
+from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError
+
+x = ndl.Tensor(np.arange(6.0).reshape(2, 3))
+image, kernel = ndl.Tensor(np.ones((1, 1, 4, 4))), ndl.Tensor(np.ones((1, 1, 2, 2)))
+lines = ndl.Tensor(np.ones((1, 4, 4, 1)))
+ragged, halves = [[1, 2], [3]], (0.5, 1.5)
+
+
+def parameter():
+    return nn.Parameter(ndl.Tensor(1.0))
+
+
+WRONG = {
+    # two axes, one of them where keepdims stands
+    "x.sum(0, 1)": (ArgumentError, r"summation: keepdims is 1, neither.*\n  try: several axes"),
+    "x.mean(1, 0)": (ArgumentError, "mean: keepdims is 0"),
+    "x.max(0, 'a')": (ArgumentError, "amax: keepdims is 'a'"),
+    "x.var(0, 1)": (ArgumentError, "var: keepdims is 1"),
+    "x.logsumexp(0, 1)": (ArgumentError, "logsumexp: keepdims is 1"),
+    "x.logsumexp('ab')": (ArgumentError, "axis is 'a'"),
+    # numbers that were cut off to whole ones
+    "ops.conv2d(image, kernel, stride=halves)": (ArgumentError, r"stride is 0\.5, not a whole"),
+    "ops.conv2d(image, kernel, padding=halves)": (ArgumentError, r"padding is 0\.5"),
+    "ops.conv2d(image, kernel, dilation='12')": (ArgumentError, "dilation is '1'"),
+    "ops.conv2d(image, kernel, groups=1.5)": (ArgumentError, r"conv2d: groups is 1\.5"),
+    "ops.conv_transpose2d(image, kernel, groups='1')": (ArgumentError, "groups is '1'"),
+    "ops.avg_pool2d(image, 2, padding=halves)": (ArgumentError, r"padding is 0\.5"),
+    "ops.max_pool2d(image, '2')": (ArgumentError, "kernel_size is '2'"),
+    "ops.conv(lines, kernel, 1.5)": (ArgumentError, r"conv: stride is 1\.5"),
+    # what is neither a number nor several
+    "ops.linspace(ragged, 1, 3)": (ArgumentError, r"linspace: start is \[\[1, 2\], \[3\]\]"),
+    "ops.linspace([0, 0], [1, 1, 1], 3)": (ShapeError, "linspace: shapes do not broadcast"),
+    "ops.quantile(x, 'a')": (ArgumentError, "quantile: q is 'a', neither a number nor several"),
+    "ops.quantile(x, 1j)": (ArgumentError, "quantile: q is 1j"),
+    "ops.quantile(x, ragged)": (ArgumentError, "quantile: q is"),
+    "ops.repeat(x, 'abcdef')": (ArgumentError, "repeat: count is 'a'"),
+    "ops.repeat(x, ragged)": (ArgumentError, r"repeat: count is \[1, 2\]"),
+    "ops.repeat(x, {})": (ArgumentError, "repeat: {} is neither"),
+    "ops.repeat(x, np.ones((6, 2), int))": (ArgumentError, "repeat: count is array"),
+    "ops.repeat(x, np.full(6, -1))": (ShapeError, "repeat: count -1 is below 0"),
+    "ops.dilate(x, 1e300, 1)": (ArgumentError, r"dilate: 1e\+300 is neither"),
+    "ops.dilate(x, 'a', 1)": (ArgumentError, "dilate: axis is 'a'"),
+    "ops.lerp(x, x, None)": (ArgumentError, "lerp: weight is None, not a number"),
+    "ops.einsum([], x)": (ArgumentError, r"einsum: the equation is \[\], not a text"),
+    "ops.stack({'a': 1})": (ArgumentError, "stack: .* are not several tensors"),
+    "ragged in x": (ShapeError, "in: .* several lengths"),
+    "ops.nll_loss(x.sum(), x.sum())": (ShapeError, "nll_loss: labels have shape"),
+    "nn.Embedding(3, 2, padding_idx='a')": (ArgumentError, "Embedding: padding_idx is 'a'"),
+    "nn.ModuleDict('ab')": (ArgumentError, "ModuleDict: 'ab' is no dict of modules"),
+    "nn.ModuleList(3)": (ArgumentError, "ModuleList: 3 are not several modules"),
+    "nn.activation(None)": (OptionError, "activation: there is no None"),
+    "nn.Linear(2, 2).load_state_dict(3)": (ArgumentError, "the state is 3, not a dict"),
+    "nn.Linear(2, 2).load_state_dict('ab')": (ArgumentError, "the state is 'ab', not a dict"),
+    "optim.Adam([parameter()]).load_state_dict(3)": (ArgumentError, "the state is 3, not a dict"),
+    "optim.SGD([parameter()]).load_state_dict(3)": (ArgumentError, "the state is 3, not a dict"),
+    "optim.SGD([parameter()]).minimize(None)": (ArgumentError, "minimize: expected a tensor"),
+    "ndl.rand(2, low='a')": (ArgumentError, "rand: low is 'a', not a number"),
+    "ndl.randn(2, std=1j)": (ArgumentError, "randn: std is 1j"),
+    "init.randb(2, p=None)": (ArgumentError, "randb: p is None"),
+    "init.trunc_normal(2, mean=np.ones(2))": (ArgumentError, "trunc_normal: mean is array"),
+    "init.xavier_normal(2, 2, gain=1j)": (ArgumentError, "xavier_normal: gain is 1j"),
+    "init.kaiming_uniform(None, 2)": (ArgumentError, "init: a fan is None"),
+    "data.Normalise('a', 1)": (ArgumentError, "Normalise: mean='a', std=1: numbers"),
+    "data.Normalise([[1.0]], 1)": (OptionError, "Normalise: 1 means"),
+    "data.ColourJitter(None)": (ArgumentError, "ColourJitter: brightness is None"),
+    "data.mnist('/', train=None)": (OptionError, "mnist: train: there is no None"),
+    "data.UnpairedImages('/', ('a',))": (OptionError, r"UnpairedImages: names are \('a',\)"),
+    "optim.Step('a', 2)": (ArgumentError, "Step: rate is 'a', not a number"),
+    "optim.Step(0.1, None)": (ArgumentError, "Step: every is None"),
+    "optim.Cosine(0.1, float('nan'))": (OptionError, "Cosine: steps=nan must be finite"),
+    "optim.Linear(0.1, 'a', 5)": (ArgumentError, "Linear: end is 'a'"),
+    "optim.Milestones(0.1, 3)": (ArgumentError, "Milestones: steps is 3, not several"),
+    "optim.Milestones(0.1, 'ab')": (ArgumentError, r"Milestones: steps\[0\] is 'a'"),
+    "optim.Polynomial(0.1, 5, -1)": (OptionError, "Polynomial: power=-1 must be positive"),
+    "optim.Restarts(0.1, 5, float('inf'))": (OptionError, "Restarts: factor=inf must be finite"),
+    "optim.Warmup(5, None)": (ArgumentError, "Warmup: then is None"),
+    "optim.Chain((0.1,), 0.2)": (OptionError, "Chain: every part but the last is a pair"),
+    "optim.Chain((0.1, 5), 'a')": (ArgumentError, "Chain: schedule is 'a'"),
+}
+
+
+@pytest.mark.parametrize("call", sorted(WRONG))
+def test_what_was_wrong_is_told(call):
+    kind, text = WRONG[call]
+    with pytest.raises(kind, match=text):
+        eval(call, {**globals(), "init": ndl.init, "optim": ndl.optim})
+
+
+LAYERS = {
+    "Flatten": lambda: nn.Flatten(),
+    "Dropout2d": lambda: nn.Dropout2d(),
+    "BatchNorm1d": lambda: nn.BatchNorm1d(3),
+    "BatchNorm2d": lambda: nn.BatchNorm2d(3),
+    "GroupNorm": lambda: nn.GroupNorm(1, 3),
+    "InstanceNorm2d": lambda: nn.InstanceNorm2d(3),
+    "LayerNorm1d": lambda: nn.LayerNorm1d(3),
+    "Conv": lambda: nn.Conv(3, 3, 3),
+    "MaxPool2d": lambda: nn.MaxPool2d(2),
+}
+
+
+@pytest.mark.parametrize("given", [None, [[1.0, 2.0, 3.0]], "a"])
+@pytest.mark.parametrize("name", sorted(LAYERS))
+def test_a_layer_says_its_name_when_it_is_given_no_tensor(name, given):
+    with pytest.raises(ArgumentError, match=f"^{name}: expected a tensor, got"):
+        LAYERS[name]()(given)
+    with pytest.raises(ArgumentError, match="^CrossEntropyLoss: expected a tensor, got"):
+        nn.CrossEntropyLoss()(given, [0])
+
+
+@pytest.mark.parametrize("given", [None, ragged, "a", {}, 1j, 2**70, [None]])
+def test_what_is_no_index_of_a_data_set(given):
+    items = data.NDArrayDataset(np.zeros((3, 2)))
+    parts = data.ConcatDataset([items, data.Subset(items, [0, 1])])
+    for dataset in (items, parts, parts.datasets[1]):
+        with pytest.raises((ArgumentError, IndexRangeError), match="index"):
+            dataset[given]
+    with pytest.raises(IndexRangeError, match=f"index {-(2**70)} is out of range"):
+        parts[-(2**70)]
+
+
+def test_what_keepdims_may_be():
+    assert x.sum(0, True).shape == x.sum(0, keepdims=np.bool_(True)).shape == (1, 3)
+    assert x.sum((0, 1), keepdims=np.bool_(False)).shape == ()
+
+
+def test_axes_that_can_be_read_once_have_a_gradient():
+    y = ndl.Tensor(np.arange(6.0).reshape(2, 3))
+    y.logsumexp(axis=(i for i in (0, 1))).backward()
+    np.testing.assert_allclose(y.grad.numpy().sum(), 1, rtol=1e-6)
+
+
+def test_a_weight_of_lerp_may_be_an_array():
+    weight = np.array([0.0, 0.25, 1.0], np.float32)
+    found = ops.lerp(x, x + 4, weight)
+    np.testing.assert_array_equal(found.numpy(), x.numpy() + 4 * weight)
+
+
+def test_no_tensors_broadcast_to_none():
+    assert ops.broadcast_arrays() == []
+
+
+def test_ends_of_arange_that_no_dtype_holds():
+    assert ops.arange(2**63, 2**63).shape == (0,)
+    assert ops.arange(-(2**70), -(2**71)).tolist() == []
+
+
+def test_the_number_of_large_steps_is_exact():
+    n = 2**55
+    assert ops.arange(0, 3 * n + 1, n).tolist() == [0, n, 2 * n, 3 * n]
+    assert ops.arange(0, -3 * n - 1, -n).tolist() == [0, -n, -2 * n, -3 * n]
+
+
+def test_counts_of_repeat_in_any_form():
+    counts = [1, 0, 2, 0, 0, 1]
+    expected = np.repeat(x.numpy().ravel(), counts)
+    for given in (counts, tuple(counts), np.array(counts, np.uint8), ndl.Tensor(counts)):
+        np.testing.assert_array_equal(ops.repeat(x, given).numpy(), expected)
