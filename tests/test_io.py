@@ -261,6 +261,9 @@ def test_what_is_no_file_is_not_replaced(tmp_path):
             io.save(name, {"x": ndl.ones(3)})
         with pytest.raises(DataError, match="load: "):
             io.load(name)
+    with pytest.raises(DataError, match="it is a directory"):
+        io.save(f"{tmp_path}/new/", {"x": ndl.ones(3)})  # which made a file called new
+    assert not (tmp_path / "new").exists()
 
 
 def test_names_of_files_may_be_bytes(tmp_path):

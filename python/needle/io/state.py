@@ -186,7 +186,7 @@ def _target(path: AnyPath) -> tuple[Path, int | None]:
         mode = target.stat().st_mode if target.exists() else None
     except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
         raise _unwritable(name, error) from error
-    if not name or stat.S_ISDIR(mode or 0):
+    if not name or name.endswith(os.sep) or stat.S_ISDIR(mode or 0):
         raise _unwritable(name, "it is a directory" if name else "an empty name")
     if mode is not None and not stat.S_ISREG(mode):
         raise _unwritable(name, "what stands there is no regular file")
