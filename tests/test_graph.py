@@ -253,6 +253,36 @@ def test_requires_grad_can_be_changed():
     assert x.grad is not None
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_result_without_gradient_becomes_a_leaf(lazy):
+    x = ndl.Tensor([1.0, 2.0], requires_grad=False)
+    with ndl.lazy_mode(lazy):
+        for make in (lambda: x * 2.0, lambda: (ndl.Tensor([1.0, 2.0]) * 2.0).detach()):
+            y = make().requires_grad_()
+            assert y.requires_grad and y.is_leaf() and y.op is None
+            (y * y).sum().backward()
+            assert y.grad.tolist() == [4.0, 8.0] and x.grad is None
+            y.requires_grad = False
+            assert not (y * 2.0).requires_grad
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_result_with_gradient_cannot_be_told_to_need_none(lazy):
+    with ndl.lazy_mode(lazy):
+        y = ndl.Tensor([1.0, 2.0]) * 2.0
+        y.requires_grad = True
+        with pytest.raises(GradientError, match=r"the result of multiply\n[^$]*detach"):
+            y.requires_grad = False
+        assert y.requires_grad
+
+
+def test_integers_and_bools_never_require_gradients():
+    for kind in ("int32", "bool"):
+        x = ndl.Tensor([0, 1], dtype=kind)
+        x.requires_grad = True
+        assert not x.requires_grad and not x.reshape(2, 1).requires_grad
+
+
 def test_the_mode_is_a_setting_like_others():
     with ndl.config(mode="lazy"):
         waits = ndl.ones(3) + 1.0

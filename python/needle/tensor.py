@@ -142,7 +142,7 @@ class Tensor(Augmented, Methods, Value):
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set ``requires_grad`` (of integers and bools it stays False) and return the tensor."""
-        self.requires_grad = bool(requires_grad) and has_gradients(self.dtype)
+        self.requires_grad = requires_grad
         return self
 
     def backward(

@@ -7,13 +7,39 @@ from typing import Any
 
 from needle import executor, graph, ops
 from needle.backend.axes import whole
-from needle.errors import GradientError, ShapeError
+from needle.errors import GradientError, ShapeError, explain
+from needle.ops.operands import has_gradients
+
+_needs: Any = graph.TensorBase.requires_grad
+_read = _needs.__get__  # as quick as the attribute itself
+
+
+def _set_requires_grad(self: Any, value: bool) -> None:
+    spec = self.spec
+    if self._is_recorded():
+        if not value:
+            raise explain(
+                GradientError, "requires_grad", f"the tensor is the result of {self.op}",
+                [("x", self)], "only a leaf can be told that it needs no gradient", "x.detach()",
+            )  # fmt: skip
+        return
+    several = type(spec) is tuple
+    on = bool(value) and (several or has_gradients(spec.dtype))
+    if on and self.op is not None and not several:  # lazy mode: a leaf is a value, and waits not
+        graph.set_array(self, executor.held(self))
+    _needs.__set__(self, on)
 
 
 class Value(graph.TensorBase):
     """What a node of the graph computes: a ``Tensor`` or a ``TensorTuple``."""
 
     __slots__ = ()
+
+    requires_grad = property(
+        _read,
+        _set_requires_grad,
+        doc="Whether gradients flow to or through it. Integers and bools never need one.",
+    )
 
     def is_leaf(self) -> bool:
         """Return whether no recorded op made this value."""
