@@ -21,6 +21,7 @@ import needle as ndl
 from needle import standard as xp
 from needle.errors import (
     ArgumentError,
+    AxesError,
     DtypeError,
     ExchangeError,
     GradientError,
@@ -448,10 +449,19 @@ def test_linear_algebra_against_numpy():
         for keep in (False, True):
             pairs.append((xp.linalg.matrix_norm(x, ord=order, keepdims=keep),
                           np.linalg.norm(values, order, (-2, -1), keep)))  # fmt: skip
+            for axes in ((0, 1), (1, 0), (-1, 0)):
+                pairs.append((xp.linalg.norm(x, order, axes, keep),
+                              np.linalg.norm(values, order, axes, keep)))  # fmt: skip
+        pairs.append((xp.linalg.norm(x[0], order), np.linalg.norm(values[0], order)))
+    for axes in (None, 1, (0, 2)):
+        pairs.append((xp.linalg.norm(x, axis=axes), np.linalg.norm(values, axis=axes)))
     for power in (2, 1, 0, 3, -1, math.inf, -math.inf):
+        pairs.append((xp.linalg.norm(x[0, 0], power), np.linalg.norm(values[0, 0], power)))
+        pairs.append((xp.linalg.norm(x, power, -1), np.linalg.norm(values, power, -1)))
         pairs.append((xp.linalg.vector_norm(x, axis=1, ord=power),
                       np.linalg.norm(values, power, 1)))  # fmt: skip
     for found, expected in pairs:
+        assert found.shape == expected.shape
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
     u, single, vh = xp.linalg.svd(x, full_matrices=False)
     np.testing.assert_allclose(((u * single[:, None, :]) @ vh).numpy(), values, rtol=1e-9)
@@ -472,6 +482,8 @@ def test_linear_algebra_refuses():
         xp.linalg.solve_triangular(xp.triu(x, k=1), x)
     with pytest.raises(OptionError, match="matrix_norm: ord"):
         xp.linalg.matrix_norm(x, ord=3)
+    with pytest.raises(AxesError, match=r"norm: ord=2 over 3 axes\n[^$]*needle.norm"):
+        xp.linalg.norm(x[None], 2)
     with pytest.raises(OptionError, match="qr: mode"):
         xp.linalg.qr(x, mode="full")
     with pytest.raises(ShapeError, match="sizes 2 and 1"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from needle import ops
-from needle.backend.axes import whole
-from needle.errors import DtypeError, ShapeError, explain, unknown
+from needle.backend.axes import axes_of, normalise_axis, whole
+from needle.errors import AxesError, DtypeError, ShapeError, explain, unknown
 from needle.standard import operands
 
 
@@ -110,7 +110,41 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
     return ops.norm(x, ord, axis, keepdims)
 
 
-norm = ops.norm  # beyond the standard, as NumPy and PyTorch have it
+def norm(
+    x: Any, ord: Any = None, axes: Any = None, keepdims: bool = False, *, axis: Any = None
+) -> Any:
+    """A norm of vectors or of matrices; beyond the standard, as NumPy and PyTorch have it here.
+
+    Without ord the root of the sum of squares over axes, all for None. With one ``vector_norm``
+    along one axis, ``matrix_norm`` over two; then axes may be None for a vector or a matrix.
+    ``needle.norm`` takes all axes for one vector.
+
+    Args:
+        x: a tensor.
+        ord: see the two functions.
+        axes: one or two; without ord any number.
+        keepdims: whether the axes stay, of size 1.
+        axis: another name of axes.
+
+    Raises:
+        AxesError: for ord and more than two axes, or none.
+        OptionError: for another ord.
+    """
+    axes = ops.either(axes, axis)
+    if ord is None:
+        return ops.norm(x, 2, axes, keepdims)
+    x = operands.tensor("norm", x)
+    given = axes_of(range(x.ndim) if axes is None else axes)
+    if len(given) == 1:
+        return ops.norm(x, ord, given, keepdims)
+    if len(given) != 2:
+        raise explain(
+            AxesError, "norm", f"ord={ord} over {len(given)} axes", [("x", x)],
+            "a vector has one axis, a matrix two", "axis=..., or needle.norm: one vector of all",
+        )  # fmt: skip
+    out = matrix_norm(ops.moveaxis(x, given, (-2, -1)), ord=ord)
+    places = tuple(normalise_axis(a, x.ndim) for a in given)
+    return ops.expand_dims(out, places) if keepdims else out
 
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
