@@ -200,6 +200,10 @@ DERIVATIVES = {  # function, inputs, gradients: as PyTorch has them
         ops.atan2, [[0.0, 0.0, -0.0, 1.0], [0.0, 2.0, 0.0, 0.0]],
         [[0.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, -1.0]],
     ),
+    "logaddexp": (  # of a sum of nothing as that of logsumexp
+        ops.logaddexp, [[-INF, -INF, 0.0, INF, INF], [-INF, 0.0, 0.0, 0.0, INF]],
+        [[0.0, 0.0, 0.5, 1.0, NAN], [0.0, 1.0, 0.5, 0.0, NAN]],
+    ),
 }  # fmt: skip
 
 
@@ -226,6 +230,8 @@ SECOND = {  # the second derivatives with respect to the first input
     "power_scalar": (lambda x: ops.power_scalar(x, 0), [0.0, 2.0], [0.0, 0.0]),
     "std": (lambda x: ops.std(x, 0), [2.0, 2.0], [0.0, 0.0]),
     "atan2": (lambda x: ops.atan2(x, 0.0 * x), [0.0, 2.0], [0.0, 0.0]),
+    "logaddexp": (lambda x: ops.logaddexp(x, -x), [-INF, 0.0], [0.0, 1.0]),
+    "logaddexp of nothing": (lambda x: ops.logaddexp(x, x - 1.0), [-INF, 0.0], [0.0, 0.0]),
 }
 
 

@@ -163,11 +163,13 @@ class LogAddExp(Elementwise):
 
     function = "logaddexp"
     floating = True
-    saves = ((0, 1), (0, 1))
+    saves = ((0, 1, OUTPUT), (0, 1, OUTPUT))
     samples = binary_samples(np.logaddexp)
 
     def derivative(self, out: Any, i: int) -> Any:
-        return sigmoid(out.inputs[i] - out.inputs[1 - i])
+        # a sum of nothing, exp(-inf) + exp(-inf), moves with none of its terms, as in logsumexp
+        other = where(equal(out, -math.inf), 0.0, out.inputs[1 - i])
+        return sigmoid(out.inputs[i] - other)
 
 
 class Hypot(Elementwise):
