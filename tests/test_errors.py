@@ -53,7 +53,16 @@ WRONG = {
   x: float32[3] {DEVICE}
   y: int64[3] {DEVICE}
   rule: integers mix with integers, floats with floats (array API standard)
-  try: cast one, for example x.astype("float32")""",
+  try: cast one, for example y.astype("float32")""",
+    ),
+    "dtypes, the narrow one first": (
+        lambda: tensor(3, dtype="bool") * tensor(3, dtype="float64"),
+        DtypeError,
+        f"""multiply: dtypes bool and float64 do not mix
+  x: bool[3] {DEVICE}
+  y: float64[3] {DEVICE}
+  rule: integers mix with integers, floats with floats (array API standard)
+  try: cast one, for example x.astype("float64")""",
     ),
     "broadcast": (
         lambda: tensor(3, 4) + tensor(2, 4),

@@ -253,16 +253,22 @@ def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tupl
     )  # fmt: skip
 
 
+def _breadth(kind: DType) -> int:
+    return {"b": 0, "f": 2}.get(kind.kind, 1)
+
+
 def _promote(a: DType, b: DType, name: str, tensors: list[Any]) -> DType:
     both = dtype.promote(a, b)
     if both is None and config.current().backend == "np":  # the course: as NumPy mixes them
         both = dtype.as_dtype(np.promote_types(a.numpy, b.numpy))
     if both is None:
+        wide = max(a, b, key=_breadth)
+        named = list(zip("xyz", tensors, strict=False))
+        narrow = [x for x, t in named if _breadth(t.spec.dtype) < _breadth(wide)]
         raise explain(
-            DtypeError, name, f"dtypes {a} and {b} do not mix",
-            list(zip("xyz", tensors, strict=False)),
+            DtypeError, name, f"dtypes {a} and {b} do not mix", named,
             "integers mix with integers, floats with floats (array API standard)",
-            f'cast one, for example x.astype("{dtype.float32}")',
+            f'cast one, for example {narrow[0] if narrow else "x"}.astype("{wide}")',
         )  # fmt: skip
     return both
 
