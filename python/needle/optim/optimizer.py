@@ -106,6 +106,22 @@ class Optimizer:
         """The groups, under PyTorch's name."""
         return self.groups
 
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Learn more parameters from the next step on: those of a group, with its numbers.
+
+        The others keep their state. A saved state fits an optimizer that has the same groups.
+
+        Raises:
+            OptionError: if the group is none that the optimizer could have been made with.
+        """
+        owner = type(self).__name__
+        (found,) = _groups(owner, [group], self.numbers)
+        _check_params(owner, [*self.params, *found["params"]])
+        new = Group(found, self)
+        self.check({name: new[name] for name in self.numbers})
+        self.groups.append(new)
+        self.params.extend(new["params"])
+
     @property
     def current_lr(self) -> float:
         """The learning rate of the next step, of the first group."""

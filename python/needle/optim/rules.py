@@ -198,6 +198,10 @@ class Adam(_Counting):
             params = [_with_betas(owner, group) for group in params]
         super().__init__(params, lr, weight_decay, beta1=beta1, beta2=beta2, eps=eps)
 
+    def add_param_group(self, group: Any) -> None:
+        """Learn more parameters, as ``Optimizer.add_param_group``; the group may have betas."""
+        super().add_param_group(_with_betas(type(self).__name__, group))
+
     @property
     def m(self) -> update.State:
         """Average of the gradient, by parameter."""
