@@ -17,7 +17,14 @@ import needle as ndl
 from needle import data
 from needle.data import download, source
 from needle.data import mnist as mnist_function
-from needle.errors import ArgumentError, DataError, IndexRangeError, OptionError, ShapeError
+from needle.errors import (
+    ArgumentError,
+    DataError,
+    DtypeError,
+    IndexRangeError,
+    OptionError,
+    ShapeError,
+)
 
 mnist_module = __import__("sys").modules["needle.data.mnist"]
 
@@ -116,6 +123,26 @@ def test_loader_of_single_items():
     assert batch["x"].shape == (3, 2, 2) and batch["y"].numpy().tolist() == [0, 1, 2]
     listed = data.DataLoader([(1.0, 2.0), (3.0, 4.0)], 2)
     assert [x.numpy().tolist() for x in next(iter(listed))] == [[1, 3], [2, 4]]
+
+
+def test_texts_in_a_batch_stay_texts():
+    items = [
+        {"x": np.ones(2), "name": "a", "tags": ("b", b"c")},
+        {"x": np.ones(2), "name": "d", "tags": ("e", b"f")},
+    ]
+    batch = next(iter(data.DataLoader(items, 2)))
+    assert batch["x"].shape == (2, 2) and batch["name"] == ("a", "d")
+    assert batch["tags"] == (("b", "e"), (b"c", b"f"))
+    own = data.DataLoader(items, 2, collate_fn=lambda items: [x["name"] for x in items])
+    assert list(own) == [("a", "d")]
+    with pytest.raises(DtypeError, match="<U"):
+        list(data.DataLoader([1, "a"], 2))
+
+
+def test_what_has_no_length_or_no_items_is_no_data_set():
+    for dataset in ((x for x in range(3)), {1, 2}, iter([1])):
+        with pytest.raises(ArgumentError, match="data set is a .*\n.*__len__.*\n.*list"):
+            data.DataLoader(dataset)
 
 
 def test_collate_fn_sees_the_items():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from needle.data.dataset import Dataset
-from needle.errors import DataError, OptionError, ShapeError
+from needle.errors import ArgumentError, DataError, OptionError, ShapeError
 from needle.ops import random
 from needle.tensor import Tensor
 
@@ -26,12 +26,13 @@ class DataLoader:
         batch_size: items per batch; the last batch may be shorter.
         shuffle: a new order for every pass.
         drop_last: leave out a last batch that is shorter.
-        collate_fn: makes a batch (arrays, or a tuple, list or dict of them) of a list of items;
-            ``collate`` for None.
+        collate_fn: makes a batch (arrays or texts, or a tuple, list or dict of them) of a list of
+            items; ``collate`` for None.
         device: where the tensors go; the default device for None.
 
     Raises:
         OptionError: if batch_size is not a positive whole number.
+        ArgumentError: if the data set has no length, or no items by index (a generator, say).
     """
 
     def __init__(
@@ -46,6 +47,12 @@ class DataLoader:
     ) -> None:
         if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
             raise OptionError(f"DataLoader: batch_size={batch_size!r}: must be 1 or more")
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise ArgumentError(
+                f"DataLoader: the data set is a {type(dataset).__name__}\n"
+                "  rule: it has __len__ and __getitem__\n"
+                "  try: list(dataset), if it fits into memory"
+            )
         self.dataset, self.batch_size, self.shuffle = dataset, int(batch_size), shuffle
         self.drop_last, self.collate_fn, self.device = drop_last, collate_fn, device
         self._pass: Iterator[Any] | None = None
@@ -89,6 +96,8 @@ class DataLoader:
 def collate(items: list[Any]) -> Any:
     """Stack the items of a batch: arrays and numbers along a new first axis, tuples per field.
 
+    Texts (names, captions) stay what they are, in a tuple.
+
     Raises:
         ShapeError: if the arrays of a field differ in shape.
         DataError: if there are no items, or they differ in their fields.
@@ -102,6 +111,8 @@ def collate(items: list[Any]) -> Any:
         return tuple(collate(list(field)) for field in zip(*items, strict=True))
     if isinstance(first, dict):
         return {name: collate([item[name] for item in items]) for name in first}
+    if all(isinstance(item, (str, bytes)) for item in items):
+        return tuple(items)
     arrays = [np.asarray(item) for item in items]
     shapes = sorted({x.shape for x in arrays})
     if len(shapes) > 1:
@@ -132,7 +143,9 @@ def _check_fields(items: list[Any]) -> None:
 
 
 def to_tensors(batch: Any, device: Any) -> Any:
-    """Return a batch with every array in it as a tensor without gradient."""
+    """Return a batch with every array in it as a tensor without gradient; texts stay."""
+    if isinstance(batch, (str, bytes)):
+        return batch
     if isinstance(batch, (tuple, list)):
         return tuple(to_tensors(field, device) for field in batch)
     if isinstance(batch, dict):
