@@ -342,6 +342,9 @@ def test_pad_takes_widths_as_numpy_does(widths, same, mode):
         (ndl.nn, "functional", "needle.relu(x), needle.cross_entropy(...)"),
         (ndl.nn, "utils", "needle.optim.clip_grad_norm"),
         (ndl.optim, "lr_scheduler", "lr=optim.Cosine(...)"),
+        (ndl, "from_numpy", "needle.Tensor(x)"),
+        (ndl.nn, "BCELoss", "BCEWithLogitsLoss"),
+        (ndl.data, "TensorDataset", "NDArrayDataset(x, y)"),
     ],
 )
 def test_a_name_that_is_elsewhere_is_found(module, name, advice):
@@ -353,9 +356,17 @@ def test_a_name_that_is_elsewhere_is_found(module, name, advice):
 
 
 def test_a_name_that_is_nowhere_is_only_missing():
-    for module in (ndl, ndl.nn, ndl.optim):
+    for module in (ndl, ndl.nn, ndl.optim, ndl.data, tensor(2)):
         with pytest.raises(AttributeError, match="has no attribute 'nowhere'$"):
             _ = module.nowhere
+        assert not hasattr(module, "__nowhere__")
+
+
+def test_names_of_methods_that_would_change_a_tensor_say_what_does():
+    for x in (tensor(2), ndl.nn.Parameter(np.ones(2))):
+        for name in ("zero_", "mul_", "copy_"):
+            with pytest.raises(AttributeError, match=rf"{name}'\n[^$]*no_grad\(\): x\[...\] = y"):
+                getattr(x, name)
 
 
 def test_what_is_no_tensor_is_named_with_its_library():

@@ -299,10 +299,26 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
         raise errors.missing("needle", name, _elsewhere(name))
 
 
+_ELSEWHERE = {
+    "as_tensor": "needle.Tensor(x)",
+    "binary_cross_entropy_with_logits": "needle.bce_with_logits",
+    "cdist": "needle.norm(x[:, None] - y, axis=-1)",
+    "from_numpy": "needle.Tensor(x)",
+    "inference_mode": "needle.no_grad",
+    "kl_div": "needle.kl_divergence",
+    "logsigmoid": "needle.log_sigmoid",
+    "randperm": "needle.permutation",
+    "utils": "needle.data.DataLoader, needle.checkpoint, needle.optim.clip_grad_norm",
+}
+"""Names that PyTorch has: what to try."""
+
+
 def _elsewhere(name: str) -> str:
     """Return where Needle has a name that it has not here; empty if nowhere."""
     if name.startswith("_"):
         return ""
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
     for place in ("init", "nn", "optim", "data", "io", "ops", "standard", "standard.linalg"):
         if hasattr(_import_module(f"needle.{place}"), name):
             return f"needle.{place}.{name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import device, ops
 from needle.backend.axes import normalise_axis
@@ -387,3 +387,16 @@ class Aliases:
     def type_as(self, other: Any) -> Any:
         """Convert to the dtype of another tensor."""
         return ops.astype(self, _of(other, "dtype"))
+
+    if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+        def __getattr__(self, name):
+            if name.endswith("_") and not name.startswith("_"):
+                raise AttributeError(
+                    f"{type(self).__name__!r} object has no attribute {name!r}\n"
+                    "  rule: no method changes a tensor\n"
+                    "  try: with no_grad(): x[...] = y, or x *= y",
+                    name=name,
+                    obj=self,
+                )
+            return object.__getattribute__(self, name)  # which raises its error once more

@@ -1,5 +1,7 @@
 """Data sets, the loader of batches, transforms, and where known data sets come from."""
 
+from typing import TYPE_CHECKING
+
 from needle.data.augment import (
     Augment,
     BatchTransform,
@@ -17,6 +19,7 @@ from needle.data.loader import DataLoader, collate
 from needle.data.mnist import MNISTDataset, mnist, read_idx
 from needle.data.source import SourceBytes, python_source
 from needle.data.transforms import RandomCrop, RandomFlipHorizontal, Transform
+from needle.errors import missing
 
 __all__ = [
     "Augment", "BatchTransform", "CIFAR10Dataset", "ColourJitter", "ConcatDataset", "Cutout",
@@ -25,3 +28,12 @@ __all__ = [
     "Subset", "Transform", "UnpairedImages", "cifar10", "collate", "mnist", "python_source",
     "random_split", "read_cifar_binary", "read_cifar_pickle", "read_idx", "read_image",
 ]  # fmt: skip
+
+_ELSEWHERE = {"TensorDataset": "NDArrayDataset(x, y)"}
+"""Names that PyTorch has here: what to try."""
+
+
+if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+    def __getattr__(name):
+        raise missing("needle.data", name, _ELSEWHERE.get(name, ""))

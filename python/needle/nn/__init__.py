@@ -88,6 +88,11 @@ _ELSEWHERE = {
     "functional": "needle.relu(x), needle.cross_entropy(...): functions are in needle itself",
     "utils": "needle.optim.clip_grad_norm, needle.optim.clip_grad_value",
     "init": "needle.init",
+    "BCELoss": "BCEWithLogitsLoss, which takes what comes before the sigmoid",
+    "CosineSimilarity": "needle.cosine_similarity(x, y)",
+    "KLDivLoss": "needle.kl_divergence(x, target)",
+    "ParameterDict": "a dict of Parameters as an attribute",
+    "ParameterList": "a list of Parameters as an attribute",
 }
 """Names that PyTorch has here: what to try."""
 

@@ -23,6 +23,8 @@ from needle.optim.schedules import (
 )
 
 _ELSEWHERE = {
+    "clip_grad_norm_": "clip_grad_norm",
+    "clip_grad_value_": "clip_grad_value",
     "lr_scheduler": "lr=optim.Cosine(...), optim.Step(...): a schedule is the lr of an optimizer",
 }
 """Names that PyTorch has here: what to try."""
