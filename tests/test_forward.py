@@ -663,6 +663,10 @@ WRONG = {
     "grad of no tensor": (
         lambda x: ndl.grad(ops.exp)(3.0), GradientError, "argument 0 is float, not a tensor",
     ),
+    "grad of a list of tensors": (
+        lambda x: ndl.grad(lambda xs: xs[0].sum())([x, x]), GradientError,
+        r"argument 0 is list.*\n.*\n  try: an argument for each.*argnums=\(0, 1\)\)\(\*tensors\)",
+    ),
     "grad to a number": (
         lambda x: ndl.grad(lambda x: 3.0)(x), GradientError, "returned float, a scalar tensor",
     ),

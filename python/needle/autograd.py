@@ -289,10 +289,16 @@ def _paired(out: Any, out_grads: tuple[Any, ...]) -> list[tuple[Any, Any]]:
 def _check_tensors(name: str, args: Sequence[Any]) -> None:
     for i, x in enumerate(args):
         if not isinstance(x, graph.TensorBase):
+            several = isinstance(x, (list, tuple, dict))
+            advice = (
+                "an argument for each tensor: grad(f, argnums=(0, 1))(*tensors), vjp(f, *tensors)"
+                if several
+                else "Tensor(...), or a function that closes over it"
+            )
             raise GradientError(
                 f"{name}: argument {i} is {structure.kind(x)}, not a tensor\n"
                 "  rule: derivatives are with respect to tensors\n"
-                "  try: Tensor(...), or a function that closes over it"
+                f"  try: {advice}"
             )
 
 
