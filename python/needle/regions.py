@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,17 +69,19 @@ class _Checkpoint(_Region):
     """A region whose inner values are computed again for the gradient (see ``checkpoint``).
 
     Its inputs are the tensors that the function takes, ``count`` of them, and then those that need
-    a gradient and that it reaches otherwise; ``closed`` are the latter, weakly.
+    a gradient and that it reaches otherwise; ``closed`` are the latter, weakly. ``state`` are the
+    random numbers, ``buffers`` what it changed in modules, as they were before.
     """
 
     count: int
     state: Any
     closed: Any
+    buffers: list[_Buffer]
     saves = (tuple(range(63)),)  # all: inputs from 62 on share a bit
     called = "checkpoint"
 
     def outputs(self, *tensors: Any) -> Any:
-        with replayed(self.state):
+        with replayed(self.state, self.buffers):
             return self.function(*tensors[: self.count])
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -181,35 +183,71 @@ def _put_back(closed: Sequence[Any], nodes: Sequence[Any]) -> Iterator[None]:
                 tensor.requires_grad = needs
 
 
-class _Replay(threading.local):
-    changes: list[tuple[dict[str, Any], str, Any]] | None = None
+class _Buffer(NamedTuple):
+    """A module's buffer at some time; the array is None where gradients flow."""
+
+    attributes: dict[str, Any]
+    name: str
+    tensor: Any
+    array: Any
+
+    def is_changed(self) -> bool:
+        """Return whether the module has another tensor now, or the tensor another value."""
+        kept = self.attributes.get(self.name) is self.tensor
+        return not kept or (self.array is not None and self.tensor.array is not self.array)
 
 
-_replay = _Replay()
+_Notes = dict[tuple[int, str], _Buffer]
+
+
+class _Watch(threading.local):
+    notes: tuple[_Notes, ...] = ()
+
+
+_watch = _Watch()
 
 
 @contextmanager
-def replayed(state: Any) -> Iterator[None]:
+def _noting() -> Iterator[_Notes]:
+    """Note buffers as they are when modules are called, or assign to them, first in the block."""
+    outer = _watch.notes
+    found: _Notes = {}
+    _watch.notes = (*outer, found)
+    try:
+        yield found
+    finally:
+        _watch.notes = outer
+
+
+def note_buffers(attributes: dict[str, Any], names: Iterable[str]) -> None:
+    """Let changes to a module's buffers be found, and undone, where a checkpoint is running."""
+    for notes in _watch.notes:
+        for name in names:
+            if name in attributes and (id(attributes), name) not in notes:
+                tensor = attributes[name]
+                fixed = tensor is not None and not tensor.requires_grad
+                array = executor.held(tensor) if fixed else None
+                notes[id(attributes), name] = _Buffer(attributes, name, tensor, array)
+
+
+@contextmanager
+def replayed(state: Any, buffers: Sequence[_Buffer]) -> Iterator[None]:
     """Draw the same random numbers as when ``state`` was taken, then go on as before.
 
-    Modules are left as they were: what the run assigns to their buffers is undone.
+    Modules have the buffers of that time, too, and those of now again afterwards.
     """
-    now, outer = random.get_state(), _replay.changes
-    random.set_state(state)
-    _replay.changes = []
-    try:
-        yield
-    finally:
-        changes, _replay.changes = _replay.changes, outer  # first: an interrupt may come below
-        random.set_state(now)
-        for attributes, name, old in reversed(changes):
-            attributes[name] = old
-
-
-def note_change(attributes: dict[str, Any], name: str) -> None:
-    """Let an assignment to a module's state be undone, if a checkpoint is running again."""
-    if _replay.changes is not None and name in attributes:
-        _replay.changes.append((attributes, name, attributes[name]))
+    now = random.get_state()
+    with _noting() as notes:
+        try:
+            random.set_state(state)
+            for attributes, name, tensor, array in buffers:
+                note_buffers(attributes, (name,))
+                attributes[name] = tensor if array is None else graph.wrap(array)
+            yield
+        finally:
+            random.set_state(now)
+            for attributes, name, tensor, _ in notes.values():
+                attributes[name] = tensor
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,9 +256,9 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     Saves memory for time (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
     Tensors that the function reaches otherwise (parameters, results) get their gradients too, at
     the values they had: while the second run is on, other threads see these too. Random numbers
-    (dropout) are the same in the second run, and it leaves the buffers of modules (the running
-    statistics of batch norm) as the first run did. What else the function reads, under ``no_grad``
-    too, must be the same then.
+    (dropout) are the same in the second run. It finds the buffers of modules that the first run
+    changed (the running statistics of batch norm) as the first run did, and leaves them as they
+    are. What else the function reads, under ``no_grad`` too, must be the same then.
 
     The function takes tensors, and what else it likes, and returns a tensor, or (nested) tuples and
     lists of them. Gradients flow to tensors among its arguments, not to those within them.
@@ -244,13 +282,14 @@ def _checkpointed(function: Callable[..., Any], tensors: list[Any]) -> Any:
     leaves = [graph.wrap(executor.held(x)) for x in tensors]
     for leaf, x in zip(leaves, tensors, strict=True):
         leaf.requires_grad = x.requires_grad
-    with executor.modes(lazy=None if forward.top(tensors) else False):
+    with executor.modes(lazy=None if forward.top(tensors) else False), _noting() as notes:
         out = function(*aliases(leaves))
+    buffers = [x for x in notes.values() if x.is_changed()]
     parts = structure.flat(out)
     if not any(x.requires_grad for x in parts):
         return out
     closed = [graph.handle(x) for x in _closed_over(parts, leaves, since, frozenset())]
-    op = _Checkpoint(function, len(tensors), state, [weakref.ref(x) for x in closed])
+    op = _Checkpoint(function, len(tensors), state, [weakref.ref(x) for x in closed], buffers)
     held = [executor.held(x) for x in parts]
     several = structure.is_several(out)
     result = graph.record(op, [*tensors, *closed], tuple(held) if several else held[0])

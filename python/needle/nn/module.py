@@ -97,7 +97,7 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._buffers:
             _check_buffer(f"{type(self).__name__}.{name}", value)
-            regions.note_change(self.__dict__, name)
+            regions.note_buffers(self.__dict__, (name,))
         elif isinstance(self.__dict__.get(name), Parameter):
             _check_parameter(f"{type(self).__name__}.{name}", value)
             if value is None:
@@ -116,6 +116,8 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._buffers:
+            regions.note_buffers(self.__dict__, self._buffers)
         try:
             return self.forward(*args, **kwargs)
         except NeedleError as error:
