@@ -960,6 +960,7 @@ def test_containers_are_edited_as_lists(kind):
     ("make", "said"),
     [
         (lambda: nn.Sequential([nn.ReLU()]), r"module 0 is a list.*\n.*Sequential\(\*modules\)"),
+        (lambda: nn.Sequential({"a": nn.ReLU()}), r"is a dict.*\n.*modules.values.*ModuleDict"),
         (lambda: nn.Sequential(nn.Tanh(), nn.ReLU), r"module 1 is the class ReLU.*\n.*ReLU\("),
         (lambda: nn.ModuleList([nn.Tanh(), "relu"]), "ModuleList: module 1 is a str"),
         (lambda: nn.ModuleList().append(None), "ModuleList: module 0 is a NoneType"),

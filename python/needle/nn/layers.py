@@ -234,11 +234,12 @@ def _check_module(what: str, module: Any) -> None:
         name = module.__name__
         raise ArgumentError(f"{what} is the class {name}, not a module\n  try: {name}(...)")
     if not callable(module):
-        several = isinstance(module, (list, tuple))
-        raise ArgumentError(
-            f"{what} is a {type(module).__name__}, not a module"
-            + ("\n  try: Sequential(*modules), ModuleList(modules)" if several else "")
-        )
+        advice = ""
+        if isinstance(module, (list, tuple)):
+            advice = "\n  try: Sequential(*modules), ModuleList(modules)"
+        elif isinstance(module, Mapping):
+            advice = "\n  try: Sequential(*modules.values()), ModuleDict(modules)"
+        raise ArgumentError(f"{what} is a {type(module).__name__}, not a module{advice}")
 
 
 class Container(Module):
