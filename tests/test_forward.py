@@ -193,6 +193,19 @@ def test_a_function_may_assign_to_its_arguments(name, mode, requires_grad):
     assert x.tolist() == [1.0, 2.0, 3.0] and x.is_leaf()
 
 
+def test_a_function_may_assign_to_arguments_without_tangent(mode):
+    def function(x, y):
+        y[0] = x[0]
+        return x * y
+
+    x, y = tensor([1.0, 2.0]), tensor([4.0, 5.0])
+    out, slope = ndl.jvp(function, (x, y), (1.0, None))
+    close(out, [1.0, 10.0])
+    close(slope, [2.0, 5.0])
+    assert y.tolist() == [4.0, 5.0] and y.is_leaf()
+    close(ndl.jvp(lambda x: x * y, x, 1.0)[1], [4.0, 5.0])
+
+
 def test_a_result_may_be_assigned_to_before_its_gradient_is_pulled(mode):
     x = tensor([1.0, 2.0, 3.0])
     out, pull = ndl.vjp(lambda x: x * x, x)

@@ -661,6 +661,37 @@ def test_custom_gradient():
 
 
 @pytest.mark.parametrize("lazy", [False, True])
+def test_a_custom_rule_reads_what_its_inputs_held(lazy):
+    """Not what was assigned to them between the call and the gradient; nor are they changed."""
+
+    @ndl.custom_gradient
+    def squared(x, y):
+        out = x * x * y
+        y[0] = 100.0
+        return out, lambda g: (2.0 * g * x * y, g * x * x)
+
+    def total(w):
+        x, y = w * 1.0, w * 2.0
+        out = squared(x, y)
+        x[1] = 50.0
+        x += 1.0
+        return out.sum() + 0.0 * x.sum() + 0.0 * y.sum()
+
+    with ndl.lazy_mode(lazy):
+        w = ndl.Tensor([1.0, 2.0, 3.0], dtype="float64")
+        total(w).backward()
+        np.testing.assert_array_equal(w.grad.numpy(), [2 * 100 + 2.0, 6 * 4.0, 6 * 9.0])
+        x, y = ndl.Tensor([1.0, 2.0]), ndl.Tensor([3.0, 4.0])
+        out = squared(x, y)
+        with ndl.no_grad():
+            x -= 1.0
+            y[1] = 7.0
+        out.sum().backward()
+        assert x.grad.tolist() == [200.0, 16.0] and y.grad.tolist() == [1.0, 4.0]
+        assert x.tolist() == [0.0, 1.0] and y.tolist() == [3.0, 7.0]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
 def test_custom_gradient_takes_what_is_no_tensor(lazy):
     @ndl.custom_gradient
     def scaled(x, factor, names=(), *, shift=None):

@@ -14,7 +14,7 @@ import numpy as np
 from needle import autograd, executor, forward, graph, regions, reverse, structure
 from needle.backend.ndarray import array
 from needle.errors import DtypeError, GradientError, OptionError, ShapeError, explain
-from needle.ops.base import starts
+from needle.ops.base import aliases, starts
 from needle.ops.movement import reshape
 from needle.ops.tuples import stack
 
@@ -55,7 +55,8 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
     if len(xs) != len(vs):
         raise GradientError(f"jvp: {len(vs)} tangents for {len(xs)} primals, one each is needed")
     vs = tuple(_tangent("jvp", x, v) for x, v in zip(xs, vs, strict=True))
-    out, tangent = forward.push(structure.checked("jvp", function), xs, vs)
+    own = [aliases([x])[0] if v is None else x for x, v in zip(xs, vs, strict=True)]
+    out, tangent = forward.push(structure.checked("jvp", function), own, vs)
     return out, _filled(out, tangent)
 
 
