@@ -741,6 +741,17 @@ def test_integers_of_numpy_and_of_tensors_count_as_pythons(kind):
         assert ops.full((2,), true).dtype == "bool" and ops.full_like(ndl.Tensor(X), true).all()
 
 
+@pytest.mark.parametrize("value", [2**53 + 1, 2**63, -(2**64), 10**30])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
+def test_floating_tensors_take_whole_numbers_of_any_length(device, kind, value):
+    with np.errstate(over="ignore"):
+        exact = np.array(float(value)).astype(ndl.dtype.as_dtype(kind).numpy).item()
+    x = ndl.Tensor([0.0, 1.0], dtype=kind, device=device)
+    assert (x * 0.0 + value).tolist() == [exact, exact]
+    assert ndl.full((2,), value, dtype=kind, device=device).tolist() == [exact, exact]
+    assert ndl.where(x > 0, value, x).tolist() == [0.0, exact]
+
+
 @pytest.mark.parametrize("value", [np.ones(2), np.ones(0), ndl.Tensor([1.0, 2.0]), "a", None, 1j])
 def test_full_takes_one_number(value):
     several = not isinstance(value, (str, complex, type(None)))

@@ -23,6 +23,11 @@ _EXACT = 2**53
 _RAMPS = ("float32", "float64", "int32", "int64")
 
 
+def _needs_bits(dtype: Any, value: Any) -> bool:
+    """Return whether a number for an integer dtype would lose bits as a double."""
+    return type(value) is int and dtype.kind != "f" and abs(value) > _EXACT
+
+
 class NativeBackend(CourseTiles, Backend):
     """Calls of the compiled module. A handle is a ``_core.Storage``: aligned, cached memory."""
 
@@ -51,13 +56,13 @@ class NativeBackend(CourseTiles, Backend):
         self.core.copy(out, x)
 
     def fill(self, out: Any, value: float) -> None:
-        if type(value) is int and abs(value) > _EXACT:
+        if _needs_bits(out.dtype, value):
             view(out)[...] = value
         else:
             self.core.fill(out, value)
 
     def filled(self, spec: Any, value: float) -> Any:
-        if type(value) is int and abs(value) > _EXACT:
+        if _needs_bits(spec.dtype, value):
             return super().filled(spec, value)
         return self.core.full(spec, value)
 

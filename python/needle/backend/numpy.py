@@ -272,7 +272,10 @@ class NumpyBackend(CourseTiles, Backend):
         if out.dtype.kind in "iu":  # what does not fit saturates, as in casts
             bounds = np.iinfo(out.dtype.numpy)
             value = 0 if value != value else min(max(value, int(bounds.min)), int(bounds.max))
-        view(out)[...] = value
+        elif out.dtype.kind == "f":
+            value = float(value)  # bfloat16 takes no integers of more than 64 bits
+        with np.errstate(over="ignore"):
+            view(out)[...] = value
 
     def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
         call = FUNCTIONS.get(function) or getattr(np, function)

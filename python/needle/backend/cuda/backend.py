@@ -171,7 +171,9 @@ class CudaBackend(Backend):
         if not g.count:
             return
         width = out.dtype.itemsize
-        bits = int.from_bytes(np.asarray(value).astype(out.dtype.numpy).tobytes(), "little")
+        number = float(value) if out.dtype.kind == "f" else value  # of more than 64 bits too
+        with np.errstate(over="ignore"):
+            bits = int.from_bytes(np.asarray(number).astype(out.dtype.numpy).tobytes(), "little")
         function = self.function("copy.cu", f"fill<{BITS[width]}, {g.index}>", _fills)
         self.launch(function, blocks_for(g.count), address(out), bits, g.words)
 
