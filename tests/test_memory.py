@@ -220,6 +220,15 @@ def test_long_lines_without_elements_are_sorted(axis):
     assert ops.sort(x, axis).shape == ops.argsort(x, axis).shape == x.shape
 
 
+def test_memory_that_ends_when_a_value_is_read_ends_in_the_op_that_waited(host_device):
+    """Not in what reads it: numpy() has room to make for its own copy alone."""
+    x = ndl.Tensor([1.0], device=host_device).broadcast_to((2**44,))
+    with ndl.lazy_mode():
+        out = (x + 1.0)[:3]
+        with pytest.raises(OutOfMemoryError, match="^add: no memory for 65536.0 GiB"):
+            out.numpy()
+
+
 def test_points_that_have_no_room_are_not_worked_out(device):
     x = leaf(device, 1, 1, 2, 3)
     held = live(device)

@@ -108,8 +108,9 @@ class Tensor(Augmented, Methods, Value):
         Raises:
             OutOfMemoryError: if there is no memory for it, as for a view of fewer elements.
         """
+        value = executor.value_of(self)  # what waits fails under its own name
         try:
-            return np.array(executor.value_of(self))
+            return np.array(value)
         except MemoryError as error:
             raise memory.typed(error).during("numpy", (self,)) from None
 
