@@ -414,9 +414,13 @@ def owner(node: Any) -> Any:
 
 
 def set_array(tensor: Any, array: Any) -> None:
-    """Give a tensor new data: it becomes a leaf, while old graphs keep the old value."""
+    """Give a tensor new data: it becomes a leaf that no graph knows.
+
+    Old graphs keep the old value, or none: what was freed there must not seem to be there still,
+    with other values.
+    """
     node = tensor._node
-    if node is not None and (node.op is not None or node._claims or array.spec != node.spec):
+    if node is not None:
         if node.op is not None:
             tensor._requires_grad = node.needs
         node._handle = None

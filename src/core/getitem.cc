@@ -197,6 +197,7 @@ PyObject* setitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
     done = write_picked(x, args[1], number, value);
   }
   PyErr_Clear();  // no memory left: the definition says so
+  if (done) leave_graph(tensor);
   return PyBool_FromLong(done);
 }
 

@@ -185,14 +185,7 @@ PyObject* set_array(PyObject*, PyObject* const* args, Py_ssize_t n) {
     return nullptr;
   }
   Tensor* tensor = as_tensor(args[0]);
-  Node* node = tensor->node;
-  auto* spec = reinterpret_cast<PyObject*>(reinterpret_cast<Array*>(args[1])->spec);
-  if (node && (node->op || node->claims || node->spec != spec)) {
-    if (node->op) tensor->requires_grad = node->needs;
-    node->handle = nullptr;
-    tensor->node = nullptr;
-    Py_DECREF(node);
-  }
+  leave_graph(tensor);
   set_field(&tensor->array, args[1]);
   Py_RETURN_NONE;
 }
@@ -345,6 +338,15 @@ PyMethodDef functions[] = {
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
+
+void leave_graph(Tensor* tensor) {
+  Node* node = tensor->node;
+  if (!node) return;
+  if (node->op) tensor->requires_grad = node->needs;
+  node->handle = nullptr;
+  tensor->node = nullptr;
+  Py_DECREF(node);
+}
 
 bool is_exclusive(const Tensor* tensor) {
   PyObject* array = tensor->array;
