@@ -27,6 +27,11 @@ def _of(other: Any, name: str) -> Any:
         raise no_tensor(other) from None
 
 
+def _sizes(shape: tuple[Any, ...]) -> Any:
+    """Return sizes given one by one, or in one."""
+    return shape[0] if len(shape) == 1 else shape
+
+
 class Aliases:
     """What PyTorch calls methods and Needle has as operators, functions, or by another name."""
 
@@ -91,6 +96,18 @@ class Aliases:
     ) -> bool:
         """Whether all elements are close to other's. See ``ops.isclose``."""
         return ops.allclose(self, other, rtol, atol, equal_nan)
+
+    def addcmul(self, y: Any, z: Any, *, value: float = 1.0) -> Any:
+        """x + value * y * z."""
+        return ops.addcmul(self, y, z, value=value)
+
+    def addcdiv(self, y: Any, z: Any, *, value: float = 1.0) -> Any:
+        """x + value * y / z."""
+        return ops.addcdiv(self, y, z, value=value)
+
+    def logit(self, eps: float | None = None) -> Any:
+        """log(x / (1 - x)). See ``ops.logit``."""
+        return ops.logit(self, eps)
 
     def leaky_relu(self, slope: float = 0.01) -> Any:
         """x where it is positive, slope * x elsewhere."""
@@ -208,6 +225,10 @@ class Aliases:
         """Middle value along an axis, the lower one of two."""
         return ops.median(self, axis)
 
+    def kthvalue(self, k: int, axis: int = -1, keepdims: bool = False) -> tuple[Any, Any]:
+        """The k-th smallest value along an axis, and its position. See ``ops.kthvalue``."""
+        return ops.kthvalue(self, k, axis, keepdims)
+
     def quantile(self, q: Any, axis: int | None = None, keepdims: bool = False) -> Any:
         """Values below which a share q of the elements lies. See ``ops.quantile``."""
         return ops.quantile(self, q, axis, keepdims)
@@ -219,6 +240,16 @@ class Aliases:
     def searchsorted(self, values: Any, side: str = "left") -> Any:
         """Where values would go into the own elements, which are sorted. See ``SearchSorted``."""
         return ops.searchsorted(self, values, side)
+
+    def bucketize(self, edges: Any, right: bool = False) -> Any:
+        """Into which bucket between sorted edges elements fall. See ``ops.bucketize``."""
+        return ops.bucketize(self, edges, right)
+
+    def unique_consecutive(self, return_inverse: bool = False, return_counts: bool = False) -> Any:
+        """The elements that differ from the one before. See ``ops.unique_consecutive``."""
+        return ops.unique_consecutive(
+            self, return_inverse=return_inverse, return_counts=return_counts
+        )
 
     # ---- arrangement -----------------------------------------------------------
 
@@ -313,6 +344,26 @@ class Aliases:
         """Pick slices along an axis."""
         return ops.take(self, index, axis)
 
+    def take_along_dim(self, index: Any, axis: int | None = None) -> Any:
+        """Pick along an axis, one index per element. See ``ops.take_along_dim``."""
+        return ops.take_along_dim(self, index, axis)
+
+    def diag_embed(self, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
+        """Matrices with these diagonals. See ``ops.diag_embed``."""
+        return ops.diag_embed(self, k, axis1, axis2)
+
+    def rot90(self, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
+        """Turn by a right angle k times. See ``ops.rot90``."""
+        return ops.rot90(self, k, axes)
+
+    def unfold(self, axis: int, size: int, step: int) -> Any:
+        """All windows along an axis, as a new last axis; a view. See ``ops.Windows``."""
+        return ops.windows(self, (axis,), (size,), (step,), (1,))
+
+    def scatter(self, axis: int, index: Any, values: Any) -> Any:
+        """Values in the place of elements along an axis. See ``ops.scatter``."""
+        return ops.scatter(self, axis, index, values)
+
     def scatter_add(self, axis: int, index: Any, updates: Any) -> Any:
         """Add updates where index says, along an axis. See ``ops.ScatterAdd``."""
         shape = shape_of(self)
@@ -387,6 +438,26 @@ class Aliases:
     def type_as(self, other: Any) -> Any:
         """Convert to the dtype of another tensor."""
         return ops.astype(self, _of(other, "dtype"))
+
+    # ---- other tensors of its dtype and device ---------------------------------------
+
+    def new_zeros(self, *shape: Any, dtype: Any = None, device: Any = None) -> Any:
+        """Zeros of a shape."""
+        return self.new_full(_sizes(shape), 0, dtype=dtype, device=device)
+
+    def new_ones(self, *shape: Any, dtype: Any = None, device: Any = None) -> Any:
+        """Ones of a shape."""
+        return self.new_full(_sizes(shape), 1, dtype=dtype, device=device)
+
+    def new_full(self, shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+        """One value in a shape."""
+        spec = spec_of(self)
+        return ops.full(shape, value, dtype=dtype or spec.dtype, device=device or spec.device)
+
+    def new_empty(self, *shape: Any, dtype: Any = None, device: Any = None) -> Any:
+        """A shape whose values are not set."""
+        spec = spec_of(self)
+        return ops.empty(_sizes(shape), dtype=dtype or spec.dtype, device=device or spec.device)
 
     if not TYPE_CHECKING:  # or every misspelt name would have a type
 

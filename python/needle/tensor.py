@@ -141,6 +141,11 @@ class Tensor(Augmented, Methods, Value):
             )
         graph.set_array(self, new)
 
+    def new_tensor(self, values: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+        """Return a copy of values in the tensor's dtype, on its device; it needs no gradient."""
+        data = _data(values, device or self.device, dtype or self.dtype)
+        return graph.wrap(data.copy() if isinstance(values, (Value, NDArray)) else data)
+
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set ``requires_grad`` (of integers and bools it stays False) and return the tensor."""
         self.requires_grad = requires_grad

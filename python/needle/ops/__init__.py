@@ -24,13 +24,9 @@ from needle.ops.activation import (
     glu,
     hardsigmoid,
     hardswish,
-    hardtanh,
     leaky_relu,
-    log_sigmoid,
     mish,
-    prelu,
     relu,
-    relu6,
     relu_grad,
     selu,
     silu,
@@ -42,7 +38,9 @@ from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinea
 from needle.ops.batch_norm_relu import BatchNormReLU, BatchNormReLUGrad, batch_norm_relu
 from needle.ops.contraction import (
     CosineSimilarity,
+    corrcoef,
     cosine_similarity,
+    cov,
     einsum,
     kron,
     outer,
@@ -94,6 +92,25 @@ from needle.ops.creation import (
     zeros,
     zeros_like,
 )
+from needle.ops.diagonals import (
+    Diagonal,
+    DiagonalGrad,
+    Triangle,
+    diag,
+    diag_embed,
+    diagonal,
+    trace,
+    tril,
+    triu,
+)
+from needle.ops.distance import (
+    cdist,
+    cosine_embedding_loss,
+    hinge_embedding_loss,
+    margin_ranking_loss,
+    pairwise_distance,
+    triplet_margin_loss,
+)
 from needle.ops.draws import RandomIntegers, RandomNormal, RandomOrder, RandomUniform
 from needle.ops.elementwise import (
     Abs,
@@ -124,6 +141,8 @@ from needle.ops.elementwise import (
     Where,
     absolute,
     add,
+    addcdiv,
+    addcmul,
     ceil,
     comparable,
     divide,
@@ -215,6 +234,7 @@ from needle.ops.functions import (
     log2,
     log10,
     logaddexp,
+    logit,
     nextafter,
     power,
     rsqrt,
@@ -241,8 +261,10 @@ from needle.ops.indexing import (
     one_hot,
     scatter_add,
     take,
+    take_along_dim,
 )
 from needle.ops.interpolation import Interpolate, InterpolateGrad
+from needle.ops.likelihood import gaussian_nll_loss, poisson_nll_loss
 from needle.ops.linalg import (
     Determinant,
     Inverse,
@@ -348,28 +370,33 @@ from needle.ops.norm import (
     rms_norm,
 )
 from needle.ops.padding import PadByEdges, PadByEdgesGrad, pad
+from needle.ops.piecewise import (
+    celu,
+    hardshrink,
+    hardtanh,
+    log_sigmoid,
+    prelu,
+    relu6,
+    softmin,
+    softshrink,
+    tanhshrink,
+    threshold,
+)
 from needle.ops.pooling import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad, MaxPoolTake
 from needle.ops.rearrange import (
-    Diagonal,
-    DiagonalGrad,
     Dilate,
     Roll,
-    Triangle,
     UnDilate,
     broadcast_arrays,
-    diag,
-    diagonal,
     dilate,
     expand_dims,
     flatten,
     moveaxis,
     repeat,
     roll,
+    rot90,
     swapaxes,
     tile,
-    trace,
-    tril,
-    triu,
     undilate,
     unflatten,
 )
@@ -396,13 +423,19 @@ from needle.ops.reduce import (
 from needle.ops.resample import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
     avg_pool1d,
     avg_pool2d,
     avg_pool3d,
+    fold,
     global_avg_pool,
     max_pool1d,
     max_pool2d,
     max_pool3d,
+    pixel_shuffle,
+    pixel_unshuffle,
+    unfold,
     upsample,
 )
 from needle.ops.sampling import (
@@ -432,7 +465,7 @@ from needle.ops.scan import (
     std,
     var,
 )
-from needle.ops.select import LinearIndex, Put, getitem, masked_fill, put, setitem
+from needle.ops.select import LinearIndex, Put, getitem, masked_fill, put, scatter, setitem
 from needle.ops.softmax import (
     LogSoftmax,
     LogSoftmaxGrad,
@@ -449,7 +482,9 @@ from needle.ops.sorting import (
     argsort,
     argwhere,
     bincount,
+    bucketize,
     isin,
+    kthvalue,
     median,
     nonzero,
     quantile,
@@ -457,6 +492,7 @@ from needle.ops.sorting import (
     sort,
     topk,
     unique,
+    unique_consecutive,
 )
 from needle.ops.tuples import (
     FusedAddScalars,

@@ -19,13 +19,11 @@ from needle.ops.elementwise import (
     greater,
     maximum,
     minimum,
-    negative,
     square,
     where,
 )
 from needle.ops.functions import cosh, exp, expm1, sigmoid, tanh
 from needle.ops.logic import clip
-from needle.ops.movement import reshape
 from needle.ops.rearrange import window
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
 from needle.ops.softmax import widened
@@ -461,35 +459,6 @@ def glu(x: Any, axis: int = -1) -> Any:
     return executor.apply(GLU.of(axis), x)
 
 
-def hardtanh(x: Any, low: Any = -1.0, high: Any = 1.0) -> Any:
-    """x limited to [low, high]. See ``Clip``."""
-    return clip(x, low, high)
-
-
-def relu6(x: Any) -> Any:
-    """min(max(x, 0), 6). See ``Clip``."""
-    return clip(x, 0.0, 6.0)
-
-
-def prelu(x: Any, weight: Any) -> Any:
-    """x where x > 0, else weight * x: ``leaky_relu`` whose slopes are learned.
-
-    Shapes:   x [n, c, ...], weight [c] or [1] -> [n, c, ...]
-    Gradient: x, weight; any order
-    Raises:   ShapeError if weight is neither [1] nor [c]
-    Source:   He et al., "Delving Deep into Rectifiers", 2015, arXiv:1502.01852
-    """
-    shape, own = shape_of(x), shape_of(weight)
-    channels = shape[1] if len(shape) > 1 else 1
-    if own not in ((1,), (channels,)):
-        raise explain(
-            ShapeError, "prelu", f"weight has shape {own}, x {shape}",
-            [("x", x), ("weight", weight)], "weight is [1], or [c] of x [n, c, ...]",
-        )  # fmt: skip
-    slopes = (1, channels, *(1,) * (len(shape) - 2)) if own != (1,) else (1,) * len(shape)
-    return leaky_relu(x, reshape(weight, slopes))
-
-
 relu, relu_grad, softplus = map(export, (ReLU, ReLUGrad, Softplus))
 silu, gelu_tanh = map(export, (SiLU, GELUTanh))
 
@@ -518,8 +487,3 @@ def leaky_relu(x: Any, slope: Any = 0.01) -> Any:
 def elu(x: Any, alpha: Any = 1.0) -> Any:
     """x where x > 0, else alpha * (exp(x) - 1). See ``ELU``."""
     return executor.apply(ELU.of(), x, alpha)
-
-
-def log_sigmoid(x: Any) -> Any:
-    """Logarithm of the logistic function, without overflow: -softplus(-x)."""
-    return negative(softplus(negative(x)))

@@ -1,4 +1,4 @@
-"""Products over named axes, made of matrix products; the cosine between vectors."""
+"""Products over named axes, made of matrix products; cosines, covariances and correlations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeErro
 from needle.executor import shape_of
 from needle.ops.attributes import real
 from needle.ops.base import Composite
-from needle.ops.elementwise import maximum, multiply
+from needle.ops.diagonals import diagonal
+from needle.ops.elementwise import cast_like, maximum, multiply
 from needle.ops.functions import sqrt
+from needle.ops.logic import clip
 from needle.ops.matmul import matmul
-from needle.ops.movement import Permute, Reshape
-from needle.ops.operands import as_tensors, cast
-from needle.ops.rearrange import broadcast_arrays, diagonal
-from needle.ops.reduce import summation
+from needle.ops.movement import Permute, Reshape, turned, unsqueeze
+from needle.ops.operands import as_tensors, cast, promoted
+from needle.ops.rearrange import broadcast_arrays
+from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
 
 
@@ -83,6 +85,47 @@ class CosineSimilarity(Composite):
 def cosine_similarity(x: Any, y: Any, axis: int = -1, eps: float = 1e-8) -> Any:
     """Return the cosine of the angle between x and y along an axis. See ``CosineSimilarity``."""
     return executor.apply(CosineSimilarity.of(axis, real("cosine_similarity: eps", eps)), x, y)
+
+
+def cov(x: Any, *, correction: float = 1.0) -> Any:
+    """Covariances of the rows of x, whose columns are observations; correction 0 divides by n.
+
+    Shapes:   x [d, n] -> [d, d]; x [n] -> []
+    Gradient: x; any order
+    Raises:   ShapeError if x has another number of axes, or no columns
+    """
+    return cast_like(*_covariances("cov", x, correction))
+
+
+def corrcoef(x: Any) -> Any:
+    """Coefficients of correlation of the rows of x, whose columns are observations; in [-1, 1].
+
+    NaN for what never changes.
+
+    Shapes:   x [d, n] -> [d, d]; x [n] -> []
+    Gradient: x; any order
+    Raises:   ShapeError if x has another number of axes, or no columns
+    """
+    joint, x = _covariances("corrcoef", x, 1.0)
+    if not shape_of(joint):
+        return cast_like(joint / joint, x)
+    spread = sqrt(diagonal(joint))
+    return cast_like(clip(joint / unsqueeze(spread, -1) / unsqueeze(spread, -2), -1.0, 1.0), x)
+
+
+def _covariances(name: str, x: Any, correction: float) -> tuple[Any, Any]:
+    """Return covariances of rows, of half-precision numbers in float32, and x as a tensor."""
+    (x,) = promoted((x,), name, floating=True)
+    shape = shape_of(x)
+    if len(shape) not in (1, 2) or not shape[-1]:
+        raise explain(
+            ShapeError, name, f"x has shape {shape}", [("x", x)],
+            "a row for each variable, a column for each observation",
+        )  # fmt: skip
+    wide = cast(x, dtype.float32) if x.spec.dtype.itemsize == 2 else x
+    centred = wide - mean(wide, -1, keepdims=True)
+    other = turned(centred) if len(shape) == 2 else centred
+    return matmul(centred, other) / max(shape[-1] - real(f"{name}: correction", correction), 0.0), x
 
 
 def outer(x: Any, y: Any) -> Any:

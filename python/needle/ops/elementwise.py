@@ -468,6 +468,16 @@ def lerp(x: Any, y: Any, weight: Any) -> Any:
     return x + step * weight if weight < 0.5 else y - step * (1.0 - weight)
 
 
+def addcmul(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Any:
+    """x + value * y * z; shapes broadcast."""
+    return add(x, multiply(y, z) if value == 1 else multiply(multiply(y, value), z))
+
+
+def addcdiv(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Any:
+    """x + value * y / z; shapes broadcast."""
+    return add(x, divide(y if value == 1 else multiply(y, value), z))
+
+
 def comparable(x: Any) -> bool:
     """Return whether a tensor can be compared with x elementwise."""
     return isinstance(x, (bool, int, float, np.ndarray, np.generic, graph.TensorBase))

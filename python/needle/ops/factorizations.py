@@ -20,12 +20,12 @@ from needle.errors import GradientError, NeedleError, ShapeError, SingularError,
 from needle.executor import shape_of
 from needle.ops.base import OUTPUT, sum_to
 from needle.ops.creation import eye
+from needle.ops.diagonals import tril, triu
 from needle.ops.elementwise import cast_like
 from needle.ops.linalg import BAD, EXACT, OnHost, Shape, solve_triangular, square_samples
 from needle.ops.matmul import matmul
 from needle.ops.movement import concat, turned, unsqueeze
 from needle.ops.operands import promoted
-from needle.ops.rearrange import tril, triu
 from needle.ops.reduce import amax
 from needle.ops.samples import Sample, uniform
 

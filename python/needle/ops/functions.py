@@ -15,10 +15,21 @@ from needle import executor, forward, graph
 from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import full
-from needle.dtype import DType, bool_, int16
+from needle.dtype import DType, bool_, float32, int16
 from needle.errors import DtypeError, explain
+from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
-from needle.ops.elementwise import absolute, equal, greater, sign, square, where
+from needle.ops.elementwise import (
+    absolute,
+    equal,
+    greater,
+    less,
+    negative,
+    sign,
+    square,
+    where,
+)
+from needle.ops.operands import cast, promoted
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
 
 # ---- powers, exponentials and logarithms -------------------------------------------
@@ -492,6 +503,19 @@ asin, acos, atan, atan2 = map(export, (Asin, Acos, Atan, Atan2))
 sinh, cosh, tanh, tanh_grad = map(export, (Sinh, Cosh, Tanh, TanhGrad))
 asinh, acosh, atanh = map(export, (Asinh, Acosh, Atanh))
 sigmoid, sigmoid_grad, erf = map(export, (Sigmoid, SigmoidGrad, Erf))
+
+
+def logit(x: Any, eps: float | None = None) -> Any:
+    """log(x / (1 - x)): what ``sigmoid`` undoes; with eps of x limited to [eps, 1 - eps].
+
+    float16 and bfloat16 are computed in float32.
+    """
+    (x,) = promoted((x,), "logit", floating=True)
+    wide = cast(x, float32) if x.spec.dtype.itemsize == 2 else x
+    if eps is not None:
+        low, high = real("logit: eps", eps), 1.0 - real("logit: eps", eps)
+        wide = where(less(wide, low), low, where(greater(wide, high), high, wide))
+    return cast(log(wide) - log1p(negative(wide)), x.spec.dtype)
 
 
 def power(x: Any, y: Any) -> Any:

@@ -318,6 +318,16 @@ def gather(x: Any, index: Any, axis: Any = -1) -> Any:
 take_along_axis = gather
 
 
+def take_along_dim(x: Any, index: Any, axis: int | None = None) -> Any:
+    """Pick along an axis as ``gather``; from the flattened x for None, by the flattened index."""
+    if axis is not None:
+        return gather(x, index, axis)
+    from needle.ops.movement import reshape
+
+    x, index = as_tensors((x, beside(x, index)), "take_along_dim")
+    return gather(reshape(x, (x.spec.size,)), reshape(index, (index.spec.size,)), 0)
+
+
 def scatter_add(index: Any, updates: Any, axis: int, shape: tuple[int, ...]) -> Any:
     """Zeros of a shape with updates added at the indices along an axis. See ``ScatterAdd``."""
     return executor.apply(ScatterAdd.of(axis, axes_of(shape)), index, updates)

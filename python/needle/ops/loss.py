@@ -397,7 +397,12 @@ class KLDivergence(_Pairwise):
         return where(absent, 0.0, target * (log(where(absent, 1.0, target)) - x))
 
 
-def _same_shape(name: str, x: Any, target: Any) -> tuple[Any, Any]:
+def same_shape(name: str, x: Any, target: Any) -> tuple[Any, Any]:
+    """Return predictions and targets as tensors.
+
+    Raises:
+        ShapeError: if their shapes differ.
+    """
     x, target = as_tensors((x, target), name)
     if shape_of(x) != shape_of(target):
         raise explain(
@@ -413,13 +418,13 @@ def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
     Raises:
         ShapeError: if the shapes differ.
     """
-    x, target = _same_shape("mse_loss", x, target)
+    x, target = same_shape("mse_loss", x, target)
     return reduced(squared_difference(x, target), reduction)
 
 
 def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
     """Distance to the target. Arguments as of ``mse_loss``."""
-    x, target = _same_shape("l1_loss", x, target)
+    x, target = same_shape("l1_loss", x, target)
     return reduced(absolute(x - target), reduction)
 
 
@@ -432,7 +437,7 @@ def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mea
     delta = real("huber_loss: delta", delta)
     if not delta > 0:
         raise OptionError(f"huber_loss: delta {delta} must be positive")
-    x, target = _same_shape("huber_loss", x, target)
+    x, target = same_shape("huber_loss", x, target)
     return reduced(executor.apply(Huber.of(), x, target, delta), reduction)
 
 
@@ -457,7 +462,7 @@ def bce_with_logits(x: Any, target: Any, *, pos_weight: Any = None, reduction: s
 
     ``pos_weight`` says what targets of 1 count beside those of 0; it broadcasts to the shape of x.
     """
-    x, target = _same_shape("bce_with_logits", x, target)
+    x, target = same_shape("bce_with_logits", x, target)
     loss = executor.apply(BCEWithLogits.of(), x, target)
     if pos_weight is not None:
         x, weight = as_tensors((x, pos_weight), "bce_with_logits")
@@ -465,13 +470,19 @@ def bce_with_logits(x: Any, target: Any, *, pos_weight: Any = None, reduction: s
     return reduced(loss, reduction)
 
 
-def kl_divergence(x: Any, target: Any, *, reduction: str = "batchmean") -> Any:
+def kl_divergence(
+    x: Any, target: Any, *, reduction: str = "batchmean", log_target: bool = False
+) -> Any:
     """Kullback-Leibler divergence of target from exp(x): x are logarithms of probabilities.
 
-    Reduction "batchmean" is the sum divided by the size of the first axis. See ``KLDivergence``.
+    With ``log_target`` those of the target are given too. Reduction "batchmean" is the sum divided
+    by the size of the first axis. See ``KLDivergence``.
     """
-    x, target = _same_shape("kl_divergence", x, target)
-    parts = executor.apply(KLDivergence.of(), x, target)
+    x, target = same_shape("kl_divergence", x, target)
+    if log_target:
+        parts = exp(target) * (target - x)
+    else:
+        parts = executor.apply(KLDivergence.of(), x, target)
     if reduction == "batchmean":
         return summation(parts) * (1.0 / max(shape_of(x)[0] if shape_of(x) else 1, 1))
     return reduced(parts, reduction)

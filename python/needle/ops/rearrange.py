@@ -1,4 +1,4 @@
-"""Ops that repeat, spread or mask elements along axes."""
+"""Ops that turn, repeat or spread elements along axes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from needle.ops.movement import (
     Slice,
     SliceGrad,
     broadcast_to,
+    flip,
     permute,
     reshape,
     unsqueeze,
 )
-from needle.ops.reduce import summation
 from needle.ops.samples import Sample, uniform
 
 
@@ -167,6 +167,22 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
     return take(x, made("repeat", _repeated, each.astype(np.int64), x), axis)
 
 
+def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
+    """Turn by a right angle k times, from the first of two axes to the second; a view.
+
+    Raises:
+        ArgumentError: if k is no whole number.
+        ShapeError: if there are not two axes, or both are one.
+    """
+    chosen = _axes(axes, len(shape_of(x)))
+    if len(chosen) != 2 or chosen[0] == chosen[1]:
+        raise ShapeError(f"rot90: axes {chosen}\n  rule: two, from the first to the second")
+    turns = whole("rot90: k", k) % 4
+    if turns % 2 == 0:
+        return flip(x, chosen) if turns else x
+    return flip(swapaxes(x, *chosen), chosen[turns == 3])
+
+
 def _count(operation: str, value: Any) -> int:
     """Return how often something is repeated."""
     count = whole(f"{operation}: count", value)
@@ -285,161 +301,6 @@ def _dilation(
     ndim = len(shape_of(x))
     listed = [whole(f"{name}: axis", axis) for axis in axes_of(axes)]
     return tuple(a + ndim if a < 0 else a for a in listed), dilation
-
-
-# ---- triangles and diagonals -------------------------------------------------------
-
-
-class Triangle(Linear):
-    """Keep the elements below and on diagonal k (or above and on it), zeros elsewhere.
-
-    Shapes:   x [..., n, m] -> the same
-    Gradient: x; any order
-    Raises:   ShapeError if x has fewer than two axes
-    """
-
-    k: int
-    upper: bool
-    samples = staticmethod(
-        lambda: [
-            Sample(
-                (uniform(shape),), (k, upper),
-                lambda x, k=k, upper=upper: np.triu(x, k) if upper else np.tril(x, k),
-            )
-            for shape, k, upper in (
-                ((3, 4), 0, True), ((3, 4), 0, False), ((4, 3), -1, True), ((2, 3, 3), 1, False),
-                ((0, 3), 0, True),
-            )
-        ]
-        + [Sample((uniform((3,)),), (0, True), raises=ShapeError)]
-    )  # fmt: skip
-
-    def compute(self, x: Any) -> Any:
-        if x.ndim < 2:
-            raise ShapeError(f"triangle: x has shape {x.shape}, two axes are needed")
-        out = ndarray.empty_of(x.spec)
-        if x.device.backend.triangle(out, x, min(max(self.k, -(2**62)), 2**62), self.upper):
-            return out
-        n, m = x.shape[-2:]
-        rows = kernels.arange(n, dtypes.int64, x.device, self.k).reshape((n, 1))
-        columns = kernels.arange(m, dtypes.int64, x.device)
-        order = (rows, columns) if self.upper else (columns, rows)
-        mask = kernels.elementwise("less_equal", *order, dtype=dtypes.bool_)
-        return kernels.elementwise("where", mask, x, ndarray.full((), 0, x.dtype, x.device))
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (executor.apply(self, out_grad),)
-
-
-def triu(x: Any, k: int = 0) -> Any:
-    """Keep the elements on and above diagonal k of the last two axes. See ``Triangle``."""
-    return executor.apply(Triangle.of(whole("triu: k", k), True), x)
-
-
-def tril(x: Any, k: int = 0) -> Any:
-    """Keep the elements on and below diagonal k of the last two axes. See ``Triangle``."""
-    return executor.apply(Triangle.of(whole("tril: k", k), False), x)
-
-
-def _diagonal(x: Any, k: int) -> Any:
-    """Return the view of a diagonal of the last two axes of an array."""
-    n, m = x.shape[-2:]
-    size = max(0, min(n, m - k) if k >= 0 else min(n + k, m))
-    first = ((0, 0), (0, k)) if k >= 0 else ((0, -k), (0, 0))
-    low = [(0, size_, 1) for size_ in x.shape[:-2]]
-    corner = x.slice([*low, (first[0][1], size, 1), (first[1][1], size, 1)]) if size else x
-    strides = (*x.strides[:-2], x.strides[-1] + x.strides[-2])
-    return x.view((*x.shape[:-2], size), strides, corner.offset)
-
-
-class Diagonal(Linear):
-    """The k-th diagonal of the last two axes, as a new last axis; a view.
-
-    Shapes:   x [..., n, m] -> [..., length of the diagonal]
-    Gradient: x; any order
-    Raises:   ShapeError if x has fewer than two axes
-    """
-
-    k: int = 0
-    samples = staticmethod(
-        lambda: [
-            Sample((uniform(shape),), (k,), lambda x, k=k: np.diagonal(x, k, -2, -1))
-            for shape, k in (
-                ((3, 3), 0), ((3, 4), 1), ((3, 4), -1), ((2, 4, 3), 2), ((3, 4), 5), ((3, 4), -3),
-                ((0, 3), 0),
-            )
-        ]
-        + [Sample((uniform((3,)),), (0,), raises=ShapeError)]
-    )  # fmt: skip
-
-    def compute(self, x: Any) -> Any:
-        if x.ndim < 2:
-            raise ShapeError(f"diagonal: x has shape {x.shape}, two axes are needed")
-        return _diagonal(x, self.k)
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        shape = out.node.inputs[0].spec.shape
-        return (executor.apply(DiagonalGrad.of(self.k, shape), out_grad),)
-
-
-class DiagonalGrad(Linear):
-    """The transpose of Diagonal: zeros of ``shape`` with x on the k-th diagonal.
-
-    Shapes:   x [..., length of the diagonal] -> shape
-    Raises:   ShapeError if x is no such diagonal
-    """
-
-    k: int
-    shape: tuple[int, ...]
-    samples = staticmethod(
-        lambda: [
-            Sample((uniform((3,)),), (0, (3, 3)), np.diag),
-            Sample((uniform((2,)),), (1, (2, 3)), lambda x: np.diag(x, 1)[:2]),
-        ]
-    )
-
-    def compute(self, x: Any) -> Any:
-        if len(self.shape) < 2:
-            raise ShapeError(f"diagonal: a result of shape {self.shape} has no diagonal")
-        out = ndarray.full(self.shape, 0, x.dtype, x.device)
-        part = _diagonal(out, self.k)
-        if part.shape != x.shape:
-            raise ShapeError(f"diagonal: shape {x.shape} for a diagonal of shape {part.shape}")
-        out.device.backend.copy(part, x)
-        return out
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (executor.apply(Diagonal.of(self.k), out_grad),)
-
-
-def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
-    """The k-th diagonal of two axes, as a new last axis; a view. See ``Diagonal``.
-
-    Raises:
-        ShapeError: if both axes are one.
-    """
-    ndim = len(shape_of(x))
-    if ndim >= 2:
-        first, second = normalise_axis(axis1, ndim), normalise_axis(axis2, ndim)
-        if first == second:
-            raise ShapeError(f"diagonal: axis {first} is named twice")
-        if (first, second) != (ndim - 2, ndim - 1):
-            x = permute(x, [i for i in range(ndim) if i not in (first, second)] + [first, second])
-    return executor.apply(Diagonal.of(whole("diagonal: k", k)), x)
-
-
-def diag(x: Any, k: int = 0) -> Any:
-    """Of a matrix its k-th diagonal; of a vector the matrix that has it there, zeros elsewhere."""
-    if len(shape_of(x)) != 1:
-        return diagonal(x, k)
-    k = whole("diag: k", k)
-    size = shape_of(x)[0] + abs(k)
-    return executor.apply(DiagonalGrad.of(k, (size, size)), x)
-
-
-def trace(x: Any, k: int = 0) -> Any:
-    """The sum of the k-th diagonal of the last two axes."""
-    return summation(diagonal(x, k), -1)
 
 
 # ---- axes --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Pooling and upsampling as users call them, with PyTorch's names, on [n, c, *spatial].
+"""Pooling, upsampling and the like as users call them, with PyTorch's names, on [n, c, *spatial].
 
 As the convolutions', the faces only permute axes: images stay [n, *spatial, c] in memory.
 """
@@ -20,13 +20,17 @@ from needle.ops.conv import channels_first, channels_last, named, per_axis
 from needle.ops.convolution import Pairs, Sizes
 from needle.ops.creation import made
 from needle.ops.elementwise import cast_like
+from needle.ops.indexing import gather, take
 from needle.ops.interpolation import CENTRES, CORNERS, NEAREST, Interpolate
 from needle.ops.matmul import matmul
-from needle.ops.movement import reshape
+from needle.ops.movement import permute, reshape, stop_gradient
 from needle.ops.operands import promoted
+from needle.ops.padding import pad
 from needle.ops.pooling import AvgPool, MaxPool
-from needle.ops.reduce import mean
+from needle.ops.rearrange import flatten
+from needle.ops.reduce import argmax, mean
 from needle.ops.softmax import widened
+from needle.ops.windows import WindowsGrad, windows
 
 MODES = {"nearest": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (3,)}
 """For how many spatial axes each mode of ``upsample`` is."""
@@ -144,7 +148,8 @@ avg_pool2d = _avg_pool(2)
 avg_pool3d = _avg_pool(3, "Average the windows of [n, c, d, h, w]. See ``avg_pool2d``.")
 
 
-def _adaptive(name: str, axes: int, x: Any, output_size: Any) -> Any:
+def _adapted(name: str, axes: int, x: Any, output_size: Any) -> tuple[Sizes, Sizes]:
+    """Return the spatial sizes of the result, and those of x."""
     spatial = _spatial(name, x, axes)
     given = axes_of(output_size) * (axes if np.ndim(output_size) == 0 else 1)
     if len(given) != axes:
@@ -154,6 +159,11 @@ def _adaptive(name: str, axes: int, x: Any, output_size: Any) -> Any:
     )
     if min(*out, *spatial) < 1:
         raise ShapeError(f"{name}: from {spatial} to {out}; sizes are at least 1")
+    return out, spatial
+
+
+def _adaptive(name: str, axes: int, x: Any, output_size: Any) -> Any:
+    out, spatial = _adapted(name, axes, x, output_size)
     (x,) = promoted((x,), name, floating=True)
     image, none = channels_last(x), ((0, 0),) * axes
     if all(n % m == 0 for n, m in zip(spatial, out, strict=True)):
@@ -204,11 +214,168 @@ def adaptive_avg_pool2d(x: Any, output_size: Any) -> Any:
     return _adaptive("adaptive_avg_pool2d", 2, x, output_size)
 
 
+def _adaptive_max(name: str, axes: int, x: Any, output_size: Any) -> Any:
+    out, spatial = _adapted(name, axes, x, output_size)
+    if all(n % m == 0 for n, m in zip(spatial, out, strict=True)):
+        kernel = tuple(n // m for n, m in zip(spatial, out, strict=True))
+        return (max_pool1d if axes == 1 else max_pool2d)(x, kernel)
+    places = made(name, _bin_places, spatial, out, executor.spec_of(x).device)
+    seen = take(flatten(x, 2), places, 2)  # [n, c, windows, elements of one]
+    largest = gather(seen, argmax(stop_gradient(seen), -1, True), -1)
+    return reshape(largest, (*shape_of(x)[:2], *out))
+
+
+def _bin_places(spatial: Sizes, out: Sizes, device: Any) -> Any:
+    """Return where the elements of each window are in the flattened image: a row per window.
+
+    Windows have the size of the largest; smaller ones have their last row or column again.
+    """
+    place = np.zeros((1, 1), np.int64)
+    for n, m in zip(spatial, out, strict=True):
+        start, stop = np.arange(m) * n // m, -(-np.arange(1, m + 1) * n // m)
+        width = int((stop - start).max())
+        own = np.minimum(start[:, None] + np.arange(width), stop[:, None] - 1)
+        place = place[:, None, :, None] * n + own[None, :, None, :]
+        place = place.reshape(place.shape[0] * m, -1)
+    return ndarray.array(place, "int64", device)
+
+
+def adaptive_max_pool1d(x: Any, output_size: Any) -> Any:
+    """Take the largest elements of [n, c, t] down to a size. See ``adaptive_max_pool2d``."""
+    return _adaptive_max("adaptive_max_pool1d", 1, x, output_size)
+
+
+def adaptive_max_pool2d(x: Any, output_size: Any) -> Any:
+    """Take the largest element of each of so many windows of images [n, c, h, w].
+
+    The windows, the arguments and the errors are those of ``adaptive_avg_pool2d``; ties go to the
+    first.
+    """
+    return _adaptive_max("adaptive_max_pool2d", 2, x, output_size)
+
+
 def global_avg_pool(x: Any) -> Any:
     """Average each channel of [n, c, *spatial] over its whole image, which becomes 1 x 1."""
     axes = len(_spatial("global_avg_pool", x))
     image = channels_last(x)
     return channels_first(mean(image, tuple(range(1, axes + 1)), keepdims=True))
+
+
+# ---- windows as columns, channels as pixels ------------------------------------------
+
+
+def unfold(x: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
+    """Return the windows of images as columns (im2col).
+
+    Shapes:   x [n, c, h, w] -> [n, c * elements of a window, windows]
+
+    Args:
+        x: images.
+        kernel_size: size of the windows, one number or one per axis.
+        dilation: distance of the elements of a window.
+        padding: how far the image is continued on both sides, with zeros.
+        stride: step of the windows.
+
+    Raises:
+        ShapeError: if x is no image, or no window fits.
+    """
+    kernel, taps, around, steps = _columns("unfold", kernel_size, dilation, padding, stride)
+    _spatial("unfold", x, 2)
+    image = windows(pad(x, ((0, 0), (0, 0), *around)), (2, 3), kernel, steps, taps)
+    n, c, *places = shape_of(image)[:4]
+    columns = permute(image, (0, 1, 4, 5, 2, 3))
+    return reshape(columns, (n, c * math.prod(kernel), math.prod(places)))
+
+
+def fold(
+    x: Any,
+    output_size: Any,
+    kernel_size: Any,
+    dilation: Any = 1,
+    padding: Any = 0,
+    stride: Any = 1,
+) -> Any:
+    """Add windows, given as columns, up to images: the transpose of ``unfold``.
+
+    Shapes:   x [n, c * elements of a window, windows] -> [n, c, *output_size]
+    Raises:   ShapeError if these are no windows of such images
+    """
+    kernel, taps, around, steps = _columns("fold", kernel_size, dilation, padding, stride)
+    size, shape = per_axis("output_size", output_size, 2), shape_of(x)
+    wide = tuple(n + 2 * low for n, (low, _) in zip(size, around, strict=True))
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, taps, strict=True)]
+    places = [(n - span) // s + 1 for n, span, s in zip(wide, spans, steps, strict=True)]
+    inside = math.prod(kernel)
+    if len(shape) != 3 or shape[1] % inside or shape[2] != math.prod(places) or min(places) < 1:
+        raise explain(
+            ShapeError, "fold", f"no {places[0]} x {places[1]} windows of {kernel}", [("x", x)],
+            "x [n, c * elements of a window, windows]",
+        )  # fmt: skip
+    channels = shape[1] // inside
+    image = permute(reshape(x, (shape[0], channels, *kernel, *places)), (0, 1, 4, 5, 2, 3))
+    op = WindowsGrad.of((2, 3), kernel, steps, taps, (shape[0], channels, *wide))
+    inner = (slice(low, low + n) for n, (low, _) in zip(size, around, strict=True))
+    return executor.apply(op, image)[(slice(None), slice(None), *inner)]
+
+
+def _columns(
+    name: str, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> tuple[Sizes, Sizes, Pairs, Sizes]:
+    """Return sizes of windows, the distances in them, the padding and their steps, per axis."""
+    kernel, taps = per_axis("kernel_size", kernel_size, 2), per_axis("dilation", dilation, 2)
+    lows, steps = per_axis("padding", padding, 2), per_axis("stride", stride, 2)
+    if min(*kernel, *taps, *steps) < 1 or min(lows) < 0:
+        raise ShapeError(
+            f"{name}: kernel {kernel}, dilation {taps}, padding {lows}, stride {steps}\n"
+            "  rule: at least 1, the padding at least 0"
+        )
+    return kernel, taps, tuple((low, low) for low in lows), steps
+
+
+def pixel_shuffle(x: Any, factor: int) -> Any:
+    """Make images larger by a factor, of as many channels less: each square of pixels was one.
+
+    Shapes:   x [..., c * factor ** 2, h, w] -> [..., c, h * factor, w * factor]
+    Gradient: x; any order
+    Raises:   ShapeError if there are no such channels, or the factor is below 1
+    Source:   Shi et al., "Real-Time Single Image and Video Super-Resolution Using an Efficient
+              Sub-Pixel Convolutional Neural Network", 2016, arXiv:1609.05158
+    """
+    factor, shape = whole("pixel_shuffle: factor", factor), shape_of(x)
+    if factor < 1 or len(shape) < 3 or shape[-3] % factor**2:
+        raise explain(
+            ShapeError,
+            "pixel_shuffle",
+            f"factor {factor}",
+            [("x", x)],
+            "x [..., c * factor ** 2, h, w]",
+        )
+    *lead, c, h, w = shape
+    parts = reshape(x, (*lead, c // factor**2, factor, factor, h, w))
+    order = (*range(len(lead) + 1), *(len(lead) + i for i in (3, 1, 4, 2)))
+    return reshape(permute(parts, order), (*lead, c // factor**2, h * factor, w * factor))
+
+
+def pixel_unshuffle(x: Any, factor: int) -> Any:
+    """Make images smaller by a factor, of as many channels more: what ``pixel_shuffle`` undoes.
+
+    Shapes:   x [..., c, h * factor, w * factor] -> [..., c * factor ** 2, h, w]
+    Gradient: x; any order
+    Raises:   ShapeError if there are no such pixels, or the factor is below 1
+    """
+    factor, shape = whole("pixel_unshuffle: factor", factor), shape_of(x)
+    if factor < 1 or len(shape) < 3 or shape[-2] % factor or shape[-1] % factor:
+        raise explain(
+            ShapeError,
+            "pixel_unshuffle",
+            f"factor {factor}",
+            [("x", x)],
+            "x [..., c, h * factor, w * factor]",
+        )
+    *lead, c, h, w = shape
+    parts = reshape(x, (*lead, c, h // factor, factor, w // factor, factor))
+    order = (*range(len(lead) + 1), *(len(lead) + i for i in (2, 4, 1, 3)))
+    return reshape(permute(parts, order), (*lead, c * factor**2, h // factor, w // factor))
 
 
 # ---- upsampling --------------------------------------------------------------------

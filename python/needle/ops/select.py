@@ -6,6 +6,7 @@ where nobody can see the difference it is made in the memory of the old one.
 
 from __future__ import annotations
 
+import operator
 from math import prod
 from typing import Any
 
@@ -14,13 +15,14 @@ import numpy as np
 from needle import core, executor, finite, forward, graph
 from needle import dtype as dtypes
 from needle.backend import kernels, ndarray
+from needle.backend.axes import normalise_axis
 from needle.backend.ndarray import broadcast_shapes
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain, user_line
 from needle.executor import shape_of
 from needle.ops.attributes import number_in
 from needle.ops.base import Composite, Op
 from needle.ops.elementwise import cast_like, greater, not_equal, where
-from needle.ops.indexing import ScatterAdd, listed, take
+from needle.ops.indexing import ScatterAdd, beside, listed, take
 from needle.ops.movement import (
     Reshape,
     basic_index,
@@ -32,7 +34,7 @@ from needle.ops.movement import (
     reshape,
     stop_gradient,
 )
-from needle.ops.operands import as_array, cast, constant, read
+from needle.ops.operands import as_array, as_tensors, cast, constant, read
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.sorting import argsort, nonzero
 from needle.ops.tuples import joined
@@ -347,6 +349,46 @@ def put(x: Any, index: Any, value: Any) -> Any:
     count = places.spec.size
     flat = (reshape(x, (size,)), reshape(spread, (count,)), reshape(places, (count,)))
     return reshape(executor.apply(Put.of(), *flat), shape)
+
+
+def scatter(x: Any, axis: int, index: Any, values: Any) -> Any:
+    """Return x with values written along an axis: out[i, index[i, j, k], k] = values[i, j, k].
+
+    Args:
+        x: a tensor, which stays as it is.
+        axis: along which.
+        index: integers, one for each value. Along other axes it may be shorter than x: what lies
+            beyond is not written to. Of equal places the last one counts; negative ones count
+            from the end.
+        values: a number, or a tensor of at least the size of the index along each axis.
+
+    Raises:
+        ShapeError: if x, index and values have not as many axes, or one is too short.
+        IndexRangeError: naming the first index that is out of range.
+        DtypeError: if the values' dtype does not fit into that of x, or the index is not integer.
+    """
+    (x, index), shape = as_tensors((x, beside(x, index)), "scatter"), shape_of(x)
+    axis, own = normalise_axis(axis, len(shape)), shape_of(index)
+    given: list[tuple[str, Any]] = (
+        [("values", values)] if isinstance(values, (graph.TensorBase, np.ndarray)) else []
+    )
+    limits = [tuple(own[axis] if i == axis < len(own) else n for i, n in enumerate(shape))]
+    limits += [part.shape for _, part in given]
+    if index.spec.dtype.kind not in "iu" or any(
+        len(limit) != len(own) or any(map(operator.gt, own, limit)) for limit in limits
+    ):
+        raise explain(
+            ShapeError if index.spec.dtype.kind in "iu" else DtypeError, "scatter",
+            f"an index of {index.spec.dtype} and shape {own}", [("x", x), ("index", index), *given],
+            "integers, with as many axes as x and values; an axis is no longer than that of the "
+            f"values, nor, but for axis {axis}, than that of x",
+        )  # fmt: skip
+    places: list[Any] = []
+    for i, n in enumerate(own):
+        steps = graph.wrap(kernels.arange(n, dtypes.int64, x.spec.device))
+        places.append(reshape(steps, tuple(n if j == i else 1 for j in range(len(own)))))
+    places[axis] = index
+    return put(x, tuple(places), values[tuple(map(slice, own))] if given else values)
 
 
 def _watch(x: Any, value: Any) -> None:

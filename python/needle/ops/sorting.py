@@ -22,14 +22,15 @@ from needle.errors import (
 from needle.executor import shape_of
 from needle.ops.base import OUTPUT, Op
 from needle.ops.creation import full_like, ones_like, zeros
-from needle.ops.elementwise import cast_like, equal, lerp, minimum, where
-from needle.ops.indexing import ScatterAdd, take
+from needle.ops.elementwise import cast_like, equal, lerp, minimum, not_equal, where
+from needle.ops.indexing import ScatterAdd, beside, take
 from needle.ops.logic import isnan, logical_not
-from needle.ops.movement import permute, reshape, squeeze, stop_gradient, unsqueeze
-from needle.ops.operands import as_tensors, promoted
+from needle.ops.movement import concat, permute, reshape, squeeze, stop_gradient, unsqueeze
+from needle.ops.operands import as_tensors, cast, promoted
 from needle.ops.rearrange import moveaxis, window
 from needle.ops.reduce import amax, amin
 from needle.ops.samples import Sample, uniform
+from needle.ops.scan import cumsum
 from needle.ops.softmax import widened
 from needle.ops.tuples import stack
 
@@ -199,6 +200,22 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any
     return values, stop_gradient(indices) if indices.requires_grad else indices
 
 
+def kthvalue(x: Any, k: int, axis: int = -1, keepdims: bool = False) -> tuple[Any, Any]:
+    """Return the k-th smallest value along an axis, counted from 1, and its position; NaN is last.
+
+    Raises:
+        IndexRangeError: if there is no k-th.
+    """
+    axis = normalise_axis(axis, len(shape_of(x)))
+    if not 1 <= whole("kthvalue: k", k) <= shape_of(x)[axis]:
+        raise explain(
+            IndexRangeError, "kthvalue", f"k is {k} of {shape_of(x)[axis]} along axis {axis}",
+            [("x", x)], "k counts from 1",
+        )  # fmt: skip
+    values, places = (window(part, axis, k - 1, 1) for part in topk(x, k, axis, False))
+    return (values, places) if keepdims else (squeeze(values, axis), squeeze(places, axis))
+
+
 def median(x: Any, axis: int = -1) -> Any:
     """Return the middle value along an axis (the lower one of two); NaN if there is one.
 
@@ -277,6 +294,15 @@ def searchsorted(edges: Any, values: Any, side: str = "left") -> Any:
     return executor.apply(SearchSorted.of(side), edges, values)
 
 
+def bucketize(x: Any, edges: Any, right: bool = False) -> Any:
+    """Return into which bucket between sorted edges each element of x falls: int64, 0 below all.
+
+    A value equal to an edge falls into the bucket before it, or after it for ``right``. See
+    ``SearchSorted``.
+    """
+    return searchsorted(beside(x, edges), x, "right" if right else "left")
+
+
 def isin(x: Any, values: Any, *, invert: bool = False) -> Any:
     """Return which elements of x are among the values (not among them, with ``invert``): bool.
 
@@ -328,6 +354,32 @@ def unique(
     found = kernels.unique(executor.value_of(x), rest=any(asked[1:]))
     chosen = tuple(graph.wrap(part) for part, want in zip(found, asked, strict=False) if want)
     return chosen if len(chosen) > 1 else chosen[0]
+
+
+def unique_consecutive(x: Any, *, return_inverse: bool = False, return_counts: bool = False) -> Any:
+    """Return the flattened x without elements that are equal to the one before them.
+
+    NaN is equal to nothing.
+
+    Args:
+        x: a tensor, of any shape.
+        return_inverse: for each element of x the position of its value.
+        return_counts: how many equal ones each stands for.
+
+    Returns:
+        The values, or a tuple of them and the rest in this order.
+    """
+    (x,) = as_tensors((x,), "unique_consecutive")
+    flat = reshape(stop_gradient(x), (x.spec.size,))
+    starts = concat([ones_like(flat[:1], dtype="bool"), not_equal(flat[1:], flat[:-1])])
+    (places,) = nonzero(starts)
+    found = [take(flat, places, 0)]
+    if return_inverse:
+        found.append(reshape(cumsum(cast(starts, dtypes.int64), 0) - 1, shape_of(x)))
+    if return_counts:
+        end = full_like(places[:1], x.spec.size)
+        found.append(concat([places[1:], end]) - places)
+    return tuple(found) if len(found) > 1 else found[0]
 
 
 def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:

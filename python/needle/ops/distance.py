@@ -1,0 +1,152 @@
+"""Distances between points, and losses that want some of them near and others far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle import dtype
+from needle.errors import OptionError, ShapeError, explain
+from needle.executor import shape_of
+from needle.ops.attributes import real
+from needle.ops.contraction import cosine_similarity
+from needle.ops.elementwise import cast_like, equal, less_equal, minimum, square, where
+from needle.ops.indexing import beside
+from needle.ops.linalg import norm
+from needle.ops.logic import clip, isfinite
+from needle.ops.loss import reduced, same_shape
+from needle.ops.matmul import matmul
+from needle.ops.movement import stop_gradient, turned, unsqueeze
+from needle.ops.operands import cast, promoted
+from needle.ops.reduce import mean, summation
+from needle.ops.scan import root
+
+
+def cdist(x: Any, y: Any, p: float = 2.0) -> Any:
+    """Distances of all points of x from all of y: (sum |x - y| ** p) ** (1 / p); see ``norm``.
+
+    For p = 2, below float64, by a product of matrices in float64, where squares of the others are
+    exact: what is nearer than about 1e-7 of the distance from the middle of y is at distance 0.
+    Otherwise by all differences, which are n * m * d numbers. The derivative at distance 0 is 0.
+
+    Shapes:   x [..., n, d], y [..., m, d] -> [..., n, m]
+    Gradient: x, y; any order
+    Raises:   ShapeError if these are no points of one space; OptionError if p is negative
+    """
+    x, y = promoted((x, y), "cdist", floating=True)
+    shapes = shape_of(x), shape_of(y)
+    if min(map(len, shapes)) < 2 or shapes[0][-1] != shapes[1][-1]:
+        raise explain(
+            ShapeError, "cdist", f"x has shape {shapes[0]}, y {shapes[1]}", [("x", x), ("y", y)],
+            "x [..., n, d], y [..., m, d]",
+        )  # fmt: skip
+    if not real("cdist: p", p) >= 0:
+        raise OptionError(f"cdist: p is {p}\n  rule: 0 or more")
+    exact = x.spec.dtype is not dtype.float64 and x.spec.size * y.spec.size > 0
+    if p == 2 and exact:
+        return cast_like(_euclidean(cast(x, dtype.float64), cast(y, dtype.float64)), x)
+    return norm(unsqueeze(x, -2) - unsqueeze(y, -3), p, -1)
+
+
+def _euclidean(x: Any, y: Any) -> Any:
+    middle = stop_gradient(mean(y, -2, keepdims=True))  # distances do not depend on it
+    middle = where(isfinite(middle), middle, 0.0)
+    x, y = x - middle, y - middle
+    lengths = unsqueeze(summation(square(x), -1), -1) + unsqueeze(summation(square(y), -1), -2)
+    squares = lengths - 2.0 * matmul(x, turned(y))
+    rounding = (shape_of(x)[-1] + 4) * 2.0**-52
+    return root(where(less_equal(squares, rounding * lengths), 0.0, squares))
+
+
+def pairwise_distance(
+    x: Any, y: Any, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False
+) -> Any:
+    """Distance of each vector of x from that of y, along the last axis: ``norm`` of x - y + eps.
+
+    Shapes:   x, y [..., d], which broadcast -> [...]
+    """
+    return norm(x - y + real("pairwise_distance: eps", eps), p, -1, keepdims)
+
+
+# ---- losses ------------------------------------------------------------------------
+
+
+def _signs(name: str, like: Any, target: Any) -> Any:
+    """Return targets of 1 and -1, one for each element of a tensor, in its dtype."""
+    return cast_like(same_shape(name, like, beside(like, target))[1], like)
+
+
+def cosine_embedding_loss(
+    x: Any, y: Any, target: Any, *, margin: float = 0.0, reduction: str = "mean"
+) -> Any:
+    """1 - cos(x, y) where the target is 1; where it is -1 cos(x, y) - margin, at least 0.
+
+    Shapes:   x, y [..., d], target [...]
+    Raises:   ShapeError if there is not one target for each pair
+    """
+    cosine = cosine_similarity(x, y)
+    together = equal(_signs("cosine_embedding_loss", cosine, target), 1.0)
+    return reduced(where(together, 1.0 - cosine, clip(cosine - margin, 0.0)), reduction)
+
+
+def hinge_embedding_loss(
+    x: Any, target: Any, *, margin: float = 1.0, reduction: str = "mean"
+) -> Any:
+    """The distance x where the target is 1; where it is -1 margin - x, at least 0.
+
+    Shapes:   x, target [...]
+    Raises:   ShapeError if the shapes differ
+    """
+    (x,) = promoted((x,), "hinge_embedding_loss", floating=True)
+    together = equal(_signs("hinge_embedding_loss", x, target), 1.0)
+    return reduced(where(together, x, clip(margin - x, 0.0)), reduction)
+
+
+def margin_ranking_loss(
+    x: Any, y: Any, target: Any, *, margin: float = 0.0, reduction: str = "mean"
+) -> Any:
+    """margin - (x - y), at least 0, where the target is 1; where it is -1 margin - (y - x).
+
+    Shapes:   x, y, target [...]
+    Raises:   ShapeError if the shapes differ
+    """
+    x, y = promoted(same_shape("margin_ranking_loss", x, y), "margin_ranking_loss", floating=True)
+    signs = _signs("margin_ranking_loss", x, target)
+    return reduced(clip(margin - signs * (x - y), 0.0), reduction)
+
+
+def triplet_margin_loss(
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    *,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Any:
+    """Distance of anchor and positive, less that of anchor and negative, plus margin; at least 0.
+
+    Args:
+        anchor: [..., d].
+        positive: [..., d], what is to be near.
+        negative: [..., d], what is to be further away.
+        margin: by how much.
+        p: of the distance; see ``pairwise_distance``.
+        eps: the same.
+        swap: whether the negative's distance is that from the positive where this is smaller.
+        reduction: "mean", "sum", or "none": one loss per anchor.
+
+    Source:   Balntas et al., "Learning local feature descriptors with triplets and shallow
+              convolutional neural networks", 2016
+
+    Raises:
+        ShapeError: if the shapes differ.
+    """
+    anchor, positive = same_shape("triplet_margin_loss", anchor, positive)
+    anchor, negative = same_shape("triplet_margin_loss", anchor, negative)
+    near = pairwise_distance(anchor, positive, p, eps)
+    far = pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = minimum(far, pairwise_distance(positive, negative, p, eps))
+    return reduced(clip(near - far + margin, 0.0), reduction)

@@ -1,0 +1,95 @@
+"""Activation functions made of others: pieces, limits, and what is learned or mirrored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle.errors import OptionError, ShapeError, explain
+from needle.executor import shape_of
+from needle.ops.activation import elu, leaky_relu, softplus
+from needle.ops.attributes import real
+from needle.ops.elementwise import absolute, less_equal, negative, where
+from needle.ops.functions import tanh
+from needle.ops.logic import clip
+from needle.ops.movement import reshape
+from needle.ops.softmax import softmax
+
+
+def hardtanh(x: Any, low: Any = -1.0, high: Any = 1.0) -> Any:
+    """x limited to [low, high]. See ``Clip``."""
+    return clip(x, low, high)
+
+
+def relu6(x: Any) -> Any:
+    """min(max(x, 0), 6). See ``Clip``."""
+    return clip(x, 0.0, 6.0)
+
+
+def threshold(x: Any, threshold: float, value: float) -> Any:
+    """x where it is above a threshold, else a value."""
+    return where(less_equal(x, threshold), value, x)
+
+
+def hardshrink(x: Any, lambd: float = 0.5) -> Any:
+    """x where |x| > lambd, else 0."""
+    return where(less_equal(absolute(x), lambd), 0.0, x)
+
+
+def softshrink(x: Any, lambd: float = 0.5) -> Any:
+    """x, nearer to 0 by lambd, or 0 where it is no further away.
+
+    Raises:
+        OptionError: if lambd is negative.
+    """
+    size = real("softshrink: lambd", lambd)
+    if not size >= 0:
+        raise OptionError(f"softshrink: lambd is {lambd}\n  rule: 0 or more")
+    return x - clip(x, -size, size)
+
+
+def tanhshrink(x: Any) -> Any:
+    """x - tanh(x)."""
+    return x - tanh(x)
+
+
+def celu(x: Any, alpha: float = 1.0) -> Any:
+    """x where x > 0, else alpha * (exp(x / alpha) - 1); unlike ``elu`` smooth for every alpha.
+
+    Raises:
+        OptionError: if alpha is not positive.
+
+    Source:   Barron, "Continuously Differentiable Exponential Linear Units", 2017, arXiv:1704.07483
+    """
+    alpha = real("celu: alpha", alpha)
+    if not alpha > 0:
+        raise OptionError(f"celu: alpha is {alpha}\n  rule: positive")
+    return elu(x / alpha) * alpha
+
+
+def softmin(x: Any, axis: int = -1) -> Any:
+    """Positive numbers that add up to 1 along an axis: ``softmax`` of -x."""
+    return softmax(negative(x), axis)
+
+
+def prelu(x: Any, weight: Any) -> Any:
+    """x where x > 0, else weight * x: ``leaky_relu`` whose slopes are learned.
+
+    Shapes:   x [n, c, ...], weight [c] or [1] -> [n, c, ...]
+    Gradient: x, weight; any order
+    Raises:   ShapeError if weight is neither [1] nor [c]
+    Source:   He et al., "Delving Deep into Rectifiers", 2015, arXiv:1502.01852
+    """
+    shape, own = shape_of(x), shape_of(weight)
+    channels = shape[1] if len(shape) > 1 else 1
+    if own not in ((1,), (channels,)):
+        raise explain(
+            ShapeError, "prelu", f"weight has shape {own}, x {shape}",
+            [("x", x), ("weight", weight)], "weight is [1], or [c] of x [n, c, ...]",
+        )  # fmt: skip
+    slopes = (1, channels, *(1,) * (len(shape) - 2)) if own != (1,) else (1,) * len(shape)
+    return leaky_relu(x, reshape(weight, slopes))
+
+
+def log_sigmoid(x: Any) -> Any:
+    """Logarithm of the logistic function, without overflow: -softplus(-x)."""
+    return negative(softplus(negative(x)))

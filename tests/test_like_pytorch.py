@@ -1,0 +1,386 @@
+"""Functions made of others that PyTorch has too: values, gradients of both orders, errors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import needle as ndl
+from needle import ops
+from needle.errors import ArgumentError, DtypeError, IndexRangeError, OptionError, ShapeError
+from needle.testing import check_gradients
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+RNG = np.random.default_rng(5)
+
+A, B, C = (RNG.normal(size=(6, 5)) for _ in range(3))
+ROWS = RNG.normal(size=(2, 4, 5))
+IMAGES = RNG.normal(size=(2, 8, 6, 4))
+ODD = RNG.normal(size=(2, 2, 7, 6))
+SHARES, VARIANCES = RNG.uniform(0.05, 0.95, (3, 4)), RNG.uniform(0.3, 2.0, (6, 1))
+SIGNS, ROW_SIGNS = np.sign(B), np.sign(B[:, 0])
+COUNTS = RNG.poisson(2.0, (6, 5)).astype(float)
+LOGS = np.log(RNG.dirichlet(np.ones(5), 6))
+PLACES = np.array([[0, 3, 1], [4, 2, 0]])
+
+
+def tensor(x, **kwargs):
+    return ndl.Tensor(x, dtype="float64", **kwargs)
+
+
+def both(name, *args, of=(torch, ops), **renamed):
+    """Return calls of the functions of a name here and there, and what they are given.
+
+    ``renamed`` are arguments by name: a value for both, or (PyTorch's name, value).
+    """
+    here = {k: v[1] if isinstance(v, tuple) else v for k, v in renamed.items()}
+    there = {v[0] if isinstance(v, tuple) else k: here[k] for k, v in renamed.items()}
+
+    def numbers(x, make):
+        return make(x) if isinstance(x, np.ndarray) and x.dtype.kind in "iu" else x
+
+    def ours(*xs):
+        given = [numbers(x, ndl.Tensor) for x in args]
+        return getattr(of[1], name)(*xs, *given, **here)
+
+    def theirs(*xs):
+        given = [numbers(x, torch.tensor) for x in args]
+        return getattr(of[0], name)(*xs, *given, **there)
+
+    return ours, theirs
+
+
+def losses(name, **more):
+    return [both(name, of=(F, ops), reduction=how, **more) for how in ("mean", "sum", "none")]
+
+
+def targets(target, calls):
+    """Return calls of losses that are given a target behind the first inputs."""
+    return [
+        (
+            lambda *xs, f=ours: f(*xs, tensor(target, requires_grad=False)),
+            lambda *xs, f=theirs: f(*xs, torch.tensor(target)),
+        )
+        for ours, theirs in calls
+    ]
+
+
+CASES = {
+    "cdist": [([both("cdist", p) for p in (0.5, 1, 1.5, 2, 3, math.inf)], (A, B[:3]))],
+    "cdist of batches": [([both("cdist")], (ROWS, A))],
+    "pairwise_distance": [
+        ([both("pairwise_distance", of=(F, ops))], (A, B)),
+        ([both("pairwise_distance", p=3.0, keepdims=("keepdim", True), of=(F, ops))], (A, B[:1])),
+    ],
+    "logit": [([both("logit"), both("logit", 0.2)], (SHARES,))],
+    "cov": [
+        ([both("cov"), both("cov", correction=0)], (A,)), ([both("cov")], (A[0],)),
+    ],
+    "corrcoef": [([both("corrcoef")], (A,))],
+    "rot90": [
+        ([both("rot90", k) for k in range(-3, 6)] + [both("rot90", 1, (-1, 0))], (ROWS,)),
+    ],
+    "diag_embed": [
+        ([both("diag_embed", k, *axes) for k in (-2, 0, 1) for axes in ((), (0, 2), (-1, 1))],
+         (ROWS,)),
+    ],
+    "kthvalue": [
+        ([(lambda x, f=f: f(x)[0], lambda x, g=g: g(x)[0]) for f, g in
+          (both("kthvalue", k, *rest) for k, *rest in ((1,), (5, 1), (6, 0), (3, -1, True)))],
+         (A,)),
+    ],
+    "addcmul": [([both("addcmul"), both("addcmul", value=0.3)], (A, B, C[:1]))],
+    "addcdiv": [([both("addcdiv"), both("addcdiv", value=0.3)], (A, B, 3.0 + SIGNS))],
+    "take_along_dim": [
+        ([both("take_along_dim", PLACES, 0), both("take_along_dim", PLACES % 4)], (A[:, :3],)),
+    ],
+    "scatter": [
+        ([(lambda x, v, a=a, i=i: ops.scatter(x, a, ndl.Tensor(i), v),
+           lambda x, v, a=a, i=i: torch.scatter(x, a, torch.tensor(i), v[: len(i), : len(i[0])]))
+          for a, i in ((1, PLACES), (0, PLACES.T), (-1, np.array([[2, 0, 4]])))], (A, B)),
+    ],
+    "activations": [
+        ([both("celu", of=(F, ops)), both("celu", alpha=2.0, of=(F, ops)),
+          both("hardshrink", of=(F, ops)), both("hardshrink", lambd=0.1, of=(F, ops)),
+          both("softshrink", of=(F, ops)), both("softshrink", lambd=0.1, of=(F, ops)),
+          both("tanhshrink", of=(F, ops)), both("threshold", 0.2, 3.0, of=(F, ops)),
+          both("softmin", axis=("dim", 0), of=(F, ops))], (A,)),
+    ],
+    "pixel_shuffle": [([both("pixel_shuffle", 2, of=(F, ops))], (x,)) for x in (IMAGES, IMAGES[0])],
+    "pixel_unshuffle": [([both("pixel_unshuffle", 2, of=(F, ops))], (IMAGES,))],
+    "unfold": [
+        ([both("unfold", *how, of=(F, ops)) for how in
+          (((2, 3),), (3, 2, (1, 2), 2), (2, 1, 1, (2, 3)), (1,))], (ODD,)),
+    ],
+    "fold": [
+        ([both("fold", (7, 6), *how, of=(F, ops))], (F.unfold(torch.tensor(ODD), *how).numpy(),))
+        for how in (((2, 3),), (3, 2, (1, 2), 2), (2, 1, 1, (2, 3)))
+    ],
+    "adaptive_max_pool": [
+        ([both("adaptive_max_pool2d", size, of=(F, ops))
+          for size in (1, 3, (3, 4), (None, 5), (9, 4), (7, 1))], (ODD,)),
+        ([both("adaptive_max_pool1d", size, of=(F, ops)) for size in (1, 3, 4, 8)], (ODD[0],)),
+    ],
+    "cosine_embedding_loss": [
+        (targets(ROW_SIGNS, losses("cosine_embedding_loss", margin=m)), (A, B)) for m in (0.0, 0.3)
+    ],
+    "hinge_embedding_loss": [(targets(SIGNS, losses("hinge_embedding_loss", margin=0.4)), (A,))],
+    "margin_ranking_loss": [(targets(SIGNS, losses("margin_ranking_loss", margin=0.4)), (A, C))],
+    "triplet_margin_loss": [
+        (losses("triplet_margin_loss", margin=m, p=p, swap=swap), (A, B, C))
+        for m, p, swap in ((1.0, 2.0, False), (0.5, 2.0, True), (1.0, 3.0, True))
+    ],
+    "gaussian_nll_loss": [
+        (losses("gaussian_nll_loss", full=full), (A, B, var))
+        for full in (False, True) for var in (VARIANCES, VARIANCES[:, 0], VARIANCES + 0.0 * A)
+    ],
+    "poisson_nll_loss": [
+        (targets(COUNTS, losses("poisson_nll_loss", full=full, log_input=log)), (abs(A) + 0.1,))
+        for full in (False, True) for log in (False, True)
+    ],
+    "kl_div": [
+        ([(lambda x, y: ops.kl_divergence(x, y, log_target=True),
+           lambda x, y: F.kl_div(x, y, reduction="batchmean", log_target=True))], (A, LOGS)),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_are_pytorchs(name):
+    for calls, arrays in CASES[name]:
+        for ours, theirs in calls:
+            mine, other = [*map(tensor, arrays)], [torch.tensor(x).requires_grad_() for x in arrays]
+            out, expected = ours(*mine), theirs(*other)
+            np.testing.assert_allclose(
+                out.numpy(), expected.detach().numpy(), rtol=1e-9, atol=1e-12, strict=True
+            )
+            weight = np.random.default_rng(1).normal(size=out.shape)
+            (out * tensor(weight)).sum().backward()
+            (expected * torch.tensor(weight)).sum().backward()
+            for x, y in zip(mine, other, strict=True):
+                np.testing.assert_allclose(x.grad.numpy(), y.grad.numpy(), rtol=1e-7, atol=1e-10)
+            with ndl.lazy_mode():
+                np.testing.assert_array_equal(ours(*mine).numpy(), out.numpy())
+        check_gradients(ours, *arrays, order=2)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e3, 1e6])
+def test_distances_of_float32_are_exact_where_differences_are(shift):
+    x = (np.random.default_rng(0).normal(size=(40, 64)) + shift).astype("float32")
+    y = x[::-1].copy()
+    y[::2] += np.float32(1e-2)
+    exact = np.linalg.norm(x[:, None].astype(float) - y[None].astype(float), axis=-1)
+    a, b = ndl.Tensor(x), ndl.Tensor(y)
+    found = ops.cdist(a, b)
+    assert found.dtype == "float32" and (exact == 0).any()
+    np.testing.assert_allclose(found.numpy(), exact, rtol=1e-6)
+    found.sum().backward()
+    apart = x[:, None].astype(float) - y[None].astype(float)
+    slope = (apart / np.where(exact == 0, 1.0, exact)[..., None]).sum(1)
+    np.testing.assert_allclose(a.grad.numpy(), slope, rtol=1e-4, atol=1e-5)
+    second = ndl.hessian(lambda x: ops.cdist(x, b[:2]).sum())(ndl.Tensor(y[:1])).numpy()
+    assert np.isfinite(second).all()
+
+
+def test_distances_of_halves_of_integers_and_of_no_points():
+    half = ndl.Tensor(np.full((2, 300), 300.0), dtype="float16")
+    assert ops.cdist(half, half * 0.0).numpy()[0, 0] == np.float16(300.0 * 300**0.5)
+    whole = ndl.Tensor([[3, 4], [0, 0]], dtype="int64")
+    assert ops.cdist(whole, whole).tolist() == [[0.0, 5.0], [5.0, 0.0]]
+    for p in (1.0, 2.0):
+        x, y = ndl.zeros(0, 3, requires_grad=True), ndl.zeros(4, 3, requires_grad=True)
+        for pair in ((x, y), (y, x)):
+            out = ops.cdist(*pair, p)
+            assert out.shape == (len(pair[0]), len(pair[1]))
+            out.sum().backward()
+            assert not y.grad.numpy().any()
+
+
+def test_the_logit_where_there_is_none():
+    x = tensor([0.0, 1.0, 2.0, -1.0])
+    np.testing.assert_array_equal(ops.logit(x).numpy(), [-np.inf, np.inf, np.nan, np.nan])
+    np.testing.assert_array_equal(ops.logit(x, 0.5).numpy(), [0.0] * 4)
+    half = ndl.Tensor([0.999], dtype="bfloat16")
+    assert ops.logit(half).dtype == "bfloat16" and x.logit().shape == (4,)
+
+
+def test_what_is_constant_correlates_with_nothing():
+    x = tensor([[1.0, 2.0, 4.0], [3.0, 3.0, 3.0]])
+    np.testing.assert_allclose(ops.corrcoef(x).numpy(), [[1, np.nan], [np.nan, np.nan]])
+    assert ops.corrcoef(x[0]).item() == 1.0 and ops.cov(x[:, :1], correction=0).tolist()[0][0] == 0
+    assert np.isnan(ops.cov(x[:, :1]).numpy()).all()
+    half = ndl.Tensor([[300.0, -300.0], [300.0, -300.0]], dtype="float16")
+    assert ops.corrcoef(half).tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+def test_ties_of_adaptive_pooling_go_to_the_first_and_nan_wins():
+    values = np.maximum(ODD, 0.0)
+    x, other = tensor(values), torch.tensor(values, requires_grad=True)
+    ops.adaptive_max_pool2d(x, 4).sum().backward()
+    F.adaptive_max_pool2d(other, 4).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), other.grad.numpy())
+    values[0, 0, 2, 3] = np.nan
+    for size in (4, (7, 2)):
+        found = ops.adaptive_max_pool2d(tensor(values), size).numpy()
+        assert np.isnan(found).any()
+        expected = F.adaptive_max_pool2d(torch.tensor(values), size).numpy()
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_small_variances_count_as_eps_and_let_gradients_pass():
+    var = np.array([1e-9, 1e-3, 2.0])
+    x, other = tensor(var), torch.tensor(var, requires_grad=True)
+    out = ops.gaussian_nll_loss(tensor([0.1, 0.2, 0.3]), tensor([0.2, 0.4, 0.6]), x)
+    expected = F.gaussian_nll_loss(
+        torch.tensor([0.1, 0.2, 0.3]).double(), torch.tensor([0.2, 0.4, 0.6]).double(), other
+    )
+    out.backward()
+    expected.backward()
+    np.testing.assert_allclose(x.grad.numpy(), other.grad.numpy(), rtol=1e-6)
+    fixed = ops.gaussian_nll_loss(tensor([1.0]), tensor([3.0]), 4.0)
+    assert fixed.item() == pytest.approx(0.5 * (math.log(4.0) + 1.0))
+
+
+def test_equal_ranks_are_told_apart_from_the_first_step_on():
+    x = ndl.zeros(3, requires_grad=True)
+    ops.margin_ranking_loss(x, ndl.zeros(3), ndl.Tensor([1, -1, 1], dtype="int32")).backward()
+    np.testing.assert_allclose(x.grad.numpy(), [-1 / 3, 1 / 3, -1 / 3], rtol=1e-6)
+
+
+def test_signs_may_be_integers_and_lists():
+    x, y = ndl.Tensor(A), ndl.Tensor(B)
+    signs = ROW_SIGNS.astype(int)
+    expected = ops.cosine_embedding_loss(x, y, ndl.Tensor(ROW_SIGNS)).item()
+    for given in (signs.tolist(), signs, ndl.Tensor(signs, dtype="int64")):
+        assert ops.cosine_embedding_loss(x, y, given).item() == expected
+
+
+@pytest.mark.parametrize("values", [[[1, 1, 2], [2, 3, 1]], [1.0, np.nan, np.nan, 2.0, 2.0], [], 3])
+@pytest.mark.parametrize("asked", ["", "return_inverse", "return_counts", "both"])
+def test_runs_of_equal_elements(values, asked):
+    names = ("return_inverse", "return_counts") if asked == "both" else asked.split()
+    settings = dict.fromkeys(names, True)
+    x = np.array(values)
+    expected = torch.unique_consecutive(torch.tensor(x), **settings)
+    found = ops.unique_consecutive(ndl.Tensor(x, dtype=str(x.dtype)), **settings)
+    if not settings:
+        expected, found = (expected,), (found,)
+    assert len(found) == len(expected)
+    for mine, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), other.numpy(), strict=True)
+    method = ndl.Tensor(x).unique_consecutive(*(name in names for name in (
+        "return_inverse", "return_counts")))  # fmt: skip
+    first = method[0] if settings else method
+    np.testing.assert_array_equal(first.numpy(), found[0].numpy())
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_buckets(right):
+    edges, x = np.array([0.0, 1.0, 1.0, 2.0]), np.array([[-1.0, 0.0, 0.5], [1.0, 2.0, 3.0]])
+    expected = torch.bucketize(torch.tensor(x), torch.tensor(edges), right=right).numpy()
+    for found in (ops.bucketize(tensor(x), tensor(edges), right), tensor(x).bucketize(edges, right),
+                  tensor(x).bucketize(edges.tolist(), right)):  # fmt: skip
+        np.testing.assert_array_equal(found.numpy(), expected, strict=True)
+
+
+def test_scatter_writes_numbers_lists_and_the_last_of_equals():
+    x = ndl.zeros(2, 3, dtype="int32")
+    assert x.scatter(1, [[0], [2]], 7).tolist() == [[7, 0, 0], [0, 0, 7]]
+    assert x.scatter(0, [[1, 1, -1], [1, 0, 0]], np.arange(6).reshape(2, 3)).tolist() == [
+        [0, 4, 5], [3, 1, 2],
+    ]  # fmt: skip
+    assert x.tolist() == [[0] * 3] * 2 and x.dtype == "int32"
+
+
+def test_positions_of_the_kth_value():
+    values, places = tensor(A).kthvalue(2, 0)
+    expected = torch.kthvalue(torch.tensor(A), 2, 0)
+    np.testing.assert_array_equal(values.numpy(), expected[0].numpy())
+    np.testing.assert_array_equal(places.numpy(), expected[1].numpy())
+    assert np.isnan(ops.kthvalue(tensor([np.nan, 1.0]), 2)[0].item()) and not places.requires_grad
+
+
+def test_new_tensors_of_a_tensor():
+    x = ndl.ones(2, dtype="float64")
+    for found in (x.new_zeros(2, 3), x.new_zeros((2, 3)), x.new_ones(2, 3) - 1.0,
+                  x.new_full((2, 3), 0.0), x.new_tensor(np.zeros((2, 3), "float32"))):  # fmt: skip
+        assert found.dtype == "float64" and found.tolist() == [[0.0] * 3] * 2
+        assert not found.requires_grad
+    assert x.new_empty(3, 0, dtype="int8").shape == (3, 0)
+    assert x.new_ones(2, dtype="int8").dtype == "int8" and x.new_zeros(3).shape == (3,)
+    copy = x.new_tensor(x)
+    copy[0] = 5.0
+    assert x.tolist() == [1.0, 1.0] and copy.tolist() == [5.0, 1.0]
+
+
+def test_methods_of_the_same_names():
+    x, y = tensor(A), tensor(B)
+    np.testing.assert_array_equal(
+        tensor(ODD).unfold(2, 3, 2).numpy(), torch.tensor(ODD).unfold(2, 3, 2).numpy()
+    )
+    narrow = x[:, :3]
+    for found, expected in (
+        (x.addcmul(x, y, value=2.0), A + 2 * A * B),
+        (x.addcdiv(x, y), A + A / B),
+        (x.rot90(), np.rot90(A)),
+        (x[0].diag_embed(1), np.diag(A[0], 1)),
+        (narrow.take_along_dim(ndl.Tensor(PLACES), 0), np.take_along_axis(A[:, :3], PLACES, 0)),
+    ):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, strict=True)
+
+
+X, INDEX, STACK = ndl.Tensor(A), ndl.Tensor(PLACES), ndl.Tensor(ROWS)
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: ops.scatter(X, 1, INDEX, X[:, :2]), ShapeError, "scatter: an index of int64"),
+        (lambda: ops.scatter(X, 0, ndl.Tensor(np.zeros((1, 6), int)), 0.0), ShapeError, "scatter"),
+        (lambda: ops.scatter(X, 1, INDEX[0], 0.0), ShapeError, "as many axes"),
+        (lambda: ops.scatter(X, 1, X, 0.0), DtypeError, "an index of float32"),
+        (lambda: ops.scatter(X, 1, INDEX > 0, 0.0), DtypeError, "an index of bool"),
+        (lambda: ops.scatter(X, 1, INDEX + 2, 0.0), IndexRangeError, "5"),
+        (lambda: ops.scatter(X, 2, INDEX, 0.0), IndexRangeError, "axis 2"),
+        (lambda: ops.scatter(INDEX, 1, INDEX, 0.5), DtypeError, "does not fit"),
+        (lambda: ops.kthvalue(X, 0), IndexRangeError, "kthvalue: k is 0 of 5 along axis 1"),
+        (lambda: ops.kthvalue(X, 6), IndexRangeError, "kthvalue: k is 6 of 5"),
+        (lambda: ops.kthvalue(X, 1.5), ArgumentError, "kthvalue: k"),
+        (lambda: ops.cdist(X, X[:, :2]), ShapeError, "cdist: x has shape"),
+        (lambda: ops.cdist(X[0], X), ShapeError, "cdist: x has shape"),
+        (lambda: ops.cdist(X, X, -1.0), OptionError, "cdist: p is -1.0"),
+        (lambda: ops.cov(STACK), ShapeError, "cov: x has shape"),
+        (lambda: ops.corrcoef(X[:, :0]), ShapeError, "corrcoef: x has shape"),
+        (lambda: ops.rot90(X, 1, (0, 0)), ShapeError, "rot90: axes"),
+        (lambda: ops.rot90(X, 1, (0,)), ShapeError, "rot90: axes"),
+        (lambda: ops.rot90(X, 0.5), ArgumentError, "rot90: k"),
+        (lambda: ops.diag_embed(ndl.Tensor(1.0)), ShapeError, "diag_embed: x has no axis"),
+        (lambda: ops.diag_embed(X, 0, 1, 1), ShapeError, "axes"),
+        (lambda: ops.pixel_shuffle(X, 2), ShapeError, "pixel_shuffle: factor 2"),
+        (lambda: ops.pixel_shuffle(STACK, 0), ShapeError, "pixel_shuffle: factor 0"),
+        (lambda: ops.pixel_unshuffle(STACK, 2), ShapeError, "pixel_unshuffle: factor 2"),
+        (lambda: ops.unfold(X, 2), ShapeError, "unfold"),
+        (lambda: ops.unfold(ndl.Tensor(ODD), 8), ShapeError, "windows"),
+        (lambda: ops.unfold(ndl.Tensor(ODD), 0), ShapeError, "unfold: kernel"),
+        (lambda: ops.fold(STACK, (7, 6), 2), ShapeError, "fold: no 6 x 5 windows"),
+        (lambda: ops.adaptive_max_pool2d(ndl.Tensor(ODD), 0), ShapeError, "sizes are at least 1"),
+        (lambda: ops.adaptive_max_pool1d(ndl.Tensor(ODD), 2), ShapeError, "4 axes, 3"),
+        (lambda: ops.celu(X, 0.0), OptionError, "celu: alpha is 0.0"),
+        (lambda: ops.softshrink(X, -1.0), OptionError, "softshrink: lambd is -1.0"),
+        (lambda: ops.cosine_embedding_loss(X, X, X), ShapeError, "cosine_embedding_loss"),
+        (lambda: ops.hinge_embedding_loss(X, X[0]), ShapeError, "hinge_embedding_loss"),
+        (lambda: ops.margin_ranking_loss(X, X[0], X), ShapeError, "margin_ranking_loss"),
+        (lambda: ops.triplet_margin_loss(X, X, X[0]), ShapeError, "triplet_margin_loss"),
+        (lambda: ops.gaussian_nll_loss(X, X, X[0]), ShapeError, "gaussian_nll_loss: var has shape"),
+        (lambda: ops.poisson_nll_loss(X, X[0]), ShapeError, "poisson_nll_loss"),
+        (lambda: ops.poisson_nll_loss(X, X, reduction="men"), OptionError, "mean"),
+        (lambda: X.new_zeros(-1), ShapeError, "below 0"),
+        (lambda: ops.take_along_dim(X, INDEX + 40), IndexRangeError, "40"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_said(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
