@@ -55,7 +55,7 @@ WRONG = {
     "ragged in x": (ShapeError, "in: .* several lengths"),
     "ops.nll_loss(x.sum(), x.sum())": (ShapeError, "nll_loss: labels have shape"),
     "nn.Embedding(3, 2, padding_idx='a')": (ArgumentError, "Embedding: padding_idx is 'a'"),
-    "nn.ModuleDict('ab')": (ArgumentError, "ModuleDict: 'ab' is no dict of modules"),
+    "nn.ModuleDict('ab')": (ArgumentError, "ModuleDict: .ab. is no dict"),
     "nn.ModuleList(3)": (ArgumentError, "ModuleList: 3 are not several modules"),
     "nn.activation(None)": (OptionError, "activation: there is no None"),
     "nn.Linear(2, 2).load_state_dict(3)": (ArgumentError, "the state is 3, not a dict"),

@@ -84,6 +84,7 @@ from needle.ops import (
     atan2,
     atanh,
     batch_norm,
+    bce,
     bce_with_logits,
     bernoulli,
     bincount,

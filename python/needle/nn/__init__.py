@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 from needle.errors import missing
 from needle.nn.activation import (
     ACTIVATIONS,
+    CELU,
     ELU,
     GELU,
     GLU,
     SELU,
+    Hardshrink,
     Hardsigmoid,
     Hardswish,
     Hardtanh,
@@ -22,10 +24,21 @@ from needle.nn.activation import (
     Sigmoid,
     SiLU,
     Softmax,
+    Softmin,
     Softplus,
+    Softshrink,
     Softsign,
     Tanh,
+    Tanhshrink,
+    Threshold,
     activation,
+)
+from needle.nn.containers import (
+    ModuleDict,
+    ModuleList,
+    ParameterDict,
+    ParameterList,
+    Sequential,
 )
 from needle.nn.conv import (
     Conv,
@@ -47,40 +60,66 @@ from needle.nn.image_norm import (
     InstanceNorm3d,
 )
 from needle.nn.layers import (
+    Bilinear,
+    CosineSimilarity,
     Dropout,
+    Dropout1d,
     Dropout2d,
+    Dropout3d,
     Embedding,
     Flatten,
     Identity,
     Linear,
-    ModuleDict,
-    ModuleList,
+    PairwiseDistance,
     Residual,
-    Sequential,
     Unflatten,
 )
 from needle.nn.loss import (
+    BCELoss,
     BCEWithLogitsLoss,
+    CosineEmbeddingLoss,
     CrossEntropyLoss,
+    GaussianNLLLoss,
+    HingeEmbeddingLoss,
     HuberLoss,
+    KLDivLoss,
     L1Loss,
+    MarginRankingLoss,
     MSELoss,
     NLLLoss,
+    PoissonNLLLoss,
     SmoothL1Loss,
     SoftmaxLoss,
+    TripletMarginLoss,
 )
 from needle.nn.module import Mismatch, Module, StateDict
 from needle.nn.norm import BatchNorm1d, LayerNorm, LayerNorm1d, RMSNorm
 from needle.nn.pool import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,
+    CircularPad1d,
+    CircularPad2d,
+    ConstantPad1d,
+    ConstantPad2d,
+    Fold,
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
+    PixelShuffle,
+    PixelUnshuffle,
+    ReflectionPad1d,
+    ReflectionPad2d,
+    ReplicationPad1d,
+    ReplicationPad2d,
+    Unfold,
     Upsample,
+    ZeroPad1d,
+    ZeroPad2d,
 )
 from needle.tensor import Parameter
 
@@ -88,11 +127,6 @@ _ELSEWHERE = {
     "functional": "needle.relu(x), needle.cross_entropy(...): functions are in needle itself",
     "utils": "needle.optim.clip_grad_norm, needle.optim.clip_grad_value",
     "init": "needle.init",
-    "BCELoss": "BCEWithLogitsLoss, which takes what comes before the sigmoid",
-    "CosineSimilarity": "needle.cosine_similarity(x, y)",
-    "KLDivLoss": "needle.kl_divergence(x, target)",
-    "ParameterDict": "a dict of Parameters as an attribute",
-    "ParameterList": "a list of Parameters as an attribute",
 }
 """Names that PyTorch has here: what to try."""
 

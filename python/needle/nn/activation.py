@@ -105,6 +105,66 @@ class ELU(Module):
         return f"{self.alpha}"
 
 
+class CELU(Module):
+    """x where x > 0, else alpha * (exp(x / alpha) - 1)."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        check_number(self, "alpha", alpha)
+        self.alpha = alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.celu(x, self.alpha)
+
+    def extra_repr(self) -> str:
+        return f"{self.alpha}"
+
+
+class Hardshrink(Module):
+    """x where |x| > lambd, else 0."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        check_number(self, "lambd", lambd)
+        self.lambd = lambd
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.hardshrink(x, self.lambd)
+
+    def extra_repr(self) -> str:
+        return f"{self.lambd}"
+
+
+class Softshrink(Hardshrink):
+    """x, nearer to 0 by lambd, or 0 where it is no further away."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.softshrink(x, self.lambd)
+
+
+class Tanhshrink(Module):
+    """x - tanh(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.tanhshrink(x)
+
+
+class Threshold(Module):
+    """x where it is above a threshold, else a value."""
+
+    def __init__(self, threshold: float, value: float) -> None:
+        super().__init__()
+        check_number(self, "threshold", threshold, low=-math.inf)
+        check_number(self, "value", value, low=-math.inf)
+        self.threshold, self.value = threshold, value
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.threshold(x, self.threshold, self.value)
+
+    def extra_repr(self) -> str:
+        return f"{self.threshold}, {self.value}"
+
+
 class Mish(Module):
     """x * tanh(softplus(x))."""
 
@@ -241,10 +301,19 @@ class Softmax(Module):
         return f"axis={self.axis}"
 
 
+class Softmin(Softmax):
+    """Positive numbers that add up to 1 along an axis, the larger the smaller x is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.softmin(x, self.axis)
+
+
 ACTIVATIONS: dict[str, Callable[[], Module]] = {
+    "celu": CELU,
     "elu": ELU,
     "gelu": GELU,
     "gelu_tanh": lambda: GELU(approximate=True),
+    "hardshrink": Hardshrink,
     "hardsigmoid": Hardsigmoid,
     "hardswish": Hardswish,
     "hardtanh": Hardtanh,
@@ -259,8 +328,10 @@ ACTIVATIONS: dict[str, Callable[[], Module]] = {
     "sigmoid": Sigmoid,
     "silu": SiLU,
     "softplus": Softplus,
+    "softshrink": Softshrink,
     "softsign": Softsign,
     "tanh": Tanh,
+    "tanhshrink": Tanhshrink,
 }
 """What ``activation`` knows."""
 

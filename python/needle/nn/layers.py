@@ -1,35 +1,19 @@
-"""Layers that are neither norm nor activation, and containers."""
+"""Layers that are neither norm nor activation."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import (
-    ItemsView,
-    Iterable,
-    Iterator,
-    KeysView,
-    Mapping,
-    Sequence,
-    ValuesView,
-)
+from collections.abc import Sequence
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from needle import init, ops
 from needle.backend.axes import axes_of, normalise_index, whole
-from needle.errors import (
-    ArgumentError,
-    IndexRangeError,
-    OptionError,
-    ShapeError,
-    explain,
-    unknown,
-)
+from needle.errors import IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.nn.module import Module
-from needle.nn.settings import check_sizes
+from needle.nn.settings import check_number, check_sizes
 from needle.tensor import Parameter, Tensor
 
 
@@ -193,12 +177,93 @@ class Dropout2d(Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if len(shape_of(x)) < 2:
             raise explain(
-                ShapeError, "Dropout2d", f"x has {x.ndim} axes", [("x", x)], "x is [n, c, *spatial]"
-            )
+                ShapeError, type(self).__name__, f"x has {x.ndim} axes", [("x", x)],
+                "x is [n, c, *spatial]",
+            )  # fmt: skip
         if not self.training:
             return x
         shape = (*x.shape[:2], *(1 for _ in x.shape[2:]))
         return x * ops.dropout(init.ones(*shape, device=x.device, dtype=x.dtype), self.p)
+
+
+class Dropout1d(Dropout2d):
+    """In training, set whole channels of sequences [n, c, t] to zero; see ``Dropout2d``."""
+
+
+class Dropout3d(Dropout2d):
+    """In training, set whole channels of volumes [n, c, d, h, w] to zero; see ``Dropout2d``."""
+
+
+class Bilinear(Module):
+    """Weighted products of the elements of two vectors.
+
+        out[o] = x1 @ weight[o] @ x2 + bias[o]
+
+    Shapes:   x1 [..., in1_features], x2 [..., in2_features] -> [..., out_features]
+
+    Weight and bias are drawn from U(+-1 / sqrt(in1_features)), as in PyTorch.
+
+    Attributes:
+        weight: [out_features, in1_features, in2_features].
+        bias: [out_features], or None.
+    """
+
+    def __init__(
+        self,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__()
+        sizes = {"in1_features": in1_features, "in2_features": in2_features}
+        check_sizes(self, **sizes, out_features=out_features)
+        if in1_features < 1:
+            raise OptionError(f"Bilinear: in1_features={in1_features}\n  rule: at least 1")
+        bound = in1_features**-0.5
+        how = {"low": -bound, "high": bound, "device": device, "dtype": dtype}
+        self.weight = Parameter(init.rand(out_features, in1_features, in2_features, **how))
+        self.bias: Tensor | None = Parameter(init.rand(out_features, **how)) if bias else None
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        out: Tensor = ops.einsum("...i,oij,...j->...o", x1, self.weight, x2)
+        return out if self.bias is None else out + self.bias
+
+    def extra_repr(self) -> str:
+        out, in1, in2 = self.weight.shape
+        return f"{in1}, {in2}, {out}" + ("" if self.bias is not None else ", bias=False")
+
+
+class CosineSimilarity(Module):
+    """Cosine of the angle between two tensors' vectors along an axis; see ``ops``' function."""
+
+    def __init__(self, axis: int = 1, eps: float = 1e-8) -> None:
+        super().__init__()
+        check_number(self, "eps", eps)
+        self.axis, self.eps = axis, eps
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return ops.cosine_similarity(x, y, self.axis, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}"
+
+
+class PairwiseDistance(Module):
+    """Distance of each vector from another, along the last axis; see ``ops.pairwise_distance``."""
+
+    def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False) -> None:
+        super().__init__()
+        check_number(self, "p", p)
+        self.p, self.eps, self.keepdims = p, eps, keepdims
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return ops.pairwise_distance(x, y, self.p, self.eps, self.keepdims)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
 
 
 class Residual(Module):
@@ -210,212 +275,3 @@ class Residual(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fn(x) + x
-
-
-class Held(tuple[Module, ...]):
-    """The modules of a container. Called it is ``Module.modules``: the course has it as a tuple."""
-
-    owner: Module
-
-    def __call__(self) -> Iterator[Module]:
-        return Module.modules(self.owner)
-
-
-_C = TypeVar("_C", bound="Container")
-
-
-def _check_module(what: str, module: Any) -> None:
-    """Check that something can be called like a module.
-
-    Raises:
-        ArgumentError: if it cannot, or is a class.
-    """
-    if isinstance(module, type):
-        name = module.__name__
-        raise ArgumentError(f"{what} is the class {name}, not a module\n  try: {name}(...)")
-    if not callable(module):
-        advice = ""
-        if isinstance(module, (list, tuple)):
-            advice = "\n  try: Sequential(*modules), ModuleList(modules)"
-        elif isinstance(module, Mapping):
-            advice = "\n  try: Sequential(*modules.values()), ModuleDict(modules)"
-        raise ArgumentError(f"{what} is a {type(module).__name__}, not a module{advice}")
-
-
-class Container(Module):
-    """Hold modules in order.
-
-    Attributes:
-        modules: the modules, a tuple; ``modules()`` yields the container and all below, as of any
-            module.
-    """
-
-    inline = "modules"
-
-    def __init__(self, modules: Iterable[Module] = ()) -> None:
-        super().__init__()
-        self.modules = modules
-
-    @property
-    def modules(self) -> Held:
-        """The modules, a tuple that can be called."""
-        held = Held(self.__dict__["modules"])
-        held.owner = self
-        return held
-
-    @modules.setter
-    def modules(self, modules: Iterable[Module]) -> None:
-        if not isinstance(modules, Iterable):
-            raise ArgumentError(f"{type(self).__name__}: {modules!r:.60} are not several modules")
-        modules = tuple(modules)
-        for i, module in enumerate(modules):
-            _check_module(f"{type(self).__name__}: module {i}", module)
-        self.__dict__["modules"] = modules
-
-    def append(self: _C, module: Module) -> _C:
-        """Add a module at the end; return the container."""
-        return self.extend((module,))
-
-    def extend(self: _C, modules: Iterable[Module]) -> _C:
-        """Add modules at the end; return the container."""
-        self.modules = (*self, *modules)
-        return self
-
-    def insert(self: _C, index: int, module: Module) -> _C:
-        """Add a module before another one; return the container."""
-        modules = list(self)
-        modules.insert(index, module)
-        self.modules = modules
-        return self
-
-    def __setitem__(self, index: int | slice, module: Any) -> None:
-        """Put a module in the place of another one, or several in that of a slice."""
-        modules = list(self)
-        if isinstance(index, slice):
-            modules[index] = list(module)
-        else:
-            modules[self._at(index)] = module
-        self.modules = modules
-
-    def __delitem__(self, index: int | slice) -> None:
-        """Leave out a module, or those of a slice."""
-        modules = list(self)
-        del modules[index if isinstance(index, slice) else self._at(index)]
-        self.modules = modules
-
-    def __getitem__(self, index: int | slice) -> Any:
-        """Return a module, or for a slice a container of the same modules."""
-        modules = self.__dict__["modules"]
-        return self._of(modules[index]) if isinstance(index, slice) else modules[self._at(index)]
-
-    def __add__(self: _C, other: Iterable[Module]) -> _C:
-        """Return a container of these modules, then others."""
-        return self._of((*self, *other))
-
-    def _of(self: _C, modules: Iterable[Module]) -> _C:
-        """Return another container, of these modules."""
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        return len(self.__dict__["modules"])
-
-    def __iter__(self) -> Iterator[Module]:
-        return iter(self.__dict__["modules"])
-
-    def _at(self, index: int) -> int:
-        try:
-            index = operator.index(index)
-        except TypeError:
-            name = type(self).__name__
-            raise ArgumentError(f"{name}: index {index!r:.60} is no whole number") from None
-        size = len(self)
-        if not -size <= index < size:
-            name = type(self).__name__
-            raise IndexRangeError(f"{name}: there is no module {index} of {size}")
-        return index
-
-
-class Sequential(Container):
-    """Apply modules one after the other.
-
-    Attributes:
-        modules: the modules, a tuple; ``modules()`` yields the container and all below, as of any
-            module.
-    """
-
-    def __init__(self, *modules: Module) -> None:
-        super().__init__(modules)
-
-    def forward(self, x: Any) -> Any:
-        for module in self.__dict__["modules"]:
-            x = module(x)
-        return x
-
-    def _of(self, modules: Iterable[Module]) -> Any:
-        return Sequential(*modules)
-
-
-class ModuleList(Container):
-    """Hold modules in a list; calling it is not defined."""
-
-    def _of(self, modules: Iterable[Module]) -> Any:
-        return ModuleList(modules)
-
-
-class ModuleDict(Module):
-    """Hold modules by name; calling it is not defined. Iterating gives the names."""
-
-    inline = "table"
-
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
-        super().__init__()
-        self.table: dict[str, Module] = {}
-        self.update(modules or {})
-
-    def update(self, modules: Mapping[str, Module]) -> None:
-        """Add modules, or put them in the places of those of the same names."""
-        if not isinstance(modules, (Mapping, ModuleDict)):
-            raise ArgumentError(f"ModuleDict: {modules!r:.60} is no dict of modules")
-        for name, module in modules.items():
-            self[name] = module
-
-    def __setitem__(self, name: str, module: Module) -> None:
-        """Add a module, or put it in the place of that of its name."""
-        if not isinstance(name, str) or not name or "." in name:
-            raise OptionError(f"ModuleDict: {name!r} is no name: a text without dots")
-        _check_module(f"ModuleDict: {name!r}", module)
-        self.table[name] = module
-
-    def __getitem__(self, name: str) -> Module:
-        """Return a module by name."""
-        return self.table[self._known(name)]
-
-    def __delitem__(self, name: str) -> None:
-        """Leave a module out."""
-        del self.table[self._known(name)]
-
-    def _known(self, name: str) -> str:
-        if name not in self.table:
-            raise unknown("ModuleDict", name, self.table)
-        return name
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.table
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.table)
-
-    def keys(self) -> KeysView[str]:
-        """Return the names."""
-        return self.table.keys()
-
-    def values(self) -> ValuesView[Module]:
-        """Return the modules."""
-        return self.table.values()
-
-    def items(self) -> ItemsView[str, Module]:
-        """Return the names with their modules."""
-        return self.table.items()

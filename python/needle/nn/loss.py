@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 from needle import ops
 from needle.errors import OptionError, unknown
@@ -31,15 +32,21 @@ class SoftmaxLoss(Module):
 
 
 class _Loss(Module):
+    reductions: ClassVar[tuple[str, ...]] = REDUCTIONS
+
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        if reduction not in REDUCTIONS:
-            raise unknown(f"{type(self).__name__}: reduction", reduction, REDUCTIONS)
+        if reduction not in self.reductions:
+            raise unknown(f"{type(self).__name__}: reduction", reduction, self.reductions)
         self.reduction = reduction
 
     def _settings(self) -> dict[str, tuple[Any, Any]]:
         """Return, by name, settings and what they are unless given."""
         return {"reduction": (self.reduction, "mean")}
+
+    def _given(self) -> dict[str, Any]:
+        """Return the settings by name, as the function of the loss takes them."""
+        return {name: value for name, (value, _) in self._settings().items()}
 
     def extra_repr(self) -> str:
         return shown("", self._settings())
@@ -222,3 +229,153 @@ class BCEWithLogitsLoss(_Loss):
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.bce_with_logits(x, target, pos_weight=self.pos_weight, reduction=self.reduction)
+
+
+class BCELoss(_Loss):
+    """Binary cross entropy of probabilities x and a target in [0, 1].
+
+    ``BCEWithLogitsLoss`` is more exact, and has a gradient everywhere; see ``ops.bce``.
+
+    Raises:   ShapeError if the shapes differ
+    """
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return ops.bce(x, target, reduction=self.reduction)
+
+
+class KLDivLoss(_Loss):
+    """Kullback-Leibler divergence of the target from exp(x); see ``ops.kl_divergence``.
+
+    Raises:   ShapeError if the shapes differ
+
+    Args:
+        reduction: "mean" (over all elements, as in PyTorch), "batchmean" (the sum over the size of
+            the first axis, which is the divergence), "sum", or "none".
+        log_target: whether the target comes as logarithms too.
+    """
+
+    reductions = ("mean", "batchmean", "sum", "none")
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__(reduction)
+        self.log_target = log_target
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return ops.kl_divergence(x, target, **self._given())
+
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        return {**super()._settings(), "log_target": (self.log_target, False)}
+
+
+class _Margin(_Loss):
+    usual: ClassVar[float] = 0.0
+
+    def __init__(self, margin: float | None = None, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.margin = self.usual if margin is None else margin
+        check_number(self, "margin", self.margin, low=-math.inf)
+
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        return {"margin": (self.margin, self.usual), **super()._settings()}
+
+
+class CosineEmbeddingLoss(_Margin):
+    """1 - cos(x, y) where the target is 1, cos(x, y) - margin, at least 0, where it is -1.
+
+    Shapes:   x, y [..., d], target [...]
+    Raises:   ShapeError if there is not one target for each pair
+    """
+
+    def forward(self, x: Tensor, y: Tensor, target: Any) -> Tensor:
+        return ops.cosine_embedding_loss(x, y, target, **self._given())
+
+
+class HingeEmbeddingLoss(_Margin):
+    """The distance x where the target is 1, margin (1 unless given) - x, at least 0, at -1.
+
+    Raises:   ShapeError if the shapes differ
+    """
+
+    usual = 1.0
+
+    def forward(self, x: Tensor, target: Any) -> Tensor:
+        return ops.hinge_embedding_loss(x, target, **self._given())
+
+
+class MarginRankingLoss(_Margin):
+    """margin - (x - y), at least 0, where the target is 1; margin - (y - x) where it is -1.
+
+    Raises:   ShapeError if the shapes differ
+    """
+
+    def forward(self, x: Tensor, y: Tensor, target: Any) -> Tensor:
+        return ops.margin_ranking_loss(x, y, target, **self._given())
+
+
+class TripletMarginLoss(_Margin):
+    """How much nearer an anchor's positive should be than its negative.
+
+    See ``ops.triplet_margin_loss``, whose arguments p, eps and swap it has.
+
+    Raises:   ShapeError if the shapes differ
+    """
+
+    usual = 1.0
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        p: float = 2.0,
+        eps: float = 1e-6,
+        swap: bool = False,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(margin, reduction)
+        check_number(self, "p", p)
+        self.p, self.eps, self.swap = p, eps, swap
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return ops.triplet_margin_loss(anchor, positive, negative, **self._given())
+
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        own = {"p": (self.p, 2.0), "eps": (self.eps, 1e-6), "swap": (self.swap, False)}
+        return {**super()._settings(), **own}
+
+
+class GaussianNLLLoss(_Loss):
+    """Negative log-likelihood under normal distributions; see ``ops.gaussian_nll_loss``.
+
+    Raises:   ShapeError if the shapes do not fit
+    """
+
+    def __init__(self, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        check_number(self, "eps", eps)
+        self.full, self.eps = full, eps
+
+    def forward(self, x: Tensor, target: Tensor, var: Any) -> Tensor:
+        return ops.gaussian_nll_loss(x, target, var, **self._given())
+
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        return {"full": (self.full, False), "eps": (self.eps, 1e-6), **super()._settings()}
+
+
+class PoissonNLLLoss(_Loss):
+    """Negative log-likelihood of counts under Poisson distributions; see ``ops.poisson_nll_loss``.
+
+    Raises:   ShapeError if the shapes differ
+    """
+
+    def __init__(
+        self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        check_number(self, "eps", eps)
+        self.log_input, self.full, self.eps = log_input, full, eps
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return ops.poisson_nll_loss(x, target, **self._given())
+
+    def _settings(self) -> dict[str, tuple[Any, Any]]:
+        own = {"log_input": (self.log_input, True), "full": (self.full, False)}
+        return {**own, "eps": (self.eps, 1e-8), **super()._settings()}

@@ -1,14 +1,16 @@
-"""Pooling and upsampling layers, on images [n, c, *spatial]."""
+"""Layers that pool, pad, enlarge or take apart images [n, c, *spatial]."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from needle import ops
-from needle.errors import OptionError, unknown
+from needle.backend.axes import whole
+from needle.errors import OptionError, ShapeError, explain, unknown
 from needle.nn.module import Module
-from needle.nn.settings import shown
+from needle.nn.settings import check_number, check_sizes, shown
 from needle.ops.resample import MODES
 from needle.tensor import Tensor
 
@@ -119,6 +121,179 @@ class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
     """Average sequences to a size; see ``ops.adaptive_avg_pool1d``."""
 
     pool = staticmethod(ops.adaptive_avg_pool1d)
+
+
+class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
+    """Take the largest elements of images down to a size; see ``ops.adaptive_max_pool2d``."""
+
+    pool = staticmethod(ops.adaptive_max_pool2d)
+
+
+class AdaptiveMaxPool1d(AdaptiveAvgPool2d):
+    """Take the largest elements of sequences down to a size; see ``ops.adaptive_max_pool1d``."""
+
+    pool = staticmethod(ops.adaptive_max_pool1d)
+
+
+class _Pad(Module):
+    """Surround the last axes; see ``ops.pad``."""
+
+    axes: ClassVar[int] = 1
+    mode: ClassVar[str] = "constant"
+
+    def __init__(self, padding: int | Sequence[int]) -> None:
+        super().__init__()
+        name = type(self).__name__
+        given = padding if isinstance(padding, Sequence) else (padding,)
+        widths = tuple(whole(f"{name}: padding", n) for n in given)
+        widths = widths * 2 * self.axes if len(widths) == 1 else widths
+        if len(widths) != 2 * self.axes or min(widths) < 0:
+            raise OptionError(
+                f"{name}: padding={padding!r:.60}\n  rule: one number from 0 on, or "
+                f"{2 * self.axes}: before and after, of the last axis first"
+            )
+        self.padding, self.value = widths, 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim < self.axes:
+            raise explain(
+                ShapeError, type(self).__name__, f"x has {x.ndim} axes", [("x", x)],
+                f"at least {self.axes}",
+            )  # fmt: skip
+        pairs = list(zip(self.padding[::2], self.padding[1::2], strict=True))[::-1]
+        around = ((0, 0),) * (x.ndim - self.axes)
+        return ops.pad(x, (*around, *pairs), self.mode, self.value)
+
+    def extra_repr(self) -> str:
+        return shown(f"{self.padding}", {"value": (self.value, 0.0)})
+
+
+class ZeroPad1d(_Pad):
+    """Surround sequences with zeros: as many on both sides, or (left, right)."""
+
+
+class ZeroPad2d(_Pad):
+    """Surround images with zeros: as many on all sides, or (left, right, top, bottom)."""
+
+    axes = 2
+
+
+class ConstantPad1d(_Pad):
+    """Surround sequences with a number: as often on both sides, or (left, right)."""
+
+    def __init__(self, padding: int | Sequence[int], value: float = 0.0) -> None:
+        super().__init__(padding)
+        check_number(self, "value", value, low=-math.inf)
+        self.value = value
+
+
+class ConstantPad2d(ConstantPad1d):
+    """Surround images with a number: as often on all sides, or (left, right, top, bottom)."""
+
+    axes = 2
+
+
+class ReflectionPad1d(_Pad):
+    """Continue sequences by their mirror image, without the edge: (left, right), or one number."""
+
+    mode = "reflect"
+
+
+class ReflectionPad2d(ReflectionPad1d):
+    """Continue images by their mirror image: (left, right, top, bottom), or one number."""
+
+    axes = 2
+
+
+class ReplicationPad1d(_Pad):
+    """Continue sequences by their last element: (left, right), or one number."""
+
+    mode = "replicate"
+
+
+class ReplicationPad2d(ReplicationPad1d):
+    """Continue images by their last pixels: (left, right, top, bottom), or one number."""
+
+    axes = 2
+
+
+class CircularPad1d(_Pad):
+    """Continue sequences from their other end: (left, right), or one number."""
+
+    mode = "circular"
+
+
+class CircularPad2d(CircularPad1d):
+    """Continue images from their other side: (left, right, top, bottom), or one number."""
+
+    axes = 2
+
+
+class PixelShuffle(Module):
+    """Make images larger, of fewer channels; see ``ops.pixel_shuffle``."""
+
+    shuffle: ClassVar[Callable[..., Any]] = staticmethod(ops.pixel_shuffle)
+
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        check_sizes(self, factor=factor)
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.shuffle(x, self.factor)
+
+    def extra_repr(self) -> str:
+        return f"{self.factor}"
+
+
+class PixelUnshuffle(PixelShuffle):
+    """Make images smaller, of more channels; see ``ops.pixel_unshuffle``."""
+
+    shuffle = staticmethod(ops.pixel_unshuffle)
+
+
+class Unfold(Module):
+    """Take images apart into windows, as columns; see ``ops.unfold``."""
+
+    def __init__(
+        self,
+        kernel_size: int | Sequence[int],
+        dilation: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        stride: int | Sequence[int] = 1,
+    ) -> None:
+        super().__init__()
+        self.kernel_size, self.dilation = kernel_size, dilation
+        self.padding, self.stride = padding, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)
+
+    def extra_repr(self) -> str:
+        usual = {"dilation": (self.dilation, 1), "padding": (self.padding, 0)}
+        return shown(f"kernel_size={self.kernel_size}", {**usual, "stride": (self.stride, 1)})
+
+
+class Fold(Unfold):
+    """Add windows, given as columns, up to images of a size; see ``ops.fold``."""
+
+    def __init__(
+        self,
+        output_size: int | Sequence[int],
+        kernel_size: int | Sequence[int],
+        dilation: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        stride: int | Sequence[int] = 1,
+    ) -> None:
+        super().__init__(kernel_size, dilation, padding, stride)
+        self.output_size = output_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        how = (self.kernel_size, self.dilation, self.padding, self.stride)
+        return ops.fold(x, self.output_size, *how)
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}, {super().extra_repr()}"
 
 
 class Upsample(Module):

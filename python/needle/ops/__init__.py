@@ -264,7 +264,7 @@ from needle.ops.indexing import (
     take_along_dim,
 )
 from needle.ops.interpolation import Interpolate, InterpolateGrad
-from needle.ops.likelihood import gaussian_nll_loss, poisson_nll_loss
+from needle.ops.likelihood import bce, gaussian_nll_loss, poisson_nll_loss
 from needle.ops.linalg import (
     Determinant,
     Inverse,

@@ -1,4 +1,4 @@
-"""Negative log-likelihoods of numbers under distributions that are predicted."""
+"""Negative log-likelihoods under distributions that are predicted."""
 
 from __future__ import annotations
 
@@ -8,11 +8,45 @@ from typing import Any
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.attributes import real
-from needle.ops.elementwise import greater, maximum, squared_difference, where
+from needle.ops.elementwise import (
+    absolute,
+    greater,
+    less_equal,
+    maximum,
+    squared_difference,
+    where,
+)
 from needle.ops.functions import exp, log
 from needle.ops.loss import reduced, same_shape
 from needle.ops.movement import stop_gradient, unsqueeze
 from needle.ops.operands import as_tensors, promoted
+
+
+def bce(x: Any, target: Any, *, reduction: str = "mean") -> Any:
+    """Binary cross entropy of probabilities x and a target in [0, 1].
+
+        out = -(target * log(x) + (1 - target) * log(1 - x))
+
+    Logarithms are at least -100, as in PyTorch; where they are less there is no gradient.
+    ``bce_with_logits`` computes both from what ``sigmoid`` is given, without limits.
+
+    Args:
+        x: probabilities; outside [0, 1] the result is NaN.
+        target: of the shape of x.
+        reduction: "mean", "sum", or "none": one loss per element.
+
+    Raises:
+        ShapeError: if the shapes differ.
+    """
+    x, target = promoted(same_shape("bce", x, target), "bce", floating=True)
+    yes, no = map(_limited_log, (x, 1.0 - x))
+    return reduced(-(target * yes + (1.0 - target) * no), reduction)
+
+
+def _limited_log(x: Any) -> Any:
+    """Return log(x) where that is above -100, a constant elsewhere: there 1 / x may be infinite."""
+    none = less_equal(absolute(x), math.exp(-100.0))
+    return where(none, -100.0, log(where(none, 1.0, x)))
 
 
 def gaussian_nll_loss(

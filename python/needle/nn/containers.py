@@ -1,0 +1,308 @@
+"""Modules that hold others, or parameters."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import (
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    ValuesView,
+)
+from typing import Any, Generic, TypeVar
+
+from needle.errors import ArgumentError, IndexRangeError, OptionError, unknown
+from needle.nn.module import Module
+from needle.tensor import Parameter, Tensor
+
+
+class Held(tuple[Module, ...]):
+    """The modules of a container. Called it is ``Module.modules``: the course has it as a tuple."""
+
+    owner: Module
+
+    def __call__(self) -> Iterator[Module]:
+        return Module.modules(self.owner)
+
+
+_C = TypeVar("_C", bound="Container")
+_V = TypeVar("_V")
+
+
+def _check_module(what: str, module: Any) -> None:
+    """Check that something can be called like a module.
+
+    Raises:
+        ArgumentError: if it cannot, or is a class.
+    """
+    if isinstance(module, type):
+        name = module.__name__
+        raise ArgumentError(f"{what} is the class {name}, not a module\n  try: {name}(...)")
+    if not callable(module):
+        advice = ""
+        if isinstance(module, (list, tuple)):
+            advice = "\n  try: Sequential(*modules), ModuleList(modules)"
+        elif isinstance(module, Mapping):
+            advice = "\n  try: Sequential(*modules.values()), ModuleDict(modules)"
+        raise ArgumentError(f"{what} is a {type(module).__name__}, not a module{advice}")
+
+
+class Container(Module):
+    """Hold modules in order.
+
+    Attributes:
+        modules: the modules, a tuple; ``modules()`` yields the container and all below, as of any
+            module.
+    """
+
+    inline = "modules"
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        super().__init__()
+        self.modules = modules
+
+    @property
+    def modules(self) -> Held:
+        """The modules, a tuple that can be called."""
+        held = Held(self.__dict__["modules"])
+        held.owner = self
+        return held
+
+    @modules.setter
+    def modules(self, modules: Iterable[Module]) -> None:
+        if not isinstance(modules, Iterable):
+            raise ArgumentError(f"{type(self).__name__}: {modules!r:.60} are not several modules")
+        modules = tuple(modules)
+        for i, module in enumerate(modules):
+            _check_module(f"{type(self).__name__}: module {i}", module)
+        self.__dict__["modules"] = modules
+
+    def append(self: _C, module: Module) -> _C:
+        """Add a module at the end; return the container."""
+        return self.extend((module,))
+
+    def extend(self: _C, modules: Iterable[Module]) -> _C:
+        """Add modules at the end; return the container."""
+        self.modules = (*self, *modules)
+        return self
+
+    def insert(self: _C, index: int, module: Module) -> _C:
+        """Add a module before another one; return the container."""
+        modules = list(self)
+        modules.insert(index, module)
+        self.modules = modules
+        return self
+
+    def __setitem__(self, index: int | slice, module: Any) -> None:
+        """Put a module in the place of another one, or several in that of a slice."""
+        modules = list(self)
+        if isinstance(index, slice):
+            modules[index] = list(module)
+        else:
+            modules[self._at(index)] = module
+        self.modules = modules
+
+    def __delitem__(self, index: int | slice) -> None:
+        """Leave out a module, or those of a slice."""
+        modules = list(self)
+        del modules[index if isinstance(index, slice) else self._at(index)]
+        self.modules = modules
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return a module, or for a slice a container of the same modules."""
+        modules = self.__dict__["modules"]
+        return self._of(modules[index]) if isinstance(index, slice) else modules[self._at(index)]
+
+    def __add__(self: _C, other: Iterable[Module]) -> _C:
+        """Return a container of these modules, then others."""
+        return self._of((*self, *other))
+
+    def _of(self: _C, modules: Iterable[Module]) -> _C:
+        """Return another container, of these modules."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.__dict__["modules"])
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self.__dict__["modules"])
+
+    def _at(self, index: int) -> int:
+        return _place(self, index, "module")
+
+
+def _place(held: Container | ParameterList, index: Any, what: str) -> int:
+    """Return an index into what is held.
+
+    Raises:
+        ArgumentError: if it is no whole number.
+        IndexRangeError: if there is nothing.
+    """
+    name, size = type(held).__name__, len(held)
+    try:
+        index = operator.index(index)
+    except TypeError:
+        raise ArgumentError(f"{name}: index {index!r:.60} is no whole number") from None
+    if not -size <= index < size:
+        raise IndexRangeError(f"{name}: there is no {what} {index} of {size}")
+    return int(index)
+
+
+class Sequential(Container):
+    """Apply modules one after the other.
+
+    Attributes:
+        modules: the modules, a tuple; ``modules()`` yields the container and all below, as of any
+            module.
+    """
+
+    def __init__(self, *modules: Module) -> None:
+        super().__init__(modules)
+
+    def forward(self, x: Any) -> Any:
+        for module in self.__dict__["modules"]:
+            x = module(x)
+        return x
+
+    def _of(self, modules: Iterable[Module]) -> Any:
+        return Sequential(*modules)
+
+
+class ModuleList(Container):
+    """Hold modules in a list; calling it is not defined."""
+
+    def _of(self, modules: Iterable[Module]) -> Any:
+        return ModuleList(modules)
+
+
+class Table(Module, Generic[_V]):
+    """Hold modules or parameters by name; calling it is not defined. Iterating gives the names."""
+
+    inline = "table"
+
+    def __init__(self, given: Mapping[str, _V] | None = None) -> None:
+        super().__init__()
+        self.table: dict[str, _V] = {}
+        self.update(given or {})
+
+    def update(self, given: Mapping[str, _V]) -> None:
+        """Add things, or put them in the places of those of the same names."""
+        if not isinstance(given, (Mapping, Table)):
+            raise ArgumentError(f"{type(self).__name__}: {given!r:.60} is no dict")
+        for name, value in given.items():
+            self[name] = value
+
+    def _checked(self, what: str, value: Any) -> _V:
+        """Return a value as it is held, or raise an exception."""
+        raise NotImplementedError
+
+    def __setitem__(self, name: str, value: _V) -> None:
+        """Add something, or put it in the place of that of its name."""
+        owner = type(self).__name__
+        if not isinstance(name, str) or not name or "." in name:
+            raise OptionError(f"{owner}: {name!r} is no name: a text without dots")
+        self.table[name] = self._checked(f"{owner}: {name!r}", value)
+
+    def __getitem__(self, name: str) -> _V:
+        """Return what is held by a name."""
+        return self.table[self._known(name)]
+
+    def __delitem__(self, name: str) -> None:
+        """Leave something out."""
+        del self.table[self._known(name)]
+
+    def _known(self, name: str) -> str:
+        if name not in self.table:
+            raise unknown(type(self).__name__, name, self.table)
+        return name
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table)
+
+    def keys(self) -> KeysView[str]:
+        """Return the names."""
+        return self.table.keys()
+
+    def values(self) -> ValuesView[_V]:
+        """Return what is held."""
+        return self.table.values()
+
+    def items(self) -> ItemsView[str, _V]:
+        """Return the names with what they stand for."""
+        return self.table.items()
+
+
+class ModuleDict(Table[Module]):
+    """Hold modules by name; calling it is not defined. Iterating gives the names."""
+
+    def _checked(self, what: str, value: Any) -> Module:
+        _check_module(what, value)
+        return value
+
+
+class ParameterDict(Table[Tensor]):
+    """Hold parameters by name; other tensors become parameters. Iterating gives the names."""
+
+    def _checked(self, what: str, value: Any) -> Tensor:
+        return _as_parameter(what, value)
+
+
+class ParameterList(Module):
+    """Hold parameters in a list; other tensors become parameters."""
+
+    inline = "held"
+
+    def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self.held: list[Parameter] = []
+        self.extend(parameters)
+
+    def append(self, parameter: Tensor) -> ParameterList:
+        """Add a parameter at the end; return the list."""
+        return self.extend((parameter,))
+
+    def extend(self, parameters: Iterable[Tensor]) -> ParameterList:
+        """Add parameters at the end, all or (on an error) none; return the list."""
+        what, size = f"{type(self).__name__}: parameter", len(self)
+        self.held += [_as_parameter(f"{what} {i}", p) for i, p in enumerate(parameters, size)]
+        return self
+
+    __iadd__ = extend
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return a parameter, or for a slice a list of the same parameters."""
+        if isinstance(index, slice):
+            return ParameterList(self.held[index])
+        return self.held[_place(self, index, "parameter")]
+
+    def __setitem__(self, index: int, parameter: Tensor) -> None:
+        """Put a parameter in the place of another one."""
+        place = _place(self, index, "parameter")
+        self.held[place] = _as_parameter(f"{type(self).__name__}: parameter {index}", parameter)
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self.held)
+
+
+def _as_parameter(what: str, value: Any) -> Parameter:
+    """Return a tensor as a parameter.
+
+    Raises:
+        ArgumentError: if it is no tensor.
+    """
+    if not isinstance(value, Tensor):
+        raise ArgumentError(
+            f"{what} is a {type(value).__name__}, not a tensor\n  try: Parameter(value)"
+        )
+    return value if isinstance(value, Parameter) else Parameter(value)
