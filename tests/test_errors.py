@@ -343,7 +343,6 @@ def test_pad_takes_widths_as_numpy_does(widths, same, mode):
         (ndl.nn, "utils", "needle.optim.clip_grad_norm"),
         (ndl.optim, "lr_scheduler", "lr=optim.Cosine(...)"),
         (ndl, "from_numpy", "needle.Tensor(x)"),
-        (ndl.nn, "BCELoss", "BCEWithLogitsLoss"),
         (ndl.data, "TensorDataset", "NDArrayDataset(x, y)"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 import needle as ndl
 from needle import nn, optim
 from needle.backend import Backend, update
-from needle.errors import DataError, GradientError, OptionError, ShapeError
+from needle.errors import ArgumentError, DataError, GradientError, OptionError, ShapeError
 
 DEVICES = [device.name for device in ndl.all_devices() if device.enabled()]
 STEPS = 6
@@ -57,6 +57,41 @@ def numpy_adam(p, grads, lr, beta1=0.9, beta2=0.999, eps=1e-8, decay=0.0, decoup
             g = g + decay * p
         m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
         p = p - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
+    return p
+
+
+def numpy_nadam(p, grads, lr, beta1, beta2, eps, decay, momentum_decay, decoupled=False):
+    m, v, past = 0.0, 0.0, 1.0
+    for t, g in enumerate(grads, 1):
+        p, g = (p - lr * decay * p, g) if decoupled else (p, g + decay * p)
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        now, then = (beta1 * (1 - 0.5 * 0.96 ** (k * momentum_decay)) for k in (t, t + 1))
+        past *= now
+        step = (1 - now) / (1 - past) * g + then / (1 - past * then) * m
+        p = p - lr * step / (np.sqrt(v / (1 - beta2**t)) + eps)
+    return p
+
+
+def numpy_radam(p, grads, lr, beta1, beta2, eps, decay=0.0):
+    m, v, n = 0.0, 0.0, 2 / (1 - beta2) - 1
+    for t, g in enumerate(grads, 1):
+        g = g + decay * p
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        k, step = n - 2 * t * beta2**t / (1 - beta2**t), m / (1 - beta1**t)
+        if k > 5:
+            r = np.sqrt((k - 4) * (k - 2) * n / ((n - 4) * (n - 2) * k))
+            step = step * r * np.sqrt(1 - beta2**t) / (np.sqrt(v) + eps)
+        p = p - lr * step
+    return p
+
+
+def numpy_adadelta(p, grads, lr, rho, eps, decay=0.0):
+    v, d = 0.0, 0.0
+    for g in grads:
+        g = g + decay * p
+        v = rho * v + (1 - rho) * g * g
+        step = np.sqrt(d + eps) / np.sqrt(v + eps) * g
+        d, p = rho * d + (1 - rho) * step * step, p - lr * step
     return p
 
 
@@ -109,6 +144,26 @@ RULES = {
     "adamw": (
         lambda p: optim.AdamW(p, 0.1, weight_decay=0.2),
         lambda p, g: numpy_adam(p, g, 0.1, decay=0.2, decoupled=True),
+    ),
+    "nadam": (
+        lambda p: optim.NAdam(p, weight_decay=0.2),
+        lambda p, g: numpy_nadam(p, g, 0.002, 0.9, 0.999, 1e-8, 0.2, 0.004),
+    ),
+    "nadam-decoupled": (
+        lambda p: optim.NAdam(p, 0.1, 0.8, 0.9, 1e-3, 0.2, 0.1, decoupled_weight_decay=True),
+        lambda p, g: numpy_nadam(p, g, 0.1, 0.8, 0.9, 1e-3, 0.2, 0.1, True),
+    ),
+    "radam": (
+        lambda p: optim.RAdam(p, weight_decay=0.2),
+        lambda p, g: numpy_radam(p, g, 0.001, 0.9, 0.999, 1e-8, 0.2),
+    ),
+    "radam-short": (
+        lambda p: optim.RAdam(p, 0.1, 0.8, 0.7, 1e-3),
+        lambda p, g: numpy_radam(p, g, 0.1, 0.8, 0.7, 1e-3),
+    ),
+    "adadelta": (
+        lambda p: optim.Adadelta(p, 0.5, 0.8, 1e-3, 0.2),
+        lambda p, g: numpy_adadelta(p, g, 0.5, 0.8, 1e-3, 0.2),
     ),
     "rmsprop": (
         lambda p: optim.RMSprop(p, 0.05, weight_decay=0.2),
@@ -650,18 +705,29 @@ def test_update_rules_are_values():
     assert update.Sgd(0.1, 0, 0, 0, False, False) == update.Sgd(0.1, 0, 0, 0, False, False)
 
 
+@pytest.fixture
+def exact_torch():
+    """PyTorch that keeps numbers of its rules in float64, as NAdam's products."""
+    torch = pytest.importorskip("torch")
+    torch.set_default_dtype(torch.float64)
+    yield torch
+    torch.set_default_dtype(torch.float32)
+
+
 COUNTING = {
     "Adam": {},
     "AdamW": {},
     "Adagrad": {"lr_decay": 0.1, "initial_accumulator_value": 0.2},
+    "NAdam": {"momentum_decay": 0.1},
+    "RAdam": {},
 }
 
 
 @pytest.mark.parametrize("rule", COUNTING)
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_updates_of_each_parameter_are_counted_as_pytorch_does(rule, decay):
+def test_updates_of_each_parameter_are_counted_as_pytorch_does(rule, decay, exact_torch):
     """Gradients that begin late, or are now and then missing, make no step of the count."""
-    torch = pytest.importorskip("torch")
+    torch = exact_torch
     start = np.random.default_rng(1).normal(size=(3, 5))
     ours = [parameter(start, "float64") for _ in range(3)]
     theirs = [torch.nn.Parameter(torch.tensor(start)) for _ in range(3)]
@@ -712,16 +778,117 @@ def test_rmsprop_is_pytorchs(momentum, centered):
     np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-12)
 
 
-def test_adagrad_has_pytorchs_defaults():
-    torch = pytest.importorskip("torch")
+LIKE_PYTORCH = [
+    ("Adagrad", {}), ("NAdam", {}), ("RAdam", {}), ("Adadelta", {}),
+    ("NAdam", {"betas": (0.7, 0.8), "weight_decay": 0.1, "momentum_decay": 0.3}),
+    ("NAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("NAdam", {"betas": (0.0, 0.9)}),
+    ("RAdam", {"lr": 0.1, "betas": (0.7, 0.8), "weight_decay": 0.1, "eps": 1e-3}),
+    ("RAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("RAdam", {"betas": (0.9, 0.0)}),
+    ("Adadelta", {"lr": 0.3, "rho": 0.7, "eps": 1e-3, "weight_decay": 0.1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule, numbers", LIKE_PYTORCH)
+def test_rules_are_pytorchs_with_its_defaults(rule, numbers, exact_torch):
     start = np.random.default_rng(1).normal(size=(3, 5))
-    theirs = torch.nn.Parameter(torch.tensor(start))
-    other = torch.optim.Adagrad([theirs])
-    for g in gradients(start.shape):
-        theirs.grad = torch.tensor(g)
+    theirs = exact_torch.nn.Parameter(exact_torch.tensor(start))
+    other = getattr(exact_torch.optim, rule)([theirs], **numbers)
+    grads = gradients(start.shape, 25)
+    for g in grads:
+        theirs.grad = exact_torch.tensor(g)
         other.step()
-    ours = run(optim.Adagrad, start, gradients(start.shape), "float64")
-    np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-12)
+    ours = run(lambda p: getattr(optim, rule)(p, **numbers), start, grads, "float64")
+    np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-11)
+
+
+def test_nadam_after_many_steps_does_not_count_them_all():
+    p = parameter([1.0])
+    opt = optim.NAdam([p])
+    p.grad = ndl.Tensor([1.0])
+    opt.step()
+    opt.load_state_dict({**opt.state_dict(), "step": 10**12})
+    p.grad = ndl.Tensor([1.0])
+    opt.step()
+    assert np.isfinite(p.item()) and opt.t == 10**12 + 1
+
+
+PLATEAUS = [
+    {}, {"mode": "max"}, {"patience": 0, "factor": 0.5}, {"cooldown": 3, "patience": 1},
+    {"threshold": 0.1, "threshold_mode": "abs"}, {"threshold": 0.5, "patience": 2},
+    {"patience": 0, "factor": 0.1, "min_lr": 1e-3}, {"patience": 0, "factor": 0.0},
+    {"mode": "max", "threshold": 0.2, "threshold_mode": "abs", "patience": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", PLATEAUS)
+@pytest.mark.parametrize("own", [False, True])
+def test_rates_fall_on_a_plateau_as_pytorchs_and_from_a_state(settings, own):
+    torch = pytest.importorskip("torch")
+    ours = [parameter([1.0]), parameter([2.0])]
+    theirs = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+
+    def groups(params):
+        return [{"params": [params[0]]}, {"params": [params[1]], **({"lr": 0.3} if own else {})}]
+
+    opt, other = optim.SGD(groups(ours), lr=0.1), torch.optim.SGD(groups(theirs), lr=0.1)
+    plateau = optim.ReduceLROnPlateau(opt, **{"patience": 3, **settings})
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(other, **{"patience": 3, **settings})
+    metrics = np.random.default_rng(2).normal(size=60) + 1 / np.arange(1, 61)
+    metrics[[0, 20]] = np.nan
+    for i, metric in enumerate(metrics):
+        plateau.step(ndl.Tensor(metric) if i % 2 else metric)
+        scheduler.step(float(np.float32(metric)) if i % 2 else metric)
+        assert [group["lr"] for group in opt.param_groups] == [
+            group["lr"] for group in other.param_groups
+        ]
+        assert ("lr" in opt.groups[0]) is False  # the optimizer's own rate
+        if i == 30:
+            state, rates = plateau.state_dict(), opt.state_dict()
+            opt = optim.SGD(groups(ours), lr=0.1)
+            opt.load_state_dict(rates)
+            plateau = optim.ReduceLROnPlateau(opt, **{"patience": 3, **settings})
+            plateau.load_state_dict(state)
+    assert opt.current_lr < 0.1
+
+
+def test_a_plateau_is_saved_before_its_first_step_too(tmp_path):
+    opt = optim.SGD([parameter([1.0])], lr=0.1)
+    for mode in ("min", "max"):
+        plateau = optim.ReduceLROnPlateau(opt, mode, patience=0)
+        for metric in (0.5, 0.5, 0.75):
+            ndl.io.save(tmp_path / "plateau", plateau.state_dict())
+            plateau = optim.ReduceLROnPlateau(opt, mode, patience=0)
+            plateau.load_state_dict(ndl.io.load(tmp_path / "plateau"))
+            plateau.step(metric)
+    assert opt.lr == pytest.approx(0.1 * 0.1**3)
+
+
+def test_a_plateau_says_what_does_not_fit():
+    opt = optim.SGD([parameter([1.0])], lr=0.1)
+    plateau = optim.ReduceLROnPlateau(opt)
+    for settings, message in (
+        ({"mode": "mean"}, "mode: there is no 'mean'"), ({"factor": 1.0}, "factor=1.0"),
+        ({"factor": math.nan}, "factor=nan"), ({"patience": -1}, "patience=-1"),
+        ({"threshold_mode": "rell"}, "did you mean 'rel'"), ({"min_lr": -1.0}, "min_lr=-1.0"),
+    ):  # fmt: skip
+        with pytest.raises(OptionError, match=message):
+            optim.ReduceLROnPlateau(opt, **settings)
+    with pytest.raises(ArgumentError, match="patience is 1.5"):
+        optim.ReduceLROnPlateau(opt, patience=1.5)
+    with pytest.raises(ArgumentError, match="metric is 'low'"):
+        plateau.step("low")
+    with pytest.raises(OptionError, match="optimizer is a list"):
+        optim.ReduceLROnPlateau([])
+    for state in ({}, {**plateau.state_dict(), "best": "a"}, {**plateau.state_dict(), "x": 1},
+                  {**plateau.state_dict(), "num_bad_epochs": -1}):  # fmt: skip
+        with pytest.raises(DataError, match="load_state_dict"):
+            plateau.load_state_dict(state)
+    opt.lr = optim.Cosine(0.1, 10)
+    for call in (lambda: plateau.step(1.0), lambda: optim.ReduceLROnPlateau(opt)):
+        with pytest.raises(OptionError, match="is a schedule"):
+            call()
 
 
 def test_centered_rmsprop_where_the_gradient_is_constant():

@@ -17,7 +17,7 @@ from needle import config, device
 from needle import dtype as dtypes
 from needle.backend import update
 from needle.backend.course import CourseDevice
-from needle.backend.update import Adagrad, Adam, RMSprop, Sgd
+from needle.backend.update import Adadelta, Adagrad, Adam, NAdam, RMSprop, Sgd
 from needle.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -253,6 +253,30 @@ class Backend(CourseDevice):
     ) -> None:
         """Step all params into outs (dense; may be the params); ms and vs change in place."""
         update.adam(outs, params, grads, ms, vs, rule)
+
+    def nadam(
+        self,
+        outs: Sequence[NDArray],
+        params: Sequence[NDArray],
+        grads: Sequence[NDArray],
+        ms: Sequence[NDArray],
+        vs: Sequence[NDArray],
+        rule: NAdam,
+    ) -> None:
+        """Step all params into outs (dense; may be the params); ms and vs change in place."""
+        update.nadam(outs, params, grads, ms, vs, rule)
+
+    def adadelta(
+        self,
+        outs: Sequence[NDArray],
+        params: Sequence[NDArray],
+        grads: Sequence[NDArray],
+        vs: Sequence[NDArray],
+        ds: Sequence[NDArray],
+        rule: Adadelta,
+    ) -> None:
+        """Step all params into outs (dense; may be the params); vs and ds change in place."""
+        update.adadelta(outs, params, grads, vs, ds, rule)
 
     def sgd(
         self,

@@ -31,6 +31,29 @@ class Adam(NamedTuple):
     correction2: float
 
 
+class NAdam(NamedTuple):
+    """Numbers of one NAdam step.
+
+    Attributes:
+        adam: numbers of an Adam step; its learning rate is not used but for decoupled decay.
+        gradient: what the gradient counts in the step.
+        momentum: what its average counts.
+    """
+
+    adam: Adam
+    gradient: float
+    momentum: float
+
+
+class Adadelta(NamedTuple):
+    """Numbers of one Adadelta step."""
+
+    lr: float
+    rho: float
+    eps: float
+    weight_decay: float
+
+
 class Adagrad(NamedTuple):
     """Numbers of one Adagrad step."""
 
@@ -118,6 +141,23 @@ def adam(
     rule: Adam,
 ) -> None:
     """Kingma and Ba, "Adam: a method for stochastic optimization", 2015, arXiv:1412.6980."""
+    _adam(outs, params, grads, ms, vs, NAdam(rule, 0.0, rule.lr / rule.correction1))
+
+
+def nadam(
+    outs: Sequence[NDArray],
+    params: Sequence[NDArray],
+    grads: Sequence[NDArray],
+    ms: Sequence[NDArray],
+    vs: Sequence[NDArray],
+    rule: NAdam,
+) -> None:
+    """Dozat, "Incorporating Nesterov momentum into Adam", 2016, ICLR workshop."""
+    _adam(outs, params, grads, ms, vs, rule)
+
+
+def _adam(outs: Any, params: Any, grads: Any, ms: Any, vs: Any, numbers: NAdam) -> None:
+    rule = numbers.adam
     for out, param, grad, old_m, old_v in zip(outs, params, grads, ms, vs, strict=True):
         p, g, m, v = _wide(param), _wide(grad), _Number(old_m), _Number(old_v)
         if rule.weight_decay and not rule.decoupled:
@@ -127,7 +167,8 @@ def adam(
         if rule.decoupled:
             p = p * (1 - rule.lr * rule.weight_decay)
         root = v.sqrt() * rule.correction2**-0.5 + rule.eps
-        p = p - m * (rule.lr / rule.correction1) / root
+        step = m * numbers.momentum
+        p = p - (step + g * numbers.gradient if numbers.gradient else step) / root
         for kept, value in ((old_m, m), (old_v, v), (out, p)):  # from here on nothing can fail
             _store(kept, value)
 
@@ -202,4 +243,24 @@ def adagrad(
         total = _Number(old) + g * g
         p = p - g * rule.lr / (total.sqrt() + rule.eps)
         for kept, value in ((old, total), (out, p)):
+            _store(kept, value)
+
+
+def adadelta(
+    outs: Sequence[NDArray],
+    params: Sequence[NDArray],
+    grads: Sequence[NDArray],
+    vs: Sequence[NDArray],
+    ds: Sequence[NDArray],
+    rule: Adadelta,
+) -> None:
+    """Zeiler, "ADADELTA: an adaptive learning rate method", 2012, arXiv:1212.5701."""
+    for out, param, grad, old_v, old_d in zip(outs, params, grads, vs, ds, strict=True):
+        p, g, d = _wide(param), _wide(grad), _Number(old_d)
+        if rule.weight_decay:
+            g = g + p * rule.weight_decay
+        v = _Number(old_v) * rule.rho + g * g * (1 - rule.rho)
+        step = (d + rule.eps).sqrt() / (v + rule.eps).sqrt() * g
+        d = d * rule.rho + step * step * (1 - rule.rho)
+        for kept, value in ((old_v, v), (old_d, d), (out, p - step * rule.lr)):
             _store(kept, value)

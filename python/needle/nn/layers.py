@@ -237,7 +237,7 @@ class Bilinear(Module):
 
 
 class CosineSimilarity(Module):
-    """Cosine of the angle between two tensors' vectors along an axis; see ``ops``' function."""
+    """Cosine of the angle between vectors along an axis; see ``ops.cosine_similarity``."""
 
     def __init__(self, axis: int = 1, eps: float = 1e-8) -> None:
         super().__init__()

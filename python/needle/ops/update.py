@@ -13,7 +13,7 @@ from typing import Any
 from needle import dtype as dtypes
 from needle import executor, finite, graph
 from needle.backend.ndarray import NDArray, empty, full
-from needle.backend.update import Adagrad, Adam, RMSprop, Sgd
+from needle.backend.update import Adadelta, Adagrad, Adam, NAdam, RMSprop, Sgd
 from needle.errors import DtypeError, ShapeError, explain
 
 State = dict[Any, NDArray]
@@ -85,6 +85,22 @@ def _rebind(operation: str, params: Sequence[Any], outs: Sequence[NDArray]) -> N
             finite.check_update(operation, p, out)
 
 
+def _step(
+    operation: str, params: Sequence[Any], states: Sequence[State], rule: Any, start: float = 0.0
+) -> None:
+    """Let the devices' method of that name update parameters and their state."""
+    _check(operation, params)
+    prepared = [  # all of it before anything changes: memory may run out
+        (batch, *_arrays(batch), [_states(state, batch, start) for state in states])
+        for batch in _batches(params)
+    ]
+    for batch, outs, arrays, grads, held in prepared:
+        getattr(outs[0].device.backend, operation)(outs, arrays, grads, *held, rule)
+        for state, new in zip(states, held, strict=True):
+            state.update(zip(batch, new, strict=True))
+        _rebind(operation, batch, outs)
+
+
 def adam(params: Sequence[Any], ms: State, vs: State, rule: Adam) -> None:
     """Update parameters that have gradients by one step of Adam.
 
@@ -97,16 +113,27 @@ def adam(params: Sequence[Any], ms: State, vs: State, rule: Adam) -> None:
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
     """
-    _check("adam", params)
-    prepared = [  # all of it before anything changes: memory may run out
-        (batch, *_arrays(batch), _states(ms, batch), _states(vs, batch))
-        for batch in _batches(params)
-    ]
-    for batch, outs, arrays, grads, m, v in prepared:
-        outs[0].device.backend.adam(outs, arrays, grads, m, v, rule)
-        ms.update(zip(batch, m, strict=True))
-        vs.update(zip(batch, v, strict=True))
-        _rebind("adam", batch, outs)
+    _step("adam", params, (ms, vs), rule)
+
+
+def nadam(params: Sequence[Any], ms: State, vs: State, rule: NAdam) -> None:
+    """Update parameters that have gradients by one step of NAdam; arguments as of ``adam``."""
+    _step("nadam", params, (ms, vs), rule)
+
+
+def adadelta(params: Sequence[Any], vs: State, ds: State, rule: Adadelta) -> None:
+    """Update parameters that have gradients by one step of Adadelta.
+
+    Args:
+        params: the parameters; all have gradients.
+        vs: moving averages of the gradient's square; what is missing starts at zero.
+        ds: moving averages of the square of steps, likewise.
+        rule: the numbers of this step.
+
+    Raises:
+        ShapeError, DtypeError: naming the parameter that does not fit its gradient.
+    """
+    _step("adadelta", params, (vs, ds), rule)
 
 
 def sgd(params: Sequence[Any], velocities: State | None, rule: Sgd) -> None:
@@ -176,9 +203,4 @@ def adagrad(params: Sequence[Any], sums: State, start: float, rule: Adagrad) -> 
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
     """
-    _check("adagrad", params)
-    prepared = [(batch, *_arrays(batch), _states(sums, batch, start)) for batch in _batches(params)]
-    for batch, outs, arrays, grads, held in prepared:
-        outs[0].device.backend.adagrad(outs, arrays, grads, held, rule)
-        sums.update(zip(batch, held, strict=True))
-        _rebind("adagrad", batch, outs)
+    _step("adagrad", params, (sums,), rule, start)

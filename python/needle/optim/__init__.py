@@ -6,7 +6,18 @@ from needle.errors import missing
 from needle.optim import schedules
 from needle.optim.clip import clip_grad_norm, clip_grad_value
 from needle.optim.optimizer import Optimizer
-from needle.optim.rules import SGD, Adagrad, Adam, AdamW, Momentum, RMSprop
+from needle.optim.plateau import ReduceLROnPlateau
+from needle.optim.rules import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    AdamW,
+    Momentum,
+    NAdam,
+    RAdam,
+    RMSprop,
+)
 from needle.optim.schedules import (
     Chain,
     Constant,
@@ -25,7 +36,8 @@ from needle.optim.schedules import (
 _ELSEWHERE = {
     "clip_grad_norm_": "clip_grad_norm",
     "clip_grad_value_": "clip_grad_value",
-    "lr_scheduler": "lr=optim.Cosine(...), optim.Step(...): a schedule is the lr of an optimizer",
+    "lr_scheduler": "lr=optim.Cosine(...), optim.Step(...): a schedule is the lr of an optimizer; "
+    "optim.ReduceLROnPlateau(optimizer)",
 }
 """Names that PyTorch has here: what to try."""
 

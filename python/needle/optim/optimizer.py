@@ -27,7 +27,8 @@ RANGES = {
     "lr": (0.0, math.inf), "weight_decay": (0.0, math.inf), "eps": (0.0, math.inf),
     "dampening": (0.0, math.inf), "momentum": (0.0, 1.0), "alpha": (0.0, 1.0),
     "beta1": (0.0, 1.0), "beta2": (0.0, 1.0), "lr_decay": (0.0, math.inf),
-    "initial_accumulator_value": (0.0, math.inf),
+    "initial_accumulator_value": (0.0, math.inf), "rho": (0.0, 1.0),
+    "momentum_decay": (0.0, math.inf),
 }  # fmt: skip
 """The least value of a rule's number, and the bound that it stays below."""
 

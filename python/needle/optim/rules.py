@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
+
+import numpy as np
 
 from needle.errors import OptionError
 from needle.ops import update
@@ -176,9 +179,9 @@ class Adam(_Counting):
         OptionError: if a number is out of its range, or betas are not two.
     """
 
-    numbers = ("lr", "beta1", "beta2", "eps", "weight_decay")
+    numbers: ClassVar[tuple[str, ...]] = ("lr", "beta1", "beta2", "eps", "weight_decay")
     slots = ("m", "v")
-    decoupled: ClassVar[bool] = False
+    decoupled: bool = False
 
     def __init__(
         self,
@@ -213,13 +216,16 @@ class Adam(_Counting):
         return self.state["v"]
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
-        beta1, beta2 = float(numbers["beta1"]), float(numbers["beta2"])
         for t, batch in self.counted(params):
-            rule = update.Adam(
-                float(numbers["lr"]), beta1, beta2, float(numbers["eps"]),
-                float(numbers["weight_decay"]), self.decoupled, 1.0 - beta1**t, 1.0 - beta2**t,
-            )  # fmt: skip
-            update.adam(batch, self.m, self.v, rule)
+            update.adam(batch, self.m, self.v, self._rule(t, numbers))
+
+    def _rule(self, t: int, numbers: dict[str, Any]) -> Any:
+        """Return the numbers of a parameter's update t."""
+        beta1, beta2 = float(numbers["beta1"]), float(numbers["beta2"])
+        return update.Adam(
+            float(numbers["lr"]), beta1, beta2, float(numbers["eps"]),
+            float(numbers["weight_decay"]), self.decoupled, 1.0 - beta1**t, 1.0 - beta2**t,
+        )  # fmt: skip
 
 
 def _two(owner: str, betas: Any) -> tuple[Any, Any]:
@@ -257,6 +263,114 @@ class AdamW(Adam):
         betas: Sequence[float] | None = None,
     ) -> None:
         super().__init__(params, lr, beta1, beta2, eps, weight_decay, betas=betas)
+
+
+class NAdam(Adam):
+    """Adam that looks a step ahead along its momentum.
+
+        mu(t) = beta1 * (1 - 0.96 ** (t * momentum_decay) / 2)
+        a, b = (1 - mu(t)) / (1 - mu(1) ... mu(t)), mu(t + 1) / (1 - mu(1) ... mu(t + 1))
+        p = p - lr * (a * g + b * m) / (sqrt(v / (1 - beta2 ** t)) + eps)
+
+    with g, m, v and t as of ``Adam``.
+
+    Dozat, "Incorporating Nesterov momentum into Adam", 2016, ICLR workshop.
+
+    Args:
+        params: parameters, or groups of them (see ``Optimizer``).
+        lr: learning rate, or a schedule.
+        beta1: how long gradients are remembered.
+        beta2: how long their squares are.
+        eps: added to the denominator.
+        weight_decay: added to the gradient, times the parameter.
+        momentum_decay: how fast momentum grows from beta1 / 2 to beta1.
+        betas: beta1 and beta2 in one, as PyTorch has them; a group may have them too.
+        decoupled_weight_decay: take the weight decay from the parameter, as ``AdamW``.
+    """
+
+    numbers = (*Adam.numbers, "momentum_decay")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 0.002,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum_decay: float = 0.004,
+        *,
+        betas: Sequence[float] | None = None,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        self.momentum_decay, self.decoupled = momentum_decay, decoupled_weight_decay
+        super().__init__(params, lr, beta1, beta2, eps, weight_decay, betas=betas)
+
+    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+        for t, batch in self.counted(params):
+            rule = self._rule(t, numbers)
+            now, next_, past = _growing(rule.beta1, float(numbers["momentum_decay"]), t)
+            gradient, momentum = (1 - now) / (1 - past), next_ / (1 - past * next_)
+            step = update.NAdam(rule, rule.lr * gradient, rule.lr * momentum)
+            update.nadam(batch, self.m, self.v, step)
+
+
+def _growing(beta: float, decay: float, t: int) -> tuple[float, float, float]:
+    """Return mu(t), mu(t + 1) and the product of mu(1) to mu(t), as ``NAdam`` has them.
+
+    Factors are left out where beta ** t is so small that 1 minus the product is 1.
+    """
+    some = min(t, math.ceil(-64 / math.log2(beta))) if beta > 0 else 1
+    mu = beta * (1 - 0.5 * 0.96 ** (decay * np.append(np.arange(1, some + 1), (t, t + 1))))
+    return float(mu[-2]), float(mu[-1]), float(mu[:-2].prod())
+
+
+class RAdam(Adam):
+    """Adam without its first steps of great variance: until squares suffice, momentum alone.
+
+        n = 2 / (1 - beta2) - 1
+        k = n - 2 * t * beta2 ** t / (1 - beta2 ** t)
+        r = sqrt((k - 4) * (k - 2) * n / ((n - 4) * (n - 2) * k))
+        p = p - lr * m / (1 - beta1 ** t) * (r * sqrt(1 - beta2 ** t) / (sqrt(v) + eps))
+
+    and where k is at most 5 without the last factor; with m, v and t as of ``Adam``.
+
+    Liu et al., "On the variance of the adaptive learning rate and beyond", 2020, arXiv:1908.03265.
+
+    Args:
+        params: parameters, or groups of them (see ``Optimizer``).
+        lr: learning rate, or a schedule.
+        beta1: how long gradients are remembered.
+        beta2: how long their squares are.
+        eps: added to the denominator.
+        weight_decay: added to the gradient, times the parameter.
+        betas: beta1 and beta2 in one, as PyTorch has them; a group may have them too.
+        decoupled_weight_decay: take the weight decay from the parameter, as ``AdamW``.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        betas: Sequence[float] | None = None,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        self.decoupled = decoupled_weight_decay
+        super().__init__(params, lr, beta1, beta2, eps, weight_decay, betas=betas)
+
+    def _rule(self, t: int, numbers: dict[str, Any]) -> Any:
+        rule = super()._rule(t, numbers)
+        most, seen = 2 / (1 - rule.beta2) - 1, rule.correction2
+        length = most - 2 * t * (1 - seen) / seen
+        if length <= 5:  # a denominator of 1
+            return rule._replace(eps=1.0, correction2=math.inf)
+        wide = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+        return rule._replace(correction1=rule.correction1 * (wide * seen) ** -0.5, correction2=1.0)
 
 
 class RMSprop(Optimizer):
@@ -363,3 +477,40 @@ class Adagrad(_Counting):
                 float(numbers["lr"]) / slower, float(numbers["eps"]), float(numbers["weight_decay"])
             )
             update.adagrad(batch, self.state["s"], start, rule)
+
+
+class Adadelta(Optimizer):
+    """Steps of the size of the steps so far, over that of the gradients.
+
+        g = grad + weight_decay * p
+        v = rho * v + (1 - rho) * g ** 2
+        s = sqrt(d + eps) / sqrt(v + eps) * g
+        d = rho * d + (1 - rho) * s ** 2
+        p = p - lr * s
+
+    Zeiler, "ADADELTA: an adaptive learning rate method", 2012, arXiv:1212.5701.
+
+    Args:
+        params: parameters, or groups of them (see ``Optimizer``).
+        lr: learning rate, or a schedule.
+        rho: how long squares are remembered.
+        eps: what sizes start from.
+        weight_decay: added to the gradient, times the parameter.
+    """
+
+    numbers = ("lr", "rho", "eps", "weight_decay")
+    slots = ("v", "d")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr, weight_decay, rho=rho, eps=eps)
+
+    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+        rule = update.Adadelta(*(float(numbers[name]) for name in self.numbers))
+        update.adadelta(params, self.state["v"], self.state["d"], rule)

@@ -1,0 +1,148 @@
+"""A learning rate that follows what a run measures, and so has a state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from needle.backend.axes import whole
+from needle.errors import DataError, OptionError, unknown
+from needle.ops.attributes import real
+from needle.optim.optimizer import Optimizer, count
+
+
+class ReduceLROnPlateau:
+    """Multiply an optimizer's learning rates by a factor when a metric no longer improves.
+
+    Call ``step(metric)`` after each epoch, or each evaluation. The rates are the optimizer's, and
+    are saved with it; what is saved here is how long ago the metric improved.
+
+    >>> plateau = optim.ReduceLROnPlateau(optimizer, patience=3)
+    >>> plateau.step(loss_of_validation)
+
+    Args:
+        optimizer: whose rates; they are numbers, no schedules.
+        mode: "min" if the metric is to fall, "max" if it is to grow.
+        factor: from 0 to below 1.
+        patience: how many calls without an improvement are let pass.
+        threshold: how much counts as an improvement.
+        threshold_mode: "rel": a share of the best value; "abs": as it is.
+        cooldown: for how many calls after a change nothing is counted.
+        min_lr: what rates do not go below.
+        eps: changes smaller than this are not made.
+
+    Attributes:
+        best: the best value of the metric.
+        num_bad_epochs: calls since then.
+        cooldown_counter: calls for which nothing is counted.
+
+    Raises:
+        OptionError: if a setting is out of its range, or a rate is a schedule.
+        ArgumentError: if one is no number.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: str = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: float = 0.0,
+        eps: float = 1e-8,
+    ) -> None:
+        name = type(self).__name__
+        if not isinstance(optimizer, Optimizer):
+            raise OptionError(f"{name}: optimizer is a {type(optimizer).__name__}")
+        for what, given, known in (("mode", mode, ("min", "max")),
+                                   ("threshold_mode", threshold_mode, ("rel", "abs"))):  # fmt: skip
+            if given not in known:
+                raise unknown(f"{name}: {what}", str(given), known)
+        self.optimizer, self.mode, self.threshold_mode = optimizer, mode, threshold_mode
+        self.factor, self.threshold = real("factor", factor), real("threshold", threshold)
+        self.min_lr, self.eps = real("min_lr", min_lr), real("eps", eps)
+        self.patience, self.cooldown = whole("patience", patience), whole("cooldown", cooldown)
+        least = min(self.threshold, self.min_lr, self.eps, self.patience, self.cooldown)
+        if not (0 <= self.factor < 1 and least >= 0):
+            raise OptionError(
+                f"{name}: factor={factor}, patience={patience}, threshold={threshold}, "
+                f"cooldown={cooldown}, min_lr={min_lr}, eps={eps}\n"
+                "  rule: the factor is below 1, and nothing is negative"
+            )
+        self._check_rates()
+        self.best = math.inf if mode == "min" else -math.inf
+        self.num_bad_epochs = self.cooldown_counter = 0
+
+    def step(self, metric: Any) -> None:
+        """Take note of a metric, a number or a tensor of one; NaN is no improvement.
+
+        Raises:
+            ArgumentError: if it is no number.
+            OptionError: if a rate is a schedule by now.
+        """
+        self._check_rates()
+        value = real("metric", metric)
+        if self._improves(value):
+            self.best, self.num_bad_epochs = value, 0
+        else:
+            self.num_bad_epochs += 1
+        if self.cooldown_counter > 0:
+            self.cooldown_counter -= 1
+            self.num_bad_epochs = 0
+        if self.num_bad_epochs > self.patience:
+            for owner in (self.optimizer, *self.optimizer.groups):
+                self._reduce(owner)
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+
+    def _improves(self, value: float) -> bool:
+        step = self.threshold
+        if self.threshold_mode == "rel":
+            step *= 0.0 if math.isinf(self.best) else self.best  # inf - inf is no number
+        return value < self.best - step if self.mode == "min" else value > self.best + step
+
+    def _reduce(self, owner: Any) -> None:
+        """Reduce the optimizer's rate, or that which a group has of its own."""
+        if isinstance(owner, dict) and "lr" not in owner:
+            return
+        old = owner["lr"] if isinstance(owner, dict) else owner.lr
+        new = max(old * self.factor, self.min_lr)
+        if old - new > self.eps:
+            if isinstance(owner, dict):
+                owner["lr"] = new
+            else:
+                owner.lr = new
+
+    def _check_rates(self) -> None:
+        if any(callable(group["lr"]) for group in self.optimizer.groups):
+            raise OptionError(
+                f"{type(self).__name__}: a learning rate is a schedule, a function of the step\n"
+                "  rule: rates are numbers, which are reduced"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a dict of numbers from which a run can go on exactly, beside the optimizer's."""
+        return {
+            "best": self.best,
+            "num_bad_epochs": self.num_bad_epochs,
+            "cooldown_counter": self.cooldown_counter,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Return to a state, all of it or (on an error) nothing.
+
+        Raises:
+            DataError: if it is none of such an object.
+        """
+        if set(state) != set(self.state_dict()):
+            raise DataError(
+                f"load_state_dict: the state has {sorted(state)}\n"
+                f"  rule: {', '.join(self.state_dict())}"
+            )
+        best = state["best"]
+        if not isinstance(best, (int, float)):
+            raise DataError(f"load_state_dict: best is {best!r:.60}, not a number")
+        numbers = [count(name, state[name]) for name in ("num_bad_epochs", "cooldown_counter")]
+        self.best, (self.num_bad_epochs, self.cooldown_counter) = float(best), numbers
