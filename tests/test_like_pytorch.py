@@ -9,7 +9,14 @@ import pytest
 
 import needle as ndl
 from needle import nn, ops
-from needle.errors import ArgumentError, DtypeError, IndexRangeError, OptionError, ShapeError
+from needle.errors import (
+    ArgumentError,
+    DtypeError,
+    GradientError,
+    IndexRangeError,
+    OptionError,
+    ShapeError,
+)
 from needle.testing import check_gradients
 
 torch = pytest.importorskip("torch")
@@ -346,6 +353,21 @@ def test_methods_of_the_same_names():
         (narrow.take_along_dim(ndl.Tensor(PLACES), 0), np.take_along_axis(A[:, :3], PLACES, 0)),
     ):
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, strict=True)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_results_retain_their_gradients(lazy, accumulate):
+    with ndl.lazy_mode(lazy):
+        x, other = tensor(A), torch.tensor(A, requires_grad=True)
+        y, theirs = x * 2.0, other * 2.0
+        y.retain_grad()
+        theirs.retain_grad()
+        (y**3).sum().backward(accumulate=accumulate)
+        (theirs**3).sum().backward()
+        np.testing.assert_allclose(y.grad.numpy(), theirs.grad.numpy(), rtol=1e-12)
+    with pytest.raises(GradientError, match="retain_grad: the tensor needs no gradient"):
+        y.detach().retain_grad()
 
 
 X, INDEX, STACK = ndl.Tensor(A), ndl.Tensor(PLACES), ndl.Tensor(ROWS)

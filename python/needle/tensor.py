@@ -151,6 +151,18 @@ class Tensor(Augmented, Methods, Value):
         self.requires_grad = requires_grad
         return self
 
+    def retain_grad(self) -> None:
+        """Do nothing: ``backward`` sets ``.grad`` on results that somebody holds anyway.
+
+        Raises:
+            GradientError: if the tensor needs no gradient.
+        """
+        if not self.requires_grad:
+            raise explain(
+                GradientError, "retain_grad", "the tensor needs no gradient", [("x", self)], "",
+                "requires_grad=True where it is made, or what it is made of",
+            )  # fmt: skip
+
     def backward(
         self,
         out_grad: Any = None,
