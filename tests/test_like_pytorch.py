@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -34,6 +35,9 @@ LOGS = np.log(RNG.dirichlet(np.ones(5), 6))
 PLACES = np.array([[0, 3, 1], [4, 2, 0]])
 
 
+OTHERS = [d for d in ndl.all_devices() if d.enabled() and d != ndl.default_device()]
+
+
 def tensor(x, **kwargs):
     return ndl.Tensor(x, dtype="float64", **kwargs)
 
@@ -50,7 +54,7 @@ def both(name, *args, of=(torch, ops), **renamed):
         return make(x) if isinstance(x, np.ndarray) and x.dtype.kind in "iu" else x
 
     def ours(*xs):
-        given = [numbers(x, ndl.Tensor) for x in args]
+        given = [numbers(x, partial(ndl.Tensor, device=xs[0].device)) for x in args]
         return getattr(of[1], name)(*xs, *given, **here)
 
     def theirs(*xs):
@@ -68,7 +72,7 @@ def targets(target, calls):
     """Return calls of losses that are given a target behind the first inputs."""
     return [
         (
-            lambda *xs, f=ours: f(*xs, tensor(target, requires_grad=False)),
+            lambda *xs, f=ours: f(*xs, tensor(target, requires_grad=False, device=xs[0].device)),
             lambda *xs, f=theirs: f(*xs, torch.tensor(target)),
         )
         for ours, theirs in calls
@@ -105,7 +109,7 @@ CASES = {
         ([both("take_along_dim", PLACES, 0), both("take_along_dim", PLACES % 4)], (A[:, :3],)),
     ],
     "scatter": [
-        ([(lambda x, v, a=a, i=i: ops.scatter(x, a, ndl.Tensor(i), v),
+        ([(lambda x, v, a=a, i=i: ops.scatter(x, a, ndl.Tensor(i, device=x.device), v),
            lambda x, v, a=a, i=i: torch.scatter(x, a, torch.tensor(i), v[: len(i), : len(i[0])]))
           for a, i in ((1, PLACES), (0, PLACES.T), (-1, np.array([[2, 0, 4]])))], (A, B)),
     ],
@@ -176,6 +180,10 @@ def test_values_and_gradients_are_pytorchs(name):
                 np.testing.assert_allclose(x.grad.numpy(), y.grad.numpy(), rtol=1e-7, atol=1e-10)
             with ndl.lazy_mode():
                 np.testing.assert_array_equal(ours(*mine).numpy(), out.numpy())
+            for device in OTHERS:
+                there = ours(*(tensor(x, device=device) for x in arrays))
+                assert there.device == device
+                np.testing.assert_allclose(there.numpy(), out.numpy(), rtol=1e-9, atol=1e-12)
         check_gradients(ours, *arrays, order=2)
 
 
@@ -468,6 +476,7 @@ MODULES = [
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:reduction. .mean. divides")
 @pytest.mark.parametrize("ours, theirs, shapes, target", MODULES)
 def test_modules_are_pytorchs(ours, theirs, shapes, target):
     arrays = [np.random.default_rng(i).normal(size=shape) for i, shape in enumerate(shapes)]

@@ -37,6 +37,10 @@ log_softmax cross_entropy layer_norm dropout uniform normal bernoulli randint pe
 linspace eye full zeros ones cast astype gelu_tanh mse_loss l1_loss huber_loss kl_divergence
 bce_with_logits nll_loss rms_norm batch_norm argwhere cat clamp isclose count_nonzero allclose
 cosine_similarity norm multinomial smooth_l1_loss hstack vstack diff nansum nanmean
+scatter take_along_dim kthvalue logit cdist pairwise_distance bucketize unique_consecutive cov
+corrcoef rot90 diag_embed addcmul addcdiv unfold fold pixel_shuffle pixel_unshuffle celu hardshrink
+softshrink tanhshrink threshold softmin bce gaussian_nll_loss poisson_nll_loss triplet_margin_loss
+cosine_embedding_loss hinge_embedding_loss margin_ranking_loss
 """
 
 
