@@ -250,6 +250,13 @@ def test_ties_of_adaptive_pooling_go_to_the_first_and_nan_wins():
         np.testing.assert_array_equal(found, expected)
 
 
+def test_what_is_impossible_adds_nothing_to_a_divergence():
+    x, target = tensor([0.5, -1.0]), tensor([-np.inf, 0.0])
+    out = ops.kl_divergence(x, target, reduction="sum", log_target=True)
+    out.backward()
+    assert out.item() == 1.0 and x.grad.tolist() == [0.0, -1.0] and target.grad[0].item() == 0.0
+
+
 def test_small_variances_count_as_eps_and_let_gradients_pass():
     var = np.array([1e-9, 1e-3, 2.0])
     x, other = tensor(var), torch.tensor(var, requires_grad=True)
@@ -315,6 +322,9 @@ def test_buckets(right):
     for found in (ops.bucketize(tensor(x), tensor(edges), right), tensor(x).bucketize(edges, right),
                   tensor(x).bucketize(edges.tolist(), right)):  # fmt: skip
         np.testing.assert_array_equal(found.numpy(), expected, strict=True)
+    whole = ndl.Tensor([1, 5], dtype="int64").bucketize(range(1, 4), right)
+    assert whole.tolist() == [1 if right else 0, 3]
+    assert tensor(x).bucketize([0, 1, 1, 2], right).tolist() == expected.tolist()
 
 
 def test_scatter_writes_numbers_lists_and_the_last_of_equals():
@@ -424,6 +434,8 @@ X, INDEX, STACK = ndl.Tensor(A), ndl.Tensor(PLACES), ndl.Tensor(ROWS)
         (lambda: ops.poisson_nll_loss(X, X[0]), ShapeError, "poisson_nll_loss"),
         (lambda: ops.poisson_nll_loss(X, X, reduction="men"), OptionError, "mean"),
         (lambda: X.new_zeros(-1), ShapeError, "below 0"),
+        (lambda: X.unfold(0, 7, 1), ShapeError, "windows"),
+        (lambda: X.unfold(0, 2, 0), ShapeError, "step 0"),
         (lambda: ops.take_along_dim(X, INDEX + 40), IndexRangeError, "40"),
     ],
 )  # fmt: skip
@@ -585,6 +597,7 @@ def test_dropout_of_whole_channels_of_sequences_and_volumes():
         (lambda: nn.CosineSimilarity(eps="a"), OptionError, "CosineSimilarity: eps='a'"),
         (lambda: nn.PairwiseDistance(-1), OptionError, "PairwiseDistance: p=-1"),
         (lambda: nn.CELU("a"), OptionError, "CELU: alpha='a'"),
+        (lambda: nn.CELU(0.0), OptionError, "CELU: alpha=0.0"),
         (lambda: nn.Softshrink(-1), OptionError, "Softshrink: lambd=-1"),
         (lambda: nn.Threshold(0, "a"), OptionError, "Threshold: value='a'"),
         (lambda: nn.KLDivLoss("men"), OptionError, "KLDivLoss: reduction"),

@@ -885,7 +885,11 @@ def test_a_plateau_says_what_does_not_fit():
                   {**plateau.state_dict(), "num_bad_epochs": -1}):  # fmt: skip
         with pytest.raises(DataError, match="load_state_dict"):
             plateau.load_state_dict(state)
-    opt.lr = optim.Cosine(0.1, 10)
+    opt.groups[0]["lr"], opt.lr = 0.2, optim.Cosine(0.1, 10)
+    for _ in range(12):
+        plateau.step(1.0)  # the schedule is nobody's
+    assert opt.current_lr == pytest.approx(0.02)
+    del opt.groups[0]["lr"]
     for call in (lambda: plateau.step(1.0), lambda: optim.ReduceLROnPlateau(opt)):
         with pytest.raises(OptionError, match="is a schedule"):
             call()

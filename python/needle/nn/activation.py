@@ -106,11 +106,17 @@ class ELU(Module):
 
 
 class CELU(Module):
-    """x where x > 0, else alpha * (exp(x / alpha) - 1)."""
+    """x where x > 0, else alpha * (exp(x / alpha) - 1).
+
+    Raises:
+        OptionError: if alpha is not positive.
+    """
 
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
         check_number(self, "alpha", alpha)
+        if alpha == 0:
+            raise OptionError(f"CELU: alpha={alpha}\n  rule: positive")
         self.alpha = alpha
 
     def forward(self, x: Tensor) -> Tensor:

@@ -182,16 +182,15 @@ class Table(Module, Generic[_V]):
 
     inline = "table"
 
-    def __init__(self, given: Mapping[str, _V] | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.table: dict[str, _V] = {}
-        self.update(given or {})
 
-    def update(self, given: Mapping[str, _V]) -> None:
+    def update(self, values: Mapping[str, _V]) -> None:
         """Add things, or put them in the places of those of the same names."""
-        if not isinstance(given, (Mapping, Table)):
-            raise ArgumentError(f"{type(self).__name__}: {given!r:.60} is no dict")
-        for name, value in given.items():
+        if not isinstance(values, (Mapping, Table)):
+            raise ArgumentError(f"{type(self).__name__}: {values!r:.60} is no dict")
+        for name, value in values.items():
             self[name] = value
 
     def _checked(self, what: str, value: Any) -> _V:
@@ -243,6 +242,10 @@ class Table(Module, Generic[_V]):
 class ModuleDict(Table[Module]):
     """Hold modules by name; calling it is not defined. Iterating gives the names."""
 
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        super().__init__()
+        self.update(modules or {})
+
     def _checked(self, what: str, value: Any) -> Module:
         _check_module(what, value)
         return value
@@ -250,6 +253,10 @@ class ModuleDict(Table[Module]):
 
 class ParameterDict(Table[Tensor]):
     """Hold parameters by name; other tensors become parameters. Iterating gives the names."""
+
+    def __init__(self, parameters: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__()
+        self.update(parameters or {})
 
     def _checked(self, what: str, value: Any) -> Tensor:
         return _as_parameter(what, value)
@@ -260,10 +267,10 @@ class ParameterList(Module):
 
     inline = "held"
 
-    def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
+    def __init__(self, values: Iterable[Tensor] = ()) -> None:
         super().__init__()
         self.held: list[Parameter] = []
-        self.extend(parameters)
+        self.extend(values)
 
     def append(self, parameter: Tensor) -> ParameterList:
         """Add a parameter at the end; return the list."""

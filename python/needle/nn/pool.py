@@ -101,10 +101,8 @@ def _windows(layer: MaxPool2d | AvgPool2d) -> str:
     return f"kernel_size={layer.kernel_size}, stride={stride}, padding={layer.padding}"
 
 
-class AdaptiveAvgPool2d(Module):
-    """Average images to a size; see ``ops.adaptive_avg_pool2d``."""
-
-    pool: ClassVar[Callable[..., Any]] = staticmethod(ops.adaptive_avg_pool2d)
+class _AdaptivePool(Module):
+    pool: ClassVar[Callable[..., Any]]
 
     def __init__(self, output_size: int | Sequence[int | None]) -> None:
         super().__init__()
@@ -117,19 +115,25 @@ class AdaptiveAvgPool2d(Module):
         return f"{self.output_size}"
 
 
-class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
+class AdaptiveAvgPool2d(_AdaptivePool):
+    """Average images to a size; see ``ops.adaptive_avg_pool2d``."""
+
+    pool = staticmethod(ops.adaptive_avg_pool2d)
+
+
+class AdaptiveAvgPool1d(_AdaptivePool):
     """Average sequences to a size; see ``ops.adaptive_avg_pool1d``."""
 
     pool = staticmethod(ops.adaptive_avg_pool1d)
 
 
-class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
+class AdaptiveMaxPool2d(_AdaptivePool):
     """Take the largest elements of images down to a size; see ``ops.adaptive_max_pool2d``."""
 
     pool = staticmethod(ops.adaptive_max_pool2d)
 
 
-class AdaptiveMaxPool1d(AdaptiveAvgPool2d):
+class AdaptiveMaxPool1d(_AdaptivePool):
     """Take the largest elements of sequences down to a size; see ``ops.adaptive_max_pool1d``."""
 
     pool = staticmethod(ops.adaptive_max_pool1d)

@@ -320,11 +320,11 @@ take_along_axis = gather
 
 def take_along_dim(x: Any, index: Any, axis: int | None = None) -> Any:
     """Pick along an axis as ``gather``; from the flattened x for None, by the flattened index."""
+    x, index = as_tensors((x, beside(x, index)), "take_along_dim")
     if axis is not None:
         return gather(x, index, axis)
     from needle.ops.movement import reshape
 
-    x, index = as_tensors((x, beside(x, index)), "take_along_dim")
     return gather(reshape(x, (x.spec.size,)), reshape(index, (index.spec.size,)), 0)
 
 

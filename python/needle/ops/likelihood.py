@@ -67,17 +67,19 @@ def gaussian_nll_loss(
     Raises:
         ShapeError: if the shapes do not fit.
     """
-    (x, target), (_, var) = same_shape("gaussian_nll_loss", x, target), as_tensors((x, var), "var")
+    name = "gaussian_nll_loss"
+    x, target = same_shape(name, x, target)
+    _, var = as_tensors((x, var), name)
     shape, own = shape_of(x), shape_of(var)
     if own not in (shape, (*shape[:-1], 1), shape[:-1], ()):
         raise explain(
-            ShapeError, "gaussian_nll_loss", f"var has shape {own}, x {shape}",
+            ShapeError, name, f"var has shape {own}, x {shape}",
             [("x", x), ("var", var)], "a variance for each element of x, or each row",
         )  # fmt: skip
-    x, target, var = promoted((x, target, var), "gaussian_nll_loss", floating=True)
+    x, target, var = promoted((x, target, var), name, floating=True)
     if own and own == shape[:-1]:
         var = unsqueeze(var, -1)
-    least = maximum(var, real("gaussian_nll_loss: eps", eps))
+    least = maximum(var, real(f"{name}: eps", eps))
     var = var + stop_gradient(least - var)
     loss = 0.5 * (log(var) + squared_difference(x, target) / var)
     return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)

@@ -480,7 +480,9 @@ def kl_divergence(
     """
     x, target = same_shape("kl_divergence", x, target)
     if log_target:
-        parts = exp(target) * (target - x)
+        absent = equal(exp(target), 0.0)
+        known = where(absent, 0.0, target)
+        parts = where(absent, 0.0, exp(known) * (known - x))
     else:
         parts = executor.apply(KLDivergence.of(), x, target)
     if reduction == "batchmean":

@@ -297,10 +297,13 @@ def searchsorted(edges: Any, values: Any, side: str = "left") -> Any:
 def bucketize(x: Any, edges: Any, right: bool = False) -> Any:
     """Return into which bucket between sorted edges each element of x falls: int64, 0 below all.
 
-    A value equal to an edge falls into the bucket before it, or after it for ``right``. See
-    ``SearchSorted``.
+    A value equal to an edge falls into the bucket before it, or after it for ``right``. The edges
+    may be a list, too. See ``SearchSorted``.
     """
-    return searchsorted(beside(x, edges), x, "right" if right else "left")
+    if isinstance(edges, (list, tuple, range)):
+        given = beside(x, edges)
+        edges = cast_like(given, x) if executor.spec_of(x).dtype.kind == "f" else given
+    return searchsorted(edges, x, "right" if right else "left")
 
 
 def isin(x: Any, values: Any, *, invert: bool = False) -> Any:

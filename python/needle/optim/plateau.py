@@ -105,15 +105,13 @@ class ReduceLROnPlateau:
 
     def _reduce(self, owner: Any) -> None:
         """Reduce the optimizer's rate, or that which a group has of its own."""
-        if isinstance(owner, dict) and "lr" not in owner:
+        own = owner if isinstance(owner, dict) else vars(owner)
+        old = own.get("lr")
+        if old is None or callable(old):  # a schedule that no group follows
             return
-        old = owner["lr"] if isinstance(owner, dict) else owner.lr
         new = max(old * self.factor, self.min_lr)
         if old - new > self.eps:
-            if isinstance(owner, dict):
-                owner["lr"] = new
-            else:
-                owner.lr = new
+            own["lr"] = new
 
     def _check_rates(self) -> None:
         if any(callable(group["lr"]) for group in self.optimizer.groups):
