@@ -219,6 +219,13 @@ def test_distances_of_float32_are_exact_where_differences_are(shift):
     assert np.isfinite(second).all()
 
 
+def test_a_point_at_infinity_is_no_matter_of_the_others():
+    x = ndl.Tensor([[0.0, 1.0], [np.inf, 0.0], [3.0, 5.0]])
+    found = ops.cdist(x, x).numpy()
+    assert found[0, 2] == found[2, 0] == 5.0 and found[0, 0] == found[2, 2] == 0.0
+    assert not np.isfinite(found[1]).any() and not np.isfinite(found[:, 1]).any()
+
+
 def test_distances_of_halves_of_integers_and_of_no_points():
     half = ndl.Tensor(np.full((2, 300), 300.0), dtype="float16")
     assert ops.cdist(half, half * 0.0).numpy()[0, 0] == np.float16(300.0 * 300**0.5)
