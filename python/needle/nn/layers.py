@@ -10,7 +10,7 @@ import numpy as np
 
 from needle import init, ops
 from needle.backend.axes import axes_of, normalise_index, whole
-from needle.errors import IndexRangeError, OptionError, ShapeError, explain
+from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes

@@ -25,11 +25,11 @@ from needle.errors import (
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either, real
 from needle.ops.base import OUTPUT, Op, sum_to
+from needle.ops.diagonals import tril, triu
 from needle.ops.elementwise import absolute, cast_like, equal, maximum, not_equal, square, where
 from needle.ops.matmul import matmul
 from needle.ops.movement import reshape, squeeze, turned, unsqueeze
 from needle.ops.operands import promoted
-from needle.ops.rearrange import tril, triu
 from needle.ops.reduce import amax, amin, summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.scan import root
