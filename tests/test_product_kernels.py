@@ -1,5 +1,5 @@
 """Matrix products whose kernels are chosen by shape or dtype, on every instruction set: long rows
-times a vector, many small matrices, integers, half precision. Compared with NumPy."""
+times a vector or few, many small matrices, integers, half precision. Compared with NumPy."""
 
 from __future__ import annotations
 
@@ -62,6 +62,49 @@ def test_long_rows_of_a_batch_and_of_any_strides(isa):
     close(a @ b, a, b, eps)
     close(a[:, :, ::2] @ b[:, ::2], a[:, :, ::2], b[:, ::2], eps)
     close(a[:, :, ::-1] @ b, a[:, :, ::-1], b, eps)
+
+
+# ---- few vectors -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("few", [2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_few_vectors_times_contiguous_rows(isa, dtype, few):
+    eps = np.finfo(dtype).eps
+    for k in (3, 33, 64, 71, 128, 130, 4097, 9000):
+        for count in (1, 2, 3, 5, 63) + ((1030,) if k < 200 else ()):
+            rows = ndl.Tensor(normal(count, k)).astype(dtype)
+            vectors = ndl.Tensor(normal(k, few, seed=1)).astype(dtype)
+            close(rows @ vectors, rows, vectors, eps)
+            close(vectors.T @ rows.T, vectors.T, rows.T, eps)
+            own = vectors.T.contiguous()  # one vector after the other
+            close(rows @ own.T, rows, own.T, eps)
+            close(own @ rows.T, own, rows.T, eps)
+
+
+def test_few_vectors_of_a_batch_and_of_any_strides(isa):
+    rows, vectors = ndl.Tensor(normal(3, 100, 90)), ndl.Tensor(normal(3, 90, 4, seed=1))
+    eps = np.finfo("float32").eps
+    for x, y in (
+        (rows, vectors), (rows[::-2], vectors[0]), (rows[0], vectors[::2]),
+        (rows[:, ::3], vectors[:, :, ::-1]), (rows[:, :, ::-1], vectors), (rows[:1], vectors),
+        (vectors.permute((0, 2, 1)), rows.permute((0, 2, 1))),
+        (vectors[:, ::-1, 1:].permute((0, 2, 1)), rows[:, ::-2].permute((0, 2, 1))),
+    ):  # fmt: skip
+        close(x @ y, x, y, eps)
+
+
+def test_the_threads_do_not_matter_to_few_vectors(isa):
+    rows, vectors = ndl.Tensor(normal(1037, 300)), ndl.Tensor(normal(300, 4, seed=1))
+    results = []
+    for threads in (1, 2, 3):
+        core.native.set_threads(threads)
+        results.append((rows @ vectors).numpy())
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+
+
+# ---- special values ----------------------------------------------------------------
 
 
 def test_special_values_in_long_rows(isa):
