@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from needle import ops
 from needle.backend.axes import whole
 from needle.errors import OptionError, ShapeError, explain, unknown
+from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes, shown
 from needle.ops.resample import MODES
@@ -159,13 +160,14 @@ class _Pad(Module):
         self.padding, self.value = widths, 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim < self.axes:
+        ndim = len(shape_of(x))
+        if ndim < self.axes:
             raise explain(
-                ShapeError, type(self).__name__, f"x has {x.ndim} axes", [("x", x)],
+                ShapeError, type(self).__name__, f"x has {ndim} axes", [("x", x)],
                 f"at least {self.axes}",
             )  # fmt: skip
         pairs = list(zip(self.padding[::2], self.padding[1::2], strict=True))[::-1]
-        around = ((0, 0),) * (x.ndim - self.axes)
+        around = ((0, 0),) * (ndim - self.axes)
         return ops.pad(x, (*around, *pairs), self.mode, self.value)
 
     def extra_repr(self) -> str:

@@ -9,7 +9,15 @@ from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.attributes import real
 from needle.ops.contraction import cosine_similarity
-from needle.ops.elementwise import cast_like, equal, less_equal, minimum, square, where
+from needle.ops.elementwise import (
+    cast_like,
+    equal,
+    less_equal,
+    minimum,
+    square,
+    subtract,
+    where,
+)
 from needle.ops.indexing import beside
 from needle.ops.linalg import norm
 from needle.ops.logic import clip, isfinite
@@ -64,7 +72,7 @@ def pairwise_distance(
 
     Shapes:   x, y [..., d], which broadcast -> [...]
     """
-    return norm(x - y + real("pairwise_distance: eps", eps), p, -1, keepdims)
+    return norm(subtract(x, y) + real("pairwise_distance: eps", eps), p, -1, keepdims)
 
 
 # ---- losses ------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.activation import elu, leaky_relu, softplus
 from needle.ops.attributes import real
-from needle.ops.elementwise import absolute, less_equal, negative, where
+from needle.ops.elementwise import absolute, divide, less_equal, negative, where
 from needle.ops.functions import tanh
 from needle.ops.logic import clip
 from needle.ops.movement import reshape
@@ -63,7 +63,7 @@ def celu(x: Any, alpha: float = 1.0) -> Any:
     alpha = real("celu: alpha", alpha)
     if not alpha > 0:
         raise OptionError(f"celu: alpha is {alpha}\n  rule: positive")
-    return elu(x / alpha) * alpha
+    return elu(divide(x, alpha)) * alpha
 
 
 def softmin(x: Any, axis: int = -1) -> Any:
