@@ -34,7 +34,8 @@ def sizes(name: str, shape: tuple[Any, ...], itemsize: int = 1) -> tuple[int, ..
 def leaf(data: NDArray, requires_grad: bool) -> Tensor:
     """Return a new tensor of an array, which is no result of anything."""
     out: Tensor = graph.wrap(data)
-    out.requires_grad = requires_grad
+    if requires_grad:  # it is False
+        out.requires_grad = True
     executor.note_leaf(out, "init")
     return out
 
@@ -153,7 +154,8 @@ def _filled(
     name: str, shape: tuple[Any, ...], value: float, dtype: Any, device: Any, requires_grad: bool
 ) -> Tensor:
     out: Tensor = made(name, full, sizes(name, shape), value, dtype, device)
-    out.requires_grad = requires_grad
+    if requires_grad:  # it is False
+        out.requires_grad = True
     return out
 
 

@@ -217,10 +217,8 @@ def linspace(
         ShapeError: if num is negative, or start and stop are arrays that do not broadcast.
     """
     (count,), kind = sizes_of("linspace", (num,), 8), as_dtype(dtype or default_float())
-    for what, end in (("start", start), ("stop", stop)):
-        if not isinstance(end, (int, float, graph.TensorBase)) and not _is_real(end):
-            raise ArgumentError(f"linspace: {what} is {end!r:.60}, not a number")
-    ndarray.broadcast_shapes("linspace", *map(np.shape, (start, stop)))
+    if not (isinstance(start, (int, float)) and isinstance(stop, (int, float))):
+        _check_numbers(start, stop)
     if _flows(kind, start, stop):
         parts = made("linspace", _line, 0, 1, count, endpoint, dtypes.float64, device)
         ends = [_beside(x, dtypes.float64, parts.spec.device) for x in (start, stop)]
@@ -228,6 +226,13 @@ def linspace(
         parts = reshape(parts, (count, *(1,) * ndim))
         return cast(ends[0] * (1.0 - parts) + ends[1] * parts, kind)
     return made("linspace", _line, start, stop, count, endpoint, kind, device)
+
+
+def _check_numbers(start: Any, stop: Any) -> None:
+    for what, end in (("start", start), ("stop", stop)):
+        if not isinstance(end, (int, float, graph.TensorBase)) and not _is_real(end):
+            raise ArgumentError(f"linspace: {what} is {end!r:.60}, not a number")
+    ndarray.broadcast_shapes("linspace", *map(np.shape, (start, stop)))
 
 
 def _is_real(x: Any) -> bool:
