@@ -11,7 +11,7 @@ from needle.errors import GradientError, ShapeError, explain
 from needle.ops.operands import has_gradients
 
 _needs: Any = graph.TensorBase.requires_grad
-_read = _needs.__get__  # as quick as the attribute itself
+_read = _needs.__get__  # no Python function: 35 ns more than the attribute itself
 
 
 def _set_requires_grad(self: Any, value: bool) -> None:

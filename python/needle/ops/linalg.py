@@ -174,7 +174,7 @@ class Solve(OnHost):
 
 
 _LEAF = 32
-"""Triangles of so many rows are solved by LAPACK as any matrix; its loops are long enough."""
+"""Triangles of up to so many rows are solved as any matrix: LAPACK's loops are long enough."""
 
 
 def _substituted(a: Any, b: Any, upper: bool, unit: bool) -> Any:
@@ -194,7 +194,9 @@ def _substituted(a: Any, b: Any, upper: bool, unit: bool) -> Any:
 
 
 class SolveTriangular(OnHost):
-    """The solution of a @ x = b where a is a triangle: by substitution, without a factorization.
+    """The solution of a @ x = b where a is a triangle: by substitution, block by block.
+
+    Blocks of 32 rows on the diagonal are solved by LAPACK, or inverted if b has more columns.
 
     The other triangle of a is not read, nor is its diagonal if unit says that it is 1.
 
