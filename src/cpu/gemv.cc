@@ -190,12 +190,12 @@ void choose_run(Plan* plan, State& s, bool rows) {
 
 template <class T, int... few>
 void choose_few(Plan* plan, State& s, std::integer_sequence<int, few...>) {
-  constexpr decltype(plan->run) kRuns[] = {run_few<T, few + 1>...};
+  constexpr decltype(plan->run) kRuns[] = {run_few<T, few + 2>...};
   const int64_t work = s.batches * s.count * s.k * s.few;
   s.strip = least(kStrip, round_up(parts(s.count, threads()), 4));
   s.strips = parts(s.count, s.strip);
   s.team = team_size(s.batches * s.strips, work);
-  plan->run = kRuns[s.few - 1];
+  plan->run = kRuns[s.few - 2];
   const int64_t bytes = product({s.team, s.few, s.k, static_cast<int64_t>(sizeof(T))});
   plan->workspace = s.x_step == 1 ? 0 : bytes;
 }
@@ -216,7 +216,7 @@ bool plan_matrix_vector(Plan* plan, DType dtype, const MatrixVector& product) {
   if (few ? !gains_by_few(product, kItemSize[dtype]) : !columns && !rows) return false;
   State& s = state_of<State>(plan);
   static_cast<MatrixVector&>(s) = product;
-  constexpr std::make_integer_sequence<int, kMostVectors> kAll;
+  constexpr std::make_integer_sequence<int, kMostVectors - 1> kAll;  // from two on
   if (few)
     dtype == kFloat64 ? choose_few<double>(plan, s, kAll) : choose_few<float>(plan, s, kAll);
   else
