@@ -46,6 +46,14 @@ def no_collector():
     assert found == 0, f"{found} objects were in reference cycles"
 
 
+def pytest_collection_finish():
+    """Collections pass over what is there before the first test: tens of thousands of items.
+
+    With them each took a third of a second, and some tests collect hundreds of times.
+    """
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """A failing test prints the command that reruns only it."""
