@@ -8,6 +8,7 @@
 
 #include "axes.h"
 #include "elementwise.h"
+#include "vector_exponential.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -96,16 +97,34 @@ struct Pairs {
     return kept;
   }
 
-  // Two normal numbers of each, the second one first. The logarithm is the C library's, as NumPy's
-  // is.
+  // Two normal numbers of each, the second one first. NumPy's logarithm is the C library's; one by
+  // vectors gives the same float32, unless a number lies next to where rounding changes.
   void finish(int64_t count, float* out) const {
-    double logarithm[kSlice];
-    for (int64_t i = 0; i < count; ++i) logarithm[i] = std::log(square[i]);
+    int32_t unsure = 0;
     for (int64_t i = 0; i < count; ++i) {
-      const double factor = std::sqrt(-2.0 * logarithm[i] / square[i]);
+      const double factor = scale(math::log(square[i]), square[i]);
+      const double second = factor * y[i], first = factor * x[i];
+      out[2 * i] = static_cast<float>(second);
+      out[2 * i + 1] = static_cast<float>(first);
+      unsure |= is_between(second) | is_between(first);
+    }
+    if (!unsure) return;
+    for (int64_t i = 0; i < count; ++i) {
+      const double factor = scale(std::log(square[i]), square[i]);
       out[2 * i] = static_cast<float>(factor * y[i]);
       out[2 * i + 1] = static_cast<float>(factor * x[i]);
     }
+  }
+
+  static double scale(double logarithm, double square) {
+    return std::sqrt(-2.0 * logarithm / square);
+  }
+
+  // Whether a number is within 64 units in its last place of the middle between two float32.
+  static bool is_between(double x) {
+    constexpr uint32_t kBits = 29, kNear = 64;  // of the mantissa beyond float32's
+    const auto beyond = static_cast<uint32_t>(math::bits(x)) << (32 - kBits);
+    return beyond - ((1u << 31) - (kNear << (32 - kBits))) < (2 * kNear) << (32 - kBits);
   }
 };
 
