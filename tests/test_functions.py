@@ -941,6 +941,15 @@ def test_quantiles_are_pytorchs(q, axis, keepdims):
         check_gradients(lambda x: ops.quantile(x, q, axis, keepdims), X, order=2)
 
 
+@pytest.mark.parametrize("q", [0.31, [0.12, 0.77, 0.43]])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_gradients_flow_to_the_shares_of_quantiles(q, axis):
+    check_gradients(lambda x, q: ops.quantile(x, q, axis), X, np.array(q), order=2)
+    shares = ndl.Tensor(q)  # float32, of another dtype than x
+    ops.quantile(tensor(X), shares, axis).sum().backward()
+    assert shares.grad.dtype == "float32" and (shares.grad.numpy() != 0.0).all()
+
+
 def test_quantiles_of_nan_integers_and_one_element():
     x = np.array([[1.0, np.nan, 2.0], [3.0, 1.0, 2.0]])
     np.testing.assert_array_equal(ops.quantile(tensor(x), 0.5, 1).numpy(), [np.nan, 2.0])

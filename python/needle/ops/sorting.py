@@ -25,7 +25,15 @@ from needle.ops.creation import full_like, ones_like, zeros
 from needle.ops.elementwise import cast_like, equal, lerp, minimum, not_equal, where
 from needle.ops.indexing import ScatterAdd, beside, take
 from needle.ops.logic import isnan, logical_not
-from needle.ops.movement import concat, permute, reshape, squeeze, stop_gradient, unsqueeze
+from needle.ops.movement import (
+    concat,
+    permute,
+    reshape,
+    squeeze,
+    stop_gradient,
+    to_device,
+    unsqueeze,
+)
 from needle.ops.operands import as_tensors, cast, promoted
 from needle.ops.rearrange import moveaxis, window
 from needle.ops.reduce import amax, amin
@@ -245,6 +253,12 @@ def _shares(q: Any) -> Any:
     return shares.astype(np.float64)
 
 
+def _parts(q: Any, low: Any, size: int, device: Any) -> Any:
+    """Return how far beyond its lower neighbour each share lies, made of q, float64 [n]."""
+    places = cast(to_device(reshape(q, (-1,)), device), dtypes.float64) * (size - 1.0)
+    return places - graph.wrap(ndarray.array(low, dtypes.float64, device))
+
+
 def quantile(x: Any, q: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     """Return the values below which a share q of the elements lies, along an axis (all for None).
 
@@ -253,6 +267,7 @@ def quantile(x: Any, q: Any, axis: int | None = None, keepdims: bool = False) ->
     Args:
         x: a tensor.
         q: a number in [0, 1], or several: then the result has them along a new first axis.
+            Gradients flow to a tensor of them, too.
         axis: along which; None for the flattened x.
         keepdims: whether the axes stay, of size 1.
 
@@ -275,8 +290,12 @@ def quantile(x: Any, q: Any, axis: int | None = None, keepdims: bool = False) ->
     places = shares.reshape(-1) * (size - 1)
     low = np.floor(places).astype(np.int64)
     behind = (-1, *(1,) * (len(shape_of(flat)) - 1 - along))
-    parts = (places - low).reshape(behind)
-    between = graph.wrap(ndarray.array(parts, values.spec.dtype, x.spec.device))
+    if isinstance(q, graph.TensorBase) and q.spec.dtype.is_floating:
+        parts = reshape(_parts(q, low, size, x.spec.device), behind)
+        between = cast(parts, values.spec.dtype)
+    else:
+        numbers = (places - low).reshape(behind)
+        between = graph.wrap(ndarray.array(numbers, values.spec.dtype, x.spec.device))
     first, second = (take(values, at, along) for at in (low, np.minimum(low + 1, size - 1)))
     out = lerp(first, second, between)
     last = window(values, along, size - 1, 1)  # where NaN is, if there is one
