@@ -103,6 +103,8 @@ METHODS = {
     "movedim": (lambda x, y: x.movedim(0, 1), lambda x, y: np.moveaxis(x, 0, 1)),
     "unflatten": (lambda x, y: x.unflatten(1, (2, -1)), lambda x, y: x.reshape(3, 2, 2)),
     "narrow": (lambda x, y: x.narrow(1, -3, 2), lambda x, y: x[:, 1:3]),
+    "narrow from a tensor": (lambda x, y: x.narrow(0, ops.arange(3).max(), 1),
+                             lambda x, y: x[2:]),
     "select": (lambda x, y: x.select(-1, -1), lambda x, y: x[:, -1]),
     "masked_select": (lambda x, y: x.masked_select(y[0] > 0), lambda x, y: x[:, y[0] > 0].ravel()),
     "index_add": (lambda x, y: x.index_add(1, ops.arange(-1, 1), y[:, :2]),

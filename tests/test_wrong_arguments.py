@@ -38,7 +38,13 @@ WRONG = {
     "ops.avg_pool2d(image, 2, padding=halves)": (ArgumentError, r"padding is 0\.5"),
     "ops.max_pool2d(image, '2')": (ArgumentError, "kernel_size is '2'"),
     "ops.conv(lines, kernel, 1.5)": (ArgumentError, r"conv: stride is 1\.5"),
+    "x.narrow(0, 1.5, 1)": (ArgumentError, r"narrow: start is 1\.5, not a whole number"),
+    "x.narrow(0, 'a', 1)": (ArgumentError, "narrow: start is 'a'"),
+    "x.narrow(0, 0, None)": (ArgumentError, "narrow: length is None"),
+    "x.narrow(0, x[0], 1)": (ArgumentError, "narrow: start is needle.Tensor"),
     # what is neither a number nor several
+    "x.expand(None)": (ArgumentError, "expand: None is neither a whole number nor several"),
+    "ops.normal(x.sum(), 1.0)": (ArgumentError, "normal: needle.Tensor.* is neither"),
     "ops.linspace(ragged, 1, 3)": (ArgumentError, r"linspace: start is \[\[1, 2\], \[3\]\]"),
     "ops.linspace([0, 0], [1, 1, 1], 3)": (ShapeError, "linspace: shapes do not broadcast"),
     "ops.quantile(x, 'a')": (ArgumentError, "quantile: q is 'a', neither a number nor several"),

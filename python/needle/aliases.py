@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from needle import device, ops
-from needle.backend.axes import normalise_axis
+from needle.backend.axes import axes_of, normalise_axis, whole
 from needle.errors import AxesError, IndexRangeError, ShapeError, explain, no_tensor
 from needle.executor import shape_of, spec_of
 from needle.ops.operands import as_tensors
@@ -269,7 +269,7 @@ class Aliases:
 
     def expand(self, *shape: Any) -> Any:
         """Repeat to a larger shape without copying; -1 keeps an axis."""
-        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        sizes = axes_of(_sizes(shape))
         own = shape_of(self)
         lead = len(sizes) - len(own)
         kept = [own[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(sizes)]
@@ -306,10 +306,12 @@ class Aliases:
         """So many elements along an axis, from start on.
 
         Raises:
+            ArgumentError: if the start or the length is no whole number.
             IndexRangeError: if they are not all there.
         """
         shape = shape_of(self)
         size = shape[normalise_axis(axis, len(shape))]
+        start, length = whole("narrow: start", start), whole("narrow: length", length)
         first = start + size if start < 0 else start
         if not 0 <= first <= first + length <= size:
             raise IndexRangeError(
