@@ -105,6 +105,8 @@ METHODS = {
     "narrow": (lambda x, y: x.narrow(1, -3, 2), lambda x, y: x[:, 1:3]),
     "narrow from a tensor": (lambda x, y: x.narrow(0, ops.arange(3).max(), 1),
                              lambda x, y: x[2:]),
+    "unique": (lambda x, y: x.round().unique(return_counts=True)[1],
+               lambda x, y: np.unique(np.round(x), return_counts=True)[1]),
     "select": (lambda x, y: x.select(-1, -1), lambda x, y: x[:, -1]),
     "masked_select": (lambda x, y: x.masked_select(y[0] > 0), lambda x, y: x[:, y[0] > 0].ravel()),
     "index_add": (lambda x, y: x.index_add(1, ops.arange(-1, 1), y[:, :2]),

@@ -405,9 +405,16 @@ class Methods(Aliases):
         """The positions of all elements that are not zero, per axis."""
         return ops.nonzero(self)
 
-    def unique(self) -> Any:
-        """The distinct values in ascending order."""
-        return ops.unique(self)
+    def unique(
+        self, *, return_index: Any = False, return_inverse: Any = False, return_counts: Any = False
+    ) -> Any:
+        """The distinct values in ascending order, and what is asked for. See ``ops.unique``."""
+        return ops.unique(
+            self,
+            return_index=return_index,
+            return_inverse=return_inverse,
+            return_counts=return_counts,
+        )
 
     # ---- arrangement -----------------------------------------------------------
 
