@@ -29,6 +29,9 @@ WRONG = {
     "x.var(0, 1)": (ArgumentError, "var: keepdims is 1"),
     "x.logsumexp(0, 1)": (ArgumentError, "logsumexp: keepdims is 1"),
     "x.logsumexp('ab')": (ArgumentError, "axis is 'a'"),
+    # ops without attributes take tensors, and nothing by name
+    "ops.add(x, x, alpha=2)": (ArgumentError, "add: 'alpha' is no argument\n  rule: tensors, by"),
+    "ops.exp(x=x)": (ArgumentError, "exp: 'x' is no argument"),
     # numbers that were cut off to whole ones
     "ops.conv2d(image, kernel, stride=halves)": (ArgumentError, r"stride is 0\.5, not a whole"),
     "ops.conv2d(image, kernel, padding=halves)": (ArgumentError, r"padding is 0\.5"),

@@ -29,7 +29,7 @@ PENDING_LIMIT = 20_000
 """Nodes that may wait in lazy mode before a warning names the line that adds to them."""
 
 
-def _apply(op: Any, *inputs: Any) -> Any:
+def _apply(op: Any, /, *inputs: Any, **named: Any) -> Any:
     """Return the result of an op on tensors (or Python scalars): computed, recorded or postponed.
 
     Args:
@@ -38,8 +38,12 @@ def _apply(op: Any, *inputs: Any) -> Any:
 
     Raises:
         ShapeError, DtypeError, DeviceError: as the op says; in lazy mode on this line too.
-        ArgumentError: for another number of operands than the op takes.
+        ArgumentError: for another number of operands than the op takes, or one given by name.
     """
+    if named:
+        raise ArgumentError(
+            f"{op.name}: {next(iter(named))!r} is no argument\n  rule: tensors, by position only"
+        )
     if op.takes not in (None, len(inputs)):
         raise ArgumentError(f"{op.name}: takes {op.takes} operands, {len(inputs)} were given")
     tensors = op.prepare(inputs)

@@ -203,7 +203,9 @@ PyObject* by_method(PyObject* object, PyObject* const* inputs, int n) {
   return result;
 }
 
-PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
+PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args, PyObject* names) {
+  // The definition says that there are none by name.
+  if (names) return PyObject_Vectorcall(slow_path, args, n_args, names);
   const int n = static_cast<int>(n_args) - 1;
   if (n < 0 || !PyObject_TypeCheck(args[0], op_type)) {
     PyErr_SetString(PyExc_TypeError, "apply(op, *inputs)");
@@ -268,7 +270,8 @@ PyObject* set_slow_path(PyObject*, PyObject* const* args, Py_ssize_t n) {
 }
 
 PyMethodDef functions[] = {
-    {"apply", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(apply)), METH_FASTCALL,
+    {"apply", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(apply)),
+     METH_FASTCALL | METH_KEYWORDS,
      "apply(op, *inputs): the result of an op on tensors or Python numbers."},
     {"full", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(full)), METH_FASTCALL,
      "full(spec, value): a dense array of one value."},
