@@ -343,6 +343,8 @@ def test_pad_takes_widths_as_numpy_does(widths, same, mode):
         (ndl.nn, "utils", "needle.optim.clip_grad_norm"),
         (ndl.optim, "lr_scheduler", "lr=optim.Cosine(...)"),
         (ndl, "from_numpy", "needle.Tensor(x)"),
+        (ndl, "addmm", "b + x @ y"),
+        (ndl, "triu_indices", "needle.argwhere(needle.triu("),
         (ndl.data, "TensorDataset", "NDArrayDataset(x, y)"),
     ],
 )
@@ -352,6 +354,10 @@ def test_a_name_that_is_elsewhere_is_found(module, name, advice):
     text = str(caught.value)
     assert text.startswith(f"module '{module.__name__}' has no attribute '{name}'\n  try: {advice}")
     assert caught.value.name == name and caught.value.obj is module
+
+
+def test_no_advice_is_given_for_a_name_that_is_there():
+    assert not [name for name in ndl._ELSEWHERE if hasattr(ndl, name)]
 
 
 def test_a_name_that_is_nowhere_is_only_missing():

@@ -331,15 +331,30 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
 
 
 _ELSEWHERE = {
+    "addmm": "b + x @ y",
+    "aminmax": "needle.amin(x), needle.amax(x)",
     "as_tensor": "needle.Tensor(x)",
+    "baddbmm": "b + x @ y",
     "binary_cross_entropy_with_logits": "needle.bce_with_logits",
-    "cdist": "needle.norm(x[:, None] - y, axis=-1)",
+    "broadcast_tensors": "needle.ops.broadcast_arrays(x, y)",
+    "concatenate": "needle.concat",
+    "dist": "needle.norm(x - y)",
+    "fliplr": "needle.flip(x, 1)",
+    "flipud": "needle.flip(x, 0)",
     "from_numpy": "needle.Tensor(x)",
     "inference_mode": "needle.no_grad",
+    "inner": "needle.tensordot(x, y, ([-1], [-1]))",
+    "inverse": "needle.linalg.inv",
     "kl_div": "needle.kl_divergence",
     "logsigmoid": "needle.log_sigmoid",
+    "mv": "x @ y",
     "randperm": "needle.permutation",
+    "std_mean": "needle.std(x, correction=1), needle.mean(x)",
+    "tril_indices": "needle.argwhere(needle.tril(needle.ones((n, m)))).T",
+    "triu_indices": "needle.argwhere(needle.triu(needle.ones((n, m)))).T",
     "utils": "needle.data.DataLoader, needle.checkpoint, needle.optim.clip_grad_norm",
+    "var_mean": "needle.var(x, correction=1), needle.mean(x)",
+    "vdot": "needle.vecdot",
 }
 """Names that PyTorch has: what to try."""
 
