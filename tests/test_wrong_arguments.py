@@ -32,6 +32,9 @@ WRONG = {
     # ops without attributes take tensors, and nothing by name
     "ops.add(x, x, alpha=2)": (ArgumentError, "add: 'alpha' is no argument\n  rule: tensors, by"),
     "ops.exp(x=x)": (ArgumentError, "exp: 'x' is no argument"),
+    # two tensors, as PyTorch's max and min take them
+    "ops.max(x, x)": (ArgumentError, r"amax: the axes are [^$]*\n  try: maximum\(x, y\) of two"),
+    "x.min(x[0, 0])": (ArgumentError, r"min: the axes are [^$]*\n  try: minimum\(x, y\)"),
     # numbers that were cut off to whole ones
     "ops.conv2d(image, kernel, stride=halves)": (ArgumentError, r"stride is 0\.5, not a whole"),
     "ops.conv2d(image, kernel, padding=halves)": (ArgumentError, r"padding is 0\.5"),

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from needle import dtype, executor
+from needle import dtype, executor, graph
 from needle.backend import kernels
 from needle.backend.axes import normalise_axes
-from needle.errors import OptionError, ShapeError
+from needle.errors import ArgumentError, OptionError, ShapeError, called, explain
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either, flag
 from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op
@@ -290,7 +290,16 @@ _known: dict[Any, Any] = {}
 
 def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     """Return the op of a reduction, and know it the next time without working out the axes."""
-    op = cls.of(normalised(x, axes), keepdims)
+    try:
+        op = cls.of(normalised(x, axes), keepdims)
+    except ArgumentError:
+        if not (issubclass(cls, _Extreme) and isinstance(axes, (graph.TensorBase, np.ndarray))):
+            raise
+        other = "maximum" if cls is Max else "minimum"
+        raise explain(
+            ArgumentError, called(), f"the axes are {axes!r:.60}", [("x", x)],
+            "the largest and the smallest of one tensor, over axes", f"{other}(x, y) of two",
+        ) from None  # fmt: skip
     if axes is None or isinstance(axes, (int, tuple)):
         if len(_known) > 1000:
             _known.clear()
