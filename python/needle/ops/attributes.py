@@ -99,7 +99,12 @@ def number_in(operation: str, value: Any, kind: DType) -> Any:
         raise DtypeError(f"{operation}: the value {value!r:.60} is no number")
     number = value.item() if isinstance(value, np.generic) else value
     if kind.kind == "f":
-        return float(number)
+        try:
+            return float(number)
+        except OverflowError:
+            bits = int(number).bit_length()
+            problem = f"{operation}: an integer of {bits} bits does not fit into {kind}"
+            raise DtypeError(problem) from None
     inside = number in (0, 1) if kind.kind == "b" else fits(number, kind)
     if not inside or number != int(number):
         raise DtypeError(

@@ -16,6 +16,7 @@ from needle.backend.axes import sizes_of, whole
 from needle.dtype import DType, as_dtype, fits
 from needle.errors import ArgumentError, DtypeError, OptionError, RangeError, ShapeError
 from needle.executor import shape_of
+from needle.ops.attributes import real
 from needle.ops.movement import broadcast_to, reshape, to_device
 from needle.ops.operands import cast, check_single, default_float, plain_number
 
@@ -162,8 +163,14 @@ def arange(
         steps = made("arange", kernels.arange, count, dtypes.float64, device)
         first, by = (_beside(x, dtypes.float64, steps.spec.device) for x in (start, step))
         return cast(first + by * steps, kind)
-    first = numbers[0] if count else 0  # which the dtype may not hold
-    return made("arange", kernels.arange, count, kind, device, first, numbers[2])
+    first, by = numbers[0] if count else 0, numbers[2]  # the dtype may not hold the first of none
+    if not (-_FAR < first < _FAR and -_FAR < by < _FAR):  # kernels take integers of 64 bits
+        if kind.kind == "f":
+            first, by = real("arange: start", first), real("arange: step", by)
+        elif not fits(int(by), dtypes.int64):  # then there are two at most
+            values = [first + i * by for i in range(count)]
+            return made("arange", ndarray.array, values, kind, device)
+    return made("arange", kernels.arange, count, kind, device, first, by)
 
 
 _FAR = 2**62
@@ -213,12 +220,17 @@ def linspace(
     Gradients flow to start and stop if they are tensors.
 
     Raises:
-        ArgumentError: if num is no whole number, or start or stop no number.
+        ArgumentError: if num is no whole number, start or stop no number, endpoint no bool.
+        RangeError: if an integer dtype cannot hold one of them.
         ShapeError: if num is negative, or start and stop are arrays that do not broadcast.
     """
+    if not isinstance(endpoint, (bool, np.bool_, int)):
+        raise ArgumentError(f"linspace: endpoint is {endpoint!r:.60}, neither True nor False")
     (count,), kind = sizes_of("linspace", (num,), 8), as_dtype(dtype or default_float())
     if not (isinstance(start, (int, float)) and isinstance(stop, (int, float))):
         _check_numbers(start, stop)
+    else:  # integers of any size
+        start, stop = real("linspace: start", start), real("linspace: stop", stop)
     if _flows(kind, start, stop):
         parts = made("linspace", _line, 0, 1, count, endpoint, dtypes.float64, device)
         ends = [_beside(x, dtypes.float64, parts.spec.device) for x in (start, stop)]
@@ -247,7 +259,11 @@ def _line(start: Any, stop: Any, count: int, endpoint: bool, kind: DType, device
     plain = {type(start), type(stop)} <= {int, float} and kind in (dtypes.float32, dtypes.float64)
     step = (float(stop) - float(start)) / (count - endpoint) if plain and count > 1 else 0.0
     if step == 0:
-        return ndarray.array(np.linspace(start, stop, count, endpoint=endpoint), kind, device)
+        with np.errstate(all="ignore"):  # infinite ends
+            values = np.linspace(start, stop, count, endpoint=endpoint)
+        if kind.kind in "iu":
+            dtypes.check_range(values, kind)
+        return ndarray.array(values, kind, device)
     out = kernels.arange(count, kind, device, float(start), step)
     if endpoint:  # which rounding may miss
         out.slice([(count - 1, 1, 1)]).fill(stop)
