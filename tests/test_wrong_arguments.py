@@ -9,7 +9,14 @@ import pytest
 
 import needle as ndl
 from needle import data, nn, ops
-from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError
+from needle.errors import (
+    ArgumentError,
+    DtypeError,
+    IndexRangeError,
+    OptionError,
+    RangeError,
+    ShapeError,
+)
 
 x = ndl.Tensor(np.arange(6.0).reshape(2, 3))
 image, kernel = ndl.Tensor(np.ones((1, 1, 4, 4))), ndl.Tensor(np.ones((1, 1, 2, 2)))
@@ -48,7 +55,20 @@ WRONG = {
     "x.narrow(0, 'a', 1)": (ArgumentError, "narrow: start is 'a'"),
     "x.narrow(0, 0, None)": (ArgumentError, "narrow: length is None"),
     "x.narrow(0, x[0], 1)": (ArgumentError, "narrow: start is needle.Tensor"),
+    "x.kthvalue(1.5)": (ArgumentError, r"kthvalue: k is 1\.5, not a whole"),
+    # numbers of any size
+    "ops.linspace(0, 10**400, 3)": (ArgumentError, "linspace: stop is 10*, not a number"),
+    "ops.linspace(0, 300, 4, dtype='uint8')": (RangeError, r"300\.0 does not fit into uint8"),
+    "ops.linspace(0, np.inf, 4, dtype='int32')": (RangeError, "does not fit into int32"),
+    "ops.arange(10**400, 10**400 + 1, dtype='float32')": (ArgumentError, "arange: start is 10*"),
+    "x.masked_fill(x > 1, 10**400)": (DtypeError, "masked_fill: an integer of 1329 bits"),
+    "ops.multinomial(x[1], 2**70, replacement=True)": (ShapeError, "multinomial: shape .* 63 bits"),
+    "ops.linspace(0, 1, 3, endpoint='a')": (ArgumentError, "linspace: endpoint is 'a', neither"),
     # what is neither a number nor several
+    "ops.reshape(x, shape=1.5)": (ArgumentError, r"reshape: 1\.5 is neither a whole number"),
+    "x.unflatten(1, [[1], [3]])": (ArgumentError, r"unflatten: size is \[1\], not a whole"),
+    "ops.hstack(None)": (ArgumentError, "hstack: None are not several tensors"),
+    "ops.vstack(x.sum())": (ArgumentError, "vstack: needle.Tensor.* are not several tensors"),
     "x.expand(None)": (ArgumentError, "expand: None is neither a whole number nor several"),
     "ops.normal(x.sum(), 1.0)": (ArgumentError, "normal: needle.Tensor.* is neither"),
     "ops.linspace(ragged, 1, 3)": (ArgumentError, r"linspace: start is \[\[1, 2\], \[3\]\]"),
@@ -171,6 +191,19 @@ def test_no_tensors_broadcast_to_none():
 def test_ends_of_arange_that_no_dtype_holds():
     assert ops.arange(2**63, 2**63).shape == (0,)
     assert ops.arange(-(2**70), -(2**71)).tolist() == []
+
+
+def test_ends_and_steps_of_more_than_64_bits():
+    assert ops.arange(-0.9, 2.1, 2**70).tolist() == [np.float32(-0.9)]
+    assert ops.arange(2**70, 2**72, 2**70, dtype="float64").tolist() == [2**70, 2**71, 3 * 2**70]
+    assert ops.arange(-(2**62), 2**62 + 1, 2**63).tolist() == [-(2**62), 2**62]
+    assert ops.linspace(2**70, 0, 3, dtype="float64").tolist() == [2**70, 2**69, 0]
+    assert ops.linspace(2**70, 0, 0).shape == (0,)
+
+
+def test_numbers_that_are_numpys():
+    assert ops.kthvalue(x, np.float32(2), 1)[0].tolist() == [1.0, 4.0]
+    assert ops.reshape(x, shape=6).shape == ops.reshape(x, shape=-1).shape == (6,)
 
 
 def test_the_number_of_large_steps_is_exact():

@@ -331,7 +331,7 @@ known_reshapes: dict[Any, Reshape] = {}
 
 def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
     """Return x under another shape; one size may be -1. See ``Reshape``."""
-    given = sizes if shape is None else (tuple(shape),)
+    given = sizes if shape is None else (axes_of(shape),)
     old = executor.spec_of(x)
     op = Reshape.of(new_shape(given, old.size, old.shape))
     flat = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given

@@ -349,11 +349,13 @@ def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
     """Take an axis apart into several: what ``flatten`` undoes. One of the sizes may be -1.
 
     Raises:
+        ArgumentError: if a size is no whole number.
         IndexRangeError: if there is no such axis.
         ShapeError: if the sizes do not make that of the axis.
     """
     shape = shape_of(x)
-    axis, parts = normalise_axis(axis, len(shape)), axes_of(sizes)
+    axis = normalise_axis(axis, len(shape))
+    parts = tuple(whole("unflatten: size", n) for n in axes_of(sizes))
     known = math.prod(n for n in parts if n != -1)
     whole_parts = known == shape[axis] if -1 not in parts else known and shape[axis] % known == 0
     if parts.count(-1) > 1 or not whole_parts or min(parts, default=0) < -1:

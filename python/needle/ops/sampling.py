@@ -330,7 +330,7 @@ def multinomial(
             f"multinomial: {count} of {shape[-1]} positions\n"
             "  rule: not negative, and without replacement=True no more than there are"
         )
-    sizes = (*shape[:-1], count, shape[-1]) if replacement else shape
+    sizes = sizes_of("multinomial", (*shape[:-1], count, shape[-1]), 8) if replacement else shape
     x = executor.apply(Weights.of(), x)
     u = _draw("multinomial", RandomUniform, random.rand, sizes, x.spec.device, key)
     waiting = -log(1.0 - u) + 1e-30  # not 0, or 0 / 0 were NaN

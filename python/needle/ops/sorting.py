@@ -212,10 +212,11 @@ def kthvalue(x: Any, k: int, axis: int = -1, keepdims: bool = False) -> tuple[An
     """Return the k-th smallest value along an axis, counted from 1, and its position; NaN is last.
 
     Raises:
+        ArgumentError: if k is no whole number.
         IndexRangeError: if there is no k-th.
     """
-    axis = normalise_axis(axis, len(shape_of(x)))
-    if not 1 <= whole("kthvalue: k", k) <= shape_of(x)[axis]:
+    axis, k = normalise_axis(axis, len(shape_of(x))), whole("kthvalue: k", k)
+    if not 1 <= k <= shape_of(x)[axis]:
         raise explain(
             IndexRangeError, "kthvalue", f"k is {k} of {shape_of(x)[axis]} along axis {axis}",
             [("x", x)], "k counts from 1",

@@ -289,9 +289,10 @@ def hstack(tensors: Sequence[Any]) -> Any:
     """Join tensors along their second axis; vectors along their only one, as NumPy.
 
     Raises:
+        ArgumentError: if they are not several.
         ShapeError: if there are no tensors, or other axes differ.
     """
-    parts = [_with_axes(x, 1) for x in tensors]
+    parts = [_with_axes(x, 1) for x in _several("hstack", tensors)]
     return concat(parts, 0 if parts and len(shape_of(parts[0])) == 1 else 1)
 
 
@@ -299,9 +300,17 @@ def vstack(tensors: Sequence[Any]) -> Any:
     """Join tensors along their first axis, vectors as rows.
 
     Raises:
+        ArgumentError: if they are not several.
         ShapeError: if there are no tensors, or other axes differ.
     """
-    return concat([_with_axes(x, 2) for x in tensors], 0)
+    return concat([_with_axes(x, 2) for x in _several("vstack", tensors)], 0)
+
+
+def _several(operation: str, tensors: Any) -> tuple[Any, ...]:
+    try:
+        return tuple(tensors)
+    except TypeError:
+        raise ArgumentError(f"{operation}: {tensors!r:.60} are not several tensors") from None
 
 
 def _with_axes(x: Any, count: int) -> Any:
