@@ -39,6 +39,7 @@ WRONG = {
     # ops without attributes take tensors, and nothing by name
     "ops.add(x, x, alpha=2)": (ArgumentError, "add: 'alpha' is no argument\n  rule: tensors, by"),
     "ops.exp(x=x)": (ArgumentError, "exp: 'x' is no argument"),
+    "ops.tensordot(x, x, np.array('a'))": (ArgumentError, "tensordot: axes is array"),
     # two tensors, as PyTorch's max and min take them
     "ops.max(x, x)": (ArgumentError, r"amax: the axes are [^$]*\n  try: maximum\(x, y\) of two"),
     "x.min(x[0, 0])": (ArgumentError, r"min: the axes are [^$]*\n  try: minimum\(x, y\)"),
@@ -201,7 +202,19 @@ def test_ends_and_steps_of_more_than_64_bits():
     assert ops.linspace(2**70, 0, 0).shape == (0,)
 
 
+def test_axes_that_are_tensors_are_read_each_time():
+    axis = ndl.Tensor(0, dtype="int64")
+    assert x.sum((axis,)).shape == ops.amax(x, (np.array(0),)).shape == (3,)
+    with ndl.no_grad():
+        axis[...] = 1
+    assert x.sum((axis,)).shape == ops.amax(x, (np.array(1),)).shape == (2,)
+
+
 def test_numbers_that_are_numpys():
+    places = ndl.Tensor([[2, 0], [1, 1]], dtype="int64")
+    assert ops.gather(x, np.int64(1), places).tolist() == [[2.0, 0.0], [4.0, 4.0]]
+    assert x.masked_select(np.array([True, False, True])).tolist() == [0.0, 2.0, 3.0, 5.0]
+    assert ops.tensordot(x, x.T, np.array(1)).shape == (2, 2)
     assert ops.kthvalue(x, np.float32(2), 1)[0].tolist() == [1.0, 4.0]
     assert ops.reshape(x, shape=6).shape == ops.reshape(x, shape=-1).shape == (6,)
 

@@ -394,7 +394,7 @@ class Aliases:
 
     def masked_select(self, mask: Any) -> Any:
         """The elements where a mask is true, in a row; both broadcast."""
-        own, chosen = ops.broadcast_arrays(self, mask)
+        own, chosen = ops.broadcast_arrays(*as_tensors((self, mask), "masked_select"))
         return ops.getitem(own, chosen)
 
     # ---- products --------------------------------------------------------------

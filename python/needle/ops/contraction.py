@@ -186,7 +186,9 @@ def tensordot(
         ShapeError: if the sizes of axes that meet differ, or an axis is named twice.
     """
     x, y = as_tensors((x, y), "tensordot")
-    if isinstance(axes, (tuple, list, np.ndarray)) and len(axes) == 2:
+    if isinstance(axes, np.ndarray) and axes.ndim:
+        axes = tuple(axes)
+    if isinstance(axes, (tuple, list)) and len(axes) == 2:
         chosen: Any = axes_of(axes[0]), axes_of(axes[1])
     else:
         chosen = whole("tensordot: axes", axes)

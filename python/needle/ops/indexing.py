@@ -309,7 +309,7 @@ def gather(x: Any, index: Any, axis: Any = -1) -> Any:
 
     PyTorch's order, ``gather(x, axis, index)``, is understood too.
     """
-    if type(axis) is not int and isinstance(index, int):
+    if type(axis) is not int and isinstance(index, (int, np.integer)):
         index, axis = axis, index
     axis = normalise_axis(axis, len(shape_of(x)))
     return _picked(Gather.of(axis), axis, False, x, index)

@@ -300,7 +300,8 @@ def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
             ArgumentError, called(), f"the axes are {axes!r:.60}", [("x", x)],
             "the largest and the smallest of one tensor, over axes", f"{other}(x, y) of two",
         ) from None  # fmt: skip
-    if axes is None or isinstance(axes, (int, tuple)):
+    plain = axes if isinstance(axes, tuple) else (0 if axes is None else axes,)
+    if builtins.all(type(axis) is int for axis in plain):  # a tensor's number may change
         if len(_known) > 1000:
             _known.clear()
         _known[cls, x.spec.ndim, axes, keepdims] = op
