@@ -210,6 +210,14 @@ def test_axes_that_are_tensors_are_read_each_time():
     assert x.sum((axis,)).shape == ops.amax(x, (np.array(1),)).shape == (2,)
 
 
+def test_axes_of_tensordot_that_are_tensors_are_read_each_time():
+    square, axis = ndl.Tensor([[1.0, 2.0], [3.0, 4.0]]), ndl.Tensor(0, dtype="int64")
+    assert ops.tensordot(square, square, ([axis], [0])).tolist() == [[10.0, 14.0], [14.0, 20.0]]
+    with ndl.no_grad():
+        axis[...] = 1
+    assert ops.tensordot(square, square, ([axis], [0])).tolist() == [[7.0, 10.0], [15.0, 22.0]]
+
+
 def test_numbers_that_are_numpys():
     places = ndl.Tensor([[2, 0], [1, 1]], dtype="int64")
     assert ops.gather(x, np.int64(1), places).tolist() == [[2.0, 0.0], [4.0, 4.0]]

@@ -189,7 +189,10 @@ def tensordot(
     if isinstance(axes, np.ndarray) and axes.ndim:
         axes = tuple(axes)
     if isinstance(axes, (tuple, list)) and len(axes) == 2:
-        chosen: Any = axes_of(axes[0]), axes_of(axes[1])
+        chosen: Any = tuple(  # a tensor's number may change behind the plan
+            tuple(n if type(n) is int else normalise_axis(n, len(shape_of(z))) for n in axes_of(of))
+            for z, of in zip((x, y), axes, strict=True)
+        )
     else:
         chosen = whole("tensordot: axes", axes)
     return _plan_of(("tensordot", chosen, shape_of(x), shape_of(y)), _tensordot_equation, x, y)
