@@ -229,7 +229,7 @@ def linspace(
     (count,), kind = sizes_of("linspace", (num,), 8), as_dtype(dtype or default_float())
     if not (isinstance(start, (int, float)) and isinstance(stop, (int, float))):
         _check_numbers(start, stop)
-    else:  # integers of any size
+    elif type(start) is not float or type(stop) is not float:  # integers of any size
         start, stop = real("linspace: start", start), real("linspace: stop", stop)
     if _flows(kind, start, stop):
         parts = made("linspace", _line, 0, 1, count, endpoint, dtypes.float64, device)
