@@ -477,12 +477,15 @@ def test_linear_draws_the_weight_then_the_bias():
     )
 
 
-@pytest.mark.parametrize("shape", [(5, 3), (2, 5, 3), (0, 3)])
+@pytest.mark.parametrize("shape", [(5, 3), (2, 5, 3), (0, 3), (3,)])
 def test_linear(shape):
     layer = nn.Linear(3, 2)
     x = np.random.randn(*shape).astype(np.float32)
-    expected = x @ layer.weight.numpy() + layer.bias.numpy()
-    np.testing.assert_allclose(layer(ndl.Tensor(x)).numpy(), expected, rtol=1e-5, atol=1e-6)
+    expected = x @ layer.weight.numpy() + layer.bias.numpy()[0]
+    out = layer(ndl.Tensor(x))
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5, atol=1e-6, strict=True)
+    out.sum().backward()
+    assert layer.bias.grad.tolist() == [[out.size / 2] * 2]
     layer.bias.data = ndl.Tensor([1.0, 2.0])
     assert layer(ndl.Tensor(x)).shape == (*shape[:-1], 2)
 

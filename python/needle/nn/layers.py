@@ -58,7 +58,10 @@ class Linear(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = x @ self.weight
-        return out if self.bias is None else out + self.bias
+        if self.bias is None:
+            return out
+        # The bias is a row, so beside a vector it would make one of it.
+        return out + (self.bias if len(shape_of(out)) > 1 else ops.reshape(self.bias, -1))
 
     def extra_repr(self) -> str:
         text = f"{self.in_features}, {self.out_features}"
