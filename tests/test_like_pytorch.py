@@ -240,6 +240,13 @@ def test_distances_of_halves_of_integers_and_of_no_points():
             assert not y.grad.numpy().any()
 
 
+@pytest.mark.parametrize("shrink", [ops.hardshrink, ops.softshrink, ops.tanhshrink])
+def test_integers_shrink_to_floats(shrink):
+    found = shrink(ndl.Tensor([-2, 0, 3], dtype="int64"))
+    assert found.dtype == "float32"
+    assert found.tolist() == shrink(ndl.Tensor([-2.0, 0.0, 3.0])).tolist()
+
+
 def test_the_logit_where_there_is_none():
     x = tensor([0.0, 1.0, 2.0, -1.0])
     np.testing.assert_array_equal(ops.logit(x).numpy(), [-np.inf, np.inf, np.nan, np.nan])

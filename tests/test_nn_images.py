@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import nn
-from needle.errors import ArgumentError, OptionError, ShapeError
+from needle import nn, ops
+from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
 from needle.testing import check_gradients
 
 RNG = np.random.default_rng(0)
@@ -137,6 +137,21 @@ def test_training_moves_convolutions_however_their_weights_lie_in_memory(rule):
             optimizer.minimize(((model(x) - y) ** 2).mean())
     for p, q in zip(*(m.parameters() for m in models), strict=True):
         np.testing.assert_allclose(p.numpy(), q.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["int64", "bool"])
+@pytest.mark.parametrize("convolve", [ops.conv2d, ops.conv_transpose2d])
+def test_convolutions_of_integers_are_floating_with_a_bias_too(convolve, kind):
+    whole = [
+        np.arange(n).reshape(shape) % 5
+        for n, shape in ((18, (1, 2, 3, 3)), (16, (2, 2, 2, 2)), (2, (2,)))
+    ]
+    given = [ndl.Tensor(a, dtype=kind) for a in whole]
+    floats = [x.astype("float32") for x in given]
+    found, expected = convolve(*given), convolve(*floats)
+    assert found.dtype == "float32" and found.tolist() == expected.tolist()
+    with pytest.raises(DtypeError, match=f"dtypes float32 and {kind} do not mix"):
+        convolve(*floats[:2], given[2])
 
 
 def test_wrong_settings_of_convolutions():

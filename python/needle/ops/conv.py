@@ -23,6 +23,7 @@ from needle.ops.base import Multilinear
 from needle.ops.convolution import Convolution, ConvolutionInput, Pairs, Sizes
 from needle.ops.convolution_bias import ConvolutionActivation, ConvolutionBias
 from needle.ops.movement import Pad, permute
+from needle.ops.operands import promoted
 from needle.ops.padding import pad
 from needle.ops.samples import Sample, uniform
 
@@ -258,6 +259,8 @@ def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
         """
         groups = whole(f"{name}: groups", groups)
         _check(name, axes, x, weight, bias, sum(shape_of(weight)[1:2]) * groups)
+        if bias is not None:
+            x, weight, bias = promoted((x, weight, bias), name, floating=True)
         steps, taps = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
         lows, extra = (
             per_axis("padding", padding, axes),

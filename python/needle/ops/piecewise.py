@@ -12,6 +12,7 @@ from needle.ops.elementwise import absolute, divide, less_equal, negative, where
 from needle.ops.functions import tanh
 from needle.ops.logic import clip
 from needle.ops.movement import reshape
+from needle.ops.operands import promoted
 from needle.ops.softmax import softmax
 
 
@@ -44,11 +45,13 @@ def softshrink(x: Any, lambd: float = 0.5) -> Any:
     size = real("softshrink: lambd", lambd)
     if not size >= 0:
         raise OptionError(f"softshrink: lambd is {lambd}\n  rule: 0 or more")
+    (x,) = promoted((x,), "softshrink", floating=True)
     return x - clip(x, -size, size)
 
 
 def tanhshrink(x: Any) -> Any:
     """x - tanh(x)."""
+    (x,) = promoted((x,), "tanhshrink", floating=True)
     return x - tanh(x)
 
 
