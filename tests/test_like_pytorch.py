@@ -157,7 +157,8 @@ CASES = {
     ],
     "gaussian_nll_loss": [
         (losses("gaussian_nll_loss", full=full), (A, B, var))
-        for full in (False, True) for var in (VARIANCES, VARIANCES[:, 0], VARIANCES + 0.0 * A)
+        for full in (False, True)
+        for var in (VARIANCES, VARIANCES[:, 0], VARIANCES + 0.0 * A, VARIANCES[:5].T)
     ],
     "poisson_nll_loss": [
         (targets(COUNTS, losses("poisson_nll_loss", full=full, log_input=log)), (abs(A) + 0.1,))
@@ -465,6 +466,7 @@ X, INDEX, STACK = ndl.Tensor(A), ndl.Tensor(PLACES), ndl.Tensor(ROWS)
         (lambda: ops.margin_ranking_loss(X, X[0], X), ShapeError, "margin_ranking_loss"),
         (lambda: ops.triplet_margin_loss(X, X, X[0]), ShapeError, "triplet_margin_loss"),
         (lambda: ops.gaussian_nll_loss(X, X, X[0]), ShapeError, "gaussian_nll_loss: var has shape"),
+        (lambda: ops.gaussian_nll_loss(X, X, X[:2]), ShapeError, "gaussian_nll_loss: var has"),
         (lambda: ops.poisson_nll_loss(X, X[0]), ShapeError, "poisson_nll_loss"),
         (lambda: ops.poisson_nll_loss(X, X, reduction="men"), OptionError, "mean"),
         (lambda: X.new_zeros(-1), ShapeError, "below 0"),

@@ -2,12 +2,13 @@
 
 import copy
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 
 import needle as ndl
-from needle import nn
+from needle import nn, ops
 from needle.errors import (
     ArgumentError,
     DataError,
@@ -1151,16 +1152,34 @@ def test_dropout_of_whole_channels():
 
 
 @pytest.mark.parametrize("how", [{}, {"reduction": "sum"}, {"reduction": "none"}])
-def test_weights_of_positive_targets_are_pytorchs(how):
+@pytest.mark.parametrize(
+    "weights", [("pos_weight",), ("weight",), ("weight", "pos_weight")], ids=" and ".join
+)
+def test_weights_of_elements_and_of_positive_targets_are_pytorchs(weights, how):
     random = np.random.default_rng(0)
     x, y = 3 * random.standard_normal((4, 3)), random.uniform(0, 1, (4, 3))
-    weight = [0.5, 1.0, 4.0]
+    given = {name: random.integers(4, 32, 3) / 8 for name in weights}  # which float32 holds
 
-    def make(torch):
-        weights = torch.tensor(weight, dtype=torch.float64)
-        return torch.nn.BCEWithLogitsLoss(pos_weight=weights, **how)
+    def make(torch, name="BCEWithLogitsLoss", **given):
+        made = {key: torch.tensor(value, dtype=torch.float64) for key, value in given.items()}
+        return getattr(torch.nn, name)(**made, **how)
 
-    loss = nn.BCEWithLogitsLoss(pos_weight=weight, **how)
-    for found, exact in zip(ours(loss, x, y), torchs(make, x, y), strict=True):
-        np.testing.assert_allclose(found, exact, rtol=1e-12)
-    assert list(loss.state_dict()) == ["pos_weight"] and not loss.parameters()
+    loss = nn.BCEWithLogitsLoss(**given, **how)
+    exact = torchs(partial(make, **given), x, y)
+    for found, value in zip(ours(loss, x, y), exact, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-12)
+    assert list(loss.state_dict()) == list(weights) and not loss.parameters()
+    if "weight" in given:
+        weight = given["weight"]
+        p, loss = 1 / (1 + np.exp(-x)), nn.BCELoss(weight=weight, **how)
+        exact = torchs(partial(make, name="BCELoss", weight=weight), p, y)
+        for found, value in zip(ours(loss, p, y), exact, strict=True):
+            np.testing.assert_allclose(found, value, rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [ops.bce, ops.bce_with_logits])
+def test_weights_of_elements_have_the_shape_of_the_losses(loss):
+    x = ndl.full((3, 4), 0.5)
+    assert loss(x, x, weight=2.0).item() == 2 * loss(x, x).item()
+    with pytest.raises(ShapeError, match=r"shape \(2, 3, 4\) does not broadcast to \(3, 4\)"):
+        loss(x, x, weight=np.ones((2, 3, 4)))

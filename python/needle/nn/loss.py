@@ -48,6 +48,11 @@ class _Loss(Module):
         """Return the settings by name, as the function of the loss takes them."""
         return {name: value for name, (value, _) in self._settings().items()}
 
+    def _weight_by(self, name: str, weight: Any) -> None:
+        """Keep a weight, or None, as a buffer."""
+        given = None if weight is None else Tensor(weight, requires_grad=False)
+        self.register_buffer(name, given)
+
     def extra_repr(self) -> str:
         return shown("", self._settings())
 
@@ -77,8 +82,7 @@ class CrossEntropyLoss(_Loss):
     ) -> None:
         super().__init__(reduction)
         check_number(self, "label_smoothing", label_smoothing, high=1.0)
-        given = None if weight is None else Tensor(weight, requires_grad=False)
-        self.register_buffer("weight", given)
+        self._weight_by("weight", weight)
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
     def forward(self, logits: Tensor, target: Any) -> Tensor:
@@ -126,8 +130,7 @@ class NLLLoss(_Loss):
         self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
     ) -> None:
         super().__init__(reduction)
-        given = None if weight is None else Tensor(weight, requires_grad=False)
-        self.register_buffer("weight", given)
+        self._weight_by("weight", weight)
         self.ignore_index = ignore_index
 
     def forward(self, x: Tensor, labels: Any) -> Tensor:
@@ -218,17 +221,23 @@ class BCEWithLogitsLoss(_Loss):
         reduction: "mean", "sum", or "none": one loss per element.
         pos_weight: what targets of 1 count beside those of 0 (a buffer), of a shape that
             broadcasts to that of x; None: alike.
+        weight: what each element counts (a buffer), of such a shape; None: all alike.
     """
 
+    weight: Tensor | None
     pos_weight: Tensor | None
 
-    def __init__(self, reduction: str = "mean", pos_weight: Any = None) -> None:
+    def __init__(
+        self, reduction: str = "mean", pos_weight: Any = None, *, weight: Any = None
+    ) -> None:
         super().__init__(reduction)
-        given = None if pos_weight is None else Tensor(pos_weight, requires_grad=False)
-        self.register_buffer("pos_weight", given)
+        self._weight_by("weight", weight)
+        self._weight_by("pos_weight", pos_weight)
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.bce_with_logits(x, target, pos_weight=self.pos_weight, reduction=self.reduction)
+        return ops.bce_with_logits(
+            x, target, weight=self.weight, pos_weight=self.pos_weight, reduction=self.reduction
+        )
 
 
 class BCELoss(_Loss):
@@ -237,10 +246,21 @@ class BCELoss(_Loss):
     ``BCEWithLogitsLoss`` is more exact, and has a gradient everywhere; see ``ops.bce``.
 
     Raises:   ShapeError if the shapes differ
+
+    Args:
+        reduction: "mean", "sum", or "none": one loss per element.
+        weight: what each element counts (a buffer), of a shape that broadcasts to that of x; None:
+            all alike.
     """
 
+    weight: Tensor | None
+
+    def __init__(self, reduction: str = "mean", *, weight: Any = None) -> None:
+        super().__init__(reduction)
+        self._weight_by("weight", weight)
+
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.bce(x, target, reduction=self.reduction)
+        return ops.bce(x, target, weight=self.weight, reduction=self.reduction)
 
 
 class KLDivLoss(_Loss):

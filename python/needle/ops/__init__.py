@@ -264,7 +264,13 @@ from needle.ops.indexing import (
     take_along_dim,
 )
 from needle.ops.interpolation import Interpolate, InterpolateGrad
-from needle.ops.likelihood import bce, gaussian_nll_loss, poisson_nll_loss
+from needle.ops.likelihood import (
+    BCEWithLogits,
+    bce,
+    bce_with_logits,
+    gaussian_nll_loss,
+    poisson_nll_loss,
+)
 from needle.ops.linalg import (
     Determinant,
     Inverse,
@@ -317,12 +323,10 @@ from needle.ops.logic import (
     nansum,
 )
 from needle.ops.loss import (
-    BCEWithLogits,
     CrossEntropy,
     CrossEntropyGrad,
     Huber,
     KLDivergence,
-    bce_with_logits,
     cross_entropy,
     huber_loss,
     kl_divergence,

@@ -1,28 +1,73 @@
-"""Negative log-likelihoods under distributions that are predicted."""
+"""Negative log-likelihoods of targets under distributions that are predicted."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
+
+from needle import executor
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
+from needle.ops.activation import softplus
 from needle.ops.attributes import real
 from needle.ops.elementwise import (
     absolute,
+    cast_like,
     greater,
     less_equal,
     maximum,
     squared_difference,
     where,
 )
-from needle.ops.functions import exp, log
-from needle.ops.loss import reduced, same_shape
-from needle.ops.movement import stop_gradient, unsqueeze
+from needle.ops.functions import exp, log, sigmoid
+from needle.ops.logic import clip, largest
+from needle.ops.loss import Pairwise, pair_samples, reduced, same_shape
+from needle.ops.movement import broadcast_to, stop_gradient, unsqueeze
 from needle.ops.operands import as_tensors, promoted
+from needle.ops.samples import Sample
 
 
-def bce(x: Any, target: Any, *, reduction: str = "mean") -> Any:
+class BCEWithLogits(Pairwise):
+    """Binary cross entropy of sigmoid(x) and a target in [0, 1], without overflow.
+
+        out = softplus(x) - x * target
+
+    An infinite x counts as the largest number of its dtype.
+
+    Shapes:   x, target [...] -> [...]
+    Gradient: x, target; any order
+    """
+
+    saves = ((0, 1), (0,))
+
+    @staticmethod
+    def samples() -> list[Sample]:
+        inside = pair_samples(lambda x, y: np.logaddexp(x, 0) - x * y, 0.0, 1.0)()
+        certain = np.array([np.inf, -np.inf]), np.array([1.0, 0.0])
+        return [*inside, Sample(certain, (), lambda x, y: 0.0 * y, gradient=False)]
+
+    def expand(self, x: Any, target: Any) -> Any:
+        x = _finite(x)
+        return softplus(x) - x * target
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        x, target = out.inputs
+        left, right = out.node.inputs
+        return (
+            out_grad * (sigmoid(x) - target) if left.needs else None,
+            -out_grad * x if right.needs else None,
+        )
+
+
+def _finite(x: Any) -> Any:
+    """Return logits without infinite ones, which would make inf - inf, or inf * 0."""
+    most = largest(executor.spec_of(x).dtype)
+    return clip(x, -most, most)
+
+
+def bce(x: Any, target: Any, *, weight: Any = None, reduction: str = "mean") -> Any:
     """Binary cross entropy of probabilities x and a target in [0, 1].
 
         out = -(target * log(x) + (1 - target) * log(1 - x))
@@ -33,20 +78,56 @@ def bce(x: Any, target: Any, *, reduction: str = "mean") -> Any:
     Args:
         x: probabilities; outside [0, 1] the result is NaN.
         target: of the shape of x.
+        weight: what each element counts, of a shape that broadcasts to that of x; None: all alike.
+            The mean is over the elements all the same, as in PyTorch.
         reduction: "mean", "sum", or "none": one loss per element.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: if the shapes differ, or the weight does not broadcast to them.
     """
     x, target = promoted(same_shape("bce", x, target), "bce", floating=True)
     yes, no = map(_limited_log, (x, 1.0 - x))
-    return reduced(-(target * yes + (1.0 - target) * no), reduction)
+    loss = -(target * yes + (1.0 - target) * no)
+    return reduced(counted("bce", loss, weight), reduction)
 
 
 def _limited_log(x: Any) -> Any:
     """Return log(x) where that is above -100, a constant elsewhere: there 1 / x may be infinite."""
     none = less_equal(absolute(x), math.exp(-100.0))
     return where(none, -100.0, log(where(none, 1.0, x)))
+
+
+def counted(name: str, loss: Any, weight: Any) -> Any:
+    """Return losses times their weights; None: as they are.
+
+    Raises:
+        ShapeError: if the weight does not broadcast to the losses.
+    """
+    if weight is None:
+        return loss
+    _, weight = as_tensors((loss, weight), name)
+    return loss * broadcast_to(cast_like(weight, loss), shape_of(loss))
+
+
+def bce_with_logits(
+    x: Any,
+    target: Any,
+    *,
+    weight: Any = None,
+    pos_weight: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """Binary cross entropy of sigmoid(x) and the target. See ``BCEWithLogits``.
+
+    ``weight`` says what each element counts, as for ``bce``, and ``pos_weight`` what targets of 1
+    count beside those of 0; both broadcast to the shape of x.
+    """
+    x, target = same_shape("bce_with_logits", x, target)
+    loss = executor.apply(BCEWithLogits.of(), x, target)
+    if pos_weight is not None:
+        x, ones = as_tensors((x, pos_weight), "bce_with_logits")
+        loss = loss + (cast_like(ones, loss) - 1.0) * target * softplus(-_finite(x))
+    return reduced(counted("bce_with_logits", loss, weight), reduction)
 
 
 def gaussian_nll_loss(
@@ -59,7 +140,8 @@ def gaussian_nll_loss(
     Args:
         x: the means.
         target: of the shape of x.
-        var: the variances, a number or of the shape of x, where the last axis may be 1 or missing.
+        var: the variances, a number or of the shape of x, where the last axis may be missing, and
+            any axis 1.
         full: whether to add the constant, log(2 pi) / 2.
         eps: what smaller variances count as; gradients flow as if they were that large.
         reduction: "mean", "sum", or "none": one loss per element.
@@ -71,13 +153,14 @@ def gaussian_nll_loss(
     x, target = same_shape(name, x, target)
     _, var = as_tensors((x, var), name)
     shape, own = shape_of(x), shape_of(var)
-    if own not in (shape, (*shape[:-1], 1), shape[:-1], ()):
+    spread = len(own) == len(shape) and all(k in (1, n) for k, n in zip(own, shape, strict=True))
+    if not spread and own not in (shape[:-1], ()):
         raise explain(
-            ShapeError, name, f"var has shape {own}, x {shape}",
-            [("x", x), ("var", var)], "a variance for each element of x, or each row",
+            ShapeError, name, f"var has shape {own}, x {shape}", [("x", x), ("var", var)],
+            "a variance for each element of x, or each row, or for all along axes of size 1",
         )  # fmt: skip
     x, target, var = promoted((x, target, var), name, floating=True)
-    if own and own == shape[:-1]:
+    if own and len(own) < len(shape):
         var = unsqueeze(var, -1)
     least = maximum(var, real(f"{name}: eps", eps))
     var = var + stop_gradient(least - var)

@@ -11,7 +11,7 @@ from needle import dtype, executor
 from needle.backend import kernels
 from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
-from needle.ops.activation import relu, softplus
+from needle.ops.activation import relu
 from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Composite, Elementwise, sum_to
 from needle.ops.elementwise import (
@@ -22,9 +22,9 @@ from needle.ops.elementwise import (
     squared_difference,
     where,
 )
-from needle.ops.functions import exp, log, sigmoid
+from needle.ops.functions import exp, log
 from needle.ops.indexing import Labels, beside, gather, one_hot, take
-from needle.ops.logic import clip, largest
+from needle.ops.logic import clip
 from needle.ops.movement import Reshape, reshape, unsqueeze
 from needle.ops.operands import as_tensors, cast, promoted
 from needle.ops.reduce import mean, summation
@@ -290,11 +290,15 @@ def _weighted(
 # ---- losses of each element --------------------------------------------------------
 
 
-class _Pairwise(Composite):
+class Pairwise(Composite):
+    """A loss of each element and its target."""
+
     promotes = "floating"
 
 
-def _pair_samples(reference: Any, low: float = -2.0, high: float = 2.0) -> Any:
+def pair_samples(reference: Any, low: float = -2.0, high: float = 2.0) -> Any:
+    """Return samples of a loss of pairs, whose targets are in [low, high]."""
+
     def samples() -> list[Sample]:
         return [
             Sample(
@@ -344,45 +348,7 @@ class Huber(Elementwise):
         )
 
 
-class BCEWithLogits(_Pairwise):
-    """Binary cross entropy of sigmoid(x) and a target in [0, 1], without overflow.
-
-        out = softplus(x) - x * target
-
-    An infinite x counts as the largest number of its dtype.
-
-    Shapes:   x, target [...] -> [...]
-    Gradient: x, target; any order
-    """
-
-    saves = ((0, 1), (0,))
-
-    @staticmethod
-    def samples() -> list[Sample]:
-        inside = _pair_samples(lambda x, y: np.logaddexp(x, 0) - x * y, 0.0, 1.0)()
-        certain = np.array([np.inf, -np.inf]), np.array([1.0, 0.0])
-        return [*inside, Sample(certain, (), lambda x, y: 0.0 * y, gradient=False)]
-
-    def expand(self, x: Any, target: Any) -> Any:
-        x = _finite(x)
-        return softplus(x) - x * target
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        x, target = out.inputs
-        left, right = out.node.inputs
-        return (
-            out_grad * (sigmoid(x) - target) if left.needs else None,
-            -out_grad * x if right.needs else None,
-        )
-
-
-def _finite(x: Any) -> Any:
-    """Return logits without infinite ones, which would make inf - inf, or inf * 0."""
-    most = largest(executor.spec_of(x).dtype)
-    return clip(x, -most, most)
-
-
-class KLDivergence(_Pairwise):
+class KLDivergence(Pairwise):
     """Part of the Kullback-Leibler divergence: target * (log(target) - x), x a log-probability.
 
     Shapes:   x, target [...] -> [...]; 0 where the target is 0
@@ -390,7 +356,7 @@ class KLDivergence(_Pairwise):
     """
 
     called = "kl_divergence"
-    samples = _pair_samples(lambda x, y: y * (np.log(y) - x), 0.1, 1.0)
+    samples = pair_samples(lambda x, y: y * (np.log(y) - x), 0.1, 1.0)
 
     def expand(self, x: Any, target: Any) -> Any:
         absent = equal(target, 0.0)
@@ -455,19 +421,6 @@ def smooth_l1_loss(x: Any, target: Any, *, beta: float = 1.0, reduction: str = "
     if beta == 0:
         return l1_loss(x, target, reduction=reduction)
     return huber_loss(x, target, delta=beta, reduction=reduction) * (1.0 / beta)
-
-
-def bce_with_logits(x: Any, target: Any, *, pos_weight: Any = None, reduction: str = "mean") -> Any:
-    """Binary cross entropy of sigmoid(x) and the target. See ``BCEWithLogits``.
-
-    ``pos_weight`` says what targets of 1 count beside those of 0; it broadcasts to the shape of x.
-    """
-    x, target = same_shape("bce_with_logits", x, target)
-    loss = executor.apply(BCEWithLogits.of(), x, target)
-    if pos_weight is not None:
-        x, weight = as_tensors((x, pos_weight), "bce_with_logits")
-        loss = loss + (cast_like(weight, loss) - 1.0) * target * softplus(-_finite(x))
-    return reduced(loss, reduction)
 
 
 def kl_divergence(
