@@ -123,7 +123,9 @@ CASES = {
           both("hardshrink", of=(F, ops)), both("hardshrink", lambd=0.1, of=(F, ops)),
           both("softshrink", of=(F, ops)), both("softshrink", lambd=0.1, of=(F, ops)),
           both("tanhshrink", of=(F, ops)), both("threshold", 0.2, 3.0, of=(F, ops)),
-          both("softmin", axis=("dim", 0), of=(F, ops))], (A,)),
+          both("softmin", axis=("dim", 0), of=(F, ops)),
+          both("softplus", 3.0, 0.2, of=(F, ops)), both("softplus", beta=0.5, of=(F, ops)),
+          both("softplus", 100.0, of=(F, ops))], (A,)),
     ],
     "pixel_shuffle": [([both("pixel_shuffle", 2, of=(F, ops))], (x,)) for x in (IMAGES, IMAGES[0])],
     "pixel_unshuffle": [([both("pixel_unshuffle", 2, of=(F, ops))], (IMAGES,))],
@@ -461,6 +463,8 @@ X, INDEX, STACK = ndl.Tensor(A), ndl.Tensor(PLACES), ndl.Tensor(ROWS)
         (lambda: ops.adaptive_max_pool1d(ndl.Tensor(ODD), 2), ShapeError, "4 axes, 3"),
         (lambda: ops.celu(X, 0.0), OptionError, "celu: alpha is 0.0"),
         (lambda: ops.softshrink(X, -1.0), OptionError, "softshrink: lambd is -1.0"),
+        (lambda: ops.softplus(X, 0.0), OptionError, "softplus: beta is 0.0"),
+        (lambda: ops.softplus(X, "a"), ArgumentError, "softplus: beta"),
         (lambda: ops.cosine_embedding_loss(X, X, X), ShapeError, "cosine_embedding_loss"),
         (lambda: ops.hinge_embedding_loss(X, X[0]), ShapeError, "hinge_embedding_loss"),
         (lambda: ops.margin_ranking_loss(X, X[0], X), ShapeError, "margin_ranking_loss"),
@@ -525,7 +529,8 @@ PICTURE, SEQUENCE = ((2, 3, 5, 6),), ((2, 3, 7),)
 TWO, THREE = ((6, 5),) * 2, ((6, 5),) * 3
 MODULES = [
     module("CELU", 2.0), module("Hardshrink", 0.3), module("Softshrink", 0.3), module("Tanhshrink"),
-    module("Threshold", 0.1, 20.0), module("Softmin", axis=("dim", -1)),
+    module("Softplus", 2.0, 0.5), module("Threshold", 0.1, 20.0),
+    module("Softmin", axis=("dim", -1)),
     *(module(f"{kind}Pad1d", size, shapes=SEQUENCE)
       for kind in ("Zero", "Reflection", "Replication", "Circular") for size in (2, (3, 1))),
     *(module(f"{kind}Pad2d", size, shapes=PICTURE)
@@ -659,6 +664,8 @@ def test_dropout_of_whole_channels_of_sequences_and_volumes():
         (lambda: nn.PairwiseDistance(-1), OptionError, "PairwiseDistance: p=-1"),
         (lambda: nn.CELU("a"), OptionError, "CELU: alpha='a'"),
         (lambda: nn.CELU(0.0), OptionError, "CELU: alpha=0.0"),
+        (lambda: nn.Softplus(0.0), OptionError, "Softplus: beta=0.0"),
+        (lambda: nn.Softplus(1.0, "a"), OptionError, "Softplus: threshold='a'"),
         (lambda: nn.Softshrink(-1), OptionError, "Softshrink: lambd=-1"),
         (lambda: nn.Threshold(0, "a"), OptionError, "Threshold: value='a'"),
         (lambda: nn.KLDivLoss("men"), OptionError, "KLDivLoss: reduction"),
@@ -683,7 +690,7 @@ def test_modules_say_what_does_not_fit(call, error, message):
     [
         (nn.ZeroPad2d(1), "(1, 1, 1, 1)"), (nn.ConstantPad1d((1, 0), 2.0), "(1, 0), value=2.0"),
         (nn.Fold(4, 2, stride=2), "output_size=4, kernel_size=2, stride=2"),
-        (nn.PixelShuffle(2), "2"),
+        (nn.PixelShuffle(2), "2"), (nn.Softplus(), ""), (nn.Softplus(2.0), "beta=2.0"),
         (nn.Threshold(0.1, 2.0), "0.1, 2.0"), (nn.AdaptiveMaxPool2d(3), "3"),
         (nn.TripletMarginLoss(2.0, swap=True), "margin=2.0, swap=True"),
         (nn.KLDivLoss("sum", log_target=True), "reduction='sum', log_target=True"),

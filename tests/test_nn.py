@@ -596,6 +596,7 @@ def test_activations_by_their_numbers():
         nn.GELU(): [-0.15865525, 0.0, 1.9544997],
         nn.GELU(approximate=True): [-0.158808, 0.0, 1.954598],
         nn.Softplus(): [np.log1p(np.exp(-1.0)), np.log(2.0), np.log1p(np.exp(2.0))],
+        nn.Softplus(2.0): [np.log1p(np.exp(-2.0)) / 2, np.log(2.0) / 2, np.log1p(np.exp(4)) / 2],
         nn.Softmax(): np.exp([-1.0, 0.0, 2.0]) / np.exp([-1.0, 0.0, 2.0]).sum(),
     }
     for module, values in expected.items():

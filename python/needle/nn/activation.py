@@ -11,7 +11,7 @@ from needle.errors import OptionError, unknown
 from needle.init import constant
 from needle.nn.layers import Identity
 from needle.nn.module import Module
-from needle.nn.settings import check_number, check_sizes
+from needle.nn.settings import check_number, check_sizes, shown
 from needle.tensor import Parameter, Tensor
 
 
@@ -44,10 +44,25 @@ class Sigmoid(Module):
 
 
 class Softplus(Module):
-    """log(1 + exp(x))."""
+    """log(1 + exp(beta * x)) / beta; x where beta * x is above a threshold. See ``ops.softplus``.
+
+    Raises:
+        OptionError: if beta is not positive, or threshold no number.
+    """
+
+    def __init__(self, beta: float = 1.0, threshold: float = math.inf) -> None:
+        super().__init__()
+        check_number(self, "beta", beta)
+        if not 0 < beta < math.inf:
+            raise OptionError(f"Softplus: beta={beta}\n  rule: positive")
+        check_number(self, "threshold", threshold, low=-math.inf)
+        self.beta, self.threshold = beta, threshold
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.softplus(x)
+        return ops.softplus(x, self.beta, self.threshold)
+
+    def extra_repr(self) -> str:
+        return shown("", {"beta": (self.beta, 1.0), "threshold": (self.threshold, math.inf)})
 
 
 class SiLU(Module):

@@ -10,8 +10,9 @@ import numpy as np
 
 from needle import executor
 from needle.backend.axes import normalise_axis
-from needle.errors import IndexRangeError, ShapeError, explain, unknown
+from needle.errors import IndexRangeError, OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
+from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Composite, Elementwise, export, sum_to
 from needle.ops.elementwise import (
     absolute,
@@ -24,6 +25,7 @@ from needle.ops.elementwise import (
 )
 from needle.ops.functions import cosh, exp, expm1, sigmoid, tanh
 from needle.ops.logic import clip
+from needle.ops.operands import promoted
 from needle.ops.rearrange import window
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
 from needle.ops.softmax import widened
@@ -459,8 +461,30 @@ def glu(x: Any, axis: int = -1) -> Any:
     return executor.apply(GLU.of(axis), x)
 
 
-relu, relu_grad, softplus = map(export, (ReLU, ReLUGrad, Softplus))
-silu, gelu_tanh = map(export, (SiLU, GELUTanh))
+relu, relu_grad, silu, gelu_tanh = map(export, (ReLU, ReLUGrad, SiLU, GELUTanh))
+
+
+def softplus(x: Any, beta: float = 1.0, threshold: float = math.inf) -> Any:
+    """log(1 + exp(beta * x)) / beta, without overflow. See ``Softplus``.
+
+    Args:
+        x: a tensor.
+        beta: how sharp the bend at 0 is.
+        threshold: where beta * x is above it, the result is x. No number needs it; PyTorch has 20,
+            where float32 knows no difference.
+
+    Raises:
+        OptionError: if beta is not positive.
+    """
+    beta, threshold = real("softplus: beta", beta), real("softplus: threshold", threshold)
+    if not 0 < beta < math.inf:
+        raise OptionError(f"softplus: beta is {beta}\n  rule: positive")
+    if beta == 1 and threshold == math.inf:
+        return executor.apply(Softplus.of(), x)
+    (x,) = promoted((x,), "softplus", floating=True)
+    steep = widened(x) * beta
+    bend = executor.apply(Softplus.of(), steep) * (1 / beta)
+    return where(greater(steep, threshold), x, cast_like(bend, x))
 
 
 def gelu(x: Any, approximate: str | bool = "none") -> Any:
