@@ -169,7 +169,10 @@ def test_bilinear_upsampling_is_linear_along_both_axes():
     "kwargs, rows, columns",
     [
         ({"scale_factor": 2}, [0, 0, 1, 1, 2, 2], [0, 0, 1, 1]),
+        ({"scale_factor": np.float32(2)}, [0, 0, 1, 1, 2, 2], [0, 0, 1, 1]),
+        ({"scale_factor": np.array(2)}, [0, 0, 1, 1, 2, 2], [0, 0, 1, 1]),
         ({"scale_factor": (1.0, 2.5)}, [0, 1, 2], [0, 0, 0, 1, 1]),
+        ({"scale_factor": np.array([1.0, 2.5])}, [0, 1, 2], [0, 0, 0, 1, 1]),
         ({"size": (2, 3)}, [0, 1], [0, 0, 1]),
     ],
 )

@@ -43,6 +43,18 @@ WRONG = {
     # two tensors, as PyTorch's max and min take them
     "ops.max(x, x)": (ArgumentError, r"amax: the axes are [^$]*\n  try: maximum\(x, y\) of two"),
     "x.min(x[0, 0])": (ArgumentError, r"min: the axes are [^$]*\n  try: minimum\(x, y\)"),
+    # numbers of layers and optimizers
+    "nn.Hardtanh('a')": (OptionError, "Hardtanh: min_val='a'"),
+    "nn.Hardtanh(0.0, None)": (OptionError, "Hardtanh: max_val=None"),
+    "optim.NAdam([parameter()], decoupled_weight_decay=None)": (ArgumentError, "NAdam: decoupled_"),
+    "optim.RAdam([parameter()], decoupled_weight_decay=1)": (ArgumentError, "RAdam: decoupled_"),
+    "ops.unflatten(x, 0, [None])": (ArgumentError, "unflatten: size is None"),
+    "ops.upsample(image, scale_factor='2')": (ArgumentError, "upsample: scale_factor is '2'"),
+    "ops.upsample(image, scale_factor=[None, 2])": (ArgumentError, "scale_factor is None"),
+    "ops.upsample(image, scale_factor=1e400)": (OptionError, "scale_factor is inf"),
+    "ops.upsample(image, 2, mode=['nearest'])": (OptionError, "mode: there is no"),
+    "ops.cross_entropy(x.sum(), 0, weight=x[0])": (ShapeError, "each of no classes"),
+    "ops.cross_entropy(x.sum(), x.sum(), weight=x[0])": (ShapeError, "each of no classes"),
     # numbers that were cut off to whole ones
     "ops.conv2d(image, kernel, stride=halves)": (ArgumentError, r"stride is 0\.5, not a whole"),
     "ops.conv2d(image, kernel, padding=halves)": (ArgumentError, r"padding is 0\.5"),

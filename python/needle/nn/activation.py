@@ -223,6 +223,8 @@ class Hardtanh(Module):
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
         super().__init__()
+        for name, value in (("min_val", min_val), ("max_val", max_val)):
+            check_number(self, name, value, low=-math.inf)
         if not min_val < max_val:
             raise OptionError(f"Hardtanh: [{min_val}, {max_val}]\n  rule: the first is smaller")
         self.min_val, self.max_val = min_val, max_val

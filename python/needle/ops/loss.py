@@ -260,11 +260,12 @@ def _soft_cross_entropy(logits: Any, target: Any, smoothing: float, weight: Any)
 
 def _class_weight(name: str, logits: Any, weight: Any) -> Any:
     _, weight = as_tensors((logits, weight), name)
-    classes = shape_of(logits)[-1]
-    if shape_of(weight) != (classes,):
+    classes = shape_of(logits)[-1:]
+    if not classes or shape_of(weight) != classes:
+        count = classes[0] if classes else "no"
         raise explain(
-            ShapeError, name, f"a weight for each of {classes} classes is needed",
-            [("logits", logits), ("weight", weight)],
+            ShapeError, name, f"a weight for each of {count} classes is needed",
+            [("logits", logits), ("weight", weight)], "logits [..., classes], weight [classes]",
         )  # fmt: skip
     return cast_like(weight, logits)
 

@@ -6,7 +6,7 @@ As the convolutions', the faces only permute axes: images stay [n, *spatial, c] 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from needle.backend import ndarray
 from needle.backend.axes import axes_of, sizes_of, whole
 from needle.errors import OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
+from needle.ops.attributes import real
 from needle.ops.conv import channels_first, channels_last, named, per_axis
 from needle.ops.convolution import Pairs, Sizes
 from needle.ops.creation import made
@@ -405,8 +406,8 @@ def upsample(
         OptionError: for an unknown mode, or unless one of size and scale_factor is given.
         ShapeError: if the mode is for other ranks, or the result would be empty.
     """
-    if mode not in MODES:
-        raise unknown("mode", mode, MODES)
+    if not isinstance(mode, str) or mode not in MODES:
+        raise unknown("mode", str(mode), MODES)
     if (size is None) == (scale_factor is None) or (align_corners and mode == "nearest"):
         raise OptionError(
             f"upsample: size={size}, scale_factor={scale_factor}, align_corners={align_corners}, "
@@ -434,10 +435,13 @@ def _scaled(spatial: Sizes, size: Any, scale_factor: Any) -> tuple[Sizes, list[f
         out = per_axis("size", size, axes)
         scales = [m / max(n, 1) for n, m in zip(spatial, out, strict=True)]
     else:
-        one = isinstance(scale_factor, (int, float))
-        scales = [float(s) for s in ([scale_factor] * axes if one else scale_factor)]
+        several = isinstance(scale_factor, Iterable) and getattr(scale_factor, "ndim", None) != 0
+        given = scale_factor if several else [scale_factor] * axes
+        scales = [real("upsample: scale_factor", s) for s in given]
         if len(scales) != axes:
             raise ShapeError(f"upsample: {len(scales)} scale factors for {axes} spatial axes")
+        if not all(map(math.isfinite, scales)):
+            raise OptionError(f"upsample: scale_factor is {scale_factor}\n  rule: finite")
         out = tuple(math.floor(n * s) for n, s in zip(spatial, scales, strict=True))
     if min(*out, *spatial) < 1:
         raise ShapeError(f"upsample: from {spatial} to {out}; sizes are at least 1")

@@ -10,6 +10,7 @@ import numpy as np
 
 from needle.errors import OptionError
 from needle.ops import update
+from needle.ops.attributes import flag
 from needle.optim.clip import clip_grad_norm
 from needle.optim.optimizer import Optimizer, check_state, count
 from needle.tensor import Tensor
@@ -303,7 +304,8 @@ class NAdam(Adam):
         betas: Sequence[float] | None = None,
         decoupled_weight_decay: bool = False,
     ) -> None:
-        self.momentum_decay, self.decoupled = momentum_decay, decoupled_weight_decay
+        self.momentum_decay = momentum_decay
+        self.decoupled = flag("NAdam: decoupled_weight_decay", decoupled_weight_decay)
         super().__init__(params, lr, beta1, beta2, eps, weight_decay, betas=betas)
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
@@ -360,7 +362,7 @@ class RAdam(Adam):
         betas: Sequence[float] | None = None,
         decoupled_weight_decay: bool = False,
     ) -> None:
-        self.decoupled = decoupled_weight_decay
+        self.decoupled = flag("RAdam: decoupled_weight_decay", decoupled_weight_decay)
         super().__init__(params, lr, beta1, beta2, eps, weight_decay, betas=betas)
 
     def _rule(self, t: int, numbers: dict[str, Any]) -> Any:
