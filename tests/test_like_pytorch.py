@@ -33,6 +33,7 @@ A, B, C = (RNG.normal(size=(6, 5)) for _ in range(3))
 ROWS = RNG.normal(size=(2, 4, 5))
 IMAGES = RNG.normal(size=(2, 8, 6, 4))
 ODD = RNG.normal(size=(2, 2, 7, 6))
+VOLUMES = RNG.normal(size=(2, 2, 4, 3, 5))
 SHARES, VARIANCES = RNG.uniform(0.05, 0.95, (3, 4)), RNG.uniform(0.3, 2.0, (6, 1))
 SIGNS, ROW_SIGNS = np.sign(B), np.sign(B[:, 0])
 COUNTS = RNG.poisson(2.0, (6, 5)).astype(float)
@@ -142,6 +143,12 @@ CASES = {
         ([both("adaptive_max_pool2d", size, of=(F, ops))
           for size in (1, 3, (3, 4), (None, 5), (9, 4), (7, 1))], (ODD,)),
         ([both("adaptive_max_pool1d", size, of=(F, ops)) for size in (1, 3, 4, 8)], (ODD[0],)),
+        ([both("adaptive_max_pool3d", size, of=(F, ops)) for size in (2, (3, None, 4))],
+         (VOLUMES,)),
+    ],
+    "adaptive_avg_pool3d": [
+        ([both("adaptive_avg_pool3d", size, of=(F, ops))
+          for size in (1, 2, (2, 3, None), (3, 5, 4))], (VOLUMES,)),
     ],
     "cosine_embedding_loss": [
         (targets(ROW_SIGNS, losses("cosine_embedding_loss", margin=m)), (A, B)) for m in (0.0, 0.3)
@@ -539,6 +546,8 @@ MODULES = [
     module("ConstantPad2d", 1, -1.0, shapes=PICTURE),
     module("AdaptiveMaxPool1d", 3, shapes=SEQUENCE),
     module("AdaptiveMaxPool2d", (3, None), shapes=PICTURE),
+    module("AdaptiveMaxPool3d", 2, shapes=((2, 3, 4, 5, 3),)),
+    module("AdaptiveAvgPool3d", (1, None, 2), shapes=((2, 3, 4, 5, 3),)),
     module("PixelShuffle", 3, shapes=((2, 9, 2, 3),)),
     module("PixelUnshuffle", 2, shapes=((1, 2, 4, 6),)),
     module("Unfold", 3, padding=1, stride=2, shapes=PICTURE),

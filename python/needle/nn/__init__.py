@@ -97,8 +97,10 @@ from needle.nn.norm import BatchNorm1d, LayerNorm, LayerNorm1d, RMSNorm
 from needle.nn.pool import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
     AdaptiveMaxPool1d,
     AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,

@@ -128,10 +128,22 @@ class AdaptiveAvgPool1d(_AdaptivePool):
     pool = staticmethod(ops.adaptive_avg_pool1d)
 
 
+class AdaptiveAvgPool3d(_AdaptivePool):
+    """Average volumes to a size; see ``ops.adaptive_avg_pool3d``."""
+
+    pool = staticmethod(ops.adaptive_avg_pool3d)
+
+
 class AdaptiveMaxPool2d(_AdaptivePool):
     """Take the largest elements of images down to a size; see ``ops.adaptive_max_pool2d``."""
 
     pool = staticmethod(ops.adaptive_max_pool2d)
+
+
+class AdaptiveMaxPool3d(_AdaptivePool):
+    """Take the largest elements of volumes; see ``ops.adaptive_max_pool3d``."""
+
+    pool = staticmethod(ops.adaptive_max_pool3d)
 
 
 class AdaptiveMaxPool1d(_AdaptivePool):

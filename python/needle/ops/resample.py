@@ -215,11 +215,16 @@ def adaptive_avg_pool2d(x: Any, output_size: Any) -> Any:
     return _adaptive("adaptive_avg_pool2d", 2, x, output_size)
 
 
+def adaptive_avg_pool3d(x: Any, output_size: Any) -> Any:
+    """Average volumes [n, c, d, h, w] down to a size. See ``adaptive_avg_pool2d``."""
+    return _adaptive("adaptive_avg_pool3d", 3, x, output_size)
+
+
 def _adaptive_max(name: str, axes: int, x: Any, output_size: Any) -> Any:
     out, spatial = _adapted(name, axes, x, output_size)
     if all(n % m == 0 for n, m in zip(spatial, out, strict=True)):
         kernel = tuple(n // m for n, m in zip(spatial, out, strict=True))
-        return (max_pool1d if axes == 1 else max_pool2d)(x, kernel)
+        return (max_pool1d, max_pool2d, max_pool3d)[axes - 1](x, kernel)
     places = made(name, _bin_places, spatial, out, executor.spec_of(x).device)
     seen = take(flatten(x, 2), places, 2)  # [n, c, windows, elements of one]
     largest = gather(seen, argmax(stop_gradient(seen), -1, True), -1)
@@ -253,6 +258,11 @@ def adaptive_max_pool2d(x: Any, output_size: Any) -> Any:
     first.
     """
     return _adaptive_max("adaptive_max_pool2d", 2, x, output_size)
+
+
+def adaptive_max_pool3d(x: Any, output_size: Any) -> Any:
+    """Take the largest elements of [n, c, d, h, w] down to a size. See ``adaptive_max_pool2d``."""
+    return _adaptive_max("adaptive_max_pool3d", 3, x, output_size)
 
 
 def global_avg_pool(x: Any) -> Any:
