@@ -489,6 +489,30 @@ def test_layers_in_several_places_are_not_folded():
     assert folded[0] is folded[3] and folded[0].slope == 1
 
 
+def test_folding_again_changes_nothing():
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.LeakyReLU(0.5)).to("float64").eval()
+    x = tensor(draw(1, 2, 5, 5))
+    once = ndl.fold_batch_norm(model)
+    twice = ndl.fold_batch_norm(once)
+    assert once[0].slope == twice[0].slope == 0.0  # not that of the second rectifier
+    np.testing.assert_array_equal(twice(x).numpy(), once(x).numpy())
+
+
+def test_norms_behind_a_rectifying_convolution_are_not_folded():
+    conv, norm = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)
+    conv.slope = 0.0
+    model, x = shaken(nn.Sequential(conv, norm).to("float64")).eval(), tensor(draw(2, 2, 5, 5))
+    folded = ndl.fold_batch_norm(model)
+    np.testing.assert_allclose(folded(x).numpy(), model(x).numpy(), atol=1e-12)
+
+
+def test_norms_of_sequences_behind_linear_layers_are_not_folded():
+    model = shaken(nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(3)).to("float64")).eval()
+    x = tensor(draw(2, 3, 5))  # the norm's channels are its second axis
+    folded = ndl.fold_batch_norm(model)
+    np.testing.assert_array_equal(folded(x).numpy(), model(x).numpy())
+
+
 @pytest.mark.parametrize(
     "settings, kept", [({"affine": False}, 0), ({"track_running_stats": False}, 1)]
 )

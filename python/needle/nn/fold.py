@@ -27,10 +27,11 @@ def fold_batch_norm(model: _M) -> _M:
     In evaluation batch norm is a factor and a term per channel, so the layer before it can have
     both in its weight and bias. It is done where they are neighbours in a ``Sequential``: batch
     norm behind a convolution (``Conv``, ``Conv2d``, ``ConvTranspose2d`` and so on; not behind a
-    transposed one in groups), or behind ``Linear``. A rectifier (``ReLU``, ``LeakyReLU``) behind a
-    convolution with a bias becomes its ``slope``: both are computed in one pass. The copy is in
-    evaluation mode and its results are those of ``model.eval()`` up to rounding; training it has no
-    batch norm any more. Layers that the model uses in several places stay as they are.
+    transposed one in groups, or one that rectifies), or behind ``Linear`` of rows [n, features]. A
+    rectifier (``ReLU``, ``LeakyReLU``) behind a convolution with a bias becomes its ``slope``: both
+    are computed in one pass. The copy is in evaluation mode and its results are those of
+    ``model.eval()`` up to rounding; training it has no batch norm any more. Layers that the model
+    uses in several places stay as they are.
 
     Raises:
         ArgumentError: if the model is no module.
@@ -71,12 +72,13 @@ def _folded(modules: list[Module], places: Counter[int]) -> list[Module]:
 
 def _rectify(modules: list[Module], once: list[bool]) -> None:
     """Make rectifiers part of the convolutions that they follow."""
-    last: Module | None = None
+    last: Any = None
     for i, module in enumerate(modules):
         if isinstance(module, Identity):
             continue
         slope = _slope(module)
-        if slope is not None and isinstance(last, (Conv, _Straight)) and last.bias is not None:
+        plain = isinstance(last, (Conv, _Straight)) and last.slope == 1
+        if slope is not None and plain and last.bias is not None:
             last.slope, modules[i], last = slope, Identity(), None
         else:
             last = module if once[i] else None
@@ -95,6 +97,10 @@ def _out_axis(layer: Module, norm: Module) -> int | None:
     if not isinstance(norm, BatchNorm1d) or not norm.track_running_stats:
         return None
     if isinstance(norm, BatchNorm2d) == isinstance(layer, Linear):
+        return None
+    if getattr(layer, "slope", 1.0) != 1:  # the norm is behind the rectifier
+        return None
+    if isinstance(layer, Linear) and layer.out_features != norm.dim:  # of [n, dim, l]
         return None
     if isinstance(layer, (Conv, Linear)):
         return -1
