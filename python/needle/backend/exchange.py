@@ -63,7 +63,7 @@ def to_dlpack(
         if copy is False:
             raise ExchangeError(
                 f"dlpack: {x.spec} has strides {x.strides}; not all readers know negative ones\n"
-                "  try: copy=None, or share a copy: x.contiguous()"
+                "  try: copy=None, or share a copy of the tensor: x.clone()"
             )
         copy = True
     backend = x.device.backend

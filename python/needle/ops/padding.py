@@ -209,7 +209,7 @@ def pad(x: Any, widths: int | Sequence[Any], mode: str = "constant", value: floa
     Raises:
         ArgumentError: if widths are no whole numbers.
         ShapeError: if widths do not fit x, or reach further than reflect can.
-        OptionError: for another mode, or a width that is no whole number.
+        OptionError: for another mode.
         DtypeError: if the dtype of x has no such value.
     """
     shape = shape_of(x)
