@@ -32,7 +32,6 @@ from needle.value import TensorTuple, Value
 
 _add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
 _divide, _power, _negative = ops.Divide.of(), ops.Power.of(), ops.Negative.of()
-_matmul = ops.MatMul.of()
 _apply = executor.apply
 _reshapes = movement.known_reshapes
 

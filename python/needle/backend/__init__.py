@@ -23,7 +23,7 @@ from needle.errors import DeviceError
 if TYPE_CHECKING:
     from needle.backend.ndarray import NDArray
 
-__all__ = ["Backend", "find_override", "override", "overrides_of"]
+__all__ = ["Backend", "find_override", "override"]
 
 
 Describe = Callable[..., Exception]
@@ -370,11 +370,6 @@ def find_override(device_name: str, op_name: str) -> _Override | None:
     if found is None and ":" in device_name:  # cuda:1
         found = _overrides.get((device_name.partition(":")[0], op_name))
     return found if found is not None and config.current().overrides == "on" else None
-
-
-def overrides_of(op_name: str) -> list[str]:
-    """Return the names of the devices that override an op."""
-    return [device_name for device_name, name in _overrides if name == op_name]
 
 
 def _load_cpu() -> Backend:

@@ -103,11 +103,7 @@ def _window(op: Any) -> tuple[Any, ...]:
 
 
 def _poolable(op: Any, *arrays: NDArray) -> bool:
-    places = 1
-    for size in op.kernel:
-        places *= size
-    floats = all(x.dtype is dtypes.float32 for x in arrays)
-    return floats and places <= MOST_PLACES and all(x.size > 0 for x in arrays)
+    return math.prod(op.kernel) <= MOST_PLACES and _all_float32(*arrays)
 
 
 @override("cpu", "MaxPool")
@@ -145,7 +141,7 @@ def max_pool_take(op: Any, x: NDArray, index: NDArray) -> Any:
 
 
 def _average(op: Any, grad: bool, shape: Sizes, x: NDArray) -> Any:
-    if x.dtype is not dtypes.float32 or x.size == 0:
+    if not _all_float32(x):
         return NotImplemented
     out = empty(shape, x.dtype, x.device)
     low = [before for before, _ in op.padding]

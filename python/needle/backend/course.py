@@ -15,6 +15,7 @@ import numpy as np
 
 from needle import device as devices
 from needle import dtype as dtypes
+from needle.backend.axes import normalise_axes, normalise_index
 from needle.errors import IndexRangeError, ShapeError, explain
 
 if TYPE_CHECKING:
@@ -153,8 +154,6 @@ def _array(x: Any) -> NDArray:
 
 def _ranges(x: NDArray, index: Any) -> list[tuple[int, int, int]]:
     """Return (first, count, step) per axis; an integer keeps its axis, with size 1."""
-    from needle.backend.axes import normalise_index
-
     given = index if isinstance(index, tuple) else (index,)
     if len(given) > x.ndim:
         raise IndexRangeError(f"{len(given)} indices for {x.ndim} dimensions")
@@ -249,7 +248,7 @@ def _reduce(function: str, x: Any, axis: Any, keepdims: bool) -> NDArray:
     from needle.backend import kernels
 
     array = _array(x)
-    found = kernels.reduce(function, array, kernels.flat_axes(axis, array), keepdims)
+    found = kernels.reduce(function, array, normalise_axes(axis, array.ndim), keepdims)
     return found if axis is not None or keepdims else found.reshape((1,))
 
 

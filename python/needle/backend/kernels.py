@@ -13,7 +13,7 @@ import numpy as np
 from needle import core
 from needle import dtype as dtypes
 from needle.backend.array import make_array, make_spec, shortcut
-from needle.backend.axes import normalise_axes, normalise_axis
+from needle.backend.axes import normalise_axis
 from needle.backend.ndarray import NDArray, Shape, array, broadcast_shapes, empty, full, kept_order
 from needle.backend.range_errors import bad_index, bad_label, bad_slice, outside
 from needle.dtype import DType
@@ -528,11 +528,6 @@ def pad(x: NDArray, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> 
     inner = out.slice([(low, n, 1) for n, (low, _) in zip(x.shape, widths, strict=True)])
     out.device.backend.copy(inner, x)
     return out
-
-
-def flat_axes(axes: Any, x: NDArray) -> Shape:
-    """Return axes of x counted from 0 (all for None)."""
-    return normalise_axes(axes, x.ndim)
 
 
 def function_code(name: str) -> int:

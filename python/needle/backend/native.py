@@ -76,9 +76,9 @@ class NativeBackend(CourseTiles, Backend):
             super().ramp(out, start, step)
 
     def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
-        self.core.elementwise(self._code(function, inputs), out, *inputs)
+        self.core.elementwise(self._code(function), out, *inputs)
 
-    def _code(self, function: str, inputs: Sequence[Any]) -> int:
+    def _code(self, function: str) -> int:
         try:
             return self.functions[function]
         except KeyError:
@@ -174,7 +174,7 @@ class NativeBackend(CourseTiles, Backend):
         outs: Sequence[Any],
         inputs: Sequence[Any],
     ) -> None:
-        code = [(self._code(function, inputs), args) for function, args in program]
+        code = [(self._code(function), args) for function, args in program]
         self.core.run_fused(code, list(outs), list(inputs))
 
     def adopt(self, values: np.ndarray[Any, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any
@@ -130,10 +131,7 @@ class Flatten(Module):
             raise explain(
                 ShapeError, "Flatten", "x has no axis", [("x", x)], "x is [n, ...]"
             )  # fmt: skip
-        size = 1
-        for n in x.shape[1:]:
-            size *= n
-        return ops.reshape(x, (x.shape[0], size))
+        return ops.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
 
 
 class Unflatten(Module):

@@ -119,11 +119,6 @@ class Op(graph.OpBase):
             op = _interned[key] = cls(*values)
         return op
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What makes two ops equal."""
-        return (type(self), *(getattr(self, name) for name in self.static))
-
     @functools.cached_property
     def name(self) -> str:
         """The op's name as users write it: ``LayerNorm`` is ``layer_norm``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from string import ascii_letters
 from typing import Any
 
@@ -25,13 +26,6 @@ from needle.ops.operands import as_tensors, cast, promoted
 from needle.ops.rearrange import broadcast_arrays
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
-
-
-def _size(sizes: Sequence[int]) -> int:
-    total = 1
-    for n in sizes:
-        total *= n
-    return total
 
 
 def _cosine(x: Any, y: Any, axis: int, eps: float) -> Any:
@@ -379,7 +373,7 @@ class _Plan:
         x = self._ordered(x, letters, "".join(groups))
         if all(len(group) == 1 for group in groups):
             return x
-        shape = tuple(_size([self._sizes[letter] for letter in group]) for group in groups)
+        shape = tuple(prod(self._sizes[letter] for letter in group) for group in groups)
         return self._apply(Reshape.of(shape), x)
 
     def _product(self, x: int, left: str, y: int, right: str, later: set[str]) -> tuple[int, str]:

@@ -315,9 +315,6 @@ def gather(x: Any, index: Any, axis: Any = -1) -> Any:
     return _picked(Gather.of(axis), axis, False, x, index)
 
 
-take_along_axis = gather
-
-
 def take_along_dim(x: Any, index: Any, axis: int | None = None) -> Any:
     """Pick along an axis as ``gather``; from the flattened x for None, by the flattened index."""
     x, index = as_tensors((x, beside(x, index)), "take_along_dim")

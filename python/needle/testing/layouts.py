@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from needle.backend.ndarray import NDArray, array, empty
+from needle.backend.ndarray import NDArray, empty
 
 
 def transposed(x: NDArray) -> NDArray:
@@ -38,8 +36,3 @@ def broadcast(x: NDArray) -> NDArray:
 
 
 LAYOUTS = {f.__name__: f for f in (transposed, sliced, flipped, broadcast)}
-
-
-def from_numpy(values: Any, dtype: Any, device: Any) -> NDArray:
-    """Return a dense array of a NumPy array's values."""
-    return array(np.asarray(values), dtype, device)

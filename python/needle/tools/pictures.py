@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 Images = np.ndarray[Any, Any]
-
-
-def can_save() -> bool:
-    """Return whether images can be written: Pillow is installed."""
-    return find_spec("PIL") is not None
 
 
 def grid(

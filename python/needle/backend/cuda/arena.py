@@ -149,7 +149,7 @@ class Arena:
         self.dropped: deque[tuple[Any, ...]] = deque()
         self.finished: deque[Callable[[], None]] = deque()
         self.lock = Lock()
-        self.live = self.peak = self.requests = 0
+        self.live = self.peak = 0
 
     def allocate(self, nbytes: int) -> Block:
         """Return a block for this thread's stream, its content not set.
@@ -160,7 +160,6 @@ class Arena:
         size = -(-(nbytes + 2 * self.guard) // ALIGNMENT) * ALIGNMENT or ALIGNMENT
         stream = self.streams.current
         with self._locked():
-            self.requests += 1
             self._collect()
             if 0 < config.current().memory_limit < self.live + nbytes:
                 raise NoMemory

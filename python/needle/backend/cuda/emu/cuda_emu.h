@@ -10,11 +10,8 @@
 
 #define __global__
 #define __device__
-#define __host__
-#define __forceinline__ inline
 #define __align__(n) alignas(n)
 #define __launch_bounds__(...)
-#define __restrict__
 
 namespace emu {
 
@@ -76,7 +73,6 @@ inline int lane() { return static_cast<int>(emu_fibre->linear % 32); }
 #define blockIdx (::emu::emu_block_index)
 #define blockDim (::emu::emu_block_size)
 #define gridDim (::emu::emu_grid_size)
-constexpr int warpSize = 32;
 
 #define SHARED(type, name, ...)              \
   alignas(128) static type name __VA_ARGS__; \
@@ -90,8 +86,6 @@ inline void __syncthreads(EMU_WHERE) { ::emu::emu_block_barrier(file, line); }
 inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_WHERE) {
   ::emu::emu_warp_barrier(mask, file, line);
 }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from, int width = 32, EMU_WHERE) {
@@ -117,33 +111,12 @@ T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, EMU_WHERE)
 inline unsigned __ballot_sync(unsigned mask, int predicate, EMU_WHERE) {
   return ::emu::emu_ballot(mask, predicate, file, line);
 }
-inline int __any_sync(unsigned mask, int predicate, EMU_WHERE) {
-  return ::emu::emu_ballot(mask, predicate, file, line) != 0;
-}
 
 // One thread of the host runs: plain reads and writes are atomic.
-template <class T>
-T atomicAdd(T* p, T value) {
-  T old = *p;
-  *p = old + value;
-  return old;
-}
 template <class T>
 T atomicMin(T* p, T value) {
   T old = *p;
   *p = value < old ? value : old;
-  return old;
-}
-template <class T>
-T atomicMax(T* p, T value) {
-  T old = *p;
-  *p = value > old ? value : old;
-  return old;
-}
-template <class T>
-T atomicCAS(T* p, T expected, T value) {
-  T old = *p;
-  if (old == expected) *p = value;
   return old;
 }
 
@@ -157,19 +130,8 @@ inline To emu_bits(From x) {
 inline unsigned __float_as_uint(float x) { return emu_bits<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return emu_bits<float>(x); }
 inline long long __double_as_longlong(double x) { return emu_bits<long long>(x); }
-inline double __longlong_as_double(long long x) { return emu_bits<double>(x); }
 inline unsigned __umulhi(unsigned x, unsigned y) {
   return static_cast<unsigned>(static_cast<uint64_t>(x) * y >> 32);
 }
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
-template <class T>
-T __ldg(const T* p) {
-  return *p;
-}
-inline float __fdividef(float x, float y) { return x / y; }
-inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
-inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 using std::isinf;
 using std::isnan;
