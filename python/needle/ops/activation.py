@@ -25,10 +25,9 @@ from needle.ops.elementwise import (
 )
 from needle.ops.functions import cosh, exp, expm1, sigmoid, tanh
 from needle.ops.logic import clip
-from needle.ops.operands import promoted
+from needle.ops.operands import promoted, widened
 from needle.ops.rearrange import window
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
-from needle.ops.softmax import widened
 
 _erf = np.vectorize(math.erf, otypes=[float])
 

@@ -27,8 +27,8 @@ from needle.ops.norm import (
     batch_norm_of,
     parameter,
 )
+from needle.ops.operands import widened
 from needle.ops.samples import Sample, uniform
-from needle.ops.softmax import widened
 
 SHAPES = ((4, 3), (2, 3, 5), (2, 2, 2, 3), (0, 4))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import dtype, executor
+from needle import executor
 from needle.backend.axes import axes_of, normalise_axis, whole
 from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
@@ -22,7 +22,7 @@ from needle.ops.functions import sqrt
 from needle.ops.logic import clip
 from needle.ops.matmul import matmul
 from needle.ops.movement import Permute, Reshape, turned, unsqueeze
-from needle.ops.operands import as_tensors, cast, promoted
+from needle.ops.operands import as_tensors, cast, promoted, widened
 from needle.ops.rearrange import broadcast_arrays
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
@@ -69,8 +69,7 @@ class CosineSimilarity(Composite):
     samples = staticmethod(_cosine_samples)
 
     def expand(self, x: Any, y: Any) -> Any:
-        wide = [cast(z, dtype.float32) if z.spec.dtype.itemsize == 2 else z for z in (x, y)]
-        a, b = broadcast_arrays(*wide)
+        a, b = broadcast_arrays(widened(x), widened(y))
         axis = normalise_axis(self.axis, len(shape_of(a)))
         norms = [sqrt(maximum(summation(z * z, axis), self.eps**2)) for z in (a, b)]
         return cast(summation(a * b, axis) / (norms[0] * norms[1]), x.spec.dtype)
@@ -116,7 +115,7 @@ def _covariances(name: str, x: Any, correction: float) -> tuple[Any, Any]:
             ShapeError, name, f"x has shape {shape}", [("x", x)],
             "a row for each variable, a column for each observation",
         )  # fmt: skip
-    wide = cast(x, dtype.float32) if x.spec.dtype.itemsize == 2 else x
+    wide = widened(x)
     centred = wide - mean(wide, -1, keepdims=True)
     other = turned(centred) if len(shape) == 2 else centred
     return matmul(centred, other) / max(shape[-1] - real(f"{name}: correction", correction), 0.0), x

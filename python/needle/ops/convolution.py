@@ -43,8 +43,8 @@ from needle.ops.base import Composite, Multilinear
 from needle.ops.elementwise import cast_like
 from needle.ops.matmul import matmul
 from needle.ops.movement import Pad, Slice, permute, reshape, turned
+from needle.ops.operands import widened
 from needle.ops.samples import Sample, uniform
-from needle.ops.softmax import widened
 from needle.ops.windows import WindowsGrad, windows
 
 Sizes = tuple[int, ...]

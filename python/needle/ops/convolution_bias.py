@@ -17,9 +17,9 @@ from needle.ops.activation import leaky_relu, relu, relu_grad
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.convolution import Convolution, Pairs, Sizes, convolution_cases, convolved
 from needle.ops.elementwise import cast_like, greater, where
+from needle.ops.operands import widened
 from needle.ops.reduce import summation
 from needle.ops.samples import Sample, uniform
-from needle.ops.softmax import widened
 
 
 def _biased(x: Any, w: Any, bias: Any, rest: Any) -> Any:

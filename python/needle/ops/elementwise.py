@@ -19,7 +19,7 @@ from needle.backend.axes import whole
 from needle.errors import ArgumentError, OptionError
 from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
-from needle.ops.operands import as_tensors, cast, constant, default_float, promoted
+from needle.ops.operands import as_tensors, cast, constant, default_float, promoted, widened
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
 
 # ---- arithmetic ----------------------------------------------------------------
@@ -445,7 +445,7 @@ def round(x: Any, decimals: int = 0) -> Any:
             f"round: {decimals} decimals of {kind}\n  rule: from {-limit} to {limit}"
             + ("" if limit else "; integers are whole as they are\n  try: x.astype('float64')")
         )
-    wide = cast(x, dtype.float32) if kind.itemsize == 2 else x
+    wide = widened(x)
     scale = 10.0 ** abs(decimals)
     out = round(wide * scale) / scale if decimals > 0 else round(wide / scale) * scale
     return cast(out, kind)

@@ -15,7 +15,7 @@ from needle import executor, forward, graph
 from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import full
-from needle.dtype import DType, bool_, float32, int16
+from needle.dtype import DType, bool_, int16
 from needle.errors import DtypeError, explain
 from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
@@ -29,7 +29,7 @@ from needle.ops.elementwise import (
     square,
     where,
 )
-from needle.ops.operands import cast, promoted
+from needle.ops.operands import cast, promoted, widened
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
 
 # ---- powers, exponentials and logarithms -------------------------------------------
@@ -511,7 +511,7 @@ def logit(x: Any, eps: float | None = None) -> Any:
     float16 and bfloat16 are computed in float32.
     """
     (x,) = promoted((x,), "logit", floating=True)
-    wide = cast(x, float32) if x.spec.dtype.itemsize == 2 else x
+    wide = widened(x)
     if eps is not None:
         low, high = real("logit: eps", eps), 1.0 - real("logit: eps", eps)
         wide = where(less(wide, low), low, where(greater(wide, high), high, wide))

@@ -22,9 +22,9 @@ from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import rsqrt
 from needle.ops.movement import broadcast_to, reshape
 from needle.ops.norm import parameter
+from needle.ops.operands import widened
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
-from needle.ops.softmax import widened
 
 _CASES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((2, 3, 4), 2), ((2, 3, 2, 6), 3), ((3, 2, 3), 3), ((2, 4), 1), ((0, 2, 4), 2),

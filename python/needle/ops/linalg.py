@@ -29,11 +29,10 @@ from needle.ops.diagonals import tril, triu
 from needle.ops.elementwise import absolute, cast_like, equal, maximum, not_equal, square, where
 from needle.ops.matmul import matmul
 from needle.ops.movement import reshape, squeeze, turned, unsqueeze
-from needle.ops.operands import promoted
+from needle.ops.operands import promoted, widened
 from needle.ops.reduce import amax, amin, summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.scan import root
-from needle.ops.softmax import widened
 
 Shape = tuple[int, ...]
 EXACT = ("float64", "float32")

@@ -27,7 +27,7 @@ from needle.ops.elementwise import (
     minimum,
     where,
 )
-from needle.ops.operands import as_tensors, cast, promoted
+from needle.ops.operands import as_tensors, cast, promoted, widened
 from needle.ops.reduce import all as all_true
 from needle.ops.reduce import any as any_true
 from needle.ops.reduce import summation
@@ -265,7 +265,7 @@ def nanmean(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = N
     float16 and bfloat16 are added up in float32.
     """
     (x,) = promoted((x,), "nanmean", floating=True)
-    wide = cast(x, dtype.float32) if x.spec.dtype.itemsize == 2 else x
+    wide = widened(x)
     count = summation(logical_not(isnan(x)), axes, keepdims, axis=axis)
     return cast_like(nansum(wide, axes, keepdims, axis=axis) / cast_like(count, wide), x)
 

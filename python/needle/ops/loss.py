@@ -26,10 +26,10 @@ from needle.ops.functions import exp, log
 from needle.ops.indexing import Labels, beside, gather, one_hot, take
 from needle.ops.logic import clip
 from needle.ops.movement import Reshape, reshape, unsqueeze
-from needle.ops.operands import as_tensors, cast, promoted
+from needle.ops.operands import as_tensors, cast, promoted, widened
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, integers, uniform
-from needle.ops.softmax import log_softmax, logsumexp, softmax, widened
+from needle.ops.softmax import log_softmax, logsumexp, softmax
 
 NOTHING = -(2**63)
 """The ``ignore_index`` that ignores no row."""

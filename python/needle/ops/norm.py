@@ -17,10 +17,9 @@ from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import cast_like, square
 from needle.ops.functions import rsqrt
 from needle.ops.movement import broadcast_to, permute, reshape, unsqueeze
-from needle.ops.operands import constant
+from needle.ops.operands import constant, widened
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
-from needle.ops.softmax import widened
 
 
 def _rows(x: Any) -> tuple[int, ...]:

@@ -311,3 +311,8 @@ def cast(x: Any, kind: DType) -> Any:
     from needle.ops.movement import Cast
 
     return executor.apply(Cast.of(kind), x)
+
+
+def widened(x: Any) -> Any:
+    """Return x, in float32 where it is float16 or bfloat16: sums and exponentials need it."""
+    return cast(x, dtype.float32) if executor.spec_of(x).dtype.itemsize == 2 else x

@@ -24,11 +24,10 @@ from needle.ops.convolution import Pairs, Sizes
 from needle.ops.elementwise import cast_like, equal, where
 from needle.ops.indexing import gather
 from needle.ops.movement import Slice, broadcast_to, reshape, squeeze, unsqueeze
-from needle.ops.operands import cast
+from needle.ops.operands import cast, widened
 from needle.ops.padding import pad
 from needle.ops.reduce import amax, argmax, summation
 from needle.ops.samples import Sample, integers, uniform
-from needle.ops.softmax import widened
 from needle.ops.windows import WindowsGrad, windows
 
 

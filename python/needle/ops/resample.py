@@ -25,12 +25,11 @@ from needle.ops.indexing import gather, take
 from needle.ops.interpolation import CENTRES, CORNERS, NEAREST, Interpolate
 from needle.ops.matmul import matmul
 from needle.ops.movement import permute, reshape, stop_gradient
-from needle.ops.operands import promoted
+from needle.ops.operands import promoted, widened
 from needle.ops.padding import pad
 from needle.ops.pooling import AvgPool, MaxPool
 from needle.ops.rearrange import flatten
 from needle.ops.reduce import argmax, mean
-from needle.ops.softmax import widened
 from needle.ops.windows import WindowsGrad, windows
 
 MODES = {"nearest": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (3,)}

@@ -19,7 +19,7 @@ from needle.ops.elementwise import cast_like, equal, square, where
 from needle.ops.functions import Sqrt
 from needle.ops.indexing import ScatterAdd
 from needle.ops.movement import broadcast_to, concat, flip, permute, reshape, stop_gradient
-from needle.ops.operands import cast, constant
+from needle.ops.operands import cast, constant, widened
 from needle.ops.reduce import (
     Reduction,
     mean,
@@ -29,7 +29,6 @@ from needle.ops.reduce import (
     summation,
 )
 from needle.ops.samples import Sample, uniform
-from needle.ops.softmax import widened
 from needle.ops.tuples import stack
 
 

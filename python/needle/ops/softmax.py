@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import dtype, executor
+from needle import executor
 from needle.backend.axes import axes_of
 from needle.errors import IndexRangeError
 from needle.executor import shape_of
@@ -17,15 +17,9 @@ from needle.ops.elementwise import cast_like, equal, where
 from needle.ops.functions import exp, log
 from needle.ops.logic import isfinite
 from needle.ops.movement import reshape, stop_gradient
-from needle.ops.operands import cast
+from needle.ops.operands import widened
 from needle.ops.reduce import amax, normalised, summation
 from needle.ops.samples import Sample, uniform
-
-
-def widened(x: Any) -> Any:
-    """Return x, in float32 where it is float16 or bfloat16: sums and exponentials need it."""
-    return cast(x, dtype.float32) if executor.spec_of(x).dtype.itemsize == 2 else x
-
 
 # ---- softmax -----------------------------------------------------------------------
 

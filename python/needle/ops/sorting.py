@@ -34,12 +34,11 @@ from needle.ops.movement import (
     to_device,
     unsqueeze,
 )
-from needle.ops.operands import as_tensors, cast, promoted
+from needle.ops.operands import as_tensors, cast, promoted, widened
 from needle.ops.rearrange import moveaxis, window
 from needle.ops.reduce import amax, amin
 from needle.ops.samples import Sample, uniform
 from needle.ops.scan import cumsum
-from needle.ops.softmax import widened
 from needle.ops.tuples import stack
 
 
