@@ -86,18 +86,23 @@ def _rebind(operation: str, params: Sequence[Any], outs: Sequence[NDArray]) -> N
 
 
 def _step(
-    operation: str, params: Sequence[Any], states: Sequence[State], rule: Any, start: float = 0.0
+    operation: str,
+    params: Sequence[Any],
+    states: Sequence[State | None],
+    rule: Any,
+    start: float = 0.0,
 ) -> None:
-    """Let the devices' method of that name update parameters and their state."""
+    """Let the devices' method of that name update parameters and their states (None: without)."""
     _check(operation, params)
     prepared = [  # all of it before anything changes: memory may run out
-        (batch, *_arrays(batch), [_states(state, batch, start) for state in states])
+        (batch, *_arrays(batch), [s if s is None else _states(s, batch, start) for s in states])
         for batch in _batches(params)
     ]
     for batch, outs, arrays, grads, held in prepared:
         getattr(outs[0].device.backend, operation)(outs, arrays, grads, *held, rule)
         for state, new in zip(states, held, strict=True):
-            state.update(zip(batch, new, strict=True))
+            if state is not None and new is not None:
+                state.update(zip(batch, new, strict=True))
         _rebind(operation, batch, outs)
 
 
@@ -147,16 +152,7 @@ def sgd(params: Sequence[Any], velocities: State | None, rule: Sgd) -> None:
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
     """
-    _check("sgd", params)
-    prepared = [
-        (batch, *_arrays(batch), None if velocities is None else _states(velocities, batch))
-        for batch in _batches(params)
-    ]
-    for batch, outs, arrays, grads, moving in prepared:
-        outs[0].device.backend.sgd(outs, arrays, grads, moving, rule)
-        if velocities is not None and moving is not None:
-            velocities.update(zip(batch, moving, strict=True))
-        _rebind("sgd", batch, outs)
+    _step("sgd", params, (velocities,), rule)
 
 
 def rmsprop(
@@ -174,21 +170,7 @@ def rmsprop(
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
     """
-    _check("rmsprop", params)
-    states = [state for state in (vs, means, us) if state is not None]
-    prepared = [
-        (batch, *_arrays(batch), [_states(state, batch) for state in states])
-        for batch in _batches(params)
-    ]
-    for batch, outs, arrays, grads, held in prepared:
-        rest = iter(held[1:])
-        outs[0].device.backend.rmsprop(
-            outs, arrays, grads, held[0], None if means is None else next(rest),
-            None if us is None else next(rest), rule,
-        )  # fmt: skip
-        for state, new in zip(states, held, strict=True):
-            state.update(zip(batch, new, strict=True))
-        _rebind("rmsprop", batch, outs)
+    _step("rmsprop", params, (vs, means, us), rule)
 
 
 def adagrad(params: Sequence[Any], sums: State, start: float, rule: Adagrad) -> None:
