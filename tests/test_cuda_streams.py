@@ -26,6 +26,7 @@ if not any(d.name == "cuda-emu" and d.enabled() for d in ndl.all_devices()):
 
 from needle.backend.cuda import dlpack, errors, pinned
 from needle.backend.cuda.dlpack import PLAIN, VERSIONED
+from needle.backend.cuda.driver import NoMemory
 
 EMU = devices.as_device("cuda-emu")
 DRIVER = EMU.backend.driver
@@ -354,15 +355,50 @@ def test_batches_pass_through_pinned_memory(late):
         assert labels.numpy().tolist() == list(range(4 * i, 4 * i + 4))
 
 
-def test_a_host_without_pinned_memory_says_so(monkeypatch):
-    from needle.backend.cuda.driver import NoMemory
+@pytest.fixture
+def one_buffer(monkeypatch):
+    """Let the host have one more pinned buffer."""
+    EMU.synchronize()
+    pool, pin, made = EMU.backend.pinned_buffers, DRIVER.pin, []
+    with pool.lock:
+        pool._collect()
+        monkeypatch.setattr(pool, "free", {})
 
-    def none(nbytes):
-        raise NoMemory
+    def pin_once(nbytes):
+        if made:
+            raise NoMemory
+        made.append(pin(nbytes))
+        return made[0]
 
-    monkeypatch.setattr(DRIVER, "pin", none)
+    monkeypatch.setattr(DRIVER, "pin", pin_once)
+    return pool
+
+
+@pytest.mark.parametrize("call", ["pinned", "upload", "download", "synchronize"])
+def test_a_host_without_pinned_memory_says_so(call, one_buffer):
+    x = ndl.ones(8, device=EMU)
+    taken = ndl.take(x, ndl.arange(3, device=EMU))  # its check is a copy to the host, too
+    held = EMU.pinned((2,), "float64")
+    calls = {
+        "pinned": lambda: EMU.pinned((1 << 20,), "float64"),
+        "upload": lambda: ndl.Tensor(draw(700), device=EMU),
+        "download": taken.numpy,
+        "synchronize": EMU.synchronize,
+    }
+    with pytest.raises(ndl.errors.OutOfMemoryError, match="pinned memory left .* bytes were asked"):
+        calls[call]()
+    del held
+    assert taken.numpy().tolist() == [1.0] * 3
+
+
+def test_a_copy_that_finds_no_buffer_gives_back_those_it_had(one_buffer, monkeypatch):
+    monkeypatch.setattr(pinned, "PIECE", 4096)
+    x, before = ndl.ones(3000, device=EMU), one_buffer.total
     with pytest.raises(ndl.errors.OutOfMemoryError, match="pinned"):
-        EMU.pinned((1 << 20,), "float64")
+        x.numpy()
+    assert one_buffer.total == before + 4096
+    one_buffer._collect()
+    assert [len(kept) for kept in one_buffer.free.values()] == [1]
 
 
 # ---- several GPUs ----------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 
 class NeedleError(Exception):
@@ -35,6 +35,9 @@ class NeedleError(Exception):
         else:
             self.args = (f"{self}{place}",)
         return self
+
+
+_Error = TypeVar("_Error", bound=NeedleError)
 
 
 class ShapeError(NeedleError, ValueError):
@@ -117,7 +120,6 @@ class OutOfMemoryError(NeedleError, MemoryError):
         _, problem, rule, advice = self._parts
         named = list(zip("xyzuvw", tensors, strict=False))
         error = explain(OutOfMemoryError, operation, problem, named, rule, advice)
-        assert isinstance(error, OutOfMemoryError)
         error.requested, error.memory = self.requested, self.memory
         return error
 
@@ -138,13 +140,13 @@ def describe(x: Any) -> str:
 
 
 def explain(
-    kind: type[NeedleError],
+    kind: type[_Error],
     operation: str,
     problem: str,
     tensors: Sequence[tuple[str, Any]] = (),
     rule: str = "",
     advice: str = "",
-) -> NeedleError:
+) -> _Error:
     """Return (not raise) an exception whose text follows the house's form.
 
     Args:

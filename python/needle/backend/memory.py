@@ -45,7 +45,6 @@ def exhausted(backend: Any, nbytes: int) -> OutOfMemoryError:
     if rows:
         problem = "\n    ".join([f"{problem}\n  largest:", *rows])
     error = explain(OutOfMemoryError, "allocate", problem, (), _RULE, _advice())
-    assert isinstance(error, OutOfMemoryError)
     error.requested, error.memory = nbytes, info
     return error
 
@@ -66,9 +65,7 @@ def typed(error: MemoryError) -> OutOfMemoryError:
     if isinstance(error, OutOfMemoryError):
         return error
     problem = f"the system has no memory left: {str(error) or type(error).__name__}"
-    found = explain(OutOfMemoryError, "allocate", problem, (), _RULE, _advice())
-    assert isinstance(found, OutOfMemoryError)
-    return found
+    return explain(OutOfMemoryError, "allocate", problem, (), _RULE, _advice())
 
 
 def _largest(device: str) -> list[str]:

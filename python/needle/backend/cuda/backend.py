@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +21,10 @@ from needle.backend.cuda.streams import Streams
 from needle.backend.cuda.table import BITS, CPP, functions
 from needle.backend.update import Adam, RMSprop, Sgd
 from needle.dtype import ALL, DType
-from needle.errors import DtypeError, OutOfMemoryError
+from needle.errors import DtypeError
 
 THREADS = 256
 Family = Callable[[], Iterable[str]]
-_T = TypeVar("_T")
 
 
 class CudaBackend(Backend):
@@ -57,9 +56,7 @@ class CudaBackend(Backend):
             self.upload(staged, values)
             self.copy(out, staged)
             return
-        self._host_memory(
-            lambda: self.pinned_buffers.send(address(out), np.ascontiguousarray(values))
-        )
+        self.pinned_buffers.send(address(out), np.ascontiguousarray(values))
 
     def download(self, x: Any) -> Any:
         values = np.empty(x.shape, x.dtype.numpy)
@@ -67,20 +64,12 @@ class CudaBackend(Backend):
         source = address(dense)  # this stream waits for x's
         self.pending.look()
         if x.size:
-            self._host_memory(lambda: self.pinned_buffers.fetch(values, source))
+            self.pinned_buffers.fetch(values, source)
         self.pending.check()
         return values
 
     def pinned(self, shape: tuple[int, ...], dtype: Any = "float32") -> np.ndarray[Any, Any]:
-        return self._host_memory(lambda: self.pinned_buffers.array(tuple(shape), dtype))
-
-    def _host_memory(self, work: Callable[[], _T]) -> _T:
-        try:
-            return work()
-        except NoMemory:
-            raise OutOfMemoryError(
-                f"{self.name}: the host has no pinned memory left for copies"
-            ) from None
+        return self.pinned_buffers.array(tuple(shape), dtype)
 
     def dlpack_device(self) -> tuple[int, int]:
         return self.driver.properties.dlpack

@@ -18,6 +18,7 @@ import numpy as np
 from needle import dtype as dtypes
 from needle.backend.cuda.driver import Event, NoMemory
 from needle.backend.cuda.geometry import power_of_two
+from needle.errors import OutOfMemoryError, explain
 
 if TYPE_CHECKING:
     from needle.backend.cuda.backend import CudaBackend
@@ -76,7 +77,7 @@ class Pinned:
         """Return a buffer that no copy uses.
 
         Raises:
-            NoMemory: if the host has no such memory.
+            OutOfMemoryError: if the host has no such memory.
         """
         size = power_of_two(max(nbytes, SMALLEST))
         with self.lock:
@@ -93,9 +94,20 @@ class Pinned:
             address = self.driver.pin(size)
         except NoMemory:
             self._trim()
-            address = self.driver.pin(size)
+            address = self._last(size)
         self.total += size
         return Buffer(address, size)
+
+    def _last(self, size: int) -> int:
+        try:
+            return self.driver.pin(size)
+        except NoMemory:
+            problem = (
+                f"the host has no pinned memory left for copies with {self.backend.name}: "
+                f"{size} bytes were asked for, {self.total} are held"
+            )
+            advice = "`del` arrays that pinned() made; a higher limit of locked memory (ulimit -l)"
+            raise explain(OutOfMemoryError, "copy", problem, advice=advice) from None
 
     def _trim(self) -> None:
         for buffer in [b for kept in self.free.values() for b in kept]:
@@ -151,15 +163,17 @@ class Pinned:
             ctypes.memmove(start + first, buffer.address, nbytes)
             self.give(buffer)
 
-        for first in range(0, values.nbytes, PIECE):
-            nbytes = min(PIECE, values.nbytes - first)
-            buffer = self.take(nbytes)
-            self.driver.copy(buffer.address, source + first, nbytes, stream)
-            pieces.append((first, nbytes, buffer, self.driver.record(stream)))
-            if len(pieces) > AHEAD:
+        try:
+            for first in range(0, values.nbytes, PIECE):
+                nbytes = min(PIECE, values.nbytes - first)
+                buffer = self.take(nbytes)
+                self.driver.copy(buffer.address, source + first, nbytes, stream)
+                pieces.append((first, nbytes, buffer, self.driver.record(stream)))
+                if len(pieces) > AHEAD:
+                    finish()
+        finally:  # also where no buffer is left: those under way go back
+            while pieces:
                 finish()
-        while pieces:
-            finish()
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """Return a NumPy array in pinned memory; see ``Backend.pinned``."""
