@@ -65,11 +65,11 @@ class Cholesky(OnHost):
         ]
     )
 
-    def shapes(self, *given: Shape) -> tuple[Shape, ...]:
-        return (given[0],)
+    def shapes(self, x: Shape) -> tuple[Shape, ...]:
+        return (x,)
 
-    def evaluate(self, *values: Any) -> Any:
-        return np.linalg.cholesky(*values)
+    def evaluate(self, x: Any) -> Any:
+        return np.linalg.cholesky(x)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         lower = tril(out)
@@ -112,11 +112,10 @@ class Eigh(OnHost):
     saves = ((OUTPUT,),)
     samples = staticmethod(lambda: square_samples(symmetric, _eigh))
 
-    def shapes(self, *given: Shape) -> tuple[Shape, ...]:
-        return given[0][:-1], given[0]
+    def shapes(self, x: Shape) -> tuple[Shape, ...]:
+        return x[:-1], x
 
-    def evaluate(self, *values: Any) -> Any:
-        (x,) = values
+    def evaluate(self, x: Any) -> Any:
         return _where_finite(np.linalg.eigh, np.tril(x))  # which reads no more of it
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -173,13 +172,12 @@ class QR(OnHost):
         )
     )
 
-    def shapes(self, *given: Shape) -> tuple[Shape, ...]:
-        *stack, m, n = given[0]
+    def shapes(self, x: Shape) -> tuple[Shape, ...]:
+        *stack, m, n = x
         k = m if self.complete else min(m, n)
         return (*stack, m, k), (*stack, k, n)
 
-    def evaluate(self, *values: Any) -> Any:
-        (x,) = values
+    def evaluate(self, x: Any) -> Any:
         return tuple(np.linalg.qr(x, "complete" if self.complete else "reduced"))
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -225,14 +223,14 @@ class SVD(OnHost):
     saves = ((OUTPUT,),)
     samples = staticmethod(lambda: _whole_samples(np.linalg.svd, lambda m, n: m == n))
 
-    def shapes(self, *given: Shape) -> tuple[Shape, ...]:
-        *stack, m, n = given[0]
+    def shapes(self, x: Shape) -> tuple[Shape, ...]:
+        *stack, m, n = x
         k = min(m, n)
         rows, columns = (m, n) if self.full else (k, k)
         return (*stack, m, rows), (*stack, k), (*stack, columns, n)
 
-    def evaluate(self, *values: Any) -> Any:
-        return _where_finite(lambda x: np.linalg.svd(x, full_matrices=self.full), *values)
+    def evaluate(self, x: Any) -> Any:
+        return _where_finite(lambda x: np.linalg.svd(x, full_matrices=self.full), x)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         u, s, vh = out[0], out[1], out[2]
@@ -279,7 +277,6 @@ class PseudoInverse(OnHost):
 
     called = "pinv"
     square = False
-    operands = 2
     saves = ((0, OUTPUT), ())
     samples = staticmethod(
         lambda: [
@@ -300,12 +297,11 @@ class PseudoInverse(OnHost):
         ]
     )  # fmt: skip
 
-    def shapes(self, *given: Shape) -> tuple[Shape, ...]:
-        *stack, m, n = given[0]
-        return ((*broadcast_shapes("pinv", tuple(stack), given[1]), n, m),)
+    def shapes(self, x: Shape, rtol: Shape) -> tuple[Shape, ...]:
+        *stack, m, n = x
+        return ((*broadcast_shapes("pinv", tuple(stack), rtol), n, m),)
 
-    def evaluate(self, *values: Any) -> Any:
-        x, rtol = values
+    def evaluate(self, x: Any, rtol: Any) -> Any:
         u, s, vh = _where_finite(lambda x: np.linalg.svd(x, full_matrices=False), x)
         some = s > rtol[..., None] * s.max(-1, keepdims=True, initial=0.0)
         inverse = np.where(some, 1.0, 0.0).astype(x.dtype) / np.where(some, s, 1)

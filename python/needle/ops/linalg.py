@@ -15,15 +15,9 @@ import numpy as np
 from needle import executor
 from needle.backend import kernels, ndarray
 from needle.backend.ndarray import broadcast_shapes
-from needle.errors import (
-    ArgumentError,
-    ShapeError,
-    SingularError,
-    explain,
-    unknown,
-)
+from needle.errors import ShapeError, SingularError, explain, unknown
 from needle.executor import shape_of
-from needle.ops.attributes import Axes, either, real
+from needle.ops.attributes import Axes, either, operand_count, real
 from needle.ops.base import OUTPUT, Op, sum_to
 from needle.ops.diagonals import tril, triu
 from needle.ops.elementwise import absolute, cast_like, equal, maximum, not_equal, square, where
@@ -58,15 +52,13 @@ class OnHost(Op):
     """A function of matrices that NumPy computes: ``shapes`` says what comes out of what."""
 
     square: ClassVar[bool] = True
+    promotes = "floating"
 
-    operands: ClassVar[int] = 1
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.takes = operand_count(cls.evaluate)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        if len(inputs) != self.operands:
-            raise ArgumentError(f"{self.name}: takes {self.operands} operands, not {len(inputs)}")
-        return promoted(inputs, self.name, floating=True)
-
-    def shapes(self, *given: Shape) -> tuple[Shape, ...]:
+    def shapes(self, *given: Any) -> tuple[Shape, ...]:
         """Return the shapes of the results."""
         raise NotImplementedError
 
@@ -115,11 +107,11 @@ class Inverse(OnHost):
     saves = ((OUTPUT,),)
     samples = staticmethod(lambda: [*square_samples(regular, np.linalg.inv), _SINGULAR])
 
-    def shapes(self, *given: Shape) -> tuple[Shape, ...]:
-        return (given[0],)
+    def shapes(self, x: Shape) -> tuple[Shape, ...]:
+        return (x,)
 
-    def evaluate(self, *values: Any) -> Any:
-        return np.linalg.inv(*values)
+    def evaluate(self, x: Any) -> Any:
+        return np.linalg.inv(x)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         across = turned(out)
@@ -140,7 +132,6 @@ class Solve(OnHost):
     Raises:   ShapeError if the shapes do not fit; SingularError if a matrix has no inverse
     """
 
-    operands = 2
     saves = ((0, OUTPUT), (0,))
     samples = staticmethod(
         lambda: [
@@ -156,11 +147,11 @@ class Solve(OnHost):
         ]
     )  # fmt: skip
 
-    def shapes(self, *given: Shape) -> tuple[Shape, ...]:
-        return _solved(self.name, *given)
+    def shapes(self, a: Shape, b: Shape) -> tuple[Shape, ...]:
+        return _solved(self.name, a, b)
 
-    def evaluate(self, *values: Any) -> Any:
-        return np.linalg.solve(*values)
+    def evaluate(self, a: Any, b: Any) -> Any:
+        return np.linalg.solve(a, b)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         nodes = out.node.inputs
@@ -206,7 +197,6 @@ class SolveTriangular(OnHost):
 
     upper: bool = False
     unit: bool = False
-    operands = 2
     saves = ((0, OUTPUT), (0,))
     samples = staticmethod(
         lambda: [
@@ -229,11 +219,10 @@ class SolveTriangular(OnHost):
         ]
     )  # fmt: skip
 
-    def shapes(self, *given: Shape) -> tuple[Shape, ...]:
-        return _solved(self.name, *given)
+    def shapes(self, a: Shape, b: Shape) -> tuple[Shape, ...]:
+        return _solved(self.name, a, b)
 
-    def evaluate(self, *values: Any) -> Any:
-        a, b = values
+    def evaluate(self, a: Any, b: Any) -> Any:
         return _substituted(a, b, self.upper, self.unit)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -266,11 +255,11 @@ class Determinant(OnHost):
     saves = ((0, OUTPUT),)
     samples = staticmethod(lambda: square_samples(regular, np.linalg.det))
 
-    def shapes(self, *given: Shape) -> tuple[Shape, ...]:
-        return (given[0][:-2],)
+    def shapes(self, x: Shape) -> tuple[Shape, ...]:
+        return (x[:-2],)
 
-    def evaluate(self, *values: Any) -> Any:
-        return np.linalg.det(*values)
+    def evaluate(self, x: Any) -> Any:
+        return np.linalg.det(x)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         return (turned(inv(out.inputs[0])) * _spread(out_grad * out),)
@@ -288,11 +277,11 @@ class LogDeterminant(OnHost):
     saves = ((0,),)
     samples = staticmethod(lambda: square_samples(regular, np.linalg.slogdet))
 
-    def shapes(self, *given: Shape) -> tuple[Shape, ...]:
-        return given[0][:-2], given[0][:-2]
+    def shapes(self, x: Shape) -> tuple[Shape, ...]:
+        return x[:-2], x[:-2]
 
-    def evaluate(self, *values: Any) -> Any:
-        return tuple(np.linalg.slogdet(*values))
+    def evaluate(self, x: Any) -> Any:
+        return tuple(np.linalg.slogdet(x))
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         if out_grad[1] is None:
