@@ -21,6 +21,7 @@ if not any(d.name == "cuda-emu" and d.enabled() for d in ndl.all_devices()):
     pytest.skip("no compiler for the emulator", allow_module_level=True)
 
 from needle.backend.cuda import geometry as geometries
+from needle.backend.cuda.backend import _is_transpose
 from needle.backend.cuda.geometry import geometry
 from needle.backend.cuda.table import CPP, functions
 
@@ -179,6 +180,16 @@ def test_indices_of_64_bits(monkeypatch):
     kinds = {e.split("<")[0] for e in used if "i64>" in e}
     assert {"elementwise", "reduce", "gather", "sort_keys", "sort_results", "copy", "fill"} <= kinds
     geometry.cache_clear()
+
+
+def test_what_is_too_long_for_the_grid_of_tiles_is_no_transpose():
+    most = 32 * 65535
+    for rows in (most, most + 1):
+        turned = geometry((rows, 16), (16, 1), (1, rows))
+        assert _is_transpose(turned) is (rows == most)
+    for batches in (65535, 65536):
+        turned = geometry((batches, 16, 17), (272, 17, 1), (272, 1, 16))
+        assert _is_transpose(turned) is (batches == 65535)
 
 
 def test_transposed_copies_pass_through_tiles(order):

@@ -19,6 +19,7 @@ from needle.backend.cuda.jit import Unit
 from needle.backend.cuda.pinned import Pinned
 from needle.backend.cuda.streams import Streams
 from needle.backend.cuda.table import BITS, CPP, functions
+from needle.backend.ndarray import empty_of
 from needle.backend.update import Adam, RMSprop, Sgd
 from needle.dtype import ALL, DType
 from needle.errors import DtypeError
@@ -52,7 +53,7 @@ class CudaBackend(Backend):
         if not out.size:
             return
         if not out.is_dense():
-            staged = _dense_like(out)
+            staged = empty_of(out.spec)
             self.upload(staged, values)
             self.copy(out, staged)
             return
@@ -60,8 +61,8 @@ class CudaBackend(Backend):
 
     def download(self, x: Any) -> Any:
         values = np.empty(x.shape, x.dtype.numpy)
-        dense = x if x.is_dense() else x.copy()
-        source = address(dense)  # this stream waits for x's
+        (whole,) = dense(x)
+        source = address(whole)  # this stream waits for x's
         self.pending.look()
         if x.size:
             self.pinned_buffers.fetch(values, source)
@@ -232,7 +233,7 @@ class CudaBackend(Backend):
         vs: Sequence[Any],
         rule: Adam,
     ) -> None:
-        rows = list(zip(outs, _dense(params), _dense(grads), ms, vs, strict=True))
+        rows = list(zip(outs, dense(*params), dense(*grads), ms, vs, strict=True))
         updates.adam(self, rows, rule)
 
     def sgd(
@@ -244,7 +245,7 @@ class CudaBackend(Backend):
         rule: Sgd,
     ) -> None:
         kept = () if velocities is None else (velocities,)
-        rows = list(zip(outs, _dense(params), _dense(grads), *kept, strict=True))
+        rows = list(zip(outs, dense(*params), dense(*grads), *kept, strict=True))
         updates.sgd(self, rows, rule)
 
     def rmsprop(
@@ -258,7 +259,7 @@ class CudaBackend(Backend):
         rule: RMSprop,
     ) -> None:
         none = [None] * len(outs)
-        rows = zip(outs, _dense(params), _dense(grads), vs, means or none, us or none, strict=True)
+        rows = zip(outs, dense(*params), dense(*grads), vs, means or none, us or none, strict=True)
         updates.rmsprop(self, list(rows), rule)
 
     def run_fused(
@@ -270,7 +271,8 @@ class CudaBackend(Backend):
         fused.run(self, tuple((name, tuple(args)) for name, args in program), outs, inputs)
 
 
-def _dense(arrays: Sequence[Any]) -> list[Any]:
+def dense(*arrays: Any) -> list[Any]:
+    """Return arrays in C order without gaps: copies of those that are not."""
     return [x if x.is_dense() else x.copy() for x in arrays]
 
 
@@ -291,12 +293,6 @@ def aligned(*places: int) -> bool:
 def blocks_for(count: int, each: int = 1, threads: int = THREADS) -> int:
     """Return how many blocks do ``count`` elements, ``each`` per thread."""
     return -(-count // (threads * each))
-
-
-def _dense_like(x: Any) -> Any:
-    from needle.backend.ndarray import empty_of
-
-    return empty_of(x.spec)
 
 
 def _all_of(kind: DType) -> Family:
@@ -334,10 +330,14 @@ def _fills() -> Iterable[str]:
 
 
 def _is_transpose(g: Geometry) -> bool:
-    """Return whether two axes change places, the last of out and of x, each with many elements."""
+    """Return whether two axes change places, the last of out and of x, each with many elements.
+
+    Batches and tiles of rows are axes of the grid, which holds so many.
+    """
     if len(g.shape) not in (2, 3) or g.strides[0][-1] != 1 or g.shape[-1] < 16:
         return False
-    return g.strides[1][-2] == 1 and g.shape[-2] >= 16 and _batches(g) <= 65535
+    rows = g.shape[-2]
+    return g.strides[1][-2] == 1 and rows >= 16 and max(_batches(g), -(-rows // 32)) <= 65535
 
 
 def _batches(g: Geometry) -> int:
@@ -347,13 +347,8 @@ def _batches(g: Geometry) -> int:
 def _transpose(backend: CudaBackend, kind: str, g: Geometry, places: Sequence[int]) -> None:
     rows, columns = g.shape[-2:]
     out_batch, x_batch = ((row[0] if len(row) == 3 else 0) for row in g.strides)
-    function = backend.function("copy.cu", f"transpose<{kind}>")
-    grid = (-(-columns // 32), -(-rows // 32), _batches(g))
-    if grid[1] > 65535:
-        function = backend.function("copy.cu", f"copy<{kind}, {kind}, {g.index}>", _copies(kind))
-        backend.launch(function, blocks_for(g.count), *places, g.words)
-        return
     backend.launch(
-        function, grid, *places, rows, columns, g.strides[1][-1], g.strides[0][-2], x_batch,
-        out_batch,
+        backend.function("copy.cu", f"transpose<{kind}>"),
+        (-(-columns // 32), -(-rows // 32), _batches(g)),
+        *places, rows, columns, g.strides[1][-1], g.strides[0][-2], x_batch, out_batch,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 from needle import dtype as dtypes
 from needle.backend import override
-from needle.backend.cuda.backend import address, blocks_for
+from needle.backend.cuda.backend import address, blocks_for, dense
 from needle.backend.cuda.geometry import geometry, power_of_two
 from needle.backend.cuda.table import CPP
 from needle.backend.ndarray import NDArray, empty, empty_of
@@ -45,10 +45,6 @@ def _floating(*arrays: NDArray) -> bool:
 def _threads(count: int) -> int:
     """Return how many threads a row of so many elements gets."""
     return min(256, max(32, power_of_two(count) // 4))
-
-
-def _dense(*arrays: NDArray) -> list[NDArray]:
-    return [x if x.is_dense() else x.copy() for x in arrays]
 
 
 # ---- softmax -----------------------------------------------------------------------
@@ -127,7 +123,7 @@ def log_softmax_grad(op: Any, out: NDArray, g: NDArray) -> Any:
 
 
 def _labels(labels: NDArray) -> NDArray:
-    return _dense(labels.astype(dtypes.int64, copy=False))[0]
+    return dense(labels.astype(dtypes.int64, copy=False))[0]
 
 
 @both("CrossEntropy")
@@ -160,7 +156,7 @@ def cross_entropy_grad(op: Any, g: NDArray, logits: NDArray, labels: NDArray, ls
         return NotImplemented
     backend, classes, out = logits.device.backend, logits.shape[-1], empty_of(logits.spec)
     rows, steps = _rows(logits.ndim - 1, out, logits)
-    (g, lse), flat = _dense(g, lse), _labels(labels)
+    (g, lse), flat = dense(g, lse), _labels(labels)
     name = f"cross_entropy_grad<{CPP[logits.dtype]}>"
     found = backend.function("softmax.cu", name, _softmax_family)
     backend.launch(
@@ -224,7 +220,7 @@ def _column_sums(
 
 
 def _layer_norm(centred: str, x: NDArray, weight: NDArray, bias: NDArray, eps: float) -> Any:
-    x, weight, bias = _dense(x, weight, bias)
+    x, weight, bias = dense(x, weight, bias)
     out, d = empty_of(x.spec), x.shape[-1]
     mean, rstd = (empty(x.shape[:-1], _wide(x), x.device) for _ in range(2))
     _norm(x, f"layer_norm<{centred}, >", x.size // d, address(out), address(mean), address(rstd),
@@ -235,8 +231,8 @@ def _layer_norm(centred: str, x: NDArray, weight: NDArray, bias: NDArray, eps: f
 def _layer_norm_grad(
     centred: str, g: NDArray, x: NDArray, weight: NDArray, mean: NDArray | None, rstd: NDArray
 ) -> Any:
-    g, x, weight, rstd = _dense(g, x, weight, rstd)
-    mean = None if mean is None else _dense(mean)[0]
+    g, x, weight, rstd = dense(g, x, weight, rstd)
+    mean = None if mean is None else dense(mean)[0]
     dx, d = empty_of(x.spec), x.shape[-1]
     _norm(x, f"layer_norm_grad<{centred}, >", x.size // d, address(dx), address(g), address(x),
           address(weight), 0 if mean is None else address(mean), address(rstd), d,
@@ -292,7 +288,7 @@ def batch_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
     """Batch norm in training mode, means and variances of the columns."""
     if not _floating(x, weight, bias):
         return NotImplemented
-    x, weight, bias = _dense(x, weight, bias)
+    x, weight, bias = dense(x, weight, bias)
     out, d = empty_of(x.spec), x.shape[-1]
     nowhere = (None, None)
     mean = _column_sums(x, "Values", "false", None, None, None, nowhere, d / x.size)
@@ -312,7 +308,7 @@ def batch_norm_grad(
     """Gradients of batch norm."""
     if not _floating(x, g, weight) or mean.dtype is not _wide(x) or var.dtype is not _wide(x):
         return NotImplemented
-    g, x, weight, mean, var = _dense(g, x, weight, mean, var)
+    g, x, weight, mean, var = dense(g, x, weight, mean, var)
     dx, d = empty_of(x.spec), x.shape[-1]
     dweight, dbias = empty_of(weight.spec), empty_of(weight.spec)
     rstd = _rstd(x, var, op.eps)
