@@ -41,7 +41,6 @@ class ByteRecipe(Recipe):
     def load(self, report: Callable[[str], None]) -> None:
         self.source = python_source(self.settings.data, train=True)
         self.held_out = python_source(self.settings.data, train=False)
-        self.loss_function = nn.SoftmaxLoss()
         start = np.full(self.context, ord("\n"), np.uint8)
         self.training_text = np.concatenate([start, self.source.values])
         self.held_out_text = np.concatenate([start, self.held_out.values])
@@ -76,11 +75,6 @@ class ByteRecipe(Recipe):
         """Return the features of the bytes before each place, and the bytes at the places."""
         windows = np.lib.stride_tricks.sliding_window_view(text, self.context + 1)[places]
         return _tensor(features(windows[:, :-1])), _tensor(windows[:, -1])
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        x, y = batch
-        loss: Tensor = self.loss_function(model(x), y)
-        return loss
 
     def shown(self, loss: float) -> dict[str, float]:
         return {"bits_per_byte": loss / math.log(2)}

@@ -10,7 +10,6 @@ from needle.data import DataLoader, mnist
 from needle.errors import DataError
 from needle.models.mlp_resnet import MLPResNet
 from needle.recipes.recipe import Recipe
-from needle.tensor import Tensor
 
 TARGET = 0.98
 
@@ -32,7 +31,6 @@ class MnistRecipe(Recipe):
         if not len(self.test):
             raise DataError("mlp-mnist: the files of the test images hold none")
         self.loader = DataLoader(self.train, self.batch_size, shuffle=True)
-        self.loss_function = nn.SoftmaxLoss()
 
     def describe_data(self) -> dict[str, Any]:
         return {"training_images": len(self.train), "test_images": len(self.test)}
@@ -49,11 +47,6 @@ class MnistRecipe(Recipe):
 
     def batches(self) -> Iterator[Any]:
         return iter(self.loader)
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        x, y = batch
-        loss: Tensor = self.loss_function(model(x), y)
-        return loss
 
     def evaluate(
         self, model: nn.Module, check: Callable[[], None], final: bool

@@ -73,6 +73,7 @@ class Recipe:
         batch_size, lr, steps, epochs: used where ``settings`` leaves them open; one of the last
             two is None.
         settings: what the user chose.
+        loss_function: the loss of logits and labels.
         passes: passes over the training data that are behind; the loop counts.
     """
 
@@ -85,6 +86,7 @@ class Recipe:
     lr: float
     steps: int | None = None
     epochs: int | None = None
+    loss_function: nn.Module = nn.SoftmaxLoss()
     passes: int = 0
 
     def __init__(self, settings: Settings, report: Callable[[str], None]) -> None:
@@ -121,8 +123,10 @@ class Recipe:
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the mean loss of a batch."""
-        raise NotImplementedError
+        """Return the mean loss of a batch: unless a recipe says otherwise, of logits and labels."""
+        x, y = batch
+        loss: Tensor = self.loss_function(model(x), y)
+        return loss
 
     def shown(self, loss: float) -> dict[str, float]:
         """Return what is shown and recorded of a training loss, beside itself."""

@@ -40,7 +40,6 @@ class CifarRecipe(Recipe):
         seed, normalise = self.settings.seed, Normalise(MEAN, STD)
         self.augment = Augment(RandomCrops(4), RandomFlips(), normalise, seed=seed)
         self.plain = Augment(normalise)
-        self.loss_function = nn.SoftmaxLoss()
         self.predicted = np.zeros(0, np.int64)
 
     def describe_data(self) -> dict[str, Any]:
@@ -63,11 +62,6 @@ class CifarRecipe(Recipe):
             indices = order[start : start + self.batch_size]
             images = self.augment(self.train.images[indices], indices, self.passes)
             yield _images(images), Tensor(self.train.labels[indices], requires_grad=False)
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        x, y = batch
-        loss: Tensor = self.loss_function(model(x), y)
-        return loss
 
     def evaluate(
         self, model: nn.Module, check: Callable[[], None], final: bool
