@@ -197,9 +197,10 @@ def missing(module: str, name: str, advice: str = "") -> AttributeError:
 def no_tensor(x: Any) -> NeedleError:
     """Return the error for what stands where a tensor is needed, naming the function called."""
     rest = "" if x is None else f" {x!r:.60}"
+    numbers = isinstance(x, (int, float, list)) or hasattr(x, "__array__")
     return explain(
         ArgumentError, called(), f"expected a tensor, got {type(x).__name__}{rest}",
-        advice="Tensor(...) makes one of numbers" if isinstance(x, (int, float, list)) else "",
+        advice="Tensor(...) makes one of numbers" if numbers else "",
     )  # fmt: skip
 
 

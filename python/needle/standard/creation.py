@@ -236,22 +236,22 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
 
 def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor like x whose values are not set."""
-    return ops.empty_like(operands.tensor("empty_like", x), dtype=dtype, device=device)
+    return ops.empty_like(operands.tensor(x), dtype=dtype, device=device)
 
 
 def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     """Return zeros like x."""
-    return ops.zeros_like(operands.tensor("zeros_like", x), dtype=dtype, device=device)
+    return ops.zeros_like(operands.tensor(x), dtype=dtype, device=device)
 
 
 def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
     """Return ones like x."""
-    return ops.ones_like(operands.tensor("ones_like", x), dtype=dtype, device=device)
+    return ops.ones_like(operands.tensor(x), dtype=dtype, device=device)
 
 
 def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor of one value like x."""
-    x = operands.tensor("full_like", x)
+    x = operands.tensor(x)
     operands.number("full_like", fill_value)
     return ops.full_like(x, fill_value, dtype=dtype, device=device)
 

@@ -72,12 +72,12 @@ bitwise_left_shift, bitwise_right_shift = map(
 
 def positive(x: Any, /) -> Any:
     """Return x itself."""
-    return operands.tensor("positive", x)
+    return operands.tensor(x)
 
 
 def signbit(x: Any, /) -> Any:
     """Whether the sign bit is set: of negative numbers, -0.0 and NaNs with that bit; bool."""
-    if operands.tensor("signbit", x).dtype.kind == "f":
+    if operands.tensor(x).dtype.kind == "f":
         return ops.less(ops.copysign(1.0, x), 0.0)
     return ops.less(x, 0)
 
@@ -93,7 +93,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
     Raises:
         DtypeError: if a limit is not of the kind of x: integers are limited by integers only.
     """
-    x = operands.tensor("clip", x)
+    x = operands.tensor(x)
     if min is None and max is None:
         return ops.copy(x)
     for limit, name in ((min, "min"), (max, "max")):
@@ -122,14 +122,14 @@ def _check_limit(x: Any, limit: Any, name: str) -> None:
 
 def real(x: Any, /) -> Any:
     """Return x itself: the real part of a real number."""
-    return operands.tensor("real", x)
+    return operands.tensor(x)
 
 
 def imag(x: Any, /) -> Any:
     """Return zeros: the imaginary part of a real number."""
-    return ops.zeros_like(operands.tensor("imag", x))
+    return ops.zeros_like(operands.tensor(x))
 
 
 def conj(x: Any, /) -> Any:
     """Return x itself: the conjugate of a real number."""
-    return operands.tensor("conj", x)
+    return operands.tensor(x)

@@ -37,7 +37,7 @@ def _dtype_of(x: Any) -> DType:
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
     """Return x in another dtype, on another device if asked; x itself only without ``copy``."""
-    out = ops.astype(operands.tensor("astype", x), dtype)
+    out = ops.astype(operands.tensor(x), dtype)
     out = out if device is None else ops.to_device(out, device)
     return ops.copy(x) if copy and out is x else out
 

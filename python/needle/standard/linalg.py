@@ -41,7 +41,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
             "  rule: how many, or a pair of sequences: the axes of x1, and those of x2"
         )
     pairs = [
-        [operands.axis_of("tensordot", operands.tensor("tensordot", x), axis) for axis in part]
+        [operands.axis_of("tensordot", operands.tensor(x), axis) for axis in part]
         for x, part in zip((x1, x2), axes, strict=True)
     ]
     for part in pairs:
@@ -64,12 +64,12 @@ def outer(x1: Any, x2: Any, /) -> Any:
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     """A diagonal of the last two axes, a view."""
-    return ops.diagonal(operands.tensor("diagonal", x), offset)
+    return ops.diagonal(operands.tensor(x), offset)
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
     """The sum of a diagonal of the last two axes; of integers in int64 unless told otherwise."""
-    x = operands.tensor("trace", x)
+    x = operands.tensor(x)
     out = ops.trace(x if dtype is None else ops.astype(x, dtype), offset)
     return out if dtype is None else ops.astype(out, dtype)
 
@@ -82,7 +82,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
         IndexRangeError: if there is no such axis.
     """
     for x in (x1, x2):
-        operands.axis_of("cross", operands.tensor("cross", x), axis)
+        operands.axis_of("cross", operands.tensor(x), axis)
     if x1.shape[axis] != 3 or x2.shape[axis] != 3:
         raise explain(
             ShapeError, "cross", f"axis {axis} has not three elements", [("x1", x1), ("x2", x2)]
@@ -133,7 +133,7 @@ def norm(
     axes = ops.either(axes, axis)
     if ord is None:
         return ops.norm(x, 2, axes, keepdims)
-    x = operands.tensor("norm", x)
+    x = operands.tensor(x)
     given = axes_of(range(x.ndim) if axes is None else axes)
     if len(given) == 1:
         return ops.norm(x, ord, given, keepdims)
@@ -240,7 +240,7 @@ def matrix_power(x: Any, n: int, /) -> Any:
         ArgumentError: if n is not a whole number.
         ShapeError: if x are not square matrices.
     """
-    x, n = operands.tensor("matrix_power", x), whole("matrix_power: n", n)
+    x, n = operands.tensor(x), whole("matrix_power: n", n)
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise explain(
             ShapeError, "matrix_power", f"shape {x.shape}", [("x", x)],

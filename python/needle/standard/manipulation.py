@@ -35,7 +35,7 @@ def expand_dims(x: Any, /, axis: int) -> Any:
 
 def flip(x: Any, /, *, axis: Any = None) -> Any:
     """Reverse the order along axes, all for None."""
-    x = operands.tensor("flip", x)
+    x = operands.tensor(x)
     return ops.flip(x, tuple(range(x.ndim)) if axis is None else axis)
 
 
@@ -61,7 +61,7 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
         ShapeError: if there is not one count, or one per element; if one is negative.
         DtypeError: if counts are not integers.
     """
-    x = operands.tensor("repeat", x)
+    x = operands.tensor(x)
     if isinstance(repeats, graph.TensorBase):
         repeats = executor.value_of(repeats).numpy()
     counts = np.asarray(repeats)
@@ -83,7 +83,7 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Any:
         shape: the new one.
         copy: True: always; False: never, raise OptionError; None: where strides need it.
     """
-    out = ops.reshape(operands.tensor("reshape", x), shape)
+    out = ops.reshape(operands.tensor(x), shape)
     if copy is False and _memory(out) != _memory(x):
         raise OptionError(f"reshape: {x.shape} cannot become {out.shape} without a copy")
     return ops.copy(out) if copy else out

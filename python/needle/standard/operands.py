@@ -7,10 +7,10 @@ from typing import Any
 from needle import graph
 from needle.backend.axes import normalise_axis
 from needle.backend.ndarray import NDArray
-from needle.errors import ArgumentError, DtypeError, ShapeError, explain
+from needle.errors import DtypeError, ShapeError, no_tensor
 
 
-def tensor(name: str, x: Any) -> Any:
+def tensor(x: Any) -> Any:
     """Return x, which must be a tensor; an NDArray becomes one.
 
     Raises:
@@ -20,10 +20,7 @@ def tensor(name: str, x: Any) -> Any:
         return x
     if isinstance(x, NDArray):
         return graph.wrap(x)
-    raise explain(
-        ArgumentError, name, f"expected a tensor, got {type(x).__name__}",
-        advice="needle.standard.asarray(x)",
-    )  # fmt: skip
+    raise no_tensor(x)
 
 
 def number(name: str, x: Any) -> Any:

@@ -27,7 +27,7 @@ def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any
 
 def nonzero(x: Any, /) -> tuple[Any, ...]:
     """The positions of the elements that are not zero: per axis an int64 tensor."""
-    return ops.nonzero(operands.tensor("nonzero", x))
+    return ops.nonzero(operands.tensor(x))
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
@@ -39,8 +39,8 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
     """
     if side not in ("left", "right"):
         raise unknown("searchsorted: side", side, ("left", "right"))
-    x1 = operands.tensor("searchsorted", x1)
-    if sorter is not None and operands.tensor("searchsorted", sorter).shape != x1.shape:
+    x1 = operands.tensor(x1)
+    if sorter is not None and operands.tensor(sorter).shape != x1.shape:
         raise explain(
             ShapeError, "searchsorted", f"sorter has shape {sorter.shape}, x1 {x1.shape}",
             [("x1", x1), ("sorter", sorter)], "sorter has an index for each element of x1",
@@ -52,7 +52,7 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     """Choose: x1 where condition is true, else x2. One of them may be a number."""
-    return ops.where(operands.tensor("where", condition), x1, x2)
+    return ops.where(operands.tensor(condition), x1, x2)
 
 
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
@@ -96,7 +96,7 @@ def unique_all(x: Any, /) -> UniqueAll:
 
     NaNs are distinct from each other, as the standard has it.
     """
-    value = executor.value_of(operands.tensor("unique", x))
+    value = executor.value_of(operands.tensor(x))
     found = kernels.unique(value, equal_nan=False)
     return UniqueAll(*map(graph.wrap, found))
 
@@ -115,5 +115,5 @@ def unique_inverse(x: Any, /) -> UniqueInverse:
 
 def unique_values(x: Any, /) -> Any:
     """The distinct values in ascending order."""
-    value = executor.value_of(operands.tensor("unique", x))
+    value = executor.value_of(operands.tensor(x))
     return graph.wrap(kernels.unique(value, equal_nan=False, rest=False)[0])

@@ -65,7 +65,7 @@ def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
 def _cumulative(
     function: Any, first: int, x: Any, axis: int | None, dtype: Any, include_initial: bool
 ) -> Any:
-    x = operands.tensor(function.__name__, x)
+    x = operands.tensor(x)
     if axis is None:
         if x.ndim != 1:
             raise ShapeError(f"{function.__name__}: {x.ndim} axes, so axis must be given")
@@ -117,6 +117,6 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
         ShapeError: if x has no axes.
         IndexRangeError: if there is no such axis.
     """
-    axis = operands.axis_of("diff", operands.tensor("diff", x), axis)
+    axis = operands.axis_of("diff", operands.tensor(x), axis)
     parts = [part for part in (prepend, x, append) if part is not None]
     return ops.diff(ops.concat(parts, axis) if len(parts) > 1 else x, n, axis)
