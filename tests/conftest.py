@@ -8,10 +8,10 @@ import shlex
 
 import numpy as np
 import pytest
-from devices import DEVICES, HOST_DEVICES  # before needle: it sets what needle reads
+from devices import DEVICES, HOST_DEVICES, ISAS  # before needle: it sets what needle reads
 
 import needle as ndl
-from needle import graph
+from needle import core, graph
 
 
 @pytest.fixture(params=DEVICES)
@@ -22,6 +22,24 @@ def device(request):
 @pytest.fixture(params=HOST_DEVICES)
 def host_device(request):
     return ndl.device.as_device(request.param)
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    """Run the test on this instruction set of the native kernels."""
+    before = core.native.isa()
+    core.native.select_isa(request.param)
+    yield request.param
+    core.native.select_isa(before)
+
+
+@pytest.fixture
+def two_threads():
+    """Run the test on the native kernels with two threads."""
+    core.native.set_threads(2)
+    with ndl.config(device="cpu"):
+        yield
+    core.native.set_threads(0)
 
 
 @pytest.fixture(autouse=True)

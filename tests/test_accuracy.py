@@ -12,12 +12,12 @@ from functools import cache
 
 import numpy as np
 import pytest
+from devices import ISAS
 
 import needle as ndl
-from needle import core, ops
+from needle import ops
 from needle.testing.tolerance import ULPS
 
-ISAS = core.native.supported_isas() if core.native is not None else []
 pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")
 WIDE = np.longdouble
 HAS_WIDE = np.finfo(WIDE).nmant >= 63
@@ -28,14 +28,6 @@ DTYPES = [
         "float64", marks=pytest.mark.skipif(not HAS_WIDE, reason="no numbers beyond float64")
     ),
 ]
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    before = core.native.isa()
-    core.native.select_isa(request.param)
-    yield request.param
-    core.native.select_isa(before)
 
 
 # ---- exact values --------------------------------------------------------------------

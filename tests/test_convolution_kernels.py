@@ -18,7 +18,6 @@ from needle.ops.pooling import MaxPool, MaxPoolGrad
 
 pytestmark = pytest.mark.skipif(core.native is None, reason="needs the native module")
 
-ISAS = core.native.supported_isas() if core.native is not None else []
 ERROR = {"direct": 1e-6, "winograd": 4e-6, "onednn": 1e-6}
 """Largest relative root mean square error against float64; ``needle.ops.convolution``."""
 
@@ -57,15 +56,6 @@ SHAPES = [
     (70, (9, 7), 128, 120, (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), 1),  # tall: no product
     (3, (10, 23), 6, 8, (5, 5), (2, 3), ((4, 1), (2, 3)), (1, 2), 2),
 ]
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    """Run the test on this instruction set."""
-    before = core.native.isa()
-    core.native.select_isa(request.param)
-    yield request.param
-    core.native.select_isa(before)
 
 
 def operations(shape):

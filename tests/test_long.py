@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 import pytest
+from devices import ISAS
 
 import needle as ndl
 from needle import core, executor, ops, optim
@@ -25,7 +26,6 @@ from needle.ops.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
 from needle.testing.checks import cases
 from needle.testing.tolerance import assert_close
 
-ISAS = core.native.supported_isas() if core.native is not None else []
 pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")
 
 FLOATS = ("float32", "float64", "bfloat16")
@@ -36,18 +36,12 @@ vectors only, so that all rows are aligned alike; one more than whole vectors.""
 EPS = 1e-5
 
 
-@pytest.fixture(params=ISAS)
-def isa(request):
+@pytest.fixture
+def isa(isa, two_threads):
     """Run the test on this instruction set, two threads, all but small results past the caches."""
-    before = core.native.isa()
-    core.native.select_isa(request.param)
-    core.native.set_threads(2)
     core.native.set_streaming_bytes(4096)
-    with ndl.config(device="cpu"):
-        yield request.param
+    yield isa
     core.native.set_streaming_bytes(0)
-    core.native.set_threads(0)
-    core.native.select_isa(before)
 
 
 @pytest.fixture

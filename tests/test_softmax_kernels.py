@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from devices import ISAS
 
 import needle as ndl
 from needle import core
 from needle.testing.tolerance import assert_close
 
-ISAS = core.native.supported_isas() if core.native is not None else []
 pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")
 
 FLOATS = ("float32", "float64", "bfloat16", "float16")
@@ -22,16 +22,10 @@ SHAPES = [
 """Fewer columns than a vector has lanes, a rest, several strips; one row; axes that join; none."""
 
 
-@pytest.fixture(params=ISAS)
-def isa(request):
+@pytest.fixture
+def isa(isa, two_threads):
     """Run the test on this instruction set with two threads."""
-    before = core.native.isa()
-    core.native.select_isa(request.param)
-    core.native.set_threads(2)
-    with ndl.config(device="cpu"):
-        yield request.param
-    core.native.set_threads(0)
-    core.native.select_isa(before)
+    return isa
 
 
 def laid_out(x, dtype, layout):
