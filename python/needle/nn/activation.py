@@ -250,18 +250,20 @@ class LogSigmoid(Module):
         return ops.log_sigmoid(x)
 
 
-class GLU(Module):
-    """The first half along an axis, times the sigmoid of the second."""
-
+class _AlongAxis(Module):
     def __init__(self, axis: int = -1) -> None:
         super().__init__()
         self.axis = axis
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.glu(x, self.axis)
-
     def extra_repr(self) -> str:
         return f"axis={self.axis}"
+
+
+class GLU(_AlongAxis):
+    """The first half along an axis, times the sigmoid of the second."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.glu(x, self.axis)
 
 
 class PReLU(Module):
@@ -296,32 +298,18 @@ class PReLU(Module):
         return f"{self.weight.size}"
 
 
-class LogSoftmax(Module):
+class LogSoftmax(_AlongAxis):
     """Logarithm of softmax along an axis."""
-
-    def __init__(self, axis: int = -1) -> None:
-        super().__init__()
-        self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.log_softmax(x, self.axis)
 
-    def extra_repr(self) -> str:
-        return f"axis={self.axis}"
 
-
-class Softmax(Module):
+class Softmax(_AlongAxis):
     """Positive numbers that add up to 1 along an axis."""
-
-    def __init__(self, axis: int = -1) -> None:
-        super().__init__()
-        self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.softmax(x, self.axis)
-
-    def extra_repr(self) -> str:
-        return f"axis={self.axis}"
 
 
 class Softmin(Softmax):
