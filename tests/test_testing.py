@@ -7,12 +7,13 @@ import pytest
 
 import needle as ndl
 from needle.backend import kernels
+from needle.backend.ndarray import array
 from needle.errors import GradientError, OptionError, ReleasedError, ShapeError
 from needle.ops.base import OUTPUT, Composite, Elementwise, Op
 from needle.ops.samples import Sample, unary_samples, uniform
 from needle.testing import CHECKS, Case, assert_close, check_gradients, check_op, tolerance
 from needle.testing.checks import check_raises
-from needle.testing.layouts import LAYOUTS, from_numpy
+from needle.testing.layouts import LAYOUTS
 
 SAMPLES = unary_samples(0.5, 2.0, np.exp)
 
@@ -282,7 +283,7 @@ def test_tolerance_grows_with_the_length_and_the_roundings():
 
 def test_the_layouts_hold_the_same_values(device):
     values = uniform((3, 4, 2))
-    dense = from_numpy(values, "float64", device)
+    dense = array(values, "float64", device)
     for name, layout in LAYOUTS.items():
         x = layout(dense)
         assert not x.is_dense(), name
