@@ -152,7 +152,16 @@ def sgd(params: Sequence[Any], velocities: State | None, rule: Sgd) -> None:
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
     """
-    _step("sgd", params, (velocities,), rule)
+    _check("sgd", params)
+    prepared = [  # not by ``_step``, which costs a microsecond or two more
+        (batch, *_arrays(batch), None if velocities is None else _states(velocities, batch))
+        for batch in _batches(params)
+    ]
+    for batch, outs, arrays, grads, moving in prepared:
+        outs[0].device.backend.sgd(outs, arrays, grads, moving, rule)
+        if velocities is not None and moving is not None:
+            velocities.update(zip(batch, moving, strict=True))
+        _rebind("sgd", batch, outs)
 
 
 def rmsprop(
