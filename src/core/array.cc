@@ -2,10 +2,10 @@
 #include "core.h"
 #include <structmember.h>
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
-#include <string>
+#include <new>
 #include <unordered_map>
-#include <vector>
 
 namespace needle {
 
@@ -13,22 +13,25 @@ PyTypeObject *spec_type, *array_type, *storage_type;
 PyObject* dtypes[kDTypes];
 PyObject* native_device;
 
+PyObject* tuple_of(const int64_t* values, int n) {
+  PyObject* tuple = PyTuple_New(n);
+  for (int i = 0; tuple && i < n; i++) {
+    PyObject* number = PyLong_FromLongLong(values[i]);
+    if (number) PyTuple_SET_ITEM(tuple, i, number);
+    if (!number) Py_CLEAR(tuple);
+  }
+  return tuple;
+}
+
 namespace {
 
 PyTypeObject* array_class;                     // what new arrays are instances of: NDArray
 std::unordered_multimap<size_t, Spec*> specs;  // borrowed; a dying Spec removes itself
 constexpr int kRecent = 256;
 Spec* recent_specs[kRecent];  // owned: what a temporary has is not made anew each time
-std::vector<Array*> array_pool;
+Array* array_pool[512];
+int array_pooled = 0;
 Registry<Array> all_arrays;
-
-PyObject* tuple_of(const int64_t* values, int n) {
-  PyObject* tuple = PyTuple_New(n);
-  for (int i = 0; tuple && i < n; i++) {
-    PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(values[i]));
-  }
-  return tuple;
-}
 
 void raise_shape_error(const char* text, int64_t number) {
   PyObject* errors = PyImport_ImportModule("needle.errors");
@@ -72,6 +75,16 @@ bool overflows(DType code, int ndim, const int64_t* shape) {
   return false;
 }
 
+bool remember(Spec* spec) {
+  try {
+    specs.emplace(spec->hash, spec);
+  } catch (const std::bad_alloc&) {  // must not go through the interpreter's frames
+    PyErr_NoMemory();
+    return false;
+  }
+  return true;
+}
+
 Spec* build_spec(DType code, PyObject* device, int ndim, const int64_t* shape, size_t hash) {
   if (overflows(code, ndim, shape)) {
     raise_shape_error("a shape of %lld dimensions has more than 2**63 bytes", ndim);
@@ -93,7 +106,7 @@ Spec* build_spec(DType code, PyObject* device, int ndim, const int64_t* shape, s
   Py_INCREF(spec->device = device);
   spec->shape_tuple = tuple_of(spec->shape, ndim);
   spec->strides_tuple = tuple_of(spec->strides, ndim);
-  specs.emplace(hash, spec);
+  if (!spec->shape_tuple || !spec->strides_tuple || !remember(spec)) Py_CLEAR(spec);
   return spec;
 }
 
@@ -133,9 +146,12 @@ PyObject* make_spec(PyObject*, PyObject* const* args, Py_ssize_t n) {
 
 PyObject* spec_repr(PyObject* self) {
   auto* spec = reinterpret_cast<Spec*>(self);
-  std::string text;
-  for (int i = 0; i < spec->ndim; i++) text += (i ? ", " : "") + std::to_string(spec->shape[i]);
-  return PyUnicode_FromFormat("%S[%s] %S", spec->dtype, text.c_str(), spec->device);
+  char text[kMaxDims * 24] = "";
+  for (int i = 0, end = 0; i < spec->ndim; i++) {
+    end += std::snprintf(text + end, 24, i ? ", %lld" : "%lld",
+                         static_cast<long long>(spec->shape[i]));
+  }
+  return PyUnicode_FromFormat("%S[%s] %S", spec->dtype, text, spec->device);
 }
 
 PyMemberDef spec_members[] = {
@@ -227,9 +243,8 @@ PyObject* adopt(PyObject*, PyObject* buffer) { return storage_object(storage_ado
 
 Array* array_alloc(PyTypeObject* type = nullptr) {
   const bool own = !type || type == array_class;
-  if (own && !array_pool.empty()) {
-    Array* self = array_pool.back();
-    array_pool.pop_back();
+  if (own && array_pooled) {
+    Array* self = array_pool[--array_pooled];
     PyObject_Init(reinterpret_cast<PyObject*>(self), array_class);
     return self;
   }
@@ -249,8 +264,8 @@ void array_dealloc(PyObject* object) {
   Py_XDECREF(self->spec);
   if (self->strides) PyMem_Free(self->strides);
   PyTypeObject* type = Py_TYPE(object);
-  if (type == array_class && array_pool.size() < 512) {
-    array_pool.push_back(self);
+  if (type == array_class && array_pooled < static_cast<int>(std::size(array_pool))) {
+    array_pool[array_pooled++] = self;
   } else {
     all_arrays.remove(self);
     type->tp_free(object);

@@ -2,7 +2,9 @@
 // definition in Python and explains the rules; here are the same rules with less overhead.
 //
 // Everything below runs under the GIL. A function returning PyObject* returns a new reference or
-// null with an exception set, as in CPython; "borrowed" is said where it is otherwise.
+// null with an exception set, as in CPython; "borrowed" is said where it is otherwise. Exceptions
+// of C++, std::bad_alloc too, would end the process in the frames of the interpreter: only what
+// nanobind binds may throw.
 #pragma once
 #include <Python.h>
 #include <unistd.h>
@@ -123,6 +125,7 @@ extern PyTypeObject* storage_type;  // Python's view of a Storage
 extern PyObject* dtypes[kDTypes];   // needle.dtype.ALL
 extern PyObject* native_device;
 
+PyObject* tuple_of(const int64_t* values, int n);
 Spec* spec_of(DType code, PyObject* device, int ndim, const int64_t* shape);
 // Steals spec and storage. type: a subclass of the registered class, or null for that class.
 Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* strides,

@@ -55,12 +55,9 @@ PyObject* slice_op(const int64_t* numbers, int ndim) {
       PyBytes_FromStringAndSize(reinterpret_cast<const char*>(numbers), sizeof(int64_t) * count);
   PyObject* op = key ? PyDict_GetItemWithError(known_slices, key) : nullptr;
   if (!op && key && !PyErr_Occurred()) {
-    PyObject* tuple = PyTuple_New(count);
-    for (int i = 0; i < count; i++) {
-      PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(numbers[i]));
-    }
-    PyObject* made = PyObject_CallOneArg(make_slice, tuple);
-    Py_DECREF(tuple);
+    PyObject* tuple = tuple_of(numbers, count);
+    PyObject* made = tuple ? PyObject_CallOneArg(make_slice, tuple) : nullptr;
+    Py_XDECREF(tuple);
     if (PyDict_GET_SIZE(known_slices) > 10000) PyDict_Clear(known_slices);
     if (made && PyDict_SetItem(known_slices, key, made) == 0) op = made;
     Py_XDECREF(made);
@@ -202,7 +199,7 @@ PyObject* setitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
 }
 
 PyObject* set_make_slice(PyObject*, PyObject* function) {
-  if (!known_slices) known_slices = PyDict_New();
+  if (!known_slices && !(known_slices = PyDict_New())) return nullptr;
   Py_INCREF(function);
   Py_XSETREF(make_slice, function);
   Py_RETURN_NONE;

@@ -2,7 +2,7 @@
 #include "core.h"
 #include "graph.h"
 #include <structmember.h>
-#include <vector>
+#include <iterator>
 
 namespace needle {
 
@@ -12,7 +12,8 @@ int64_t live_tensors, next_serial;
 namespace {
 
 PyTypeObject *tensor_class, *tuple_class;  // what results are instances of
-std::vector<Tensor*> tensor_pool;
+Tensor* tensor_pool[512];
+int tensor_pooled = 0;
 Registry<Tensor> all_tensors;
 
 // ---- Node ------------------------------------------------------------------------------------
@@ -70,8 +71,9 @@ uint64_t saved(const Node* node) {
 
 namespace {
 
-// A dying chain must not recurse: nodes wait in a list that only the outermost call empties.
-thread_local std::vector<Node*> graveyard;
+// A dying chain must not recurse: nodes wait in a list that only the outermost call empties. What
+// links them is their field for weak references, of which there are no more.
+thread_local Node* graveyard = nullptr;
 thread_local bool burying = false;
 
 void node_free(Node* node) {
@@ -92,12 +94,13 @@ void node_free(Node* node) {
 void node_dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
   if (as_node(self)->weaklist) PyObject_ClearWeakRefs(self);
-  graveyard.push_back(as_node(self));
+  as_node(self)->weaklist = reinterpret_cast<PyObject*>(graveyard);
+  graveyard = as_node(self);
   if (burying) return;
   burying = true;
-  while (!graveyard.empty()) {
-    Node* node = graveyard.back();
-    graveyard.pop_back();
+  while (graveyard) {
+    Node* node = graveyard;
+    graveyard = reinterpret_cast<Node*>(node->weaklist);
     node_free(node);
   }
   burying = false;
@@ -194,9 +197,8 @@ void tensor_fill(Tensor* self, PyObject* array, Node* node) {  // steals both
 PyObject* tensor_make(PyObject* array, Node* node, bool is_tuple) {
   PyTypeObject* type = is_tuple ? tuple_class : tensor_class;
   Tensor* self;
-  if (!is_tuple && !tensor_pool.empty()) {
-    self = tensor_pool.back();
-    tensor_pool.pop_back();
+  if (!is_tuple && tensor_pooled) {
+    self = tensor_pool[--tensor_pooled];
     PyObject_Init(reinterpret_cast<PyObject*>(self), type);
   } else {
     self = PyObject_GC_New(Tensor, type);
@@ -238,8 +240,8 @@ void tensor_dealloc(PyObject* object) {
   tensor_release(self);
   live_tensors--;
   PyTypeObject* type = Py_TYPE(object);
-  if (type == tensor_class && tensor_pool.size() < 512) {
-    tensor_pool.push_back(self);
+  if (type == tensor_class && tensor_pooled < static_cast<int>(std::size(tensor_pool))) {
+    tensor_pool[tensor_pooled++] = self;
   } else {
     all_tensors.remove(self);
     type->tp_free(object);
@@ -289,7 +291,9 @@ PyObject* tensor_inputs(PyObject* self, void*) {
   Node* node = as_tensor(self)->node;
   PyObject* list = PyList_New(node ? node->count : 0);
   for (int i = 0; list && node && i < node->count; i++) {
-    PyList_SET_ITEM(list, i, handle_of(node->inputs[i]));
+    PyObject* input = handle_of(node->inputs[i]);
+    if (input) PyList_SET_ITEM(list, i, input);
+    if (!input) Py_CLEAR(list);
   }
   return list;
 }

@@ -1,20 +1,40 @@
 // Convolution and pooling as functions of Arrays, which return whether there is such a kernel;
 // batch norm with a rectifier.
 #include "calls.h"
-#include <nanobind/stl/vector.h>
 #include <algorithm>
 
 namespace needle {
 namespace {
 
-using Sizes = std::vector<int64_t>;
+// Up to three numbers, from a tuple or list. (A vector as parameter would be filled by nanobind,
+// which ends the process where there is no memory for it.)
+class Sizes {
+ public:
+  explicit Sizes(nb::handle source) {
+    const nb::object fast = nb::steal(PySequence_Fast(source.ptr(), "sizes are a tuple or list"));
+    if (!fast.is_valid()) throw nb::python_error();
+    n_ = PySequence_Fast_GET_SIZE(fast.ptr());
+    if (n_ > 3) throw nb::value_error("window: wants at most 3 spatial axes");
+    for (int64_t i = 0; i < n_; i++) {
+      numbers_[i] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(fast.ptr(), i));
+    }
+    if (PyErr_Occurred()) throw nb::python_error();
+  }
+  int64_t size() const { return n_; }
+  const int64_t* begin() const { return numbers_; }
+  const int64_t* end() const { return numbers_ + n_; }
+
+ private:
+  int64_t numbers_[3] = {};
+  int64_t n_;
+};
 
 Window window_of(const Sizes& kernel, const Sizes& stride, const Sizes& dilation,
                  const Sizes& low) {
   Window window = {static_cast<int32_t>(kernel.size()), {}, {}, {}, {}};
-  if (kernel.size() > 3 || stride.size() != kernel.size() || dilation.size() != kernel.size() ||
+  if (stride.size() != kernel.size() || dilation.size() != kernel.size() ||
       low.size() != kernel.size()) {
-    throw nb::value_error("window: wants the same number of spatial axes, at most 3, throughout");
+    throw nb::value_error("window: wants the same number of spatial axes throughout");
   }
   for (const Sizes* sizes : {&kernel, &stride, &dilation}) {
     if (std::any_of(sizes->begin(), sizes->end(), [](int64_t n) { return n < 1; })) {
@@ -35,8 +55,8 @@ bool is_one_tap(const Sizes& kernel) {
 }
 
 bool convolution(int direction, int algorithm, nb::handle out, nb::handle a, nb::handle b,
-                 nb::object bias_object, double slope, const Sizes& kernel, const Sizes& stride,
-                 const Sizes& dilation, const Sizes& low, int64_t groups) {
+                 nb::object bias_object, double slope, nb::handle kernel, nb::handle stride,
+                 nb::handle dilation, nb::handle low, int64_t groups) {
   const Array *result = native(out), *first = native(a), *second = native(b);
   const Array* bias = optional(bias_object);
   if (direction < kConvolve || direction > kConvolveWeight) {
@@ -53,13 +73,14 @@ bool convolution(int direction, int algorithm, nb::handle out, nb::handle a, nb:
                       bias->spec->size == y->spec->shape[y->spec->ndim - 1];
     if (!fits) throw nb::value_error("convolution: the bias has one float32 for each channel");
   }
-  if (bias && algorithm == kBySpec && is_one_tap(kernel)) {
+  if (bias && algorithm == kBySpec && is_one_tap(Sizes(kernel))) {
     algorithm = kDirect;  // by spec it is a product of matrices, which adds no bias
   }
   Plan plan;
-  if (kernels->plan_convolution(&plan, direction, algorithm,
-                                window_of(kernel, stride, dilation, low), groups, slope, operand(x),
-                                operand(w), operand(y))) {
+  if (kernels->plan_convolution(
+          &plan, direction, algorithm,
+          window_of(Sizes(kernel), Sizes(stride), Sizes(dilation), Sizes(low)), groups, slope,
+          operand(x), operand(w), operand(y))) {
     return false;
   }
   run(plan, {result, first, second, bias});
@@ -73,50 +94,55 @@ void check_index(const Array* index, const Array* like) {
   }
 }
 
-bool max_pool(nb::handle out, nb::handle index, nb::handle x, const Sizes& kernel,
-              const Sizes& stride, const Sizes& dilation, const Sizes& low) {
+bool max_pool(nb::handle out, nb::handle index, nb::handle x, nb::handle kernel, nb::handle stride,
+              nb::handle dilation, nb::handle low) {
   check_index(native(index), native(out));
   Plan plan;
-  if (kernels->plan_max_pool(&plan, window_of(kernel, stride, dilation, low), operand(native(x)),
-                             operand(native(out)))) {
+  if (kernels->plan_max_pool(&plan,
+                             window_of(Sizes(kernel), Sizes(stride), Sizes(dilation), Sizes(low)),
+                             operand(native(x)), operand(native(out)))) {
     return false;
   }
   run(plan, {native(out), native(index), native(x)});
   return true;
 }
 
-bool max_pool_grad(nb::handle dx, nb::handle g, nb::handle index, const Sizes& kernel,
-                   const Sizes& stride, const Sizes& dilation, const Sizes& low) {
+bool max_pool_grad(nb::handle dx, nb::handle g, nb::handle index, nb::handle kernel,
+                   nb::handle stride, nb::handle dilation, nb::handle low) {
   check_index(native(index), native(g));
   Plan plan;
-  if (kernels->plan_max_pool_grad(&plan, window_of(kernel, stride, dilation, low),
-                                  operand(native(dx)), operand(native(g)))) {
+  if (kernels->plan_max_pool_grad(
+          &plan, window_of(Sizes(kernel), Sizes(stride), Sizes(dilation), Sizes(low)),
+          operand(native(dx)), operand(native(g)))) {
     return false;
   }
   run(plan, {native(dx), native(g), native(index)});
   return true;
 }
 
-bool max_pool_take(nb::handle out, nb::handle x, nb::handle index, const Sizes& kernel,
-                   const Sizes& stride, const Sizes& dilation, const Sizes& low) {
+bool max_pool_take(nb::handle out, nb::handle x, nb::handle index, nb::handle kernel,
+                   nb::handle stride, nb::handle dilation, nb::handle low) {
   check_index(native(index), native(out));
   Plan plan;
-  if (kernels->plan_max_pool_take(&plan, window_of(kernel, stride, dilation, low),
-                                  operand(native(x)), operand(native(out)))) {
+  if (kernels->plan_max_pool_take(
+          &plan, window_of(Sizes(kernel), Sizes(stride), Sizes(dilation), Sizes(low)),
+          operand(native(x)), operand(native(out)))) {
     return false;
   }
   return run(plan, {native(out), native(x), native(index)}) < 0;  // else: no such place
 }
 
-bool avg_pool(bool grad, nb::handle out, nb::handle x, const Sizes& kernel, const Sizes& stride,
-              const Sizes& low, const Sizes& before, const Sizes& after) {
-  if (before.size() != kernel.size() || after.size() != kernel.size()) {
+bool avg_pool(bool grad, nb::handle out, nb::handle x, nb::handle kernel, nb::handle stride,
+              nb::handle low, nb::handle before, nb::handle after) {
+  const Sizes spans(kernel), counted[] = {Sizes(before), Sizes(after)};
+  if (counted[0].size() != spans.size() || counted[1].size() != spans.size()) {
     throw nb::value_error("avg_pool: wants the same number of spatial axes throughout");
   }
-  const Window window = window_of(kernel, stride, Sizes(kernel.size(), 1), low);
+  Window window = window_of(spans, Sizes(stride), spans, Sizes(low));
+  std::fill_n(window.dilation, spans.size(), 1);  // averages have none
   const auto make = grad ? kernels->plan_avg_pool_grad : kernels->plan_avg_pool;
   Plan plan;
-  if (make(&plan, window, before.data(), after.data(), operand(native(grad ? out : x)),
+  if (make(&plan, window, counted[0].begin(), counted[1].begin(), operand(native(grad ? out : x)),
            operand(native(grad ? x : out)))) {
     return false;
   }

@@ -120,15 +120,22 @@ Storage* storage_new(int64_t nbytes) {
 }
 
 Storage* storage_adopt(PyObject* buffer) {
-  auto* view = new Py_buffer;
-  if (PyObject_GetBuffer(buffer, view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) {
+  auto* view = new (std::nothrow) Py_buffer{};
+  auto* storage = view ? new (std::nothrow) Storage{1, nullptr, 0, 0, view, nullptr} : nullptr;
+  if (!storage) {
+    PyErr_NoMemory();
+  } else if (PyObject_GetBuffer(buffer, view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) {
     PyErr_Clear();
-    if (PyObject_GetBuffer(buffer, view, PyBUF_C_CONTIGUOUS) < 0) {
-      delete view;
-      return nullptr;
-    }
+    PyObject_GetBuffer(buffer, view, PyBUF_C_CONTIGUOUS);
   }
-  return new Storage{1, view->buf, view->len, 0, view, nullptr};
+  if (!storage || PyErr_Occurred()) {
+    delete view;
+    delete storage;
+    return nullptr;
+  }
+  storage->data = view->buf;
+  storage->nbytes = view->len;
+  return storage;
 }
 
 void storage_free(Storage* storage) {

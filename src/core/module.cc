@@ -333,7 +333,7 @@ NB_MODULE(_core, m) {
   }
   m.def(
       "select_isa",
-      [](const std::string& name) {
+      [](const char* name) {
         kernels = select_isa(name);
         forget_plans();
       },

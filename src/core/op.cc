@@ -37,7 +37,8 @@ int op_set_params(PyObject* self, PyObject* value, void*) {
   if (!tuple) return -1;
   const Py_ssize_t n = PySequence_Fast_GET_SIZE(tuple);
   auto* params = static_cast<int64_t*>(PyMem_Malloc(sizeof(int64_t) * (n + 1)));
-  for (Py_ssize_t i = 0; i < n; i++) {
+  if (!params) PyErr_NoMemory();
+  for (Py_ssize_t i = 0; params && i < n; i++) {
     params[i] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(tuple, i));
   }
   Py_DECREF(tuple);
@@ -52,11 +53,7 @@ int op_set_params(PyObject* self, PyObject* value, void*) {
 }
 
 PyObject* op_get_params(PyObject* self, void*) {
-  PyObject* tuple = PyTuple_New(as_op(self)->n_params);
-  for (int i = 0; tuple && i < as_op(self)->n_params; i++) {
-    PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(as_op(self)->params[i]));
-  }
-  return tuple;
+  return tuple_of(as_op(self)->params, as_op(self)->n_params);
 }
 
 int op_set_masks(PyObject* self, PyObject* value, void*) {
@@ -80,7 +77,9 @@ int op_set_masks(PyObject* self, PyObject* value, void*) {
 PyObject* op_get_masks(PyObject* self, void*) {
   PyObject* tuple = PyTuple_New(as_op(self)->n_masks);
   for (int i = 0; tuple && i < as_op(self)->n_masks; i++) {
-    PyTuple_SET_ITEM(tuple, i, PyLong_FromUnsignedLongLong(as_op(self)->masks[i]));
+    PyObject* mask = PyLong_FromUnsignedLongLong(as_op(self)->masks[i]);
+    if (mask) PyTuple_SET_ITEM(tuple, i, mask);
+    if (!mask) Py_CLEAR(tuple);
   }
   return tuple;
 }

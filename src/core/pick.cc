@@ -1,9 +1,10 @@
 // x[index] for tensors of integers or bools that stand for the first axes, read and written. What
 // cannot be done here is left to the definition: null or false without an exception.
 #include <algorithm>
+#include <memory>
+#include <new>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "gate.h"
 
@@ -228,19 +229,21 @@ bool put_number(Array* x, const Array* mask, const Array* number) {
 Array* find_true(const Operand& x, const void* data, PyObject* device) {
   int64_t size = 1;
   for (int i = 0; i < x.ndim; i++) size *= x.shape[i];
-  std::vector<int64_t> starts((size + kTrueBlock - 1) / kTrueBlock + 1);
+  const int64_t blocks = (size + kTrueBlock - 1) / kTrueBlock;
+  const std::unique_ptr<int64_t[]> starts(new (std::nothrow) int64_t[blocks + 1]());
+  if (!starts) PyErr_NoMemory();
   Plan plan;
-  if (kernels->plan_count_true(&plan, x)) return nullptr;
+  if (!starts || kernels->plan_count_true(&plan, x)) return nullptr;
   void* bools = const_cast<void*>(data);
-  void* counting[] = {starts.data() + 1, bools};
+  void* counting[] = {starts.get() + 1, bools};
   if (!run_plan(plan, counting, size)) return nullptr;
-  std::partial_sum(starts.begin(), starts.end(), starts.begin());
-  const int64_t shape[] = {x.ndim, starts.back()};
+  std::partial_sum(starts.get(), starts.get() + blocks + 1, starts.get());
+  const int64_t shape[] = {x.ndim, starts[blocks]};
   Spec* spec = spec_of(kInt64, device, 2, shape);
   Reference out(spec ? array_empty(spec) : nullptr);
   Py_XDECREF(spec);
   if (!out.array || kernels->plan_find_true(&plan, x)) return nullptr;
-  void* finding[] = {address(out.array), starts.data(), bools};
+  void* finding[] = {address(out.array), starts.get(), bools};
   if (!run_plan(plan, finding, size)) return nullptr;
   return std::exchange(out.array, nullptr);
 }

@@ -1,6 +1,7 @@
 // What the gate and Python do with nodes and tensors: record, postpone, finish, release, order.
 #include "core.h"
 #include "graph.h"
+#include <new>
 #include <unordered_set>
 #include <vector>
 
@@ -12,7 +13,16 @@ bool default_lazy = false, default_open = true;
 
 }  // namespace
 
-Modes::Modes() : recording(true), lazy(default_lazy), open(default_open), pending(0) {}
+// Each thread's first call comes here. What it will need to say that there is no memory, it must
+// have by then: the system ends a process that has none for what C++ keeps of exceptions, or for
+// the end of a thread's variables.
+Modes::Modes() : recording(true), lazy(default_lazy), open(default_open), pending(0) {
+  try {
+    throw 0;
+  } catch (int) {
+  }
+  workspace(0);
+}
 thread_local Modes modes;
 
 namespace {
@@ -30,10 +40,13 @@ Node* leaf_of(Tensor* tensor) {
   node->owner = PyWeakref_NewRef(reinterpret_cast<PyObject*>(tensor), nullptr);
   node->needs = tensor->requires_grad;
   node->done = true;
+  if (!node->spec || !node->owner || tensor->node) {  // made by what the collector ran meanwhile
+    Py_DECREF(node);
+    return PyErr_Occurred() ? nullptr : tensor->node;
+  }
   node->handle = tensor;
   tensor->node = node;
-  if (node->spec && node->owner) return node;
-  return nullptr;
+  return node;
 }
 
 bool link_inputs(Node* node, PyObject* const* tensors, int n) {
@@ -222,21 +235,15 @@ PyObject* init_tensor(PyObject*, PyObject* const* args, Py_ssize_t n) {
   Py_RETURN_NONE;
 }
 
-// Visit nodes depth first in the order of inputs, without recursion; a new reference to a list.
+// Visit nodes depth first in the order of inputs, without recursion. False with an exception set,
+// or one of C++ where there is no memory left.
 template <class Enter>
-PyObject* post_order(PyObject* roots, Enter enter) {
-  PyObject* sequence = PySequence_Fast(roots, "nodes are a sequence");
-  if (!sequence) return nullptr;
-  PyObject* order = PyList_New(0);
+bool visit(PyObject* sequence, PyObject* order, const Enter& enter) {
   std::unordered_set<Node*> seen;
   std::vector<std::pair<Node*, int>> stack;
   for (Py_ssize_t r = 0; r < PySequence_Fast_GET_SIZE(sequence); r++) {
     PyObject* root = PySequence_Fast_GET_ITEM(sequence, r);
-    if (!check_node(root)) {
-      Py_DECREF(sequence);
-      Py_DECREF(order);
-      return nullptr;
-    }
+    if (!check_node(root)) return false;
     if (!enter(as_node(root)) || !seen.insert(as_node(root)).second) continue;
     stack.emplace_back(as_node(root), 0);
     while (!stack.empty()) {
@@ -250,12 +257,26 @@ PyObject* post_order(PyObject* roots, Enter enter) {
       if (next) {
         stack.emplace_back(next, 0);
       } else {
-        PyList_Append(order, reinterpret_cast<PyObject*>(node));
+        if (PyList_Append(order, reinterpret_cast<PyObject*>(node)) < 0) return false;
         stack.pop_back();
       }
     }
   }
-  Py_DECREF(sequence);
+  return true;
+}
+
+template <class Enter>
+PyObject* post_order(PyObject* roots, const Enter& enter) {  // a new reference to a list
+  PyObject* sequence = PySequence_Fast(roots, "nodes are a sequence");
+  PyObject* order = sequence ? PyList_New(0) : nullptr;
+  bool done = false;
+  try {
+    done = order && visit(sequence, order, enter);
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  }
+  Py_XDECREF(sequence);
+  if (!done) Py_CLEAR(order);
   return order;
 }
 

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #if defined(__linux__)
@@ -121,7 +123,7 @@ void Pool::grow(int workers) {
   for (; workers_ < workers; ++workers_) {
     try {
       std::thread([this, number = workers_ + 1] { work(number); }).detach();
-    } catch (const std::system_error&) {  // the system allows no more: those there are do it all
+    } catch (const std::exception&) {  // no threads or memory left: those there are do it all
       return;
     }
   }
@@ -155,12 +157,13 @@ void Pool::run(int shares, Share call, const void* body) {
 }
 
 // Never destroyed: its threads may outlive everything else.
-Pool* pool = new Pool;
+Pool* const pool = new Pool;
 
-// A forked process has none of the threads, but everything they shared.
+// A forked process has none of the threads, but everything they shared: it begins anew in the same
+// place, because it may have no memory for another.
 [[maybe_unused]] const bool renewed_after_fork = [] {
 #if defined(__linux__)
-  return pthread_atfork(nullptr, nullptr, [] { pool = new Pool; }) == 0;
+  return pthread_atfork(nullptr, nullptr, [] { new (pool) Pool; }) == 0;
 #else
   return false;
 #endif
