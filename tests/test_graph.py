@@ -1020,12 +1020,27 @@ def test_a_gradient_that_is_its_own_gradient_is_collected():
 # ---- exceptions ----------------------------------------------------------------
 
 
-def test_errors_in_expressions_leave_nothing_behind(no_collector):
-    x, bad = tensor(3, 4), tensor(5)
+def _add_shapes(x):
+    ((x * 2.0).tanh() + tensor(5)).sum()
+
+
+def _add_words(x):
+    (x * 2.0).tanh() + "words"
+
+
+def _take_beyond(x):
+    """Fails where it is run, in lazy mode too."""
+    ndl.take((x * 2.0).tanh(), ndl.Tensor(np.array([9])), axis=0).numpy()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("wrong", [_add_shapes, _add_words, _take_beyond])
+def test_errors_in_expressions_leave_nothing_behind(no_collector, wrong, lazy):
+    x = tensor(3, 4)
 
     def fail():
-        with pytest.raises(ShapeError):
-            ((x * 2.0).tanh() + bad).sum()
+        with ndl.lazy_mode(lazy), pytest.raises(ndl.errors.NeedleError):
+            wrong(x)
 
     fail()  # what only the first error needs is there from now on
     gc.collect()

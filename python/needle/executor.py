@@ -285,9 +285,14 @@ def _computed(node: Any, arrays: list[Any]) -> Any:
     except NonFiniteError:  # it names the line
         raise
     except (MemoryError, OverflowError, NeedleError) as error:
-        found = _explained(node.op, [graph.handle(below) for below in node.inputs], error)
-        line = _lines.get(node)
-        raise found.called_at(line) if line and isinstance(found, NeedleError) else found  # noqa: B904
+        raise _placed(node, error)  # noqa: B904  (a name here would keep the error, and tensors)
+
+
+def _placed(node: Any, error: Exception) -> Exception:
+    """Return what a postponed op raised as an error about it that names the line it is from."""
+    found = _explained(node.op, [graph.handle(below) for below in node.inputs], error)
+    line = _lines.get(node)
+    return found.called_at(line) if line and isinstance(found, NeedleError) else found
 
 
 class _Modes:

@@ -23,8 +23,8 @@ def _operator(function: Callable[..., Any], reflected: str) -> Callable[[Any, An
     def operator(self: Any, other: Any) -> Any:
         try:
             return function(self, other)
-        except ArgumentError as error:
-            return declined(error, other, reflected)
+        except ArgumentError:
+            return declined(other, reflected)
 
     return operator
 

@@ -290,8 +290,8 @@ class Tensor(Augmented, Methods, Value):
     def __add__(self, other: Any) -> Tensor:
         try:
             return _apply(_add, self, other)
-        except ArgumentError as error:
-            return declined(error, other, "__radd__")
+        except ArgumentError:
+            return declined(other, "__radd__")
 
     def __radd__(self, other: Any) -> Tensor:
         return _apply(_add, self, other)
@@ -299,8 +299,8 @@ class Tensor(Augmented, Methods, Value):
     def __sub__(self, other: Any) -> Tensor:
         try:
             return _apply(_subtract, self, other)
-        except ArgumentError as error:
-            return declined(error, other, "__rsub__")
+        except ArgumentError:
+            return declined(other, "__rsub__")
 
     def __rsub__(self, other: Any) -> Tensor:
         return _apply(_subtract, other, self)
@@ -308,8 +308,8 @@ class Tensor(Augmented, Methods, Value):
     def __mul__(self, other: Any) -> Tensor:
         try:
             return _apply(_multiply, self, other)
-        except ArgumentError as error:
-            return declined(error, other, "__rmul__")
+        except ArgumentError:
+            return declined(other, "__rmul__")
 
     def __rmul__(self, other: Any) -> Tensor:
         return _apply(_multiply, self, other)
@@ -317,8 +317,8 @@ class Tensor(Augmented, Methods, Value):
     def __truediv__(self, other: Any) -> Tensor:
         try:
             return _apply(_divide, self, other)
-        except ArgumentError as error:
-            return declined(error, other, "__rtruediv__")
+        except ArgumentError:
+            return declined(other, "__rtruediv__")
 
     def __rtruediv__(self, other: Any) -> Tensor:
         return _apply(_divide, other, self)
@@ -331,8 +331,8 @@ class Tensor(Augmented, Methods, Value):
             return ops.power(self, other)  # which refuses integers
         try:
             return _apply(_power, self, other)
-        except ArgumentError as error:
-            return declined(error, other, "__rpow__")
+        except ArgumentError:
+            return declined(other, "__rpow__")
 
     def __rpow__(self, other: Any) -> Tensor:
         return _apply(_power, other, self)
@@ -349,8 +349,8 @@ class Tensor(Augmented, Methods, Value):
     def __matmul__(self, other: Any) -> Tensor:
         try:
             return ops.matmul(self, other)
-        except ArgumentError as error:
-            return declined(error, other, "__rmatmul__")
+        except ArgumentError:
+            return declined(other, "__rmatmul__")
 
     def __rmatmul__(self, other: Any) -> Tensor:
         return ops.matmul(graph.wrap(_data(other, self.device, None, True)), self)

@@ -273,17 +273,18 @@ def _promote(a: DType, b: DType, name: str, tensors: list[Any]) -> DType:
     return both
 
 
-def declined(error: ArgumentError, other: Any, reflected: str) -> Any:
+def declined(other: Any, reflected: str) -> Any:
     """Return NotImplemented for an operand whose class may answer an operator itself.
 
     So ``tensor + other`` asks ``other.__radd__``, as for any class. Lists, strings and the like
-    have such methods too, to repeat or to format: for them and all others the error stands.
+    have such methods too, to repeat or to format: for them and all others the error stands that
+    is being handled. (As an argument it would keep itself alive, and the tensors.)
     """
     kind = type(other)
     method = getattr(kind, reflected, None)
     inherited = getattr(object, reflected, None)  # comparisons, that answer nothing
     if kind.__module__ in ("builtins", "numpy") or method is None or method is inherited:
-        raise error
+        raise  # noqa: PLE0704  (called where it is handled)
     return NotImplemented
 
 
