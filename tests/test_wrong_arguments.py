@@ -204,6 +204,8 @@ def test_no_tensors_broadcast_to_none():
 def test_ends_of_arange_that_no_dtype_holds():
     assert ops.arange(2**63, 2**63).shape == (0,)
     assert ops.arange(-(2**70), -(2**71)).tolist() == []
+    assert ops.arange(3, 10, 2**63).tolist() == [3]  # nor its step
+    assert ops.arange(3, -10, -(10**30), dtype="int8").tolist() == [3]
 
 
 def test_ends_and_steps_of_more_than_64_bits():
