@@ -133,6 +133,19 @@ def test_transposed_convolutions(
     check_gradients(lambda *args: function(*args, *rest), x, w, b)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_strides_far_beyond_the_image(dtype, device):
+    x, w = (draw(1, 2, *size) for size in ((5, 4), (3, 3)))
+    found = []
+    for stride in (5, 2**40):
+        inputs = [tensor(z, dtype, device=device) for z in (x, w)]
+        out = ops.conv2d(*inputs, stride=stride)
+        out.sum().backward()
+        found.append([out.numpy(), *(z.grad.numpy() for z in inputs)])
+    for near, far in zip(*found, strict=True):
+        np.testing.assert_array_equal(near, far)
+
+
 def test_images_stay_in_nhwc_memory():
     x = ops.permute(tensor(draw(2, 4, 5, 3), "float32"), (0, 3, 1, 2))
     w = tensor(draw(3, 3, 3, 3), "float32")

@@ -65,7 +65,7 @@ inline Stretch single(const AxisGeometry& a, int64_t i) {
 inline int64_t stretches_of(const AxisGeometry& a, Stretch* out) {
   int64_t count = 0;
   const int64_t step = a.back ? a.stride : 1;
-  for (int64_t residue = 0; residue < step; ++residue) {
+  for (int64_t residue = 0; residue < step && residue < a.results; ++residue) {
     for (int64_t i = residue; i < a.results; i += step) {
       const Stretch next = single(a, i);
       Stretch* last = count ? &out[count - 1] : nullptr;
