@@ -337,9 +337,11 @@ class Methods(Aliases):
         """Length of vectors over axes (all for None). See ``ops.norm``."""
         return ops.norm(self, ord, axes, keepdims, axis=axis)
 
-    def prod(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+    def prod(
+        self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, dtype: Any = None
+    ) -> Any:
         """Product, over axes (all for None)."""
-        return ops.prod(self, axes, keepdims, axis=axis)
+        return ops.prod(self, axes, keepdims, axis=axis, dtype=dtype)
 
     def any(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Whether any element is not zero, over axes (all for None)."""
@@ -365,13 +367,13 @@ class Methods(Aliases):
         """Logarithm of the sum of exponentials over axes (all for None)."""
         return ops.logsumexp(self, axes, keepdims, axis=axis)
 
-    def cumsum(self, axis: int | None = None) -> Any:
+    def cumsum(self, axis: int | None = None, *, dtype: Any = None) -> Any:
         """Sum up to each element along an axis (of the flattened tensor for None)."""
-        return ops.cumsum(self, axis)
+        return ops.cumsum(self, axis, dtype=dtype)
 
-    def cumprod(self, axis: int | None = None) -> Any:
+    def cumprod(self, axis: int | None = None, *, dtype: Any = None) -> Any:
         """Product up to each element along an axis (of the flattened tensor for None)."""
-        return ops.cumprod(self, axis)
+        return ops.cumprod(self, axis, dtype=dtype)
 
     def cummax(self, axis: int | None = None) -> Any:
         """Largest element up to each one along an axis, and its position. See ``ops.cummax``."""
@@ -381,13 +383,13 @@ class Methods(Aliases):
         """Smallest element up to each one along an axis, and its position. See ``ops.cummin``."""
         return ops.cummin(self, axis)
 
-    def softmax(self, axis: int = -1) -> Any:
+    def softmax(self, axis: int = -1, *, dtype: Any = None) -> Any:
         """Positive numbers that add up to 1 along an axis."""
-        return ops.softmax(self, axis)
+        return ops.softmax(self, axis, dtype=dtype)
 
-    def log_softmax(self, axis: int = -1) -> Any:
+    def log_softmax(self, axis: int = -1, *, dtype: Any = None) -> Any:
         """Logarithm of softmax."""
-        return ops.log_softmax(self, axis)
+        return ops.log_softmax(self, axis, dtype=dtype)
 
     def sort(self, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
         """The elements in order along an axis; always stable. See ``ops.Sort``."""

@@ -364,12 +364,20 @@ class Tensor(Augmented, Methods, Value):
         """Matrix product. See ``ops.matmul``."""
         return ops.matmul(self, other)
 
-    def sum(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
+    def sum(
+        self, axes: Any = None, keepdims: bool = False, *, axis: Any = None, dtype: Any = None
+    ) -> Tensor:
         """Sum over axes (``axes`` or ``axis``; all for None). See ``ops.Sum``."""
+        if dtype is not None:
+            return ops.summation(self, axes, keepdims, axis=axis, dtype=dtype)
         return ops.summation(self, axes if axis is None else ops.either(axes, axis), keepdims)
 
-    def mean(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
+    def mean(
+        self, axes: Any = None, keepdims: bool = False, *, axis: Any = None, dtype: Any = None
+    ) -> Tensor:
         """Arithmetic mean over axes (all for None). See ``ops.Mean``."""
+        if dtype is not None:
+            return ops.mean(self, axes, keepdims, axis=axis, dtype=dtype)
         return ops.mean(self, axes if axis is None else ops.either(axes, axis), keepdims)
 
     def max(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:

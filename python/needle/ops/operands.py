@@ -317,3 +317,25 @@ def cast(x: Any, kind: DType) -> Any:
 def widened(x: Any) -> Any:
     """Return x, in float32 where it is float16 or bfloat16: sums and exponentials need it."""
     return cast(x, dtype.float32) if executor.spec_of(x).dtype.itemsize == 2 else x
+
+
+def in_dtype(
+    function: Callable[..., Any], kind: Any, x: Any, *args: Any, floating: bool = False
+) -> Any:
+    """Return ``function(x, *args)`` of x cast to a dtype first, in that dtype: what ``dtype`` asks.
+
+    Args:
+        function: of a tensor.
+        kind: the dtype, or its name.
+        x: a tensor.
+        args: what else the function takes.
+        floating: whether its results are floating.
+
+    Raises:
+        DtypeError: if they are, and the dtype is not.
+    """
+    target = dtype.as_dtype(kind)
+    if floating and target.kind != "f":
+        name, problem = function.__name__, f"dtype is {target}"
+        raise explain(DtypeError, name, problem, [("x", x)], "the result is floating")
+    return cast(function(cast(x, target), *args), target)

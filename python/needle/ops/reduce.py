@@ -18,6 +18,7 @@ from needle.ops.attributes import Axes, either, flag
 from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op
 from needle.ops.elementwise import cast_like, equal, not_equal
 from needle.ops.movement import BroadcastTo, broadcast_to, reshape
+from needle.ops.operands import in_dtype
 from needle.ops.samples import Sample, uniform
 
 
@@ -71,6 +72,8 @@ class Reduction(Op):
     keepdims: bool
 
     function: ClassVar[str]
+    casts: ClassVar[bool] = False
+    """Whether its function takes a dtype."""
 
     def setup(self) -> None:
         self.code = kernels.reduction_code(self.function)
@@ -102,6 +105,7 @@ class Sum(Reduction, Linear):
     """
 
     function = "sum"
+    casts = True
     samples = reduction_samples(np.sum)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -115,6 +119,7 @@ class Mean(Reduction, Linear):
     """
 
     function = "mean"
+    casts = True
     samples = reduction_samples(np.mean, empty=False)
 
     promotes = "floating"
@@ -312,17 +317,40 @@ class Reducer(Protocol):
     """The public function of a reduction."""
 
     def __call__(
-        self, x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
+        self,
+        x: Any,
+        axes: Axes = None,
+        keepdims: bool = False,
+        *,
+        axis: Axes = None,
+        dtype: Any = None,
     ) -> Any:
         """Reduce x over axes."""
+
+
+def _in_dtype(cls: Any, function: Any, x: Any, axes: Axes, keepdims: bool, kind: Any) -> Any:
+    """Return a reduction in a dtype, if it takes one."""
+    if not cls.casts:
+        problem = f"{function.__name__}: 'dtype' is no argument"
+        raise ArgumentError(f"{problem}\n  try: x.astype({kind!r:.60})")
+    return in_dtype(function, kind, x, axes, keepdims, floating=cls is Mean)
 
 
 def reducer(cls: type[Reduction], name: str) -> Reducer:
     """Return the public function of a reduction: ``mean = reducer(Mean, "mean")``."""
 
-    def function(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+    def function(
+        x: Any,
+        axes: Axes = None,
+        keepdims: bool = False,
+        *,
+        axis: Axes = None,
+        dtype: Any = None,
+    ) -> Any:
         if axis is not None:
             axes = either(axes, axis)
+        if dtype is not None:
+            return _in_dtype(cls, function, x, axes, keepdims, dtype)
         if keepdims is not False and keepdims is not True:  # 1 would be found as True
             keepdims = flag(f"{name}: keepdims", keepdims)
         try:
@@ -335,7 +363,8 @@ def reducer(cls: type[Reduction], name: str) -> Reducer:
     function.__code__ = function.__code__.replace(co_name=name)  # what errors call it
     function.__module__ = cls.__module__
     first = (cls.__doc__ or "").partition("\n")[0]
-    function.__doc__ = f"{first} All axes for None. See ``{cls.__name__}``."
+    more = " x is cast to a ``dtype`` first." if cls.casts else ""
+    function.__doc__ = f"{first} All axes for None.{more} See ``{cls.__name__}``."
     return function
 
 

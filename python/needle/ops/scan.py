@@ -19,7 +19,7 @@ from needle.ops.elementwise import cast_like, equal, square, where
 from needle.ops.functions import Sqrt
 from needle.ops.indexing import ScatterAdd
 from needle.ops.movement import broadcast_to, concat, flip, permute, reshape, stop_gradient
-from needle.ops.operands import cast, constant, widened
+from needle.ops.operands import cast, constant, in_dtype, promoted, widened
 from needle.ops.reduce import (
     Reduction,
     mean,
@@ -292,6 +292,7 @@ class Prod(Reduction):
     """
 
     function = "prod"
+    casts = True
     saves = ((0,),)
     samples = reduction_samples(np.prod)
 
@@ -410,14 +411,24 @@ class Root(Sqrt):
 root = export(Root)
 
 
-def cumsum(x: Any, axis: int | None = None) -> Any:
-    """Sum up to each element along an axis (of the flattened x for None). See ``CumSum``."""
+def cumsum(x: Any, axis: int | None = None, *, dtype: Any = None) -> Any:
+    """Sum up to each element along an axis (of the flattened x for None). See ``CumSum``.
+
+    x is cast to a ``dtype`` first.
+    """
+    if dtype is not None:
+        return in_dtype(cumsum, dtype, x, axis)
     x, axis = _flat(x, axis)
     return executor.apply(CumSum.of(axis), x)
 
 
-def cumprod(x: Any, axis: int | None = None) -> Any:
-    """Product up to each element along an axis (of the flattened x for None). See ``CumProd``."""
+def cumprod(x: Any, axis: int | None = None, *, dtype: Any = None) -> Any:
+    """Product up to each element along an axis (of the flattened x for None). See ``CumProd``.
+
+    x is cast to a ``dtype`` first.
+    """
+    if dtype is not None:
+        return in_dtype(cumprod, dtype, x, axis)
     x, axis = _flat(x, axis)
     return executor.apply(CumProd.of(axis), x)
 
@@ -450,8 +461,14 @@ def _flat(x: Any, axis: int | None) -> tuple[Any, int]:
     return x, normalise_axis(axis, len(shape_of(x)))
 
 
-def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
+def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """Differences of neighbours along an axis, ``n`` times: what ``cumsum`` undoes.
+
+    Args:
+        x: a tensor.
+        n: how often.
+        axis: along which.
+        prepend, append: what is put before x and behind it first: tensors, or numbers.
 
     Raises:
         ArgumentError: if n or axis is not a whole number.
@@ -461,6 +478,11 @@ def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
     axis = normalise_axis(axis, len(shape_of(x)))
     if whole("diff: n", n) < 0:
         raise OptionError(f"diff: n is {n}\n  rule: how often differences are taken, 0 or more")
+    if whole("diff: n", n) and not (prepend is None and append is None):
+        given = [part for part in (prepend, x, append) if part is not None]
+        one = tuple(1 if i == axis else size for i, size in enumerate(shape_of(x)))
+        parts = [p if shape_of(p) else broadcast_to(p, one) for p in promoted(tuple(given), "diff")]
+        x = concat(parts, axis)
     before = (slice(None),) * axis
     for _ in range(min(whole("diff: n", n), shape_of(x)[axis])):  # then nothing is left
         x = x[(*before, slice(1, None))] - x[(*before, slice(None, -1))]

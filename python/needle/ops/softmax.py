@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from needle import executor
-from needle.backend.axes import axes_of
+from needle.backend.axes import axes_of, normalise_axis
 from needle.errors import IndexRangeError
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either, flag
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import cast_like, equal, where
-from needle.ops.functions import exp, log
+from needle.ops.functions import exp, log, logaddexp
 from needle.ops.logic import isfinite
-from needle.ops.movement import reshape, stop_gradient
-from needle.ops.operands import widened
+from needle.ops.movement import concat, reshape, stop_gradient
+from needle.ops.operands import in_dtype, widened
 from needle.ops.reduce import amax, normalised, summation
 from needle.ops.samples import Sample, uniform
 
@@ -222,13 +222,71 @@ class LogSumExp(Composite):
         return (reshape(out_grad, kept) * exp(x - top),)
 
 
-def softmax(x: Any, axis: int = -1) -> Any:
-    """Positive numbers that add up to 1 along an axis. See ``Softmax``."""
+def _running(x: Any, axis: int) -> Any:
+    return np.logaddexp.accumulate(x, axis) if x.size else x
+
+
+def _running_samples() -> list[Sample]:
+    cases: list[tuple[tuple[int, ...], int]] = [
+        ((3, 4), 0), ((3, 4), 1), ((2, 7, 3), 1), ((5,), -1), ((1,), 0), ((2, 0), 1), ((0, 2), 1),
+    ]  # fmt: skip
+    far = np.array([[-np.inf, -np.inf, 1.0, 0.0], [1e4, -1e4, 1e4, np.inf], [0, np.nan, 1, 2]])
+    return [
+        Sample((uniform(shape),), (axis,), lambda x, axis=axis: _running(x, axis))
+        for shape, axis in cases
+    ] + [
+        Sample((far,), (1,), lambda x: _running(x, 1), gradient=False),
+        Sample((uniform((2, 3)),), (2,), raises=IndexRangeError),
+    ]
+
+
+class LogCumSumExp(Composite):
+    """Logarithm of the sum of exponentials up to each element along an axis, without overflow.
+
+    Each step adds to every sum the one before it, of twice as many elements as in the last step.
+
+    Shapes:   x [..., n, ...] -> the same
+    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Gradient: x; any order
+    Raises:   IndexRangeError if there is no such axis
+    Source:   Hillis, Steele, "Data Parallel Algorithms", 1986
+    """
+
+    called = "logcumsumexp"
+    axis: int
+    samples = staticmethod(_running_samples)
+
+    promotes = "floating"
+
+    def expand(self, x: Any) -> Any:
+        axis = normalise_axis(self.axis, len(shape_of(x)))
+        before, out, step = (slice(None),) * axis, widened(x), 1
+        while step < shape_of(x)[axis]:
+            first, later, earlier = (
+                out[(*before, slice(*part))] for part in ((step,), (step, None), (None, -step))
+            )
+            out = concat([first, logaddexp(later, earlier)], axis)
+            step *= 2
+        return cast_like(out, x)
+
+
+def softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Any:
+    """Positive numbers that add up to 1 along an axis. See ``Softmax``.
+
+    x is cast to a ``dtype`` first.
+    """
+    if dtype is not None:
+        return in_dtype(softmax, dtype, x, axis, floating=True)
     return executor.apply(Softmax.of(axis), x)
 
 
-def log_softmax(x: Any, axis: int = -1) -> Any:
-    """Logarithm of softmax. See ``LogSoftmax``."""
+def log_softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Any:
+    """Logarithm of softmax. See ``LogSoftmax``.
+
+    x is cast to a ``dtype`` first.
+    """
+    if dtype is not None:
+        return in_dtype(log_softmax, dtype, x, axis, floating=True)
     return executor.apply(LogSoftmax.of(axis), x)
 
 
@@ -237,3 +295,8 @@ def logsumexp(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes =
     axes = either(axes, axis)
     chosen = axes if axes is None or type(axes) is int else axes_of(axes)
     return executor.apply(LogSumExp.of(chosen, flag("logsumexp: keepdims", keepdims)), x)
+
+
+def logcumsumexp(x: Any, axis: int) -> Any:
+    """Logarithm of the sum of exponentials up to each element. See ``LogCumSumExp``."""
+    return executor.apply(LogCumSumExp.of(axis), x)
