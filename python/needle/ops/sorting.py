@@ -20,11 +20,21 @@ from needle.errors import (
     unknown,
 )
 from needle.executor import shape_of
+from needle.ops.attributes import flag
 from needle.ops.base import OUTPUT, Op
 from needle.ops.creation import full_like, ones_like, zeros
-from needle.ops.elementwise import cast_like, equal, lerp, minimum, not_equal, where
-from needle.ops.indexing import ScatterAdd, beside, take
-from needle.ops.logic import isnan, logical_not
+from needle.ops.elementwise import (
+    cast_like,
+    equal,
+    floor_divide,
+    lerp,
+    maximum,
+    minimum,
+    not_equal,
+    where,
+)
+from needle.ops.indexing import ScatterAdd, beside, gather, take
+from needle.ops.logic import isfinite, isnan, logical_and, logical_not, logical_or
 from needle.ops.movement import (
     concat,
     permute,
@@ -36,7 +46,7 @@ from needle.ops.movement import (
 )
 from needle.ops.operands import as_tensors, cast, promoted, widened
 from needle.ops.rearrange import moveaxis, window
-from needle.ops.reduce import amax, amin
+from needle.ops.reduce import amax, amin, summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.scan import cumsum
 from needle.ops.tuples import stack
@@ -242,6 +252,32 @@ def median(x: Any, axis: int = -1) -> Any:
     return squeeze(middle, axis)
 
 
+def nanmedian(x: Any, axis: int = -1) -> Any:
+    """Return the middle one (the lower of two) of the numbers along an axis; NaN if there is none.
+
+    Raises:
+        ShapeError: if there is no element along the axis.
+    """
+    (x,) = as_tensors((x,), "nanmedian")
+    axis = normalise_axis(axis, len(shape_of(x)))
+    if x.spec.dtype.kind != "f" or shape_of(x)[axis] == 0:
+        return median(x, axis)
+    numbers = summation(logical_not(isnan(x)), axis, keepdims=True)
+    middle = maximum(floor_divide(numbers - 1, 2), 0)
+    return squeeze(gather(sort(x, axis), middle, axis), axis)
+
+
+_BETWEEN = ("linear", "lower", "higher", "nearest", "midpoint")
+
+
+def _placed(places: Any, interpolation: str) -> Any:
+    """Return places between elements as ``interpolation`` moves them."""
+    if interpolation == "midpoint":
+        return (np.floor(places) + np.ceil(places)) / 2
+    move = {"lower": np.floor, "higher": np.ceil, "nearest": np.rint}.get(interpolation)
+    return places if move is None else move(places)
+
+
 def _shares(q: Any) -> Any:
     """Return the shares that ``quantile`` was given as an array, float64."""
     try:
@@ -259,10 +295,17 @@ def _parts(q: Any, low: Any, size: int, device: Any) -> Any:
     return places - graph.wrap(ndarray.array(low, dtypes.float64, device))
 
 
-def quantile(x: Any, q: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+def quantile(
+    x: Any,
+    q: Any,
+    axis: int | None = None,
+    keepdims: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Any:
     """Return the values below which a share q of the elements lies, along an axis (all for None).
 
-    Between two elements it goes in a straight line from one to the other; NaN if there is one.
+    NaN if there is one.
 
     Args:
         x: a tensor.
@@ -270,10 +313,13 @@ def quantile(x: Any, q: Any, axis: int | None = None, keepdims: bool = False) ->
             Gradients flow to a tensor of them, too.
         axis: along which; None for the flattened x.
         keepdims: whether the axes stay, of size 1.
+        interpolation: between two elements "linear": on a straight line from one to the other;
+            "lower" or "higher" one; the "nearest", where both are equally near the one at an even
+            place; their "midpoint". With all but "linear" no gradient flows to q.
 
     Raises:
         ArgumentError: if q is no number.
-        OptionError: if it is not in [0, 1].
+        OptionError: if it is not in [0, 1], or for another interpolation.
         ShapeError: if there is no element, or q has several axes.
     """
     (x,) = promoted((x,), "quantile", floating=True)
@@ -286,11 +332,13 @@ def quantile(x: Any, q: Any, axis: int | None = None, keepdims: bool = False) ->
         raise explain(ShapeError, "quantile", what, [("x", x)], "q is a number, or some in a row")
     if not ((shares >= 0) & (shares <= 1)).all():
         raise OptionError(f"quantile: q={q!r:.60}\n  rule: shares from 0 to 1")
+    if interpolation not in _BETWEEN:
+        raise unknown("quantile: interpolation", interpolation, _BETWEEN)
     values = sort(widened(flat), along)
-    places = shares.reshape(-1) * (size - 1)
+    places = _placed(shares.reshape(-1) * (size - 1), interpolation)
     low = np.floor(places).astype(np.int64)
     behind = (-1, *(1,) * (len(shape_of(flat)) - 1 - along))
-    if isinstance(q, graph.TensorBase) and q.spec.dtype.is_floating:
+    if isinstance(q, graph.TensorBase) and q.spec.dtype.is_floating and interpolation == "linear":
         parts = reshape(_parts(q, low, size, x.spec.device), behind)
         between = cast(parts, values.spec.dtype)
     else:
@@ -298,6 +346,9 @@ def quantile(x: Any, q: Any, axis: int | None = None, keepdims: bool = False) ->
         between = graph.wrap(ndarray.array(numbers, values.spec.dtype, x.spec.device))
     first, second = (take(values, at, along) for at in (low, np.minimum(low + 1, size - 1)))
     out = lerp(first, second, between)
+    alone = logical_or(equal(between, 0.0), equal(first, second))
+    endless = logical_not(isfinite(second - first))  # of which no part is NaN
+    out = where(logical_and(alone, endless), first, out)
     last = window(values, along, size - 1, 1)  # where NaN is, if there is one
     out = where(isnan(last), last, out)
     if axis is None and keepdims:
@@ -308,8 +359,26 @@ def quantile(x: Any, q: Any, axis: int | None = None, keepdims: bool = False) ->
     return cast_like(unsqueeze(out, along + 1) if keepdims else out, x)
 
 
-def searchsorted(edges: Any, values: Any, side: str = "left") -> Any:
-    """Return where values would go into sorted edges. See ``SearchSorted``."""
+def searchsorted(
+    edges: Any, values: Any, side: str | None = None, *, right: bool | None = None
+) -> Any:
+    """Return where values would go into sorted edges. See ``SearchSorted``.
+
+    Args:
+        edges: a tensor, [n] in ascending order.
+        values: a tensor, or a number.
+        side: before equal ones ("left", which None means), or after ("right").
+        right: another name of the side: True for "right".
+
+    Raises:
+        OptionError: if side and right contradict each other.
+    """
+    if right is not None:
+        named = "right" if flag("searchsorted: right", right) else "left"
+        if side not in (None, named):
+            raise OptionError(f"searchsorted: side={side!r} contradicts right={right}")
+        side = named
+    side = "left" if side is None else side
     return executor.apply(SearchSorted.of(side), edges, values)
 
 
