@@ -379,5 +379,38 @@ def test_halves_of_two_operands(isa, name, dtype):
         check_halves(name, dtype, x, y)
 
 
+def erfc(x):
+    t = np.maximum(np.abs(x), WIDE(0))
+    tail = erfc_fraction(np.maximum(t, 2)) * exp_of_square(t) ** 2
+    small = np.where(t < 2, 1 - erf_series(np.minimum(t, 2)), tail)
+    return np.where(x < 0, 2 - small, small)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_error_functions_leave_of_1_is_accurate(isa, dtype):
+    kind = UNITS[dtype][0]
+    x = arguments(dtype)
+    x = x[np.abs(x) < (10.0 if dtype == "float32" else 26.5)]
+    exact = erfc(x.astype(WIDE))
+    found = ops.erfc(ndl.Tensor(x, dtype=dtype)).numpy()
+    error = np.abs(found - exact) / np.spacing(np.abs(exact).astype(kind)).astype(WIDE)
+    assert error.max() <= (0.51 if dtype == "float32" else 4.0), x[error.argmax()]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_inverse_of_the_error_function_is_accurate(isa, dtype):
+    kind = UNITS[dtype][0]
+    x = arguments(dtype)
+    rest = np.ldexp(np.random.default_rng(3).uniform(0.5, 1, 4000), -np.arange(4000) % 54)
+    y = np.concatenate([x[np.abs(x) < 1], 1 - rest, rest - 1]).astype(kind)
+    y = y[(np.abs(y) < 1) & (y != 0)]
+    found = ops.erfinv(ndl.Tensor(y, dtype=dtype)).numpy()
+    t, size = np.abs(found.astype(WIDE)), np.abs(y).astype(WIDE)
+    over = np.where(size < 0.5, erf_series(np.minimum(t, 2)) - size, (1 - size) - erfc(t))
+    error = np.abs(over) * np.exp(t * t) * np.sqrt(PI) / 2 / np.spacing(np.abs(found)).astype(WIDE)
+    assert np.array_equal(np.signbit(found), np.signbit(y))
+    assert error.max() <= (0.51 if dtype == "float32" else 3.0), y[error.argmax()]
+
+
 def test_every_function_has_its_bound():
     assert set(ULPS) == {*EXACT, *BINARY}

@@ -85,6 +85,13 @@ def targets(target, calls):
     ]
 
 
+class Typed:
+    """PyTorch's functions of a dtype: its name is none there."""
+
+    def __getattr__(self, name):
+        return lambda *args, dtype: getattr(torch, name)(*args, dtype=getattr(torch, dtype))
+
+
 CASES = {
     "cdist": [([both("cdist", p) for p in (0.5, 1, 1.5, 2, 3, math.inf)], (A, B[:3]))],
     "cdist of batches": [([both("cdist")], (ROWS, A))],
@@ -118,6 +125,48 @@ CASES = {
         ([(lambda x, v, a=a, i=i: ops.scatter(x, a, ndl.Tensor(i, device=x.device), v),
            lambda x, v, a=a, i=i: torch.scatter(x, a, torch.tensor(i), v[: len(i), : len(i[0])]))
           for a, i in ((1, PLACES), (0, PLACES.T), (-1, np.array([[2, 0, 4]])))], (A, B)),
+    ],
+    "remainders": [
+        ([both("fmod")], (A, SIGNS + B / 9)), ([both("frac"), both("fmod", 0.7)], (3.0 * A,)),
+    ],
+    "xlogy": [([both("xlogy")], (A, SHARES[0, :1])), ([both("xlogy")], (A[:2], abs(B[:2]) + 0.3))],
+    "sinc": [([both("sinc")], (np.concatenate([A, A / 20.0]),))],
+    "error functions": [([both("erfc")], (2.0 * A,)), ([both("erfinv")], (np.tanh(A),))],
+    "logcumsumexp": [([both("logcumsumexp", axis) for axis in (0, -1)], (30.0 * A,))],
+    "block_diag": [([both("block_diag")], (A[:2], A[3], B[0, 0], C))],
+    "sums of a dtype": [
+        ([both(name, *axis, dtype=("dtype", "float64"), of=(Typed(), ops))
+          for name in ("sum", "mean", "prod", "cumsum", "cumprod", "softmax", "log_softmax")
+          for axis in ((0,), (-1,))], (A,)),
+    ],
+    "quantile": [
+        ([both("quantile", q, axis, interpolation=how) for q in (0.0, 0.3, 0.5, 1.0)
+          for axis in (0, -1, None)
+          for how in ("linear", "lower", "higher", "nearest", "midpoint")], (A,)),
+    ],
+    "diff": [
+        ([(lambda x, y, z, n=n, a=a: ops.diff(x, n, a, y, z),
+           lambda x, y, z, n=n, a=a: torch.diff(x, n, a, y, z)) for n in (1, 2)
+          for a in (0, -2)], (A, B[:2], C[:1])),
+    ],
+    "nanmedian": [
+        ([(lambda x, a=a: ops.nanmedian(x, a), lambda x, a=a: torch.nanmedian(x, a)[0])
+          for a in (0, -1)], (A,)),
+    ],
+    "slices": [
+        ([(lambda x, y, n=n: getattr(ops, n)(x, 1, ops.arange(3, -1, -3, device=x.device), y),
+           lambda x, y, n=n: getattr(torch, n)(x, 1, torch.tensor([3, 0]), y))
+          for n in ("index_add", "index_copy")], (A, B[:, :2])),
+        ([(lambda x: ops.index_fill(x, 0, np.array([2, 0, 2]), 1.5),
+           lambda x: torch.index_fill(x, 0, torch.tensor([2, 0, 2]), 1.5))], (A,)),
+    ],
+    "joining": [
+        ([(lambda *xs, n=n: getattr(ops, n)(xs), lambda *xs, n=n: getattr(torch, n)(xs))
+          for n in ("column_stack", "dstack")], arrays)
+        for arrays in ((A, B), (A[0], B[0], C[0]), (np.array(2.0), np.array(3.0)))
+    ],
+    "axes": [
+        ([both(f"atleast_{n}d") for n in (1, 2, 3)], (x,)) for x in (A[0, 0], A[0], A, ROWS)
     ],
     "activations": [
         ([both("celu", of=(F, ops)), both("celu", alpha=2.0, of=(F, ops)),
@@ -377,6 +426,213 @@ def test_scatter_writes_numbers_lists_and_the_last_of_equals():
     assert x.tolist() == [[0] * 3] * 2 and x.dtype == "int32"
 
 
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 5.0, -5.0, 1e-300, -1e-20, np.inf, -np.inf, np.nan]
+
+
+@needs_torch
+@pytest.mark.parametrize("device", ndl.all_devices(), ids=str)
+@pytest.mark.parametrize("name", ["fmod", "xlogy", "frac", "erfc", "erfinv", "heaviside"])
+def test_functions_of_special_values_are_pytorchs(name, device):
+    if not device.enabled() or device == ndl.meta():
+        pytest.skip("computes nothing")
+    x, y = np.array(SPECIAL)[:, None], np.array([*SPECIAL, 2.5, -2.5])
+    x = x[~np.isnan(x)][:, None] if name == "heaviside" else x  # NaN is NaN, as NumPy has it
+    given = (x, y) if name in ("fmod", "xlogy", "heaviside") else (y,)
+    found = getattr(ops, name)(*(tensor(v, device=device) for v in given)).numpy()
+    expected = getattr(torch, name)(*map(torch.tensor, given)).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+    if name in ("fmod", "erfinv"):
+        numbers = ~np.isnan(found)
+        np.testing.assert_array_equal(np.signbit(found)[numbers], np.signbit(expected)[numbers])
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "int64"])
+def test_remainders_and_quotients_of_integers(kind):
+    limits = np.iinfo(kind)
+    x = np.array([limits.min, limits.min + 1, 0, 1, 7, limits.max], kind)[:, None]
+    y = np.array([1, 2, 3, 5, limits.max, limits.min or 4], kind)
+    y = np.concatenate([y, [-1, -2, -3, -limits.max]] if limits.min else [y]).astype(kind)
+    a, b = ndl.Tensor(x, dtype=kind), ndl.Tensor(y, dtype=kind)
+    found = ops.fmod(a, b)
+    np.testing.assert_array_equal(found.numpy(), np.fmod(x, y), strict=True)
+    keeps = ~((x == limits.min) & (y == -1)) | (limits.min == 0)  # else the quotient is none
+    for mode in ("floor", "trunc"):
+        expected = torch.div(*map(torch.tensor, (np.where(keeps, x, 0), y)), rounding_mode=mode)
+        quotient = a.div(b, rounding_mode=mode)
+        assert quotient.dtype == kind
+        np.testing.assert_array_equal(quotient.numpy()[keeps], expected.numpy()[keeps])
+    assert (a.fmod(0).numpy() == 0).all() and ops.fmod(5, b).dtype == kind
+    assert ops.frac(a).tolist() == (0 * x).tolist()
+    assert ops.heaviside(a, b).tolist() == np.where(x == 0, y, x > 0).tolist()
+    for name in ("xlogy", "sinc", "erfc", "logcumsumexp"):
+        more = {"xlogy": (b,), "logcumsumexp": (0,)}.get(name, ())
+        assert getattr(ops, name)(a, *more).dtype == "float32"
+
+
+@needs_torch
+def test_quotients_are_rounded_as_asked_for():
+    x, y = 3.0 * A, np.sign(B) * (abs(B) + 0.1)
+    for mode in ("floor", "trunc", None):
+        expected = torch.div(torch.tensor(x), torch.tensor(y), rounding_mode=mode).numpy()
+        found = tensor(x).div(tensor(y), rounding_mode=mode)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, strict=True)
+
+
+def test_a_remainder_towards_zero_is_exact():
+    assert ops.fmod(tensor([-1e-20]), 1.0).item() == -1e-20  # 1 - 1e-20 is 1
+    assert math.copysign(1.0, ops.fmod(tensor([-4.0]), 2.0).item()) == -1.0
+
+
+def test_zero_times_a_logarithm_has_gradients():
+    x, y = tensor([0.0, 0.0, 0.0, 0.0, 2.0]), tensor([0.0, 3.0, math.inf, -1.0, 0.5])
+    out = ops.xlogy(x, y)
+    out.sum().backward()
+    np.testing.assert_allclose(out.numpy(), [0.0, 0.0, 0.0, 0.0, 2 * math.log(0.5)])
+    np.testing.assert_allclose(x.grad.numpy(), [0.0, math.log(3.0), 0.0, 0.0, math.log(0.5)])
+    np.testing.assert_allclose(y.grad.numpy(), [0.0, 0.0, 0.0, 0.0, 4.0])
+
+
+def test_derivatives_of_sinc_at_and_near_0():
+    x = tensor([0.0, 1e-9, 1e-5, 0.1, 0.159])
+    slope = ndl.grad(lambda x: ops.sinc(x).sum())
+    z = math.pi * x.numpy()
+    series = -z / 3 + z**3 / 30 - z**5 / 840 + z**7 / 45360
+    np.testing.assert_allclose(slope(x).numpy(), math.pi * series, rtol=1e-7)
+    second = ndl.grad(lambda x: slope(x).sum())(x).numpy()
+    assert second[0] == pytest.approx(-(math.pi**2) / 3, rel=1e-15)
+
+
+def test_the_step_takes_its_middle_from_elsewhere():
+    x, values = tensor([-2.0, 0.0, 3.0, math.nan]), tensor([5.0, 6.0, 7.0, 8.0])
+    out = ops.heaviside(x, values)
+    np.testing.assert_array_equal(out.numpy(), [0.0, 6.0, 1.0, math.nan])
+    out.sum().backward()
+    assert values.grad.tolist() == [0.0, 1.0, 0.0, 0.0] and not x.grad.numpy()[:3].any()
+    assert ops.heaviside(x, 0.5).tolist()[:3] == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
+def test_running_logarithms_of_sums_neither_overflow_nor_vanish(kind):
+    x = np.array([[-60.0, 1000.0, 1000.0, -60.0], [-math.inf, -math.inf, 4.0, math.inf]])
+    found = ops.logcumsumexp(ndl.Tensor(x, dtype=kind), 1)
+    exact = np.logaddexp.accumulate(x, 1)
+    assert found.dtype == kind
+    np.testing.assert_allclose(found.numpy().astype(float), exact, rtol=4e-3)
+    ones = ops.logcumsumexp(ndl.zeros(3000, dtype=kind), 0)[-1].item()
+    assert ones == pytest.approx(math.log(3000.0), rel=4e-3)
+    assert ops.logcumsumexp(ndl.zeros(2, 0), 1).shape == (2, 0)
+
+
+@needs_torch
+def test_pieces_are_cut_as_pytorch_cuts_them():
+    for shape in ((5,), (4, 6), (2, 3, 4), (0, 3)):
+        x = np.arange(float(np.prod(shape))).reshape(shape)
+        a, b = tensor(x), torch.tensor(x)
+        for pieces in (1, 2, 3, 7, [], [1], [1, 3], [2, 1], [-1], [0, 9], (1, -1)):
+            for axis in range(-1, len(shape) - 1):
+                parts = ops.tensor_split(a, pieces, axis), torch.tensor_split(b, pieces, axis)
+                for found, expected in zip(*parts, strict=True):
+                    np.testing.assert_array_equal(found.numpy(), expected.numpy(), strict=True)
+            for name in ("hsplit", "vsplit"):
+                try:
+                    expected = getattr(b, name)(pieces)
+                except RuntimeError:
+                    with pytest.raises(ShapeError, match=name):
+                        getattr(a, name)(pieces)
+                    continue
+                for part, other in zip(getattr(a, name)(pieces), expected, strict=True):
+                    np.testing.assert_array_equal(part.numpy(), other.numpy(), strict=True)
+    check_gradients(lambda x: ops.tensor_split(x, 4, 1)[0], A, order=2)
+
+
+def test_axes_are_added_to_several_tensors():
+    x, y = tensor(1.0), tensor([1.0, 2.0])
+    for found in (ops.atleast_2d(x, y), ops.atleast_2d([x, y])):
+        assert [part.shape for part in found] == [(1, 1), (1, 2)]
+    assert ops.atleast_3d(x).shape == (1, 1, 1) and ops.atleast_1d(y) is y
+    assert ops.atleast_3d(ndl.zeros(0)).shape == (1, 0, 1)
+
+
+def test_blocks_of_several_kinds():
+    found = ops.block_diag(ndl.Tensor([[1, 2]], dtype="int32"), 3, ndl.Tensor([4], dtype="int64"))
+    assert found.dtype == "int64" and found.tolist() == [[1, 2, 0, 0], [0, 0, 3, 0], [0, 0, 0, 4]]
+    x = tensor([2.0])
+    out = ops.block_diag(ndl.zeros(0, dtype="float64"), x)  # PyTorch's gradient is that of row 0
+    (out * tensor([[10.0], [20.0]])).sum().backward()
+    assert out.shape == (2, 1) and x.grad.tolist() == [20.0]
+
+
+def test_slices_at_indices_of_any_kind():
+    x = ndl.Tensor(np.arange(6).reshape(2, 3), dtype="int32")
+    for index in ([2, 0], np.array([2, 0]), range(2, -1, -2), ndl.arange(-1, 1)):
+        assert x.index_fill(1, index, 9).tolist() == [[9, 1, 9], [9, 4, 9]]
+    assert x.index_fill(0, 1, ndl.Tensor([7], dtype="int32")).tolist() == [[0, 1, 2], [7, 7, 7]]
+    assert x.index_copy(0, [1, 1], np.array([[1, 1, 1], [2, 2, 2]])).tolist()[1] == [2, 2, 2]
+    assert x.index_fill(0, [], 9).tolist() == x.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert x.index_add(0, [], ndl.zeros(0, 3, dtype="int32")).tolist() == x.tolist()
+
+
+def test_the_middle_of_what_is_a_number():
+    x = np.array([[1.0, np.nan, 2.0, 5.0], [np.nan] * 4, [np.inf, -np.inf, np.nan, 0.0]])
+    np.testing.assert_array_equal(ops.nanmedian(tensor(x)).numpy(), [2.0, np.nan, 0.0])
+    given = tensor(x[:1])
+    ops.nanmedian(given).sum().backward()
+    assert given.grad.tolist() == [[0.0, 0.0, 1.0, 0.0]]
+    assert ops.nanmedian(ndl.Tensor([3, 1, 2], dtype="int64")).item() == 2
+
+
+@needs_torch
+@pytest.mark.parametrize("to", ["float64", "float16", "int32", "uint8"])
+@pytest.mark.parametrize("kind", ["float32", "int64", "uint8", "bool"])
+def test_what_is_added_up_is_cast_first(kind, to):
+    x = np.array([[1, 0, 3], [200, 100, 7]], kind)
+    mine, other = ndl.Tensor(x, dtype=kind), torch.tensor(x)
+    for name in ("sum", "prod", "cumsum", "cumprod", "mean", "softmax", "log_softmax"):
+        if to[0] != "f" and name in ("mean", "softmax", "log_softmax"):
+            with pytest.raises(DtypeError, match=f"{name}: dtype is {to}\n(.*\n)+  rule: the re"):
+                getattr(mine, name)(1, dtype=to)
+            continue
+        found = getattr(mine, name)(1, dtype=to)
+        expected = getattr(other, name)(1, dtype=getattr(torch, to))
+        assert found.dtype == to and str(expected.dtype) == f"torch.{to}"
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-2)
+        np.testing.assert_array_equal(getattr(ops, name)(mine, 1, dtype=to).numpy(), found.numpy())
+
+
+def test_a_quantile_beside_infinity_is_what_it_is():
+    x = tensor([1.0, 2.0, np.inf])
+    for q in (0.5, tensor(0.5), [0.0, 0.5]):
+        assert np.isfinite(ops.quantile(x, q).numpy()).all()
+    for how in ("linear", "lower", "higher", "nearest", "midpoint"):
+        for value in (np.inf, -np.inf):
+            assert ops.quantile(tensor([value] * 3), 0.3, interpolation=how).item() == value
+    assert ops.quantile(x, 0.3, interpolation="higher").item() == 2.0
+
+
+@needs_torch
+@pytest.mark.parametrize("right", [False, True, None])
+@pytest.mark.parametrize("side", ["left", "right", None])
+def test_sides_of_equal_edges(side, right):
+    edges, x = np.array([0.0, 1.0, 1.0, 2.0]), np.array([[0.0, 1.0], [2.0, 3.0]])
+    if {True: "left", False: "right"}.get(right) == side != None:  # noqa: E711
+        with pytest.raises(OptionError, match=f"side='{side}' contradicts right={right}"):
+            ops.searchsorted(tensor(edges), tensor(x), side, right=right)
+        return
+    side = side or ("right" if right else "left")
+    for found in (ops.searchsorted(tensor(edges), tensor(x), side, right=right),
+                  tensor(edges).searchsorted(tensor(x), side=side, right=right)):  # fmt: skip
+        np.testing.assert_array_equal(found.numpy(), np.searchsorted(edges, x, side))
+
+
+def test_differences_beside_numbers():
+    whole = ndl.Tensor([[1, 4], [9, 16]], dtype="int32")
+    found = whole.diff(prepend=0, append=whole[:, :1])
+    assert found.dtype == "int32" and found.tolist() == [[1, 3, -3], [9, 7, -7]]
+    assert tensor(A).diff(2, 0, prepend=0.5).shape == (5, 5)
+    assert ops.diff(tensor(A), 0, prepend=1.0).shape == A.shape
+
+
 @needs_torch
 def test_positions_of_the_kth_value():
     values, places = tensor(A).kthvalue(2, 0)
@@ -484,6 +740,36 @@ X, INDEX, STACK = ndl.Tensor(A), ndl.Tensor(PLACES), ndl.Tensor(ROWS)
         (lambda: X.unfold(0, 7, 1), ShapeError, "windows"),
         (lambda: X.unfold(0, 2, 0), ShapeError, "step 0"),
         (lambda: ops.take_along_dim(X, INDEX + 40), IndexRangeError, "40"),
+        (lambda: ops.fmod(X, INDEX[:, :1]), DtypeError, "fmod: dtypes float32 and int64"),
+        (lambda: ops.fmod(X > 0, X > 0), DtypeError, "remainder: not defined for bool"),
+        (lambda: X.div(X, rounding_mode="up"), OptionError, "div: rounding_mode: there is no 'up'"),
+        (lambda: ops.block_diag(), ArgumentError, "block_diag: expected a tensor"),
+        (lambda: ops.block_diag(STACK), ShapeError, "block_diag: a block has shape"),
+        (lambda: ops.column_stack(X.sum()), ArgumentError, "column_stack: .* are not several"),
+        (lambda: ops.dstack([]), ShapeError, "no tensors"),
+        (lambda: ops.tensor_split(X, 0), OptionError, "tensor_split: 0 pieces"),
+        (lambda: ops.tensor_split(X, 1.5), ArgumentError, "tensor_split: pieces is 1.5"),
+        (lambda: ops.tensor_split(X, [1, "a"]), ArgumentError, "tensor_split: a place is 'a'"),
+        (lambda: ops.tensor_split(X, 2, 2), IndexRangeError, "axis 2"),
+        (lambda: X.hsplit(2), ShapeError, "hsplit: 5 elements along axis 1 into 2 pieces"),
+        (lambda: X[0].vsplit(1), ShapeError, "vsplit: there are 1 axes"),
+        (lambda: X[0, 0].hsplit(1), ShapeError, "hsplit: there is no axis"),
+        (lambda: X.index_fill(0, [6], 1.0), IndexRangeError, "6"),
+        (lambda: X.index_fill(0, INDEX, 1.0), ShapeError, "index_fill: the index has shape"),
+        (lambda: X.index_fill(0, [0.5], 1.0), DtypeError, "index_fill: an index of float"),
+        (lambda: X.index_fill(0, [0], X[0]), ShapeError, "index_fill: 5 elements were given"),
+        (lambda: INDEX.index_fill(0, [0], 0.5), DtypeError, "does not fit"),
+        (lambda: X.index_copy(0, [0, 1], X[:3]), ShapeError, r"shape \(3, 5\), not \(2, 5\)"),
+        (lambda: X.index_copy(0, [0, 1], "a"), ArgumentError, "index_copy: expected a tensor"),
+        (lambda: X.index_add(2, [0], X), IndexRangeError, "axis 2"),
+        (lambda: ops.nanmedian(X[:, :0]), ShapeError, "median: no elements along axis 1"),
+        (lambda: ops.logcumsumexp(X, 2), IndexRangeError, "axis 2"),
+        (lambda: ops.quantile(X, 0.5, interpolation="up"), OptionError, "interpolation"),
+        (lambda: ops.searchsorted(X[0], X, right=1), ArgumentError, "searchsorted: right is 1"),
+        (lambda: ops.diff(X, prepend=X[:, :, None]), ShapeError, "concat"),
+        (lambda: X.amax(0, dtype="int32"), TypeError, "dtype"),
+        (lambda: ops.amax(X, 0, dtype="int32"), ArgumentError, "amax: 'dtype' is no argument"),
+        (lambda: X.sum(dtype="real"), OptionError, "real"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_said(call, error, message):

@@ -41,6 +41,8 @@ scatter take_along_dim kthvalue logit cdist pairwise_distance bucketize unique_c
 corrcoef rot90 diag_embed addcmul addcdiv unfold fold pixel_shuffle pixel_unshuffle celu hardshrink
 softshrink tanhshrink threshold softmin bce gaussian_nll_loss poisson_nll_loss triplet_margin_loss
 cosine_embedding_loss hinge_embedding_loss margin_ranking_loss
+frac fmod xlogy sinc heaviside erfc erfinv logcumsumexp block_diag tensor_split hsplit vsplit
+atleast_1d atleast_2d atleast_3d column_stack dstack index_add index_copy index_fill nanmedian
 """
 
 

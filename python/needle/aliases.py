@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from needle import device, ops
 from needle.backend.axes import axes_of, normalise_axis, whole
-from needle.errors import AxesError, IndexRangeError, ShapeError, explain, no_tensor
+from needle.errors import AxesError, IndexRangeError, explain, no_tensor, unknown
 from needle.executor import shape_of, spec_of
-from needle.ops.operands import as_tensors
+from needle.ops.operands import as_tensors, promoted
 from needle.ops.rearrange import window
 
 Axes = int | Sequence[int] | None
@@ -51,9 +51,22 @@ class Aliases:
         """x * other."""
         return ops.multiply(self, other)
 
-    def div(self, other: Any) -> Any:
-        """x / other."""
-        return ops.divide(self, other)
+    def div(self, other: Any, *, rounding_mode: str | None = None) -> Any:
+        """x / other; rounded "floor" (down) or "trunc" (towards zero): then integers stay.
+
+        Raises:
+            OptionError: for another rounding mode.
+        """
+        if rounding_mode is None:
+            return ops.divide(self, other)
+        if rounding_mode == "floor":
+            return ops.floor_divide(self, other)
+        if rounding_mode != "trunc":
+            raise unknown("div: rounding_mode", rounding_mode, ("floor", "trunc"))
+        x, other = promoted((self, other), "div")
+        if x.spec.dtype.kind == "f":
+            return ops.trunc(ops.divide(x, other))
+        return ops.floor_divide(ops.subtract(x, ops.fmod(x, other)), other)
 
     def neg(self) -> Any:
         """-x."""
@@ -68,6 +81,34 @@ class Aliases:
     def remainder(self, other: Any) -> Any:
         """x % other, with the sign of other."""
         return ops.remainder(self, other)
+
+    def fmod(self, other: Any) -> Any:
+        """Remainder of x / other, with the sign of x. See ``ops.fmod``."""
+        return ops.fmod(self, other)
+
+    def frac(self) -> Any:
+        """What is behind the point, with the sign of x."""
+        return ops.frac(self)
+
+    def xlogy(self, other: Any) -> Any:
+        """x * log(other), 0 where x is 0. See ``ops.xlogy``."""
+        return ops.xlogy(self, other)
+
+    def heaviside(self, values: Any) -> Any:
+        """0 below 0, 1 above, and values at 0. See ``ops.heaviside``."""
+        return ops.heaviside(self, values)
+
+    def sinc(self) -> Any:
+        """sin(pi * x) / (pi * x), and 1 at 0."""
+        return ops.sinc(self)
+
+    def erfc(self) -> Any:
+        """1 - erf(x), without loss where that is small."""
+        return ops.erfc(self)
+
+    def erfinv(self) -> Any:
+        """The inverse of the error function."""
+        return ops.erfinv(self)
 
     def atan2(self, other: Any) -> Any:
         """Angle of the point (other, x)."""
@@ -217,29 +258,46 @@ class Aliases:
         """Mean over axes of what is not NaN. See ``ops.nanmean``."""
         return ops.nanmean(self, axes, keepdims, axis=axis)
 
-    def diff(self, n: int = 1, axis: int = -1) -> Any:
+    def diff(self, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
         """Differences of neighbours along an axis, n times. See ``ops.diff``."""
-        return ops.diff(self, n, axis)
+        return ops.diff(self, n, axis, prepend, append)
+
+    def logcumsumexp(self, axis: int) -> Any:
+        """Logarithm of the sum of exponentials up to each element. See ``ops.LogCumSumExp``."""
+        return ops.logcumsumexp(self, axis)
 
     def median(self, axis: int = -1) -> Any:
         """Middle value along an axis, the lower one of two."""
         return ops.median(self, axis)
 
+    def nanmedian(self, axis: int = -1) -> Any:
+        """Middle one of the numbers along an axis, the lower one of two."""
+        return ops.nanmedian(self, axis)
+
     def kthvalue(self, k: int, axis: int = -1, keepdims: bool = False) -> tuple[Any, Any]:
         """The k-th smallest value along an axis, and its position. See ``ops.kthvalue``."""
         return ops.kthvalue(self, k, axis, keepdims)
 
-    def quantile(self, q: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+    def quantile(
+        self,
+        q: Any,
+        axis: int | None = None,
+        keepdims: bool = False,
+        *,
+        interpolation: str = "linear",
+    ) -> Any:
         """Values below which a share q of the elements lies. See ``ops.quantile``."""
-        return ops.quantile(self, q, axis, keepdims)
+        return ops.quantile(self, q, axis, keepdims, interpolation=interpolation)
 
     def argwhere(self) -> Any:
         """The positions of all elements that are not zero: [count, axes]."""
         return ops.argwhere(self)
 
-    def searchsorted(self, values: Any, side: str = "left") -> Any:
+    def searchsorted(
+        self, values: Any, side: str | None = None, *, right: bool | None = None
+    ) -> Any:
         """Where values would go into the own elements, which are sorted. See ``SearchSorted``."""
-        return ops.searchsorted(self, values, side)
+        return ops.searchsorted(self, values, side, right=right)
 
     def bucketize(self, edges: Any, right: bool = False) -> Any:
         """Into which bucket between sorted edges elements fall. See ``ops.bucketize``."""
@@ -342,6 +400,18 @@ class Aliases:
         """So many pieces of equal size along an axis, as a tuple; the last may be smaller."""
         return ops.chunk(self, pieces, axis)
 
+    def tensor_split(self, pieces: int | Sequence[int], axis: int = 0) -> Any:
+        """So many pieces, or cut at places, as a tuple. See ``ops.tensor_split``."""
+        return ops.tensor_split(self, pieces, axis)
+
+    def hsplit(self, pieces: int | Sequence[int]) -> Any:
+        """So many equal pieces along the second axis, or cut at places. See ``ops.hsplit``."""
+        return ops.hsplit(self, pieces)
+
+    def vsplit(self, pieces: int | Sequence[int]) -> Any:
+        """So many equal pieces along the first axis, or cut at places. See ``ops.vsplit``."""
+        return ops.vsplit(self, pieces)
+
     def index_select(self, axis: int, index: Any) -> Any:
         """Pick slices along an axis."""
         return ops.take(self, index, axis)
@@ -371,26 +441,17 @@ class Aliases:
         shape = shape_of(self)
         return ops.add(self, ops.scatter_add(index, updates, axis, shape))
 
-    def index_add(self, axis: int, index: Any, updates: Any) -> Any:
-        """Add slices of updates where index says, along an axis: one index per slice.
+    def index_add(self, axis: int, index: Any, slices: Any) -> Any:
+        """Add slices along an axis, one at each index. See ``ops.index_add``."""
+        return ops.index_add(self, axis, index, slices)
 
-        Raises:
-            ShapeError: if the updates do not fit.
-            IndexRangeError: naming the first index that is out of range.
-        """
-        shape = shape_of(self)
-        axis = normalise_axis(axis, len(shape))
-        (index,) = as_tensors((index,), "index_add")
-        count = index.spec.size
-        wanted = (*shape[:axis], count, *shape[axis + 1 :])
-        if _of(updates, "shape") != wanted or len(index.spec.shape) > 1:
-            raise explain(
-                ShapeError, "index_add", f"updates have shape {updates.shape}, not {wanted}",
-                [("x", self), ("index", index)], "a slice of updates for each index of a row",
-            )  # fmt: skip
-        rows = ops.reshape(index, (count, *(1,) * (len(shape) - 1 - axis)))
-        rows = ops.broadcast_to(rows, wanted)
-        return ops.add(self, ops.scatter_add(rows, updates, axis, shape))
+    def index_copy(self, axis: int, index: Any, slices: Any) -> Any:
+        """Slices in the place of others along an axis. See ``ops.index_copy``."""
+        return ops.index_copy(self, axis, index, slices)
+
+    def index_fill(self, axis: int, index: Any, value: Any) -> Any:
+        """A value in slices along an axis. See ``ops.index_fill``."""
+        return ops.index_fill(self, axis, index, value)
 
     def masked_select(self, mask: Any) -> Any:
         """The elements where a mask is true, in a row; both broadcast."""

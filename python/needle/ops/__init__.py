@@ -96,6 +96,7 @@ from needle.ops.diagonals import (
     Diagonal,
     DiagonalGrad,
     Triangle,
+    block_diag,
     diag,
     diag_embed,
     diagonal,
@@ -149,8 +150,10 @@ from needle.ops.elementwise import (
     equal,
     floor,
     floor_divide,
+    frac,
     greater,
     greater_equal,
+    heaviside,
     lerp,
     less,
     less_equal,
@@ -472,13 +475,16 @@ from needle.ops.scan import (
     var,
 )
 from needle.ops.select import LinearIndex, Put, getitem, masked_fill, put, scatter, setitem
+from needle.ops.slices import index_add, index_copy, index_fill
 from needle.ops.softmax import (
+    LogCumSumExp,
     LogSoftmax,
     LogSoftmaxGrad,
     LogSumExp,
     Softmax,
     SoftmaxGrad,
     log_softmax,
+    logcumsumexp,
     logsumexp,
     softmax,
 )
@@ -492,6 +498,7 @@ from needle.ops.sorting import (
     isin,
     kthvalue,
     median,
+    nanmedian,
     nonzero,
     quantile,
     searchsorted,
@@ -500,20 +507,29 @@ from needle.ops.sorting import (
     unique,
     unique_consecutive,
 )
+from needle.ops.special import Erfc, ErfInv, erfc, erfinv, fmod, sinc, xlogy
 from needle.ops.tuples import (
     FusedAddScalars,
     MakeTensorTuple,
     Split,
     Stack,
     TupleGetItem,
+    atleast_1d,
+    atleast_2d,
+    atleast_3d,
     chunk,
+    column_stack,
+    dstack,
     fused_add_scalars,
+    hsplit,
     hstack,
     make_tuple,
     split,
     stack,
+    tensor_split,
     tuple_get_item,
     unbind,
+    vsplit,
     vstack,
 )
 from needle.ops.windows import Windows, WindowsGrad, windows

@@ -10,13 +10,15 @@ from needle import dtype as dtypes
 from needle import executor
 from needle.backend import kernels, ndarray
 from needle.backend.axes import normalise_axis, whole
-from needle.errors import ShapeError
+from needle.errors import ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.base import Linear
-from needle.ops.movement import permute
+from needle.ops.movement import Pad, concat, permute
+from needle.ops.operands import promoted
 from needle.ops.rearrange import moveaxis
 from needle.ops.reduce import summation
 from needle.ops.samples import Sample, uniform
+from needle.ops.tuples import atleast_2d
 
 
 class Triangle(Linear):
@@ -179,6 +181,30 @@ def diag_embed(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
     size = shape[-1] + abs(k)
     out = executor.apply(DiagonalGrad.of(k, (*shape[:-1], size, size)), x)
     return moveaxis(out, (-2, -1), (axis1, axis2))
+
+
+def block_diag(*blocks: Any) -> Any:
+    """Matrices along the diagonal of one, zeros elsewhere; vectors and numbers are rows.
+
+    Shapes:   several [n, m] -> [sum of n, sum of m]
+    Gradient: all; any order
+    Raises:   ArgumentError if there are none, or no tensor among them; ShapeError if one has more
+              than two axes; DtypeError if the dtypes do not mix
+    """
+    rows = [atleast_2d(x) for x in promoted(blocks, "block_diag")]
+    for x in rows:
+        if len(shape_of(x)) > 2:
+            raise explain(
+                ShapeError, "block_diag", f"a block has shape {shape_of(x)}", [("block", x)],
+                "matrices, vectors and numbers",
+            )  # fmt: skip
+    widths = [shape_of(x)[1] for x in rows]
+    return concat(
+        [
+            executor.apply(Pad.of(((0, 0), (sum(widths[:i]), sum(widths[i + 1 :])))), x)
+            for i, x in enumerate(rows)
+        ]
+    )
 
 
 def trace(x: Any, k: int = 0) -> Any:

@@ -451,6 +451,20 @@ def round(x: Any, decimals: int = 0) -> Any:
     return cast(out, kind)
 
 
+def frac(x: Any) -> Any:
+    """Return what is behind the point, with the sign of x: x - trunc(x)."""
+    return subtract(x, trunc(x))
+
+
+def heaviside(x: Any, values: Any) -> Any:
+    """Return 0 where x is below 0, 1 above, and values where it is 0; NaN of NaN.
+
+    Gradient: values, where x is 0; that of x is 0
+    """
+    x, values = promoted((x, values), "heaviside")
+    return where(equal(x, 0), values, maximum(sign(x), 0))
+
+
 def lerp(x: Any, y: Any, weight: Any) -> Any:
     """Return what lies between x and y: x + weight * (y - x), which is y where the weight is 1.
 

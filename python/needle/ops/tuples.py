@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from needle import executor, graph
 from needle.backend import kernels
-from needle.backend.axes import normalise_axis
+from needle.backend.axes import axes_of, normalise_axis, whole
 from needle.backend.ndarray import array, full
 from needle.dtype import DType
 from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
@@ -306,6 +306,57 @@ def vstack(tensors: Sequence[Any]) -> Any:
     return concat([_with_axes(x, 2) for x in _several("vstack", tensors)], 0)
 
 
+def dstack(tensors: Sequence[Any]) -> Any:
+    """Join tensors along their third axis; vectors and matrices as slices of it.
+
+    Raises:
+        ArgumentError: if they are not several.
+        ShapeError: if there are no tensors, or other axes differ.
+    """
+    return concat([atleast_3d(x) for x in _several("dstack", tensors)], 2)
+
+
+def column_stack(tensors: Sequence[Any]) -> Any:
+    """Join tensors along their second axis, vectors as columns.
+
+    Raises:
+        ArgumentError: if they are not several.
+        ShapeError: if there are no tensors, or other axes differ.
+    """
+    parts = _several("column_stack", tensors)
+    return concat([x if len(shape_of(x)) > 1 else reshape(x, (-1, 1)) for x in parts], 1)
+
+
+def atleast_1d(*tensors: Any) -> Any:
+    """Return a tensor with one axis at least; of several tensors a tuple."""
+    return _each(tensors, lambda x: _with_axes(x, 1))
+
+
+def atleast_2d(*tensors: Any) -> Any:
+    """Return a tensor with two axes at least, a vector as a row; of several tensors a tuple."""
+    return _each(tensors, lambda x: _with_axes(x, 2))
+
+
+def atleast_3d(*tensors: Any) -> Any:
+    """Return a tensor with three axes at least; of several tensors a tuple.
+
+    Shapes:   [] -> [1, 1, 1], [n] -> [1, n, 1], [m, n] -> [m, n, 1]
+    """
+
+    def deep(x: Any) -> Any:
+        x = _with_axes(x, 2)
+        return x if len(shape_of(x)) > 2 else reshape(x, (*shape_of(x), 1))
+
+    return _each(tensors, deep)
+
+
+def _each(tensors: tuple[Any, ...], change: Callable[[Any], Any]) -> Any:
+    """Return what becomes of one tensor, or a tuple; also of several given as a list."""
+    if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
+        return tuple(change(x) for x in tensors[0])
+    return change(tensors[0]) if len(tensors) == 1 else tuple(change(x) for x in tensors)
+
+
 def _several(operation: str, tensors: Any) -> tuple[Any, ...]:
     try:
         return tuple(tensors)
@@ -337,6 +388,69 @@ def chunk(x: Any, pieces: int, axis: int = 0) -> tuple[Any, ...]:
         return (x,) * int(pieces)
     step = -(-whole // int(pieces))
     return _pieces(x, axis, [min(step, whole - start) for start in range(0, whole, step)])
+
+
+def tensor_split(x: Any, pieces: int | Sequence[int], axis: int = 0) -> tuple[Any, ...]:
+    """Return a tuple of views of x, cut along an axis into so many pieces, or at places.
+
+    As NumPy's array_split: of pieces that cannot be of equal size the first ones have one more.
+
+    Args:
+        x: a tensor.
+        pieces: how many; or the places to cut at, as slices have them.
+        axis: along which.
+
+    Raises:
+        ArgumentError: if they are no whole numbers.
+        OptionError: if there is not one piece at least.
+        IndexRangeError: if there is no such axis.
+    """
+    return _cut("tensor_split", x, pieces, axis)
+
+
+def _cut(name: str, x: Any, pieces: int | Sequence[int], axis: int, equal: bool = False) -> Any:
+    """Return the pieces of ``tensor_split``; of equal sizes only, if asked for."""
+    axis = normalise_axis(axis, len(shape_of(x)))
+    if np.ndim(pieces):
+        places = [whole(f"{name}: a place", place) for place in axes_of(pieces)]
+        bounds = zip([None, *places], [*places, None], strict=True)
+        return tuple(x[(*(slice(None),) * axis, slice(*pair))] for pair in bounds)
+    count, size = whole(f"{name}: pieces", pieces), shape_of(x)[axis]
+    if count < 1:
+        raise explain(OptionError, name, f"{count} pieces", [("x", x)], "one at least")
+    if equal and size % count:
+        raise explain(
+            ShapeError, name, f"{size} elements along axis {axis} into {count} pieces", [("x", x)],
+            "pieces of equal size", f"tensor_split(x, {count}, {axis})",
+        )  # fmt: skip
+    return _pieces(x, axis, [size // count + (i < size % count) for i in range(count)])
+
+
+def hsplit(x: Any, pieces: int | Sequence[int]) -> tuple[Any, ...]:
+    """Cut along the second axis (of vectors the only one): what ``hstack`` undoes.
+
+    Into so many pieces of equal size, or at places. See ``tensor_split``.
+
+    Raises:
+        ShapeError: if there is no axis, or the pieces are not of equal size.
+    """
+    if not shape_of(x):
+        raise explain(ShapeError, "hsplit", "there is no axis", [("x", x)], "one at least")
+    return _cut("hsplit", x, pieces, min(len(shape_of(x)) - 1, 1), True)
+
+
+def vsplit(x: Any, pieces: int | Sequence[int]) -> tuple[Any, ...]:
+    """Cut along the first of two axes or more: what ``vstack`` undoes.
+
+    Into so many pieces of equal size, or at places. See ``tensor_split``.
+
+    Raises:
+        ShapeError: if there are not two axes, or the pieces are not of equal size.
+    """
+    if len(shape_of(x)) < 2:
+        count = len(shape_of(x))
+        raise explain(ShapeError, "vsplit", f"there are {count} axes", [("x", x)], "two at least")
+    return _cut("vsplit", x, pieces, 0, True)
 
 
 def unbind(x: Any, axis: int = 0) -> tuple[Any, ...]:

@@ -1,0 +1,153 @@
+"""Functions of each element that are made of those of ``functions``: no kernel knows them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from needle import dtype
+from needle.ops.activation import gelu
+from needle.ops.base import OUTPUT, Composite, Elementwise, export
+from needle.ops.elementwise import (
+    absolute,
+    equal,
+    less,
+    less_equal,
+    minimum,
+    not_equal,
+    remainder,
+    square,
+    where,
+)
+from needle.ops.functions import copysign, erf, exp, log, log1p, sin, sqrt
+from needle.ops.logic import logical_and, logical_or
+from needle.ops.operands import cast, promoted
+from needle.ops.samples import unary_samples
+from needle.ops.softmax import widened
+
+
+class _Expanded(Elementwise):
+    """A function without a row: ``expand`` gives the values, ``derivative`` the derivatives."""
+
+    floating = True
+    compute, expanded = Composite.compute, Composite.expanded
+
+
+_erfc = np.vectorize(math.erfc, otypes=[float])
+
+# The square root of 2 in two parts: the first has so few bits that products with float32 are exact.
+_ROOT_HIGH, _ROOT_LOW = 1.41421353816986083984375, 2.420323420895793872e-08
+
+
+class Erfc(_Expanded):
+    """1 - erf(x), without loss where that is small: the complementary error function.
+
+    In float64, and rounded once.
+    """
+
+    function = "erfc"
+    saves = ((0,),)
+    samples = unary_samples(-3, 3, _erfc)
+
+    def expand(self, x: Any) -> Any:
+        wide = cast(x, dtype.float64)
+        near = less(wide, 0.5)
+        return cast(where(near, 1.0 - erf(wide), _tail(where(near, 1.0, wide))), x.spec.dtype)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return (-2 / math.sqrt(math.pi)) * exp(-square(out.inputs[0]))
+
+
+def _tail(x: Any) -> Any:
+    """Return erfc(x) for x >= 0.5, float64: 2 Phi(-t), where t = sqrt(2) x and gelu(t) = t Phi(t).
+
+    t is rounded, and what was rounded off is felt: Phi(-t) is steep. So it is worked out and times
+    the slope of log(Phi), of which two digits are enough (Birnbaum's bound), taken off.
+    """
+    x = minimum(x, 28.0)  # where it is 0, and infinity
+    t = math.sqrt(2) * x
+    short = cast(cast(x, dtype.float32), dtype.float64)
+    off = (_ROOT_HIGH * short - t) + _ROOT_HIGH * (x - short) + _ROOT_LOW * x
+    slope = 0.5 * (t + sqrt(square(t) + 4.0))
+    return (gelu(-t) / t) * (2.0 * (off * slope) - 2.0)
+
+
+def _inverse(y: float) -> float:
+    """Return erfinv(y) by Newton's method from 0, which comes nearer with every step."""
+    x = 0.0
+    for _ in range(100):
+        x -= (math.erf(x) - y) * math.exp(x * x) * math.sqrt(math.pi) / 2
+    return x
+
+
+class ErfInv(_Expanded):
+    """The inverse of erf; infinite at -1 and 1, NaN beyond.
+
+    In float64, and rounded once: Winitzki's approximation, and three steps of Halley's method. They
+    compare erfc where erf is near 1.
+
+    Source: Winitzki, "A handy approximation for the error function and its inverse", 2008
+    """
+
+    function = "erfinv"
+    saves = ((OUTPUT,),)
+    samples = unary_samples(-0.98, 0.98, np.vectorize(_inverse, otypes=[float]))
+
+    def expand(self, y: Any) -> Any:
+        wide = cast(y, dtype.float64)
+        size, inside = absolute(wide), less(absolute(wide), 1.0)
+        known = where(inside, size, 0.0)
+        near = less(known, 0.5)
+        a = 0.147
+        rest = log1p(-square(known))
+        half = 2 / (math.pi * a) + 0.5 * rest
+        x = sqrt((rest / -a) / (sqrt(square(half) - rest / a) + half))
+        for _ in range(3):
+            over = where(near, erf(x) - known, (1.0 - known) - erfc(x))
+            step = (0.5 * math.sqrt(math.pi)) * over * exp(square(x))
+            x = x - step / (1.0 + x * step)
+        beyond = where(equal(size, 1.0), math.inf, size * math.nan)
+        return cast(copysign(where(inside, x, beyond), wide), y.spec.dtype)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        return (0.5 * math.sqrt(math.pi)) * exp(square(out))
+
+
+erfc, erfinv = map(export, (Erfc, ErfInv))
+
+
+def fmod(x: Any, y: Any) -> Any:
+    """Remainder of x / y rounded towards zero, with the sign of x; exact. Integers by zero give 0.
+
+    ``remainder`` has the sign of y.
+    """
+    x, y = promoted((x, y), "fmod")
+    if x.spec.dtype.kind == "f":
+        turn = copysign(1.0, x)
+        return turn * remainder(turn * x, absolute(y))
+    rest = remainder(x, y)  # no absolute values: the least integer has none
+    turned = not_equal(less(x, 0), less(rest, 0))
+    return where(turned, where(equal(rest, 0), rest, rest - y), rest)
+
+
+def sinc(x: Any) -> Any:
+    """sin(pi * x) / (pi * x), and 1 at 0, where its derivatives are right, too.
+
+    float16 and bfloat16 are computed in float32.
+    """
+    (x,) = promoted((x,), "sinc", floating=True)
+    z = widened(x) * math.pi
+    near = less(absolute(z), 0.5)  # there by its series: the derivative of the quotient cancels
+    series, s = 0.0 * z, square(where(near, z, 0.0))
+    for k in range(8, -1, -1):
+        series = series * s + (-1) ** k / math.factorial(2 * k + 1)
+    return cast(where(near, series, sin(z) / where(near, 1.0, z)), x.spec.dtype)
+
+
+def xlogy(x: Any, y: Any) -> Any:
+    """x * log(y), and 0 where x is 0, whatever y is but NaN; shapes broadcast."""
+    x, y = promoted((x, y), "xlogy", floating=True)
+    without = logical_or(less_equal(y, 0.0), equal(y, math.inf))
+    return x * log(where(logical_and(equal(x, 0.0), without), 1.0, y))
