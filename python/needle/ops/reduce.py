@@ -340,12 +340,7 @@ def reducer(cls: type[Reduction], name: str) -> Reducer:
     """Return the public function of a reduction: ``mean = reducer(Mean, "mean")``."""
 
     def function(
-        x: Any,
-        axes: Axes = None,
-        keepdims: bool = False,
-        *,
-        axis: Axes = None,
-        dtype: Any = None,
+        x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, dtype: Any = None
     ) -> Any:
         if axis is not None:
             axes = either(axes, axis)

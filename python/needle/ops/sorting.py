@@ -280,8 +280,10 @@ def _placed(places: Any, interpolation: str) -> Any:
 
 def _shares(q: Any) -> Any:
     """Return the shares that ``quantile`` was given as an array, float64."""
+    if isinstance(q, graph.TensorBase):  # also bfloat16, which NumPy does not know
+        return executor.value_of(cast(stop_gradient(q), dtypes.float64)).numpy()
     try:
-        shares = np.asarray(executor.value_of(q).numpy() if isinstance(q, graph.TensorBase) else q)
+        shares = np.asarray(q)
     except ValueError:  # lists of several lengths
         shares = np.empty(0, object)
     if shares.dtype.kind not in "biuf":

@@ -5,23 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from needle import ops
-from needle.dtype import as_dtype
 from needle.errors import ShapeError
 from needle.standard import operands
 
 
-def _in(x: Any, dtype: Any) -> Any:
-    return x if dtype is None else ops.astype(x, as_dtype(dtype))
-
-
 def sum(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """Sum over axes; of integers in int64 unless a dtype is given."""
-    return _in(ops.summation(_in(x, dtype), axis, keepdims), dtype)
+    return ops.summation(x, axis, keepdims, dtype=dtype)
 
 
 def prod(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """Product over axes; of integers in int64 unless a dtype is given."""
-    return _in(ops.prod(_in(x, dtype), axis, keepdims), dtype)
+    return ops.prod(x, axis, keepdims, dtype=dtype)
 
 
 def mean(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
@@ -70,7 +65,7 @@ def _cumulative(
         if x.ndim != 1:
             raise ShapeError(f"{function.__name__}: {x.ndim} axes, so axis must be given")
         axis = 0
-    out = _in(function(_in(x, dtype), axis), dtype)
+    out = function(x, axis, dtype=dtype)
     if not include_initial:
         return out
     shape = list(out.shape)
@@ -118,5 +113,4 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
         IndexRangeError: if there is no such axis.
     """
     axis = operands.axis_of("diff", operands.tensor(x), axis)
-    parts = [part for part in (prepend, x, append) if part is not None]
-    return ops.diff(ops.concat(parts, axis) if len(parts) > 1 else x, n, axis)
+    return ops.diff(x, n, axis, prepend, append)
