@@ -484,6 +484,12 @@ def test_a_remainder_towards_zero_is_exact():
     assert math.copysign(1.0, ops.fmod(tensor([-4.0]), 2.0).item()) == -1.0
 
 
+def test_a_remainder_that_is_none_leaves_its_gradient_alone():
+    x, y = tensor([5.0, 5.0]), tensor([0.0, 3.0], requires_grad=False)
+    ops.where(ops.equal(y, 0.0), 0.0, ops.fmod(x, y)).sum().backward()
+    assert x.grad.tolist() == [0.0, 1.0]
+
+
 def test_zero_times_a_logarithm_has_gradients():
     x, y = tensor([0.0, 0.0, 0.0, 0.0, 2.0]), tensor([0.0, 3.0, math.inf, -1.0, 0.5])
     out = ops.xlogy(x, y)

@@ -23,6 +23,7 @@ from needle.ops.elementwise import (
 )
 from needle.ops.functions import copysign, erf, exp, log, log1p, sin, sqrt
 from needle.ops.logic import logical_and, logical_or
+from needle.ops.movement import stop_gradient
 from needle.ops.operands import cast, promoted
 from needle.ops.samples import unary_samples
 from needle.ops.softmax import widened
@@ -126,7 +127,7 @@ def fmod(x: Any, y: Any) -> Any:
     """
     x, y = promoted((x, y), "fmod")
     if x.spec.dtype.kind == "f":
-        turn = copysign(1.0, x)
+        turn = stop_gradient(copysign(1.0, x))
         return turn * remainder(turn * x, absolute(y))
     rest = remainder(x, y)  # no absolute values: the least integer has none
     turned = not_equal(less(x, 0), less(rest, 0))
