@@ -24,9 +24,8 @@ from needle.ops.elementwise import (
 from needle.ops.functions import copysign, erf, exp, log, log1p, sin, sqrt
 from needle.ops.logic import logical_and, logical_or
 from needle.ops.movement import stop_gradient
-from needle.ops.operands import cast, promoted
+from needle.ops.operands import cast, promoted, widened
 from needle.ops.samples import unary_samples
-from needle.ops.softmax import widened
 
 
 class _Expanded(Elementwise):
