@@ -461,6 +461,7 @@ def glu(x: Any, axis: int = -1) -> Any:
 
 
 relu, relu_grad, silu, gelu_tanh = map(export, (ReLU, ReLUGrad, SiLU, GELUTanh))
+_softplus = export(Softplus)
 
 
 def softplus(x: Any, beta: float = 1.0, threshold: float = math.inf) -> Any:
@@ -475,14 +476,14 @@ def softplus(x: Any, beta: float = 1.0, threshold: float = math.inf) -> Any:
     Raises:
         OptionError: if beta is not positive.
     """
+    if type(beta) is type(threshold) is float and beta == 1 and threshold == math.inf:
+        return _softplus(x)
     beta, threshold = real("softplus: beta", beta), real("softplus: threshold", threshold)
     if not 0 < beta < math.inf:
         raise OptionError(f"softplus: beta is {beta}\n  rule: positive")
-    if beta == 1 and threshold == math.inf:
-        return executor.apply(Softplus.of(), x)
     (x,) = promoted((x,), "softplus", floating=True)
     steep = widened(x) * beta
-    bend = executor.apply(Softplus.of(), steep) * (1 / beta)
+    bend = _softplus(steep) * (1 / beta)
     return where(greater(steep, threshold), x, cast_like(bend, x))
 
 
