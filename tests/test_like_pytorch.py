@@ -430,11 +430,8 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 5.0, -5.0, 1e-300, -1e-20, np.inf, -np.inf, np.
 
 
 @needs_torch
-@pytest.mark.parametrize("device", ndl.all_devices(), ids=str)
 @pytest.mark.parametrize("name", ["fmod", "xlogy", "frac", "erfc", "erfinv", "heaviside"])
 def test_functions_of_special_values_are_pytorchs(name, device):
-    if not device.enabled() or device == ndl.meta():
-        pytest.skip("computes nothing")
     x, y = np.array(SPECIAL)[:, None], np.array([*SPECIAL, 2.5, -2.5])
     x = x[~np.isnan(x)][:, None] if name == "heaviside" else x  # NaN is NaN, as NumPy has it
     given = (x, y) if name in ("fmod", "xlogy", "heaviside") else (y,)
@@ -621,7 +618,7 @@ def test_a_quantile_beside_infinity_is_what_it_is():
 @pytest.mark.parametrize("side", ["left", "right", None])
 def test_sides_of_equal_edges(side, right):
     edges, x = np.array([0.0, 1.0, 1.0, 2.0]), np.array([[0.0, 1.0], [2.0, 3.0]])
-    if {True: "left", False: "right"}.get(right) == side != None:  # noqa: E711
+    if None not in (side, right) and (side == "right") is not right:
         with pytest.raises(OptionError, match=f"side='{side}' contradicts right={right}"):
             ops.searchsorted(tensor(edges), tensor(x), side, right=right)
         return
