@@ -90,6 +90,7 @@ class Core:
     class ObjectCode:
         @staticmethod
         def from_cubin(cubin, symbol_mapping):
+            assert all(type(symbol) is bytes for symbol in symbol_mapping.values())
             kernels = {name: 7 + i for i, name in enumerate(symbol_mapping)}
             return SimpleNamespace(get_kernel=lambda name: SimpleNamespace(handle=kernels[name]))
 

@@ -229,7 +229,8 @@ class CudaDriver:
 
     def load(self, unit: Unit) -> dict[str, Any]:
         cubin, names = self._compiled(unit)
-        code = self.core.ObjectCode.from_cubin(cubin, symbol_mapping=names)
+        symbols = {expression: symbol.encode() for expression, symbol in names.items()}
+        code = self.core.ObjectCode.from_cubin(cubin, symbol_mapping=symbols)
         found = {}
         for expression in unit.expressions:
             kernel = code.get_kernel(expression)
