@@ -237,7 +237,7 @@ KERNELS = {
     "elementwise.cu": "elementwise_dense<f_tanh, float, 4>", "reduce.cu": "reduce<Sum, float, i32>",
     "softmax.cu": "softmax<false, float>", "norm.cu": "layer_norm<true, float>",
     "matmul.cu": "matmul<float, 128, 128, 8, 8, 8, true, false>",
-    "matmul_tc.cu": "matmul_tc<bf16, true, false, true>",
+    "matmul_tc.cu": "matmul_tc<bf16, true, false, true, 256>",
 }  # fmt: skip
 
 

@@ -94,25 +94,50 @@ def check_product(kind, m, n, k):
     np.testing.assert_array_equal(kernels.matmul(turned, right).numpy(), np.matmul(a, b))
 
 
+def launched(function):
+    """Return what a function returns, and the names of the kernels that it asked for."""
+    names = []
+    real = EMU.backend.function
+    EMU.backend.function = lambda file, name, *rest: names.append(name) or real(file, name, *rest)
+    try:
+        return function(), names
+    finally:
+        del EMU.backend.function
+
+
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-@pytest.mark.parametrize("m, n, k", [(136, 152, 72), (33, 47, 35)])
+@pytest.mark.parametrize("m, n, k", [(136, 152, 72), (33, 47, 35), (264, 520, 264)])
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
 def test_products_on_tensor_cores(kind, m, n, k, turned):
+    """Of few and of many tiles, of less depth than there is room for and of more."""
     a, b = np.rint(2 * draw(m, k)), np.rint(2 * draw(k, n))
 
     def stored(x, turn):
         return array(x.T.copy(), kind, EMU).permute((1, 0)) if turn else array(x, kind, EMU)
 
-    launches = []
-    real = EMU.backend.function
-    EMU.backend.function = lambda file, *rest: launches.append(file) or real(file, *rest)
-    try:
-        found = kernels.matmul(stored(a, turned[0]), stored(b, turned[1]))
-    finally:
-        del EMU.backend.function
-    assert "matmul_tc.cu" in launches
+    found, names = launched(lambda: kernels.matmul(stored(a, turned[0]), stored(b, turned[1])))
+    wide = "true" if m % 8 == n % 8 == k % 8 == 0 else "false"
+    assert any(f"{wide}, {256 if n > 500 else 128}>" in name for name in names), names
     exact = array(a @ b, kind, "cpu_numpy").numpy().astype(float)  # rounded once
     np.testing.assert_array_equal(found.numpy().astype(float), exact)
+
+
+def test_products_on_tensor_cores_of_batches_and_views(order):
+    """Rows of tiles in groups; results whose lines do not start on 16 bytes, or are apart."""
+    for m, n, k, batches in ((2200, 40, 40, 1), (40, 200, 48, 3)):
+        a, b = np.rint(draw(batches, m, k + 8)), np.rint(draw(batches, k, n + 3))
+        x = array(a, "bfloat16", EMU).slice([(0, batches, 1), (0, m, 1), (8, k, 1)])
+        y = array(b, "bfloat16", EMU).slice([(0, batches, 1), (0, k, 1), (3, n, 1)])
+        exact = array(a[:, :, 8:] @ b[:, :, 3:], "bfloat16", "cpu_numpy").numpy().astype(float)
+        np.testing.assert_array_equal(kernels.matmul(x, y).numpy().astype(float), exact)
+        for out in (
+            empty((batches, m, n + 1), "bfloat16", EMU).slice(
+                [(0, batches, 1), (0, m, 1), (1, n, 1)]
+            ),
+            empty((batches, n, m), "bfloat16", EMU).permute((0, 2, 1)),
+        ):
+            EMU.backend.matmul(out, x, y.copy())
+            np.testing.assert_array_equal(out.numpy().astype(float), exact)
 
 
 @pytest.mark.parametrize("n", [2, 700, 1024, 5000])

@@ -38,7 +38,7 @@ multiprocessor."""
 
 SHARED = {
     "transpose": 8448, "reduce": 4096, "reduce_finish": 4096, "scan": 64, "matmul": 34816,
-    "matmul_tc": 40960, "sort_chunks": 16384, "column_sums": 4096,
+    "sort_chunks": 16384, "column_sums": 4096,
 }  # fmt: skip
 """The most bytes of shared memory of a block; 64 for kernels that are not named."""
 
@@ -48,7 +48,7 @@ STACK = {"elementwise": 64, "elementwise_dense": 64}
 
 FILES = sorted(path.name for path in KERNELS.glob("*.cu"))
 assert set(FILES) == set(FAMILIES)
-FEWER = {"elementwise.cu": 24, "copy.cu": 24, "reduce.cu": 12, "matmul.cu": 9, "matmul_tc.cu": 4,
+FEWER = {"elementwise.cu": 24, "copy.cu": 24, "reduce.cu": 12, "matmul.cu": 9, "matmul_tc.cu": 8,
          "scan.cu": 5, "softmax.cu": 3, "norm.cu": 3, "index.cu": 4, "sort.cu": 3}  # fmt: skip
 """Of these files each architecture compiles every so-maniest instantiation, another one each; all
 of them, which take many minutes, with the variable ALL_KERNELS set."""
@@ -102,17 +102,15 @@ def disassembled(unit, arch, folder):
 @pytest.mark.parametrize(
     "file, expression, wanted",
     [
-        (
-            "matmul_tc.cu",
-            "matmul_tc<bf16, true, false, true>",
-            ["HMMA.16816.F32.BF16", "LDG.E.128"],
-        ),
-        ("matmul_tc.cu", "matmul_tc<f16, true, true, true>", ["HMMA.16816.F32", "LDG.E.128"]),
+        ("matmul_tc.cu", "matmul_tc<bf16, true, false, true, 256>",
+         ["HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDSM.16.MT88.4", "LDGSTS.E.BYPASS"]),
+        ("matmul_tc.cu", "matmul_tc<f16, true, true, true, 128>",
+         ["HMMA.16816.F32", "LDSM.16.M88.4", "LDGSTS.E.BYPASS", "STG.E.128"]),
         ("matmul.cu", "matmul<float, 128, 128, 8, 8, 8, true, false>", ["FFMA", "LDS.128"]),
         ("elementwise.cu", "elementwise_dense<f_add, float, 4>", ["LDG.E.128", "STG.E.128"]),
         ("copy.cu", "copy_dense<u32, u32, 4>", ["LDG.E.128", "STG.E.128"]),
     ],
-)
+)  # fmt: skip
 def test_the_instructions_that_are_meant(file, expression, wanted, arch, tmp_path):
     text = disassembled(Unit(file, (expression,)), arch, tmp_path)
     for instruction in wanted:
