@@ -140,6 +140,38 @@ def test_products_on_tensor_cores_of_batches_and_views(order):
             np.testing.assert_array_equal(out.numpy().astype(float), exact)
 
 
+ROWS = [(1, 8), (9, 16), (5, 512), (3, 1024), (2, 2056), (1, 4096), (3, 7), (5, 1030), (1, 4104)]
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("rows, d", ROWS)
+def test_rows_in_registers_and_out_of_them(order, rows, d, kind):
+    """Short and long, whole pieces of 16 bytes or not; a NaN and infinities stay in their row."""
+    values = draw(rows, d + 8)
+    values[rows // 2, [0, d // 2]] = np.inf, -np.inf
+    results = []
+    for where in ("cuda-emu", "cpu_numpy"):
+        whole = ndl.Tensor(array(values, kind, devices.as_device(where)))
+        found = []
+        for first in (8, 7):  # rows that start on 16 bytes, and such that do not
+            x = whole[:, first : first + d]
+            weight = ndl.Tensor(np.linspace(1, 2, d), device=where, dtype=kind)
+            labels = ndl.Tensor(np.arange(rows) % d, device=where, dtype="int64")
+            outs = [
+                ndl.softmax(x, axis=1), ndl.log_softmax(x, axis=1),
+                ndl.ops.layer_norm(x, weight, weight), ndl.ops.rms_norm(x, weight),
+                ndl.cross_entropy(x, labels, reduction="none"),
+            ]  # fmt: skip
+            for out in outs:
+                whole.grad = None
+                (out * (out.detach() * 0 + 0.5)).sum().backward()
+                found += [out.numpy().astype(float), whole.grad.numpy().astype(float)]
+        results.append(found)
+    eps = {"float32": 2e-5, "float64": 1e-12, "bfloat16": 2e-2}[kind]
+    for found, exact in zip(*results, strict=True):
+        np.testing.assert_allclose(found, exact, rtol=eps, atol=eps)
+
+
 @pytest.mark.parametrize("n", [2, 700, 1024, 5000])
 @pytest.mark.parametrize("descending", [False, True])
 def test_long_sorts_are_stable(order, n, descending):

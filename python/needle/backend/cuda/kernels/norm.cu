@@ -1,61 +1,67 @@
-// Layer norm, RMS norm (a block per row) and batch norm (sums over columns). Rows are dense.
+// Layer norm, RMS norm (rows: see rows.cuh) and batch norm (sums over columns). Rows are dense.
 #include "rows.cuh"
 
 __device__ inline float inverse_root(float x) { return 1 / sqrtf(x); }
 __device__ inline double inverse_root(double x) { return 1 / sqrt(x); }
 
-// centred: layer norm, else RMS norm.
-template <bool centred, class T>
-__global__ void __launch_bounds__(256)
-    layer_norm(T* out, Compute<T>* means, Compute<T>* rstds, const T* x, const T* weight,
-               const T* bias, i64 d, double eps) {
+// centred: layer norm, else RMS norm. threads: of a row.
+template <bool centred, class T, int packs>
+__global__ void __launch_bounds__(256, 3)
+    layer_norm(T* out, Compute<T>* means, Compute<T>* rstds, const T* from, const T* weights,
+               const T* biases, i64 rows, i64 threads, i64 d, double eps) {
   using C = Compute<T>;
   SHARED(C, room, [kMaxWarps]);
-  const i64 row = blockIdx.x;
-  x += row * d;
-  out += row * d;
+  const Team team(threads);
+  if (team.row >= rows) return;
+  const Row<T, packs> x(from + team.row * d, 1, d, team);
   C mean = 0;
   if (centred) {
-    for (i64 i = threadIdx.x; i < d; i += blockDim.x) mean += widen(x[i]);
-    mean = over_block(mean, &room[0], Add()) / static_cast<C>(d);
+    each<T, packs>(d, team, [&](int slot, i64 i) { mean += x.at(slot, i); });
+    mean = team.over(mean, &room[0], Add()) / static_cast<C>(d);
   }
   C squares = 0;
-  for (i64 i = threadIdx.x; i < d; i += blockDim.x) {
-    const C value = widen(x[i]) - mean;
+  each<T, packs>(d, team, [&](int slot, i64 i) {
+    const C value = x.at(slot, i) - mean;
     squares += value * value;
-  }
-  squares = over_block(squares, &room[0], Add());
+  });
+  squares = team.over(squares, &room[0], Add());
   const C rstd = inverse_root(squares / static_cast<C>(d) + static_cast<C>(eps));
-  for (i64 i = threadIdx.x; i < d; i += blockDim.x) {
-    const C scaled = (widen(x[i]) - mean) * rstd * widen(weight[i]);
-    out[i] = cast<T>(centred ? scaled + widen(bias[i]) : scaled);
-  }
-  if (threadIdx.x) return;
-  rstds[row] = rstd;
-  if (centred) means[row] = mean;
+  const Row<T, packs> weight(weights, 1, d, team), bias(biases, 1, d, team);
+  write<T, packs>(out + team.row * d, 1, d, team, [&](int slot, i64 i) {
+    const C scaled = (x.at(slot, i) - mean) * rstd * weight.at(slot, i);
+    return centred ? scaled + bias.at(slot, i) : scaled;
+  });
+  if (team.member) return;
+  rstds[team.row] = rstd;
+  if (centred) means[team.row] = mean;
 }
 
-template <bool centred, class T>
-__global__ void __launch_bounds__(256)
-    layer_norm_grad(T* dx, const T* g, const T* x, const T* weight, const Compute<T>* means,
-                    const Compute<T>* rstds, i64 d) {
+template <bool centred, class T, int packs>
+__global__ void __launch_bounds__(256, 3)
+    layer_norm_grad(T* dx, const T* slopes, const T* from, const T* weights,
+                    const Compute<T>* means, const Compute<T>* rstds, i64 rows, i64 threads,
+                    i64 d) {
   using C = Compute<T>;
   SHARED(C, room, [kMaxWarps]);
-  const i64 row = blockIdx.x, first = row * d;
-  const C mean = centred ? means[row] : C(0), rstd = rstds[row];
+  const Team team(threads);
+  if (team.row >= rows) return;
+  const i64 first = team.row * d;
+  const Row<T, packs> g(slopes + first, 1, d, team), x(from + first, 1, d, team);
+  const Row<T, packs> weight(weights, 1, d, team);
+  const C mean = centred ? means[team.row] : C(0), rstd = rstds[team.row];
   C sum = 0, along = 0;
-  for (i64 i = threadIdx.x; i < d; i += blockDim.x) {
-    const C scaled = widen(g[first + i]) * widen(weight[i]);
+  each<T, packs>(d, team, [&](int slot, i64 i) {
+    const C scaled = g.at(slot, i) * weight.at(slot, i);
     sum += scaled;
-    along += scaled * (widen(x[first + i]) - mean) * rstd;
-  }
-  along = over_block(along, &room[0], Add()) / static_cast<C>(d);
-  sum = centred ? over_block(sum, &room[0], Add()) / static_cast<C>(d) : C(0);
-  for (i64 i = threadIdx.x; i < d; i += blockDim.x) {
-    const C scaled = widen(g[first + i]) * widen(weight[i]);
-    const C normal = (widen(x[first + i]) - mean) * rstd;
-    dx[first + i] = cast<T>(rstd * (scaled - sum - normal * along));
-  }
+    along += scaled * (x.at(slot, i) - mean) * rstd;
+  });
+  along = team.over(along, &room[0], Add()) / static_cast<C>(d);
+  sum = centred ? team.over(sum, &room[0], Add()) / static_cast<C>(d) : C(0);
+  write<T, packs>(dx + first, 1, d, team, [&](int slot, i64 i) {
+    const C scaled = g.at(slot, i) * weight.at(slot, i);
+    const C normal = (x.at(slot, i) - mean) * rstd;
+    return rstd * (scaled - sum - normal * along);
+  });
 }
 
 // ---- sums over columns ------------------------------------------------------------------------
