@@ -55,6 +55,33 @@ def test_long_reductions(order, shape, axes, name):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "int64"])
+@pytest.mark.parametrize("shape", [(900, 96), (64, 1040), (3, 40, 48), (5, 7, 2064)])
+def test_reductions_that_read_whole_pieces(order, kind, shape):
+    """Rows and columns of an array, and of views that start between pieces or skip some."""
+    values = np.rint(9 * draw(*shape)).astype("int8")
+    values[(1,) * len(shape)] = 100
+    x, full = array(values, kind, EMU), [(0, n, 1) for n in shape]
+    rounded = "float16" if kind == "float16" else "int64"
+    views = [full, [*full[:-1], (1, shape[-1] - 1, 1)], [*full[:-1], (0, shape[-1] // 2, 2)]]
+    for view in views:
+        part = x.slice(view)
+        exact = values[tuple(slice(a, a + n * step, step) for a, n, step in view)].astype("int64")
+        for axes in (
+            (0,),
+            (len(shape) - 1,),
+            tuple(range(len(shape))),
+            tuple(range(1, len(shape))),
+        ):
+            found = kernels.reduce("sum", part, axes).numpy().astype(float)
+            np.testing.assert_array_equal(found, exact.sum(axes).astype(rounded).astype(float))
+            found = kernels.reduce("max", part, axes).numpy().astype(float)
+            np.testing.assert_array_equal(found, exact.max(axes))
+        for axis in (0, len(shape) - 1):
+            found = kernels.reduce("argmax", part, (axis,)).numpy()
+            np.testing.assert_array_equal(found, exact.argmax(axis))
+
+
 @pytest.mark.parametrize("shape, axis", [((1, 1000), 1), ((3, 257), 1), ((300, 5), 0)])
 def test_long_scans(order, shape, axis):
     values = draw(*shape)

@@ -108,6 +108,7 @@ def disassembled(unit, arch, folder):
          ["HMMA.16816.F32", "LDSM.16.M88.4", "LDGSTS.E.BYPASS", "STG.E.128"]),
         ("matmul.cu", "matmul<float, 128, 128, 8, 8, 8, true, false>", ["FFMA", "LDS.128"]),
         ("elementwise.cu", "elementwise_dense<f_add, float, 4>", ["LDG.E.128", "STG.E.128"]),
+        ("reduce.cu", "reduce<Sum, float, i32>", ["LDG.E.128"]),
         ("softmax.cu", "softmax<false, float, 4>", ["LDG.E.128", "STG.E.128"]),
         ("norm.cu", "layer_norm<true, bf16, 2>", ["LDG.E.128", "STG.E.128"]),
         ("copy.cu", "copy_dense<u32, u32, 4>", ["LDG.E.128", "STG.E.128"]),
