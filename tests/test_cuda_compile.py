@@ -26,7 +26,7 @@ ARCHES = ("sm_80", "sm_90", "sm_100")
 REGISTERS = {
     "elementwise": 96, "elementwise_dense": 96, "copy": 48, "copy_dense": 48, "transpose": 40,
     "fill": 40, "random_bits": 40, "reduce": 72, "reduce_finish": 64, "scan": 48, "scan_lines": 48,
-    "matmul": 200, "matmul_tc": 255, "gather": 48, "scatter_keys": 48, "scatter_sum": 64,
+    "matmul": 240, "matmul_tc": 255, "gather": 48, "scatter_keys": 48, "scatter_sum": 64,
     "sort_keys": 48, "sort_chunks": 40, "sort_merge": 48, "sort_results": 48, "softmax": 64,
     "softmax_grad": 80, "cross_entropy": 64, "cross_entropy_grad": 64, "layer_norm": 80,
     "layer_norm_grad": 80, "column_sums": 56, "column_finish": 48, "reciprocal_deviation": 32,
@@ -38,7 +38,7 @@ multiprocessor."""
 
 SHARED = {
     "transpose": 8448, "reduce": 4096, "reduce_finish": 4096, "scan": 64, "matmul": 34816,
-    "sort_chunks": 16384, "column_sums": 4096,
+    "sort_chunks": 16384, "column_sums": 4096, "column_finish": 4096,
 }  # fmt: skip
 """The most bytes of shared memory of a block; 64 for kernels that are not named."""
 

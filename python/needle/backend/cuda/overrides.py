@@ -253,7 +253,7 @@ def _column_sums(
     _norm(x, f"column_sums<{what}, {by_row}, T>", (across, parts, 1), address(partial), address(x),
           *places, rows, d, part)  # fmt: skip
     ends = [0 if y is None else address(y) for y in outs]
-    _norm(x, "column_finish<T>", blocks_for(d), address(sums), *ends, address(partial), parts, d,
+    _norm(x, "column_finish<T>", across, address(sums), *ends, address(partial), parts, d,
           float(scale))  # fmt: skip
     return sums.reshape((2, d))
 

@@ -90,6 +90,20 @@ struct Slopes {  // for gradients of weight and bias
 
 constexpr int kAcross = 32, kDown = 8;
 
+// Adds up the sums of the threads of a column, for the first of them.
+template <class C>
+__device__ inline void join_down(C& first, C& second, C (*sums)[kDown][kAcross], int across,
+                                 int down) {
+  sums[0][down][across] = first;
+  sums[1][down][across] = second;
+  __syncthreads();
+  if (down) return;
+  for (int i = 1; i < kDown; ++i) {
+    first += sums[0][i][across];
+    second += sums[1][i][across];
+  }
+}
+
 // parts: [grid.y, 2, d]. means and rstds belong to rows (by_row) or columns; either may be null.
 template <class F, bool by_row, class T>
 __global__ void __launch_bounds__(kAcross* kDown)
@@ -102,37 +116,38 @@ __global__ void __launch_bounds__(kAcross* kDown)
   C first = 0, second = 0;
   if (column < d) {
     const i64 begin = blockIdx.y * part, end = begin + part < rows ? begin + part : rows;
+#pragma unroll 4
     for (i64 row = begin + down; row < end; row += kDown) {
       const i64 i = row * d + column, own = by_row ? row : column;
       F::of(widen(x[i]), g ? widen(g[i]) : C(0), means ? means[own] : C(0),
             rstds ? rstds[own] : C(1), first, second);
     }
   }
-  sums[0][down][across] = first;
-  sums[1][down][across] = second;
-  __syncthreads();
+  join_down(first, second, sums, across, down);
   if (down || column >= d) return;
-  for (int i = 1; i < kDown; ++i) {
-    first += sums[0][i][across];
-    second += sums[1][i][across];
-  }
   parts[(2 * static_cast<i64>(blockIdx.y)) * d + column] = first;
   parts[(2 * static_cast<i64>(blockIdx.y) + 1) * d + column] = second;
 }
 
 // Joins the parts: sums [2, d] times `scale`, and the same as T in `first` and `second` (or null).
 template <class T>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(kAcross* kDown)
     column_finish(Compute<T>* sums, T* first, T* second, const Compute<T>* parts, i64 count, i64 d,
                   double scale) {
   using C = Compute<T>;
-  const i64 column = position_in_grid<i64>();
-  if (column >= d) return;
+  SHARED(C, room, [2][kDown][kAcross]);
+  const int across = threadIdx.x % kAcross, down = threadIdx.x / kAcross;
+  const i64 column = static_cast<i64>(blockIdx.x) * kAcross + across;
   C a = 0, b = 0;
-  for (i64 i = 0; i < count; ++i) {
-    a += parts[2 * i * d + column];
-    b += parts[(2 * i + 1) * d + column];
+  if (column < d) {
+#pragma unroll 4
+    for (i64 i = down; i < count; i += kDown) {
+      a += parts[2 * i * d + column];
+      b += parts[(2 * i + 1) * d + column];
+    }
   }
+  join_down(a, b, room, across, down);
+  if (down || column >= d) return;
   sums[column] = a * static_cast<C>(scale);
   sums[d + column] = b * static_cast<C>(scale);
   if (first) first[column] = cast<T>(a);
@@ -147,13 +162,18 @@ __global__ void __launch_bounds__(256)
   if (i < d) rstd[i] = inverse_root(var[i] + static_cast<Compute<T>>(eps));
 }
 
+// The column of an element; division of 64 bits takes many times as long.
+__device__ inline i64 column_of(i64 i, i64 count, i64 d) {
+  return count <= 0xffffffffll ? static_cast<u32>(i) % static_cast<u32>(d) : i % d;
+}
+
 template <class T>
 __global__ void __launch_bounds__(256)
     batch_norm(T* out, const T* x, const T* weight, const T* bias, const Compute<T>* mean,
                const Compute<T>* rstd, i64 count, i64 d) {
   const i64 i = position_in_grid<i64>();
   if (i >= count) return;
-  const i64 c = i % d;
+  const i64 c = column_of(i, count, d);
   out[i] = cast<T>((widen(x[i]) - mean[c]) * (rstd[c] * widen(weight[c])) + widen(bias[c]));
 }
 
@@ -164,7 +184,7 @@ __global__ void __launch_bounds__(256)
                     const Compute<T>* rstd, const Compute<T>* means, i64 count, i64 d) {
   const i64 i = position_in_grid<i64>();
   if (i >= count) return;
-  const i64 c = i % d;
+  const i64 c = column_of(i, count, d);
   const Compute<T> normal = (widen(x[i]) - mean[c]) * rstd[c];
   dx[i] = cast<T>(widen(weight[c]) * rstd[c] * (widen(g[i]) - means[d + c] - normal * means[c]));
 }
