@@ -199,6 +199,23 @@ def test_rows_in_registers_and_out_of_them(order, rows, d, kind):
         np.testing.assert_allclose(found, exact, rtol=eps, atol=eps)
 
 
+@pytest.mark.parametrize("rows, d", [(1100, 3), (700, 70), (5, 40)])
+def test_batch_norm_of_many_rows(order, rows, d):
+    """Whose sums over columns are made in several parts."""
+    values, results = draw(rows, d), []
+    for where in ("cuda-emu", "cpu_numpy"):
+        x = ndl.Tensor(values, device=where, dtype="float64")
+        weight, bias = (ndl.Tensor(np.linspace(1, n, d), device=where) for n in (2, 3))
+        weight, bias = weight.astype("float64"), bias.astype("float64")
+        out, mean, var = ndl.ops.batch_norm(x, weight, bias)
+        grads = ndl.grad(lambda *a: (ndl.ops.batch_norm(*a)[0] ** 3).sum(), (0, 1, 2))(
+            x, weight, bias
+        )
+        results.append([y.numpy() for y in (out, mean, var, *grads)])
+    for found, exact in zip(*results, strict=True):
+        np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("n", [2, 700, 1024, 5000])
 @pytest.mark.parametrize("descending", [False, True])
 def test_long_sorts_are_stable(order, n, descending):
