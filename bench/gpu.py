@@ -235,9 +235,9 @@ def _twins() -> tuple[Any, Any]:
 
 KERNELS = {
     "elementwise.cu": "elementwise_dense<f_tanh, float, 4>", "reduce.cu": "reduce<Sum, float, i32>",
-    "softmax.cu": "softmax<false, float>", "norm.cu": "layer_norm<true, float>",
+    "softmax.cu": "softmax<false, float, 4>", "norm.cu": "layer_norm<true, float, 4>",
     "matmul.cu": "matmul<float, 128, 128, 8, 8, 8, true, false>",
-    "matmul_tc.cu": "matmul_tc<bf16, true, false, true>",
+    "matmul_tc.cu": "matmul_tc<bf16, true, false, true, 256>",
 }  # fmt: skip
 
 

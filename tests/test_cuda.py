@@ -55,6 +55,33 @@ def test_long_reductions(order, shape, axes, name):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "int64"])
+@pytest.mark.parametrize("shape", [(900, 96), (64, 1040), (3, 40, 48), (5, 7, 2064)])
+def test_reductions_that_read_whole_pieces(order, kind, shape):
+    """Rows and columns of an array, and of views that start between pieces or skip some."""
+    values = np.rint(9 * draw(*shape)).astype("int8")
+    values[(1,) * len(shape)] = 100
+    x, full = array(values, kind, EMU), [(0, n, 1) for n in shape]
+    rounded = "float16" if kind == "float16" else "int64"
+    views = [full, [*full[:-1], (1, shape[-1] - 1, 1)], [*full[:-1], (0, shape[-1] // 2, 2)]]
+    for view in views:
+        part = x.slice(view)
+        exact = values[tuple(slice(a, a + n * step, step) for a, n, step in view)].astype("int64")
+        for axes in (
+            (0,),
+            (len(shape) - 1,),
+            tuple(range(len(shape))),
+            tuple(range(1, len(shape))),
+        ):
+            found = kernels.reduce("sum", part, axes).numpy().astype(float)
+            np.testing.assert_array_equal(found, exact.sum(axes).astype(rounded).astype(float))
+            found = kernels.reduce("max", part, axes).numpy().astype(float)
+            np.testing.assert_array_equal(found, exact.max(axes))
+        for axis in (0, len(shape) - 1):
+            found = kernels.reduce("argmax", part, (axis,)).numpy()
+            np.testing.assert_array_equal(found, exact.argmax(axis))
+
+
 @pytest.mark.parametrize("shape, axis", [((1, 1000), 1), ((3, 257), 1), ((300, 5), 0)])
 def test_long_scans(order, shape, axis):
     values = draw(*shape)
@@ -94,25 +121,99 @@ def check_product(kind, m, n, k):
     np.testing.assert_array_equal(kernels.matmul(turned, right).numpy(), np.matmul(a, b))
 
 
+def launched(function):
+    """Return what a function returns, and the names of the kernels that it asked for."""
+    names = []
+    real = EMU.backend.function
+    EMU.backend.function = lambda file, name, *rest: names.append(name) or real(file, name, *rest)
+    try:
+        return function(), names
+    finally:
+        del EMU.backend.function
+
+
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-@pytest.mark.parametrize("m, n, k", [(136, 152, 72), (33, 47, 35)])
+@pytest.mark.parametrize("m, n, k", [(136, 152, 72), (33, 47, 35), (264, 520, 264)])
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
 def test_products_on_tensor_cores(kind, m, n, k, turned):
+    """Of few and of many tiles, of less depth than there is room for and of more."""
     a, b = np.rint(2 * draw(m, k)), np.rint(2 * draw(k, n))
 
     def stored(x, turn):
         return array(x.T.copy(), kind, EMU).permute((1, 0)) if turn else array(x, kind, EMU)
 
-    launches = []
-    real = EMU.backend.function
-    EMU.backend.function = lambda file, *rest: launches.append(file) or real(file, *rest)
-    try:
-        found = kernels.matmul(stored(a, turned[0]), stored(b, turned[1]))
-    finally:
-        del EMU.backend.function
-    assert "matmul_tc.cu" in launches
+    found, names = launched(lambda: kernels.matmul(stored(a, turned[0]), stored(b, turned[1])))
+    wide = "true" if m % 8 == n % 8 == k % 8 == 0 else "false"
+    assert any(f"{wide}, {256 if n > 500 else 128}>" in name for name in names), names
     exact = array(a @ b, kind, "cpu_numpy").numpy().astype(float)  # rounded once
     np.testing.assert_array_equal(found.numpy().astype(float), exact)
+
+
+def test_products_on_tensor_cores_of_batches_and_views(order):
+    """Rows of tiles in groups; results whose lines do not start on 16 bytes, or are apart."""
+    for m, n, k, batches in ((2200, 40, 40, 1), (40, 200, 48, 3)):
+        a, b = np.rint(draw(batches, m, k + 8)), np.rint(draw(batches, k, n + 3))
+        x = array(a, "bfloat16", EMU).slice([(0, batches, 1), (0, m, 1), (8, k, 1)])
+        y = array(b, "bfloat16", EMU).slice([(0, batches, 1), (0, k, 1), (3, n, 1)])
+        exact = array(a[:, :, 8:] @ b[:, :, 3:], "bfloat16", "cpu_numpy").numpy().astype(float)
+        np.testing.assert_array_equal(kernels.matmul(x, y).numpy().astype(float), exact)
+        for out in (
+            empty((batches, m, n + 1), "bfloat16", EMU).slice(
+                [(0, batches, 1), (0, m, 1), (1, n, 1)]
+            ),
+            empty((batches, n, m), "bfloat16", EMU).permute((0, 2, 1)),
+        ):
+            EMU.backend.matmul(out, x, y.copy())
+            np.testing.assert_array_equal(out.numpy().astype(float), exact)
+
+
+ROWS = [(1, 8), (9, 16), (5, 512), (3, 1024), (2, 2056), (1, 4096), (3, 7), (5, 1030), (1, 4104)]
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("rows, d", ROWS)
+def test_rows_in_registers_and_out_of_them(order, rows, d, kind):
+    """Short and long, whole pieces of 16 bytes or not; a NaN and infinities stay in their row."""
+    values = draw(rows, d + 8)
+    values[rows // 2, [0, d // 2]] = np.inf, -np.inf
+    results = []
+    for where in ("cuda-emu", "cpu_numpy"):
+        whole = ndl.Tensor(array(values, kind, devices.as_device(where)))
+        found = []
+        for first in (8, 7):  # rows that start on 16 bytes, and such that do not
+            x = whole[:, first : first + d]
+            weight = ndl.Tensor(np.linspace(1, 2, d), device=where, dtype=kind)
+            labels = ndl.Tensor(np.arange(rows) % d, device=where, dtype="int64")
+            outs = [
+                ndl.softmax(x, axis=1), ndl.log_softmax(x, axis=1),
+                ndl.ops.layer_norm(x, weight, weight), ndl.ops.rms_norm(x, weight),
+                ndl.cross_entropy(x, labels, reduction="none"),
+            ]  # fmt: skip
+            for out in outs:
+                whole.grad = None
+                (out * (out.detach() * 0 + 0.5)).sum().backward()
+                found += [out.numpy().astype(float), whole.grad.numpy().astype(float)]
+        results.append(found)
+    eps = {"float32": 2e-5, "float64": 1e-12, "bfloat16": 2e-2}[kind]
+    for found, exact in zip(*results, strict=True):
+        np.testing.assert_allclose(found, exact, rtol=eps, atol=eps)
+
+
+@pytest.mark.parametrize("rows, d", [(1100, 3), (700, 70), (5, 40)])
+def test_batch_norm_of_many_rows(order, rows, d):
+    """Whose sums over columns are made in several parts."""
+    values, results = draw(rows, d), []
+    for where in ("cuda-emu", "cpu_numpy"):
+        x = ndl.Tensor(values, device=where, dtype="float64")
+        weight, bias = (ndl.Tensor(np.linspace(1, n, d), device=where) for n in (2, 3))
+        weight, bias = weight.astype("float64"), bias.astype("float64")
+        out, mean, var = ndl.ops.batch_norm(x, weight, bias)
+        grads = ndl.grad(lambda *a: (ndl.ops.batch_norm(*a)[0] ** 3).sum(), (0, 1, 2))(
+            x, weight, bias
+        )
+        results.append([y.numpy() for y in (out, mean, var, *grads)])
+    for found, exact in zip(*results, strict=True):
+        np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("n", [2, 700, 1024, 5000])

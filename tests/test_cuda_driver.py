@@ -28,6 +28,7 @@ CALLS = {
     "cuMemsetD8Async": 4, "cuLaunchKernel": 11, "cuStreamCreate": 1, "cuEventCreate": 1,
     "cuEventRecord": 2, "cuEventQuery": 1, "cuEventSynchronize": 1, "cuEventDestroy": 1,
     "cuStreamWaitEvent": 3, "cuCtxSynchronize": 0, "cuGetErrorName": 1, "cuGetErrorString": 1,
+    "cuKernelSetAttribute": 4,
 }  # fmt: skip
 """What the driver calls, and with how many arguments."""
 
@@ -38,6 +39,7 @@ class Api:
     CUresult = SimpleNamespace(CUDA_ERROR_OUT_OF_MEMORY=NO_MEMORY, CUDA_ERROR_NOT_READY=NOT_READY)
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
 
     def __init__(self, **answers):
         self.calls, self.next = [], 100
@@ -66,6 +68,12 @@ class Api:
     def CUfunction(self, handle):
         return ("function", handle)
 
+    def CUkernel(self, handle):
+        return ("kernel", handle)
+
+    def CUdevice(self, number):
+        return ("device", number)
+
     def names(self):
         return [name for name, *_ in self.calls]
 
@@ -74,7 +82,7 @@ class Gpu:
     """cuda.core.Device."""
 
     def __init__(self, number):
-        self.number, self.entered = number, []
+        self.device_id, self.entered = number, []
         self.name, self.compute_capability = "a GPU", (9, 0)
         self.properties = SimpleNamespace(multiprocessor_count=132)
 
@@ -191,6 +199,26 @@ def test_kernels_are_compiled_once_and_launched_with_packed_words(made):
     assert words.buffer.raw[:16] == struct.pack("2q", 5, -1)
 
 
+def test_much_shared_memory_is_asked_for_once(made):
+    driver, api = made(1)
+    one, other = driver.load(Unit("copy.cu", ("one", "other"))).values()
+
+    def launched(function, shared):
+        before = len(api.calls)
+        driver.launch(function, (1, 1, 1), (32, 1, 1), shared, b"", 9)
+        assert api.calls[-1][0] == "cuLaunchKernel" and api.calls[-1][8] == shared
+        return api.calls[before:-1]
+
+    assert launched(one, 48 << 10) == []
+    for function, handle in ((one, 7), (other, 8)):
+        asked = launched(function, 96 << 10)
+        assert asked == [("cuKernelSetAttribute", 8, 96 << 10, ("kernel", handle), ("device", 1))]
+        assert launched(function, 96 << 10) == []
+    api.answers["cuKernelSetAttribute"] = (BROKEN,)
+    with pytest.raises(DeviceError, match="it went wrong"):
+        launched(one, 200 << 10)
+
+
 def test_streams_and_events(made):
     driver, api = made()
     one, two = driver.create_stream(), driver.create_stream()
@@ -265,8 +293,11 @@ def test_the_bindings_have_what_is_asked_for():
     assert int(api.CUresult.CUDA_ERROR_NOT_READY) == NOT_READY
     assert int(api.CUstream_flags.CU_STREAM_NON_BLOCKING) == 1
     assert int(api.CUevent_flags.CU_EVENT_DISABLE_TIMING) == 2
+    assert int(api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) == 8
+    assert int(api.CUkernel(9)) == 9 and int(api.CUdevice(1)) == 1
     core = pytest.importorskip("cuda.core")
     assert callable(core.ObjectCode.from_cubin) and callable(core.Device)
+    assert hasattr(core.Device, "device_id")
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,27 @@ def test_shared_memory_starts_as_nonsense_in_every_block(driver):
     assert run(driver, body).sum() == run(driver, body).sum() == 64
 
 
+def test_copies_to_shared_memory_are_there_when_waited_for(driver):
+    """And not before; the groups ended last may be left on their way."""
+    body = """SHARED(i64, room, [64][4]);
+    i64* own = room[threadIdx.x];
+    copy_later(own, &out[64 + 4 * threadIdx.x], true);
+    end_copies();
+    copy_later(own + 2, &out[64 + 4 * threadIdx.x], false);
+    end_copies();
+    const bool early = own[1] != -1;
+    wait_for_copies<1>();
+    const bool late = own[1] != 5 || own[3] != -1;
+    wait_for_copies<0>();
+    out[threadIdx.x] = !early && !late && own[3] == 0;"""
+    out = run(driver, "for (int i = 0; i < 4; ++i) out[64 + 4 * threadIdx.x + i] = 5;\n" + body,
+              more='#include "mma_emu.h"')  # fmt: skip
+    assert out[:64].all()
+    with pytest.raises(DeviceError, match="boundary of 16 bytes"):
+        run(driver, "SHARED(i64, room, [4]);\ncopy_later(&room[1], out, true);",
+            more='#include "mma_emu.h"')  # fmt: skip
+
+
 def test_a_missing_barrier_shows_in_some_order(driver):
     body = """SHARED(int, room, [64]);
     room[threadIdx.x] = threadIdx.x;
@@ -131,9 +152,10 @@ def test_a_write_out_of_bounds_is_found():
 def test_limits_of_a_launch(driver):
     found = driver.load(Unit("prelude.cuh", ("idle",), "__global__ void idle(i64 n) {}"))["idle"]
     for grid, block, shared in (
-        ((1, 1, 1), (1025, 1, 1), 0), ((1, 65536, 1), (1, 1, 1), 0), ((1, 1, 1), (1, 1, 1), 49153)
+        ((1, 1, 1), (1025, 1, 1), 0), ((1, 65536, 1), (1, 1, 1), 0),
+        ((1, 1, 1), (1, 1, 1), 227 * 1024 + 1),
     ):  # fmt: skip
-        with pytest.raises(DeviceError, match="1024|65535|48 KiB"):
+        with pytest.raises(DeviceError, match="1024|65535|227 KiB"):
             driver.launch(found, grid, block, shared, pack(0), MAIN)
 
 

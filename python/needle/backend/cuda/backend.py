@@ -130,11 +130,21 @@ class CudaBackend(Backend):
             return loaded[expression]
 
     def launch(
-        self, function: Any, grid: int | Triple, *parts: int | float | bytes, block: int = THREADS
+        self,
+        function: Any,
+        grid: int | Triple,
+        *parts: int | float | bytes,
+        block: int = THREADS,
+        shared: int = 0,
     ) -> None:
-        """Run a kernel on blocks of ``block`` threads; parts: its parameters."""
+        """Run a kernel on blocks of ``block`` threads; parts: its parameters.
+
+        ``shared``: bytes of shared memory, besides those that the kernel declares.
+        """
         blocks = (grid, 1, 1) if isinstance(grid, int) else grid
-        self.driver.launch(function, blocks, (block, 1, 1), 0, pack(*parts), self.streams.current)
+        self.driver.launch(
+            function, blocks, (block, 1, 1), shared, pack(*parts), self.streams.current
+        )
 
     # ---- elementwise -------------------------------------------------------------------
 

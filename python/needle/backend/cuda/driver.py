@@ -22,6 +22,8 @@ KDL_CUDA = 2
 """DLPack's number of CUDA devices (dlpack.h: kDLCUDA)."""
 PORTABLE = 1
 """Pinned memory that every context can use (cuda.h: CU_MEMHOSTALLOC_PORTABLE)."""
+SHARED_LIMIT = 48 << 10
+"""Bytes of shared memory that a block may have unasked."""
 
 
 class NoMemory(Exception):
@@ -160,6 +162,7 @@ class CudaDriver:
             self.device.name, f"sm_{major}{minor}", int(total), facts.multiprocessor_count,
             tensor_cores=major >= 8, dlpack=(KDL_CUDA, number),
         )  # fmt: skip
+        self._shared: dict[int, int] = {}
 
     def enter(self) -> None:
         """Make the GPU current in this thread, unless it is since the last call."""
@@ -251,11 +254,24 @@ class CudaDriver:
         self, function: Any, grid: Triple, block: Triple, shared: int, words: bytes, stream: int
     ) -> None:
         self.enter()
+        if shared > SHARED_LIMIT:
+            self._allow_shared(function[1], shared)
         (code,) = self.api.cuLaunchKernel(
             function[0], *grid, *block, shared, stream, 0, _thread.extra.of(words)
         )
         if int(code):
             self.check((code,))
+
+    def _allow_shared(self, kernel: Any, nbytes: int) -> None:
+        """Let a kernel's blocks have so much shared memory, once."""
+        handle = int(kernel.handle)
+        if self._shared.get(handle, 0) < nbytes:
+            most = self.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            place = self.api.CUdevice(self.device.device_id)
+            self.check(
+                self.api.cuKernelSetAttribute(most, nbytes, self.api.CUkernel(handle), place)
+            )
+            self._shared[handle] = nbytes
 
     # ---- order -------------------------------------------------------------------------
 

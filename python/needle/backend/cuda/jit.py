@@ -14,7 +14,6 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -122,17 +121,6 @@ def _write(folder: Path, name: str, content: bytes) -> Path:
 # ---- NVRTC -----------------------------------------------------------------------------
 
 
-def include_folders() -> list[str]:
-    """Return where kernels' own headers are, and the toolkit's (mma.h) if its wheels are here."""
-    folders = [str(KERNELS)]
-    found = find_spec("nvidia")
-    for root in found.submodule_search_locations or () if found else ():
-        for place in (Path(root) / "cu13" / "include", Path(root) / "cuda_runtime" / "include"):
-            if place.is_dir():
-                folders.append(str(place))
-    return folders
-
-
 class Nvrtc:
     """The compiler of the wheel nvidia-cuda-nvrtc; needs no driver.
 
@@ -166,8 +154,7 @@ class Nvrtc:
             DeviceError: with source, options and log, if it does not compile.
         """
         nvrtc = self.nvrtc
-        options = [*OPTIONS, f"--gpu-architecture={arch}", *more]
-        options += [f"--include-path={folder}" for folder in include_folders()]
+        options = [*OPTIONS, f"--gpu-architecture={arch}", f"--include-path={KERNELS}", *more]
         program = self._check(
             nvrtc.nvrtcCreateProgram(unit.source().encode(), b"unit.cu", 0, [], [])
         )

@@ -7,18 +7,16 @@ without a kernel, and for arrays without elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from needle import dtype as dtypes
 from needle.backend import override
-from needle.backend.cuda.backend import address, blocks_for, dense
+from needle.backend.cuda.backend import address, aligned, blocks_for, dense
 from needle.backend.cuda.geometry import geometry, power_of_two
 from needle.backend.cuda.table import CPP
 from needle.backend.ndarray import NDArray, empty, empty_of
 from needle.backend.range_errors import bad_label
 from needle.dtype import DType
-
-FLOATS = tuple(CPP[kind] for kind in dtypes.FLOATS)
 
 
 def both(op_name: str) -> Callable[[Any], Any]:
@@ -42,41 +40,79 @@ def _floating(*arrays: NDArray) -> bool:
     return first.kind == "f" and all(x.dtype is first and x.size for x in arrays)
 
 
-def _threads(count: int) -> int:
-    """Return how many threads a row of so many elements gets."""
-    return min(256, max(32, power_of_two(count) // 4))
+MOST, WARPS = 256, 4
+"""Threads of a row, and rows of a block if they are short, at most."""
+
+
+def _packs(kind: DType) -> int:
+    """Return how many pieces of 16 bytes a thread holds of a row: 16 elements, or 8 wide ones."""
+    return min(4, kind.itemsize)
+
+
+class _Teams(NamedTuple):
+    """How rows are given to threads (see rows.cuh): a team for each, in blocks."""
+
+    packs: int
+    threads: int
+    blocks: int
+    block: int
+
+
+def _teams(rows: int, count: int, dense: bool, between: Iterable[int], *arrays: NDArray) -> _Teams:
+    """Return the teams for rows.
+
+    Args:
+        rows: how many there are.
+        count: elements of each.
+        dense: whether these are side by side.
+        between: steps from row to row.
+        arrays: whose rows they are, of one dtype.
+    """
+    kind = arrays[0].dtype
+    width, packs = 16 // kind.itemsize, _packs(kind)
+    whole = count % width == 0 and all(step % width == 0 for step in between)
+    held = dense and whole and count <= MOST * packs * width and aligned(*map(address, arrays))
+    each = packs * width if held else 4
+    threads = min(MOST, max(32, power_of_two(-(-count // each))))
+    block = threads if threads > 32 else 32 * min(WARPS, rows)
+    return _Teams(packs if held else 0, threads, -(-rows * threads // block), block)
 
 
 # ---- softmax -----------------------------------------------------------------------
 
 
 def _softmax_family() -> Iterable[str]:
-    for kind in FLOATS:
-        for logarithm in ("false", "true"):
-            yield f"softmax<{logarithm}, {kind}>"
-            yield f"softmax_grad<{logarithm}, {kind}>"
-        yield f"cross_entropy<{kind}>"
-        yield f"cross_entropy_grad<{kind}>"
+    for dtype in dtypes.FLOATS:
+        for row in (f"{CPP[dtype]}, 0", f"{CPP[dtype]}, {_packs(dtype)}"):
+            for logarithm in ("false", "true"):
+                yield f"softmax<{logarithm}, {row}>"
+                yield f"softmax_grad<{logarithm}, {row}>"
+            yield f"cross_entropy<{row}>"
+            yield f"cross_entropy_grad<{row}>"
 
 
 def _rows(axis: int, *arrays: NDArray) -> Any:
-    """Return the geometry of all axes but one, and each array's step along that one."""
+    """Return the geometry of all axes but one, each array's step along that one, and the teams."""
     shape = arrays[0].shape
     others = [i for i in range(len(shape)) if i != axis]
     strides = [tuple(x.strides[i] for i in others) for x in arrays]
     rows = geometry(tuple(shape[i] for i in others), *strides, keep_order=True)
-    return rows, [x.strides[axis] for x in arrays]
+    steps = [x.strides[axis] for x in arrays]
+    between = (step for row in rows.strides for step in row)
+    dense = all(step == 1 for step in steps)
+    return rows, steps, _teams(rows.count, shape[axis], dense, between, *arrays)
 
 
 def _softmax(logarithm: str, op: Any, x: NDArray) -> Any:
     if not _floating(x) or not -x.ndim <= op.axis < x.ndim:
         return NotImplemented
     axis, out, backend = op.axis % x.ndim, empty_of(x.spec), x.device.backend
-    rows, steps = _rows(axis, out, x)
-    found = backend.function("softmax.cu", f"softmax<{logarithm}, {CPP[x.dtype]}>", _softmax_family)
+    rows, steps, teams = _rows(axis, out, x)
+    name = f"softmax<{logarithm}, {CPP[x.dtype]}, {teams.packs}>"
+    found = backend.function("softmax.cu", name, _softmax_family)
     backend.launch(
-        found, rows.count, address(out), address(x), rows.words, x.shape[axis], *steps,
-        block=_threads(x.shape[axis]),
+        found, teams.blocks, address(out), address(x), rows.words, teams.threads, x.shape[axis],
+        *steps, block=teams.block,
     )  # fmt: skip
     return out
 
@@ -85,12 +121,12 @@ def _softmax_grad(logarithm: str, op: Any, out: NDArray, g: NDArray) -> Any:
     if not _floating(out, g) or not -g.ndim <= op.axis < g.ndim or out.shape != g.shape:
         return NotImplemented
     axis, dx, backend = op.axis % g.ndim, empty_of(g.spec), g.device.backend
-    rows, steps = _rows(axis, dx, out, g)
-    name = f"softmax_grad<{logarithm}, {CPP[g.dtype]}>"
+    rows, steps, teams = _rows(axis, dx, out, g)
+    name = f"softmax_grad<{logarithm}, {CPP[g.dtype]}, {teams.packs}>"
     found = backend.function("softmax.cu", name, _softmax_family)
     backend.launch(
-        found, rows.count, address(dx), address(out), address(g), rows.words, g.shape[axis],
-        *steps, block=_threads(g.shape[axis]),
+        found, teams.blocks, address(dx), address(out), address(g), rows.words, teams.threads,
+        g.shape[axis], *steps, block=teams.block,
     )  # fmt: skip
     return dx
 
@@ -133,17 +169,18 @@ def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
         return NotImplemented
     backend, classes = logits.device.backend, logits.shape[-1]
     loss, lse = (empty(labels.shape, _wide(logits), logits.device) for _ in range(2))
-    rows, steps = _rows(logits.ndim - 1, logits)
+    rows, steps, teams = _rows(logits.ndim - 1, logits)
     flat = _labels(labels)
     text = f"{labels.dtype}{list(labels.shape)}"
     word, ticket = backend.pending.ticket(
         lambda position: bad_label(op.name, text, position, classes)
     )
-    found = backend.function("softmax.cu", f"cross_entropy<{CPP[logits.dtype]}>", _softmax_family)
+    name = f"cross_entropy<{CPP[logits.dtype]}, {teams.packs}>"
+    found = backend.function("softmax.cu", name, _softmax_family)
     backend.launch(
-        found, rows.count, address(loss), address(lse), address(logits), address(flat), rows.words,
-        classes, *steps, op.ignore_index, float(op.label_smoothing), word, ticket,
-        block=_threads(classes),
+        found, teams.blocks, address(loss), address(lse), address(logits), address(flat),
+        rows.words, teams.threads, classes, *steps, op.ignore_index, float(op.label_smoothing),
+        word, ticket, block=teams.block,
     )  # fmt: skip
     return loss, lse
 
@@ -155,14 +192,14 @@ def cross_entropy_grad(op: Any, g: NDArray, logits: NDArray, labels: NDArray, ls
     if not _floating(logits) or g.dtype is not wide or lse.dtype is not wide:
         return NotImplemented
     backend, classes, out = logits.device.backend, logits.shape[-1], empty_of(logits.spec)
-    rows, steps = _rows(logits.ndim - 1, out, logits)
+    rows, steps, teams = _rows(logits.ndim - 1, out, logits)
     (g, lse), flat = dense(g, lse), _labels(labels)
-    name = f"cross_entropy_grad<{CPP[logits.dtype]}>"
+    name = f"cross_entropy_grad<{CPP[logits.dtype]}, {teams.packs}>"
     found = backend.function("softmax.cu", name, _softmax_family)
     backend.launch(
-        found, rows.count, address(out), address(g), address(logits), address(flat), address(lse),
-        rows.words, classes, *steps, op.ignore_index, float(op.label_smoothing),
-        block=_threads(classes),
+        found, teams.blocks, address(out), address(g), address(logits), address(flat),
+        address(lse), rows.words, teams.threads, classes, *steps, op.ignore_index,
+        float(op.label_smoothing), block=teams.block,
     )  # fmt: skip
     return out
 
@@ -173,10 +210,12 @@ SUMS = (("Values", "false"), ("Squares", "false"), ("Slopes", "true"), ("Slopes"
 
 
 def _norm_family() -> Iterable[str]:
-    for kind in FLOATS:
+    for dtype in dtypes.FLOATS:
+        kind = CPP[dtype]
         for centred in ("false", "true"):
-            yield f"layer_norm<{centred}, {kind}>"
-            yield f"layer_norm_grad<{centred}, {kind}>"
+            for packs in (0, _packs(dtype)):
+                yield f"layer_norm<{centred}, {kind}, {packs}>"
+                yield f"layer_norm_grad<{centred}, {kind}, {packs}>"
         yield from (f"column_sums<{what}, {by_row}, {kind}>" for what, by_row in SUMS)
         for name in ("column_finish", "reciprocal_deviation", "batch_norm", "batch_norm_grad"):
             yield f"{name}<{kind}>"
@@ -184,7 +223,7 @@ def _norm_family() -> Iterable[str]:
 
 def _norm(x: NDArray, name: str, grid: Any, *parts: Any, block: int = 256) -> None:
     backend = x.device.backend
-    found = backend.function("norm.cu", f"{name[:-1]}{CPP[x.dtype]}>", _norm_family)
+    found = backend.function("norm.cu", name.replace("T", CPP[x.dtype]), _norm_family)
     backend.launch(found, grid, *parts, block=block)
 
 
@@ -211,10 +250,10 @@ def _column_sums(
     parts = -(-rows // part)
     partial, sums = (empty((n, 2, d), _wide(x), x.device) for n in (parts, 1))
     places = [0 if y is None else address(y) for y in (g, means, rstds)]
-    _norm(x, f"column_sums<{what}, {by_row}, >", (across, parts, 1), address(partial), address(x),
+    _norm(x, f"column_sums<{what}, {by_row}, T>", (across, parts, 1), address(partial), address(x),
           *places, rows, d, part)  # fmt: skip
     ends = [0 if y is None else address(y) for y in outs]
-    _norm(x, "column_finish<>", blocks_for(d), address(sums), *ends, address(partial), parts, d,
+    _norm(x, "column_finish<T>", across, address(sums), *ends, address(partial), parts, d,
           float(scale))  # fmt: skip
     return sums.reshape((2, d))
 
@@ -223,8 +262,10 @@ def _layer_norm(centred: str, x: NDArray, weight: NDArray, bias: NDArray, eps: f
     x, weight, bias = dense(x, weight, bias)
     out, d = empty_of(x.spec), x.shape[-1]
     mean, rstd = (empty(x.shape[:-1], _wide(x), x.device) for _ in range(2))
-    _norm(x, f"layer_norm<{centred}, >", x.size // d, address(out), address(mean), address(rstd),
-          address(x), address(weight), address(bias), d, float(eps), block=_threads(d))  # fmt: skip
+    teams = _teams(x.size // d, d, True, (d,), x, out, weight, bias)
+    _norm(x, f"layer_norm<{centred}, T, {teams.packs}>", teams.blocks, address(out), address(mean),
+          address(rstd), address(x), address(weight), address(bias), x.size // d, teams.threads, d,
+          float(eps), block=teams.block)  # fmt: skip
     return out, mean, rstd
 
 
@@ -234,9 +275,10 @@ def _layer_norm_grad(
     g, x, weight, rstd = dense(g, x, weight, rstd)
     mean = None if mean is None else dense(mean)[0]
     dx, d = empty_of(x.spec), x.shape[-1]
-    _norm(x, f"layer_norm_grad<{centred}, >", x.size // d, address(dx), address(g), address(x),
-          address(weight), 0 if mean is None else address(mean), address(rstd), d,
-          block=_threads(d))  # fmt: skip
+    teams = _teams(x.size // d, d, True, (d,), x, g, dx, weight)
+    _norm(x, f"layer_norm_grad<{centred}, T, {teams.packs}>", teams.blocks, address(dx),
+          address(g), address(x), address(weight), 0 if mean is None else address(mean),
+          address(rstd), x.size // d, teams.threads, d, block=teams.block)  # fmt: skip
     dweight, dbias = empty_of(weight.spec), empty_of(weight.spec)
     _column_sums(x, "Slopes", "true", g, mean, rstd, (dweight, dbias), 1.0)
     return dx, dweight, dbias
@@ -279,7 +321,7 @@ def rms_norm_grad(op: Any, g: NDArray, x: NDArray, weight: NDArray, rstd: NDArra
 
 def _rstd(x: NDArray, var: NDArray, eps: float) -> NDArray:
     rstd, d = empty_of(var.spec), x.shape[-1]
-    _norm(x, "reciprocal_deviation<>", blocks_for(d), address(rstd), address(var), d, float(eps))
+    _norm(x, "reciprocal_deviation<T>", blocks_for(d), address(rstd), address(var), d, float(eps))
     return rstd
 
 
@@ -296,7 +338,7 @@ def batch_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
     var = _column_sums(x, "Squares", "false", None, mean, None, nowhere, d / x.size)
     var = var.slice([(0, 1, 1), (0, d, 1)]).reshape((d,))
     rstd = _rstd(x, var, op.eps)
-    _norm(x, "batch_norm<>", blocks_for(x.size), address(out), address(x), address(weight),
+    _norm(x, "batch_norm<T>", blocks_for(x.size), address(out), address(x), address(weight),
           address(bias), address(mean), address(rstd), x.size, d)  # fmt: skip
     return out, mean, var
 
@@ -313,6 +355,6 @@ def batch_norm_grad(
     dweight, dbias = empty_of(weight.spec), empty_of(weight.spec)
     rstd = _rstd(x, var, op.eps)
     means = _column_sums(x, "Slopes", "false", g, mean, rstd, (dweight, dbias), d / x.size)
-    _norm(x, "batch_norm_grad<>", blocks_for(x.size), address(dx), address(g), address(x),
+    _norm(x, "batch_norm_grad<T>", blocks_for(x.size), address(dx), address(g), address(x),
           address(weight), address(mean), address(rstd), address(means), x.size, d)  # fmt: skip
     return dx, dweight, dbias

@@ -74,11 +74,13 @@ def _name(kind: DType, tile: tuple[int, ...], a_deep: bool, b_deep: bool) -> str
 
 # ---- tensor cores ----------------------------------------------------------------------
 
-BLOCK, WIDE, THREADS = 128, 8, 256  # as in matmul_tc.cu
+ROWS, DEPTH, STAGES, WIDE = 128, 32, 4, 8  # as in matmul_tc.cu
+COLUMNS = (256, 128)
+"""Columns of a block's tile, of which it has as many threads."""
 
 
 def _for_tensor_cores(backend: CudaBackend, kind: DType, m: int, n: int, k: int) -> bool:
-    """Return whether the product is of 16-bit floats and large enough for a block's tile."""
+    """Return whether the product is of 16-bit floats and worth a block's tile."""
     half = kind.kind == "f" and kind.itemsize == 2
     return half and backend.driver.properties.tensor_cores and min(m, n, k) >= 32
 
@@ -92,11 +94,28 @@ def _on_tensor_cores(
     a_deep, a_wide = _layout(a, a.ndim - 2, a.ndim - 1)
     b_deep, b_wide = _layout(b, b.ndim - 1, b.ndim - 2)
     flags = ", ".join(str(flag).lower() for flag in (a_deep, b_deep, a_wide and b_wide))
-    found = backend.function("matmul_tc.cu", f"matmul_tc<{CPP[out.dtype]}, {flags}>", _tc_family)
-    grid = (-(-m // BLOCK), -(-n // BLOCK), min(batches.count, 65535))
+    columns = _columns(backend, m, n, batches.count)
+    name = f"matmul_tc<{CPP[out.dtype]}, {flags}, {columns}>"
+    found = backend.function("matmul_tc.cu", name, lambda: _tc_family(columns))
+    tiles = -(-m // ROWS) * -(-n // columns)
     backend.launch(
-        found, grid, address(out), address(a), address(b), sizes, batches.words, block=THREADS
-    )
+        found, (tiles, 1, min(batches.count, 65535)), address(out), address(a), address(b), sizes,
+        batches.words, block=columns, shared=_tc_shared(out.dtype, columns),
+    )  # fmt: skip
+
+
+def _tc_shared(kind: DType, columns: int) -> int:
+    """Return the bytes of shared memory of a block."""
+    return STAGES * DEPTH * (ROWS + columns) * kind.itemsize
+
+
+def _columns(backend: CudaBackend, m: int, n: int, batches: int) -> int:
+    """Return the widest tile of which every multiprocessor gets one."""
+    for columns in COLUMNS:
+        tiles = -(-m // ROWS) * -(-n // columns) * batches
+        if n > columns // 2 and tiles >= backend.driver.properties.multiprocessors:
+            return columns
+    return COLUMNS[-1]
 
 
 def _layout(x: Any, across: int, depth: int) -> tuple[bool, bool]:
@@ -114,10 +133,11 @@ def _layout(x: Any, across: int, depth: int) -> tuple[bool, bool]:
     return deep, wide
 
 
-def _tc_family() -> Iterable[str]:
+def _tc_family(*columns: int) -> Iterable[str]:
     flags = ("false", "true")
     for kind in ("bf16", "f16"):
         for a_deep in flags:
             for b_deep in flags:
                 for wide in flags:
-                    yield f"matmul_tc<{kind}, {a_deep}, {b_deep}, {wide}>"
+                    for width in columns or COLUMNS:
+                        yield f"matmul_tc<{kind}, {a_deep}, {b_deep}, {wide}, {width}>"

@@ -18,7 +18,9 @@ KERNELS = {
 THREADS = 256
 EACH = 16
 """A thread that has fewer elements than this is not worth another block."""
-MAX_PARTS = 1024
+BLOCKS = 16
+"""Blocks that each multiprocessor should get, so that all are busy to the end."""
+MAX_PARTS = 4096
 STATE_BYTES = 16
 
 
@@ -37,16 +39,20 @@ def reduce(backend: CudaBackend, function: str, out: Any, x: Any, axes: tuple[in
     )
     kernel, kind = KERNELS[function], CPP[x.dtype]
     index = "i64" if "i64" in (kept.index, reduced.index) else "i32"
-    team, along = _team(kept, reduced)
-    blocks = -(-kept.count * team // THREADS)
-    parts, part = _parts(backend, blocks, team, reduced.count)
+    along = _along(kept, reduced)
+    each = _each(x, kept, reduced, along)
+    most = BLOCKS * backend.driver.properties.multiprocessors
+    team = _team(kept.count, reduced.count, along, each, most)
+    outputs = kept.count if along else kept.count // each
+    blocks = -(-outputs * team // THREADS)
+    parts, part = _parts(most, blocks, team, reduced.count, each if along else 1)
     found = backend.function(
         "reduce.cu", f"reduce<{kernel}, {kind}, {index}>", lambda: _family(kind)
     )
     workspace = backend.allocate(kept.count * parts * STATE_BYTES) if parts > 1 else None
     backend.launch(
         found, (blocks, parts, 1), address(out), address(x), workspace.address if workspace else 0,
-        kept.words, reduced.words, team, along, part,
+        kept.words, reduced.words, team, int(along), int(each > 1), part,
     )  # fmt: skip
     if workspace is not None:
         finish = backend.function(
@@ -59,24 +65,50 @@ def reduce(backend: CudaBackend, function: str, out: Any, x: Any, axes: tuple[in
         )  # fmt: skip
 
 
-def _team(kept: Geometry, reduced: Geometry) -> tuple[int, int]:
-    """Return how many threads share an output, and whether they read neighbouring elements."""
-    width = min(THREADS, power_of_two(reduced.count))
+def _along(kept: Geometry, reduced: Geometry) -> bool:
+    """Return whether the elements of one output are nearer to each other than outputs are."""
     inner = abs(reduced.strides[0][-1]) if reduced.shape else 1
     outer = abs(kept.strides[1][-1]) if kept.shape else inner + 1
-    if inner <= outer or kept.count < 8:
-        return width, 1
-    side = min(power_of_two(kept.count), 32)
-    if width * side > THREADS:
-        width = THREADS // side
-    return width, 0
+    return inner <= outer or kept.count < 8
 
 
-def _parts(backend: CudaBackend, blocks: int, team: int, count: int) -> tuple[int, int]:
+def _each(x: Any, kept: Geometry, reduced: Geometry, along: bool) -> int:
+    """Return how many neighbours a thread reads at once: elements of an output, or outputs."""
+    from needle.backend.cuda.backend import address
+
+    itemsize = x.dtype.itemsize
+    width = 16 // itemsize if along else 2 if itemsize == 8 else 4
+    if len(reduced.shape) != 1 or address(x) % (width * itemsize):
+        return 1
+    steps, others = reduced.strides[0], kept.strides[1]
+    if not along:
+        steps, others = others[-1:], (*others[:-1], *steps)
+        if kept.shape[-1] % width:
+            return 1
+    return width if steps == (1,) and all(step % width == 0 for step in others) else 1
+
+
+def _team(outputs: int, count: int, along: bool, each: int, most: int) -> int:
+    """Return how many threads share an output.
+
+    As many as are useful; but where there are outputs enough for ``most`` blocks, each thread of a
+    row gets EACH elements.
+    """
+    width = min(THREADS, power_of_two(count))
+    if along:
+        while width > 8 and width * EACH > count and outputs * width > most * THREADS:
+            width //= 2
+        return width
+    side = min(power_of_two(-(-outputs // each)), 32)
+    return min(width, THREADS // side)
+
+
+def _parts(most: int, blocks: int, team: int, count: int, multiple: int) -> tuple[int, int]:
     """Return into how many parts to cut each output's elements, and their size."""
-    wanted = -(-4 * backend.driver.properties.multiprocessors // blocks)
+    wanted = -(-most // blocks)
     parts = max(1, min(wanted, count // (team * EACH), MAX_PARTS))
     part = -(-count // parts) if count else 0
+    part = -(-part // multiple) * multiple
     return max(1, -(-count // part) if part else 1), part
 
 

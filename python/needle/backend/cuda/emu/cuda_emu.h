@@ -33,6 +33,12 @@ void emu_warp_barrier(unsigned mask, const char* file, int line);
 // Gives `value` (at most 8 bytes) to the warp and returns that of another lane; see shuffle().
 uint64_t emu_exchange(unsigned mask, uint64_t value, int from, const char* file, int line);
 unsigned emu_ballot(unsigned mask, int predicate, const char* file, int line);
+// When all lanes of the warp have come, does something once with what each gave.
+void emu_together(void* own, void (*work)(void* const* lanes), const char* file, int line);
+// Copies of this thread to shared memory, zeros from null; made in groups, when waited for.
+void emu_copy_later(void* to, const void* from, size_t nbytes);
+void emu_end_copies();
+void emu_wait_for_copies(size_t groups_left);
 void emu_shared(void* variable, size_t nbytes, uint64_t* block, const char* file, int line);
 void* emu_dynamic_shared();
 void emu_fail(const char* what, const char* file, int line);

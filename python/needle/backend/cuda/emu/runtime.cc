@@ -10,6 +10,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <deque>
 #include <vector>
 
 #include "cuda_emu.h"
@@ -25,9 +26,16 @@ namespace emu {
 namespace {
 
 constexpr size_t kStack = 64 * 1024, kSharedLimit = 48 * 1024;
+constexpr size_t kSharedMost = 227 * 1024;  // where a launch asks for more than the limit
 constexpr int kMaxThreads = 1024;
 
 enum Status { kReady, kAtBlockBarrier, kAtWarpBarrier, kDone };
+
+struct Copy {
+  void* to;
+  const void* from;
+  size_t nbytes;
+};
 
 struct State {
   Fibre fibre;
@@ -35,10 +43,13 @@ struct State {
   const char* file;
   int line;
   unsigned mask;
-  uint64_t given;     // to its warp
-  int from;           // the lane whose gift it wants, or none: -1
-  uint64_t received;  // that, when the barrier is complete
-  unsigned votes;     // which lanes gave something that is not 0
+  uint64_t given;                    // to its warp
+  int from;                          // the lane whose gift it wants, or none: -1
+  uint64_t received;                 // that, when the barrier is complete
+  unsigned votes;                    // which lanes gave something that is not 0
+  void (*work)(void* const* lanes);  // to do with what was given
+  std::vector<Copy> copies;
+  std::deque<std::vector<Copy>> groups;  // of copies, ended
   bool started;
   char* stack;
   ucontext_t context;
@@ -56,7 +67,7 @@ const unsigned char* words;
 int threads;
 uint64_t block_serial;
 size_t shared_bytes, dynamic_bytes;
-alignas(128) char dynamic_shared[kSharedLimit];
+alignas(128) char dynamic_shared[kSharedMost];
 char message[512];
 #ifdef EMU_SANITIZED
 void* scheduler_fake;
@@ -166,6 +177,11 @@ bool release_warps() {
       if (!complete) continue;
       const unsigned mask = one->mask;
       unsigned votes = 0;
+      if (one->work) {
+        void* gifts[32];
+        for (int j = 0; j < lanes; ++j) gifts[j] = reinterpret_cast<void*>(pool[first + j]->given);
+        one->work(gifts);
+      }
       for (int j = 0; j < lanes; ++j)
         if (mask >> j & 1 && pool[first + j]->given) votes |= 1u << j;
       for (int j = 0; j < lanes; ++j) {
@@ -242,6 +258,8 @@ void run_block(int order, std::vector<int>& sequence) {
   memset(dynamic_shared, 0xff, dynamic_bytes);
   for (int i = 0; i < threads; ++i) {
     pool[i]->status = kReady;
+    pool[i]->copies.clear();
+    pool[i]->groups.clear();
   }
   do {
     arrange(sequence, order);
@@ -278,6 +296,7 @@ uint64_t emu_exchange(unsigned mask, uint64_t value, int from, const char* file,
   }
   state->given = value;
   state->from = from;
+  state->work = nullptr;
   wait(kAtWarpBarrier, mask, file, line);
   return state->received;
 }
@@ -287,13 +306,41 @@ unsigned emu_ballot(unsigned mask, int predicate, const char* file, int line) {
   return current()->votes;
 }
 
+void emu_together(void* own, void (*work)(void* const* lanes), const char* file, int line) {
+  State* state = current();
+  if (threads % 32) {
+    fail("the block does not have whole warps", file, line);
+    to_scheduler(state);
+  }
+  state->given = reinterpret_cast<uint64_t>(own);
+  state->from = -1;
+  state->work = work;
+  wait(kAtWarpBarrier, 0xffffffffu, file, line);
+}
+
+void emu_copy_later(void* to, const void* from, size_t nbytes) {
+  current()->copies.push_back({to, from, nbytes});
+}
+
+void emu_end_copies() {
+  current()->groups.push_back(std::move(current()->copies));
+  current()->copies.clear();
+}
+
+void emu_wait_for_copies(size_t groups_left) {
+  State* state = current();
+  for (; state->groups.size() > groups_left; state->groups.pop_front())
+    for (const Copy& one : state->groups.front())
+      one.from ? memcpy(one.to, one.from, one.nbytes) : memset(one.to, 0, one.nbytes);
+}
+
 void emu_shared(void* variable, size_t nbytes, uint64_t* block, const char* file, int line) {
   if (*block == block_serial) return;
   *block = block_serial;
   memset(variable, 0xff, nbytes);
   shared_bytes += nbytes;
-  if (shared_bytes > kSharedLimit) {
-    fail("more than 48 KiB of shared memory", file, line);
+  if (shared_bytes - dynamic_bytes > kSharedLimit || shared_bytes > kSharedMost) {
+    fail("more than 48 KiB of shared memory, or with dynamic more than 227 KiB", file, line);
     to_scheduler(current());
   }
 }
@@ -315,7 +362,7 @@ const char* emu_launch(Kernel entry, const unsigned* grid, const unsigned* block
   if (threads < 1 || threads > kMaxThreads) return "a block has 1 to 1024 threads";
   if (block[2] > 64) return "a block has at most 64 threads along z";
   if (grid[1] > 65535 || grid[2] > 65535) return "a grid has at most 65535 blocks along y and z";
-  if (shared > kSharedLimit) return "more than 48 KiB of dynamic shared memory";
+  if (shared > kSharedMost) return "more than 227 KiB of dynamic shared memory";
   kernel = entry;
   words = parameters;
   dynamic_bytes = shared;

@@ -92,7 +92,9 @@ __global__ void __launch_bounds__((BM / TM) * (BN / TN), (BM == 128             
         a_loader.fetch(s.k - k0 - BK);
         b_loader.fetch(s.k - k0 - BK);
       }
-#pragma unroll 2  // more needs more registers
+// Of a large tile one block fits on a multiprocessor at any rate: registers are free to hold what
+// is needed next. Others have room for more blocks.
+#pragma unroll(BM == 128 ? BK : 2)
       for (int k = 0; k < BK; ++k) {
         Pack<S, kVector> x[kRowGroups], y[kColumnGroups];
 #pragma unroll

@@ -1,61 +1,67 @@
-// Layer norm, RMS norm (a block per row) and batch norm (sums over columns). Rows are dense.
+// Layer norm, RMS norm (rows: see rows.cuh) and batch norm (sums over columns). Rows are dense.
 #include "rows.cuh"
 
 __device__ inline float inverse_root(float x) { return 1 / sqrtf(x); }
 __device__ inline double inverse_root(double x) { return 1 / sqrt(x); }
 
-// centred: layer norm, else RMS norm.
-template <bool centred, class T>
-__global__ void __launch_bounds__(256)
-    layer_norm(T* out, Compute<T>* means, Compute<T>* rstds, const T* x, const T* weight,
-               const T* bias, i64 d, double eps) {
+// centred: layer norm, else RMS norm. threads: of a row.
+template <bool centred, class T, int packs>
+__global__ void __launch_bounds__(256, 3)
+    layer_norm(T* out, Compute<T>* means, Compute<T>* rstds, const T* from, const T* weights,
+               const T* biases, i64 rows, i64 threads, i64 d, double eps) {
   using C = Compute<T>;
   SHARED(C, room, [kMaxWarps]);
-  const i64 row = blockIdx.x;
-  x += row * d;
-  out += row * d;
+  const Team team(threads);
+  if (team.row >= rows) return;
+  const Row<T, packs> x(from + team.row * d, 1, d, team);
   C mean = 0;
   if (centred) {
-    for (i64 i = threadIdx.x; i < d; i += blockDim.x) mean += widen(x[i]);
-    mean = over_block(mean, &room[0], Add()) / static_cast<C>(d);
+    each<T, packs>(d, team, [&](int slot, i64 i) { mean += x.at(slot, i); });
+    mean = team.over(mean, &room[0], Add()) / static_cast<C>(d);
   }
   C squares = 0;
-  for (i64 i = threadIdx.x; i < d; i += blockDim.x) {
-    const C value = widen(x[i]) - mean;
+  each<T, packs>(d, team, [&](int slot, i64 i) {
+    const C value = x.at(slot, i) - mean;
     squares += value * value;
-  }
-  squares = over_block(squares, &room[0], Add());
+  });
+  squares = team.over(squares, &room[0], Add());
   const C rstd = inverse_root(squares / static_cast<C>(d) + static_cast<C>(eps));
-  for (i64 i = threadIdx.x; i < d; i += blockDim.x) {
-    const C scaled = (widen(x[i]) - mean) * rstd * widen(weight[i]);
-    out[i] = cast<T>(centred ? scaled + widen(bias[i]) : scaled);
-  }
-  if (threadIdx.x) return;
-  rstds[row] = rstd;
-  if (centred) means[row] = mean;
+  const Row<T, packs> weight(weights, 1, d, team), bias(biases, 1, d, team);
+  write<T, packs>(out + team.row * d, 1, d, team, [&](int slot, i64 i) {
+    const C scaled = (x.at(slot, i) - mean) * rstd * weight.at(slot, i);
+    return centred ? scaled + bias.at(slot, i) : scaled;
+  });
+  if (team.member) return;
+  rstds[team.row] = rstd;
+  if (centred) means[team.row] = mean;
 }
 
-template <bool centred, class T>
-__global__ void __launch_bounds__(256)
-    layer_norm_grad(T* dx, const T* g, const T* x, const T* weight, const Compute<T>* means,
-                    const Compute<T>* rstds, i64 d) {
+template <bool centred, class T, int packs>
+__global__ void __launch_bounds__(256, 3)
+    layer_norm_grad(T* dx, const T* slopes, const T* from, const T* weights,
+                    const Compute<T>* means, const Compute<T>* rstds, i64 rows, i64 threads,
+                    i64 d) {
   using C = Compute<T>;
   SHARED(C, room, [kMaxWarps]);
-  const i64 row = blockIdx.x, first = row * d;
-  const C mean = centred ? means[row] : C(0), rstd = rstds[row];
+  const Team team(threads);
+  if (team.row >= rows) return;
+  const i64 first = team.row * d;
+  const Row<T, packs> g(slopes + first, 1, d, team), x(from + first, 1, d, team);
+  const Row<T, packs> weight(weights, 1, d, team);
+  const C mean = centred ? means[team.row] : C(0), rstd = rstds[team.row];
   C sum = 0, along = 0;
-  for (i64 i = threadIdx.x; i < d; i += blockDim.x) {
-    const C scaled = widen(g[first + i]) * widen(weight[i]);
+  each<T, packs>(d, team, [&](int slot, i64 i) {
+    const C scaled = g.at(slot, i) * weight.at(slot, i);
     sum += scaled;
-    along += scaled * (widen(x[first + i]) - mean) * rstd;
-  }
-  along = over_block(along, &room[0], Add()) / static_cast<C>(d);
-  sum = centred ? over_block(sum, &room[0], Add()) / static_cast<C>(d) : C(0);
-  for (i64 i = threadIdx.x; i < d; i += blockDim.x) {
-    const C scaled = widen(g[first + i]) * widen(weight[i]);
-    const C normal = (widen(x[first + i]) - mean) * rstd;
-    dx[first + i] = cast<T>(rstd * (scaled - sum - normal * along));
-  }
+    along += scaled * (x.at(slot, i) - mean) * rstd;
+  });
+  along = team.over(along, &room[0], Add()) / static_cast<C>(d);
+  sum = centred ? team.over(sum, &room[0], Add()) / static_cast<C>(d) : C(0);
+  write<T, packs>(dx + first, 1, d, team, [&](int slot, i64 i) {
+    const C scaled = g.at(slot, i) * weight.at(slot, i);
+    const C normal = (x.at(slot, i) - mean) * rstd;
+    return rstd * (scaled - sum - normal * along);
+  });
 }
 
 // ---- sums over columns ------------------------------------------------------------------------
@@ -84,6 +90,20 @@ struct Slopes {  // for gradients of weight and bias
 
 constexpr int kAcross = 32, kDown = 8;
 
+// Adds up the sums of the threads of a column, for the first of them.
+template <class C>
+__device__ inline void join_down(C& first, C& second, C (*sums)[kDown][kAcross], int across,
+                                 int down) {
+  sums[0][down][across] = first;
+  sums[1][down][across] = second;
+  __syncthreads();
+  if (down) return;
+  for (int i = 1; i < kDown; ++i) {
+    first += sums[0][i][across];
+    second += sums[1][i][across];
+  }
+}
+
 // parts: [grid.y, 2, d]. means and rstds belong to rows (by_row) or columns; either may be null.
 template <class F, bool by_row, class T>
 __global__ void __launch_bounds__(kAcross* kDown)
@@ -96,37 +116,38 @@ __global__ void __launch_bounds__(kAcross* kDown)
   C first = 0, second = 0;
   if (column < d) {
     const i64 begin = blockIdx.y * part, end = begin + part < rows ? begin + part : rows;
+#pragma unroll 4
     for (i64 row = begin + down; row < end; row += kDown) {
       const i64 i = row * d + column, own = by_row ? row : column;
       F::of(widen(x[i]), g ? widen(g[i]) : C(0), means ? means[own] : C(0),
             rstds ? rstds[own] : C(1), first, second);
     }
   }
-  sums[0][down][across] = first;
-  sums[1][down][across] = second;
-  __syncthreads();
+  join_down(first, second, sums, across, down);
   if (down || column >= d) return;
-  for (int i = 1; i < kDown; ++i) {
-    first += sums[0][i][across];
-    second += sums[1][i][across];
-  }
   parts[(2 * static_cast<i64>(blockIdx.y)) * d + column] = first;
   parts[(2 * static_cast<i64>(blockIdx.y) + 1) * d + column] = second;
 }
 
 // Joins the parts: sums [2, d] times `scale`, and the same as T in `first` and `second` (or null).
 template <class T>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(kAcross* kDown)
     column_finish(Compute<T>* sums, T* first, T* second, const Compute<T>* parts, i64 count, i64 d,
                   double scale) {
   using C = Compute<T>;
-  const i64 column = position_in_grid<i64>();
-  if (column >= d) return;
+  SHARED(C, room, [2][kDown][kAcross]);
+  const int across = threadIdx.x % kAcross, down = threadIdx.x / kAcross;
+  const i64 column = static_cast<i64>(blockIdx.x) * kAcross + across;
   C a = 0, b = 0;
-  for (i64 i = 0; i < count; ++i) {
-    a += parts[2 * i * d + column];
-    b += parts[(2 * i + 1) * d + column];
+  if (column < d) {
+#pragma unroll 4
+    for (i64 i = down; i < count; i += kDown) {
+      a += parts[2 * i * d + column];
+      b += parts[(2 * i + 1) * d + column];
+    }
   }
+  join_down(a, b, room, across, down);
+  if (down || column >= d) return;
   sums[column] = a * static_cast<C>(scale);
   sums[d + column] = b * static_cast<C>(scale);
   if (first) first[column] = cast<T>(a);
@@ -141,13 +162,18 @@ __global__ void __launch_bounds__(256)
   if (i < d) rstd[i] = inverse_root(var[i] + static_cast<Compute<T>>(eps));
 }
 
+// The column of an element; division of 64 bits takes many times as long.
+__device__ inline i64 column_of(i64 i, i64 count, i64 d) {
+  return count <= 0xffffffffll ? static_cast<u32>(i) % static_cast<u32>(d) : i % d;
+}
+
 template <class T>
 __global__ void __launch_bounds__(256)
     batch_norm(T* out, const T* x, const T* weight, const T* bias, const Compute<T>* mean,
                const Compute<T>* rstd, i64 count, i64 d) {
   const i64 i = position_in_grid<i64>();
   if (i >= count) return;
-  const i64 c = i % d;
+  const i64 c = column_of(i, count, d);
   out[i] = cast<T>((widen(x[i]) - mean[c]) * (rstd[c] * widen(weight[c])) + widen(bias[c]));
 }
 
@@ -158,7 +184,7 @@ __global__ void __launch_bounds__(256)
                     const Compute<T>* rstd, const Compute<T>* means, i64 count, i64 d) {
   const i64 i = position_in_grid<i64>();
   if (i >= count) return;
-  const i64 c = i % d;
+  const i64 c = column_of(i, count, d);
   const Compute<T> normal = (widen(x[i]) - mean[c]) * rstd[c];
   dx[i] = cast<T>(widen(weight[c]) * rstd[c] * (widen(g[i]) - means[d + c] - normal * means[c]));
 }

@@ -149,42 +149,98 @@ __device__ inline void join_threads(S* states, S& own, int member, int count, in
       R::join(own, states[threadIdx.x + half * step]);
       states[threadIdx.x] = own;
     }
-    __syncthreads();
+    if (half * step > 16) {
+      __syncthreads();
+    } else {
+      __syncwarp();  // what is left is within warps
+    }
+  }
+}
+
+template <class T, int width>
+__device__ inline Pack<T, width> pack_at(const T* x) {
+  return *reinterpret_cast<const Pack<T, width>*>(x);
+}
+
+// Adds a thread's elements of one output that lie side by side: pieces of 16 bytes, then the rest.
+template <class R, class T, class S>
+__device__ inline void add_neighbours(S& state, const T* x, i64 begin, i64 end, int member,
+                                      int team) {
+  constexpr int kWidth = 16 / sizeof(T);
+  const i64 whole = begin + (end - begin) / kWidth * kWidth;
+#pragma unroll 4
+  for (i64 i = begin + member * kWidth; i < whole; i += team * kWidth) {
+    const auto values = pack_at<T, kWidth>(x + i);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) R::add(state, widen(values.v[j]), i + j);
+  }
+  for (i64 i = whole + member; i < end; i += team) R::add(state, widen(x[i]), i);
+}
+
+// Adds a thread's elements of `width` outputs that lie side by side, `step` apart for each.
+template <class R, class T, int width, class S>
+__device__ inline void add_columns(S (&states)[width], const T* x, i64 begin, i64 end, int member,
+                                   int team, i64 step) {
+#pragma unroll 4
+  for (i64 i = begin + member; i < end; i += team) {
+    const auto values = pack_at<T, width>(x + i * step);
+#pragma unroll
+    for (int j = 0; j < width; ++j) R::add(states[j], widen(values.v[j]), i);
   }
 }
 
 // team: TY, a power of two. along: a team's threads are neighbours, as are the elements they read;
-// otherwise neighbours are the threads of neighbouring outputs. part: elements for each grid.y.
+// otherwise neighbours are the threads of neighbouring outputs. wide: there is one reduced axis,
+// and several elements are read at once: of one output (along), or of kColumns outputs. part:
+// elements for each grid.y.
 template <class R, class T, class Index>
 __global__ void __launch_bounds__(kThreads)
     reduce(void* out, const T* x, void* parts, Geometry<2> kept, Geometry<1> reduced, i64 team,
-           i64 along, i64 part) {
+           i64 along, i64 wide, i64 part) {
   using S = typename R::template State<T>;
-  SHARED(S, states, [kThreads]);
+  constexpr int kColumns = sizeof(T) == 8 ? 2 : 4;
+  SHARED(S, shared, [kThreads]);
   const int outputs = kThreads / static_cast<int>(team);
   const int member = along ? threadIdx.x % static_cast<int>(team) : threadIdx.x / outputs;
   const int place = along ? threadIdx.x / static_cast<int>(team) : threadIdx.x % outputs;
-  const Index output = static_cast<Index>(blockIdx.x) * outputs + place;
+  const int each = wide && !along ? kColumns : 1;
+  const Index output = (static_cast<Index>(blockIdx.x) * outputs + place) * each;
   const bool real = output < static_cast<Index>(kept.count);
-  S state = R::template start<T>();
+  S states[kColumns];
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) states[j] = R::template start<T>();
   Offsets<2, Index> at(kept, real ? output : 0);
   if (real) {
     const i64 begin = blockIdx.y * part;
     const i64 end = begin + part < reduced.count ? begin + part : reduced.count;
-#pragma unroll 4
-    for (Index i = static_cast<Index>(begin) + member; i < static_cast<Index>(end);
-         i += static_cast<Index>(team)) {
-      const Offsets<1, Index> inner(reduced, i);
-      R::add(state, widen(x[at.at[1] + inner.at[0]]), i);
+    const T* own = x + at.at[1];
+    if (wide && along) {
+      add_neighbours<R>(states[0], own, begin, end, member, static_cast<int>(team));
+    } else if (wide) {
+      add_columns<R>(states, own, begin, end, member, static_cast<int>(team),
+                     reduced.strides[0][0]);
+    } else {
+      for (Index i = static_cast<Index>(begin) + member; i < static_cast<Index>(end);
+           i += static_cast<Index>(team)) {
+        const Offsets<1, Index> inner(reduced, i);
+        R::add(states[0], widen(own[inner.at[0]]), i);
+      }
     }
   }
-  join_threads<R>(states, state, member, static_cast<int>(team), along ? 1 : outputs);
-  if (!real || member) return;
-  if (parts) {
-    static_cast<S*>(parts)[output * static_cast<i64>(gridDim.y) + blockIdx.y] = state;
-  } else {
-    using Out = typename R::template Out<T>;
-    static_cast<Out*>(out)[at.at[0]] = R::template finish<T>(state, reduced.count);
+  const i64 out_step = kept.strides[0][kept.ndim - 1];
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    if (j == each) return;
+    if (j) __syncthreads();
+    join_threads<R>(&shared[0], states[j], member, static_cast<int>(team), along ? 1 : outputs);
+    if (!real || member) continue;
+    if (parts) {
+      static_cast<S*>(parts)[(output + j) * static_cast<i64>(gridDim.y) + blockIdx.y] = states[j];
+    } else {
+      using Out = typename R::template Out<T>;
+      static_cast<Out*>(out)[at.at[0] + j * out_step] =
+          R::template finish<T>(states[j], reduced.count);
+    }
   }
 }
 

@@ -1,4 +1,5 @@
-// Softmax and cross entropy: a block per row, which after the first pass is in the cache.
+// Softmax and cross entropy. A row is read once where it fits into its threads' registers
+// (`packs`); otherwise it is in the cache after the first time.
 #include "rows.cuh"
 
 constexpr int kPositionBits = 40;  // see index.cu
@@ -8,113 +9,117 @@ __device__ inline C minus_infinity() {
   return -C(1) / C(0);
 }
 
-template <class T, class C>
-__device__ inline C row_max(const T* x, i64 count, i64 step, C* room) {
+template <class T, int packs, class C>
+__device__ inline C row_max(const Row<T, packs>& x, i64 count, const Team& team, C* room) {
   C top = minus_infinity<C>();
-  for (i64 i = threadIdx.x; i < count; i += blockDim.x) {
-    const C value = widen(x[i * step]);
-    top = value > top ? value : top;
-  }
-  return over_block(top, room, Larger());
+  each<T, packs>(count, team, [&](int slot, i64 i) { top = Larger()(x.at(slot, i), top); });
+  return team.over(top, room, Larger());
 }
 
-template <class T, class C>
-__device__ inline C row_sum_exp(const T* x, i64 count, i64 step, C top, C* room) {
+template <class T, int packs, class C>
+__device__ inline C row_sum_exp(const Row<T, packs>& x, i64 count, C top, const Team& team,
+                                C* room) {
   C sum = 0;
-  for (i64 i = threadIdx.x; i < count; i += blockDim.x) sum += math::exp(widen(x[i * step]) - top);
-  return over_block(sum, room, Add());
+  each<T, packs>(count, team, [&](int slot, i64 i) { sum += math::exp(x.at(slot, i) - top); });
+  return team.over(sum, room, Add());
 }
 
-// rows: out, x without the axis. (Two blocks: see elementwise.cu.)
-template <bool logarithm, class T>
-__global__ void __launch_bounds__(256, 2)
-    softmax(T* out, const T* x, Geometry<2> rows, i64 count, i64 out_step, i64 x_step) {
+// rows: out, x without the axis; threads: of a row. (Three blocks: see
+// elementwise.cu.)
+template <bool logarithm, class T, int packs>
+__global__ void __launch_bounds__(256, 3)
+    softmax(T* out, const T* from, Geometry<2> rows, i64 threads, i64 count, i64 out_step,
+            i64 x_step) {
   using C = Compute<T>;
   SHARED(C, room, [kMaxWarps]);
-  const Offsets<2, i64> at(rows, blockIdx.x);
-  out += at.at[0];
-  x += at.at[1];
-  const C top = row_max(x, count, x_step, &room[0]);
-  const C sum = row_sum_exp(x, count, x_step, top, &room[0]);
+  const Team team(threads);
+  if (team.row >= rows.count) return;
+  const Offsets<2, i64> at(rows, team.row);
+  const Row<T, packs> x(from + at.at[1], x_step, count, team);
+  const C top = row_max(x, count, team, &room[0]);
+  const C sum = row_sum_exp(x, count, top, team, &room[0]);
   const C log_sum = math::log(sum);
-  for (i64 i = threadIdx.x; i < count; i += blockDim.x) {
-    const C shifted = widen(x[i * x_step]) - top;
-    out[i * out_step] = cast<T>(logarithm ? shifted - log_sum : math::exp(shifted) / sum);
-  }
+  write<T, packs>(out + at.at[0], out_step, count, team, [&](int slot, i64 i) {
+    const C shifted = x.at(slot, i) - top;
+    return logarithm ? shifted - log_sum : math::exp(shifted) / sum;
+  });
 }
 
 // rows: dx, out (the result), g.
-template <bool logarithm, class T>
-__global__ void __launch_bounds__(256)
-    softmax_grad(T* dx, const T* out, const T* g, Geometry<3> rows, i64 count, i64 dx_step,
-                 i64 out_step, i64 g_step) {
+template <bool logarithm, class T, int packs>
+__global__ void __launch_bounds__(256, 3)
+    softmax_grad(T* dx, const T* out, const T* slopes, Geometry<3> rows, i64 threads, i64 count,
+                 i64 dx_step, i64 out_step, i64 g_step) {
   using C = Compute<T>;
   SHARED(C, room, [kMaxWarps]);
-  const Offsets<3, i64> at(rows, blockIdx.x);
-  dx += at.at[0];
-  out += at.at[1];
-  g += at.at[2];
+  const Team team(threads);
+  if (team.row >= rows.count) return;
+  const Offsets<3, i64> at(rows, team.row);
+  const Row<T, packs> y(out + at.at[1], out_step, count, team);
+  const Row<T, packs> g(slopes + at.at[2], g_step, count, team);
   C sum = 0;
-  for (i64 i = threadIdx.x; i < count; i += blockDim.x) {
-    const C slope = widen(g[i * g_step]);
-    sum += logarithm ? slope : slope * widen(out[i * out_step]);
-  }
-  sum = over_block(sum, &room[0], Add());
-  for (i64 i = threadIdx.x; i < count; i += blockDim.x) {
-    const C y = widen(out[i * out_step]), slope = widen(g[i * g_step]);
-    dx[i * dx_step] = cast<T>(logarithm ? slope - math::exp(y) * sum : y * (slope - sum));
-  }
+  each<T, packs>(count, team, [&](int slot, i64 i) {
+    sum += logarithm ? g.at(slot, i) : g.at(slot, i) * y.at(slot, i);
+  });
+  sum = team.over(sum, &room[0], Add());
+  write<T, packs>(dx + at.at[0], dx_step, count, team, [&](int slot, i64 i) {
+    const C value = y.at(slot, i), slope = g.at(slot, i);
+    return logarithm ? slope - math::exp(value) * sum : value * (slope - sum);
+  });
 }
 
 // Losses and log-sum-exps of rows of logits [n, classes]. rows: logits; labels dense.
-template <class T>
-__global__ void __launch_bounds__(256)
+template <class T, int packs>
+__global__ void __launch_bounds__(256, 3)
     cross_entropy(Compute<T>* loss, Compute<T>* lse, const T* logits, const i64* labels,
-                  Geometry<1> rows, i64 classes, i64 step, i64 ignore, double smoothing,
-                  u64* errors, i64 ticket) {
+                  Geometry<1> rows, i64 threads, i64 classes, i64 step, i64 ignore,
+                  double smoothing, u64* errors, i64 ticket) {
   using C = Compute<T>;
   SHARED(C, room, [kMaxWarps]);
-  const Offsets<1, i64> at(rows, blockIdx.x);
-  const T* x = logits + at.at[0];
-  const C top = row_max(x, classes, step, &room[0]);
-  const C total = top + math::log(row_sum_exp(x, classes, step, top, &room[0]));
+  const Team team(threads);
+  if (team.row >= rows.count) return;
+  const Offsets<1, i64> at(rows, team.row);
+  const Row<T, packs> x(logits + at.at[0], step, classes, team);
+  const C top = row_max(x, classes, team, &room[0]);
+  const C total = top + math::log(row_sum_exp(x, classes, top, team, &room[0]));
   C sum = 0;
   if (smoothing > 0) {
-    for (i64 i = threadIdx.x; i < classes; i += blockDim.x) sum += widen(x[i * step]);
-    sum = over_block(sum, &room[0], Add());
+    each<T, packs>(classes, team, [&](int slot, i64 i) { sum += x.at(slot, i); });
+    sum = team.over(sum, &room[0], Add());
   }
-  if (threadIdx.x) return;
-  const i64 label = labels[blockIdx.x];
-  lse[blockIdx.x] = total;
+  if (team.member) return;
+  const i64 label = labels[team.row];
+  lse[team.row] = total;
   C result = 0;
   if (label != ignore) {
     if (label < 0 || label >= classes) {
-      atomicMin(errors, static_cast<u64>(ticket) << kPositionBits | blockIdx.x);
+      atomicMin(errors, static_cast<u64>(ticket) << kPositionBits | team.row);
       return;
     }
-    result = total - widen(x[label * step]);
+    result = total - widen(logits[at.at[0] + label * step]);
     const C s = static_cast<C>(smoothing);
     if (smoothing > 0) result = (1 - s) * result + s * (total - sum / static_cast<C>(classes));
   }
-  loss[blockIdx.x] = result;
+  loss[team.row] = result;
 }
 
 // dlogits = g (softmax - target). rows: dlogits, logits.
-template <class T>
-__global__ void __launch_bounds__(256)
+template <class T, int packs>
+__global__ void __launch_bounds__(256, 3)
     cross_entropy_grad(T* dlogits, const Compute<T>* g, const T* logits, const i64* labels,
-                       const Compute<T>* lse, Geometry<2> rows, i64 classes, i64 out_step, i64 step,
-                       i64 ignore, double smoothing) {
+                       const Compute<T>* lse, Geometry<2> rows, i64 threads, i64 classes,
+                       i64 out_step, i64 step, i64 ignore, double smoothing) {
   using C = Compute<T>;
-  const Offsets<2, i64> at(rows, blockIdx.x);
-  T* out = dlogits + at.at[0];
-  const T* x = logits + at.at[1];
-  const i64 label = labels[blockIdx.x];
-  const C slope = g[blockIdx.x], total = lse[blockIdx.x], s = static_cast<C>(smoothing);
+  const Team team(threads);
+  if (team.row >= rows.count) return;
+  const Offsets<2, i64> at(rows, team.row);
+  const Row<T, packs> x(logits + at.at[1], step, classes, team);
+  const i64 label = labels[team.row];
+  const C slope = g[team.row], total = lse[team.row], s = static_cast<C>(smoothing);
   const C everywhere = s / static_cast<C>(classes);
-  for (i64 i = threadIdx.x; i < classes; i += blockDim.x) {
+  write<T, packs>(dlogits + at.at[0], out_step, classes, team, [&](int slot, i64 i) {
     const C target = everywhere + (i == label ? 1 - s : C(0));
-    const C value = slope * (math::exp(widen(x[i * step]) - total) - target);
-    out[i * out_step] = cast<T>(label == ignore ? C(0) : value);
-  }
+    const C value = slope * (math::exp(x.at(slot, i) - total) - target);
+    return label == ignore ? C(0) : value;
+  });
 }
