@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
+from needle import core
 from needle.backend import Event
 from needle.backend.cuda.jit import OPTIONS, Cache, Nvrtc, Unit, key, pack, unpack
 from needle.errors import DeviceError
@@ -41,6 +42,9 @@ class Properties:
         tensor_cores: whether the tensor-core kernels can run.
         whole_families: whether compiling many kernels at once costs little more than one.
         dlpack: DLPack's type and number of the device.
+        launcher: address of a function like cuLaunchKernel, which takes what ``load`` gives (the
+            first of several) as a number; where it says no, ``refused`` raises, and where another
+            device is current, ``enter`` helps. 0: there is only ``launch``.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Properties:
     tensor_cores: bool = True
     whole_families: bool = False
     dlpack: tuple[int, int] = (2, 0)
+    launcher: int = 0
 
 
 class Driver(Protocol):
@@ -158,7 +163,7 @@ class CudaDriver:
         free, total = self.check(self.api.cuMemGetInfo())
         self.properties = Properties(
             self.device.name, f"sm_{major}{minor}", int(total), facts.multiprocessor_count,
-            tensor_cores=major >= 8, dlpack=(KDL_CUDA, number),
+            tensor_cores=major >= 8, dlpack=(KDL_CUDA, number), launcher=_launcher(),
         )  # fmt: skip
 
     def enter(self) -> None:
@@ -166,6 +171,8 @@ class CudaDriver:
         if _thread.driver is not self:
             self.device.set_current()
             _thread.driver = self
+            if core.native is not None:
+                core.native.set_entered(self)
 
     def _device(self, number: int) -> Any:
         try:
@@ -256,6 +263,10 @@ class CudaDriver:
         if int(code):
             self.check((code,))
 
+    def refused(self, code: int) -> None:
+        """Raise DeviceError for a code of the driver."""
+        self.check((self.api.CUresult(code),))
+
     # ---- order -------------------------------------------------------------------------
 
     def create_stream(self) -> int:
@@ -316,6 +327,15 @@ class _Extra:
 
 
 _thread = _Thread()
+
+
+def _launcher() -> int:
+    """Return the address of cuLaunchKernel, 0 where the driver's library is not found."""
+    try:
+        function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+    except (OSError, AttributeError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _libraries() -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from needle import dtype as dtypes
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from needle.backend.cuda.backend import CudaBackend
 
 TENSORS, POINTERS, PIECE = 48, 6, 1024  # as in update.cu
+TABLE = Struct(f"{1 + TENSORS * (2 + POINTERS)}Q")
 
 
 def adam(backend: CudaBackend, rows: Sequence[Sequence[Any]], rule: Adam) -> None:
@@ -85,4 +87,4 @@ def _tables(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[int, bytes]]:
         ]
         left = TENSORS - len(part)
         rest, none = (0,) * left, (0,) * (left * POINTERS)
-        yield blocks, pack(len(part), *starts, *rest, *sizes, *rest, *pointers, *none)
+        yield blocks, TABLE.pack(len(part), *starts, *rest, *sizes, *rest, *pointers, *none)
