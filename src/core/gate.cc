@@ -105,36 +105,48 @@ void release(PyObject** tensors, Array** arrays, int n) {
   }
 }
 
-// Turn the arguments into tensors and their arrays, new references: another thread may rebind a
-// tensor while a kernel runs, and one constant may take the place of another. False: not here.
-bool unwrap(const Op* op, PyObject* const* inputs, int n, PyObject** tensors, Array** arrays) {
-  const Spec* like = nullptr;
-  for (int i = 0; i < n; i++) {
-    if (!is_tensor(inputs[i])) continue;
-    PyObject* array = reinterpret_cast<Tensor*>(inputs[i])->array;
-    if (!array || !is_array(array)) return false;
-    auto* own = reinterpret_cast<Array*>(array);
-    if (!own->storage && !is_view(array)) return false;
-    if (like && like->device != own->spec->device) return false;
-    like = own->spec;
-  }
-  if (!like) return false;
+// The array of a tensor, borrowed, if it is in memory of the device of `like` (null: of any).
+Array* array_of(PyObject* tensor, const Spec* like) {
+  PyObject* held = reinterpret_cast<Tensor*>(tensor)->array;
+  if (!held || !is_array(held)) return nullptr;
+  auto* array = reinterpret_cast<Array*>(held);
+  if (!array->storage && !is_view(held)) return nullptr;
+  return !like || like->device == array->spec->device ? array : nullptr;
+}
+
+bool unwrap_like(const Spec* like, const Op* op, PyObject* const* inputs, int n, PyObject** tensors,
+                 Array** arrays) {
   for (int i = 0; i < n; i++) {
     const bool number = !is_tensor(inputs[i]);
-    if (number && (op->kind != kElementwise || !is_number(inputs[i]))) {
+    const bool plain = !number || (op->kind == kElementwise && is_number(inputs[i]));
+    tensors[i] = !plain ? nullptr : number ? constant(inputs[i], like) : inputs[i];
+    arrays[i] = tensors[i] ? array_of(tensors[i], like) : nullptr;
+    if (!arrays[i]) {
       release(tensors, arrays, i);
       return false;
     }
-    tensors[i] = number ? constant(inputs[i], like) : inputs[i];
-    if (!tensors[i]) {
-      release(tensors, arrays, i);
-      return false;
-    }
-    arrays[i] = reinterpret_cast<Array*>(reinterpret_cast<Tensor*>(tensors[i])->array);
     Py_INCREF(arrays[i]);
     Py_INCREF(tensors[i]);
   }
   return true;
+}
+
+// Turn the arguments into tensors and their arrays, new references: another thread may rebind a
+// tensor while a kernel runs or a constant is made, and one constant may take the place of another.
+// False: not here.
+bool unwrap(const Op* op, PyObject* const* inputs, int n, PyObject** tensors, Array** arrays) {
+  Spec* like = nullptr;
+  for (int i = 0; i < n; i++) {
+    if (!is_tensor(inputs[i])) continue;
+    const Array* array = array_of(inputs[i], like);
+    if (!array) return false;
+    like = array->spec;
+  }
+  if (!like) return false;
+  Py_INCREF(like);
+  const bool done = unwrap_like(like, op, inputs, n, tensors, arrays);
+  Py_DECREF(like);
+  return done;
 }
 
 // The tensor of a result (whose reference it takes), recorded if an input needs a gradient.
