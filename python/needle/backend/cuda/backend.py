@@ -136,12 +136,17 @@ class CudaBackend(Backend):
             self.functions.update({(file, name): f for name, f in loaded.items()})
             return loaded[expression]
 
-    def _launch(
-        self, function: Any, grid: int | Triple, *parts: int | float | bytes, block: int = THREADS
-    ) -> None:
-        """Run a kernel on blocks of ``block`` threads; parts: its parameters."""
+    def _launch(self, function: Any, grid: int | Triple, *parts: Any, block: int = THREADS) -> None:
+        """Run a kernel on blocks of ``block`` threads.
+
+        Args:
+            function: as ``function`` gives it.
+            grid: how many blocks.
+            parts: its parameters: numbers, bytes, and arrays, which give their addresses.
+            block: how many threads.
+        """
         blocks = (grid, 1, 1) if isinstance(grid, int) else grid
-        words = pack(*parts)
+        words = pack(*[x if isinstance(x, (int, float, bytes)) else address(x) for x in parts])
         self.driver.launch(function, blocks, (block, 1, 1), 0, words, self.streams.current)
 
     # ---- elementwise -------------------------------------------------------------------
