@@ -1,7 +1,8 @@
 """What the backend asks of a driver, and the driver of a real GPU.
 
-cuda.core finds the GPU and loads kernels; they are launched by the driver's own call in
-cuda.bindings, because cuda.core's launch takes neither structures nor a packed buffer.
+cuda.core finds the GPU and loads kernels; they are launched by the driver's own call, because
+cuda.core's launch takes neither structures nor a packed buffer: by its address where the native
+module is there (``Properties.launcher``), else through cuda.bindings.
 """
 
 from __future__ import annotations
