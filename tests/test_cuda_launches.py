@@ -141,6 +141,7 @@ def test_operands_off_a_boundary_of_16_bytes_take_another_kernel(device):
     "call", [
         lambda x: x + 2.0, lambda x: x @ x, lambda x: x.sum(0), lambda x: x.transpose() * x,
         lambda x: x + x[0], lambda x: x == x, lambda x: x.transpose().reshape((64,)),
+        lambda x: x.astype("float16"), lambda x: x[2:5, ::2] * 1.0,
     ],
 )  # fmt: skip
 def test_a_repetition_asks_for_the_same(device, call):

@@ -1,4 +1,4 @@
-// Elementwise functions, products and reductions on devices other than the native CPU: what
+// Elementwise functions, copies, products and reductions on devices other than the native CPU: what
 // backend/kernels.py does, with the memory and the launch from the device's backend. What a backend
 // has prepared for operands like these (a Launch) is run at once the next time.
 #include <algorithm>
@@ -30,7 +30,7 @@ constexpr Row rows[] = {
 };
 
 PyObject *names[kFunctions], *reductions[kDeviation];  // interned
-PyObject *backend_name, *allocate_name, *elementwise_name, *matmul_name, *reduce_name;
+PyObject *backend_name, *allocate_name, *elementwise_name, *matmul_name, *reduce_name, *copy_name;
 
 // Work on operands of these specs and strides, as its backend prepared it.
 struct Known {
@@ -45,7 +45,7 @@ struct Known {
 };
 Known recent[256];
 
-enum Work : uint64_t { kElement, kProduct, kReduction };
+enum Work : uint64_t { kElement, kProduct, kReduction, kCopy };
 
 uint64_t number_of(Work work, int32_t code, uint64_t more) {
   return work << 62 | static_cast<uint64_t>(code) << 48 | more;
@@ -228,6 +228,23 @@ Array* elementwise_elsewhere(int32_t code, bool to_bool, Array* const* x, int n)
   return out;
 }
 
+Array* copy_elsewhere(Array* x, DType type, bool in_order) {
+  const uint64_t what = number_of(kCopy, type, in_order);
+  Array* out = repeated(what, &x, 1);
+  if (out || PyErr_Occurred()) return out;
+  int64_t strides[kMaxDims];
+  Spec* spec = spec_of(type, x->spec->device, x->spec->ndim, x->spec->shape);
+  PyObject* backend = backend_of(spec);
+  const bool reordered = backend && in_order && kept_order(&x, 1, spec, strides);
+  out = backend ? new_array(backend, spec, reordered ? strides : nullptr) : nullptr;
+  PyObject* args[3] = {backend, reinterpret_cast<PyObject*>(out), reinterpret_cast<PyObject*>(x)};
+  PyObject* made = out ? PyObject_VectorcallMethod(copy_name, args, 3, nullptr) : nullptr;
+  out = finished(what, &x, 1, out, made);
+  Py_XDECREF(backend);
+  Py_XDECREF(spec);
+  return out;
+}
+
 Array* matmul_elsewhere(Array* const* x) {
   const uint64_t what = number_of(kProduct, 0, 0);
   Array* out = repeated(what, x, 2);
@@ -304,10 +321,12 @@ bool add_elsewhere() {
   elementwise_name = PyUnicode_InternFromString("elementwise");
   matmul_name = PyUnicode_InternFromString("matmul");
   reduce_name = PyUnicode_InternFromString("reduce");
+  copy_name = PyUnicode_InternFromString("copy");
   for (int i = 0; i < kDeviation; i++) {
     if (!(reductions[i] = PyUnicode_InternFromString(reduction_names[i]))) return false;
   }
-  return backend_name && allocate_name && elementwise_name && matmul_name && reduce_name;
+  return backend_name && allocate_name && elementwise_name && matmul_name && reduce_name &&
+         copy_name;
 }
 
 }  // namespace needle

@@ -236,7 +236,6 @@ bool is_view_kind(int32_t kind) { return kind >= kReshape && kind <= kSlice; }
 // The result of an op on arrays of another device; null without an exception: not here.
 PyObject* elsewhere(PyObject* object, PyObject* const* tensors, Array* const* arrays, int n) {
   const Op* op = reinterpret_cast<Op*>(object);
-  if (op->kind == kCast) return n == 1 ? call_compute(object, tensors, arrays, n) : nullptr;
   Array* out = compute(op, arrays, n);
   if (!out && is_view_kind(op->kind)) PyErr_Clear();  // the definition says more about it
   if (!out && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {

@@ -32,6 +32,7 @@ Array* elementwise_elsewhere(int32_t code, bool to_bool, Array* const* x, int n)
 Array* matmul_elsewhere(Array* const* x);
 Array* reduce_elsewhere(int32_t reduction, uint32_t axes, const Array* x, int ndim,
                         const int64_t* shape);
+Array* copy_elsewhere(Array* x, DType type, bool in_order);
 Array* empty_elsewhere(Spec* spec);
 
 // The shape of a product whose axes before the last two broadcast, and the strides under which the

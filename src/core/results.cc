@@ -200,6 +200,7 @@ Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n) {
 }
 
 Array* copy_of(Array* x, DType type, bool in_order) {
+  if (!x->storage) return copy_elsewhere(x, type, in_order);
   const Spec* in = x->spec;
   Spec* spec = spec_of(type, in->device, in->ndim, in->shape);
   if (!spec) return nullptr;

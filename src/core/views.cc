@@ -79,7 +79,6 @@ Array* reshape(const Array* x, int n, const int64_t* shape) {
   if (size != x->spec->size) return nullptr;
   if (is_dense(x)) return view(x, n, shape, nullptr, x->offset);
   if (strides_in(x, n, shape, strides)) return view(x, n, shape, strides, x->offset);
-  if (!x->storage) return nullptr;
   Array* dense = copy_of(const_cast<Array*>(x), x->spec->code, false);
   Array* out = dense ? view(dense, n, shape, nullptr, 0) : nullptr;
   Py_XDECREF(dense);
@@ -337,10 +336,10 @@ int dtype_code(PyObject* x) {
 
 // copied(array, dtype, in its memory order)
 PyObject* copied(PyObject*, PyObject* const* args, Py_ssize_t n) {
-  Array* x = n == 3 ? native_array(args[0]) : nullptr;
+  Array* x = n == 3 ? any_array(args[0]) : nullptr;
   const int code = x ? dtype_code(args[1]) : kDTypes;
   if (code == kDTypes) return or_none(nullptr);
-  return or_none(copy_of(x, static_cast<DType>(code), args[2] == Py_True));
+  return result_of(x, copy_of(x, static_cast<DType>(code), args[2] == Py_True));
 }
 
 // empty_of(spec)

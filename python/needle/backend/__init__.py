@@ -110,7 +110,7 @@ class Backend(CourseDevice):
         return {"live": 0, "cached": 0, "peak": 0, "limit": 0}
 
     # numbers
-    def copy(self, out: NDArray, x: NDArray) -> None:
+    def copy(self, out: NDArray, x: NDArray) -> Any:
         """Copy x to out, casting to out's dtype. out may have any strides."""
         raise NotImplementedError
 
@@ -135,7 +135,7 @@ class Backend(CourseDevice):
     def elementwise(self, function: str, out: NDArray, *inputs: NDArray) -> Any:
         """Apply a function of functions.def; inputs are broadcast to out's shape already.
 
-        This, ``reduce`` and ``matmul`` may return what was prepared for it: a ``Launch``, which
+        This, ``copy``, ``reduce`` and ``matmul`` may return what was prepared for it: a ``Launch``, which
         the native module runs for other arrays of these specs and strides (src/core/port.h).
         """
         raise NotImplementedError
