@@ -136,7 +136,9 @@ class CudaBackend(Backend):
             self.functions.update({(file, name): f for name, f in loaded.items()})
             return loaded[expression]
 
-    def _launch(self, function: Any, grid: int | Triple, *parts: Any, block: int = THREADS) -> None:
+    def _launch(
+        self, function: Any, grid: int | Triple, *parts: Any, block: int = THREADS, shared: int = 0
+    ) -> None:
         """Run a kernel on blocks of ``block`` threads.
 
         Args:
@@ -144,10 +146,11 @@ class CudaBackend(Backend):
             grid: how many blocks.
             parts: its parameters: numbers, bytes, and arrays, which give their addresses.
             block: how many threads.
+            shared: bytes of shared memory, besides those that the kernel declares.
         """
         blocks = (grid, 1, 1) if isinstance(grid, int) else grid
         words = pack(*[x if isinstance(x, (int, float, bytes)) else address(x) for x in parts])
-        self.driver.launch(function, blocks, (block, 1, 1), 0, words, self.streams.current)
+        self.driver.launch(function, blocks, (block, 1, 1), shared, words, self.streams.current)
 
     # ---- elementwise -------------------------------------------------------------------
 

@@ -175,6 +175,10 @@ class CudaDriver:
             if core.native is not None:
                 core.native.set_entered(self)
 
+    def refused(self, code: int) -> None:
+        """Raise DeviceError for a code of the driver."""
+        self.check((self.api.CUresult(code),))
+
     def _device(self, number: int) -> Any:
         try:
             self.check(self.api.cuInit(0))
@@ -263,10 +267,6 @@ class CudaDriver:
         )
         if int(code):
             self.check((code,))
-
-    def refused(self, code: int) -> None:
-        """Raise DeviceError for a code of the driver."""
-        self.check((self.api.CUresult(code),))
 
     # ---- order -------------------------------------------------------------------------
 

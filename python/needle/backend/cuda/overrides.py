@@ -184,7 +184,7 @@ def _norm_family() -> Iterable[str]:
 
 def _norm(x: NDArray, name: str, grid: Any, *parts: Any, block: int = 256) -> None:
     backend = x.device.backend
-    found = backend.function("norm.cu", f"{name[:-1]}{CPP[x.dtype.name]}>", _norm_family)
+    found = backend.function("norm.cu", f"{name[:-1]}{CPP[x.dtype]}>", _norm_family)
     backend.launch(found, grid, *parts, block=block)
 
 
