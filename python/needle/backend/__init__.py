@@ -135,8 +135,9 @@ class Backend(CourseDevice):
     def elementwise(self, function: str, out: NDArray, *inputs: NDArray) -> Any:
         """Apply a function of functions.def; inputs are broadcast to out's shape already.
 
-        This, ``copy``, ``reduce`` and ``matmul`` may return what was prepared for it: a ``Launch``, which
-        the native module runs for other arrays of these specs and strides (src/core/port.h).
+        This, ``copy``, ``reduce`` and ``matmul`` may return what was prepared for it: a
+        ``Launch``, which the native module runs for other arrays of these specs and strides
+        (src/core/port.h).
         """
         raise NotImplementedError
 
