@@ -52,12 +52,15 @@ class Notes(Driver):
         self.calls, self.code, self.threads, self.waits = [], 0, set(), []
 
     def _called(self, function, *rest):
-        *sizes, shared, stream, _, extra = rest
+        *sizes, self.shared, stream, _, extra = rest
         words = ctypes.string_at(extra[1], ctypes.c_size_t.from_address(extra[3]).value)
         assert (extra[0], extra[2], extra[4]) == (1, 2, None)
         numbers = struct.unpack(f"{len(words) // 8}Q", words)
         self.calls.append((self.kernels[function], tuple(sizes), stream, numbers))
         return self.code
+
+    def launch(self, function, grid, block, shared, words, stream):
+        self.asked = function, grid, block, shared, words, stream
 
     def enter(self):
         self.threads.add(threading.get_ident())
@@ -154,6 +157,24 @@ def test_a_repetition_asks_for_the_same(device, call):
     assert seen[0][-1:] == seen[1] == seen[2] == seen[3]  # the first may make a constant
     words = [c[3] for c in driver.calls[-2:]]
     assert words[0][1:] == words[1][1:]
+
+
+def test_much_shared_memory_is_asked_of_the_driver(device):
+    backend = device.backend
+    function = backend.function("copy.cu", "random_bits")
+    backend.launch(function, (3, 2, 1), 5, -1, 0.5, block=64, shared=48 << 10)
+    words = (5, (1 << 64) - 1, *struct.unpack("Q", struct.pack("d", 0.5)))
+    assert backend.driver.calls[-1] == ("random_bits", (3, 2, 1, 64, 1, 1), 16, words)
+    assert backend.driver.shared == 48 << 10
+    backend.launch(function, 7, b"12345678", shared=49 << 10)
+    asked = function, (7, 1, 1), (256, 1, 1), 49 << 10, b"12345678", 16
+    assert backend.driver.asked == asked and len(backend.driver.calls) == 1
+    with pytest.raises(TypeError, match="launch has no argument 'blocks'"):
+        backend.launch(function, 1, blocks=2)
+    with pytest.raises(TypeError, match="a number, bytes or an array, not str"):
+        backend.launch(function, 1, "1")
+    with pytest.raises(ValueError, match="at most 4096 bytes"):
+        backend.launch(function, 1, bytes(4104))
 
 
 def test_what_was_prepared_is_for_the_same_strides_alone(device):

@@ -9,9 +9,10 @@ PyTypeObject *block_type, *launch_type;
 
 namespace {
 
-constexpr int64_t kAlignment = 512;  // as in arena.py
-constexpr unsigned kThreads = 256;   // of a block, unless it is said
-constexpr int kPoll = 32;            // loans between two looks at what waits for events
+constexpr int64_t kAlignment = 512;      // as in arena.py
+constexpr unsigned kThreads = 256;       // of a block, unless it is said
+constexpr unsigned kUnasked = 48 << 10;  // bytes of shared memory that any kernel may have
+constexpr int kPoll = 32;                // loans between two looks at what waits for events
 
 PyObject* settings;            // the context variable of config.py
 thread_local int64_t entered;  // whose device is current in this thread
@@ -221,11 +222,14 @@ bool enter_device(const Port* port) {
   return done;
 }
 
-bool run(const Port* port, const Kernel& kernel, Words* words) {
+// again: the driver has launched this kernel with this shared memory before.
+bool run(const Port* port, const Kernel& kernel, Words* words, bool again) {
   const int64_t stream = current(port);
   if (stream == -1 && PyErr_Occurred()) return false;
-  // A kernel with more shared memory than it declares may have to be told so first.
-  if (!port->call || kernel.shared) return launch_by_driver(port, kernel, *words, stream);
+  // A kernel with much shared memory has to be told so first, once.
+  if (!port->call || (kernel.shared > kUnasked && !again)) {
+    return launch_by_driver(port, kernel, *words, stream);
+  }
   if (entered != port->token && !enter_device(port)) return false;
   void* extra[5] = {reinterpret_cast<void*>(1), words->bytes, reinterpret_cast<void*>(2), &words->n,
                     nullptr};
@@ -233,8 +237,8 @@ bool run(const Port* port, const Kernel& kernel, Words* words) {
   int code;
   {
     const Released released;  // the driver waits where too many launches are under way
-    code = port->call(kernel.handle, grid[0], grid[1], grid[2], block[0], block[1], block[2], 0,
-                      reinterpret_cast<void*>(stream), nullptr, extra);
+    code = port->call(kernel.handle, grid[0], grid[1], grid[2], block[0], block[1], block[2],
+                      kernel.shared, reinterpret_cast<void*>(stream), nullptr, extra);
   }
   if (!code) return true;
   PyObject* raised = PyObject_CallMethod(port->driver, "refused", "i", code);
@@ -286,7 +290,7 @@ PyObject* port_launch(PyObject* self, PyObject* const* args, Py_ssize_t n, PyObj
   for (Py_ssize_t i = 2; i < n; i++) {
     if (!add_part(port, &words, args[i])) return nullptr;
   }
-  if (!run(port, kernel, &words)) return nullptr;
+  if (!run(port, kernel, &words, false)) return nullptr;
   port->launches++;
   port->last = words;
   Py_INCREF(args[0]);
@@ -341,7 +345,8 @@ PyObject* launch_call(PyObject* self, PyObject* args, PyObject*) {
     if (!add_part(launch->port, &words, PyTuple_GET_ITEM(args, i))) return nullptr;
     if (words.bytes[words.n - 8] & 15) Py_RETURN_FALSE;
   }
-  if (!words.add(launch->tail, Py_SIZE(launch)) || !run(launch->port, launch->kernel, &words)) {
+  if (!words.add(launch->tail, Py_SIZE(launch)) ||
+      !run(launch->port, launch->kernel, &words, true)) {
     return nullptr;
   }
   Py_RETURN_TRUE;
@@ -574,7 +579,7 @@ bool place_of(Port* port, const Array* x, uint64_t* place) {
 bool run_launch(const Launch* launch, const uint64_t* places, int n) {
   Words words;
   return words.add(places, n * sizeof *places) && words.add(launch->tail, Py_SIZE(launch)) &&
-         run(launch->port, launch->kernel, &words);
+         run(launch->port, launch->kernel, &words, true);
 }
 
 bool add_port_types(PyObject* module) {
