@@ -112,13 +112,25 @@ def _pytorch(name: str) -> tuple[Any, str]:
 
 
 def eager(bench: Bench) -> Iterator[Figure]:
-    x = ndl.Tensor(np.ones(16), device=bench.device, requires_grad=False)
-    mine = bench.launches(lambda: x + x)
-    yield Figure("eager x + x of 16, us", mine * 1e6)
-    if bench.torch:
-        y = bench.torch.ones(16, device=bench.peer)
-        theirs = bench.launches(lambda: y + y, peer=True)
-        yield Figure("eager x + x: Needle's time / PyTorch's", mine / theirs, most=1.0)
+    """What an operation costs the host, where the device has next to nothing to do."""
+    calls: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {
+        "x + x": ((16,), lambda x: x + x),
+        "recorded x + x": ((16,), lambda x: x + x),
+        "x + 2": ((16,), lambda x: x + 2.0),
+        "x + row": ((16, 16), lambda x: x + x[0]),
+        "x @ x": ((16, 16), lambda x: x @ x),
+        "x.sum()": ((16,), lambda x: x.sum()),
+        "x.reshape()": ((4, 4), lambda x: x.reshape((16,))),
+    }
+    for name, (shape, call) in calls.items():
+        needs = name.startswith("recorded")
+        x = ndl.Tensor(np.ones(shape), device=bench.device, requires_grad=needs)
+        mine = bench.launches(lambda call=call, x=x: call(x))
+        yield Figure(f"eager {name} of 16, us", mine * 1e6)
+        if bench.torch:
+            y = bench.torch.ones(shape, device=bench.peer, requires_grad=needs)
+            theirs = bench.launches(lambda call=call, y=y: call(y), peer=True)
+            yield Figure(f"eager {name}: Needle's time / PyTorch's", mine / theirs, most=1.0)
 
 
 def first_use(bench: Bench) -> Iterator[Figure]:

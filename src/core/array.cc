@@ -534,6 +534,32 @@ Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* st
   return self;
 }
 
+bool is_view(PyObject* x) {
+  if (Py_TYPE(x) != array_class) return false;
+  const auto* array = reinterpret_cast<Array*>(x);
+  return array->storage || (array->handle && array->handle != Py_None);
+}
+
+Array* array_view(const Array* x, Spec* spec, int64_t offset, const int64_t* strides) {
+  if (x->storage) {
+    x->storage->refs++;
+    return array_new(spec, x->storage, offset, strides);
+  }
+  Array* self = array_new(spec, nullptr, offset, strides);
+  if (self) Py_INCREF(self->handle = x->handle);
+  return self;
+}
+
+Array* array_over(Spec* spec, PyObject* handle, const int64_t* strides) {
+  Array* self = array_new(spec, nullptr, 0, strides);
+  if (self) {
+    self->handle = handle;
+  } else {
+    Py_DECREF(handle);
+  }
+  return self;
+}
+
 Array* array_empty(Spec* spec) {
   Storage* storage = storage_new(spec->size * kItemSize[spec->code]);
   if (!storage) return nullptr;

@@ -132,6 +132,12 @@ Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* st
                  PyTypeObject* type = nullptr);
 Array* array_empty(Spec* spec);
 inline bool is_array(PyObject* x) { return PyObject_TypeCheck(x, array_type); }
+// Whether it is an array in memory, of whatever device: subclasses need not be, nor those of meta.
+bool is_view(PyObject* x);
+// A view of the same memory; steals spec. Null with an exception.
+Array* array_view(const Array* x, Spec* spec, int64_t offset, const int64_t* strides);
+// An array over a handle that is no Storage; steals both.
+Array* array_over(Spec* spec, PyObject* handle, const int64_t* strides);
 inline const int64_t* strides_of(const Array* x) {
   return x->strides ? x->strides : x->spec->strides;
 }
@@ -224,5 +230,6 @@ PyObject* record_result(PyObject* op, PyObject* const* tensors, int n, PyObject*
 bool add_array_types(PyObject* module);
 bool add_graph_types(PyObject* module);
 bool add_gate(PyObject* module);
+bool add_port_types(PyObject* module);
 
 }  // namespace needle

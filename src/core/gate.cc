@@ -8,6 +8,7 @@ namespace needle {
 namespace {
 
 PyObject *slow_path, *explained;  // executor._apply and _explained
+PyObject* constant_elsewhere;     // ops.operands.constant
 PyObject* compute_name;           // "compute"
 constexpr int kMaxOperands = 16;
 
@@ -20,16 +21,17 @@ struct Constant {
 };
 Constant constants[256];
 
-// The bits of a number in a dtype that can hold it; false: ask the definition.
-bool bits_of(PyObject* number, DType code, uint64_t* bits) {
-  if (code <= kFloat64) {
+// The bits of a number in a dtype that can hold it (elsewhere of float64, for all that float);
+// false: ask the definition.
+bool bits_of(PyObject* number, DType code, bool native, uint64_t* bits) {
+  if (code <= (native ? kFloat64 : kFloat16)) {
     const double value =
         PyFloat_CheckExact(number) ? PyFloat_AS_DOUBLE(number) : PyLong_AsDouble(number);
     if (value == -1.0 && PyErr_Occurred()) return false;
     const auto narrow = static_cast<float>(value);
     *bits = 0;
-    code == kFloat32 ? std::memcpy(bits, &narrow, sizeof narrow)
-                     : std::memcpy(bits, &value, sizeof value);
+    native&& code == kFloat32 ? std::memcpy(bits, &narrow, sizeof narrow)
+                              : std::memcpy(bits, &value, sizeof value);
     return true;
   }
   if ((code != kInt32 && code != kInt64) || !PyLong_CheckExact(number)) return false;
@@ -49,13 +51,32 @@ bool is_untouched(const Constant& entry) {
   const auto* tensor = reinterpret_cast<Tensor*>(entry.tensor);
   const auto* array = reinterpret_cast<Array*>(entry.array);
   return tensor->array == entry.array && !tensor->requires_grad &&
-         std::memcmp(array->storage->data, &entry.bits, kItemSize[entry.code]) == 0;
+         (!array->storage ||  // held twice: no write is in place
+          std::memcmp(array->storage->data, &entry.bits, kItemSize[entry.code]) == 0);
+}
+
+// The tensor of a number, new.
+PyObject* make_constant(PyObject* number, uint64_t bits, const Spec* like) {
+  if (!like->native) {
+    PyObject* args[3] = {number, like->dtype, like->device};
+    PyObject* made =
+        constant_elsewhere ? PyObject_Vectorcall(constant_elsewhere, args, 3, nullptr) : nullptr;
+    if (made && is_tensor(made) && reinterpret_cast<Tensor*>(made)->array) return made;
+    Py_XDECREF(made);
+    return nullptr;
+  }
+  Spec* spec = spec_of(like->code, like->device, 0, nullptr);
+  Array* array = spec ? array_empty(spec) : nullptr;
+  Py_XDECREF(spec);
+  if (!array) return nullptr;
+  std::memcpy(array->storage->data, &bits, kItemSize[like->code]);
+  return wrap_array(reinterpret_cast<PyObject*>(array));
 }
 
 // Borrowed: a cached 0-d tensor of a Python float or int beside a tensor.
 PyObject* constant(PyObject* number, const Spec* like) {
   uint64_t bits;
-  if (!bits_of(number, like->code, &bits)) {
+  if (!bits_of(number, like->code, like->native, &bits)) {
     PyErr_Clear();
     return nullptr;
   }
@@ -64,18 +85,10 @@ PyObject* constant(PyObject* number, const Spec* like) {
       entry.device == like->device && is_untouched(entry)) {
     return entry.tensor;
   }
-  Spec* spec = spec_of(like->code, like->device, 0, nullptr);
-  Array* array = spec ? array_empty(spec) : nullptr;
-  Py_XDECREF(spec);
-  if (!array) return nullptr;
-  std::memcpy(array->storage->data, &bits, kItemSize[like->code]);
-  auto* held = reinterpret_cast<PyObject*>(array);
+  PyObject* tensor = make_constant(number, bits, like);
+  if (!tensor) return nullptr;
+  PyObject* held = reinterpret_cast<Tensor*>(tensor)->array;
   Py_INCREF(held);
-  PyObject* tensor = wrap_array(held);
-  if (!tensor) {
-    Py_DECREF(held);
-    return nullptr;
-  }
   const Constant old = entry;
   entry = {bits, like->code, like->device, tensor, held};
   Py_XDECREF(old.tensor);  // after the entry has gone: this may run Python
@@ -92,33 +105,48 @@ void release(PyObject** tensors, Array** arrays, int n) {
   }
 }
 
-// Turn the arguments into tensors and their arrays, new references: another thread may rebind a
-// tensor while a kernel runs, and one constant may take the place of another. False: not here.
-bool unwrap(const Op* op, PyObject* const* inputs, int n, PyObject** tensors, Array** arrays) {
-  const Spec* like = nullptr;
-  for (int i = 0; i < n; i++) {
-    if (!is_tensor(inputs[i])) continue;
-    PyObject* array = reinterpret_cast<Tensor*>(inputs[i])->array;
-    if (!array || !is_array(array) || !reinterpret_cast<Array*>(array)->storage) return false;
-    like = reinterpret_cast<Array*>(array)->spec;
-  }
-  if (!like) return false;
+// The array of a tensor, borrowed, if it is in memory of the device of `like` (null: of any).
+Array* array_of(PyObject* tensor, const Spec* like) {
+  PyObject* held = reinterpret_cast<Tensor*>(tensor)->array;
+  if (!held || !is_array(held)) return nullptr;
+  auto* array = reinterpret_cast<Array*>(held);
+  if (!array->storage && !is_view(held)) return nullptr;
+  return !like || like->device == array->spec->device ? array : nullptr;
+}
+
+bool unwrap_like(const Spec* like, const Op* op, PyObject* const* inputs, int n, PyObject** tensors,
+                 Array** arrays) {
   for (int i = 0; i < n; i++) {
     const bool number = !is_tensor(inputs[i]);
-    if (number && (op->kind != kElementwise || !is_number(inputs[i]))) {
+    const bool plain = !number || (op->kind == kElementwise && is_number(inputs[i]));
+    tensors[i] = !plain ? nullptr : number ? constant(inputs[i], like) : inputs[i];
+    arrays[i] = tensors[i] ? array_of(tensors[i], like) : nullptr;
+    if (!arrays[i]) {
       release(tensors, arrays, i);
       return false;
     }
-    tensors[i] = number ? constant(inputs[i], like) : inputs[i];
-    if (!tensors[i]) {
-      release(tensors, arrays, i);
-      return false;
-    }
-    arrays[i] = reinterpret_cast<Array*>(reinterpret_cast<Tensor*>(tensors[i])->array);
     Py_INCREF(arrays[i]);
     Py_INCREF(tensors[i]);
   }
   return true;
+}
+
+// Turn the arguments into tensors and their arrays, new references: another thread may rebind a
+// tensor while a kernel runs or a constant is made, and one constant may take the place of another.
+// False: not here.
+bool unwrap(const Op* op, PyObject* const* inputs, int n, PyObject** tensors, Array** arrays) {
+  Spec* like = nullptr;
+  for (int i = 0; i < n; i++) {
+    if (!is_tensor(inputs[i])) continue;
+    const Array* array = array_of(inputs[i], like);
+    if (!array) return false;
+    like = array->spec;
+  }
+  if (!like) return false;
+  Py_INCREF(like);
+  const bool done = unwrap_like(like, op, inputs, n, tensors, arrays);
+  Py_DECREF(like);
+  return done;
 }
 
 // The tensor of a result (whose reference it takes), recorded if an input needs a gradient.
@@ -203,6 +231,19 @@ PyObject* by_method(PyObject* object, PyObject* const* inputs, int n) {
   return result;
 }
 
+bool is_view_kind(int32_t kind) { return kind >= kReshape && kind <= kSlice; }
+
+// The result of an op on arrays of another device; null without an exception: not here.
+PyObject* elsewhere(PyObject* object, PyObject* const* tensors, Array* const* arrays, int n) {
+  const Op* op = reinterpret_cast<Op*>(object);
+  Array* out = compute(op, arrays, n);
+  if (!out && is_view_kind(op->kind)) PyErr_Clear();  // the definition says more about it
+  if (!out && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
+    explain_error(object, tensors, n);
+  }
+  return reinterpret_cast<PyObject*>(out);
+}
+
 PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args, PyObject* names) {
   // The definition says that there are none by name.
   if (names) return PyObject_Vectorcall(slow_path, args, n_args, names);
@@ -230,11 +271,12 @@ PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args, PyObject* n
     PyErr_Clear();
     return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
   }
-  Array* out = compute(op, arrays, n);
-  PyObject* result = nullptr;
-  if (out) result = tensor_of(args[0], tensors, n, reinterpret_cast<PyObject*>(out));
+  const bool native = arrays[0]->storage;
+  PyObject* out = native ? reinterpret_cast<PyObject*>(compute(op, arrays, n))
+                         : elsewhere(args[0], tensors, arrays, n);
+  PyObject* result = out ? tensor_of(args[0], tensors, n, out) : nullptr;
   release(tensors, arrays, n);
-  if (result) return result;
+  if (result || (!native && PyErr_Occurred())) return result;
   PyErr_Clear();  // no memory left, for one: the definition tries again, and says in which op
   return PyObject_Vectorcall(slow_path, args, n_args, nullptr);
 }
@@ -269,6 +311,12 @@ PyObject* set_slow_path(PyObject*, PyObject* const* args, Py_ssize_t n) {
   Py_RETURN_NONE;
 }
 
+PyObject* set_constants(PyObject*, PyObject* function) {
+  Py_INCREF(function);
+  Py_XSETREF(constant_elsewhere, function);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
     {"apply", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(apply)),
      METH_FASTCALL | METH_KEYWORDS,
@@ -277,6 +325,8 @@ PyMethodDef functions[] = {
      "full(spec, value): a dense array of one value."},
     {"set_slow_path", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(set_slow_path)),
      METH_FASTCALL, "The definition of apply, in Python, and what it makes of errors."},
+    {"set_constants", set_constants, METH_O,
+     "What makes constants of numbers on devices other than the native CPU."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
@@ -284,7 +334,7 @@ PyMethodDef functions[] = {
 bool add_gate(PyObject* module) {
   compute_name = PyUnicode_InternFromString("compute");
   return compute_name && PyModule_AddFunctions(module, functions) == 0 && add_getitem(module) &&
-         add_arrays(module) && add_composites(module);
+         add_arrays(module) && add_composites(module) && add_elsewhere();
 }
 
 }  // namespace needle

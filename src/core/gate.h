@@ -23,6 +23,27 @@ void forget_plans();
 // Parts of it. code: a Function, or a Reduction; axes: a bit mask.
 Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n);
 Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const Array* x);
+bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape);
+bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides);  // false: C order
+
+// The same on arrays of one device other than the native CPU, by its backend. Null with an
+// exception that the backend raised; without one: ask the definition.
+Array* elementwise_elsewhere(int32_t code, bool to_bool, Array* const* x, int n);
+Array* matmul_elsewhere(Array* const* x);
+Array* reduce_elsewhere(int32_t reduction, uint32_t axes, const Array* x, int ndim,
+                        const int64_t* shape);
+Array* copy_elsewhere(Array* x, DType type, bool in_order);
+Array* empty_elsewhere(Spec* spec);
+
+// The shape of a product whose axes before the last two broadcast, and the strides under which the
+// operands have those axes.
+struct Product {
+  int ndim;
+  int64_t shape[kMaxDims], sizes[2][kMaxDims], strides[2][kMaxDims];
+};
+bool fit(Product* p, Array* const* x);
+DType reduced_type(int32_t reduction, DType type);
+extern const char* const reduction_names[];
 // A dense copy, or one in x's own memory order.
 Array* copy_of(Array* x, DType type, bool in_order);
 
@@ -49,5 +70,6 @@ Array* find_true(const Operand& x, const void* data, PyObject* device);
 bool add_getitem(PyObject* module);
 bool add_arrays(PyObject* module);
 bool add_composites(PyObject* module);
+bool add_elsewhere();
 
 }  // namespace needle

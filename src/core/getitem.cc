@@ -71,9 +71,11 @@ PyObject* getitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t numbers[1 + 3 * kMaxDims];
   if (n != 2 || !modes.open || modes.lazy || !is_tensor(args[0])) Py_RETURN_NONE;
   PyObject* array = reinterpret_cast<Tensor*>(args[0])->array;
-  if (!array || !is_array(array) || !reinterpret_cast<Array*>(array)->storage) Py_RETURN_NONE;
+  if (!array || !is_array(array)) Py_RETURN_NONE;
   auto* x = reinterpret_cast<Array*>(array);
+  if (!x->storage && !is_view(array)) Py_RETURN_NONE;
   if (!read_index(args[1], x->spec, numbers)) {
+    if (!x->storage) Py_RETURN_NONE;
     PyObject* picked = pick_item(args[0], args[1]);
     if (picked) return picked;
     PyErr_Clear();  // no memory left: the definition says so

@@ -10,6 +10,8 @@
 namespace needle {
 
 const Kernels* kernels;
+const char* const reduction_names[] = {"sum",    "prod",   "max", "min", "mean",
+                                       "argmax", "argmin", "any", "all", "deviation"};
 
 namespace {
 
@@ -22,9 +24,6 @@ const char* const function_names[] = {
 #undef BINARY
 #undef TERNARY
 };
-const char* const reduction_names[] = {"sum",    "prod",   "max", "min", "mean",
-                                       "argmax", "argmin", "any", "all", "deviation"};
-
 template <size_t N>
 nb::dict numbered(const char* const (&names)[N]) {
   nb::dict result;
@@ -328,7 +327,8 @@ NB_MODULE(_core, m) {
   using namespace needle;
   m.doc() = "The native CPU: base types of the graph, memory and kernels.";
   nb::set_leak_warnings(false);
-  if (!add_array_types(m.ptr()) || !add_graph_types(m.ptr()) || !add_gate(m.ptr())) {
+  if (!add_array_types(m.ptr()) || !add_graph_types(m.ptr()) || !add_port_types(m.ptr()) ||
+      !add_gate(m.ptr())) {
     throw nb::python_error();
   }
   m.def(

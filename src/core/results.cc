@@ -19,8 +19,6 @@ bool run_plan(const Plan& plan, void* const* buffers, int64_t elements) {
   return true;
 }
 
-namespace {
-
 bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape) {
   *ndim = 0;
   for (int k = 0; k < n; k++) *ndim = x[k]->spec->ndim > *ndim ? x[k]->spec->ndim : *ndim;
@@ -67,6 +65,8 @@ bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides) {
   }
   return false;
 }
+
+namespace {
 
 // What elementwise work on operands of any shapes and strides needs to know.
 struct Broadcast {
@@ -171,6 +171,7 @@ constexpr int8_t kArity[] = {
 }  // namespace
 
 Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n) {
+  if (!x[0]->storage) return elementwise_elsewhere(code, to_bool, x, n);
   if (n != kArity[code]) return nullptr;
   const int first = code == k_where;  // after the condition
   if (first && x[0]->spec->code != kBool) return nullptr;
@@ -199,6 +200,7 @@ Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n) {
 }
 
 Array* copy_of(Array* x, DType type, bool in_order) {
+  if (!x->storage) return copy_elsewhere(x, type, in_order);
   const Spec* in = x->spec;
   Spec* spec = spec_of(type, in->device, in->ndim, in->shape);
   if (!spec) return nullptr;
@@ -220,8 +222,6 @@ Array* copy_of(Array* x, DType type, bool in_order) {
   return nullptr;
 }
 
-namespace {
-
 // The dtype of a reduction, as backend/kernels.py has it.
 DType reduced_type(int32_t reduction, DType type) {
   switch (reduction) {
@@ -239,10 +239,13 @@ DType reduced_type(int32_t reduction, DType type) {
   }
 }
 
+namespace {
+
 // Reduce over `axes` of x into a dense array of the given shape, of the same number of elements
 // as x's shape without those axes.
 Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim,
                    const int64_t* shape) {
+  if (!x->storage) return reduce_elsewhere(reduction, axes, x, ndim, shape);
   const Spec* in = x->spec;
   const DType type = reduced_type(reduction, in->code);
   int64_t kept[kMaxDims], strides[kMaxDims], step = 1;
@@ -304,12 +307,7 @@ Array* sum_to(const Op* op, const Array* x) {
   return reduce_into(kSum, axes, x, op->n_params, op->params);
 }
 
-// The shape of a product whose axes before the last two broadcast, and the strides under which the
-// operands have those axes.
-struct Product {
-  int ndim;
-  int64_t shape[kMaxDims], sizes[2][kMaxDims], strides[2][kMaxDims];
-};
+}  // namespace
 
 bool fit(Product* p, Array* const* x) {
   const Spec *left = x[0]->spec, *right = x[1]->spec;
@@ -337,7 +335,10 @@ bool fit(Product* p, Array* const* x) {
   return true;
 }
 
+namespace {
+
 Array* matmul(Array* const* x) {
+  if (!x[0]->storage) return matmul_elsewhere(x);
   Product p;
   if (!fit(&p, x)) return nullptr;
   const DType code = x[0]->spec->code;

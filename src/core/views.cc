@@ -1,4 +1,4 @@
-// Views of native arrays, and what arrays give without an op: shortcuts of the methods of NDArray
+// Views of arrays, and what native arrays give without an op: shortcuts of the methods of NDArray
 // and of backend/kernels.py, which decide wherever these return None.
 #include "gate.h"
 #include <cstring>
@@ -18,8 +18,7 @@ Array* view(const Array* x, int ndim, const int64_t* shape, const int64_t* strid
             int64_t offset) {
   Spec* spec = spec_of(x->spec->code, x->spec->device, ndim, shape);
   if (!spec) return nullptr;
-  x->storage->refs++;
-  return array_new(spec, x->storage, offset, strides);
+  return array_view(x, spec, offset, strides);
 }
 
 // Whether the ranges of a slice stay within the array.
@@ -141,6 +140,11 @@ Array* native_array(PyObject* x) {
   return array->storage ? array : nullptr;
 }
 
+// The array of an argument in any device's memory; null: not one of ours, or the gate is closed.
+Array* any_array(PyObject* x) {
+  return modes.open && is_view(x) ? reinterpret_cast<Array*>(x) : nullptr;
+}
+
 bool read_number(PyObject* x, int64_t* number) {
   if (!PyLong_CheckExact(x)) return false;
   int overflow;
@@ -167,17 +171,22 @@ PyObject* or_none(Array* made) {
   Py_RETURN_NONE;
 }
 
+// The same for work like x's: what another device's backend raises stands.
+PyObject* result_of(const Array* x, Array* made) {
+  return x->storage || !PyErr_Occurred() ? or_none(made) : nullptr;
+}
+
 template <Array* (*function)(const Array*, int, const int64_t*)>
 PyObject* by_numbers(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t numbers[kMaxDims];
-  const Array* x = n == 2 ? native_array(args[0]) : nullptr;
+  const Array* x = n == 2 ? any_array(args[0]) : nullptr;
   const int count = x ? read_numbers(args[1], kMaxDims, numbers) : -1;
   return or_none(count < 0 ? nullptr : function(x, count, numbers));
 }
 
 PyObject* sliced(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t numbers[1 + 3 * kMaxDims] = {0};
-  const Array* x = n == 2 ? native_array(args[0]) : nullptr;
+  const Array* x = n == 2 ? any_array(args[0]) : nullptr;
   if (!x || !PyList_CheckExact(args[1]) || PyList_GET_SIZE(args[1]) != x->spec->ndim) {
     return or_none(nullptr);
   }
@@ -196,16 +205,18 @@ PyObject* elementwise_of(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
   Array* arrays[kMaxArgs];
   if (n < 1 || n > kMaxArgs || !read_number(args[0], &code)) return or_none(nullptr);
   for (int i = 0; i < n; i++) {
-    if (!(arrays[i] = native_array(args[2 + i]))) return or_none(nullptr);
+    if (!(arrays[i] = any_array(args[2 + i]))) return or_none(nullptr);
+    if (arrays[i]->spec->device != arrays[0]->spec->device) return or_none(nullptr);
   }
   if (code < 0 || code >= kFunctions) return or_none(nullptr);
-  return or_none(elementwise_result(static_cast<int32_t>(code), args[1] == Py_True, arrays, n));
+  return result_of(arrays[0],
+                   elementwise_result(static_cast<int32_t>(code), args[1] == Py_True, arrays, n));
 }
 
 // reduced(code, array, axes, keepdims)
 PyObject* reduced(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t code, axes[kMaxDims];
-  const Array* x = n == 4 ? native_array(args[1]) : nullptr;
+  const Array* x = n == 4 ? any_array(args[1]) : nullptr;
   const int count = x ? read_numbers(args[2], kMaxDims, axes) : -1;
   if (count < 0 || !read_number(args[0], &code) || code < 0) return or_none(nullptr);
   uint32_t mask = 0;
@@ -213,7 +224,7 @@ PyObject* reduced(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (axes[i] < 0 || axes[i] >= kMaxDims || mask >> axes[i]) return or_none(nullptr);
     mask |= 1u << axes[i];
   }
-  return or_none(reduction_result(static_cast<int32_t>(code), mask, args[3] == Py_True, x));
+  return result_of(x, reduction_result(static_cast<int32_t>(code), mask, args[3] == Py_True, x));
 }
 
 // gathered_along(array, index, axis)
@@ -294,7 +305,7 @@ PyObject* joined(PyObject*, PyObject* const* args, Py_ssize_t n) {
 // taken_apart(array, axis): a tuple of views without the axis
 PyObject* taken_apart(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t axis, numbers[1 + 3 * kMaxDims];
-  const Array* x = n == 2 ? native_array(args[0]) : nullptr;
+  const Array* x = n == 2 ? any_array(args[0]) : nullptr;
   if (!x || !read_number(args[1], &axis) || axis < 0 || axis >= x->spec->ndim) {
     return or_none(nullptr);
   }
@@ -325,16 +336,24 @@ int dtype_code(PyObject* x) {
 
 // copied(array, dtype, in its memory order)
 PyObject* copied(PyObject*, PyObject* const* args, Py_ssize_t n) {
-  Array* x = n == 3 ? native_array(args[0]) : nullptr;
+  Array* x = n == 3 ? any_array(args[0]) : nullptr;
   const int code = x ? dtype_code(args[1]) : kDTypes;
   if (code == kDTypes) return or_none(nullptr);
-  return or_none(copy_of(x, static_cast<DType>(code), args[2] == Py_True));
+  return result_of(x, copy_of(x, static_cast<DType>(code), args[2] == Py_True));
+}
+
+// empty_of(spec)
+PyObject* empty_of(PyObject*, PyObject* object) {
+  if (!modes.open || Py_TYPE(object) != spec_type) return or_none(nullptr);
+  auto* spec = reinterpret_cast<Spec*>(object);
+  return spec->native ? or_none(array_empty(spec))
+                      : reinterpret_cast<PyObject*>(empty_elsewhere(spec));
 }
 
 // empty(shape, dtype, device)
 PyObject* empty(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t shape[kMaxDims], size = 1;
-  const bool ours = n == 3 && modes.open && args[2] == native_device;
+  const bool ours = n == 3 && modes.open && Py_TYPE(args[2]) == Py_TYPE(native_device);
   const int count = ours ? read_numbers(args[0], kMaxDims, shape) : -1;
   const int code = count < 0 ? kDTypes : dtype_code(args[1]);
   if (code == kDTypes) return or_none(nullptr);
@@ -343,9 +362,10 @@ PyObject* empty(PyObject*, PyObject* const* args, Py_ssize_t n) {
   }
   if (size >= INT64_MAX / 8) return or_none(nullptr);
   Spec* spec = spec_of(static_cast<DType>(code), args[2], count, shape);
-  Array* out = spec ? array_empty(spec) : nullptr;
-  Py_XDECREF(spec);
-  return or_none(out);
+  if (!spec) return or_none(nullptr);
+  PyObject* out = empty_of(nullptr, reinterpret_cast<PyObject*>(spec));
+  Py_DECREF(spec);
+  return out;
 }
 
 // The shape of x with widths (before, after) of its axes around it; false: the definition has to
@@ -428,6 +448,7 @@ PyMethodDef functions[] = {
     {"reduced", function_of(reduced), METH_FASTCALL, "reduced(code, array, axes, keepdims)"},
     {"copied", function_of(copied), METH_FASTCALL, "copied(array, dtype, in its memory order)"},
     {"empty", function_of(empty), METH_FASTCALL, "empty(shape, dtype, device)"},
+    {"empty_of", empty_of, METH_O, "empty_of(spec)"},
     {"gathered_along", function_of(gathered_along), METH_FASTCALL,
      "gathered_along(array, index, axis)"},
     {"padded", function_of(padded), METH_FASTCALL, "padded(array, widths, mode)"},

@@ -110,7 +110,7 @@ class Backend(CourseDevice):
         return {"live": 0, "cached": 0, "peak": 0, "limit": 0}
 
     # numbers
-    def copy(self, out: NDArray, x: NDArray) -> None:
+    def copy(self, out: NDArray, x: NDArray) -> Any:
         """Copy x to out, casting to out's dtype. out may have any strides."""
         raise NotImplementedError
 
@@ -132,11 +132,16 @@ class Backend(CourseDevice):
             values = start + step * np.arange(out.size)
             self.upload(out, values.astype(out.dtype.numpy, copy=False).reshape(out.shape))
 
-    def elementwise(self, function: str, out: NDArray, *inputs: NDArray) -> None:
-        """Apply a function of functions.def; inputs are broadcast to out's shape already."""
+    def elementwise(self, function: str, out: NDArray, *inputs: NDArray) -> Any:
+        """Apply a function of functions.def; inputs are broadcast to out's shape already.
+
+        This, ``copy``, ``reduce`` and ``matmul`` may return what was prepared for it: a
+        ``Launch``, which the native module runs for other arrays of these specs and strides
+        (src/core/port.h).
+        """
         raise NotImplementedError
 
-    def reduce(self, function: str, out: NDArray, x: NDArray, axes: tuple[int, ...]) -> None:
+    def reduce(self, function: str, out: NDArray, x: NDArray, axes: tuple[int, ...]) -> Any:
         """Reduce over axes, which out keeps with size 1."""
         raise NotImplementedError
 
@@ -165,7 +170,7 @@ class Backend(CourseDevice):
         places = kernels.elementwise("where", own, places, full((), 0, dtypes.int64, x.device))
         self.scan("cummax", positions, places, axis)
 
-    def matmul(self, out: NDArray, a: NDArray, b: NDArray) -> None:
+    def matmul(self, out: NDArray, a: NDArray, b: NDArray) -> Any:
         """Batched matrix product; transposes are strides."""
         raise NotImplementedError
 

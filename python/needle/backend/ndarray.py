@@ -30,8 +30,8 @@ from needle.dtype import DType
 from needle.errors import IndexRangeError, OptionError, ShapeError, explain
 
 Shape = tuple[int, ...]
-_reshaped, _permuted, _broadcast, _sliced, _empty, _copied = map(
-    shortcut, ("reshaped", "permuted", "broadcast", "sliced", "empty", "copied")
+_reshaped, _permuted, _broadcast, _sliced, _empty, _empty_of, _copied = map(
+    shortcut, ("reshaped", "permuted", "broadcast", "sliced", "empty", "empty_of", "copied")
 )
 
 
@@ -499,6 +499,9 @@ def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
 
 def empty_of(spec: Spec) -> NDArray:
     """Return a dense array with this spec whose values are not set."""
+    made = _empty_of(spec)
+    if made is not None:
+        return made
     return make_array(spec, spec.device.backend.allocate(spec.size * spec.dtype.itemsize))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, device, dtype, executor, forward, graph, structure
+from needle import config, core, device, dtype, executor, forward, graph, structure
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
 from needle.errors import ArgumentError, DtypeError, GradientError, ShapeError, called, explain
@@ -66,6 +66,10 @@ def constant(value: bool | int | float, kind: DType, where: Any) -> Any:
             found = graph.wrap(array)
         _constants[key] = found, array  # held twice: no write is in place
     return found
+
+
+if core.native is not None:
+    core.native.set_constants(constant)
 
 
 # ---- nested lists ----------------------------------------------------------------

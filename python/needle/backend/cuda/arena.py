@@ -3,6 +3,9 @@
 Each stream has slabs of its own. A block is free for reuse in its stream as soon as it is dropped,
 because what runs next in that stream runs later. A block that another stream used last waits for
 that stream's event.
+
+Where the native module is there (src/core/port.cc), blocks that are free at once stay whole for the
+next of their size and stream: to the arena they are lent until it needs room.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from needle import config
+from needle import config, core
+from needle.backend.array import shortcut
 from needle.backend.cuda.driver import Driver, Event, NoMemory
 from needle.backend.cuda.streams import Streams
 
@@ -46,6 +50,11 @@ class Block:
     def ptr(self) -> int:
         """Return the address."""
         return self.address
+
+    @property
+    def streams(self) -> Streams:
+        """The streams of the device."""
+        return self.arena.streams
 
     def used_by(self, event: Event) -> None:
         """Keep the block from reuse until an event of another stream."""
@@ -84,6 +93,7 @@ class Foreign:
         """Return the address."""
         return self.address
 
+    streams = Block.streams
     used_by = Block.used_by
 
     def __del__(self) -> None:
@@ -149,7 +159,23 @@ class Arena:
         self.dropped: deque[tuple[Any, ...]] = deque()
         self.finished: deque[Callable[[], None]] = deque()
         self.lock = Lock()
-        self.live = self.peak = 0
+        self._live = self._peak = 0
+        self.port = (
+            None if core.native is None
+            else core.native.Port(driver, streams, self.dropped, address)
+        )  # fmt: skip
+        if self.port is not None:
+            streams.on_change(self.port.changed)
+
+    @property
+    def live(self) -> int:
+        """Bytes lent."""
+        return self._live if self.port is None else int(self.port.live)
+
+    @property
+    def peak(self) -> int:
+        """The most bytes lent."""
+        return self._peak if self.port is None else int(self.port.peak)
 
     def allocate(self, nbytes: int) -> Block:
         """Return a block for this thread's stream, its content not set.
@@ -157,21 +183,30 @@ class Arena:
         Raises:
             NoMemory: if the device or the limit leaves no room.
         """
+        if self.port is not None:
+            block = self.port.lend(nbytes)
+            if block is not None:
+                return block
         size = -(-(nbytes + 2 * self.guard) // ALIGNMENT) * ALIGNMENT or ALIGNMENT
         stream = self.streams.current
         with self._locked():
             self._collect()
-            if 0 < config.current().memory_limit < self.live + nbytes:
+            settings = config.current()
+            if 0 < settings.memory_limit < self.live + nbytes:
                 raise NoMemory
+            if self.port is not None:
+                self.port.limitless = None if settings.memory_limit else settings
             piece = self._fit(size, stream) or self._grow(size, stream)
             self._unlist(piece)
             self._split(piece, size)
             piece.free = False
-            self.live += nbytes
-            self.peak = max(self.peak, self.live)
-            address = piece.start + self.guard
-            self.driver.lent(address, nbytes, stream)
-        return Block(self, address, nbytes, piece)
+            place = piece.start + self.guard
+            self.driver.lent(place, nbytes, stream)
+            if self.port is not None:
+                return self.port.block(place, nbytes, piece.size, stream, piece)
+            self._live += nbytes
+            self._peak = max(self._peak, self._live)
+        return Block(self, place, nbytes, piece)
 
     def statistics(self) -> dict[str, int]:
         """Return bytes: ``live`` (lent), ``cached``, ``peak`` (the most lent), ``limit``."""
@@ -191,6 +226,7 @@ class Arena:
         """Give slabs that hold no block back to the device."""
         with self._locked():
             self._collect(wait=True)
+            self._drain()
             self._give_back()
 
     @contextmanager
@@ -202,6 +238,11 @@ class Arena:
         finally:
             while self.finished:
                 self.finished.popleft()()
+
+    def _drain(self) -> None:
+        """Take back the blocks that wait whole for the next of their size."""
+        for piece in () if self.port is None else self.port.drain():
+            self._release(piece)
 
     def _give_back(self) -> None:
         for pool in self.free.values():
@@ -217,12 +258,11 @@ class Arena:
 
     def _grow(self, size: int, stream: int) -> _Piece:
         usual = SMALL_SLAB if size <= SMALL else SLAB
-        ways: tuple[Callable[[], None] | None, ...] = (
-            None, partial(self._collect, wait=True), self._give_back,
+        ways: tuple[Callable[[], None], ...] = (
+            self._drain, partial(self._collect, wait=True), self._give_back,
         )  # fmt: skip
         for make_room in ways:
-            if make_room is not None:
-                make_room()
+            make_room()
             found = self._fit(size, stream)
             if found is not None:
                 return found
@@ -279,8 +319,8 @@ class Arena:
         """
         while self.dropped:
             gone = _Dropped(*self.dropped.popleft())
-            if gone.piece is not None:
-                self.live -= gone.nbytes
+            if gone.piece is not None and self.port is None:
+                self._live -= gone.nbytes
             if gone.piece is None or gone.stream != gone.piece.stream:
                 gone.events = [*gone.events, self.driver.record(gone.stream)]
             self.waiting.append(gone)
@@ -294,6 +334,8 @@ class Arena:
                 self.waiting.append(gone)
             else:
                 self._take_back(gone)
+        if self.port is not None:
+            self.port.waiting = bool(self.waiting)
 
     def _take_back(self, gone: _Dropped) -> None:
         if gone.give_back is not None:
@@ -301,3 +343,17 @@ class Arena:
         if gone.piece is not None:
             self._release(gone.piece)
             self.driver.returned(gone.address, gone.nbytes, gone.piece.stream)
+
+
+_native_address = shortcut("address")
+
+
+def address(x: Any) -> int:
+    """Return where an array's first element is; from here on it belongs to this thread's stream."""
+    place = _native_address(x)
+    if place is not None:
+        return int(place)
+    handle = x.handle
+    if handle.streams.several:
+        handle.streams.enter(handle)
+    return int(handle.address + x.offset * x.dtype.itemsize)

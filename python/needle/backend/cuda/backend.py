@@ -11,7 +11,7 @@ import numpy as np
 
 from needle.backend import Backend, Describe, memory
 from needle.backend.cuda import dlpack, fused, indexing, products, reductions, sorting, updates
-from needle.backend.cuda.arena import Arena, Block
+from needle.backend.cuda.arena import Arena, Block, address
 from needle.backend.cuda.driver import Driver, Event, NoMemory, Triple
 from needle.backend.cuda.errors import Pending
 from needle.backend.cuda.geometry import Geometry, geometry, pack
@@ -25,6 +25,7 @@ from needle.dtype import ALL, DType
 from needle.errors import DtypeError
 
 THREADS = 256
+MOST_PREPARED = 4096
 Family = Callable[[], Iterable[str]]
 
 
@@ -36,6 +37,9 @@ class CudaBackend(Backend):
         self.driver = driver
         self.streams = Streams(driver)
         self.arena = Arena(driver, self.streams)
+        self.port = self.arena.port
+        self.launch: Callable[..., None] = self._launch if self.port is None else self.port.launch
+        self.prepared: dict[tuple[Any, ...], Any] = {}
         self.pinned_buffers = Pinned(self)
         self.functions: dict[tuple[str, str], Any] = {}
         self.pending = Pending(self)
@@ -44,6 +48,9 @@ class CudaBackend(Backend):
     # ---- memory ------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> Block:
+        lent = None if self.port is None else self.port.lend(nbytes)
+        if lent is not None:
+            return lent
         try:
             return self.arena.allocate(nbytes)
         except NoMemory:
@@ -129,26 +136,28 @@ class CudaBackend(Backend):
             self.functions.update({(file, name): f for name, f in loaded.items()})
             return loaded[expression]
 
-    def launch(
-        self,
-        function: Any,
-        grid: int | Triple,
-        *parts: int | float | bytes,
-        block: int = THREADS,
-        shared: int = 0,
+    def _launch(
+        self, function: Any, grid: int | Triple, *parts: Any, block: int = THREADS, shared: int = 0
     ) -> None:
-        """Run a kernel on blocks of ``block`` threads; parts: its parameters.
+        """Run a kernel on blocks of ``block`` threads.
 
-        ``shared``: bytes of shared memory, besides those that the kernel declares.
+        Args:
+            function: as ``function`` gives it.
+            grid: how many blocks.
+            parts: its parameters: numbers, bytes, and arrays, which give their addresses.
+            block: how many threads.
+            shared: bytes of shared memory, besides those that the kernel declares.
         """
         blocks = (grid, 1, 1) if isinstance(grid, int) else grid
-        self.driver.launch(
-            function, blocks, (block, 1, 1), shared, pack(*parts), self.streams.current
-        )
+        words = pack(*[x if isinstance(x, (int, float, bytes)) else address(x) for x in parts])
+        self.driver.launch(function, blocks, (block, 1, 1), shared, words, self.streams.current)
 
     # ---- elementwise -------------------------------------------------------------------
 
-    def copy(self, out: Any, x: Any) -> None:
+    def copy(self, out: Any, x: Any) -> Any:
+        return self._again(self._copy, None, out, x)
+
+    def _copy(self, _: None, out: Any, x: Any) -> None:
         g = geometry(out.shape, out.strides, x.strides)
         if not g.count:
             return
@@ -177,7 +186,35 @@ class CudaBackend(Backend):
         function = self.function("copy.cu", f"fill<{BITS[width]}, {g.index}>", _fills)
         self.launch(function, blocks_for(g.count), address(out), bits, g.words)
 
-    def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
+    def elementwise(self, function: str, out: Any, *inputs: Any) -> Any:
+        """See ``Backend``; return the launch for other arrays like these, or None."""
+        return self._again(self._elementwise, function, out, *inputs)
+
+    def _again(self, call: Callable[..., None], what: Any, *arrays: Any) -> Any:
+        """Call ``call(what, *arrays)``, or launch what it launched for arrays like these.
+
+        Args:
+            call: what it asks of the driver must follow from ``what``, and the arrays' specs,
+                strides, and whether they begin on a boundary of 16 bytes.
+            what: hashable.
+            arrays: the result and the operands.
+        """
+        if self.port is None:
+            call(what, *arrays)
+            return None
+        key = (call.__name__, what, *[y for x in arrays for y in (x.spec, x.strides)])
+        launch = self.prepared.get(key)
+        if launch is None or not launch(*arrays):
+            before = self.port.launches
+            call(what, *arrays)
+            launch = self.port.again(before, arrays)
+            if launch is not None:
+                if len(self.prepared) >= MOST_PREPARED:
+                    self.prepared.clear()
+                self.prepared[key] = launch
+        return launch
+
+    def _elementwise(self, function: str, out: Any, *inputs: Any) -> None:
         kind = inputs[-1].dtype
         row = functions().get(function)
         if row is None or kind not in row.dtypes:
@@ -201,13 +238,22 @@ class CudaBackend(Backend):
 
     # ---- the rest of the contract ------------------------------------------------------
 
-    def reduce(self, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> None:
-        reductions.reduce(self, function, out, x, axes)
+    def reduce(self, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> Any:
+        return self._again(self._reduce, (function, axes), out, x)
+
+    def _reduce(self, what: tuple[str, tuple[int, ...]], out: Any, x: Any) -> None:
+        reductions.reduce(self, what[0], out, x, what[1])
 
     def scan(self, function: str, out: Any, x: Any, axis: int) -> None:
-        reductions.scan(self, function, out, x, axis)
+        self._again(self._scan, (function, axis), out, x)
 
-    def matmul(self, out: Any, a: Any, b: Any) -> None:
+    def _scan(self, what: tuple[str, int], out: Any, x: Any) -> None:
+        reductions.scan(self, what[0], out, x, what[1])
+
+    def matmul(self, out: Any, a: Any, b: Any) -> Any:
+        return self._again(self._matmul, None, out, a, b)
+
+    def _matmul(self, _: None, out: Any, a: Any, b: Any) -> None:
         products.matmul(self, out, a, b)
 
     def gather(self, out: Any, x: Any, index: Any, axis: int) -> int:
@@ -284,15 +330,6 @@ class CudaBackend(Backend):
 def dense(*arrays: Any) -> list[Any]:
     """Return arrays in C order without gaps: copies of those that are not."""
     return [x if x.is_dense() else x.copy() for x in arrays]
-
-
-def address(x: Any) -> int:
-    """Return where an array's first element is; from here on it belongs to this thread's stream."""
-    handle = x.handle
-    streams = handle.arena.streams
-    if streams.several:
-        streams.enter(handle)
-    return int(handle.address + x.offset * x.dtype.itemsize)
 
 
 def aligned(*places: int) -> bool:

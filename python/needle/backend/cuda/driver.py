@@ -1,7 +1,8 @@
 """What the backend asks of a driver, and the driver of a real GPU.
 
-cuda.core finds the GPU and loads kernels; they are launched by the driver's own call in
-cuda.bindings, because cuda.core's launch takes neither structures nor a packed buffer.
+cuda.core finds the GPU and loads kernels; they are launched by the driver's own call, because
+cuda.core's launch takes neither structures nor a packed buffer: by its address where the native
+module is there (``Properties.launcher``), else through cuda.bindings.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
+from needle import core
 from needle.backend import Event
 from needle.backend.cuda.jit import OPTIONS, Cache, Nvrtc, Unit, key, pack, unpack
 from needle.errors import DeviceError
@@ -43,6 +45,9 @@ class Properties:
         tensor_cores: whether the tensor-core kernels can run.
         whole_families: whether compiling many kernels at once costs little more than one.
         dlpack: DLPack's type and number of the device.
+        launcher: address of a function like cuLaunchKernel, which takes what ``load`` gives (the
+            first of several) as a number; where it says no, ``refused`` raises, and where another
+            device is current, ``enter`` helps. 0: there is only ``launch``.
     """
 
     name: str
@@ -53,6 +58,7 @@ class Properties:
     tensor_cores: bool = True
     whole_families: bool = False
     dlpack: tuple[int, int] = (2, 0)
+    launcher: int = 0
 
 
 class Driver(Protocol):
@@ -160,7 +166,7 @@ class CudaDriver:
         free, total = self.check(self.api.cuMemGetInfo())
         self.properties = Properties(
             self.device.name, f"sm_{major}{minor}", int(total), facts.multiprocessor_count,
-            tensor_cores=major >= 8, dlpack=(KDL_CUDA, number),
+            tensor_cores=major >= 8, dlpack=(KDL_CUDA, number), launcher=_launcher(),
         )  # fmt: skip
         self._shared: dict[int, int] = {}
 
@@ -169,6 +175,12 @@ class CudaDriver:
         if _thread.driver is not self:
             self.device.set_current()
             _thread.driver = self
+            if core.native is not None:
+                core.native.set_entered(self)
+
+    def refused(self, code: int) -> None:
+        """Raise DeviceError for a code of the driver."""
+        self.check((self.api.CUresult(code),))
 
     def _device(self, number: int) -> Any:
         try:
@@ -333,6 +345,15 @@ class _Extra:
 
 
 _thread = _Thread()
+
+
+def _launcher() -> int:
+    """Return the address of cuLaunchKernel, 0 where the driver's library is not found."""
+    try:
+        function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+    except (OSError, AttributeError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _libraries() -> tuple[Any, Any]:

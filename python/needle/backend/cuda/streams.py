@@ -8,11 +8,15 @@ who runs when; streams that use the same tensors take turns.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from needle.backend.cuda.driver import Driver, Event
+
+
+def _nobody() -> None:
+    pass
 
 
 class Streams:
@@ -30,6 +34,11 @@ class Streams:
         self._named: dict[str, int] = {}
         self._thread = threading.local()
         self._lock = threading.RLock()
+        self._changed: Callable[[], None] = _nobody
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Let this be called whenever a thread has chosen a stream."""
+        self._changed = changed
 
     @property
     def current(self) -> int:
@@ -44,11 +53,13 @@ class Streams:
                 self._named[name] = self.driver.create_stream()
             self.several = True
         before = self.current
-        self._thread.stream = self._named[name]
         try:
+            self._thread.stream = self._named[name]
+            self._changed()
             yield self._named[name]
         finally:
             self._thread.stream = before
+            self._changed()
 
     def enter(self, block: Any) -> None:
         """Let this thread's stream use a block after the stream that used it last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from needle import dtype as dtypes
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from needle.backend.cuda.backend import CudaBackend
 
 TENSORS, POINTERS, PIECE = 48, 6, 1024  # as in update.cu
+HEAD = Struct(f"{1 + 2 * TENSORS}q")
 
 
 def adam(backend: CudaBackend, rows: Sequence[Sequence[Any]], rule: Adam) -> None:
@@ -61,13 +63,11 @@ def _launch(backend: CudaBackend, name: str, rows: Sequence[Sequence[Any]], rule
         same = [row for row in rows if row[0].dtype is kind and row[0].size]
         found = backend.function("update.cu", f"{name}<{CPP[kind]}>", _family)
         for blocks, table in _tables(same):
-            backend.launch(found, blocks, table, rule)
+            backend.launch(found, blocks, *table, rule)
 
 
-def _tables(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[int, bytes]]:
+def _tables(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[int, list[Any]]]:
     """Yield a number of blocks and the struct ``Tensors`` for so many tensors as it holds."""
-    from needle.backend.cuda.backend import address
-
     for first in range(0, len(rows), TENSORS):
         part = rows[first : first + TENSORS]
         sizes = [row[0].size for row in part]
@@ -75,14 +75,10 @@ def _tables(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[int, bytes]]:
         for size in sizes:
             starts.append(blocks)
             blocks += -(-size // PIECE)
-        pointers = [
-            place
-            for row in part
-            for place in (
-                *(0 if x is None else address(x) for x in row),
-                *(0,) * (POINTERS - len(row)),
-            )
-        ]
         left = TENSORS - len(part)
-        rest, none = (0,) * left, (0,) * (left * POINTERS)
-        yield blocks, pack(len(part), *starts, *rest, *sizes, *rest, *pointers, *none)
+        rest, none = (0,) * left, (0,) * (POINTERS - len(part[0]))
+        table: list[Any] = [HEAD.pack(len(part), *starts, *rest, *sizes, *rest)]
+        for row in part:
+            table += [0 if x is None else x for x in row]
+            table += none
+        yield blocks, [*table, bytes(8 * left * POINTERS)]
