@@ -285,6 +285,12 @@ def test_a_point_at_infinity_is_no_matter_of_the_others():
     assert not np.isfinite(found[1]).any() and not np.isfinite(found[:, 1]).any()
 
 
+@pytest.mark.parametrize("far", [np.inf, -np.inf])
+def test_a_point_at_infinity_is_infinitely_far_away(far):
+    x, y = ndl.Tensor([[far, 1.0], [2.0, far]]), ndl.Tensor([[1.0, 2.0], [-3.0, 0.0]])
+    assert (ops.cdist(x, y).numpy() == np.inf).all() and (ops.cdist(y, x).numpy() == np.inf).all()
+
+
 def test_distances_of_halves_of_integers_and_of_no_points():
     half = ndl.Tensor(np.full((2, 300), 300.0), dtype="float16")
     assert ops.cdist(half, half * 0.0).numpy()[0, 0] == np.float16(300.0 * 300**0.5)
