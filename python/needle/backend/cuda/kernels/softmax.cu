@@ -76,25 +76,26 @@ __global__ void __launch_bounds__(256)
   SHARED(C, room, [kMaxWarps]);
   const Offsets<1, i64> at(rows, blockIdx.x);
   const T* x = logits + at.at[0];
-  const C top = row_max(x, classes, step, &room[0]);
-  const C total = top + math::log(row_sum_exp(x, classes, step, top, &room[0]));
+  const C most = row_max(x, classes, step, &room[0]);
+  const C top = most - most == C(0) ? most : C(0);  // infinity less infinity would be NaN
+  const C rest = math::log(row_sum_exp(x, classes, step, top, &room[0]));
   C sum = 0;
   if (smoothing > 0) {
-    for (i64 i = threadIdx.x; i < classes; i += blockDim.x) sum += widen(x[i * step]);
+    for (i64 i = threadIdx.x; i < classes; i += blockDim.x) sum += top - widen(x[i * step]);
     sum = over_block(sum, &room[0], Add());
   }
   if (threadIdx.x) return;
   const i64 label = labels[blockIdx.x];
-  lse[blockIdx.x] = total;
+  lse[blockIdx.x] = top + rest;
   C result = 0;
   if (label != ignore) {
     if (label < 0 || label >= classes) {
       atomicMin(errors, static_cast<u64>(ticket) << kPositionBits | blockIdx.x);
       return;
     }
-    result = total - widen(x[label * step]);
+    result = rest + (top - widen(x[label * step]));  // top + rest has lost digits far from 0
     const C s = static_cast<C>(smoothing);
-    if (smoothing > 0) result = (1 - s) * result + s * (total - sum / static_cast<C>(classes));
+    if (smoothing > 0) result = (1 - s) * result + s * (rest + sum / static_cast<C>(classes));
   }
   loss[blockIdx.x] = result;
 }
