@@ -296,7 +296,10 @@ def test_several_images_of_a_folder(pictures):
 def test_grey_of_16_bits_is_scaled_not_cut_off(suffix, tmp_path):
     pillow = pytest.importorskip("PIL.Image")
     values = np.array([[0, 255, 256], [40_000, 65_280, 65_535]], np.uint16)
-    pillow.fromarray(values).save(tmp_path / f"x.{suffix}")
+    if suffix == "ppm":  # which Pillow writes from version 10 on
+        (tmp_path / "x.ppm").write_bytes(b"P5 3 2 65535\n" + values.astype(">u2").tobytes())
+    else:
+        pillow.fromarray(values).save(tmp_path / f"x.{suffix}")
     image = data.read_image(tmp_path / f"x.{suffix}")
     np.testing.assert_array_equal(image, np.stack([values >> 8] * 3, -1))
 

@@ -229,13 +229,17 @@ CASES = {
 }  # fmt: skip
 
 
+def assert_like(found, expected, **tolerances):
+    """Compare values, shapes and dtypes. (NumPy's ``strict`` came with NumPy 2.)"""
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_allclose(found, expected, **tolerances)
+
+
 def compare(out, mine, theirs, arrays):
     """Compare a result, and its gradients, with PyTorch's."""
     other = [torch.tensor(x).requires_grad_() for x in arrays]
     expected = theirs(*other)
-    np.testing.assert_allclose(
-        out.numpy(), expected.detach().numpy(), rtol=1e-7, atol=1e-12, strict=True
-    )
+    assert_like(out.numpy(), expected.detach().numpy(), rtol=1e-7, atol=1e-12)
     weight = np.random.default_rng(1).normal(size=out.shape)
     (out * tensor(weight)).sum().backward()
     (expected * torch.tensor(weight)).sum().backward()
@@ -283,6 +287,12 @@ def test_a_point_at_infinity_is_no_matter_of_the_others():
     found = ops.cdist(x, x).numpy()
     assert found[0, 2] == found[2, 0] == 5.0 and found[0, 0] == found[2, 2] == 0.0
     assert not np.isfinite(found[1]).any() and not np.isfinite(found[:, 1]).any()
+
+
+@pytest.mark.parametrize("far", [np.inf, -np.inf])
+def test_a_point_at_infinity_is_infinitely_far_away(far):
+    x, y = ndl.Tensor([[far, 1.0], [2.0, far]]), ndl.Tensor([[1.0, 2.0], [-3.0, 0.0]])
+    assert (ops.cdist(x, y).numpy() == np.inf).all() and (ops.cdist(y, x).numpy() == np.inf).all()
 
 
 def test_distances_of_halves_of_integers_and_of_no_points():
@@ -473,7 +483,7 @@ def test_quotients_are_rounded_as_asked_for():
     for mode in ("floor", "trunc", None):
         expected = torch.div(torch.tensor(x), torch.tensor(y), rounding_mode=mode).numpy()
         found = tensor(x).div(tensor(y), rounding_mode=mode)
-        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, strict=True)
+        assert_like(found.numpy(), expected, rtol=1e-12)
 
 
 def test_a_remainder_towards_zero_is_exact():
@@ -672,7 +682,7 @@ def test_methods_of_the_same_names():
         (x[0].diag_embed(1), np.diag(A[0], 1)),
         (narrow.take_along_dim(ndl.Tensor(PLACES), 0), np.take_along_axis(A[:, :3], PLACES, 0)),
     ):
-        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, strict=True)
+        assert_like(found.numpy(), expected, rtol=1e-12)
 
 
 @needs_torch
@@ -804,7 +814,7 @@ def test_values_are_numpys():
         (ops.poisson_nll_loss(x, COUNTS, reduction="sum"), np.sum(np.exp(A) - COUNTS * A)),
         (ops.bce(tensor([0.25]), tensor([1.0])), np.array(-np.log(0.25))),
     ):  # fmt: skip
-        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12, strict=True)
+        assert_like(found.numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
 # ---- modules ---------------------------------------------------------------------------

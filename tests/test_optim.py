@@ -294,6 +294,21 @@ def test_memory_that_nobody_else_holds_is_updated_in_place():
     np.testing.assert_array_equal(p.numpy(), np.full(1000, -3.0))
 
 
+HOSTS = [name for name in DEVICES if not name.startswith("cuda")]
+ALL_RULES = ("Momentum", "Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "SGD")
+
+
+@pytest.mark.parametrize("device", HOSTS)
+@pytest.mark.parametrize("name", ALL_RULES)
+def test_an_infinite_parameter_without_decay_stays(name, device):
+    p = ndl.Parameter([-np.inf, np.inf, 1.0], device=device)
+    optimizer = getattr(optim, name)([p], lr=0.1, weight_decay=0.0)
+    for _ in range(2):
+        p.grad = ndl.zeros_like(p)
+        optimizer.step()
+    assert p.tolist() == [-np.inf, np.inf, 1.0]
+
+
 def test_parameters_without_gradient_stay():
     a, b = parameter([1.0]), parameter([1.0])
     opt = optim.Adam([a, b])

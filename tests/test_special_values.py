@@ -368,3 +368,27 @@ def test_a_wrong_certainty_costs_much(dtype):
     certain = ndl.Tensor([np.inf, -np.inf], dtype=dtype), ndl.Tensor([1.0, 0.0], dtype=dtype)
     losses = ndl.bce_with_logits(*certain, pos_weight=ndl.Tensor([3.0]), reduction="none")
     assert losses.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("overrides", ["on", "off"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+@pytest.mark.parametrize("middle", [0.0, 2.0**12, -(2.0**20), 2.0**100])
+def test_a_loss_does_not_depend_on_where_logits_lie(device, middle, smoothing, overrides):
+    away = np.random.default_rng(0).integers(-8, 9, (3, 5000)) * (middle < 1e30)
+    x = ndl.Tensor(middle + away, device=device)
+    lse = np.log(np.exp(away).sum(-1))
+    exact = lse - (1 - smoothing) * away[:, 7] - smoothing * away.mean(-1)
+    labels = ndl.Tensor([7, 7, 7], dtype="int64", device=device)
+    with ndl.config(overrides=overrides):
+        found = ndl.cross_entropy(x, labels, label_smoothing=smoothing, reduction="none")
+    np.testing.assert_allclose(found.numpy(), exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("overrides", ["on", "off"])
+def test_an_infinite_logit_beside_the_label_costs_infinitely_much(device, overrides):
+    x = ndl.Tensor([[INF, 1.0, 2.0], [-INF, 1.0, 1.0], [1.0, -INF, 0.0]], device=device)
+    labels = ndl.Tensor([1, 1, 1], dtype="int64", device=device)
+    with ndl.config(overrides=overrides):
+        found = ndl.cross_entropy(x, labels, reduction="none").numpy()
+    assert found[0] == found[2] == INF
+    np.testing.assert_allclose(found[1], np.log(2.0), rtol=1e-6)

@@ -18,10 +18,11 @@ names and behaviour take over.
 
 from __future__ import annotations
 
+import copyreg
 from typing import TYPE_CHECKING, Any
 
 from needle import core, definition
-from needle.errors import ReleasedError
+from needle.errors import GradientError, ReleasedError
 
 _source: Any = definition if core.native is None else core.native
 
@@ -57,3 +58,10 @@ def released(tensor: Any) -> ReleasedError:
         "  try: keep the tensor itself in a variable; for a second backward() through one graph, "
         "backward(retain_graph=True)"
     )
+
+
+def _refuse(node: Any) -> Any:
+    raise GradientError("copy: nodes are part of one graph\n  try: a tensor's .detach()")
+
+
+copyreg.pickle(Node, _refuse)

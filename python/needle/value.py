@@ -100,5 +100,5 @@ class TensorTuple(Value):
     def __repr__(self) -> str:
         return f"needle.TensorTuple{self.tuple()}"
 
-    def __deepcopy__(self, memo: Any) -> Any:
-        raise GradientError("deepcopy: copy the tensors of a TensorTuple one by one")
+    def __reduce__(self) -> Any:
+        raise GradientError("copy: copy the tensors of a TensorTuple one by one")

@@ -6,7 +6,6 @@
 #include "axes.h"
 #include "convert.h"
 #include "exponential.h"
-#include "fold.h"
 #include "kernels_linear.h"
 #include "softmax_columns.h"
 #include "spans.h"
@@ -44,12 +43,6 @@ A sum_of_exponentials(const A* x, A shift, int64_t n, const A* next) {
   });
 }
 
-// In blocks, because the rounding errors of one long sum would show in a loss.
-template <class A>
-A row_mean(const A* x, int64_t n) {
-  return fold_dense<kSum>(x, n) / static_cast<A>(n);
-}
-
 // The exponentials wait in `buffer`, which may be out itself.
 template <bool streams, class A>
 void softmax_row(A* out, const A* x, int64_t n, A* buffer, const A* next) {
@@ -65,12 +58,34 @@ void softmax_row(A* out, const A* x, int64_t n, A* buffer, const A* next) {
       out, n, [&](int64_t i, auto part) { part.store(out + i, part.load(buffer + i) * scale); });
 }
 
+// How far the mean lies below `shift`: in blocks, because the rounding errors of one long sum would
+// show in a loss.
 template <class A>
-A log_sum_exp(const A* x, int64_t n, const A* next) {
+A mean_below(const A* x, A shift, int64_t n) {
+  constexpr int64_t kBlock = 4096;
+  A total = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t size = n - begin < kBlock ? n - begin : kBlock;
+    total += sum_vectors<A>(size,
+                            [&](int64_t i, auto part) { return shift - part.load(x + begin + i); });
+  }
+  return total / static_cast<A>(n);
+}
+
+// The logarithm of a sum of exponentials in two parts: what the rows' differences tell, and where
+// they lie. Far from 0 the sum of both has lost digits.
+template <class A>
+struct LogSumExp {
+  A shift, rest;
+  A value() const { return shift + rest; }
+};
+
+template <class A>
+LogSumExp<A> log_sum_exp(const A* x, int64_t n, const A* next) {
   const A top = row_maximum(x, n);
   // With an infinite maximum x - top would be NaN, where the answer is that infinity.
   const A shift = std::isfinite(top) ? top : A(0);
-  return shift + std::log(sum_of_exponentials(x, shift, n, next));
+  return {shift, std::log(sum_of_exponentials(x, shift, n, next))};
 }
 
 template <bool streams, class A>
@@ -193,7 +208,7 @@ int64_t run_softmax(const Plan* plan, void* const* buffers, void* workspace) {
     const A* x = fetch(s.x, s.read_x, buffers[1], row, s.n, row_buffer(s, workspace, thread, 0));
     const A* next = next_row(s, buffers[1], row);
     if (s.kind == kLogSumExp) {
-      const A result = log_sum_exp(x, s.n, next);
+      const A result = log_sum_exp(x, s.n, next).value();
       return s.write(byte_offset(buffers[0], row * s.out.size), &result, 1);
     }
     void* to = byte_offset(buffers[0], row * s.n * s.out.size);
@@ -268,11 +283,12 @@ int64_t run_cross_entropy(const Plan* plan, void* const* buffers, void* workspac
   for_rows(s, false, [&](int64_t row, int thread) {
     const A* x = fetch(s.x, s.read_x, buffers[2], row, s.n, row_buffer(s, workspace, thread, 0));
     const int64_t label = s.read_label(buffers[3], row * s.label_stride);
-    lse[row] = log_sum_exp(x, s.n, next_row(s, buffers[2], row));
+    const auto [shift, rest] = log_sum_exp(x, s.n, next_row(s, buffers[2], row));
+    lse[row] = shift + rest;
     A loss = 0;
-    if (label != s.ignore) loss = lse[row] - x[label];
+    if (label != s.ignore) loss = rest + (shift - x[label]);
     if (label != s.ignore && smoothing > 0)
-      loss = (1 - smoothing) * loss + smoothing * (lse[row] - row_mean(x, s.n));
+      loss = (1 - smoothing) * loss + smoothing * (rest + mean_below(x, shift, s.n));
     as<A>(buffers[0])[row] = loss;
   });
   return -1;

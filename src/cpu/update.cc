@@ -51,6 +51,12 @@ inline void for_elements(int64_t begin, int64_t end, std::initializer_list<const
   for (int64_t j = i; j < end; ++j) body(j);
 }
 
+// What weight decay adds to a gradient. Nothing of an infinite parameter either, without decay.
+template <class T>
+inline T pull(T decay, T p) {
+  return decay != 0 ? decay * p : T(0);
+}
+
 template <class T>
 void adam_piece(const Adam& rule, T* p_out, const T* p, const T* grad, T* m, T* v, int64_t begin,
                 int64_t end) {
@@ -60,7 +66,7 @@ void adam_piece(const Adam& rule, T* p_out, const T* p, const T* grad, T* m, T* 
   const T step = T(rule.lr / rule.correction1), eps = T(rule.eps);
   const T root = T(1 / std::sqrt(rule.correction2));
   for_elements<T>(begin, end, {p, grad, m, v}, [=](int64_t i) {
-    const T before = p[i], g = grad[i] + decay * before, mean = m[i], square = v[i];
+    const T before = p[i], g = grad[i] + pull(decay, before), mean = m[i], square = v[i];
     const T new_mean = mean + rate1 * (g - mean), new_square = beta2 * square + rate2 * g * g;
     p_out[i] = shrink * before - step * new_mean / (std::sqrt(new_square) * root + eps);
     m[i] = new_mean;
@@ -74,7 +80,7 @@ void sgd_piece(const Sgd& rule, T* p_out, const T* p, const T* grad, T* velocity
   const T lr = T(rule.lr), decay = T(rule.weight_decay), momentum = T(rule.momentum);
   if (!velocity) {
     for_elements<T>(begin, end, {p, grad},
-                    [=](int64_t i) { p_out[i] = p[i] - lr * (grad[i] + decay * p[i]); });
+                    [=](int64_t i) { p_out[i] = p[i] - lr * (grad[i] + pull(decay, p[i])); });
     return;
   }
   const T fresh = rule.first ? T(1) : T(1 - rule.dampening);
@@ -82,7 +88,7 @@ void sgd_piece(const Sgd& rule, T* p_out, const T* p, const T* grad, T* velocity
     for (int64_t i = begin; i < end; ++i) velocity[i] = 0;
   const T from_grad = rule.nesterov ? T(1) : T(0), from_velocity = rule.nesterov ? momentum : T(1);
   for_elements<T>(begin, end, {p, grad, velocity}, [=](int64_t i) {
-    const T before = p[i], g = grad[i] + decay * before;
+    const T before = p[i], g = grad[i] + pull(decay, before);
     const T moved = momentum * velocity[i] + fresh * g;
     p_out[i] = before - lr * (from_grad * g + from_velocity * moved);
     velocity[i] = moved;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from typing import TYPE_CHECKING, Any
 
 from needle import core, definition, dtype
@@ -22,6 +23,17 @@ if not TYPE_CHECKING:
     Spec, Array = _source.Spec, _source.Array
 make_spec, make_array, arrays = _source.make_spec, _source.make_array, _source.arrays
 set_array_class = _source.set_array_class
+
+
+def _copied(spec: Any) -> tuple[Any, ...]:
+    return _made, (spec.dtype, spec.device, spec.shape)
+
+
+def _made(*parts: Any) -> Any:
+    return make_spec(*parts)
+
+
+copyreg.pickle(Spec, _copied)
 
 
 def shortcut(name: str) -> Any:

@@ -34,6 +34,9 @@ DEVICES = {2: "cuda", 12: "cuda-emu"}
 UNSIGNED, BFLOAT = 1, 4
 """DLPack's codes of unsigned integers and of bfloat16."""
 
+NEGOTIATES = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+"""Whether NumPy's arrays know what a reader may ask for; those before give what all can read."""
+
 CODE_AT = {b"dltensor": 20, b"dltensor_versioned": 52}
 """Where the code lies in what a capsule of that name points to, on a 64-bit machine."""
 
@@ -79,12 +82,18 @@ def to_dlpack(
         raise ExchangeError(f"dlpack: {x.device} cannot share its memory without a copy")
     values = backend.download(x)
     if x.dtype is not dtypes.bfloat16:
-        return values.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
-    capsule = values.view(np.uint16).__dlpack__(
-        max_version=max_version, dl_device=dl_device, copy=copy
-    )
+        return _capsule(values, max_version, dl_device, copy)
+    capsule = _capsule(values.view(np.uint16), max_version, dl_device, copy)
     _set_code(capsule, BFLOAT)
     return capsule
+
+
+def _capsule(values: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
+    if NEGOTIATES:
+        return values.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
+    if dl_device is not None and dl_device[0] not in HOST:
+        raise ExchangeError(f"dlpack: the memory is the host's, {dl_device} was asked for")
+    return (values.copy() if copy else values).__dlpack__()
 
 
 def _code(capsule: Any) -> Any:

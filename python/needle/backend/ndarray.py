@@ -412,6 +412,8 @@ class NDArray(CourseArray, Array):
         values = self.device.backend.download(self)
         if _overlaps(values):  # as with NumPy's own broadcast_to
             values.flags.writeable = False
+        if copy is None:  # NumPy before 2 has no such value
+            return np.asarray(values, dtype)
         return np.array(values, dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:

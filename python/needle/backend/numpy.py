@@ -360,13 +360,13 @@ class NumpyBackend(CourseTiles, Backend):
         for out, param, grad, *moments in zip(outs, params, grads, ms, vs, strict=True):
             p, g = _wide(view(param)), _wide(view(grad))
             m, v = map(view, moments)
-            if not rule.decoupled:
+            if rule.decoupled:
+                p = p * (1 - rule.lr * rule.weight_decay)
+            elif rule.weight_decay:  # 0 times an infinite parameter is NaN
                 g = g + rule.weight_decay * p
             m[...] = rule.beta1 * m + (1 - rule.beta1) * g
             v[...] = rule.beta2 * v + (1 - rule.beta2) * g * g
             step = m / rule.correction1 / (np.sqrt(v / rule.correction2) + rule.eps)
-            if rule.decoupled:
-                step = step + rule.weight_decay * p
             view(out)[...] = p - rule.lr * step
 
     def sgd(
@@ -379,7 +379,9 @@ class NumpyBackend(CourseTiles, Backend):
     ) -> None:
         for i, (out, param, grad) in enumerate(zip(outs, params, grads, strict=True)):
             p = _wide(view(param))
-            step = _wide(view(grad)) + rule.weight_decay * p
+            step = _wide(view(grad))
+            if rule.weight_decay:
+                step = step + rule.weight_decay * p
             if velocities is not None:
                 u = view(velocities[i])
                 u[...] = step if rule.first else rule.momentum * u + (1 - rule.dampening) * step

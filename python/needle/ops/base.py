@@ -131,6 +131,9 @@ class Op(graph.OpBase):
     def __deepcopy__(self, memo: Any) -> Op:
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).of, tuple(getattr(self, name) for name in self.static)
+
     def __call__(self, *inputs: Any) -> Any:
         return executor.apply(self, *inputs)
 
@@ -471,9 +474,11 @@ def spread_to(x: Any, shape: tuple[int, ...]) -> Any:
     return broadcast_to(x, shape)
 
 
+@functools.cache
 def export(cls: type[Op]) -> Callable[..., Any]:
     """Return the public function of an op without attributes: ``exp = export(Exp)``."""
     function: Any = functools.partial(executor.apply, cls.of())
     function.__name__ = function.__qualname__ = function.args[0].name
     function.__doc__ = cls.__doc__
+    function.__reduce_ex__ = lambda protocol: (export, (cls,))  # copies are the function itself
     return function

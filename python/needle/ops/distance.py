@@ -12,7 +12,7 @@ from needle.ops.contraction import cosine_similarity
 from needle.ops.elementwise import (
     cast_like,
     equal,
-    less_equal,
+    less,
     minimum,
     square,
     subtract,
@@ -33,7 +33,8 @@ def cdist(x: Any, y: Any, p: float = 2.0) -> Any:
     """Distances of all points of x from all of y: (sum |x - y| ** p) ** (1 / p); see ``norm``.
 
     For p = 2, below float64, by a product of matrices in float64, where squares of the others are
-    exact: what is nearer than about 1e-7 of the distance from the middle of y is at distance 0.
+    exact: what is nearer than about 1e-7 of the distance from the middle of y is at distance 0. A
+    point with an infinite coordinate is then infinitely far from all, other such points too.
     Otherwise by all differences, which are n * m * d numbers. The derivative at distance 0 is 0.
 
     Shapes:   x [..., n, d], y [..., m, d] -> [..., n, m]
@@ -57,12 +58,15 @@ def cdist(x: Any, y: Any, p: float = 2.0) -> Any:
 
 def _euclidean(x: Any, y: Any) -> Any:
     middle = stop_gradient(mean(y, -2, keepdims=True))  # distances do not depend on it
-    middle = where(isfinite(middle), middle, 0.0)
-    x, y = x - middle, y - middle
+    x, y = x - _finite(middle), y - _finite(middle)
     lengths = unsqueeze(summation(square(x), -1), -1) + unsqueeze(summation(square(y), -1), -2)
-    squares = lengths - 2.0 * matmul(x, turned(y))
+    squares = lengths - 2.0 * matmul(_finite(x), turned(_finite(y)))
     rounding = (shape_of(x)[-1] + 4) * 2.0**-52
-    return root(where(less_equal(squares, rounding * lengths), 0.0, squares))
+    return root(where(less(squares, rounding * lengths), 0.0, squares))
+
+
+def _finite(x: Any) -> Any:
+    return where(isfinite(x), x, 0.0)
 
 
 def pairwise_distance(

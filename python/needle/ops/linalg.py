@@ -124,6 +124,14 @@ def _solved(name: str, a: Shape, b: Shape) -> tuple[Shape, ...]:
     return ((*broadcast_shapes(name, a[:-2], b[:-2]), *b[-2:]),)
 
 
+def _answers(a: Any, b: Any) -> Any:
+    """Return NumPy's solution of a @ x = b for matrices b.
+
+    NumPy before 2 takes b for vectors where it has one axis less than a.
+    """
+    return np.linalg.solve(a, b[None] if b.ndim == a.ndim - 1 else b)
+
+
 class Solve(OnHost):
     """The solution of a @ x = b for matrices b.
 
@@ -136,8 +144,8 @@ class Solve(OnHost):
     samples = staticmethod(
         lambda: [
             *[
-                Sample((regular(a), uniform(b, seed=1)), (), np.linalg.solve, dtypes=EXACT)
-                for a, b in (((3, 3), (3, 2)), ((2, 3, 3), (3, 4)), ((2, 2), (3, 2, 1)),
+                Sample((regular(a), uniform(b, seed=1)), (), _answers, dtypes=EXACT)
+                for a, b in (((3, 3), (3, 2)), ((2, 3, 3), (3, 3)), ((2, 2), (3, 2, 1)),
                              ((3, 3), (3, 0)))
             ],
             Sample((uniform((3, 3)), uniform((2, 3))), raises=ShapeError),
@@ -151,7 +159,7 @@ class Solve(OnHost):
         return _solved(self.name, a, b)
 
     def evaluate(self, a: Any, b: Any) -> Any:
-        return np.linalg.solve(a, b)
+        return _answers(a, b)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         nodes = out.node.inputs
@@ -173,7 +181,7 @@ def _substituted(a: Any, b: Any, upper: bool, unit: bool) -> Any:
     if n <= _LEAF:
         small = _triangle(a, upper, unit)
         few = b.shape[-1] <= n  # else a product with the inverse takes a third of the time
-        return np.linalg.solve(small, b) if few else np.linalg.inv(small) @ b
+        return _answers(small, b) if few else np.linalg.inv(small) @ b
     first, last = slice(n // 2), slice(n // 2, n)
     if upper:
         first, last = last, first
@@ -203,7 +211,7 @@ class SolveTriangular(OnHost):
             *[
                 Sample(
                     (regular(a), uniform(b, seed=1)), options,
-                    lambda a, b, o=options: np.linalg.solve(_triangle(a, *o), b),
+                    lambda a, b, o=options: _answers(_triangle(a, *o), b),
                     dtypes=EXACT,
                 )
                 for a, b, options in (

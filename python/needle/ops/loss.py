@@ -29,7 +29,7 @@ from needle.ops.movement import Reshape, reshape, unsqueeze
 from needle.ops.operands import as_tensors, cast, promoted, widened
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, integers, uniform
-from needle.ops.softmax import log_softmax, logsumexp, softmax
+from needle.ops.softmax import log_softmax, logsumexp, shift_of, softmax
 
 NOTHING = -(2**63)
 """The ``ignore_index`` that ignores no row."""
@@ -120,11 +120,14 @@ class CrossEntropy(_CrossEntropy):
     def expand(self, logits: Any, labels: Any) -> Any:
         wide = widened(logits)
         kept, labels = self.class_labels(labels)
-        lse = logsumexp(wide, -1)
-        loss = lse - reshape(gather(wide, unsqueeze(labels, -1), -1), shape_of(labels))
+        shift = shift_of(wide, (-1,))
+        near = wide - shift  # logits and lse may both be far from 0, where digits are few
+        rest = logsumexp(near, -1)
+        loss = rest - reshape(gather(near, unsqueeze(labels, -1), -1), shape_of(labels))
         if self.label_smoothing:
-            spread = lse - mean(wide, -1)
+            spread = rest - mean(near, -1)
             loss = (1 - self.label_smoothing) * loss + self.label_smoothing * spread
+        lse = rest + reshape(shift, shape_of(labels))
         return loss if kept is None else where(kept, loss, 0.0), lse
 
     def gradient(self, out_grad: Any, out: Any) -> Any:

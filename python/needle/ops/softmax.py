@@ -179,6 +179,17 @@ def _stable(x: Any) -> Any:
     return np.logaddexp.reduce(x, axis=1, initial=-np.inf)
 
 
+def shift_of(x: Any, axes: tuple[int, ...]) -> Any:
+    """Return what to subtract before exponentials: the largest over axes if it is finite, else 0.
+
+    Shapes:   x -> x with axes of size 1
+    """
+    if any(shape_of(x)[axis] == 0 for axis in axes):
+        return summation(x, axes, keepdims=True)
+    top = stop_gradient(amax(x, axes, keepdims=True))
+    return where(isfinite(top), top, 0.0)
+
+
 class LogSumExp(Composite):
     """Logarithm of the sum of exponentials over axes (all for None), without overflow.
 
@@ -201,10 +212,7 @@ class LogSumExp(Composite):
     def expand(self, x: Any) -> Any:
         axes = normalised(x, self.axes)
         wide = widened(x)
-        if any(shape_of(x)[axis] == 0 for axis in axes):
-            return cast_like(log(summation(exp(wide), axes, self.keepdims)), x)
-        top = stop_gradient(amax(wide, axes, keepdims=True))
-        shift = where(isfinite(top), top, 0.0)
+        shift = shift_of(wide, axes)
         out = log(summation(exp(wide - shift), axes, keepdims=True)) + shift
         return cast_like(reshape(out, self._reduced(shape_of(x), axes)), x)
 

@@ -80,25 +80,27 @@ __global__ void __launch_bounds__(256, 3)
   if (team.row >= rows.count) return;
   const Offsets<1, i64> at(rows, team.row);
   const Row<T, packs> x(logits + at.at[0], step, classes, team);
-  const C top = row_max(x, classes, team, &room[0]);
-  const C total = top + math::log(row_sum_exp(x, classes, top, team, &room[0]));
+  const C most = row_max(x, classes, team, &room[0]);
+  const C top = most - most == C(0) ? most : C(0);  // infinity less infinity would be NaN
+  const C rest = math::log(row_sum_exp(x, classes, top, team, &room[0]));
   C sum = 0;
   if (smoothing > 0) {
-    each<T, packs>(classes, team, [&](int slot, i64 i) { sum += x.at(slot, i); });
+    each<T, packs>(classes, team, [&](int slot, i64 i) { sum += top - x.at(slot, i); });
     sum = team.over(sum, &room[0], Add());
   }
   if (team.member) return;
   const i64 label = labels[team.row];
-  lse[team.row] = total;
+  lse[team.row] = top + rest;
   C result = 0;
   if (label != ignore) {
     if (label < 0 || label >= classes) {
       atomicMin(errors, static_cast<u64>(ticket) << kPositionBits | team.row);
       return;
     }
-    result = total - widen(logits[at.at[0] + label * step]);
+    // top + rest has lost digits far from 0
+    result = rest + (top - widen(logits[at.at[0] + label * step]));
     const C s = static_cast<C>(smoothing);
-    if (smoothing > 0) result = (1 - s) * result + s * (total - sum / static_cast<C>(classes));
+    if (smoothing > 0) result = (1 - s) * result + s * (rest + sum / static_cast<C>(classes));
   }
   loss[team.row] = result;
 }
