@@ -28,8 +28,8 @@ REGISTERS = {
     "fill": 40, "random_bits": 40, "reduce": 72, "reduce_finish": 64, "scan": 48, "scan_lines": 48,
     "matmul": 240, "matmul_tc": 255, "gather": 48, "scatter_keys": 48, "scatter_sum": 64,
     "sort_keys": 48, "sort_chunks": 40, "sort_merge": 48, "sort_results": 48, "softmax": 64,
-    "softmax_grad": 80, "cross_entropy": 64, "cross_entropy_grad": 64, "layer_norm": 80,
-    "layer_norm_grad": 80, "column_sums": 56, "column_finish": 48, "reciprocal_deviation": 32,
+    "softmax_grad": 80, "cross_entropy": 80, "cross_entropy_grad": 80, "layer_norm": 80,
+    "layer_norm_grad": 96, "column_sums": 56, "column_finish": 48, "reciprocal_deviation": 32,
     "batch_norm": 48, "batch_norm_grad": 48, "adam": 72, "sgd": 56, "rmsprop": 72,
     "check_range": 48, "check_whole": 48,
 }  # fmt: skip

@@ -192,30 +192,31 @@ __global__ void __launch_bounds__(columns, 256 / columns)
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * kWarp, warp_column = warp / 2 * kWarp;
   const Reader<A, a_deep, true> a_reader(warp_row);
   const Reader<B, b_deep, false> b_reader(warp_column);
-  const i64 steps = (s.k + kDepth - 1) / kDepth;
+  const int steps = static_cast<int>((s.k + kDepth - 1) / kDepth);
 
   for (i64 batch = blockIdx.z; batch < batches.count; batch += gridDim.z) {
     const Offsets<3, i64> at(batches, batch);
     A a_tile(a + at.at[1] + row0 * s.a_row, s.a_row, s.a_column, s.m - row0);
     B b_tile(b + at.at[2] + column0 * s.b_column, s.b_column, s.b_row, s.n - column0);
-    const auto fetch = [&](int stage, i64 step) {
+    const auto fetch = [&](int stage, int step) {
       if (step < steps) {
         T* tile = tiles + stage * kStage;
-        a_tile.fetch(tile, s.k - step * kDepth);
-        b_tile.fetch(tile + A::kElements, s.k - step * kDepth);
+        const i64 k_end = s.k - static_cast<i64>(step) * kDepth;
+        a_tile.fetch(tile, k_end);
+        b_tile.fetch(tile + A::kElements, k_end);
       }
       end_copies();  // also of none, so that the count of those on their way is right
     };
-    u32 x[kSteps][kFragments][4], y[kSteps][kFragments][4];
-    float sums[kFragments][2 * kFragments][4] = {};
-
+#pragma unroll 1
     for (int stage = 0; stage < kStages; ++stage) fetch(stage, stage);
     wait_for_copies<kStages - 1>();
     __syncthreads();
+    u32 x[kSteps][kFragments][4], y[kSteps][kFragments][4];
+    float sums[kFragments][2 * kFragments][4] = {};
     a_reader.read(x[0], tiles, 0);
     b_reader.read(y[0], tiles + A::kElements, 0);
     int stage = 0;
-    for (i64 step = 0; step < steps; ++step) {
+    for (int step = 0; step < steps; ++step) {
 #pragma unroll
       for (int k = 0; k < kSteps; ++k) {
         const int next = (k + 1) % kSteps, freed = stage;

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(256, 3)
 }
 
 template <bool centred, class T, int packs>
-__global__ void __launch_bounds__(256, 3)
+__global__ void __launch_bounds__(256, sizeof(T) == 8 ? 2 : 3)
     layer_norm_grad(T* dx, const T* slopes, const T* from, const T* weights,
                     const Compute<T>* means, const Compute<T>* rstds, i64 rows, i64 threads,
                     i64 d) {
