@@ -132,6 +132,18 @@ CASES = {
     "xlogy": [([both("xlogy")], (A, SHARES[0, :1])), ([both("xlogy")], (A[:2], abs(B[:2]) + 0.3))],
     "sinc": [([both("sinc")], (np.concatenate([A, A / 20.0]),))],
     "error functions": [([both("erfc")], (2.0 * A,)), ([both("erfinv")], (np.tanh(A),))],
+    "gamma": [
+        ([both("lgamma"), both("digamma")], (x,)) for x in (abs(A) + 0.3, 0.4 * SHARES - 2.7)
+    ] + [
+        ([both("multigammaln", 3, of=(torch.special, ops))], (abs(A) + 1.1,)),
+        ([(lambda x, n=n: ops.polygamma(n, x), lambda x, n=n: torch.polygamma(n, x))
+          for n in (0, 1, 2, 4)], (abs(A) + 0.4,)),
+    ],
+    "Bessel": [([both(name, of=(torch.special, ops)) for name in ("i0", "i0e", "i1", "i1e")],
+                (9.0 * A,))],
+    "normal distribution": [([both(name, of=(torch.special, ops)) for name in
+                              ("ndtr", "log_ndtr")], (3.0 * A,))],
+    "logaddexp2": [([both("logaddexp2")], (A, B[:1]))],
     "logcumsumexp": [([both("logcumsumexp", axis) for axis in (0, -1)], (30.0 * A,))],
     "block_diag": [([both("block_diag")], (A[:2], A[3], B[0, 0], C))],
     "sums of a dtype": [
@@ -430,14 +442,27 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 5.0, -5.0, 1e-300, -1e-20, np.inf, -np.inf, np.
 
 
 @needs_torch
-@pytest.mark.parametrize("name", ["fmod", "xlogy", "frac", "erfc", "erfinv", "heaviside"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fmod",
+        "xlogy",
+        "frac",
+        "erfc",
+        "erfinv",
+        "heaviside",
+        "lgamma",
+        "digamma",
+        "logaddexp2",
+    ],
+)
 def test_functions_of_special_values_are_pytorchs(name, device):
     x, y = np.array(SPECIAL)[:, None], np.array([*SPECIAL, 2.5, -2.5])
     x = x[~np.isnan(x)][:, None] if name == "heaviside" else x  # NaN is NaN, as NumPy has it
-    given = (x, y) if name in ("fmod", "xlogy", "heaviside") else (y,)
+    given = (x, y) if name in ("fmod", "xlogy", "heaviside", "logaddexp2") else (y,)
     found = getattr(ops, name)(*(tensor(v, device=device) for v in given)).numpy()
     expected = getattr(torch, name)(*map(torch.tensor, given)).numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-11)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-16 * (name == "logaddexp2"))
     if name in ("fmod", "erfinv"):
         numbers = ~np.isnan(found)
         np.testing.assert_array_equal(np.signbit(found)[numbers], np.signbit(expected)[numbers])

@@ -126,6 +126,22 @@ class Aliases:
         """log(exp(x) + exp(other)), without overflow."""
         return ops.logaddexp(self, other)
 
+    def logaddexp2(self, other: Any) -> Any:
+        """log2(2**x + 2**other), without overflow."""
+        return ops.logaddexp2(self, other)
+
+    def lgamma(self) -> Any:
+        """Logarithm of the absolute value of the gamma function."""
+        return ops.lgamma(self)
+
+    def digamma(self) -> Any:
+        """Derivative of ``lgamma``."""
+        return ops.digamma(self)
+
+    def polygamma(self, n: int) -> Any:
+        """The n-th derivative of ``digamma``."""
+        return ops.polygamma(n, self)
+
     def isclose(
         self, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
     ) -> Any:
