@@ -457,6 +457,12 @@ class Aliases:
         shape = shape_of(self)
         return ops.add(self, ops.scatter_add(index, updates, axis, shape))
 
+    def scatter_reduce(
+        self, axis: int, index: Any, values: Any, reduce: str, *, include_self: bool = True
+    ) -> Any:
+        """Elements reduced with the values that index sends there. See ``ops.scatter_reduce``."""
+        return ops.scatter_reduce(self, axis, index, values, reduce, include_self=include_self)
+
     def index_add(self, axis: int, index: Any, slices: Any) -> Any:
         """Add slices along an axis, one at each index. See ``ops.index_add``."""
         return ops.index_add(self, axis, index, slices)

@@ -478,7 +478,7 @@ from needle.ops.scan import (
     var,
 )
 from needle.ops.select import LinearIndex, Put, getitem, masked_fill, put, scatter, setitem
-from needle.ops.slices import index_add, index_copy, index_fill
+from needle.ops.slices import ScatterExtreme, index_add, index_copy, index_fill, scatter_reduce
 from needle.ops.softmax import (
     LogCumSumExp,
     LogSoftmax,
