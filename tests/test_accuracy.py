@@ -412,5 +412,68 @@ def test_the_inverse_of_the_error_function_is_accurate(isa, dtype):
     assert error.max() <= (0.51 if dtype == "float32" else 3.0), y[error.argmax()]
 
 
+def stirling(x, n):
+    """Return log(gamma(x)), or its derivative n, for x > 0: from x + 40 on five terms suffice
+    (Abramowitz, Stegun, 6.1.40, 6.4.11)."""
+    k = np.arange(40).astype(WIDE)
+    points, y = x[:, None] + k, x + 40
+    numbers = [WIDE(b) / c for b, c in ((1, 6), (-1, 30), (1, 42), (-1, 30), (5, 66))]
+    terms = enumerate(numbers, 1)
+    if n == 0:
+        series = sum(b / (2 * j * (2 * j - 1)) * y ** (1 - 2 * j) for j, b in terms)
+        return (y - WIDE(0.5)) * np.log(y) - y + np.log(2 * PI) / 2 + series - np.log(points).sum(1)
+    if n == 1:
+        series = sum(b / (2 * j) * y ** (-2 * j) for j, b in terms)
+        return np.log(y) - 1 / (2 * y) - series - (1 / points).sum(1)
+    return 1 / y + y**-2 / 2 + sum(b * y ** (-2 * j - 1) for j, b in terms) + (points**-2).sum(1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_gamma_function_and_its_derivatives_are_accurate(isa, dtype):
+    """Above 0, and below by reflection, in units in the last place or in what rounding leaves of
+    the largest terms."""
+    kind = UNITS[dtype][0]
+    x = arguments(dtype)
+    x = np.abs(x[(np.abs(x) < 1e6) & (np.abs(x) > 1e-12)])[::3]
+    names = (("lgamma", 4), ("digamma", 6), ("polygamma", 8))
+    for n, (name, units) in enumerate(names):
+        function = (lambda t: ops.polygamma(1, t)) if n == 2 else getattr(ops, name)
+        exact, t = stirling(x.astype(WIDE), n), x.astype(WIDE) % 1
+        above, below = (function(ndl.Tensor(z, dtype=dtype)).numpy() for z in (x, -x))
+        with np.errstate(all="ignore"):
+            sine, slope = np.sin(PI * t), PI / np.tan(PI * t)
+            mirrored = (np.log(PI / (x * np.abs(sine))) - exact, exact + 1 / x.astype(WIDE) + slope,
+                        (PI / sine) ** 2 - exact + x.astype(WIDE) ** -2)[n]  # fmt: skip
+        loose = 1e-16 if dtype == "float32" else (2e-17, 1e-15, 0.0)[n]
+        unit = np.spacing(np.abs(exact).astype(kind)).astype(WIDE)
+        error = np.abs(above - exact) / (unit + loose)
+        assert error.max() <= (0.51 if dtype == "float32" else units), (name, x[error.argmax()])
+        far = (t > 1e-3) & (t < 0.999) & (x < 1e3)  # from the poles: there -x is rounded
+        size = np.maximum(np.abs(mirrored), 1)[far]
+        error = np.abs(below[far] - mirrored[far]) / np.spacing(size.astype(kind)).astype(WIDE)
+        assert error.max() <= (0.51 if dtype == "float32" else 2000), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_normal_distribution_has_accurate_tails(isa, dtype):
+    kind = UNITS[dtype][0]
+    x = arguments(dtype)
+    x = x[(np.abs(x) < 1e15)].astype(kind)
+    wide, root = x.astype(WIDE), np.sqrt(WIDE(2))
+    t = np.maximum(-wide, WIDE(2))  # below -2 as log(scaled tail) - x^2 / 2
+    tail = np.log(erfc_fraction(t / root) / 2) - t * t / 2
+    near = np.log1p(-erfc(np.clip(wide, -3, 100) / root) / 2)
+    exact = np.where(wide < -2, tail, near)
+    tensor = ndl.Tensor(x, dtype=dtype)
+    error = np.abs(ops.log_ndtr(tensor).numpy() - exact)
+    error /= np.spacing(np.maximum(np.abs(exact), 1e-290).astype(kind)).astype(WIDE)
+    error = error[exact < -1e-290 if dtype == "float64" else exact < -1e-37]
+    assert error.max() <= (0.51 if dtype == "float32" else 8)
+    ops.log_ndtr(tensor).sum().backward()
+    far = x < -30  # the ratio of density and tail is -x - 1 / x + 2 / x^3 ...
+    t = -wide[far]
+    np.testing.assert_allclose(tensor.grad.numpy()[far], t + 1 / t - 2 * t**-3, rtol=3e-7)
+
+
 def test_every_function_has_its_bound():
     assert set(ULPS) == {*EXACT, *BINARY}

@@ -126,12 +126,32 @@ CASES = {
            lambda x, v, a=a, i=i: torch.scatter(x, a, torch.tensor(i), v[: len(i), : len(i[0])]))
           for a, i in ((1, PLACES), (0, PLACES.T), (-1, np.array([[2, 0, 4]])))], (A, B)),
     ],
+    "scatter_reduce": [
+        ([(lambda x, v, a=a, i=i, n=n, own=own: x.scatter_reduce(
+              a, ndl.Tensor(i, device=x.device), v, n, include_self=own),
+           lambda x, v, a=a, i=i, n=n, own=own: x.scatter_reduce(
+              a, torch.tensor(i), v[: len(i), : len(i[0])], n, include_self=own))
+          for a, i in ((1, PLACES % 3), (0, np.array([[2, 0, 2], [2, 0, 2]])))
+          for n in ("sum", "prod", "mean", "amax", "amin") for own in (True, False)], (A, B)),
+    ],
     "remainders": [
         ([both("fmod")], (A, SIGNS + B / 9)), ([both("frac"), both("fmod", 0.7)], (3.0 * A,)),
     ],
     "xlogy": [([both("xlogy")], (A, SHARES[0, :1])), ([both("xlogy")], (A[:2], abs(B[:2]) + 0.3))],
     "sinc": [([both("sinc")], (np.concatenate([A, A / 20.0]),))],
     "error functions": [([both("erfc")], (2.0 * A,)), ([both("erfinv")], (np.tanh(A),))],
+    "gamma": [
+        ([both("lgamma"), both("digamma")], (x,)) for x in (abs(A) + 0.3, 0.4 * SHARES - 2.7)
+    ] + [
+        ([both("multigammaln", 3, of=(torch.special, ops))], (abs(A) + 1.1,)),
+        ([(lambda x, n=n: ops.polygamma(n, x), lambda x, n=n: torch.polygamma(n, x))
+          for n in (0, 1, 2, 4)], (abs(A) + 0.4,)),
+    ],
+    "Bessel": [([both(name, of=(torch.special, ops)) for name in ("i0", "i0e", "i1", "i1e")],
+                (9.0 * A,))],
+    "normal distribution": [([both(name, of=(torch.special, ops)) for name in
+                              ("ndtr", "log_ndtr")], (3.0 * A,))],
+    "logaddexp2": [([both("logaddexp2")], (A, B[:1]))],
     "logcumsumexp": [([both("logcumsumexp", axis) for axis in (0, -1)], (30.0 * A,))],
     "block_diag": [([both("block_diag")], (A[:2], A[3], B[0, 0], C))],
     "sums of a dtype": [
@@ -440,14 +460,27 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 5.0, -5.0, 1e-300, -1e-20, np.inf, -np.inf, np.
 
 
 @needs_torch
-@pytest.mark.parametrize("name", ["fmod", "xlogy", "frac", "erfc", "erfinv", "heaviside"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fmod",
+        "xlogy",
+        "frac",
+        "erfc",
+        "erfinv",
+        "heaviside",
+        "lgamma",
+        "digamma",
+        "logaddexp2",
+    ],
+)
 def test_functions_of_special_values_are_pytorchs(name, device):
     x, y = np.array(SPECIAL)[:, None], np.array([*SPECIAL, 2.5, -2.5])
     x = x[~np.isnan(x)][:, None] if name == "heaviside" else x  # NaN is NaN, as NumPy has it
-    given = (x, y) if name in ("fmod", "xlogy", "heaviside") else (y,)
+    given = (x, y) if name in ("fmod", "xlogy", "heaviside", "logaddexp2") else (y,)
     found = getattr(ops, name)(*(tensor(v, device=device) for v in given)).numpy()
     expected = getattr(torch, name)(*map(torch.tensor, given)).numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-11)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-16 * (name == "logaddexp2"))
     if name in ("fmod", "erfinv"):
         numbers = ~np.isnan(found)
         np.testing.assert_array_equal(np.signbit(found)[numbers], np.signbit(expected)[numbers])
@@ -484,6 +517,39 @@ def test_quotients_are_rounded_as_asked_for():
         expected = torch.div(torch.tensor(x), torch.tensor(y), rounding_mode=mode).numpy()
         found = tensor(x).div(tensor(y), rounding_mode=mode)
         assert_like(found.numpy(), expected, rtol=1e-12)
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", ["float64", "float16", "int64", "uint8"])
+@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("own", [True, False])
+def test_elements_reduced_at_indices(kind, reduce, own, device):
+    """Ties, zeros, numbers that are none, and of integers the least."""
+    x = np.array([[2, 0, 2, 3, 1], [0, 5, 1, 1, 2]])
+    x = x if own else x + 90  # PyTorch counts it as a tie where it is left out
+    v = np.array([[2, 2, 2, 0, 3, 0, 1], [0, 0, 7, 1, 2, 1, 1]])
+    index = np.array([[0, 0, 1, 1, 2, 2, 3], [0, 2, 1, 1, 2, 2, 2]])
+    if kind == "float64":
+        v = np.where(v == 7, np.nan, v)
+    if kind == "int64":
+        v[1, 2] = np.iinfo(kind).min
+    a, b = (ndl.Tensor(z, dtype=kind, device=device) for z in (x, v))
+    given = [torch.tensor(z.astype(kind), requires_grad=kind == "float64") for z in (x, v)]
+    found = a.scatter_reduce(1, ndl.Tensor(index, device=device), b, reduce, include_self=own)
+    expected = given[0].scatter_reduce(1, torch.tensor(index), given[1], reduce, include_self=own)
+    assert found.dtype == kind
+    np.testing.assert_array_equal(found.numpy(), expected.detach().numpy())
+    if kind == "float64":
+        ops.where(ops.isnan(found), 0.0, found).sum().backward()
+        torch.where(expected.isnan(), 0.0, expected).sum().backward()
+        for ours, theirs in zip((a, b), given, strict=True):
+            numbers = ~np.isnan(theirs.grad.numpy())
+            np.testing.assert_allclose(ours.grad.numpy()[numbers], theirs.grad.numpy()[numbers])
+
+
+def test_a_reduction_that_is_none():
+    with pytest.raises(OptionError, match="did you mean 'amax'"):
+        ops.scatter_reduce(tensor(A), 1, PLACES % 3, tensor(A), "max")
 
 
 def test_a_remainder_towards_zero_is_exact():

@@ -43,6 +43,7 @@ softshrink tanhshrink threshold softmin bce gaussian_nll_loss poisson_nll_loss t
 cosine_embedding_loss hinge_embedding_loss margin_ranking_loss
 frac fmod xlogy sinc heaviside erfc erfinv logcumsumexp block_diag tensor_split hsplit vsplit
 atleast_1d atleast_2d atleast_3d column_stack dstack index_add index_copy index_fill nanmedian
+lgamma digamma polygamma multigammaln i0 i0e i1 i1e ndtr log_ndtr logaddexp2 scatter_reduce
 """
 
 

@@ -802,7 +802,40 @@ LIKE_PYTORCH = [
     ("RAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
     ("RAdam", {"betas": (0.9, 0.0)}),
     ("Adadelta", {"lr": 0.3, "rho": 0.7, "eps": 1e-3, "weight_decay": 0.1}),
+    ("Adam", {"lr": 0.1, "amsgrad": True, "betas": (0.5, 0.6), "weight_decay": 0.1}),
+    ("AdamW", {"lr": 0.1, "amsgrad": True, "betas": (0.5, 0.6), "maximize": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.1, "maximize": True}),
+    *((rule, {"lr": 0.1, "maximize": True}) for rule in ("Adam", "NAdam", "RAdam", "Adagrad")),
+    ("Adadelta", {"maximize": True}),
+    ("RMSprop", {"weight_decay": 0.1, "maximize": True}),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_amsgrad_goes_on_from_a_state_and_of_some_groups_only(kind):
+    """On every device: the largest average of squares stays, and so do gradients."""
+    grads = gradients((3,), 12)
+    tail = [None, None]
+    for saved in (False, True):
+        ps = [ndl.Parameter(ndl.Tensor([1.0, -2.0, 3.0], dtype=kind)) for _ in range(2)]
+        groups = [{"params": [ps[0]], "amsgrad": True}, {"params": [ps[1]], "maximize": True}]
+        opt = optim.Adam(groups, 0.1, betas=(0.5, 0.6))
+        for i, g in enumerate(grads):
+            if saved and i == 6:
+                state = opt.state_dict()
+                assert "top.0" in state and "top.1" not in state
+                opt = optim.Adam(groups, 0.1, betas=(0.5, 0.6))
+                opt.load_state_dict(state)
+            ps[0].grad, ps[1].grad = (ndl.Tensor(s * g, dtype=kind) for s in (1, -1))
+            held = ps[1].grad
+            opt.step()
+            assert ps[1].grad is held
+        tail[saved] = [p.numpy() for p in ps]
+        plain = run(lambda p: optim.Adam(p, 0.1, betas=(0.5, 0.6)), ps[0].numpy() * 0, grads, kind)
+        assert not np.allclose(plain, tail[saved][0])
+    np.testing.assert_array_equal(*tail)
+    expected = run(lambda p: optim.Adam(p, 0.1, betas=(0.5, 0.6)), [1.0, -2.0, 3.0], grads, kind)
+    np.testing.assert_array_equal(tail[0][1], expected)
 
 
 @pytest.mark.parametrize("rule, numbers", LIKE_PYTORCH)

@@ -153,6 +153,18 @@ def test_linear_upsampling(n, m, scale, align):
     check_gradients(up, x)
 
 
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("size", [(9, 4), (1, 1), (5, 20), 2.3, (0.6, 2.0)])
+def test_bicubic_upsampling_is_pytorchs(size, align):
+    torch = pytest.importorskip("torch")
+    x = draw(2, 3, 5, 7)
+    scaled = isinstance(size, float) or isinstance(size[0], float)
+    kwargs = {"scale_factor" if scaled else "size": size, "mode": "bicubic", "align_corners": align}
+    expected = torch.nn.functional.interpolate(torch.tensor(x), **kwargs).numpy()
+    np.testing.assert_allclose(ops.upsample(tensor(x), **kwargs).numpy(), expected, atol=1e-12)
+    check_gradients(lambda x: ops.upsample(x, **kwargs), x)
+
+
 def test_bilinear_upsampling_is_linear_along_both_axes():
     x, twice = draw(2, 1, 3, 4), lambda n: (np.arange(2 * n) + 0.5) / 2 - 0.5
     exact = interpolated(x, twice(4)).swapaxes(2, 3)

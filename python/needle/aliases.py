@@ -126,6 +126,22 @@ class Aliases:
         """log(exp(x) + exp(other)), without overflow."""
         return ops.logaddexp(self, other)
 
+    def logaddexp2(self, other: Any) -> Any:
+        """log2(2**x + 2**other), without overflow."""
+        return ops.logaddexp2(self, other)
+
+    def lgamma(self) -> Any:
+        """Logarithm of the absolute value of the gamma function."""
+        return ops.lgamma(self)
+
+    def digamma(self) -> Any:
+        """Derivative of ``lgamma``."""
+        return ops.digamma(self)
+
+    def polygamma(self, n: int) -> Any:
+        """The n-th derivative of ``digamma``."""
+        return ops.polygamma(n, self)
+
     def isclose(
         self, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
     ) -> Any:
@@ -440,6 +456,12 @@ class Aliases:
         """Add updates where index says, along an axis. See ``ops.ScatterAdd``."""
         shape = shape_of(self)
         return ops.add(self, ops.scatter_add(index, updates, axis, shape))
+
+    def scatter_reduce(
+        self, axis: int, index: Any, values: Any, reduce: str, *, include_self: bool = True
+    ) -> Any:
+        """Elements reduced with the values that index sends there. See ``ops.scatter_reduce``."""
+        return ops.scatter_reduce(self, axis, index, values, reduce, include_self=include_self)
 
     def index_add(self, axis: int, index: Any, slices: Any) -> Any:
         """Add slices along an axis, one at each index. See ``ops.index_add``."""

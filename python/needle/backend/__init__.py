@@ -259,6 +259,19 @@ class Backend(CourseDevice):
         """Step all params into outs (dense; may be the params); ms and vs change in place."""
         update.adam(outs, params, grads, ms, vs, rule)
 
+    def amsgrad(
+        self,
+        outs: Sequence[NDArray],
+        params: Sequence[NDArray],
+        grads: Sequence[NDArray],
+        ms: Sequence[NDArray],
+        vs: Sequence[NDArray],
+        tops: Sequence[NDArray],
+        rule: Adam,
+    ) -> None:
+        """Step all params into outs (dense; may be the params); the others change in place."""
+        update.amsgrad(outs, params, grads, ms, vs, tops, rule)
+
     def nadam(
         self,
         outs: Sequence[NDArray],

@@ -170,8 +170,8 @@ def avg_pool_grad(op: Any, g: NDArray) -> Any:
 @functools.lru_cache(100)
 def _bands(op: Any, i: int, n: int, transposed: bool) -> tuple[Any, Any]:
     """Return where the rows of the matrix of an interpolation's axis begin, and their elements."""
-    low, high, share = op.neighbours(i, n)
-    m = len(low)
+    places, weights = op.neighbours(i, n)
+    low, high, m = places.min(0), places.max(0), places.shape[1]
     if not transposed:
         span = int((high - low).max()) + 1
         first = np.minimum(low, n - span)
@@ -183,9 +183,7 @@ def _bands(op: Any, i: int, n: int, transposed: bool) -> tuple[Any, Any]:
         span = max(int((last - first).max()), 1)
         first = np.minimum(first, m - span)
         point, at = first[:, None] + np.arange(span), k[:, None]
-    left, right = 1.0 - share[point], share[point]
-    weight = np.where(low[point] == at, left, 0.0) + np.where(high[point] == at, right, 0.0)
-    return first, weight
+    return first, np.where(places[:, point] == at, weights[:, point], 0.0).sum(0)
 
 
 def _banded(op: Any, x: NDArray, elements: tuple[int, ...], transposed: bool) -> Any:

@@ -116,9 +116,12 @@ class _Number:
     def __truediv__(self, other: _Number) -> _Number:
         return self._apply("divide", other)
 
+    def larger(self, other: _Number | float) -> _Number:
+        return self._apply("maximum", other)
+
     def root(self) -> _Number:
         """Square root, 0 of what rounding made negative."""
-        return self._apply("maximum", 0.0).sqrt()
+        return self.larger(0.0).sqrt()
 
     def sqrt(self) -> _Number:
         return self._apply("sqrt")
@@ -144,6 +147,19 @@ def adam(
     _adam(outs, params, grads, ms, vs, NAdam(rule, 0.0, rule.lr / rule.correction1))
 
 
+def amsgrad(
+    outs: Sequence[NDArray],
+    params: Sequence[NDArray],
+    grads: Sequence[NDArray],
+    ms: Sequence[NDArray],
+    vs: Sequence[NDArray],
+    tops: Sequence[NDArray],
+    rule: Adam,
+) -> None:
+    """Reddi, Kale and Kumar, "On the convergence of Adam and beyond", 2018, ICLR."""
+    _adam(outs, params, grads, ms, vs, NAdam(rule, 0.0, rule.lr / rule.correction1), tops)
+
+
 def nadam(
     outs: Sequence[NDArray],
     params: Sequence[NDArray],
@@ -156,9 +172,13 @@ def nadam(
     _adam(outs, params, grads, ms, vs, rule)
 
 
-def _adam(outs: Any, params: Any, grads: Any, ms: Any, vs: Any, numbers: NAdam) -> None:
+def _adam(
+    outs: Any, params: Any, grads: Any, ms: Any, vs: Any, numbers: NAdam, tops: Any = None
+) -> None:
     rule = numbers.adam
-    for out, param, grad, old_m, old_v in zip(outs, params, grads, ms, vs, strict=True):
+    for i, (out, param, grad, old_m, old_v) in enumerate(
+        zip(outs, params, grads, ms, vs, strict=True)
+    ):
         p, g, m, v = _wide(param), _wide(grad), _Number(old_m), _Number(old_v)
         if rule.weight_decay and not rule.decoupled:
             g = g + p * rule.weight_decay
@@ -166,10 +186,12 @@ def _adam(outs: Any, params: Any, grads: Any, ms: Any, vs: Any, numbers: NAdam) 
         v = v * rule.beta2 + g * g * (1 - rule.beta2)
         if rule.decoupled:
             p = p * (1 - rule.lr * rule.weight_decay)
-        root = v.sqrt() * rule.correction2**-0.5 + rule.eps
+        top = v if tops is None else v.larger(_Number(tops[i]))
+        root = top.sqrt() * rule.correction2**-0.5 + rule.eps
         step = m * numbers.momentum
         p = p - (step + g * numbers.gradient if numbers.gradient else step) / root
-        for kept, value in ((old_m, m), (old_v, v), (out, p)):  # from here on nothing can fail
+        more = () if tops is None else ((tops[i], top),)
+        for kept, value in ((old_m, m), (old_v, v), *more, (out, p)):  # from here on nothing fails
             _store(kept, value)
 
 

@@ -36,6 +36,7 @@ from needle.ops.activation import (
 from needle.ops.attributes import either
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
 from needle.ops.batch_norm_relu import BatchNormReLU, BatchNormReLUGrad, batch_norm_relu
+from needle.ops.bessel import BesselI, i0, i0e, i1, i1e
 from needle.ops.contraction import (
     CosineSimilarity,
     corrcoef,
@@ -250,6 +251,8 @@ from needle.ops.functions import (
     tanh,
     tanh_grad,
 )
+from needle.ops.gamma import LGamma, PolyGamma, digamma, lgamma, multigammaln, polygamma
+from needle.ops.gaussian import Ndtr, log_ndtr, ndtr
 from needle.ops.group_norm import GroupNorm, GroupNormGrad, group_norm
 from needle.ops.indexing import (
     Gather,
@@ -475,7 +478,7 @@ from needle.ops.scan import (
     var,
 )
 from needle.ops.select import LinearIndex, Put, getitem, masked_fill, put, scatter, setitem
-from needle.ops.slices import index_add, index_copy, index_fill
+from needle.ops.slices import ScatterExtreme, index_add, index_copy, index_fill, scatter_reduce
 from needle.ops.softmax import (
     LogCumSumExp,
     LogSoftmax,
@@ -507,7 +510,7 @@ from needle.ops.sorting import (
     unique,
     unique_consecutive,
 )
-from needle.ops.special import Erfc, ErfInv, erfc, erfinv, fmod, sinc, xlogy
+from needle.ops.special import Erfc, ErfInv, LogAddExp2, erfc, erfinv, fmod, logaddexp2, sinc, xlogy
 from needle.ops.tuples import (
     FusedAddScalars,
     MakeTensorTuple,

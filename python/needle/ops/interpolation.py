@@ -12,7 +12,7 @@ from needle import executor, graph
 from needle.backend import memory, ndarray
 from needle.backend.axes import normalise_axis
 from needle.errors import ShapeError, explain
-from needle.ops.base import Composite, Linear
+from needle.ops.base import Composite, Linear, total
 from needle.ops.elementwise import where
 from needle.ops.indexing import TakeGrad, take
 from needle.ops.samples import Sample, uniform
@@ -22,25 +22,40 @@ Floats = tuple[float, ...]
 
 
 NEAREST, CENTRES, CORNERS = "nearest", "centres", "corners"
+CUBIC_CENTRES, CUBIC_CORNERS = "cubic centres", "cubic corners"
 
 
-def _neighbours(n: int, m: int, scale: float, how: str) -> tuple[Any, Any, Any]:
-    """Return for m points of an axis of n the elements left and right, and the share of the right.
+def _neighbours(n: int, m: int, scale: float, how: str) -> tuple[Any, Any]:
+    """Return the elements that m points of an axis of n are made of and their weights: [taps, m].
 
-    Point p lies at (p + 0.5) / scale - 0.5, at least 0; with CORNERS at p * (n - 1) / (m - 1). With
-    NEAREST both are the element floor(p / scale).
+    Point p lies at (p + 0.5) / scale - 0.5, at corners at p * (n - 1) / (m - 1). With NEAREST it is
+    the element floor(p / scale), else between two, or the middle two of four. Beyond its ends an
+    axis goes on with the first and the last element.
     """
     points = np.arange(m)
     if how == NEAREST:
         source = np.floor(points / scale)
-    elif how == CORNERS:
+    elif how in (CORNERS, CUBIC_CORNERS):
         source = points * ((n - 1) / (m - 1) if m > 1 else 0.0)
     else:
-        source = np.maximum((points + 0.5) / scale - 0.5, 0.0)
-    low = np.minimum(np.floor(source), n - 1).astype(np.int64)
-    if how == NEAREST:
-        return low, low, np.zeros(m)
-    return low, np.minimum(low + 1, n - 1), np.minimum(source - low, 1.0)
+        source = (points + 0.5) / scale - 0.5
+    cubic = how in (CUBIC_CENTRES, CUBIC_CORNERS)
+    source = source if cubic else np.clip(source, 0, n - 1)
+    steps = np.arange(-1, 3) if cubic else np.arange(1 if how == NEAREST else 2)
+    places = np.floor(source) + steps[:, None]
+    away = np.abs(source - places)
+    weights = _cubic(away) if cubic else 1.0 - away
+    return np.clip(places, 0, n - 1).astype(np.int64), weights
+
+
+def _cubic(x: Any) -> Any:
+    """Return Keys' kernel at distances up to 2, with PyTorch's slope of -3/4 at 1.
+
+    Source: Keys, "Cubic convolution interpolation for digital image processing", 1981, equation 15
+    """
+    a = -0.75
+    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, a * (((x - 5) * x + 8) * x - 4)
+    return np.where(x < 1, near, far)
 
 
 def _interpolated(x: Any, attributes: Any, transposed: Any = ()) -> Any:
@@ -49,10 +64,8 @@ def _interpolated(x: Any, attributes: Any, transposed: Any = ()) -> Any:
     first %= x.ndim
     for i, given in enumerate(zip(sizes, scales, strict=True)):
         n = transposed[i] if transposed else x.shape[first + i]
-        low, high, share = _neighbours(n, *given, how)
-        places = np.arange(n)
-        left, right = low[:, None] == places, high[:, None] == places
-        matrix = left * (1.0 - share)[:, None] + right * share[:, None]
+        places, weights = _neighbours(n, *given, how)
+        matrix = (weights[..., None] * (places[..., None] == np.arange(n))).sum(0)
         matrix = matrix.T if transposed else matrix
         x = np.moveaxis(np.tensordot(matrix, x, (1, first + i)), 0, first + i)
     return x
@@ -71,6 +84,8 @@ _CASES: tuple[tuple[Sizes, Any], ...] = (
     ((2, 3, 4, 5), (1, (6, 8), (2.0, 2.0), CENTRES)),
     ((2, 3, 4), (1, (5, 3), (5 / 3, 0.75), CORNERS)),
     ((4, 3), (0, (8, 2), (2.0, 0.7), NEAREST)),
+    ((3, 5), (1, (7,), (1.4,), CUBIC_CENTRES)),
+    ((2, 4, 3, 2), (1, (9, 2), (2.25, 2 / 3), CUBIC_CORNERS)),
     ((2, 2, 3, 2, 1), (-4, (3, 4, 2), (1.5, 4 / 3, 1.0), CENTRES)),
 )
 
@@ -87,8 +102,8 @@ class _Interpolation(Linear, Composite):
         axis: the first of the axes, which are neighbours.
         sizes: how many points, for each axis.
         scales: how many times more they are than elements; not used with CORNERS.
-        how: NEAREST takes elements, the others means of two; with CORNERS the first and the last
-            points are the first and the last elements.
+        how: NEAREST takes elements, CENTRES and CORNERS means of two, the others of four; at
+            corners the first and the last points are the first and the last elements.
     """
 
     axis: int
@@ -99,8 +114,8 @@ class _Interpolation(Linear, Composite):
 
     promotes = "floating"
 
-    def neighbours(self, i: int, n: int) -> tuple[Any, Any, Any]:
-        """Return the elements left and right of each point of axis i, of n, the right's share."""
+    def neighbours(self, i: int, n: int) -> tuple[Any, Any]:
+        """Return the elements beside each point of axis i, of n, and their weights: [taps, m]."""
         return _neighbours(n, self.sizes[i], self.scales[i], self.how)
 
     def first_axis(self, x: Any) -> int:
@@ -121,12 +136,11 @@ class _Interpolation(Linear, Composite):
     def parts(self, n: int, like: Any) -> list[tuple[Any, Any]]:
         """Return, for the only axis, of n, the elements beside each point and their factors.
 
-        First those on the left, then those on the right. A factor takes a tensor of points. Where
-        it is 0 it leaves out what it would multiply.
+        A factor takes a tensor of points. Where it is 0 it leaves out what it would multiply.
         """
-        low, high, share = self.neighbours(0, n)
+        places, weights = self.neighbours(0, n)
         spec = executor.spec_of(like)
-        column = share.reshape(-1, *(1 for _ in spec.shape[self.axis % len(spec.shape) + 1 :]))
+        column = (-1, *(1 for _ in spec.shape[self.axis % len(spec.shape) + 1 :]))
 
         def constant(values: Any, kind: Any) -> Any:
             return graph.wrap(ndarray.array(values, kind, spec.device))
@@ -135,12 +149,14 @@ class _Interpolation(Linear, Composite):
             some, weights = constant(weight != 0, dtypes.bool_), constant(weight, spec.dtype)
             return lambda points: where(some, points * weights, 0.0)
 
-        places = (constant(low, dtypes.int64), constant(high, dtypes.int64))
-        return list(zip(places, (factor(1.0 - column), factor(column)), strict=True))
+        return [
+            (constant(place, dtypes.int64), factor(weight.reshape(column)))
+            for place, weight in zip(places, weights, strict=True)
+        ]
 
     def _keeps(self, size: int, scale: float, n: int) -> bool:
         """Return whether an axis stays as it is."""
-        return size == n and (scale == 1.0 or self.how == CORNERS)
+        return size == n and (scale == 1.0 or self.how in (CORNERS, CUBIC_CORNERS))
 
     def check(self, x: Any, elements: Sizes) -> None:
         """Check that there are elements and points.
@@ -156,9 +172,9 @@ class _Interpolation(Linear, Composite):
 
 
 class Interpolate(_Interpolation):
-    """Take points of axes, each a mean of the two elements beside it, or the nearest element.
+    """Take points of axes, each a mean of the elements beside it, or the nearest element.
 
-        point p is at (p + 0.5) / scale - 0.5, at least 0, or at p * (n - 1) / (size - 1)
+        point p is at (p + 0.5) / scale - 0.5 or at p * (n - 1) / (size - 1)
 
     Several axes are interpolated one after the other.
 
@@ -197,10 +213,10 @@ class Interpolate(_Interpolation):
                     x = executor.apply(op, x)
             return x
         n = executor.spec_of(x).shape[axis]
-        (low, left), (high, right) = self.parts(n, x)
+        parts = self.parts(n, x)
         if self.how == NEAREST:
-            return take(x, low, axis)
-        return left(take(x, low, axis)) + right(take(x, high, axis))
+            return take(x, parts[0][0], axis)
+        return total([factor(take(x, places, axis)) for places, factor in parts])
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x = out.node.inputs[0]
@@ -252,11 +268,11 @@ class InterpolateGrad(_Interpolation):
                     op = InterpolateGrad.of(axis + i, given[:1], given[1:2], self.how, given[2:])
                     g = executor.apply(op, g)
             return g
-        (low, left), (high, right) = self.parts(self.elements[0], g)
+        parts = self.parts(self.elements[0], g)
         back = TakeGrad.of(axis, _resized(executor.spec_of(g).shape, axis, self.elements))
         if self.how == NEAREST:
-            return executor.apply(back, low, g)
-        return executor.apply(back, low, left(g)) + executor.apply(back, high, right(g))
+            return executor.apply(back, parts[0][0], g)
+        return total([executor.apply(back, places, factor(g)) for places, factor in parts])
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         op = Interpolate.of(self.axis, self.sizes, self.scales, self.how)

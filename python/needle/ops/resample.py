@@ -22,7 +22,14 @@ from needle.ops.convolution import Pairs, Sizes
 from needle.ops.creation import made
 from needle.ops.elementwise import cast_like
 from needle.ops.indexing import gather, take
-from needle.ops.interpolation import CENTRES, CORNERS, NEAREST, Interpolate
+from needle.ops.interpolation import (
+    CENTRES,
+    CORNERS,
+    CUBIC_CENTRES,
+    CUBIC_CORNERS,
+    NEAREST,
+    Interpolate,
+)
 from needle.ops.matmul import matmul
 from needle.ops.movement import permute, reshape, stop_gradient
 from needle.ops.operands import promoted, widened
@@ -32,7 +39,9 @@ from needle.ops.rearrange import flatten
 from needle.ops.reduce import argmax, mean
 from needle.ops.windows import WindowsGrad, windows
 
-MODES = {"nearest": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (3,)}
+MODES = {
+    "nearest": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (3,), "bicubic": (2,),
+}  # fmt: skip
 """For how many spatial axes each mode of ``upsample`` is."""
 
 
@@ -400,15 +409,17 @@ def upsample(
 ) -> Any:
     """Enlarge (or shrink) images [n, c, *spatial] by their neighbouring pixels.
 
-    Position p of the result is (p + 0.5) / scale - 0.5 in x, at least 0; with ``align_corners`` it
-    is p * (n - 1) / (m - 1), so that first and last pixels fall together. "nearest" takes pixel
-    floor(p / scale).
+    Position p of the result is (p + 0.5) / scale - 0.5 in x; with ``align_corners`` it is
+    p * (n - 1) / (m - 1), so that first and last pixels fall together. "nearest" takes pixel
+    floor(p / scale). "bicubic" weighs four pixels along each axis by Keys' kernel of slope -3/4, as
+    PyTorch does; results may lie beyond those of x. An image goes on with the pixels at its ends.
 
     Args:
         x: images.
         size: of the result, one number or one per axis.
         scale_factor: or how many times larger; the result has floor(n * scale) pixels.
-        mode: "nearest"; "linear", "bilinear" or "trilinear" for 1, 2 or 3 spatial axes.
+        mode: "nearest"; "linear", "bilinear" or "trilinear" for 1, 2 or 3 spatial axes, "bicubic"
+            for 2.
         align_corners: see above; not for "nearest".
 
     Raises:
@@ -429,7 +440,8 @@ def upsample(
     out, scales = _scaled(spatial, size, scale_factor)
     (x,) = promoted((x,), "upsample", floating=True)
     sizes_of("upsample", (*shape_of(x)[:2], *out), 8)
-    how = mode if mode == NEAREST else CORNERS if align_corners else CENTRES
+    between = (CUBIC_CENTRES, CUBIC_CORNERS) if mode == "bicubic" else (CENTRES, CORNERS)
+    how = NEAREST if mode == NEAREST else between[bool(align_corners)]
     if out == spatial and (align_corners or set(scales) == {1.0}):
         return x
     image = channels_last(x if mode == NEAREST else widened(x))

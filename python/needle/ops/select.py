@@ -367,7 +367,16 @@ def scatter(x: Any, axis: int, index: Any, values: Any) -> Any:
         IndexRangeError: naming the first index that is out of range.
         DtypeError: if the values' dtype does not fit into that of x, or the index is not integer.
     """
-    (x, index), shape = as_tensors((x, beside(x, index)), "scatter"), shape_of(x)
+    return put(*places_along("scatter", x, axis, index, values))
+
+
+def places_along(operation: str, x: Any, axis: int, index: Any, values: Any) -> tuple[Any, ...]:
+    """Return x, the index of ``scatter`` as one for each axis, and the values that it has.
+
+    Raises:
+        ShapeError, DtypeError: as ``scatter``.
+    """
+    (x, index), shape = as_tensors((x, beside(x, index)), operation), shape_of(x)
     axis, own = normalise_axis(axis, len(shape)), shape_of(index)
     given: list[tuple[str, Any]] = (
         [("values", values)] if isinstance(values, (graph.TensorBase, np.ndarray)) else []
@@ -378,7 +387,7 @@ def scatter(x: Any, axis: int, index: Any, values: Any) -> Any:
         len(limit) != len(own) or any(map(operator.gt, own, limit)) for limit in limits
     ):
         raise explain(
-            ShapeError if index.spec.dtype.kind in "iu" else DtypeError, "scatter",
+            ShapeError if index.spec.dtype.kind in "iu" else DtypeError, operation,
             f"an index of {index.spec.dtype} and shape {own}", [("x", x), ("index", index), *given],
             "integers, with as many axes as x and values; an axis is no longer than that of the "
             f"values, nor, but for axis {axis}, than that of x",
@@ -388,7 +397,7 @@ def scatter(x: Any, axis: int, index: Any, values: Any) -> Any:
         steps = graph.wrap(kernels.arange(n, dtypes.int64, x.spec.device))
         places.append(reshape(steps, tuple(n if j == i else 1 for j in range(len(own)))))
     places[axis] = index
-    return put(x, tuple(places), values[tuple(map(slice, own))] if given else values)
+    return x, tuple(places), values[tuple(map(slice, own))] if given else values
 
 
 def _watch(x: Any, value: Any) -> None:

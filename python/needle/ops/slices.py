@@ -1,17 +1,35 @@
-"""Whole slices of a tensor that are written or added along an axis, at indices."""
+"""Slices and elements that are written, added or reduced along an axis, at indices."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from needle import executor, graph
+import numpy as np
+
+from needle import dtype, executor, graph
+from needle.backend import kernels, ndarray
 from needle.backend.axes import normalise_axis
-from needle.errors import DtypeError, ShapeError, explain
+from needle.errors import DtypeError, ShapeError, explain, unknown
 from needle.executor import shape_of
-from needle.ops.indexing import ScatterAdd, beside
-from needle.ops.movement import broadcast_to, reshape
-from needle.ops.operands import as_tensors, check_single
-from needle.ops.select import put
+from needle.ops.attributes import flag
+from needle.ops.base import OUTPUT, Composite
+from needle.ops.elementwise import (
+    cast_like,
+    equal,
+    floor_divide,
+    greater,
+    maximum,
+    minimum,
+    negative,
+    where,
+)
+from needle.ops.indexing import ScatterAdd, beside, take
+from needle.ops.logic import bitwise_invert, logical_not
+from needle.ops.movement import broadcast_to, concat, reshape
+from needle.ops.operands import as_tensors, cast, check_single, promoted
+from needle.ops.samples import Sample, integers, uniform
+from needle.ops.select import Put, getitem, places_along, put
+from needle.ops.sorting import argsort
 
 
 def _given(operation: str, x: Any, axis: int, index: Any, values: Any = None) -> tuple[Any, ...]:
@@ -79,3 +97,131 @@ def index_add(x: Any, axis: int, index: Any, slices: Any) -> Any:
     rows = reshape(index, (-1, *(1,) * (len(shape) - 1 - axis)))
     rows = broadcast_to(rows, shape_of(slices))
     return x + executor.apply(ScatterAdd.of(axis, shape), rows, slices)
+
+
+# ---- reduced at indices --------------------------------------------------------------
+
+
+def _counts(places: Any, counted: Any, size: int) -> Any:
+    """Return how many of the counted places are each of so many."""
+    return executor.apply(ScatterAdd.of(0, (size,)), places, cast(counted, dtype.int64))
+
+
+def _extremes(function: Any, include: bool) -> Any:
+    def reference(x: Any, values: Any, places: Any) -> Any:
+        out = x.copy()
+        for place in np.unique(places % len(x)) if len(places) else ():
+            found = values[places % len(x) == place]
+            out[place] = function([*found, *([x[place]] if include else [])])
+        return out
+
+    return reference
+
+
+class ScatterExtreme(Composite):
+    """x with the largest (or smallest) of the values at each place, and of x itself if included.
+
+    Values are written in ascending order, and the last one stays. Ties share the gradient equally,
+    x among them only if it is included (in PyTorch's derivative it always is).
+
+    Shapes:   x [n], values [m], places [m] integer -> [n]
+    Dtypes:   x and values the same
+    Gradient: x, values; any order
+    Raises:   IndexRangeError naming the first place out of range
+    """
+
+    smallest: bool
+    include_self: bool
+    saves = ((0, 1, 2, OUTPUT), (0, 1, 2, OUTPUT), ())
+    samples = staticmethod(
+        lambda: [
+            Sample(
+                (uniform((n,)), uniform((m,), seed=1), integers((m,), -n, n)), (low, include),
+                _extremes(np.min if low else np.max, include),
+            )
+            for n, m, low, include in (
+                (4, 9, False, True), (4, 9, True, False), (3, 0, False, True), (2, 3, True, True),
+            )
+        ]
+    )  # fmt: skip
+
+    def expand(self, x: Any, values: Any, places: Any) -> Any:
+        keys = values
+        if self.smallest:  # the least integer has no negative one
+            keys = negative(values) if x.spec.dtype.is_floating else bitwise_invert(values)
+        order = argsort(keys, 0)
+        found = executor.apply(Put.of(), x, take(values, order, 0), take(places, order, 0))
+        if not self.include_self:
+            return found
+        return minimum(x, found) if self.smallest else maximum(x, found)
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        (x, values, places), size = out.inputs, out.node.spec.size
+        wins = equal(values, take(out, places, 0))
+        hit = greater(_counts(places, equal(places, places), size), 0)
+        own = equal(x, out) if self.include_self else logical_not(hit)
+        ties = _counts(places, wins, size) + cast(own, dtype.int64)
+        share = out_grad / cast_like(maximum(ties, 1), out_grad)
+        return where(own, share, 0.0), where(wins, take(share, places, 0), 0.0), None
+
+
+def scatter_reduce(
+    x: Any, axis: int, index: Any, values: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Return x with the elements along an axis reduced with the values that index sends there.
+
+    Args:
+        x: a tensor, which stays as it is.
+        axis: along which.
+        index: integers, as of ``scatter``.
+        values: as of ``scatter``, of the dtype of x.
+        reduce: "sum", "prod", "mean" (of integers rounded down), "amax" or "amin".
+        include_self: whether the elements of x count too, where there are others.
+
+    Raises:
+        OptionError: for another reduction.
+        ShapeError, DtypeError, IndexRangeError: as ``scatter``.
+    """
+    if reduce not in ("sum", "prod", "mean", "amax", "amin"):
+        raise unknown("scatter_reduce: reduce", reduce, ("sum", "prod", "mean", "amax", "amin"))
+    include = flag("scatter_reduce: include_self", include_self)
+    x, values = promoted((x, values), "scatter_reduce")
+    x, index, values = places_along("scatter_reduce", x, axis, index, values)
+    shape, size, count = shape_of(x), x.spec.size, values.spec.size
+    if not count:
+        return x
+    steps = graph.wrap(kernels.arange(size, dtype.int64, x.spec.device))
+    places = reshape(getitem(reshape(steps, shape), index), (count,))
+    x, values = reshape(x, (size,)), reshape(values, (count,))
+    if reduce in ("amax", "amin"):
+        op = ScatterExtreme.of(reduce == "amin", include)
+        return reshape(executor.apply(op, x, values, places), shape)
+    if reduce == "prod":
+        return reshape(_products(x, values, places, include), shape)
+    counts = _counts(places, equal(places, places), size)
+    out = x if include else where(greater(counts, 0), 0, x)
+    out = out + executor.apply(ScatterAdd.of(0, (size,)), places, values)
+    if reduce == "mean":
+        counts = cast_like(maximum(counts + int(include), 1), x)
+        out = out / counts if x.spec.dtype.is_floating else floor_divide(out, counts)
+    return reshape(out, shape)
+
+
+def _products(x: Any, values: Any, places: Any, include: bool) -> Any:
+    """Return x [n] times the values at each place, or those alone.
+
+    Values of one place are brought together; then each is multiplied with the one 1, 2, 4, ...
+    before it, if that is of its place, and the last of each place is the product of all.
+    """
+    order = argsort(places, 0)
+    places, values = take(places, order, 0), take(values, order, 0)
+    step, count = 1, places.spec.size
+    while step < count:
+        together = equal(places[step:], places[:-step])
+        before = where(together, values[:-step], 1)
+        values = concat([values[:step], values[step:] * before])
+        step *= 2
+    if not include:
+        return executor.apply(Put.of(), x, values, places)
+    ones = graph.wrap(ndarray.full(shape_of(x), 1, x.spec.dtype, x.spec.device))
+    return x * executor.apply(Put.of(), ones, values, places)

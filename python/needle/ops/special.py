@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,24 +16,33 @@ from needle.ops.elementwise import (
     equal,
     less,
     less_equal,
+    maximum,
     minimum,
     not_equal,
     remainder,
     square,
     where,
 )
-from needle.ops.functions import copysign, erf, exp, log, log1p, sin, sqrt
+from needle.ops.functions import copysign, erf, exp, exp2, log, log1p, sigmoid, sin, sqrt
 from needle.ops.logic import logical_and, logical_or
 from needle.ops.movement import stop_gradient
 from needle.ops.operands import cast, promoted, widened
-from needle.ops.samples import unary_samples
+from needle.ops.samples import binary_samples, unary_samples
 
 
-class _Expanded(Elementwise):
+class Expanded(Elementwise):
     """A function without a row: ``expand`` gives the values, ``derivative`` the derivatives."""
 
     floating = True
     compute, expanded = Composite.compute, Composite.expanded
+
+
+def polynomial(coefficients: Sequence[float], x: Any) -> Any:
+    """Return the polynomial of x with these coefficients, the constant first."""
+    value = coefficients[-1] * x + coefficients[-2]
+    for c in coefficients[-3::-1]:
+        value = value * x + c
+    return value
 
 
 _erfc = np.vectorize(math.erfc, otypes=[float])
@@ -41,7 +51,7 @@ _erfc = np.vectorize(math.erfc, otypes=[float])
 _ROOT_HIGH, _ROOT_LOW = 1.41421353816986083984375, 2.420323420895793872e-08
 
 
-class Erfc(_Expanded):
+class Erfc(Expanded):
     """1 - erf(x), without loss where that is small: the complementary error function.
 
     In float64, and rounded once. Of float64 it is 4 units in the last place off at most, and up to
@@ -75,7 +85,7 @@ def _tail(x: Any) -> Any:
     return (gelu(-t) / t) * (2.0 * (off * slope) - 2.0)
 
 
-def _inverse(y: float) -> float:
+def _inverse_erf(y: float) -> float:
     """Return erfinv(y) by Newton's method from 0, which comes nearer with every step."""
     x = 0.0
     for _ in range(100):
@@ -83,7 +93,7 @@ def _inverse(y: float) -> float:
     return x
 
 
-class ErfInv(_Expanded):
+class ErfInv(Expanded):
     """The inverse of erf; infinite at -1 and 1, NaN beyond.
 
     In float64, and rounded once: Winitzki's approximation, and three steps of Halley's method. They
@@ -94,7 +104,7 @@ class ErfInv(_Expanded):
 
     function = "erfinv"
     saves = ((OUTPUT,),)
-    samples = unary_samples(-0.98, 0.98, np.vectorize(_inverse, otypes=[float]))
+    samples = unary_samples(-0.98, 0.98, np.vectorize(_inverse_erf, otypes=[float]))
 
     def expand(self, y: Any) -> Any:
         wide = cast(y, dtype.float64)
@@ -117,6 +127,28 @@ class ErfInv(_Expanded):
 
 
 erfc, erfinv = map(export, (Erfc, ErfInv))
+
+
+class LogAddExp2(Expanded):
+    """log2(2 ** x + 2 ** y), without overflow."""
+
+    function = "logaddexp2"
+    saves = ((0, 1), (0, 1))
+    samples = binary_samples(np.logaddexp2)
+
+    def expand(self, x: Any, y: Any) -> Any:
+        wide, other = widened(x), widened(y)
+        apart = where(equal(wide, other), 0.0, absolute(wide - other))  # also of infinities
+        more = log1p(exp2(-apart)) * (1 / math.log(2))
+        return cast(maximum(wide, other) + more, x.spec.dtype)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        x, y = out.inputs[i], out.inputs[1 - i]
+        # a sum of nothing moves with none of its terms, as in logaddexp
+        return sigmoid(math.log(2) * (x - where(equal(y, -math.inf), 0.0, y)))
+
+
+logaddexp2 = export(LogAddExp2)
 
 
 def fmod(x: Any, y: Any) -> Any:

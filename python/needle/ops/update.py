@@ -121,6 +121,14 @@ def adam(params: Sequence[Any], ms: State, vs: State, rule: Adam) -> None:
     _step("adam", params, (ms, vs), rule)
 
 
+def amsgrad(params: Sequence[Any], ms: State, vs: State, tops: State, rule: Adam) -> None:
+    """Update parameters that have gradients by one step of AMSGrad.
+
+    Arguments are as of ``adam``, and the largest averages of the square so far.
+    """
+    _step("amsgrad", params, (ms, vs, tops), rule)
+
+
 def nadam(params: Sequence[Any], ms: State, vs: State, rule: NAdam) -> None:
     """Update parameters that have gradients by one step of NAdam; arguments as of ``adam``."""
     _step("nadam", params, (ms, vs), rule)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from needle import executor, graph
@@ -143,9 +143,22 @@ class Optimizer:
                 executor.realize([grad.node for grad in grads if grad.array is None])
             for group, numbers in zip(self.groups, chosen, strict=True):
                 params = [p for p in group["params"] if p.grad is not None]
-                if params:
+                if params and numbers.get("maximize"):
+                    self._climb(params, numbers)
+                elif params:
                     self.update(params, numbers)
         self.t += 1
+
+    def _climb(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+        """Update parameters as if their gradients had the other sign."""
+        grads = [p.grad for p in params]
+        try:
+            for p, grad in zip(params, grads, strict=True):
+                p.grad = -grad
+            self.update(params, numbers)
+        finally:
+            for p, grad in zip(params, grads, strict=True):
+                p.grad = grad
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
         """Update parameters, which all have gradients, by the rule's step ``self.t + 1``."""
@@ -319,6 +332,26 @@ def _groups(owner: str, params: Any, numbers: Iterable[str]) -> list[dict[str, A
         one = isinstance(group["params"], Tensor)
         groups.append({**group, "params": [group["params"]] if one else list(group["params"])})
     return groups
+
+
+def two_betas(owner: str, betas: Any) -> tuple[Any, Any]:
+    """Return beta1 and beta2.
+
+    Raises:
+        OptionError: if they are not two.
+    """
+    if not isinstance(betas, Sequence) or len(betas) != 2:
+        raise OptionError(f"{owner}: betas={betas!r:.60} are not two")
+    return betas[0], betas[1]
+
+
+def with_betas(owner: str, group: Any) -> Any:
+    """Return a parameter group with beta1 and beta2 in place of betas."""
+    if not isinstance(group, dict) or "betas" not in group:
+        return group
+    beta1, beta2 = two_betas(owner, group["betas"])
+    rest = {name: value for name, value in group.items() if name != "betas"}
+    return {**rest, "beta1": beta1, "beta2": beta2}
 
 
 def _check_params(owner: str, params: list[Any]) -> None:

@@ -12,7 +12,7 @@ from needle.errors import OptionError
 from needle.ops import update
 from needle.ops.attributes import flag
 from needle.optim.clip import clip_grad_norm
-from needle.optim.optimizer import Optimizer, check_state, count
+from needle.optim.optimizer import Optimizer, check_state, count, two_betas, with_betas
 from needle.tensor import Tensor
 
 
@@ -32,9 +32,10 @@ class SGD(Optimizer):
             gradients and starts from 0. A number for PyTorch's rule: u starts as the first
             gradient; with 0.0 steps are 1 / (1 - momentum) times longer than the course's.
         nesterov: step along ``g + momentum * u``; needs PyTorch's rule with dampening 0.
+        maximize: step up the gradient: it is negated before all else.
     """
 
-    numbers = ("lr", "momentum", "weight_decay", "dampening", "nesterov")
+    numbers = ("lr", "momentum", "weight_decay", "dampening", "nesterov", "maximize")
     optional = ("dampening",)
     slots = ("u",)
 
@@ -47,11 +48,13 @@ class SGD(Optimizer):
         *,
         dampening: float | None = None,
         nesterov: bool = False,
+        maximize: bool = False,
     ) -> None:
         dampening = 0.0 if nesterov and dampening is None else dampening
         super().__init__(
-            params, lr, weight_decay, momentum=momentum, dampening=dampening, nesterov=nesterov
-        )
+            params, lr, weight_decay, momentum=momentum, dampening=dampening, nesterov=nesterov,
+            maximize=maximize,
+        )  # fmt: skip
 
     def check(self, numbers: Mapping[str, Any]) -> None:
         """Check numbers, and that Nesterov's step has those that it needs.
@@ -107,8 +110,12 @@ class Momentum(SGD):
         *,
         dampening: float = 0.0,
         nesterov: bool = False,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr, momentum, weight_decay, dampening=dampening, nesterov=nesterov)
+        super().__init__(
+            params, lr, momentum, weight_decay, dampening=dampening, nesterov=nesterov,
+            maximize=maximize,
+        )  # fmt: skip
 
 
 class _Counting(Optimizer):
@@ -155,6 +162,9 @@ class _Counting(Optimizer):
         return super()._places() | {f"t.{i}": ("t", p) for i, p in enumerate(self.params)}
 
 
+_NUMBERS = ("lr", "beta1", "beta2", "eps", "weight_decay", "maximize")
+
+
 class Adam(_Counting):
     """Steps of the size of the learning rate, by moving averages of gradient and square.
 
@@ -175,13 +185,16 @@ class Adam(_Counting):
         eps: added to the denominator.
         weight_decay: added to the gradient, times the parameter (not decoupled; see ``AdamW``).
         betas: beta1 and beta2 in one, as PyTorch has them; a group may have them too.
+        amsgrad: divide by the largest v there was, not the last (Reddi, Kale and Kumar, "On the
+            convergence of Adam and beyond", 2018, ICLR).
+        maximize: step up the gradient: it is negated before all else.
 
     Raises:
         OptionError: if a number is out of its range, or betas are not two.
     """
 
-    numbers: ClassVar[tuple[str, ...]] = ("lr", "beta1", "beta2", "eps", "weight_decay")
-    slots = ("m", "v")
+    numbers: ClassVar[tuple[str, ...]] = (*_NUMBERS, "amsgrad")
+    slots: ClassVar[tuple[str, ...]] = ("m", "v", "top")
     decoupled: bool = False
 
     def __init__(
@@ -194,17 +207,22 @@ class Adam(_Counting):
         weight_decay: float = 0.0,
         *,
         betas: Sequence[float] | None = None,
+        amsgrad: bool = False,
+        maximize: bool = False,
     ) -> None:
         owner = type(self).__name__
         if betas is not None:
-            beta1, beta2 = _two(owner, betas)
+            beta1, beta2 = two_betas(owner, betas)
         if isinstance(params, (list, tuple)):
-            params = [_with_betas(owner, group) for group in params]
-        super().__init__(params, lr, weight_decay, beta1=beta1, beta2=beta2, eps=eps)
+            params = [with_betas(owner, group) for group in params]
+        super().__init__(
+            params, lr, weight_decay, beta1=beta1, beta2=beta2, eps=eps, amsgrad=amsgrad,
+            maximize=maximize,
+        )  # fmt: skip
 
     def add_param_group(self, group: Any) -> None:
         """Learn more parameters, as ``Optimizer.add_param_group``; the group may have betas."""
-        super().add_param_group(_with_betas(type(self).__name__, group))
+        super().add_param_group(with_betas(type(self).__name__, group))
 
     @property
     def m(self) -> update.State:
@@ -218,7 +236,11 @@ class Adam(_Counting):
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
         for t, batch in self.counted(params):
-            update.adam(batch, self.m, self.v, self._rule(t, numbers))
+            rule = self._rule(t, numbers)
+            if numbers.get("amsgrad"):
+                update.amsgrad(batch, self.m, self.v, self.state["top"], rule)
+            else:
+                update.adam(batch, self.m, self.v, rule)
 
     def _rule(self, t: int, numbers: dict[str, Any]) -> Any:
         """Return the numbers of a parameter's update t."""
@@ -227,21 +249,6 @@ class Adam(_Counting):
             float(numbers["lr"]), beta1, beta2, float(numbers["eps"]),
             float(numbers["weight_decay"]), self.decoupled, 1.0 - beta1**t, 1.0 - beta2**t,
         )  # fmt: skip
-
-
-def _two(owner: str, betas: Any) -> tuple[Any, Any]:
-    if not isinstance(betas, Sequence) or len(betas) != 2:
-        raise OptionError(f"{owner}: betas={betas!r:.60} are not two")
-    return betas[0], betas[1]
-
-
-def _with_betas(owner: str, group: Any) -> Any:
-    """Return a parameter group with beta1 and beta2 in place of betas."""
-    if not isinstance(group, dict) or "betas" not in group:
-        return group
-    beta1, beta2 = _two(owner, group["betas"])
-    rest = {name: value for name, value in group.items() if name != "betas"}
-    return {**rest, "beta1": beta1, "beta2": beta2}
 
 
 class AdamW(Adam):
@@ -262,8 +269,13 @@ class AdamW(Adam):
         weight_decay: float = 0.01,
         *,
         betas: Sequence[float] | None = None,
+        amsgrad: bool = False,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr, beta1, beta2, eps, weight_decay, betas=betas)
+        super().__init__(
+            params, lr, beta1, beta2, eps, weight_decay, betas=betas, amsgrad=amsgrad,
+            maximize=maximize,
+        )  # fmt: skip
 
 
 class NAdam(Adam):
@@ -287,9 +299,11 @@ class NAdam(Adam):
         momentum_decay: how fast momentum grows from beta1 / 2 to beta1.
         betas: beta1 and beta2 in one, as PyTorch has them; a group may have them too.
         decoupled_weight_decay: take the weight decay from the parameter, as ``AdamW``.
+        maximize: step up the gradient: it is negated before all else.
     """
 
-    numbers = (*Adam.numbers, "momentum_decay")
+    numbers = (*_NUMBERS, "momentum_decay")
+    slots = ("m", "v")
 
     def __init__(
         self,
@@ -303,10 +317,13 @@ class NAdam(Adam):
         *,
         betas: Sequence[float] | None = None,
         decoupled_weight_decay: bool = False,
+        maximize: bool = False,
     ) -> None:
         self.momentum_decay = momentum_decay
         self.decoupled = flag("NAdam: decoupled_weight_decay", decoupled_weight_decay)
-        super().__init__(params, lr, beta1, beta2, eps, weight_decay, betas=betas)
+        super().__init__(
+            params, lr, beta1, beta2, eps, weight_decay, betas=betas, maximize=maximize
+        )
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
         for t, batch in self.counted(params):
@@ -348,7 +365,11 @@ class RAdam(Adam):
         weight_decay: added to the gradient, times the parameter.
         betas: beta1 and beta2 in one, as PyTorch has them; a group may have them too.
         decoupled_weight_decay: take the weight decay from the parameter, as ``AdamW``.
+        maximize: step up the gradient: it is negated before all else.
     """
+
+    numbers = _NUMBERS
+    slots = ("m", "v")
 
     def __init__(
         self,
@@ -361,9 +382,12 @@ class RAdam(Adam):
         *,
         betas: Sequence[float] | None = None,
         decoupled_weight_decay: bool = False,
+        maximize: bool = False,
     ) -> None:
         self.decoupled = flag("RAdam: decoupled_weight_decay", decoupled_weight_decay)
-        super().__init__(params, lr, beta1, beta2, eps, weight_decay, betas=betas)
+        super().__init__(
+            params, lr, beta1, beta2, eps, weight_decay, betas=betas, maximize=maximize
+        )
 
     def _rule(self, t: int, numbers: dict[str, Any]) -> Any:
         rule = super()._rule(t, numbers)
@@ -396,9 +420,10 @@ class RMSprop(Optimizer):
         weight_decay: added to the gradient, times the parameter.
         momentum: share of the last step that stays.
         centered: divide by the deviation of the gradient instead of its size.
+        maximize: step up the gradient: it is negated before all else.
     """
 
-    numbers = ("lr", "alpha", "eps", "weight_decay", "momentum", "centered")
+    numbers = ("lr", "alpha", "eps", "weight_decay", "momentum", "centered", "maximize")
     slots = ("g", "v", "a", "u")
 
     def __init__(
@@ -410,10 +435,13 @@ class RMSprop(Optimizer):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
         super().__init__(
-            params, lr, weight_decay, alpha=alpha, eps=eps, momentum=momentum, centered=centered
-        )
+            params, lr, weight_decay, alpha=alpha, eps=eps, momentum=momentum, centered=centered,
+            maximize=maximize,
+        )  # fmt: skip
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
         momentum, centered = float(numbers["momentum"]), bool(numbers["centered"])
@@ -452,9 +480,10 @@ class Adagrad(_Counting):
         weight_decay: added to the gradient, times the parameter.
         initial_accumulator_value: what s starts at.
         eps: added to the denominator.
+        maximize: step up the gradient: it is negated before all else.
     """
 
-    numbers = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+    numbers = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize")
     slots = ("s",)
 
     def __init__(
@@ -465,11 +494,14 @@ class Adagrad(_Counting):
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
+        *,
+        maximize: bool = False,
     ) -> None:
         start = initial_accumulator_value
         super().__init__(
-            params, lr, weight_decay, lr_decay=lr_decay, initial_accumulator_value=start, eps=eps
-        )
+            params, lr, weight_decay, lr_decay=lr_decay, initial_accumulator_value=start, eps=eps,
+            maximize=maximize,
+        )  # fmt: skip
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
         start = float(numbers["initial_accumulator_value"])
@@ -498,9 +530,10 @@ class Adadelta(Optimizer):
         rho: how long squares are remembered.
         eps: what sizes start from.
         weight_decay: added to the gradient, times the parameter.
+        maximize: step up the gradient: it is negated before all else.
     """
 
-    numbers = ("lr", "rho", "eps", "weight_decay")
+    numbers = ("lr", "rho", "eps", "weight_decay", "maximize")
     slots = ("v", "d")
 
     def __init__(
@@ -510,9 +543,11 @@ class Adadelta(Optimizer):
         rho: float = 0.9,
         eps: float = 1e-6,
         weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr, weight_decay, rho=rho, eps=eps)
+        super().__init__(params, lr, weight_decay, rho=rho, eps=eps, maximize=maximize)
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
-        rule = update.Adadelta(*(float(numbers[name]) for name in self.numbers))
+        rule = update.Adadelta(*(float(numbers[name]) for name in self.numbers[:-1]))
         update.adadelta(params, self.state["v"], self.state["d"], rule)

@@ -1,0 +1,100 @@
+"""Modified Bessel functions of the first kind."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from needle import dtype, executor
+from needle.ops.base import OUTPUT
+from needle.ops.elementwise import (
+    absolute,
+    less,
+    maximum,
+    minimum,
+    sign,
+    square,
+    where,
+)
+from needle.ops.functions import copysign, exp, sqrt
+from needle.ops.operands import cast
+from needle.ops.samples import Sample, uniform
+from needle.ops.special import Expanded, polynomial
+
+
+class BesselI(Expanded):
+    """Modified Bessel function of the first kind, of a whole order; scaled: times exp(-abs(x)).
+
+    In float64, and rounded once: its series up to 20, from there on Hankel's (Abramowitz, Stegun,
+    9.6.10 and 9.7.1). Orders are those of ``i0`` and ``i1``, and of their derivatives. Of infinity
+    it is infinite, scaled 0, as in SciPy; in PyTorch NaN.
+    """
+
+    order: int
+    scaled: bool
+    function = "bessel_i"
+    saves = ((0, OUTPUT),)
+
+    @staticmethod
+    def samples() -> list[Sample]:
+        def reference(order: int, scaled: bool) -> Any:
+            def integral(x: Any) -> Any:  # over half a period: exact but for rounding
+                t = (np.arange(200) + 0.5) * (math.pi / 200)
+                x = np.asarray(x)[..., None]
+                values = np.exp(x * np.cos(t) - scaled * np.abs(x)) * np.cos(order * t)
+                return values.mean(-1)
+
+            return integral
+
+        cases: tuple[tuple[Any, ...], ...] = (
+            ((3, 4), 30.0, 0, False), ((), 2.0, 1, False), ((2, 0), 1.0, 0, True),
+            ((4, 2), 30.0, 1, True), ((4,), 9.0, 3, True),
+        )  # fmt: skip
+        return [
+            Sample((uniform(shape, -limit, limit, i),), tuple(static), reference(*static))
+            for i, (shape, limit, *static) in enumerate(cases)
+        ]
+
+    def expand(self, x: Any) -> Any:
+        n, wide = self.order, cast(x, dtype.float64)
+        size = absolute(wide) if self.scaled else minimum(absolute(wide), 720.0)  # infinite there
+        near, large = minimum(size, 20.0), maximum(size, 20.0)
+        factors = [1 / math.factorial(k) / math.factorial(k + n) for k in range(50)]
+        small = (0.5 * near) ** n * polynomial(factors, square(0.5 * near)) * exp(-near)
+        factors = [1.0]
+        for k in range(1, 24):
+            factors.append(factors[-1] * ((2 * k - 1) ** 2 - 4 * n * n) / (8 * k))
+        far = polynomial(factors, 1.0 / large) / sqrt(2 * math.pi * large)
+        value = where(less(size, 20.0), small, far)
+        if not self.scaled:
+            half = exp(0.5 * size)  # exp(size) is infinite before the function is
+            value = value * half * half
+        return cast(copysign(value, wide) if n % 2 else value, x.spec.dtype)
+
+    def derivative(self, out: Any, i: int) -> Any:
+        n, x = self.order, out.inputs[0]
+        below, above = (BesselI.of(m, self.scaled) for m in (abs(n - 1), n + 1))
+        slope = 0.5 * (executor.apply(below, x) + executor.apply(above, x))
+        return slope - sign(x) * out if self.scaled else slope
+
+
+def i0(x: Any) -> Any:
+    """Modified Bessel function of the first kind, order 0. See ``BesselI``."""
+    return executor.apply(BesselI.of(0, False), x)
+
+
+def i0e(x: Any) -> Any:
+    """``i0`` times exp(-abs(x)), which is never infinite. See ``BesselI``."""
+    return executor.apply(BesselI.of(0, True), x)
+
+
+def i1(x: Any) -> Any:
+    """Modified Bessel function of the first kind, order 1. See ``BesselI``."""
+    return executor.apply(BesselI.of(1, False), x)
+
+
+def i1e(x: Any) -> Any:
+    """``i1`` times exp(-abs(x)), which is never infinite. See ``BesselI``."""
+    return executor.apply(BesselI.of(1, True), x)
