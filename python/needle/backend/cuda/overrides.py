@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from needle import dtype as dtypes
-from needle.backend import override
+from needle.backend import kernels, override
 from needle.backend.cuda.backend import address, aligned, blocks_for, dense
 from needle.backend.cuda.geometry import geometry, power_of_two
 from needle.backend.cuda.table import CPP
@@ -217,8 +217,9 @@ def _norm_family() -> Iterable[str]:
                 yield f"layer_norm<{centred}, {kind}, {packs}>"
                 yield f"layer_norm_grad<{centred}, {kind}, {packs}>"
         yield from (f"column_sums<{what}, {by_row}, {kind}>" for what, by_row in SUMS)
-        for name in ("column_finish", "reciprocal_deviation", "batch_norm", "batch_norm_grad"):
+        for name in ("column_finish", "reciprocal_deviation", "batch_norm_grad"):
             yield f"{name}<{kind}>"
+        yield from (f"batch_norm<{rectified}, {kind}>" for rectified in ("false", "true"))
 
 
 def _norm(x: NDArray, name: str, grid: Any, *parts: Any, block: int = 256) -> None:
@@ -325,22 +326,44 @@ def _rstd(x: NDArray, var: NDArray, eps: float) -> NDArray:
     return rstd
 
 
+def _normalised(
+    rectified: str, x: NDArray, weight: NDArray, bias: NDArray, mean: NDArray, rstd: NDArray,
+    *residual: NDArray,
+) -> NDArray:  # fmt: skip
+    """Return x normalised, scaled and shifted, perhaps with a residual added, perhaps rectified."""
+    out = empty_of(x.spec)
+    more = address(residual[0]) if residual else 0
+    _norm(x, f"batch_norm<{rectified}, T>", blocks_for(x.size), address(out), address(x),
+          address(weight), address(bias), address(mean), address(rstd), more, x.size,
+          x.shape[-1])  # fmt: skip
+    return out
+
+
+def _batch_norm(rectified: str, x: NDArray, *others: NDArray, eps: float) -> Any:
+    x, weight, bias, *residual = dense(x, *others)
+    d, nowhere = x.shape[-1], (None, None)
+    mean = _column_sums(x, "Values", "false", None, None, None, nowhere, d / x.size)
+    mean = mean.slice([(0, 1, 1), (0, d, 1)]).reshape((d,))
+    var = _column_sums(x, "Squares", "false", None, mean, None, nowhere, d / x.size)
+    var = var.slice([(0, 1, 1), (0, d, 1)]).reshape((d,))
+    rstd = _rstd(x, var, eps)
+    return _normalised(rectified, x, weight, bias, mean, rstd, *residual), mean, var
+
+
 @both("BatchNorm")
 def batch_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
     """Batch norm in training mode, means and variances of the columns."""
     if not _floating(x, weight, bias):
         return NotImplemented
-    x, weight, bias = dense(x, weight, bias)
-    out, d = empty_of(x.spec), x.shape[-1]
-    nowhere = (None, None)
-    mean = _column_sums(x, "Values", "false", None, None, None, nowhere, d / x.size)
-    mean = mean.slice([(0, 1, 1), (0, d, 1)]).reshape((d,))
-    var = _column_sums(x, "Squares", "false", None, mean, None, nowhere, d / x.size)
-    var = var.slice([(0, 1, 1), (0, d, 1)]).reshape((d,))
-    rstd = _rstd(x, var, op.eps)
-    _norm(x, "batch_norm<T>", blocks_for(x.size), address(out), address(x), address(weight),
-          address(bias), address(mean), address(rstd), x.size, d)  # fmt: skip
-    return out, mean, var
+    return _batch_norm("false", x, weight, bias, eps=op.eps)
+
+
+@both("BatchNormReLU")
+def batch_norm_relu(op: Any, x: NDArray, weight: NDArray, bias: NDArray, *residual: NDArray) -> Any:
+    """Batch norm, a shortcut and a rectifier."""
+    if not _floating(x, weight, bias, *residual):
+        return NotImplemented
+    return _batch_norm("true", x, weight, bias, *residual, eps=op.eps)
 
 
 @both("BatchNormGrad")
@@ -358,3 +381,21 @@ def batch_norm_grad(
     _norm(x, "batch_norm_grad<T>", blocks_for(x.size), address(dx), address(g), address(x),
           address(weight), address(mean), address(rstd), address(means), x.size, d)  # fmt: skip
     return dx, dweight, dbias
+
+
+@both("BatchNormReLUGrad")
+def batch_norm_relu_grad(
+    op: Any, g: NDArray, x: NDArray, weight: NDArray, bias: NDArray, mean: NDArray, var: NDArray,
+    *result: NDArray,
+) -> Any:  # fmt: skip
+    """Gradients of batch norm with a rectifier: those of batch norm, where it let pass."""
+    if not _floating(x, g, weight, bias, *result) or {mean.dtype, var.dtype} != {_wide(x)}:
+        return NotImplemented
+    if result:
+        (out,) = result
+    else:
+        own = dense(x, weight, bias, mean, var)
+        out = _normalised("true", *own[:4], _rstd(x, own[4], op.eps))
+    masked = kernels.elementwise("relu_grad", out, g)
+    grads = batch_norm_grad(op, masked, x, weight, mean, var)
+    return (*grads, masked) if result else grads

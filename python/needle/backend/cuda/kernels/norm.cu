@@ -167,14 +167,18 @@ __device__ inline i64 column_of(i64 i, i64 count, i64 d) {
   return count <= 0xffffffffll ? static_cast<u32>(i) % static_cast<u32>(d) : i % d;
 }
 
-template <class T>
+// residual: of x's shape, or null.
+template <bool rectified, class T>
 __global__ void __launch_bounds__(256)
     batch_norm(T* out, const T* x, const T* weight, const T* bias, const Compute<T>* mean,
-               const Compute<T>* rstd, i64 count, i64 d) {
+               const Compute<T>* rstd, const T* residual, i64 count, i64 d) {
   const i64 i = position_in_grid<i64>();
   if (i >= count) return;
   const i64 c = column_of(i, count, d);
-  out[i] = cast<T>((widen(x[i]) - mean[c]) * (rstd[c] * widen(weight[c])) + widen(bias[c]));
+  auto value = (widen(x[i]) - mean[c]) * (rstd[c] * widen(weight[c])) + widen(bias[c]);
+  if (residual) value += widen(residual[i]);
+  if (rectified && value < 0) value = 0;
+  out[i] = cast<T>(value);
 }
 
 // means: [2, d], of g times the normalised x, and of g.
