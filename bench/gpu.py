@@ -179,9 +179,17 @@ def bandwidths(bench: Bench) -> Iterator[Figure]:
 def host_copies(bench: Bench) -> Iterator[Figure]:
     values = np.ones((1 << 12) if bench.quick else (64 << 20), "float32")
     x = array(values, "float32", bench.device)
-    rate = values.nbytes / bench.seconds(lambda: array(values, "float32", bench.device)) / 1e9
-    yield Figure("host to device, GB/s", rate)
-    yield Figure("device to host, GB/s", values.nbytes / bench.seconds(x.numpy) / 1e9)
+    there = bench.seconds(lambda: array(values, "float32", bench.device))
+    back = bench.seconds(x.numpy)
+    yield Figure("host to device, GB/s", values.nbytes / there / 1e9)
+    yield Figure("device to host, GB/s", values.nbytes / back / 1e9)
+    if bench.torch:
+        y = bench.torch.from_numpy(values)
+        z = y.to(bench.peer)
+        theirs = bench.seconds(lambda: y.to(bench.peer, copy=True), peer=True)
+        yield Figure("host to device: Needle's time / PyTorch's", there / theirs)
+        theirs = bench.seconds(lambda: z.to("cpu", copy=True), peer=True)
+        yield Figure("device to host: Needle's time / PyTorch's", back / theirs)
 
 
 def products(bench: Bench) -> Iterator[Figure]:
@@ -282,7 +290,8 @@ def versions(bench: Bench) -> dict[str, Any]:
     driver = bench.device.backend.driver
     real = not bench.name.startswith("cuda-emu")
     return {
-        "date": date.today().isoformat(), "device": driver.properties.name,
+        "command": "python bench/gpu.py", "date": date.today().isoformat(),
+        "device": driver.properties.name,
         "arch": driver.properties.arch, "quick": bench.quick, "needle": ndl.__version__,
         "python": platform.python_version(), "numpy": np.__version__,
         "compiler": driver.compiler.version if real else driver.version,
@@ -310,8 +319,8 @@ def main() -> int:
     print(f"{'what':55} {'figure':>10} {'target':>10} reached")
     for part in PARTS.values():
         for figure in part(bench):
-            figures[figure.name] = {"value": figure.value, "target": figure.target()}
             target, verdict = figure.target(), figure.verdict()
+            figures[figure.name] = {"value": figure.value, "target": target, "reached": verdict}
             print(f"{figure.name:55} {figure.value:10.4g} {target:>10} {verdict}", flush=True)
     if options.path:
         with open(options.path, "w") as file:

@@ -18,7 +18,7 @@ BEGIN, END = "<!-- results: written by report.py -->", "<!-- end of results -->"
 ORDER = (
     "startup", "eager", "gemm", "training", "memory", "main_job", "elementwise", "reduce",
     "softmax_loss", "norm", "optimizer", "indexing", "sort", "functions", "convolution",
-    "images", "resnet", "cifar_accuracy",
+    "images", "resnet", "cifar_accuracy", "gpu",
 )  # fmt: skip
 SMALL, MIDDLE = 2 << 20, 24 << 20
 """Bytes up to which a row is held against the bytes per second of 64 Ki and 1 Mi floats."""
@@ -126,8 +126,23 @@ def accuracies(results: dict[str, Any]) -> list[str]:
     return [*lines, f"| mean | {mean['needle']:.2%} | {mean['pytorch']:.2%} |"]
 
 
+def on_gpu(results: dict[str, Any]) -> list[str]:
+    """Return the text of what gpu.py measured."""
+    names = ("driver", "compiler", "needle", "torch", "numpy", "python")
+    facts = [f"{name} {results[name]}" for name in names if results[name]]
+    head = (f"**{results['device']}**", f"`{results['command']}`", results["date"], results["arch"])
+    lines = ["; ".join((*head, *facts)), ""]
+    lines += ["| what | figure | target | met |", "|---|---|---|---|"]
+    for name, figure in results["figures"].items():
+        met = "**no**" if figure["reached"] == "no" else figure["reached"]
+        lines.append(f"| {name} | {figure['value']:.3g} | {figure['target']} | {met} |")
+    return [*lines, ""]
+
+
 def section(name: str, results: dict[str, Any]) -> list[str]:
     """Return the text of a subject on one processor."""
+    if name == "gpu":
+        return on_gpu(results)
     machine, limits = results["machine"], results.get("limits") or {}
     facts = [
         f"**{machine['cpu']}**", f"`{results['command']}`", results["date"][:10],

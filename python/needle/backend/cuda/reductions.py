@@ -16,7 +16,7 @@ KERNELS = {
     "all": "All", "argmax": "ArgMax", "argmin": "ArgMin",
 }  # fmt: skip
 THREADS = 256
-EACH = 16
+EACH = 32
 """A thread that has fewer elements than this is not worth another block."""
 BLOCKS = 16
 """Blocks that each multiprocessor should get, so that all are busy to the end."""

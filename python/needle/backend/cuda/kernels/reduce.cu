@@ -168,7 +168,7 @@ __device__ inline void add_neighbours(S& state, const T* x, i64 begin, i64 end, 
                                       int team) {
   constexpr int kWidth = 16 / sizeof(T);
   const i64 whole = begin + (end - begin) / kWidth * kWidth;
-#pragma unroll 4
+#pragma unroll 8
   for (i64 i = begin + member * kWidth; i < whole; i += team * kWidth) {
     const auto values = pack_at<T, kWidth>(x + i);
 #pragma unroll
