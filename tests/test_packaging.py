@@ -145,7 +145,7 @@ def test_the_op_of_contributing_is_right(device):
     there: dict = {"__name__": "contributing"}
     exec(source, there)
     check_op(there["InverseRoot"], device)
-    assert re.findall(r"^ +(\w+):  ", there["InverseRoot"].__doc__, re.M) == ["Shapes", "Dtypes"]
+    assert re.findall(r"^ *(\w+):  ", there["InverseRoot"].__doc__, re.M) == ["Shapes", "Dtypes"]
     there["InverseRoot"].expand = lambda self, x: x
     with pytest.raises(AssertionError):
         check_op(there["InverseRoot"], device)

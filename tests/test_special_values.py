@@ -392,3 +392,30 @@ def test_an_infinite_logit_beside_the_label_costs_infinitely_much(device, overri
         found = ndl.cross_entropy(x, labels, reduction="none").numpy()
     assert found[0] == found[2] == INF
     np.testing.assert_allclose(found[1], np.log(2.0), rtol=1e-6)
+
+
+LEFT_OUT = {
+    "clip": (lambda x: x.clip(0.0, 2.0), [0.0, 1.0, 0.0]),
+    "relu6": (lambda x: ops.relu6(3.0 * x), [0.0, 3.0, 0.0]),
+    "maximum": (lambda x: ops.maximum(x, 0.0), [0.0, 1.0, 1.0]),
+    "minimum": (lambda x: -ops.minimum(-x, 0.0), [0.0, 1.0, 1.0]),
+    "max": (lambda x: x.max(), [0.0, 0.0, 1.0]),
+    "min": (lambda x: -(-x).min(), [0.0, 0.0, 1.0]),
+    "softshrink": (lambda x: ops.softshrink(x, 2.0), [0.0, 0.0, 1.0]),
+    "floor": (lambda x: ops.floor(x), [0.0, 0.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_an_infinite_gradient_does_not_reach_what_is_left_out(device, name, lazy):
+    function, slopes = LEFT_OUT[name]
+    x = ndl.Tensor([-1.0, 1.5, 3.0], device=device)
+    with ndl.lazy_mode(lazy):
+        y = function(x)
+        y.backward(ndl.full_like(y, INF))
+        _, tangent = ndl.jvp(function, x, ndl.full_like(x, INF))
+    chosen = np.array(slopes) > 0
+    np.testing.assert_array_equal(x.grad.numpy(), np.where(chosen, INF, 0.0))
+    expected = chosen.any() if y.shape == () else chosen
+    np.testing.assert_array_equal(tangent.numpy(), np.where(expected, INF, 0.0))

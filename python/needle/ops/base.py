@@ -291,7 +291,8 @@ class Elementwise(Op):
     def derivative(self, out: Any, i: int) -> Any:
         """Return the partial derivative with respect to input i, elementwise: both directions.
 
-        A number or a tensor; a bool tensor selects: 1 where it is true, else 0 (also of infinity).
+        A number or a tensor; a bool tensor selects: 1 where it is true, else 0 (also of infinity);
+        a pair of them: 1 where the first is true, else 1/2 where the second is, else 0.
 
         Raises:
             GradientError: if none is defined.
@@ -450,14 +451,21 @@ def starts(inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _scaled(x: Any, factor: Any) -> Any:
-    """Return x times what ``derivative`` gave: a number, a tensor, or a bool tensor to select."""
+    """Return x times what ``derivative`` gave: a number, a tensor, or bool tensors to select."""
+    if isinstance(factor, tuple):
+        whole, half = factor
+        return _selected(whole, x, _selected(half, 0.5 * x, 0.0))
     if isinstance(factor, graph.TensorBase):
-        if factor.spec.dtype is not dtype.bool_:
-            return x * factor
-        from needle.ops.elementwise import where
-
-        return where(factor, x, 0.0)
+        return _selected(factor, x, 0.0) if factor.spec.dtype is dtype.bool_ else x * factor
+    if factor == 0.0:  # of infinity too
+        return reverse.full_like(x, 0.0)
     return x if factor == 1.0 else -x if factor == -1.0 else x * factor
+
+
+def _selected(chosen: Any, x: Any, other: Any) -> Any:
+    from needle.ops.elementwise import where
+
+    return where(chosen, x, other)
 
 
 def total(terms: Sequence[Any]) -> Any:

@@ -218,9 +218,7 @@ class Maximum(Elementwise):
 
     def derivative(self, out: Any, i: int) -> Any:
         mine, other = out.inputs[i], out.inputs[1 - i]
-        return 0.5 * (
-            cast_like(greater(mine, other), out) + cast_like(greater_equal(mine, other), out)
-        )
+        return greater(mine, other), equal(mine, other)
 
 
 class Minimum(Elementwise):
@@ -232,8 +230,7 @@ class Minimum(Elementwise):
 
     def derivative(self, out: Any, i: int) -> Any:
         mine, other = out.inputs[i], out.inputs[1 - i]
-        below, equal_too = less(mine, other), less_equal(mine, other)
-        return 0.5 * (cast_like(below, out) + cast_like(equal_too, out))
+        return less(mine, other), equal(mine, other)
 
 
 # ---- steps: constant between jumps -----------------------------------------------

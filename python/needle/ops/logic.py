@@ -55,12 +55,10 @@ class Clip(Elementwise):
     def derivative(self, out: Any, i: int) -> Any:
         x, low, high = out.inputs
         if i == 0:
-            chosen = logical_and(greater_equal(x, low), less_equal(x, high))
-        elif i == 1:
-            chosen = logical_and(less(x, low), less_equal(low, high))
-        else:
-            chosen = greater(maximum(x, low), high)
-        return cast_like(chosen, out)
+            return logical_and(greater_equal(x, low), less_equal(x, high))
+        if i == 1:
+            return logical_and(less(x, low), less_equal(low, high))
+        return greater(maximum(x, low), high)
 
 
 class _Test(Elementwise):

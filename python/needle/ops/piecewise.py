@@ -46,7 +46,7 @@ def softshrink(x: Any, lambd: float = 0.5) -> Any:
     if not size >= 0:
         raise OptionError(f"softshrink: lambd is {lambd}\n  rule: 0 or more")
     (x,) = promoted((x,), "softshrink", floating=True)
-    return x - clip(x, -size, size)
+    return where(less_equal(absolute(x), size), 0.0, x - clip(x, -size, size))
 
 
 def tanhshrink(x: Any) -> Any:

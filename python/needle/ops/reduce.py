@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
@@ -16,7 +17,7 @@ from needle.errors import ArgumentError, OptionError, ShapeError, called, explai
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either, flag
 from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op
-from needle.ops.elementwise import cast_like, equal, not_equal
+from needle.ops.elementwise import cast_like, equal, not_equal, where
 from needle.ops.movement import BroadcastTo, broadcast_to, reshape
 from needle.ops.operands import in_dtype
 from needle.ops.samples import Sample, uniform
@@ -137,10 +138,11 @@ class _Extreme(Reduction):
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x = out.inputs[0]
-        mask = cast_like(equal(x, self.spread(out, out)), x)
-        ties = summation(mask, self.axes, keepdims=True)
-        grad = self.spread(out_grad, out)
-        return (mask * grad / ties,)
+        chosen = equal(x, self.spread(out, out))
+        ties = summation(cast_like(chosen, x), self.axes, keepdims=True)
+        none = where(equal(ties, 0.0), math.nan, 0.0)  # the extreme is NaN, which equals nothing
+        share = reshape(out_grad, shape_of(ties)) / ties
+        return (where(chosen, share, cast_like(none, x)),)
 
 
 class Max(_Extreme):
