@@ -31,6 +31,12 @@ struct Piece {
   }
 };
 
+// What weight decay adds to a gradient. Nothing of an infinite parameter either, without decay.
+template <class C>
+__device__ inline C pull(C decay, C x) {
+  return decay != 0 ? decay * x : C(0);
+}
+
 struct AdamRule {
   double beta1, beta2, eps, decay, shrink, step, root;
 };
@@ -48,7 +54,7 @@ __global__ void __launch_bounds__(256) adam(Tensors t, AdamRule rule) {
   const C rate2 = C(1 - rule.beta2), decay = C(rule.decay), shrink = C(rule.shrink);
   const C step = C(rule.step), root = C(rule.root), eps = C(rule.eps);
   for (i64 i = piece.begin + threadIdx.x; i < piece.end; i += blockDim.x) {
-    const C x = widen(param[i]), g = widen(grad[i]) + decay * x;
+    const C x = widen(param[i]), g = widen(grad[i]) + pull(decay, x);
     m[i] = beta1 * m[i] + rate1 * g;
     v[i] = beta2 * v[i] + rate2 * g * g;
     out[i] = cast<T>(x * shrink - step * m[i] / (math::sqrt(v[i]) * root + eps));
@@ -71,7 +77,7 @@ __global__ void __launch_bounds__(256) sgd(Tensors t, SgdRule rule) {
   C* velocity = static_cast<C*>(p[3]);
   for (i64 i = piece.begin + threadIdx.x; i < piece.end; i += blockDim.x) {
     const C x = widen(param[i]);
-    C g = widen(grad[i]) + C(rule.decay) * x;
+    C g = widen(grad[i]) + pull(C(rule.decay), x);
     if (velocity) {
       const C u = rule.first ? g : C(rule.momentum) * velocity[i] + C(rule.fresh) * g;
       velocity[i] = u;
@@ -97,7 +103,7 @@ __global__ void __launch_bounds__(256, 4) rmsprop(Tensors t, RmsRule rule) {
   C *v = static_cast<C*>(p[3]), *mean = static_cast<C*>(p[4]), *u = static_cast<C*>(p[5]);
   const C alpha = C(rule.alpha), rate = C(1 - rule.alpha);
   for (i64 i = piece.begin + threadIdx.x; i < piece.end; i += blockDim.x) {
-    const C x = widen(param[i]), g = widen(grad[i]) + C(rule.decay) * x;
+    const C x = widen(param[i]), g = widen(grad[i]) + pull(C(rule.decay), x);
     C size = v[i] = alpha * v[i] + rate * g * g;
     if (mean) {
       const C middle = mean[i] = alpha * mean[i] + rate * g;
