@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from needle import dtype, executor
+from needle.errors import OptionError
 from needle.ops.base import OUTPUT
 from needle.ops.elementwise import (
     absolute,
@@ -30,6 +31,8 @@ class BesselI(Expanded):
     In float64, and rounded once: its series up to 20, from there on Hankel's (Abramowitz, Stegun,
     9.6.10 and 9.7.1). Orders are those of ``i0`` and ``i1``, and of their derivatives. Of infinity
     it is infinite, scaled 0, as in SciPy; in PyTorch NaN.
+
+    Raises:   OptionError for an order beyond 0 to 12
     """
 
     order: int
@@ -52,13 +55,19 @@ class BesselI(Expanded):
             ((3, 4), 30.0, 0, False), ((), 2.0, 1, False), ((2, 0), 1.0, 0, True),
             ((4, 2), 30.0, 1, True), ((4,), 9.0, 3, True),
         )  # fmt: skip
-        return [
+        made = [
             Sample((uniform(shape, -limit, limit, i),), tuple(static), reference(*static))
             for i, (shape, limit, *static) in enumerate(cases)
+        ]
+        return [
+            *made,
+            *(Sample((np.ones(2),), (n, False), raises=OptionError) for n in (-1, 2**62)),
         ]
 
     def expand(self, x: Any) -> Any:
         n, wide = self.order, cast(x, dtype.float64)
+        if not 0 <= n <= 12:  # Hankel's series of more would need larger numbers than 20
+            raise OptionError(f"bessel_i: order is {n}\n  rule: 0 to 12")
         size = absolute(wide) if self.scaled else minimum(absolute(wide), 720.0)  # infinite there
         near, large = minimum(size, 20.0), maximum(size, 20.0)
         factors = [1 / math.factorial(k) / math.factorial(k + n) for k in range(50)]

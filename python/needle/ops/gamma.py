@@ -128,6 +128,8 @@ class PolyGamma(Expanded):
     In float64, and rounded once; of float64 it is 8 units in the last place off at most for x > 0,
     next to digamma's zero 2e-15. At -1, -2, ... it is infinite for odd n and NaN for even n, whose
     limits have both signs; PyTorch's is -infinity there from n = 2 on.
+
+    Raises:   OptionError for an n beyond 0 to 170
     """
 
     n: int
@@ -143,10 +145,13 @@ class PolyGamma(Expanded):
             (uniform((3, 4), 2.0, 9.0), 0), (np.array(2.5), 1), (uniform((2, 0)), 1),
             (np.array([0.9, 1.4, 3.0]), 3),
         )  # fmt: skip
-        return [Sample((x,), (n,), reference(n)) for x, n in cases]
+        wrong = [Sample((np.ones(2),), (n,), raises=OptionError) for n in (-1, 171, 2**62)]
+        return [*(Sample((x,), (n,), reference(n)) for x, n in cases), *wrong]
 
     def expand(self, x: Any) -> Any:
         n, wide = self.n, cast(x, dtype.float64)
+        if not 0 <= n <= 170:  # factorials beyond are beyond float64
+            raise OptionError(f"polygamma: n is {n}\n  rule: 0 to 170")
         low = less(wide, 0.0)
         value = _zeta(n + 1, where(low, 1.0 - maximum(wide, _ENDS), wide))
         value = value * float((-1) ** (n + 1) * math.factorial(n))
@@ -188,10 +193,7 @@ def polygamma(n: int, x: Any) -> Any:
         ArgumentError: if n is no whole number.
         OptionError: if it is below 0, or its factorial is beyond float64.
     """
-    n = whole("polygamma: n", n)
-    if not 0 <= n <= 170:
-        raise OptionError(f"polygamma: n is {n}\n  rule: 0 to 170")
-    return executor.apply(PolyGamma.of(n), x)
+    return executor.apply(PolyGamma.of(whole("polygamma: n", n)), x)
 
 
 def multigammaln(x: Any, p: int) -> Any:
@@ -201,11 +203,11 @@ def multigammaln(x: Any, p: int) -> Any:
 
     Raises:
         ArgumentError: if p is no whole number.
-        OptionError: if it is below 1.
+        OptionError: if it is below 1 or above 1000, which are so many terms.
     """
     p = whole("multigammaln: p", p)
-    if p < 1:
-        raise OptionError(f"multigammaln: p is {p}\n  rule: 1 or more")
+    if not 1 <= p <= 1000:
+        raise OptionError(f"multigammaln: p is {p}\n  rule: 1 to 1000")
     (x,) = promoted((x,), "multigammaln", floating=True)
     terms = [lgamma(widened(x) - 0.5 * k) for k in range(p)]
     return cast(total(terms) + p * (p - 1) / 4 * math.log(math.pi), x.spec.dtype)
