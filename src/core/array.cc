@@ -1,5 +1,6 @@
 // Spec (interned: equal specs are one object) and Array (a view: spec, storage, offset, strides).
 #include "core.h"
+#include "port.h"
 #include <structmember.h>
 #include <algorithm>
 #include <cstdio>
@@ -537,7 +538,7 @@ Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* st
 bool is_view(PyObject* x) {
   if (Py_TYPE(x) != array_class) return false;
   const auto* array = reinterpret_cast<Array*>(x);
-  return array->storage || (array->handle && array->handle != Py_None);
+  return array->storage || (array->handle && Py_TYPE(array->handle) == block_type);
 }
 
 Array* array_view(const Array* x, Spec* spec, int64_t offset, const int64_t* strides) {

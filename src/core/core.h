@@ -132,7 +132,8 @@ Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* st
                  PyTypeObject* type = nullptr);
 Array* array_empty(Spec* spec);
 inline bool is_array(PyObject* x) { return PyObject_TypeCheck(x, array_type); }
-// Whether it is an array in memory, of whatever device: subclasses need not be, nor those of meta.
+// Whether it is an array in memory of the native CPU or of a Port's device (see port.h): subclasses
+// need not be, and other devices go by the definition.
 bool is_view(PyObject* x);
 // A view of the same memory; steals spec. Null with an exception.
 Array* array_view(const Array* x, Spec* spec, int64_t offset, const int64_t* strides);
