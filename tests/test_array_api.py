@@ -429,12 +429,12 @@ def test_arrangement():
 
 def test_linear_algebra_against_numpy():
     values = np.random.default_rng(0).normal(size=(2, 4, 3))
-    x, square = xp.asarray(values), xp.asarray(values[:, :3] @ values[:, :3].mT + np.eye(3))
+    x, square = xp.asarray(values), xp.asarray(values[:, :3] @ values[:, :3].swapaxes(1, 2) + np.eye(3))
     s = square.numpy()
     pairs = [
         (xp.linalg.pinv(x), np.linalg.pinv(values)), (xp.linalg.inv(square), np.linalg.inv(s)),
         (xp.linalg.det(square), np.linalg.det(s)),
-        (xp.linalg.cholesky(square, upper=True), np.linalg.cholesky(s).mT),
+        (xp.linalg.cholesky(square, upper=True), np.linalg.cholesky(s).swapaxes(1, 2)),
         (xp.linalg.eigvalsh(square), np.linalg.eigvalsh(s)),
         (xp.linalg.svdvals(x), np.linalg.svd(values, compute_uv=False)),
         (xp.linalg.solve(square, x[0, 0]), np.linalg.solve(s, values[0, 0][:, None])[..., 0]),
@@ -520,9 +520,9 @@ def test_triangles_of_many_rows_are_solved_half_by_half(n, upper, unit):
 
     x, y = ndl.Tensor(a, dtype="float64"), ndl.Tensor(b, dtype="float64")
     pairs = [
-        (solve(x, y), np.linalg.solve(triangle, b)),
-        (solve(x, y[:, 0]), np.linalg.solve(triangle, b)[..., 0]),
-        (solve(x, y[:, :3]), np.linalg.solve(triangle, b)[..., :3]),
+        (solve(x, y), np.linalg.solve(triangle, b[None])),
+        (solve(x, y[:, 0]), np.linalg.solve(triangle, b[None])[..., 0]),
+        (solve(x, y[:, :3]), np.linalg.solve(triangle, b[None])[..., :3]),
         (solve(x, y.T, left=False), b.T @ np.linalg.inv(triangle)),
         (solve(x, y[:, 0], left=False), b[:, 0] @ np.linalg.inv(triangle)),
     ]
