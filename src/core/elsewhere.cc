@@ -1,4 +1,4 @@
-// Elementwise functions, copies, products and reductions on devices other than the native CPU: what
+// Elementwise functions, copies, products and reductions on devices that have a Port: what
 // backend/kernels.py does, with the memory and the launch from the device's backend. What a backend
 // has prepared for operands like these (a Launch) is run at once the next time.
 #include <algorithm>

@@ -26,7 +26,7 @@ Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const A
 bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape);
 bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides);  // false: C order
 
-// The same on arrays of one device other than the native CPU, by its backend. Null with an
+// The same on arrays of one device that has a Port, by its backend. Null with an
 // exception that the backend raised; without one: ask the definition.
 Array* elementwise_elsewhere(int32_t code, bool to_bool, Array* const* x, int n);
 Array* matmul_elsewhere(Array* const* x);
