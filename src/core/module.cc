@@ -355,7 +355,8 @@ NB_MODULE(_core, m) {
         kernels->count_as_zen(generation);
         forget_plans();
       },
-      "Choose as for this generation of AMD's Zen, 4 or 5; 0: for others; -1: for the processor.");
+      "Choose as for this generation of AMD's Zen: 1, 4 or 5; 0: for others; -1: for the "
+      "processor.");
   m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
   m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");
   m.def("memory_info", &memory, "live, cached and peak bytes; live blocks.");

@@ -6,16 +6,14 @@
 
 namespace needle::NEEDLE_ISA {
 
-#if defined(__AVX512F__)
-// Of a NaN both give the second operand.
-inline Vector<float> bounded(const Vector<float>& x, float low, float high) {
-  return _mm512_min_ps(splat(high), _mm512_max_ps(splat(low), x));
-}
-inline Vector<double> bounded(const Vector<double>& x, double low, double high) {
-  return _mm512_min_pd(splat(high), _mm512_max_pd(splat(low), x));
+// A NaN stays one.
+template <class V, class A>
+inline V bounded(const V& x, A low, A high) {
+  return smaller(splat(high), larger(splat(low), x));
 }
 
 // x 2^n where n = shifted - kRounder.
+#if defined(__AVX512F__)
 inline Vector<float> scaled(const Vector<float>& x, const Vector<float>& shifted) {
   return _mm512_scalef_ps(x, shifted - math::kRounder<float>);
 }
@@ -23,12 +21,6 @@ inline Vector<double> scaled(const Vector<double>& x, const Vector<double>& shif
   return _mm512_scalef_pd(x, shifted - math::kRounder<double>);
 }
 #else
-template <class A>
-inline Vector<A> bounded(Vector<A> x, A low, A high) {
-  x = x < low ? splat<A>(low) : x;
-  return x > high ? splat<A>(high) : x;
-}
-
 template <class V>
 inline V scaled(const V& x, const V& shifted) {
   using A = std::decay_t<decltype(x[0])>;
@@ -43,17 +35,45 @@ inline V scaled(const V& x, const V& shifted) {
 }
 #endif
 
-template <class V>
-inline V exponential_of(V x) {
-  using A = std::decay_t<decltype(x[0])>;
+template <class V, class A>
+inline V exponential_of(const V& x, A rounder, V& shifted) {
   using E = math::Exponential<A>;
-  x = bounded(x, E::kLow, E::kHigh);
-  const V shifted = x * math::kLog2E<A> + math::kRounder<A>, n = shifted - math::kRounder<A>;
-  const V r = (x - n * E::kLn2High) - n * E::kLn2Low;
-  return scaled((math::polynomial(E::kExp, r) * r + A(1)) * r + A(1), shifted);
+  shifted = x * math::kLog2E<A> + rounder;
+  const V n = shifted - rounder, r = (x - n * E::kLn2High) - n * E::kLn2Low;
+  return (math::polynomial(E::kExp, r) * r + A(1)) * r + A(1);
 }
 
-inline Vector<float> exponential(const Vector<float>& x) { return exponential_of(x); }
-inline Vector<double> exponential(const Vector<double>& x) { return exponential_of(x); }
+template <class V>
+inline V exponential(const V& x) {
+  using A = std::decay_t<decltype(x[0])>;
+  using E = math::Exponential<A>;
+  V shifted;
+  const V power = exponential_of(bounded(x, E::kLow, E::kHigh), math::kRounder<A>, shifted);
+  return scaled(power, shifted);
+}
+
+// kLifted exp(x) for x up to 43 (double: 354): with AVX2 0.6 of the time of exp(x), because of what
+// is below the normal numbers nothing is so yet.
+#if defined(__AVX512F__)
+template <class A>
+constexpr A kLifted = 1;
+template <class V>
+inline V lifted_exponential(const V& x) {
+  return exponential(x);
+}
+#else
+template <class A>
+constexpr A kLifted = sizeof(A) == 4 ? 0x1p64 : 0x1p512;
+template <class V>
+inline V lifted_exponential(const V& x) {
+  using A = std::decay_t<decltype(x[0])>;
+  using Lane = math::Int<A>;
+  // With it the last bits of `shifted` are the exponent of the lifted power.
+  constexpr A kRounder = math::kRounder<A> + math::kLift<A> + math::kBias<A>;
+  V shifted;
+  const V power = exponential_of(larger(splat(math::Exponential<A>::kLow), x), kRounder, shifted);
+  return power * (V)((Vector<Lane>)shifted << math::kMantissa<A>);
+}
+#endif
 
 }  // namespace needle::NEEDLE_ISA

@@ -195,7 +195,7 @@ struct Extremes {
     asm("" : "+v"(v));  // or the product would load it again: 1.05 of the time in caches
 #endif
     check[j % 4] += v * A(0);
-    return op == kMax ? (v > best ? v : best) : (v < best ? v : best);
+    return extreme<op == kMax>(v, best);
   }
 };
 

@@ -134,11 +134,13 @@ inline void load_columns(Vector<T> (&column)[vectors], const T* b, int64_t b_ste
   }
 }
 
-template <bool add, class T, int rows, int vectors>
-inline void store_sums(T* c, int64_t c_row, const Vector<T> (&sum)[rows][vectors],
-                       const Tail<T>& last) {
+template <bool add, class T, int rows, int vectors, class Part>
+__attribute__((always_inline)) inline void store_or_add(const Tile<T>& t,
+                                                        const Vector<T> (&sum)[rows][vectors],
+                                                        const Part& last) {
+  T* c = t.c;
 #pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i, c += c_row)
+  for (int i = 0; i < rows; ++i, c += t.c_row)
 #pragma GCC unroll 8
     for (int j = 0; j < vectors; ++j) {
       T* to = c + j * kLanes<T>;
@@ -147,6 +149,23 @@ inline void store_sums(T* c, int64_t c_row, const Vector<T> (&sum)[rows][vectors
       else
         last.store(to, add ? sum[i][j] + last.load(to) : sum[i][j]);
     }
+}
+
+template <class T, int rows, int vectors, class Part>
+__attribute__((always_inline)) inline void store_sums(const Tile<T>& t,
+                                                      const Vector<T> (&sum)[rows][vectors],
+                                                      const Part& last) {
+  if (t.add)
+    store_or_add<true>(t, sum, last);
+  else
+    store_or_add<false>(t, sum, last);
+}
+
+// Without masks a partial vector takes many instructions.
+template <class T, int rows, int vectors>
+__attribute__((noinline)) void store_partial_sums(const Tile<T>& t,
+                                                  const Vector<T> (&sum)[rows][vectors]) {
+  store_sums(t, sum, Tail<T>(t.width - (vectors - 1) * kLanes<T>));
 }
 
 // Fetches a little with each step, because a loop in the loop, around the steps that read a line of
@@ -200,7 +219,11 @@ class StepsAhead {
 template <class T, int rows, int vectors, bool adjacent, Columns columns>
 __attribute__((noinline, aligned(64))) void sum_tile(const Tile<T>& t) {
   const Tail<T> last(t.width - (vectors - 1) * kLanes<T>);
-  Vector<T> sum[rows][vectors] = {};
+  Vector<T> sum[rows][vectors];  // not = {}: that becomes a call that clears memory
+#pragma GCC unroll 16
+  for (auto& row : sum)
+#pragma GCC unroll 8
+    for (Vector<T>& lanes : row) lanes = Vector<T>{};
   TileRows<T, rows, adjacent> a(t.a, t.a_row);
   StepsAhead<T, rows, vectors, adjacent> ahead(t);
   const T* b = t.b;
@@ -216,10 +239,14 @@ __attribute__((noinline, aligned(64))) void sum_tile(const Tile<T>& t) {
     a.advance(a_step);
     ahead.fetch(p);
   }
-  if (t.add)
-    store_sums<true>(t.c, t.c_row, sum, last);
-  else
-    store_sums<false>(t.c, t.c_row, sum, last);
+  if constexpr (kMaskedLoads) return store_sums(t, sum, last);
+  if (t.width == vectors * kLanes<T>) return store_sums(t, sum, Whole<T>());
+  Vector<T> apart[rows][vectors];  // whose address is given away: the sums stay in registers
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; ++j) apart[i][j] = sum[i][j];
+  store_partial_sums(t, apart);
 }
 
 template <class T, int rows, int vectors, Columns columns>

@@ -59,6 +59,36 @@ inline void store(T* p, const Vector<T>& v) {
   std::memcpy(p, &v, sizeof v);
 }
 
+// a > b ? a : b, or a < b ? a : b. V is a vector or a part of one. Of most of these comparisons
+// the compiler makes two instructions.
+template <bool largest, class V>
+inline V extreme(const V& a, const V& b) {
+#if defined(__SSE2__)
+  using A = std::decay_t<decltype(a[0])>;
+  constexpr size_t kFloats = std::is_same_v<A, float> ? sizeof(V) : 0;
+  constexpr size_t kDoubles = std::is_same_v<A, double> ? sizeof(V) : 0;
+#if defined(__AVX512F__)
+  if constexpr (kFloats == 64) return largest ? _mm512_max_ps(a, b) : _mm512_min_ps(a, b);
+  if constexpr (kDoubles == 64) return largest ? _mm512_max_pd(a, b) : _mm512_min_pd(a, b);
+#endif
+#if defined(__AVX__)
+  if constexpr (kFloats == 32) return largest ? _mm256_max_ps(a, b) : _mm256_min_ps(a, b);
+  if constexpr (kDoubles == 32) return largest ? _mm256_max_pd(a, b) : _mm256_min_pd(a, b);
+#endif
+  if constexpr (kFloats == 16) return largest ? _mm_max_ps(a, b) : _mm_min_ps(a, b);
+  if constexpr (kDoubles == 16) return largest ? _mm_max_pd(a, b) : _mm_min_pd(a, b);
+#endif
+  return largest ? (a > b ? a : b) : (a < b ? a : b);
+}
+template <class V>
+inline V larger(const V& a, const V& b) {
+  return extreme<true>(a, b);
+}
+template <class V>
+inline V smaller(const V& a, const V& b) {
+  return extreme<false>(a, b);
+}
+
 // v was loaded and stays in a register: the compiler would rather read it again in each product.
 template <class V>
 inline void load_once([[maybe_unused]] V& v) {

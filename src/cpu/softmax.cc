@@ -17,7 +17,6 @@ namespace {
 
 template <class A>
 A row_maximum(const A* x, int64_t n) {  // a NaN may be lost here: the sum of exponentials has it
-  const auto larger = [](const Vector<A>& a, const Vector<A>& b) { return a > b ? a : b; };
   const Vector<A> first = splat<A>(x[0]);
   Vector<A> top[4] = {first, first, first, first};
   int64_t i = 0;
@@ -35,12 +34,14 @@ A row_maximum(const A* x, int64_t n) {  // a NaN may be lost here: the sum of ex
   return last;
 }
 
+// Of x - shift, which is not above 0.
 template <class A>
-A sum_of_exponentials(const A* x, A shift, int64_t n, const A* next) {
-  return sum_vectors<A>(n, [&](int64_t i, auto part) {
+A log_sum_of_exponentials(const A* x, A shift, int64_t n, const A* next) {
+  const A total = sum_vectors<A>(n, [&](int64_t i, auto part) {
     fetch_ahead(next, i);
-    return exponential(part.load(x + i) - shift);
+    return lifted_exponential(part.load(x + i) - shift);
   });
+  return std::log(total / kLifted<A>);
 }
 
 // The exponentials wait in `buffer`, which may be out itself.
@@ -49,7 +50,7 @@ void softmax_row(A* out, const A* x, int64_t n, A* buffer, const A* next) {
   const A shift = row_maximum(x, n);
   const A total = sum_vectors<A>(n, [&](int64_t i, auto part) {
     fetch_ahead(next, i);
-    const Vector<A> e = exponential(part.load(x + i) - shift);
+    const Vector<A> e = lifted_exponential(part.load(x + i) - shift);
     part.store(buffer + i, e);
     return e;
   });
@@ -83,15 +84,16 @@ struct LogSumExp {
 template <class A>
 LogSumExp<A> log_sum_exp(const A* x, int64_t n, const A* next) {
   const A top = row_maximum(x, n);
+  if (std::isfinite(top)) return {top, log_sum_of_exponentials(x, top, n, next)};
   // With an infinite maximum x - top would be NaN, where the answer is that infinity.
-  const A shift = std::isfinite(top) ? top : A(0);
-  return {shift, std::log(sum_of_exponentials(x, shift, n, next))};
+  return {0, std::log(sum_vectors<A>(
+                 n, [&](int64_t i, auto part) { return exponential(part.load(x + i)); }))};
 }
 
 template <bool streams, class A>
 void log_softmax_row(A* out, const A* x, int64_t n, const A* next) {
   const A shift = row_maximum(x, n);
-  const A logarithm = std::log(sum_of_exponentials(x, shift, n, next));
+  const A logarithm = log_sum_of_exponentials(x, shift, n, next);
   write_row<streams>(out, n, [&](int64_t i, auto part) {
     part.store(out + i, (part.load(x + i) - shift) - logarithm);
   });
@@ -299,7 +301,7 @@ template <bool streams, class A>
 void cross_entropy_grad_row(A* dx, const A* x, int64_t n, A g, A lse, A uniform, A certain,
                             int64_t label) {
   const auto gradient = [&](const Vector<A>& logit) {
-    return g * (exponential(logit - lse) - uniform);
+    return g * (lifted_exponential(logit - lse) * (1 / kLifted<A>)-uniform);
   };
   write_row<streams>(dx, n,
                      [&](int64_t i, auto part) { part.store(dx + i, gradient(part.load(x + i))); });

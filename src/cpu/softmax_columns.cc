@@ -107,7 +107,7 @@ template <class A>
 void softmax(const State<A>& s, const Strip<A>& strip, void* out, const A* top) {
   A total[kMostColumns];
   sum_columns(strip, total, [&](int64_t i, int64_t j, auto part) {
-    const Vector<A> e = exponential(part.load(strip.row(i) + j) - part.load(top + j));
+    const Vector<A> e = lifted_exponential(part.load(strip.row(i) + j) - part.load(top + j));
     part.store(strip.row(i) + j, e);
     return e;
   });
@@ -121,9 +121,9 @@ template <class A>
 void log_softmax(const State<A>& s, const Strip<A>& strip, void* out, const A* top) {
   A total[kMostColumns];
   sum_columns(strip, total, [&](int64_t i, int64_t j, auto part) {
-    return exponential(part.load(strip.row(i) + j) - part.load(top + j));
+    return lifted_exponential(part.load(strip.row(i) + j) - part.load(top + j));
   });
-  for (int64_t j = 0; j < strip.width; ++j) total[j] = std::log(total[j]);
+  for (int64_t j = 0; j < strip.width; ++j) total[j] = std::log(total[j] / kLifted<A>);
   write_strip(s, strip, out, [&](int64_t i, int64_t j, auto part) {
     return (part.load(strip.row(i) + j) - part.load(top + j)) - part.load(total + j);
   });
@@ -137,7 +137,7 @@ void run_strip(const State<A>& s, const Strip<A>& strip, void* out, const void* 
   read_strip(strip, s.x, s.read_x, x, [&](const A* row) {
     for_vectors<A>(strip.width, [&](int64_t j, auto part) {
       const Vector<A> now = part.load(row + j), best = part.load(top + j);
-      part.store(top + j, now > best ? now : best);
+      part.store(top + j, larger(now, best));
     });
   });
   if (s.kind == kLogSumExp)

@@ -37,13 +37,16 @@ static const int64_t cache = read_cache_bytes('3', 32 << 20);
 // past the caches, 0.8 if 24 MiB do).
 static const int64_t half = cache < 32 << 20 ? cache / 2 : 16 << 20;
 
-// The generation of AMD's Zen: 4 up to Zen 4, 5 from Zen 5 on; 0: another processor.
+// The generation of AMD's Zen, of those measured: 1 also for Zen 2, 4 for Zen 3, 5 from Zen 5 on;
+// 0: another processor.
 static int read_zen() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   uint32_t version = 0, rest;
-  if (__builtin_cpu_is("amd") && __get_cpuid(1, &version, &rest, &rest, &rest))
-    return (version >> 8 & 15) + (version >> 20 & 255) >= 26 ? 5 : 4;  // the family
+  if (__builtin_cpu_is("amd") && __get_cpuid(1, &version, &rest, &rest, &rest)) {
+    const uint32_t family = (version >> 8 & 15) + (version >> 20 & 255);
+    return family <= 23 ? 1 : family < 26 ? 4 : 5;
+  }
 #endif
   return 0;
 }
@@ -51,21 +54,22 @@ static int zen = read_zen();
 static int64_t streaming = half, elementwise_streaming = kStreamBytes, second_caches = 0;
 
 int64_t streaming_bytes() { return streaming; }
-// The prefetching of Zen up to the fourth goes on over a page's end (within a huge page), and what
-// is fetched ahead in software only is in its way. The others' begins anew with each page. On Zen 5
-// what is made for the others takes 0.85 (maxima of rows) and 0.45 (where, 16 Mi) of the time.
+// The prefetching of Zen 4 goes on over a page's end (within a huge page), and what is fetched
+// ahead in software only is in its way. The others' begins anew with each page. On Zen 5 what is
+// made for the others takes 0.85 (maxima of rows) and 0.45 (where, 16 Mi) of the time, on Zen 1
+// 0.77 (variances) to 1.07 (x < y, 16 Mi).
 bool runs_over_pages() { return zen == 4; }
 // If they are, Adam of 16 Mi parameters takes 1.2 times as long on Zen 4, up to 1.1 times on Zen 5,
 // and 0.95 of the time on Sapphire Rapids.
 bool fetches_updates() { return zen == 0; }
-// Zen 5: sums of 64 MB take 0.78 to 0.9 of the time, maxima 0.85.
-bool reads_apart() { return zen == 5; }
+// Zen 5: sums of 64 MB take 0.78 to 0.9 of the time, maxima 0.85; Zen 1: 0.9 to 0.97.
+bool reads_apart() { return zen == 1 || zen == 5; }
 // Zen 5: gradients of layer norm, of whose inputs one has just been read, take 0.95 of the time.
 bool reads_past_caches() { return zen == 5; }
-// Zen 4: gather of single elements takes 0.5 to 0.8 of the time; Zen 5: 1.7.
-bool gathers_by_loads() { return zen == 4; }
-// Zen 5: 0.6 of the time; Emerald Rapids: 0.86; Zen 4 gathers everything by loads.
-bool gathers_near_by_loads() { return zen != 4; }
+// Zen 1 and 4: gather of single elements takes 0.5 to 0.8 of the time; Zen 5: 1.7.
+bool gathers_by_loads() { return zen == 1 || zen == 4; }
+// Zen 5: 0.6 of the time; Emerald Rapids: 0.86; Zen 1 and 4 gather everything by loads.
+bool gathers_near_by_loads() { return !gathers_by_loads(); }
 // Zen 5: 0.5 of the time; Emerald Rapids: 1.4 to 1.8.
 bool multiplies_pairs() { return zen != 0; }
 // If they are, functions in caches take 1.1 to 1.7 of the time on Zen.
