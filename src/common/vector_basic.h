@@ -135,10 +135,11 @@ T copysign(T x, T y) {
 
 template <class T>
 T nextafter(T x, T y) {
-  Int<T> up = bits(x) + ((x < y) == (x > 0) ? 1 : -1);
+  Int<T> below = -Int<T>{x < y}, positive = -Int<T>{x > 0};  // no bits or all
+  Int<T> up = bits(x) + ((below ^ positive) | 1);
   T from_zero = copysign(std::numeric_limits<T>::denorm_min(), y);
   T moved = x == 0 ? from_zero : from_bits<T>(up);
-  return x == y ? y : x != x || y != y ? x + y : moved;
+  return x == y ? y : __builtin_isunordered(x, y) ? x + y : moved;
 }
 
 template <class T>

@@ -283,31 +283,48 @@ T log_ends(T x, T inside) {
   return (x > 0) & (x < kInfinity<T>) ? inside : outside;
 }
 
+// Logarithms of 2^k m. Of normal positive numbers nothing else is needed: half of the time.
 template <class T>
-T log(T x) {
+T log_of(Parts<T> p) {
   using E = Exponential<T>;
-  Parts<T> p = split(x);
   T f = p.m - 1;
-  return log_ends(x, p.k * E::kLn2High + (f + (log1p_rest(f) + p.k * E::kLn2Low)));
+  return p.k * E::kLn2High + (f + (log1p_rest(f) + p.k * E::kLn2Low));
 }
 
 template <class T>
-T log2(T x) {
+T log2_of(Parts<T> p) {
   constexpr T kRest = T(1.44269504088896340736 - 1);
-  Parts<T> p = split(x);
   T f = p.m - 1, rest = log1p_rest(f);
   T low = rest * kLog2E<T> + f * kRest;  // f log2(e) = f + f (log2(e) - 1)
-  return log_ends(x, p.k + (f + low));
+  return p.k + (f + low);
 }
 
 template <class T>
-T log10(T x) {
+T log10_of(Parts<T> p) {
   constexpr T kLog10E = T(0.434294481903251827651);
   constexpr T kHigh = sizeof(T) == 4 ? T(0x1.344p-2) : T(0x1.34413509f6p-2);
   constexpr T kLow = sizeof(T) == 4 ? T(0x1.3509f8p-18) : T(0x1.9fef311f12b36p-42);
-  Parts<T> p = split(x);
   T f = p.m - 1, rest = log1p_rest(f);
-  return log_ends(x, p.k * kHigh + (f * kLog10E + (rest * kLog10E + p.k * kLow)));
+  return p.k * kHigh + (f * kLog10E + (rest * kLog10E + p.k * kLow));
+}
+
+template <class T>
+T log(T x) {
+  return log_ends(x, log_of(split(x)));
+}
+template <class T>
+T log2(T x) {
+  return log_ends(x, log2_of(split(x)));
+}
+template <class T>
+T log10(T x) {
+  return log_ends(x, log10_of(split(x)));
+}
+
+// Is x positive, and neither subnormal nor infinite?
+template <class T>
+bool is_normal(T x) {
+  return (x >= std::numeric_limits<T>::min()) & (x < kInfinity<T>);
 }
 
 // 2^k (1 + f + low)

@@ -9,12 +9,10 @@ struct Special;
 
 template <>
 struct Special<float> {
-  // erf(x) / x - 1, of x^2, and -log(erfc(t)) / t - 1: one is used below kErfSplit, one above
-  static constexpr float kErfSplit = 27.0f / 32;
-  static constexpr float kErf[] = {0.128379166f,   -0.376125753f,  0.112827756f,
-                                   -0.0268051066f, 0.00505562499f, -0.000634293421f};
-  static constexpr float kErfLog[] = {0.12853038f,    0.635663569f,   0.105334811f,
-                                      -0.0229372382f, 0.00322983903f, -0.000215806111f};
+  // -log(erfc(t)) / t - 1, up to 4
+  static constexpr float kErf[] = {0.128379166f,     0.636619389f,     0.102777831f,
+                                   -0.0191530641f,   -0.000160396303f, 0.00166702771f,
+                                   -0.000632837007f, 0.000117641321f,  -9.25627046e-06f};
   // Phi(-t) exp(t^2 / 2) / (u kTailScale) where u = 1 / (1 + kTailScale t), of u - kTailCentre; Phi
   // is the distribution function of the normal distribution, and t Phi(-t) is 0 from kTailEnd on
   static constexpr float kTailEnd = 14.6f, kTailScale = 0.2125f, kTailCentre = 0.625f;
@@ -95,19 +93,18 @@ T gelu(T x) {  // x Phi(x) = x - x Phi(-x)
   return (x < T(-0.0) ? T(-0.0) : x) - lower(lifted);
 }
 
-// Where x is small x + x p(x^2), else 1 - exp(-t - t p(t)); both polynomials have the same length.
+// 1 - exp(-t - t p(t)). Near 0 what rounding the exponent loses would be a unit of the result.
 inline float erf(float x) {
   using S = Special<float>;
-  float t = abs(x) > 4 ? 4 : abs(x);
-  bool small = abs(x) < S::kErfSplit;
-  float s = small ? t * t : t, p = small ? S::kErf[5] : S::kErfLog[5];
-#pragma GCC unroll 8
-  for (int i = 4; i >= 0; --i) p = p * s + (small ? S::kErf[i] : S::kErfLog[i]);
-  float negative = -t - t * p;
-  Reduced<float> e = reduce_exp(negative);
-  float power = power_of_two<float>(e.k);
-  float large = (1 - power) - e.rest * power;
-  return copysign(small ? negative : large, x);
+  using E = Exponential<float>;
+  constexpr float kBiased = kRounder<float> + kBias<float>;  // the last bits are 2^n's exponent
+  float t = abs(x) > 4 ? 4 : abs(x), p = polynomial(S::kErf, t);
+  float z = multiply_add(-t, p, -t), lost = multiply_add(-t, p, -t - z);
+  float shifted = z * kLog2E<float> + kBiased, n = shifted - kBiased;
+  float r = z - n * E::kLn2High - n * E::kLn2Low;
+  float rest = (r * r * polynomial(E::kExp, r) + lost) + r;
+  float power = from_bits<float>(bits(shifted) << kMantissa<float>);
+  return copysign((1 - power) - rest * power, x);
 }
 
 inline double erf(double x) {
@@ -154,11 +151,11 @@ T gelu_tanh_slope(T x) {
   return gated_slope(t, kA * t * (1 + kB * square), kA * (1 + 3 * kB * square));
 }
 
-// float32 powers by way of float64: 2^(y log2(|x|)).
-inline double log2_of_positive(double x) {
+// float32 powers by way of float64: 2^(y log2(|x|)). As a float64 no float32 is subnormal.
+inline double log2_of_positive(float x) {
   constexpr double kAtanh[] = {2.885390081777859, 0.9617966941075713, 0.5770779434334171,
                                0.412209171803241, 0.3199083502563668, 0.2828684388405676};
-  Parts<double> p = split(x);
+  Parts<double> p = split_normal<double>(x);
   double s = (p.m - 1) / (p.m + 1);
   return p.k + s * polynomial(kAtanh, s * s);
 }

@@ -202,6 +202,19 @@ void near_unary(void* out, const void* const* inputs, int64_t n) {
   in_pieces<T>(out, inputs[0], n, is_far, vector_loop<F, T, past>, guarded_unary<F, T>);
 }
 
+// Rows name a form of theirs for usual arguments by specialising this, where the others cost much.
+template <class F, class T>
+struct Usual {
+  static constexpr bool kExists = false;
+};
+
+template <class F, class T, bool past = false>
+void usual_unary(void* out, const void* const* inputs, int64_t n) {
+  const auto is_unusual = [](T x) { return !Usual<F, T>::is_usual(x); };
+  in_pieces<T>(out, inputs[0], n, is_unusual, unary_loop<Usual<F, T>, T, T, past>,
+               unary_loop<F, T, T, past>);
+}
+
 template <class F, class T>
 ELEMENT_LOOP guarded_binary(void* out, const void* const* inputs, int64_t n) {
   constexpr int64_t kPiece = 256;
@@ -224,10 +237,12 @@ ELEMENT_LOOP guarded_binary(void* out, const void* const* inputs, int64_t n) {
 template <class F, class T, class R, bool past = false>
 constexpr Contiguous unary_form() {
   constexpr bool kOfVectors = OfVectors<F, T>::kExists, kGuarded = Exact<F, T>::kNeeded;
+  constexpr bool kUsual = !kOfVectors && !kGuarded && Usual<F, T>::kExists;
   if constexpr (kOfVectors && kGuarded) return near_unary<F, T, past>;
   if constexpr (kOfVectors && !kGuarded) return vector_loop<F, T, past>;
   if constexpr (!kOfVectors && kGuarded) return guarded_unary<F, T, past>;
-  if constexpr (!kOfVectors && !kGuarded) return unary_loop<F, T, R, past>;
+  if constexpr (kUsual) return usual_unary<F, T, past>;
+  if constexpr (!kOfVectors && !kGuarded && !kUsual) return unary_loop<F, T, R, past>;
 }
 
 // The form of kPastLoops.

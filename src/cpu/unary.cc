@@ -38,6 +38,18 @@ EXACT_ANGLE(sin)
 EXACT_ANGLE(cos)
 EXACT_ANGLE(tan)
 
+#define USUAL_LOG(name)                                                    \
+  template <class T>                                                       \
+  struct Usual<name##_row, T> {                                            \
+    static constexpr bool kExists = math::is_float<T>;                     \
+    static constexpr Function kFunction = k_##name;                        \
+    static bool is_usual(T x) { return math::is_normal(x); }               \
+    static T apply(T x) { return math::name##_of(math::split_normal(x)); } \
+  };
+USUAL_LOG(log)
+USUAL_LOG(log2)
+USUAL_LOG(log10)
+
 #define OF_SIGN(name, expression)                               \
   template <>                                                   \
   struct OfSign<name##_row> {                                   \
@@ -75,6 +87,13 @@ OF_VECTORS(erf)
 OF_VECTORS(gelu)
 OF_VECTORS(gelu_tanh)
 OF_VECTORS(silu)
+#elif defined(__AVX2__)
+template <>
+struct OfVectors<erf_row, float> {
+  static constexpr bool kExists = true;
+  static Vector<float> apply(const Vector<float>& x) { return erf(x); }
+  static Vector<float> second(const Vector<float>& x) { return erf(x); }
+};
 #endif
 
 const LoopRow kUnaryLoops[kFunctions] = {
