@@ -13,6 +13,7 @@ int64_t streaming_bytes();          // from which on results are stored past the
 bool runs_over_pages();             // does the processor read ahead over a page's end by itself?
 bool fetches_updates();             // are the arrays of updates better fetched ahead in software?
 bool reads_apart();                 // does it read faster at places far apart at once?
+bool rereads_in_order();            // is what is read apart better read in the same order again?
 bool reads_past_caches();           // is what is read once better fetched past the third cache?
 bool gathers_by_loads();            // are single loads faster than its gather instructions?
 bool gathers_near_by_loads();       // the same, from the first cache?

@@ -93,10 +93,9 @@ int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
   void* out = buffers[0];
   const void* x = buffers[1];
-  // As in run_pieces (spans.h), but not from places far apart: the last cache of Zen 5 keeps more
-  // of what is read in the same order each time (64 MB: 0.83 of the time).
-  const bool backwards =
-      s.order != Order::kApart && s.bytes > second_caches_bytes() && next_is_backwards();
+  // As in run_pieces (spans.h).
+  const bool in_order = s.order == Order::kApart && rereads_in_order();
+  const bool backwards = !in_order && s.bytes > second_caches_bytes() && next_is_backwards();
   if (s.chunks > 1) {
     Part* parts = as<Part>(workspace);
     run_spans(s.team, s.units * s.chunks, backwards, [&](int64_t task, int) {
