@@ -337,6 +337,17 @@ def test_offline_names_every_mirror(web):
     assert "--data FOLDER" in text and "NEEDLE_DATA" in text
 
 
+def test_a_named_folder_that_is_missing_is_not_replaced_by_a_download(web, tmp_path):
+    _, asked = web
+    for read in (mnist_function, data.cifar10):
+        with (
+            ndl.config(data=str(tmp_path / "missing")),
+            pytest.raises(DataError, match="missing: there is no such folder"),
+        ):
+            read()
+    assert not asked
+
+
 def test_threads_that_download_one_file_do_not_meet(web, tmp_path, monkeypatch):
     pages, _ = web
     file, both = offered("x", b"content"), threading.Barrier(2)
@@ -376,6 +387,7 @@ def test_mnist_downloads_what_is_missing_once(web, monkeypatch, tmp_path):
         files.append(offered(file.name, content))
     monkeypatch.setitem(mnist_module.FILES, True, tuple(files))
     told = []
+    (tmp_path / "nothing here").mkdir()
     with ndl.config(data=str(tmp_path / "nothing here")):
         assert len(mnist_function(report=told.append)) == 7
     assert len(asked) == len(told) == 4  # the first mirror does not answer

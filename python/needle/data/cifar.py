@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from needle import config
 from needle.data import cifar_pickle
 from needle.data.dataset import Dataset, check_index
-from needle.data.download import Source, cache_folder, fetch, part_of
+from needle.data.download import Source, cache_folder, fetch, given_folder, part_of
 from needle.errors import DataError, OptionError
 
 __all__ = ["CIFAR10Dataset", "cifar10", "read_cifar_binary", "read_cifar_pickle"]
@@ -207,8 +206,8 @@ def cifar10(
     Raises:
         DataError: if the files are wrong, there are none, or they cannot be downloaded.
     """
-    given = folder if folder is not None else config.current().data or None
-    found = _look(Path(given), train) if given is not None else None
+    given = given_folder(folder)
+    found = _look(given, train) if given is not None else None
     if found is None and folder is not None:
         raise DataError(
             f"cifar10: {folder} holds no batches of CIFAR-10, and no folder cifar-10-batches-py or "

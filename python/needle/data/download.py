@@ -31,6 +31,24 @@ def cache_folder(name: str) -> Path:
     return Path(config.current().cache or Path.home() / ".cache" / "needle") / name
 
 
+def given_folder(folder: str | Path | None) -> Path | None:
+    """Return where to look for data before anything is downloaded: in ``folder``, else in that of
+    ``NEEDLE_DATA``; None: neither is given.
+
+    Raises:
+        DataError: if ``NEEDLE_DATA`` names what is no folder.
+    """
+    if folder is not None:
+        return Path(folder)
+    named = config.current().data
+    if named and not Path(named).is_dir():
+        raise DataError(
+            f"NEEDLE_DATA={named}: there is no such folder\n"
+            "  try: the folder that holds the data sets; without NEEDLE_DATA they are downloaded"
+        )
+    return Path(named) if named else None
+
+
 def part_of(path: Path) -> Path:
     """Return where to write what shall become a file; threads and processes have their own."""
     return path.with_name(f"{path.name}.part-{os.urandom(4).hex()}")

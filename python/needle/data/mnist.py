@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from needle import config
 from needle.data.dataset import Dataset, check_index
-from needle.data.download import Source, cache_folder, fetch
+from needle.data.download import Source, cache_folder, fetch, given_folder
 from needle.errors import DataError, unknown
 
 __all__ = ["MNISTDataset", "mnist", "read_idx"]
@@ -146,8 +145,8 @@ def mnist(
     if train not in (True, False):
         raise unknown("mnist: train", train, ("True", "False"))
     sources = FILES[bool(train)]
-    given = folder if folder is not None else config.current().data or None
-    found = _look(Path(given), sources) if given is not None else None
+    given = given_folder(folder)
+    found = _look(given, sources) if given is not None else None
     if found is None and folder is not None:
         raise DataError(
             f"mnist: {folder} and {Path(folder) / 'mnist'} do not hold "
