@@ -77,28 +77,6 @@ inline void transpose_square(Vector<float> (&x)[16]) {
   }
 }
 
-#elif defined(__AVX2__)
-// Eight steps of eight lines: the first four lines in one half of vectors, the others in the other,
-// because numbers cross from half to half only on their way from memory (Zen 1: 0.6 of the time).
-template <class Line>
-inline void load_transposed(Vector<float> (&column)[8], const Line& line) {
-#pragma GCC unroll 2
-  for (int p = 0; p < 8; p += 4) {
-    Vector<float> x[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
-      x[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(line(i) + p)),
-                                  _mm_loadu_ps(line(i + 4) + p), 1);
-    const Vector<float> first01 = _mm256_unpacklo_ps(x[0], x[1]);
-    const Vector<float> first23 = _mm256_unpacklo_ps(x[2], x[3]);
-    const Vector<float> last01 = _mm256_unpackhi_ps(x[0], x[1]);
-    const Vector<float> last23 = _mm256_unpackhi_ps(x[2], x[3]);
-    column[p] = _mm256_shuffle_ps(first01, first23, 0x44);
-    column[p + 1] = _mm256_shuffle_ps(first01, first23, 0xee);
-    column[p + 2] = _mm256_shuffle_ps(last01, last23, 0x44);
-    column[p + 3] = _mm256_shuffle_ps(last01, last23, 0xee);
-  }
-}
 #endif
 
 // Stores the lanes of `part` at `to`. Without masks a whole vector takes less time: it is stored if

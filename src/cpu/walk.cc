@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "lanes.h"
+
 namespace needle::NEEDLE_ISA {
 namespace {
 
@@ -135,26 +137,18 @@ void Position::advance(const Walk& walk) {
 
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64;
-#elif defined(__AVX__)
-constexpr int kVectorBytes = 32;
-#else
-constexpr int kVectorBytes = 16;
-#endif
-
 // The side of the squares that are transposed in registers.
 template <class T>
 constexpr int kSide = kVectorBytes / sizeof(T) < 16 ? kVectorBytes / sizeof(T) : 16;
 
 template <class T>
-struct Line {
-  typedef T Vector __attribute__((vector_size(kSide<T> * sizeof(T)), aligned(1), may_alias));
+struct LineOf {
+  typedef T type __attribute__((vector_size(kSide<T> * sizeof(T)), aligned(1), may_alias));
 };
 
 // a[0] b[0] a[1] b[1] ... of one half of both.
 template <class T, int start, int... i>
-typename Line<T>::Vector interleave(typename Line<T>::Vector a, typename Line<T>::Vector b,
+typename LineOf<T>::type interleave(typename LineOf<T>::type a, typename LineOf<T>::type b,
                                     std::integer_sequence<int, i...>) {
   return __builtin_shufflevector(a, b, (start + i / 2 + i % 2 * kSide<T>)...);
 }
@@ -164,11 +158,20 @@ typename Line<T>::Vector interleave(typename Line<T>::Vector a, typename Line<T>
 template <class T>
 __attribute__((flatten)) void transpose_square(T* out, int64_t out_stride, const T* x,
                                                int64_t x_stride) {
-  using Vector = typename Line<T>::Vector;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if constexpr (sizeof(T) == sizeof(float)) {
+    Vector<float> columns[8];
+    const auto line = [&](int64_t i) { return reinterpret_cast<const float*>(x + i * x_stride); };
+    load_transposed(columns, line);
+    for (int i = 0; i < 8; ++i) store(reinterpret_cast<float*>(out + i * out_stride), columns[i]);
+    return;
+  }
+#endif
+  using Line = typename LineOf<T>::type;
   constexpr int n = kSide<T>;
   constexpr auto places = std::make_integer_sequence<int, n>();
-  Vector lines[n], mixed[n];
-  for (int i = 0; i < n; ++i) lines[i] = *reinterpret_cast<const Vector*>(x + i * x_stride);
+  Line lines[n], mixed[n];
+  for (int i = 0; i < n; ++i) lines[i] = *reinterpret_cast<const Line*>(x + i * x_stride);
   for (int bit = 1; bit < n; bit *= 2) {
     for (int i = 0; i < n / 2; ++i) {
       mixed[2 * i] = interleave<T, 0>(lines[i], lines[i + n / 2], places);
@@ -176,7 +179,7 @@ __attribute__((flatten)) void transpose_square(T* out, int64_t out_stride, const
     }
     for (int i = 0; i < n; ++i) lines[i] = mixed[i];
   }
-  for (int i = 0; i < n; ++i) *reinterpret_cast<Vector*>(out + i * out_stride) = lines[i];
+  for (int i = 0; i < n; ++i) *reinterpret_cast<Line*>(out + i * out_stride) = lines[i];
 }
 
 // out[j][i] = x[i][j], lines x places of x.
@@ -194,19 +197,19 @@ void transpose(T* out, int64_t out_stride, const T* x, int64_t x_stride, int64_t
 }
 
 template <class T, int... i>
-typename Line<T>::Vector reversed(typename Line<T>::Vector x, std::integer_sequence<int, i...>) {
+typename LineOf<T>::type reversed(typename LineOf<T>::type x, std::integer_sequence<int, i...>) {
   return __builtin_shufflevector(x, x, (kSide<T> - 1 - i)...);
 }
 
 // out[i] = x[-i]
 template <class T>
 __attribute__((flatten)) void reverse(T* out, const T* x, int64_t count) {
-  using Vector = typename Line<T>::Vector;
+  using Line = typename LineOf<T>::type;
   constexpr int n = kSide<T>;
   int64_t i = 0;
   for (; i + n <= count; i += n)
-    *reinterpret_cast<Vector*>(out + i) = reversed<T>(
-        *reinterpret_cast<const Vector*>(x - i - n + 1), std::make_integer_sequence<int, n>());
+    *reinterpret_cast<Line*>(out + i) = reversed<T>(*reinterpret_cast<const Line*>(x - i - n + 1),
+                                                    std::make_integer_sequence<int, n>());
   for (; i < count; ++i) out[i] = x[-i];
 }
 
