@@ -283,7 +283,7 @@ T log_ends(T x, T inside) {
   return (x > 0) & (x < kInfinity<T>) ? inside : outside;
 }
 
-// Logarithms of 2^k m. Of normal positive numbers nothing else is needed: half of the time.
+// Logarithms of 2^k m. Of normal positive numbers nothing else is needed (Zen 1: 0.67 of the time).
 template <class T>
 T log_of(Parts<T> p) {
   using E = Exponential<T>;
