@@ -32,8 +32,7 @@ def cache_folder(name: str) -> Path:
 
 
 def given_folder(folder: str | Path | None) -> Path | None:
-    """Return where to look for data before anything is downloaded: in ``folder``, else in that of
-    ``NEEDLE_DATA``; None: neither is given.
+    """Return where to look for data first: ``folder``, else what ``NEEDLE_DATA`` names, else None.
 
     Raises:
         DataError: if ``NEEDLE_DATA`` names what is no folder.
