@@ -171,7 +171,7 @@ def arguments(dtype, count=1 << 13):
     least = random.integers(0, np.array(largest.tiny, kind).view(bits), 1 << 9, bits).view(kind)
     turns = multiples_of_a_quarter_turn(kind, random)
     positive = np.concatenate([sizes, around, ends, least, turns])
-    spread = [random.uniform(-s, s, count).astype(kind) for s in (1.0, 4.0, 20.0, 120.0)]
+    spread = [random.uniform(-s, s, count).astype(kind) for s in (1.0, 4.0, 20.0, 86.0, 120.0)]
     hard = np.array(HARD, kind)
     return np.concatenate([positive, -positive, *spread, hard, -hard])
 
@@ -243,7 +243,7 @@ def test_units_in_the_last_place(isa, name, dtype):
     assert error <= ULPS[name][dtype == "float64"], f"{name}{place} is {error:.3f} ulp off"
 
 
-@pytest.mark.parametrize("name", ["sqrt", "reciprocal"])
+@pytest.mark.parametrize("name", ["sqrt", "reciprocal", "sign"])
 def test_single_operations_have_the_bits_of_numpy(isa, name):
     """Of any bits: special values and subnormals lie between others. Reciprocals of mantissas whose
     bits are all ones are nearest to halfway between two numbers."""

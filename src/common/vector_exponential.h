@@ -86,6 +86,12 @@ T scale(T x, Int<T> k) {
   return x * power_of_two<T>(half) * power_of_two<T>(k - half);
 }
 
+// x 2^k where both x and that are normal numbers.
+template <class T>
+T times_power_of_two(T x, Int<T> k) {
+  return from_bits<T>(bits(x) + k * (Int<T>{1} << kMantissa<T>));
+}
+
 template <class T>
 T clamp_exponent(T x) {
   x = x < Exponential<T>::kLow ? Exponential<T>::kLow : x;
@@ -120,10 +126,30 @@ T exp_of_negative(T high, T low) {
   return lower(lifted_exp(reduce_exp(high, low), T(1)));
 }
 
+// exp(x) where |x| <= kExpUsual: 2^k is a normal number, and so is the result. The same bits as exp
+// (Zen 1: 0.75 of the time; exp2 0.65).
+template <class T>
+constexpr T kExpUsual = sizeof(T) == 4 ? 87 : 708;
+template <class T>
+T usual_exp(T x) {
+  Reduced<T> e = reduce_exp(x);
+  return times_power_of_two(1 + e.rest, e.k);
+}
+
 template <class T>
 T half_exp(T x) {  // exp(x) / 2 for x >= 0, without overflow before the end
   Reduced<T> e = reduce_exp(x > Exponential<T>::kHigh ? Exponential<T>::kHigh : x);
   return scale(1 + e.rest, e.k - 1);
+}
+
+template <class T>
+constexpr T kExp2Usual = kBias<T> - 1;
+template <class T>
+T usual_exp2(T x) {
+  T shifted = x + kRounder<T>;
+  T r = x - (shifted - kRounder<T>);
+  T power = 1 + r * polynomial(Exponential<T>::kExp2, r);
+  return times_power_of_two(power, bits(shifted) - bits(kRounder<T>));
 }
 
 template <class T>

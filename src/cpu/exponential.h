@@ -2,7 +2,7 @@
 // 0.92 ulp with fused multiply-adds, 1.17 without.
 #pragma once
 #include "lanes.h"
-#include "vector_special.h"
+#include "vector_exponential.h"
 
 namespace needle::NEEDLE_ISA {
 
@@ -74,30 +74,6 @@ inline V lifted_exponential(const V& x) {
   V shifted;
   const V power = exponential_of(larger(splat(math::Exponential<A>::kLow), x), kRounder, shifted);
   return power * (V)((Vector<Lane>)shifted << math::kMantissa<A>);
-}
-#endif
-
-#if defined(__AVX2__) && !defined(__AVX512F__)
-// As math::erf. Few steps wait for the one before, because of such long functions processors look
-// ahead over few vectors (Zen 1: 0.75 of the time).
-inline Vector<float> erf(const Vector<float>& x) {
-  using V = Vector<float>;
-  constexpr auto& c = math::Special<float>::kErf;
-  constexpr auto& e = math::Exponential<float>::kExp;
-  constexpr float kBiased = math::kRounder<float> + math::kBias<float>;
-  const V sign = splat(-0.0f), size = _mm256_andnot_ps(sign, x), t = smaller(splat(4.0f), size);
-  const V t2 = t * t, t4 = t2 * t2;
-  const V low = (c[2] * t + c[1]) + (c[4] * t + c[3]) * t2;
-  const V high = (c[6] * t + c[5]) + (c[8] * t + c[7]) * t2;
-  const V p = (low + high * t4) * t + c[0];
-  const V z = _mm256_fnmsub_ps(t, p, t), lost = _mm256_fnmadd_ps(t, p, -t - z);
-  const V shifted = z * math::kLog2E<float> + kBiased, n = shifted - kBiased;
-  using E = math::Exponential<float>;
-  const V r = (z - n * E::kLn2High) - n * E::kLn2Low, r2 = r * r;
-  const V q = ((e[2] * r + e[1]) + (e[4] * r + e[3]) * r2) * r + e[0];
-  const V rest = (r2 * q + lost) + r;
-  const V power = (V)((Vector<int32_t>)shifted << math::kMantissa<float>);
-  return _mm256_or_ps((1.0f - power) - rest * power, _mm256_and_ps(sign, x));
 }
 #endif
 

@@ -39,18 +39,31 @@ inline void put(T* p, const Vector<T>& v) {
     store(p, v);
 }
 
-// o[i] = element(i), which applies F to numbers of type T at i. Of four vectors all is read before
-// any of it is written: a load waits for a store shortly before it to the same place of another
-// page. On Zen 4 x + a row of 1 Mi takes 60 us wherever the operands lie (vector by vector 60 to
-// 90), and functions of one number take 0.7 of the time within the first cache.
-// `o` may be one of the inputs, so no pointer is restrict; but no element depends on another.
+// How many vectors of a function are computed together. Of four all is read before any of it is
+// written: a load waits for a store shortly before it to the same place of another page. On Zen 4
+// x + a row of 1 Mi takes 60 us wherever the operands lie (vector by vector 60 to 90), and
+// functions of one number take 0.7 of the time within the first cache. Of functions of many
+// instructions the compiler mixes those of two vectors, because none of them waits for one of the
+// other vector and processors look ahead over few (Zen 1: 0.8 to 0.95 of the time).
+constexpr int64_t vectors_together(int32_t function) {
+  if (!has_many_instructions(function)) return 4;
+#if defined(__AVX512F__)
+  return 1;
+#else
+  return 2;
+#endif
+}
+
+// o[i] = element(i), which applies F to numbers of type T at i. `o` may be one of the inputs, so no
+// pointer is restrict; but no element depends on another.
 template <class F, class T, bool past = false, class R, class Element>
 inline __attribute__((always_inline)) void fill(R* o, int64_t n, const Element& element) {
   int64_t i = 0;
-  if constexpr (!has_many_instructions(F::kFunction)) {
+  constexpr int64_t kTogether = vectors_together(F::kFunction);
+  if constexpr (kTogether > 1) {
     constexpr int64_t kWide = std::min(kLanes<T>, kLanes<R>);
     constexpr int64_t kNarrow = std::max(kLanes<T>, kLanes<R>);
-    constexpr int64_t kGroup = std::max(4 * kWide, kNarrow);
+    constexpr int64_t kGroup = std::max(kTogether * kWide, kNarrow);
     for (; i + kGroup <= n; i += kGroup) {
       alignas(kVectorBytes) R group[kGroup];  // stays in registers
 #pragma GCC ivdep

@@ -1,4 +1,5 @@
 // The loops of the unary rows of functions.def.
+#include "avx2_math.h"
 #include "avx512_math.h"
 #include "loop_templates.h"
 
@@ -50,6 +51,17 @@ USUAL_LOG(log)
 USUAL_LOG(log2)
 USUAL_LOG(log10)
 
+#define USUAL_POWER(name, end)                                         \
+  template <class T>                                                   \
+  struct Usual<name##_row, T> {                                        \
+    static constexpr bool kExists = math::is_float<T>;                 \
+    static constexpr Function kFunction = k_##name;                    \
+    static bool is_usual(T x) { return math::abs(x) <= math::end<T>; } \
+    static T apply(T x) { return math::usual_##name(x); }              \
+  };
+USUAL_POWER(exp, kExpUsual)
+USUAL_POWER(exp2, kExp2Usual)
+
 #define OF_SIGN(name, expression)                               \
   template <>                                                   \
   struct OfSign<name##_row> {                                   \
@@ -88,12 +100,16 @@ OF_VECTORS(gelu)
 OF_VECTORS(gelu_tanh)
 OF_VECTORS(silu)
 #elif defined(__AVX2__)
-template <>
-struct OfVectors<erf_row, float> {
-  static constexpr bool kExists = true;
-  static Vector<float> apply(const Vector<float>& x) { return erf(x); }
-  static Vector<float> second(const Vector<float>& x) { return erf(x); }
-};
+#define OF_VECTORS(name)                                                          \
+  template <>                                                                     \
+  struct OfVectors<name##_row, float> {                                           \
+    static constexpr bool kExists = true;                                         \
+    static Vector<float> apply(const Vector<float>& x) { return avx2::name(x); }  \
+    static Vector<float> second(const Vector<float>& x) { return avx2::name(x); } \
+  };
+OF_VECTORS(sign)
+OF_VECTORS(rsqrt)
+OF_VECTORS(erf)
 #endif
 
 const LoopRow kUnaryLoops[kFunctions] = {

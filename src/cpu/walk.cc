@@ -63,6 +63,9 @@ void choose_block(Walk* walk, int64_t tile, int64_t square_tile) {
   int64_t cols = walk->dim(0)[0], rows = walk->dim(1)[0];
   walk->rows = rows_dim != 0 ? std::min({rows, kTransposedRows, tile}) : 1;
   walk->cols = std::min(cols, tile / walk->rows);
+  // Of whole rows the other operands are dense, which need no copies.
+  constexpr int64_t kLeastRows = 8;
+  if (cols * kLeastRows <= tile) walk->cols = cols;
   if (walk->cols == cols || rows_dim != 0) walk->rows = std::min(rows, tile / walk->cols);
   walk->blocks = (cols + walk->cols - 1) / walk->cols * ((rows + walk->rows - 1) / walk->rows);
   for (int d = 2; d < walk->ndim; ++d) walk->blocks *= walk->dim(d)[0];
@@ -163,6 +166,7 @@ __attribute__((flatten)) void transpose_square(T* out, int64_t out_stride, const
     Vector<float> columns[8];
     const auto line = [&](int64_t i) { return reinterpret_cast<const float*>(x + i * x_stride); };
     load_transposed(columns, line);
+#pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) store(reinterpret_cast<float*>(out + i * out_stride), columns[i]);
     return;
   }
