@@ -296,6 +296,16 @@ def test_the_mode_is_a_setting_like_others():
     assert waits.numpy().tolist() == [2.0, 2.0, 2.0]
 
 
+def test_what_is_known_of_a_tensor_needs_no_value():
+    with ndl.lazy_mode():
+        x = ndl.ones(2, 3) + 1.0
+        assert (x.shape, x.ndim, x.size) == ((2, 3), 2, 6) and x.array is None
+        assert x.dtype is ndl.float32 and x.device == ndl.default_device()
+        pair = ops.make_tuple(x, x)
+    for name in ("shape", "dtype", "device", "ndim", "size"):
+        assert not hasattr(pair, name)
+
+
 def test_tuples_carry_gradients():
     x = tensor(3)
     pair = ops.make_tuple(x, x * 2.0)

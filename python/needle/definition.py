@@ -10,7 +10,7 @@ import gc
 import itertools
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any
 
@@ -69,7 +69,39 @@ def make_spec(dtype: DType, device: Device, shape: tuple[int, ...]) -> Spec:
     return spec
 
 
-class Array:
+class _Described:
+    """What has a spec."""
+
+    __slots__ = ()
+    spec: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes; never computes anything."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type; never computes anything."""
+        return self.spec.dtype
+
+    @property
+    def device(self) -> Device:
+        """Where the values are; never computes anything."""
+        return self.spec.device
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.spec.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.spec.size
+
+
+class Array(_Described):
     """A view: spec, handle, offset and strides (in elements; None means dense)."""
 
     __slots__ = ("spec", "handle", "offset", "own_strides", "__weakref__")
@@ -77,26 +109,6 @@ class Array:
     handle: Any
     offset: int
     own_strides: tuple[int, ...] | None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.spec.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.spec.dtype
-
-    @property
-    def device(self) -> Device:
-        return self.spec.device
-
-    @property
-    def ndim(self) -> int:
-        return len(self.spec.shape)
-
-    @property
-    def size(self) -> int:
-        return self.spec.size
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -233,7 +245,7 @@ class _Modes(threading.local):
 _modes = _Modes()
 
 
-class TensorBase:
+class TensorBase(_Described):
     """A mutable handle: array (or None), node (or None), grad, name, and whether it is a parameter
     of the derivative."""
 
@@ -458,11 +470,21 @@ def topo(
         needs: visit only nodes through which gradients flow.
         stop: nodes below which not to look.
     """
+    return _ordered(nodes, lambda node: node.needs or not needs, stop or frozenset())
+
+
+def pending_order(nodes: Iterable[Any]) -> list[Any]:
+    """Return the nodes below that have not run, inputs first."""
+    return _ordered(nodes, lambda node: not node.done)
+
+
+def _ordered(
+    nodes: Iterable[Any], wanted: Callable[[Any], bool], stop: frozenset[Any] = frozenset()
+) -> list[Any]:
     order: list[Any] = []
     seen: set[int] = set()
-    stop = stop or frozenset()
     for root in nodes:
-        stack = [(root, 0)] if id(root) not in seen and (root.needs or not needs) else []
+        stack = [(root, 0)] if id(root) not in seen and wanted(root) else []
         seen.add(id(root))
         while stack:
             node, i = stack.pop()
@@ -470,38 +492,13 @@ def topo(
             while i < len(inputs):
                 below = inputs[i]
                 i += 1
-                if id(below) not in seen and (below.needs or not needs):
+                if id(below) not in seen and wanted(below):
                     seen.add(id(below))
                     stack.append((node, i))
                     stack.append((below, 0))
                     break
             else:
                 order.append(node)
-    return order
-
-
-def pending_order(nodes: Iterable[Any]) -> list[Any]:
-    """Return the nodes below that have not run, inputs first."""
-    order: list[Any] = []
-    seen: set[int] = set()
-    stack = [(node, 0) for node in nodes if not node.done]
-    stack.reverse()
-    while stack:
-        node, i = stack.pop()
-        if i == 0:
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-        inputs = node.inputs
-        while i < len(inputs):
-            below = inputs[i]
-            i += 1
-            if not below.done and id(below) not in seen:
-                stack.append((node, i))
-                stack.append((below, 0))
-                break
-        else:
-            order.append(node)
     return order
 
 

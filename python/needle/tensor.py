@@ -14,8 +14,6 @@ from needle import autograd, config, device, dtype, executor, graph, ops
 from needle.augmented import Augmented
 from needle.backend import exchange, memory
 from needle.backend.ndarray import NDArray, array
-from needle.device import Device
-from needle.dtype import DType
 from needle.errors import (
     ArgumentError,
     DtypeError,
@@ -63,31 +61,6 @@ class Tensor(Augmented, Methods, Value):
         executor.note_leaf(self, type(self).__name__)
 
     # ---- what it is ----------------------------------------------------------
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes; never computes anything."""
-        return self.spec.shape
-
-    @property
-    def dtype(self) -> DType:
-        """Element type; never computes anything."""
-        return self.spec.dtype
-
-    @property
-    def device(self) -> Device:
-        """Where the values are; never computes anything."""
-        return self.spec.device
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self.spec.size
 
     @property
     def T(self) -> Tensor:

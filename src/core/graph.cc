@@ -283,6 +283,28 @@ PyObject* tensor_spec(PyObject* self, void*) {
   PyErr_SetString(PyExc_RuntimeError, "the tensor was not initialised");
   return nullptr;
 }
+// New reference; a tuple of arrays has more than one.
+Spec* tensor_only_spec(PyObject* self) {
+  PyObject* spec = tensor_spec(self, nullptr);
+  if (!spec || Py_IS_TYPE(spec, spec_type)) return reinterpret_cast<Spec*>(spec);
+  Py_DECREF(spec);
+  PyErr_SetString(PyExc_AttributeError, "a tuple of tensors: each has its own");
+  return nullptr;
+}
+template <PyObject* Spec::* part>
+PyObject* tensor_part(PyObject* self, void*) {
+  Spec* spec = tensor_only_spec(self);
+  PyObject* result = spec ? new_reference(spec->*part) : nullptr;
+  Py_XDECREF(spec);
+  return result;
+}
+template <class Integer, Integer Spec::* part>
+PyObject* tensor_number(PyObject* self, void*) {
+  Spec* spec = tensor_only_spec(self);
+  PyObject* result = spec ? PyLong_FromLongLong(spec->*part) : nullptr;
+  Py_XDECREF(spec);
+  return result;
+}
 PyObject* tensor_op(PyObject* self, void*) {
   Node* node = as_tensor(self)->node;
   return new_reference(node ? node->op : nullptr);
@@ -337,6 +359,11 @@ PyGetSetDef tensor_getters[] = {
     {"array", tensor_array, nullptr, "the array, or None if it is not there", nullptr},
     {"node", tensor_node, nullptr, "the node it stands for, or None", nullptr},
     {"spec", tensor_spec, nullptr, "dtype, device and shape; never computes", nullptr},
+    {"shape", tensor_part<&Spec::shape_tuple>, nullptr, "sizes of the axes", nullptr},
+    {"dtype", tensor_part<&Spec::dtype>, nullptr, "element type", nullptr},
+    {"device", tensor_part<&Spec::device>, nullptr, "where the values are", nullptr},
+    {"ndim", tensor_number<int32_t, &Spec::ndim>, nullptr, "number of axes", nullptr},
+    {"size", tensor_number<int64_t, &Spec::size>, nullptr, "number of elements", nullptr},
     {"op", tensor_op, nullptr, "the op that made it, or None", nullptr},
     {"inputs", tensor_inputs, nullptr, "the tensors the op was applied to", nullptr},
     {"grad", tensor_grad, tensor_set_grad, "the gradient that backward stored, or None", nullptr},

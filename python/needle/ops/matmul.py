@@ -73,7 +73,7 @@ def matmul(a: Any, b: Any) -> Any:
         left, right = a.spec.ndim, b.spec.ndim
     except AttributeError:  # arrays beside a tensor; everything else raises
         a, b = as_tensors((a, b), "matmul")
-        left, right = a.spec.ndim, b.spec.ndim
+        left, right = a.ndim, b.ndim
     if left >= 2 and right >= 2:
         return executor.apply(_MATMUL, a, b)
     if left == 0 or right == 0:
