@@ -45,6 +45,7 @@ inline void put(T* p, const Vector<T>& v) {
 // functions of one number take 0.7 of the time within the first cache. Of functions of many
 // instructions the compiler mixes those of two vectors, because none of them waits for one of the
 // other vector and processors look ahead over few (Zen 1: 0.8 to 0.95 of the time).
+// With AVX-512 it was not tried.
 constexpr int64_t vectors_together(int32_t function) {
   if (!has_many_instructions(function)) return 4;
 #if defined(__AVX512F__)
