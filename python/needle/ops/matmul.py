@@ -69,14 +69,10 @@ def matmul(a: Any, b: Any) -> Any:
 
     See ``MatMul``.
     """
-    try:
-        left, right = a.spec.ndim, b.spec.ndim
-    except AttributeError:  # arrays beside a tensor; everything else raises
-        a, b = as_tensors((a, b), "matmul")
-        left, right = a.ndim, b.ndim
-    if left >= 2 and right >= 2:
+    if getattr(a, "ndim", 0) >= 2 and getattr(b, "ndim", 0) >= 2:
         return executor.apply(_MATMUL, a, b)
-    if left == 0 or right == 0:
+    a, b = as_tensors((a, b), "matmul")
+    if a.ndim == 0 or b.ndim == 0:
         return executor.apply(_MATMUL, a, b)  # raises, with the shapes
     row, column, kept = _reshapes(a.spec.shape, b.spec.shape)
     a = a if row is None else executor.apply(row, a)
