@@ -198,12 +198,12 @@ struct Kernels {
   // dx from out (the result), g; dx as out above. buffers: dx, out, g.
   const char* (*plan_softmax_grad)(Plan*, int32_t kind, const Operand& dx, const Operand& out,
                                    const Operand& g);
-  // loss [n], lse [n] (log of the sum of exponentials) from logits [n, classes], labels [n]
-  // integer; rows whose label is `ignore` give 0; smoothing as in PyTorch, in [0, 1].
-  // buffers: loss, lse, logits, labels.
+  // loss [n], shift [n], rest [n] (whose sum is the log of the sum of exponentials) from logits
+  // [n, classes], labels [n] integer; rows whose label is `ignore` have loss 0; smoothing as in
+  // PyTorch, in [0, 1]. buffers: loss, shift, rest, logits, labels.
   const char* (*plan_cross_entropy)(Plan*, const Operand& logits, const Operand& labels,
                                     int64_t ignore, double smoothing);
-  // dlogits[i, :] = g[i] * (softmax - target). buffers: dlogits, g, logits, labels, lse.
+  // dlogits[i, :] = g[i] * (softmax - target). buffers: dlogits, g, logits, labels, shift, rest.
   const char* (*plan_cross_entropy_grad)(Plan*, const Operand& logits, const Operand& labels,
                                          int64_t ignore, double smoothing);
   // Last axis d. kind 0: layer norm (mean, rstd), 1: RMS norm (mean unused). x, out dense

@@ -168,8 +168,8 @@ struct Rows {
         labels{own->code, 1, shape, strides + 1} {}
 };
 
-// cross_entropy_of(logits, labels, ignored label, smoothing): (loss, lse), or None, for a label
-// that is no class, too
+// cross_entropy_of(logits, labels, ignored label, smoothing): (loss, shift, rest), or None, for a
+// label that is no class, too
 PyObject* cross_entropy_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
   const Array* in[2];
   if (n != 4 || !dense_arrays(args, in) || !PyFloat_CheckExact(args[3])) Py_RETURN_NONE;
@@ -178,33 +178,36 @@ PyObject* cross_entropy_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t ignored;
   if (!are_labels(own, spec) || !read_label(args[2], &ignored)) Py_RETURN_NONE;
   const DType wide = statistics_type(spec->code);
-  Array* outs[2] = {new_array(spec, wide, own->ndim), new_array(spec, wide, own->ndim)};
-  bool done = outs[0] && outs[1];
+  Array* outs[3];
+  for (Array*& out : outs) out = new_array(spec, wide, own->ndim);
+  bool done = outs[0] && outs[1] && outs[2];
   if (done) {
     const Rows rows(spec, own);
     Plan plan;
-    void* buffers[] = {address(outs[0]), address(outs[1]), address(logits), address(labels)};
+    void* buffers[] = {address(outs[0]), address(outs[1]), address(outs[2]), address(logits),
+                       address(labels)};
     done = !kernels->plan_cross_entropy(&plan, rows.logits, rows.labels, ignored,
                                         PyFloat_AS_DOUBLE(args[3])) &&
            run_checked(plan, buffers, spec->size);
   }
-  return results(done, outs, 2);
+  return results(done, outs, 3);
 }
 
-// cross_entropy_grad_of(g, logits, labels, lse, ignored label, smoothing): dlogits, or None
+// cross_entropy_grad_of(g, logits, labels, shift, rest, ignored label, smoothing): dlogits, or None
 PyObject* cross_entropy_grad_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
-  const Array* in[3];
-  if (n != 6 || !modes.open || !is_array(args[0]) || !dense_arrays(args + 1, in) ||
-      !PyFloat_CheckExact(args[5])) {
+  const Array* in[4];
+  if (n != 7 || !modes.open || !is_array(args[0]) || !dense_arrays(args + 1, in) ||
+      !PyFloat_CheckExact(args[6])) {
     Py_RETURN_NONE;
   }
-  const auto [logits, labels, lse] = in;
+  const auto [logits, labels, shift, rest] = in;
   auto* g = reinterpret_cast<Array*>(args[0]);
   const Spec *spec = logits->spec, *own = labels->spec;
   const DType wide = statistics_type(spec->code);
   int64_t ignored;
   if (!g->storage || !are_labels(own, spec) || !has_shape(g, own, wide, own->ndim) ||
-      !has_shape(lse, own, wide, own->ndim) || !read_label(args[4], &ignored)) {
+      !has_shape(shift, own, wide, own->ndim) || !has_shape(rest, own, wide, own->ndim) ||
+      !read_label(args[5], &ignored)) {
     Py_RETURN_NONE;
   }
   Array* dense = g->strides ? copy_of(g, wide, false) : nullptr;  // a mean's gradient is repeated
@@ -213,10 +216,11 @@ PyObject* cross_entropy_grad_of(PyObject*, PyObject* const* args, Py_ssize_t n) 
   if (done) {
     const Rows rows(spec, own);
     Plan plan;
-    void* buffers[] = {address(out), address(dense ? dense : g), address(logits), address(labels),
-                       address(lse)};
+    void* buffers[] = {address(out),    address(dense ? dense : g),
+                       address(logits), address(labels),
+                       address(shift),  address(rest)};
     done = !kernels->plan_cross_entropy_grad(&plan, rows.logits, rows.labels, ignored,
-                                             PyFloat_AS_DOUBLE(args[5])) &&
+                                             PyFloat_AS_DOUBLE(args[6])) &&
            run_checked(plan, buffers, spec->size);
   }
   Py_XDECREF(dense);
@@ -239,9 +243,9 @@ PyMethodDef functions[] = {
     {"rms_norm_grad_of", function_of(rms_norm_grad_of), METH_FASTCALL,
      "rms_norm_grad_of(g, x, weight, rstd): (dx, dweight), or None"},
     {"cross_entropy_of", function_of(cross_entropy_of), METH_FASTCALL,
-     "cross_entropy_of(logits, labels, ignored, smoothing): (loss, lse), or None"},
+     "cross_entropy_of(logits, labels, ignored, smoothing): (loss, shift, rest), or None"},
     {"cross_entropy_grad_of", function_of(cross_entropy_grad_of), METH_FASTCALL,
-     "cross_entropy_grad_of(g, logits, labels, lse, ignored, smoothing): dlogits, or None"},
+     "cross_entropy_grad_of(g, logits, labels, shift, rest, ignored, smoothing): dlogits, or None"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -202,24 +202,24 @@ void softmax_grad(int kind, nb::handle dx, nb::handle out, nb::handle g) {
   run(plan, {native(dx), native(out), native(g)});
 }
 
-int64_t cross_entropy(nb::handle loss, nb::handle lse, nb::handle logits, nb::handle labels,
-                      int64_t ignore, double smoothing) {
+int64_t cross_entropy(nb::handle loss, nb::handle shift, nb::handle rest, nb::handle logits,
+                      nb::handle labels, int64_t ignore, double smoothing) {
   Plan plan;
   check(kernels->plan_cross_entropy(&plan, operand(native(logits)), operand(native(labels)), ignore,
                                     smoothing),
         "cross_entropy", native(logits));
-  return run(plan, {native(loss), native(lse), native(logits), native(labels)});
+  return run(plan, {native(loss), native(shift), native(rest), native(logits), native(labels)});
 }
 
 int64_t cross_entropy_grad(nb::handle dlogits, nb::handle g, nb::handle logits, nb::handle labels,
-                           nb::handle lse, int64_t ignore, double smoothing) {
+                           nb::handle shift, nb::handle rest, int64_t ignore, double smoothing) {
   Plan plan;
   check(kernels->plan_cross_entropy_grad(&plan, operand(native(logits)), operand(native(labels)),
                                          ignore, smoothing),
         "cross_entropy", native(logits));
-  check_dense(native(g), "cross_entropy");
-  check_dense(native(lse), "cross_entropy");
-  return run(plan, {native(dlogits), native(g), native(logits), native(labels), native(lse)});
+  for (nb::handle array : {g, shift, rest}) check_dense(native(array), "cross_entropy");
+  return run(plan, {native(dlogits), native(g), native(logits), native(labels), native(shift),
+                    native(rest)});
 }
 
 void layer_norm(int kind, nb::handle out, nb::handle mean, nb::handle rstd, nb::handle x,

@@ -278,15 +278,15 @@ int64_t first_bad_label(const State<A>& s, const void* labels) {
 template <class A>
 int64_t run_cross_entropy(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
-  const int64_t bad = first_bad_label(s, buffers[3]);
+  const int64_t bad = first_bad_label(s, buffers[4]);
   if (bad >= 0) return bad;
-  A* lse = as<A>(buffers[1]);
   const A smoothing = static_cast<A>(s.smoothing);
   for_rows(s, false, [&](int64_t row, int thread) {
-    const A* x = fetch(s.x, s.read_x, buffers[2], row, s.n, row_buffer(s, workspace, thread, 0));
-    const int64_t label = s.read_label(buffers[3], row * s.label_stride);
-    const auto [shift, rest] = log_sum_exp(x, s.n, next_row(s, buffers[2], row));
-    lse[row] = shift + rest;
+    const A* x = fetch(s.x, s.read_x, buffers[3], row, s.n, row_buffer(s, workspace, thread, 0));
+    const int64_t label = s.read_label(buffers[4], row * s.label_stride);
+    const auto [shift, rest] = log_sum_exp(x, s.n, next_row(s, buffers[3], row));
+    as<A>(buffers[1])[row] = shift;
+    as<A>(buffers[2])[row] = rest;
     A loss = 0;
     if (label != s.ignore) loss = rest + (shift - x[label]);
     if (label != s.ignore && smoothing > 0)
@@ -298,10 +298,10 @@ int64_t run_cross_entropy(const Plan* plan, void* const* buffers, void* workspac
 
 // dx of a row whose label's part of the target is `certain`, that of every class `uniform`.
 template <bool streams, class A>
-void cross_entropy_grad_row(A* dx, const A* x, int64_t n, A g, A lse, A uniform, A certain,
-                            int64_t label) {
+void cross_entropy_grad_row(A* dx, const A* x, int64_t n, A g, LogSumExp<A> lse, A uniform,
+                            A certain, int64_t label) {
   const auto gradient = [&](const Vector<A>& logit) {
-    return g * (lifted_exponential(logit - lse) * (1 / kLifted<A>)-uniform);
+    return g * (lifted_exponential((logit - lse.shift) - lse.rest) * (1 / kLifted<A>)-uniform);
   };
   write_row<streams>(dx, n,
                      [&](int64_t i, auto part) { part.store(dx + i, gradient(part.load(x + i))); });
@@ -320,7 +320,8 @@ int64_t run_cross_entropy_grad(const Plan* plan, void* const* buffers, void* wor
     const int64_t label = s.read_label(buffers[3], row * s.label_stride);
     void* to = byte_offset(buffers[0], row * s.n * s.out.size);
     A* dx = s.out.direct ? as<A>(to) : row_buffer(s, workspace, thread, 1);
-    const A g = as<A>(buffers[1])[row], lse = as<A>(buffers[4])[row];
+    const A g = as<A>(buffers[1])[row];
+    const LogSumExp<A> lse{as<A>(buffers[4])[row], as<A>(buffers[5])[row]};
     if (label == s.ignore)
       std::memset(dx, 0, s.n * sizeof(A));
     else

@@ -195,36 +195,42 @@ def _bad_label(operation: str, labels: NDArray, position: int, classes: int) -> 
 
 @override("cpu", "CrossEntropy")
 def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
-    """Losses and the logarithms of the sums of exponentials."""
+    """Losses, and the logarithms of the sums of exponentials in two parts."""
     made = _cross_entropy_of(logits, labels, op.ignore_index, op.label_smoothing)
     if made is not None:
         return made
     if not _floating(logits) or logits.shape[-1] == 0:
         return NotImplemented
-    loss, lse = (empty(labels.shape, _wide(logits), logits.device) for _ in range(2))
+    outs = tuple(empty(labels.shape, _wide(logits), logits.device) for _ in range(3))
     rows, flat = _rows(logits), labels.reshape((labels.size,))
-    bad = _core(logits).cross_entropy(loss, lse, rows, flat, op.ignore_index, op.label_smoothing)
+    bad = _core(logits).cross_entropy(*outs, rows, flat, op.ignore_index, op.label_smoothing)
     if bad >= 0:
         raise _bad_label(op.name, labels, bad, logits.shape[-1])
-    return loss, lse
+    return outs
 
 
 @override("cpu", "CrossEntropyGrad")
-def cross_entropy_grad(op: Any, g: NDArray, logits: NDArray, labels: NDArray, lse: NDArray) -> Any:
+def cross_entropy_grad(
+    op: Any, g: NDArray, logits: NDArray, labels: NDArray, shift: NDArray, rest: NDArray
+) -> Any:
     """Gradient with respect to the logits."""
-    made = _cross_entropy_grad_of(g, logits, labels, lse, op.ignore_index, op.label_smoothing)
+    made = _cross_entropy_grad_of(
+        g, logits, labels, shift, rest, op.ignore_index, op.label_smoothing
+    )
     if made is not None:
         return made
-    wide = _wide(logits)
-    if not _floating(logits) or logits.shape[-1] == 0 or {g.dtype, lse.dtype} != {wide}:
+    if not _floating(logits) or logits.shape[-1] == 0:
         return NotImplemented
-    if any(x.shape != logits.shape[:-1] for x in (g, labels, lse)):
+    if any(x.dtype != _wide(logits) for x in (g, shift, rest)):
+        return NotImplemented
+    if any(x.shape != logits.shape[:-1] for x in (g, labels, shift, rest)):
         return NotImplemented
     dlogits = _like(logits)
-    (g, lse), flat = _dense(g, lse), labels.reshape((labels.size,))
+    g, *parts = _dense(g, shift, rest)
     bad = _core(logits).cross_entropy_grad(
-        _rows(dlogits), g, _rows(logits), flat, lse, op.ignore_index, op.label_smoothing
-    )
+        _rows(dlogits), g, _rows(logits), labels.reshape((labels.size,)), *parts,
+        op.ignore_index, op.label_smoothing,
+    )  # fmt: skip
     if bad >= 0:
         raise _bad_label(op.name, labels, bad, logits.shape[-1])
     return dlogits

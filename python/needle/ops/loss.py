@@ -29,7 +29,7 @@ from needle.ops.movement import Reshape, reshape, unsqueeze
 from needle.ops.operands import as_tensors, cast, promoted, widened
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, integers, uniform
-from needle.ops.softmax import log_softmax, logsumexp, shift_of, softmax
+from needle.ops.softmax import finite_max, log_softmax, logsumexp, softmax
 
 NOTHING = -(2**63)
 """The ``ignore_index`` that ignores no row."""
@@ -40,10 +40,12 @@ NOTHING = -(2**63)
 
 def _cross_entropy(x: Any, labels: Any, ignore: int, smoothing: float) -> Any:
     labels = labels.astype(int)
-    lse = np.log(np.exp(x).sum(-1))
+    shift = x.max(-1)
+    rest = np.log(np.exp(x - shift[..., None]).sum(-1))
+    lse = shift + rest
     picked = np.take_along_axis(x, np.where(labels == ignore, 0, labels)[..., None], -1)[..., 0]
     loss = (1 - smoothing) * (lse - picked) + smoothing * (lse - x.mean(-1))
-    return np.where(labels == ignore, 0.0, loss), lse
+    return np.where(labels == ignore, 0.0, loss), shift, rest
 
 
 def _cross_entropy_samples() -> list[Sample]:
@@ -92,12 +94,15 @@ class _CrossEntropy(Composite):
 class CrossEntropy(_CrossEntropy):
     """Negative logarithm of the probability that softmax gives the label, per row.
 
-        loss = lse - logits[label],  lse = log(sum(exp(logits)))
+        loss = rest + shift - logits[label],
+        shift = max(logits),  rest = log(sum(exp(logits - shift)))
 
     With smoothing s the target is (1 - s) at the label plus s / classes everywhere. Rows whose
-    label is ``ignore_index`` have loss 0. The second result, lse, is what the gradient reads.
+    label is ``ignore_index`` have loss 0. The gradient reads shift and rest: far from 0 their sum
+    has lost the digits that tell one logit from another. Where the largest logit is infinite,
+    shift is 0; beside a NaN it may be any number, and rest is NaN.
 
-    Shapes:   logits [..., classes], labels [...] -> loss [...], lse [...]
+    Shapes:   logits [..., classes], labels [...] -> loss [...], shift [...], rest [...]
     Dtypes:   logits floating, labels integer (or floating with whole values); results in float32
               when logits are float16 or bfloat16
     Gradient: logits; any order
@@ -120,35 +125,48 @@ class CrossEntropy(_CrossEntropy):
     def expand(self, logits: Any, labels: Any) -> Any:
         wide = widened(logits)
         kept, labels = self.class_labels(labels)
-        shift = shift_of(wide, (-1,))
-        near = wide - shift  # logits and lse may both be far from 0, where digits are few
+        shift = finite_max(wide, (-1,))
+        near = wide - shift
         rest = logsumexp(near, -1)
         loss = rest - reshape(gather(near, unsqueeze(labels, -1), -1), shape_of(labels))
         if self.label_smoothing:
             spread = rest - mean(near, -1)
             loss = (1 - self.label_smoothing) * loss + self.label_smoothing * spread
-        lse = rest + reshape(shift, shape_of(labels))
-        return loss if kept is None else where(kept, loss, 0.0), lse
+        shift = reshape(shift, shape_of(labels))
+        return loss if kept is None else where(kept, loss, 0.0), shift, rest
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         if not out.node.inputs[0].needs:  # floating labels alone ask for one
             return None, None
-        (logits, labels), (g, lse_grad) = out.inputs, (out_grad[0], out_grad[1])
+        logits, labels = out.inputs
         grad = None
-        if g is not None:
+        if out_grad[0] is not None:
             op = CrossEntropyGrad.of(self.ignore_index, self.label_smoothing)
-            grad = executor.apply(op, g, logits, labels, out[1])
-        if lse_grad is not None:
-            part = cast_like(unsqueeze(lse_grad, -1) * softmax(widened(logits)), logits)
-            grad = part if grad is None else grad + part
+            grad = executor.apply(op, out_grad[0], logits, labels, out[1], out[2])
+        if out_grad[1] is not None or out_grad[2] is not None:
+            part = _grad_of_parts(widened(logits), out[1], out_grad[1], out_grad[2])
+            grad = cast_like(part, logits) if grad is None else grad + cast_like(part, logits)
         return grad, None
 
 
-def _cross_entropy_grad(g: Any, x: Any, labels: Any, lse: Any, ignore: int, s: float) -> Any:
+def _grad_of_parts(wide: Any, shift: Any, shift_grad: Any, rest_grad: Any) -> Any:
+    """Return what shift and rest, whose sum has the gradient softmax, add to that of the logits."""
+    part: Any = 0.0
+    if rest_grad is not None:
+        part = unsqueeze(rest_grad, -1) * softmax(wide)
+        shift_grad = -rest_grad if shift_grad is None else shift_grad - rest_grad
+    ties = cast_like(equal(wide, unsqueeze(shift, -1)), wide)
+    share = unsqueeze(shift_grad / summation(ties, -1), -1)
+    return part + share * ties
+
+
+def _cross_entropy_grad(
+    g: Any, x: Any, labels: Any, shift: Any, rest: Any, *, ignore: int, s: float
+) -> Any:
     labels = labels.astype(int)
     classes = x.shape[-1]
     target = (1 - s) * (labels[..., None] == np.arange(classes)) + s / classes
-    grad = g[..., None] * (np.exp(x - lse[..., None]) - target)
+    grad = g[..., None] * (np.exp(x - (shift + rest)[..., None]) - target)
     return np.where((labels == ignore)[..., None], 0.0, grad)
 
 
@@ -158,11 +176,11 @@ def _cross_entropy_grad_samples() -> list[Sample]:
         if sample.raises is None:
             x, labels = sample.inputs
             ignore, s = sample.static
-            lse = _cross_entropy(x, labels, ignore, s)[1]
+            parts = _cross_entropy(x, labels, ignore, s)[1:]
             cases.append(
                 Sample(
-                    (uniform(labels.shape, seed=3), x, labels, lse), sample.static,
-                    lambda g, x, y, lse, i=ignore, s=s: _cross_entropy_grad(g, x, y, lse, i, s),
+                    (uniform(labels.shape, seed=3), x, labels, *parts), sample.static,
+                    lambda *inputs, i=ignore, s=s: _cross_entropy_grad(*inputs, ignore=i, s=s),
                 )
             )  # fmt: skip
     return cases
@@ -171,25 +189,26 @@ def _cross_entropy_grad_samples() -> list[Sample]:
 class CrossEntropyGrad(_CrossEntropy):
     """Gradient of cross entropy with respect to the logits.
 
-        out = g * (exp(logits - lse) - target)
+        out = g * (exp(logits - shift - rest) - target)
 
-    Shapes:   g [...], logits [..., classes], labels [...], lse [...] -> [..., classes]
-    Gradient: g, logits, lse; any order
+    Shapes:   g [...], logits [..., classes], labels [...], shift [...], rest [...]
+              -> [..., classes]
+    Gradient: g, logits, shift, rest; any order
     """
 
     samples = staticmethod(_cross_entropy_grad_samples)
 
-    def compute(self, g: Any, logits: Any, labels: Any, lse: Any) -> Any:
-        return super().compute(g, logits, kernels.as_labels(self.name, logits, labels), lse)
+    def compute(self, g: Any, logits: Any, labels: Any, *parts: Any) -> Any:
+        return super().compute(g, logits, kernels.as_labels(self.name, logits, labels), *parts)
 
-    def expand(self, g: Any, logits: Any, labels: Any, lse: Any) -> Any:
+    def expand(self, g: Any, logits: Any, labels: Any, shift: Any, rest: Any) -> Any:
         wide = widened(logits)
         classes = shape_of(logits)[-1]
         kept, labels = self.class_labels(labels)
         target = one_hot(labels, classes, executor.spec_of(wide).dtype)
         if self.label_smoothing:
             target = (1 - self.label_smoothing) * target + self.label_smoothing / classes
-        grad = unsqueeze(g, -1) * (exp(wide - unsqueeze(lse, -1)) - target)
+        grad = unsqueeze(g, -1) * (exp(wide - unsqueeze(shift, -1) - unsqueeze(rest, -1)) - target)
         if kept is not None:
             grad = where(unsqueeze(kept, -1), grad, 0.0)
         return cast_like(grad, logits)

@@ -180,13 +180,18 @@ def _stable(x: Any) -> Any:
 
 
 def shift_of(x: Any, axes: tuple[int, ...]) -> Any:
-    """Return what to subtract before exponentials: the largest over axes if it is finite, else 0.
+    """Return what to subtract before exponentials: ``finite_max``, without its gradient."""
+    return stop_gradient(finite_max(x, axes))
+
+
+def finite_max(x: Any, axes: tuple[int, ...]) -> Any:
+    """Return the largest over axes if it is finite, else 0.
 
     Shapes:   x -> x with axes of size 1
     """
     if any(shape_of(x)[axis] == 0 for axis in axes):
         return summation(x, axes, keepdims=True)
-    top = stop_gradient(amax(x, axes, keepdims=True))
+    top = amax(x, axes, keepdims=True)
     return where(isfinite(top), top, 0.0)
 
 

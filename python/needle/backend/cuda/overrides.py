@@ -168,7 +168,7 @@ def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
     if not _floating(logits):
         return NotImplemented
     backend, classes = logits.device.backend, logits.shape[-1]
-    loss, lse = (empty(labels.shape, _wide(logits), logits.device) for _ in range(2))
+    outs = tuple(empty(labels.shape, _wide(logits), logits.device) for _ in range(3))
     rows, steps, teams = _rows(logits.ndim - 1, logits)
     flat = _labels(labels)
     text = f"{labels.dtype}{list(labels.shape)}"
@@ -178,28 +178,30 @@ def cross_entropy(op: Any, logits: NDArray, labels: NDArray) -> Any:
     name = f"cross_entropy<{CPP[logits.dtype]}, {teams.packs}>"
     found = backend.function("softmax.cu", name, _softmax_family)
     backend.launch(
-        found, teams.blocks, address(loss), address(lse), address(logits), address(flat),
+        found, teams.blocks, *map(address, outs), address(logits), address(flat),
         rows.words, teams.threads, classes, *steps, op.ignore_index, float(op.label_smoothing),
         word, ticket, block=teams.block,
     )  # fmt: skip
-    return loss, lse
+    return outs
 
 
 @both("CrossEntropyGrad")
-def cross_entropy_grad(op: Any, g: NDArray, logits: NDArray, labels: NDArray, lse: NDArray) -> Any:
+def cross_entropy_grad(
+    op: Any, g: NDArray, logits: NDArray, labels: NDArray, shift: NDArray, rest: NDArray
+) -> Any:
     """Gradient with respect to the logits; the labels were checked with the loss."""
     wide = _wide(logits)
-    if not _floating(logits) or g.dtype is not wide or lse.dtype is not wide:
+    if not _floating(logits) or any(x.dtype is not wide for x in (g, shift, rest)):
         return NotImplemented
     backend, classes, out = logits.device.backend, logits.shape[-1], empty_of(logits.spec)
     rows, steps, teams = _rows(logits.ndim - 1, out, logits)
-    (g, lse), flat = dense(g, lse), _labels(labels)
+    (g, shift, rest), flat = dense(g, shift, rest), _labels(labels)
     name = f"cross_entropy_grad<{CPP[logits.dtype]}, {teams.packs}>"
     found = backend.function("softmax.cu", name, _softmax_family)
     backend.launch(
         found, teams.blocks, address(out), address(g), address(logits), address(flat),
-        address(lse), rows.words, teams.threads, classes, *steps, op.ignore_index,
-        float(op.label_smoothing), block=teams.block,
+        address(shift), address(rest), rows.words, teams.threads, classes, *steps,
+        op.ignore_index, float(op.label_smoothing), block=teams.block,
     )  # fmt: skip
     return out
 

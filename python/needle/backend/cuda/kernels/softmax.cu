@@ -68,12 +68,13 @@ __global__ void __launch_bounds__(256, 3)
   });
 }
 
-// Losses and log-sum-exps of rows of logits [n, classes]. rows: logits; labels dense.
+// Losses of rows of logits [n, classes], and the logarithms of their sums of exponentials: shift +
+// rest. rows: logits; labels dense.
 template <class T, int packs>
 __global__ void __launch_bounds__(256, 3)
-    cross_entropy(Compute<T>* loss, Compute<T>* lse, const T* logits, const i64* labels,
-                  Geometry<1> rows, i64 threads, i64 classes, i64 step, i64 ignore,
-                  double smoothing, u64* errors, i64 ticket) {
+    cross_entropy(Compute<T>* loss, Compute<T>* shift, Compute<T>* rests, const T* logits,
+                  const i64* labels, Geometry<1> rows, i64 threads, i64 classes, i64 step,
+                  i64 ignore, double smoothing, u64* errors, i64 ticket) {
   using C = Compute<T>;
   SHARED(C, room, [kMaxWarps]);
   const Team team(threads);
@@ -90,7 +91,8 @@ __global__ void __launch_bounds__(256, 3)
   }
   if (team.member) return;
   const i64 label = labels[team.row];
-  lse[team.row] = top + rest;
+  shift[team.row] = top;
+  rests[team.row] = rest;
   C result = 0;
   if (label != ignore) {
     if (label < 0 || label >= classes) {
@@ -109,19 +111,21 @@ __global__ void __launch_bounds__(256, 3)
 template <class T, int packs>
 __global__ void __launch_bounds__(256, 3)
     cross_entropy_grad(T* dlogits, const Compute<T>* g, const T* logits, const i64* labels,
-                       const Compute<T>* lse, Geometry<2> rows, i64 threads, i64 classes,
-                       i64 out_step, i64 step, i64 ignore, double smoothing) {
+                       const Compute<T>* shift, const Compute<T>* rests, Geometry<2> rows,
+                       i64 threads, i64 classes, i64 out_step, i64 step, i64 ignore,
+                       double smoothing) {
   using C = Compute<T>;
   const Team team(threads);
   if (team.row >= rows.count) return;
   const Offsets<2, i64> at(rows, team.row);
   const Row<T, packs> x(logits + at.at[1], step, classes, team);
   const i64 label = labels[team.row];
-  const C slope = g[team.row], total = lse[team.row], s = static_cast<C>(smoothing);
+  const C slope = g[team.row], top = shift[team.row], rest = rests[team.row];
+  const C s = static_cast<C>(smoothing);
   const C everywhere = s / static_cast<C>(classes);
   write<T, packs>(dlogits + at.at[0], out_step, classes, team, [&](int slot, i64 i) {
     const C target = everywhere + (i == label ? 1 - s : C(0));
-    const C value = slope * (math::exp(x.at(slot, i) - total) - target);
+    const C value = slope * (math::exp((x.at(slot, i) - top) - rest) - target);
     return label == ignore ? C(0) : value;
   });
 }
