@@ -154,7 +154,7 @@ def test_cross_entropy(isa, dtype, n, ignore, smoothing):
         loss = loss - smoothing * wide.mean(-1)
     found = apply(CrossEntropy.of(ignore, smoothing), x, tensor(labels))
     check(found[0], np.where(kept, loss, 0.0), n)
-    np.testing.assert_array_equal(exact(found[1])[2:], shift[2:])  # row 1 has none: of NaN
+    check(found[1], shift)
     check(found[2], rest, n)
 
     g = tensor(rows(1, 9)[0], str(found[1].dtype))

@@ -287,6 +287,13 @@ def _gradients(function, xs):
     return ndl.grad(function, tuple(range(len(xs))))(*xs)
 
 
+def test_a_power_of_one_half_is_no_root(device):
+    x = ndl.Tensor([-INF, -0.0, 4.0], device=device)
+    for result in (x**0.5, ops.power(x, 0.5), ops.power(x, ndl.Tensor(0.5, device=device))):
+        np.testing.assert_array_equal(result.numpy(), [INF, 0.0, 2.0])
+        assert not np.signbit(result.numpy()).any()
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_mixed_derivatives_of_a_power_whose_exponent_is_0(order):
     """The derivative by x and y of x ** y is 1 / x there; it was 0 by way of that by x."""
@@ -386,6 +393,22 @@ def test_a_loss_does_not_depend_on_where_logits_lie(device, middle, smoothing, o
         found.sum().backward()
     np.testing.assert_allclose(found.numpy(), exact, rtol=1e-6)
     np.testing.assert_allclose(x.grad.numpy(), gradient, rtol=1e-5, atol=1e-10)
+
+
+@pytest.mark.parametrize("overrides", ["on", "off"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rows", [3, 20_000])  # of one block, and of many
+def test_the_mean_of_a_column_with_an_infinity_is_infinite(device, rows, dtype, overrides):
+    values = np.random.default_rng(0).standard_normal((rows, 5))
+    values[0, 0] = values[rows // 2, 1] = values[:2, 2] = INF
+    values[0, 1], values[[0, -1], 3] = 1.0, [INF, -INF]
+    x, one = ndl.Tensor(values, dtype=dtype, device=device), ndl.ones(5, dtype=dtype, device=device)
+    with ndl.config(overrides=overrides):
+        for norm in (ops.batch_norm, ops.batch_norm_relu):
+            _, mean, var = norm(x, one, one)
+            np.testing.assert_array_equal(mean.numpy()[:4], [INF, INF, INF, NAN])
+            np.testing.assert_allclose(mean.numpy()[4], values[:, 4].mean(), rtol=1e-4, atol=1e-7)
+            np.testing.assert_array_equal(np.isnan(var.numpy()), [True] * 4 + [False])
 
 
 @pytest.mark.parametrize("overrides", ["on", "off"])

@@ -7,6 +7,7 @@
 #include "convert.h"
 #include "kernels_linear.h"
 #include "spans.h"
+#include "statistics.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -76,22 +77,12 @@ void block_statistics(const State<A>& s, const void* x, int64_t block, void* wor
   }
 }
 
-// Joins the statistics of two neighbouring groups of rows (Chan, Golub, LeVeque 1979).
 template <class A>
-void join_statistics(const State<A>& s, void* workspace, int64_t left, int64_t right,
-                     int64_t right_end) {
-  const A rows1 = static_cast<A>(first_row(s, right) - first_row(s, left));
-  const A rows2 = static_cast<A>(first_row(s, right_end) - first_row(s, right));
-  const A part = rows2 / (rows1 + rows2);
-  A* __restrict mean = block_row(s, workspace, left, 0);
-  A* __restrict square = block_row(s, workspace, left, 1);
-  const A* __restrict mean2 = block_row(s, workspace, right, 0);
-  const A* __restrict square2 = block_row(s, workspace, right, 1);
-  for (int64_t j = 0; j < s.c; ++j) {
-    const A distance = mean2[j] - mean[j];
-    mean[j] += distance * part;
-    square[j] += square2[j] + distance * distance * rows1 * part;
-  }
+void join_blocks(const State<A>& s, void* workspace, int64_t left, int64_t right, int64_t end) {
+  const auto row = [&](int64_t block, int which) { return block_row(s, workspace, block, which); };
+  join_statistics(row(left, 0), row(left, 1), row(right, 0), row(right, 1),
+                  static_cast<A>(first_row(s, right) - first_row(s, left)),
+                  static_cast<A>(first_row(s, end) - first_row(s, right)), s.c);
 }
 
 template <class A>
@@ -124,7 +115,7 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
   });
   for (int64_t step = 1; step < s.blocks; step *= 2)
     for (int64_t i = 0; i + step < s.blocks; i += 2 * step)
-      join_statistics(s, workspace, i, i + step, i + 2 * step);
+      join_blocks(s, workspace, i, i + step, i + 2 * step);
   const A* mean = block_row(s, workspace, 0, 0);
   const A* square = block_row(s, workspace, 0, 1);
   A* weight = shared_row(s, workspace, 0);

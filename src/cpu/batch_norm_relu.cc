@@ -13,6 +13,7 @@
 #include "conv.h"
 #include "kernels_linear.h"
 #include "spans.h"
+#include "statistics.h"
 #include "stream.h"
 
 namespace needle::NEEDLE_ISA {
@@ -71,6 +72,14 @@ inline Floats load_ahead(const Lanes& lanes, const float* p) {
 
 // ---- forward. buffers: out, mean, var, x, weight, bias, residual
 
+// Of a column in the block's rows. Distances from an infinite number are infinite or NaN.
+[[gnu::noinline]] float plain_mean(const State& s, const float* column, int64_t block) {
+  double sum = 0;
+  const int64_t begin = first_row(s, block), end = first_row(s, block + 1);
+  for (int64_t row = begin; row < end; ++row) sum += column[row * s.c];
+  return static_cast<float>(sum / static_cast<double>(end - begin));
+}
+
 // Mean and sum of squared distances of the block's rows, in one pass: of the distances from the
 // first row. The sum of their squares loses at most as many digits as the number of rows has.
 void block_statistics(const State& s, const float* x, int64_t block, void* workspace) {
@@ -99,23 +108,15 @@ void block_statistics(const State& s, const float* x, int64_t block, void* works
     lanes.store(mean + j, lanes.load(pivot + j) + sum * scale);
     lanes.store(square + j, rest < 0 ? Floats{} : rest);
   });
+  for (int64_t j = 0; j < s.c; ++j)
+    if (!(std::fabs(mean[j]) < INFINITY)) mean[j] = plain_mean(s, x + j, block);
 }
 
-// Joins the statistics of two neighbouring groups of rows (Chan, Golub, LeVeque 1979).
-void join_statistics(const State& s, void* workspace, int64_t left, int64_t right,
-                     int64_t right_end) {
-  const float rows1 = static_cast<float>(first_row(s, right) - first_row(s, left));
-  const float rows2 = static_cast<float>(first_row(s, right_end) - first_row(s, right));
-  const float part = rows2 / (rows1 + rows2);
-  float* __restrict mean = block_row(s, workspace, left, 0);
-  float* __restrict square = block_row(s, workspace, left, 1);
-  const float* __restrict mean2 = block_row(s, workspace, right, 0);
-  const float* __restrict square2 = block_row(s, workspace, right, 1);
-  for (int64_t j = 0; j < s.c; ++j) {
-    const float distance = mean2[j] - mean[j];
-    mean[j] += distance * part;
-    square[j] += square2[j] + distance * distance * rows1 * part;
-  }
+void join_blocks(const State& s, void* workspace, int64_t left, int64_t right, int64_t end) {
+  const auto row = [&](int64_t block, int which) { return block_row(s, workspace, block, which); };
+  join_statistics(row(left, 0), row(left, 1), row(right, 0), row(right, 1),
+                  static_cast<float>(first_row(s, right) - first_row(s, left)),
+                  static_cast<float>(first_row(s, end) - first_row(s, right)), s.c);
 }
 
 // What both directions must compute alike, to the last bit: the normalised x, and its factor.
@@ -164,7 +165,7 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
             [&](int64_t block, int) { block_statistics(s, x, block, workspace); });
   for (int64_t step = 1; step < s.blocks; step *= 2)
     for (int64_t i = 0; i + step < s.blocks; i += 2 * step)
-      join_statistics(s, workspace, i, i + step, i + 2 * step);
+      join_blocks(s, workspace, i, i + step, i + 2 * step);
   const float* mean = block_row(s, workspace, 0, 0);
   const float* square = block_row(s, workspace, 0, 1);
   float *mean_out = as<float>(buffers[1]), *var_out = as<float>(buffers[2]);

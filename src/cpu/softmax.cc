@@ -285,7 +285,7 @@ int64_t run_cross_entropy(const Plan* plan, void* const* buffers, void* workspac
     const A* x = fetch(s.x, s.read_x, buffers[3], row, s.n, row_buffer(s, workspace, thread, 0));
     const int64_t label = s.read_label(buffers[4], row * s.label_stride);
     const auto [shift, rest] = log_sum_exp(x, s.n, next_row(s, buffers[3], row));
-    as<A>(buffers[1])[row] = shift;
+    as<A>(buffers[1])[row] = std::isnan(rest) ? 0 : shift;  // the maximum passes over NaN
     as<A>(buffers[2])[row] = rest;
     A loss = 0;
     if (label != s.ignore) loss = rest + (shift - x[label]);

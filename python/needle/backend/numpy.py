@@ -102,6 +102,9 @@ def _huber(x: Any, y: Any, delta: Any) -> Any:
 
 def _power(x: Any, y: Any) -> Any:
     """x ** y; of integers and a negative y what is left of 1 / x ** -y: 1, -1 or 0."""
+    if y.dtype.kind == "f":  # NumPy may take the square root, which differs at -inf and -0
+        ends = (y == 0.5) & ((x == 0) | (x == -np.inf))
+        return np.where(ends, np.abs(x), np.power(x, y))
     if y.dtype.kind != "i" or not (y < 0).any():
         return np.power(x, y)
     sign = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y & 1), 0))

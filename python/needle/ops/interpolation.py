@@ -11,7 +11,7 @@ from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import memory, ndarray
 from needle.backend.axes import normalise_axis
-from needle.errors import ShapeError, explain
+from needle.errors import OptionError, ShapeError, explain
 from needle.ops.base import Composite, Linear, total
 from needle.ops.elementwise import where
 from needle.ops.indexing import TakeGrad, take
@@ -114,6 +114,10 @@ class _Interpolation(Linear, Composite):
 
     promotes = "floating"
 
+    def setup(self) -> None:
+        if not all(0.0 < scale < float("inf") for scale in self.scales):
+            raise OptionError(f"{self.name}: scales are {self.scales}\n  rule: above 0, and finite")
+
     def neighbours(self, i: int, n: int) -> tuple[Any, Any]:
         """Return the elements beside each point of axis i, of n, and their weights: [taps, m]."""
         return _neighbours(n, self.sizes[i], self.scales[i], self.how)
@@ -181,7 +185,8 @@ class Interpolate(_Interpolation):
     Shapes:   x [a..., n..., b...] -> [a..., size..., b...]
     Dtypes:   floating
     Gradient: x; any order
-    Raises:   ShapeError if there are no elements or no points
+    Raises:   ShapeError if there are no elements or no points; OptionError if a scale is not
+              above 0 and finite
     """
 
     samples = staticmethod(
@@ -192,6 +197,8 @@ class Interpolate(_Interpolation):
             ),
             Sample((uniform((2, 0)),), (1, (3,), (1.0,), CENTRES), raises=ShapeError),
             Sample((uniform((2, 3)),), (1, (3, 4), (1.0, 1.0), CENTRES), raises=ShapeError),
+            Sample((uniform((2, 3)),), (1, (3,), (float("nan"),), CENTRES), raises=OptionError),
+            Sample((uniform((2, 3)),), (1, (3,), (0.0,), NEAREST), raises=OptionError),
         ]
     )  # fmt: skip
 

@@ -99,8 +99,8 @@ class CrossEntropy(_CrossEntropy):
 
     With smoothing s the target is (1 - s) at the label plus s / classes everywhere. Rows whose
     label is ``ignore_index`` have loss 0. The gradient reads shift and rest: far from 0 their sum
-    has lost the digits that tell one logit from another. Where the largest logit is infinite,
-    shift is 0; beside a NaN it may be any number, and rest is NaN.
+    has lost the digits that tell one logit from another. Where the largest logit is infinite
+    or NaN, shift is 0.
 
     Shapes:   logits [..., classes], labels [...] -> loss [...], shift [...], rest [...]
     Dtypes:   logits floating, labels integer (or floating with whole values); results in float32

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(256, 3)
   }
   if (team.member) return;
   const i64 label = labels[team.row];
-  shift[team.row] = top;
+  shift[team.row] = rest == rest ? top : C(0);  // the maximum may pass over NaN
   rests[team.row] = rest;
   C result = 0;
   if (label != ignore) {
