@@ -10,7 +10,7 @@ import numpy as np
 from needle import dtype as dtypes
 from needle import executor, graph
 from needle.backend import memory, ndarray
-from needle.backend.axes import normalise_axis
+from needle.backend.axes import normalise_axis, sizes_of
 from needle.errors import OptionError, ShapeError, explain
 from needle.ops.base import Composite, Linear, total
 from needle.ops.elementwise import where
@@ -23,6 +23,8 @@ Floats = tuple[float, ...]
 
 NEAREST, CENTRES, CORNERS = "nearest", "centres", "corners"
 CUBIC_CENTRES, CUBIC_CORNERS = "cubic centres", "cubic corners"
+_PLACE = 64
+"""Bytes that the host takes for a point's places and weights, of which there are up to four."""
 
 
 def _neighbours(n: int, m: int, scale: float, how: str) -> tuple[Any, Any]:
@@ -166,8 +168,10 @@ class _Interpolation(Linear, Composite):
         """Check that there are elements and points.
 
         Raises:
-            ShapeError: if there are none.
+            ShapeError: if there are none, or more than can be counted.
         """
+        for size in self.sizes:
+            sizes_of(self.name, (size,), _PLACE)
         if min((*elements, *self.sizes)) < 1:
             raise explain(
                 ShapeError, self.name, f"from {elements} elements to {self.sizes} points",
@@ -197,6 +201,7 @@ class Interpolate(_Interpolation):
             ),
             Sample((uniform((2, 0)),), (1, (3,), (1.0,), CENTRES), raises=ShapeError),
             Sample((uniform((2, 3)),), (1, (3, 4), (1.0, 1.0), CENTRES), raises=ShapeError),
+            Sample((uniform((2, 3)),), (1, (2**61,), (1.0,), CENTRES), raises=ShapeError),
             Sample((uniform((2, 3)),), (1, (3,), (float("nan"),), CENTRES), raises=OptionError),
             Sample((uniform((2, 3)),), (1, (3,), (0.0,), NEAREST), raises=OptionError),
         ]
@@ -207,7 +212,7 @@ class Interpolate(_Interpolation):
         self.check(x, x.shape[axis : axis + len(self.sizes)])
         # before the places and shares of as many points are worked out on the host
         nbytes = prod(_resized(x.shape, axis, self.sizes)) * x.dtype.itemsize
-        memory.ask(x.device.backend, nbytes)
+        memory.ask(x.device.backend, max(nbytes, _PLACE * max(self.sizes)))
         return super().compute(x)
 
     def expand(self, x: Any) -> Any:
