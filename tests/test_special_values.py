@@ -421,6 +421,14 @@ def test_an_infinite_logit_beside_the_label_costs_infinitely_much(device, overri
     np.testing.assert_allclose(found[1], np.log(2.0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("overrides", ["on", "off"])
+def test_an_infinity_at_the_border_counts_once_in_cubic_interpolation(device, overrides):
+    x = ndl.Tensor([INF, 1.0, 2.0, 3.0], device=device)
+    with ndl.config(overrides=overrides):
+        found = ops.Interpolate.of(0, (7,), (1.75,), "cubic corners")(x).numpy()
+    np.testing.assert_array_equal(found, [INF, INF, 1.0, -INF, 2.0, 2.59375, 3.0])
+
+
 LEFT_OUT = {
     "clip": (lambda x: x.clip(0.0, 2.0), [0.0, 1.0, 0.0]),
     "relu6": (lambda x: ops.relu6(3.0 * x), [0.0, 3.0, 0.0]),

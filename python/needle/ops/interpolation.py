@@ -47,7 +47,12 @@ def _neighbours(n: int, m: int, scale: float, how: str) -> tuple[Any, Any]:
     places = np.floor(source) + steps[:, None]
     away = np.abs(source - places)
     weights = _cubic(away) if cubic else 1.0 - away
-    return np.clip(places, 0, n - 1).astype(np.int64), weights
+    places = np.clip(places, 0, n - 1).astype(np.int64)
+    for i in range(1, len(steps)):  # an element has one weight: of infinity, two would make NaN
+        again = places[i] == places[i - 1]
+        weights[i] += np.where(again, weights[i - 1], 0.0)
+        weights[i - 1][again] = 0.0
+    return places, weights
 
 
 def _cubic(x: Any) -> Any:
