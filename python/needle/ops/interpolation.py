@@ -217,7 +217,7 @@ class Interpolate(_Interpolation):
         self.check(x, x.shape[axis : axis + len(self.sizes)])
         # before the places and shares of as many points are worked out on the host
         nbytes = prod(_resized(x.shape, axis, self.sizes)) * x.dtype.itemsize
-        memory.ask(x.device.backend, max(nbytes, _PLACE * max(self.sizes)))
+        memory.ask(x.device.backend, nbytes or _PLACE * max(self.sizes))
         return super().compute(x)
 
     def expand(self, x: Any) -> Any:
