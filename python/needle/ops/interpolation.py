@@ -249,7 +249,8 @@ class InterpolateGrad(_Interpolation):
     Shapes:   g [a..., size..., b...] -> [a..., n..., b...]
     Dtypes:   floating
     Gradient: g, by Interpolate; any order
-    Raises:   ShapeError if the axes of g have other sizes
+    Raises:   ShapeError if the axes of g have other sizes; OptionError if a scale is not above 0
+              and finite
     """
 
     elements: Sizes
