@@ -186,7 +186,7 @@ SHORTCUTS = {
     ],
     "reduce": [
         lambda x, f=f, a=a: kernels.reduce(f, x, a, f == "max")
-        for f in ("sum", "max", "mean", "argmax", "all", "prod", "deviation")
+        for f in ("sum", "max", "mean", "argmax", "all", "prod", "variance")
         for a in ((), (0,), (1,), (0, 1), (1, 0), (0, 0), (2,), (-1,))
     ],
 }  # fmt: skip
@@ -427,7 +427,7 @@ def test_what_is_no_real_number_is_no_element_of_any_dtype(kind):
 def test_the_kernels_refuse_reductions_that_they_lack():
     x, out = array([[1, 2], [3, 4]], "int64", "cpu"), empty((2,), "int64", "cpu")
     with pytest.raises(DtypeError, match="no such combination of dtypes"):
-        x.device.backend.reduce("deviation", out, x, (1,))
+        x.device.backend.reduce("variance", out, x, (1,))
 
 
 def test_lists_of_different_lengths_are_no_array():

@@ -442,6 +442,31 @@ def test_reductions(isa, dtype, shape, axis, offset):
     np.testing.assert_array_equal(exact(ops.amin(x, axis)), wide.min(axis))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "bool"])
+@pytest.mark.parametrize("n", [1, 15, 16, 33, 64, 95, 1025, 70_001])
+def test_sums_of_bytes(isa, dtype, n):
+    values = np.random.default_rng(n).integers(-128, 128, (3, n)).astype(dtype)
+    values[0] = np.iinfo(dtype).min if dtype != "bool" else True  # as far as sums can go
+    x = tensor(values)
+    for each in (x, x[:, ::-1], x[:, ::2], x[1:, 1:], ops.broadcast_to(x[:, :1], x.shape)):
+        for axis in (0, 1, None):
+            found = ops.summation(each, axis).numpy()
+            np.testing.assert_array_equal(found, each.numpy().sum(axis, dtype=np.int64))
+
+
+@pytest.mark.parametrize("n", [*range(1, 40), 63, 64, 65, 200])
+def test_sums_and_products_of_bfloat16(isa, n):
+    """Of whole numbers and powers of two that bfloat16 holds: exact in any order."""
+    random = np.random.default_rng(n)
+    whole, powers = random.integers(-1, 2, (3, n)), 2.0 ** random.integers(-2, 3, (3, n))
+    for values, reduce, exactly in ((whole, ops.summation, np.sum), (powers, ops.prod, np.prod)):
+        x = tensor(values, "bfloat16")
+        for each in (x, x[:, ::-1], x[:, 1:], x[:, ::2]):
+            found = reduce(each, 1)
+            expected = exactly(each.numpy().astype(np.float64), 1)
+            np.testing.assert_array_equal(exact(found), tensor(expected, "bfloat16").numpy())
+
+
 @pytest.mark.parametrize("n", [127, 1024, 4095, 4096, 4224, 9000, LONG])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_reductions_have_the_same_bits_on_either_processor(count_as_zen, dtype, n):

@@ -147,7 +147,10 @@ def test_no_uniform_number_is_the_bound_above(bounds, dtype, device, monkeypatch
 
     for stream in (None, 1):
         ndl.manual_seed(stream)
-        monkeypatch.setattr(random, "rand" if stream is None else "uniform", draw)
+        if stream is None:
+            monkeypatch.setattr(sampling.numpy_stream, "floats", draw)
+        else:
+            monkeypatch.setattr(random, "uniform", draw)
         drawn = sampling.uniform((2,), low, high, dtype=dtype, device=device).numpy()
         first, last = drawn.astype("float64")
         assert first == np.array(low).astype(drawn.dtype) and first <= last < high

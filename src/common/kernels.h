@@ -55,7 +55,7 @@ enum Reduction : int32_t {
   kArgMin,
   kAny,
   kAll,
-  kDeviation,  // sum of squared distances from the mean; floating
+  kVariance,  // sum of squared distances from the mean, times a factor; floating
   kReductions
 };
 enum Scan : int32_t { kCumSum, kCumProd, kScans };
@@ -165,8 +165,9 @@ struct Kernels {
 
   // out: x's shape with the reduced axes 1; arg reductions: int64 out, one axis or all of them
   // (position in C order). kMean, and sums of float16/bfloat16, accumulate in float32 or wider.
+  // factor: of kVariance.
   const char* (*plan_reduce)(Plan*, int32_t reduction, const Operand& out, const Operand& x,
-                             uint32_t axes);
+                             uint32_t axes, double factor);
   const char* (*plan_scan)(Plan*, int32_t scan, const Operand& out, const Operand& x, int32_t axis);
   // The largest or smallest elements up to each one, and their positions: an int64 array laid out
   // as the values. Of equal ones the last; NaN is better than any. buffers: values, positions, x.

@@ -29,7 +29,7 @@ constexpr Row rows[] = {
 #undef TERNARY
 };
 
-PyObject *names[kFunctions], *reductions[kDeviation];  // interned
+PyObject *names[kFunctions], *reductions[kVariance];  // interned
 PyObject *backend_name, *allocate_name, *elementwise_name, *matmul_name, *reduce_name, *copy_name;
 
 // Work on operands of these specs and strides, as its backend prepared it.
@@ -322,7 +322,7 @@ bool add_elsewhere() {
   matmul_name = PyUnicode_InternFromString("matmul");
   reduce_name = PyUnicode_InternFromString("reduce");
   copy_name = PyUnicode_InternFromString("copy");
-  for (int i = 0; i < kDeviation; i++) {
+  for (int i = 0; i < kVariance; i++) {
     if (!(reductions[i] = PyUnicode_InternFromString(reduction_names[i]))) return false;
   }
   return backend_name && allocate_name && elementwise_name && matmul_name && reduce_name &&

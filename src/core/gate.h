@@ -22,7 +22,9 @@ void forget_plans();
 
 // Parts of it. code: a Function, or a Reduction; axes: a bit mask.
 Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n);
-Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const Array* x);
+// correction: what is taken from the number of terms of a variance.
+Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const Array* x,
+                        int64_t correction);
 bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape);
 bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides);  // false: C order
 

@@ -2,6 +2,7 @@
 #include "calls.h"
 #include "dispatch.h"
 #include "gate.h"
+#include <algorithm>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <string>
@@ -11,7 +12,7 @@ namespace needle {
 
 const Kernels* kernels;
 const char* const reduction_names[] = {"sum",    "prod",   "max", "min", "mean",
-                                       "argmax", "argmin", "any", "all", "deviation"};
+                                       "argmax", "argmin", "any", "all", "variance"};
 
 namespace {
 
@@ -88,9 +89,9 @@ void fill(nb::handle out, double value) {
   run(plan, {native(out)});
 }
 
-void reduce(int code, nb::handle out, nb::handle x, uint32_t axes) {
+void reduce(int code, nb::handle out, nb::handle x, uint32_t axes, double factor) {
   Plan plan;
-  check(kernels->plan_reduce(&plan, code, operand(native(out)), operand(native(x)), axes),
+  check(kernels->plan_reduce(&plan, code, operand(native(out)), operand(native(x)), axes, factor),
         reduction_names[code], native(x));
   run(plan, {native(out), native(x)});
 }
@@ -161,17 +162,20 @@ void ramp(nb::handle out, bool is_whole, double start, double step) {
   run(plan, {native(out)});
 }
 
-// state: a MersenneTwister's memory, which goes on. Leaves out the first `done` numbers, and of the
-// normal ones the last where their number is odd.
-void draw(int32_t kind, nb::handle out, nb::handle state, int64_t done, int64_t low,
-          uint32_t last) {
+// state: a MersenneTwister's memory, which goes on. The first normal numbers are known; the last is
+// left out where the number of the others is odd.
+void draw(int32_t kind, nb::handle out, nb::handle state, int64_t low, uint32_t last,
+          const std::vector<float>& known) {
   const Array* x = native(out);
   check_dense(x, "draw");
-  if (done < 0 || done > x->spec->size) throw nb::value_error("draw: more done than there are");
+  const auto done = static_cast<int64_t>(known.size());
+  if (done > (kind == kDrawNormal ? x->spec->size : 0))
+    throw nb::value_error("draw: more are known than there are");
   const int64_t rest = x->spec->size - done, one = 1;
   const int64_t n = kind == kDrawNormal ? rest & ~one : rest;
   Plan plan;
   check(kernels->plan_draw(&plan, kind, {x->spec->code, 1, &n, &one}, low, last), "draw", x);
+  std::copy(known.begin(), known.end(), reinterpret_cast<float*>(address(x)));
   void* scratch = workspace_of(plan);
   Py_buffer bytes;
   if (PyObject_GetBuffer(state.ptr(), &bytes, PyBUF_WRITABLE) < 0) throw nb::python_error();
@@ -369,7 +373,7 @@ NB_MODULE(_core, m) {
   m.def("run_fused", &run_fused);
   m.def("copy", &needle::copy);
   m.def("fill", &needle::fill);
-  m.def("reduce", &needle::reduce);
+  m.def("reduce", &needle::reduce, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg() = 1.0);
   m.def("scan", &scan);
   m.def("extremes", &extremes);
   m.def("product_grad", &product_grad);

@@ -1,6 +1,7 @@
 // What an op gives on native arrays, for the common cases: no tensors, no graph, no Python.
 #include "gate.h"
 #include <cstring>
+#include <limits>
 #include <utility>
 
 namespace needle {
@@ -243,8 +244,8 @@ namespace {
 
 // Reduce over `axes` of x into a dense array of the given shape, of the same number of elements
 // as x's shape without those axes.
-Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim,
-                   const int64_t* shape) {
+Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim, const int64_t* shape,
+                   double factor = 1.0) {
   if (!x->storage) return reduce_elsewhere(reduction, axes, x, ndim, shape);
   const Spec* in = x->spec;
   const DType type = reduced_type(reduction, in->code);
@@ -255,7 +256,8 @@ Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim,
     step *= kept[i];
   }
   Plan plan;
-  if (kernels->plan_reduce(&plan, reduction, {type, in->ndim, kept, strides}, operand(x), axes)) {
+  if (kernels->plan_reduce(&plan, reduction, {type, in->ndim, kept, strides}, operand(x), axes,
+                           factor)) {
     return nullptr;
   }
   Spec* spec = spec_of(type, in->device, ndim, shape);
@@ -273,6 +275,7 @@ Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim,
 bool reduces_plainly(int32_t reduction, uint32_t axes, const Spec* in) {
   if (axes >> in->ndim) return false;
   const bool position = reduction == kArgMax || reduction == kArgMin;
+  if (reduction == kVariance) return in->code <= kFloat16 && in->size > 0;
   if (position && axes + 1 != 1u << in->ndim && (!axes || axes & (axes - 1))) return false;
   if (position || reduction == kMax || reduction == kMin) return in->size > 0;
   return reduction != kMean || in->code <= kFloat16;
@@ -280,16 +283,21 @@ bool reduces_plainly(int32_t reduction, uint32_t axes, const Spec* in) {
 
 }  // namespace
 
-Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const Array* x) {
+Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const Array* x,
+                        int64_t correction) {
   const Spec* in = x->spec;
-  if (reduction >= kDeviation || !reduces_plainly(reduction, axes, in)) return nullptr;
-  int64_t shape[kMaxDims];
+  if (!reduces_plainly(reduction, axes, in)) return nullptr;
+  if (reduction == kVariance && !x->storage) return nullptr;
+  int64_t shape[kMaxDims], count = 1;
   int ndim = 0;
   for (int i = 0; i < in->ndim; i++) {
     const bool reduced = axes >> i & 1;
+    if (reduced) count *= in->shape[i];
     if (!reduced || keepdims) shape[ndim++] = reduced ? 1 : in->shape[i];
   }
-  return reduce_into(reduction, axes, x, ndim, shape);
+  const int64_t room = count - correction;
+  const double factor = room > 0 ? 1.0 / room : std::numeric_limits<double>::infinity();
+  return reduce_into(reduction, axes, x, ndim, shape, factor);
 }
 
 namespace {
@@ -389,7 +397,8 @@ Array* compute(const Op* op, Array* const* x, int n) {
     case kSlice:
       return slice(x[0], op->n_params, op->params);
     case kReduce:
-      return reduction_result(op->code, static_cast<uint32_t>(op->params[0]), op->params[1], x[0]);
+      return reduction_result(op->code, static_cast<uint32_t>(op->params[0]), op->params[1], x[0],
+                              op->n_params > 2 ? op->params[2] : 0);
     case kSumTo:
       return sum_to(op, x[0]);
     default:

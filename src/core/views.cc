@@ -218,13 +218,14 @@ PyObject* reduced(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t code, axes[kMaxDims];
   const Array* x = n == 4 ? any_array(args[1]) : nullptr;
   const int count = x ? read_numbers(args[2], kMaxDims, axes) : -1;
-  if (count < 0 || !read_number(args[0], &code) || code < 0) return or_none(nullptr);
+  if (count < 0 || !read_number(args[0], &code) || code < 0 || code >= kVariance)
+    return or_none(nullptr);
   uint32_t mask = 0;
   for (int i = 0; i < count; i++) {
     if (axes[i] < 0 || axes[i] >= kMaxDims || mask >> axes[i]) return or_none(nullptr);
     mask |= 1u << axes[i];
   }
-  return result_of(x, reduction_result(static_cast<int32_t>(code), mask, args[3] == Py_True, x));
+  return result_of(x, reduction_result(static_cast<int32_t>(code), mask, args[3] == Py_True, x, 0));
 }
 
 // gathered_along(array, index, axis)
@@ -428,11 +429,6 @@ PyObject* upload(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (fits) std::memcpy(address(out), bytes.buf, static_cast<size_t>(bytes.len));
   PyBuffer_Release(&bytes);
   return PyBool_FromLong(fits);
-}
-
-template <class F>
-constexpr PyCFunction function_of(F* function) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
 }
 
 PyMethodDef functions[] = {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "axes.h"
+#include "half.h"
 #include "lanes.h"
 
 namespace needle::NEEDLE_ISA {
@@ -303,6 +304,29 @@ void fold_four_dense(const A* const* x, int64_t n, A* folded) {
     folded[place] = fold_lanes<op, A>(total[place]);
     for (int64_t i = whole; i < n; ++i) folded[place] = combine<op>(folded[place], x[place][i]);
   }
+}
+
+// n bfloat16 as float: of two neighbours, which are one word, each is a mask or a shift away, and
+// those of even and odd places have totals of their own.
+template <int32_t op>
+float fold_bfloat16(const uint16_t* x, int64_t n) {
+  constexpr int64_t kWidth = 2 * kLanes<float>;
+  const Vector<float> none = splat<float>(identity<op, float>());
+  Vector<float> total[kTotals] = {none, none, none, none, none, none, none, none};
+  const auto add = [&total](const uint16_t* at, int64_t j) {
+    Vector<uint32_t> words;
+    std::memcpy(&words, at, sizeof words);
+    total[j] = combine<op>(total[j], (Vector<float>)(words << 16));
+    total[j + 1] = combine<op>(total[j + 1], (Vector<float>)(words & 0xffff0000u));
+  };
+  int64_t i = 0;
+  for (; i + kTotals / 2 * kWidth <= n; i += kTotals / 2 * kWidth)
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < kTotals; j += 2) add(x + i + j / 2 * kWidth, j);
+  for (; i + kWidth <= n; i += kWidth) add(x + i, 0);
+  float folded = fold_lanes<op, float>(combine_totals<op>(total));
+  for (; i < n; ++i) folded = combine<op>(folded, to_float(BFloat16{x[i]}));
+  return folded;
 }
 
 }  // namespace needle::NEEDLE_ISA

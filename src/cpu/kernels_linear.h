@@ -8,7 +8,7 @@ namespace needle::NEEDLE_ISA {
 void use_matrix_unit(bool on);
 const char* plan_matmul(Plan*, const Operand& out, const Operand& a, const Operand& b);
 const char* plan_reduce(Plan*, int32_t reduction, const Operand& out, const Operand& x,
-                        uint32_t axes);
+                        uint32_t axes, double factor);
 const char* plan_scan(Plan*, int32_t scan, const Operand& out, const Operand& x, int32_t axis);
 const char* plan_extremes(Plan*, const Operand& values, const Operand& x, int32_t axis,
                           bool largest);

@@ -9,32 +9,34 @@
 
 namespace needle::NEEDLE_ISA {
 
+template <class V>
+using ElementOf = std::decay_t<decltype(std::declval<V>()[0])>;
+
 // Lanes of two vectors a and b one after another: of each pair of neighbours `width` lanes wide
-// either the first ones of both, or the second ones.
-template <class T, int width, bool second, int... lane>
-inline void choose(Vector<T>& out, const Vector<T>& a, const Vector<T>& b,
-                   std::integer_sequence<int, lane...>) {
-  using Lane = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+// either the first ones of both, or the second ones. V is a vector or a part of one.
+template <class V, int width, bool second, int... lane>
+inline void choose(V& out, const V& a, const V& b, std::integer_sequence<int, lane...>) {
+  using Lane = std::conditional_t<sizeof(ElementOf<V>) == 8, int64_t, int32_t>;
+  typedef Lane Lanes __attribute__((vector_size(sizeof(V))));
   constexpr int kCount = sizeof...(lane), kMoved = second ? width : 0;
-  const Vector<Lane> chosen = {
-      Lane(lane & width ? kCount + lane - width + kMoved : lane + kMoved)...};
+  const Lanes chosen = {Lane(lane & width ? kCount + lane - width + kMoved : lane + kMoved)...};
   out = __builtin_shuffle(a, b, chosen);
 }
 
-// rows becomes its transpose.
-template <class T, int width = 1>
-inline void turn(Vector<T>* rows) {
-  constexpr int kCount = kLanes<T>;
+// rows, as many as lanes, becomes its transpose.
+template <class V, int width = 1>
+inline void turn(V* rows) {
+  constexpr int kCount = sizeof(V) / sizeof(ElementOf<V>);
   if constexpr (width < kCount) {
     constexpr std::make_integer_sequence<int, kCount> kAll;
 #pragma GCC unroll 16
     for (int i = 0; i < kCount; ++i) {
       if (i & width) continue;
-      const Vector<T> a = rows[i], b = rows[i + width];
-      choose<T, width, false>(rows[i], a, b, kAll);
-      choose<T, width, true>(rows[i + width], a, b, kAll);
+      const V a = rows[i], b = rows[i + width];
+      choose<V, width, false>(rows[i], a, b, kAll);
+      choose<V, width, true>(rows[i + width], a, b, kAll);
     }
-    turn<T, 2 * width>(rows);
+    turn<V, 2 * width>(rows);
   }
 }
 
@@ -53,7 +55,7 @@ void read_lines(A* strip, Read<A> read, int64_t size, const void* x, const int64
     for (int64_t j = 0; j < count; j += kWidth) {
       Vector<A> square[kWidth];
       for (int64_t r = 0; r < kWidth; ++r) square[r] = load(row[r] + j);
-      turn<A>(square);
+      turn(square);
       for (int64_t k = 0; k < least(kWidth, count - j); ++k)
         store(strip + (i + j + k) * kWidth, square[k]);
     }
@@ -78,7 +80,7 @@ void write_lines(const A* strip, Write<A> write, int64_t size, void* out, const 
       Vector<A> square[kWidth];
       for (int64_t k = 0; k < kWidth; ++k)
         square[k] = load(strip + (i + least(j + k, count - 1)) * kWidth);
-      turn<A>(square);
+      turn(square);
       for (int64_t r = 0; r < kWidth; ++r) store(row[r] + j, square[r]);
     }
     for (int64_t r = 0; r < used; ++r)

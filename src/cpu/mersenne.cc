@@ -5,18 +5,22 @@
 // multiplication and addition, as NumPy is.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
 
 #include "axes.h"
 #include "elementwise.h"
-#include "vector_exponential.h"
+#include "loops.h"
+#include "vector_basic.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int kWords = MersenneTwister::kWords, kLag = 397;
 constexpr int64_t kBatch = 4096;             // words drawn at once
-constexpr int64_t kSlice = 1024;             // pairs of numbers that a thread tries at once
-constexpr int64_t kPairs = 16 * kSlice;      // and all threads
+constexpr int64_t kSlice = 1024;             // numbers, or pairs of them, of a task
+constexpr int64_t kPairs = 16 * kSlice;      // tried at once
+constexpr int64_t kNumbers = 32 * kSlice;    // uniform ones made at once
 constexpr double kUnit = 1.0 / (1LL << 53);  // from 53 bits to [0, 1)
 constexpr float kLast = 0x0.ffffffp0f;       // the largest float32 there: more is rounded to 1
 
@@ -40,25 +44,35 @@ void twist(uint32_t* key) {
   key[kWords - 1] = next_word(key[kLag - 1], key[kWords - 1], key[0]);
 }
 
-void draw_words(MersenneTwister& twister, uint32_t* __restrict out, int64_t n) {
+// The words of the generator's state as they are.
+void take_words(MersenneTwister& twister, uint32_t* __restrict out, int64_t n) {
   while (n > 0) {
     if (twister.place == kWords) {
       twist(twister.key);
       twister.place = 0;
     }
-    const uint32_t* key = twister.key + twister.place;
     const int count = static_cast<int>(least(n, kWords - twister.place));
-    for (int i = 0; i < count; ++i) {
-      uint32_t y = key[i];
-      y ^= y >> 11;
-      y ^= y << 7 & 0x9d2c5680u;
-      y ^= y << 15 & 0xefc60000u;
-      out[i] = y ^ y >> 18;
-    }
+    std::copy_n(twister.key + twister.place, count, out);
     twister.place += count;
     out += count;
     n -= count;
   }
+}
+
+// What the generator gives for them.
+void temper(uint32_t* words, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t y = words[i];
+    y ^= y >> 11;
+    y ^= y << 7 & 0x9d2c5680u;
+    y ^= y << 15 & 0xefc60000u;
+    words[i] = y ^ y >> 18;
+  }
+}
+
+void draw_words(MersenneTwister& twister, uint32_t* out, int64_t n) {
+  take_words(twister, out, n);
+  temper(out, n);
 }
 
 // 53 bits of two words, in [0, 1).
@@ -67,30 +81,46 @@ inline double unit(uint32_t first, uint32_t second) {
   return (high * 67108864.0 + low) * kUnit;
 }
 
+// The words follow one from another; threads make numbers of a slice of them each.
 void draw_uniform(MersenneTwister& twister, float* out, int64_t n, uint32_t* words) {
-  for (int64_t i = 0; i < n; i += kBatch / 2) {
-    const int64_t count = least(n - i, kBatch / 2);
-    draw_words(twister, words, 2 * count);
-    for (int64_t j = 0; j < count; ++j)
-      out[i + j] = std::min(static_cast<float>(unit(words[2 * j], words[2 * j + 1])), kLast);
+  for (int64_t i = 0; i < n; i += kNumbers) {
+    const int64_t count = least(n - i, kNumbers), slices = parts(count, kSlice);
+    take_words(twister, words, 2 * count);
+    run_tasks(team_size(slices, 4 * count), slices, [&](int64_t slice, int) {
+      const int64_t first = slice * kSlice, end = least(first + kSlice, count);
+      temper(words + 2 * first, 2 * (end - first));
+      for (int64_t j = first; j < end; ++j)
+        out[i + j] = std::min(static_cast<float>(unit(words[2 * j], words[2 * j + 1])), kLast);
+    });
   }
 }
 
+// 2 u - 1 for the number u in [0, 1) of 53 bits of two words, which are `both`: exact, of a number
+// in [1, 2) that has the last 52 of these bits.
+inline double centred(uint64_t both) {
+  constexpr uint64_t kTop = uint64_t{1} << 52, kHigh = (2 * kTop - 1) >> 26 << 26;
+  const uint64_t number = (both << 21 & kHigh) | both >> 38;
+  const double one_to_two = math::from_bits<double>((number & (kTop - 1)) | math::bits(1.0));
+  return one_to_two - math::from_bits<double>(math::bits(2.0) - (number & kTop));
+}
+
 struct Pairs {
-  double *x, *y, *square;  // of points within the unit circle, but not in its centre
+  double *point, *square;  // x and y of points within the unit circle, but not in its centre
 
   // The points of `count` times four words that are; returns how many.
-  int64_t choose(int64_t count, const uint32_t* words) const {
-    for (int64_t i = 0; i < count; ++i) {
-      x[i] = 2.0 * unit(words[4 * i], words[4 * i + 1]) - 1.0;
-      y[i] = 2.0 * unit(words[4 * i + 2], words[4 * i + 3]) - 1.0;
-      square[i] = x[i] * x[i] + y[i] * y[i];
+  int64_t choose(int64_t count, uint32_t* words) const {
+    temper(words, 4 * count);
+    for (int64_t i = 0; i < 2 * count; ++i) {
+      uint64_t both;
+      std::memcpy(&both, words + 2 * i, sizeof both);
+      point[i] = centred(both);
     }
+    for (int64_t i = 0; i < count; ++i)
+      square[i] = point[2 * i] * point[2 * i] + point[2 * i + 1] * point[2 * i + 1];
     int64_t kept = 0;
     for (int64_t i = 0; i < count; ++i) {
       const double sum = square[i];
-      x[kept] = x[i];
-      y[kept] = y[i];
+      std::memmove(point + 2 * kept, point + 2 * i, 2 * sizeof(double));
       square[kept] = sum;
       kept += (sum < 1.0) & (sum != 0.0);
     }
@@ -100,31 +130,34 @@ struct Pairs {
   // Two normal numbers of each, the second one first. NumPy's logarithm is the C library's; one by
   // vectors gives the same float32, unless a number lies next to where rounding changes.
   void finish(int64_t count, float* out) const {
-    int32_t unsure = 0;
+    static const Contiguous log = loop_of(k_log, kFloat64);
+    double logarithm[kSlice];
+    void* const inputs[] = {square};
+    log(logarithm, inputs, count);
+    if (!scale(count, logarithm, out)) return;
+    for (int64_t i = 0; i < count; ++i) logarithm[i] = std::log(square[i]);
+    scale(count, logarithm, out);
+  }
+
+  // Returns whether one of the numbers is next to where rounding changes.
+  bool scale(int64_t count, const double* logarithm, float* out) const {
+    int64_t unsure = 0;
     for (int64_t i = 0; i < count; ++i) {
-      const double factor = scale(math::log(square[i]), square[i]);
-      const double second = factor * y[i], first = factor * x[i];
+      const double factor = std::sqrt(-2.0 * logarithm[i] / square[i]);
+      const double second = factor * point[2 * i + 1], first = factor * point[2 * i];
       out[2 * i] = static_cast<float>(second);
       out[2 * i + 1] = static_cast<float>(first);
       unsure |= is_between(second) | is_between(first);
     }
-    if (!unsure) return;
-    for (int64_t i = 0; i < count; ++i) {
-      const double factor = scale(std::log(square[i]), square[i]);
-      out[2 * i] = static_cast<float>(factor * y[i]);
-      out[2 * i + 1] = static_cast<float>(factor * x[i]);
-    }
-  }
-
-  static double scale(double logarithm, double square) {
-    return std::sqrt(-2.0 * logarithm / square);
+    return unsure != 0;
   }
 
   // Whether a number is within 64 units in its last place of the middle between two float32.
-  static bool is_between(double x) {
-    constexpr uint32_t kBits = 29, kNear = 64;  // of the mantissa beyond float32's
-    const auto beyond = static_cast<uint32_t>(math::bits(x)) << (32 - kBits);
-    return beyond - ((1u << 31) - (kNear << (32 - kBits))) < (2 * kNear) << (32 - kBits);
+  static int64_t is_between(double x) {
+    constexpr int kBits = 29;  // of the mantissa beyond float32's
+    constexpr int64_t kNear = int64_t{64} << (64 - kBits);
+    const uint64_t beyond = static_cast<uint64_t>(math::bits(x)) << (64 - kBits);
+    return static_cast<int64_t>(beyond + kNear) < std::numeric_limits<int64_t>::min() + 2 * kNear;
   }
 };
 
@@ -133,12 +166,11 @@ struct Pairs {
 int64_t try_pairs(MersenneTwister& twister, float* out, int64_t pairs, uint32_t* words) {
   const int64_t slices = parts(pairs, kSlice);
   const int team = team_size(slices, 8 * pairs);
-  auto* numbers = reinterpret_cast<double*>(words + 4 * kPairs);
+  auto* numbers = reinterpret_cast<double*>(words + 4 * pairs);
   const auto slice = [&](int64_t i) {
-    double* first = numbers + 3 * kSlice * i;
-    return Pairs{first, first + kSlice, first + 2 * kSlice};
+    return Pairs{numbers + 2 * kSlice * i, numbers + 2 * pairs + kSlice * i};
   };
-  draw_words(twister, words, 4 * pairs);
+  take_words(twister, words, 4 * pairs);
   int64_t kept[kPairs / kSlice], before[kPairs / kSlice + 1] = {0};
   run_tasks(team, slices, [&](int64_t i, int) {
     kept[i] = slice(i).choose(least(pairs - i * kSlice, kSlice), words + 4 * kSlice * i);
@@ -233,7 +265,9 @@ const char* plan_draw(Plan* plan, int32_t kind, const Operand& out, int64_t low,
   if (kind == kDrawNormal && n % 2) return "normal numbers are drawn in pairs";
   if (kind == kDrawOrder && n > UINT32_MAX) return "an order of more than 2**32 - 1 numbers";
   plan->run = run_draw;
-  plan->workspace = kind == kDrawNormal ? kPairs * (4 * 4 + 3 * 8) : kBatch * 4;
+  plan->workspace = kind == kDrawNormal    ? least(n / 2, kPairs) * (4 * 4 + 3 * 8)
+                    : kind == kDrawUniform ? least(n, kNumbers) * 2 * 4
+                                           : kBatch * 4;
   state_of<State>(plan) = {kind, n, low, last};
   return nullptr;
 }

@@ -29,7 +29,9 @@ struct Layout {
   int team;
   bool dense;   // x can be folded where it lies
   Order order;  // in which rows that come from memory are read
+  DType dtype;  // of x
   bool mean;
+  double factor;  // of variances
 };
 
 template <class A>
@@ -63,18 +65,28 @@ inline const A* fetch(const State<A>& s, const void* x, int64_t offset, int64_t 
   return buffer;
 }
 
-// Calls body(elements, n, position) for each contiguous stretch of positions begin..end of a row.
-template <class A, class Body>
-inline void for_stretches(const State<A>& s, const void* x, int64_t origin, int64_t begin,
-                          int64_t end, const Body& body) {
-  A buffer[kBlock];
+// Calls body(offset, n, stride, position) for each stretch of positions begin..end of a row that
+// lie `stride` apart.
+template <class Body>
+inline void for_stretches(const Layout& s, int64_t origin, int64_t begin, int64_t end,
+                          const Body& body) {
   const Axis inner = s.reduced.count ? s.reduced.axis[s.reduced.count - 1] : Axis{1, 1, 0};
   while (begin < end) {
     const int64_t rest = inner.size - begin % inner.size;
     const int64_t n = rest < end - begin ? rest : end - begin;
-    body(fetch(s, x, origin + s.reduced.at(begin).x, n, inner.x, buffer), n, begin);
+    body(origin + s.reduced.at(begin).x, n, inner.x, begin);
     begin += n;
   }
+}
+
+// The same with body(elements, n, position), where n is kBlock at most.
+template <class A, class Body>
+inline void for_numbers(const State<A>& s, const void* x, int64_t origin, int64_t begin,
+                        int64_t end, const Body& body) {
+  A buffer[kBlock];
+  for_stretches(s, origin, begin, end, [&](int64_t at, int64_t n, int64_t stride, int64_t place) {
+    body(fetch(s, x, at, n, stride, buffer), n, place);
+  });
 }
 
 // Of sums, products and extremes: a result of a row, or those of a strip.
@@ -206,7 +218,7 @@ inline Order order_of(const Layout& s) {
   return reads_apart() && s.bytes >= streaming_bytes() ? Order::kApart : Order::kTogether;
 }
 
-// Of kDeviation (variance.cc): the mean of a unit's positions so far, and the sum of their squared
+// Of kVariance (variance.cc): the mean of a unit's positions so far, and the sum of their squared
 // distances from it.
 template <class A>
 struct Moments {

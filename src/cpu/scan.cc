@@ -1,6 +1,7 @@
 // Running sums, products and extremes along one axis: a strip of neighbouring lines at a time,
 // since each element waits for the one before. Where that axis is the contiguous one lines are
-// turned for sums and products; extremes seldom change, so a branch is foreseen and nothing waits.
+// turned for sums and products, or taken abreast where vectors are short; extremes seldom change,
+// so a branch is foreseen and nothing waits.
 #include "fold.h"
 #include "kernels_linear.h"
 #include "lines.h"
@@ -9,14 +10,16 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kStrip = 512;  // elements of a line, or lines, held at once
+constexpr int64_t kAbreast = 4;  // lines whose elements are taken in turn
 
 template <class A>
 struct State {
   Axes kept;
   Axis along, strip;  // the scanned axis; neighbouring lines (size 1: lines that are turned)
-  int64_t lines;      // that are turned together; 1: a line by itself
+  int64_t lines;      // that are taken together; 1: a line by itself
   int64_t strips, x_size, out_size;
   int team;
+  bool turned;  // the lines that are taken together
   Read<A> read;
   Write<A> write;
 };
@@ -42,6 +45,51 @@ void scan_line(const State<A>& s, void* out, const void* x, Offsets at) {
     s.read(buffer, byte_offset(x, (at.x + i * s.along.x) * s.x_size), n, s.along.x);
     for (int64_t j = 0; j < n; ++j) buffer[j] = total = step<op>(total, buffer[j]);
     write(s, out, at.out + i * s.along.out, buffer, n, s.along.out);
+  }
+}
+
+// Dense lines of what is computed in: squares of 16 bytes, which are turned where they are summed.
+// As many lines as that takes, because lines may begin a power of two apart, which the first cache
+// holds few of.
+template <int32_t op, class A>
+void scan_abreast(const State<A>& s, void* out, const void* x, int64_t first) {
+  typedef A Part __attribute__((vector_size(16)));
+  constexpr int64_t kSide = 16 / sizeof(A), kSquares = kAbreast / kSide;
+  const int64_t used = least(kAbreast, s.kept.total() - first);
+  if (used < kAbreast) {
+    for (int64_t r = 0; r < used; ++r) scan_line<op>(s, out, x, s.kept.at(first + r));
+    return;
+  }
+  const A* from[kAbreast];
+  A* to[kAbreast];
+  for (int64_t r = 0; r < kAbreast; ++r) {
+    const Offsets at = s.kept.at(first + r);
+    from[r] = as<A>(x) + at.x;
+    to[r] = as<A>(out) + at.out;
+  }
+  Part total[kSquares];
+  for (Part& each : total) each = Part{} + (op == kCumSum ? A(0) : A(1));
+  int64_t i = 0;
+  for (; i + kSide <= s.along.size; i += kSide) {
+#pragma GCC unroll 2
+    for (int64_t part = 0; part < kSquares; ++part) {
+      Part square[kSide];
+#pragma GCC unroll 4
+      for (int64_t r = 0; r < kSide; ++r)
+        std::memcpy(&square[r], from[part * kSide + r] + i, sizeof(Part));
+      turn(square);
+#pragma GCC unroll 4
+      for (int64_t k = 0; k < kSide; ++k)
+        square[k] = total[part] = op == kCumSum ? total[part] + square[k] : total[part] * square[k];
+      turn(square);
+#pragma GCC unroll 4
+      for (int64_t r = 0; r < kSide; ++r)
+        std::memcpy(to[part * kSide + r] + i, &square[r], sizeof(Part));
+    }
+  }
+  for (int64_t r = 0; r < kAbreast; ++r) {
+    A last = total[r / kSide][r % kSide];
+    for (int64_t j = i; j < s.along.size; ++j) to[r][j] = last = step<op>(last, from[r][j]);
   }
 }
 
@@ -88,7 +136,8 @@ int64_t run_scan(const Plan* plan, void* const* buffers, void*) {
   const State<A>& s = state_of<State<A>>(plan);
   const void* x = buffers[1];
   run_tasks(s.team, parts(s.kept.total(), s.lines) * s.strips, [&](int64_t task, int) {
-    if (s.lines > 1) return scan_lines<op>(s, buffers[0], x, task * s.lines);
+    if (s.turned) return scan_lines<op>(s, buffers[0], x, task * s.lines);
+    if (s.lines > 1) return scan_abreast<op>(s, buffers[0], x, task * s.lines);
     Offsets at = s.kept.at(task / s.strips);
     if (s.strip.size == 1) return scan_line<op>(s, buffers[0], x, at);
     const int64_t first = task % s.strips * kStrip, rest = s.strip.size - first;
@@ -179,8 +228,11 @@ const char* plan_in(Plan* plan, int32_t scan, const Operand& out, const Operand&
   s.strip = line ? Axis{1, 0, 0} : s.kept.pop();
   // lines without elements may be many
   s.strips = element_count(x) == 0 ? 0 : parts(s.strip.size, kStrip);
-  const bool turns = s.strip.size == 1 && s.kept.total() >= kLanes<A> && s.along.size > 1;
-  s.lines = turns ? kLanes<A> : 1;
+  const bool dense = kVectorBytes <= 32 && x.dtype == out.dtype &&
+                     kItemSize[x.dtype] == sizeof(A) && s.along.x == 1 && s.along.out == 1;
+  const bool together = s.strip.size == 1 && s.kept.total() >= kLanes<A> && s.along.size > 1;
+  s.turned = together && !dense;
+  s.lines = !together ? 1 : dense ? kAbreast : kLanes<A>;
   s.team = team_size(parts(s.kept.total(), s.lines) * s.strips, element_count(x));
   return nullptr;
 }

@@ -65,9 +65,8 @@ void fold_row(const State<A>& s, const void* x, int64_t origin, int64_t begin, i
     fold_row(s, x, origin, half, end, later);
     return join(part, later, 1);
   }
-  for_stretches(s, x, origin, begin, end, [&](const A* element, int64_t n, int64_t) {
-    add_block(part, element, n, s.order);
-  });
+  for_numbers(s, x, origin, begin, end,
+              [&](const A* element, int64_t n, int64_t) { add_block(part, element, n, s.order); });
 }
 
 template <class A>
@@ -114,6 +113,7 @@ struct Deviation {
     NEEDLE_ISA::join(part, later, width);
   }
   static void finish(const State<A>& s, void* out, const Unit& unit, Part& part) {
+    for (int64_t j = 0; j < unit.width; ++j) part.squares[j] *= static_cast<A>(s.factor);
     write_unit(s, out, unit, part.squares);
   }
 };

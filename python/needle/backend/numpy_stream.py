@@ -54,7 +54,7 @@ def floats(kind: str, shape: Shape, where: Device) -> NDArray:
     draw = _uniform if kind == "rand" else _normal
     found = draw(shape)
     if found is not None:
-        return found.to(where)
+        return found if where is _CPU else found.to(where)
     values = getattr(np.random, kind)(*shape)
     return array(np.minimum(values, _LAST) if kind == "rand" else values, dtypes.float32, where)
 
@@ -85,7 +85,7 @@ def _drawn(kind: int, shape: Shape, dtype: DType, low: int = 0, last: int = 0) -
         return None
     out = empty(shape, dtype, _CPU)
     with generator.lock:
-        _draw(kind, out, memory, 0, low, last)
+        _draw(kind, out, memory, low, last, ())
     return out
 
 
@@ -99,15 +99,14 @@ def _normal(shape: Shape) -> NDArray | None:
     memory, size = _memory_of(generator), prod(shape)
     if memory is None or size <= _FEW:
         return None
-    out = empty(shape, dtypes.float32, _CPU)
-    values, place = np.frombuffer(out.handle, np.float32), memory[-1]
-    values[0], done = _standard_normal(), 1
+    out, place = empty(shape, dtypes.float32, _CPU), memory[-1]
+    known: tuple[float, ...] = (_standard_normal(),)
     if memory[-1] != place:  # a new pair
-        values[1], done = _standard_normal(), 2
+        known = (*known, _standard_normal())
     with generator.lock:
-        _draw(_NORMAL, out, memory, done, 0, 0)
-    if (size - done) % 2:
-        values[-1] = _standard_normal()
+        _draw(_NORMAL, out, memory, 0, 0, known)
+    if (size - len(known)) % 2:
+        np.frombuffer(out.handle, np.float32)[-1] = _standard_normal()
     return out
 
 

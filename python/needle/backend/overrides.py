@@ -65,11 +65,10 @@ def var(op: Any, x: NDArray) -> Any:
     if not _floating(x) or x.size == 0:
         return NotImplemented
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    out = empty(kept, _wide(x), x.device)
-    x.device.backend.reduce("deviation", out, x, axes)
-    factor = full((), op.factor(x), out.dtype, x.device)
-    scaled = kernels.elementwise("multiply", out, factor)
-    return (scaled if op.keepdims else scaled.squeeze(axes)).astype(x.dtype, copy=False)
+    out = empty(kept, x.dtype, x.device)
+    mask = sum(1 << axis for axis in axes)
+    _core(x).reduce(kernels.reduction_code("variance"), out, x, mask, op.factor(x))
+    return out if op.keepdims else out.squeeze(axes)
 
 
 # ---- products ----------------------------------------------------------------------

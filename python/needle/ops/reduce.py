@@ -66,6 +66,14 @@ def _truth_samples(reference: Callable[..., Any]) -> Callable[[], list[Sample]]:
     return samples
 
 
+def reduce_natively(op: Any, function: str, *more: int) -> None:
+    """Let the native gate run an op over ``axes``, with ``keepdims``, where it has the function."""
+    code = kernels.reduction_code(function)
+    if code >= 0 and list(op.axes) == sorted({a for a in op.axes if 0 <= a < 32}):
+        op.kind, op.code = REDUCE, code
+        op.params = (sum(1 << axis for axis in op.axes), int(op.keepdims), *more)
+
+
 class Reduction(Op):
     """One value per group of elements: over ``axes``, which stay as 1 with ``keepdims``."""
 
@@ -77,11 +85,8 @@ class Reduction(Op):
     """Whether its function takes a dtype."""
 
     def setup(self) -> None:
-        self.code = kernels.reduction_code(self.function)
         self.aligned = self.keepdims or self.axes == tuple(range(len(self.axes)))
-        if self.code >= 0 and list(self.axes) == sorted({a for a in self.axes if 0 <= a < 32}):
-            self.kind = REDUCE
-            self.params = (sum(1 << axis for axis in self.axes), int(self.keepdims))
+        reduce_natively(self, self.function)
 
     def compute(self, x: Any) -> Any:
         return kernels.reduce(self.function, x, self.axes, self.keepdims)
@@ -311,7 +316,8 @@ def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     if builtins.all(type(axis) is int for axis in plain):  # a tensor's number may change
         if len(_known) > 1000:
             _known.clear()
-        _known[cls, x.spec.ndim, axes, keepdims] = op
+        kinds = tuple(map(type, axes)) if isinstance(axes, tuple) else type(axes)
+        _known[cls, x.spec.ndim, axes, keepdims, kinds] = op
     return op
 
 
@@ -350,8 +356,9 @@ def reducer(cls: type[Reduction], name: str) -> Reducer:
             return _in_dtype(cls, function, x, axes, keepdims, dtype)
         if keepdims is not False and keepdims is not True:  # 1 would be found as True
             keepdims = flag(f"{name}: keepdims", keepdims)
+        kinds = tuple(map(type, axes)) if type(axes) is tuple else type(axes)  # 1.0 is no axis
         try:
-            op = _known[cls, x.spec.ndim, axes, keepdims]
+            op = _known[cls, x.spec.ndim, axes, keepdims, kinds]
         except (KeyError, TypeError, AttributeError):  # axes are a list; x is no tensor
             op = _of(cls, x, axes, keepdims)
         return executor.apply(op, x)

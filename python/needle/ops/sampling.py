@@ -15,7 +15,7 @@ import numpy as np
 
 from needle import dtype as dtypes
 from needle import executor
-from needle.backend import kernels
+from needle.backend import kernels, numpy_stream
 from needle.backend.axes import sizes_of, whole
 from needle.device import as_device
 from needle.dtype import DType, as_dtype, fits
@@ -63,13 +63,12 @@ def _shape_first(function: _Function) -> _Function:
     return found
 
 
-def _draw(
-    name: str, op: Any, numpys: Any, shape: tuple[int, ...], device: Any, key: int | None
-) -> Any:
+def _draw(name: str, op: Any, shape: tuple[int, ...], device: Any, key: int | None) -> Any:
     """Return values in [0, 1) or normal ones: by an op, or at once from NumPy's stream."""
     source = random.generator(key)
     if source is None:
-        return made(name, numpys, shape, device)
+        kind = "randn" if op is RandomNormal else "rand"
+        return made(name, numpy_stream.floats, kind, shape, as_device(device))
     count = math.prod(shape)
     taken = source.take(count + count % 2 if op is RandomNormal else count)  # normal ones: pairs
     return executor.apply(op(shape, *taken), _place(device))
@@ -130,7 +129,7 @@ def uniform(
     kind = drawn if dtype is None else as_dtype(dtype)
     as_drawn = low == 0.0 and high == 1.0
     last = None if as_drawn and kind is drawn else _last_below(low, high, kind, drawn)
-    x = _as(_draw("uniform", RandomUniform, random.rand, sizes, device, key), dtype)
+    x = _as(_draw("uniform", RandomUniform, sizes, device, key), dtype)
     x = x if as_drawn else x * (high - low) + low
     return x if last is None else minimum(x, last)
 
@@ -189,7 +188,7 @@ def normal(
     if not std >= 0:
         raise OptionError(f"normal: std={std}\n  rule: std >= 0")
     _check_floating("normal", dtype)
-    x = _as(_draw("normal", RandomNormal, random.randn, sizes, device, key), dtype)
+    x = _as(_draw("normal", RandomNormal, sizes, device, key), dtype)
     return x if (mean, std) == (0.0, 1.0) else x * std + mean
 
 
@@ -206,7 +205,7 @@ def bernoulli(
     p = real("bernoulli: p", p)
     if not 0.0 <= p <= 1.0:
         raise OptionError(f"bernoulli: p={p} is not in [0, 1]")
-    chosen = less_equal(_draw("bernoulli", RandomUniform, random.rand, sizes, device, key), p)
+    chosen = less_equal(_draw("bernoulli", RandomUniform, sizes, device, key), p)
     return cast(chosen, as_dtype(dtype))
 
 
@@ -332,7 +331,7 @@ def multinomial(
         )
     sizes = sizes_of("multinomial", (*shape[:-1], count, shape[-1]), 8) if replacement else shape
     x = executor.apply(Weights.of(), x)
-    u = _draw("multinomial", RandomUniform, random.rand, sizes, x.spec.device, key)
+    u = _draw("multinomial", RandomUniform, sizes, x.spec.device, key)
     waiting = -log(1.0 - u) + 1e-30  # not 0, or 0 / 0 were NaN
     speed = (unsqueeze(x, -2) if replacement else x) / waiting
     return argmax(speed, -1) if replacement else topk(speed, count)[1]

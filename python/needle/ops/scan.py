@@ -24,6 +24,7 @@ from needle.ops.reduce import (
     Reduction,
     mean,
     normalised,
+    reduce_natively,
     reducer,
     reduction_samples,
     summation,
@@ -380,6 +381,10 @@ class Var(Composite):
     )  # fmt: skip
 
     promotes = "floating"
+
+    def setup(self) -> None:
+        if self.correction % 1 == 0 and abs(self.correction) < 2**53:
+            reduce_natively(self, "variance", int(self.correction))
 
     def factor(self, x: Any) -> float:
         """Return what the sum of squares is multiplied by."""
