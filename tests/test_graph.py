@@ -29,6 +29,7 @@ import needle as ndl
 from needle import core, executor, graph, ops, regions
 from needle.backend.array import Array
 from needle.errors import (
+    ArgumentError,
     DeviceError,
     DtypeError,
     GradientError,
@@ -1337,6 +1338,36 @@ def test_ops_and_specs_are_copied(op):
     for made in EVERY_COPY:
         assert made(op) is op
         assert made(constant(2).array.spec) == constant(2).array.spec
+
+
+@pytest.mark.parametrize(
+    "a, b", [(1, 1.0), (1, True), (0.0, -0.0), (np.float32(1), 1), ((1,), (1.0,)), (0, False)]
+)
+def test_attributes_that_are_equal_but_not_the_same(a, b):
+    class Named(ops.Op):
+        value: object
+
+    assert Named.of(a) is Named.of(a) is not Named.of(b) and repr(Named.of(b).value) == repr(b)
+    assert Named.of((0, (a,))) is Named.of((0, (a,))) is not Named.of((0, (b,)))
+
+
+def test_a_number_is_added_as_it_is_whichever_was_added_before():
+    zero, whole = tensor(1) * -0.0, ndl.Tensor([1], dtype="int32")
+    for number in (0.0, -0.0, 0.0):
+        assert np.signbit(ops.add_scalar(zero, number).numpy()) == np.signbit(number)
+    for number, kind in ((1, "int32"), (1.0, "float32"), (1, "int32")):
+        assert ops.add_scalar(whole, number).dtype == kind
+
+
+@pytest.mark.parametrize("axes", [1.0, (1.0,), (0, 1.0)])
+def test_a_float_is_no_axis_whichever_was_one_before(axes):
+    x = ndl.Tensor(np.ones((2, 3)))
+    for given in (1, (1,), (0, 1), axes):
+        if given is axes:
+            with pytest.raises(ArgumentError):
+                x.sum(axes)
+        else:
+            x.sum(given)
 
 
 def test_a_node_says_why_it_is_not_copied():

@@ -15,32 +15,29 @@ class Device:
 
     Attributes that are not found here are looked up in the backend, so that what a device can do
     is asked of the device: ``device.synchronize()``, ``hasattr(device, "matmul_tiled")``.
+
+    Attributes:
+        name: what it is called.
+        backend: its ``Backend``, loaded when it is asked for first; a DeviceError with the reason
+            if the device is not available.
     """
 
-    __slots__ = ("name", "_load", "_backend", "_reason")
+    __slots__ = ("name", "backend", "_load", "_reason")
+    backend: Any
 
     def __init__(self, name: str, load: Callable[[], Any]) -> None:
         self.name = name
         self._load: Callable[[], Any] = load
-        self._backend: Any = None
         self._reason: str | None = None
 
-    @property
-    def backend(self) -> Any:
-        """The ``Backend`` of this device.
-
-        Raises:
-            DeviceError: if the device is not available, with the reason.
-        """
-        if self._backend is None:
-            if self._reason is None:
-                try:
-                    self._backend = self._load()
-                    return self._backend
-                except DeviceError as error:
-                    self._reason = str(error)
-            raise DeviceError(f"device {self.name!r} is not available: {self._reason}")
-        return self._backend
+    def _loaded(self) -> Any:
+        if self._reason is None:
+            try:
+                self.backend = self._load()
+                return self.backend
+            except DeviceError as error:
+                self._reason = str(error)
+        raise DeviceError(f"device {self.name!r} is not available: {self._reason}")
 
     @property
     def mod(self) -> Any:
@@ -49,7 +46,7 @@ class Device:
 
     def enabled(self) -> bool:
         """Return whether the device can be used; never raises."""
-        return self._backend is not None or self.reason() is None
+        return self.reason() is None
 
     def reason(self) -> str | None:
         """Return why the device cannot be used, or None if it can."""
@@ -59,6 +56,8 @@ class Device:
             return self._reason
 
     def __getattr__(self, name: str) -> Any:
+        if name == "backend":
+            return self._loaded()
         if name.startswith("__") and name != "__tile_size__":
             raise AttributeError(name)
         try:
@@ -143,14 +142,23 @@ def as_device(device: Any) -> Device:
     return found
 
 
+_default: Any = None, None
+"""Settings, and the default device of these."""
+
+
 def default_device() -> Device:
     """Return the device of ``config.device``, or what ``config.backend`` says.
 
     That is the native CPU, or the NumPy device with ``NEEDLE_BACKEND=np`` or where the native
     module is missing.
     """
+    global _default
     settings = config.current()
-    return as_device(settings.device) if settings.device else _cpu(settings)
+    known, found = _default
+    if known is not settings:
+        found = as_device(settings.device) if settings.device else _cpu(settings)
+        _default = settings, found
+    return found
 
 
 def cpu() -> Device:

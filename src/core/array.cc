@@ -465,12 +465,11 @@ PyObject* set_world(PyObject*, PyObject* const* args, Py_ssize_t n) {
 }
 
 PyMethodDef functions[] = {
-    {"make_spec", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(make_spec)), METH_FASTCALL,
+    {"make_spec", function_of(make_spec), METH_FASTCALL,
      "The one spec of a dtype, a device and a shape."},
-    {"make_array", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(make_array)),
-     METH_FASTCALL, "An array over a handle; no checks."},
+    {"make_array", function_of(make_array), METH_FASTCALL, "An array over a handle; no checks."},
     {"set_array_class", set_array_class, METH_O, "Say what new arrays are instances of."},
-    {"set_world", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(set_world)), METH_FASTCALL,
+    {"set_world", function_of(set_world), METH_FASTCALL,
      "Say which objects stand for the dtypes and the native device."},
     {"arrays", arrays, METH_NOARGS, "All live arrays."},
     {"allocate", allocate, METH_O, "A Storage of that many bytes."},

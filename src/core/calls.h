@@ -40,11 +40,17 @@ inline void* workspace_of(const Plan& plan) {
   return scratch;
 }
 
-// Arguments keep the arrays alive; the GIL is free while the kernel runs.
+// Arguments keep the arrays alive; the GIL is free while a kernel runs that may take long.
 inline int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays) {
+  constexpr int64_t kFew = 1 << 12;  // elements
   std::vector<void*> buffers;
-  for (const Array* x : arrays) buffers.push_back(x ? address(x) : nullptr);
+  int64_t size = 0;
+  for (const Array* x : arrays) {
+    buffers.push_back(x ? address(x) : nullptr);
+    if (x && x->spec->size > size) size = x->spec->size;
+  }
   void* scratch = workspace_of(plan);
+  if (size <= kFew) return plan.run(&plan, buffers.data(), scratch);
   const Released released;
   return plan.run(&plan, buffers.data(), scratch);
 }

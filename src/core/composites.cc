@@ -228,11 +228,6 @@ PyObject* cross_entropy_grad_of(PyObject*, PyObject* const* args, Py_ssize_t n) 
   return results(false, &out, 1);
 }
 
-template <class F>
-constexpr PyCFunction function_of(F* function) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
-}
-
 PyMethodDef functions[] = {
     {"layer_norm_of", function_of(layer_norm_of), METH_FASTCALL,
      "layer_norm_of(x, weight, bias, eps): (out, mean, rstd), or None"},

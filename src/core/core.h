@@ -228,6 +228,12 @@ PyObject* wrap_array(PyObject* array);  // steals; without graph
 // Record a computed result; array is stolen. Null with an exception if a tensor has no value.
 PyObject* record_result(PyObject* op, PyObject* const* tensors, int n, PyObject* array);
 
+// A function of any calling convention, for a table of methods.
+template <class F>
+constexpr PyCFunction function_of(F* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
+}
+
 bool add_array_types(PyObject* module);
 bool add_graph_types(PyObject* module);
 bool add_gate(PyObject* module);

@@ -318,13 +318,11 @@ PyObject* set_constants(PyObject*, PyObject* function) {
 }
 
 PyMethodDef functions[] = {
-    {"apply", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(apply)),
-     METH_FASTCALL | METH_KEYWORDS,
+    {"apply", function_of(apply), METH_FASTCALL | METH_KEYWORDS,
      "apply(op, *inputs): the result of an op on tensors or Python numbers."},
-    {"full", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(full)), METH_FASTCALL,
-     "full(spec, value): a dense array of one value."},
-    {"set_slow_path", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(set_slow_path)),
-     METH_FASTCALL, "The definition of apply, in Python, and what it makes of errors."},
+    {"full", function_of(full), METH_FASTCALL, "full(spec, value): a dense array of one value."},
+    {"set_slow_path", function_of(set_slow_path), METH_FASTCALL,
+     "The definition of apply, in Python, and what it makes of errors."},
     {"set_constants", set_constants, METH_O,
      "What makes constants of numbers on devices other than the native CPU."},
     {nullptr, nullptr, 0, nullptr}};

@@ -227,11 +227,10 @@ PyObject* set_take(PyObject*, PyObject* op) {
 }
 
 PyMethodDef functions[] = {
-    {"getitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(getitem)), METH_FASTCALL,
-     "x[index] for integers and slices, or None."},
-    {"setitem", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(setitem)), METH_FASTCALL,
+    {"getitem", function_of(getitem), METH_FASTCALL, "x[index] for integers and slices, or None."},
+    {"setitem", function_of(setitem), METH_FASTCALL,
      "x[index] = value in place for integers and slices; whether it was possible."},
-    {"pick", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(pick)), METH_FASTCALL,
+    {"pick", function_of(pick), METH_FASTCALL,
      "pick(op, axis, slices, x, index): what Take or Gather along an axis gives, or None."},
     {"set_take", set_take, METH_O, "The op of x[index] for a tensor of integers."},
     {"set_make_slice", set_make_slice, METH_O, "What makes the op of x[index]."},

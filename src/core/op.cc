@@ -1,6 +1,7 @@
 // Op: what the gate knows of an op without asking Python.
 #include "core.h"
 #include "graph.h"
+#include <cmath>
 #include <structmember.h>
 
 namespace needle {
@@ -107,11 +108,77 @@ PyType_Spec op_definition = {"needle._core.Op", sizeof(Op), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
                              op_slots};
 
+// ---- Op.of: one op for the same class and attributes
+
+constexpr Py_ssize_t kMost = 10'000;  // ops that are known; those in use stay alive in their nodes
+PyObject *known_ops, *truths[2];      // a dict; what stands for False and True in its keys
+
+PyObject* exact_tuple(PyObject* const* values, Py_ssize_t n);
+
+// What is equal only to the same attribute: 1, 1.0 and True are equal, and 0.0 and -0.0.
+PyObject* exact(PyObject* value) {
+  if (PyLong_CheckExact(value) || PyUnicode_CheckExact(value) || value == Py_None)
+    return Py_NewRef(value);
+  if (PyBool_Check(value)) return Py_NewRef(truths[value == Py_True]);
+  if (PyTuple_CheckExact(value)) {
+    if (Py_EnterRecursiveCall(" in an op's attributes")) return nullptr;
+    PyObject* made = exact_tuple(&PyTuple_GET_ITEM(value, 0), PyTuple_GET_SIZE(value));
+    Py_LeaveRecursiveCall();
+    return made;
+  }
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
+  if (PyFloat_CheckExact(value) && std::signbit(PyFloat_AS_DOUBLE(value)))
+    return PyTuple_Pack(3, type, value, Py_None);
+  return PyNumber_Check(value) ? PyTuple_Pack(2, type, value) : Py_NewRef(value);
+}
+
+PyObject* exact_tuple(PyObject* const* values, Py_ssize_t n) {
+  PyObject* made = PyTuple_New(n);
+  for (Py_ssize_t i = 0; made && i < n; i++) {
+    PyObject* each = exact(values[i]);
+    if (each) PyTuple_SET_ITEM(made, i, each);
+    if (!each) Py_CLEAR(made);
+  }
+  return made;
+}
+
+PyObject* make_op(PyObject* const* args, Py_ssize_t n) {
+  return PyObject_Vectorcall(args[0], args + 1, n - 1, nullptr);
+}
+
+PyObject* op_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  PyObject* key = exact_tuple(args, n);
+  PyObject* op = key ? PyDict_GetItemWithError(known_ops, key) : nullptr;
+  if (op) {
+    Py_INCREF(op);
+  } else if (PyErr_ExceptionMatches(PyExc_TypeError)) {  // a list, say, has no hash
+    PyErr_Clear();
+    op = make_op(args, n);
+  } else if (!PyErr_Occurred() && (op = make_op(args, n))) {
+    if (PyDict_GET_SIZE(known_ops) > kMost) PyDict_Clear(known_ops);
+    if (PyDict_SetItem(known_ops, key, op) < 0) Py_CLEAR(op);
+  }
+  Py_XDECREF(key);
+  return op;
+}
+
+PyMethodDef functions[] = {
+    {"op_of", function_of(op_of), METH_FASTCALL,
+     "The one op of a class and its attributes: the definition is ops.base.Op.of."},
+    {nullptr, nullptr, 0, nullptr}};
+
 }  // namespace
 
 bool add_op_type(PyObject* module) {
   op_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&op_definition));
-  return op_type && PyModule_AddObjectRef(module, "Op", reinterpret_cast<PyObject*>(op_type)) == 0;
+  known_ops = PyDict_New();
+  for (PyObject*& each : truths) {
+    if (!(each = PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type))))
+      return false;
+  }
+  return known_ops && PyModule_AddObjectRef(module, "known_ops", known_ops) == 0 &&
+         PyModule_AddFunctions(module, functions) == 0 && op_type &&
+         PyModule_AddObjectRef(module, "Op", reinterpret_cast<PyObject*>(op_type)) == 0;
 }
 
 }  // namespace needle

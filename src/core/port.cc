@@ -505,11 +505,6 @@ PyObject* set_entered(PyObject*, PyObject* driver) {
   Py_RETURN_NONE;
 }
 
-template <class F>
-constexpr PyCFunction function_of(F* function) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
-}
-
 PyMethodDef port_methods[] = {
     {"lend", port_lend, METH_O, "lend(nbytes): a block, or None: ask the arena."},
     {"block", port_block, METH_VARARGS, "block(address, nbytes, size, stream, piece)"},

@@ -328,8 +328,7 @@ PyObject* set_tensor_classes(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-#define FAST(name, doc) \
-  {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(name)), METH_FASTCALL, doc}
+#define FAST(name, doc) {#name, function_of(name), METH_FASTCALL, doc}
 PyMethodDef functions[] = {
     {"wrap", wrap, METH_O, "A tensor of an array, without graph."},
     FAST(record, "The tensor of a computed result that needs a gradient."),

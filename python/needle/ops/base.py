@@ -11,11 +11,12 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from needle import backend, device, dtype, executor, forward, graph, reverse
+from needle import backend, core, device, dtype, executor, forward, graph, reverse
 from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.dtype import DType
@@ -39,7 +40,19 @@ OUTPUT = "output"
 
 Static = Any
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_interned: dict[tuple[Any, ...], Op] = {}
+_interned: dict[tuple[Any, ...], Op] = {} if core.native is None else core.native.known_ops
+
+
+def _remade(cls: type[Op], *values: Static) -> Op:
+    """Return the one op that another process or a file holds a copy of."""
+    return cls.of(*values)
+
+
+def _exact(value: Static) -> Any:
+    """Return what is equal only to the same: 1, 1.0 and True are equal, and 0.0 and -0.0."""
+    if type(value) is tuple:
+        return tuple(map(_exact, value))
+    return (type(value), value, type(value) is float and math.copysign(1.0, value))
 
 
 class Op(graph.OpBase):
@@ -107,8 +120,11 @@ class Op(graph.OpBase):
 
     @classmethod
     def of(cls, *values: Static) -> Any:
-        """Return the one op with these attributes (hashable, in order)."""
-        key = (cls, *values)
+        """Return the one op with these attributes (hashable, in order).
+
+        This is the definition; the native module's is used where there is one.
+        """
+        key = _exact((cls, *values))
         try:
             op = _interned.get(key)
         except TypeError:  # a list, say, has no hash
@@ -132,7 +148,7 @@ class Op(graph.OpBase):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).of, tuple(getattr(self, name) for name in self.static)
+        return _remade, (type(self), *(getattr(self, name) for name in self.static))
 
     def __call__(self, *inputs: Any) -> Any:
         return executor.apply(self, *inputs)
@@ -228,6 +244,10 @@ def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
     from needle.ops.reduce import SumTo
 
     return executor.apply(SumTo.of(shape), x)
+
+
+if core.native is not None:
+    Op.of = classmethod(core.native.op_of)  # type: ignore[assignment,method-assign]
 
 
 # ---- families ------------------------------------------------------------------

@@ -227,10 +227,10 @@ def linspace(
     if not isinstance(endpoint, (bool, np.bool_, int)):
         raise ArgumentError(f"linspace: endpoint is {endpoint!r:.60}, neither True nor False")
     (count,), kind = sizes_of("linspace", (num,), 8), as_dtype(dtype or default_float())
-    if not (isinstance(start, (int, float)) and isinstance(stop, (int, float))):
-        _check_numbers(start, stop)
-    elif type(start) is not float or type(stop) is not float:  # integers of any size
+    if isinstance(start, (int, float)) and isinstance(stop, (int, float)):  # integers of any size
         start, stop = real("linspace: start", start), real("linspace: stop", stop)
+        return made("linspace", _line, start, stop, count, endpoint, kind, device)
+    _check_numbers(start, stop)
     if _flows(kind, start, stop):
         parts = made("linspace", _line, 0, 1, count, endpoint, dtypes.float64, device)
         ends = [_beside(x, dtypes.float64, parts.spec.device) for x in (start, stop)]
@@ -254,18 +254,21 @@ def _is_real(x: Any) -> bool:
         return False
 
 
+_RAMPS = (dtypes.float32, dtypes.float64)
+
+
 def _line(start: Any, stop: Any, count: int, endpoint: bool, kind: DType, device: Any) -> Any:
     """Return the array of ``linspace``: what NumPy makes, without it where the rule is simple."""
-    plain = {type(start), type(stop)} <= {int, float} and kind in (dtypes.float32, dtypes.float64)
-    step = (float(stop) - float(start)) / (count - endpoint) if plain and count > 1 else 0.0
+    plain = type(start) is float and type(stop) is float and kind in _RAMPS
+    step = (stop - start) / (count - endpoint) if plain and count > 1 else 0.0
     if step == 0:
         with np.errstate(all="ignore"):  # infinite ends
             values = np.linspace(start, stop, count, endpoint=endpoint)
         if kind.kind in "iu":
             dtypes.check_range(values, kind)
         return ndarray.array(values, kind, device)
-    out = kernels.arange(count, kind, device, float(start), step)
-    if endpoint:  # which rounding may miss
+    out = kernels.arange(count, kind, device, start, step)
+    if endpoint and (count - 1) * step + start != stop:  # rounding missed it
         out.slice([(count - 1, 1, 1)]).fill(stop)
     return out
 

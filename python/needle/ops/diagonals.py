@@ -74,13 +74,11 @@ def tril(x: Any, k: int = 0) -> Any:
 
 def _diagonal(x: Any, k: int) -> Any:
     """Return the view of a diagonal of the last two axes of an array."""
-    n, m = x.shape[-2:]
+    *outer, n, m = x.shape
+    *steps, down, right = x.strides
     size = max(0, min(n, m - k) if k >= 0 else min(n + k, m))
-    first = ((0, 0), (0, k)) if k >= 0 else ((0, -k), (0, 0))
-    low = [(0, size_, 1) for size_ in x.shape[:-2]]
-    corner = x.slice([*low, (first[0][1], size, 1), (first[1][1], size, 1)]) if size else x
-    strides = (*x.strides[:-2], x.strides[-1] + x.strides[-2])
-    return x.view((*x.shape[:-2], size), strides, corner.offset)
+    corner = (k * right if k >= 0 else -k * down) if size else 0
+    return x.view((*outer, size), (*steps, down + right), x.offset + corner)
 
 
 class Diagonal(Linear):
@@ -150,7 +148,7 @@ def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
         ShapeError: if both axes are one.
     """
     ndim = len(shape_of(x))
-    if ndim >= 2:
+    if ndim >= 2 and (axis1, axis2) != (-2, -1):
         first, second = normalise_axis(axis1, ndim), normalise_axis(axis2, ndim)
         if first == second:
             raise ShapeError(f"diagonal: axis {first} is named twice")
