@@ -187,35 +187,49 @@ inline auto comparable(T x) {
     return x;
 }
 
-// Does a value belong behind an edge? NaN is above every number.
-template <bool kRight, class V>
-inline bool behind(V edge, V value) {
-  return kRight ? edge <= value || value != value
-                : edge < value || (value != value && edge == edge);
+// How many edges are numbers: NaN, which is above every number, comes last.
+template <class T>
+int64_t count_numbers(const T* edges, int64_t count) {
+  int64_t low = 0;
+  while (low < count) {
+    const int64_t half = (low + count) / 2;
+    const auto edge = comparable(edges[half]);
+    if (edge == edge)
+      low = half + 1;
+    else
+      count = half;
+  }
+  return low;
 }
 
 // Halves the intervals of several values in turn: while one waits for memory, the others do too.
+// No branch depends on a comparison, which cannot be foreseen.
 template <class T, bool kRight>
 int64_t run_searchsorted(const Plan* plan, void* const* buffers, void*) {
   constexpr int64_t kAtOnce = 16;
   const SearchState& s = state_of<SearchState>(plan);
   const T *edges = as<T>(buffers[1]), *values = as<T>(buffers[2]);
   auto* out = as<int64_t>(buffers[0]);
+  const int64_t numbers = count_numbers(edges, s.count);
   run_tasks(s.team, parts(s.n, kPiece), [&](int64_t task, int) {
     const int64_t end = least(s.n, (task + 1) * kPiece);
     for (int64_t first = task * kPiece; first < end; first += kAtOnce) {
       const int64_t n = least(end - first, kAtOnce);
       int64_t low[kAtOnce] = {};
-      for (int64_t size = s.count; size > 0;) {
+      for (int64_t size = numbers; size > 0;) {
         const int64_t half = (size + 1) / 2;  // low + size may be the answer, too
         for (int64_t i = 0; i < n; ++i) {
-          const bool up =
-              behind<kRight>(comparable(edges[low[i] + half - 1]), comparable(values[first + i]));
-          low[i] += up ? half : 0;
+          const auto edge = comparable(edges[low[i] + half - 1]);
+          const auto value = comparable(values[first + i]);
+          const bool before = kRight ? value < edge : value <= edge;  // NaN is not
+          low[i] += half & (int64_t{before} - 1);
         }
         size -= half;
       }
-      std::copy_n(low, n, out + first);
+      for (int64_t i = 0; i < n; ++i) {
+        const auto value = comparable(values[first + i]);
+        out[first + i] = kRight && value != value ? s.count : low[i];
+      }
     }
   });
   return -1;

@@ -23,8 +23,6 @@ _UNIFORM, _NORMAL, _INTEGERS, _ORDER = range(4)
 
 _CPU = as_device("cpu")
 _draw: Any = None if core.native is None else core.native.draw
-_generator = np.random.get_bit_generator  # type: ignore[attr-defined]
-_standard_normal = np.random.standard_normal
 
 _FEW = 16
 """Up to so many normal numbers NumPy is faster: it is asked for one of them, or three."""
@@ -79,7 +77,7 @@ def _uniform(shape: Shape) -> NDArray | None:
 
 def _drawn(kind: int, shape: Shape, dtype: DType, low: int = 0, last: int = 0) -> NDArray | None:
     """Return what the kernel draws, on the CPU, or None where NumPy has to."""
-    generator = _generator()
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
     memory = _memory_of(generator)
     if memory is None:
         return None
@@ -95,18 +93,18 @@ def _normal(shape: Shape) -> NDArray | None:
     They are made in pairs, of which NumPy keeps the second one where none asks for it: that one
     comes first, and what is missing in the end NumPy draws too.
     """
-    generator = _generator()
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
     memory, size = _memory_of(generator), prod(shape)
     if memory is None or size <= _FEW:
         return None
     out, place = empty(shape, dtypes.float32, _CPU), memory[-1]
-    known: tuple[float, ...] = (_standard_normal(),)
+    known: tuple[float, ...] = (np.random.standard_normal(),)
     if memory[-1] != place:  # a new pair
-        known = (*known, _standard_normal())
+        known = (*known, np.random.standard_normal())
     with generator.lock:
         _draw(_NORMAL, out, memory, 0, 0, known)
     if (size - len(known)) % 2:
-        np.frombuffer(out.handle, np.float32)[-1] = _standard_normal()
+        np.frombuffer(out.handle, np.float32)[-1] = np.random.standard_normal()
     return out
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -302,6 +304,11 @@ def _picked(op: Any, axis: int, slices: bool, x: Any, index: Any) -> Any:
     """Return the result of Take (slices) or Gather, natively where that is possible."""
     found = None if _pick is None else _pick(op, axis, slices, x, index)
     return executor.apply(op, x, index) if found is None else found
+
+
+def gathering(axis: int) -> Callable[[Any, Any], Any]:
+    """Return ``gather`` along an axis that is counted from 0."""
+    return functools.partial(_picked, Gather.of(axis), axis, False)
 
 
 def gather(x: Any, index: Any, axis: Any = -1) -> Any:

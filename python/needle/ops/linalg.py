@@ -38,7 +38,7 @@ def regular(shape: Shape, seed: int = 0) -> Any:
 
 
 _SHAPES = ((3, 3), (2, 4, 4), (1, 1), (0, 3, 3))
-BAD = [Sample((uniform((3,)),), raises=ShapeError), Sample((uniform((3, 4)),), raises=ShapeError)]
+BAD = [Sample((np.ones(shape),), raises=ShapeError) for shape in ((3,), (3, 4))]
 _SINGULAR = Sample((np.ones((2, 2)),), raises=SingularError, by_value=True)
 
 

@@ -23,7 +23,7 @@ from needle.ops.elementwise import (
     where,
 )
 from needle.ops.functions import exp, log
-from needle.ops.indexing import Labels, beside, gather, one_hot, take
+from needle.ops.indexing import Labels, beside, gather, gathering, one_hot, take
 from needle.ops.logic import clip
 from needle.ops.movement import Reshape, reshape, unsqueeze
 from needle.ops.operands import as_tensors, cast, promoted, widened
@@ -489,18 +489,19 @@ def nll_loss(
         ShapeError: if there is not one label for each row, or one weight for each class.
     """
     x, labels = as_tensors((x, labels), "nll_loss")
-    if not shape_of(x) or shape_of(labels) != shape_of(x)[:-1]:
+    shape = x.spec.shape
+    if not shape or labels.spec.shape != shape[:-1]:
         raise explain(
-            ShapeError, "nll_loss", f"labels have shape {shape_of(labels)}, x {shape_of(x)}",
+            ShapeError, "nll_loss", f"labels have shape {labels.spec.shape}, x {shape}",
             [("x", x), ("labels", labels)], "x [..., classes], labels [...]",
         )  # fmt: skip
     if x.spec.dtype.kind != "f":
         (x,) = promoted((x,), "nll_loss", floating=True)
-    classes, column, rows = _picking(shape_of(x))
+    classes, column, pick, rows = _picking(shape)
     kept = None if ignore_index is None else not_equal(labels, ignore_index)
     safe = labels if kept is None else where(kept, labels, 0)
     target = executor.apply(classes, safe)  # gather would wrap them
-    loss = -executor.apply(rows, gather(x, executor.apply(column, target), -1))
+    loss = -executor.apply(rows, pick(x, executor.apply(column, target)))
     if kept is None and weight is None:
         return reduced(loss, reduction)
     if weight is None:
@@ -514,7 +515,9 @@ def nll_loss(
 
 
 @functools.lru_cache(maxsize=1000)
-def _picking(shape: tuple[int, ...]) -> tuple[Any, Any, Any]:
-    """Return what checks labels, makes a column of them, and rows of what they pick."""
+def _picking(shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
+    """Return what checks labels, makes a column of them, picks by it, and makes rows of that."""
     *rows, classes = shape
-    return Labels.of(classes), Reshape.of((*rows, 1)), Reshape.of(tuple(rows))
+    return (
+        Labels.of(classes), Reshape.of((*rows, 1)), gathering(len(rows)), Reshape.of(tuple(rows)),
+    )  # fmt: skip
