@@ -12,6 +12,7 @@ import sys
 
 import numpy as np
 import pytest
+from devices import DEVICES
 
 import needle as ndl
 from needle import core, graph, nn, ops, optim
@@ -273,7 +274,14 @@ def until_it_fits(device, function, keeps: bool = False, **changes) -> int:
         assert failures < 2000
 
 
-@pytest.mark.parametrize("gate", ["on", "off"])
+GATES = [
+    (name, gate)
+    for name in DEVICES
+    for gate in (("on",) if name == "cpu_numpy" else ("on", "off"))  # the gate knows no NumPy
+]
+
+
+@pytest.mark.parametrize("device, gate", GATES, indirect=["device"])
 @pytest.mark.parametrize("name", [name for name, case in FIRST.items() if case is not None])
 def test_an_op_and_its_gradient_where_memory_ends(name, gate, device):
     case = FIRST[name]
