@@ -147,6 +147,7 @@ PyObject* make_op(PyObject* const* args, Py_ssize_t n) {
 }
 
 PyObject* op_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n == 0) return PyErr_Format(PyExc_TypeError, "op_of() takes a class and its attributes");
   PyObject* key = exact_tuple(args, n);
   PyObject* op = key ? PyDict_GetItemWithError(known_ops, key) : nullptr;
   if (op) {
