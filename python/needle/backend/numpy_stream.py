@@ -77,8 +77,7 @@ def _uniform(shape: Shape) -> NDArray | None:
 
 def _drawn(kind: int, shape: Shape, dtype: DType, low: int = 0, last: int = 0) -> NDArray | None:
     """Return what the kernel draws, on the CPU, or None where NumPy has to."""
-    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
-    memory = _memory_of(generator)
+    generator, memory = _stream()
     if memory is None:
         return None
     out = empty(shape, dtype, _CPU)
@@ -93,8 +92,7 @@ def _normal(shape: Shape) -> NDArray | None:
     They are made in pairs, of which NumPy keeps the second one where none asks for it: that one
     comes first, and what is missing in the end NumPy draws too.
     """
-    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
-    memory, size = _memory_of(generator), prod(shape)
+    (generator, memory), size = _stream(), prod(shape)
     if memory is None or size <= _FEW:
         return None
     out, place = empty(shape, dtypes.float32, _CPU), memory[-1]
@@ -108,14 +106,14 @@ def _normal(shape: Shape) -> NDArray | None:
     return out
 
 
-def _memory_of(generator: Any) -> Any:
-    """Return the memory of a bit generator, or None if it is no Mersenne Twister as we know it."""
+def _stream() -> tuple[Any, Any]:
+    """Return the bit generator, and its memory: None if it is no Mersenne Twister as we know it."""
     global _memory
-    known, memory = _memory
-    if generator is not known:
-        memory = _checked(generator)
-        _memory = generator, memory
-    return memory
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    found = _memory
+    if generator is not found[0]:
+        found = _memory = generator, _checked(generator)
+    return found
 
 
 def _checked(generator: Any) -> Any:
