@@ -8,8 +8,7 @@ namespace {
 
 // ---- sum, prod, max, min (and any, all as maximum and minimum of truth)
 
-// n bytes, or where they are signed the same plus 128 each: of 16 or more one instruction gives
-// the sums of eight.
+// One instruction sums eight unsigned bytes at a time; signed ones are summed as 128 more.
 int64_t sum_bytes(const uint8_t* x, int64_t n, bool is_signed) {
   const uint8_t flipped = is_signed ? 128 : 0;
   int64_t total = 0, i = 0;

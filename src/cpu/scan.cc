@@ -15,7 +15,7 @@ constexpr int64_t kAbreast = 4;  // lines whose elements are taken in turn
 template <class A>
 struct State {
   Axes kept;
-  Axis along, strip;  // the scanned axis; neighbouring lines (size 1: lines that are turned)
+  Axis along, strip;  // the scanned axis; neighbouring lines (size 1: lines themselves)
   int64_t lines;      // that are taken together; 1: a line by itself
   int64_t strips, x_size, out_size;
   int team;
