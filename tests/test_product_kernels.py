@@ -229,3 +229,15 @@ def test_the_last_part_of_the_rows_is_computed_whatever_its_height(isa, dtype, t
             left = ndl.Tensor(np.full((m, n), np.nan)).astype(dtype)  # to be found in memory
             del left
             close(a @ b, a, b, np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m", [64, 77, 130, 250])
+def test_what_lies_between_adjacent_rows_is_not_multiplied(isa, dtype, m):
+    """a.T is packed by whole vectors, which reach into what the view leaves out."""
+    around = np.full((600, m + 23), np.nan)
+    around[:, 5 : 5 + m] = normal(600, m)
+    a = ndl.Tensor(around).astype(dtype)[:, 5 : 5 + m].T
+    b = ndl.Tensor(normal(600, 300, seed=1)).astype(dtype)
+    close(a @ b, a, b, np.finfo(dtype).eps)
+    close(a[:, ::-1] @ b, a[:, ::-1], b, np.finfo(dtype).eps)

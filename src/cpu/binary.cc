@@ -46,6 +46,21 @@ using FirstOf = std::conditional_t<function == k_where, bool, T>;
 EXACT_DIVISION(floor_divide)
 EXACT_DIVISION(remainder)
 
+#define OF_BYTES(name, expression)                                    \
+  template <>                                                         \
+  struct OfBytes<name##_row> {                                        \
+    static constexpr bool kExists = true;                             \
+    static uint8_t apply(uint8_t x, uint8_t y) { return expression; } \
+  };
+constexpr uint8_t kOne = 1;
+OF_BYTES(logical_and, std::min(std::min(x, y), kOne))
+OF_BYTES(bitwise_and, std::min(std::min(x, y), kOne))
+OF_BYTES(logical_or, std::min<uint8_t>(x | y, kOne))
+OF_BYTES(bitwise_or, std::min<uint8_t>(x | y, kOne))
+OF_BYTES(logical_xor, std::min(x, kOne) ^ std::min(y, kOne))
+OF_BYTES(bitwise_xor, std::min(x, kOne) ^ std::min(y, kOne))
+OF_BYTES(not_equal, std::min(x, kOne) ^ std::min(y, kOne))
+
 #if defined(__AVX2__) && !defined(__AVX512F__)
 // Of a vector, with what tells which lanes are rare (math::is_rare_quotient): a test of its own
 // would take as long as all but the division.

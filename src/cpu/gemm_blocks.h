@@ -126,7 +126,7 @@ void pack_rows(const Product<T>& o, const Block& block) {
       height = tile_height(block.i_end - i);
       const T* from = o.a + i * o.a_strides.row + (block.p + p) * o.a_strides.column;
       pack_panel(o.packed_a + (i - block.i_begin) * block.k + p * height, height, from, height,
-                 o.a_strides.row, steps, o.a_strides.column);
+                 o.a_strides.row, steps, o.a_strides.column, block.k - p - steps);
     }
   }
 }

@@ -1,5 +1,6 @@
 // Packing: operands laid out in the order in which tiles read them.
 #pragma once
+#include "axes.h"
 #include "lanes.h"
 
 namespace needle::NEEDLE_ISA {
@@ -154,27 +155,47 @@ void pack_transposed(T* __restrict out, int64_t pitch, const T* x, int64_t lines
   }
 }
 
-// out[outer * pitch + inner] = x[inner, outer]; out's elements beyond n_inner become zero.
+// out[p * pitch + i] = x[p * stride + i] for n_inner elements of n_outer lines, behind which lie as
+// many as `later`, which are packed after them. Where these lines follow, a part of a vector is
+// read with what lies behind it and stored with that, which the next line overwrites: by masks and
+// in parts it took three times as long (Zen 1).
+template <class T>
+void pack_lines_in_order(T* __restrict out, int64_t pitch, const T* x, int64_t n_inner,
+                         int64_t n_outer, int64_t stride, int64_t later) {
+  constexpr int64_t kWidth = kLanes<T>;
+  const int64_t whole = n_inner / kWidth * kWidth, vectors = (n_inner + kWidth - 1) / kWidth;
+  const int64_t spilt_over = (vectors * kWidth + pitch - 1) / pitch;  // lines from its own on
+  const bool spills = !kMaskedLoads && pitch == n_inner && stride >= kWidth;
+  const int64_t wide = spills ? least(n_outer, n_outer + later - spilt_over) : 0;
+  int64_t p = 0;
+  for (; p < wide; ++p) {
+    const T* from = x + p * stride;
+    __builtin_prefetch(from + kPackedAhead * stride);
+    store(out + p * pitch, load(from));
+    for (int64_t i = kWidth; i < n_inner; i += kWidth) store(out + p * pitch + i, load(from + i));
+  }
+  if (p == n_outer) return;
+  const Tail<T> tail(n_inner - whole);
+  const T* end = out + (n_outer + later) * pitch;
+  for (; p < n_outer; ++p) {
+    const T* from = x + p * stride;
+    T* to = out + p * pitch;
+    __builtin_prefetch(from + kPackedAhead * stride);
+    for (int64_t i = 0; i < whole; i += kWidth) store(to + i, load(from + i));
+    if (whole < n_inner) store_lanes(to + whole, end, tail.load(from + whole), tail);
+  }
+}
+
+// out[outer * pitch + inner] = x[inner, outer]; out's elements beyond n_inner become zero. `later`
+// as above.
 template <class T>
 void pack_panel(T* __restrict out, int64_t pitch, const T* x, int64_t n_inner, int64_t inner_stride,
-                int64_t n_outer, int64_t outer_stride) {
+                int64_t n_outer, int64_t outer_stride, int64_t later = 0) {
   if (n_inner < pitch)
     for (int64_t p = 0; p < n_outer; ++p)
       for (int64_t i = n_inner; i < pitch; ++i) out[p * pitch + i] = 0;
-  if (inner_stride == 1) {
-    constexpr int64_t kWidth = kLanes<T>;
-    const int64_t whole = n_inner / kWidth * kWidth;
-    const Tail<T> tail(n_inner - whole);
-    const T* end = out + n_outer * pitch;
-    for (int64_t p = 0; p < n_outer; ++p) {
-      const T* from = x + p * outer_stride;
-      T* to = out + p * pitch;
-      __builtin_prefetch(from + kPackedAhead * outer_stride);
-      for (int64_t i = 0; i < whole; i += kWidth) store(to + i, load(from + i));
-      if (whole < n_inner) store_lanes(to + whole, end, tail.load(from + whole), tail);
-    }
-    return;
-  }
+  if (inner_stride == 1)
+    return pack_lines_in_order(out, pitch, x, n_inner, n_outer, outer_stride, later);
   if (outer_stride == 1) return pack_transposed(out, pitch, x, n_inner, inner_stride, n_outer);
   for (int64_t i = 0; i < n_inner; ++i)
     for (int64_t p = 0; p < n_outer; ++p)
