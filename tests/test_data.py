@@ -559,3 +559,21 @@ def test_data_sets_one_after_the_other():
         both[6]
     with pytest.raises(DataError, match="at least one"):
         data.ConcatDataset([])
+
+
+@pytest.mark.parametrize(
+    "index, error",
+    [((1, 0), ArgumentError), (True, ArgumentError), (slice("a", "b"), ArgumentError),
+     (np.ones(9, bool), IndexRangeError), (np.ones((10, 2), bool), IndexRangeError)],
+)  # fmt: skip
+def test_what_is_no_index_of_a_data_set(index, error):
+    items = data.NDArrayDataset(np.ones((10, 2)), np.arange(10))
+    with pytest.raises(error):
+        items[index]
+
+
+def test_sizes_that_are_no_numbers():
+    items = data.NDArrayDataset(np.arange(10))
+    for sizes in (10, None, ["a"]):
+        with pytest.raises(ArgumentError, match="sizes"):
+            data.random_split(items, sizes)

@@ -793,3 +793,55 @@ def test_recording_within_no_grad(mode):
         assert not (x * x).requires_grad
     y.backward()
     close(x.grad, [2.0, 4.0])
+
+
+def test_ties_of_scatter_reduce_share_in_both_modes():
+    """Forward mode moved with the value written last; reverse shares equally."""
+    x, y = (ndl.Tensor([2.0, 2.0, 3.0], dtype="float64") for _ in range(2))
+    index = ndl.Tensor([0, 0, 1], requires_grad=False, dtype="int64")
+    for include in (True, False):
+
+        def largest(x, y, include=include):
+            return ndl.scatter_reduce(x, 0, index, y, "amax", include_self=include)
+
+        forward, backward = (
+            ndl.jacobian(largest, (0, 1), mode=mode)(x, y) for mode in ("forward", "reverse")
+        )
+        for a, b in zip(forward, backward, strict=True):
+            np.testing.assert_allclose(a.numpy(), b.numpy(), atol=1e-15)
+
+
+def test_a_logarithm_of_no_probability_does_not_move():
+    x = ndl.Tensor([-np.inf, -np.inf], dtype="float64")
+    assert ndl.jvp(ndl.logsumexp, x, 1.0)[1].item() == 0.0
+    np.testing.assert_array_equal(ndl.hvp(ndl.logsumexp, x, 1.0).numpy(), [0.0, 0.0])
+
+
+def test_what_a_custom_gradient_closes_over_does_not_move():
+    """Its inputs are the tensors among its arguments, in both modes."""
+    x, w = (ndl.Tensor(values, dtype="float64") for values in ([1.0, 2.0], [0.5, -1.0]))
+
+    def scaled(w):
+        return ndl.custom_gradient(lambda a: (a * w, lambda g: g * w))(x)
+
+    assert not ndl.jvp(scaled, w, 1.0)[1].numpy().any()
+    assert not ndl.jvp(lambda v: ndl.jvp(scaled, v, 1.0)[1], w, 1.0)[1].numpy().any()
+    assert not ndl.grad(lambda w: scaled(w).sum())(w).numpy().any()
+    np.testing.assert_array_equal(scaled(w).numpy(), x.numpy() * w.numpy())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, x: ndl.grad(f)(x),
+        ndl.vjp,
+        ndl.linearize,
+        lambda f, x: ndl.jacobian(f)(x),
+        lambda f, x: ndl.jvp(f, (x,), (1.0,)),
+        lambda f, x: ndl.jvp(f, x, None),
+    ],
+)
+def test_several_results_of_an_op_are_no_argument(call):
+    several = ndl.split(ndl.ones((2, 3)), 0)
+    with pytest.raises(GradientError, match="TensorTuple"):
+        call(lambda x: x[0].sum(), several)

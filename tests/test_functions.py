@@ -1002,3 +1002,44 @@ def test_normalize_is_pytorchs(order, axis):
     check_gradients(lambda x: ops.normalize(x, order, axis), X)
     zeros = ops.normalize(ndl.zeros(3, 2, dtype="float16", requires_grad=True))
     assert zeros.tolist() == [[0.0, 0.0]] * 3  # also where eps is 0 in the dtype
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x[np.zeros(3, bool), 7],
+        lambda x: x[[], 7],
+        lambda x: x[7, []],
+        lambda x: x[:, :0][[7]],
+        lambda x: ops.take(x[:, :0], ndl.Tensor([7], dtype="int64", device=x.device), 0),
+        lambda x: x[:0][[0]],
+    ],
+)
+@pytest.mark.parametrize("fast", ["on", "off"])
+def test_an_index_is_in_range_where_there_is_nothing_to_pick(device, call, fast):
+    x = ndl.Tensor(np.zeros((3, 5)), requires_grad=False, device=device)
+    with ndl.config(fast=fast), pytest.raises(IndexRangeError, match="out of range"):
+        call(x)
+        device.synchronize()
+
+
+def test_a_number_has_no_axes_to_keep():
+    x = ndl.Tensor(1.0)
+    assert ops.quantile(x, 0.5, keepdims=True).shape == ()
+    assert ops.quantile(x, [0.5, 0.6], keepdims=True).shape == (2,)
+
+
+def test_more_pieces_than_there_can_be():
+    for function in (ops.tensor_split, ops.chunk, ops.vsplit):
+        with pytest.raises(OptionError, match="pieces"):
+            function(ndl.zeros((0, 3)), 2**70)
+
+
+def test_padding_with_a_negative_zero():
+    found = ops.pad(ndl.ones(1), 1, value=-0.0).numpy()
+    assert np.signbit(found).tolist() == [True, False, True]
+
+
+def test_labels_of_negative_log_likelihoods_are_no_bools():
+    with pytest.raises(DtypeError, match="bools"):
+        nn.NLLLoss()(ndl.zeros((2, 2)), ndl.Tensor([True, False]))

@@ -1797,3 +1797,25 @@ def test_the_gradient_of_an_op_must_fit_its_input(rule):
     if getattr(given, "shape", None) == (2,) and not isinstance(given, np.ndarray):
         with ndl.config(backend="np"):  # as NumPy infers them
             Copy()(x).sum().backward()
+
+
+class CourseCube(ndl.TensorOp):
+    """An op as the course has them: it says nothing about what its gradient reads."""
+
+    def compute(self, a):
+        return a**3
+
+    def gradient(self, out_grad, node):
+        (x,) = node.inputs
+        return out_grad * 3 * x * x
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_an_op_in_the_course_s_form_keeps_what_its_gradient_reads(lazy):
+    with ndl.lazy_mode(lazy):
+        x = tensor(3)
+        CourseCube()(x * 2.0).sum().backward()
+        np.testing.assert_allclose(x.grad.numpy(), 24 * x.numpy() ** 2)
+        np.testing.assert_allclose(
+            ndl.jacobian(CourseCube())(x).numpy(), np.diag(3 * x.numpy() ** 2)
+        )

@@ -1,5 +1,6 @@
 """State dicts on disk: every dtype, shared tensors, damage of every kind, interrupted writes."""
 
+import errno
 import json
 import os
 import stat
@@ -414,3 +415,23 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_whole(before, tmp_path
 
     monkeypatch.setattr(io.state, before, meanwhile)
     assert [x.tolist() for x in io.load(path).values()] == [[1, 1], [1, 1]]
+
+
+def test_a_folder_that_cannot_be_flushed(tmp_path, monkeypatch):
+    """The file stands there: some file systems do not flush folders."""
+    flush = os.fsync
+
+    def refuse(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    io.save(tmp_path / "x.safetensors", {"x": ndl.ones(2)})
+    assert io.load(tmp_path / "x.safetensors")["x"].numpy().tolist() == [1.0, 1.0]
+
+
+def test_what_names_no_file():
+    for call in (lambda: io.save(None, {}), lambda: io.load(3), lambda: io.load_metadata(None)):
+        with pytest.raises(ArgumentError, match="name"):
+            call()

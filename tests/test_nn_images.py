@@ -537,3 +537,12 @@ def test_pooling_layers_are_pytorchs(name, axes):
     exact = getattr(torch.nn, f"{name}{axes}d")(*settings)(torch.tensor(x)).numpy()
     found = getattr(nn, f"{name}{axes}d")(*settings)(tensor(x)).numpy()
     np.testing.assert_allclose(found, exact, rtol=1e-12)
+
+
+def test_the_course_s_convolution_is_square():
+    for wrong in ({"kernel_size": (3, 5)}, {"kernel_size": 3, "stride": (1, 2)}):
+        with pytest.raises(OptionError, match="Conv2d"):
+            nn.Conv(1, 1, **wrong)
+    with pytest.raises(ShapeError):
+        nn.Conv(1, 1, 3, stride=0)
+    assert nn.Conv(1, 1, (3, 3), (2, 2)).weight.shape == (3, 3, 1, 1)

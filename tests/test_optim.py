@@ -606,7 +606,7 @@ def test_state_that_does_not_fit_is_refused_whole(change, message):
     state = {**opt.state_dict(), "step": 9, "lr": 7.0, **change}
     with pytest.raises(DataError, match=message):
         opt.load_state_dict(state)
-    assert opt.t == 0 and opt.lr == 0.01 and not opt.m and not opt.groups[0].get("eps")
+    assert opt.t == 0 and opt.lr == 0.01 and not opt.m and "eps" not in opt.groups[0]
 
 
 # ---- wrong input ---------------------------------------------------------------------
@@ -1021,3 +1021,23 @@ def test_gradients_may_become_zeros():
     assert p.grad.tolist() == [0.0, 0.0] and q.grad is None
     opt.zero_grad(set_to_none=True)
     assert p.grad is None
+
+
+@pytest.mark.parametrize("value", ["no", 0, None, []])
+@pytest.mark.parametrize(
+    "kind, name",
+    [(optim.SGD, "maximize"), (optim.SGD, "nesterov"), (optim.Adam, "amsgrad"),
+     (optim.RMSprop, "centered")],
+)  # fmt: skip
+def test_flags_are_true_or_false(kind, name, value):
+    with pytest.raises(OptionError, match=f"{name}=.* neither True nor False"):
+        kind([nn.Parameter(ndl.ones(2))], **{name: value})
+
+
+def test_groups_may_come_from_a_generator():
+    p = nn.Parameter(ndl.ones(2))
+    made = optim.Adam(group for group in [{"params": [p], "betas": np.array([0.5, 0.75])}])
+    assert made.groups[0]["beta2"] == 0.75
+    for wrong in (3, None, nn.Linear(2, 2)):
+        with pytest.raises(OptionError, match="not a list of tensors"):
+            optim.Adam([{"params": wrong}])

@@ -345,3 +345,12 @@ def test_multinomial_follows_its_key_and_says_what_is_wrong():
         ndl.multinomial(ndl.zeros(0))
     with pytest.raises(ShapeError, match="nothing to draw from"):
         ndl.multinomial(ndl.Tensor(1.0))
+
+
+def test_integers_up_to_the_last_of_64_bits():
+    top = 2**63
+    for seed in (None, 0):
+        if seed is not None:
+            ndl.manual_seed(seed)
+        found = ndl.randint((20,), top - 2, top).numpy()
+        assert {*found.tolist()} <= {top - 2, top - 1}

@@ -202,3 +202,8 @@ def test_the_document_prints_what_it_says():
             expected = expected.replace("cpu()", str(ndl.default_device()))
             assert out.getvalue() == expected, program
     assert count >= 4
+
+
+def test_a_region_of_the_user_shows_its_inputs_alone(capsys):
+    ndl.show(lambda x: ndl.checkpoint(lambda a: a.sin() * a)(x))
+    assert capsys.readouterr().out.splitlines()[0] == "f(x)  = checkpoint(x)"

@@ -470,3 +470,33 @@ def test_an_infinite_gradient_does_not_reach_what_is_left_out(device, name, lazy
     np.testing.assert_array_equal(x.grad.numpy(), np.where(chosen, INF, 0.0))
     expected = chosen.any() if y.shape == () else chosen
     np.testing.assert_array_equal(tangent.numpy(), np.where(expected, INF, 0.0))
+
+
+@pytest.mark.parametrize("x", [9.0, 39.0, 50.0, INF])
+def test_the_logarithm_of_a_certainty_does_not_move(x, device):
+    for dtype in ("float32", "float64"):
+        at = ndl.Tensor(x, dtype=dtype, device=device)
+        slope = ndl.grad(ndl.log_ndtr)(at).item()
+        exact = np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi) if np.isfinite(x) else 0.0
+        np.testing.assert_allclose(slope, exact, rtol=1e-4, atol=1e-40)
+
+
+def test_the_second_derivative_of_acosh_at_its_end(device):
+    x = ndl.Tensor(1.0, dtype="float64", device=device)
+    assert ndl.hessian(ndl.acosh)(x).item() == ndl.hvp(ndl.acosh, x, 1.0).item() == -INF
+    huge = ndl.Tensor(1e30, device=device)  # whose square is none of float32
+    assert ndl.grad(ndl.acosh)(huge).item() == pytest.approx(1e-30)
+
+
+def test_losses_of_many_rows_in_half_precision(device):
+    """Sums of them, and how many there are, are beyond float16."""
+    n = 70_000
+    x = ndl.Tensor(np.full((n, 2), -0.5), dtype="float16", device=device)
+    labels = ndl.Tensor(np.zeros(n), dtype="int64", requires_grad=False, device=device)
+    loss = ops.nll_loss(x, labels, ignore_index=1)
+    assert loss.dtype == "float16" and loss.item() == 0.5
+    loss.backward()
+    assert x.grad.numpy()[:, 0].astype(float).sum() == pytest.approx(-1.0, rel=0.02)
+    target = ndl.Tensor(np.full((n, 2), 0.9), dtype="float16", device=device)
+    found = ops.kl_divergence(x, target).item()
+    assert found == pytest.approx(2 * 0.9 * (np.log(0.9) + 0.5), rel=2e-3)

@@ -288,8 +288,8 @@ def _paired(out: Any, out_grads: tuple[Any, ...]) -> list[tuple[Any, Any]]:
 
 def _check_tensors(name: str, args: Sequence[Any]) -> None:
     for i, x in enumerate(args):
-        if not isinstance(x, graph.TensorBase):
-            several = isinstance(x, (list, tuple, dict))
+        if not isinstance(x, graph.TensorBase) or type(x.spec) is tuple:
+            several = isinstance(x, (list, tuple, dict, graph.TensorBase))
             advice = (
                 "an argument for each tensor: grad(f, argnums=(0, 1))(*tensors), vjp(f, *tensors)"
                 if several

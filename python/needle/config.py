@@ -83,7 +83,7 @@ class Config:
             whole = isinstance(value, int) and (name == "debug" or not isinstance(value, bool))
             if not whole or not 0 <= value < most:
                 raise OptionError(
-                    f"NEEDLE_{name.upper()}={value}: must be a whole number, not negative, and "
+                    f"NEEDLE_{name.upper()}={value!r}: must be a whole number, not negative, and "
                     f"less than {text}"
                 )
 

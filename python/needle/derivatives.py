@@ -72,7 +72,7 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
               arXiv:2204.10923; here the map is the transpose of the transpose (``vjp``)
 
     >>> out, push = linearize(lambda x: x.exp(), x)
-    >>> push(v), push(w)  # each the same as jvp(lambda x: x.exp(), (x,), (v,))[1]
+    >>> push(v), push(w)  # each as jvp(lambda x: x.exp(), (x,), (v,))[1]
     """
     outer = graph.recording()
     result, leaves = _traced("linearize", function, primals)
@@ -282,7 +282,7 @@ def _several(x: Any) -> tuple[Any, ...]:
 
 def _tangent(name: str, x: Any, v: Any) -> Any:
     """Return a tangent of x as a tensor, or None for zero."""
-    if not isinstance(x, graph.TensorBase):
+    if not isinstance(x, graph.TensorBase) or type(x.spec) is tuple:
         raise GradientError(f"{name}: primals are tensors, not {structure.kind(x)}")
     if v is None:
         return None

@@ -363,7 +363,7 @@ def _customized(function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
         pull = functools.partial(_pulled, pull, out.spec)
     specs = [x.spec if forward.varies(x) else None for x in tensors]
     pull = functools.partial(_fitting, f"custom_gradient({function.__name__})", pull, specs)
-    held, level = executor.held(out), forward.top(tensors)
+    held, level = _bare(executor.held(out)), forward.top(tensors)
     if level:
         primals, tangents = forward.unbox(tensors, level)
         tangent = _tangent_of_rule(pull, out.spec, level, tangents)
@@ -377,6 +377,13 @@ def _customized(function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
     else:
         result = graph.wrap(held)
     return result.tuple() if several else result
+
+
+def _bare(held: Any) -> Any:
+    """Return arrays without the tangents that came from what a function closes over."""
+    if isinstance(held, tuple):
+        return tuple(map(_bare, held))
+    return _bare(executor.held(held.primal)) if type(held) is forward.Dual else held
 
 
 def _pair(found: Any) -> Any:

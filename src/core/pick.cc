@@ -155,7 +155,8 @@ Array* gather(const Rows& rows, const Array* x, const int64_t* steps, const Arra
   Spec* spec = spec_of(x->spec->code, x->spec->device, n, result);
   Reference out(spec ? array_empty(spec) : nullptr);
   Py_XDECREF(spec);
-  if (!out.array) return nullptr;
+  // nothing is picked: the definition checks the index all the same
+  if (!out.array || (out.array->spec->size == 0 && index->spec->size > 0)) return nullptr;
   int64_t dense[kMaxDims], from[kMaxDims], step = 1;
   for (int i = rows.ndim - 1; i >= 0; i--) {
     dense[i] = step;

@@ -196,6 +196,12 @@ def _check_index(operation: str, index: NDArray) -> None:
         )  # fmt: skip
 
 
+def _check_range(index: NDArray, axis: int, size: int) -> None:
+    if index.size:
+        wrong = outside("index", axis, size)
+        index.device.backend.check_range(index, -size, size, None, wrong)
+
+
 def has_values(x: NDArray) -> bool:
     """Return whether the array holds data, as opposed to one of the meta device."""
     return x.device.name != "meta"
@@ -280,7 +286,7 @@ def linear_index(indices: tuple[NDArray, ...], sizes: Shape) -> NDArray:
         return out
     total: NDArray | None = None
     for axis, (index, size) in enumerate(zip(indices, sizes, strict=True)):
-        device.backend.check_range(index, -size, size, None, outside("index", axis, size))
+        _check_range(index, axis, size)
         zero, width = (array(n, dtypes.int64, device) for n in (0, size))
         wide = index.astype(dtypes.int64, copy=False)
         below = elementwise("less", wide, zero, dtype=dtypes.bool_)
@@ -317,6 +323,9 @@ def gather(x: NDArray, index: NDArray, axis: int, given: NDArray | None = None) 
     out = empty(shape, x.dtype, x.device)
     source = x.broadcast_to(tuple(x.shape[axis] if i == axis else n for i, n in enumerate(shape)))
     where = index.broadcast_to(shape)
+    if out.size == 0:
+        _check_range(index, axis, x.shape[axis])
+        return out
     bad = x.device.backend.gather(out, source, where, axis)
     if bad >= 0 and given is not None:
         raise bad_slice(given, int(np.unravel_index(bad, shape)[axis]), axis, x.shape[axis])

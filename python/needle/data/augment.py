@@ -7,6 +7,7 @@ for any batch size, order, or number of processes that prepare the data.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -115,9 +116,9 @@ class RandomFlips(BatchTransform):
     draws = 1
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p <= 1:
-            raise OptionError(f"RandomFlips: p={p}: must lie in [0, 1]")
-        self.p = p
+        if not isinstance(p, Real) or not 0 <= p <= 1:
+            raise OptionError(f"RandomFlips: p={p!r:.60}: must lie in [0, 1]")
+        self.p: float = p
 
     def __call__(self, images: Images, random: Images) -> Images:
         places = np.zeros((len(images), 3), np.int32)

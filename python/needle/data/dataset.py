@@ -6,6 +6,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -190,8 +191,11 @@ def random_split(dataset: Any, sizes: Sequence[float]) -> list[Subset]:
         sizes: how many items each part has; or which shares, which add up to 1.
 
     Raises:
-        DataError: if the sizes do not add up to that of the data set.
+        ArgumentError: if the sizes are not several numbers.
+        DataError: if they do not add up to that of the data set.
     """
+    if not isinstance(sizes, Sequence) or not all(isinstance(n, Real) for n in sizes):
+        raise ArgumentError(f"random_split: sizes are {sizes!r:.60}, not several numbers")
     total, counts = len(dataset), list(sizes)
     if math.isclose(sum(counts), 1.0) and all(0 <= n <= 1 for n in counts) and total != 1:
         ends = [round(total * sum(counts[: i + 1])) for i in range(len(counts))]
@@ -206,6 +210,13 @@ def random_split(dataset: Any, sizes: Sequence[float]) -> list[Subset]:
     return [Subset(dataset, order[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
 
 
+def _check_slice(index: slice) -> None:
+    try:
+        index.indices(0)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"index {index!r:.60}: {error}") from None
+
+
 def check_index(index: Any, length: int) -> None:
     """Raise if a whole number, or one among several, is not an index.
 
@@ -215,16 +226,24 @@ def check_index(index: Any, length: int) -> None:
         IndexRangeError: if it is out of range.
         ArgumentError: if it is anything else.
     """
-    if isinstance(index, slice) or index is Ellipsis:
+    if index is Ellipsis:
         return
+    if isinstance(index, slice):
+        _check_slice(index)
+        return
+    if isinstance(index, tuple):
+        raise ArgumentError(f"index {index!r:.60} is no whole number\n  try: a list, for several")
     try:
         given = np.asarray(index)
     except ValueError:  # lists of several lengths
         given = np.empty(1, object)
     if isinstance(index, int) and given.dtype.kind == "O":  # of more than 64 bits
         raise IndexRangeError(f"index {index} is out of range for a data set of {length} items")
-    if given.dtype.kind not in "iub" and given.size:
+    number = given.dtype.kind == "b" and given.ndim == 0  # True and False are none
+    if (given.dtype.kind not in "iub" and given.size) or number:
         raise ArgumentError(f"index {index!r:.60} is no whole number")
+    if given.dtype.kind == "b" and given.shape != (length,):
+        raise IndexRangeError(f"a mask {list(given.shape)} of a data set of {length} items")
     if given.dtype.kind in "iu" and given.size:
         low, high = int(given.min()), int(given.max())
         if low < -length or high >= length:

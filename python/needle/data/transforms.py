@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,9 @@ class RandomFlipHorizontal(Transform):
     """Mirror an image left to right with probability p: one uniform draw per call."""
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p <= 1:
-            raise OptionError(f"RandomFlipHorizontal: p={p}: must lie in [0, 1]")
-        self.p = p
+        if not isinstance(p, Real) or not 0 <= p <= 1:
+            raise OptionError(f"RandomFlipHorizontal: p={p!r:.60}: must lie in [0, 1]")
+        self.p: float = p
 
     def __call__(self, img: Image) -> Image:
         """Return the image, mirrored or not."""

@@ -112,7 +112,7 @@ def load(path: AnyPath, device: Any = None) -> StateDict:
     Raises:
         DataError: for a file that is missing, truncated or malformed, and for duplicate names.
     """
-    path, where = os.fsdecode(path), as_device(device)
+    path, where = _text(path), as_device(device)
     state = StateDict()
     with _opened(path) as file:  # once: another file may take the name meanwhile
         texts, header, start = _read_header(path, file)
@@ -141,7 +141,7 @@ def load_metadata(path: AnyPath) -> dict[str, str]:
     Raises:
         DataError: as ``load``.
     """
-    path = os.fsdecode(path)
+    path = _text(path)
     with _opened(path) as file:
         texts, _, _ = _read_header(path, file)
     return {key: text for key, text in texts.items() if key not in (_NUMBERS, _ALIASES)}
@@ -170,7 +170,8 @@ def replacing(path: AnyPath) -> Iterator[str]:
         part.chmod(stat.S_IMODE(mode))  # writers may replace the file by a private one
         _flush(part)
         os.replace(part, target)
-        _flush(target.parent)
+        with suppress(OSError):  # it stands there; some file systems flush no folders
+            _flush(target.parent)
     except OSError as error:
         raise _unwritable(target, error) from error
     finally:
@@ -178,9 +179,16 @@ def replacing(path: AnyPath) -> Iterator[str]:
             part.unlink(missing_ok=True)
 
 
+def _text(path: AnyPath) -> str:
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise ArgumentError(f"a file's name is {path!r:.60}, not a text or a path") from None
+
+
 def _target(path: AnyPath) -> tuple[Path, int | None]:
     """Return the file that a path leads to, and the mode of what stands there."""
-    name = os.fsdecode(path)
+    name = _text(path)
     try:
         target = Path(os.path.realpath(name))
         mode = target.stat().st_mode if target.exists() else None

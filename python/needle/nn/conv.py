@@ -34,6 +34,13 @@ def _check_sizes(name: str, ins: int, outs: int, kernel: Sequence[int]) -> None:
         )
 
 
+def _square(name: str, given: int | Sequence[int]) -> int:
+    sizes = {*axes_of(given)}
+    if len(sizes) != 1:
+        raise OptionError(f"Conv: {name}={given!r:.60}\n  rule: all the same\n  try: Conv2d")
+    return sizes.pop()
+
+
 class Conv(Module):
     """Convolve images with a square kernel, zeros around them: the course's layer.
 
@@ -50,7 +57,8 @@ class Conv(Module):
             the rectifier behind it a part of the layer.
 
     Raises:
-        ShapeError: in a call, if x is not [n, c, h, w].
+        OptionError: if the kernel or the stride is not square.
+        ShapeError: if a size is below 1; in a call, if x is not [n, c, h, w].
     """
 
     slope = 1.0
@@ -67,10 +75,9 @@ class Conv(Module):
     ) -> None:
         super().__init__()
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
-        k = axes_of(kernel_size)[0]
+        _check_sizes("Conv", in_channels, out_channels, (*axes_of(kernel_size), *axes_of(stride)))
+        k, self.stride = _square("kernel_size", kernel_size), _square("stride", stride)
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, k
-        self.stride = axes_of(stride)[0]
-        _check_sizes("Conv", in_channels, out_channels, (k,))
         fan_in = in_channels * k * k
         self.weight = Parameter(
             init.kaiming_uniform(

@@ -84,9 +84,8 @@ def flag(what: str, value: Any) -> bool:
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    raise ArgumentError(
-        f"{what} is {value!r:.60}, neither True nor False\n  try: several axes as a tuple, (0, 1)"
-    )
+    advice = "\n  try: several axes as a tuple, (0, 1)" if isinstance(value, int) else ""
+    raise ArgumentError(f"{what} is {value!r:.60}, neither True nor False{advice}")
 
 
 def number_in(operation: str, value: Any, kind: DType) -> Any:

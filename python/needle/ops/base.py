@@ -61,7 +61,8 @@ class Op(graph.OpBase):
     Attributes:
         static: names of the static attributes, in the order of the constructor.
         saves: for each input, what the gradient with respect to it reads: positions of inputs, or
-            OUTPUT. The last entry serves all further inputs. Anything not listed may be freed.
+            OUTPUT. The last entry serves all further inputs. Anything not listed may be freed; a
+            user's op that lists nothing keeps all, as in the course: ((),) is for none.
         structural: whether ``compute`` only puts values together or takes them apart.
         called: the name where it is not the words of the class.
         promotes: which operands are brought to one dtype: "nothing", "all", or all to a "floating"
@@ -91,6 +92,8 @@ class Op(graph.OpBase):
             name for base in reversed(cls.__bases__) for name in getattr(base, "static", ())
         ]
         cls.static = (*dict.fromkeys(inherited), *added)
+        if cls.is_foreign and cls.saves is Op.saves:
+            cls.saves = ((*range(63), graph.OUTPUT),)
         cls._masks = tuple(save_mask(entry, graph.OUTPUT) for entry in cls.saves)
         cls.takes = operand_count(getattr(cls, "expand", None)) or operand_count(cls.compute)
 

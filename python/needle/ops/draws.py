@@ -64,21 +64,21 @@ def _normal(shape: tuple[int, ...], key: int, counter: int) -> Any:
 
 
 def _integer_samples() -> list[Sample]:
-    def reference(shape: tuple[int, ...], low: int, high: int, key: int, counter: int) -> Any:
+    def reference(shape: tuple[int, ...], low: int, last: int, key: int, counter: int) -> Any:
         words = _words(prod(shape), key, counter)
-        whole = [low + (int(word) * (high - low) >> 32) for word in words]
+        whole = [low + (int(word) * (last + 1 - low) >> 32) for word in words]
         return np.array(whole, np.int64).reshape(shape)
 
     good = [
         Sample(_PLACE, a, lambda _, a=a: reference(*a), dtypes=("float32",))
         for shape in _SHAPES
-        for a in ((shape, -3, 9, 11, 3), (shape, 2**40, 2**40 + 2**31, 2**63 + 5, 2**40))
+        for a in ((shape, -3, 8, 11, 3), (shape, 2**63 - 2**31, 2**63 - 1, 2**63 + 5, 2**40))
     ]
     return [
-        *good, *_wrong((3,), 0, 2),
-        Sample(_PLACE, ((-1,), 0, 2, 0, 0), raises=ShapeError),
-        Sample(_PLACE, ((3,), 2, 2, 0, 0), raises=OptionError),
-        Sample(_PLACE, ((3,), 0, 2**31 + 1, 0, 0), raises=OptionError),
+        *good, *_wrong((3,), 0, 1),
+        Sample(_PLACE, ((-1,), 0, 1, 0, 0), raises=ShapeError),
+        Sample(_PLACE, ((3,), 2, 1, 0, 0), raises=OptionError),
+        Sample(_PLACE, ((3,), 0, 2**31, 0, 0), raises=OptionError),
     ]  # fmt: skip
 
 
@@ -164,33 +164,34 @@ class RandomNormal(_Draw):
 
 
 class RandomIntegers(_Draw):
-    """Whole numbers in [low, high) from Philox blocks ``counter`` on, for a key ``seed``.
+    """Whole numbers from low to last from Philox blocks ``counter`` on, for a key ``seed``.
 
     The operand says on which device they are made; its values are not read.
 
     Shapes:   like [...] -> shape
     Dtypes:   int64
     Raises:   ShapeError for a negative size; OptionError for a seed or counter out of range, or
-              if there are no numbers in [low, high), or more than 2**31
+              if there are none from low to last, or more than 2**31
     """
 
     shape: tuple[int, ...]
     low: int
-    high: int
+    last: int
     seed: Any
     counter: int
     samples = staticmethod(_integer_samples)
 
     def compute(self, like: Any) -> Any:
         self.check(*self.shape)
-        if not 0 < self.high - self.low <= 2**31:
+        count = self.last + 1 - self.low
+        if not 0 < count <= 2**31:
             raise OptionError(
-                f"{self.name}: {self.high - self.low} numbers in [{self.low}, {self.high})\n"
+                f"{self.name}: {count} numbers from {self.low} to {self.last}\n"
                 "  rule: from 1 to 2**31"
             )
         if not kernels.has_values(like):
             return ndarray.empty(self.shape, dtypes.int64, like.device)
-        found = random.integers(self.low, self.high, prod(self.shape), self.seed, self.counter)
+        found = random.integers(self.low, self.last + 1, prod(self.shape), self.seed, self.counter)
         return ndarray.array(found.reshape(self.shape), dtypes.int64, like.device)
 
 

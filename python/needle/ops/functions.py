@@ -434,7 +434,7 @@ class Acosh(Elementwise):
 
     def derivative(self, out: Any, i: int) -> Any:
         x = out.inputs[0]
-        return rsqrt((x - 1.0) * (x + 1.0))
+        return rsqrt(x - 1.0) * rsqrt(x + 1.0)  # the product overflows, and hides its ends
 
 
 class Atanh(Elementwise):

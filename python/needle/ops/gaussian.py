@@ -59,7 +59,7 @@ def log_ndtr(x: Any) -> Any:
     far, above = less(wide, -20.0), less(0.0, wide)
     near = where(far, 0.0, wide)
     below = ndtr(where(above, -near, near))
-    value = where(above, log1p(-below), log(below))
+    value = where(above, log1p(-below), log(where(above, 1.0, below)))
     t = where(far, wide, -20.0)
     r, series = 1.0 / square(t), 1.0
     for k in range(21, 0, -2):

@@ -217,6 +217,13 @@ class CrossEntropyGrad(_CrossEntropy):
 # ---- losses ------------------------------------------------------------------------
 
 
+def _counted(loss: Any, counts: Any, reduction: str) -> Any:
+    """Return the loss reduced, where the mean is over what counts: added up in float32 at least."""
+    if reduction != "mean":
+        return reduced(loss, reduction)
+    return cast_like(summation(widened(loss)) / summation(widened(counts)), loss)
+
+
 def reduced(loss: Any, reduction: str) -> Any:
     """Return the mean or the sum of losses, or the losses ("none").
 
@@ -269,7 +276,7 @@ def cross_entropy(
         counts = cast_like(not_equal(cast(target, dtype.int64), ignore_index), loss)
     else:
         loss, counts = _weighted(logits, target, weight, ignored, label_smoothing)
-    return summation(loss) / summation(counts) if reduction == "mean" else reduced(loss, reduction)
+    return _counted(loss, counts, reduction)
 
 
 def _soft_cross_entropy(logits: Any, target: Any, smoothing: float, weight: Any) -> Any:
@@ -462,7 +469,8 @@ def kl_divergence(
     else:
         parts = executor.apply(KLDivergence.of(), x, target)
     if reduction == "batchmean":
-        return summation(parts) * (1.0 / max(shape_of(x)[0] if shape_of(x) else 1, 1))
+        count = shape_of(x)[0] if shape_of(x) else 1
+        return cast_like(summation(widened(parts)) / float(count), parts)
     return reduced(parts, reduction)
 
 
@@ -495,6 +503,9 @@ def nll_loss(
             ShapeError, "nll_loss", f"labels have shape {labels.spec.shape}, x {shape}",
             [("x", x), ("labels", labels)], "x [..., classes], labels [...]",
         )  # fmt: skip
+    if labels.spec.dtype.kind == "b":
+        problem = "integers are needed, not bools"
+        raise explain(DtypeError, "nll_loss", problem, [("labels", labels)])
     if x.spec.dtype.kind != "f":
         (x,) = promoted((x,), "nll_loss", floating=True)
     classes, column, pick, rows = _picking(shape)
@@ -511,7 +522,7 @@ def nll_loss(
         loss = loss * counts
     if kept is not None:
         loss, counts = where(kept, loss, 0.0), where(kept, counts, 0.0)
-    return summation(loss) / summation(counts) if reduction == "mean" else reduced(loss, reduction)
+    return _counted(loss, counts, reduction)
 
 
 @functools.lru_cache(maxsize=1000)

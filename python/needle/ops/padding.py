@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -214,12 +215,13 @@ def pad(x: Any, widths: int | Sequence[Any], mode: str = "constant", value: floa
     """
     shape = shape_of(x)
     pairs = _pairs(widths, len(shape))
-    if mode not in PAD_MODES:
+    if not isinstance(mode, str) or mode not in PAD_MODES:
         raise unknown("pad mode", mode, PAD_MODES)
     if mode == "constant":
         out = executor.apply(Pad.of(pairs), x)
         number = number_in("pad", value, out.spec.dtype)
-        return out if number == 0 else _fill_around(out, shape, pairs, number)
+        zero = number == 0 and math.copysign(1.0, number) > 0
+        return out if zero else _fill_around(out, shape, pairs, number)
     if len(pairs) == len(shape) and not any(map(any, pairs)):
         return x
     return executor.apply(PadByEdges.of(pairs, PAD_MODES[mode]), x)

@@ -2,8 +2,9 @@
 
 Until the user seeds Needle's own generator, draws come from NumPy's global legacy stream, so that
 ``np.random.seed(0)`` governs. ``manual_seed(n)`` switches to a counter-based generator (Philox
-4x32-10; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the same numbers on
-every device and for any number of threads.
+4x32-10; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the same bits on every
+device and for any number of threads. Normal numbers, which go through logarithms and cosines, can
+differ from device to device by rounding.
 """
 
 from __future__ import annotations

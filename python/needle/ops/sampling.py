@@ -239,7 +239,7 @@ def randint(
     source, count = random.generator(key), math.prod(sizes)
     if source is None:
         return made("randint", random.randint, low, high, sizes, kind, device)
-    op = RandomIntegers(sizes, low, high, *source.take(count))
+    op = RandomIntegers(sizes, low, high - 1, *source.take(count))
     return cast(executor.apply(op, _place(device)), kind)
 
 

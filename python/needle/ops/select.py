@@ -17,6 +17,7 @@ from needle import dtype as dtypes
 from needle.backend import kernels, ndarray
 from needle.backend.axes import normalise_axis
 from needle.backend.ndarray import broadcast_shapes
+from needle.backend.range_errors import outside
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain, user_line
 from needle.executor import shape_of
 from needle.ops.attributes import number_in
@@ -203,6 +204,13 @@ def _flat_mask(x: Any, parts: list[Any]) -> tuple[Any, list[Any]]:
     return x, [*parts[:place], mask, *parts[place + 1 :]]
 
 
+def _number(index: int, x: Any, axis: int) -> Any:
+    size = shape_of(x)[axis]
+    if not -size <= index < size:  # though what stands beside it may pick nothing
+        raise outside("index", axis, size)((), index)
+    return _as_indices(index, x)
+
+
 def _located(x: Any, given: tuple[Any, ...]) -> tuple[Any, int, list[Any]]:
     """Return a view of x and integer indices into its axes from a first one on."""
     basic: list[Any] = []  # what slices and None do first
@@ -218,7 +226,7 @@ def _located(x: Any, given: tuple[Any, ...]) -> tuple[Any, int, list[Any]]:
             basic.append(part)
             axis += part is not None
             continue
-        own = part if isinstance(part, graph.TensorBase) else _as_indices(int(part), x)
+        own = part if isinstance(part, graph.TensorBase) else _number(int(part), x, axis)
         if own.spec.dtype.kind == "b":
             found = _masked(own, shape_of(x)[axis : axis + len(shape_of(own))])
         else:

@@ -12,7 +12,7 @@ from needle.backend.axes import normalise_axis
 from needle.errors import DtypeError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.attributes import flag
-from needle.ops.base import OUTPUT, Composite
+from needle.ops.base import OUTPUT, Composite, Op
 from needle.ops.elementwise import (
     cast_like,
     equal,
@@ -154,6 +154,8 @@ class ScatterExtreme(Composite):
         if not self.include_self:
             return found
         return minimum(x, found) if self.smallest else maximum(x, found)
+
+    push = Op.push  # ties share, where the expansion moves with the value written last
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         (x, values, places), size = out.inputs, out.node.spec.size

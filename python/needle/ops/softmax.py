@@ -12,7 +12,7 @@ from needle.backend.axes import axes_of, normalise_axis
 from needle.errors import IndexRangeError
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either, flag
-from needle.ops.base import OUTPUT, Composite
+from needle.ops.base import OUTPUT, Composite, Op
 from needle.ops.elementwise import cast_like, equal, where
 from needle.ops.functions import exp, log, logaddexp
 from needle.ops.logic import isfinite
@@ -225,6 +225,8 @@ class LogSumExp(Composite):
         if self.keepdims:
             return tuple(1 if i in axes else n for i, n in enumerate(shape))
         return tuple(n for i, n in enumerate(shape) if i not in axes)
+
+    push = Op.push  # of a sum of nothing the expansion would be 0 / 0
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x = out.inputs[0]

@@ -21,6 +21,8 @@ from needle.ops.movement import broadcast_to, concat, reshape, to_device
 from needle.ops.operands import cast, constant, promoted, read
 from needle.ops.samples import Sample, uniform
 
+_MOST_PIECES = 1 << 20
+
 
 class MakeTensorTuple(Op):
     """Make one value of several tensors.
@@ -385,6 +387,7 @@ def chunk(x: Any, pieces: int, axis: int = 0) -> tuple[Any, ...]:
     axis = normalise_axis(axis, len(shape))
     whole = shape[axis]
     if not whole:
+        _check_count("chunk", x, int(pieces))
         return (x,) * int(pieces)
     step = -(-whole // int(pieces))
     return _pieces(x, axis, [min(step, whole - start) for start in range(0, whole, step)])
@@ -408,6 +411,13 @@ def tensor_split(x: Any, pieces: int | Sequence[int], axis: int = 0) -> tuple[An
     return _cut("tensor_split", x, pieces, axis)
 
 
+def _check_count(name: str, x: Any, count: int) -> None:
+    if count > _MOST_PIECES:
+        raise explain(
+            OptionError, name, f"{count} pieces", [("x", x)], f"at most {_MOST_PIECES}"
+        )  # fmt: skip
+
+
 def _cut(name: str, x: Any, pieces: int | Sequence[int], axis: int, equal: bool = False) -> Any:
     """Return the pieces of ``tensor_split``; of equal sizes only, if asked for."""
     axis = normalise_axis(axis, len(shape_of(x)))
@@ -418,6 +428,7 @@ def _cut(name: str, x: Any, pieces: int | Sequence[int], axis: int, equal: bool 
     count, size = whole(f"{name}: pieces", pieces), shape_of(x)[axis]
     if count < 1:
         raise explain(OptionError, name, f"{count} pieces", [("x", x)], "one at least")
+    _check_count(name, x, count)
     if equal and size % count:
         raise explain(
             ShapeError, name, f"{size} elements along axis {axis} into {count} pieces", [("x", x)],

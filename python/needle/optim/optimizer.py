@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from needle import executor, graph
 from needle.backend.axes import whole
 from needle.backend.ndarray import array
@@ -32,11 +34,15 @@ RANGES = {
 }  # fmt: skip
 """The least value of a rule's number, and the bound that it stays below."""
 
+FLAGS = ("nesterov", "amsgrad", "centered", "maximize")
+"""What is True or False."""
+
 
 class Group(dict[str, Any]):
     """Parameters, and the numbers that differ from the optimizer's, which it gives for the others.
 
-    Assigning ``group["lr"] = 0.1`` makes a number the group's own.
+    Assigning ``group["lr"] = 0.1`` makes a number the group's own; ``in`` and ``get`` know its own
+    alone.
     """
 
     def __init__(self, values: Mapping[str, Any], optimizer: Optimizer) -> None:
@@ -90,10 +96,13 @@ class Optimizer:
         """Check numbers of the rule; of schedules, what they return is checked in each step.
 
         Raises:
-            OptionError: if one is no number, or out of its range.
+            OptionError: if one is no number, or out of its range, or no flag.
         """
         for name, value in numbers.items():
             unset = value is None and name in self.optional
+            if name in FLAGS and not isinstance(value, (bool, np.bool_)):
+                owner = type(self).__name__
+                raise OptionError(f"{owner}: {name}={value!r:.60} is neither True nor False")
             if name in RANGES and not unset and not callable(value):
                 _check_number(type(self).__name__, name, value)
 
@@ -329,9 +338,19 @@ def _groups(owner: str, params: Any, numbers: Iterable[str]) -> list[dict[str, A
         for name in group:
             if name != "params" and name not in numbers:
                 raise unknown(f"{owner}: parameter group", name, numbers)
-        one = isinstance(group["params"], Tensor)
-        groups.append({**group, "params": [group["params"]] if one else list(group["params"])})
+        groups.append({**group, "params": _tensors_of(owner, group["params"])})
     return groups
+
+
+def _tensors_of(owner: str, params: Any) -> list[Any]:
+    if isinstance(params, Tensor):
+        return [params]
+    if not isinstance(params, Iterable) or hasattr(params, "named_parameters"):
+        raise OptionError(
+            f'{owner}: "params" of a group is {params!r:.60}, not a list of tensors\n'
+            "  try: model.parameters()"
+        )
+    return list(params)
 
 
 def two_betas(owner: str, betas: Any) -> tuple[Any, Any]:
@@ -340,9 +359,18 @@ def two_betas(owner: str, betas: Any) -> tuple[Any, Any]:
     Raises:
         OptionError: if they are not two.
     """
-    if not isinstance(betas, Sequence) or len(betas) != 2:
+    if not isinstance(betas, (Sequence, np.ndarray)) or len(betas) != 2:
         raise OptionError(f"{owner}: betas={betas!r:.60} are not two")
     return betas[0], betas[1]
+
+
+def groups_with_betas(owner: str, params: Any) -> Any:
+    """Return parameters, or groups with beta1 and beta2 in place of betas, as a list."""
+    if isinstance(params, Tensor) or hasattr(params, "named_parameters"):
+        return params  # which no optimizer takes
+    if not isinstance(params, Iterable):
+        return params
+    return [with_betas(owner, group) for group in params]
 
 
 def with_betas(owner: str, group: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from needle.backend.axes import whole
 from needle.errors import DataError, OptionError, unknown
 from needle.ops.attributes import real
-from needle.optim.optimizer import Optimizer, count
+from needle.optim.optimizer import Optimizer, check_state, count
 
 
 class ReduceLROnPlateau:
@@ -134,6 +134,7 @@ class ReduceLROnPlateau:
         Raises:
             DataError: if it is none of such an object.
         """
+        check_state(state)
         if set(state) != set(self.state_dict()):
             raise DataError(
                 f"load_state_dict: the state has {sorted(state)}\n"

@@ -12,7 +12,14 @@ from needle.errors import OptionError
 from needle.ops import update
 from needle.ops.attributes import flag
 from needle.optim.clip import clip_grad_norm
-from needle.optim.optimizer import Optimizer, check_state, count, two_betas, with_betas
+from needle.optim.optimizer import (
+    Optimizer,
+    check_state,
+    count,
+    groups_with_betas,
+    two_betas,
+    with_betas,
+)
 from needle.tensor import Tensor
 
 
@@ -213,8 +220,7 @@ class Adam(_Counting):
         owner = type(self).__name__
         if betas is not None:
             beta1, beta2 = two_betas(owner, betas)
-        if isinstance(params, (list, tuple)):
-            params = [with_betas(owner, group) for group in params]
+        params = groups_with_betas(owner, params)
         super().__init__(
             params, lr, weight_decay, beta1=beta1, beta2=beta2, eps=eps, amsgrad=amsgrad,
             maximize=maximize,

@@ -46,7 +46,7 @@ def moveaxis(x: Any, source: Any, destination: Any, /) -> Any:
 
 def permute_dims(x: Any, /, axes: Any) -> Any:
     """Reorder the axes."""
-    return ops.permute(x, tuple(axes))
+    return ops.permute(x, axes)
 
 
 def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:

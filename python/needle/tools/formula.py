@@ -150,7 +150,7 @@ _CALLED = {"summation": "sum", "absolute": "abs"}
 
 def _statics(node: Any) -> str:
     op, shown = node.op, []
-    for name in op.static:
+    for name in op.static if not op.opaque else ():  # which holds a function of the user
         value = getattr(op, name)
         everything = node.inputs and name == "axes" and value == tuple(range(_ndim(node)))
         if value is None or value is False or everything:
