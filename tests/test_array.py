@@ -8,6 +8,8 @@ import hashlib
 import pickle
 import re
 import weakref
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -977,3 +979,13 @@ def test_a_tensor_without_values_is_shown_all_the_same():
     with ndl.lazy_mode():
         late = ndl.ones(2)[ndl.Tensor([7], dtype="int64")]
         assert "out of range" in repr(late)
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_fractions_are_numbers(dtype):
+    for values in ([Fraction(1, 4), 2], Fraction(1, 4), [Decimal("0.25")], [2**70, Fraction(1, 2)]):
+        x = ndl.Tensor(values, dtype=dtype)
+        assert x.dtype == "float32"
+        np.testing.assert_array_equal(x.numpy(), np.array(values, float).astype("float32"))
+    with pytest.raises(DtypeError):
+        ndl.Tensor([Fraction(1, 4), "2"])

@@ -1043,3 +1043,8 @@ def test_padding_with_a_negative_zero():
 def test_labels_of_negative_log_likelihoods_are_no_bools():
     with pytest.raises(DtypeError, match="bools"):
         nn.NLLLoss()(ndl.zeros((2, 2)), ndl.Tensor([True, False]))
+
+
+def test_what_cannot_be_ignored():
+    with pytest.raises(ArgumentError, match="ignore_index"):
+        ops.nll_loss(ndl.zeros((2, 3)), ndl.Tensor([0, 1], dtype="int64"), ignore_index="a")

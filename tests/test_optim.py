@@ -1041,3 +1041,10 @@ def test_groups_may_come_from_a_generator():
     for wrong in (3, None, nn.Linear(2, 2)):
         with pytest.raises(OptionError, match="not a list of tensors"):
             optim.Adam([{"params": wrong}])
+
+
+@pytest.mark.parametrize("value", ["abc", None, np.ones(2, bool)])
+def test_a_state_that_holds_no_numbers_is_named(value):
+    opt = optim.Adam([nn.Parameter(ndl.ones(2))])
+    with pytest.raises(DataError, match=r"m\.0"):
+        opt.load_state_dict({"step": 1, "m.0": value})

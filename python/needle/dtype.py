@@ -205,7 +205,7 @@ def check_numbers(values: Any) -> None:
     """
     kind = values.dtype.kind
     if kind == "O":
-        fit = all(map(_is_number, {*map(type, values.flat)}))
+        fit = all(map(is_number, {*map(type, values.flat)}))
     else:  # "V" is NumPy's word for bfloat16 and its like, too
         fit = kind in "biuf" or (kind == "V" and values.dtype.type is not np.void)
     if not fit:
@@ -217,7 +217,7 @@ def no_numbers(values: Any) -> DtypeError:
     return DtypeError(f"values of type {values.dtype} cannot be stored in an array")
 
 
-def _is_number(kind: type) -> bool:
+def is_number(kind: type) -> bool:
     """Return whether objects of a type are real numbers: Python's, NumPy's, fractions."""
     if issubclass(kind, (np.generic, np.ndarray)):
         return issubclass(kind, (np.integer, np.floating, np.bool_))

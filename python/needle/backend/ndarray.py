@@ -519,8 +519,8 @@ def full_of(spec: Spec, value: float) -> NDArray:
 
 
 def _large(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return whole numbers of more than 64 bits, which NumPy keeps as objects, as float64."""
-    if not values.size or {*map(type, values.flat)} - {int, float, bool}:
+    """Return numbers that NumPy keeps as objects, fractions and long whole ones, as float64."""
+    if not values.size or not all(map(dtypes.is_number, {*map(type, values.flat)})):
         return values
     try:
         return values.astype(np.float64)

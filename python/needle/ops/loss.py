@@ -9,6 +9,7 @@ import numpy as np
 
 from needle import dtype, executor
 from needle.backend import kernels
+from needle.backend.axes import whole
 from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.activation import relu
@@ -253,7 +254,7 @@ def cross_entropy(
         target: labels [...], or probabilities [..., classes]; a tensor, an array or a list.
         weight: [classes], what each class counts, a tensor or an array; None: all alike. With
             labels the mean is the sum over that of their weights, as in PyTorch.
-        ignore_index: label of rows that do not count.
+        ignore_index: label of rows that do not count; probabilities have none.
         label_smoothing: share of the target that is spread over all classes, in [0, 1].
         reduction: "mean" over the rows that count, "sum", or "none": one loss per row.
 
@@ -509,6 +510,8 @@ def nll_loss(
     if x.spec.dtype.kind != "f":
         (x,) = promoted((x,), "nll_loss", floating=True)
     classes, column, pick, rows = _picking(shape)
+    if ignore_index is not None:
+        ignore_index = whole("nll_loss: ignore_index", ignore_index)
     kept = None if ignore_index is None else not_equal(labels, ignore_index)
     safe = labels if kept is None else where(kept, labels, 0)
     target = executor.apply(classes, safe)  # gather would wrap them

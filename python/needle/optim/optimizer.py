@@ -14,6 +14,7 @@ from needle.backend.ndarray import array
 from needle.errors import (
     ArgumentError,
     DataError,
+    NeedleError,
     OptionError,
     describe,
     explain,
@@ -263,9 +264,12 @@ class Optimizer:
 
     def _slot(self, key: str, p: Tensor, value: Any) -> Any:
         data = executor.value_of(value) if isinstance(value, Tensor) else value
-        data = array(data, getattr(data, "dtype", None), p.device)
+        try:
+            data = array(data, getattr(data, "dtype", None), p.device)
+        except NeedleError as error:
+            raise DataError(f"load_state_dict: {key}: {error}") from None
         kind = "float32" if p.dtype.itemsize == 2 else p.dtype
-        if data.shape != p.shape:
+        if data.shape != p.shape or data.dtype.kind == "b":
             raise DataError(f"load_state_dict: {key} is {describe(data)}, for {describe(p)}")
         return data.astype(kind, copy=False)
 
