@@ -14,8 +14,10 @@ from needle.backend.ndarray import array
 from needle.errors import (
     ArgumentError,
     DataError,
-    NeedleError,
+    DtypeError,
     OptionError,
+    RangeError,
+    ShapeError,
     describe,
     explain,
     no_tensor,
@@ -266,7 +268,7 @@ class Optimizer:
         data = executor.value_of(value) if isinstance(value, Tensor) else value
         try:
             data = array(data, getattr(data, "dtype", None), p.device)
-        except NeedleError as error:
+        except (DtypeError, RangeError, ShapeError) as error:
             raise DataError(f"load_state_dict: {key}: {error}") from None
         kind = "float32" if p.dtype.itemsize == 2 else p.dtype
         if data.shape != p.shape or data.dtype.kind == "b":
