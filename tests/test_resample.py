@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from needle import Tensor, jvp, ops
-from needle.errors import OptionError, ShapeError
+from needle import Tensor, config, jvp, lazy_mode, ops
+from needle.errors import OptionError, OutOfMemoryError, ShapeError
 from needle.testing import check_gradients
 
 RNG = np.random.default_rng(0)
@@ -230,3 +230,14 @@ def test_wrong_arguments_are_explained():
             ops.upsample(x, **kwargs)
     with pytest.raises(OptionError, match="did you mean 'bilinear'"):
         ops.upsample(x, 8, mode="bilinea")
+
+
+@pytest.mark.parametrize("how", ["nearest", "linear"])
+def test_points_that_are_not_computed_take_no_memory(how):
+    """In lazy mode a result is a shape; 2**31 places and shares were worked out for it."""
+    x = tensor(draw(1, 1, 3))
+    with lazy_mode(), config(memory_limit=2**20):
+        y = ops.upsample(x, 2**31, mode=how)
+        assert y.shape == (1, 1, 2**31)
+        with pytest.raises(OutOfMemoryError):
+            y.numpy()

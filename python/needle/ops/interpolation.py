@@ -9,7 +9,7 @@ import numpy as np
 
 from needle import dtype as dtypes
 from needle import executor, graph
-from needle.backend import memory, ndarray
+from needle.backend import kernels, memory, ndarray
 from needle.backend.axes import normalise_axis, sizes_of
 from needle.errors import OptionError, ShapeError, explain
 from needle.ops.base import Composite, Linear, total
@@ -215,8 +215,11 @@ class Interpolate(_Interpolation):
     def compute(self, x: Any) -> Any:
         axis = self.first_axis(x)
         self.check(x, x.shape[axis : axis + len(self.sizes)])
+        shape = _resized(x.shape, axis, self.sizes)
+        if not kernels.has_values(x):
+            return ndarray.empty(shape, x.dtype, x.device)
         # before the places and shares of as many points are worked out on the host
-        nbytes = prod(_resized(x.shape, axis, self.sizes)) * x.dtype.itemsize
+        nbytes = prod(shape) * x.dtype.itemsize
         memory.ask(x.device.backend, nbytes or _PLACE * max(self.sizes))
         return super().compute(x)
 
@@ -276,6 +279,8 @@ class InterpolateGrad(_Interpolation):
                 ShapeError, self.name, f"from axis {axis} on g has {points} points, "
                 f"not {self.sizes}", [("g", g)], "g has the shape of the interpolation's result",
             )  # fmt: skip
+        if not kernels.has_values(g):
+            return ndarray.empty(_resized(g.shape, axis, self.elements), g.dtype, g.device)
         return super().compute(g)
 
     def expand(self, g: Any) -> Any:
