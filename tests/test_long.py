@@ -885,3 +885,16 @@ def test_results_larger_than_the_caches():
         core.native.set_threads(0)
     some = slice(None, None, 97)
     check(found[some], softmax(values[some].astype(np.float64)), 1001, 1001)
+
+
+@pytest.mark.parametrize("name", ["and", "or", "xor"])
+def test_every_byte_but_0_is_true(isa, name):
+    """Memory of others may hold such bools; results are 0 and 1."""
+    rows = [2, 0, 255, 1, 0, 8], [1, 1, 2, 0, 0, 6]
+    x, y = (np.tile(np.array(row, np.uint8), 7001) for row in rows)
+    operands = [ndl.Tensor(row.view(bool), requires_grad=False) for row in (x, y)]
+    expected = getattr(np, f"logical_{name}")(x != 0, y != 0).astype(np.uint8)
+    aliases = ["not_equal"] if name == "xor" else []
+    for function in (f"logical_{name}", f"bitwise_{name}", *aliases):
+        found = getattr(ops, function)(*operands).numpy().view(np.uint8)
+        np.testing.assert_array_equal(found, expected)

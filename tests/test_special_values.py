@@ -294,22 +294,6 @@ def test_a_power_of_one_half_is_no_root(device):
         assert not np.signbit(result.numpy()).any()
 
 
-@pytest.mark.parametrize("name", ["and", "or", "xor"])
-def test_every_byte_but_0_is_true(name, device, isa):
-    """Memory of others may hold such bools; results are 0 and 1."""
-    if not isa:
-        pytest.skip("where bytes are read as the device's own bools")
-    x, y = (
-        np.tile(np.array(row, np.uint8), 37) for row in ([2, 0, 255, 1, 0, 8], [1, 1, 2, 0, 0, 6])
-    )
-    operands = [ndl.Tensor(row.view(bool), requires_grad=False, device=device) for row in (x, y)]
-    expected = getattr(np, f"logical_{name}")(x != 0, y != 0).astype(np.uint8)
-    aliases = {"xor": ["not_equal"]}.get(name, [])
-    for function in (f"logical_{name}", f"bitwise_{name}", *aliases):
-        found = getattr(ops, function)(*operands).numpy().view(np.uint8)
-        np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.parametrize("order", ORDERS)
 def test_mixed_derivatives_of_a_power_whose_exponent_is_0(order):
     """The derivative by x and y of x ** y is 1 / x there; it was 0 by way of that by x."""

@@ -378,7 +378,7 @@ def chunk(x: Any, pieces: int, axis: int = 0) -> tuple[Any, ...]:
     As PyTorch's: the last piece may be smaller, and there may be fewer.
 
     Raises:
-        OptionError: if pieces are not a positive whole number.
+        OptionError: if pieces are not a positive whole number, or of no elements more than 2**20.
     """
     if not isinstance(pieces, (int, np.integer)) or pieces < 1:
         problem = f"{pieces!r:.60} pieces"
@@ -405,7 +405,7 @@ def tensor_split(x: Any, pieces: int | Sequence[int], axis: int = 0) -> tuple[An
 
     Raises:
         ArgumentError: if they are no whole numbers.
-        OptionError: if there is not one piece at least.
+        OptionError: if there is not one piece at least, or more than 2**20.
         IndexRangeError: if there is no such axis.
     """
     return _cut("tensor_split", x, pieces, axis)

@@ -372,10 +372,9 @@ def two_betas(owner: str, betas: Any) -> tuple[Any, Any]:
 
 def groups_with_betas(owner: str, params: Any) -> Any:
     """Return parameters, or groups with beta1 and beta2 in place of betas, as a list."""
-    if isinstance(params, Tensor) or hasattr(params, "named_parameters"):
+    several = isinstance(params, Iterable) and not isinstance(params, Tensor)
+    if not several or hasattr(params, "named_parameters"):
         return params  # which no optimizer takes
-    if not isinstance(params, Iterable):
-        return params
     return [with_betas(owner, group) for group in params]
 
 
