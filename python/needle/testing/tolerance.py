@@ -46,7 +46,7 @@ sqrt, rsqrt, reciprocal, exp, exp2, expm1, log, log2, log10, log1p, sin, cos, ta
 erf, sinh, acosh, atanh and softplus were tried with every float32 there is (odd and even ones with
 the positive half), gelu with every negative one from -14.7 to -0.0001, the other functions of one
 number with those of 2**-40 to 2**8, those of two with samples of every exponent and a margin;
-tests/test_accuracy.py holds the kernels to it."""
+tests/ops/test_accuracy.py holds the kernels to it."""
 
 
 def tolerance(dtype: Any, length: int = 1) -> float:

@@ -18,7 +18,7 @@ from needle import ops
 from needle.errors import ArgumentError, GradientError
 from needle.tools.show import shown
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "differentiation.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "differentiation.md"
 
 
 def formulas(function, *points):

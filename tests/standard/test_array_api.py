@@ -607,7 +607,7 @@ def test_torch_reads_tensors_with_their_shape():
 )
 def test_scikit_learn_computes_on_tensors_as_the_page_shows():
     """docs/array_api.md: its first block of code prints its second block."""
-    page = Path(__file__).parent.parent / "docs" / "array_api.md"
+    page = Path(__file__).parents[2] / "docs" / "array_api.md"
     code, printed = re.findall(r"```(?:python)?\n(.*?)```", page.read_text(), re.S)[:2]
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -1,6 +1,7 @@
 """Calls that nobody wrote down: every op with mutated samples (see needle.testing.mutation).
 
-FUZZ_EXAMPLES=2000 python -m pytest tests/test_mutants.py   looks further, at other calls each time
+`FUZZ_EXAMPLES=2000 python -m pytest tests/ops/test_mutants.py` looks further,
+at other calls each time.
 """
 
 from __future__ import annotations

@@ -347,7 +347,7 @@ def test_the_tests_for_a_gpu_run_in_the_emulator():
     """So that they do not fail for a slip when there is a GPU at last."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "cuda-emu",
-         str(Path(__file__).parent / "gpu"), "-k", "not (test_op or wrong_input) or Gather"],
+         str(Path(__file__).parents[1] / "gpu"), "-k", "not (test_op or wrong_input) or Gather"],
         capture_output=True, text=True, env=config.environment(emulator="on"),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]

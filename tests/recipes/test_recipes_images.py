@@ -441,7 +441,7 @@ def test_rows_of_a_grid_have_labels():
 
 
 def test_the_courses_program_learns_cifar(cifar):
-    path = Path(__file__).parents[1] / "apps" / "simple_ml.py"
+    path = Path(__file__).parents[2] / "apps" / "simple_ml.py"
     if not path.exists():
         pytest.skip("the course's programs are not here")
     spec = importlib.util.spec_from_file_location("simple_ml", path)

@@ -13,7 +13,7 @@ import pytest
 
 import needle as ndl
 
-BENCH = Path(__file__).resolve().parent.parent / "bench"
+BENCH = Path(__file__).resolve().parents[2] / "bench"
 SHARED = {
     "convolution_error", "gpu", "harness", "limits", "product_error", "report", "resnet_shapes",
     "resnet_twin", "run", "timing", "twin",

@@ -20,7 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # pytest brings it along there
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = Path(needle.__file__).parent
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")]
 SOURCES = {".py", ".cc", ".h", ".c", ".def", ".map", ".md", ".toml", ".txt", ".json"}

@@ -1,6 +1,7 @@
 """Random graphs of all ops: eager, with the gate closed, lazy and on the numpy device, they agree.
 
-FUZZ_EXAMPLES=2000 python -m pytest tests/test_fuzz.py   looks further, at other graphs each time
+`FUZZ_EXAMPLES=2000 python -m pytest tests/graph/test_fuzz.py` looks further,
+at other graphs each time.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def complaint(importer: str, imported: str) -> str | None:
         return None if importer == "core" else "only core.py imports the native module"
     for room in (importer, imported):
         if room not in FLOOR_OF:
-            return f"{room} stands on no floor; add it to FLOORS in tests/test_floors.py"
+            return f"{room} stands on no floor; add it to FLOORS in tests/project/test_floors.py"
     top = len(FLOORS) - 1
     above, below = FLOOR_OF[importer], FLOOR_OF[imported]
     if above > below or importer == imported or above == top or (importer, imported) in ARROWS:
