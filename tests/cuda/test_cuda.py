@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from test_data import write_mnist
+from dataset_files import write_mnist
 
 import needle as ndl
 from needle import cli

@@ -22,12 +22,6 @@ def here(offset):
     return f"{frame.f_code.co_filename}:{frame.f_lineno + offset}"
 
 
-@pytest.fixture(params=["eager", "lazy"])
-def mode(request):
-    with ndl.lazy_mode(request.param == "lazy"):
-        yield request.param
-
-
 def caught(function):
     with pytest.raises(NonFiniteError) as caught, ndl.check_finite():
         out = function()

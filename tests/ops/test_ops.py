@@ -49,11 +49,11 @@ def test_wrong_input(case, where, gate):
 # ---- the database itself -------------------------------------------------------
 
 WITHOUT_SAMPLES = {
-    "ToDevice": "its result is on another device: test_array.py",
-    "TupleGetItem": "its input is a tuple: test_graph.py",
+    "ToDevice": "its result is on another device: test_devices.py",
+    "TupleGetItem": "its input is a tuple: test_gradients.py",
     "Identity": "starts the graph of an expansion; every composite tests it",
-    "_Checkpoint": "holds a function of the user: test_graph.py",
-    "_Custom": "holds a function of the user: test_graph.py",
+    "_Checkpoint": "holds a function of the user: test_checkpoint.py",
+    "_Custom": "holds a function of the user: test_custom_gradient.py",
 }
 
 

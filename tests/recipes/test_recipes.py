@@ -10,64 +10,18 @@ import warnings
 
 import numpy as np
 import pytest
-from test_data import write_mnist
+from dataset_files import write_mnist
+from line_recipe import Line
 
 import needle as ndl
-from needle import nn, optim, recipes
+from needle import recipes
 from needle.errors import NeedleError, OptionError
 from needle.models.byte_mlp import BITS, ORDERS, VALUES, ByteMLP, features
 from needle.recipes.loop import train
-from needle.recipes.recipe import Recipe, Settings
+from needle.recipes.recipe import Settings
 from needle.tools import plot, progress
 from needle.tools.run import RunFolder
 from needle.tools.stop import Stop, Stopped
-
-
-class Line(Recipe):
-    """Fit y = 3 x by one weight."""
-
-    name = "line"
-    summary = "a line"
-    item = "points"
-    batch_size = 4
-    lr = 0.1
-    epochs = 2
-
-    def load(self, report):
-        report("loading")
-        x = np.linspace(-1, 1, 20, dtype=np.float32)[:, None]
-        dataset = ndl.data.NDArrayDataset(x, 3 * x)
-        self.loader = ndl.data.DataLoader(dataset, self.batch_size, shuffle=True)
-
-    def describe_data(self):
-        return {"points": 20}
-
-    def model(self):
-        return nn.Linear(1, 1)
-
-    def optimizer(self, model, steps):
-        return optim.SGD(model.parameters(), lr=optim.Constant(self.lr))
-
-    def steps_per_epoch(self):
-        return len(self.loader)
-
-    def batches(self):
-        return iter(self.loader)
-
-    def loss(self, model, batch):
-        x, y = batch
-        return ((model(x) - y) ** 2).mean()
-
-    def shown(self, loss):
-        return {"root": math.sqrt(loss)}
-
-    def evaluate(self, model, check, final):
-        check()
-        assert not model.training
-        return {"error": abs(float(model.weight.item()) - 3)}
-
-    def conclude(self, model, figures):
-        return [f"error {figures['error']:.3f}"]
 
 
 def fit(folder, kind=Line, stop=None, **settings):

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_data import write_mnist
-from test_image_data import binary_batch
-from test_recipes import Line
+from dataset_files import binary_batch, write_mnist
+from line_recipe import Line
 
 import needle as ndl
 from needle import models, nn, ops, recipes
