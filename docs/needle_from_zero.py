@@ -633,8 +633,9 @@ print("step 4: reverse mode agrees with finite differences")
 
 
 # `backward` puts the gradient into `.grad`, which suits training. Mathematics prefers a function:
-# `grad(f)` is the derivative of `f`, a function again. As everything stays recorded,
-# `grad(grad(f))` is the second derivative.
+# `grad(f)` is the derivative of `f`, a function again. `f` runs on a node of its own, so that other
+# uses of `x` do not count; a broadcast to the same shape serves for it. As everything stays
+# recorded, `grad(grad(f))` is the second derivative.
 def grad(f):
     """Return the gradient of a function, which takes a tensor and returns a single number."""
 
