@@ -410,6 +410,8 @@ from needle.ops.rearrange import (
     undilate,
     unflatten,
 )
+from needle.ops.recurrent import GRU, LSTM, RNN, Recurrent
+from needle.ops.recurrent_grad import GRUGrad, LSTMGrad, RecurrentGrad, RNNGrad
 from needle.ops.reduce import (
     AllTrue,
     AnyTrue,
