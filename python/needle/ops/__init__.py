@@ -33,8 +33,9 @@ from needle.ops.activation import (
     softplus,
     softsign,
 )
+from needle.ops.attention import Attention, AttentionGrad, scaled_dot_product_attention
 from needle.ops.attributes import either
-from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op
+from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op, all_ops
 from needle.ops.batch_norm_relu import BatchNormReLU, BatchNormReLUGrad, batch_norm_relu
 from needle.ops.bessel import BesselI, i0, i0e, i1, i1e
 from needle.ops.contraction import (
@@ -547,15 +548,3 @@ negate = negative
 # NumPy's and PyTorch's. Like ``all``, ``any`` and ``round`` they hide Python's own here, as there.
 abs, sum, max, min, pow, cast = absolute, summation, amax, amin, power, astype
 cat = concat
-
-
-def all_ops() -> list[type[Op]]:
-    """Return every op class that has samples: the op database of tests, docs and export."""
-    found: set[type[Op]] = set()
-    todo = [Op]
-    while todo:
-        cls = todo.pop()
-        todo += cls.__subclasses__()
-        if cls.samples is not None and cls.__module__.startswith("needle."):
-            found.add(cls)
-    return sorted(found, key=lambda cls: (cls.__module__, cls.__name__))

@@ -513,3 +513,15 @@ def export(cls: type[Op]) -> Callable[..., Any]:
     function.__doc__ = cls.__doc__
     function.__reduce_ex__ = lambda protocol: (export, (cls,))  # copies are the function itself
     return function
+
+
+def all_ops() -> list[type[Op]]:
+    """Return every op class that has samples: the op database of tests, docs and export."""
+    found: set[type[Op]] = set()
+    todo = [Op]
+    while todo:
+        cls = todo.pop()
+        todo += cls.__subclasses__()
+        if cls.samples is not None and cls.__module__.startswith("needle."):
+            found.add(cls)
+    return sorted(found, key=lambda cls: (cls.__module__, cls.__name__))

@@ -96,7 +96,9 @@ class RecurrentGrad(Composite):
         t = shape_of(x)[0]
         active = running(lengths, t)
         start_wide = [widened(y) for y in start]
-        histories = [self._before(y, z, active) for y, z in zip((out, cells), start_wide)]
+        histories = [
+            self._before(y, z, active) for y, z in zip((out, cells), start_wide, strict=False)
+        ]
         grads, into_x, into_h = [widened(y) for y in seeds], [None] * t, [None] * t
         for i in order(t, not self.reverse):
             now = None if active is None else active[i]

@@ -99,7 +99,7 @@ def backward(cell: str, reverse: bool, masked: bool, relu: bool, g_out: Any, *re
     )  # fmt: skip
     for i in range(t) if reverse else reversed(range(t)):
         now, last = (i < lengths)[:, None], i + 1 if reverse else i - 1
-        inside = (0 <= last) & (last < np.minimum(lengths, t))[:, None]
+        inside = (last >= 0) & (last < np.minimum(lengths, t))[:, None]
         before = [
             np.where(inside, y[min(max(last, 0), t - 1)], z)
             for y, z in zip((out, cells), start, strict=False)
