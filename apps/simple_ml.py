@@ -1,4 +1,4 @@
-"""The course's programs: MNIST files, softmax regression, a two-layer network; CIFAR-10."""
+"""The course's programs: MNIST files, softmax regression, a two-layer network; CIFAR-10; PTB."""
 
 from __future__ import annotations
 
@@ -109,3 +109,82 @@ def evaluate_cifar10(model, dataloader, loss_fn=nn.SoftmaxLoss):
     """Return mean accuracy and loss of a model on CIFAR-10."""
     np.random.seed(4)
     return epoch_general_cifar10(dataloader, model, loss_fn())
+
+
+# ---- Penn Treebank -----------------------------------------------------------------
+
+
+def epoch_general_ptb(
+    data,
+    model,
+    seq_len=40,
+    loss_fn=None,
+    opt=None,
+    clip=None,
+    device=None,
+    dtype="float32",
+):
+    """Run once over the Penn Treebank: train with an optimizer, evaluate without.
+
+    The state goes on from batch to batch; gradients do not.
+
+    Args:
+        data: what ``batchify`` made.
+        model: a language model.
+        seq_len: words of each sequence through which gradients flow.
+        loss_fn: of logits and targets; ``nn.SoftmaxLoss()`` for None.
+        opt: an optimizer.
+        clip: largest norm of the gradient.
+        device: where the batches go.
+        dtype: their element type.
+
+    Returns:
+        Mean accuracy and mean loss per word.
+    """
+    np.random.seed(4)
+    loss_fn = loss_fn or nn.SoftmaxLoss()
+    model.train(opt is not None)
+    right, total, count, state = 0, 0.0, 0, None
+    for i in range(0, len(data) - 1, seq_len):
+        x, y = ndl.data.get_batch(data, i, seq_len, device=device, dtype=dtype)
+        with ndl.set_grad_enabled(opt is not None):
+            logits, state = model(x, state)
+            loss = loss_fn(logits, y)
+        state = tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
+        if opt is not None:
+            opt.reset_grad()
+            loss.backward()
+            if clip is not None:
+                ndl.optim.clip_grad_norm(opt.params, clip)
+            opt.step()
+        right += int((logits.numpy().argmax(axis=1) == y.numpy()).sum())
+        total += loss.item() * len(y)
+        count += len(y)
+    return right / count, total / count
+
+
+def train_ptb(
+    model,
+    data,
+    seq_len=40,
+    n_epochs=1,
+    optimizer=ndl.optim.SGD,
+    lr=4.0,
+    weight_decay=0.0,
+    loss_fn=nn.SoftmaxLoss,
+    clip=None,
+    device=None,
+    dtype="float32",
+):
+    """Train on the Penn Treebank; return mean accuracy and loss per word of the last epoch."""
+    np.random.seed(4)
+    opt = optimizer(model.parameters(), lr=lr, weight_decay=weight_decay)
+    for _ in range(n_epochs):
+        result = epoch_general_ptb(data, model, seq_len, loss_fn(), opt, clip, device, dtype)
+    return result
+
+
+def evaluate_ptb(model, data, seq_len=40, loss_fn=nn.SoftmaxLoss, device=None, dtype="float32"):
+    """Return mean accuracy and loss per word of a model on the Penn Treebank."""
+    np.random.seed(4)
+    return epoch_general_ptb(data, model, seq_len, loss_fn(), device=device, dtype=dtype)

@@ -18,14 +18,16 @@ from needle.data.images import ImageFolder, UnpairedImages, read_image
 from needle.data.loader import DataLoader, collate
 from needle.data.mnist import MNISTDataset, mnist, read_idx
 from needle.data.source import SourceBytes, python_source
+from needle.data.text import Corpus, Dictionary, batchify, get_batch, penn_treebank
 from needle.data.transforms import RandomCrop, RandomFlipHorizontal, Transform
 from needle.errors import missing
 
 __all__ = [
-    "Augment", "BatchTransform", "CIFAR10Dataset", "ColourJitter", "ConcatDataset", "Cutout",
-    "DataLoader", "Dataset", "ImageFolder", "MNISTDataset", "NDArrayDataset", "Normalise",
-    "RandomCrop", "RandomCrops", "RandomFlipHorizontal", "RandomFlips", "Resize", "SourceBytes",
-    "Subset", "Transform", "UnpairedImages", "cifar10", "collate", "mnist", "python_source",
+    "Augment", "BatchTransform", "CIFAR10Dataset", "ColourJitter", "ConcatDataset", "Corpus",
+    "Cutout", "DataLoader", "Dataset", "Dictionary", "ImageFolder", "MNISTDataset",
+    "NDArrayDataset", "Normalise", "RandomCrop", "RandomCrops", "RandomFlipHorizontal",
+    "RandomFlips", "Resize", "SourceBytes", "Subset", "Transform", "UnpairedImages", "batchify",
+    "cifar10", "collate", "get_batch", "mnist", "penn_treebank", "python_source",
     "random_split", "read_cifar_binary", "read_cifar_pickle", "read_idx", "read_image",
 ]  # fmt: skip
 

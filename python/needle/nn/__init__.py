@@ -123,6 +123,17 @@ from needle.nn.pool import (
     ZeroPad1d,
     ZeroPad2d,
 )
+from needle.nn.recurrent import (
+    GRU,
+    LSTM,
+    RNN,
+    GRUCell,
+    LSTMCell,
+    PackedSequence,
+    RNNCell,
+    pack_padded_sequence,
+    pad_packed_sequence,
+)
 from needle.tensor import Parameter
 
 _ELSEWHERE = {
