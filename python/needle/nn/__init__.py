@@ -33,6 +33,12 @@ from needle.nn.activation import (
     Threshold,
     activation,
 )
+from needle.nn.attention import (
+    AttentionLayer,
+    MultiHeadAttention,
+    MultiheadAttention,
+    attention_weights,
+)
 from needle.nn.containers import (
     ModuleDict,
     ModuleList,
@@ -133,6 +139,13 @@ from needle.nn.recurrent import (
     RNNCell,
     pack_padded_sequence,
     pad_packed_sequence,
+)
+from needle.nn.transformer import (
+    LearnedPositions,
+    Transformer,
+    TransformerDecoderLayer,
+    TransformerEncoderLayer,
+    TransformerLayer,
 )
 from needle.tensor import Parameter
 

@@ -292,6 +292,12 @@ from needle.ops.linalg import (
     solve,
     solve_triangular,
 )
+from needle.ops.linear_cross_entropy import (
+    LinearCrossEntropy,
+    LinearCrossEntropyGrad,
+    MeanCrossEntropy,
+    linear_cross_entropy,
+)
 from needle.ops.logic import (
     BitwiseAnd,
     BitwiseInvert,
@@ -453,6 +459,7 @@ from needle.ops.resample import (
     unfold,
     upsample,
 )
+from needle.ops.rotary import Rotary, rotary
 from needle.ops.sampling import (
     Dropout,
     Weights,

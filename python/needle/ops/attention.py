@@ -258,8 +258,9 @@ class AttentionGrad(Attention):
     def compute(self, *arrays: Any) -> Any:
         return Composite.compute(self, *arrays)
 
-    def expand(self, g: Any, q: Any, k: Any, v: Any, out: Any, *more: Any) -> Any:
-        (shift, rest), (mask, lengths, kept) = more[:2], self.apart(more[2:])
+    def expand(self, *operands: Any) -> Any:
+        g, q, k, v, out, shift, rest = operands[:7]
+        mask, lengths, kept = self.apart(operands[7:])
         groups = shape_of(k)[1]
         wide_q, wide_k, wide_v = widened(q), unsqueeze(widened(k), 2), unsqueeze(widened(v), 2)
         wide_g, own = (self.grouped(widened(x), groups) for x in (g, out))

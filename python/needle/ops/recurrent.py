@@ -47,6 +47,8 @@ class Recurrent(Composite):
     reverse: bool = False
     masked: bool = False
     gradient_op: ClassVar[type[RecurrentGrad]]
+    kept: ClassVar[int] = 1
+    """Gates kept of each unit."""
     saves = ((*range(9), OUTPUT),)
 
     def step(self, given: Any, hidden: Any, states: list[Any]) -> tuple[list[Any], Any]:
@@ -142,8 +144,8 @@ class Recurrent(Composite):
             for steps, value in zip(kept, (*new, gates), strict=True):
                 steps[i] = chosen(now, value, 0.0)
             states = [chosen(now, y, z) for y, z in zip(new, states, strict=True)]
-        h, width = shape_of(w_hh)[0], shape_of(gates)[-1] if t else self.kept * shape_of(w_hh)[0]
-        sizes = [*[h] * s, width]
+        h = shape_of(w_hh)[0]
+        sizes = [*[h] * s, self.kept * h]
         outs = [stacked(y, (t, b, n), first) for y, n in zip(kept, sizes, strict=True)]
         last = [cast_like(y, x) for y in states]
         return (cast_like(outs[0], x), *last, outs[-1], *outs[1:-1])
@@ -165,9 +167,6 @@ class Recurrent(Composite):
         found = executor.apply(made, *given, *lengths).tuple()
         grads = [g if want else None for g, want in zip(found, wanted, strict=True)]
         return (*grads, *[None] * self.masked)
-
-    kept: ClassVar[int] = 1
-    """Gates kept of each unit."""
 
     def _extras(self) -> tuple[Any, ...]:
         """Return further attributes of the gradient's op."""

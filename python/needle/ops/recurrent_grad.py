@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from needle import dtype, executor
@@ -104,7 +104,8 @@ class RecurrentGrad(Composite):
             now = None if active is None else active[i]
             after = [chosen(now, grads[0] + widened(g_out[i]), grads[0]), *grads[1:]]
             before = [y[i] for y in histories]
-            dx, dh, direct = self.step(gates[i], None if s == 1 else cells[i], before, after)
+            cell = None if cells is None else cells[i]
+            dx, dh, direct = self.step(gates[i], cell, before, after)
             into_x[i] = chosen(now, dx, 0.0)
             into_h[i] = into_x[i] if dh is None else chosen(now, dh, 0.0)
             back = matmul(into_h[i], widened(w_hh).T)
@@ -129,9 +130,9 @@ class RecurrentGrad(Composite):
         w_ih, w_hh = weights
         shape = (*shape_of(x)[:2], shape_of(w_hh)[1])
         into_x, into_h = (stacked(y, shape, grads[0]) for y in sums)
-        made = [
+        made: list[Callable[[], Any]] = [
             lambda: matmul(into_x, widened(w_ih).T),
-            *[lambda y=y: y for y in grads],
+            *map(_giving, grads),
             lambda: matmul(_rows(x).T, _rows(into_x)),
             lambda: matmul(_rows(before).T, _rows(into_h)),
             lambda: summation(into_x, (0, 1)),
@@ -144,6 +145,10 @@ class RecurrentGrad(Composite):
             for i, (make, y, size) in enumerate(zip(made, like, shapes, strict=True))
             if i < 3 + self.states + self.biases
         )
+
+
+def _giving(x: Any) -> Callable[[], Any]:
+    return lambda: x
 
 
 def _rows(x: Any) -> Any:

@@ -51,7 +51,7 @@ def forward(cell: str, reverse: bool, masked: bool, relu: bool, x: Any, *rest: A
     lengths = rest[-1] if masked else np.full(x.shape[1], len(x))
     states, (w_ih, w_hh, bias) = list(rest[:s]), rest[s : s + 3]
     second = rest[s + 3] if cell == "GRU" else 0.0
-    t, b, h = (*x.shape[:2], len(w_hh))
+    (t, b), h = x.shape[:2], len(w_hh)
     out, cells, gates = (np.zeros((t, b, n)) for n in (h, h, KEPT[cell] * h))
     for i in reversed(range(t)) if reverse else range(t):
         new, kept = _step(cell, relu, x[i] @ w_ih + bias, states[0] @ w_hh + second, states)
