@@ -10,10 +10,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from needle import executor, init, ops
-from needle.errors import IndexRangeError, OptionError, ShapeError, explain
+from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes, shown
+from needle.ops.indexing import beside
 from needle.ops.operands import as_tensors
 from needle.ops.recurrent_grad import running, zeros
 from needle.tensor import Parameter, Tensor
@@ -138,10 +139,13 @@ class _Cell(Module):
         self.bias_hh: Tensor | None = Parameter(init.rand(width, **how)) if bias else None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.weights and isinstance(value, Tensor) and not isinstance(value, Parameter):
+        if name not in self.weights:
+            super().__setattr__(name, value)
+        elif value is None or isinstance(value, Tensor):
             object.__setattr__(self, name, value)
         else:
-            super().__setattr__(name, value)
+            given = type(value).__name__
+            raise ArgumentError(f"{type(self).__name__}.{name}: expected a tensor, got {given}")
 
     def _op(self, reverse: bool, masked: bool) -> Any:
         """Return the op of the layer."""
@@ -351,10 +355,7 @@ class _Layers(Module):
         if packed:
             x, lengths = x
         elif lengths is not None:
-            lengths = as_tensors(
-                (x, np.asarray(lengths) if isinstance(lengths, list) else lengths),
-                type(self).__name__,
-            )[1]
+            lengths = as_tensors((x, beside(x, lengths)), type(self).__name__)[1]
         start = self._start(cells, x, h, packed)
         turn = self.batch_first and not packed
         y = ops.swapaxes(x, 0, 1) if turn else x

@@ -26,6 +26,7 @@ from needle.ops.creation import arange
 from needle.ops.draws import RandomUniform
 from needle.ops.elementwise import cast_like, greater, less, less_equal, where
 from needle.ops.functions import exp, log
+from needle.ops.indexing import beside
 from needle.ops.matmul import matmul
 from needle.ops.movement import reshape, unsqueeze
 from needle.ops.operands import as_tensors, cast, promoted, widened
@@ -313,7 +314,8 @@ def scaled_dot_product_attention(
         dropout: probability with which a weight is set to 0 in training.
         scale: factor of the products; 1 / sqrt(d) for None.
         training: whether dropout is applied.
-        key_lengths: [b], how many keys of each row of the batch there are; all for None.
+        key_lengths: [b], a tensor, an array or a list, how many keys of each row of the batch
+            there are; all for None.
 
     Returns:
         [b, h, t, e], without the axes that q does not have.
@@ -340,7 +342,7 @@ def scaled_dot_product_attention(
     if mask is not None:
         rest.append(_mask(name, q, k, mask, ndim))
     if key_lengths is not None:
-        rest.append(as_tensors((q, key_lengths), name)[1])
+        rest.append(as_tensors((q, beside(q, key_lengths)), name)[1])
     attributes = {
         "scale": shape_of(q)[3] ** -0.5 if scale is None else real(f"{name}: scale", scale),
         "causal": flag(f"{name}: is_causal", is_causal), "dropout": dropout,
