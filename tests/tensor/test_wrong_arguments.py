@@ -151,7 +151,7 @@ LAYERS = [
 
 def layer(cls):
     """Make a layer of any class, by the first numbers that it takes."""
-    for given in ((), (2,), (2, 2), (2, 2, 2), (4, 4, 3)):
+    for given in ((), (2,), (2, 2), (2, 2, 2), (4, 4, 3), (2, 2, 2, 2)):
         try:
             return cls(*given)
         except (TypeError, ShapeError, OptionError):
