@@ -230,7 +230,8 @@ class Attention(Composite):
         wanted, inputs = needed(out), out.inputs
         if out_grad[1] is not None or out_grad[2] is not None or any(wanted[3:]):
             return super().gradient(out_grad, out)
-        op = AttentionGrad(*[getattr(self, name) for name in self.static])
+        static = [getattr(self, name) for name in self.static]
+        op = (AttentionGrad if self.dropout else AttentionGrad.of)(*static)
         rest = inputs[3:]
         found = executor.apply(op, out_grad[0], *inputs[:3], out[0], out[1], out[2], *rest)
         grads = [found[i] if want else None for i, want in enumerate(wanted[:3])]
@@ -257,7 +258,7 @@ class AttentionGrad(Attention):
         return as_tensors(inputs, self.name)
 
     def compute(self, *arrays: Any) -> Any:
-        return Composite.compute(self, *arrays)
+        return Composite.compute(self, *arrays[:7], *self._whole(arrays[2], arrays[7:]))
 
     def expand(self, *operands: Any) -> Any:
         g, q, k, v, out, shift, rest = operands[:7]
@@ -336,29 +337,29 @@ def scaled_dot_product_attention(
             ShapeError, name, f"q has {ndim} axes, expected 2 to 4, and k and v as many",
             [("q", q), ("k", k), ("v", v)], _RULE,
         )  # fmt: skip
-    dropout = real(f"{name}: dropout", dropout) if training else 0.0
-    rest, (n, t, s) = [], (4 - ndim, shape_of(q)[-2], shape_of(k)[-2])
+    n = 4 - ndim
     q, k, v = (_with_heads(x, n) for x in (q, k, v))
-    if mask is not None:
-        rest.append(_mask(name, q, k, mask, ndim))
+    rest = [] if mask is None else [_mask(name, q, k, mask, ndim)]
     if key_lengths is not None:
         rest.append(as_tensors((q, beside(q, key_lengths)), name)[1])
-    attributes = {
-        "scale": shape_of(q)[3] ** -0.5 if scale is None else real(f"{name}: scale", scale),
-        "causal": flag(f"{name}: is_causal", is_causal), "dropout": dropout,
-        "masked": key_lengths is not None,
-    }  # fmt: skip
-    b, h = shape_of(q)[:2]
-    source = random.generator() if dropout else None
-    if dropout and not 0.0 <= dropout <= 1.0:
-        raise OptionError(f"{name}: dropout is {dropout}\n  rule: from 0 to 1")
-    if source is not None:
-        attributes["key"], attributes["counter"] = source.take(b * h * t * -(-s // 4) * 4)
-    elif dropout:
-        rest.append(bernoulli((b, h, t, s), 1.0 - dropout, device=executor.spec_of(q).device))
-        attributes["drawn"] = True
-    out = executor.apply(Attention(**attributes), q, k, v, *rest)[0]
+    d = shape_of(q)[3]
+    factor = max(d, 1) ** -0.5 if scale is None else real(f"{name}: scale", scale)
+    p = real(f"{name}: dropout", dropout) if training else 0.0
+    static = factor, flag(f"{name}: is_causal", is_causal), p
+    op, kept = _drawing(static, key_lengths is not None, q, shape_of(k)[2])
+    out = executor.apply(op, q, k, v, *rest, *kept)[0]
     return reshape(out, (*shape_of(out)[: ndim - 2], *shape_of(out)[2:])) if n else out
+
+
+def _drawing(static: tuple[float, bool, float], masked: bool, q: Any, s: int) -> tuple[Any, Any]:
+    """Return the op, which draws what dropout keeps, or what was drawn as its last operand."""
+    p, (b, h, t) = static[2], shape_of(q)[:3]
+    source = random.generator()
+    if not p or source is None:
+        op = Attention.of(*static, 0, 0, masked, p != 0.0)
+        device = executor.spec_of(q).device
+        return op, (bernoulli((b, h, t, s), 1.0 - p, device=device),) if p else ()
+    return Attention(*static, *source.take(b * h * t * -(-s // 4) * 4), masked, False), ()
 
 
 def _mask(name: str, q: Any, k: Any, mask: Any, ndim: int) -> Any:

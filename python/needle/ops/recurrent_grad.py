@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from needle import dtype, executor
+from needle.backend import kernels
 from needle.executor import shape_of
 from needle.ops.base import Composite, total
 from needle.ops.creation import arange
@@ -86,6 +87,10 @@ class RecurrentGrad(Composite):
             what reaches the states before the step directly, not through w_hh.
         """
         raise NotImplementedError
+
+    def compute(self, *arrays: Any) -> Any:
+        lengths = [kernels.whole(self.name, arrays[-1])] if self.masked else []
+        return super().compute(*arrays[: len(arrays) - self.masked], *lengths)
 
     def expand(self, g_out: Any, *rest: Any) -> Any:
         s = self.states
