@@ -1,6 +1,6 @@
-"""The command ``needle``: arguments, exit codes, and nothing else.
+"""The command ``needle``: its arguments and exit codes.
 
-Exit codes: 0 all well; 1 something failed; 2 a wrong argument; 130 and 143 stopped by a signal.
+Exit codes: 0 success; 1 failure; 2 wrong arguments; 130 and 143 stopped by a signal.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"out of memory: {error}", 1)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    except BrokenPipeError:  # whoever read our output, head for one, has gone
+    except BrokenPipeError:  # the reader of our output has closed it, as head does
         sys.stderr.close()
         return 1
-    except OSError as error:  # a full disk, for one
+    except OSError as error:  # for example a full disk
         return _fail(str(error), 1)
 
 
@@ -61,7 +61,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises OptionError for wrong arguments, with the nearest option for unknown ones."""
+    """Raise OptionError for wrong arguments, with the nearest option for unknown ones."""
 
     def __init__(self, command: str, **settings: Any) -> None:
         super().__init__(prog=f"needle {command}", allow_abbrev=False, **settings)
@@ -78,8 +78,8 @@ class _Parser(argparse.ArgumentParser):
         values, extra = self.parse_known_args(arguments)
         for text in extra:
             if text.startswith("-"):
-                raise unknown(self.command, text.split("=")[0], self.known)
-            raise OptionError(f"{self.command}: what is {text!r} for? Nothing more was expected")
+                raise unknown(f"{self.command}: option", text.split("=")[0], self.known)
+            raise OptionError(f"{self.command}: unexpected argument {text!r}")
         return values
 
     def error(self, message: str) -> NoReturn:
@@ -88,7 +88,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
     return int(text)
 
 
@@ -98,13 +98,13 @@ def _rate(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
     return value
 
 
 def _seed(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"expected an integer >= 0, got {text!r}")
     return int(text)
 
 
@@ -113,21 +113,21 @@ def _seed(text: str) -> int:
 
 def _train_parser() -> _Parser:
     parser = _Parser("train", description="Train a model, and save the run in a folder.")
-    parser.add_argument("recipe", nargs="?", help="what to train (default: byte-mlp)")
+    parser.add_argument("recipe", nargs="?", help="recipe to train (default: byte-mlp)")
     add = parser.option
     add("--list", action="store_true", help="list the recipes and exit")
-    add("--data", metavar="FOLDER", help="folder of the data (default: NEEDLE_DATA)")
+    add("--data", metavar="FOLDER", help="folder with the data (default: NEEDLE_DATA)")
     add("--epochs", type=_count, metavar="N", help="passes over the training data")
     add("--steps", type=_count, metavar="N", help="updates, instead of --epochs")
-    add("--batch-size", type=_count, metavar="N", help="items per update")
-    add("--lr", type=_rate, metavar="RATE", help="highest learning rate")
-    add("--device", metavar="NAME", help="where to compute, for example cpu or cpu_numpy")
+    add("--batch-size", type=_count, metavar="N", help="training examples per update")
+    add("--lr", type=_rate, metavar="RATE", help="peak learning rate")
+    add("--device", metavar="NAME", help="device to compute on, for example cpu or cpu_numpy")
     add("--backend", choices=("nd", "np"), help="nd: native; np: NumPy (default: NEEDLE_BACKEND)")
-    add("--seed", type=_seed, metavar="N", help="of weights and order (default: 0)")
-    add("--out", metavar="FOLDER", help="folder of the run (default: runs/<recipe>-<time>)")
-    add("--resume", metavar="FOLDER", help="go on with the run in this folder, where it ran")
-    add("--threads", type=_count, metavar="N", help="threads of the kernels (default: all cores)")
-    add("--quiet", action="store_true", help="print the result only")
+    add("--seed", type=_seed, metavar="N", help="seed of weights and data order (default: 0)")
+    add("--out", metavar="FOLDER", help="folder for the run (default: runs/<recipe>-<time>)")
+    add("--resume", metavar="FOLDER", help="continue the run in this folder, on the same device")
+    add("--threads", type=_count, metavar="N", help="kernel threads (default: all cores)")
+    add("--quiet", action="store_true", help="print only the result")
     return parser
 
 
@@ -141,7 +141,7 @@ def _train(arguments: list[str]) -> int:
             print(f"{name:16} {recipes.get(name).summary}{default}")
         return 0
     if args.steps and args.epochs:
-        raise OptionError("train: --steps and --epochs exclude each other")
+        raise OptionError("train: --steps and --epochs cannot be combined")
     if args.resume is not None:
         return _resumed(args)
     recipe = recipes.get(recipes.DEFAULT if args.recipe is None else args.recipe)
@@ -162,11 +162,13 @@ def _resumed(args: argparse.Namespace) -> int:
              if getattr(args, name) is not None]  # fmt: skip
     if given:
         option = "--" + given[0].replace("_", "-")
-        raise OptionError(f"train: --resume goes on as the run began; {option} cannot change it")
+        raise OptionError(f"train: --resume keeps the settings of the run; remove {option}")
     folder = RunFolder.open(args.resume)
     known = folder.config()
     if args.recipe not in (None, known["recipe"]):
-        raise OptionError(f"train: {args.resume} is a run of {known['recipe']}, not {args.recipe}")
+        raise OptionError(
+            f"train: {args.resume} is a run of recipe {known['recipe']}, not of {args.recipe}"
+        )
     if args.backend is None and args.device is None:
         vars(args).update(known["where"])
     settings = recipes.Settings(**{**known["chosen"], **({"data": args.data} if args.data else {})})
@@ -177,10 +179,10 @@ def _resumed(args: argparse.Namespace) -> int:
 
 
 def _in_force(args: argparse.Namespace) -> ExitStack:
-    """Return a context in which --backend, --device and --threads hold.
+    """Return a context in which --backend, --device and --threads are set.
 
     Raises:
-        DeviceError: if the device is not there.
+        DeviceError: if the device is not available.
     """
     changes = {
         name: value
@@ -191,7 +193,7 @@ def _in_force(args: argparse.Namespace) -> ExitStack:
     stack.enter_context(config.override(**changes))
     where = device.default_device()
     if where.backend is not None and where not in device.all_devices():
-        raise DeviceError(f"device {where.name!r} holds no data to compute with")
+        raise DeviceError(f"device {where.name!r} cannot compute")
     return stack
 
 
@@ -212,7 +214,7 @@ def _doctor(arguments: list[str]) -> int:
 _COMMANDS = {"train": _train, "doctor": _doctor}
 _HELP = """usage: needle COMMAND [options]
 
-  train [RECIPE]   train a model (needle train --list: what there is)
+  train [RECIPE]   train a model (needle train --list shows the recipes)
   doctor           check this installation
 
   needle COMMAND --help lists the options; needle --version prints the version."""

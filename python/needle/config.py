@@ -76,15 +76,14 @@ class Config:
                 )
         for name in ("isa", "data", "cache"):
             if not isinstance(getattr(self, name), (str, os.PathLike)):
-                raise OptionError(f"NEEDLE_{name.upper()}={getattr(self, name)}: must be a text")
+                raise OptionError(f"NEEDLE_{name.upper()}={getattr(self, name)}: must be a string")
         for name in ("debug", "threads", "memory_limit"):
             value = getattr(self, name)
             most, text = (_MOST_BYTES, "2**63") if name == "memory_limit" else (2**31, "2**31")
             whole = isinstance(value, int) and (name == "debug" or not isinstance(value, bool))
             if not whole or not 0 <= value < most:
                 raise OptionError(
-                    f"NEEDLE_{name.upper()}={value!r}: must be a whole number, not negative, and "
-                    f"less than {text}"
+                    f"NEEDLE_{name.upper()}={value!r}: must be an integer >= 0 and < {text}"
                 )
 
 
@@ -113,7 +112,7 @@ def _bytes(text: str) -> int:
     units = {unit.lower(): size for unit, size in _UNITS.items()}
     if found is None or found[3].lower() not in units:
         raise OptionError(
-            f"NEEDLE_MEMORY_LIMIT={text}: must be a number of bytes, or of KiB, MiB, GiB or TiB"
+            f"NEEDLE_MEMORY_LIMIT={text}: must be a number of bytes, KiB, MiB, GiB or TiB"
         )
     fraction = found[2] or ""  # whole numbers throughout: a float holds 53 bits of them only
     value = int(found[1] + fraction) * units[found[3].lower()] // 10 ** len(fraction)
@@ -132,9 +131,7 @@ def _from_environment() -> Config:
             plain = field.type == "int" and field.name != "memory_limit"
             values[field.name] = int(text) if plain else text
         except ValueError:
-            raise OptionError(
-                f"NEEDLE_{field.name.upper()}={text}: must be a whole number"
-            ) from None
+            raise OptionError(f"NEEDLE_{field.name.upper()}={text}: must be an integer") from None
     return Config(**values)  # type: ignore[arg-type]  # values come from fields(Config)
 
 
@@ -234,13 +231,13 @@ def override(**changes: object) -> Iterator[Config]:
     known = {field.name for field in fields(Config)}
     for name in changes:
         if name not in known:
-            raise unknown("config", name, known)
+            raise unknown("config: setting", name, known)
     for name in _ONCE:
         now = getattr(current(), name)
         if changes.get(name, now) != now:
             raise OptionError(
                 f"config: {name} is read once, when needle is imported; it is {now!r}\n"
-                f"  try: the variable NEEDLE_{name.upper()}={changes[name]} for the whole program"
+                f"  try: set NEEDLE_{name.upper()}={changes[name]} before the program starts"
             )
     settings = replace(current(), **changes)  # type: ignore[arg-type]
     with _switched(_current, settings, changes.keys()):

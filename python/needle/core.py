@@ -28,8 +28,8 @@ def _load() -> None:
         native_error = "it was not built at install time" if missing else str(error)
         warnings.warn(
             f"needle runs without its native module ({native_error}); only the numpy backend "
-            "works. Install a C++17 compiler, then reinstall with NEEDLE_REQUIRE_NATIVE=1 to see "
-            "any error.",
+            "works. Install a C++17 compiler, then reinstall with NEEDLE_REQUIRE_NATIVE=1, which "
+            "shows why the build fails.",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -59,7 +59,7 @@ def make_spec(dtype: DType, device: Device, shape: tuple[int, ...]) -> Spec:
         if len(_specs) > 100_000:  # identity is only a shortcut; old specs stay valid
             _specs.clear()
         if len(shape) > MAX_DIMS:
-            raise ShapeError(f"{len(shape)} dimensions, at most {MAX_DIMS} are possible")
+            raise ShapeError(f"{len(shape)} dimensions, but at most {MAX_DIMS} are supported")
         if prod(max(size, 1) for size in shape) * dtype.itemsize >= 2**63:
             raise ShapeError(f"a shape of {len(shape)} dimensions has more than 2**63 bytes")
         spec = Spec()

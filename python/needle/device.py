@@ -137,7 +137,7 @@ def as_device(device: Any) -> Device:
     found = _devices.get(name) or _numbered(name)
     if found is None:
         raise DeviceError(
-            f"device: there is no {name!r}{nearest(name, _devices)}\n  known: {', '.join(_devices)}"
+            f"unknown device {name!r}{nearest(name, _devices)}\n  known: {', '.join(_devices)}"
         )
     return found
 

@@ -144,12 +144,12 @@ def result_type(*dtypes: DType) -> DType:
             there are none.
     """
     if not dtypes:
-        raise DtypeError("result_type: at least one dtype is needed")
+        raise DtypeError("result_type: expected at least one dtype, got none")
     result = dtypes[0]
     for other in dtypes[1:]:
         both = promote(result, other)
         if both is None:
-            raise DtypeError(f"dtypes {result} and {other} do not mix; cast one with .astype()")
+            raise DtypeError(f"cannot mix dtypes {result} and {other}; cast one with .astype()")
         result = both
     return result
 

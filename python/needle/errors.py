@@ -16,17 +16,17 @@ class NeedleError(Exception):
     """Base of all exceptions that Needle raises on purpose."""
 
     operands: tuple[tuple[str, Any], ...] = ()
-    """(name, array or tensor) of what the message lists."""
+    """(name, array or tensor) of each operand that the message lists."""
     _parts: tuple[str, str, str, str] = ("", "", "", "")
 
     def about(self, tensors: Sequence[Any]) -> NeedleError:
-        """Return the same error, with these tensors (their names, their makers) as operands."""
+        """Return the same error with these tensors as operands, which have names and makers."""
         operation, problem, rule, advice = self._parts
         named = [(name, x) for (name, _), x in zip(self.operands, tensors, strict=True)]
         return explain(type(self), operation, problem, named, rule, advice)
 
     def called_at(self, line: str) -> NeedleError:
-        """Return the error itself, which now names the user's line that asked for the operation."""
+        """Add the user's line that called the operation to the message; return the error."""
         operation, problem, rule, advice = self._parts
         place = f"\n  called at {line}"
         if operation:
@@ -45,11 +45,11 @@ class ShapeError(NeedleError, ValueError):
 
 
 class AxesError(ShapeError, AttributeError):
-    """An attribute that tensors of so few axes do not have."""
+    """An attribute that needs more axes than the tensor has."""
 
 
 class LengthError(ShapeError, TypeError):
-    """The length of what has no axes; a TypeError, as Python has it of what has no length."""
+    """The length of a 0-dimensional tensor; also a TypeError, like Python's own ``len`` errors."""
 
 
 class DtypeError(NeedleError, TypeError):
@@ -57,7 +57,7 @@ class DtypeError(NeedleError, TypeError):
 
 
 class ArgumentError(NeedleError, TypeError):
-    """An argument of another kind than a function takes, or another number of them."""
+    """An argument of the wrong type, or the wrong number of arguments."""
 
 
 class RangeError(DtypeError, OverflowError):
@@ -65,7 +65,7 @@ class RangeError(DtypeError, OverflowError):
 
 
 class DeviceError(NeedleError, ValueError):
-    """Tensors on different devices, or a device that is not there."""
+    """Tensors on different devices, or a device that is unknown or not available."""
 
 
 class IndexRangeError(NeedleError, IndexError):
@@ -81,15 +81,15 @@ class NonFiniteError(NeedleError, ArithmeticError):
 
 
 class ReleasedError(NeedleError, RuntimeError):
-    """A value that was freed because nothing needed it any more."""
+    """A value that was freed because nothing needed it anymore."""
 
 
 class ExchangeError(NeedleError, BufferError):
-    """Memory that cannot be shared with another library as it was asked for."""
+    """Memory that cannot be shared with another library in the requested way."""
 
 
 class SingularError(NeedleError, ValueError):
-    """A matrix that has no inverse, or no factorization of the kind asked for."""
+    """A matrix that has no inverse, or not the requested factorization."""
 
 
 class OptionError(NeedleError, ValueError):
@@ -97,19 +97,19 @@ class OptionError(NeedleError, ValueError):
 
 
 class DataError(NeedleError, ValueError):
-    """A file that is missing, truncated, or not what it should be."""
+    """A file that is missing, truncated, or in the wrong format."""
 
 
 class OutOfMemoryError(NeedleError, MemoryError):
     """The device has no memory left for an array.
 
-    What was running is given up; tensors, and graphs that no backward pass walked, stay as they
-    were. So do the parameters of a group that an optimizer was to update, on the native CPU and
-    in float32 or float64; elsewhere it updates one after the other.
+    The running operation stops; tensors stay as they were, and so do graphs that no backward pass
+    has walked. An optimizer step on the native CPU in float32 or float64 changes no parameter of
+    the group; elsewhere the parameters before the failing one are already updated.
 
     Attributes:
-        requested: bytes asked for; 0 where it is not known.
-        memory: what the device's ``memory_info()`` said then.
+        requested: bytes requested; 0 if unknown.
+        memory: the device's ``memory_info()`` at that moment.
     """
 
     requested: int = 0
@@ -147,15 +147,15 @@ def explain(
     rule: str = "",
     advice: str = "",
 ) -> _Error:
-    """Return (not raise) an exception whose text follows the house's form.
+    """Return (not raise) an exception whose message follows Needle's common form.
 
     Args:
         kind: the exception class.
         operation: the op or function, as the user called it.
-        problem: what was wrong, in numbers.
-        tensors: (name, tensor) of each operand seen.
-        rule: what would have been right.
-        advice: what to do; omitted when nobody can know.
+        problem: the mistake, with the numbers seen.
+        tensors: (name, tensor) of each operand.
+        rule: the condition that was violated.
+        advice: a possible fix; left out where Needle cannot know one.
     """
     lines = [f"{operation}: {problem}"]
     lines += [f"  {name}: {describe(tensor)}" for name, tensor in tensors]
@@ -177,17 +177,25 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(what: str, name: Any, known: Iterable[str]) -> OptionError:
-    """Return the error for an unknown name, with the nearest known one and the whole list."""
+    """Return the error for an unknown name, with the nearest known one and the whole list.
+
+    Args:
+        what: the kind of name, after the function where it was given: "recipe", "norm: ord".
+        name: the unknown name.
+        known: the names that would have been right.
+    """
     known = sorted(known)
+    function, colon, kind = what.rpartition(": ")
     return OptionError(
-        f"{what}: there is no {name!r}{nearest(str(name), known)}\n  known: {', '.join(known)}"
+        f"{function}{colon}unknown {kind} {name!r}{nearest(str(name), known)}\n"
+        f"  known: {', '.join(known)}"
     )
 
 
 def missing(module: str, name: str, advice: str = "") -> AttributeError:
-    """Return the error for a name that a module has not, with what to try.
+    """Return the error for a missing attribute of a module, with advice.
 
-    Python adds a name like it, if the module has one.
+    Python adds a similar name if the module has one.
     """
     text = f"module {module!r} has no attribute {name!r}"
     text += f"\n  try: {advice}" if advice else ""
@@ -195,12 +203,12 @@ def missing(module: str, name: str, advice: str = "") -> AttributeError:
 
 
 def no_tensor(x: Any) -> NeedleError:
-    """Return the error for what stands where a tensor is needed, naming the function called."""
+    """Return the error for an argument that is not a tensor, naming the function called."""
     rest = "" if x is None else f" {x!r:.60}"
     numbers = isinstance(x, (int, float, list)) or hasattr(x, "__array__")
     return explain(
         ArgumentError, called(), f"expected a tensor, got {type(x).__name__}{rest}",
-        advice="Tensor(...) makes one of numbers" if numbers else "",
+        advice="Tensor(...) makes a tensor from numbers" if numbers else "",
     )  # fmt: skip
 
 

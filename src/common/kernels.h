@@ -140,8 +140,8 @@ struct Kernels {
   // Results from `bytes` on are stored past the caches, and the second caches count as half as
   // large; 0: from sizes that gain by it, and as they are.
   void (*set_streaming_bytes)(int64_t bytes);
-  // What depends on the processor's kind is chosen as for this generation of AMD's Zen (1, 4, 5) or
-  // as for others (0); negative: as for the processor.
+  // Makes the choices that depend on the processor for this generation (see stream.cc: 1, 4, 5) or
+  // for other processors (0); negative: for the processor itself.
   void (*count_as_zen)(int32_t generation);
 
   Contiguous (*contiguous)(int32_t function, DType input, DType out);  // null: not supported

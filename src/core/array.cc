@@ -47,7 +47,7 @@ bool read_tuple(PyObject* source, int64_t* values, int* n, const char* what) {
   if (!tuple) return false;
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(tuple);
   if (size > kMaxDims) {
-    raise_shape_error("%lld dimensions, at most %d are possible", size);
+    raise_shape_error("%lld dimensions, but at most %d are supported", size);
     Py_DECREF(tuple);
     return false;
   }
@@ -132,7 +132,7 @@ void spec_dealloc(PyObject* self) {
 PyObject* make_spec(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t shape[kMaxDims];
   int ndim = 0;
-  if (n != 3 || !read_tuple(args[2], shape, &ndim, "a shape is a tuple")) {
+  if (n != 3 || !read_tuple(args[2], shape, &ndim, "expected a tuple as the shape")) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "make_spec(dtype, device, shape)");
     return nullptr;
   }
@@ -141,7 +141,7 @@ PyObject* make_spec(PyObject*, PyObject* const* args, Py_ssize_t n) {
       return reinterpret_cast<PyObject*>(spec_of(static_cast<DType>(code), args[1], ndim, shape));
     }
   }
-  PyErr_Format(PyExc_TypeError, "make_spec: %R is no dtype", args[0]);
+  PyErr_Format(PyExc_TypeError, "make_spec: expected a dtype, got %R", args[0]);
   return nullptr;
 }
 
@@ -303,9 +303,10 @@ PyObject* make_array(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t strides[kMaxDims];
   const bool strided = n > 3 && args[3] != Py_None;
   int ndim = spec->ndim;
-  if (strided && !read_tuple(args[3], strides, &ndim, "strides are a tuple")) return nullptr;
+  if (strided && !read_tuple(args[3], strides, &ndim, "expected a tuple of strides"))
+    return nullptr;
   if (ndim != spec->ndim) {
-    PyErr_SetString(PyExc_ValueError, "make_array: one stride for each axis");
+    PyErr_SetString(PyExc_ValueError, "make_array: expected one stride for each axis");
     return nullptr;
   }
   Storage* storage = nullptr;

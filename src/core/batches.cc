@@ -14,7 +14,7 @@ using Source = nb::ndarray<nb::ro, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
 DType dtype_of(const nb::dlpack::dtype& dtype) {
   if (dtype == nb::dtype<uint8_t>()) return kUInt8;
   if (dtype == nb::dtype<float>()) return kFloat32;
-  throw nb::type_error("images: wants bytes or float32");
+  throw nb::type_error("images: expected bytes or float32");
 }
 
 Images images_of(const Source& x) {
@@ -32,7 +32,7 @@ void check_out(const Batch& out, const Images& like, DType dtype, bool same_size
 template <class T>
 void check_rows(const T& table, int64_t rows) {
   if (static_cast<int64_t>(table.shape(0)) != rows)
-    throw nb::value_error("images: a row for each image, or a number for each channel, is needed");
+    throw nb::value_error("images: expected a row for each image, or a number for each channel");
 }
 
 void run_images(const char* refused, const Plan& plan, std::initializer_list<const void*> buffers) {

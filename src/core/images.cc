@@ -11,10 +11,11 @@ namespace {
 class Sizes {
  public:
   explicit Sizes(nb::handle source) {
-    const nb::object fast = nb::steal(PySequence_Fast(source.ptr(), "sizes are a tuple or list"));
+    const nb::object fast =
+        nb::steal(PySequence_Fast(source.ptr(), "expected a tuple or list of sizes"));
     if (!fast.is_valid()) throw nb::python_error();
     n_ = PySequence_Fast_GET_SIZE(fast.ptr());
-    if (n_ > 3) throw nb::value_error("window: wants at most 3 spatial axes");
+    if (n_ > 3) throw nb::value_error("window: expected at most 3 spatial axes");
     for (int64_t i = 0; i < n_; i++) {
       numbers_[i] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(fast.ptr(), i));
     }
@@ -34,7 +35,7 @@ Window window_of(const Sizes& kernel, const Sizes& stride, const Sizes& dilation
   Window window = {static_cast<int32_t>(kernel.size()), {}, {}, {}, {}};
   if (stride.size() != kernel.size() || dilation.size() != kernel.size() ||
       low.size() != kernel.size()) {
-    throw nb::value_error("window: wants the same number of spatial axes throughout");
+    throw nb::value_error("window: expected the same number of spatial axes throughout");
   }
   for (const Sizes* sizes : {&kernel, &stride, &dilation}) {
     if (std::any_of(sizes->begin(), sizes->end(), [](int64_t n) { return n < 1; })) {
@@ -60,7 +61,7 @@ bool convolution(int direction, int algorithm, nb::handle out, nb::handle a, nb:
   const Array *result = native(out), *first = native(a), *second = native(b);
   const Array* bias = optional(bias_object);
   if (direction < kConvolve || direction > kConvolveWeight) {
-    throw nb::value_error("convolution: no such direction");
+    throw nb::value_error("convolution: unknown direction");
   }
   const Array* roles[3][3] = {// image, weights, result of the convolution
                               {first, second, result},
@@ -71,7 +72,8 @@ bool convolution(int direction, int algorithm, nb::handle out, nb::handle a, nb:
     check_dense(bias, "convolution");
     const bool fits = bias->spec->ndim == 1 && bias->spec->code == kFloat32 && y->spec->ndim > 0 &&
                       bias->spec->size == y->spec->shape[y->spec->ndim - 1];
-    if (!fits) throw nb::value_error("convolution: the bias has one float32 for each channel");
+    if (!fits)
+      throw nb::value_error("convolution: expected a bias of one float32 for each channel");
   }
   if (bias && algorithm == kBySpec && is_one_tap(Sizes(kernel))) {
     algorithm = kDirect;  // by spec it is a product of matrices, which adds no bias
@@ -90,7 +92,7 @@ bool convolution(int direction, int algorithm, nb::handle out, nb::handle a, nb:
 void check_index(const Array* index, const Array* like) {
   check_dense(index, "max_pool");
   if (index->spec->code != kUInt8 || index->spec->size != like->spec->size) {
-    throw nb::value_error("max_pool: the index has one uint8 for each result");
+    throw nb::value_error("max_pool: expected an index of one uint8 for each result");
   }
 }
 
@@ -136,7 +138,7 @@ bool avg_pool(bool grad, nb::handle out, nb::handle x, nb::handle kernel, nb::ha
               nb::handle low, nb::handle before, nb::handle after) {
   const Sizes spans(kernel), counted[] = {Sizes(before), Sizes(after)};
   if (counted[0].size() != spans.size() || counted[1].size() != spans.size()) {
-    throw nb::value_error("avg_pool: wants the same number of spatial axes throughout");
+    throw nb::value_error("avg_pool: expected the same number of spatial axes throughout");
   }
   Window window = window_of(spans, Sizes(stride), spans, Sizes(low));
   std::fill_n(window.dilation, spans.size(), 1);  // averages have none
@@ -243,7 +245,7 @@ int64_t check_bands(const Array* first, const Array* weight, const Array* image,
   const bool fits = first->spec->code == kInt64 && weight->spec->code == image->spec->code &&
                     weight->spec->ndim == 2 && first->spec->size == m &&
                     weight->spec->shape[0] == m;
-  if (!fits) throw nb::value_error("banded: wants a start and a row of weights for each result");
+  if (!fits) throw nb::value_error("banded: expected a start and a row of weights for each result");
   const int64_t span = weight->spec->shape[1], last = image->spec->shape[axis] - span;
   const auto* begin = reinterpret_cast<const int64_t*>(address(first));
   if (std::any_of(begin, begin + m, [&](int64_t i) { return i < 0 || i > last; })) {
@@ -256,10 +258,11 @@ void banded(nb::handle out, nb::handle x, nb::handle first, nb::handle weight,
             nb::handle second_first, nb::handle second_weight) {
   const Array *result = native(out), *image = native(x);
   if (result->spec->ndim != 4 || image->spec->ndim != 4) {
-    throw nb::value_error("banded: wants [rows, n, width, inner]");
+    throw nb::value_error("banded: expected [rows, n, width, inner]");
   }
   const Array *starts = optional(second_first), *factors = optional(second_weight);
-  if (!starts != !factors) throw nb::value_error("banded: half of a matrix");
+  if (!starts != !factors)
+    throw nb::value_error("banded: expected both starts and factors, or neither");
   const int64_t span = check_bands(native(first), native(weight), image, result, 1);
   const int64_t second_span = starts ? check_bands(starts, factors, image, result, 2) : 0;
   Plan plan;

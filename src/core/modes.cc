@@ -97,7 +97,8 @@ bool read(Switch* s, int i, PyObject* value) {
 // Takes arguments as they are called, because each backward makes one.
 PyObject* new_switch(PyObject* type, PyObject* const* args, size_t flags, PyObject* named) {
   const Py_ssize_t n = PyVectorcall_NARGS(flags), rest = named ? PyTuple_GET_SIZE(named) : 0;
-  if (n > kModes + 1) return PyErr_Format(PyExc_TypeError, "modes takes 6 arguments, got %zd", n);
+  if (n > kModes + 1)
+    return PyErr_Format(PyExc_TypeError, "modes: expected 6 arguments, got %zd", n);
   auto* of_type = reinterpret_cast<PyTypeObject*>(type);
   PyObject* self = of_type->tp_alloc(of_type, 0);
   if (!self) return nullptr;
@@ -110,7 +111,7 @@ PyObject* new_switch(PyObject* type, PyObject* const* args, size_t flags, PyObje
     PyObject* name = PyTuple_GET_ITEM(named, k);
     int i = 0;
     while (i <= kModes && PyUnicode_CompareWithASCIIString(name, names[i]) != 0) i++;
-    if (i > kModes) PyErr_Format(PyExc_TypeError, "modes has no argument %R", name);
+    if (i > kModes) PyErr_Format(PyExc_TypeError, "modes: unexpected argument %R", name);
     right = i <= kModes && read(as_switch(self), i, args[n + k]);
   }
   if (right) return self;

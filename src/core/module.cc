@@ -170,7 +170,7 @@ void draw(int32_t kind, nb::handle out, nb::handle state, int64_t low, uint32_t 
   check_dense(x, "draw");
   const auto done = static_cast<int64_t>(known.size());
   if (done > (kind == kDrawNormal ? x->spec->size : 0))
-    throw nb::value_error("draw: more are known than there are");
+    throw nb::value_error("draw: more numbers are known than were drawn");
   const int64_t rest = x->spec->size - done, one = 1;
   const int64_t n = kind == kDrawNormal ? rest & ~one : rest;
   Plan plan;
@@ -352,15 +352,16 @@ NB_MODULE(_core, m) {
         kernels->set_streaming_bytes(bytes);
         forget_plans();
       },
-      "Bytes from which on results are stored past the caches; 0: what gains by it.");
+      "Size in bytes from which results are stored past the caches; 0: the default.");
   m.def(
       "count_as_zen",
       [](int generation) {
         kernels->count_as_zen(generation);
         forget_plans();
       },
-      "Choose as for this generation of AMD's Zen: 1, 4 or 5; 0: for others; -1: for the "
-      "processor.");
+      "Make choices as for this generation of processors (see stream.cc: 1, 4 or 5); 0: for "
+      "others; "
+      "-1: for the processor itself.");
   m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
   m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");
   m.def("memory_info", &memory, "live, cached and peak bytes; live blocks.");

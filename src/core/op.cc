@@ -34,7 +34,8 @@ void op_dealloc(PyObject* self) {
 }
 
 int op_set_params(PyObject* self, PyObject* value, void*) {
-  PyObject* tuple = value ? PySequence_Fast(value, "params are a tuple of numbers") : nullptr;
+  PyObject* tuple =
+      value ? PySequence_Fast(value, "expected a tuple of numbers as params") : nullptr;
   if (!tuple) return -1;
   const Py_ssize_t n = PySequence_Fast_GET_SIZE(tuple);
   auto* params = static_cast<int64_t*>(PyMem_Malloc(sizeof(int64_t) * (n + 1)));
@@ -58,12 +59,14 @@ PyObject* op_get_params(PyObject* self, void*) {
 }
 
 int op_set_masks(PyObject* self, PyObject* value, void*) {
-  PyObject* tuple = value ? PySequence_Fast(value, "save_masks are a tuple of numbers") : nullptr;
+  PyObject* tuple =
+      value ? PySequence_Fast(value, "expected a tuple of numbers as save_masks") : nullptr;
   if (!tuple) return -1;
   const Py_ssize_t n = PySequence_Fast_GET_SIZE(tuple);
   if (n > kMasks) {
-    PyErr_Format(PyExc_ValueError, "saves: %zd entries, at most %d; the last serves the rest", n,
-                 kMasks);
+    PyErr_Format(PyExc_ValueError,
+                 "saves: %zd entries, but at most %d are supported; the last one serves all others",
+                 n, kMasks);
     Py_DECREF(tuple);
     return -1;
   }

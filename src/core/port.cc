@@ -186,7 +186,8 @@ bool add_part(Port* port, Words* words, PyObject* part) {
   }
   if (PyBytes_Check(part)) return words->add(PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part));
   if (is_array(part)) return add_array(port, words, part);
-  PyErr_Format(PyExc_TypeError, "a kernel's parameter is a number, bytes or an array, not %s",
+  PyErr_Format(PyExc_TypeError,
+               "expected a number, bytes or an array as a kernel's parameter, got %s",
                Py_TYPE(part)->tp_name);
   return false;
 }
@@ -256,7 +257,7 @@ bool read_grid(PyObject* source, unsigned* grid) {
       grid[i] = static_cast<unsigned>(PyLong_AsUnsignedLong(PyTuple_GET_ITEM(source, i)));
     }
   } else {
-    PyErr_SetString(PyExc_TypeError, "a grid is a number or three");
+    PyErr_SetString(PyExc_TypeError, "expected a number or three numbers as the grid");
   }
   return !PyErr_Occurred();
 }

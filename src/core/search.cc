@@ -36,7 +36,7 @@ int64_t check_range(nb::handle x, int64_t low, int64_t high, int64_t kept) {
 nb::object nonzero(nb::handle object) {
   const Array* x = native(object);
   Array* out = find_true(operand(x), address(x), x->spec->device);
-  if (!out && !PyErr_Occurred()) raise_dtype_error("nonzero: wants dense bools, " + text_of(x));
+  if (!out && !PyErr_Occurred()) raise_dtype_error("nonzero: expected dense bools, " + text_of(x));
   if (!out) throw nb::python_error();
   return nb::steal(reinterpret_cast<PyObject*>(out));
 }

@@ -18,8 +18,8 @@ inline Floats sign(const Floats& x) {
 }
 
 // From an estimate y of 11 bits or more: 1 / sqrt(1 - e) = 1 + e / 2 + 3 e^2 / 8 + ... where
-// e = 1 - x y^2. At most 1.0 ulp, 0.5 of the time of a root and a division (Zen 1). There is no
-// such e for 0, infinity, numbers below the normal ones and below 0.
+// e = 1 - x y^2. At most 1.0 ulp, and faster than a root and a division, which one slow unit
+// computes. The formula does not hold for 0, infinity, subnormal and negative numbers.
 inline Floats rsqrt(const Floats& x) {
   const Floats y = _mm256_rsqrt_ps(x), e = _mm256_fnmadd_ps(x * y, y, splat(1.f));
   const Floats far = _mm256_cmp_ps(abs(e), splat(1.f), _CMP_NLT_UQ);
@@ -27,8 +27,8 @@ inline Floats rsqrt(const Floats& x) {
   return (y * e) * (e * 0.375f + 0.5f) + y;
 }
 
-// As math::erf. Few steps wait for the one before, because of such long functions processors look
-// ahead over few vectors (Zen 1: 0.88 of the time).
+// As math::erf, but few steps wait for the one before: of a function this long, processors that
+// look ahead over few instructions see few vectors at once.
 inline Floats erf(const Floats& x) {
   using V = Floats;
   constexpr auto& c = math::Special<float>::kErf;

@@ -169,7 +169,7 @@ inline Floats gelu_tanh_grad(const Floats& x, const Floats& y) {
   return y * gated_slope(t, kA * t * (1.f + kB * square), kA * (1.f + 3 * kB * square));
 }
 
-// 0.6 of the time of the portable form on Zen 5.
+// Faster than the portable form, because expm1 is.
 inline Floats elu(const Floats& x, const Floats& y) { return x > 0 ? x : y * expm1(x); }
 
 }  // namespace needle::NEEDLE_ISA::avx512

@@ -1,8 +1,7 @@
 // Functions of namespace math for vectors of float32, by instructions that only AVX-512 has:
 // exponent and mantissa of any number in one each, tables that lie in registers, 2^n without
 // detours. Ends of domains, subnormals and NaN come out right by themselves; the portable forms
-// spend a third of their instructions on them. On a Sapphire Rapids processor these take 0.4 to
-// 0.7 of the time of the portable ones. Largest errors in units in the last place: sqrt and
+// spend a third of their instructions on them. Largest errors in units in the last place: sqrt and
 // reciprocal 0.5, log 0.8, exp and log2 0.9, exp2 1.0, log1p, log10 and rsqrt 1.1, erf 1.2, expm1
 // 1.4, sin, cos and atanh 1.6, silu 2.4, gelu_tanh 2.6, tan 3.0, gelu 3.2.
 #pragma once
@@ -63,10 +62,9 @@ inline Floats expm1(const Floats& x) {
 
 // ---- roots and reciprocals --------------------------------------------------------------------
 
-// Newton's steps from estimates of 14 bits. In the caches of a Sapphire Rapids processor they take
-// 0.25 (rsqrt) and 0.6 (sqrt, reciprocal) of the time of its square roots and divisions. What is
-// said of rounding was tried for every mantissa with estimates all over the 14 bits, because
-// processors estimate differently.
+// Newton's steps from estimates of 14 bits, faster than square roots and divisions when operands
+// are in the caches. The statements about rounding were tested for every mantissa with estimates
+// all over the 14 bits, because processors estimate differently.
 
 // c - a * b, rounded once.
 inline Floats residual(const Floats& a, const Floats& b, const Floats& c) {
@@ -104,8 +102,7 @@ inline Floats reciprocal(const Floats& x) {
 }
 
 // The same bits by the processor's own instructions, which keep one slow unit busy and leave the
-// others to Newton's steps: half of the vectors each takes 0.7 (reciprocal) and 0.6 (sqrt) of the
-// time of either on Zen 4.
+// others to Newton's steps: with half of the vectors each, both units work at the same time.
 inline Floats sqrt_by_divider(const Floats& x) { return _mm512_sqrt_ps(x); }
 inline Floats reciprocal_by_divider(const Floats& x) { return 1 / x; }
 
@@ -167,8 +164,9 @@ inline Floats log(const Floats& x) { return logarithm<kLn>(x, 1); }
 inline Floats log2(const Floats& x) { return logarithm<kLog2>(x, math::kLog2E<float>); }
 inline Floats log10(const Floats& x) { return logarithm<kLog10>(x, 0.434294481903251827651f); }
 
-// log(1 + x + rest), where |rest| is less than half a unit in the last place of x. What 1 + x loses
-// is added where the table has made it comparable: 0.4 of the time of the portable form on Zen 5.
+// log(1 + x + rest), where |rest| is less than half a unit in the last place of x. The rounding
+// error of 1 + x is added after the table has scaled it, which needs fewer instructions than the
+// portable form.
 inline Floats log1p_of_sum(const Floats& x, const Floats& rest) {
   constexpr int kEnds = 0x3530400;  // by class: -infinity at 0, infinity at its own, NaN below 0
   const Floats larger = _mm512_max_ps(splat(1.f), x), smaller = _mm512_min_ps(splat(1.f), x);
@@ -330,10 +328,9 @@ inline Floats silu(const Floats& x) {
 // ---- gelu_tanh --------------------------------------------------------------------------------
 
 // x / (1 + exp(-z)) as silu, where z = 2 sqrt(2 / pi) (x + 0.044715 x^3) = x (a + b x^2). An error
-// of z counts as often as z is large, so the slope a + b x^2 has a second part: what its rounding
-// loses, exactly, because the first part of a ends at 2^-20, and what that of x^2, a and b does.
-// Of the slope times x no bit is lost before what exp does not reduce is taken away. 0.4 of the
-// time of the portable form on Intel Granite Rapids, 0.2 out of the caches.
+// of z counts as often as z is large, so the slope a + b x^2 has a second part: its rounding error,
+// exactly, because the first part of a ends at 2^-20, and the errors of x^2, a and b. The product
+// of the slope and x loses no bit before the multiple of ln 2 is subtracted.
 inline Floats gelu_tanh(const Floats& x) {
   using E = math::Exponential<float>;
   constexpr double kA = 1.59576912160573071176, kB = 0.044715 * kA;
@@ -425,8 +422,8 @@ struct TailTable {
 inline constexpr TailTable kTail;
 
 // max(x, 0) - |x| Phi(-|x|). Scaled back in the last step: results below the normal numbers are
-// rounded once. (_mm512_range_ps finds t in one step, but waits for what its register held before:
-// on a Sapphire Rapids processor everything took twice as long.)
+// rounded once. (_mm512_range_ps finds t in one step, but on some processors waits for the old
+// value of its result register, which is slower.)
 inline Floats gelu(const Floats& x) {
   constexpr float kEnd = math::Special<float>::kTailEnd;
   const Floats t = _mm512_min_ps(splat(kEnd), _mm512_abs_ps(x));  // of NaN: the second

@@ -217,8 +217,8 @@ const char* plan_in(Plan* plan, const Operand& x, double eps, bool backward) {
   State<A>& s = state_of<State<A>>(plan);
   s.read = reader<A>(x.dtype);
   s.write = writer<A>(x.dtype);
-  if (!s.read) return "batch norm: wants a floating dtype";
-  if (x.ndim != 2 || !is_dense(x)) return "batch norm: wants dense [rows, c]";
+  if (!s.read) return "batch norm: expected a floating dtype";
+  if (x.ndim != 2 || !is_dense(x)) return "batch norm: expected dense [rows, c]";
   s.rows = x.shape[0];
   s.c = x.shape[1];
   s.item_size = kItemSize[x.dtype];

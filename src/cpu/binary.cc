@@ -210,7 +210,7 @@ Contiguous short_power(T y) {
   return nullptr;
 }
 
-// 0.1 of the time.
+// A power with one of these exponents for all elements needs no logarithm.
 template <class T, Contiguous usual>
 struct BesideNumber<power_row, T, usual> {
   static void loop(void* out, const void* const* inputs, int64_t n) {

@@ -10,12 +10,12 @@ const char* check_operands(const Window& how, int64_t groups, const Operand& x, 
                            const Operand& y) {
   const int axes = how.axes;
   if (axes < 1 || axes > kSpatial || x.ndim != axes + 2 || w.ndim != axes + 2 || y.ndim != axes + 2)
-    return "convolution: wants 1 to 3 spatial axes";
+    return "convolution: expected 1 to 3 spatial axes";
   if (x.dtype != kFloat32 || w.dtype != kFloat32 || y.dtype != kFloat32)
-    return "convolution: wants float32";
-  if (!is_dense(x) || !is_dense(w) || !is_dense(y)) return "convolution: wants dense operands";
+    return "convolution: expected float32";
+  if (!is_dense(x) || !is_dense(w) || !is_dense(y)) return "convolution: expected dense operands";
   if (element_count(x) == 0 || element_count(w) == 0 || element_count(y) == 0)
-    return "convolution: wants elements";
+    return "convolution: expected elements";
   for (int i = 0; i < axes; ++i)
     if (w.shape[i] != how.kernel[i]) return "convolution: the weights have another kernel";
   const int64_t k = w.shape[axes + 1];
@@ -69,8 +69,8 @@ struct WinogradCost {
   double products, input, output, weights;
 };
 
-// At stride 2 as measured (Sapphire Rapids): the components are more than twice as many, and their
-// way through the second-level cache shows, most of all where few channels are summed.
+// At stride 2 it pays less: the components are more than twice as many, and moving them through the
+// second-level cache costs time, most of all where few channels are summed.
 WinogradCost winograd_cost(bool strided, int32_t direction) {
   if (!strided) return {36, 200, 150, 150};
   if (direction == kConvolveWeight) return {90, 500, 800, 150};
@@ -108,10 +108,9 @@ bool is_tall(const Geometry& g, int32_t direction) {
   return widest <= kOneBlock && bytes > kLargeBytes;
 }
 
-// A kernel of one tap is a product of matrices (which adds no bias: kernels.h). Tall ones are
-// better off by the direct method, which fetches pixels ahead. Gradients of weights take 0.75 to
-// 0.95 of the time with up to 128 channels, which are one block: images are read once. With 256 and
-// 256 they take 1.04 (Sapphire Rapids).
+// A kernel of one tap is a product of matrices (which adds no bias: kernels.h). Tall products are
+// faster by the direct method, which fetches pixels ahead. Gradients of weights are faster with up
+// to 128 channels, which are one block, so that images are read once, and not with more.
 bool is_product(const Geometry& g, int32_t direction) {
   if (is_tall(g, direction)) return false;
   bool plain = g.groups == 1;
@@ -155,7 +154,7 @@ const char* plan_convolution(Plan* plan, int32_t direction, int32_t algorithm, c
   Geometry g = geometry_of(how, x, y);
   g.groups = groups;
   g.slope = static_cast<float>(slope);
-  if (direction < kConvolve || direction > kConvolveWeight) return "convolution: no such direction";
+  if (direction < kConvolve || direction > kConvolveWeight) return "convolution: unknown direction";
   if (algorithm == kBySpec && is_product(g, direction) && slope == 1)
     return plan_product(plan, direction, g);
   if (algorithm == kWinograd) return kByWinograd[direction](plan, g);

@@ -45,9 +45,8 @@ struct Pixels {
 
 // `count` neighbours, all channels. The taps come `in_row` at a time; where that is more than one,
 // a step from pixel to pixel is one from tap to tap, so that each x is loaded once for all the
-// pixels that a row of the kernel gives it to: 5x5, 64 channels, 16x16, takes 0.8 of the time. The
-// results come from memory before they are written: 3x3, 128 channels, 16x16, takes 0.7 (Sapphire
-// Rapids).
+// pixels that a row of the kernel gives it to. The results are fetched from memory before they are
+// written, so that stores do not wait.
 template <int count, int in_row>
 void convolve_neighbours(const State& s, const Buffers& b, const Pixels& p, const Line* lines,
                          int64_t line_count) {
@@ -189,7 +188,7 @@ int64_t run(const Plan* plan, void* const* buffers, void* workspace) {
 }
 
 const char* refusal(const Geometry& g) {
-  return g.groups == g.c && g.c == g.k ? nullptr : "depthwise: wants one channel in each group";
+  return g.groups == g.c && g.c == g.k ? nullptr : "depthwise: expected one channel in each group";
 }
 
 const char* plan_depthwise(Plan* plan, const Geometry& g, bool back) {
@@ -239,8 +238,7 @@ struct Products {
   int64_t border_count;
 };
 
-// Two vectors side by side, where their sums fit the registers: with one at a time 3x3, 128
-// channels, 16x16, takes 1.07 of the time (Sapphire Rapids).
+// Two vectors side by side, where their sums fit the registers: one at a time is slower.
 struct Pair {
   Vector<float> a, b;
   Pair operator*(const Pair& y) const { return {a * y.a, b * y.b}; }

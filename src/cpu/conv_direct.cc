@@ -25,20 +25,17 @@ struct State {
   int64_t weight_tap, weight_c, weight_k, weight_group;  // strides; the tap's is negative if back
   int64_t weight_first;
   bool back;
-  // Not one whole vector of columns, which lies as if packed. Nor for few pixels: each weight is
-  // used about once, and those of taps on padding not at all, so they are read where they are:
-  // inference of a small ResNet-9 at batch 1 takes 0.77 of the time (Sapphire Rapids).
+  // Not for one whole vector of columns, which lies as if packed. Nor for few pixels: each weight
+  // is used about once, and those of taps on padding not at all, so they are read in place.
   bool packs;
   int64_t b_row;  // floats from channel to channel of the weights that tiles read
-  // One tap: so few products follow a source that its way from memory shows. Fetching ahead and
-  // walking in spans, 1x1 64-128@32 takes 0.75 of the time (Sapphire Rapids); a first convolution
-  // of three channels, 3x3, takes 1.1.
+  // One tap: so few products use a source that its way from memory costs time, so it is fetched
+  // ahead and walked in spans. More taps, even of three channels, are faster without.
   bool reads_once;
-  // Large results go past the caches: 1x1 64-128@32 takes 0.93 of the time (Sapphire Rapids), to
-  // the input 0.95.
+  // Large results go past the caches, which they would only fill.
   bool streams;
-  // At most one vector of columns: the rows of a tile are strips of neighbours (conv_lines.h).
-  // Walking in spans, 3x3 3-16@32 takes 0.9 of the time (Sapphire Rapids).
+  // At most one vector of columns: the rows of a tile are strips of neighbours (conv_lines.h),
+  // which each thread walks in a span of its own.
   bool strips;
   float slope;
   int team;
@@ -407,8 +404,7 @@ void choose_strides(State& s, const Geometry& g) {
 }
 
 // Images whose tasks follow one another: few enough to be in the cache when their borders are read,
-// enough for whole tiles of borders. 7x7 3-16@32 with stride 4 takes 0.92 of the time, to the input
-// 0.9 (Sapphire Rapids).
+// enough for whole tiles of borders.
 int64_t block_of(int64_t pixels) {
   constexpr int64_t kImages = 16, kPixels = 1024;
   return most(kImages, kPixels / pixels);

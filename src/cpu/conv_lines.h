@@ -35,7 +35,7 @@ struct RowTile : LineTile {
   const float* next;  // what `fetches` fetches: the sources of the next rows, side by side
 };
 
-// Bias and slope are tested once: 1x1 64-128@32 takes 0.98 of the time (Sapphire Rapids).
+// Bias and slope are tested once, not for every vector.
 template <int rows, int vectors>
 inline void store_rows(const RowTile& t, Vector<float> (&sum)[rows][vectors]) {
   constexpr int64_t kWidth = kLanes<float>;
@@ -66,8 +66,7 @@ inline void store_rows(const RowTile& t, Vector<float> (&sum)[rows][vectors]) {
 }
 
 // fetches: a part of the next sources with each step. All at once they would wait for each other,
-// and the products for them: 1x1 64-128@32 takes 0.94 of the time, to the input 0.85 (Sapphire
-// Rapids).
+// and the products for them.
 template <int rows, int vectors, bool fetches>
 void multiply_lines(const RowTile& t) {
   constexpr int64_t kWidth = kLanes<float>;
@@ -112,9 +111,7 @@ inline MultiplyLines lines_for(int64_t rows, int64_t vectors, bool fetches) {
 // ---- strips of neighbours that share a pointer, one vector of columns
 
 // Where b is one vector, twice as many rows fit the registers, but not their pointers. x86 reaches
-// seven neighbours from one: with their distance, three and five times that in registers. Forward,
-// 7x7 3-16@32 with stride 4 takes 0.75 of the time that it takes with a pointer for each row, 5x5
-// 16-16@32 0.7, 3x3 3-16@32 0.65 (Sapphire Rapids).
+// seven neighbours from one pointer: with their distance, three and five times that in registers.
 constexpr int kStrips = 4;
 constexpr int kNeighbours = kTileRows / 2;
 

@@ -21,8 +21,7 @@ constexpr int64_t kChannelBlock = 64;       // output channels between two visit
 constexpr int64_t kMaxTiles = 8 * kTileRows;
 // Tiles between two visits of a panel when tiles are transformed first: their products and the
 // panel's weights share the second-level cache. The weights of many input channels would not fit:
-// these are summed in parts, whose weights replace each other, for more tiles. 3x3 256-512@8 to the
-// input takes 0.95 to 1.02 of the time, 512-512@4 0.84 to 0.88 (Sapphire Rapids).
+// these are summed in parts, whose weights replace each other, for more tiles.
 constexpr int64_t kPanelTiles = 56, kPanelTilesOfParts = 256;
 constexpr int64_t kTilesAtOnce = 8;  // transformed in a task
 constexpr int64_t kManyChannels = 256, kPartChannels = 128;
@@ -105,8 +104,7 @@ template <class Transform>
 void transform_weights(const State& s, const Buffers& b, int64_t panel, int64_t part,
                        float* unpacked, float* u) {
   constexpr int taps = Transform::kFrom;
-  // Input channels: their weights lie far apart and are fetched that early. 3x3 256-512@8 takes
-  // 0.96 of the time, 512-512@4 0.9 (Sapphire Rapids).
+  // Input channels: their weights lie far apart and are fetched that early.
   constexpr int64_t kAhead = 6;
   const int64_t c = s.g.c, k = s.g.k, first = panel * kPanel, width = panel_width(s, panel);
   const int64_t from = part * s.part, channels = least(s.part, c - from);
@@ -235,9 +233,8 @@ struct Rows {
   bool add;
 };
 
-// m [rows, kPanel] (+)= v [rows, c] u [c, kPanel]. Meanwhile it fetches what lies behind these rows
-// of v, which are the next ones: no prefetcher follows so many rows side by side. 3x3 256-512@8
-// takes 0.8 to 0.9 of the time, 512-512@4 0.6 (Sapphire Rapids).
+// m [rows, kPanel] (+)= v [rows, c] u [c, kPanel]. Meanwhile it fetches the next rows of v, which
+// lie behind these: no prefetcher follows so many rows side by side.
 template <int rows>
 void multiply_fetching(const Rows& t) {
   constexpr int64_t kWidth = kLanes<float>;
@@ -408,7 +405,7 @@ const char* plan_winograd_input(Plan* plan, const Geometry& g) {
     back.low[i] = g.kernel[i] - 1 - g.low[i];
   }
   if (g.stride[1] == 2) {
-    if (g.low[1] != 1 || g.low[2] != 1) return "winograd: wants a padding of 1 at stride 2";
+    if (g.low[1] != 1 || g.low[2] != 1) return "winograd: expected a padding of 1 at stride 2";
     back.low[1] = back.low[2] = 0;
     return plan_method<Spread>(plan, back, true);
   }

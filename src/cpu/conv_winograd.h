@@ -341,14 +341,14 @@ inline void patch_addresses(const float** p, const float* images, const Image& s
 inline const char* refuse_winograd(const Geometry& g) {
   const bool three = g.kernel[1] == 3 && g.kernel[2] == 3;
   const bool five = g.kernel[1] == 5 && g.kernel[2] == 5;
-  if (g.kernel[0] != 1 || !(three || five)) return "winograd: wants a kernel of 3x3 or 5x5";
+  if (g.kernel[0] != 1 || !(three || five)) return "winograd: expected a kernel of 3x3 or 5x5";
   const int64_t stride = g.stride[1];
   if (g.stride[0] != 1 || g.stride[2] != stride || stride > (three ? 2 : 1))
-    return "winograd: wants stride 1, or 2 in both axes of 3x3";
+    return "winograd: expected stride 1, or 2 in both axes of 3x3";
   for (int i = 0; i < kSpatial; ++i)
-    if (g.dilation[i] != 1) return "winograd: wants dilation 1";
-  if (g.groups != 1) return "winograd: wants one group";
-  return g.in[0] == g.out[0] ? nullptr : "winograd: wants two spatial axes";
+    if (g.dilation[i] != 1) return "winograd: expected dilation 1";
+  if (g.groups != 1) return "winograd: expected one group";
+  return g.in[0] == g.out[0] ? nullptr : "winograd: expected two spatial axes";
 }
 
 }  // namespace needle::NEEDLE_ISA

@@ -132,19 +132,17 @@ Contiguous contiguous(int32_t function, DType input, DType out) {
   return loop_of(function, input);
 }
 
-// While a lot is computed, lines that are overwritten can be read all the same: past the caches
-// such functions took 1 to 1.4 times as long (Sapphire Rapids), with AVX2 1.04 times (Emerald
-// Rapids). By AVX-512 they take 0.6 of the time (tanh of 16 Mi) while a host's other guests use the
-// third cache; while they do not 0.8 to 0.98 by loops that store past the caches themselves, 0.95
-// to 1.1 by tiles.
-// Functions that compute little take 0.93 to 1 of the time at 1 Mi float32 if the lines are fetched
-// ahead, 0.6 to 0.9 at 2 Mi; up to 1.2 at 64 Ki, which stay in the second caches (Sapphire Rapids).
+// Functions that compute a lot have time to read the lines that they overwrite, so ordinary stores
+// cost them nothing, and stores past the caches can slow them down. With AVX-512 they are still
+// faster past the caches, by loops that store there themselves, most of all while other programs
+// use the third cache.
+// Functions that compute little gain if the lines of results are fetched ahead, unless these stay
+// in the second caches.
 Stores stores_of(Work work, int64_t size, DType dtype, int64_t moved) {
   if (work == Work::kMuch) return Stores::kPlain;
-  // Narrow elements count as float32: as many of the others, which mostly are, fill the cache.
-  // Measured on Sapphire Rapids, logical_and of 16 Mi took 0.56 (a broadcast row) to 0.8. But Zen's
-  // third cache keeps what fits, and memory takes no more than 27 GB/s from the cores that share
-  // it: a row of bools repeated 16 Mi times takes 0.25 to 0.4 of the time.
+  // Narrow elements count as float32, because the other operands mostly are float32 and fill the
+  // cache. But some third caches keep everything that fits, and are then much faster than memory
+  // (see kept_bytes).
   const int64_t item = kItemSize[dtype], bytes = size * std::max<int64_t>(item, 4);
   const bool stays = moved <= kept_bytes();
   if (bytes >= elementwise_streaming_bytes() && !stays) return Stores::kStreamed;

@@ -53,8 +53,8 @@ inline V exponential(const V& x) {
   return scaled(power, shifted);
 }
 
-// kLifted exp(x) for x up to 43 (double: 354). One factor scales it, because nothing is below the
-// normal numbers yet (Zen 1: softmax and cross entropy take 0.75 of the time).
+// kLifted exp(x) for x up to 43 (double: 354). A single factor scales it, because no result is
+// subnormal yet; that saves instructions in softmax and cross entropy.
 #if defined(__AVX512F__)
 template <class A>
 constexpr A kLifted = 1;

@@ -84,9 +84,8 @@ inline V combine_totals(V (&total)[kTotals]) {
 
 // step(total, x, j) for all vectors of a block, where j says which total, and the totals combined.
 // n is a multiple of the lanes. The streams are read together: the processor then runs ahead of as
-// many pages (0.75 of the time on Sapphire Rapids). What they read soon is fetched into the first
-// cache: where the next block was fetched into the second, 64 MB took 1.04 times as long, 4 MB 1.2
-// times (Emerald Rapids).
+// many pages. The next elements are fetched into the first cache, which is faster than fetching the
+// next block into the second.
 template <int32_t op, class A, class Step>
 inline Vector<A> fold_block(const A* x, int64_t n, const Step& step) {
   constexpr int64_t kWidth = kLanes<A>, kAhead = 2048 / sizeof(A);
@@ -112,10 +111,10 @@ struct NarrowOf {
   typedef A type __attribute__((vector_size(kVectorBytes < 32 ? kVectorBytes : 32)));
 };
 
-// The same bits, the streams one after the other: 0.7 of the time on Zen 4, whose prefetching goes
-// on over the ends of pages but follows few streams. V is a vector or a part of one: with parts
-// fewer loads wait for memory at once, which then are not ahead of the prefetching (0.9 of the time
-// of sums of rows; comparisons need so many instructions that they are not).
+// The same bits, the streams one after the other, for processors whose prefetching goes on over the
+// ends of pages but follows few streams. V is a vector or a part of one: with parts fewer loads
+// wait for memory at once, so they do not overtake the prefetching (comparisons need so many
+// instructions that they do not overtake it anyway).
 template <int32_t op, class V, class A, class Step>
 inline Vector<A> fold_block_in_order(const A* x, int64_t n, const Step& step) {
   constexpr int64_t kPart = sizeof(V) / sizeof(A), kParts = kLanes<A> / kPart;
@@ -193,7 +192,7 @@ struct Extremes {
 
   Vector<A> operator()(const Vector<A>& best, Vector<A> v, int64_t j) {
 #if defined(__AVX512F__)
-    asm("" : "+v"(v));  // or the product would load it again: 1.05 of the time in caches
+    asm("" : "+v"(v));  // or the product would load it again
 #endif
     check[j % 4] += v * A(0);
     return extreme<op == kMax>(v, best);

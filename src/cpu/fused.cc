@@ -236,8 +236,7 @@ class Interpreter {
            is_streamable(address(i));
   }
 
-  // Rows of a block that are parts of the result's: 0.4 of the time of a transposed copy of 64 MB
-  // (Emerald Rapids).
+  // Stores the rows of a block, which are parts of the result's rows, past the caches.
   void stream_rows(char* target, const char* source, int64_t stride, int64_t bytes) const {
     for (int64_t row = 0; row < position_.rows; ++row)
       stream(target + row * stride, source + row * bytes, bytes);

@@ -4,8 +4,7 @@
 //
 // Threads share nothing but the inputs: each computes rectangles of the result, and maybe rows of
 // another's at the end, and packs what it needs for itself. Sharing packed operands would save
-// copying, but moving a cache line from core to core costs more than packing it again (measured:
-// 128^3 took twice as long).
+// copying, but moving a cache line from core to core costs more than packing it again.
 #include "gemm_amx.h"
 #include "gemm_pairs.h"
 #include "gemm_threads.h"
@@ -16,16 +15,15 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
-// Steps of k between two visits of a tile, and rows of a block of a, about: so often is packed b
-// used, and bytes of a block of b. Where second caches have 2 MB, blocks are deep and narrow (Intel
-// Granite Rapids: products of 1024 and 2048 take 0.975 to 0.99 of the time) and a little larger
-// (Emerald Rapids: 0.985 to 1.0 of the time of 512 KB).
+// Steps of k between two visits of a tile; about the rows of a block of a, which is how often
+// packed b is used; and bytes of a block of b. Where the second cache has 2 MB, blocks are deep and
+// narrow and a little larger.
 constexpr struct {
   int64_t k, m, bytes;
 } kShallow = {256, 1024, 512 << 10}, kDeep = {512, 2048, 768 << 10};
-// A result costs as much as kResultWork multiplications; up to kSerialWork are for one thread: with
-// AVX-512 products up to 64^3; with less a second thread takes 0.6 of their time, 0.7 of that of
-// 40^3 (Zen 1).
+// A result costs as much as kResultWork multiplications; up to kSerialWork are for one thread. With
+// AVX-512 these are products up to 64^3; narrower vectors take longer for them, so that a second
+// thread pays off earlier.
 constexpr int64_t kResultWork = 8;
 #if defined(__AVX512F__)
 constexpr int64_t kSerialWork = 64 * 64 * (64 + kResultWork);
@@ -144,9 +142,8 @@ struct Reading {
 
 bool has_large_cache() { return second_cache_bytes() >= 2 << 20; }
 
-// Do two rows of wide tiles go best one to each thread? Each then reads b once, all of it, out of
-// its second cache (Intel Granite Rapids: 16 x 1024 x 256 takes 0.97 of the time of half of b for
-// each, 0.92 where pages lie unluckily in the cache).
+// Do two rows of wide tiles go best one to each thread? Each then reads all of b once, out of a
+// second cache that is large enough to hold it.
 template <class T>
 bool gains_by_rows(const ProductState& s) {
   const int64_t part_m = parts(s.m, threads());
@@ -192,9 +189,8 @@ void choose_packing(ProductState& s) {
   const bool must = s.b.column != 1 || (!kMaskedLoads && s.n % kLanes<T> != 0);
   const int64_t b_bytes = s.k * s.part_n * kSize;
   const bool large = b_bytes >= kLargeB;
-  // Two rows of tiles, if b's lines are far: the second row does not find them in the first cache
-  // else (products 16 x 512 x 2048 and 24 x 768 x 768 take 0.7 to 0.9 of the time, 47 x 2048 x 256
-  // 0.65), but in a large second one (Intel Granite Rapids: 16 x 1024 x 256 takes 0.9 in place).
+  // Two rows of tiles, if b's lines are far apart: without packing the second row does not find
+  // them in the first cache. It does find them in a large second cache, where b is read in place.
   const bool second_has_b = b_bytes <= second_cache_bytes() / 2;
   const bool often = s.part_m >= kOftenB;
   const bool few = far(s.b) && s.part_m > kWideRows && !(has_large_cache() && second_has_b) &&
@@ -220,7 +216,7 @@ void choose_packing(ProductState& s) {
                                                                 : block.bytes / row_bytes;
   s.block_n = even(s.part_n, columns, s.tile_columns);
   const bool must_a = s.a.row != 1 && s.a.column != 1;
-  // Steps of k that lie far apart are so by their bytes (float64: 256^3 a.T @ b takes 0.93).
+  // Whether steps of k lie far apart depends on their distance in bytes, not in elements.
   const bool far_a = far(s.a) || (s.a.row == 1 && std::abs(s.a.column) >= kFarBytes / kSize);
   const bool pack_a = must_a || (far_a && s.block_n >= kOftenBytes / kSize);
   s.pack_a = !pack_a ? kInPlace : s.a.row == 1 ? kPackedBefore : kPackedOnReading;
@@ -236,11 +232,8 @@ void share_rows(ProductState& s, int64_t rows, int64_t work) {
   if (least(s.part_m, s.block_m) >= 2 * height) s.shared_m = height;
 }
 
-// A thread whose processor is slower for a while leaves rows to the others, or columns if there are
-// few rows. (Intel Sapphire Rapids, a virtual machine that others share: of the time of one part
-// for each thread, products of 512 to 2048 take 0.92 to 1.0, 1024 x 256 x 128 0.96 to 0.99, 16 x
-// 1024 x 256 0.88.) Few pieces: each reads a again (Granite Rapids: two for each thread take 0.97
-// of the time of three).
+// A thread whose processor is slower for a while, because others use it too, leaves rows to the
+// other threads, or columns if there are few rows. The pieces are few, because each reads a again.
 template <class T>
 void choose_sharing(ProductState& s) {
   constexpr int64_t kLeastWork = 1 << 20, kLeastOfFew = 1 << 20;
@@ -406,9 +399,9 @@ void use_matrix_unit([[maybe_unused]] bool on) {
 }
 
 const char* plan_matmul(Plan* plan, const Operand& out, const Operand& a, const Operand& b) {
-  if (out.ndim < 2 || a.ndim != out.ndim || b.ndim != out.ndim) return "matmul: wants matrices";
+  if (out.ndim < 2 || a.ndim != out.ndim || b.ndim != out.ndim) return "matmul: expected matrices";
   if (a.dtype != b.dtype || a.dtype != out.dtype) return "matmul: dtypes differ";
-  if (a.dtype == kBool) return "matmul: not for bool";
+  if (a.dtype == kBool) return "matmul: not defined for bool";
   ProductState& s = state_of<ProductState>(plan);
   read_shapes(s, out, a, b);
   plan->workspace = 0;

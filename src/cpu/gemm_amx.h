@@ -1,4 +1,4 @@
-// Products of float32 by the matrix unit of Intel's processors (AMX). It has eight tiles of 16
+// Products of float32 by the matrix unit AMX. It has eight tiles of 16
 // lines of 64 bytes, and adds the product of two tiles of bfloat16 to one of float32 with sixteen
 // times the multiplications that the vectors have; six of them make one of float32 (gemm_split.h),
 // one is enough where all numbers are bfloat16.
@@ -123,11 +123,10 @@ inline void write_sums(const float* sums, const UnitResult& out, int64_t row, in
     }
 }
 
-// One or two strips of a times all of b: `out` is what they give. When the unit goes on after a
-// while, it is slow for a quarter of a microsecond (Intel Granite Rapids), so sums are stored one
-// by one while the next are computed, and written later, some with each step. After more than five
-// steps without a store, even the shortest pause made it slow (a tile of 256 steps took 1.3 of the
-// time): every kBreak steps something is stored that nobody reads.
+// One or two strips of a times all of b: `out` is what they give. After a pause the unit is slow
+// for a while, so sums are stored one by one while the next are computed, and written later, some
+// with each step. After more than five steps without a store, even the shortest pause makes it
+// slow, so every kBreak steps something is stored that nobody reads.
 template <int rows, int columns, int n_parts>
 void multiply_strips(const std::byte* a, const std::byte* b, int64_t steps, const UnitResult& out) {
   constexpr int64_t kBreak = 4, kWidth = columns * kStripWidth;

@@ -157,8 +157,8 @@ void pack_transposed(T* __restrict out, int64_t pitch, const T* x, int64_t lines
 
 // out[p * pitch + i] = x[p * stride + i] for n_inner elements of n_outer lines, behind which lie as
 // many as `later`, which are packed after them. Where these lines follow, a part of a vector is
-// read with what lies behind it and stored with that, which the next line overwrites: by masks and
-// in parts it took three times as long (Zen 1).
+// read and stored together with what lies behind it, which the next line overwrites: masks and
+// parts of vectors are slower.
 template <class T>
 void pack_lines_in_order(T* __restrict out, int64_t pitch, const T* x, int64_t n_inner,
                          int64_t n_outer, int64_t stride, int64_t later) {

@@ -1,5 +1,5 @@
 // Products of bfloat16 by vectors: an instruction adds to each float32 the products of two pairs of
-// bfloat16, twice the multiplications that float32 has (on AMD's; see multiplies_pairs). Operands
+// bfloat16, on some processors twice the multiplications of float32 (multiplies_pairs). Operands
 // are laid out as for the matrix unit: a line of a's tile is a row's pairs, one of b's a pair of 16
 // columns.
 #pragma once

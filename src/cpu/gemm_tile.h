@@ -82,10 +82,8 @@ inline void multiply_add(Vector<double> (&sum)[vectors], const double* x,
 
 // The rows of a tile of x: as few pointers as reach them. If they are adjacent, that is one; else a
 // pointer reaches two, the second one by adding `apart`, so of two only the first can be read by
-// products. Products read only what no other product does, so that loads take no longer than these
-// (Intel Granite Rapids: 1.1 of the time if two thirds of adjacent rows were read by products,
-// beside all that is fetched; 16 x 256 x 256 and 16 x 1024 x 256 1.03 to 1.1 if every other row
-// was).
+// products. Products read only elements that no other product reads, so that loads take no longer
+// than the products, beside everything that is fetched.
 template <class T, int rows, bool adjacent>
 struct TileRows {
   static constexpr int kPerPointer = adjacent ? rows : 2;
@@ -169,9 +167,9 @@ __attribute__((noinline)) void store_partial_sums(const Tile<T>& t,
 }
 
 // Fetches a little with each step, because a loop in the loop, around the steps that read a line of
-// the cache, takes 1.04 of the time of the tile (Intel Granite Rapids). The lines of c lie far
-// apart and are needed only at the end; all at once they would keep b's waiting (1.01), but there
-// is room for more instructions only where steps are long and rows adjacent.
+// the cache, is slower. The lines of c lie far apart and are needed only at the end; fetched all at
+// once they would keep b's waiting, but only long steps with adjacent rows have room for more
+// instructions.
 template <class T, int rows, int vectors, bool adjacent>
 class StepsAhead {
  public:
@@ -214,8 +212,8 @@ class StepsAhead {
   uint32_t row_ = 0;
 };
 
-// Aligned: begun at other places in a line of the cache, the same instructions took 1.03 of the
-// time (Intel Granite Rapids; why is not known).
+// Aligned, because the same instructions were slower where they began at other places in a line of
+// the cache.
 template <class T, int rows, int vectors, bool adjacent, Columns columns>
 __attribute__((noinline, aligned(64))) void sum_tile(const Tile<T>& t) {
   const Tail<T> last(t.width - (vectors - 1) * kLanes<T>);

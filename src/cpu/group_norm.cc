@@ -154,9 +154,9 @@ int64_t run_backward(const Plan* plan, void* const* buffers, void* workspace) {
 }
 
 const char* plan_state(Plan* plan, const Operand& x, int64_t groups, double eps) {
-  if (x.dtype != kFloat32) return "group_norm: wants float32";
+  if (x.dtype != kFloat32) return "group_norm: expected float32";
   if (x.ndim != 3 || !is_dense(x) || element_count(x) == 0)
-    return "group_norm: wants dense images [n, positions, c]";
+    return "group_norm: expected dense images [n, positions, c]";
   if (groups < 1 || x.shape[2] % groups) return "group_norm: the groups do not divide the channels";
   const int team = team_size(x.shape[0], element_count(x));
   state_of<State>(plan) = {x.shape[0], x.shape[1], x.shape[2], groups, eps, team};

@@ -10,9 +10,9 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 const char* check_images(const Images& images) {
-  if (images.dtype != kUInt8 && images.dtype != kFloat32) return "wants bytes or float32";
+  if (images.dtype != kUInt8 && images.dtype != kFloat32) return "expected bytes or float32";
   const bool sized = images.n >= 0 && images.height > 0 && images.width > 0 && images.channels > 0;
-  return sized ? nullptr : "wants images with pixels";
+  return sized ? nullptr : "expected images with pixels";
 }
 
 int64_t pixels(const Images& images) { return images.height * images.width; }
@@ -286,7 +286,7 @@ const char* plan_normalise_images(Plan* plan, const Images& images) {
 const char* plan_resize_images(Plan* plan, const Images& images, int64_t height, int64_t width) {
   const char* refused = check_images(images);
   if (refused) return refused;
-  if (height < 1 || width < 1) return "wants a size above zero";
+  if (height < 1 || width < 1) return "expected a size above zero";
   const int64_t work = images.n * (elements(images) + height * width * images.channels);
   const ResizeState state{images, height, width, team_size(images.n, work)};
   const int64_t workspace = width * static_cast<int64_t>(sizeof(Between)) +
@@ -297,7 +297,7 @@ const char* plan_resize_images(Plan* plan, const Images& images, int64_t height,
 const char* plan_jitter_images(Plan* plan, const Images& images, double top) {
   const char* refused = check_images(images);
   if (refused) return refused;
-  if (images.channels != 3) return "wants 3 colours";
+  if (images.channels != 3) return "expected 3 colours";
   return planned(plan, JitterState{images, static_cast<float>(top), team_of(images)}, run_jitter);
 }
 

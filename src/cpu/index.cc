@@ -10,9 +10,8 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 // ---- gather of single elements along the first axis of a table too large for the second cache:
-// the columns that two cache lines hold, a strip, are copied to where they lie densely and stay
-// there (4096 x 256 from 10000 x 256: 0.7 of the time on Sapphire Rapids; strips of one line take
-// as long as none, because the processor fetches lines in pairs).
+// the columns of two cache lines, a strip, are copied to where they lie densely and stay in the
+// cache. Strips of one line gain nothing, because the processor fetches lines in pairs.
 
 template <class T>
 constexpr int64_t kWideStrip = 2 * kStrip<T>;
@@ -75,11 +74,10 @@ bool gathers_strips(const State& s) {
          s.extent * 2 * kLine <= cache / 4 * 3 && rows.size >= s.extent / 3;
 }
 
-// ---- gather of single elements from a table too large for the second cache, by loads: what a
-// vector of indices picks is found kAhead indices earlier and requested of the second cache. The
-// first waits for no more than some 24 lines at once, which from the third cache is 8 cycles for
-// each on Zen 4 (4096 x 256 from 10000 x 256: 0.85 of the time, from 20000 x 256 0.6, down to 0.3
-// where other programs use the third cache).
+// ---- gather of single elements from a table too large for the second cache, by loads: the
+// elements of a vector of indices are found kAhead indices earlier and requested of the second
+// cache. The first cache can wait for few lines at once, so without this the third cache's latency
+// limits the speed, most of all where other programs use it.
 
 constexpr int64_t kAhead = 256, kIndices = kLanes<int64_t>;
 

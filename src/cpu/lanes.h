@@ -146,7 +146,7 @@ inline T add_lanes(Vector<T> v) {
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
 // Eight steps of eight lines: the first four lines in one half of vectors, the others in the other,
-// because numbers cross from half to half only on their way from memory (Zen 1: 0.6 of the time).
+// because numbers cross from half to half only on their way from memory.
 template <class Line>
 inline void load_transposed(Vector<float> (&column)[8], const Line& line) {
 #pragma GCC unroll 2
@@ -211,7 +211,7 @@ constexpr bool kMaskedLoads = false;
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
 // Copying so many bytes is a call, and what was copied in parts is read as a whole only after a
-// while. AMD's processors take long for stores by a mask, not for loads.
+// while. Some processors take long for stores by a mask, but not for loads.
 constexpr int32_t kMasks[] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
 
 template <>

@@ -39,13 +39,11 @@ inline void put(T* p, const Vector<T>& v) {
     store(p, v);
 }
 
-// How many vectors of a function are computed together. Of four all is read before any of it is
-// written: a load waits for a store shortly before it to the same place of another page. On Zen 4
-// x + a row of 1 Mi takes 60 us wherever the operands lie (vector by vector 60 to 90), and
-// functions of one number take 0.7 of the time within the first cache. Of functions of many
-// instructions the compiler mixes those of two vectors, because none of them waits for one of the
-// other vector and processors look ahead over few (Zen 1: 0.8 to 0.95 of the time).
-// With AVX-512 it was not tried.
+// How many vectors of a function are computed together. Four vectors are read before any of them is
+// written: a load waits for a store shortly before it to the same place of another page, so vector
+// by vector the speed would depend on where operands lie. In functions of many instructions the
+// compiler mixes those of two vectors, because instructions of one never wait for the other and
+// some processors look ahead over few instructions.
 constexpr int64_t vectors_together(int32_t function) {
   if (!has_many_instructions(function)) return 4;
 #if defined(__AVX512F__)
@@ -306,7 +304,7 @@ constexpr Contiguous instantiate() {
 }
 
 // ---- bfloat16: functions of few instructions, computed as float32 from element to element. In
-// tiles of float32 the conversions would take longer than they do (x + y: 0.5 of the time).
+// tiles of float32 the conversions would take longer than the functions themselves.
 
 inline float widened(uint16_t x) { return to_float(BFloat16{x}); }
 template <class R, class V>

@@ -260,7 +260,7 @@ int64_t run_draw(const Plan* plan, void* const* buffers, void* workspace) {
 
 const char* plan_draw(Plan* plan, int32_t kind, const Operand& out, int64_t low, uint32_t last) {
   const bool is_float = kind == kDrawUniform || kind == kDrawNormal;
-  if (out.dtype != (is_float ? kFloat32 : kInt64)) return "such numbers are float32 or int64";
+  if (out.dtype != (is_float ? kFloat32 : kInt64)) return "draw: expected float32 or int64";
   const int64_t n = element_count(out);
   if (kind == kDrawNormal && n % 2) return "normal numbers are drawn in pairs";
   if (kind == kDrawOrder && n > UINT32_MAX) return "an order of more than 2**32 - 1 numbers";

@@ -165,8 +165,8 @@ inline __attribute__((always_inline)) void write_gradient(const Row<A>& r, const
   });
 }
 
-// One row at a time: four at once, which would add to dweight and dbias once, take 1.1 to 1.3 times
-// as long where they come from memory, because reading and writing then alternate less often.
+// One row at a time: four at once, which would add to dweight and dbias once, take longer where
+// they come from memory, because reading and writing then alternate less often.
 template <bool streams, class A>
 void gradient_block(const State<A>& s, void* const* buffers, void* workspace, const A* weight,
                     int64_t block, int thread) {
@@ -228,8 +228,8 @@ const char* plan_in(Plan* plan, int32_t kind, const Operand& x, double eps, bool
   State<A>& s = state_of<State<A>>(plan);
   s.read = reader<A>(x.dtype);
   s.write = writer<A>(x.dtype);
-  if (!s.read) return "layer norm: wants a floating dtype";
-  if (x.ndim < 1 || !is_dense(x)) return "layer norm: wants dense [rows, d]";
+  if (!s.read) return "layer norm: expected a floating dtype";
+  if (x.ndim < 1 || !is_dense(x)) return "layer norm: expected dense [rows, d]";
   s.kind = kind;
   s.d = x.shape[x.ndim - 1];
   s.rows = s.d ? element_count(x) / s.d : 0;

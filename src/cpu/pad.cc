@@ -131,7 +131,7 @@ const char* plan_pad(Plan* plan, int32_t mode, const Operand& out, const Operand
                      const int64_t* before) {
   constexpr int64_t kChunks = 4, kBlockBytes = 8192;  // for each thread
   State& s = state_of<State>(plan);
-  if (!is_dense(out) || out.ndim != x.ndim) return "pad: wants dense results";
+  if (!is_dense(out) || out.ndim != x.ndim) return "pad: expected dense results";
   s.zeros = mode == kPadZeros;
   s.count = x.ndim;
   for (int i = 0; i < x.ndim; ++i) {

@@ -248,15 +248,15 @@ bool is_large(const Operand& x) {
 
 const char* plan_pool(Plan* plan, const Window& how, const Operand& x, const Operand& out,
                       const Operand& result) {
-  if (x.dtype != kFloat32 || out.dtype != kFloat32) return "max_pool: wants float32";
+  if (x.dtype != kFloat32 || out.dtype != kFloat32) return "max_pool: expected float32";
   if (how.axes < 1 || how.axes > kSpatial || x.ndim != how.axes + 2 || out.ndim != x.ndim)
-    return "max_pool: wants 1 to 3 spatial axes";
+    return "max_pool: expected 1 to 3 spatial axes";
   if (x.shape[0] != out.shape[0] || x.shape[x.ndim - 1] != out.shape[x.ndim - 1])
     return "max_pool: shapes do not fit";
-  if (!is_dense(x) || !is_dense(out)) return "max_pool: wants dense operands";
+  if (!is_dense(x) || !is_dense(out)) return "max_pool: expected dense operands";
   State& s = state_of<State>(plan);
   s.g = geometry_of(how, x, out);
-  if (s.g.taps() > kMostPlaces) return "max_pool: wants at most 256 elements in a window";
+  if (s.g.taps() > kMostPlaces) return "max_pool: expected at most 256 elements in a window";
   // Then every element of the image belongs to one window, and is written once.
   s.apart = true;
   for (int i = 0; i < kSpatial; ++i)

@@ -138,12 +138,12 @@ int64_t run_take(const Plan* plan, void* const* buffers, void*) {
 }
 
 const char* plan_pool(Plan* plan, const Window& how, const Operand& x, const Operand& out) {
-  if (x.dtype != kFloat32 || out.dtype != kFloat32) return "pool: wants float32";
+  if (x.dtype != kFloat32 || out.dtype != kFloat32) return "pool: expected float32";
   if (how.axes < 1 || how.axes > kSpatial || x.ndim != how.axes + 2 || out.ndim != x.ndim)
-    return "pool: wants 1 to 3 spatial axes";
+    return "pool: expected 1 to 3 spatial axes";
   if (x.shape[0] != out.shape[0] || x.shape[x.ndim - 1] != out.shape[x.ndim - 1])
     return "pool: shapes do not fit";
-  if (!is_dense(x) || !is_dense(out)) return "pool: wants dense operands";
+  if (!is_dense(x) || !is_dense(out)) return "pool: expected dense operands";
   State& s = state_of<State>(plan);
   s.g = geometry_of(how, x, out);
   for (int64_t& count : s.before) count = 0;
@@ -162,7 +162,7 @@ const char* plan_averages(Plan* plan, const Window& how, const int64_t* before,
     s.after[kSpatial - how.axes + i] = after[i];
   }
   for (int i = 0; i < kSpatial; ++i)
-    if (s.g.dilation[i] != 1) return "avg_pool: wants neighbours";
+    if (s.g.dilation[i] != 1) return "avg_pool: expected neighbours";
   return nullptr;
 }
 
@@ -193,7 +193,7 @@ const char* plan_max_pool_take(Plan* plan, const Window& how, const Operand& x,
   const char* refused = plan_pool(plan, how, x, out);
   if (refused) return refused;
   State& s = state_of<State>(plan);
-  if (s.g.taps() > kMostPlaces) return "max_pool: wants at most 256 elements in a window";
+  if (s.g.taps() > kMostPlaces) return "max_pool: expected at most 256 elements in a window";
   s.team = team_size(s.g.n * s.g.out[0] * s.g.out[1], element_count(out));
   plan->run = run_take;
   return nullptr;

@@ -37,7 +37,7 @@ Run ramp_of(DType dtype, bool is_whole) {
 
 const char* plan_ramp(Plan* plan, const Operand& out, bool is_whole, double start, double step) {
   plan->run = ramp_of(out.dtype, is_whole);
-  if (!plan->run) return "ramp: no such dtype";
+  if (!plan->run) return "ramp: unsupported dtype";
   plan->workspace = 0;
   state_of<State>(plan) = {element_count(out), start, step};
   return nullptr;

@@ -284,7 +284,7 @@ const char* plan_in(Plan* plan, int32_t op, const Operand& out, const Operand& x
   State<A>& s = state_of<State<A>>(plan);
   s.read = read;
   s.write = writer<A>(out.dtype);
-  if (!s.read || !s.write) return "reduce: no such combination of dtypes";
+  if (!s.read || !s.write) return "reduce: unsupported combination of dtypes";
   s.x_size = kItemSize[x.dtype];
   s.out_size = kItemSize[out.dtype];
   s.mean = op == kMean;
@@ -300,7 +300,7 @@ const char* plan_in(Plan* plan, int32_t op, const Operand& out, const Operand& x
   s.order = order_of(s);
   plan->workspace = s.chunks > 1 ? product({s.units, s.chunks, part_bytes<A>(s, op)}) : 0;
   plan->run = choose_run<A>(s, op);
-  return plan->run ? nullptr : "reduce: no such combination of dtypes";
+  return plan->run ? nullptr : "reduce: unsupported combination of dtypes";
 }
 
 }  // namespace

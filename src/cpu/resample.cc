@@ -87,9 +87,9 @@ int64_t run_banded(const Plan* plan, void* const* buffers, void* workspace) {
 const char* plan_banded(Plan* plan, const Operand& x, const Operand& out, int64_t first_span,
                         int64_t second_span) {
   if (x.dtype != out.dtype || (x.dtype != kFloat32 && x.dtype != kFloat64))
-    return "banded: wants float32 or float64";
+    return "banded: expected float32 or float64";
   if (x.ndim != 4 || out.ndim != 4 || !is_dense(x) || !is_dense(out))
-    return "banded: wants dense [rows, n, width, inner]";
+    return "banded: expected dense [rows, n, width, inner]";
   if (x.shape[0] != out.shape[0] || x.shape[3] != out.shape[3] || first_span > x.shape[1] ||
       second_span > x.shape[2] || (second_span == 0 && x.shape[2] != out.shape[2]))
     return "banded: shapes do not fit";

@@ -16,9 +16,8 @@ constexpr int kInputs = 3;
 constexpr int64_t kRepeatedBytes = 4096;  // of a buffer that stands for what comes again
 constexpr int64_t kNearBytes = 8192;      // of rows that are used again and again
 constexpr int64_t kBlock = 16384;         // elements of a block: what threads share out
-constexpr int64_t kLargeBlock = 65536;    // of large results: 0.975 of the time on Zen 4
-// Copies of a computed row that are written together: 0.9 of the time on Zen 1. With AVX-512 it was
-// not tried.
+constexpr int64_t kLargeBlock = 65536;    // of large results
+// Copies of a computed row that are written together.
 constexpr int64_t kSpread = kVectorBytes > 32 ? 1 : 4;
 constexpr int64_t kShortRow = 32;  // shorter rows are gathered into tiles instead
 
@@ -227,9 +226,9 @@ bool has_equal_rows(const Walk& walk, uint32_t uniform) {
   return equal;
 }
 
-// So many rows are taken as one, because long loops take less: x[65536, 16] + y[16] 0.7 of the time
-// on Zen 4. They lie one after the other in the operands that do not come again with each row; the
-// others are repeated in a buffer.
+// So many rows are taken as one, because a few long loops are faster than many short ones. They lie
+// one after the other in the operands that have rows of their own; the operand that all rows share
+// is repeated in a buffer.
 int64_t rows_together(const Walk& walk, const Operand* const* operands, bool equal) {
   const int64_t *cols = walk.dim(0), *rows = walk.dim(1);
   int64_t item = 0;
@@ -271,9 +270,9 @@ void keep_rows_near(Walk* walk, const Operand* const* operands) {
   cut_rows(walk, item);
 }
 
-// By whole vectors: the C library's copies may be narrower (1.2 of the time on Zen 4). Four are
+// By whole vectors: the C library's copies may be narrower. Four are
 // loaded before the first is stored: a load waits for a store shortly before it to the same place
-// of another page, which takes up to twice as long.
+// of another page.
 template <int64_t item>
 void copy_row(void* out, const void* const* inputs, int64_t n) {
   constexpr int64_t kGroup = 4 * kVectorBytes;
@@ -293,7 +292,7 @@ void copy_row(void* out, const void* const* inputs, int64_t n) {
   std::memcpy(to + i, from + i, static_cast<size_t>(bytes - i));
 }
 
-// Past the caches: 0.96 of the time by tiles (Emerald Rapids).
+// Past the caches, by tiles.
 template <int64_t item>
 void stream_row(void* out, const void* const* inputs, int64_t n) {
   stream(out, inputs[0], n * item);
@@ -333,17 +332,15 @@ void describe_rows(Rows* rows, const Loop& loop, const Operand* const* operands)
 
 }  // namespace
 
-// What is needed soon: the processor itself does not look over a page's end, and hardly ahead of
-// stores. With inputs fetched, short functions of 16 Mi elements take 0.8 of the time on Sapphire
-// Rapids.
+// Fetches inputs ahead: the processor itself does not look over a page's end, and hardly ahead of
+// stores.
 static void fetch_ahead(const char* operand, int64_t bytes) {
   constexpr int64_t kAhead = 4096, kLine = 64;  // bytes
   for (int64_t line = 0; line < bytes; line += kLine) __builtin_prefetch(operand + kAhead + line);
 }
 
-// By a loop that stores past the caches itself. What it reads is fetched twice as far at a time as
-// there are lines in a tile: 16 Mi tanh takes 0.85 of the time by tiles, gelu 0.93; if it is as far
-// as in a tile 0.9 and 1.0, if it is four times as far 0.92 and 1.0 (Emerald Rapids).
+// By a loop that stores past the caches itself. It fetches twice as many lines at a time as a tile
+// has; with one or four times as many it gains less.
 static void run_past(Contiguous loop, const int64_t* items, const int64_t* fetched, int n_inputs,
                      char* const* operands, int64_t n) {
   constexpr int64_t kPiece = 256;  // elements
@@ -408,8 +405,7 @@ void run_fetching(Contiguous loop, const int64_t* items, int n_inputs, char* con
   }
 }
 
-// A row is computed once and copied: reciprocal of 1024 float32 as a row of 1 Mi takes 0.65 of the
-// time, tanh 0.4 (Sapphire Rapids).
+// A row is computed once and copied.
 static void compute_once(Rows* rows, int64_t item) {
   rows->once = rows->loop.run;
   rows->loop = copying(item);
@@ -437,7 +433,7 @@ bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand
   describe_rows(rows, loop, operands);
   const Work work = equal ? Work::kLittle : loops.work;
   rows->stores = stores_of(work, size, out.dtype, bytes_moved(*rows, size));
-  // What lies behind a part of a longer row is another's: to fetch it makes 1.3 of the time.
+  // Behind a part of a longer row lies another's part: fetching it would only cost time.
   const bool goes_on = rows->row_bytes[0] == rows->walk.dim(0)[0] * rows->items[0];
   if (rows->stores == Stores::kFetched && !goes_on) rows->stores = Stores::kPlain;
   rows->plain = rows->piece == kBlock && rows->stores == Stores::kPlain;

@@ -210,7 +210,7 @@ const char* plan_in(Plan* plan, int32_t scan, const Operand& out, const Operand&
   plan->workspace = 0;
   s.read = reader<A>(x.dtype);
   s.write = writer<A>(out.dtype);
-  if (!s.read || !s.write) return "scan: no such combination of dtypes";
+  if (!s.read || !s.write) return "scan: unsupported combination of dtypes";
   s.x_size = kItemSize[x.dtype];
   s.out_size = kItemSize[out.dtype];
   s.kept.count = 0;

@@ -304,7 +304,7 @@ const char* plan_scatter_add(Plan* plan, const Operand& out, const Operand& inde
       choose_adding<uint64_t>(plan, out);
       break;
     default:
-      return "scatter_add: not for bool";
+      return "scatter_add: not defined for bool";
   }
   return nullptr;
 }

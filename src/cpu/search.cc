@@ -162,7 +162,7 @@ int64_t run_find_true(const Plan* plan, void* const* buffers, void*) {
 
 const char* plan_true(Plan* plan, const Operand& x, Run run) {
   TrueState& s = state_of<TrueState>(plan);
-  if (x.dtype != kBool || x.ndim == 0 || !is_dense(x)) return "nonzero: wants dense bools";
+  if (x.dtype != kBool || x.ndim == 0 || !is_dense(x)) return "nonzero: expected dense bools";
   std::copy_n(x.shape, x.ndim, s.shape);
   s.ndim = x.ndim;
   s.n = element_count(x);
@@ -302,7 +302,7 @@ const char* plan_linear_index(Plan* plan, const Operand& out, const Operand& ind
   plan->run = of_index(
       index.dtype, {run_linear_index<int64_t>, run_linear_index<int32_t>, run_linear_index<int16_t>,
                     run_linear_index<int8_t>, run_linear_index<uint8_t>});
-  return plan->run ? nullptr : "index: wants an integer dtype";
+  return plan->run ? nullptr : "index: expected an integer dtype";
 }
 
 const char* plan_check_range(Plan* plan, const Operand& x, int64_t low, int64_t high,
@@ -316,7 +316,7 @@ const char* plan_check_range(Plan* plan, const Operand& x, int64_t low, int64_t 
   plan->run = of_index(
       x.dtype, {run_check_range<int64_t>, run_check_range<int32_t>, run_check_range<int16_t>,
                 run_check_range<int8_t>, run_check_range<uint8_t>});
-  return plan->run ? nullptr : "index: wants an integer dtype";
+  return plan->run ? nullptr : "index: expected an integer dtype";
 }
 
 const char* plan_count_true(Plan* plan, const Operand& x) {
@@ -330,7 +330,7 @@ const char* plan_find_true(Plan* plan, const Operand& x) {
 const char* plan_searchsorted(Plan* plan, const Operand& edges, const Operand& values, bool right) {
   SearchState& s = state_of<SearchState>(plan);
   if (edges.dtype != values.dtype || edges.ndim != 1) return "searchsorted: wrong edges";
-  if (!is_dense(edges) || !is_dense(values)) return "searchsorted: wants dense operands";
+  if (!is_dense(edges) || !is_dense(values)) return "searchsorted: expected dense operands";
   s.count = edges.shape[0];
   s.n = element_count(values);
   s.team = team_size(parts(s.n, kPiece), product({s.n, 16}));
@@ -341,7 +341,7 @@ const char* plan_searchsorted(Plan* plan, const Operand& edges, const Operand& v
 
 const char* plan_triangle(Plan* plan, const Operand& out, const Operand& x, int64_t k, bool upper) {
   TriangleState& s = state_of<TriangleState>(plan);
-  if (x.ndim < 2 || !is_dense(out)) return "triangle: wants matrices";
+  if (x.ndim < 2 || !is_dense(out)) return "triangle: expected matrices";
   s.outer.count = 0;
   for (int i = 0; i < x.ndim - 2; ++i) s.outer.add(x.shape[i], x.strides[i], 0);
   s.rows = x.shape[x.ndim - 2];

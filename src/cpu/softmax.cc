@@ -253,7 +253,7 @@ const char* plan_softmax_in(Plan* plan, int32_t kind, const Operand& out, const 
   s.read_x = reader<A>(x.dtype);
   s.read_g = reader<A>(s.g.dtype);
   s.write = writer<A>(out.dtype);
-  if (!s.read_x || !s.read_g || !s.write) return "softmax: no such combination of dtypes";
+  if (!s.read_x || !s.read_g || !s.write) return "softmax: unsupported combination of dtypes";
   choose_tasks(s, plan, x);
   if (kind == kLogSumExp) s.streams = false;
   if (g)
@@ -335,7 +335,7 @@ template <class A>
 const char* plan_cross_entropy_in(Plan* plan, bool gradient, const Operand& logits,
                                   const Operand& labels, int64_t ignore, double smoothing) {
   State<A>& s = state_of<State<A>>(plan);
-  if (logits.ndim != 2 || labels.ndim != 1) return "cross entropy: wants [n, classes] and [n]";
+  if (logits.ndim != 2 || labels.ndim != 1) return "cross entropy: expected [n, classes] and [n]";
   s.x = rows_of<A>(logits);
   s.out = s.x;
   s.out.direct = logits.dtype == (std::is_same_v<A, float> ? kFloat32 : kFloat64);
@@ -345,7 +345,7 @@ const char* plan_cross_entropy_in(Plan* plan, bool gradient, const Operand& logi
   s.label_stride = labels.strides[0];
   s.ignore = ignore;
   s.smoothing = smoothing;
-  if (!s.read_x || !s.read_label) return "cross entropy: no such combination of dtypes";
+  if (!s.read_x || !s.read_label) return "cross entropy: unsupported combination of dtypes";
   if (logits.shape[1] == 0) return "cross entropy: no classes";
   choose_tasks(s, plan, logits);
   if (gradient)

@@ -242,7 +242,7 @@ const char* plan_in(Plan* plan, int32_t kind, const Operand& out, const Operand&
   s.read_x = reader<A>(x.dtype);
   s.read_g = reader<A>(g ? g->dtype : x.dtype);
   s.write = writer<A>(out.dtype);
-  if (!s.read_x || !s.read_g || !s.write) return "softmax: no such combination of dtypes";
+  if (!s.read_x || !s.read_g || !s.write) return "softmax: unsupported combination of dtypes";
   const Source results = source_of(out, joined);
   if (results.step != 1) return "softmax: results of columns are not side by side";
   s.out = results.outer;

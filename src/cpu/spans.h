@@ -1,6 +1,5 @@
-// Tasks that read through memory. Each thread walks a stretch of its own: two that take turns at
-// neighbouring tasks measured up to 1.5 times as long, because no stream then lasts long enough for
-// the processor to run ahead of it.
+// Tasks that read through memory. Each thread walks a stretch of its own: if two took turns at
+// neighbouring tasks, no stream would last long enough for the processor to run ahead of it.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -98,15 +97,12 @@ inline bool next_is_backwards() {
 
 // body(begin, end) for pieces of [0, n), which together move so many bytes. If those fit into the
 // second caches, each thread keeps what is in its own. If not:
-// - Threads whose processors are slower for a while, because other programs use them or what they
-//   share with others, leave pieces to the others: on a virtual machine functions of 1 Mi elements
-//   that compute much take 0.9 of the time.
-// - One call begins where the last one ended: there lies what the caches still hold, be it a result
-//   that is read now or an operand that is read again. The same function of 1 Mi float32 again
-//   takes 0.7 to 0.85 of the time, three functions one after another 0.94 (Sapphire Rapids).
-// - The last piece is left to its thread, which is about to take it: another would leave it in its
-//   own cache, where the next call begins. Zeros of 1 Mi take 0.8 of the time, -x + y 0.93, where
-//   the processors are on two chiplets (Zen 5).
+// - Threads whose processors are slower for a while, because other programs use them or the caches
+//   that they share, leave pieces to the other threads.
+// - One call begins where the last one ended, because the caches still hold that part, be it a
+//   result that is read now or an operand that is read again.
+// - The last piece is left to its own thread, which is about to take it: another thread would leave
+//   it in its own cache, where the next call begins. This matters most where caches are far apart.
 template <class Body>
 inline void run_pieces(int64_t n, int64_t bytes, const Body& body) {
   constexpr int64_t kPieceBytes = 256 << 10;

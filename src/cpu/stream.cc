@@ -14,7 +14,7 @@
 
 namespace needle::NEEDLE_ISA {
 
-// Linux tells the size; sysconf(_SC_LEVEL3_CACHE_SIZE) counts it once for each core on some AMD
+// Linux tells the size; sysconf(_SC_LEVEL3_CACHE_SIZE) counts it once for each core on some
 // processors.
 static int64_t read_cache_bytes(char level, int64_t size) {
   char path[] = "/sys/devices/system/cpu/cpu0/cache/index?/size";
@@ -32,13 +32,12 @@ static int64_t read_cache_bytes(char level, int64_t size) {
 static const int64_t second_cache = read_cache_bytes('2', 1 << 20);
 static const int64_t cache = read_cache_bytes('3', 32 << 20);
 // Half of the last cache: what is larger has left it, displaced by the inputs, before it is read.
-// But no more than 16 MiB: larger caches are shared by more cores and are hardly faster than memory
-// (105 MiB of a Sapphire Rapids: a norm and reading its result take 0.9 of the time if 16 MiB go
-// past the caches, 0.8 if 24 MiB do).
+// But no more than 16 MiB: larger caches are shared by more cores and are hardly faster than
+// memory.
 static const int64_t half = cache < 32 << 20 ? cache / 2 : 16 << 20;
 
-// The generation of AMD's Zen, of those measured: 1 also for Zen 2, 4 for Zen 3, 5 from Zen 5 on;
-// 0: another processor.
+// Processors of one vendor differ by generation in ways that the instruction set does not tell; the
+// functions below say how. 1: family 17h and before, 4: 19h, 5: 1Ah and later; 0: all others.
 static int read_zen() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -54,32 +53,27 @@ static int zen = read_zen();
 static int64_t streaming = half, elementwise_streaming = kStreamBytes, second_caches = 0;
 
 int64_t streaming_bytes() { return streaming; }
-// The prefetching of Zen 4 goes on over a page's end (within a huge page), and what is fetched
-// ahead in software only is in its way. The others' begins anew with each page. On Zen 5 what is
-// made for the others takes 0.85 (maxima of rows) and 0.45 (where, 16 Mi) of the time, on Zen 1
-// 0.77 (variances) to 1.07 (x < y, 16 Mi).
+// Whether the processor's prefetching goes on over a page's end (within a huge page): fetching in
+// software then only gets in its way. Elsewhere prefetching begins anew with each page.
 bool runs_over_pages() { return zen == 4; }
-// If they are, Adam of 16 Mi parameters takes 1.2 times as long on Zen 4, up to 1.1 times on Zen 5,
-// and 0.95 of the time on Sapphire Rapids.
+// Whether optimizers gain if their operands are fetched ahead.
 bool fetches_updates() { return zen == 0; }
-// Zen 5: sums of 64 MB take 0.78 to 0.9 of the time, maxima 0.85; Zen 1: 0.9 to 0.97.
+// Whether reductions of memory gain if their streams lie far apart.
 bool reads_apart() { return zen == 1 || zen == 5; }
-// The last cache of Zen 5 keeps more of what is read in the same order each time (sums of 64 MB:
-// 0.83 of the time).
+// Whether the last cache keeps more of an array that is read in the same order each time.
 bool rereads_in_order() { return zen == 5; }
-// Zen 5: gradients of layer norm, of whose inputs one has just been read, take 0.95 of the time.
+// Whether inputs that are not read again should leave the caches to those that are.
 bool reads_past_caches() { return zen == 5; }
-// Zen 1 and 4: gather of single elements takes 0.5 to 0.8 of the time; Zen 5: 1.7.
+// Whether loads are faster than instructions that gather.
 bool gathers_by_loads() { return zen == 1 || zen == 4; }
-// Zen 5: 0.6 of the time; Emerald Rapids: 0.86; Zen 1 and 4 gather everything by loads.
+// The same where the elements lie in the first cache; false where everything is gathered by loads.
 bool gathers_near_by_loads() { return !gathers_by_loads(); }
-// Zen 5: 0.5 of the time; Emerald Rapids: 1.4 to 1.8.
+// Whether products of pairs of bfloat16 are faster than those of float32.
 bool multiplies_pairs() { return zen != 0; }
-// If they are, functions in caches take 1.1 to 1.7 of the time on Zen.
+// Whether functions gain if the lines of their results are fetched ahead.
 bool fetches_results() { return zen == 0; }
-// Zen's third cache keeps what fits: functions of 16 Mi bools take 0.5 to 0.8 of the time. Others'
-// do not, as far as measured, but a sixteenth of a very large one does (480 MiB of an Intel Granite
-// Rapids: a row of bools repeated 16 Mi times takes 0.82 of the time).
+// Some third caches keep whatever fits. Others do not, but a very large one keeps a sixteenth of
+// its size.
 int64_t kept_bytes() { return zen == 0 ? std::min(cache / 16, 2 * streaming) : 2 * streaming; }
 int64_t elementwise_streaming_bytes() { return elementwise_streaming; }
 int64_t second_cache_bytes() { return second_cache; }

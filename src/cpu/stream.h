@@ -18,12 +18,10 @@ bool fetches_results();                     // before lines of them are overwrit
 int64_t second_cache_bytes();               // the size of one
 int64_t second_caches_bytes();              // those of all threads together; tests set less
 constexpr int64_t kStreamAlignment = 64;    // of what is written
-// Written at a time, so that reading and writing alternate often: with 2048 the same loops took
-// between 0.9 and 1.6 times as long as with ordinary stores, with 512 they take 0.75.
+// Written at a time. Small, so that reading and writing alternate often.
 constexpr int64_t kStreamTileBytes = 512;
-// The largest of them. If inputs are read from memory, Zen 4 takes 0.9 of the time of 512 with 256
-// bytes, which are the best for functions of one and of two; where nothing is read, calls of the
-// loop are all there is.
+// The largest of them. If inputs are read from memory, fewer bytes at a time are better; where
+// nothing is read, only the calls of the loop cost time.
 inline int64_t stream_tile_bytes(bool reads) {
   return reads && runs_over_pages() ? kStreamTileBytes / 2 : kStreamTileBytes;
 }
@@ -32,8 +30,8 @@ inline bool is_streamable(const void* out) {
   return reinterpret_cast<uintptr_t>(out) % kStreamAlignment == 0;
 }
 
-// Writes a tile. The stores are as wide as there are: narrow ones measured up to twice as slow,
-// because half-filled lines leave the processor when loads get in between.
+// Writes a tile by the widest stores. Narrow ones are slower, because half-filled lines leave the
+// processor when loads get in between.
 inline void stream(void* out, const void* tile, int64_t bytes) {
   auto* to = static_cast<char*>(out);
   auto* from = static_cast<const char*>(tile);

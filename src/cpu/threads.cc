@@ -26,8 +26,7 @@ namespace {
 constexpr std::chrono::microseconds kSpin{200};
 // One that was woken too late for its share burns its own for longer: the caller may be busy with
 // that share until it opens the next one. A thread that sleeps again at once can miss the shares of
-// a series of operations that each take about as long as waking it (some 0.5 ms each on a virtual
-// machine: in 2 of 26 processes 10 ms of them ran on one thread, in none of 16 so).
+// a whole series of operations that each take about as long as waking it.
 constexpr std::chrono::microseconds kSpinWoken{2000};
 
 int processors() {

@@ -1,7 +1,7 @@
 // Threads. One pool for the process; a parallel region is a number of shares, and each thread that
 // has nothing to do takes one. So nobody waits for a thread that the system has not let run yet:
-// the one that asked does its share as well. (OpenMP's regions wait for all of their threads; with
-// two programs on the same processors that measured a thousand times as long.)
+// the one that asked does its share as well. (OpenMP's regions wait for all of their threads, which
+// is very slow while two programs share the same processors.)
 #pragma once
 #include "isa.h"
 

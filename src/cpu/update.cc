@@ -32,8 +32,7 @@ constexpr int64_t kPiece = 64;    // elements between two requests for what come
 
 // body(i) for begin <= i < end, while later elements of the arrays come from memory. The body reads
 // everything before it writes: where arrays lie at equal places in their pages, a load takes an
-// earlier store to another array for one to its own address and waits for it (1.6 times as long on
-// Sapphire Rapids).
+// earlier store to another array for one to its own address and waits for it.
 template <class T, class Body>
 inline void for_elements(int64_t begin, int64_t end, std::initializer_list<const T*> arrays,
                          const Body& body) {

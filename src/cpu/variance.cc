@@ -8,8 +8,8 @@
 namespace needle::NEEDLE_ISA {
 namespace {
 
-// `next` comes from memory meanwhile: this is as long as the sum before it, whose own requests for
-// what follows would else be all there are (0.7 of the time on Zen 5).
+// `next` is fetched from memory meanwhile: this takes as long as the sum before it, and without it
+// memory would only get the requests of that sum.
 template <class A>
 A squares_around(const A* x, A mean, int64_t n, const A* next) {
   int64_t i = kMaskedLoads ? n : n / kLanes<A> * kLanes<A>;

@@ -133,7 +133,7 @@ def test_a_write_casts_and_reshapes(device):
     x = array([1, 2, 3], "int32", device)
     x[0:2] = array([[1.9], [-2.9]], "float32", device)
     assert x.numpy().tolist() == [1, -2, 3]
-    with pytest.raises(ShapeError, match="assignment of 2 elements to 3"):
+    with pytest.raises(ShapeError, match="cannot assign 2 elements to 3"):
         x[:] = np.zeros(2)
 
 
@@ -158,9 +158,9 @@ def test_what_lies_in_the_same_memory_is_read_before_it_is_written(device, kind)
 def test_an_array_is_indexed_by_whole_numbers_and_slices(device):
     x = array(counted(3), "int64", device)
     for index in (1.0, None, ..., [1], "1"):
-        with pytest.raises(IndexRangeError, match="whole numbers and slices"):
+        with pytest.raises(IndexRangeError, match="integers and slices"):
             x[index]
-        with pytest.raises(IndexRangeError, match="whole numbers and slices"):
+        with pytest.raises(IndexRangeError, match="integers and slices"):
             x[index] = 5
     x[np.int64(0)] = np.int64(2**62 + 1)
     np.testing.assert_array_equal(x.numpy(), [2**62 + 1, 1, 2])

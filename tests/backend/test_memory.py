@@ -141,7 +141,7 @@ def test_more_than_any_machine_has(device):
         ndl.zeros(2**50, device=device)
     with pytest.raises(OutOfMemoryError):
         ndl.zeros(2**60, device=device)
-    with pytest.raises(ndl.errors.ShapeError, match="63 bits"):
+    with pytest.raises(ndl.errors.ShapeError, match="2..63"):
         ndl.zeros(2**40, 2**40, device=device)
     with pytest.raises(ndl.errors.ShapeError):
         ndl.zeros(0, 2**40, 2**40, device=device)

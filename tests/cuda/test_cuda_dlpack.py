@@ -121,7 +121,7 @@ def test_devices_that_are_asked_for():
     x = ndl.Tensor(draw(3), device=EMU, requires_grad=False)
     assert x.__dlpack_device__() == (12, 0)
     np.testing.assert_array_equal(np.from_dlpack(Host(x)), x.numpy())  # a copy
-    with pytest.raises(BufferError, match=r"is DLPack's \(12, 0\), \(2, 0\) was asked for"):
+    with pytest.raises(BufferError, match=r"is DLPack.s \(12, 0\), not \(2, 0\)"):
         x.__dlpack__(dl_device=(2, 0))
     with pytest.raises(BufferError, match="without a copy"):
         x.__dlpack__(dl_device=(1, 0), copy=False)
@@ -264,7 +264,7 @@ def test_wrong_givers():
     x = array(draw(3), "float32", EMU)
     with pytest.raises(DeviceError, match=r"device \(10, 0\), which Needle does not know"):
         ndl.from_dlpack(Giver(x, device=(10, 0)))
-    with pytest.raises(DeviceError, match="not available: there is no emulated GPU 5"):
+    with pytest.raises(DeviceError, match="not available: emulated GPU 5 does not exist"):
         ndl.from_dlpack(Giver(x, device=(12, 5)))
     if not ndl.cuda().enabled():
         with pytest.raises(DeviceError, match="'cuda' is not available"):

@@ -150,7 +150,7 @@ def test_a_gpu_and_its_properties(made):
             0,
             "too old: it knows CUDA 12.4, nvrtc 13.5 needs",
         ),
-        ({}, 5, "there is no GPU 5: this machine has 2"),
+        ({}, 5, "GPU 5 does not exist: this machine has 2"),
         ({"cuInit": (BROKEN,)}, 0, "the driver finds no GPU .CUDA_ERROR_X: it went wrong"),
     ],
 )

@@ -112,8 +112,8 @@ def test_a_second_gpu_has_memory_and_kernels_of_its_own():
 
 @pytest.mark.parametrize(
     "name, message",
-    [("cuda-emu:2", "there is no emulated GPU 2: there are 2"), ("cuda:x", "there is no 'cuda:x'"),
-     ("cuda:-1", "there is no 'cuda:-1'"), ("cpu:1", "there is no 'cpu:1'")],
+    [("cuda-emu:2", "emulated GPU 2 does not exist: there are 2"), ("cuda:x", "device 'cuda:x'"),
+     ("cuda:-1", "unknown device 'cuda:-1'"), ("cpu:1", "unknown device 'cpu:1'")],
 )  # fmt: skip
 def test_numbers_that_do_not_exist(name, message):
     with pytest.raises(DeviceError, match=message):

@@ -63,7 +63,7 @@ BAD = {
     "index": (lambda x, bad: x[bad, bad], [0, 7], "index: the index at position 1 .* axis 0"),
     "one hot": (lambda x, bad: ndl.one_hot(bad, 5), [0, 5], r"label at position 1 .* 5 classes"),
     "gather": (lambda x, bad: ndl.gather(x, bad.reshape(2, 1), 0), [1, -6], r"position \(1, 0\)"),
-    "whole": (lambda x, bad: ndl.one_hot(bad, 5), [0.0, 2.5], "position 1 is not a whole"),
+    "whole": (lambda x, bad: ndl.one_hot(bad, 5), [0.0, 2.5], "position 1 is not an integer"),
 }  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def test_grey_of_16_bits_is_scaled_not_cut_off(suffix, tmp_path):
     np.testing.assert_array_equal(image, np.stack([values >> 8] * 3, -1))
 
 
-@pytest.mark.parametrize("kind, said", [("float32", "floats"), ("int32", "whole numbers")])
+@pytest.mark.parametrize("kind, said", [("float32", "floats"), ("int32", "integers")])
 def test_values_of_32_bits_have_no_known_range(kind, said, tmp_path):
     pillow = pytest.importorskip("PIL.Image")
     pillow.fromarray(np.ones((2, 3), kind)).save(tmp_path / "x.tiff")
@@ -85,13 +85,13 @@ def test_broken_images_are_named_and_skipped_only_if_asked(pictures):
 
 def test_folders_without_images_are_an_error(pictures, tmp_path):
     folder, _ = pictures
-    with pytest.raises(DataError, match="has no image in a folder of its own"):
+    with pytest.raises(DataError, match="has no class folders with images"):
         data.ImageFolder(folder / "cats")
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         data.ImageFolder(folder / "birds")
     with pytest.raises(DataError, match="empty has no images"):
         data.UnpairedImages(folder, ("cats", "empty"))
-    with pytest.raises(DataError, match="trainA is no folder"):
+    with pytest.raises(DataError, match="trainA is not a folder"):
         data.UnpairedImages(folder)
 
 

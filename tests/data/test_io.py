@@ -190,7 +190,7 @@ def test_names_that_could_not_be_read_again_are_refused(name, tmp_path):
 
 @pytest.mark.parametrize("kind", ["uint16", "complex64", "U1"])
 def test_dtypes_that_could_not_be_read_again_are_refused(kind, tmp_path):
-    with pytest.raises(DataError, match="'a' is .*, which load does not know"):
+    with pytest.raises(DataError, match="'a' is .*, which load cannot read"):
         io.save(tmp_path / "x", {"a": np.zeros(2, kind)})
     assert not list(tmp_path.iterdir())
 
@@ -254,7 +254,7 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path):
 
 def test_what_is_no_file_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="no regular file"):
+    with pytest.raises(DataError, match="not a regular file"):
         io.save(tmp_path / "pipe", {"x": ndl.ones(3)})
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     for name, said in (("", "an empty name"), ("\0", "null")):
@@ -279,9 +279,9 @@ def test_names_of_files_may_be_bytes(tmp_path):
      {"needle.aliases": "{}"}],
 )  # fmt: skip
 def test_metadata_that_could_not_be_read_again_is_refused(wrong, tmp_path):
-    with pytest.raises(DataError, match="could not be read again"):
+    with pytest.raises(DataError, match="cannot be saved"):
         io.save(tmp_path / "x", {"x": 1}, wrong)
-    with pytest.raises(ArgumentError, match="not a dict of texts"):
+    with pytest.raises(ArgumentError, match="expected a dict of strings"):
         io.save(tmp_path / "x", {"x": 1}, ["a"])
     assert list(tmp_path.iterdir()) == []
 
@@ -293,12 +293,12 @@ def test_numbers_of_numpy_are_numbers(kind, tmp_path):
     found = io.load(tmp_path / "x")["x"]
     assert found == 1 and type(found) is type(number.item())
     for wrong in (np.complex64(1), np.datetime64("2020-01-01"), np.str_("a")):
-        with pytest.raises(DataError, match="neither a tensor nor a"):
+        with pytest.raises(DataError, match="expected a tensor or a"):
             io.save(tmp_path / "x", {"x": wrong})
 
 
 def test_numbers_that_have_no_text_are_refused(tmp_path):
-    with pytest.raises(DataError, match="'x' is a whole number of 16610 bits"):
+    with pytest.raises(DataError, match="'x' is an integer of 16610 bits"):
         io.save(tmp_path / "file", {"x": 10**5000})
     assert not list(tmp_path.iterdir())
 
@@ -377,7 +377,7 @@ def test_the_good_file_next_to_them_loads(tmp_path):
 
 def test_the_error_names_a_duplicate(tmp_path):
     BAD["duplicate name"](tmp_path / "x")
-    with pytest.raises(DataError, match="'a' stands twice"):
+    with pytest.raises(DataError, match="'a' occurs twice"):
         io.load(tmp_path / "x")
 
 
@@ -400,7 +400,7 @@ def test_texts_may_be_null(tmp_path):
 
 def test_a_device_that_is_not_there_is_not_the_files_fault(tmp_path):
     write(tmp_path / "x", GOOD, bytes(16))
-    with pytest.raises(DeviceError, match="there is no 'tpu'"):
+    with pytest.raises(DeviceError, match="unknown device 'tpu'"):
         io.load(tmp_path / "x", "tpu")
 
 

@@ -34,7 +34,7 @@ def test_ndarray_dataset():
     assert [int(i) for _, i in dataset] == list(range(10))
     with pytest.raises(IndexRangeError, match="index 12 is out of range for a data set of 10"):
         dataset[np.array([1, 12])]
-    with pytest.raises(DataError, match=r"lengths \[3, 2\]"):
+    with pytest.raises(DataError, match=r"equal length, got \[3, 2\]"):
         data.NDArrayDataset(np.ones(3), np.ones(2))
 
 
@@ -129,7 +129,7 @@ def test_texts_in_a_batch_stay_texts():
 
 def test_what_has_no_length_or_no_items_is_no_data_set():
     for dataset in ((x for x in range(3)), {1, 2}, iter([1])):
-        with pytest.raises(ArgumentError, match="data set is a .*\n.*__len__.*\n.*list"):
+        with pytest.raises(ArgumentError, match="is not a data set.*\n.*__len__.*\n.*list"):
             data.DataLoader(dataset)
 
 
@@ -165,7 +165,7 @@ def test_random_split():
 
 @pytest.mark.parametrize("sizes", [[7, 4], [0.7, 0.2], [11, -1], [5.5, 4.5]])
 def test_parts_that_are_not_the_whole(sizes):
-    with pytest.raises(DataError, match=r"random_split: parts of .* of 10 items"):
+    with pytest.raises(DataError, match=r"random_split: cannot split 10 items"):
         data.random_split(numbers(), sizes)
 
 
@@ -214,9 +214,9 @@ def test_what_has_no_items_makes_no_data_set(arrays):
 
 
 def test_an_index_is_whole():
-    with pytest.raises(ArgumentError, match=r"index 1\.5"):
+    with pytest.raises(ArgumentError, match=r"integer index, got 1\.5"):
         numbers()[1.5]
-    with pytest.raises(ArgumentError, match="index 'a'"):
+    with pytest.raises(ArgumentError, match="integer index, got 'a'"):
         data.Subset(numbers(), [1, 2])["a"]
 
 
@@ -227,7 +227,7 @@ def test_an_index_is_whole():
         ([{"x": 1}, {"y": 1}], r"fields \['x'\], item 1 has the fields \['y'\]"),
         ([{"x": 1}, {"x": 1, "y": 1}], r"item 1 has the fields \['x', 'y'\]"),
         ([(1, 2), 3], r"2 fields, item 1 has no fields \(int\)"),
-        ([], "no items"),
+        ([], "0 items"),
     ],
 )
 def test_items_of_different_fields_do_not_make_a_batch(items, message):

@@ -72,14 +72,14 @@ def test_files_that_are_not_what_they_should_be(pair, tmp_path):
     assert "Not a gzipped file" in error(b"hello")
     assert "magic number 2049, expected 2051" in error(gzip.compress(idx(labels) + bytes(40)))
     short = gzip.compress(idx(images)[:-5])
-    assert "9403 bytes after the header, but its sizes 12 x 28 x 28 need 9408" in error(short)
+    assert "9408 bytes after the header for the sizes 12 x 28 x 28, got 9403" in error(short)
     empty = b"".join(n.to_bytes(4, "big") for n in (0x803, 0, 2**32 - 1, 2**32 - 1))
     assert "0 x 4294967295 x 4294967295: " in error(gzip.compress(empty))
-    assert "6 bytes, an IDX header alone has 16" in error(gzip.compress(idx(images)[:6]))
+    assert "6 bytes, but an IDX header alone has 16" in error(gzip.compress(idx(images)[:6]))
     assert "12 images" in error(None, gzip.compress(idx(labels[:-1])))
     assert "label 11" in error(None, gzip.compress(idx(np.full(12, 11, np.uint8))))
     image_file.unlink()
-    with pytest.raises(DataError, match="there is no such file"):
+    with pytest.raises(DataError, match="no such file"):
         data.MNISTDataset(image_file, label_file)
 
 
@@ -136,7 +136,7 @@ def test_a_named_folder_that_is_missing_is_not_replaced_by_a_download(web, tmp_p
     for read in (mnist_function, data.cifar10):
         with (
             ndl.config(data=str(tmp_path / "missing")),
-            pytest.raises(DataError, match="missing: there is no such folder"),
+            pytest.raises(DataError, match="missing: no such folder"),
         ):
             read()
     assert not asked
@@ -203,7 +203,8 @@ def test_wrong_checksum_names_both_sums_and_leaves_nothing(web, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, message", [(b"rig", "3 bytes instead of 5"), (b"right!!", "more than the 5 bytes")]
+    "content, message",
+    [(b"rig", "5 bytes, got 3"), (b"right!!", "5 bytes, got more")],
 )
 def test_wrong_size_then_the_next_mirror(web, tmp_path, content, message):
     pages, _ = web
@@ -217,7 +218,7 @@ def test_wrong_size_then_the_next_mirror(web, tmp_path, content, message):
 
 def test_a_damaged_file_in_the_cache_is_named(web, tmp_path):
     (tmp_path / "a.gz").write_bytes(b"wrong")
-    with pytest.raises(DataError, match=r"a\.gz: SHA-256 is .*\n.*delete it"):
+    with pytest.raises(DataError, match=r"a\.gz: expected SHA-256 .*\n.*delete"):
         fetch(offered("a.gz", b"right"), tmp_path, "http://x/")
 
 

@@ -34,5 +34,5 @@ def test_source_of_a_folder(tmp_path):
     (tmp_path / "mine.py").write_bytes(b"not in the list")
     found = data.python_source(tmp_path)
     assert found.modules == ("abc", "ast") and found.values.tobytes() == b"b = 2\na = 1\n"
-    with pytest.raises(DataError, match="none of the 13 modules"):
+    with pytest.raises(DataError, match="none of the 13 source files"):
         data.python_source(tmp_path, train=False)

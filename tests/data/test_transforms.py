@@ -52,7 +52,7 @@ def test_transforms_follow_manual_seed():
 
 
 def test_wrong_transforms():
-    with pytest.raises(OptionError, match=r"p=1.5"):
+    with pytest.raises(OptionError, match=r"got 1.5"):
         data.RandomFlipHorizontal(1.5)
     with pytest.raises(OptionError, match="padding=-1"):
         data.RandomCrop(-1)

@@ -148,7 +148,7 @@ def test_convolutions_of_integers_are_floating_with_a_bias_too(convolve, kind):
 
 
 def test_wrong_settings_of_convolutions():
-    with pytest.raises(ShapeError, match="3 and 4 channels do not divide into 2 groups"):
+    with pytest.raises(ShapeError, match="groups=2 does not divide 3 and 4 channels"):
         nn.Conv2d(3, 4, 3, groups=2)
     with pytest.raises(OptionError, match="reflect"):
         nn.Conv2d(3, 4, 3, padding_mode="mirror")

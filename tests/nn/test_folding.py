@@ -57,7 +57,7 @@ def test_batch_norm_folds_into_the_layer_before_it():
 def test_layers_without_elements_are_refused(layer, sizes):
     if layer is nn.Conv and not isinstance(sizes[2], int):
         sizes = (*sizes[:2], (0, 2))  # of a pair it takes the first
-    with pytest.raises(ShapeError, match="sizes are at least 1"):
+    with pytest.raises(ShapeError, match="rule: sizes >= 1"):
         layer(*sizes)
 
 

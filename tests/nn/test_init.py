@@ -102,7 +102,7 @@ def test_ranges_that_are_none_are_refused_before_anything_is_drawn(make):
     ],
 )  # fmt: skip
 def test_random_values_are_floating(make, dtype):
-    with pytest.raises(DtypeError, match=rf"(randn?|trunc_normal): dtype is {dtype}"):
+    with pytest.raises(DtypeError, match=rf"(randn?|trunc_normal): .* got {dtype}"):
         make(3, dtype=dtype)
 
 
@@ -144,7 +144,7 @@ def test_random_ones_like():
         )
         assert like(x, dtype="float16", requires_grad=True).requires_grad
     assert ndl.randn_like is init.randn_like and ndl.rand_like(ndl.Tensor(1.0)).shape == ()
-    with pytest.raises(DtypeError, match="rand: dtype is int32"):
+    with pytest.raises(DtypeError, match="rand: .* got int32"):
         init.rand_like(ndl.zeros(2, dtype="int32"))
 
 
@@ -280,9 +280,9 @@ def test_orthogonal_is_the_q_of_a_normal_matrix_with_a_positive_diagonal_of_r(sh
 
 
 def test_orthogonal_wants_a_matrix():
-    with pytest.raises(ShapeError, match=r"orthogonal: shape \(3,\)"):
+    with pytest.raises(ShapeError, match=r"orthogonal: .* got shape \(3,\)"):
         init.orthogonal(3)
-    with pytest.raises(DtypeError, match="orthogonal: dtype is int32"):
+    with pytest.raises(DtypeError, match="orthogonal: .* got int32"):
         init.orthogonal(3, 3, dtype="int32")
 
 
@@ -305,5 +305,5 @@ def test_one_hot_refuses_what_is_no_class(bad):
     "make", [ndl.zeros, ndl.empty, ndl.uniform, ndl.normal, lambda s: ndl.randint(s, 0, 2)]
 )
 def test_sizes_have_63_bits_even_beside_none(make, shape):
-    with pytest.raises(ndl.errors.ShapeError, match="63 bits"):
+    with pytest.raises(ndl.errors.ShapeError, match="2..63"):
         make(shape)

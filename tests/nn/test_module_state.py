@@ -54,9 +54,9 @@ def test_a_buffer_stays_one_when_assigned():
 @pytest.mark.parametrize("value", [np.ones(1, np.float32), "foo", 3.0, nn.Parameter(ndl.ones(1))])
 def test_only_a_tensor_or_none_takes_the_place_of_a_buffer(value):
     model = Counter()
-    with pytest.raises(ArgumentError, match=r"Counter\.count is a buffer, what it is given is not"):
+    with pytest.raises(ArgumentError, match=r"Counter\.count is a buffer, the new value cannot"):
         model.count = value
-    with pytest.raises(ArgumentError, match=r"Counter\.new is a buffer, what it is given is not"):
+    with pytest.raises(ArgumentError, match=r"Counter\.new is a buffer, the new value cannot"):
         model.register_buffer("new", value)
     assert model.count.item() == 0.0 and not hasattr(model, "new")
     model.count = None
@@ -93,7 +93,7 @@ def test_two_tensors_of_one_name_have_no_state(table, name):
     state = model.state_dict()
     model.table = table
     for use in (model.state_dict, lambda: model.load_state_dict(state, strict=False)):
-        with pytest.raises(DataError, match=f"two tensors are called '{name}'"):
+        with pytest.raises(DataError, match=f"two tensors have the name '{name}'"):
             use()
 
 

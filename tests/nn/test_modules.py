@@ -188,18 +188,18 @@ def test_settings_are_shown(layer, text):
         (lambda: nn.Linear("a", 3), ArgumentError, "Linear: in_features is 'a'"),
         (lambda: nn.Linear(3, 2.5), ArgumentError, "Linear: out_features is 2.5"),
         (lambda: nn.Embedding(None, 3), ArgumentError, "Embedding: num_embeddings is None"),
-        (lambda: nn.GELU("foo"), OptionError, "there is no 'foo'"),
-        (lambda: nn.Hardtanh(2.0, 1.0), OptionError, r"Hardtanh: \[2.0, 1.0\]"),
+        (lambda: nn.GELU("foo"), OptionError, "unknown approximate 'foo'"),
+        (lambda: nn.Hardtanh(2.0, 1.0), OptionError, "min_val=2.0, max_val=1.0"),
         (lambda: nn.PReLU(1, "a"), OptionError, "PReLU: init='a'"),
         (lambda: nn.PReLU("a"), ArgumentError, "PReLU: num_parameters is 'a'"),
-        (lambda: nn.HuberLoss(delta=-1), OptionError, "delta -1 must be positive"),
+        (lambda: nn.HuberLoss(delta=-1), OptionError, "expected a positive delta, got -1"),
         (lambda: nn.BatchNorm1d(3, eps="a"), OptionError, "BatchNorm1d: eps='a'"),
         (lambda: nn.BatchNorm1d(3, momentum="a"), OptionError, "momentum='a'"),
         (lambda: nn.LayerNorm("a", elementwise_affine=False), ArgumentError, "axis 0 is 'a'"),
         (lambda: nn.RMSNorm((2, 2.5), elementwise_affine=False), ArgumentError, "axis 1 is 2.5"),
         (lambda: nn.LayerNorm(3, eps=np.nan), OptionError, "LayerNorm: eps=nan"),
         (lambda: nn.RMSNorm(3, eps=-1), OptionError, "RMSNorm: eps=-1"),
-        (lambda: nn.Dropout("a"), OptionError, "Dropout: p='a'"),
+        (lambda: nn.Dropout("a"), OptionError, "expected p in .*got 'a'"),
         (lambda: nn.CrossEntropyLoss(label_smoothing=2), OptionError, "label_smoothing=2"),
     ],
 )
@@ -209,7 +209,7 @@ def test_wrong_settings_are_found_where_a_layer_is_made(make, error, message):
 
 
 def test_a_number_has_no_axis_to_keep():
-    with pytest.raises(ShapeError, match="Flatten: x has no axis"):
+    with pytest.raises(ShapeError, match="Flatten: x has 0 axes"):
         nn.Flatten()(ndl.Tensor(1.0))
 
 
@@ -259,10 +259,10 @@ def test_modules_by_name():
     assert "b" not in model and [name for name, _ in model.named_modules()] == ["", "a", "c"]
     other = copy.deepcopy(model)
     other.load_state_dict(model.state_dict())
-    with pytest.raises(OptionError, match="there is no 'aa'; did you mean 'a'"):
+    with pytest.raises(OptionError, match="unknown name 'aa'; did you mean 'a'"):
         model["aa"]
     for name in ("a.b", "", 3):
-        with pytest.raises(OptionError, match="no name"):
+        with pytest.raises(OptionError, match="expected a name"):
             model[name] = nn.ReLU()
-    with pytest.raises(ArgumentError, match="'d' is the class ReLU"):
+    with pytest.raises(ArgumentError, match="'d': expected a module, got the class ReLU"):
         model["d"] = nn.ReLU

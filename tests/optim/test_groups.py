@@ -54,10 +54,10 @@ def test_groups_that_cannot_be_added():
     p, q = parameter([1.0]), parameter([2.0])
     opt = optim.Adam([p])
     for group, message in (
-        ({"params": [q, p]}, "parameters 0 and 2 are one tensor"),
-        ({"params": [q], "rate": 0.1}, "there is no 'rate'"),
-        ({"params": [q], "lr": -1.0}, "lr=-1.0 is not in"),
-        ({"params": [q], "betas": (0.9, 2.0)}, "beta2=2.0 is not in"),
+        ({"params": [q, p]}, "parameters 0 and 2 are the same tensor"),
+        ({"params": [q], "rate": 0.1}, "unknown setting of a group 'rate'"),
+        ({"params": [q], "lr": -1.0}, "lr=-1.0 is outside"),
+        ({"params": [q], "betas": (0.9, 2.0)}, "beta2=2.0 is outside"),
         ({"params": [q * 2.0]}, "parameter 1 is the result of multiply"),
         ([q], "parameter 1 is a list"),
     ):
@@ -91,5 +91,5 @@ def test_groups_may_come_from_a_generator():
     made = optim.Adam(group for group in [{"params": [p], "betas": np.array([0.5, 0.75])}])
     assert made.groups[0]["beta2"] == 0.75
     for wrong in (3, None, nn.Linear(2, 2)):
-        with pytest.raises(OptionError, match="not a list of tensors"):
+        with pytest.raises(OptionError, match="expected a list of tensors"):
             optim.Adam([{"params": wrong}])

@@ -38,20 +38,23 @@ def test_a_parameter_listed_twice_is_named():
         ),
         (lambda: optim.Adam([parameter([1.0])], beta1=1.0), "beta1"),
         (lambda: optim.AdamW([parameter([1.0])], betas=(0.9, 1.0)), "AdamW: beta2=1.0"),
-        (lambda: optim.Adam([parameter([1.0])], betas=(0.9,)), r"Adam: betas=\(0.9,\) are not two"),
+        (
+            lambda: optim.Adam([parameter([1.0])], betas=(0.9,)),
+            r"Adam: expected two betas, got \(0.9,\)",
+        ),
         (lambda: optim.RMSprop([parameter([1.0])], alpha=-0.1), "alpha"),
         (lambda: optim.Adagrad([parameter([1.0])], lr_decay=-1), "Adagrad: lr_decay=-1"),
         (
             lambda: optim.Adagrad([parameter([1.0])], initial_accumulator_value=-0.1),
             "initial_accumulator_value=-0.1",
         ),
-        (lambda: optim.SGD(None), "params is None"),
-        (lambda: optim.SGD([ndl.zeros(3)]), "parameter 0 needs no gradient"),
-        (lambda: optim.SGD([parameter([1.0])], lr=-1), r"SGD: lr=-1 is not in \[0, inf\)"),
+        (lambda: optim.SGD(None), "expected a list of tensors, got None"),
+        (lambda: optim.SGD([ndl.zeros(3)]), "parameter 0 has requires_grad=False"),
+        (lambda: optim.SGD([parameter([1.0])], lr=-1), r"SGD: lr=-1 is outside \[0, inf\)"),
         (lambda: optim.SGD([parameter([1.0])], lr=math.nan), "lr=nan"),
-        (lambda: optim.SGD([parameter([1.0])], lr="0.1"), "lr='0.1' is no number"),
-        (lambda: optim.SGD([parameter([1.0])], lr=None), "lr=None is no number"),
-        (lambda: optim.SGD([parameter([1.0])], momentum=2.0), r"momentum=2.0 is not in \[0, 1\)"),
+        (lambda: optim.SGD([parameter([1.0])], lr="0.1"), "expected a number for lr, got '0.1'"),
+        (lambda: optim.SGD([parameter([1.0])], lr=None), "expected a number for lr, got None"),
+        (lambda: optim.SGD([parameter([1.0])], momentum=2.0), r"momentum=2.0 is outside \[0, 1\)"),
         (lambda: optim.SGD([parameter([1.0])], momentum=-1), "momentum=-1"),
         (lambda: optim.SGD([parameter([1.0])], weight_decay=-1), "weight_decay=-1"),
         (lambda: optim.Adam([parameter([1.0])], eps=-1), "eps=-1"),
@@ -99,7 +102,7 @@ def test_betas_are_two_in_one():
         group = {"params": [parameter([1.0])], "betas": (0.25, 0.5)}
         opt = rule([group, {"params": [parameter([1.0])]}], beta1=0.75)
         assert [g["beta1"] for g in opt.param_groups] == [0.25, 0.75] and "betas" in group
-        with pytest.raises(OptionError, match="betas=0.5 are not two"):
+        with pytest.raises(OptionError, match="expected two betas, got 0.5"):
             rule([{**group, "betas": 0.5}])
 
 
@@ -136,5 +139,5 @@ def test_gradients_may_become_zeros():
      (optim.RMSprop, "centered")],
 )  # fmt: skip
 def test_flags_are_true_or_false(kind, name, value):
-    with pytest.raises(OptionError, match=f"{name}=.* neither True nor False"):
+    with pytest.raises(OptionError, match=f"expected True or False for {name}"):
         kind([nn.Parameter(ndl.ones(2))], **{name: value})

@@ -63,7 +63,7 @@ def test_loading_state_takes_its_numbers_but_keeps_schedules():
         ({"step": -1}, "step is -1"),
         ({"step": 1.5}, "step is 1.5"),
         ({"step": "x"}, "step is 'x'"),
-        ({"lr": "abc"}, "lr='abc' is no number"),
+        ({"lr": "abc"}, "expected a number for lr, got 'abc'"),
         ({"beta2": 1.0}, "beta2=1.0"),
         ({"group.0.eps": -1.0}, "eps=-1.0"),
         ({"t.7": 3}, "'t.7'"),

@@ -198,7 +198,7 @@ def test_without_training_data_there_is_no_run(tmp_path, settings):
             super().load(report)
             self.loader.dataset = []
 
-    with pytest.raises(DataError, match="line: there is no training data"):
+    with pytest.raises(DataError, match="line: no training data"):
         whole(Empty, tmp_path / "run", **settings)
     write_mnist(tmp_path / "data", 10)
     write_mnist(tmp_path / "data", 0, train=False)
@@ -339,7 +339,7 @@ def test_the_cyclegan_recipe_draws_each_epoch_and_goes_on(paintings, tmp_path):
 def test_cyclegan_needs_its_folders(tmp_path):
     with pytest.raises(OptionError, match="--data FOLDER with trainA"):
         CycleGanRecipe(Settings(), print)
-    with pytest.raises(DataError, match="trainA is no folder"):
+    with pytest.raises(DataError, match="trainA is not a folder"):
         CycleGanRecipe(Settings(data=str(tmp_path)), print)
 
 

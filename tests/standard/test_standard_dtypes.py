@@ -169,7 +169,7 @@ def test_what_is_no_capsule():
     assert xp.from_dlpack(used).shape == (3,)
     wrong = {
         "used_dltensor'; somebody has taken": used,
-        "gave int, no capsule": Gives(3),
+        "expected a capsule from __dlpack__, got int": Gives(3),
         "__dlpack_device__ gave 3": Gives(None, place=3),
     }
     for text, source in wrong.items():

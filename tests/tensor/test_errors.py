@@ -38,7 +38,7 @@ WRONG = {
     "matmul of a number": (
         lambda: tensor() @ tensor(3, 4),
         ShapeError,
-        f"""matmul: operands have 0 and 2 axes, both need 2
+        f"""matmul: expected operands with at least 2 axes, got 0 and 2
   a: float32[] {DEVICE}
   b: float32[3, 4] {DEVICE}
   rule: a[..., m, k] @ b[..., k, n] -> [..., m, n]""",
@@ -102,13 +102,13 @@ WRONG = {
     "dtype name": (
         lambda: tensor(3, dtype="flaot32"),
         errors.OptionError,
-        """dtype: there is no 'flaot32'; did you mean 'float32'?
+        """unknown dtype 'flaot32'; did you mean 'float32'?
   known: bfloat16, bool, float16, float32, float64, int16, int32, int64, int8, uint8""",
     ),
     "device name": (
         lambda: ndl.Tensor([1.0], device="cpuu"),
         errors.DeviceError,
-        f"""device: there is no 'cpuu'; did you mean 'cpu'?
+        f"""unknown device 'cpuu'; did you mean 'cpu'?
   known: cpu, cuda, cpu_numpy, meta{EMULATOR}""",
     ),
     "no gradient": (
@@ -222,7 +222,7 @@ def test_the_builder():
 
 def test_unknown_names():
     error = errors.unknown("recipe", "minst", ["mnist", "bytes"])
-    assert str(error) == "recipe: there is no 'minst'; did you mean 'mnist'?\n  known: bytes, mnist"
+    assert str(error) == "unknown recipe 'minst'; did you mean 'mnist'?\n  known: bytes, mnist"
     assert "did you mean" not in str(errors.unknown("recipe", "zzz", ["mnist"]))
 
 

@@ -220,7 +220,7 @@ def test_round_to_decimals(dtype, decimals):
 
 def test_round_says_which_decimals_there_are():
     x = ndl.Tensor(A)
-    with pytest.raises(ArgumentError, match="round: decimals is 1.5, not a whole number"):
+    with pytest.raises(ArgumentError, match="round: decimals is 1.5, not an integer"):
         x.round(1.5)
     with pytest.raises(OptionError, match="round: 40 decimals of float32\n  rule: from -30 to 30"):
         x.round(40)
@@ -397,7 +397,7 @@ def test_norm_at_0_of_halves_and_of_integers():
     whole = ndl.Tensor([100, 100], dtype="int8").norm()
     assert whole.dtype == "float32" and whole.item() == pytest.approx(20000**0.5)
     assert np.isnan(ndl.Tensor([1.0, np.nan]).norm().item())
-    with pytest.raises(OptionError, match="norm: ord: there is no 'nuc'"):
+    with pytest.raises(OptionError, match="norm: unknown ord 'nuc'"):
         ndl.norm(x, "nuc")
 
 

@@ -25,7 +25,7 @@ def whole(what: str, value: Any) -> int:
             return int(value)
         return operator.index(value)
     except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"{what} is {value!r:.60}, not a whole number") from None
+        raise ArgumentError(f"{what} is {value!r:.60}, not an integer") from None
 
 
 def axes_of(axes: Any) -> tuple[Any, ...]:
@@ -46,7 +46,7 @@ def axes_of(axes: Any) -> tuple[Any, ...]:
         return tuple(axes)
     except TypeError:
         raise ArgumentError(
-            f"{called()}: {axes!r:.60} is neither a whole number nor several of them"
+            f"{called()}: expected an integer or a sequence of integers, got {axes!r:.60}"
         ) from None
 
 
@@ -66,9 +66,9 @@ def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
         for n in (axes_of(shape) if not isinstance(shape, float) else (shape,))
     )
     if min(sizes, default=0) < 0:
-        raise ShapeError(f"{operation}: shape {sizes} has a size below 0")
+        raise ShapeError(f"{operation}: shape {sizes} has a negative size")
     if max(sizes, default=0) >= 2**63 or prod(sizes) * itemsize >= 2**63:
-        raise ShapeError(f"{operation}: shape {sizes} has a size or bytes of more than 63 bits")
+        raise ShapeError(f"{operation}: shape {sizes} is too large: sizes or bytes reach 2**63")
     return sizes
 
 
@@ -115,7 +115,7 @@ def normalise_axis(axis: int, ndim: int) -> int:
         try:
             axis = operator.index(axis)
         except TypeError:
-            raise ArgumentError(f"{called()}: axis is {axis!r:.60}, not a whole number") from None
+            raise ArgumentError(f"{called()}: axis is {axis!r:.60}, not an integer") from None
     if not -ndim <= axis < ndim:
         raise IndexRangeError(f"axis {axis} is out of range for {ndim} dimensions")
     return axis + ndim if axis < 0 else axis
@@ -149,7 +149,7 @@ def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
     given = axes_of(axes)
     result = tuple(sorted(normalise_axis(axis, ndim) for axis in given))
     if len(set(result)) != len(result):
-        raise ShapeError(f"axes {given} name an axis twice")
+        raise ShapeError(f"axes {given} contain an axis twice")
     return result
 
 

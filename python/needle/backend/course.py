@@ -53,7 +53,7 @@ class CourseArray:
         if _share(x, source):
             source = source.copy()  # kernels would write before they have read
         if source.size != target.size:
-            raise ShapeError(f"assignment of {source.size} elements to {target.size}")
+            raise ShapeError(f"cannot assign {source.size} elements to {target.size}")
         if source.device != x.device:
             source = source.to(x.device)
         x.device.backend.copy(target, source.reshape(target.shape))
@@ -180,8 +180,8 @@ def _place(part: Any) -> int:
         return operator.index(part)
     except TypeError:
         raise IndexRangeError(
-            f"index: {part!r:.60} is no index of an NDArray\n  rule: whole numbers and slices\n"
-            "  try: a Tensor, which is indexed as NumPy's arrays are"
+            f"index: {part!r:.60} cannot index an NDArray\n  rule: integers and slices\n"
+            "  try: a Tensor, which takes the same indices as NumPy's arrays"
         ) from None
 
 
@@ -214,7 +214,7 @@ def _pair(function: str, x: Any, other: Any) -> Any:
     if right.shape not in ((), left.shape):
         raise explain(
             ShapeError, function, f"shapes {left.shape} and {right.shape} differ",
-            [("x", left), ("y", right)], "NDArray operands have equal shapes, or one is a number",
+            [("x", left), ("y", right)], "NDArray operands need equal shapes, or one is a number",
             "broadcast_to(shape), or use Tensors, which broadcast",
         )  # fmt: skip
     if left.dtype is not right.dtype:

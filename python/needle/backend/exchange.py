@@ -65,7 +65,7 @@ def to_dlpack(
     if any(step < 0 for step in x.strides):
         if copy is False:
             raise ExchangeError(
-                f"dlpack: {x.spec} has strides {x.strides}; not all readers know negative ones\n"
+                f"dlpack: {x.spec} has strides {x.strides}; some libraries cannot read them\n"
                 "  try: copy=None, or share a copy of the tensor: x.clone()"
             )
         copy = True
@@ -75,9 +75,9 @@ def to_dlpack(
         if dl_device is None or dl_device == here:
             return backend.to_dlpack(x, stream, max_version, copy)
         if dl_device[0] not in HOST:
-            raise ExchangeError(f"dlpack: {x.device} is DLPack's {here}, {dl_device} was asked for")
+            raise ExchangeError(f"dlpack: {x.device} is DLPack's {here}, not {dl_device}")
     if stream is not None:
-        raise ExchangeError(f"dlpack: host memory has no streams, {stream!r} was given")
+        raise ExchangeError(f"dlpack: host memory has no streams, got stream {stream!r}")
     if copy is False and not hasattr(backend, "adopt"):
         raise ExchangeError(f"dlpack: {x.device} cannot share its memory without a copy")
     values = backend.download(x)
@@ -92,7 +92,7 @@ def _capsule(values: Any, max_version: Any, dl_device: Any, copy: bool | None) -
     if NEGOTIATES:
         return values.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
     if dl_device is not None and dl_device[0] not in HOST:
-        raise ExchangeError(f"dlpack: the memory is the host's, {dl_device} was asked for")
+        raise ExchangeError(f"dlpack: the memory is on the host, not on {dl_device}")
     return (values.copy() if copy else values).__dlpack__()
 
 
@@ -104,10 +104,12 @@ def _code(capsule: Any) -> Any:
     python.PyCapsule_GetPointer.restype = ctypes.c_void_p
     python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
     if type(capsule).__name__ != "PyCapsule":
-        raise ExchangeError(f"from_dlpack: __dlpack__ gave {type(capsule).__name__}, no capsule")
+        raise ExchangeError(
+            f"from_dlpack: expected a capsule from __dlpack__, got {type(capsule).__name__}"
+        )
     name = python.PyCapsule_GetName(capsule)
     if name not in CODE_AT:
-        used = "; somebody has taken what was in it" if str(name).startswith("b'used") else ""
+        used = "; it was used before" if str(name).startswith("b'used") else ""
         raise ExchangeError(f"from_dlpack: a capsule named {name!r}{used}")
     return ctypes.c_uint8.from_address(python.PyCapsule_GetPointer(capsule, name) + CODE_AT[name])
 
@@ -200,7 +202,7 @@ def _place(x: Any) -> tuple[int, int]:
     if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
         raise ArgumentError(
             f"from_dlpack: {type(x).__name__} does not offer __dlpack__ and __dlpack_device__\n"
-            "  rule: the array itself, not a capsule, a NumPy array or that of another library"
+            "  rule: pass the array itself (of NumPy or another library), not a capsule"
         )
     found = x.__dlpack_device__()
     try:
@@ -208,7 +210,7 @@ def _place(x: Any) -> tuple[int, int]:
         return int(kind), int(number)
     except (TypeError, ValueError):
         raise ExchangeError(
-            f"from_dlpack: __dlpack_device__ gave {found!r:.60}\n  rule: two whole numbers"
+            f"from_dlpack: expected two integers from __dlpack_device__, got {found!r:.60}"
         ) from None
 
 

@@ -118,7 +118,7 @@ def reduce(function: str, x: NDArray, axes: Shape, keepdims: bool = False) -> ND
     ):
         raise IndexRangeError(
             f"{function}: axes {axes} of {x.ndim} dimensions\n"
-            f"  rule: counted from 0, in ascending order, each once"
+            f"  rule: axes count from 0, in ascending order, each once"
         )
     if function in ("argmax", "argmin") and not axes and x.ndim:  # of one element each
         return full(x.shape, 0, dtypes.int64, x.device)
@@ -158,13 +158,14 @@ def matmul(a: NDArray, b: NDArray) -> NDArray:
     dtype = same_dtype("matmul", a, b)
     if dtype is dtypes.bool_:
         raise explain(
-            DtypeError, "matmul", "not for bool", [("a", a), ("b", b)], "floating or integer",
+            DtypeError, "matmul", "not defined for bool", [("a", a), ("b", b)],
+            "floating or integer dtypes",
             'x.astype("int32")',
         )  # fmt: skip
     rule = "a[..., m, k] @ b[..., k, n] -> [..., m, n]"
     operands = [("a", a), ("b", b)]
     if a.ndim < 2 or b.ndim < 2:
-        problem = f"operands have {a.ndim} and {b.ndim} axes, both need 2"
+        problem = f"expected operands with at least 2 axes, got {a.ndim} and {b.ndim}"
         raise explain(ShapeError, "matmul", problem, operands, rule)
     if a.shape[-1] != b.shape[-2]:
         turned = b.shape[-1] == a.shape[-1]
@@ -191,7 +192,7 @@ def matmul(a: NDArray, b: NDArray) -> NDArray:
 def _check_index(operation: str, index: NDArray) -> None:
     if index.dtype.kind not in "iu":
         raise explain(
-            DtypeError, operation, f"indices are {index.dtype}, they must be integers",
+            DtypeError, operation, f"expected integer indices, got {index.dtype}",
             [("index", index)], advice='index.astype("int64")',
         )  # fmt: skip
 
@@ -216,14 +217,14 @@ def whole(operation: str, x: NDArray) -> NDArray:
     if x.dtype.kind in "iu":
         return x
     if x.dtype.kind == "b":
-        raise explain(DtypeError, operation, "integers are needed, not bools", [("x", x)])
+        raise explain(DtypeError, operation, "expected integers, got bools", [("x", x)])
     text = f"{x.dtype}{list(x.shape)}"
 
     def not_whole(position: int, value: Any = None) -> Exception:
         which = "the number" if value is None else f"{value}"
         return DtypeError(
-            f"{operation}: {which} at position {position} is not a whole number\n  x: {text}\n"
-            "  rule: indices and labels are integers, or floating with whole values"
+            f"{operation}: {which} at position {position} is not an integer\n  x: {text}\n"
+            "  rule: indices and labels are integers, or floats with integer values"
         )
 
     x.device.backend.check_whole(x, not_whole)
@@ -316,7 +317,7 @@ def gather(x: NDArray, index: NDArray, axis: int, given: NDArray | None = None) 
     same_device("gather", x, index)
     _check_index("gather" if given is None else "take", index)
     if x.ndim != index.ndim:
-        raise ShapeError(f"gather: x has {x.ndim} axes and index {index.ndim}")
+        raise ShapeError(f"gather: x has {x.ndim} axes, but index has {index.ndim}")
     axis = normalise_axis(axis, x.ndim)
     other = tuple(1 if i == axis else n for i, n in enumerate(x.shape))
     shape = broadcast_shapes("gather", other, index.shape)
@@ -528,10 +529,12 @@ def pad(x: NDArray, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> 
     if value == 0 and (made := _padded(x, widths, 0)) is not None:
         return made
     if len(widths) != x.ndim or any(w < 0 for pair in widths for w in pair):
-        raise ShapeError(f"pad: widths {widths} for {x.ndim} axes; one pair >= 0 for each")
+        raise ShapeError(
+            f"pad: widths {widths} for {x.ndim} axes\n  rule: one pair >= 0 for each axis"
+        )
     shape = tuple(n + low + high for n, (low, high) in zip(x.shape, widths, strict=True))
     if any(n >= 2**63 for n in shape):
-        raise ShapeError(f"pad: widths {widths} give sizes of more than 63 bits")
+        raise ShapeError(f"pad: widths {widths} give sizes of 2**63 or more")
     out = empty(shape, x.dtype, x.device)
     out.device.backend.fill(out, value)
     inner = out.slice([(low, n, 1) for n, (low, _) in zip(x.shape, widths, strict=True)])

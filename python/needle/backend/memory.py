@@ -15,10 +15,10 @@ SHOWN = 8
 origins: Callable[[], dict[int, str]] = dict
 """By identity of an array, what made it; the executor, which knows the graph, sets this."""
 
-_RULE = "what is in use, cached and asked for stays within the limit, and the system has it"
+_RULE = "memory in use, cached and requested must fit into the limit and into the system"
 _ADVICE = (
-    "a smaller batch; checkpoint(function) to keep less for gradients; no_grad() where none is "
-    "needed; `del` what nobody reads"
+    "a smaller batch; checkpoint(function) to keep less for gradients; no_grad() where you need "
+    "no gradients; `del` unused tensors"
 )
 _LINES = "; NEEDLE_DEBUG=1 names the lines that made the tensors"
 
@@ -80,7 +80,7 @@ def _largest(device: str) -> list[str]:
                 blocks[place] = x
     rows: dict[str, list[int]] = {}
     for x in blocks.values():
-        origin = known.get(id(x), "an array without tensor, an optimizer's for one")
+        origin = known.get(id(x), "an array without a tensor, such as an optimizer's")
         rows.setdefault(f"{x.dtype}{list(x.shape)}  {origin}", []).append(x.handle.nbytes)
     ordered = sorted(rows.items(), key=lambda row: -sum(row[1]))
     return [f"{size_text(sum(n))}{_times(n)}  {row}" for row, n in ordered[:SHOWN]]

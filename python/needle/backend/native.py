@@ -82,7 +82,7 @@ class NativeBackend(CourseTiles, Backend):
         try:
             return self.functions[function]
         except KeyError:
-            raise DtypeError(f"{function}: the native CPU has no such function") from None
+            raise DtypeError(f"{function}: not supported on the native CPU") from None
 
     def reduce(self, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> None:
         self.core.reduce(self.reductions[function], out, x, sum(1 << axis for axis in axes))

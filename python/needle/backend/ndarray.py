@@ -272,12 +272,14 @@ class NDArray(CourseArray, Array):
             return made
         strides = self.strides
         if len(ranges) != self.ndim or any(len(r) != 3 for r in ranges):
-            raise ShapeError(f"slice: ranges {ranges} for {self.ndim} axes; three numbers for each")
+            raise ShapeError(
+                f"slice: ranges {ranges} for {self.ndim} axes\n  rule: three numbers for each axis"
+            )
         for axis, ((first, count, step), n) in enumerate(zip(ranges, self.shape, strict=True)):
             last = first + (count - 1) * step
             if count and not (count > 0 and 0 <= first < n and 0 <= last < n):
                 raise IndexRangeError(
-                    f"slice: {count} elements from {first} on in steps of {step} leave axis {axis} "
+                    f"slice: {count} elements from {first} in steps of {step} exceed axis {axis} "
                     f"of size {n}"
                 )
         offset = self.offset + sum(r[0] * s for r, s in zip(ranges, strides, strict=True))
@@ -304,7 +306,7 @@ class NDArray(CourseArray, Array):
         gone = normalise_axes(axes, self.ndim)
         for axis in gone:
             if self.shape[axis] != 1:
-                raise ShapeError(f"squeeze: axis {axis} has size {self.shape[axis]}, not 1")
+                raise ShapeError(f"squeeze: expected size 1 of axis {axis}, got {self.shape[axis]}")
         kept = [i for i in range(self.ndim) if i not in gone]
         made = _reshaped(self, [self.shape[i] for i in kept])
         if made is not None:
@@ -341,7 +343,7 @@ class NDArray(CourseArray, Array):
         if not len(axes) == len(sizes) == len(steps) == len(dilations):
             raise OptionError(
                 f"windows: axes {tuple(axes)}, sizes {tuple(sizes)}, steps {tuple(steps)}, "
-                f"dilations {tuple(dilations)}: not the same number of each"
+                f"dilations {tuple(dilations)} have different lengths"
             )
         shape, strides = list(self.shape), list(self.strides)
         for axis, size, step, dilation in zip(axes, sizes, steps, dilations, strict=True):
@@ -404,7 +406,7 @@ class NDArray(CourseArray, Array):
     def item(self) -> bool | int | float:
         """Return the value of a one-element array as a Python number."""
         if self.size != 1:
-            raise ShapeError(f"item: needs one element, the array has {self.size}")
+            raise ShapeError(f"item: expected an array of one element, got {self.size} elements")
         return self.device.backend.download(self).item()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -495,7 +497,7 @@ def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
         return made
     spec = make_spec(kind, where, tuple(shape))
     if any(n < 0 for n in spec.shape):
-        raise ShapeError(f"a size is negative: {spec.shape}")
+        raise ShapeError(f"shape {spec.shape} has a negative size")
     return empty_of(spec)
 
 
@@ -525,7 +527,7 @@ def _large(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     try:
         return values.astype(np.float64)
     except OverflowError:
-        raise errors.RangeError("array: a whole number is too large for any dtype") from None
+        raise errors.RangeError("array: an integer is too large for any dtype") from None
 
 
 def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
@@ -542,7 +544,7 @@ def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
         source = np.asarray(values)
     except ValueError as error:
         raise ShapeError(
-            f"array: lists within a list have different lengths or depths\n  {error}"
+            f"array: nested lists have different lengths or depths\n  {error}"
         ) from None
     if source.dtype == object and not typed:
         source = _large(source)

@@ -54,7 +54,7 @@ def find() -> tuple[ctypes.CDLL | None, str]:
     """Return the plug-in and the library's version and path; or None and why there is none."""
     plugin = Path(__file__).parents[1] / "_onednn.so"
     if not plugin.exists():
-        return None, "Needle was built without it (USE_DNNL=1 pip install ...)"
+        return None, "Needle was built without oneDNN (rebuild with USE_DNNL=1 pip install ...)"
     errors = []
     for path in _candidates():
         try:
@@ -79,7 +79,7 @@ def plugin() -> ctypes.CDLL:
     if opened is None:
         raise DeviceError(
             f"NEEDLE_CONV=onednn: oneDNN cannot be used: {reason}\n"
-            "  try: another convolution, or none by name: im2col, direct, winograd"
+            "  try: im2col, direct or winograd, or leave NEEDLE_CONV unset"
         )
     return opened
 

@@ -64,8 +64,8 @@ class Augment:
         images = np.asarray(images)
         if images.ndim != 4 or len(indices) != len(images):
             raise ShapeError(
-                f"Augment: images {images.shape} and {len(indices)} indices; "
-                "images are [n, h, w, c], and each has an index"
+                f"Augment: images of shape {images.shape} and {len(indices)} indices\n"
+                "  rule: images are [n, h, w, c], with one index each"
             )
         total = sum(transform.draws for transform in self.transforms)
         random = uniforms(self.seed, epoch, np.asarray(indices), total)
@@ -101,7 +101,7 @@ class RandomCrops(BatchTransform):
 
     def __init__(self, padding: int = 4, mode: str = "zeros") -> None:
         if mode not in ("zeros", "reflect"):
-            raise OptionError(f"RandomCrops: mode={mode!r}: zeros or reflect")
+            raise OptionError(f"RandomCrops: expected mode 'zeros' or 'reflect', got {mode!r}")
         self.padding, self.mode = pixels("RandomCrops: padding", padding, 0), mode
 
     def __call__(self, images: Images, random: Images) -> Images:
@@ -117,7 +117,7 @@ class RandomFlips(BatchTransform):
 
     def __init__(self, p: float = 0.5) -> None:
         if not isinstance(p, Real) or not 0 <= p <= 1:
-            raise OptionError(f"RandomFlips: p={p!r:.60}: must lie in [0, 1]")
+            raise OptionError(f"RandomFlips: expected p in [0, 1], got {p!r:.60}")
         self.p: float = p
 
     def __call__(self, images: Images, random: Images) -> Images:
@@ -153,12 +153,14 @@ class Normalise(BatchTransform):
         try:
             centre, spread = (np.atleast_1d(np.asarray(z, np.float32)) for z in (mean, std))
         except (TypeError, ValueError):
-            problem = f"Normalise: mean={mean!r:.60}, std={std!r:.60}: numbers, one per channel"
+            problem = (
+                f"Normalise: mean={mean!r:.60}, std={std!r:.60}\n  rule: one number per channel"
+            )
             raise ArgumentError(problem) from None
         if not (np.isfinite(centre).all() and np.isfinite(spread).all() and (spread > 0).all()):
-            raise OptionError(f"Normalise: mean={mean}, std={std}: must be finite, std above 0")
+            raise OptionError(f"Normalise: mean={mean}, std={std}\n  rule: finite, std > 0")
         if centre.ndim > 1 or spread.ndim > 1 or len({len(centre), len(spread)} - {1}) > 1:
-            raise OptionError(f"Normalise: {len(centre)} means, {len(spread)} deviations")
+            raise OptionError(f"Normalise: {len(centre)} means, but {len(spread)} deviations")
         self.scale, self.shift = np.broadcast_arrays(1 / spread, -centre * (1 / spread))
 
     def __call__(self, images: Images, random: Images) -> Images:
@@ -177,14 +179,14 @@ class Resize(BatchTransform):
         given = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
         if len(given) != 2:
             raise OptionError(
-                f"Resize: size={size!r:.60}: height and width, or one number for both"
+                f"Resize: expected (height, width) or one integer for both, got {size!r:.60}"
             )
         height, width = (pixels("Resize: size", n, 1) for n in given)
         self.size = (height, width)
 
     def __call__(self, images: Images, random: Images) -> Images:
         if 0 in images.shape[1:3]:
-            raise ShapeError(f"Resize: images {images.shape} have no pixels")
+            raise ShapeError(f"Resize: images of shape {images.shape} have no pixels")
         return native.resized(images, self.size)
 
 
@@ -203,13 +205,13 @@ class ColourJitter(BatchTransform):
         given = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
         self.strengths = tuple(real(f"ColourJitter: {name}", x) for name, x in given.items())
         if not all(0 <= s <= 1 for s in self.strengths):
-            raise OptionError(f"ColourJitter: {self.strengths}: strengths must lie in [0, 1]")
+            raise OptionError(f"ColourJitter: expected strengths in [0, 1], got {self.strengths}")
 
     def __call__(self, images: Images, random: Images) -> Images:
         if images.shape[-1] != 3:
-            raise ShapeError(f"ColourJitter: images {images.shape}; 3 colours are needed")
+            raise ShapeError(f"ColourJitter: expected 3 colours, got shape {images.shape}")
         if images.dtype != np.uint8 and images.dtype.kind != "f":
-            raise DtypeError(f"ColourJitter: images are {images.dtype}; bytes or floats are needed")
+            raise DtypeError(f"ColourJitter: expected uint8 or floating images, got {images.dtype}")
         top = 255.0 if images.dtype == np.uint8 else 1.0
         factors = (1 + (2 * random - 1) * self.strengths).astype(np.float32)
         return native.jittered(images, factors, top)

@@ -50,7 +50,7 @@ def read_cifar_binary(path: str | Path) -> tuple[Bytes, Bytes]:
 
 def _from_records(content: bytes, path: Any) -> tuple[Bytes, Bytes]:
     if not content or len(content) % (1 + PIXELS):
-        raise DataError(f"{path}: {len(content)} bytes are no whole records of {1 + PIXELS}")
+        raise DataError(f"{path}: {len(content)} bytes, not a multiple of {1 + PIXELS}")
     records = np.frombuffer(content, np.uint8).reshape(-1, 1 + PIXELS)
     return _checked(records[:, 1:], records[:, 0], path)
 
@@ -68,23 +68,23 @@ def read_cifar_pickle(path: str | Path) -> tuple[Bytes, Bytes]:
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     if not isinstance(batch, dict):
-        raise DataError(f"{path}: holds a {type(batch).__name__}, not a dict of data and labels")
+        raise DataError(f"{path}: expected a dict of data and labels, got {type(batch).__name__}")
     data, labels = batch.get(b"data"), batch.get(b"labels")
     pixels = data.values if isinstance(data, cifar_pickle.Array) else None
     if pixels is None or not isinstance(labels, list):
-        raise DataError(f"{path}: the dict lacks an array of data or a list of labels")
+        raise DataError(f"{path}: expected an array of data and a list of labels in the dict")
     if not all(type(label) is int and 0 <= label < 10 for label in labels):
-        raise DataError(f"{path}: labels must be whole numbers from 0 to 9")
+        raise DataError(f"{path}: labels must be integers from 0 to 9")
     return _checked(pixels, np.array(labels, np.uint8), path)
 
 
 def _content(path: str | Path) -> bytes:
     try:
         if os.path.getsize(path) > MOST_BYTES:
-            raise DataError(f"{path}: {os.path.getsize(path)} bytes; a batch has 31 MB")
+            raise DataError(f"{path}: {os.path.getsize(path)} bytes, but a batch has 31 MB")
         return Path(path).read_bytes()
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file") from None
+        raise DataError(f"{path}: no such file") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from None
 
@@ -93,9 +93,9 @@ def _checked(pixels: Bytes, labels: Bytes, path: Any) -> tuple[Bytes, Bytes]:
     if pixels.shape != (len(labels), PIXELS):
         raise DataError(f"{path}: {len(labels)} labels for pixels of shape {pixels.shape}")
     if not len(labels):
-        raise DataError(f"{path}: holds no images")
+        raise DataError(f"{path}: contains no images")
     if labels.max() > 9:
-        raise DataError(f"{path}: label {labels.max()}; there are 10 classes")
+        raise DataError(f"{path}: label {labels.max()} is out of range for 10 classes")
     planes = pixels.reshape(-1, 3, 32, 32)
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels.copy()
 
@@ -108,7 +108,7 @@ def _batch_names(train: bool, batches: Sequence[int] | None) -> list[str]:
         return ["test_batch"]
     chosen = range(1, 6) if batches is None else batches
     if not chosen or any(i not in range(1, 6) for i in chosen):
-        raise OptionError(f"CIFAR10Dataset: batches={batches}; they are numbered 1 to 5")
+        raise OptionError(f"CIFAR10Dataset: batches={batches}\n  rule: numbers from 1 to 5")
     return [f"data_batch_{i}" for i in chosen]
 
 
@@ -151,7 +151,7 @@ class CIFAR10Dataset(Dataset):
         if missing:
             there = [i for i in range(1, 6) if _has(folder, f"data_batch_{i}")]
             advice = f"\n  try: batches={there}" if train and there and batches is None else ""
-            raise DataError(f"{folder} does not hold {', '.join(missing)}{advice}")
+            raise DataError(f"{folder} does not contain {', '.join(missing)}{advice}")
         parts = [_read(folder, name) for name in names]
         self.images = np.concatenate([images for images, _ in parts])
         self.labels = np.concatenate([labels for _, labels in parts])
@@ -210,14 +210,15 @@ def cifar10(
     found = _look(given, train) if given is not None else None
     if found is None and folder is not None:
         raise DataError(
-            f"cifar10: {folder} holds no batches of CIFAR-10, and no folder cifar-10-batches-py or "
-            "cifar-10-batches-bin with them\n  try: leave the folder out, then they are downloaded"
+            f"cifar10: {folder} contains no batches of CIFAR-10, neither directly nor in "
+            "cifar-10-batches-py or cifar-10-batches-bin\n"
+            "  try: leave out the folder to download them"
         )
     if found is None:
         found = _unpacked(report)
     there = [i for i in range(1, 6) if _has(found, f"data_batch_{i}")]
     if train and len(there) < 5 and report:
-        report(f"{found} holds training batches {there} of 5: {len(there) * 10_000:,} images")
+        report(f"{found} contains training batches {there} of 5: {len(there) * 10_000:,} images")
     return CIFAR10Dataset(found, train, None, transforms, there if train else None)
 
 
@@ -253,7 +254,7 @@ def _unpack(files: tarfile.TarFile, name: str, folder: Path) -> None:
     try:
         member = files.extractfile(f"cifar-10-batches-bin/{name}")
         if member is None:
-            raise DataError(f"{files.name!r}: has no file {name}")
+            raise DataError(f"{files.name!r}: contains no file {name}")
         part.write_bytes(member.read())
         os.replace(part, folder / name)
     finally:

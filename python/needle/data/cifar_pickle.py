@@ -33,7 +33,7 @@ class _Name:
     def __init__(self, text: str) -> None:
         if text not in (_ARRAY, _TYPE, _RECONSTRUCT):
             wanted = text.replace(" ", ".")[:100]
-            raise DataError(f"the pickle wants {wanted}, which a CIFAR-10 batch does not need")
+            raise DataError(f"the pickle imports {wanted}, which a CIFAR-10 batch does not need")
         self.text = text
 
 
@@ -60,7 +60,7 @@ class Array:
             raise DataError("the array is damaged")
         _, shape, kind, fortran, content = state
         if type(kind) is not _Type or fortran is not False or type(content) is not bytes:
-            raise DataError("the array is not of plain bytes")
+            raise DataError("the array does not consist of plain bytes")
         if len(shape) > 8 or not all(type(n) is int and n >= 0 for n in shape):
             raise DataError("the array is damaged")
         self.values = np.frombuffer(content, np.uint8).reshape(shape)
@@ -78,15 +78,15 @@ def load(content: bytes) -> Any:
             if code.name == "STOP":
                 return machine.stack.pop()
             if count == MOST_INSTRUCTIONS:
-                raise DataError(f"the pickle has over {count:,} instructions; a batch has 30,000")
+                raise DataError(f"the pickle has over {count:,} instructions, a batch has 30,000")
             machine.do(code.name, argument)
     except (ValueError, IndexError, KeyError) as error:  # a DataError is a ValueError
         raise (
             error
             if isinstance(error, DataError)
-            else DataError(f"this is no CIFAR-10 batch ({str(error)[:100]})")
+            else DataError(f"not a CIFAR-10 batch ({str(error)[:100]})")
         ) from None
-    raise DataError("this is no CIFAR-10 batch")
+    raise DataError("not a CIFAR-10 batch")
 
 
 class _Machine:
@@ -131,7 +131,7 @@ class _Machine:
         elif name in ("SETITEM", "SETITEMS"):
             items = self.last(2) if name == "SETITEM" else self.since_mark()
             if not all(type(key) is bytes for key in items[::2]):
-                raise DataError("the dict has keys that are no texts")
+                raise DataError("the dict has keys that are not strings")
             self.expect(dict).update(zip(items[::2], items[1::2], strict=True))
         elif name == "REDUCE":
             self.stack.append(_made(*self.last(2)))
@@ -145,7 +145,7 @@ class _Machine:
     def last(self, count: int) -> list[Any]:
         """Take so many values from the stack."""
         if count > len(self.stack):
-            raise DataError("this is no CIFAR-10 batch (a value is missing)")
+            raise DataError("not a CIFAR-10 batch (a value is missing)")
         found = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
         return found
@@ -157,9 +157,7 @@ class _Machine:
     def expect(self, kind: type) -> Any:
         """Return the top of the stack, which must be of a type."""
         if type(self.stack[-1]) is not kind:
-            raise DataError(
-                f"this is no CIFAR-10 batch (no {kind.__name__.lower()} where one belongs)"
-            )
+            raise DataError(f"not a CIFAR-10 batch (expected {kind.__name__.lower()})")
         return self.stack[-1]
 
 
@@ -170,7 +168,7 @@ def _made(call: Any, arguments: Any) -> _Type | Array:
     first = arguments[0]
     if call.text == _TYPE and type(first) is bytes:
         if first != b"u1":
-            raise DataError(f"the array is not of plain bytes but of {first[:20]!r}")
+            raise DataError(f"the array consists of {first[:20]!r}, not of plain bytes")
         return _Type()
     if call.text == _RECONSTRUCT and type(first) is _Name and first.text == _ARRAY:
         return Array()

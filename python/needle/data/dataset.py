@@ -71,11 +71,11 @@ class NDArrayDataset(Dataset):
     def __init__(self, *arrays: Any) -> None:
         super().__init__()
         if not arrays:
-            raise DataError("NDArrayDataset: needs at least one array")
+            raise DataError("NDArrayDataset: expected at least one array, got none")
         self.arrays = tuple(_items(i, x) for i, x in enumerate(arrays))
         lengths = [len(x) for x in self.arrays]
         if len(set(lengths)) > 1:
-            raise DataError(f"NDArrayDataset: arrays have lengths {lengths}; they must be equal")
+            raise DataError(f"NDArrayDataset: expected arrays of equal length, got {lengths}")
 
     def __len__(self) -> int:
         return len(self.arrays[0])
@@ -92,9 +92,9 @@ def _items(place: int, values: Any) -> np.ndarray[Any, Any]:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise DataError(f"NDArrayDataset: array {place} is none: {error}") from None
+        raise DataError(f"NDArrayDataset: array {place} cannot be converted: {error}") from None
     if array.ndim == 0:
-        raise DataError(f"NDArrayDataset: array {place} has no axis, and so no items: {array}")
+        raise DataError(f"NDArrayDataset: array {place} has 0 axes, so it has no items: {array}")
     return array
 
 
@@ -147,7 +147,7 @@ class ConcatDataset(Dataset):
         super().__init__()
         self.datasets = tuple(datasets)
         if not self.datasets:
-            raise DataError("ConcatDataset: needs at least one data set")
+            raise DataError("ConcatDataset: expected at least one data set, got none")
         self.ends = list(itertools.accumulate(len(dataset) for dataset in self.datasets))
 
     def __len__(self) -> int:
@@ -177,7 +177,7 @@ def _indices(given: Any, length: int) -> np.ndarray[Any, Any]:
     else:
         return np.flatnonzero(indices) if indices.dtype.kind == "b" else indices.astype(np.int64)
     raise ArgumentError(
-        f"Subset: {problem}\n  rule: whole numbers [k], or a mask with one bool for each item"
+        f"Subset: {problem}\n  rule: integers [k], or a mask with one bool for each item"
     )
 
 
@@ -195,15 +195,15 @@ def random_split(dataset: Any, sizes: Sequence[float]) -> list[Subset]:
         DataError: if they do not add up to that of the data set.
     """
     if not isinstance(sizes, Sequence) or not all(isinstance(n, Real) for n in sizes):
-        raise ArgumentError(f"random_split: sizes are {sizes!r:.60}, not several numbers")
+        raise ArgumentError(f"random_split: expected a sequence of sizes, got {sizes!r:.60}")
     total, counts = len(dataset), list(sizes)
     if math.isclose(sum(counts), 1.0) and all(0 <= n <= 1 for n in counts) and total != 1:
         ends = [round(total * sum(counts[: i + 1])) for i in range(len(counts))]
         counts = [b - a for a, b in zip([0, *ends], ends, strict=False)]
     if sum(counts) != total or any(n < 0 or n != int(n) for n in counts):
         raise DataError(
-            f"random_split: parts of {list(sizes)} of a data set of {total} items\n"
-            "  rule: sizes add up to the number of items, or shares to 1"
+            f"random_split: cannot split {total} items into {list(sizes)}\n"
+            "  rule: sizes add up to the number of items, fractions to 1"
         )
     order = random.host_permutation(total)
     ends = list(itertools.accumulate(map(int, counts)))
@@ -232,7 +232,9 @@ def check_index(index: Any, length: int) -> None:
         _check_slice(index)
         return
     if isinstance(index, tuple):
-        raise ArgumentError(f"index {index!r:.60} is no whole number\n  try: a list, for several")
+        raise ArgumentError(
+            f"expected an integer index, got {index!r:.60}\n  try: a list for several items"
+        )
     try:
         given = np.asarray(index)
     except ValueError:  # lists of several lengths
@@ -241,9 +243,9 @@ def check_index(index: Any, length: int) -> None:
         raise IndexRangeError(f"index {index} is out of range for a data set of {length} items")
     number = given.dtype.kind == "b" and given.ndim == 0  # True and False are none
     if (given.dtype.kind not in "iub" and given.size) or number:
-        raise ArgumentError(f"index {index!r:.60} is no whole number")
+        raise ArgumentError(f"expected an integer index, got {index!r:.60}")
     if given.dtype.kind == "b" and given.shape != (length,):
-        raise IndexRangeError(f"a mask {list(given.shape)} of a data set of {length} items")
+        raise IndexRangeError(f"a mask of shape {list(given.shape)} for {length} items")
     if given.dtype.kind in "iu" and given.size:
         low, high = int(given.min()), int(given.max())
         if low < -length or high >= length:

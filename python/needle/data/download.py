@@ -42,8 +42,8 @@ def given_folder(folder: str | Path | None) -> Path | None:
     named = config.current().data
     if named and not Path(named).is_dir():
         raise DataError(
-            f"NEEDLE_DATA={named}: there is no such folder\n"
-            "  try: the folder that holds the data sets; without NEEDLE_DATA they are downloaded"
+            f"NEEDLE_DATA={named}: no such folder\n"
+            "  try: a folder with the data sets, or unset NEEDLE_DATA to download them"
         )
     return Path(named) if named else None
 
@@ -77,7 +77,7 @@ def fetch(
     if path.exists():
         wrong = _difference(path, source)
         if wrong:
-            raise DataError(f"{path}: {wrong}\n  try: delete it, then it is downloaded again")
+            raise DataError(f"{path}: {wrong}\n  try: delete the file to download it again")
         return path
     part = part_of(path)
     failures = []
@@ -98,7 +98,7 @@ def fetch(
             part.unlink()
     raise DataError(
         f"{dataset}: {source.name} could not be downloaded\n" + "\n".join(failures) + "\n"
-        "  try: bring the files from one of these mirrors into a folder, then name it with "
+        "  try: copy the files from one of these mirrors into a folder, and pass it with "
         "--data FOLDER or NEEDLE_DATA"
     )
 
@@ -125,10 +125,10 @@ def _difference(path: Path, source: Source) -> str | None:
 
     size = path.stat().st_size
     if size > source.size:
-        return f"more than the {source.size} bytes it must have"
+        return f"expected {source.size} bytes, got more"
     if size < source.size:
-        return f"{size} bytes instead of {source.size}"
+        return f"expected {source.size} bytes, got {size}"
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != source.sha256:
-        return f"SHA-256 is {found}, must be {source.sha256}"
+        return f"expected SHA-256 {source.sha256}, got {found}"
     return None

@@ -33,7 +33,7 @@ def read_image(path: str | Path, size: int | tuple[int, int] | None = None) -> I
         from PIL import Image as pillow
     except ImportError:
         raise DataError(
-            f"{path}: image files are read with Pillow, which is not installed\n"
+            f"{path}: reading image files needs Pillow, which is not installed\n"
             "  try: pip install pillow"
         ) from None
     try:
@@ -44,7 +44,7 @@ def read_image(path: str | Path, size: int | tuple[int, int] | None = None) -> I
                 picture = picture.resize((width, height), pillow.Resampling.BICUBIC)
             return np.array(picture)
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file") from None
+        raise DataError(f"{path}: no such file") from None
     except Exception as error:  # decoders raise many kinds
         raise DataError(f"{path}: this image cannot be read ({error})") from None
 
@@ -60,8 +60,8 @@ def _coloured(file: Any, pillow: Any) -> Any:
     if sixteen:
         file = pillow.fromarray((np.asarray(file) >> 8).astype(np.uint8))
     elif file.mode in ("I", "F"):
-        kind = "whole numbers" if file.mode == "I" else "floats"
-        raise ValueError(f"its values are {kind} of 32 bits, and which of them is white is unknown")
+        kind = "integers" if file.mode == "I" else "floats"
+        raise ValueError(f"its values are {kind} of 32 bits, whose range is unknown")
     return file.convert("RGB")
 
 
@@ -120,7 +120,7 @@ class ImageFolder(Dataset):
         super().__init__(transforms)
         root = Path(folder)
         if not root.is_dir():
-            raise DataError(f"ImageFolder: {root} is no folder")
+            raise DataError(f"ImageFolder: {root} is not a folder")
         found = {p.name: _files(p) for p in sorted(root.iterdir()) if p.is_dir()}
         self.size, self.classes = size, [name for name, files in found.items() if files]
         self.files = [
@@ -130,8 +130,8 @@ class ImageFolder(Dataset):
         ]
         if not self.files:
             raise DataError(
-                f"ImageFolder: {root} has no image in a folder of its own\n"
-                f"  rule: {root}/<class>/<image>, with one of {', '.join(SUFFIXES)}"
+                f"ImageFolder: {root} has no class folders with images\n"
+                f"  rule: {root}/<class>/<image>, where the image ends with {', '.join(SUFFIXES)}"
             )
 
     def __len__(self) -> int:
@@ -181,7 +181,7 @@ class UnpairedImages(Dataset):
     ) -> None:
         super().__init__()
         if isinstance(names, str) or len(names) != 2:
-            raise OptionError(f"UnpairedImages: names are {names!r:.60}\n  rule: two of folders")
+            raise OptionError(f"UnpairedImages: expected two folder names, got {names!r:.60}")
         self.augment, self.epoch = augment, 0
         self.a, self.b = (
             _all_images(Path(folder) / name, size, skip_broken, report) for name in names
@@ -210,7 +210,7 @@ def _all_images(
     folder: Path, size: int, skip_broken: bool, report: Callable[[str], None]
 ) -> Image:  # fmt: skip
     if not folder.is_dir():
-        raise DataError(f"UnpairedImages: {folder} is no folder")
+        raise DataError(f"UnpairedImages: {folder} is not a folder")
     files = _readable(_files(folder), skip_broken, report)
     if not files:
         raise DataError(f"UnpairedImages: {folder} has no images ({', '.join(SUFFIXES)})")

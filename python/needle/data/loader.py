@@ -46,11 +46,11 @@ class DataLoader:
         device: Any = None,
     ) -> None:
         if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
-            raise OptionError(f"DataLoader: batch_size={batch_size!r}: must be 1 or more")
+            raise OptionError(f"DataLoader: expected batch_size >= 1, got {batch_size!r}")
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise ArgumentError(
-                f"DataLoader: the data set is a {type(dataset).__name__}\n"
-                "  rule: it has __len__ and __getitem__\n"
+                f"DataLoader: {type(dataset).__name__} is not a data set\n"
+                "  rule: a data set has __len__ and __getitem__\n"
                 "  try: list(dataset), if it fits into memory"
             )
         self.dataset, self.batch_size, self.shuffle = dataset, int(batch_size), shuffle
@@ -103,7 +103,7 @@ def collate(items: list[Any]) -> Any:
         DataError: if there are no items, or they differ in their fields.
     """
     if not items:
-        raise DataError("collate: there are no items to make a batch of")
+        raise DataError("collate: cannot make a batch of 0 items")
     first = items[0]
     if any(isinstance(x, (tuple, list, dict)) for x in items):
         _check_fields(items)
@@ -118,7 +118,7 @@ def collate(items: list[Any]) -> Any:
     if len(shapes) > 1:
         raise ShapeError(
             f"collate: items of one batch have different shapes, {shapes[0]} and {shapes[1]}\n"
-            "  try: a transform that makes them equal, or a collate_fn that pads"
+            "  try: a transform that makes the shapes equal, or a collate_fn that pads"
         )
     return np.stack(arrays)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from needle.data.dataset import Dataset, check_index
 from needle.data.download import Source, cache_folder, fetch, given_folder
-from needle.errors import DataError, unknown
+from needle.errors import DataError, OptionError
 
 __all__ = ["MNISTDataset", "mnist", "read_idx"]
 
@@ -57,22 +57,22 @@ def read_idx(path: str | Path, ndim: int) -> np.ndarray[Any, Any]:
         with gzip.open(path) as file:
             content = file.read()
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file") from None
+        raise DataError(f"{path}: no such file") from None
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: the gzip file is truncated or damaged ({error})") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from None
     start = 4 + 4 * ndim
     if len(content) < start:
-        raise DataError(f"{path}: {len(content)} bytes, an IDX header alone has {start}")
+        raise DataError(f"{path}: {len(content)} bytes, but an IDX header alone has {start}")
     magic = int.from_bytes(content[:4], "big")
     if magic != 0x800 + ndim:
         raise DataError(f"{path}: magic number {magic}, expected {0x800 + ndim}")
     shape = tuple(np.frombuffer(content, ">u4", ndim, 4).tolist())
     if len(content) - start != math.prod(shape):
         raise DataError(
-            f"{path}: {len(content) - start} bytes after the header, but its sizes "
-            f"{' x '.join(map(str, shape))} need {math.prod(shape)}"
+            f"{path}: expected {math.prod(shape)} bytes after the header for the sizes "
+            f"{' x '.join(map(str, shape))}, got {len(content) - start}"
         )
     try:
         return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
@@ -106,11 +106,11 @@ class MNISTDataset(Dataset):
         self.labels = read_idx(label_filename, 1)
         if len(self.images) != len(self.labels):
             raise DataError(
-                f"{image_filename} has {len(self.images)} images, "
-                f"{label_filename} {len(self.labels)} labels"
+                f"{image_filename} has {len(self.images)} images, but "
+                f"{label_filename} has {len(self.labels)} labels"
             )
         if len(self.labels) and self.labels.max() > 9:
-            raise DataError(f"{label_filename}: label {self.labels.max()}, digits end at 9")
+            raise DataError(f"{label_filename}: expected labels 0 to 9, got {self.labels.max()}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -143,7 +143,7 @@ def mnist(
         OptionError: if train is neither True nor False.
     """
     if train not in (True, False):
-        raise unknown("mnist: train", train, ("True", "False"))
+        raise OptionError(f"mnist: expected True or False for train, got {train!r:.60}")
     sources = FILES[bool(train)]
     given = given_folder(folder)
     found = _look(given, sources) if given is not None else None
@@ -151,7 +151,7 @@ def mnist(
         raise DataError(
             f"mnist: {folder} and {Path(folder) / 'mnist'} do not hold "
             f"{' and '.join(source.name for source in sources)}\n"
-            "  try: leave the folder out, then the files are downloaded"
+            "  try: leave out the folder to download the files"
         )
     if found is None:
         found = cache_folder("mnist")

@@ -109,8 +109,8 @@ def python_source(folder: str | Path | None = None, train: bool = True) -> Sourc
     values = np.frombuffer(b"".join(parts), np.uint8)
     if not values.size:
         raise DataError(
-            f"{root}: none of the {len(names)} modules of the standard "
-            "library is there as source (argparse.py, for one)\n"
-            "  try: --data FOLDER with the folder Lib of Python's source code"
+            f"{root}: contains none of the {len(names)} source files of the standard library "
+            "(such as argparse.py)\n"
+            "  try: --data FOLDER, where FOLDER is the directory Lib of Python's source code"
         )
     return SourceBytes(values, tuple(modules))

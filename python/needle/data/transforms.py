@@ -31,7 +31,7 @@ class RandomFlipHorizontal(Transform):
 
     def __init__(self, p: float = 0.5) -> None:
         if not isinstance(p, Real) or not 0 <= p <= 1:
-            raise OptionError(f"RandomFlipHorizontal: p={p!r:.60}: must lie in [0, 1]")
+            raise OptionError(f"RandomFlipHorizontal: expected p in [0, 1], got {p!r:.60}")
         self.p: float = p
 
     def __call__(self, img: Image) -> Image:
@@ -72,11 +72,13 @@ def pixels(what: str, value: Any, least: int) -> int:
         count = -1
     if not least <= count < MOST_PIXELS:
         raise OptionError(
-            f"{what}={value!r:.60}: must be a whole number, {least} or more, below {MOST_PIXELS}"
+            f"{what}={value!r:.60}: must be an integer >= {least} and < {MOST_PIXELS}"
         )
     return count
 
 
 def _check_image(name: str, img: Image) -> None:
     if np.ndim(img) < 2:
-        raise ShapeError(f"{name}: needs an image (height, width, channels), got {np.shape(img)}")
+        raise ShapeError(
+            f"{name}: expected an image (height, width, channels), got {np.shape(img)}"
+        )

@@ -54,8 +54,8 @@ def floating(name: str, dtype: Any) -> DType:
     kind = as_dtype(dtype)
     if not kind.is_floating:
         raise DtypeError(
-            f"{name}: dtype is {kind}\n  rule: a floating one\n"
-            "  try: randint for whole numbers, or .astype of the result"
+            f"{name}: expected a floating dtype, got {kind}\n"
+            "  try: randint for integers, or .astype of the result"
         )
     return kind
 
@@ -113,7 +113,7 @@ def randn(
     kind = floating("randn", dtype)
     mean, std = real("randn: mean", mean), real("randn: std", std)
     if not std >= 0:
-        raise OptionError(f"randn: std={std}\n  rule: a number from 0 on")
+        raise OptionError(f"randn: std={std}\n  rule: a number >= 0")
     draw = random.randn(sizes("randn", shape, 8), device, key)
     return leaf(executor.value_of(_scaled(draw, std, mean, kind)), requires_grad)
 
@@ -132,7 +132,7 @@ def randb(
         OptionError: if p is not in [0, 1].
     """
     if not 0 <= real("randb: p", p) <= 1:
-        raise OptionError(f"randb: p={p} is no probability in [0, 1]")
+        raise OptionError(f"randb: expected p in [0, 1], got {p}")
     with executor.modes(recording=False, lazy=False):
         draw = graph.wrap(random.rand(sizes("randb", shape, 8), device, key))
         out = ops.astype(draw <= p, dtype)
@@ -246,7 +246,7 @@ def one_hot(
         ShapeError: if n is negative.
     """
     if n < 0:
-        raise ShapeError(f"one_hot: {n} classes")
+        raise ShapeError(f"one_hot: expected a number of classes >= 0, got {n}")
     with executor.modes(recording=False, lazy=False):
         out = ops.one_hot(i if isinstance(i, Tensor) else Tensor(i), n, dtype)
         if device is not None:

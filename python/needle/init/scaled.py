@@ -158,7 +158,7 @@ def orthogonal(
     """
     kind, shape = floating("orthogonal", dtype), sizes("orthogonal", shape, 8)
     if len(shape) < 2:
-        raise ShapeError(f"orthogonal: shape {shape}\n  rule: a matrix, or more axes")
+        raise ShapeError(f"orthogonal: expected at least 2 axes, got shape {shape}")
     rows, columns = shape[0], math.prod(shape[1:])
     tall = (max(rows, columns), min(rows, columns))
     wide = kind if kind.itemsize > 2 else "float32"

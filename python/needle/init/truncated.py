@@ -108,7 +108,7 @@ def trunc_normal(
     low, high = real("trunc_normal: low", low), real("trunc_normal: high", high)
     if not 0 < std < math.inf or not low < high:
         raise OptionError(
-            f"trunc_normal: std={std}, low={low}, high={high}\n  rule: std is positive, low < high"
+            f"trunc_normal: std={std}, low={low}, high={high}\n  rule: std > 0 and low < high"
         )
     ends = (low - mean) / std, (high - mean) / std
     right = ends[0] > 0  # what is far on the right has its mirror image on the left drawn
@@ -116,7 +116,7 @@ def trunc_normal(
     if not above - below > np.finfo(np.float64).tiny:
         raise OptionError(
             f"trunc_normal: between {ends[0]:g} and {ends[1]:g} standard deviations from the mean\n"
-            "  rule: there are numbers to draw, in float64\n  try: limits nearer to the mean"
+            "  rule: float64 must have numbers there\n  try: limits nearer to the mean"
         )
     draw = random.rand(sizes("trunc_normal", shape, 8), device, key)
     values = draw.numpy().astype(np.float64)

@@ -127,10 +127,10 @@ def load(path: AnyPath, device: Any = None) -> StateDict:
     numbers, state.aliases = _extra(path, texts, _NUMBERS), _extra(path, texts, _ALIASES)
     for alias, name in state.aliases.items():
         if alias in state or not isinstance(name, str) or name not in header:
-            raise _bad(path, f"the alias {alias!r} of {name!r} fits no tensor")
+            raise _bad(path, f"the alias {alias!r} of {name!r} does not match a tensor")
     for name, number in numbers.items():
         if name in state or not isinstance(number, (bool, int, float)):
-            raise _bad(path, f"{name!r} is no number of its own")
+            raise _bad(path, f"the number {name!r} has the name of a tensor or is not a number")
         state[name] = number
     return state
 
@@ -183,7 +183,7 @@ def _text(path: AnyPath) -> str:
     try:
         return os.fsdecode(path)
     except TypeError:
-        raise ArgumentError(f"a file's name is {path!r:.60}, not a text or a path") from None
+        raise ArgumentError(f"expected a file name or a path, got {path!r:.60}") from None
 
 
 def _target(path: AnyPath) -> tuple[Path, int | None]:
@@ -197,15 +197,14 @@ def _target(path: AnyPath) -> tuple[Path, int | None]:
     if not name or name.endswith(os.sep) or stat.S_ISDIR(mode or 0):
         raise _unwritable(name, "it is a directory" if name else "an empty name")
     if mode is not None and not stat.S_ISREG(mode):
-        raise _unwritable(name, "what stands there is no regular file")
+        raise _unwritable(name, "it is not a regular file")
     return target, mode
 
 
 def _unwritable(path: str | Path, reason: Exception | str) -> NeedleError:
     told = getattr(reason, "strerror", None) or reason
     return DataError(
-        f"save: cannot write {str(path)!r:.200}: {told}\n"
-        "  rule: what stood there before is unchanged"
+        f"save: cannot write {str(path)!r:.200}: {told}\n  note: an existing file is unchanged"
     )
 
 
@@ -223,11 +222,11 @@ def _values(name: str, value: Any) -> np.ndarray[Any, Any]:
     if isinstance(value, graph.TensorBase):
         value = executor.value_of(value)
     if not isinstance(value, (NDArray, np.ndarray)):
-        raise DataError(f"save: {name!r} is {describe(value)}, neither a tensor nor a number")
+        raise DataError(f"save: {name!r}: expected a tensor or a number, got {describe(value)}")
     try:
         as_dtype(value.dtype)
     except OptionError as error:
-        raise DataError(f"save: {name!r} is {value.dtype}, which load does not know") from error
+        raise DataError(f"save: {name!r} is {value.dtype}, which load cannot read") from error
     return np.asarray(value, order="C")
 
 
@@ -235,13 +234,15 @@ def _number(name: str, value: Any) -> Any:
     """Return a number of Python's or NumPy's as one of Python's that can be written."""
     number = value.item() if isinstance(value, np.generic) else value
     if not isinstance(number, (bool, int, float)):
-        raise DataError(f"save: {name!r} is {describe(value)}, neither a tensor nor a real number")
+        raise DataError(
+            f"save: {name!r}: expected a tensor or a real number, got {describe(value)}"
+        )
     try:
         json.dumps(number)
     except ValueError:
         raise DataError(
-            f"save: {name!r} is a whole number of {int(number).bit_length()} bits\n"
-            "  rule: numbers that Python turns into text (see sys.set_int_max_str_digits)"
+            f"save: {name!r} is an integer of {int(number).bit_length()} bits\n"
+            "  rule: Python must be able to print it (see sys.set_int_max_str_digits)"
         ) from None
     return number
 
@@ -256,12 +257,12 @@ def _texts(metadata: Any) -> dict[str, str]:
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
-        raise ArgumentError(f"save: metadata is {metadata!r:.60}, not a dict of texts")
+        raise ArgumentError(f"save: expected a dict of strings as metadata, got {metadata!r:.60}")
     for key, text in metadata.items():
         if not _is_text(key) or not _is_text(text) or key in (_NUMBERS, _ALIASES):
             raise DataError(
-                f"save: metadata {key!r:.60}: {text!r:.60} could not be read again\n"
-                f"  rule: texts that UTF-8 can write, under names other than {_NUMBERS!r} and "
+                f"save: metadata {key!r:.60}: {text!r:.60} cannot be saved\n"
+                f"  rule: strings that UTF-8 can encode, with names other than {_NUMBERS!r} and "
                 f"{_ALIASES!r}"
             )
     return dict(metadata)
@@ -280,7 +281,7 @@ def _check_name(name: Any) -> None:
     if not _is_text(name) or name == _TEXTS:
         raise DataError(
             f"save: {name!r:.60} cannot be a name\n"
-            f"  rule: names are texts that UTF-8 can write, other than {_TEXTS!r}"
+            f"  rule: names are strings that UTF-8 can encode, other than {_TEXTS!r}"
         )
 
 
@@ -295,7 +296,7 @@ def _write(path: str, arrays: dict[str, np.ndarray[Any, Any]], texts: dict[str, 
 
 
 def _bad(path: str, problem: str) -> NeedleError:
-    return DataError(f"load: {path} cannot be used: {problem}\n  rule: a whole safetensors file")
+    return DataError(f"load: {path}: {problem}\n  rule: expected a complete safetensors file")
 
 
 def _unreadable(path: str, error: OSError) -> NeedleError:
@@ -308,7 +309,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"the name {twice[0]!r} stands twice")
+        raise ValueError(f"the name {twice[0]!r} occurs twice")
     return found
 
 
@@ -322,7 +323,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
     except ValueError as error:  # a name with a zero in it
         raise _bad(path, str(error)) from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would wait for its writer
-        raise _bad(path, "what stands there is no regular file")
+        raise _bad(path, "it is not a regular file")
     try:
         with open(path, "rb") as file:
             yield file
@@ -351,7 +352,7 @@ def _read_header(path: str, file: BinaryIO) -> tuple[dict[str, str], dict[str, A
     texts = header.pop(_TEXTS, None) or {}
     for name, entry in header.items():  # the library also takes lists, and tables of one name
         if not isinstance(entry, dict) or not isinstance(entry["dtype"], str):
-            raise _bad(path, f"{name!r} is {entry!r:.60}, no table of dtype, shape, data_offsets")
+            raise _bad(path, f"{name!r}: expected dtype, shape and data_offsets, got {entry!r:.60}")
     return texts, header, _SIZE + size
 
 
@@ -369,5 +370,5 @@ def _extra(path: str, texts: dict[str, str], key: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _bad(path, f"its {key} cannot be read ({error})") from error
     if not isinstance(found, dict):
-        raise _bad(path, f"its {key} is no table")
+        raise _bad(path, f"its {key} is not a table")
     return found

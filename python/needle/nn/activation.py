@@ -54,7 +54,7 @@ class Softplus(Module):
         super().__init__()
         check_number(self, "beta", beta)
         if not 0 < beta < math.inf:
-            raise OptionError(f"Softplus: beta={beta}\n  rule: positive")
+            raise OptionError(f"Softplus: expected a positive finite beta, got {beta}")
         check_number(self, "threshold", threshold, low=-math.inf)
         self.beta, self.threshold = beta, threshold
 
@@ -131,7 +131,7 @@ class CELU(Module):
         super().__init__()
         check_number(self, "alpha", alpha)
         if alpha == 0:
-            raise OptionError(f"CELU: alpha={alpha}\n  rule: positive")
+            raise OptionError(f"CELU: expected a positive alpha, got {alpha}")
         self.alpha = alpha
 
     def forward(self, x: Tensor) -> Tensor:
@@ -226,7 +226,9 @@ class Hardtanh(Module):
         for name, value in (("min_val", min_val), ("max_val", max_val)):
             check_number(self, name, value, low=-math.inf)
         if not min_val < max_val:
-            raise OptionError(f"Hardtanh: [{min_val}, {max_val}]\n  rule: the first is smaller")
+            raise OptionError(
+                f"Hardtanh: min_val={min_val}, max_val={max_val}\n  rule: min_val < max_val"
+            )
         self.min_val, self.max_val = min_val, max_val
 
     def forward(self, x: Tensor) -> Tensor:

@@ -39,14 +39,14 @@ def _check_module(what: str, module: Any) -> None:
     """
     if isinstance(module, type):
         name = module.__name__
-        raise ArgumentError(f"{what} is the class {name}, not a module\n  try: {name}(...)")
+        raise ArgumentError(f"{what}: expected a module, got the class {name}\n  try: {name}(...)")
     if not callable(module):
         advice = ""
         if isinstance(module, (list, tuple)):
             advice = "\n  try: Sequential(*modules), ModuleList(modules)"
         elif isinstance(module, Mapping):
             advice = "\n  try: Sequential(*modules.values()), ModuleDict(modules)"
-        raise ArgumentError(f"{what} is a {type(module).__name__}, not a module{advice}")
+        raise ArgumentError(f"{what}: expected a module, got {type(module).__name__}{advice}")
 
 
 class Container(Module):
@@ -73,7 +73,9 @@ class Container(Module):
     @modules.setter
     def modules(self, modules: Iterable[Module]) -> None:
         if not isinstance(modules, Iterable):
-            raise ArgumentError(f"{type(self).__name__}: {modules!r:.60} are not several modules")
+            raise ArgumentError(
+                f"{type(self).__name__}: expected an iterable of modules, got {modules!r:.60}"
+            )
         modules = tuple(modules)
         for i, module in enumerate(modules):
             _check_module(f"{type(self).__name__}: module {i}", module)
@@ -144,9 +146,9 @@ def _place(held: Container | ParameterList, index: Any, what: str) -> int:
     try:
         index = operator.index(index)
     except TypeError:
-        raise ArgumentError(f"{name}: index {index!r:.60} is no whole number") from None
+        raise ArgumentError(f"{name}: expected an integer index, got {index!r:.60}") from None
     if not -size <= index < size:
-        raise IndexRangeError(f"{name}: there is no {what} {index} of {size}")
+        raise IndexRangeError(f"{name}: {what} index {index} is out of range for length {size}")
     return int(index)
 
 
@@ -189,7 +191,7 @@ class Table(Module, Generic[_V]):
     def update(self, values: Mapping[str, _V]) -> None:
         """Add things, or put them in the places of those of the same names."""
         if not isinstance(values, (Mapping, Table)):
-            raise ArgumentError(f"{type(self).__name__}: {values!r:.60} is no dict")
+            raise ArgumentError(f"{type(self).__name__}: expected a dict, got {values!r:.60}")
         for name, value in values.items():
             self[name] = value
 
@@ -201,7 +203,7 @@ class Table(Module, Generic[_V]):
         """Add something, or put it in the place of that of its name."""
         owner = type(self).__name__
         if not isinstance(name, str) or not name or "." in name:
-            raise OptionError(f"{owner}: {name!r} is no name: a text without dots")
+            raise OptionError(f"{owner}: expected a name (a string without dots), got {name!r}")
         self.table[name] = self._checked(f"{owner}: {name!r}", value)
 
     def __getitem__(self, name: str) -> _V:
@@ -214,7 +216,7 @@ class Table(Module, Generic[_V]):
 
     def _known(self, name: str) -> str:
         if name not in self.table:
-            raise unknown(type(self).__name__, name, self.table)
+            raise unknown(f"{type(self).__name__}: name", name, self.table)
         return name
 
     def __contains__(self, name: object) -> bool:
@@ -310,6 +312,6 @@ def _as_parameter(what: str, value: Any) -> Parameter:
     """
     if not isinstance(value, Tensor):
         raise ArgumentError(
-            f"{what} is a {type(value).__name__}, not a tensor\n  try: Parameter(value)"
+            f"{what}: expected a tensor, got {type(value).__name__}\n  try: Parameter(value)"
         )
     return value if isinstance(value, Parameter) else Parameter(value)

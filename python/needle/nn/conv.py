@@ -30,14 +30,14 @@ def _bias(size: int, fan_in: int, device: Any, dtype: Any) -> Parameter:
 def _check_sizes(name: str, ins: int, outs: int, kernel: Sequence[int]) -> None:
     if min(ins, outs, *kernel) < 1:
         raise ShapeError(
-            f"{name}: {ins} channels to {outs}, kernel {tuple(kernel)}: sizes are at least 1"
+            f"{name}: {ins} channels to {outs}, kernel {tuple(kernel)}\n  rule: sizes >= 1"
         )
 
 
 def _square(name: str, given: int | Sequence[int]) -> int:
     sizes = {*axes_of(given)}
     if len(sizes) != 1:
-        raise OptionError(f"Conv: {name}={given!r:.60}\n  rule: all the same\n  try: Conv2d")
+        raise OptionError(f"Conv: {name}={given!r:.60}\n  rule: equal in all axes\n  try: Conv2d")
     return sizes.pop()
 
 
@@ -90,7 +90,7 @@ class Conv(Module):
     def forward(self, x: Tensor) -> Tensor:
         if len(shape_of(x)) != 4:
             raise ShapeError(
-                f"Conv: x has shape {x.shape}, [n, {self.in_channels}, h, w] is needed"
+                f"Conv: expected x of shape [n, {self.in_channels}, h, w], got {x.shape}"
             )
         image, low = ops.permute(x, (0, 2, 3, 1)), (self.kernel_size - 1) // 2
         geometry = ((self.stride,) * 2, ((low, low),) * 2, (1, 1), 1)
@@ -123,7 +123,7 @@ class _ConvNd(Module):
         for name, value in settings.items():
             if min(ops.per_axis(name, value, self.axes)) < least:
                 kind = type(self).__name__
-                raise ShapeError(f"{kind}: {name} {value}\n  rule: at least {least}")
+                raise ShapeError(f"{kind}: {name}={value}\n  rule: {name} >= {least}")
 
     def _draw(self, kernel_size: Any, bias: bool, device: Any, dtype: Any) -> None:
         name = type(self).__name__
@@ -134,9 +134,7 @@ class _ConvNd(Module):
         ins, outs, groups = self.in_channels, self.out_channels, self.groups
         _check_sizes(name, ins, outs, self.kernel_size)
         if groups < 1 or ins % groups or outs % groups:
-            raise ShapeError(
-                f"{name}: {ins} and {outs} channels do not divide into {groups} groups"
-            )
+            raise ShapeError(f"{name}: groups={groups} does not divide {ins} and {outs} channels")
         first, second = (ins, outs // groups) if self.transposed else (outs, ins // groups)
         taps = math.prod(self.kernel_size)
         drawn = init.kaiming_uniform(
@@ -188,9 +186,9 @@ class _Straight(_ConvNd):
         elif padding not in PADDINGS:
             raise unknown(f"{type(self).__name__}: padding", padding, PADDINGS)
         elif padding == "same" and max(ops.per_axis("stride", stride, self.axes)) != 1:
-            raise OptionError(f'{type(self).__name__}: padding="same" needs stride 1, not {stride}')
+            raise OptionError(f'{type(self).__name__}: padding="same" needs stride 1, got {stride}')
         if padding_mode not in ops.PADDING_MODES:
-            raise OptionError(f"padding_mode {padding_mode!r}: one of {ops.PADDING_MODES}")
+            raise unknown(f"{type(self).__name__}: padding_mode", padding_mode, ops.PADDING_MODES)
         self.padding_mode = padding_mode
         self._draw(kernel_size, bias, device, dtype)
 

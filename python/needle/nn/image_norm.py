@@ -33,7 +33,7 @@ def _check(
     if values <= 1:
         part = "channel" if axes is not None else "group"
         raise explain(
-            ShapeError, name, f"statistics of {values} value per {part} say nothing", [("x", x)],
+            ShapeError, name, f"{values} value per {part} gives no statistics", [("x", x)],
             f"more than one value per {part}", advice,
         )  # fmt: skip
 
@@ -123,7 +123,7 @@ class GroupNorm(Module):
         check_sizes(self, num_groups=num_groups, num_channels=num_channels)
         if num_groups < 1 or num_channels % num_groups:
             raise ShapeError(
-                f"GroupNorm: {num_channels} channels do not divide into {num_groups} groups"
+                f"GroupNorm: num_groups={num_groups} does not divide num_channels={num_channels}"
             )
         check_number(self, "eps", eps)
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps

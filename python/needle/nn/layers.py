@@ -129,7 +129,7 @@ class Flatten(Module):
     def forward(self, x: Tensor) -> Tensor:
         if not shape_of(x):
             raise explain(
-                ShapeError, "Flatten", "x has no axis", [("x", x)], "x is [n, ...]"
+                ShapeError, "Flatten", "x has 0 axes", [("x", x)], "x is [n, ...]"
             )  # fmt: skip
         return ops.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
 
@@ -158,7 +158,7 @@ class Dropout(Module):
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
         if not isinstance(p, Real) or not 0.0 <= float(p) < 1.0:
-            raise OptionError(f"Dropout: p={p!r} is no probability in [0, 1)")
+            raise OptionError(f"Dropout: expected p in [0, 1), got {p!r}")
         self.p: float = p
 
     def forward(self, x: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ class Bilinear(Module):
         sizes = {"in1_features": in1_features, "in2_features": in2_features}
         check_sizes(self, **sizes, out_features=out_features)
         if in1_features < 1:
-            raise OptionError(f"Bilinear: in1_features={in1_features}\n  rule: at least 1")
+            raise OptionError(f"Bilinear: in1_features={in1_features}\n  rule: in1_features >= 1")
         bound = in1_features**-0.5
         how = {"low": -bound, "high": bound, "device": device, "dtype": dtype}
         self.weight = Parameter(init.rand(out_features, in1_features, in2_features, **how))

@@ -180,7 +180,7 @@ class HuberLoss(_Loss):
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction)
         if not isinstance(delta, Real) or not float(delta) > 0:
-            raise OptionError(f"HuberLoss: delta {delta!r} must be positive")
+            raise OptionError(f"HuberLoss: expected a positive delta, got {delta!r}")
         self.delta: float = delta
 
     def _settings(self) -> dict[str, tuple[Any, Any]]:

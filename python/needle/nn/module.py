@@ -145,10 +145,12 @@ class Module:
             ArgumentError: if the value is neither a tensor nor None.
         """
         if not isinstance(name, str) or not name or "." in name:
-            raise OptionError(f"register_buffer: {name!r} is no name: a text without dots")
+            raise OptionError(
+                f"register_buffer: expected a name (a string without dots), got {name!r}"
+            )
         if name not in self._buffers and getattr(self, name, None) is not None:
             raise OptionError(
-                f"register_buffer: {type(self).__name__} has a {name!r} already, "
+                f"register_buffer: {type(self).__name__} already has an attribute {name!r}, "
                 f"a {type(getattr(self, name)).__name__}"
             )
         _check_buffer(f"{type(self).__name__}.{name}", value)
@@ -272,7 +274,7 @@ class Module:
         """
         where, kind = destination(target, device, dtype)
         if kind is not None and not kind.is_floating:
-            raise DataError(f"to: parameters cannot be {kind}; only floating dtypes")
+            raise DataError(f"to: expected a floating dtype for parameters, got {kind}")
         for _, item, _ in self._unique():
             if isinstance(item, Tensor):
                 _convert(item, where, kind)
@@ -331,9 +333,9 @@ class Module:
             other = taken.setdefault(name, item)
             if other is not item:
                 raise explain(
-                    DataError, "state_dict", f"two tensors are called {name!r}",
+                    DataError, "state_dict", f"two tensors have the name {name!r}",
                     [("one", other), ("other", item)], "every tensor of a model has its own name",
-                    "other keys: 1 and '1' are one name, and so are 'a.b' and b in a",
+                    "other keys: 1 and '1' give the same name, and so do 'a.b' and b in a",
                 )  # fmt: skip
             yield name, item
 
@@ -356,7 +358,7 @@ class Module:
         try:
             given = dict(state)
         except (TypeError, ValueError):
-            problem = f"load_state_dict: the state is {state!r:.60}, not a dict"
+            problem = f"load_state_dict: expected a dict, got {state!r:.60}"
             raise ArgumentError(problem) from None
         for alias, name in getattr(state, "aliases", {}).items():
             if name in state:
@@ -413,8 +415,8 @@ def _check_parameter(name: str, value: Any) -> None:
     """
     if value is not None and not isinstance(value, Parameter):
         raise explain(
-            ArgumentError, "assignment", f"{name} is a parameter, what it is given is not",
-            [("value", value)], "another Parameter, or None, takes the place of a parameter",
+            ArgumentError, "assignment", f"{name} is a parameter, the new value is not",
+            [("value", value)], "only another Parameter or None can replace a parameter",
             f"{name.rpartition('.')[2]}.data = y to change its values, Parameter(y) to replace it, "
             "or del first",
         )  # fmt: skip
@@ -428,7 +430,7 @@ def _check_buffer(name: str, value: Any) -> None:
     """
     if value is not None and (not isinstance(value, Tensor) or isinstance(value, Parameter)):
         raise explain(
-            ArgumentError, "assignment", f"{name} is a buffer, what it is given is not",
+            ArgumentError, "assignment", f"{name} is a buffer, the new value cannot be one",
             [("value", value)], "a buffer is a tensor that is not learned, or None",
             "value.detach()" if isinstance(value, Parameter) else "Tensor(value)",
         )  # fmt: skip
@@ -449,10 +451,10 @@ def _faults(
 ) -> Iterator[str]:
     """Say why a value cannot be loaded into a tensor, which may have several names."""
     if value.shape != target.shape or value.dtype.is_floating != target.dtype.is_floating:
-        yield f"{names[0]} is {describe(value)}, the model has {describe(target)}"
+        yield f"{names[0]} is {describe(value)}, but the model has {describe(target)}"
     for other in names[1:]:
         if _as_array(given[other], target).numpy().tobytes() != value.numpy().tobytes():
-            yield f"{names[0]} and {other} are one tensor in the model, and differ in the state"
+            yield f"{names[0]} and {other} are one tensor in the model but differ in the state"
 
 
 def _convert(tensor: Tensor, where: Any, kind: DType | None) -> None:
@@ -478,5 +480,5 @@ def _mismatch(
     lines += [f"  unexpected: {name}{nearest(name, known)}" for name in unexpected]
     lines += [f"  wrong: {text}" for text in wrong]
     if not wrong:
-        lines.append("  try: strict=False to load the names that agree")
+        lines.append("  try: strict=False to load only the matching names")
     return DataError("\n".join(lines))

@@ -166,8 +166,8 @@ class _Pad(Module):
         widths = widths * 2 * self.axes if len(widths) == 1 else widths
         if len(widths) != 2 * self.axes or min(widths) < 0:
             raise OptionError(
-                f"{name}: padding={padding!r:.60}\n  rule: one number from 0 on, or "
-                f"{2 * self.axes}: before and after, of the last axis first"
+                f"{name}: padding={padding!r:.60}\n  rule: one integer >= 0, or "
+                f"{2 * self.axes} of them: before and after, for the last axis first"
             )
         self.padding, self.value = widths, 0.0
 
@@ -334,7 +334,7 @@ class Upsample(Module):
         if (size is None) == (scale_factor is None):
             raise OptionError(
                 f"Upsample: size={size}, scale_factor={scale_factor}\n"
-                "  rule: one of size and scale_factor is given"
+                "  rule: give either size or scale_factor"
             )
         self.size, self.scale_factor = size, scale_factor
         self.mode, self.align_corners = mode, align_corners

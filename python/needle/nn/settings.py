@@ -31,7 +31,8 @@ def check_number(
         OptionError: if it is not.
     """
     if not isinstance(value, Real) or not low <= float(value) <= high:
-        rule = f"a number from {low:g} " + ("on" if high == math.inf else f"to {high:g}")
+        rule = f"a number >= {low:g}" if high == math.inf else f"a number from {low:g} to {high:g}"
+        rule = "a number" if low == -math.inf else rule
         raise OptionError(f"{type(layer).__name__}: {name}={value!r:.60}\n  rule: {rule}")
 
 

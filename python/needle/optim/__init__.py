@@ -36,7 +36,7 @@ from needle.optim.schedules import (
 _ELSEWHERE = {
     "clip_grad_norm_": "clip_grad_norm",
     "clip_grad_value_": "clip_grad_value",
-    "lr_scheduler": "lr=optim.Cosine(...), optim.Step(...): a schedule is the lr of an optimizer; "
+    "lr_scheduler": "lr=optim.Cosine(...), optim.Step(...): pass a schedule as the optimizer's lr; "
     "optim.ReduceLROnPlateau(optimizer)",
 }
 """Names that PyTorch has here: what to try."""

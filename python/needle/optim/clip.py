@@ -65,7 +65,7 @@ def clip_grad_value(params: Iterable[Tensor] | Tensor, max_value: float) -> None
 
 def _check_limit(owner: str, name: str, value: Any) -> None:
     if not isinstance(value, Real) or not float(value) >= 0:
-        raise OptionError(f"{owner}: {name}={value!r:.60}\n  rule: a number from 0 on")
+        raise OptionError(f"{owner}: {name}={value!r:.60}\n  rule: a number >= 0")
 
 
 def _having(owner: str, params: Any) -> list[Any]:
@@ -75,8 +75,7 @@ def _having(owner: str, params: Any) -> list[Any]:
     for p in given:
         if not isinstance(p, Tensor):
             raise OptionError(
-                f"{owner}: there is a {type(p).__name__} where a tensor is expected\n"
-                "  try: model.parameters()"
+                f"{owner}: expected a tensor, got {type(p).__name__}\n  try: model.parameters()"
             )
     return [p for p in given if p.grad is not None]
 
@@ -90,5 +89,5 @@ def _nonfinite(params: list[Tensor], norm: Tensor) -> NeedleError:
     bad = [p for p in params if not _finite(ops.summation(ops.square(p.grad)))]
     return explain(
         GradientError, "clip_grad_norm", f"the norm of the gradients is {float(norm)}",
-        [("gradient of", p) for p in bad[:10]], "the norm is finite",
+        [("gradient of", p) for p in bad[:10]], "the norm must be finite",
     )  # fmt: skip

@@ -105,7 +105,7 @@ class Optimizer:
             unset = value is None and name in self.optional
             if name in FLAGS and not isinstance(value, (bool, np.bool_)):
                 owner = type(self).__name__
-                raise OptionError(f"{owner}: {name}={value!r:.60} is neither True nor False")
+                raise OptionError(f"{owner}: expected True or False for {name}, got {value!r:.60}")
             if name in RANGES and not unset and not callable(value):
                 _check_number(type(self).__name__, name, value)
 
@@ -272,7 +272,7 @@ class Optimizer:
             raise DataError(f"load_state_dict: {key}: {error}") from None
         kind = "float32" if p.dtype.itemsize == 2 else p.dtype
         if data.shape != p.shape or data.dtype.kind == "b":
-            raise DataError(f"load_state_dict: {key} is {describe(data)}, for {describe(p)}")
+            raise DataError(f"load_state_dict: {key} is {describe(data)}, of {describe(p)}")
         return data.astype(kind, copy=False)
 
     def _set_number(self, group: dict[str, Any] | None, name: str, value: Any) -> None:
@@ -298,9 +298,7 @@ def count(name: str, value: Any) -> int:
     except ArgumentError:
         steps = -1
     if steps < 0:
-        raise DataError(
-            f"load_state_dict: {name} is {value!r:.60}\n  rule: a whole number from 0 on"
-        )
+        raise DataError(f"load_state_dict: {name} is {value!r:.60}\n  rule: an integer >= 0")
     return steps
 
 
@@ -311,7 +309,7 @@ def check_state(state: Any) -> None:
         ArgumentError: if it was not.
     """
     if not isinstance(state, Mapping):
-        raise ArgumentError(f"load_state_dict: the state is {state!r:.60}, not a dict")
+        raise ArgumentError(f"load_state_dict: expected a dict, got {state!r:.60}")
 
 
 def _check_number(owner: str, name: str, value: Any) -> None:
@@ -319,31 +317,34 @@ def _check_number(owner: str, name: str, value: Any) -> None:
     try:
         number = real(name, value)
     except ArgumentError:
-        raise OptionError(f"{owner}: {name}={value!r:.60} is no number") from None
+        raise OptionError(f"{owner}: expected a number for {name}, got {value!r:.60}") from None
     if not low <= number < high:
-        raise OptionError(f"{owner}: {name}={value} is not in [{low:g}, {high:g})")
+        raise OptionError(f"{owner}: {name}={value} is outside [{low:g}, {high:g})")
 
 
 def _groups(owner: str, params: Any, numbers: Iterable[str]) -> list[dict[str, Any]]:
     """Return parameter groups from a list of tensors, or of dicts."""
     if isinstance(params, Tensor) or hasattr(params, "named_parameters"):
-        raise OptionError(f"{owner}: params is a list of tensors\n  try: model.parameters()")
+        raise OptionError(
+            f"{owner}: expected a list of tensors, got {type(params).__name__}\n"
+            "  try: model.parameters()"
+        )
     if not isinstance(params, Iterable):
         raise OptionError(
-            f"{owner}: params is {params!r:.60}, not a list of tensors\n  try: model.parameters()"
+            f"{owner}: expected a list of tensors, got {params!r:.60}\n  try: model.parameters()"
         )
     given = list(params)
     if not given:
-        raise OptionError(f"{owner}: there are no parameters\n  try: model.parameters()")
+        raise OptionError(f"{owner}: got no parameters\n  try: model.parameters()")
     if not any(isinstance(group, dict) for group in given):
         return [{"params": given}]
     groups = []
     for group in given:
         if not isinstance(group, dict) or "params" not in group:
-            raise OptionError(f'{owner}: every group is a dict with "params"')
+            raise OptionError(f'{owner}: expected a dict with "params" for every group')
         for name in group:
             if name != "params" and name not in numbers:
-                raise unknown(f"{owner}: parameter group", name, numbers)
+                raise unknown(f"{owner}: setting of a group", name, numbers)
         groups.append({**group, "params": _tensors_of(owner, group["params"])})
     return groups
 
@@ -353,7 +354,7 @@ def _tensors_of(owner: str, params: Any) -> list[Any]:
         return [params]
     if not isinstance(params, Iterable) or hasattr(params, "named_parameters"):
         raise OptionError(
-            f'{owner}: "params" of a group is {params!r:.60}, not a list of tensors\n'
+            f'{owner}: expected a list of tensors as "params" of a group, got {params!r:.60}\n'
             "  try: model.parameters()"
         )
     return list(params)
@@ -366,7 +367,7 @@ def two_betas(owner: str, betas: Any) -> tuple[Any, Any]:
         OptionError: if they are not two.
     """
     if not isinstance(betas, (Sequence, np.ndarray)) or len(betas) != 2:
-        raise OptionError(f"{owner}: betas={betas!r:.60} are not two")
+        raise OptionError(f"{owner}: expected two betas, got {betas!r:.60}")
     return betas[0], betas[1]
 
 
@@ -391,20 +392,20 @@ def _check_params(owner: str, params: list[Any]) -> None:
     seen: dict[int, int] = {}
     for i, p in enumerate(params):
         if not isinstance(p, Tensor):
-            raise OptionError(f"{owner}: parameter {i} is a {type(p).__name__}, not a tensor")
+            raise OptionError(f"{owner}: parameter {i}: expected a tensor, got {type(p).__name__}")
         if p.op is not None:
             raise explain(
                 OptionError, owner, f"parameter {i} is the result of {p.op}, not a leaf",
-                [("parameter", p)], "what is learned is a leaf of the graph", ".detach() it first",
+                [("parameter", p)], "parameters are leaves of the graph", ".detach() it first",
             )  # fmt: skip
         if not p.requires_grad and not isinstance(p, Parameter):  # that one is frozen: it may thaw
             raise explain(
-                OptionError, owner, f"parameter {i} needs no gradient", [("parameter", p)],
-                "what is learned needs one", "requires_grad=True, or leave it out",
+                OptionError, owner, f"parameter {i} has requires_grad=False", [("parameter", p)],
+                "parameters need gradients", "requires_grad=True, or leave it out",
             )  # fmt: skip
         if id(p) in seen:
             raise explain(
-                OptionError, owner, f"parameters {seen[id(p)]} and {i} are one tensor",
-                [("parameter", p)], "every parameter is listed once, or it would be updated twice",
+                OptionError, owner, f"parameters {seen[id(p)]} and {i} are the same tensor",
+                [("parameter", p)], "list every parameter once, or it would be updated twice",
             )  # fmt: skip
         seen[id(p)] = i

@@ -56,7 +56,7 @@ class ReduceLROnPlateau:
     ) -> None:
         name = type(self).__name__
         if not isinstance(optimizer, Optimizer):
-            raise OptionError(f"{name}: optimizer is a {type(optimizer).__name__}")
+            raise OptionError(f"{name}: expected an optimizer, got {type(optimizer).__name__}")
         for what, given, known in (("mode", mode, ("min", "max")),
                                    ("threshold_mode", threshold_mode, ("rel", "abs"))):  # fmt: skip
             if given not in known:
@@ -70,7 +70,7 @@ class ReduceLROnPlateau:
             raise OptionError(
                 f"{name}: factor={factor}, patience={patience}, threshold={threshold}, "
                 f"cooldown={cooldown}, min_lr={min_lr}, eps={eps}\n"
-                "  rule: the factor is below 1, and nothing is negative"
+                "  rule: the factor is below 1, and no setting is negative"
             )
         self._check_rates()
         self.best = math.inf if mode == "min" else -math.inf
@@ -116,8 +116,8 @@ class ReduceLROnPlateau:
     def _check_rates(self) -> None:
         if any(callable(group["lr"]) for group in self.optimizer.groups):
             raise OptionError(
-                f"{type(self).__name__}: a learning rate is a schedule, a function of the step\n"
-                "  rule: rates are numbers, which are reduced"
+                f"{type(self).__name__}: the learning rate is a schedule, a function of the step\n"
+                "  rule: only rates that are numbers can be reduced"
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,6 +142,6 @@ class ReduceLROnPlateau:
             )
         best = state["best"]
         if not isinstance(best, (int, float)):
-            raise DataError(f"load_state_dict: best is {best!r:.60}, not a number")
+            raise DataError(f"load_state_dict: expected a number for best, got {best!r:.60}")
         numbers = [count(name, state[name]) for name in ("num_bad_epochs", "cooldown_counter")]
         self.best, (self.num_bad_epochs, self.cooldown_counter) = float(best), numbers

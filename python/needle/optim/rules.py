@@ -74,8 +74,8 @@ class SGD(Optimizer):
         still = not callable(momentum) and momentum <= 0
         if numbers["nesterov"] and (still or dampening is None or dampening != 0):
             raise OptionError(
-                f"{type(self).__name__}: nesterov with momentum={momentum}, dampening={dampening}; "
-                "it needs momentum > 0 and dampening 0"
+                f"{type(self).__name__}: nesterov with momentum={momentum}, dampening={dampening}\n"
+                "  rule: nesterov needs momentum > 0 and dampening 0"
             )
 
     @property

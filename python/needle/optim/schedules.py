@@ -83,7 +83,9 @@ class Milestones:
     def __post_init__(self) -> None:
         _finite(self, rate=self.rate, factor=self.factor)
         if not isinstance(self.steps, Iterable):
-            raise ArgumentError(f"Milestones: steps is {self.steps!r:.60}, not several numbers")
+            raise ArgumentError(
+                f"Milestones: expected a sequence of numbers for steps, got {self.steps!r:.60}"
+            )
         steps = tuple(self.steps)
         _finite(self, **{f"steps[{i}]": step for i, step in enumerate(steps)})
         object.__setattr__(self, "steps", tuple(sorted(steps)))
@@ -176,7 +178,7 @@ class Restarts:
         _finite(self, rate=self.rate, factor=self.factor, end=self.end)
         _positive(self, steps=self.steps)
         if self.factor < 1:
-            raise OptionError(f"Restarts: factor={self.factor}\n  rule: a number from 1 on")
+            raise OptionError(f"Restarts: factor={self.factor}\n  rule: factor >= 1")
 
     def __call__(self, step: int) -> float:
         length = self.steps
@@ -215,7 +217,7 @@ class OneCycle:
         if not 1 < self.peak * self.steps < self.steps:
             raise OptionError(
                 f"OneCycle: peak={self.peak} of {self.steps} steps\n"
-                "  rule: more than one step rises, and some fall"
+                "  rule: the rate rises for more than one step, and falls for at least one"
             )
 
     def __call__(self, step: int) -> float:
@@ -262,7 +264,7 @@ class Chain:
         pairs = [part for part in parts if isinstance(part, tuple)]
         alone = [part for part in parts[-1:] if not isinstance(part, tuple)]
         if not parts or len(pairs + alone) < len(parts) or any(len(pair) != 2 for pair in pairs):
-            raise OptionError("Chain: every part but the last is a pair (schedule, steps)")
+            raise OptionError("Chain: every part but the last must be a pair (schedule, steps)")
         for schedule, steps in pairs:
             _part(self, schedule=schedule)
             _positive(self, steps=steps)

@@ -114,7 +114,7 @@ class ByteRecipe(Recipe):
             f"  {self.name} {ours:.3f}   {rest}",
             f"  the target, below zlib: {'reached' if ours < zlibs else 'NOT reached'}, "
             f"{ours / zlibs - 1:+.1%}",
-            "a sample of what it writes:",
+            "a sample of its output:",
         ]
         return lines + ["  | " + line for line in self._sample(model).splitlines()]
 

@@ -43,7 +43,7 @@ class CycleGanRecipe(Recipe):
     def load(self, report: Callable[[str], None]) -> None:
         """Read both folders; OptionError if there is no --data."""
         if self.settings.data is None:
-            raise OptionError("cyclegan: --data FOLDER with trainA, trainB, testA, testB is needed")
+            raise OptionError("cyclegan: expected --data FOLDER with trainA, trainB, testA, testB")
         folder = Path(self.settings.data)
         changes = Augment(RandomCrops(4, "reflect"), RandomFlips(), seed=self.settings.seed)
         self.train = UnpairedImages(folder, size=self.size, report=report, augment=changes)
@@ -137,7 +137,7 @@ class CycleGanRecipe(Recipe):
 
     def conclude(self, model: nn.Module, figures: dict[str, float]) -> list[str]:
         return [
-            f"mean distance of test images from their way there and back, in [-1, 1]: "
+            f"mean distance between test images and their round trips, for pixels in [-1, 1]: "
             f"A {figures['a']:.3f}, B {figures['b']:.3f}"
         ]
 

@@ -94,7 +94,7 @@ class _Run:
         self.recipe, self.folder, self.progress, self.stop = recipe, folder, progress, stop
         per_epoch = recipe.steps_per_epoch()
         if per_epoch < 1:
-            raise DataError(f"{recipe.name}: there is no training data: {recipe.describe_data()}")
+            raise DataError(f"{recipe.name}: no training data: {recipe.describe_data()}")
         self.per_epoch = per_epoch
         self.total = recipe.steps or (recipe.epochs or 1) * per_epoch
         self.model = recipe.model()
@@ -231,11 +231,11 @@ class _Run:
         fits = 0 <= place <= min(step, self.per_epoch) and (step - place) % self.per_epoch == 0
         if not fits or step > self.total:
             raise DataError(
-                f"{self.folder.path}: the checkpoint is at step {step}, {place} batches into a "
-                f"pass; with these data a pass has {self.per_epoch} batches, the run "
+                f"{self.folder.path}: the checkpoint is at step {step}, {place} batches into an "
+                f"epoch; with this data an epoch has {self.per_epoch} batches, and the run "
                 f"{self.total} steps\n"
-                "  rule: a run goes on with the data that it began with\n"
-                "  try: --data with the folder of before"
+                "  rule: a run continues with the data that it started with\n"
+                "  try: --data with the previous folder"
             )
 
     def _step(self, batch: Any) -> float:
@@ -247,7 +247,7 @@ class _Run:
             rate, usual = self.recipe.lr, type(self.recipe).lr
             raise explain(
                 NeedleError, "train", f"the loss is {value} at step {self.done + 1}",
-                advice=f"--lr {min(rate / 3, usual):.1g} (it was {rate:.2g})",
+                advice=f"--lr {min(rate / 3, usual):.1g} (the learning rate was {rate:.2g})",
             )  # fmt: skip
         self.optimizer.minimize(loss)
         self.done += 1

@@ -29,7 +29,7 @@ class MnistRecipe(Recipe):
         self.train = mnist(self.settings.data, train=True, report=report)
         self.test = mnist(self.settings.data, train=False, report=report)
         if not len(self.test):
-            raise DataError("mlp-mnist: the files of the test images hold none")
+            raise DataError("mlp-mnist: the test files contain no images")
         self.loader = DataLoader(self.train, self.batch_size, shuffle=True)
 
     def describe_data(self) -> dict[str, Any]:

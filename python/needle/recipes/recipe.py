@@ -50,16 +50,16 @@ class Settings:
             limit = f" and at most {most}" if most < math.inf else ""
             _check(
                 name, value, right or (value is None and least == 1),
-                f"a whole number, at least {least}{limit}",
+                f"an integer, at least {least}{limit}",
             )  # fmt: skip
         rate = self.lr if isinstance(self.lr, (int, float)) else math.nan
-        _check("lr", self.lr, self.lr is None or 0 < rate < math.inf, "a number above 0")
+        _check("lr", self.lr, self.lr is None or 0 < rate < math.inf, "a positive number")
 
 
 def _check(name: str, value: Any, right: bool, rule: str) -> None:
     if not right:
         option = "--" + name.replace("_", "-")
-        raise OptionError(f"{option}: {value!r:.60} was given\n  rule: {rule}")
+        raise OptionError(f"{option}: got {value!r:.60}\n  rule: {rule}")
 
 
 class Recipe:

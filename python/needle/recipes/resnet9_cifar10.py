@@ -28,7 +28,7 @@ class CifarRecipe(Recipe):
     """Learn the training images, shifted and mirrored at random; judge by the test images."""
 
     name = "resnet9-cifar10"
-    summary = "the course's ResNet-9 on CIFAR-10, with pictures of what it gets wrong"
+    summary = "the course's ResNet-9 on CIFAR-10, with pictures of its mistakes"
     item = "images"
     batch_size = 128
     lr = 3e-3

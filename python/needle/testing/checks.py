@@ -302,7 +302,7 @@ def check_raises(case: Case, where: Any) -> None:
                     where.synchronize()  # where kernels run behind, so do their errors
             except expected:
                 continue
-        raise AssertionError(f"{case.make()!r}: no {expected.__name__} ({lazy=})")
+        raise AssertionError(f"{case.make()!r}: expected {expected.__name__} ({lazy=})")
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

@@ -47,7 +47,7 @@ def check_gradients(
         OptionError: for an unknown mode.
     """
     if order not in (1, 2):
-        raise GradientError(f"check_gradients: order={order}, must be 1 or 2")
+        raise GradientError(f"check_gradients: expected order 1 or 2, got {order}")
     if mode not in MODES:
         raise unknown("check_gradients: mode", mode, MODES)
     rng = np.random.default_rng(seed)
@@ -121,7 +121,7 @@ def _check_reverse(
     for (i, direction), grad in zip(directions.items(), grads, strict=True):
         if grad.shape != inputs[i].shape:
             raise GradientError(
-                f"{name}: the gradient of input {i} has shape {grad.shape}, the input "
+                f"{name}: the gradient of input {i} has shape {grad.shape}, but the input has "
                 f"{inputs[i].shape}"
             )
         terms = grad.numpy() * direction.numpy()

@@ -82,14 +82,14 @@ def check_isa(isa: str) -> dict[str, Any]:
     if done.returncode == 0:
         return dict(json.loads(done.stdout))
     how = f"signal {-done.returncode}" if done.returncode < 0 else f"code {done.returncode}"
-    last = (done.stderr.strip() or "nothing was printed").splitlines()[-1]
+    last = (done.stderr.strip() or "no output").splitlines()[-1]
     return {"ops": 0, "samples": 0, "failures": [f"the process ended with {how}: {last}"]}
 
 
 def check_onednn() -> dict[str, Any]:
     """Return whether oneDNN is there, its version or why not, and ``check_ops`` of convolutions."""
     if core.native is None:
-        return {"enabled": False, "found": "it needs the native module", "failures": []}
+        return {"enabled": False, "found": "needs the native module", "failures": []}
     opened, found = onednn.find()
     if opened is None:
         return {"enabled": False, "found": found, "failures": []}
@@ -185,7 +185,7 @@ def as_text(findings: Findings) -> str:
     lines += ["", "backends"]
     for backend in findings["backends"]:
         lines += _backend_lines(backend, findings)
-    lines += ["", "all is well" if findings["ok"] else "something is wrong: see FAILED above"]
+    lines += ["", "no problems found" if findings["ok"] else "problems found: see FAILED above"]
     return "\n".join(lines)
 
 

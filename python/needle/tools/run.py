@@ -39,7 +39,7 @@ class RunFolder:
             OptionError: if it cannot be written, or holds a run already.
         """
         if out == "":
-            raise OptionError("--out: the name of the folder is empty")
+            raise OptionError("--out: the folder name is empty")
         path = Path(out) if out else _unused(Path("runs") / f"{recipe}-{_now()}")
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class RunFolder:
         except OSError as error:
             raise OptionError(f"--out: {path} cannot be written ({error.strerror})") from None
         if (path / "config.json").exists():
-            raise OptionError(f"--out: {path} holds a run already; name another folder")
+            raise OptionError(f"--out: {path} already contains a run; choose another folder")
         return RunFolder(path)
 
     @staticmethod
@@ -62,7 +62,7 @@ class RunFolder:
         folder = RunFolder(Path(path))
         for name in ("config.json", CHECKPOINT):
             if not (folder.path / name).is_file():
-                raise OptionError(f"--resume: {path} holds no run to go on with: no {name}")
+                raise OptionError(f"--resume: {path} does not contain a run: no {name}")
         return folder
 
     def config(self) -> dict[str, Any]:
@@ -80,9 +80,9 @@ class RunFolder:
                 "where": {k: str(values["environment"][k]) for k in ("backend", "device")},
             }
         except OptionError as error:
-            raise DataError(f"{path}: is not what a run writes\n  {error}") from None
+            raise DataError(f"{path}: not a valid run file\n  {error}") from None
         except _DAMAGE as error:
-            raise DataError(f"{path}: is not what a run writes ({error!r})") from None
+            raise DataError(f"{path}: not a valid run file ({error!r})") from None
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Write checkpoint.safetensors, whole or not at all."""
@@ -133,9 +133,7 @@ class RunFolder:
                 found.append({**values, "split": str(values["split"]), "step": int(values["step"])})
             except _DAMAGE as error:
                 if number < len(lines):  # behind the last newline is nothing, or a part of a line
-                    raise DataError(
-                        f"{path}: line {number} is not what a run writes ({error!r})"
-                    ) from None
+                    raise DataError(f"{path}: line {number} is not valid ({error!r})") from None
         return found
 
     def save_weights(self, model: Any) -> Path:

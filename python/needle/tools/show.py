@@ -65,7 +65,7 @@ def shown(function: Callable[..., Any], *points: Any) -> str:
             raise ArgumentError(
                 f"show: a point has {len(values)} values for {len(names)} inputs\n"
                 "  rule: a point is a tuple with a value for each input; "
-                f"without points there are at most {len(POINTS[0])} inputs"
+                f"the default points serve up to {len(POINTS[0])} inputs"
             )
     inputs = [[_float64(x) for x in point] for point in chosen]
     lines = _formulas(function, names, inputs[0])
@@ -133,7 +133,9 @@ def _formulas(function: Any, names: Sequence[str], inputs: Sequence[Any]) -> lis
 def _check(function: Any, out: Any) -> None:
     if not isinstance(out, Tensor) or not out.dtype.is_floating:
         kind = str(out.dtype) if isinstance(out, Tensor) else type(out).__name__
-        raise GradientError(f"show: the function returned {kind}, not one floating tensor")
+        raise GradientError(
+            f"show: expected the function to return one floating tensor, got {kind}"
+        )
     if not out.requires_grad:
         raise GradientError("show: the result does not depend on any input")
 
@@ -142,8 +144,8 @@ def _check_size(results: Sequence[Any]) -> None:
     count = len(graph.topo([graph.leaf(x) for x in results]))
     if count > LONGEST:
         raise GradientError(
-            f"show: the function and its gradient are {count} operations\n"
-            f"  rule: formulas of at most {LONGEST}, which can be read\n"
+            f"show: the function and its gradient have {count} operations\n"
+            f"  rule: at most {LONGEST} operations, so that the formulas can be read\n"
             "  try: a part of the function, or fewer steps of a loop"
         )
 

@@ -47,7 +47,7 @@ def run(
     if result.stopped is not None:
         name = signal.Signals(result.stopped).name
         message = f"stopped by {name} after step {result.steps}; the last weights are in"
-        advice = f"needle train --resume {folder.path} goes on"
+        advice = f"needle train --resume {folder.path} continues the run"
         weights = folder.path / "weights.safetensors"
         print(f"needle: {message} {weights}; {advice}", file=sys.stderr)
         return 128 + result.stopped
@@ -73,5 +73,5 @@ def _say_what_is_missing(show: progress.Progress) -> None:
     if missing:
         show.note(
             f"{' and '.join(missing)} not installed: {', '.join(without[n] for n in missing)}; "
-            "pip install 'needle[train]' brings both"
+            "pip install 'needle[train]' installs both"
         )

@@ -218,7 +218,7 @@ class CudaBackend(Backend):
         kind = inputs[-1].dtype
         row = functions().get(function)
         if row is None or kind not in row.dtypes:
-            raise DtypeError(f"{function}: {self.name} has no such function of {kind}")
+            raise DtypeError(f"{function}: not supported for {kind} on {self.name}")
         g = geometry(out.shape, out.strides, *[x.strides for x in inputs])
         if not g.count:
             return

@@ -143,12 +143,12 @@ def _reader(x: NDArray, stream: Any) -> int | None:
     if stream is None:
         return LEGACY
     if isinstance(stream, bool) or not isinstance(stream, int):
-        raise ExchangeError(f"dlpack: stream {stream!r} is not the number of a stream")
+        raise ExchangeError(f"dlpack: expected the number of a stream, got {stream!r}")
     if stream == 0 or stream < NO_SYNC:
         raise ExchangeError(
             f"dlpack: stream {stream} of {x.device}\n"
-            "  rule: the number of a stream, or 1: the legacy default stream, 2: the default "
-            "stream of each thread, -1: no wait; 0 could be any of them, so it is not allowed"
+            "  rule: the number of a stream, or 1 for the legacy default stream, 2 for the default "
+            "stream of each thread, -1 for no wait; 0 is ambiguous, so it is not allowed"
         )
     return None if stream == NO_SYNC else stream
 

@@ -200,7 +200,7 @@ class CudaDriver:
                 f"{self.compiler.version} needs {needed // 1000}.0 or newer"
             )
         if not 0 <= number < count:
-            raise DeviceError(f"there is no GPU {number}: this machine has {count}")
+            raise DeviceError(f"GPU {number} does not exist: this machine has {count}")
         return self.core.Device(number)
 
     # ---- memory ------------------------------------------------------------------------
@@ -366,5 +366,5 @@ def _libraries() -> tuple[Any, Any]:
             raise DeviceError(f"{name} is missing: pip install 'needle[cuda]' ({error})") from None
     version = getattr(found[0], "__version__", "0")
     if int(version.split(".")[0]) != 1:
-        raise DeviceError(f"cuda-core is {version}, versions from 1.0 to below 2 are known to work")
+        raise DeviceError(f"cuda-core is {version}, but Needle needs a version >= 1.0 and < 2")
     return found[0], found[1]

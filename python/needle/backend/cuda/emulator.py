@@ -76,7 +76,7 @@ class EmuDriver:
 
     def __init__(self, sanitize: bool = False, number: int = 0) -> None:
         if not 0 <= number < GPUS:
-            raise DeviceError(f"there is no emulated GPU {number}: there are {GPUS}")
+            raise DeviceError(f"emulated GPU {number} does not exist: there are {GPUS}")
         found = next((path for name in COMPILERS if (path := shutil.which(name))), None)
         if found is None:
             raise DeviceError(f"the emulator needs a C++ compiler ({' or '.join(COMPILERS)})")

@@ -53,7 +53,7 @@ def source(program: Program, inputs: tuple[DType, ...], outs: tuple[DType, ...])
     for function, arguments in program:
         row, kind = functions()[function], kinds[arguments[-1]]
         if kind not in row.dtypes:
-            raise DtypeError(f"{function}: there is no such function of {kind}")
+            raise DtypeError(f"{function}: not supported for {kind}")
         values = [f"r{i}" for i in arguments] + [f"{CPP[kind]}{{}}"] * (3 - len(arguments))
         lines.append(
             f"  const auto r{len(kinds)} = apply<f_{function}, {CPP[kind]}>({', '.join(values)});"

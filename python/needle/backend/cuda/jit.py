@@ -87,9 +87,8 @@ class Cache:
             if not self._warned:
                 self._warned = True
                 warnings.warn(
-                    f"needle: cannot keep compiled kernels in {self.folder} ({error.strerror}): "
-                    "each process compiles its own; set NEEDLE_CACHE to a folder that can be "
-                    "written",
+                    f"needle: cannot keep compiled kernels in {self.folder} ({error.strerror}), so "
+                    "every process compiles them again; set NEEDLE_CACHE to a writable folder",
                     RuntimeWarning,
                     stacklevel=2,
                 )

@@ -104,9 +104,9 @@ class Pinned:
         except NoMemory:
             problem = (
                 f"the host has no pinned memory left for copies with {self.backend.name}: "
-                f"{size} bytes were asked for, {self.total} are held"
+                f"{size} bytes were requested, {self.total} are in use"
             )
-            advice = "`del` arrays that pinned() made; a higher limit of locked memory (ulimit -l)"
+            advice = "`del` arrays from pinned(); a higher limit of locked memory (ulimit -l)"
             raise explain(OutOfMemoryError, "copy", problem, advice=advice) from None
 
     def _trim(self) -> None:

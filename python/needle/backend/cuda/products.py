@@ -26,7 +26,7 @@ def matmul(backend: CudaBackend, out: Any, a: Any, b: Any) -> None:
     from needle.backend.cuda.backend import address
 
     if out.dtype.kind == "b":
-        raise DtypeError(f"matmul: {backend.name} has no product of bools")
+        raise DtypeError(f"matmul: not supported for bool on {backend.name}")
     if not out.size:
         return
     (m, n), k = out.shape[-2:], a.shape[-1]
@@ -38,7 +38,7 @@ def matmul(backend: CudaBackend, out: Any, a: Any, b: Any) -> None:
     rows, columns, _, *rest = tile = TILES[_tile(backend, m, n, batches.count, out.dtype)]
     grid = (-(-m // rows), -(-n // columns), min(batches.count, 65535))
     if grid[1] > 65535:
-        raise DtypeError(f"matmul: {n} columns are more than {backend.name} can do")
+        raise DtypeError(f"matmul: {n} columns are too many for {backend.name}")
     name = _name(out.dtype, tile, a.strides[-1] == 1, b.strides[-2] == 1)
     found = backend.function("matmul.cu", name, lambda: _family(out.dtype))
     threads = rows // rest[0] * (columns // rest[1])
