@@ -1,8 +1,8 @@
 """Settings: one frozen value in a context variable, and the only reader of ``NEEDLE_*``.
 
->>> import needle
->>> with needle.config(debug=1):
-...     pass
+>>> with ndl.config(threads=1):
+...     print(ndl.ones(2) + 1.0)
+[2. 2.]
 """
 
 from __future__ import annotations

@@ -43,8 +43,9 @@ class BatchTransform:
 class Augment:
     """Apply transforms one after the other.
 
-    >>> augment = Augment(RandomCrops(4), RandomFlips(), Normalise(mean, std), seed=0)
-    >>> images = augment(dataset.images[indices], indices, epoch)
+    >>> augment = ndl.data.Augment(ndl.data.RandomCrops(4), ndl.data.RandomFlips(), seed=0)
+    >>> augment(np.zeros((2, 32, 32, 3), np.uint8), indices=[0, 1], epoch=3).shape
+    (2, 32, 32, 3)
     """
 
     def __init__(self, *transforms: BatchTransform, seed: int = 0) -> None:
@@ -95,6 +96,11 @@ class RandomCrops(BatchTransform):
     Args:
         padding: pixels on each side.
         mode: what is outside: "zeros", or "reflect" for the image mirrored at its edges.
+
+    >>> augment = ndl.data.Augment(ndl.data.RandomCrops(1))
+    >>> augment(np.arange(1, 5, dtype=np.uint8).reshape(1, 2, 2, 1), [0])[0, :, :, 0]
+    array([[2, 0],
+           [4, 0]], dtype=uint8)
     """
 
     draws = 2
@@ -111,7 +117,12 @@ class RandomCrops(BatchTransform):
 
 
 class RandomFlips(BatchTransform):
-    """Mirror images left to right with probability p."""
+    """Mirror images left to right with probability p.
+
+    >>> augment = ndl.data.Augment(ndl.data.RandomFlips(p=1.0))
+    >>> augment(np.arange(3.0, dtype=np.float32).reshape(1, 1, 3, 1), [0]).ravel()
+    array([2., 1., 0.], dtype=float32)
+    """
 
     draws = 1
 
@@ -131,6 +142,13 @@ class Cutout(BatchTransform):
 
     DeVries, Taylor, "Improved regularization of convolutional neural networks with cutout", 2017,
     arXiv:1708.04552.
+
+    >>> augment = ndl.data.Augment(ndl.data.Cutout(2))
+    >>> augment(np.ones((1, 4, 4, 1), np.float32), [0])[0, :, :, 0]
+    array([[1., 1., 0., 0.],
+           [1., 1., 0., 0.],
+           [1., 1., 1., 1.],
+           [1., 1., 1., 1.]], dtype=float32)
     """
 
     draws = 2
@@ -147,6 +165,10 @@ class Normalise(BatchTransform):
     """Return (images - mean) / std per channel, float32.
 
     Bytes are taken as they are: give the mean and deviation of bytes.
+
+    >>> augment = ndl.data.Augment(ndl.data.Normalise(mean=[100.0], std=[50.0]))
+    >>> augment(np.array([50, 100, 200], np.uint8).reshape(1, 1, 3, 1), [0]).ravel()
+    array([-1., -0.,  2.], dtype=float32)
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
@@ -173,7 +195,12 @@ class Normalise(BatchTransform):
 
 
 class Resize(BatchTransform):
-    """Scale images to a size, bilinearly, as ``ops.upsample`` does; bytes are rounded."""
+    """Scale images to a size, bilinearly, as ``ops.upsample`` does; bytes are rounded.
+
+    >>> augment = ndl.data.Augment(ndl.data.Resize(16))
+    >>> augment(np.zeros((2, 32, 32, 3), np.uint8), [0, 1]).shape
+    (2, 16, 16, 3)
+    """
 
     def __init__(self, size: int | tuple[int, int]) -> None:
         given = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
@@ -195,6 +222,10 @@ class ColourJitter(BatchTransform):
 
     In this order: times the factor; away from the mean grey of the image; away from the grey of
     each pixel. Values stay in the range of the dtype: [0, 255] for bytes, [0, 1] for floats.
+
+    >>> augment = ndl.data.Augment(ndl.data.ColourJitter(brightness=0.5))
+    >>> augment(np.zeros((2, 8, 8, 3), np.uint8), [0, 1]).shape
+    (2, 8, 8, 3)
     """
 
     draws = 3

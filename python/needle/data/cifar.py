@@ -205,6 +205,9 @@ def cifar10(
 
     Raises:
         DataError: if the files are wrong, there are none, or they cannot be downloaded.
+
+    >>> test = ndl.data.cifar10(train=False)  # doctest: +SKIP
+    >>> images, labels = test[:64]  # doctest: +SKIP
     """
     given = given_folder(folder)
     found = _look(given, train) if given is not None else None

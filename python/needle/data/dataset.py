@@ -24,6 +24,14 @@ class Dataset:
 
     Args:
         transforms: functions applied to an item, one after the other, by ``apply_transforms``.
+
+    >>> class Squares(ndl.data.Dataset):
+    ...     def __len__(self):
+    ...         return 5
+    ...     def __getitem__(self, index):
+    ...         return index * index
+    >>> [batch.tolist() for batch in ndl.data.DataLoader(Squares(), batch_size=3)]
+    [[0, 1, 4], [9, 16]]
     """
 
     def __init__(self, transforms: Sequence[Callable[[Any], Any]] | None = None) -> None:
@@ -66,6 +74,11 @@ class NDArrayDataset(Dataset):
 
     Raises:
         DataError: if the arrays differ in length, or one is no array of items.
+
+    >>> dataset = ndl.data.NDArrayDataset(np.arange(6.0).reshape(3, 2), np.array([0, 1, 1]))
+    >>> x, y = dataset[1]
+    >>> print(x, y)
+    [2. 3.] 1
     """
 
     def __init__(self, *arrays: Any) -> None:
@@ -108,6 +121,9 @@ class Subset(Dataset):
     Raises:
         IndexRangeError: if an index is out of range.
         ArgumentError: if they are neither, or the mask has another length than the data set.
+
+    >>> ndl.data.Subset([10, 20, 30, 40], [3, 0])[0]
+    40
     """
 
     def __init__(self, dataset: Any, indices: Any) -> None:
@@ -141,6 +157,9 @@ class ConcatDataset(Dataset):
 
     Raises:
         DataError: if there are none.
+
+    >>> len(ndl.data.ConcatDataset([[1, 2, 3], [4, 5]]))
+    5
     """
 
     def __init__(self, datasets: Sequence[Any]) -> None:
@@ -193,6 +212,10 @@ def random_split(dataset: Any, sizes: Sequence[float]) -> list[Subset]:
     Raises:
         ArgumentError: if the sizes are not several numbers.
         DataError: if they do not add up to that of the data set.
+
+    >>> train, test = ndl.data.random_split(range(10), [0.8, 0.2])
+    >>> len(train), len(test)
+    (8, 2)
     """
     if not isinstance(sizes, Sequence) or not all(isinstance(n, Real) for n in sizes):
         raise ArgumentError(f"random_split: expected a sequence of sizes, got {sizes!r:.60}")

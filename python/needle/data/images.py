@@ -28,6 +28,8 @@ def read_image(path: str | Path, size: int | tuple[int, int] | None = None) -> I
 
     Raises:
         DataError: naming the file if it cannot be decoded; if Pillow is not installed.
+
+    >>> image = ndl.data.read_image("cat.jpg", size=64)  # doctest: +SKIP
     """
     try:
         from PIL import Image as pillow
@@ -107,6 +109,9 @@ class ImageFolder(Dataset):
 
     Raises:
         DataError: if there is no folder with an image; for a file that cannot be decoded.
+
+    >>> pets = ndl.data.ImageFolder("pets", size=64)  # doctest: +SKIP
+    >>> image, label = pets[0]  # doctest: +SKIP
     """
 
     def __init__(
@@ -168,6 +173,10 @@ class UnpairedImages(Dataset):
     Raises:
         DataError: if one has no images, or a file cannot be decoded.
         OptionError: if there are not two names.
+
+    >>> names = "trainA", "trainB"
+    >>> pairs = ndl.data.UnpairedImages("horse2zebra", names, size=64)  # doctest: +SKIP
+    >>> a, b = pairs[0]  # doctest: +SKIP
     """
 
     def __init__(

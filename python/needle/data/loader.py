@@ -33,6 +33,11 @@ class DataLoader:
     Raises:
         OptionError: if batch_size is not a positive whole number.
         ArgumentError: if the data set has no length, or no items by index (a generator, say).
+
+    >>> dataset = ndl.data.NDArrayDataset(np.ones((10, 3), np.float32), np.arange(10))
+    >>> loader = ndl.data.DataLoader(dataset, batch_size=4, shuffle=True)
+    >>> [(x.shape, y.shape) for x, y in loader]
+    [((4, 3), (4,)), ((4, 3), (4,)), ((2, 3), (2,))]
     """
 
     def __init__(
@@ -101,6 +106,10 @@ def collate(items: list[Any]) -> Any:
     Raises:
         ShapeError: if the arrays of a field differ in shape.
         DataError: if there are no items, or they differ in their fields.
+
+    >>> x, y = ndl.data.collate([([1.0, 2.0], 0), ([3.0, 4.0], 1)])
+    >>> y
+    array([0, 1])
     """
     if not items:
         raise DataError("collate: cannot make a batch of 0 items")

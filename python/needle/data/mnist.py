@@ -141,6 +141,9 @@ def mnist(
     Raises:
         DataError: if the files are missing, wrong, or cannot be downloaded.
         OptionError: if train is neither True nor False.
+
+    >>> train = ndl.data.mnist()  # doctest: +SKIP
+    >>> image, label = train[0]  # doctest: +SKIP
     """
     if train not in (True, False):
         raise OptionError(f"mnist: expected True or False for train, got {train!r:.60}")

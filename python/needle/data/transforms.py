@@ -19,7 +19,14 @@ MOST_PIXELS = 2**24
 
 
 class Transform:
-    """A change of one item, to be named in a data set's ``transforms``."""
+    """A change of one item, to be named in a data set's ``transforms``.
+
+    >>> class Invert(ndl.data.Transform):
+    ...     def __call__(self, image):
+    ...         return 1.0 - image
+    >>> print(Invert()(np.array([0.0, 0.25])))
+    [1.   0.75]
+    """
 
     def __call__(self, x: Any) -> Any:
         """Return the changed item."""
@@ -27,7 +34,12 @@ class Transform:
 
 
 class RandomFlipHorizontal(Transform):
-    """Mirror an image left to right with probability p: one uniform draw per call."""
+    """Mirror an image left to right with probability p: one uniform draw per call.
+
+    >>> image = np.arange(3.0).reshape(1, 3, 1)
+    >>> ndl.data.RandomFlipHorizontal(p=1.0)(image).ravel()
+    array([2., 1., 0.])
+    """
 
     def __init__(self, p: float = 0.5) -> None:
         if not isinstance(p, Real) or not 0 <= p <= 1:
@@ -44,6 +56,9 @@ class RandomCrop(Transform):
     """Shift an image by up to ``padding`` pixels along both axes and fill with zeros.
 
     Draws two whole numbers in [-padding, padding] per call, the shift along axis 0 first.
+
+    >>> ndl.data.RandomCrop(padding=2)(np.ones((8, 8, 3))).shape
+    (8, 8, 3)
     """
 
     def __init__(self, padding: int = 3) -> None:

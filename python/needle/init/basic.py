@@ -83,6 +83,10 @@ def rand(
     Raises:
         OptionError: if an end is NaN, or the dtype does not hold the range.
         DtypeError: if dtype is not floating.
+
+    >>> x = ndl.init.rand(2, 3, low=-1.0, high=1.0)
+    >>> x.shape, (abs(x) <= 1).all().item()
+    ((2, 3), True)
     """
     kind = floating("rand", dtype)
     low, high = real("rand: low", low), real("rand: high", high)
@@ -109,6 +113,10 @@ def randn(
     Raises:
         OptionError: if std is negative or NaN.
         DtypeError: if dtype is not floating.
+
+    >>> x = ndl.init.randn(1000, mean=5.0, std=0.1, key=0)
+    >>> round(x.mean().item(), 1)
+    5.0
     """
     kind = floating("randn", dtype)
     mean, std = real("randn: mean", mean), real("randn: std", std)
@@ -130,6 +138,9 @@ def randb(
 
     Raises:
         OptionError: if p is not in [0, 1].
+
+    >>> ndl.init.randb(4, p=1.0).tolist()
+    [True, True, True, True]
     """
     if not 0 <= real("randb: p", p) <= 1:
         raise OptionError(f"randb: expected p in [0, 1], got {p}")
@@ -146,7 +157,12 @@ def constant(
     dtype: Any = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return a tensor of one value."""
+    """Return a tensor of one value.
+
+    >>> print(ndl.init.constant(2, 2, c=7.0))
+    [[7. 7.]
+     [7. 7.]]
+    """
     return _filled("constant", shape, c, dtype, device, requires_grad)
 
 
@@ -162,14 +178,23 @@ def _filled(
 def ones(
     *shape: int, device: Any = None, dtype: Any = "float32", requires_grad: bool = False
 ) -> Tensor:
-    """Return a tensor of ones."""
+    """Return a tensor of ones.
+
+    >>> print(ndl.init.ones(3))
+    [1. 1. 1.]
+    """
     return _filled("ones", shape, 1.0, dtype, device, requires_grad)
 
 
 def zeros(
     *shape: int, device: Any = None, dtype: Any = "float32", requires_grad: bool = False
 ) -> Tensor:
-    """Return a tensor of zeros."""
+    """Return a tensor of zeros.
+
+    >>> print(ndl.init.zeros(2, 2, dtype="int32"))
+    [[0 0]
+     [0 0]]
+    """
     return _filled("zeros", shape, 0.0, dtype, device, requires_grad)
 
 
@@ -188,14 +213,22 @@ def _like(make: Any, array: Any, device: Any, dtype: Any, **settings: Any) -> Te
 def zeros_like(
     array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Return zeros with the shape, and unless given the device and dtype, of a tensor."""
+    """Return zeros with the shape, and unless given the device and dtype, of a tensor.
+
+    >>> print(ndl.init.zeros_like(Tensor([1.0, 2.0])))
+    [0. 0.]
+    """
     return _like(zeros, array, device, dtype, requires_grad=requires_grad)
 
 
 def ones_like(
     array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Return ones with the shape, and unless given the device and dtype, of a tensor."""
+    """Return ones with the shape, and unless given the device and dtype, of a tensor.
+
+    >>> print(ndl.init.ones_like(Tensor([1.0, 2.0])))
+    [1. 1.]
+    """
     return _like(ones, array, device, dtype, requires_grad=requires_grad)
 
 
@@ -207,7 +240,11 @@ def rand_like(
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
-    """Return uniform values with the shape, device and dtype of a tensor. See ``rand``."""
+    """Return uniform values with the shape, device and dtype of a tensor. See ``rand``.
+
+    >>> ndl.init.rand_like(ndl.zeros(2, 3)).shape
+    (2, 3)
+    """
     return _like(rand, array, device, dtype, requires_grad=requires_grad, key=key)
 
 
@@ -219,7 +256,11 @@ def randn_like(
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
-    """Return normal values with the shape, device and dtype of a tensor. See ``randn``."""
+    """Return normal values with the shape, device and dtype of a tensor. See ``randn``.
+
+    >>> ndl.init.randn_like(ndl.zeros(2, 3)).shape
+    (2, 3)
+    """
     return _like(randn, array, device, dtype, requires_grad=requires_grad, key=key)
 
 
@@ -244,6 +285,10 @@ def one_hot(
     Raises:
         IndexRangeError: naming the first number outside [0, n).
         ShapeError: if n is negative.
+
+    >>> print(ndl.init.one_hot(3, [2, 0]))
+    [[0. 0. 1.]
+     [1. 0. 0.]]
     """
     if n < 0:
         raise ShapeError(f"one_hot: expected a number of classes >= 0, got {n}")

@@ -55,6 +55,10 @@ def xavier_uniform(
         dtype: element type.
         requires_grad: whether ``backward`` computes its gradient.
         key: seed of Needle's own generator, instead of the stream in use.
+
+    >>> w = ndl.init.xavier_uniform(3, 3)
+    >>> w.shape, (abs(w) <= 1).all().item()
+    ((3, 3), True)
     """
     bound = real("xavier_uniform: gain", gain) * math.sqrt(6 / _fan(fan_in, fan_out))
     return rand(
@@ -74,7 +78,11 @@ def xavier_normal(
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
-    """Return N(0, std) with std = gain * sqrt(2 / (fan_in + fan_out)). See ``xavier_uniform``."""
+    """Return N(0, std) with std = gain * sqrt(2 / (fan_in + fan_out)). See ``xavier_uniform``.
+
+    >>> ndl.init.xavier_normal(300, 100).shape
+    (300, 100)
+    """
     std = real("xavier_normal: gain", gain) * math.sqrt(2 / _fan(fan_in, fan_out))
     return randn(
         *((fan_in, fan_out) if shape is None else shape), std=std,
@@ -104,6 +112,10 @@ def kaiming_uniform(
         dtype: element type.
         requires_grad: whether ``backward`` computes its gradient.
         key: seed of Needle's own generator, instead of the stream in use.
+
+    >>> w = ndl.init.kaiming_uniform(6, 4)
+    >>> w.shape, (abs(w) <= 1).all().item()
+    ((6, 4), True)
     """
     bound = _gain(nonlinearity) * math.sqrt(3 / _fan(fan_in))
     return rand(
@@ -123,7 +135,11 @@ def kaiming_normal(
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
-    """Return N(0, std) with std = gain / sqrt(fan_in). See ``kaiming_uniform``."""
+    """Return N(0, std) with std = gain / sqrt(fan_in). See ``kaiming_uniform``.
+
+    >>> ndl.init.kaiming_normal(300, 100, nonlinearity="tanh").shape
+    (300, 100)
+    """
     std = _gain(nonlinearity) / math.sqrt(_fan(fan_in))
     return randn(
         *((fan_in, fan_out) if shape is None else shape), std=std,
@@ -155,6 +171,10 @@ def orthogonal(
     Raises:
         ShapeError: for fewer than two axes.
         DtypeError: if dtype is not floating.
+
+    >>> w = ndl.init.orthogonal(3, 3)
+    >>> ndl.allclose(w @ w.transpose(), ndl.eye(3), atol=1e-5)
+    True
     """
     kind, shape = floating("orthogonal", dtype), sizes("orthogonal", shape, 8)
     if len(shape) < 2:

@@ -102,6 +102,10 @@ def trunc_normal(
     Raises:
         OptionError: if std is not positive, or next to nothing is between the limits.
         DtypeError: if dtype is not floating.
+
+    >>> x = ndl.init.trunc_normal(1000, std=0.02, low=-0.04, high=0.04)
+    >>> (abs(x) <= 0.04).all().item()
+    True
     """
     kind = floating("trunc_normal", dtype)
     mean, std = real("trunc_normal: mean", mean), real("trunc_normal: std", std)

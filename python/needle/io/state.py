@@ -61,6 +61,13 @@ def save(
         ArgumentError: for a module or anything else that is no dict.
         DataError: for a value that is neither tensor nor number, a dtype, a name or a text that
             could not be read again, or a file that cannot be written.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ndl.io.save(f"{folder}/run.safetensors", {"w": Tensor([1.0, 2.0]), "epoch": 3})
+    ...     state = ndl.io.load(f"{folder}/run.safetensors")
+    >>> print(state["w"], state["epoch"])
+    [1. 2.] 3
     """
     if not hasattr(state, "items"):
         own = hasattr(state, "state_dict")
@@ -111,6 +118,13 @@ def load(path: AnyPath, device: Any = None) -> StateDict:
 
     Raises:
         DataError: for a file that is missing, truncated or malformed, and for duplicate names.
+
+    >>> import tempfile
+    >>> model = nn.Linear(3, 2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ndl.io.save(f"{folder}/model.safetensors", model.state_dict())
+    ...     model.load_state_dict(ndl.io.load(f"{folder}/model.safetensors"))
+    Mismatch(missing=[], unexpected=[])
     """
     path, where = _text(path), as_device(device)
     state = StateDict()
@@ -140,6 +154,12 @@ def load_metadata(path: AnyPath) -> dict[str, str]:
 
     Raises:
         DataError: as ``load``.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ndl.io.save(f"{folder}/x.safetensors", {"x": Tensor([1.0])}, {"license": "MIT"})
+    ...     ndl.io.load_metadata(f"{folder}/x.safetensors")
+    {'license': 'MIT'}
     """
     path = _text(path)
     with _opened(path) as file:

@@ -16,28 +16,44 @@ from needle.tensor import Parameter, Tensor
 
 
 class ReLU(Module):
-    """max(x, 0)."""
+    """max(x, 0).
+
+    >>> print(nn.ReLU()(Tensor([-2.0, 0.0, 3.0])))
+    [0. 0. 3.]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.relu(x)
 
 
 class ReLU6(Module):
-    """min(max(x, 0), 6)."""
+    """min(max(x, 0), 6).
+
+    >>> print(nn.ReLU6()(Tensor([-2.0, 3.0, 8.0])))
+    [0. 3. 6.]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.clip(x, 0.0, 6.0)
 
 
 class Tanh(Module):
-    """Hyperbolic tangent."""
+    """Hyperbolic tangent.
+
+    >>> print(nn.Tanh()(Tensor([-1.0, 0.0, 1.0])))
+    [-0.7616  0.      0.7616]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.tanh(x)
 
 
 class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)).
+
+    >>> print(nn.Sigmoid()(Tensor([-1.0, 0.0, 1.0])))
+    [0.2689 0.5    0.7311]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.sigmoid(x)
@@ -48,6 +64,9 @@ class Softplus(Module):
 
     Raises:
         OptionError: if beta is not positive, or threshold no number.
+
+    >>> print(nn.Softplus()(Tensor([-1.0, 0.0, 1.0])))
+    [0.3133 0.6931 1.3133]
     """
 
     def __init__(self, beta: float = 1.0, threshold: float = math.inf) -> None:
@@ -66,7 +85,11 @@ class Softplus(Module):
 
 
 class SiLU(Module):
-    """x * sigmoid(x)."""
+    """x * sigmoid(x).
+
+    >>> print(nn.SiLU()(Tensor([-1.0, 0.0, 1.0])))
+    [-0.2689  0.      0.7311]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.silu(x)
@@ -77,6 +100,9 @@ class GELU(Module):
 
     Raises:
         OptionError: for another approximation.
+
+    >>> print(nn.GELU()(Tensor([-1.0, 0.0, 1.0])))
+    [-0.1587  0.      0.8413]
     """
 
     def __init__(self, approximate: str | bool = False) -> None:
@@ -93,7 +119,11 @@ class GELU(Module):
 
 
 class LeakyReLU(Module):
-    """x where x > 0, else negative_slope * x."""
+    """x where x > 0, else negative_slope * x.
+
+    >>> print(nn.LeakyReLU(0.1)(Tensor([-2.0, 0.0, 3.0])))
+    [-0.2  0.   3. ]
+    """
 
     def __init__(self, negative_slope: float = 0.01) -> None:
         super().__init__()
@@ -107,7 +137,11 @@ class LeakyReLU(Module):
 
 
 class ELU(Module):
-    """x where x > 0, else alpha * (exp(x) - 1)."""
+    """x where x > 0, else alpha * (exp(x) - 1).
+
+    >>> print(nn.ELU()(Tensor([-2.0, 0.0, 3.0])))
+    [-0.8647  0.      3.    ]
+    """
 
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
@@ -125,6 +159,9 @@ class CELU(Module):
 
     Raises:
         OptionError: if alpha is not positive.
+
+    >>> print(nn.CELU(alpha=2.0)(Tensor([-2.0, 0.0, 3.0])))
+    [-1.2642  0.      3.    ]
     """
 
     def __init__(self, alpha: float = 1.0) -> None:
@@ -142,7 +179,11 @@ class CELU(Module):
 
 
 class Hardshrink(Module):
-    """x where |x| > lambd, else 0."""
+    """x where |x| > lambd, else 0.
+
+    >>> print(nn.Hardshrink()(Tensor([-1.0, 0.25, 1.0])))
+    [-1.  0.  1.]
+    """
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
@@ -157,21 +198,33 @@ class Hardshrink(Module):
 
 
 class Softshrink(Hardshrink):
-    """x, nearer to 0 by lambd, or 0 where it is no further away."""
+    """x, nearer to 0 by lambd, or 0 where it is no further away.
+
+    >>> print(nn.Softshrink()(Tensor([-1.0, 0.25, 1.0])))
+    [-0.5  0.   0.5]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.softshrink(x, self.lambd)
 
 
 class Tanhshrink(Module):
-    """x - tanh(x)."""
+    """x - tanh(x).
+
+    >>> print(nn.Tanhshrink()(Tensor([-1.0, 0.0, 1.0])))
+    [-0.2384  0.      0.2384]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.tanhshrink(x)
 
 
 class Threshold(Module):
-    """x where it is above a threshold, else a value."""
+    """x where it is above a threshold, else a value.
+
+    >>> print(nn.Threshold(1.0, -5.0)(Tensor([0.0, 1.0, 2.0])))
+    [-5. -5.  2.]
+    """
 
     def __init__(self, threshold: float, value: float) -> None:
         super().__init__()
@@ -187,28 +240,44 @@ class Threshold(Module):
 
 
 class Mish(Module):
-    """x * tanh(softplus(x))."""
+    """x * tanh(softplus(x)).
+
+    >>> print(nn.Mish()(Tensor([-1.0, 0.0, 1.0])))
+    [-0.3034  0.      0.8651]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.mish(x)
 
 
 class SELU(Module):
-    """Scaled ELU, under which signals keep mean 0 and variance 1."""
+    """Scaled ELU, under which signals keep mean 0 and variance 1.
+
+    >>> print(nn.SELU()(Tensor([-1.0, 0.0, 1.0])))
+    [-1.1113  0.      1.0507]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.selu(x)
 
 
 class Hardsigmoid(Module):
-    """(x + 3) / 6, limited to [0, 1]."""
+    """(x + 3) / 6, limited to [0, 1].
+
+    >>> print(nn.Hardsigmoid()(Tensor([-4.0, 0.0, 1.5])))
+    [0.   0.5  0.75]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.hardsigmoid(x)
 
 
 class Hardswish(Module):
-    """x * hardsigmoid(x)."""
+    """x * hardsigmoid(x).
+
+    >>> print(nn.Hardswish()(Tensor([-1.5, 0.0, 1.5])))
+    [-0.375  0.     1.125]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.hardswish(x)
@@ -219,6 +288,9 @@ class Hardtanh(Module):
 
     Raises:
         OptionError: if these are no limits.
+
+    >>> print(nn.Hardtanh(-1.0, 2.0)(Tensor([-4.0, 0.5, 4.0])))
+    [-1.   0.5  2. ]
     """
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
@@ -239,14 +311,22 @@ class Hardtanh(Module):
 
 
 class Softsign(Module):
-    """x / (1 + |x|)."""
+    """x / (1 + |x|).
+
+    >>> print(nn.Softsign()(Tensor([-1.0, 0.0, 3.0])))
+    [-0.5   0.    0.75]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.softsign(x)
 
 
 class LogSigmoid(Module):
-    """Logarithm of the sigmoid."""
+    """Logarithm of the sigmoid.
+
+    >>> print(nn.LogSigmoid()(Tensor([-1.0, 0.0, 1.0])))
+    [-1.3133 -0.6931 -0.3133]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.log_sigmoid(x)
@@ -262,7 +342,11 @@ class _AlongAxis(Module):
 
 
 class GLU(_AlongAxis):
-    """The first half along an axis, times the sigmoid of the second."""
+    """The first half along an axis, times the sigmoid of the second.
+
+    >>> print(nn.GLU()(Tensor([3.0, 4.0, 0.0, 0.0])))
+    [1.5 2. ]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.glu(x, self.axis)
@@ -278,6 +362,11 @@ class PReLU(Module):
         init: what the weight starts as.
         device: where it is; the default device for None.
         dtype: its element type.
+
+    >>> layer = nn.PReLU()
+    >>> print(layer(Tensor([[-2.0], [2.0]])))
+    [[-0.5]
+     [ 2. ]]
     """
 
     def __init__(
@@ -301,21 +390,33 @@ class PReLU(Module):
 
 
 class LogSoftmax(_AlongAxis):
-    """Logarithm of softmax along an axis."""
+    """Logarithm of softmax along an axis.
+
+    >>> print(nn.LogSoftmax()(Tensor([[0.0, 0.0]])))
+    [[-0.6931 -0.6931]]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.log_softmax(x, self.axis)
 
 
 class Softmax(_AlongAxis):
-    """Positive numbers that add up to 1 along an axis."""
+    """Positive numbers that add up to 1 along an axis.
+
+    >>> print(nn.Softmax()(Tensor([[0.0, 1.0, 2.0]])))
+    [[0.09   0.2447 0.6652]]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.softmax(x, self.axis)
 
 
 class Softmin(Softmax):
-    """Positive numbers that add up to 1 along an axis, the larger the smaller x is."""
+    """Positive numbers that add up to 1 along an axis, the larger the smaller x is.
+
+    >>> print(nn.Softmin()(Tensor([[0.0, 1.0, 2.0]])))
+    [[0.6652 0.2447 0.09  ]]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.softmin(x, self.axis)
@@ -354,6 +455,9 @@ def activation(name: str) -> Module:
 
     Raises:
         OptionError: for an unknown name, with the nearest known one.
+
+    >>> nn.activation("leaky_relu")
+    LeakyReLU(0.01)
     """
     found = ACTIVATIONS.get(name.lower()) if isinstance(name, str) else None
     if found is None:

@@ -158,6 +158,12 @@ class Sequential(Container):
     Attributes:
         modules: the modules, a tuple; ``modules()`` yields the container and all below, as of any
             module.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> model(ndl.ones(3, 4)).shape
+    (3, 2)
+    >>> [name for name, _ in model.named_parameters()]
+    ['0.weight', '0.bias', '2.weight', '2.bias']
     """
 
     def __init__(self, *modules: Module) -> None:
@@ -173,7 +179,12 @@ class Sequential(Container):
 
 
 class ModuleList(Container):
-    """Hold modules in a list; calling it is not defined."""
+    """Hold modules in a list; calling it is not defined.
+
+    >>> layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+    >>> len(layers), len(layers.parameters())
+    (3, 6)
+    """
 
     def _of(self, modules: Iterable[Module]) -> Any:
         return ModuleList(modules)
@@ -242,7 +253,12 @@ class Table(Module, Generic[_V]):
 
 
 class ModuleDict(Table[Module]):
-    """Hold modules by name; calling it is not defined. Iterating gives the names."""
+    """Hold modules by name; calling it is not defined. Iterating gives the names.
+
+    >>> heads = nn.ModuleDict({"class": nn.Linear(4, 10), "box": nn.Linear(4, 4)})
+    >>> heads["box"](ndl.ones(1, 4)).shape
+    (1, 4)
+    """
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         super().__init__()
@@ -254,7 +270,12 @@ class ModuleDict(Table[Module]):
 
 
 class ParameterDict(Table[Tensor]):
-    """Hold parameters by name; other tensors become parameters. Iterating gives the names."""
+    """Hold parameters by name; other tensors become parameters. Iterating gives the names.
+
+    >>> table = nn.ParameterDict({"scale": ndl.ones(3)})
+    >>> table["scale"].requires_grad
+    True
+    """
 
     def __init__(self, parameters: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()
@@ -265,7 +286,12 @@ class ParameterDict(Table[Tensor]):
 
 
 class ParameterList(Module):
-    """Hold parameters in a list; other tensors become parameters."""
+    """Hold parameters in a list; other tensors become parameters.
+
+    >>> scales = nn.ParameterList([ndl.ones(3), ndl.ones(5)])
+    >>> [p.shape for p in scales]
+    [(3,), (5,)]
+    """
 
     inline = "held"
 

@@ -59,6 +59,9 @@ class Conv(Module):
     Raises:
         OptionError: if the kernel or the stride is not square.
         ShapeError: if a size is below 1; in a call, if x is not [n, c, h, w].
+
+    >>> nn.Conv(3, 16, 3, stride=2)(ndl.zeros(1, 3, 8, 8)).shape
+    (1, 16, 4, 4)
     """
 
     slope = 1.0
@@ -208,7 +211,11 @@ class _Straight(_ConvNd):
 
 
 class Conv1d(_Straight):
-    """Convolve sequences [n, c, t]; see ``Conv2d``."""
+    """Convolve sequences [n, c, t]; see ``Conv2d``.
+
+    >>> nn.Conv1d(4, 8, 3)(ndl.zeros(2, 4, 10)).shape
+    (2, 8, 8)
+    """
 
     axes = 1
 
@@ -223,13 +230,20 @@ class Conv2d(_Straight):
         weight: [out_channels, in_channels / groups, *kernel].
         bias: [out_channels], or None.
         slope: as that of ``Conv``.
+
+    >>> nn.Conv2d(3, 16, 3, padding="same")(ndl.zeros(1, 3, 8, 8)).shape
+    (1, 16, 8, 8)
     """
 
     axes = 2
 
 
 class Conv3d(_Straight):
-    """Convolve volumes [n, c, d, h, w]; see ``Conv2d``."""
+    """Convolve volumes [n, c, d, h, w]; see ``Conv2d``.
+
+    >>> nn.Conv3d(1, 4, 3, stride=2)(ndl.zeros(1, 1, 7, 7, 7)).shape
+    (1, 4, 3, 3, 3)
+    """
 
     axes = 3
 
@@ -274,7 +288,11 @@ class _Transposed(_ConvNd):
 
 
 class ConvTranspose1d(_Transposed):
-    """Transposed convolution of sequences [n, c, t]; see ``ConvTranspose2d``."""
+    """Transposed convolution of sequences [n, c, t]; see ``ConvTranspose2d``.
+
+    >>> nn.ConvTranspose1d(4, 8, 2, stride=2)(ndl.zeros(1, 4, 5)).shape
+    (1, 8, 10)
+    """
 
     axes = 1
 
@@ -287,12 +305,19 @@ class ConvTranspose2d(_Transposed):
     Attributes:
         weight: [in_channels, out_channels / groups, *kernel].
         bias: [out_channels], or None.
+
+    >>> nn.ConvTranspose2d(16, 3, 2, stride=2)(ndl.zeros(1, 16, 4, 4)).shape
+    (1, 3, 8, 8)
     """
 
     axes = 2
 
 
 class ConvTranspose3d(_Transposed):
-    """Transposed convolution of volumes [n, c, d, h, w]; see ``ConvTranspose2d``."""
+    """Transposed convolution of volumes [n, c, d, h, w]; see ``ConvTranspose2d``.
+
+    >>> nn.ConvTranspose3d(2, 1, 2, stride=2)(ndl.zeros(1, 2, 3, 3, 3)).shape
+    (1, 1, 6, 6, 6)
+    """
 
     axes = 3

@@ -45,6 +45,11 @@ class BatchNorm2d(BatchNorm1d):
 
     Shapes:   x [n, dim, h, w] -> [n, dim, h, w]
     Raises:   ShapeError with statistics of one value per channel
+
+    >>> norm = nn.BatchNorm2d(3)
+    >>> out = norm(ndl.rand(8, 3, 4, 4))
+    >>> print(ndl.abs(out.mean((0, 2, 3))) < 1e-5)
+    [ True  True  True]
     """
 
     spatial: ClassVar[int] = 2
@@ -71,6 +76,9 @@ class BatchNorm3d(BatchNorm2d):
 
     Shapes:   x [n, dim, d, h, w] -> the same
     Raises:   ShapeError with statistics of one value per channel
+
+    >>> nn.BatchNorm3d(3)(ndl.rand(2, 3, 4, 4, 4)).shape
+    (2, 3, 4, 4, 4)
     """
 
     spatial = 3
@@ -80,6 +88,10 @@ class BatchNormReLU2d(BatchNorm2d):
     """Batch norm with the rectifier behind it, and perhaps a shortcut between: one op in training.
 
     Shapes:   x [n, dim, h, w], residual of the same shape or None -> the same
+
+    >>> norm, x = nn.BatchNormReLU2d(3), ndl.rand(8, 3, 4, 4)
+    >>> (norm(x, residual=x) >= 0).all().item()
+    True
     """
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -108,6 +120,10 @@ class GroupNorm(Module):
         affine: whether to scale and shift.
         device: where the parameters are; the default device for None.
         dtype: their element type.
+
+    >>> norm = nn.GroupNorm(2, 4)
+    >>> print(norm(Tensor([[[1.0], [3.0], [10.0], [30.0]]])).flatten())
+    [-1.  1. -1.  1.]
     """
 
     def __init__(
@@ -162,6 +178,10 @@ class InstanceNorm2d(_Statistics):
         track_running_stats: whether there are running statistics.
         device: where the parameters are; the default device for None.
         dtype: their element type.
+
+    >>> norm = nn.InstanceNorm2d(1)
+    >>> print(norm(Tensor([[[[1.0, 3.0]]]])).flatten())
+    [-1.  1.]
     """
 
     usually = False
@@ -199,6 +219,9 @@ class InstanceNorm1d(InstanceNorm2d):
 
     Shapes:   x [n, num_features, l] -> the same
     Raises:   ShapeError for sequences of one position
+
+    >>> nn.InstanceNorm1d(3)(ndl.rand(2, 3, 8)).shape
+    (2, 3, 8)
     """
 
     spatial = 1
@@ -209,6 +232,9 @@ class InstanceNorm3d(InstanceNorm2d):
 
     Shapes:   x [n, num_features, d, h, w] -> the same
     Raises:   ShapeError for volumes of one position
+
+    >>> nn.InstanceNorm3d(3)(ndl.rand(2, 3, 4, 4, 4)).shape
+    (2, 3, 4, 4, 4)
     """
 
     spatial = 3

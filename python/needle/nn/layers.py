@@ -19,7 +19,11 @@ from needle.tensor import Parameter, Tensor
 
 
 class Identity(Module):
-    """Return x as it is."""
+    """Return x as it is.
+
+    >>> print(nn.Identity()(Tensor([1.0, 2.0])))
+    [1. 2.]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -36,6 +40,12 @@ class Linear(Module):
     Attributes:
         weight: [in_features, out_features].
         bias: [1, out_features], or None.
+
+    >>> layer = nn.Linear(3, 2)
+    >>> layer(ndl.ones(4, 3)).shape
+    (4, 2)
+    >>> layer
+    Linear(3, 2)  8 parameters
     """
 
     def __init__(
@@ -85,6 +95,10 @@ class Embedding(Module):
         device: where the table is; the default device for None.
         dtype: its element type.
         padding_idx: the id of what fills up short sequences; from the end if negative.
+
+    >>> table = nn.Embedding(10, 4)
+    >>> table([[1, 2, 3], [4, 5, 6]]).shape
+    (2, 3, 4)
     """
 
     def __init__(
@@ -124,6 +138,9 @@ class Flatten(Module):
     """Keep the first axis and join the others.
 
     Raises:   ShapeError if x has no axis
+
+    >>> nn.Flatten()(ndl.zeros(2, 3, 4)).shape
+    (2, 12)
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -135,7 +152,11 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """Take an axis apart into several; one of the sizes may be -1. See ``ops.unflatten``."""
+    """Take an axis apart into several; one of the sizes may be -1. See ``ops.unflatten``.
+
+    >>> nn.Unflatten(1, (3, -1))(ndl.zeros(2, 12)).shape
+    (2, 3, 4)
+    """
 
     def __init__(self, axis: int, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -153,6 +174,12 @@ class Dropout(Module):
     """In training, set elements to zero with probability p and scale the others by 1 / (1 - p).
 
     One uniform draw of x's shape per call, also for p = 0; an element stays where it is <= 1 - p.
+
+    >>> layer = nn.Dropout(0.5)
+    >>> print(layer(ndl.ones(8)))
+    [2. 2. 2. 2. 0. 0. 0. 2.]
+    >>> print(layer.eval()(ndl.ones(8)))
+    [1. 1. 1. 1. 1. 1. 1. 1.]
     """
 
     def __init__(self, p: float = 0.5) -> None:
@@ -173,6 +200,14 @@ class Dropout2d(Dropout):
 
     Shapes:   x [n, c, *spatial] -> the same
     Raises:   ShapeError if x has fewer than 2 axes
+
+    >>> print(nn.Dropout2d(0.5)(ndl.ones(1, 6, 1, 2))[0, :, 0])
+    [[2. 2.]
+     [2. 2.]
+     [2. 2.]
+     [2. 2.]
+     [0. 0.]
+     [0. 0.]]
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -188,11 +223,19 @@ class Dropout2d(Dropout):
 
 
 class Dropout1d(Dropout2d):
-    """In training, set whole channels of sequences [n, c, t] to zero; see ``Dropout2d``."""
+    """In training, set whole channels of sequences [n, c, t] to zero; see ``Dropout2d``.
+
+    >>> nn.Dropout1d(0.5)(ndl.ones(2, 4, 8)).shape
+    (2, 4, 8)
+    """
 
 
 class Dropout3d(Dropout2d):
-    """In training, set whole channels of volumes [n, c, d, h, w] to zero; see ``Dropout2d``."""
+    """In training, set whole channels of volumes [n, c, d, h, w] to zero; see ``Dropout2d``.
+
+    >>> nn.Dropout3d(0.5)(ndl.ones(2, 4, 2, 8, 8)).shape
+    (2, 4, 2, 8, 8)
+    """
 
 
 class Bilinear(Module):
@@ -207,6 +250,9 @@ class Bilinear(Module):
     Attributes:
         weight: [out_features, in1_features, in2_features].
         bias: [out_features], or None.
+
+    >>> nn.Bilinear(3, 4, 5)(ndl.ones(2, 3), ndl.ones(2, 4)).shape
+    (2, 5)
     """
 
     def __init__(
@@ -238,7 +284,12 @@ class Bilinear(Module):
 
 
 class CosineSimilarity(Module):
-    """Cosine of the angle between vectors along an axis; see ``ops.cosine_similarity``."""
+    """Cosine of the angle between vectors along an axis; see ``ops.cosine_similarity``.
+
+    >>> x, y = Tensor([[1.0, 0.0], [1.0, 1.0]]), Tensor([[0.0, 1.0], [2.0, 2.0]])
+    >>> print(nn.CosineSimilarity()(x, y))
+    [0. 1.]
+    """
 
     def __init__(self, axis: int = 1, eps: float = 1e-8) -> None:
         super().__init__()
@@ -253,7 +304,12 @@ class CosineSimilarity(Module):
 
 
 class PairwiseDistance(Module):
-    """Distance of each vector from another, along the last axis; see ``ops.pairwise_distance``."""
+    """Distance of each vector from another, along the last axis; see ``ops.pairwise_distance``.
+
+    >>> x, y = Tensor([[0.0, 0.0]]), Tensor([[3.0, 4.0]])
+    >>> print(nn.PairwiseDistance()(x, y))
+    [5.]
+    """
 
     def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False) -> None:
         super().__init__()
@@ -268,7 +324,12 @@ class PairwiseDistance(Module):
 
 
 class Residual(Module):
-    """Add a module's input to its output: ``fn(x) + x``."""
+    """Add a module's input to its output: ``fn(x) + x``.
+
+    >>> block = nn.Residual(nn.ReLU())
+    >>> print(block(Tensor([-1.0, 2.0])))
+    [-1.  4.]
+    """
 
     def __init__(self, fn: Module) -> None:
         super().__init__()

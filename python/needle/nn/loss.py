@@ -25,6 +25,10 @@ class SoftmaxLoss(Module):
 
     Shapes:   logits [..., classes], y [...] -> []
     Raises:   IndexRangeError naming the first label that is not a class
+
+    >>> logits = Tensor([[2.0, 0.0], [0.0, 2.0]])
+    >>> round(nn.SoftmaxLoss()(logits, [0, 1]).item(), 4)
+    0.1269
     """
 
     def forward(self, logits: Tensor, y: Any) -> Tensor:
@@ -69,6 +73,12 @@ class CrossEntropyLoss(_Loss):
         ignore_index: label of elements that do not count.
         reduction: "mean" over the elements that count, "sum", or "none": one loss each.
         label_smoothing: share of the target that is spread over all classes, in [0, 1].
+
+    >>> logits = Tensor([[2.0, 0.0], [0.0, 2.0]])
+    >>> round(nn.CrossEntropyLoss()(logits, [0, 0]).item(), 4)
+    1.1269
+    >>> print(nn.CrossEntropyLoss(reduction="none")(logits, [0, 0]))
+    [0.1269 2.1269]
     """
 
     weight: Tensor | None
@@ -122,6 +132,10 @@ class NLLLoss(_Loss):
         ignore_index: label of elements that do not count.
         reduction: "mean" over the elements that count, by their weights, "sum", or "none": one loss
             each.
+
+    >>> x = ops.log_softmax(Tensor([[2.0, 0.0], [0.0, 2.0]]), 1)
+    >>> round(nn.NLLLoss()(x, [0, 0]).item(), 4)
+    1.1269
     """
 
     weight: Tensor | None
@@ -151,6 +165,9 @@ class MSELoss(_Loss):
     """Squared distance to the target: averaged ("mean"), added ("sum") or per element ("none").
 
     Raises:   ShapeError if the shapes differ
+
+    >>> print(nn.MSELoss()(Tensor([1.0, 2.0]), Tensor([0.0, 4.0])))
+    2.5
     """
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
@@ -161,6 +178,9 @@ class L1Loss(_Loss):
     """Distance to the target: averaged ("mean"), added ("sum") or per element ("none").
 
     Raises:   ShapeError if the shapes differ
+
+    >>> print(nn.L1Loss()(Tensor([1.0, 2.0]), Tensor([0.0, 4.0])))
+    1.5
     """
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
@@ -175,6 +195,9 @@ class HuberLoss(_Loss):
     Args:
         reduction: "mean", "sum", or "none": one loss per element.
         delta: the distance from which on the loss grows linearly.
+
+    >>> print(nn.HuberLoss(reduction="none")(Tensor([0.5, 3.0]), Tensor([0.0, 0.0])))
+    [0.125 2.5  ]
     """
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
@@ -198,6 +221,9 @@ class SmoothL1Loss(_Loss):
     Args:
         reduction: "mean", "sum", or "none": one loss per element.
         beta: the distance from which on the loss grows linearly; 0 for ``L1Loss``.
+
+    >>> print(nn.SmoothL1Loss(reduction="none", beta=2.0)(Tensor([1.0, 4.0]), Tensor([0.0, 0.0])))
+    [0.25 3.  ]
     """
 
     def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
@@ -222,6 +248,9 @@ class BCEWithLogitsLoss(_Loss):
         pos_weight: what targets of 1 count beside those of 0 (a buffer), of a shape that
             broadcasts to that of x; None: alike.
         weight: what each element counts (a buffer), of such a shape; None: all alike.
+
+    >>> round(nn.BCEWithLogitsLoss()(Tensor([0.0, 2.0]), Tensor([0.0, 1.0])).item(), 4)
+    0.41
     """
 
     weight: Tensor | None
@@ -251,6 +280,9 @@ class BCELoss(_Loss):
         reduction: "mean", "sum", or "none": one loss per element.
         weight: what each element counts (a buffer), of a shape that broadcasts to that of x; None:
             all alike.
+
+    >>> round(nn.BCELoss()(Tensor([0.5, 0.9]), Tensor([0.0, 1.0])).item(), 4)
+    0.3993
     """
 
     weight: Tensor | None
@@ -272,6 +304,10 @@ class KLDivLoss(_Loss):
         reduction: "mean" (over all elements, as in PyTorch), "batchmean" (the sum over the size of
             the first axis, which is the divergence), "sum", or "none".
         log_target: whether the target comes as logarithms too.
+
+    >>> x, target = ops.log(Tensor([[0.5, 0.5]])), Tensor([[0.25, 0.75]])
+    >>> round(nn.KLDivLoss("batchmean")(x, target).item(), 4)
+    0.1308
     """
 
     reductions = ("mean", "batchmean", "sum", "none")
@@ -304,6 +340,10 @@ class CosineEmbeddingLoss(_Margin):
 
     Shapes:   x, y [..., d], target [...]
     Raises:   ShapeError if there is not one target for each pair
+
+    >>> x, y = Tensor([[1.0, 0.0], [1.0, 0.0]]), Tensor([[0.0, 1.0], [1.0, 0.0]])
+    >>> print(nn.CosineEmbeddingLoss(reduction="none")(x, y, Tensor([1.0, -1.0])))
+    [1. 1.]
     """
 
     def forward(self, x: Tensor, y: Tensor, target: Any) -> Tensor:
@@ -314,6 +354,9 @@ class HingeEmbeddingLoss(_Margin):
     """The distance x where the target is 1, margin (1 unless given) - x, at least 0, at -1.
 
     Raises:   ShapeError if the shapes differ
+
+    >>> print(nn.HingeEmbeddingLoss(reduction="none")(Tensor([0.25, 0.25]), Tensor([1.0, -1.0])))
+    [0.25 0.75]
     """
 
     usual = 1.0
@@ -326,6 +369,10 @@ class MarginRankingLoss(_Margin):
     """margin - (x - y), at least 0, where the target is 1; margin - (y - x) where it is -1.
 
     Raises:   ShapeError if the shapes differ
+
+    >>> x, y = Tensor([3.0, 1.0]), Tensor([1.0, 3.0])
+    >>> print(nn.MarginRankingLoss(reduction="none")(x, y, Tensor([1.0, 1.0])))
+    [0. 2.]
     """
 
     def forward(self, x: Tensor, y: Tensor, target: Any) -> Tensor:
@@ -338,6 +385,10 @@ class TripletMarginLoss(_Margin):
     See ``ops.triplet_margin_loss``, whose arguments p, eps and swap it has.
 
     Raises:   ShapeError if the shapes differ
+
+    >>> anchor, near, far = Tensor([[0.0, 0.0]]), Tensor([[0.0, 1.0]]), Tensor([[0.0, 1.5]])
+    >>> round(nn.TripletMarginLoss()(anchor, near, far).item(), 4)
+    0.5
     """
 
     usual = 1.0
@@ -366,6 +417,9 @@ class GaussianNLLLoss(_Loss):
     """Negative log-likelihood under normal distributions; see ``ops.gaussian_nll_loss``.
 
     Raises:   ShapeError if the shapes do not fit
+
+    >>> round(nn.GaussianNLLLoss()(Tensor([1.0]), Tensor([3.0]), Tensor([4.0])).item(), 4)
+    1.1931
     """
 
     def __init__(self, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
@@ -384,6 +438,9 @@ class PoissonNLLLoss(_Loss):
     """Negative log-likelihood of counts under Poisson distributions; see ``ops.poisson_nll_loss``.
 
     Raises:   ShapeError if the shapes differ
+
+    >>> print(nn.PoissonNLLLoss()(Tensor([0.0]), Tensor([2.0])))
+    1.0
     """
 
     def __init__(

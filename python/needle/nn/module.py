@@ -82,6 +82,19 @@ class Module:
 
     Attributes:
         training: whether Dropout, BatchNorm1d and the like behave as in training.
+
+    >>> class Net(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.hidden, self.out = nn.Linear(4, 8), nn.Linear(8, 2)
+    ...     def forward(self, x):
+    ...         return self.out(self.hidden(x).relu())
+    >>> Net()(ndl.ones(3, 4)).shape
+    (3, 2)
+    >>> Net()
+    Net()  58 parameters
+      hidden: Linear(4, 8)  40 parameters
+      out: Linear(8, 2)  18 parameters
     """
 
     training: bool = True
@@ -143,6 +156,11 @@ class Module:
         Raises:
             OptionError: if the module has something else of that name, or it has a dot.
             ArgumentError: if the value is neither a tensor nor None.
+
+        >>> layer = nn.Identity()
+        >>> layer.register_buffer("scale", Tensor([2.0], requires_grad=False))
+        >>> list(layer.state_dict())
+        ['scale']
         """
         if not isinstance(name, str) or not name or "." in name:
             raise OptionError(
@@ -181,7 +199,11 @@ class Module:
                 yield found
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Yield every parameter once, with its dotted name, which errors then show."""
+        """Yield every parameter once, with its dotted name, which errors then show.
+
+        >>> [(name, p.shape) for name, p in nn.Linear(3, 2).named_parameters()]
+        [('weight', (3, 2)), ('bias', (1, 2))]
+        """
         for name, item, _ in self._unique():
             if isinstance(item, Parameter):
                 if item.name is None or name.endswith("." + item.name):
@@ -231,13 +253,25 @@ class Module:
         return [module for name, module in self.named_modules() if name]
 
     def num_parameters(self) -> int:
-        """Return the number of learned numbers."""
+        """Return the number of learned numbers.
+
+        >>> nn.Linear(3, 2).num_parameters()
+        8
+        """
         return sum(p.size for p in self.parameters())
 
     # ---- all at once -----------------------------------------------------------
 
     def apply(self: _M, function: Callable[[Module], Any]) -> _M:
-        """Call a function with this module and every one below; return this one."""
+        """Call a function with this module and every one below; return this one.
+
+        >>> model = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
+        >>> model.apply(lambda layer: print(type(layer).__name__)) is model
+        Sequential
+        Linear
+        Dropout
+        True
+        """
         for _, module in list(self.named_modules()):
             function(module)
         return self
@@ -271,6 +305,9 @@ class Module:
         Raises:
             DataError: for a dtype that is not floating.
             OptionError: if a device or a dtype is given twice.
+
+        >>> nn.Linear(3, 2).to("float64").weight.dtype
+        needle.float64
         """
         where, kind = destination(target, device, dtype)
         if kind is not None and not kind.is_floating:
@@ -312,6 +349,10 @@ class Module:
 
         Raises:
             DataError: if two tensors have one name.
+
+        >>> state = nn.Linear(3, 2).state_dict()
+        >>> {name: x.shape for name, x in state.items()}
+        {'weight': (3, 2), 'bias': (1, 2)}
         """
         state = StateDict()
         first: dict[int, str] = {}
@@ -354,6 +395,10 @@ class Module:
             ArgumentError: if the state is no dict.
             DataError: listing every missing and unexpected name and every wrong shape or dtype;
                 or if two tensors of the module have one name.
+
+        >>> model, other = nn.Linear(3, 2), nn.Linear(3, 2)
+        >>> model.load_state_dict(other.state_dict())
+        Mismatch(missing=[], unexpected=[])
         """
         try:
             given = dict(state)

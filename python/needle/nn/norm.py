@@ -112,6 +112,13 @@ class BatchNorm1d(_Statistics):
         affine: whether to scale and shift.
         track_running_stats: whether there are running statistics; without them evaluation takes
             those of the batch, too.
+
+    >>> norm = nn.BatchNorm1d(2)
+    >>> print(norm(Tensor([[1.0, 10.0], [3.0, 30.0]])))
+    [[-1. -1.]
+     [ 1.  1.]]
+    >>> print(norm.running_mean)
+    [0.2 2. ]
     """
 
     def __init__(
@@ -189,6 +196,9 @@ class LayerNorm(_LastAxes):
         device: where the parameters are; the default device for None.
         dtype: their element type.
         elementwise_affine: whether to scale, and to shift if ``bias`` says so.
+
+    >>> print(nn.LayerNorm(4)(Tensor([1.0, 2.0, 3.0, 4.0])))
+    [-1.3416 -0.4472  0.4472  1.3416]
     """
 
     def __init__(
@@ -220,6 +230,10 @@ class LayerNorm1d(LayerNorm):
     """Normalise each row, then scale and shift: the course's layer norm.
 
     Shapes:   x [..., dim] -> [..., dim]
+
+    >>> print(nn.LayerNorm1d(2)(Tensor([[1.0, 3.0], [10.0, 30.0]])))
+    [[-1.  1.]
+     [-1.  1.]]
     """
 
     def __init__(
@@ -239,6 +253,9 @@ class RMSNorm(_LastAxes):
         device: where the weight is; the default device for None.
         dtype: its element type.
         elementwise_affine: whether there is a weight.
+
+    >>> print(nn.RMSNorm(2)(Tensor([[3.0, 4.0]])))
+    [[0.8485 1.1314]]
     """
 
     def __init__(

@@ -17,7 +17,13 @@ from needle.tensor import Tensor
 
 
 class MaxPool2d(Module):
-    """Take the largest element of each window; see ``ops.max_pool2d``."""
+    """Take the largest element of each window; see ``ops.max_pool2d``.
+
+    >>> x = ops.reshape(ndl.arange(16.0), (1, 1, 4, 4))
+    >>> print(nn.MaxPool2d(2)(x)[0, 0])
+    [[ 5.  7.]
+     [13. 15.]]
+    """
 
     pool: ClassVar[Callable[..., Any]] = staticmethod(ops.max_pool2d)
 
@@ -44,19 +50,33 @@ class MaxPool2d(Module):
 
 
 class MaxPool1d(MaxPool2d):
-    """Take the largest element of each window of sequences; see ``ops.max_pool1d``."""
+    """Take the largest element of each window of sequences; see ``ops.max_pool1d``.
+
+    >>> print(nn.MaxPool1d(2)(Tensor([[[1.0, 4.0, 2.0, 3.0]]])))
+    [[[4. 3.]]]
+    """
 
     pool = staticmethod(ops.max_pool1d)
 
 
 class MaxPool3d(MaxPool2d):
-    """Take the largest element of each window of volumes; see ``ops.max_pool3d``."""
+    """Take the largest element of each window of volumes; see ``ops.max_pool3d``.
+
+    >>> nn.MaxPool3d(2)(ndl.zeros(1, 3, 4, 8, 8)).shape
+    (1, 3, 2, 4, 4)
+    """
 
     pool = staticmethod(ops.max_pool3d)
 
 
 class AvgPool2d(Module):
-    """Average each window; see ``ops.avg_pool2d``."""
+    """Average each window; see ``ops.avg_pool2d``.
+
+    >>> x = ops.reshape(ndl.arange(16.0), (1, 1, 4, 4))
+    >>> print(nn.AvgPool2d(2)(x)[0, 0])
+    [[ 2.5  4.5]
+     [10.5 12.5]]
+    """
 
     pool: ClassVar[Callable[..., Any]] = staticmethod(ops.avg_pool2d)
 
@@ -86,13 +106,21 @@ class AvgPool2d(Module):
 
 
 class AvgPool1d(AvgPool2d):
-    """Average each window of sequences; see ``ops.avg_pool1d``."""
+    """Average each window of sequences; see ``ops.avg_pool1d``.
+
+    >>> print(nn.AvgPool1d(2)(Tensor([[[1.0, 4.0, 2.0, 3.0]]])))
+    [[[2.5 2.5]]]
+    """
 
     pool = staticmethod(ops.avg_pool1d)
 
 
 class AvgPool3d(AvgPool2d):
-    """Average each window of volumes; see ``ops.avg_pool3d``."""
+    """Average each window of volumes; see ``ops.avg_pool3d``.
+
+    >>> nn.AvgPool3d(2)(ndl.zeros(1, 3, 4, 8, 8)).shape
+    (1, 3, 2, 4, 4)
+    """
 
     pool = staticmethod(ops.avg_pool3d)
 
@@ -117,37 +145,61 @@ class _AdaptivePool(Module):
 
 
 class AdaptiveAvgPool2d(_AdaptivePool):
-    """Average images to a size; see ``ops.adaptive_avg_pool2d``."""
+    """Average images to a size; see ``ops.adaptive_avg_pool2d``.
+
+    >>> nn.AdaptiveAvgPool2d(1)(ndl.zeros(2, 8, 5, 7)).shape
+    (2, 8, 1, 1)
+    """
 
     pool = staticmethod(ops.adaptive_avg_pool2d)
 
 
 class AdaptiveAvgPool1d(_AdaptivePool):
-    """Average sequences to a size; see ``ops.adaptive_avg_pool1d``."""
+    """Average sequences to a size; see ``ops.adaptive_avg_pool1d``.
+
+    >>> print(nn.AdaptiveAvgPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])))
+    [[[2. 6.]]]
+    """
 
     pool = staticmethod(ops.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool3d(_AdaptivePool):
-    """Average volumes to a size; see ``ops.adaptive_avg_pool3d``."""
+    """Average volumes to a size; see ``ops.adaptive_avg_pool3d``.
+
+    >>> nn.AdaptiveAvgPool3d(1)(ndl.zeros(2, 8, 3, 4, 5)).shape
+    (2, 8, 1, 1, 1)
+    """
 
     pool = staticmethod(ops.adaptive_avg_pool3d)
 
 
 class AdaptiveMaxPool2d(_AdaptivePool):
-    """Take the largest elements of images down to a size; see ``ops.adaptive_max_pool2d``."""
+    """Take the largest elements of images down to a size; see ``ops.adaptive_max_pool2d``.
+
+    >>> nn.AdaptiveMaxPool2d((2, 3))(ndl.zeros(2, 8, 5, 7)).shape
+    (2, 8, 2, 3)
+    """
 
     pool = staticmethod(ops.adaptive_max_pool2d)
 
 
 class AdaptiveMaxPool3d(_AdaptivePool):
-    """Take the largest elements of volumes; see ``ops.adaptive_max_pool3d``."""
+    """Take the largest elements of volumes; see ``ops.adaptive_max_pool3d``.
+
+    >>> nn.AdaptiveMaxPool3d(1)(ndl.zeros(2, 8, 3, 4, 5)).shape
+    (2, 8, 1, 1, 1)
+    """
 
     pool = staticmethod(ops.adaptive_max_pool3d)
 
 
 class AdaptiveMaxPool1d(_AdaptivePool):
-    """Take the largest elements of sequences down to a size; see ``ops.adaptive_max_pool1d``."""
+    """Take the largest elements of sequences down to a size; see ``ops.adaptive_max_pool1d``.
+
+    >>> print(nn.AdaptiveMaxPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])))
+    [[[3. 7.]]]
+    """
 
     pool = staticmethod(ops.adaptive_max_pool1d)
 
@@ -187,17 +239,29 @@ class _Pad(Module):
 
 
 class ZeroPad1d(_Pad):
-    """Surround sequences with zeros: as many on both sides, or (left, right)."""
+    """Surround sequences with zeros: as many on both sides, or (left, right).
+
+    >>> print(nn.ZeroPad1d((1, 2))(Tensor([[[5.0, 6.0]]])))
+    [[[0. 5. 6. 0. 0.]]]
+    """
 
 
 class ZeroPad2d(_Pad):
-    """Surround images with zeros: as many on all sides, or (left, right, top, bottom)."""
+    """Surround images with zeros: as many on all sides, or (left, right, top, bottom).
+
+    >>> nn.ZeroPad2d((1, 1, 2, 2))(ndl.zeros(1, 3, 8, 8)).shape
+    (1, 3, 12, 10)
+    """
 
     axes = 2
 
 
 class ConstantPad1d(_Pad):
-    """Surround sequences with a number: as often on both sides, or (left, right)."""
+    """Surround sequences with a number: as often on both sides, or (left, right).
+
+    >>> print(nn.ConstantPad1d(1, 9.0)(Tensor([[[5.0, 6.0]]])))
+    [[[9. 5. 6. 9.]]]
+    """
 
     def __init__(self, padding: int | Sequence[int], value: float = 0.0) -> None:
         super().__init__(padding)
@@ -206,49 +270,81 @@ class ConstantPad1d(_Pad):
 
 
 class ConstantPad2d(ConstantPad1d):
-    """Surround images with a number: as often on all sides, or (left, right, top, bottom)."""
+    """Surround images with a number: as often on all sides, or (left, right, top, bottom).
+
+    >>> nn.ConstantPad2d(1, 9.0)(ndl.zeros(1, 3, 8, 8)).shape
+    (1, 3, 10, 10)
+    """
 
     axes = 2
 
 
 class ReflectionPad1d(_Pad):
-    """Continue sequences by their mirror image, without the edge: (left, right), or one number."""
+    """Continue sequences by their mirror image, without the edge: (left, right), or one number.
+
+    >>> print(nn.ReflectionPad1d(2)(Tensor([[[1.0, 2.0, 3.0]]])))
+    [[[3. 2. 1. 2. 3. 2. 1.]]]
+    """
 
     mode = "reflect"
 
 
 class ReflectionPad2d(ReflectionPad1d):
-    """Continue images by their mirror image: (left, right, top, bottom), or one number."""
+    """Continue images by their mirror image: (left, right, top, bottom), or one number.
+
+    >>> nn.ReflectionPad2d(2)(ndl.zeros(1, 3, 8, 8)).shape
+    (1, 3, 12, 12)
+    """
 
     axes = 2
 
 
 class ReplicationPad1d(_Pad):
-    """Continue sequences by their last element: (left, right), or one number."""
+    """Continue sequences by their last element: (left, right), or one number.
+
+    >>> print(nn.ReplicationPad1d(2)(Tensor([[[1.0, 2.0, 3.0]]])))
+    [[[1. 1. 1. 2. 3. 3. 3.]]]
+    """
 
     mode = "replicate"
 
 
 class ReplicationPad2d(ReplicationPad1d):
-    """Continue images by their last pixels: (left, right, top, bottom), or one number."""
+    """Continue images by their last pixels: (left, right, top, bottom), or one number.
+
+    >>> nn.ReplicationPad2d(2)(ndl.zeros(1, 3, 8, 8)).shape
+    (1, 3, 12, 12)
+    """
 
     axes = 2
 
 
 class CircularPad1d(_Pad):
-    """Continue sequences from their other end: (left, right), or one number."""
+    """Continue sequences from their other end: (left, right), or one number.
+
+    >>> print(nn.CircularPad1d(2)(Tensor([[[1.0, 2.0, 3.0]]])))
+    [[[2. 3. 1. 2. 3. 1. 2.]]]
+    """
 
     mode = "circular"
 
 
 class CircularPad2d(CircularPad1d):
-    """Continue images from their other side: (left, right, top, bottom), or one number."""
+    """Continue images from their other side: (left, right, top, bottom), or one number.
+
+    >>> nn.CircularPad2d(2)(ndl.zeros(1, 3, 8, 8)).shape
+    (1, 3, 12, 12)
+    """
 
     axes = 2
 
 
 class PixelShuffle(Module):
-    """Make images larger, of fewer channels; see ``ops.pixel_shuffle``."""
+    """Make images larger, of fewer channels; see ``ops.pixel_shuffle``.
+
+    >>> nn.PixelShuffle(2)(ndl.zeros(1, 12, 4, 4)).shape
+    (1, 3, 8, 8)
+    """
 
     shuffle: ClassVar[Callable[..., Any]] = staticmethod(ops.pixel_shuffle)
 
@@ -265,13 +361,21 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(PixelShuffle):
-    """Make images smaller, of more channels; see ``ops.pixel_unshuffle``."""
+    """Make images smaller, of more channels; see ``ops.pixel_unshuffle``.
+
+    >>> nn.PixelUnshuffle(2)(ndl.zeros(1, 3, 8, 8)).shape
+    (1, 12, 4, 4)
+    """
 
     shuffle = staticmethod(ops.pixel_unshuffle)
 
 
 class Unfold(Module):
-    """Take images apart into windows, as columns; see ``ops.unfold``."""
+    """Take images apart into windows, as columns; see ``ops.unfold``.
+
+    >>> nn.Unfold(2)(ndl.zeros(1, 3, 4, 4)).shape
+    (1, 12, 9)
+    """
 
     def __init__(
         self,
@@ -293,7 +397,11 @@ class Unfold(Module):
 
 
 class Fold(Unfold):
-    """Add windows, given as columns, up to images of a size; see ``ops.fold``."""
+    """Add windows, given as columns, up to images of a size; see ``ops.fold``.
+
+    >>> nn.Fold((4, 4), 2)(ndl.ones(1, 12, 9)).shape
+    (1, 3, 4, 4)
+    """
 
     def __init__(
         self,
@@ -319,6 +427,9 @@ class Upsample(Module):
 
     Raises:
         OptionError: for an unknown mode, or unless one of size and scale_factor is given.
+
+    >>> print(nn.Upsample(scale_factor=2)(Tensor([[[1.0, 2.0]]])))
+    [[[1. 1. 2. 2.]]]
     """
 
     def __init__(

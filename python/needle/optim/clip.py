@@ -30,6 +30,13 @@ def clip_grad_norm(
         GradientError: if no tensor has a gradient; or for a non-finite norm, naming the gradients
             that are not finite.
         OptionError: if max_norm is negative or no number, or params are no tensors.
+
+    >>> p = nn.Parameter(Tensor([3.0, 4.0]))
+    >>> (p * p).sum().backward()
+    >>> optim.clip_grad_norm([p], 1.0).item()
+    10.0
+    >>> print(p.grad)
+    [0.6 0.8]
     """
     _check_limit("clip_grad_norm", "max_norm", max_norm)
     having = _having("clip_grad_norm", params)
@@ -55,6 +62,12 @@ def clip_grad_value(params: Iterable[Tensor] | Tensor, max_value: float) -> None
 
     Raises:
         OptionError: if max_value is negative or no number, or params are no tensors.
+
+    >>> p = nn.Parameter(Tensor([0.1, 4.0]))
+    >>> (p * p).sum().backward()
+    >>> optim.clip_grad_value([p], 1.0)
+    >>> print(p.grad)
+    [0.2 1. ]
     """
     _check_limit("clip_grad_value", "max_value", max_value)
     having = _having("clip_grad_value", params)

@@ -71,6 +71,13 @@ class Optimizer:
             have not of their own, they give as the optimizer has it. ``param_groups`` is the same.
         t: number of steps made.
         state: per slot ("m", "v", ...), an array for each parameter that was updated.
+
+    >>> p = nn.Parameter(Tensor([1.0]))
+    >>> opt = optim.SGD([{"params": [p], "lr": 0.5}], lr=0.1)
+    >>> (p * p).sum().backward()
+    >>> opt.step()
+    >>> print(p)
+    [0.]
     """
 
     numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
@@ -126,6 +133,12 @@ class Optimizer:
 
         Raises:
             OptionError: if the group is none that the optimizer could have been made with.
+
+        >>> p, q = nn.Parameter(Tensor([1.0])), nn.Parameter(Tensor([2.0]))
+        >>> opt = optim.SGD([p], lr=0.1)
+        >>> opt.add_param_group({"params": [q], "lr": 0.01})
+        >>> [group["lr"] for group in opt.groups]
+        [0.1, 0.01]
         """
         owner = type(self).__name__
         (found,) = _groups(owner, [group], self.numbers)
@@ -184,7 +197,15 @@ class Optimizer:
     zero_grad = reset_grad
 
     def minimize(self, loss: Tensor) -> Tensor:
-        """Forget old gradients, run ``loss.backward()`` and make a step; return the loss."""
+        """Forget old gradients, run ``loss.backward()`` and make a step; return the loss.
+
+        >>> p = nn.Parameter(Tensor([1.0]))
+        >>> opt = optim.SGD([p], lr=0.25)
+        >>> for _ in range(3):
+        ...     loss = opt.minimize((p * p).sum())
+        >>> print(p)
+        [0.125]
+        """
         if not isinstance(loss, Tensor):
             raise no_tensor(loss)
         self.reset_grad()
@@ -200,6 +221,12 @@ class Optimizer:
         Keys: ``step``; ``lr`` and the other numbers; ``group.0.lr`` for what a group has of its
         own; ``m.3`` for slot m of the parameter at position 3. Schedules are not in it: they are
         functions of the step.
+
+        >>> p = nn.Parameter(Tensor([1.0]))
+        >>> opt = optim.SGD([p], lr=0.1)
+        >>> opt.state_dict()
+        {'step': 0, 'lr': 0.1, 'momentum': 0.0,
+         'weight_decay': 0.0, 'nesterov': False, 'maximize': False}
         """
         numbers = {name: getattr(self, name) for name in self.numbers}
         for i, group in enumerate(self.groups):

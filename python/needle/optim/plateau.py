@@ -18,8 +18,12 @@ class ReduceLROnPlateau:
     Call ``step(metric)`` after each epoch, or each evaluation. The rates are the optimizer's, and
     are saved with it; what is saved here is how long ago the metric improved.
 
-    >>> plateau = optim.ReduceLROnPlateau(optimizer, patience=3)
-    >>> plateau.step(loss_of_validation)
+    >>> optimizer = optim.SGD([nn.Parameter(Tensor([1.0]))], lr=0.5)
+    >>> plateau = optim.ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
+    >>> for loss in (0.9, 0.9, 0.9):
+    ...     plateau.step(loss)
+    >>> optimizer.lr
+    0.25
 
     Args:
         optimizer: whose rates; they are numbers, no schedules.

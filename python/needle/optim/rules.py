@@ -40,6 +40,13 @@ class SGD(Optimizer):
             gradient; with 0.0 steps are 1 / (1 - momentum) times longer than the course's.
         nesterov: step along ``g + momentum * u``; needs PyTorch's rule with dampening 0.
         maximize: step up the gradient: it is negated before all else.
+
+    >>> p = nn.Parameter(Tensor([1.0, -2.0]))
+    >>> opt = optim.SGD([p], lr=0.1)
+    >>> opt.minimize((p * p).sum()).item()
+    5.0
+    >>> print(p)
+    [ 0.8 -1.6]
     """
 
     numbers = ("lr", "momentum", "weight_decay", "dampening", "nesterov", "maximize")
@@ -106,7 +113,15 @@ class SGD(Optimizer):
 
 
 class Momentum(SGD):
-    """``SGD`` with PyTorch's momentum: ``u = momentum * u + g``."""
+    """``SGD`` with PyTorch's momentum: ``u = momentum * u + g``.
+
+    >>> p = nn.Parameter(Tensor([1.0]))
+    >>> opt = optim.Momentum([p], lr=0.1, momentum=0.9)
+    >>> for _ in range(2):
+    ...     loss = opt.minimize((p * p).sum())
+    >>> print(p)
+    [0.46]
+    """
 
     def __init__(
         self,
@@ -198,6 +213,12 @@ class Adam(_Counting):
 
     Raises:
         OptionError: if a number is out of its range, or betas are not two.
+
+    >>> p = nn.Parameter(Tensor([1.0, -2.0]))
+    >>> opt = optim.Adam([p], lr=0.1)
+    >>> loss = opt.minimize((p * p).sum())
+    >>> print(p)
+    [ 0.9 -1.9]
     """
 
     numbers: ClassVar[tuple[str, ...]] = (*_NUMBERS, "amsgrad")
@@ -261,6 +282,12 @@ class AdamW(Adam):
     """Adam whose weight decay is taken from the parameter: ``p = p - lr * weight_decay * p``.
 
     Loshchilov and Hutter, "Decoupled weight decay regularization", 2019, arXiv:1711.05101.
+
+    >>> p = nn.Parameter(Tensor([1.0, -2.0]))
+    >>> opt = optim.AdamW([p], lr=0.1, weight_decay=0.5)
+    >>> loss = opt.minimize((p * p).sum())
+    >>> print(p)
+    [ 0.85 -1.8 ]
     """
 
     decoupled = True
@@ -306,6 +333,12 @@ class NAdam(Adam):
         betas: beta1 and beta2 in one, as PyTorch has them; a group may have them too.
         decoupled_weight_decay: take the weight decay from the parameter, as ``AdamW``.
         maximize: step up the gradient: it is negated before all else.
+
+    >>> p = nn.Parameter(Tensor([1.0, -2.0]))
+    >>> opt = optim.NAdam([p], lr=0.1)
+    >>> loss = opt.minimize((p * p).sum())
+    >>> print(p)
+    [ 0.8944 -1.8944]
     """
 
     numbers = (*_NUMBERS, "momentum_decay")
@@ -372,6 +405,12 @@ class RAdam(Adam):
         betas: beta1 and beta2 in one, as PyTorch has them; a group may have them too.
         decoupled_weight_decay: take the weight decay from the parameter, as ``AdamW``.
         maximize: step up the gradient: it is negated before all else.
+
+    >>> p = nn.Parameter(Tensor([1.0, -2.0]))
+    >>> opt = optim.RAdam([p], lr=0.1)
+    >>> loss = opt.minimize((p * p).sum())
+    >>> print(p)
+    [ 0.8 -1.6]
     """
 
     numbers = _NUMBERS
@@ -427,6 +466,12 @@ class RMSprop(Optimizer):
         momentum: share of the last step that stays.
         centered: divide by the deviation of the gradient instead of its size.
         maximize: step up the gradient: it is negated before all else.
+
+    >>> p = nn.Parameter(Tensor([1.0, -2.0]))
+    >>> opt = optim.RMSprop([p], lr=0.01)
+    >>> loss = opt.minimize((p * p).sum())
+    >>> print(p)
+    [ 0.9 -1.9]
     """
 
     numbers = ("lr", "alpha", "eps", "weight_decay", "momentum", "centered", "maximize")
@@ -487,6 +532,12 @@ class Adagrad(_Counting):
         initial_accumulator_value: what s starts at.
         eps: added to the denominator.
         maximize: step up the gradient: it is negated before all else.
+
+    >>> p = nn.Parameter(Tensor([1.0, -2.0]))
+    >>> opt = optim.Adagrad([p], lr=0.1)
+    >>> loss = opt.minimize((p * p).sum())
+    >>> print(p)
+    [ 0.9 -1.9]
     """
 
     numbers = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize")
@@ -537,6 +588,12 @@ class Adadelta(Optimizer):
         eps: what sizes start from.
         weight_decay: added to the gradient, times the parameter.
         maximize: step up the gradient: it is negated before all else.
+
+    >>> p = nn.Parameter(Tensor([1.0, -2.0]))
+    >>> opt = optim.Adadelta([p], lr=10.0)
+    >>> loss = opt.minimize((p * p).sum())
+    >>> print(p)
+    [ 0.9684 -1.9684]
     """
 
     numbers = ("lr", "rho", "eps", "weight_decay", "maximize")

@@ -3,7 +3,9 @@
 The first update is step 0. A schedule is a value: it has no state to save, and resuming a run at
 step n needs n alone.
 
->>> Warmup(10, Cosine(0.1, 90))(0)
+>>> rate = optim.Warmup(10, optim.Cosine(0.1, 90))
+>>> optimizer = optim.Adam(nn.Linear(3, 2).parameters(), lr=rate)
+>>> optimizer.current_lr
 0.01
 """
 
@@ -45,7 +47,11 @@ def _part(owner: Any, **schedules: Any) -> None:
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the same rate."""
+    """Always the same rate.
+
+    >>> optim.Constant(0.1)(1000)
+    0.1
+    """
 
     rate: float
 
@@ -58,7 +64,12 @@ class Constant:
 
 @dataclass(frozen=True)
 class Step:
-    """Multiply the rate by ``factor`` after every ``every`` steps."""
+    """Multiply the rate by ``factor`` after every ``every`` steps.
+
+    >>> rate = optim.Step(1.0, every=10, factor=0.5)
+    >>> [rate(step) for step in (0, 9, 10, 25)]
+    [1.0, 1.0, 0.5, 0.25]
+    """
 
     rate: float
     every: int
@@ -74,7 +85,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Milestones:
-    """Multiply the rate by ``factor`` at each of several steps."""
+    """Multiply the rate by ``factor`` at each of several steps.
+
+    >>> rate = optim.Milestones(1.0, steps=[10, 30], factor=0.5)
+    >>> [rate(step) for step in (0, 10, 30)]
+    [1.0, 0.5, 0.25]
+    """
 
     rate: float
     steps: Sequence[int]
@@ -96,7 +112,12 @@ class Milestones:
 
 @dataclass(frozen=True)
 class Exponential:
-    """Multiply the rate by ``factor`` after every step."""
+    """Multiply the rate by ``factor`` after every step.
+
+    >>> rate = optim.Exponential(1.0, factor=0.5)
+    >>> [rate(step) for step in range(4)]
+    [1.0, 0.5, 0.25, 0.125]
+    """
 
     rate: float
     factor: float
@@ -110,7 +131,12 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """Go from ``rate`` to 0 in ``steps`` steps, as what is left of them to a power; then stay."""
+    """Go from ``rate`` to 0 in ``steps`` steps, as what is left of them to a power; then stay.
+
+    >>> rate = optim.Polynomial(1.0, steps=4)
+    >>> [rate(step) for step in range(6)]
+    [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    """
 
     rate: float
     steps: int
@@ -126,7 +152,12 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Linear:
-    """Go from ``start`` to ``end`` in ``steps`` steps, then stay."""
+    """Go from ``start`` to ``end`` in ``steps`` steps, then stay.
+
+    >>> rate = optim.Linear(0.0, 1.0, steps=4)
+    >>> [rate(step) for step in range(6)]
+    [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+    """
 
     start: float
     end: float
@@ -145,6 +176,10 @@ class Cosine:
     """Go from ``rate`` to ``end`` in ``steps`` steps along half a cosine, then stay.
 
     Source: Loshchilov and Hutter, "SGDR", 2017, arXiv:1608.03983, without restarts.
+
+    >>> rate = optim.Cosine(1.0, steps=4)
+    >>> [round(rate(step), 4) for step in range(6)]
+    [1.0, 0.8536, 0.5, 0.1464, 0.0, 0.0]
     """
 
     rate: float
@@ -167,6 +202,10 @@ class Restarts:
     Each time it takes ``factor`` times as many steps.
 
     Source: Loshchilov and Hutter, "SGDR", 2017, arXiv:1608.03983.
+
+    >>> rate = optim.Restarts(1.0, steps=2, factor=2)
+    >>> [round(rate(step), 4) for step in range(8)]
+    [1.0, 0.5, 1.0, 0.8536, 0.5, 0.1464, 1.0, 0.9619]
     """
 
     rate: float
@@ -203,6 +242,10 @@ class OneCycle:
         peak: share of the steps that rise.
         start: what part of ``rate`` step 0 has, as a divisor.
         end: what part of that the last step has, as a divisor.
+
+    >>> rate = optim.OneCycle(1.0, steps=10)
+    >>> [round(rate(step), 4) for step in (0, 2, 6, 9)]
+    [0.04, 1.0, 0.3887, 0.0]
     """
 
     rate: float
@@ -232,6 +275,10 @@ class Warmup:
     """Rise in equal steps to the rate that ``then`` starts with, then follow ``then``.
 
     Step 0 has rate ``then(0) / steps``; step ``steps`` is step 0 of ``then``.
+
+    >>> rate = optim.Warmup(4, optim.Step(1.0, every=2, factor=0.5))
+    >>> [rate(step) for step in range(8)]
+    [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 0.5, 0.5]
     """
 
     steps: int
@@ -251,7 +298,9 @@ class Warmup:
 class Chain:
     """Follow several schedules (or rates) one after the other, each from its own step 0.
 
-    >>> Chain((0.1, 1000), (Cosine(0.1, 500), 500), 0.001)
+    >>> rate = optim.Chain((1.0, 2), (optim.Linear(1.0, 0.5, 2), 2), 0.1)
+    >>> [rate(step) for step in range(6)]
+    [1.0, 1.0, 1.0, 0.75, 0.1, 0.1]
 
     Args:
         parts: (schedule, number of steps) pairs; the last part lasts for ever and may stand alone.

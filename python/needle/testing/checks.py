@@ -382,7 +382,7 @@ CHECKS = {
 def check_op(op: type[Op], where: Any = None) -> None:
     """Run every check on every sample of an op.
 
-    >>> check_op(MyOp)
+    >>> ndl.testing.check_op(ops.Exp)
 
     Raises:
         AssertionError, GradientError: saying which check failed, and how.

@@ -30,7 +30,8 @@ def check_gradients(
     is measured and compared with <J'u, v> (reverse mode) and <u, Jv> (forward mode, all directions
     at once). With both modes the two are compared with each other as well, to rounding.
 
-    >>> check_gradients(lambda x, y: (x @ y).tanh(), x, y, order=2)
+    >>> x, y = ndl.rand(2, 3), ndl.rand(3, 2)
+    >>> ndl.testing.check_gradients(lambda x, y: (x @ y).tanh(), x, y, order=2)
 
     Args:
         function: takes tensors, returns a tensor or several; it must not depend on anything random.

@@ -45,7 +45,13 @@ def show(function: Callable[..., Any], *points: Any) -> None:
             of its inputs, or is too long for a formula.
         ArgumentError: if function is none, or a point has more or fewer values than the others.
 
-    >>> show(lambda x, y: x * y + sin(x))
+    >>> ndl.show(lambda x: x * ops.sin(x), 2.0)
+    f(x)  = x * sin(x)
+    df/dx = sin(x) + x * cos(x)
+    <BLANKLINE>
+    at x = 2
+                numerical       forward       reverse
+      df/dx   0.07700375...   0.07700375...   0.07700375...
     """
     print(shown(function, *points))
 
