@@ -1,4 +1,4 @@
-"""Data sets, the loader of batches, transforms, and where known data sets come from."""
+"""Data sets, DataLoader, transforms, and loaders of well-known data sets."""
 
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 _ELSEWHERE = {"TensorDataset": "NDArrayDataset(x, y)"}
-"""Names that PyTorch has here: what to try."""
+"""Advice for names that PyTorch has in this module."""
 
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type

@@ -1,4 +1,4 @@
-"""Tensors filled with constants, random numbers, or the usual scales of initial weights."""
+"""Tensors of constants or random numbers, and the usual initial weights."""
 
 from needle.init.basic import (
     constant,

@@ -1,8 +1,8 @@
 """Constant and random tensors.
 
-Random ones draw from NumPy's global stream, one contiguous run per tensor, until
-``needle.manual_seed(n)`` or ``key=`` choose Needle's own generator. The affine map is applied in
-the precision of the draw (float32; float64 with ``NEEDLE_BACKEND=np``), then the dtype.
+Random tensors draw from NumPy's global stream, one contiguous run per tensor, unless
+``needle.manual_seed(n)`` or ``key=`` select Needle's own generator. Scale and shift are applied in
+the precision of the draw (float32; float64 with ``NEEDLE_BACKEND=np``) before the cast to dtype.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def sizes(name: str, shape: tuple[Any, ...], itemsize: int = 1) -> tuple[int, ..
     """Return sizes given one by one or as one sequence.
 
     Raises:
-        ArgumentError: if they are no whole numbers.
-        ShapeError: if one is negative.
+        ArgumentError: if a size is not an integer.
+        ShapeError: if a size is negative.
     """
     return sizes_of(name, shape[0] if len(shape) == 1 else shape, itemsize)
 
 
 def leaf(data: NDArray, requires_grad: bool) -> Tensor:
-    """Return a new tensor of an array, which is no result of anything."""
+    """Return a new tensor of an array: a leaf of the graph."""
     out: Tensor = graph.wrap(data)
-    if requires_grad:  # it is False
+    if requires_grad:  # the default is False
         out.requires_grad = True
     executor.note_leaf(out, "init")
     return out
@@ -74,14 +74,14 @@ def rand(
     Args:
         shape: sizes, one by one or as one tuple.
         low: lower end.
-        high: upper end; below ``low`` values are in (high, low], by the course's affine map.
-        device: where to; the default device for None.
+        high: upper end; if it is below ``low``, values are in (high, low], as in the course.
+        device: device of the result; the default device for None.
         dtype: element type.
         requires_grad: whether ``backward`` computes its gradient.
-        key: draw from Needle's own generator with this seed, and leave every stream alone.
+        key: seed for Needle's own generator; the global streams then stay unchanged.
 
     Raises:
-        OptionError: if an end is NaN, or the dtype does not hold the range.
+        OptionError: if an end is NaN, or the dtype cannot hold the range.
         DtypeError: if dtype is not floating.
 
     >>> x = ndl.init.rand(2, 3, low=-1.0, high=1.0)
@@ -134,7 +134,7 @@ def randb(
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
-    """Return values that are true with probability p: where a uniform draw is at most p.
+    """Return bools that are true with probability p, where a uniform draw is at most p.
 
     Raises:
         OptionError: if p is not in [0, 1].
@@ -170,7 +170,7 @@ def _filled(
     name: str, shape: tuple[Any, ...], value: float, dtype: Any, device: Any, requires_grad: bool
 ) -> Tensor:
     out: Tensor = made(name, full, sizes(name, shape), value, dtype, device)
-    if requires_grad:  # it is False
+    if requires_grad:  # the default is False
         out.requires_grad = True
     return out
 
@@ -213,7 +213,7 @@ def _like(make: Any, array: Any, device: Any, dtype: Any, **settings: Any) -> Te
 def zeros_like(
     array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Return zeros with the shape, and unless given the device and dtype, of a tensor.
+    """Return zeros with the shape of a tensor, and by default its device and dtype.
 
     >>> print(ndl.init.zeros_like(Tensor([1.0, 2.0])))
     [0. 0.]
@@ -224,7 +224,7 @@ def zeros_like(
 def ones_like(
     array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Return ones with the shape, and unless given the device and dtype, of a tensor.
+    """Return ones with the shape of a tensor, and by default its device and dtype.
 
     >>> print(ndl.init.ones_like(Tensor([1.0, 2.0])))
     [1. 1.]
@@ -271,14 +271,14 @@ def one_hot(
     dtype: Any = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return rows of zeros with a one at the given places.
+    """Return rows of zeros with a one at the given positions.
 
     Shapes: i [...] -> [..., n]
 
     Args:
         n: number of classes.
-        i: whole numbers in [0, n), a tensor of any dtype.
-        device: where to; that of ``i`` for None.
+        i: integers in [0, n), a tensor of any dtype.
+        device: device of the result; that of ``i`` for None.
         dtype: element type.
         requires_grad: whether ``backward`` computes its gradient.
 

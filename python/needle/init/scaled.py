@@ -1,4 +1,4 @@
-"""Initial weights whose scale keeps the size of signals from layer to layer.
+"""Initial weights, scaled so that signals keep their size from layer to layer.
 
 Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks",
 2010 (xavier); He et al., "Delving deep into rectifiers", 2015, arXiv:1502.01852 (kaiming); Saxe,
@@ -19,7 +19,7 @@ from needle.ops.attributes import real
 from needle.tensor import Tensor
 
 GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0)}
-"""Factor that makes up for what a nonlinearity takes from the variance."""
+"""Factor that compensates how much each nonlinearity reduces the variance."""
 
 
 def _gain(nonlinearity: str) -> float:
@@ -29,7 +29,7 @@ def _gain(nonlinearity: str) -> float:
 
 
 def _fan(*counts: Any) -> float:
-    """Return how many numbers meet in one, for the variance; 1 at least."""
+    """Return the number of terms that are added up, at least 1, for the variance."""
     return max(sum(real("init: a fan", n) for n in counts), 1.0)
 
 
@@ -48,13 +48,13 @@ def xavier_uniform(
 
     Args:
         fan_in: number of inputs of each output.
-        fan_out: number of outputs that each input reaches.
+        fan_out: number of outputs of each input.
         gain: factor of the standard deviation.
         shape: of the result; (fan_in, fan_out) for None.
-        device: where to; the default device for None.
+        device: device of the result; the default device for None.
         dtype: element type.
         requires_grad: whether ``backward`` computes its gradient.
-        key: seed of Needle's own generator, instead of the stream in use.
+        key: seed for Needle's own generator; the global streams then stay unchanged.
 
     >>> w = ndl.init.xavier_uniform(3, 3)
     >>> w.shape, (abs(w) <= 1).all().item()
@@ -101,17 +101,17 @@ def kaiming_uniform(
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
-    """Return U(-a, a) with a = gain * sqrt(3 / fan_in), where the nonlinearity sets the gain.
+    """Return U(-a, a) with a = gain * sqrt(3 / fan_in); the gain depends on the nonlinearity.
 
     Args:
         fan_in: number of inputs of each output.
-        fan_out: number of outputs that each input reaches.
+        fan_out: number of outputs of each input.
         shape: of the result; (fan_in, fan_out) for None.
         nonlinearity: one of ``GAINS``.
-        device: where to; the default device for None.
+        device: device of the result; the default device for None.
         dtype: element type.
         requires_grad: whether ``backward`` computes its gradient.
-        key: seed of Needle's own generator, instead of the stream in use.
+        key: seed for Needle's own generator; the global streams then stay unchanged.
 
     >>> w = ndl.init.kaiming_uniform(6, 4)
     >>> w.shape, (abs(w) <= 1).all().item()
@@ -155,18 +155,18 @@ def orthogonal(
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
-    """Return a random matrix whose rows or columns, the fewer of them, are orthogonal.
+    """Return a random matrix with orthogonal rows or columns, whichever are fewer.
 
-    Each has length ``gain``. With more than two axes the first one is against all others. Drawn
-    from the uniform distribution over such matrices: from the QR decomposition of a normal one.
+    Each has length ``gain``. With more than two axes, all but the first are joined into columns.
+    The matrix comes from the QR decomposition of a normal one, so it is uniformly distributed.
 
     Args:
         shape: sizes, one by one or as one tuple; at least two.
         gain: factor of the matrix.
-        device: where to; the default device for None.
+        device: device of the result; the default device for None.
         dtype: element type.
         requires_grad: whether ``backward`` computes its gradient.
-        key: seed of Needle's own generator, instead of the stream in use.
+        key: seed for Needle's own generator; the global streams then stay unchanged.
 
     Raises:
         ShapeError: for fewer than two axes.
@@ -185,6 +185,6 @@ def orthogonal(
     normal = randn(*tall, device=device, dtype=wide, key=key)
     with executor.modes(recording=False, lazy=False):
         q, r = ops.qr(normal)
-        q = q * ops.where(ops.diagonal(r) < 0, -gain, gain)  # or signs would be LAPACK's choice
+        q = q * ops.where(ops.diagonal(r) < 0, -gain, gain)  # signs must not depend on LAPACK
         out = ops.astype(ops.reshape(q if rows >= columns else ops.transpose(q), shape), kind)
     return leaf(executor.value_of(out), requires_grad)

@@ -14,8 +14,8 @@ from needle.ops import random
 from needle.ops.attributes import real
 from needle.tensor import Tensor
 
-# Coefficients of quotients of polynomials, highest power first: between the quantiles 0.075 and
-# 0.925; of the tails to about 1e-11; and beyond.
+# Coefficients of rational functions, highest power first: for quantiles from 0.075 to 0.925, for
+# the tails down to about 1e-11, and for everything beyond.
 _MIDDLE = (
     (2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4,
      4.5921953931549871457e4, 1.3731693765509461125e4, 1.9715909503065514427e3,
@@ -43,10 +43,10 @@ _FAR = (
 
 
 _HALF = 2.0**-25
-"""Half of the distance of draws: 0 stands for those up to 2**-24, not for what is never drawn."""
+"""Half the distance between two draws: a draw of 0 stands for all numbers below 2**-24."""
 
 _PART = 8192
-"""How many values are computed at a time, in the processor's caches."""
+"""Number of values that are computed at a time, to stay in the processor's caches."""
 
 
 def _quotient(parts: tuple[tuple[float, ...], tuple[float, ...]], r: Any) -> Any:
@@ -83,24 +83,24 @@ def trunc_normal(
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
-    """Return normal values within [low, high]: as if those beyond were drawn again.
+    """Return normal values within [low, high], as if others were drawn again.
 
-    The limits are of the values (PyTorch's a and b), not multiples of std. Each value takes one
-    uniform draw, and is rounded to the dtype, where the limits are, too.
+    The limits apply to the values (PyTorch's a and b) and are not multiples of std. Each value
+    takes one uniform draw. Values and limits are rounded to the dtype.
 
     Args:
         shape: sizes, one by one or as one tuple.
-        mean: that of the distribution before it is cut; it may be beyond the limits.
+        mean: mean of the distribution before truncation; it may lie outside the limits.
         std: its standard deviation.
         low: lower limit.
         high: upper limit.
-        device: where to; the default device for None.
+        device: device of the result; the default device for None.
         dtype: element type.
         requires_grad: whether ``backward`` computes its gradient.
-        key: draw from Needle's own generator with this seed, and leave every stream alone.
+        key: seed for Needle's own generator; the global streams then stay unchanged.
 
     Raises:
-        OptionError: if std is not positive, or next to nothing is between the limits.
+        OptionError: if std is not positive, or float64 has no numbers to draw within the limits.
         DtypeError: if dtype is not floating.
 
     >>> x = ndl.init.trunc_normal(1000, std=0.02, low=-0.04, high=0.04)
@@ -115,7 +115,7 @@ def trunc_normal(
             f"trunc_normal: std={std}, low={low}, high={high}\n  rule: std > 0 and low < high"
         )
     ends = (low - mean) / std, (high - mean) / std
-    right = ends[0] > 0  # what is far on the right has its mirror image on the left drawn
+    right = ends[0] > 0  # far on the right, draw the mirror image on the left
     below, above = (_share(z) for z in ((-ends[1], -ends[0]) if right else ends))
     if not above - below > np.finfo(np.float64).tiny:
         raise OptionError(

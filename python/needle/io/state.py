@@ -1,7 +1,7 @@
 """State dicts as safetensors files: https://github.com/huggingface/safetensors
 
-A file is written beside its final place, flushed to the disk, then renamed: whoever looks finds
-the old file or the new one, whole. Reading checks everything before any value is used.
+A file is written beside its final place, flushed to the disk, then renamed, so readers always find
+either the old file or the complete new one. Reading checks everything before any value is used.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _CODES = {
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
 _DTYPES = {code: as_dtype(name) for name, code in _CODES.items()}
-_TEXTS = "__metadata__"  # the name of these in the header
+_TEXTS = "__metadata__"  # name of the texts in the header
 _NUMBERS, _ALIASES = "needle.numbers", "needle.aliases"
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-_SIZE = 8  # bytes of the length that stands before the header
+_SIZE = 8  # bytes of the header's length, at the start of the file
 
 
 def save(
@@ -48,19 +48,18 @@ def save(
     state: Mapping[str, Any],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write tensors and numbers by name to a safetensors file, whole or not at all.
+    """Write tensors and numbers by name to a safetensors file.
 
     Args:
-        path: of the file; what was there is replaced only when the new file is complete.
-        state: of a module, an optimizer, or any dict of tensors and numbers of Python or NumPy,
-            which load gives back as Python's. A tensor that stands under several names is written
-            once.
-        metadata: texts to keep with it, by name.
+        path: path of the file; an existing file is replaced only when the new one is complete.
+        state: state of a module or an optimizer, or any dict of tensors and numbers. Numbers of
+            NumPy are read back as Python's. A tensor that has several names is written once.
+        metadata: texts to save with it, by name.
 
     Raises:
-        ArgumentError: for a module or anything else that is no dict.
-        DataError: for a value that is neither tensor nor number, a dtype, a name or a text that
-            could not be read again, or a file that cannot be written.
+        ArgumentError: for a module, or anything else that is not a dict.
+        DataError: for a value that is neither a tensor nor a number, a dtype, name or text that
+            load could not read, or a file that cannot be written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +79,7 @@ def save(
     numbers: dict[str, bool | int | float] = {}
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
-    values = dict(state.items())  # kept alive: what is made while it is asked for has an id, too
+    values = dict(state.items())  # keeps the values alive, so that their ids stay unique
     for name, value in values.items():
         _check_name(name)
         if isinstance(value, (np.generic, bool, int, float)):
@@ -91,7 +90,7 @@ def save(
             first[id(value)] = name
             arrays[name] = _values(name, value)
     for alias, name in getattr(state, "aliases", {}).items():
-        if alias in values or name not in values:  # the dict was changed since
+        if alias in values or name not in values:  # the dict has changed since
             continue
         name = aliases.get(name, name)
         if name in numbers:
@@ -110,11 +109,11 @@ def load(path: AnyPath, device: Any = None) -> StateDict:
     """Read a safetensors file.
 
     Args:
-        path: of the file.
-        device: where to put the tensors; the default device for None.
+        path: path of the file.
+        device: device of the tensors; the default device for None.
 
     Returns:
-        Tensors (and what numbers were saved) by name, with the aliases of shared ones.
+        Tensors and saved numbers by name, with the aliases of shared tensors.
 
     Raises:
         DataError: for a file that is missing, truncated or malformed, and for duplicate names.
@@ -128,7 +127,7 @@ def load(path: AnyPath, device: Any = None) -> StateDict:
     """
     path, where = _text(path), as_device(device)
     state = StateDict()
-    with _opened(path) as file:  # once: another file may take the name meanwhile
+    with _opened(path) as file:  # opened once, because another file may take the name meanwhile
         texts, header, start = _read_header(path, file)
         for name, entry in header.items():
             if entry["dtype"] not in _DTYPES:
@@ -150,7 +149,7 @@ def load(path: AnyPath, device: Any = None) -> StateDict:
 
 
 def load_metadata(path: AnyPath) -> dict[str, str]:
-    """Return the texts that were saved with a file.
+    """Return the metadata that was saved with a file.
 
     Raises:
         DataError: as ``load``.
@@ -169,14 +168,14 @@ def load_metadata(path: AnyPath) -> dict[str, str]:
 
 @contextmanager
 def replacing(path: AnyPath) -> Iterator[str]:
-    """Give the name of a new file, which takes the place of ``path`` if the block succeeds.
+    """Yield the name of a new file, which replaces ``path`` if the block succeeds.
 
-    It has the permissions of the file that stood there. A symbolic link stays, and what it leads to
-    is replaced.
+    The new file has the permissions of the old one. If ``path`` is a symbolic link, the link stays
+    and its target is replaced.
 
     Raises:
-        DataError: if the file cannot be written, with the reason; also if what stands there is no
-            file, but a folder or a device for one.
+        DataError: if the file cannot be written, with the reason; also if ``path`` is not a file
+            but, for example, a folder or a device.
     """
     target, mode = _target(path)
     part = target.with_name(
@@ -187,10 +186,10 @@ def replacing(path: AnyPath) -> Iterator[str]:
         if mode is None:
             mode = part.stat().st_mode
         yield str(part)
-        part.chmod(stat.S_IMODE(mode))  # writers may replace the file by a private one
+        part.chmod(stat.S_IMODE(mode))  # the block may have replaced the file by a private one
         _flush(part)
         os.replace(part, target)
-        with suppress(OSError):  # it stands there; some file systems flush no folders
+        with suppress(OSError):  # the file is in place; some file systems cannot flush folders
             _flush(target.parent)
     except OSError as error:
         raise _unwritable(target, error) from error
@@ -207,7 +206,7 @@ def _text(path: AnyPath) -> str:
 
 
 def _target(path: AnyPath) -> tuple[Path, int | None]:
-    """Return the file that a path leads to, and the mode of what stands there."""
+    """Return the file that a path leads to, and the mode of an existing file."""
     name = _text(path)
     try:
         target = Path(os.path.realpath(name))
@@ -229,7 +228,7 @@ def _unwritable(path: str | Path, reason: Exception | str) -> NeedleError:
 
 
 def _flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the names in a folder, are written to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -238,7 +237,7 @@ def _flush(path: Path) -> None:
 
 
 def _values(name: str, value: Any) -> np.ndarray[Any, Any]:
-    """Return what is written for a tensor: its values as a dense NumPy array."""
+    """Return the values of a tensor as a dense NumPy array."""
     if isinstance(value, graph.TensorBase):
         value = executor.value_of(value)
     if not isinstance(value, (NDArray, np.ndarray)):
@@ -251,7 +250,7 @@ def _values(name: str, value: Any) -> np.ndarray[Any, Any]:
 
 
 def _number(name: str, value: Any) -> Any:
-    """Return a number of Python's or NumPy's as one of Python's that can be written."""
+    """Return a number of Python or NumPy as a Python number that can be written."""
     number = value.item() if isinstance(value, np.generic) else value
     if not isinstance(number, (bool, int, float)):
         raise DataError(
@@ -268,11 +267,11 @@ def _number(name: str, value: Any) -> Any:
 
 
 def _texts(metadata: Any) -> dict[str, str]:
-    """Return a copy of the metadata, which must be texts under names that are not Needle's own.
+    """Return a copy of the metadata: strings by name, without the names that Needle uses.
 
     Raises:
-        ArgumentError: if they are no dict.
-        DataError: if they could not be read again.
+        ArgumentError: if the metadata is not a dict.
+        DataError: if load could not read it.
     """
     if metadata is None:
         return {}
@@ -293,7 +292,7 @@ def _is_text(text: Any) -> bool:
 
 
 def _check_name(name: Any) -> None:
-    """Check that a name can stand in the file's header, beside that of the texts.
+    """Check that a name can be written into the file's header.
 
     Raises:
         DataError: if it cannot.
@@ -324,7 +323,7 @@ def _unreadable(path: str, error: OSError) -> NeedleError:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object; the library would let the last of two equal keys win."""
+    """Build a JSON object without duplicate keys; the library would keep the last one."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -335,14 +334,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @contextmanager
 def _opened(path: str) -> Iterator[BinaryIO]:
-    """Open a file to read it; whatever the system refuses is a DataError."""
+    """Open a file for reading; errors of the system become DataErrors."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
         raise _unreadable(path, error) from error
     except ValueError as error:  # a name with a zero in it
         raise _bad(path, str(error)) from error
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would wait for its writer
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would block
         raise _bad(path, "it is not a regular file")
     try:
         with open(path, "rb") as file:
@@ -352,13 +351,13 @@ def _opened(path: str) -> Iterator[BinaryIO]:
 
 
 def _read_header(path: str, file: BinaryIO) -> tuple[dict[str, str], dict[str, Any], int]:
-    """Return the texts, what is said of each tensor, and where the values start.
+    """Return the texts, the entry of each tensor, and the position where the values start.
 
-    All is checked against the file.
+    Everything is checked against the file.
     """
     from safetensors import SafetensorError, safe_open
 
-    same = f"/dev/fd/{file.fileno()}"  # this very file, whatever the path leads to by now
+    same = f"/dev/fd/{file.fileno()}"  # the open file, even if the path leads to another one by now
     try:
         size = int.from_bytes(file.read(_SIZE), "little")
         with safe_open(same if os.path.exists(same) else path, framework="numpy"):
@@ -370,7 +369,7 @@ def _read_header(path: str, file: BinaryIO) -> tuple[dict[str, str], dict[str, A
     except (SafetensorError, ValueError) as error:
         raise _bad(path, str(error)) from error
     texts = header.pop(_TEXTS, None) or {}
-    for name, entry in header.items():  # the library also takes lists, and tables of one name
+    for name, entry in header.items():  # the library also accepts lists and duplicate names
         if not isinstance(entry, dict) or not isinstance(entry["dtype"], str):
             raise _bad(path, f"{name!r}: expected dtype, shape and data_offsets, got {entry!r:.60}")
     return texts, header, _SIZE + size

@@ -154,7 +154,7 @@ _ELSEWHERE = {
     "utils": "needle.optim.clip_grad_norm, needle.optim.clip_grad_value",
     "init": "needle.init",
 }
-"""Names that PyTorch has here: what to try."""
+"""Advice for names that PyTorch has in this module."""
 
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type

@@ -63,7 +63,7 @@ class Softplus(Module):
     """log(1 + exp(beta * x)) / beta; x where beta * x is above a threshold. See ``ops.softplus``.
 
     Raises:
-        OptionError: if beta is not positive, or threshold no number.
+        OptionError: if beta is not positive, or threshold is not a number.
 
     >>> print(nn.Softplus()(Tensor([-1.0, 0.0, 1.0])))
     [0.3133 0.6931 1.3133]
@@ -96,7 +96,7 @@ class SiLU(Module):
 
 
 class GELU(Module):
-    """x times the normal distribution function of x; with "tanh" (or True) an approximation.
+    """x times the normal distribution function of x; "tanh" (or True) gives an approximation.
 
     Raises:
         OptionError: for another approximation.
@@ -198,7 +198,7 @@ class Hardshrink(Module):
 
 
 class Softshrink(Hardshrink):
-    """x, nearer to 0 by lambd, or 0 where it is no further away.
+    """x moved towards 0 by lambd; 0 where |x| <= lambd.
 
     >>> print(nn.Softshrink()(Tensor([-1.0, 0.25, 1.0])))
     [-0.5  0.   0.5]
@@ -220,7 +220,7 @@ class Tanhshrink(Module):
 
 
 class Threshold(Module):
-    """x where it is above a threshold, else a value.
+    """x where x > threshold, else a value.
 
     >>> print(nn.Threshold(1.0, -5.0)(Tensor([0.0, 1.0, 2.0])))
     [-5. -5.  2.]
@@ -287,7 +287,7 @@ class Hardtanh(Module):
     """x limited to [min_val, max_val].
 
     Raises:
-        OptionError: if these are no limits.
+        OptionError: if min_val is not below max_val.
 
     >>> print(nn.Hardtanh(-1.0, 2.0)(Tensor([-4.0, 0.5, 4.0])))
     [-1.   0.5  2. ]
@@ -342,7 +342,7 @@ class _AlongAxis(Module):
 
 
 class GLU(_AlongAxis):
-    """The first half along an axis, times the sigmoid of the second.
+    """The first half along an axis, times the sigmoid of the second half.
 
     >>> print(nn.GLU()(Tensor([3.0, 4.0, 0.0, 0.0])))
     [1.5 2. ]
@@ -358,9 +358,9 @@ class PReLU(Module):
     Shapes:   x [n, c, ...], weight [1] or [c] -> the same
 
     Args:
-        num_parameters: 1, or how many channels x has.
-        init: what the weight starts as.
-        device: where it is; the default device for None.
+        num_parameters: 1, or the number of channels of x.
+        init: initial value of the weight.
+        device: device of the weight; the default device for None.
         dtype: its element type.
 
     >>> layer = nn.PReLU()
@@ -401,7 +401,7 @@ class LogSoftmax(_AlongAxis):
 
 
 class Softmax(_AlongAxis):
-    """Positive numbers that add up to 1 along an axis.
+    """exp(x), scaled to add up to 1 along an axis.
 
     >>> print(nn.Softmax()(Tensor([[0.0, 1.0, 2.0]])))
     [[0.09   0.2447 0.6652]]
@@ -412,7 +412,7 @@ class Softmax(_AlongAxis):
 
 
 class Softmin(Softmax):
-    """Positive numbers that add up to 1 along an axis, the larger the smaller x is.
+    """Softmax of -x: positive numbers that add up to 1 along an axis.
 
     >>> print(nn.Softmin()(Tensor([[0.0, 1.0, 2.0]])))
     [[0.6652 0.2447 0.09  ]]
@@ -447,7 +447,7 @@ ACTIVATIONS: dict[str, Callable[[], Module]] = {
     "tanh": Tanh,
     "tanhshrink": Tanhshrink,
 }
-"""What ``activation`` knows."""
+"""The names that ``activation`` accepts."""
 
 
 def activation(name: str) -> Module:

@@ -1,4 +1,4 @@
-"""Modules that hold others, or parameters."""
+"""Modules that hold other modules, or parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from needle.tensor import Parameter, Tensor
 
 
 class Held(tuple[Module, ...]):
-    """The modules of a container. Called it is ``Module.modules``: the course has it as a tuple."""
+    """The modules of a container: a tuple, as in the course, that can be called as a method."""
 
     owner: Module
 
@@ -53,8 +53,8 @@ class Container(Module):
     """Hold modules in order.
 
     Attributes:
-        modules: the modules, a tuple; ``modules()`` yields the container and all below, as of any
-            module.
+        modules: the modules, as a tuple. As for any module, ``modules()`` yields the container and
+            all modules below.
     """
 
     inline = "modules"
@@ -65,7 +65,7 @@ class Container(Module):
 
     @property
     def modules(self) -> Held:
-        """The modules, a tuple that can be called."""
+        """The modules, as a tuple that can be called."""
         held = Held(self.__dict__["modules"])
         held.owner = self
         return held
@@ -98,7 +98,7 @@ class Container(Module):
         return self
 
     def __setitem__(self, index: int | slice, module: Any) -> None:
-        """Put a module in the place of another one, or several in that of a slice."""
+        """Replace a module, or all modules of a slice."""
         modules = list(self)
         if isinstance(index, slice):
             modules[index] = list(module)
@@ -107,18 +107,18 @@ class Container(Module):
         self.modules = modules
 
     def __delitem__(self, index: int | slice) -> None:
-        """Leave out a module, or those of a slice."""
+        """Remove a module, or all modules of a slice."""
         modules = list(self)
         del modules[index if isinstance(index, slice) else self._at(index)]
         self.modules = modules
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return a module, or for a slice a container of the same modules."""
+        """Return a module; for a slice, a container of those modules."""
         modules = self.__dict__["modules"]
         return self._of(modules[index]) if isinstance(index, slice) else modules[self._at(index)]
 
     def __add__(self: _C, other: Iterable[Module]) -> _C:
-        """Return a container of these modules, then others."""
+        """Return a container of these modules followed by others."""
         return self._of((*self, *other))
 
     def _of(self: _C, modules: Iterable[Module]) -> _C:
@@ -136,11 +136,11 @@ class Container(Module):
 
 
 def _place(held: Container | ParameterList, index: Any, what: str) -> int:
-    """Return an index into what is held.
+    """Return a checked index.
 
     Raises:
-        ArgumentError: if it is no whole number.
-        IndexRangeError: if there is nothing.
+        ArgumentError: if it is not an integer.
+        IndexRangeError: if it is out of range.
     """
     name, size = type(held).__name__, len(held)
     try:
@@ -156,8 +156,8 @@ class Sequential(Container):
     """Apply modules one after the other.
 
     Attributes:
-        modules: the modules, a tuple; ``modules()`` yields the container and all below, as of any
-            module.
+        modules: the modules, as a tuple. As for any module, ``modules()`` yields the container and
+            all modules below.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> model(ndl.ones(3, 4)).shape
@@ -179,7 +179,7 @@ class Sequential(Container):
 
 
 class ModuleList(Container):
-    """Hold modules in a list; calling it is not defined.
+    """Hold modules in a list. It cannot be called.
 
     >>> layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
     >>> len(layers), len(layers.parameters())
@@ -191,7 +191,7 @@ class ModuleList(Container):
 
 
 class Table(Module, Generic[_V]):
-    """Hold modules or parameters by name; calling it is not defined. Iterating gives the names."""
+    """Hold modules or parameters by name. It cannot be called; iterating gives the names."""
 
     inline = "table"
 
@@ -200,29 +200,29 @@ class Table(Module, Generic[_V]):
         self.table: dict[str, _V] = {}
 
     def update(self, values: Mapping[str, _V]) -> None:
-        """Add things, or put them in the places of those of the same names."""
+        """Add entries; replace those with the same names."""
         if not isinstance(values, (Mapping, Table)):
             raise ArgumentError(f"{type(self).__name__}: expected a dict, got {values!r:.60}")
         for name, value in values.items():
             self[name] = value
 
     def _checked(self, what: str, value: Any) -> _V:
-        """Return a value as it is held, or raise an exception."""
+        """Return a value as it is stored, or raise an exception."""
         raise NotImplementedError
 
     def __setitem__(self, name: str, value: _V) -> None:
-        """Add something, or put it in the place of that of its name."""
+        """Add an entry, or replace the one with this name."""
         owner = type(self).__name__
         if not isinstance(name, str) or not name or "." in name:
             raise OptionError(f"{owner}: expected a name (a string without dots), got {name!r}")
         self.table[name] = self._checked(f"{owner}: {name!r}", value)
 
     def __getitem__(self, name: str) -> _V:
-        """Return what is held by a name."""
+        """Return the entry with a name."""
         return self.table[self._known(name)]
 
     def __delitem__(self, name: str) -> None:
-        """Leave something out."""
+        """Remove an entry."""
         del self.table[self._known(name)]
 
     def _known(self, name: str) -> str:
@@ -244,16 +244,16 @@ class Table(Module, Generic[_V]):
         return self.table.keys()
 
     def values(self) -> ValuesView[_V]:
-        """Return what is held."""
+        """Return the values."""
         return self.table.values()
 
     def items(self) -> ItemsView[str, _V]:
-        """Return the names with what they stand for."""
+        """Return the names with their values."""
         return self.table.items()
 
 
 class ModuleDict(Table[Module]):
-    """Hold modules by name; calling it is not defined. Iterating gives the names.
+    """Hold modules by name. It cannot be called; iterating gives the names.
 
     >>> heads = nn.ModuleDict({"class": nn.Linear(4, 10), "box": nn.Linear(4, 4)})
     >>> heads["box"](ndl.ones(1, 4)).shape
@@ -305,7 +305,7 @@ class ParameterList(Module):
         return self.extend((parameter,))
 
     def extend(self, parameters: Iterable[Tensor]) -> ParameterList:
-        """Add parameters at the end, all or (on an error) none; return the list."""
+        """Add parameters at the end, all of them or none on an error; return the list."""
         what, size = f"{type(self).__name__}: parameter", len(self)
         self.held += [_as_parameter(f"{what} {i}", p) for i, p in enumerate(parameters, size)]
         return self
@@ -313,13 +313,13 @@ class ParameterList(Module):
     __iadd__ = extend
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return a parameter, or for a slice a list of the same parameters."""
+        """Return a parameter; for a slice, a list of those parameters."""
         if isinstance(index, slice):
             return ParameterList(self.held[index])
         return self.held[_place(self, index, "parameter")]
 
     def __setitem__(self, index: int, parameter: Tensor) -> None:
-        """Put a parameter in the place of another one."""
+        """Replace a parameter."""
         place = _place(self, index, "parameter")
         self.held[place] = _as_parameter(f"{type(self).__name__}: parameter {index}", parameter)
 
@@ -334,7 +334,7 @@ def _as_parameter(what: str, value: Any) -> Parameter:
     """Return a tensor as a parameter.
 
     Raises:
-        ArgumentError: if it is no tensor.
+        ArgumentError: if it is not a tensor.
     """
     if not isinstance(value, Tensor):
         raise ArgumentError(

@@ -1,7 +1,7 @@
 """Convolution layers: the course's, and PyTorch's.
 
-All take and return images as [n, c, *spatial]; in memory images are [n, *spatial, c] and weights
-[*kernel, in, out], so that a network moves nothing between its layers.
+All take and return images as [n, c, *spatial]. In memory images are [n, *spatial, c] and weights
+[*kernel, in, out], so that no data moves between the layers of a network.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def _square(name: str, given: int | Sequence[int]) -> int:
 
 
 class Conv(Module):
-    """Convolve images with a square kernel, zeros around them: the course's layer.
+    """Convolve zero-padded images with a square kernel: the course's layer.
 
-    The result of stride 1 has the size of x where the kernel's is odd: padding is
-    (kernel_size - 1) // 2. The weight is drawn first, U(+-sqrt(6 / fan_in)) with fan_in =
+    Padding is (kernel_size - 1) // 2, so with stride 1 and an odd kernel the result has the size
+    of x. The weight is drawn first, U(+-sqrt(6 / fan_in)) with fan_in =
     in_channels * kernel_size ** 2; then the bias, U(+-1 / sqrt(fan_in)).
 
     Shapes:   x [n, in_channels, h, w] -> [n, out_channels, h', w']
@@ -53,11 +53,11 @@ class Conv(Module):
     Attributes:
         weight: [kernel_size, kernel_size, in_channels, out_channels].
         bias: [out_channels], or None.
-        slope: what results below zero are multiplied by: 1, unless ``fold_batch_norm`` has made
-            the rectifier behind it a part of the layer.
+        slope: factor of negative results: 1, unless ``fold_batch_norm`` has included a following
+            ReLU or LeakyReLU in the layer.
 
     Raises:
-        OptionError: if the kernel or the stride is not square.
+        OptionError: if the kernel or the stride differs between the axes.
         ShapeError: if a size is below 1; in a call, if x is not [n, c, h, w].
 
     >>> nn.Conv(3, 16, 3, stride=2)(ndl.zeros(1, 3, 8, 8)).shape
@@ -108,9 +108,9 @@ class Conv(Module):
 
 
 class _ConvNd(Module):
-    """What PyTorch's convolution layers share.
+    """Base of PyTorch's convolution layers.
 
-    Drawn as ``Conv``: the weight first, with fan_in = size of one of its first axis' entries.
+    Drawn as ``Conv``: the weight first, with fan_in = size of one entry of its first axis.
 
     Attributes:
         weight: [out_channels, in_channels / groups, *kernel]; transposed convolutions:
@@ -122,7 +122,7 @@ class _ConvNd(Module):
     transposed: ClassVar[bool] = False
 
     def _check_steps(self, least: int, **settings: Any) -> None:
-        """Check numbers per spatial axis, such as strides."""
+        """Check settings that have a number per spatial axis, such as strides."""
         for name, value in settings.items():
             if min(ops.per_axis(name, value, self.axes)) < least:
                 kind = type(self).__name__
@@ -153,7 +153,7 @@ class _ConvNd(Module):
     groups: int
 
     def _settings(self) -> dict[str, tuple[Any, Any]]:
-        """Return, by name, settings and what they are unless given."""
+        """Return (value, default) of the settings by name."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -229,7 +229,7 @@ class Conv2d(_Straight):
     Attributes:
         weight: [out_channels, in_channels / groups, *kernel].
         bias: [out_channels], or None.
-        slope: as that of ``Conv``.
+        slope: as for ``Conv``.
 
     >>> nn.Conv2d(3, 16, 3, padding="same")(ndl.zeros(1, 3, 8, 8)).shape
     (1, 16, 8, 8)

@@ -24,17 +24,17 @@ _M = TypeVar("_M", bound=Module)
 def fold_batch_norm(model: _M) -> _M:
     """Return a copy of a model for inference, in which no batch norm follows a convolution.
 
-    In evaluation batch norm is a factor and a term per channel, so the layer before it can have
-    both in its weight and bias. It is done where they are neighbours in a ``Sequential``: batch
-    norm behind a convolution (``Conv``, ``Conv2d``, ``ConvTranspose2d`` and so on; not behind a
-    transposed one in groups, or one that rectifies), or behind ``Linear`` of rows [n, features]. A
-    rectifier (``ReLU``, ``LeakyReLU``) behind a convolution with a bias becomes its ``slope``: both
-    are computed in one pass. The copy is in evaluation mode and its results are those of
-    ``model.eval()`` up to rounding; training it has no batch norm any more. Layers that the model
-    uses in several places stay as they are.
+    In evaluation, batch norm multiplies each channel by a factor and adds a term, so the layer
+    before it can include both in its weight and bias. This happens for neighbours in a
+    ``Sequential``: batch norm after a convolution (``Conv``, ``Conv2d``, ``ConvTranspose2d`` and so
+    on, except transposed convolutions with groups and convolutions with a ``slope``), or after
+    ``Linear`` of rows [n, features]. A ``ReLU`` or ``LeakyReLU`` after a convolution with a bias
+    becomes its ``slope``, so that one pass computes both. The copy is in evaluation mode and gives
+    the results of ``model.eval()`` up to rounding; it has no batch norm left to train. Layers that
+    the model uses in several places stay as they are.
 
     Raises:
-        ArgumentError: if the model is no module.
+        ArgumentError: if the model is not a module.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())
     >>> fast, x = nn.fold_batch_norm(model), ndl.rand(2, 3, 6, 6)
@@ -56,7 +56,7 @@ def fold_batch_norm(model: _M) -> _M:
 
 
 def _held(module: Module) -> Iterator[Module]:
-    """Yield the modules that this one holds, each as often as it does."""
+    """Yield the modules in a module's attributes, repeated ones as often as they occur."""
     for value in vars(module).values():
         for _, item in search(value, ""):
             if isinstance(item, Module):
@@ -76,7 +76,7 @@ def _folded(modules: list[Module], places: Counter[int]) -> list[Module]:
 
 
 def _rectify(modules: list[Module], once: list[bool]) -> None:
-    """Make rectifiers part of the convolutions that they follow."""
+    """Move ReLU and LeakyReLU into the convolutions before them."""
     last: Any = None
     for i, module in enumerate(modules):
         if isinstance(module, Identity):
@@ -90,7 +90,7 @@ def _rectify(modules: list[Module], once: list[bool]) -> None:
 
 
 def _slope(module: Module) -> float | None:
-    """Return what a rectifier multiplies by what is below zero; None for other layers."""
+    """Return the slope of ReLU or LeakyReLU below zero; None for other layers."""
     if isinstance(module, ReLU):
         return 0.0
     found = module.negative_slope if isinstance(module, LeakyReLU) else None
@@ -103,7 +103,7 @@ def _out_axis(layer: Module, norm: Module) -> int | None:
         return None
     if isinstance(norm, BatchNorm2d) == isinstance(layer, Linear):
         return None
-    if getattr(layer, "slope", 1.0) != 1:  # the norm is behind the rectifier
+    if getattr(layer, "slope", 1.0) != 1:  # the norm comes after the rectifier
         return None
     if isinstance(layer, Linear) and layer.out_features != norm.dim:  # of [n, dim, l]
         return None

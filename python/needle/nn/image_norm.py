@@ -22,7 +22,7 @@ def _check(
     axes: int | None = 2,
     advice: str = "a larger batch, or .eval()",
 ) -> None:
-    """Check images, and that there is more than one value to take statistics of."""
+    """Check the shape of images, and that statistics have more than one value."""
     name, shape = type(layer).__name__, shape_of(x)
     right = len(shape) >= 2 if axes is None else len(shape) == axes + 2
     if not right or shape[1] != channels:
@@ -41,10 +41,10 @@ def _check(
 class BatchNorm2d(BatchNorm1d):
     """Normalise each channel over the batch and all positions, then scale and shift.
 
-    As ``BatchNorm1d``: the running variance is the biased one, as in the course.
+    Works as ``BatchNorm1d``; the running variance is the biased one, as in the course.
 
     Shapes:   x [n, dim, h, w] -> [n, dim, h, w]
-    Raises:   ShapeError with statistics of one value per channel
+    Raises:   ShapeError if a channel has a single value in training
 
     >>> norm = nn.BatchNorm2d(3)
     >>> out = norm(ndl.rand(8, 3, 4, 4))
@@ -53,7 +53,7 @@ class BatchNorm2d(BatchNorm1d):
     """
 
     spatial: ClassVar[int] = 2
-    """How many axes of positions there are."""
+    """Number of spatial axes."""
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
@@ -72,10 +72,10 @@ class BatchNorm2d(BatchNorm1d):
 class BatchNorm3d(BatchNorm2d):
     """Normalise each channel over the batch and all positions, then scale and shift.
 
-    As ``BatchNorm2d``.
+    Works as ``BatchNorm2d``.
 
     Shapes:   x [n, dim, d, h, w] -> the same
-    Raises:   ShapeError with statistics of one value per channel
+    Raises:   ShapeError if a channel has a single value in training
 
     >>> nn.BatchNorm3d(3)(ndl.rand(2, 3, 4, 4, 4)).shape
     (2, 3, 4, 4, 4)
@@ -85,7 +85,7 @@ class BatchNorm3d(BatchNorm2d):
 
 
 class BatchNormReLU2d(BatchNorm2d):
-    """Batch norm with the rectifier behind it, and perhaps a shortcut between: one op in training.
+    """Batch norm followed by ReLU, with an optional shortcut added between: one op in training.
 
     Shapes:   x [n, dim, h, w], residual of the same shape or None -> the same
 
@@ -109,16 +109,16 @@ class BatchNormReLU2d(BatchNorm2d):
 class GroupNorm(Module):
     """Normalise groups of channels of each image, then scale and shift each channel.
 
-    A group of a single value is 0 before that; as in PyTorch, it is an error if n is 1.
+    A group of a single value is normalised to 0; as in PyTorch, this is an error if n is 1.
 
     Shapes:   x [n, num_channels, *spatial] -> the same
 
     Args:
-        num_groups: into how many groups the channels are cut.
-        num_channels: how many channels x has.
+        num_groups: number of groups of channels.
+        num_channels: number of channels of x.
         eps: added to the variance.
         affine: whether to scale and shift.
-        device: where the parameters are; the default device for None.
+        device: device of the parameters; the default device for None.
         dtype: their element type.
 
     >>> norm = nn.GroupNorm(2, 4)
@@ -162,21 +162,21 @@ class GroupNorm(Module):
 class InstanceNorm2d(_Statistics):
     """Normalise each channel of each image over its positions.
 
-    With running statistics, evaluation uses those. In training they move towards the batch's
-    average of the means and of the unbiased variances, as in PyTorch; but there ``momentum=None``
-    leaves them as they are, here they become averages of all batches.
+    With running statistics, evaluation uses them. Training moves them towards the batch's average
+    of the means and of the unbiased variances, as in PyTorch. With ``momentum=None`` they become
+    averages of all batches; PyTorch leaves them unchanged.
 
     Shapes:   x [n, num_features, h, w] -> the same
     Raises:   ShapeError for images of one position
     Source:   Ulyanov, Vedaldi, Lempitsky, "Instance Normalization", 2016, arXiv:1607.08022
 
     Args:
-        num_features: how many channels x has.
+        num_features: number of channels of x.
         eps: added to the variance.
-        momentum: how far running statistics move; None: they are averages of all batches.
+        momentum: weight of the batch in the running statistics; None averages all batches.
         affine: whether to scale and shift each channel.
-        track_running_stats: whether there are running statistics.
-        device: where the parameters are; the default device for None.
+        track_running_stats: whether to keep running statistics.
+        device: device of the parameters; the default device for None.
         dtype: their element type.
 
     >>> norm = nn.InstanceNorm2d(1)
@@ -186,7 +186,7 @@ class InstanceNorm2d(_Statistics):
 
     usually = False
     spatial: ClassVar[int] = 2
-    """How many axes of positions there are."""
+    """Number of spatial axes."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class InstanceNorm2d(_Statistics):
 
 
 class InstanceNorm1d(InstanceNorm2d):
-    """Normalise each channel of each sequence over its positions. As ``InstanceNorm2d``.
+    """Normalise each channel of each sequence over its positions. See ``InstanceNorm2d``.
 
     Shapes:   x [n, num_features, l] -> the same
     Raises:   ShapeError for sequences of one position
@@ -228,7 +228,7 @@ class InstanceNorm1d(InstanceNorm2d):
 
 
 class InstanceNorm3d(InstanceNorm2d):
-    """Normalise each channel of each volume over its positions. As ``InstanceNorm2d``.
+    """Normalise each channel of each volume over its positions. See ``InstanceNorm2d``.
 
     Shapes:   x [n, num_features, d, h, w] -> the same
     Raises:   ShapeError for volumes of one position

@@ -1,4 +1,4 @@
-"""Layers that are neither norm nor activation."""
+"""Basic layers: linear, embedding, dropout, reshaping and similarity."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Linear(Module):
         out = x @ self.weight
         if self.bias is None:
             return out
-        # The bias is a row, so beside a vector it would make one of it.
+        # The bias is a row [1, n]; adding it to a vector would give a matrix.
         return out + (self.bias if len(shape_of(out)) > 1 else ops.reshape(self.bias, -1))
 
     def extra_repr(self) -> str:
@@ -80,21 +80,21 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Look up rows of a table, drawn from N(0, 1). Ids may be floats with whole values.
+    """Look up rows of a table, which starts as N(0, 1).
 
-    They come as a tensor, an array or a list, and do not count from the end. The row
-    ``padding_idx`` starts as zeros and gets no gradient here.
+    Ids are a tensor, an array or a list of integers (or of floats with integer values); negative
+    ids are errors. The row ``padding_idx`` starts as zeros and gets no gradient from this layer.
 
     Shapes:   x [...] -> [..., embedding_dim]
-    Raises:   IndexRangeError naming the first id that is not in [0, num_embeddings), or for a
-              padding_idx that is no row
+    Raises:   IndexRangeError naming the first id outside [0, num_embeddings), or if padding_idx
+              is out of range
 
     Args:
         num_embeddings: number of rows.
         embedding_dim: size of a row.
-        device: where the table is; the default device for None.
+        device: device of the table; the default device for None.
         dtype: its element type.
-        padding_idx: the id of what fills up short sequences; from the end if negative.
+        padding_idx: the id that pads short sequences; counts from the end if negative.
 
     >>> table = nn.Embedding(10, 4)
     >>> table([[1, 2, 3], [4, 5, 6]]).shape
@@ -137,7 +137,7 @@ class Embedding(Module):
 class Flatten(Module):
     """Keep the first axis and join the others.
 
-    Raises:   ShapeError if x has no axis
+    Raises:   ShapeError if x has 0 axes
 
     >>> nn.Flatten()(ndl.zeros(2, 3, 4)).shape
     (2, 12)
@@ -152,7 +152,7 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """Take an axis apart into several; one of the sizes may be -1. See ``ops.unflatten``.
+    """Split an axis into several; one of the sizes may be -1. See ``ops.unflatten``.
 
     >>> nn.Unflatten(1, (3, -1))(ndl.zeros(2, 12)).shape
     (2, 3, 4)
@@ -173,7 +173,8 @@ class Unflatten(Module):
 class Dropout(Module):
     """In training, set elements to zero with probability p and scale the others by 1 / (1 - p).
 
-    One uniform draw of x's shape per call, also for p = 0; an element stays where it is <= 1 - p.
+    Every call in training draws one uniform number per element, even for p = 0. Elements whose
+    number is at most 1 - p stay.
 
     >>> layer = nn.Dropout(0.5)
     >>> print(layer(ndl.ones(8)))

@@ -21,7 +21,7 @@ REDUCTIONS = ("mean", "sum", "none")
 class SoftmaxLoss(Module):
     """Mean over the batch of ``logsumexp(logits) - logits[label]``.
 
-    The labels come as a tensor, an array or a list.
+    Labels are a tensor, an array or a list.
 
     Shapes:   logits [..., classes], y [...] -> []
     Raises:   IndexRangeError naming the first label that is not a class
@@ -45,11 +45,11 @@ class _Loss(Module):
         self.reduction = reduction
 
     def _settings(self) -> dict[str, tuple[Any, Any]]:
-        """Return, by name, settings and what they are unless given."""
+        """Return (value, default) of the settings by name."""
         return {"reduction": (self.reduction, "mean")}
 
     def _given(self) -> dict[str, Any]:
-        """Return the settings by name, as the function of the loss takes them."""
+        """Return the settings as keyword arguments of the loss function."""
         return {name: value for name, (value, _) in self._settings().items()}
 
     def _weight_by(self, name: str, weight: Any) -> None:
@@ -64,15 +64,16 @@ class _Loss(Module):
 class CrossEntropyLoss(_Loss):
     """Cross entropy of softmax(logits) and a target, as in PyTorch: classes are on axis 1.
 
-    The target comes as a tensor, an array or a list.
+    The target is a tensor, an array or a list.
 
-    Shapes:   logits [n, classes, ...], target [n, ...] or, probabilities, [n, classes, ...]
+    Shapes:   logits [n, classes, ...], target [n, ...] of labels or [n, classes, ...] of
+              probabilities
 
     Args:
-        weight: [classes], what each class counts (a buffer); None: all alike.
-        ignore_index: label of elements that do not count.
-        reduction: "mean" over the elements that count, "sum", or "none": one loss each.
-        label_smoothing: share of the target that is spread over all classes, in [0, 1].
+        weight: [classes], weight of each class (a buffer); None: all equal.
+        ignore_index: label of elements to ignore.
+        reduction: "mean" over the elements that are not ignored, "sum", or "none".
+        label_smoothing: share of the target to spread over all classes, in [0, 1].
 
     >>> logits = Tensor([[2.0, 0.0], [0.0, 2.0]])
     >>> round(nn.CrossEntropyLoss()(logits, [0, 0]).item(), 4)
@@ -112,7 +113,7 @@ class CrossEntropyLoss(_Loss):
 
 
 def _classes_last(x: Tensor, target: Any, name: str) -> tuple[Tensor, Any]:
-    """Return x with its axis 1, of classes, as the last; and so a target of as many axes."""
+    """Return x, and a target with as many axes, with axis 1 (the classes) moved to the end."""
     if len(shape_of(x)) <= 2:
         return x, target
     x, target = as_tensors((x, beside(x, target)), name)
@@ -123,15 +124,14 @@ def _classes_last(x: Tensor, target: Any, name: str) -> tuple[Tensor, Any]:
 class NLLLoss(_Loss):
     """Negative log-likelihood: -x at the label, where x are logarithms of probabilities.
 
-    Classes are on axis 1, as in PyTorch. The labels come as a tensor, an array or a list.
+    Classes are on axis 1, as in PyTorch. Labels are a tensor, an array or a list.
 
     Shapes:   x [n, classes, ...], labels [n, ...]
 
     Args:
-        weight: [classes], what each class counts (a buffer); None: all alike.
-        ignore_index: label of elements that do not count.
-        reduction: "mean" over the elements that count, by their weights, "sum", or "none": one loss
-            each.
+        weight: [classes], weight of each class (a buffer); None: all equal.
+        ignore_index: label of elements to ignore.
+        reduction: "mean", weighted, over the elements that are not ignored, "sum", or "none".
 
     >>> x = ops.log_softmax(Tensor([[2.0, 0.0], [0.0, 2.0]]), 1)
     >>> round(nn.NLLLoss()(x, [0, 0]).item(), 4)
@@ -162,7 +162,7 @@ class NLLLoss(_Loss):
 
 
 class MSELoss(_Loss):
-    """Squared distance to the target: averaged ("mean"), added ("sum") or per element ("none").
+    """Squared distance to the target: its mean ("mean"), sum ("sum") or each element ("none").
 
     Raises:   ShapeError if the shapes differ
 
@@ -175,7 +175,7 @@ class MSELoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """Distance to the target: averaged ("mean"), added ("sum") or per element ("none").
+    """Distance to the target: its mean ("mean"), sum ("sum") or each element ("none").
 
     Raises:   ShapeError if the shapes differ
 
@@ -188,13 +188,13 @@ class L1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """Half the squared distance to the target up to delta, beyond it a multiple of the distance.
+    """Half the squared distance to the target; linear for distances above delta.
 
     Raises:   ShapeError if the shapes differ; OptionError if delta is not positive
 
     Args:
         reduction: "mean", "sum", or "none": one loss per element.
-        delta: the distance from which on the loss grows linearly.
+        delta: distance at which the loss becomes linear.
 
     >>> print(nn.HuberLoss(reduction="none")(Tensor([0.5, 3.0]), Tensor([0.0, 0.0])))
     [0.125 2.5  ]
@@ -214,13 +214,13 @@ class HuberLoss(_Loss):
 
 
 class SmoothL1Loss(_Loss):
-    """Distance to the target, less beta / 2; nearer than beta its square over 2 beta.
+    """Distance to the target minus beta / 2; below beta its square divided by 2 beta.
 
     Raises:   ShapeError if the shapes differ
 
     Args:
         reduction: "mean", "sum", or "none": one loss per element.
-        beta: the distance from which on the loss grows linearly; 0 for ``L1Loss``.
+        beta: distance at which the loss becomes linear; 0 gives ``L1Loss``.
 
     >>> print(nn.SmoothL1Loss(reduction="none", beta=2.0)(Tensor([1.0, 4.0]), Tensor([0.0, 0.0])))
     [0.25 3.  ]
@@ -245,9 +245,9 @@ class BCEWithLogitsLoss(_Loss):
 
     Args:
         reduction: "mean", "sum", or "none": one loss per element.
-        pos_weight: what targets of 1 count beside those of 0 (a buffer), of a shape that
-            broadcasts to that of x; None: alike.
-        weight: what each element counts (a buffer), of such a shape; None: all alike.
+        pos_weight: weight of targets of 1 relative to targets of 0 (a buffer), broadcast to the
+            shape of x; None: equal.
+        weight: weight of each element (a buffer), broadcast to the shape of x; None: all equal.
 
     >>> round(nn.BCEWithLogitsLoss()(Tensor([0.0, 2.0]), Tensor([0.0, 1.0])).item(), 4)
     0.41
@@ -272,14 +272,13 @@ class BCEWithLogitsLoss(_Loss):
 class BCELoss(_Loss):
     """Binary cross entropy of probabilities x and a target in [0, 1].
 
-    ``BCEWithLogitsLoss`` is more exact, and has a gradient everywhere; see ``ops.bce``.
+    ``BCEWithLogitsLoss`` is more accurate, and has a gradient everywhere; see ``ops.bce``.
 
     Raises:   ShapeError if the shapes differ
 
     Args:
         reduction: "mean", "sum", or "none": one loss per element.
-        weight: what each element counts (a buffer), of a shape that broadcasts to that of x; None:
-            all alike.
+        weight: weight of each element (a buffer), broadcast to the shape of x; None: all equal.
 
     >>> round(nn.BCELoss()(Tensor([0.5, 0.9]), Tensor([0.0, 1.0])).item(), 4)
     0.3993
@@ -303,7 +302,7 @@ class KLDivLoss(_Loss):
     Args:
         reduction: "mean" (over all elements, as in PyTorch), "batchmean" (the sum over the size of
             the first axis, which is the divergence), "sum", or "none".
-        log_target: whether the target comes as logarithms too.
+        log_target: whether the target is given as logarithms too.
 
     >>> x, target = ops.log(Tensor([[0.5, 0.5]])), Tensor([[0.25, 0.75]])
     >>> round(nn.KLDivLoss("batchmean")(x, target).item(), 4)
@@ -336,10 +335,10 @@ class _Margin(_Loss):
 
 
 class CosineEmbeddingLoss(_Margin):
-    """1 - cos(x, y) where the target is 1, cos(x, y) - margin, at least 0, where it is -1.
+    """1 - cos(x, y) where the target is 1; max(cos(x, y) - margin, 0) where it is -1.
 
     Shapes:   x, y [..., d], target [...]
-    Raises:   ShapeError if there is not one target for each pair
+    Raises:   ShapeError if the target does not have one number for each pair
 
     >>> x, y = Tensor([[1.0, 0.0], [1.0, 0.0]]), Tensor([[0.0, 1.0], [1.0, 0.0]])
     >>> print(nn.CosineEmbeddingLoss(reduction="none")(x, y, Tensor([1.0, -1.0])))
@@ -351,7 +350,7 @@ class CosineEmbeddingLoss(_Margin):
 
 
 class HingeEmbeddingLoss(_Margin):
-    """The distance x where the target is 1, margin (1 unless given) - x, at least 0, at -1.
+    """The distance x where the target is 1; max(margin - x, 0) where it is -1.
 
     Raises:   ShapeError if the shapes differ
 
@@ -366,7 +365,7 @@ class HingeEmbeddingLoss(_Margin):
 
 
 class MarginRankingLoss(_Margin):
-    """margin - (x - y), at least 0, where the target is 1; margin - (y - x) where it is -1.
+    """max(margin - target * (x - y), 0), where the target is 1 or -1.
 
     Raises:   ShapeError if the shapes differ
 
@@ -380,9 +379,9 @@ class MarginRankingLoss(_Margin):
 
 
 class TripletMarginLoss(_Margin):
-    """How much nearer an anchor's positive should be than its negative.
+    """Ask that an anchor is nearer to its positive than to its negative, by a margin.
 
-    See ``ops.triplet_margin_loss``, whose arguments p, eps and swap it has.
+    See ``ops.triplet_margin_loss`` for p, eps and swap.
 
     Raises:   ShapeError if the shapes differ
 

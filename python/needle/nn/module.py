@@ -1,4 +1,4 @@
-"""Module: a function with parameters, and what one does with all of them at once."""
+"""Module: a function with parameters, and operations on all of its parameters at once."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _M = TypeVar("_M", bound="Module")
 
 
 class StateDict(dict[str, Any]):
-    """Tensors by dotted name; a shared one stands once, under its first name.
+    """Tensors by dotted name; a shared tensor appears once, under its first name.
 
     Attributes:
-        aliases: further name of a shared tensor -> the name it stands under.
+        aliases: maps every other name of a shared tensor to its first name.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class StateDict(dict[str, Any]):
 
 
 class Mismatch(NamedTuple):
-    """What ``load_state_dict(strict=False)`` left out."""
+    """The names that ``load_state_dict(strict=False)`` left out."""
 
     missing: list[str]
     unexpected: list[str]
@@ -76,12 +76,12 @@ class Module:
 
     Parameters and modules are found in attributes, and in dicts, lists and tuples of them, in the
     order in which the attributes were set. A module need not call ``super().__init__()``. Only
-    another parameter or None can be assigned over a parameter, or where None took its place;
-    anything else raises an ArgumentError, for the optimizer would go on with the old one, or never
-    know the new one.
+    another parameter or None can replace a parameter, or a None that replaced one. Any other value
+    raises an ArgumentError, because an optimizer would keep updating the old parameter, or never
+    learn of the new one.
 
     Attributes:
-        training: whether Dropout, BatchNorm1d and the like behave as in training.
+        training: whether layers such as Dropout and BatchNorm1d behave as in training.
 
     >>> class Net(nn.Module):
     ...     def __init__(self):
@@ -125,7 +125,7 @@ class Module:
             object.__setattr__(self, "_vacant", tuple(x for x in self._vacant if x != name))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the module's value; what calling it runs."""
+        """Compute the module's output; calling the module runs this method."""
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -138,23 +138,23 @@ class Module:
             raise
 
     def _name_operands(self, error: NeedleError) -> None:
-        """Say in the error's text which parameters took part, by their names from here."""
+        """Add the names that parameters have in this module to the error's text."""
         if any(isinstance(x, Parameter) for _, x in error.operands):
             self.parameters()
             error.args = error.about([x for _, x in error.operands]).args
 
-    # ---- what is inside ----------------------------------------------------------
+    # ---- parameters, buffers and modules ------------------------------------------
 
     def register_buffer(self, name: str, value: Tensor | None, persistent: bool = True) -> None:
-        """Set an attribute that moves and is saved with the module, and is not learned.
+        """Set an attribute that moves and is saved with the module, but is not learned.
 
         Args:
-            name: of the attribute. Assigning to it later keeps it a buffer.
+            name: name of the attribute. Assigning to it later keeps it a buffer.
             value: its tensor.
-            persistent: whether ``state_dict`` has it.
+            persistent: whether ``state_dict`` contains it.
 
         Raises:
-            OptionError: if the module has something else of that name, or it has a dot.
+            OptionError: if the module has another attribute of that name, or the name has a dot.
             ArgumentError: if the value is neither a tensor nor None.
 
         >>> layer = nn.Identity()
@@ -176,7 +176,7 @@ class Module:
         setattr(self, name, value)
 
     def _contents(self, prefix: str = "", above: tuple[Any, ...] = ()) -> Iterator[_Found]:
-        """Yield all below in order; what is shared comes under each of its names."""
+        """Yield all parameters, buffers and modules in order; shared ones under each name."""
         above = (*above, self)
         for key, value in self.__dict__.items():
             name = _join(prefix, "" if key == self.inline else key)
@@ -199,7 +199,7 @@ class Module:
                 yield found
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Yield every parameter once, with its dotted name, which errors then show.
+        """Yield every parameter once, with its dotted name. Errors show this name from then on.
 
         >>> [(name, p.shape) for name, p in nn.Linear(3, 2).named_parameters()]
         [('weight', (3, 2)), ('bias', (1, 2))]
@@ -253,7 +253,7 @@ class Module:
         return [module for name, module in self.named_modules() if name]
 
     def num_parameters(self) -> int:
-        """Return the number of learned numbers.
+        """Return the total number of elements of all parameters.
 
         >>> nn.Linear(3, 2).num_parameters()
         8
@@ -263,7 +263,7 @@ class Module:
     # ---- all at once -----------------------------------------------------------
 
     def apply(self: _M, function: Callable[[Module], Any]) -> _M:
-        """Call a function with this module and every one below; return this one.
+        """Call a function with this module and every module below; return this module.
 
         >>> model = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
         >>> model.apply(lambda layer: print(type(layer).__name__)) is model
@@ -277,17 +277,17 @@ class Module:
         return self
 
     def train(self: _M, mode: bool = True) -> _M:
-        """Switch this module and all below to training (or not); return this one."""
+        """Switch this module and all modules below to training mode; return this module."""
         for _, module in self.named_modules():
             module.training = mode
         return self
 
     def eval(self: _M) -> _M:
-        """Switch this module and all below to evaluation; return this one."""
+        """Switch this module and all modules below to evaluation mode; return this module."""
         return self.train(False)
 
     def requires_grad_(self: _M, requires_grad: bool = True) -> _M:
-        """Set ``requires_grad`` of all parameters (false freezes them); return this module."""
+        """Set ``requires_grad`` of all parameters (False freezes them); return this module."""
         for p in self.parameters():
             p.requires_grad = requires_grad
         return self
@@ -300,7 +300,7 @@ class Module:
     def to(self: _M, target: Any = None, dtype: Any = None, *, device: Any = None) -> _M:
         """Move parameters and buffers to a device, or cast floating ones to a floating dtype.
 
-        The tensors stay the same objects, so an optimizer may be made before or after.
+        The tensors stay the same objects, so you can create the optimizer before or after.
 
         Raises:
             DataError: for a dtype that is not floating.
@@ -344,11 +344,11 @@ class Module:
     def state_dict(self) -> StateDict:
         """Return parameters and persistent buffers by name, as they are now.
 
-        Later optimizer steps do not change them. A shared parameter stands once, under its first
-        name; ``.aliases`` has the others.
+        Later optimizer steps do not change them. A shared parameter appears once, under its first
+        name; ``.aliases`` has its other names.
 
         Raises:
-            DataError: if two tensors have one name.
+            DataError: if two tensors have the same name.
 
         >>> state = nn.Linear(3, 2).state_dict()
         >>> {name: x.shape for name, x in state.items()}
@@ -366,7 +366,7 @@ class Module:
         return state
 
     def _saved(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield what a state has; what is shared comes under each of its names."""
+        """Yield the tensors of a state; shared tensors under each of their names."""
         taken: dict[str, Tensor] = {}
         for name, item, saved in self._contents():
             if isinstance(item, Module) or not saved:
@@ -381,20 +381,20 @@ class Module:
             yield name, item
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Mismatch:
-        """Set parameters and buffers, all or (on an error) none.
+        """Set all parameters and buffers, or none of them if there is an error.
 
         Args:
-            state: arrays by name: tensors, PyTorch's too, or what ``Tensor`` takes. They are
-                copied, and cast to the floating dtype that the module has.
+            state: arrays by name: tensors (also PyTorch's) or anything that ``Tensor`` accepts.
+                They are copied, and cast to the floating dtype of the module.
             strict: whether missing and unexpected names are errors.
 
         Returns:
             The missing and the unexpected names.
 
         Raises:
-            ArgumentError: if the state is no dict.
+            ArgumentError: if the state is not a dict.
             DataError: listing every missing and unexpected name and every wrong shape or dtype;
-                or if two tensors of the module have one name.
+                or if two tensors of the module have the same name.
 
         >>> model, other = nn.Linear(3, 2), nn.Linear(3, 2)
         >>> model.load_state_dict(other.state_dict())
@@ -437,7 +437,7 @@ class Module:
     # ---- text --------------------------------------------------------------------
 
     def extra_repr(self) -> str:
-        """Return the settings that ``repr`` shows behind the class name."""
+        """Return the settings that ``repr`` shows after the class name."""
         return ""
 
     def __repr__(self) -> str:
@@ -483,7 +483,7 @@ def _check_buffer(name: str, value: Any) -> None:
 
 def _as_array(value: Any, like: Tensor) -> NDArray:
     if not isinstance(value, (Tensor, NDArray, np.ndarray)) and hasattr(value, "__dlpack__"):
-        # another library's, whose dtype is one of its own
+        # a tensor of another library, which has its own dtypes
         value = from_dlpack(value.detach() if getattr(value, "requires_grad", False) else value)
     data = executor.value_of(value) if isinstance(value, Tensor) else value
     if not isinstance(data, NDArray):

@@ -16,7 +16,7 @@ from needle.tensor import Parameter, Tensor
 
 
 class _Statistics(Module):
-    """What layers share that normalise by statistics of the batch, or by running ones.
+    """Base of layers that normalise by the statistics of the batch, or by running statistics.
 
     Running statistics move towards those of each batch in training:
     ``running = (1 - momentum) * running + momentum * batch``; with ``momentum=None`` they are the
@@ -27,7 +27,7 @@ class _Statistics(Module):
     running_var: Tensor
     num_batches_tracked: Tensor
     usually: ClassVar[bool] = True
-    """Whether a layer is affine and keeps running statistics unless told otherwise."""
+    """Default of ``affine`` and ``track_running_stats``."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class _Statistics(Module):
         return ops.channels_first(ops.channels_last(x) * scale + shift)
 
     def _track(self, mean: Tensor, var: Tensor) -> None:
-        """Move the running statistics, if there are any, towards those of a batch."""
+        """Move the running statistics, if tracked, towards those of a batch."""
         if not self.track_running_stats:
             return
         new: Any = self.momentum
@@ -82,7 +82,7 @@ class _Statistics(Module):
             new = 1.0 / ops.astype(self.num_batches_tracked, mean.dtype)
         for name, batch in (("running_mean", mean.detach()), ("running_var", var.detach())):
             running = getattr(self, name)
-            executor.value_of(running)  # so that lazy mode does not pile up steps
+            executor.value_of(running)  # so that lazy mode does not collect steps
             moved = ops.astype(running, batch.dtype) * (1.0 - new) + batch * new
             setattr(self, name, ops.astype(moved, running.dtype))
 
@@ -98,20 +98,21 @@ class _Statistics(Module):
 class BatchNorm1d(_Statistics):
     """Normalise each column over the batch, then scale and shift.
 
-    In training with the mean and (biased) variance of the batch, which also move the running
-    ones: ``running = (1 - momentum) * running + momentum * batch``. In evaluation with those.
+    Training uses the mean and the (biased) variance of the batch, and updates the running
+    statistics: ``running = (1 - momentum) * running + momentum * batch``. Evaluation uses the
+    running statistics.
 
     Shapes:   x [n, dim] or [n, dim, l] -> the same
 
     Args:
-        dim: how many columns, or channels, x has.
+        dim: number of columns, or channels, of x.
         eps: added to the variance.
-        momentum: how far running statistics move; None: they are averages of all batches.
-        device: where the parameters are; the default device for None.
+        momentum: weight of the batch in the running statistics; None averages all batches.
+        device: device of the parameters; the default device for None.
         dtype: their element type.
         affine: whether to scale and shift.
-        track_running_stats: whether there are running statistics; without them evaluation takes
-            those of the batch, too.
+        track_running_stats: whether to keep running statistics; without them evaluation also uses
+            the statistics of the batch.
 
     >>> norm = nn.BatchNorm1d(2)
     >>> print(norm(Tensor([[1.0, 10.0], [3.0, 30.0]])))
@@ -155,7 +156,7 @@ class BatchNorm1d(_Statistics):
 
 
 class _LastAxes(Module):
-    """What layers share that normalise the last axes of x, all together."""
+    """Base of layers that normalise the last axes of x together."""
 
     def __init__(self, shape: Any, eps: float, affine: bool, device: Any, dtype: Any) -> None:
         super().__init__()
@@ -169,7 +170,7 @@ class _LastAxes(Module):
             check_sizes(self, **{f"size of axis {i}": n for i, n in enumerate(self.shape)})
 
     def _rows(self, x: Tensor) -> Tensor:
-        """Return x with the axes to normalise as one."""
+        """Return x with the normalised axes joined into one."""
         lead = x.ndim - len(self.shape)
         if lead < 0 or x.shape[lead:] != self.shape:
             sizes = ", ".join(map(str, self.shape))
@@ -190,12 +191,12 @@ class LayerNorm(_LastAxes):
     Shapes:   x [..., *shape] -> the same
 
     Args:
-        shape: sizes of the axes to normalise over; a number for the last axis alone.
+        shape: sizes of the axes to normalise over; an integer for the last axis alone.
         eps: added to the variance.
         bias: whether to shift.
-        device: where the parameters are; the default device for None.
+        device: device of the parameters; the default device for None.
         dtype: their element type.
-        elementwise_affine: whether to scale, and to shift if ``bias`` says so.
+        elementwise_affine: whether to scale, and to shift if ``bias`` is True.
 
     >>> print(nn.LayerNorm(4)(Tensor([1.0, 2.0, 3.0, 4.0])))
     [-1.3416 -0.4472  0.4472  1.3416]
@@ -243,16 +244,16 @@ class LayerNorm1d(LayerNorm):
 
 
 class RMSNorm(_LastAxes):
-    """Scale the last axes of x to unit root mean square, then by a weight.
+    """Scale the last axes of x to a root mean square of 1, then by a weight.
 
     Shapes:   x [..., *shape] -> the same
 
     Args:
-        dim: size of the last axis, or those of the last axes.
+        dim: size of the last axis, or sizes of the last axes.
         eps: added to the mean square.
-        device: where the weight is; the default device for None.
+        device: device of the weight; the default device for None.
         dtype: its element type.
-        elementwise_affine: whether there is a weight.
+        elementwise_affine: whether to scale by a weight.
 
     >>> print(nn.RMSNorm(2)(Tensor([[3.0, 4.0]])))
     [[0.8485 1.1314]]

@@ -1,4 +1,4 @@
-"""Layers that pool, pad, enlarge or take apart images [n, c, *spatial]."""
+"""Layers that pool, pad, resize or unfold images [n, c, *spatial]."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class _AdaptivePool(Module):
 
 
 class AdaptiveAvgPool2d(_AdaptivePool):
-    """Average images to a size; see ``ops.adaptive_avg_pool2d``.
+    """Average images down to a size; see ``ops.adaptive_avg_pool2d``.
 
     >>> nn.AdaptiveAvgPool2d(1)(ndl.zeros(2, 8, 5, 7)).shape
     (2, 8, 1, 1)
@@ -155,7 +155,7 @@ class AdaptiveAvgPool2d(_AdaptivePool):
 
 
 class AdaptiveAvgPool1d(_AdaptivePool):
-    """Average sequences to a size; see ``ops.adaptive_avg_pool1d``.
+    """Average sequences down to a size; see ``ops.adaptive_avg_pool1d``.
 
     >>> print(nn.AdaptiveAvgPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])))
     [[[2. 6.]]]
@@ -165,7 +165,7 @@ class AdaptiveAvgPool1d(_AdaptivePool):
 
 
 class AdaptiveAvgPool3d(_AdaptivePool):
-    """Average volumes to a size; see ``ops.adaptive_avg_pool3d``.
+    """Average volumes down to a size; see ``ops.adaptive_avg_pool3d``.
 
     >>> nn.AdaptiveAvgPool3d(1)(ndl.zeros(2, 8, 3, 4, 5)).shape
     (2, 8, 1, 1, 1)
@@ -175,7 +175,7 @@ class AdaptiveAvgPool3d(_AdaptivePool):
 
 
 class AdaptiveMaxPool2d(_AdaptivePool):
-    """Take the largest elements of images down to a size; see ``ops.adaptive_max_pool2d``.
+    """Reduce images to a size by maxima; see ``ops.adaptive_max_pool2d``.
 
     >>> nn.AdaptiveMaxPool2d((2, 3))(ndl.zeros(2, 8, 5, 7)).shape
     (2, 8, 2, 3)
@@ -185,7 +185,7 @@ class AdaptiveMaxPool2d(_AdaptivePool):
 
 
 class AdaptiveMaxPool3d(_AdaptivePool):
-    """Take the largest elements of volumes; see ``ops.adaptive_max_pool3d``.
+    """Reduce volumes to a size by maxima; see ``ops.adaptive_max_pool3d``.
 
     >>> nn.AdaptiveMaxPool3d(1)(ndl.zeros(2, 8, 3, 4, 5)).shape
     (2, 8, 1, 1, 1)
@@ -195,7 +195,7 @@ class AdaptiveMaxPool3d(_AdaptivePool):
 
 
 class AdaptiveMaxPool1d(_AdaptivePool):
-    """Take the largest elements of sequences down to a size; see ``ops.adaptive_max_pool1d``.
+    """Reduce sequences to a size by maxima; see ``ops.adaptive_max_pool1d``.
 
     >>> print(nn.AdaptiveMaxPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])))
     [[[3. 7.]]]
@@ -205,7 +205,7 @@ class AdaptiveMaxPool1d(_AdaptivePool):
 
 
 class _Pad(Module):
-    """Surround the last axes; see ``ops.pad``."""
+    """Pad the last axes; see ``ops.pad``."""
 
     axes: ClassVar[int] = 1
     mode: ClassVar[str] = "constant"
@@ -239,7 +239,7 @@ class _Pad(Module):
 
 
 class ZeroPad1d(_Pad):
-    """Surround sequences with zeros: as many on both sides, or (left, right).
+    """Pad sequences with zeros: one number for both sides, or (left, right).
 
     >>> print(nn.ZeroPad1d((1, 2))(Tensor([[[5.0, 6.0]]])))
     [[[0. 5. 6. 0. 0.]]]
@@ -247,7 +247,7 @@ class ZeroPad1d(_Pad):
 
 
 class ZeroPad2d(_Pad):
-    """Surround images with zeros: as many on all sides, or (left, right, top, bottom).
+    """Pad images with zeros: one number for all sides, or (left, right, top, bottom).
 
     >>> nn.ZeroPad2d((1, 1, 2, 2))(ndl.zeros(1, 3, 8, 8)).shape
     (1, 3, 12, 10)
@@ -257,7 +257,7 @@ class ZeroPad2d(_Pad):
 
 
 class ConstantPad1d(_Pad):
-    """Surround sequences with a number: as often on both sides, or (left, right).
+    """Pad sequences with a value: one number for both sides, or (left, right).
 
     >>> print(nn.ConstantPad1d(1, 9.0)(Tensor([[[5.0, 6.0]]])))
     [[[9. 5. 6. 9.]]]
@@ -270,7 +270,7 @@ class ConstantPad1d(_Pad):
 
 
 class ConstantPad2d(ConstantPad1d):
-    """Surround images with a number: as often on all sides, or (left, right, top, bottom).
+    """Pad images with a value: one number for all sides, or (left, right, top, bottom).
 
     >>> nn.ConstantPad2d(1, 9.0)(ndl.zeros(1, 3, 8, 8)).shape
     (1, 3, 10, 10)
@@ -280,7 +280,7 @@ class ConstantPad2d(ConstantPad1d):
 
 
 class ReflectionPad1d(_Pad):
-    """Continue sequences by their mirror image, without the edge: (left, right), or one number.
+    """Pad sequences with their mirror image, without the edge: (left, right), or one number.
 
     >>> print(nn.ReflectionPad1d(2)(Tensor([[[1.0, 2.0, 3.0]]])))
     [[[3. 2. 1. 2. 3. 2. 1.]]]
@@ -290,7 +290,7 @@ class ReflectionPad1d(_Pad):
 
 
 class ReflectionPad2d(ReflectionPad1d):
-    """Continue images by their mirror image: (left, right, top, bottom), or one number.
+    """Pad images with their mirror image: (left, right, top, bottom), or one number.
 
     >>> nn.ReflectionPad2d(2)(ndl.zeros(1, 3, 8, 8)).shape
     (1, 3, 12, 12)
@@ -300,7 +300,7 @@ class ReflectionPad2d(ReflectionPad1d):
 
 
 class ReplicationPad1d(_Pad):
-    """Continue sequences by their last element: (left, right), or one number.
+    """Pad sequences with their first and last elements: (left, right), or one number.
 
     >>> print(nn.ReplicationPad1d(2)(Tensor([[[1.0, 2.0, 3.0]]])))
     [[[1. 1. 1. 2. 3. 3. 3.]]]
@@ -310,7 +310,7 @@ class ReplicationPad1d(_Pad):
 
 
 class ReplicationPad2d(ReplicationPad1d):
-    """Continue images by their last pixels: (left, right, top, bottom), or one number.
+    """Pad images with the pixels at their edges: (left, right, top, bottom), or one number.
 
     >>> nn.ReplicationPad2d(2)(ndl.zeros(1, 3, 8, 8)).shape
     (1, 3, 12, 12)
@@ -320,7 +320,7 @@ class ReplicationPad2d(ReplicationPad1d):
 
 
 class CircularPad1d(_Pad):
-    """Continue sequences from their other end: (left, right), or one number.
+    """Pad sequences with elements from their other end: (left, right), or one number.
 
     >>> print(nn.CircularPad1d(2)(Tensor([[[1.0, 2.0, 3.0]]])))
     [[[2. 3. 1. 2. 3. 1. 2.]]]
@@ -330,7 +330,7 @@ class CircularPad1d(_Pad):
 
 
 class CircularPad2d(CircularPad1d):
-    """Continue images from their other side: (left, right, top, bottom), or one number.
+    """Pad images with pixels from their other side: (left, right, top, bottom), or one number.
 
     >>> nn.CircularPad2d(2)(ndl.zeros(1, 3, 8, 8)).shape
     (1, 3, 12, 12)
@@ -340,7 +340,7 @@ class CircularPad2d(CircularPad1d):
 
 
 class PixelShuffle(Module):
-    """Make images larger, of fewer channels; see ``ops.pixel_shuffle``.
+    """Rearrange channels into larger images; see ``ops.pixel_shuffle``.
 
     >>> nn.PixelShuffle(2)(ndl.zeros(1, 12, 4, 4)).shape
     (1, 3, 8, 8)
@@ -361,7 +361,7 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(PixelShuffle):
-    """Make images smaller, of more channels; see ``ops.pixel_unshuffle``.
+    """Rearrange pixels into more channels; see ``ops.pixel_unshuffle``.
 
     >>> nn.PixelUnshuffle(2)(ndl.zeros(1, 3, 8, 8)).shape
     (1, 12, 4, 4)
@@ -371,7 +371,7 @@ class PixelUnshuffle(PixelShuffle):
 
 
 class Unfold(Module):
-    """Take images apart into windows, as columns; see ``ops.unfold``.
+    """Return the windows of images as columns; see ``ops.unfold``.
 
     >>> nn.Unfold(2)(ndl.zeros(1, 3, 4, 4)).shape
     (1, 12, 9)
@@ -397,7 +397,7 @@ class Unfold(Module):
 
 
 class Fold(Unfold):
-    """Add windows, given as columns, up to images of a size; see ``ops.fold``.
+    """Sum windows, given as columns, into images of a size; see ``ops.fold``.
 
     >>> nn.Fold((4, 4), 2)(ndl.ones(1, 12, 9)).shape
     (1, 3, 4, 4)
@@ -423,10 +423,10 @@ class Fold(Unfold):
 
 
 class Upsample(Module):
-    """Enlarge images by their neighbouring pixels; see ``ops.upsample``.
+    """Resize images by interpolation; see ``ops.upsample``.
 
     Raises:
-        OptionError: for an unknown mode, or unless one of size and scale_factor is given.
+        OptionError: for an unknown mode, or if not exactly one of size and scale_factor is given.
 
     >>> print(nn.Upsample(scale_factor=2)(Tensor([[[1.0, 2.0]]])))
     [[[1. 1. 2. 2.]]]

@@ -1,4 +1,4 @@
-"""Settings of layers: checked where a layer is made, not where it is called; and how they show."""
+"""Settings of layers: checks when a layer is made, and their text in ``repr``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from needle.nn.module import Module
 
 
 def check_sizes(layer: Module, **sizes: Any) -> None:
-    """Check that sizes are whole numbers; what makes the parameters checks how small they are.
+    """Check that sizes are integers. The functions that make parameters check their range.
 
     Raises:
         ArgumentError: if one is not.
@@ -37,11 +37,11 @@ def check_number(
 
 
 def shown(first: str, settings: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return the text of a layer's ``repr``: what stands first, then what is not as usual.
+    """Return the text of a layer's ``repr``: the sizes, then the settings that are not defaults.
 
     Args:
         first: the sizes.
-        settings: by name, what a setting is, and what it is unless given.
+        settings: (value, default) by name.
     """
     rest = [f"{name}={value!r}" for name, (value, usual) in settings.items() if value != usual]
     return ", ".join([first, *rest] if first else rest)

@@ -39,7 +39,7 @@ _ELSEWHERE = {
     "lr_scheduler": "lr=optim.Cosine(...), optim.Step(...): pass a schedule as the optimizer's lr; "
     "optim.ReduceLROnPlateau(optimizer)",
 }
-"""Names that PyTorch has here: what to try."""
+"""Advice for names that PyTorch has in this module."""
 
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type

@@ -1,4 +1,4 @@
-"""Clipping of gradients, in place of ``.grad``."""
+"""Gradient clipping: functions that replace ``.grad`` of parameters."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def clip_grad_norm(
     The factor is ``min(1, max_norm / (norm + 1e-6))``.
 
     Args:
-        params: tensors, or one; those without a gradient are left out.
+        params: a tensor or several; tensors without a gradient are skipped.
         max_norm: largest norm allowed.
         error_if_nonfinite: raise when the norm is infinite or not a number.
 
     Returns:
-        The norm before clipping, without dimensions.
+        The norm before clipping, as a 0-dimensional tensor.
 
     Raises:
-        GradientError: if no tensor has a gradient; or for a non-finite norm, naming the gradients
-            that are not finite.
-        OptionError: if max_norm is negative or no number, or params are no tensors.
+        GradientError: if no tensor has a gradient; or, with ``error_if_nonfinite``, if the norm is
+            not finite, naming the gradients that are not.
+        OptionError: if max_norm is not a number >= 0, or params are not tensors.
 
     >>> p = nn.Parameter(Tensor([3.0, 4.0]))
     >>> (p * p).sum().backward()
@@ -61,7 +61,7 @@ def clip_grad_value(params: Iterable[Tensor] | Tensor, max_value: float) -> None
     """Limit every element of every gradient to [-max_value, max_value].
 
     Raises:
-        OptionError: if max_value is negative or no number, or params are no tensors.
+        OptionError: if max_value is not a number >= 0, or params are not tensors.
 
     >>> p = nn.Parameter(Tensor([0.1, 4.0]))
     >>> (p * p).sum().backward()
@@ -82,7 +82,7 @@ def _check_limit(owner: str, name: str, value: Any) -> None:
 
 
 def _having(owner: str, params: Any) -> list[Any]:
-    """Return the tensors that have a gradient; a tensor alone is one, not its rows."""
+    """Return the tensors that have a gradient; a single tensor counts as one, not as its rows."""
     given = [params] if isinstance(params, Tensor) else params
     given = list(given) if isinstance(given, Iterable) else [given]
     for p in given:

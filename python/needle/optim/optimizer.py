@@ -1,4 +1,4 @@
-"""Optimizer: parameter groups, state, and what all update rules share."""
+"""Optimizer: parameter groups, state, and the code that all update rules share."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ RANGES = {
     "initial_accumulator_value": (0.0, math.inf), "rho": (0.0, 1.0),
     "momentum_decay": (0.0, math.inf),
 }  # fmt: skip
-"""The least value of a rule's number, and the bound that it stays below."""
+"""Lower bound (included) and upper bound (excluded) of each number."""
 
 FLAGS = ("nesterov", "amsgrad", "centered", "maximize")
-"""What is True or False."""
+"""Settings that are True or False."""
 
 
 class Group(dict[str, Any]):
-    """Parameters, and the numbers that differ from the optimizer's, which it gives for the others.
+    """Parameters and their own numbers; for other numbers, ``group[name]`` asks the optimizer.
 
-    Assigning ``group["lr"] = 0.1`` makes a number the group's own; ``in`` and ``get`` know its own
-    alone.
+    Assigning ``group["lr"] = 0.1`` gives the group its own number. ``in`` and ``get`` only see the
+    group's own numbers.
     """
 
     def __init__(self, values: Mapping[str, Any], optimizer: Optimizer) -> None:
@@ -61,15 +61,15 @@ class Group(dict[str, Any]):
 class Optimizer:
     """Base of all optimizers. Subclasses define ``numbers``, ``slots`` and ``update``.
 
-    The numbers of a rule are attributes: assigning ``opt.lr = 0.1`` holds from the next step on. A
-    group may have its own: ``[{"params": [...], "lr": 0.1}, ...]``. The learning rate, like any
+    The numbers of a rule are attributes: ``opt.lr = 0.1`` applies from the next step on. A group
+    may have its own numbers: ``[{"params": [...], "lr": 0.1}, ...]``. The learning rate, like any
     number, may be a schedule: a function of the step (see ``optim.schedules``).
 
     Attributes:
         params: all parameters.
-        groups: dicts with "params" and the numbers that differ from the optimizer's; what they
-            have not of their own, they give as the optimizer has it. ``param_groups`` is the same.
-        t: number of steps made.
+        groups: dicts with "params" and the numbers that differ from the optimizer's; for all other
+            numbers they return those of the optimizer. ``param_groups`` is the same list.
+        t: number of steps so far.
         state: per slot ("m", "v", ...), an array for each parameter that was updated.
 
     >>> p = nn.Parameter(Tensor([1.0]))
@@ -81,9 +81,9 @@ class Optimizer:
     """
 
     numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
-    """What a group may have of its own."""
+    """Names of the numbers, which a group may have too."""
     optional: ClassVar[tuple[str, ...]] = ()
-    """Which numbers may be None."""
+    """Names of the numbers that may be None."""
     slots: ClassVar[tuple[str, ...]] = ()
     """Names of the state arrays."""
 
@@ -103,10 +103,10 @@ class Optimizer:
         self.state: dict[str, update.State] = {slot: {} for slot in self.slots}
 
     def check(self, numbers: Mapping[str, Any]) -> None:
-        """Check numbers of the rule; of schedules, what they return is checked in each step.
+        """Check the numbers of the rule. The values of schedules are checked in each step.
 
         Raises:
-            OptionError: if one is no number, or out of its range, or no flag.
+            OptionError: if a value is not a number, out of range, or not a bool where one is needed.
         """
         for name, value in numbers.items():
             unset = value is None and name in self.optional
@@ -117,7 +117,7 @@ class Optimizer:
                 _check_number(type(self).__name__, name, value)
 
     def number(self, group: Mapping[str, Any], name: str) -> Any:
-        """Return a group's number for the next step: its own or the optimizer's, scheduled."""
+        """Return a number for the next step: the group's own, or else the optimizer's."""
         value = group.get(name, getattr(self, name))
         return value(self.t) if callable(value) else value
 
@@ -127,12 +127,13 @@ class Optimizer:
         return self.groups
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Learn more parameters from the next step on: those of a group, with its numbers.
+        """Add a group of parameters, which are updated from the next step on.
 
-        The others keep their state. A saved state fits an optimizer that has the same groups.
+        The other parameters keep their state. A saved state only fits an optimizer with the same
+        groups.
 
         Raises:
-            OptionError: if the group is none that the optimizer could have been made with.
+            OptionError: if the group is not valid for this optimizer.
 
         >>> p, q = nn.Parameter(Tensor([1.0])), nn.Parameter(Tensor([2.0]))
         >>> opt = optim.SGD([p], lr=0.1)
@@ -157,7 +158,7 @@ class Optimizer:
         """Update every parameter that has a gradient.
 
         Raises:
-            OptionError: if a number is out of its range; nothing is changed then.
+            OptionError: if a number is out of range; then no parameter changes.
         """
         chosen = [{n: self.number(group, n) for n in self.numbers} for group in self.groups]
         for numbers in chosen:
@@ -175,7 +176,7 @@ class Optimizer:
         self.t += 1
 
     def _climb(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
-        """Update parameters as if their gradients had the other sign."""
+        """Update parameters by their negated gradients."""
         grads = [p.grad for p in params]
         try:
             for p, grad in zip(params, grads, strict=True):
@@ -190,14 +191,14 @@ class Optimizer:
         raise NotImplementedError(f"{type(self).__name__} defines no update()")
 
     def reset_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients; with ``set_to_none=False`` they become zeros."""
+        """Remove all gradients; with ``set_to_none=False`` set them to zero."""
         for p in self.params:
             p.grad = None if set_to_none or p.grad is None else zeros_like(p.grad)
 
     zero_grad = reset_grad
 
     def minimize(self, loss: Tensor) -> Tensor:
-        """Forget old gradients, run ``loss.backward()`` and make a step; return the loss.
+        """Remove old gradients, run ``loss.backward()`` and make a step; return the loss.
 
         >>> p = nn.Parameter(Tensor([1.0]))
         >>> opt = optim.SGD([p], lr=0.25)
@@ -216,11 +217,11 @@ class Optimizer:
     # ---- state -------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a flat dict of numbers and tensors from which a run can go on exactly.
+        """Return a flat dict of numbers and tensors that lets a run continue exactly.
 
-        Keys: ``step``; ``lr`` and the other numbers; ``group.0.lr`` for what a group has of its
-        own; ``m.3`` for slot m of the parameter at position 3. Schedules are not in it: they are
-        functions of the step.
+        Keys: ``step``; ``lr`` and the other numbers; ``group.0.lr`` for a group's own number;
+        ``m.3`` for slot m of the parameter at position 3. Schedules are not included, because they
+        are functions of the step.
 
         >>> p = nn.Parameter(Tensor([1.0]))
         >>> opt = optim.SGD([p], lr=0.1)
@@ -240,12 +241,12 @@ class Optimizer:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Return to a state, all of it or (on an error) nothing.
+        """Restore a state, completely or, on an error, not at all.
 
         Raises:
-            ArgumentError: if it is no dict.
+            ArgumentError: if it is not a dict.
             DataError: for names that this optimizer does not have, arrays that do not fit, or
-                numbers out of their ranges.
+                numbers out of range.
         """
         check_state(state)
         arrays: dict[str, update.State] = {slot: {} for slot in self.slots}
@@ -283,7 +284,7 @@ class Optimizer:
             raise DataError(f"load_state_dict: {error}") from None
 
     def _places(self) -> dict[str, tuple[str, Any]]:
-        """Return, per key that a state may have, the slot and parameter or the number and group."""
+        """Return (slot, parameter) or (number, group) for each key that a state may have."""
         places: dict[str, tuple[str, Any]] = {name: (name, None) for name in self.numbers}
         for i, group in enumerate(self.groups):
             places |= {f"group.{i}.{name}": (name, group) for name in self.numbers}
@@ -318,7 +319,7 @@ def count(name: str, value: Any) -> int:
     """Return a number of steps from a state.
 
     Raises:
-        DataError: if it is none.
+        DataError: if it is not an integer >= 0.
     """
     try:
         steps = whole(name, value)
@@ -330,10 +331,10 @@ def count(name: str, value: Any) -> int:
 
 
 def check_state(state: Any) -> None:
-    """Check that ``load_state_dict`` was given a dict.
+    """Check that a state is a dict.
 
     Raises:
-        ArgumentError: if it was not.
+        ArgumentError: if it is not.
     """
     if not isinstance(state, Mapping):
         raise ArgumentError(f"load_state_dict: expected a dict, got {state!r:.60}")
@@ -391,7 +392,7 @@ def two_betas(owner: str, betas: Any) -> tuple[Any, Any]:
     """Return beta1 and beta2.
 
     Raises:
-        OptionError: if they are not two.
+        OptionError: if betas are not a pair.
     """
     if not isinstance(betas, (Sequence, np.ndarray)) or len(betas) != 2:
         raise OptionError(f"{owner}: expected two betas, got {betas!r:.60}")
@@ -402,7 +403,7 @@ def groups_with_betas(owner: str, params: Any) -> Any:
     """Return parameters, or groups with beta1 and beta2 in place of betas, as a list."""
     several = isinstance(params, Iterable) and not isinstance(params, Tensor)
     if not several or hasattr(params, "named_parameters"):
-        return params  # which no optimizer takes
+        return params  # the optimizer will raise an error
     return [with_betas(owner, group) for group in params]
 
 
@@ -425,7 +426,7 @@ def _check_params(owner: str, params: list[Any]) -> None:
                 OptionError, owner, f"parameter {i} is the result of {p.op}, not a leaf",
                 [("parameter", p)], "parameters are leaves of the graph", ".detach() it first",
             )  # fmt: skip
-        if not p.requires_grad and not isinstance(p, Parameter):  # that one is frozen: it may thaw
+        if not p.requires_grad and not isinstance(p, Parameter):  # a Parameter may only be frozen
             raise explain(
                 OptionError, owner, f"parameter {i} has requires_grad=False", [("parameter", p)],
                 "parameters need gradients", "requires_grad=True, or leave it out",

@@ -1,4 +1,4 @@
-"""A learning rate that follows what a run measures, and so has a state."""
+"""A learning rate that depends on a metric of the run, and so has a state."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from needle.optim.optimizer import Optimizer, check_state, count
 class ReduceLROnPlateau:
     """Multiply an optimizer's learning rates by a factor when a metric no longer improves.
 
-    Call ``step(metric)`` after each epoch, or each evaluation. The rates are the optimizer's, and
-    are saved with it; what is saved here is how long ago the metric improved.
+    Call ``step(metric)`` after each epoch or evaluation. The optimizer owns and saves the learning
+    rates; the state of this object is the best metric and the number of calls since then.
 
     >>> optimizer = optim.SGD([nn.Parameter(Tensor([1.0]))], lr=0.5)
     >>> plateau = optim.ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
@@ -26,24 +26,24 @@ class ReduceLROnPlateau:
     0.25
 
     Args:
-        optimizer: whose rates; they are numbers, no schedules.
-        mode: "min" if the metric is to fall, "max" if it is to grow.
-        factor: from 0 to below 1.
-        patience: how many calls without an improvement are let pass.
-        threshold: how much counts as an improvement.
-        threshold_mode: "rel": a share of the best value; "abs": as it is.
-        cooldown: for how many calls after a change nothing is counted.
-        min_lr: what rates do not go below.
-        eps: changes smaller than this are not made.
+        optimizer: optimizer whose rates to change; they must be numbers, not schedules.
+        mode: "min" if lower metrics are better, "max" if higher ones are.
+        factor: factor of the rates, in [0, 1).
+        patience: number of calls without an improvement to wait for.
+        threshold: smallest change that counts as an improvement.
+        threshold_mode: "rel": threshold is relative to the best value; "abs": it is absolute.
+        cooldown: number of calls after a change that are not counted.
+        min_lr: lower limit of the rates.
+        eps: smallest change of a rate; smaller changes are skipped.
 
     Attributes:
         best: the best value of the metric.
-        num_bad_epochs: calls since then.
-        cooldown_counter: calls for which nothing is counted.
+        num_bad_epochs: number of calls since then.
+        cooldown_counter: number of calls that will not be counted.
 
     Raises:
-        OptionError: if a setting is out of its range, or a rate is a schedule.
-        ArgumentError: if one is no number.
+        OptionError: if a setting is out of range, or a rate is a schedule.
+        ArgumentError: if a setting is not a number.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class ReduceLROnPlateau:
         self.num_bad_epochs = self.cooldown_counter = 0
 
     def step(self, metric: Any) -> None:
-        """Take note of a metric, a number or a tensor of one; NaN is no improvement.
+        """Record a metric: a number, or a tensor of one element. NaN never improves.
 
         Raises:
-            ArgumentError: if it is no number.
-            OptionError: if a rate is a schedule by now.
+            ArgumentError: if the metric is not a number.
+            OptionError: if a rate has become a schedule.
         """
         self._check_rates()
         value = real("metric", metric)
@@ -104,14 +104,14 @@ class ReduceLROnPlateau:
     def _improves(self, value: float) -> bool:
         step = self.threshold
         if self.threshold_mode == "rel":
-            step *= 0.0 if math.isinf(self.best) else self.best  # inf - inf is no number
+            step *= 0.0 if math.isinf(self.best) else self.best  # inf - inf is NaN
         return value < self.best - step if self.mode == "min" else value > self.best + step
 
     def _reduce(self, owner: Any) -> None:
-        """Reduce the optimizer's rate, or that which a group has of its own."""
+        """Reduce the rate of the optimizer, or of a group that has its own rate."""
         own = owner if isinstance(owner, dict) else vars(owner)
         old = own.get("lr")
-        if old is None or callable(old):  # a schedule that no group follows
+        if old is None or callable(old):  # a schedule that is overridden in every group
             return
         new = max(old * self.factor, self.min_lr)
         if old - new > self.eps:
@@ -125,7 +125,7 @@ class ReduceLROnPlateau:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a dict of numbers from which a run can go on exactly, beside the optimizer's."""
+        """Return the numbers that, with the optimizer's state, let a run continue exactly."""
         return {
             "best": self.best,
             "num_bad_epochs": self.num_bad_epochs,
@@ -133,10 +133,10 @@ class ReduceLROnPlateau:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Return to a state, all of it or (on an error) nothing.
+        """Restore a state, completely or, on an error, not at all.
 
         Raises:
-            DataError: if it is none of such an object.
+            DataError: if it is not a state of a ``ReduceLROnPlateau``.
         """
         check_state(state)
         if set(state) != set(self.state_dict()):

@@ -1,4 +1,4 @@
-"""Update rules. Each runs as one call of the device for all parameters of a dtype."""
+"""Update rules. Each step is one call of the device for all parameters of a dtype."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class SGD(Optimizer):
     Args:
         params: parameters, or groups of them (see ``Optimizer``).
         lr: learning rate, or a schedule.
-        momentum: share of the velocity u that stays.
-        weight_decay: added to the gradient, times the parameter.
-        dampening: None for the course's rule: as large as momentum, so that u is an average of
-            gradients and starts from 0. A number for PyTorch's rule: u starts as the first
+        momentum: share of the velocity u that each step keeps.
+        weight_decay: factor of the parameter that is added to the gradient.
+        dampening: None selects the course's rule: dampening equals momentum, so u is an average of
+            gradients and starts from 0. A number selects PyTorch's rule: u starts as the first
             gradient; with 0.0 steps are 1 / (1 - momentum) times longer than the course's.
         nesterov: step along ``g + momentum * u``; needs PyTorch's rule with dampening 0.
-        maximize: step up the gradient: it is negated before all else.
+        maximize: maximize instead of minimize: the gradient is negated first.
 
     >>> p = nn.Parameter(Tensor([1.0, -2.0]))
     >>> opt = optim.SGD([p], lr=0.1)
@@ -71,10 +71,10 @@ class SGD(Optimizer):
         )  # fmt: skip
 
     def check(self, numbers: Mapping[str, Any]) -> None:
-        """Check numbers, and that Nesterov's step has those that it needs.
+        """Check the numbers, and that they suit Nesterov's step.
 
         Raises:
-            OptionError: if one is out of its range, or they do not go together.
+            OptionError: if a number is out of range, or numbers do not fit together.
         """
         super().check(numbers)
         momentum, dampening = numbers["momentum"], numbers["dampening"]
@@ -92,7 +92,7 @@ class SGD(Optimizer):
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
         momentum, dampening = numbers["momentum"], numbers["dampening"]
-        starts = momentum and dampening is not None  # with the first gradient
+        starts = momentum and dampening is not None  # u starts as the first gradient
         new = [p for p in params if starts and p not in self.u]
         old = [p for p in params if not starts or p in self.u]
         for batch, first in ((new, True), (old, False)):
@@ -141,7 +141,9 @@ class Momentum(SGD):
 
 
 class _Counting(Optimizer):
-    """A rule that depends on how often a parameter was updated: not in steps without a gradient.
+    """A rule that depends on how often each parameter was updated.
+
+    Steps in which a parameter has no gradient do not count.
 
     Attributes:
         counts: number of updates, by parameter.
@@ -152,8 +154,7 @@ class _Counting(Optimizer):
         self.counts: dict[Tensor, int] = {}
 
     def counted(self, params: list[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
-        """Yield parameters that were updated as often as each other, with the number of this
-        update, and note that they were."""
+        """Yield parameters with equal counts, and the count of this update; then record it."""
         counts = [self.counts.get(p, 0) for p in params]
         for before in sorted(set(counts)):
             batch = [p for p, n in zip(params, counts, strict=True) if n == before]
@@ -161,7 +162,7 @@ class _Counting(Optimizer):
             self.counts.update(dict.fromkeys(batch, before + 1))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what ``Optimizer.state_dict`` says, and updates where they are not ``step``.
+        """Return the state of ``Optimizer.state_dict`` and the counts that differ from ``step``.
 
         ``t.3`` is the number of updates of the parameter at position 3.
         """
@@ -169,7 +170,7 @@ class _Counting(Optimizer):
         return super().state_dict() | {k: t for k, t in counts.items() if t != self.t}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Return to a state, as ``Optimizer.load_state_dict``."""
+        """Restore a state. See ``Optimizer.load_state_dict``."""
         check_state(state)
         places = self._places()
         counts = {
@@ -188,31 +189,31 @@ _NUMBERS = ("lr", "beta1", "beta2", "eps", "weight_decay", "maximize")
 
 
 class Adam(_Counting):
-    """Steps of the size of the learning rate, by moving averages of gradient and square.
+    """Adam: the average gradient, divided by the root of the average squared gradient.
 
         g = grad + weight_decay * p
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * g ** 2
         p = p - lr * (m / (1 - beta1 ** t)) / (sqrt(v / (1 - beta2 ** t)) + eps)
 
-    where t counts the updates of p: steps in which it has no gradient are none.
+    where t counts the updates of p; steps in which p has no gradient do not count.
 
     Kingma and Ba, "Adam: a method for stochastic optimization", 2015, arXiv:1412.6980.
 
     Args:
         params: parameters, or groups of them (see ``Optimizer``).
         lr: learning rate, or a schedule.
-        beta1: how long gradients are remembered.
-        beta2: how long their squares are.
+        beta1: decay of the average of gradients.
+        beta2: decay of the average of their squares.
         eps: added to the denominator.
-        weight_decay: added to the gradient, times the parameter (not decoupled; see ``AdamW``).
-        betas: beta1 and beta2 in one, as PyTorch has them; a group may have them too.
-        amsgrad: divide by the largest v there was, not the last (Reddi, Kale and Kumar, "On the
+        weight_decay: factor of the parameter that is added to the gradient (see also ``AdamW``).
+        betas: (beta1, beta2), as in PyTorch; also allowed in a group.
+        amsgrad: divide by the largest v so far, not the last (Reddi, Kale and Kumar, "On the
             convergence of Adam and beyond", 2018, ICLR).
-        maximize: step up the gradient: it is negated before all else.
+        maximize: maximize instead of minimize: the gradient is negated first.
 
     Raises:
-        OptionError: if a number is out of its range, or betas are not two.
+        OptionError: if a number is out of range, or betas are not a pair.
 
     >>> p = nn.Parameter(Tensor([1.0, -2.0]))
     >>> opt = optim.Adam([p], lr=0.1)
@@ -248,7 +249,7 @@ class Adam(_Counting):
         )  # fmt: skip
 
     def add_param_group(self, group: Any) -> None:
-        """Learn more parameters, as ``Optimizer.add_param_group``; the group may have betas."""
+        """Add a group, which may have betas. See ``Optimizer.add_param_group``."""
         super().add_param_group(with_betas(type(self).__name__, group))
 
     @property
@@ -270,7 +271,7 @@ class Adam(_Counting):
                 update.adam(batch, self.m, self.v, rule)
 
     def _rule(self, t: int, numbers: dict[str, Any]) -> Any:
-        """Return the numbers of a parameter's update t."""
+        """Return the numbers for update t of a parameter."""
         beta1, beta2 = float(numbers["beta1"]), float(numbers["beta2"])
         return update.Adam(
             float(numbers["lr"]), beta1, beta2, float(numbers["eps"]),
@@ -279,7 +280,7 @@ class Adam(_Counting):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay is taken from the parameter: ``p = p - lr * weight_decay * p``.
+    """Adam with decoupled weight decay: ``p = p - lr * weight_decay * p`` in each step.
 
     Loshchilov and Hutter, "Decoupled weight decay regularization", 2019, arXiv:1711.05101.
 
@@ -318,21 +319,21 @@ class NAdam(Adam):
         a, b = (1 - mu(t)) / (1 - mu(1) ... mu(t)), mu(t + 1) / (1 - mu(1) ... mu(t + 1))
         p = p - lr * (a * g + b * m) / (sqrt(v / (1 - beta2 ** t)) + eps)
 
-    with g, m, v and t as of ``Adam``.
+    with g, m, v and t as for ``Adam``.
 
     Dozat, "Incorporating Nesterov momentum into Adam", 2016, ICLR workshop.
 
     Args:
         params: parameters, or groups of them (see ``Optimizer``).
         lr: learning rate, or a schedule.
-        beta1: how long gradients are remembered.
-        beta2: how long their squares are.
+        beta1: decay of the average of gradients.
+        beta2: decay of the average of their squares.
         eps: added to the denominator.
-        weight_decay: added to the gradient, times the parameter.
+        weight_decay: factor of the parameter that is added to the gradient.
         momentum_decay: how fast momentum grows from beta1 / 2 to beta1.
-        betas: beta1 and beta2 in one, as PyTorch has them; a group may have them too.
-        decoupled_weight_decay: take the weight decay from the parameter, as ``AdamW``.
-        maximize: step up the gradient: it is negated before all else.
+        betas: (beta1, beta2), as in PyTorch; also allowed in a group.
+        decoupled_weight_decay: decay the parameter directly, as ``AdamW``.
+        maximize: maximize instead of minimize: the gradient is negated first.
 
     >>> p = nn.Parameter(Tensor([1.0, -2.0]))
     >>> opt = optim.NAdam([p], lr=0.1)
@@ -374,9 +375,9 @@ class NAdam(Adam):
 
 
 def _growing(beta: float, decay: float, t: int) -> tuple[float, float, float]:
-    """Return mu(t), mu(t + 1) and the product of mu(1) to mu(t), as ``NAdam`` has them.
+    """Return mu(t), mu(t + 1) and the product of mu(1) to mu(t). See ``NAdam``.
 
-    Factors are left out where beta ** t is so small that 1 minus the product is 1.
+    The product stops early, once it is so small that 1 minus it rounds to 1.
     """
     some = min(t, math.ceil(-64 / math.log2(beta))) if beta > 0 else 1
     mu = beta * (1 - 0.5 * 0.96 ** (decay * np.append(np.arange(1, some + 1), (t, t + 1))))
@@ -384,27 +385,27 @@ def _growing(beta: float, decay: float, t: int) -> tuple[float, float, float]:
 
 
 class RAdam(Adam):
-    """Adam without its first steps of great variance: until squares suffice, momentum alone.
+    """Adam with rectified variance: the first steps use momentum only.
 
         n = 2 / (1 - beta2) - 1
         k = n - 2 * t * beta2 ** t / (1 - beta2 ** t)
         r = sqrt((k - 4) * (k - 2) * n / ((n - 4) * (n - 2) * k))
         p = p - lr * m / (1 - beta1 ** t) * (r * sqrt(1 - beta2 ** t) / (sqrt(v) + eps))
 
-    and where k is at most 5 without the last factor; with m, v and t as of ``Adam``.
+    without the last factor where k is at most 5; with m, v and t as for ``Adam``.
 
     Liu et al., "On the variance of the adaptive learning rate and beyond", 2020, arXiv:1908.03265.
 
     Args:
         params: parameters, or groups of them (see ``Optimizer``).
         lr: learning rate, or a schedule.
-        beta1: how long gradients are remembered.
-        beta2: how long their squares are.
+        beta1: decay of the average of gradients.
+        beta2: decay of the average of their squares.
         eps: added to the denominator.
-        weight_decay: added to the gradient, times the parameter.
-        betas: beta1 and beta2 in one, as PyTorch has them; a group may have them too.
-        decoupled_weight_decay: take the weight decay from the parameter, as ``AdamW``.
-        maximize: step up the gradient: it is negated before all else.
+        weight_decay: factor of the parameter that is added to the gradient.
+        betas: (beta1, beta2), as in PyTorch; also allowed in a group.
+        decoupled_weight_decay: decay the parameter directly, as ``AdamW``.
+        maximize: maximize instead of minimize: the gradient is negated first.
 
     >>> p = nn.Parameter(Tensor([1.0, -2.0]))
     >>> opt = optim.RAdam([p], lr=0.1)
@@ -462,10 +463,10 @@ class RMSprop(Optimizer):
         lr: learning rate, or a schedule.
         alpha: how long squares of gradients are remembered.
         eps: added to the denominator.
-        weight_decay: added to the gradient, times the parameter.
+        weight_decay: factor of the parameter that is added to the gradient.
         momentum: share of the last step that stays.
         centered: divide by the deviation of the gradient instead of its size.
-        maximize: step up the gradient: it is negated before all else.
+        maximize: maximize instead of minimize: the gradient is negated first.
 
     >>> p = nn.Parameter(Tensor([1.0, -2.0]))
     >>> opt = optim.RMSprop([p], lr=0.01)
@@ -504,7 +505,7 @@ class RMSprop(Optimizer):
             a, u = self.state["a"] if centered else None, self.state["u"] if momentum else None
             update.rmsprop(params, self.state["v"], a, u, own)
             return
-        # Adam that remembers no gradient and corrects nothing is this very rule.
+        # The rule is Adam with beta1 = 0 and without bias corrections.
         rule = update.Adam(
             float(numbers["lr"]), 0.0, float(numbers["alpha"]), float(numbers["eps"]),
             float(numbers["weight_decay"]), False, 1.0, 1.0,
@@ -513,13 +514,13 @@ class RMSprop(Optimizer):
 
 
 class Adagrad(_Counting):
-    """Divide the gradient by the size of all gradients so far: steps become ever smaller.
+    """Divide the gradient by the root of the sum of all squared gradients so far.
 
         g = grad + weight_decay * p
         s = s + g ** 2
         p = p - lr / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + eps)
 
-    where t counts the updates of p: steps in which it has no gradient are none.
+    where t counts the updates of p; steps in which p has no gradient do not count.
 
     Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
     optimization", 2011, Journal of Machine Learning Research 12.
@@ -527,11 +528,11 @@ class Adagrad(_Counting):
     Args:
         params: parameters, or groups of them (see ``Optimizer``).
         lr: learning rate, or a schedule.
-        lr_decay: how fast the learning rate falls.
-        weight_decay: added to the gradient, times the parameter.
-        initial_accumulator_value: what s starts at.
+        lr_decay: speed at which the learning rate falls.
+        weight_decay: factor of the parameter that is added to the gradient.
+        initial_accumulator_value: initial value of s.
         eps: added to the denominator.
-        maximize: step up the gradient: it is negated before all else.
+        maximize: maximize instead of minimize: the gradient is negated first.
 
     >>> p = nn.Parameter(Tensor([1.0, -2.0]))
     >>> opt = optim.Adagrad([p], lr=0.1)
@@ -571,7 +572,7 @@ class Adagrad(_Counting):
 
 
 class Adadelta(Optimizer):
-    """Steps of the size of the steps so far, over that of the gradients.
+    """Scale the gradient by the size of recent steps over the size of recent gradients.
 
         g = grad + weight_decay * p
         v = rho * v + (1 - rho) * g ** 2
@@ -584,10 +585,10 @@ class Adadelta(Optimizer):
     Args:
         params: parameters, or groups of them (see ``Optimizer``).
         lr: learning rate, or a schedule.
-        rho: how long squares are remembered.
-        eps: what sizes start from.
-        weight_decay: added to the gradient, times the parameter.
-        maximize: step up the gradient: it is negated before all else.
+        rho: decay of the averages of squares.
+        eps: added to both averages.
+        weight_decay: factor of the parameter that is added to the gradient.
+        maximize: maximize instead of minimize: the gradient is negated first.
 
     >>> p = nn.Parameter(Tensor([1.0, -2.0]))
     >>> opt = optim.Adadelta([p], lr=10.0)

@@ -1,7 +1,6 @@
-"""Schedules: pure functions of the step, owned by the optimizer.
+"""Schedules: pure functions of the step, which are passed as the learning rate of an optimizer.
 
-The first update is step 0. A schedule is a value: it has no state to save, and resuming a run at
-step n needs n alone.
+The first update is step 0. A schedule has no state to save: resuming a run at step n only needs n.
 
 >>> rate = optim.Warmup(10, optim.Cosine(0.1, 90))
 >>> optimizer = optim.Adam(nn.Linear(3, 2).parameters(), lr=rate)
@@ -28,7 +27,7 @@ def _value(schedule: Schedule | float, step: int) -> float:
 
 
 def _finite(owner: Any, **numbers: Any) -> None:
-    """Check what makes a schedule: where it is made, not in the step that asks for it."""
+    """Check the numbers of a schedule when it is made, not when a step uses it."""
     for name, number in numbers.items():
         if not math.isfinite(real(f"{type(owner).__name__}: {name}", number)):
             raise OptionError(f"{type(owner).__name__}: {name}={number} must be finite")
@@ -47,7 +46,7 @@ def _part(owner: Any, **schedules: Any) -> None:
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the same rate.
+    """Keep the same rate.
 
     >>> optim.Constant(0.1)(1000)
     0.1
@@ -131,7 +130,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """Go from ``rate`` to 0 in ``steps`` steps, as what is left of them to a power; then stay.
+    """Go from ``rate`` to 0 in ``steps`` steps, as a power of the remaining share; then stay.
 
     >>> rate = optim.Polynomial(1.0, steps=4)
     >>> [rate(step) for step in range(6)]
@@ -199,7 +198,7 @@ class Cosine:
 class Restarts:
     """Follow half a cosine from ``rate`` to ``end`` in ``steps`` steps, again and again.
 
-    Each time it takes ``factor`` times as many steps.
+    Each cycle takes ``factor`` times as many steps as the one before.
 
     Source: Loshchilov and Hutter, "SGDR", 2017, arXiv:1608.03983.
 
@@ -230,18 +229,18 @@ class Restarts:
 
 @dataclass(frozen=True)
 class OneCycle:
-    """Rise along half a cosine to ``rate`` and fall along another to next to nothing, then stay.
+    """Rise along half a cosine to ``rate``, fall along another one to almost zero, then stay.
 
-    Step ``peak * steps - 1`` has the rate itself, step ``steps - 1`` the lowest.
+    Step ``peak * steps - 1`` has the highest rate, step ``steps - 1`` the lowest.
 
     Source: Smith and Topin, "Super-Convergence", 2018, arXiv:1708.07120.
 
     Args:
         rate: the highest rate.
-        steps: number of steps of the whole.
-        peak: share of the steps that rise.
-        start: what part of ``rate`` step 0 has, as a divisor.
-        end: what part of that the last step has, as a divisor.
+        steps: total number of steps.
+        peak: share of the steps in which the rate rises.
+        start: step 0 has the rate ``rate / start``.
+        end: the last step has the rate ``rate / start / end``.
 
     >>> rate = optim.OneCycle(1.0, steps=10)
     >>> [round(rate(step), 4) for step in (0, 2, 6, 9)]
@@ -272,9 +271,9 @@ class OneCycle:
 
 @dataclass(frozen=True)
 class Warmup:
-    """Rise in equal steps to the rate that ``then`` starts with, then follow ``then``.
+    """Rise linearly to the first rate of ``then``, then follow ``then``.
 
-    Step 0 has rate ``then(0) / steps``; step ``steps`` is step 0 of ``then``.
+    Step 0 has the rate ``then(0) / steps``; step ``steps`` is step 0 of ``then``.
 
     >>> rate = optim.Warmup(4, optim.Step(1.0, every=2, factor=0.5))
     >>> [rate(step) for step in range(8)]
@@ -303,7 +302,7 @@ class Chain:
     [1.0, 1.0, 1.0, 0.75, 0.1, 0.1]
 
     Args:
-        parts: (schedule, number of steps) pairs; the last part lasts for ever and may stand alone.
+        parts: pairs (schedule, number of steps); the last part never ends and may be a schedule.
     """
 
     parts: tuple[Any, ...]
