@@ -19,34 +19,34 @@ from dataclasses import dataclass, fields, replace
 from needle.errors import NeedleError, OptionError, unknown
 
 MOST_THREADS = 64
-"""Of the native kernels; as in src/cpu/threads.h."""
+"""Limit of the native kernels, as in src/cpu/threads.h."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """All switches. Each is set by the variable ``NEEDLE_<NAME>`` at start, unless it is empty.
+    """All settings. The environment variable ``NEEDLE_<NAME>`` sets each one at start.
 
     Attributes:
-        backend: "nd" (native CPU and float32 by default) or "np" (the NumPy device, dtypes as
-            NumPy infers them, and the course's rule that gradients are part of the graph).
-        device: name of the default device; empty means what ``backend`` says.
+        backend: "nd" (native CPU, and float32 by default) or "np" (NumPy device, dtypes as NumPy
+            infers them, and the course's rule that gradients are part of the graph).
+        device: name of the default device; empty: chosen by ``backend``.
         mode: "eager" or "lazy".
-        native: "on", or "off" to run on the Python definitions alone.
-        fast: "on", or "off" to send every operation through ``executor.apply``'s Python definition.
+        native: "on", or "off" to run without the native module.
+        fast: "on", or "off" to run every operation by the Python definition of ``executor.apply``.
         overrides: "on", or "off" to compute every composite by its expansion.
-        conv: how the native CPU computes convolutions: "im2col", "direct", "winograd", "onednn"
-            (an option of the build); empty: as the specs say. See ``needle.ops.convolution``.
+        conv: method of convolutions on the native CPU: "im2col", "direct", "winograd", "onednn" (a
+            build option); empty: chosen by the shapes. See ``needle.ops.convolution``.
         finite: "off", or "on" to stop at the first op that makes a NaN or an infinity.
-        debug: 0 silent; 1 errors and warnings name the lines that made each tensor.
-        isa: instruction set of the native kernels; empty means the best one.
-        threads: number of threads of the native kernels, at most 64; 0 means all cores.
-        memory_limit: bytes that the arrays of one device may take, as a number or as text like
-            "512MiB"; 0 means no limit. What does not fit raises OutOfMemoryError.
+        debug: 0; or 1 to name in errors and warnings the lines that made each tensor.
+        isa: instruction set of the native kernels; empty: the best one.
+        threads: number of threads of the native kernels, at most 64; 0: all cores.
+        memory_limit: largest number of bytes for the arrays of one device, as a number or as text
+            like "512MiB"; 0: no limit. Larger arrays raise OutOfMemoryError.
         data: folder of the data sets.
         cache: folder for downloads and compiled kernels.
-        emulator: "off", "on" for the device ``cuda-emu``, which runs CUDA kernels on the host;
-            "late": the same, each piece of work only when somebody waits for it; "asan": under the
-            address sanitizer, whose library must be loaded already.
+        emulator: "off"; "on" for the device ``cuda-emu``, which runs CUDA kernels on the host;
+            "late" to run each kernel only when its result is needed; "asan" to run under the
+            address sanitizer, whose library must already be loaded.
     """
 
     backend: str = "nd"
@@ -88,7 +88,7 @@ class Config:
 
 
 _ONCE = ("native", "isa", "emulator")
-"""What is read at import only."""
+"""Settings that are read at import only."""
 
 _CHOICES = {
     "backend": ("nd", "np"),
@@ -107,14 +107,14 @@ _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def _bytes(text: str) -> int:
-    """Return the number of bytes that a text such as "64MiB", "1.5 GiB" or "4096" says."""
+    """Return the number of bytes for a text such as "64MiB", "1.5 GiB" or "4096"."""
     found = re.fullmatch(r"(\d{1,100})(?:\.(\d{1,100}))? *([A-Za-z]*)", text.strip(), re.ASCII)
     units = {unit.lower(): size for unit, size in _UNITS.items()}
     if found is None or found[3].lower() not in units:
         raise OptionError(
             f"NEEDLE_MEMORY_LIMIT={text}: must be a number of bytes, KiB, MiB, GiB or TiB"
         )
-    fraction = found[2] or ""  # whole numbers throughout: a float holds 53 bits of them only
+    fraction = found[2] or ""  # computed in integers, because a float has only 53 bits
     value = int(found[1] + fraction) * units[found[3].lower()] // 10 ** len(fraction)
     if value >= _MOST_BYTES:
         raise OptionError(f"NEEDLE_MEMORY_LIMIT={text}: must be less than 2**63 bytes (8388608TiB)")
@@ -125,7 +125,7 @@ def _from_environment() -> Config:
     values: dict[str, object] = {}
     for field in fields(Config):
         text = os.environ.get(f"NEEDLE_{field.name.upper()}")
-        if not text:  # an empty variable is as none
+        if not text:  # an empty variable counts as unset
             continue
         try:
             plain = field.type == "int" and field.name != "memory_limit"
@@ -136,13 +136,13 @@ def _from_environment() -> Config:
 
 
 problem: NeedleError | None = None
-"""What is wrong with the environment, where the command line runs: it says so in a line."""
+"""Error of the environment, which the command line prints in one line."""
 
 
 def refuse(error: NeedleError | str) -> None:
-    """Raise an error of the environment, or keep it as ``problem`` for the command line.
+    """Raise an error of the environment; for the command line, keep it as ``problem`` instead.
 
-    Whatever the command, this package is imported before any code of it can catch an exception.
+    This package is imported before the command's own code can catch an exception.
     """
     global problem
     error = OptionError(error) if isinstance(error, str) else error
@@ -170,19 +170,19 @@ _switched: Callable[..., AbstractContextManager[None]]  # of the executor, which
 
 
 def current() -> Config:
-    """Return the settings in force here."""
+    """Return the current settings of this thread or task."""
     return _current.get()
 
 
 def initial() -> Config:
-    """Return the settings that the environment gave at start."""
+    """Return the settings from the environment at start."""
     return _initial
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return the environment of a child process that imports what this one does.
+    """Return an environment for a child process that imports the same packages as this one.
 
-    The variables ``NEEDLE_<NAME>`` have these values there.
+    Its variables ``NEEDLE_<NAME>`` have the given values.
     """
     paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return {**os.environ, **paths, **{f"NEEDLE_{k.upper()}": v for k, v in changes.items()}}
@@ -196,7 +196,7 @@ def cores() -> int:
 
 
 def thread_count() -> int:
-    """Return the number of threads that the kernels use: ``threads``, or ``OMP_NUM_THREADS``."""
+    """Return the number of kernel threads: ``threads``, or ``OMP_NUM_THREADS``."""
     limit = re.match(r"\s*(\d{1,9})\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""), re.ASCII)
     told = int(limit[1]) if limit else 0
     return min(current().threads or told or cores(), MOST_THREADS)
@@ -207,8 +207,8 @@ def on_override(
 ) -> None:
     """Let ``override`` enter ``switched(variable, settings, names of those that change)``.
 
-    That block gives the variable its value, and switches what follows from the settings. It is
-    native where it can be, so that no signal comes between the two, or before switching back.
+    That block sets the variable and switches everything that depends on the settings. It is native
+    if possible, so that no signal can arrive between the two or before switching back.
     """
     global _switched
     _switched = switched
@@ -218,15 +218,16 @@ def on_override(
 def override(**changes: object) -> Iterator[Config]:
     """Change settings within a ``with`` block, for this thread or task only.
 
-    For tasks of one thread some follow the thread: ``mode``, ``memory_limit`` on the native CPU,
-    and whether the gate is open (``fast="off"``; other tasks only lose speed). So while a task
-    waits within such a block, others run in it. ``threads`` is of the whole process. Of several
-    blocks the one entered last rules; when all are left, in whatever order, all is as before.
+    Some settings belong to the thread, not to a single task: ``mode``, ``memory_limit`` on the
+    native CPU, and ``fast="off"`` (other tasks then only lose speed). While a task waits within
+    such a block, other tasks of the thread run with its settings. ``threads`` applies to the whole
+    process. The block entered last takes precedence; after all blocks are left, in any order, the
+    settings are as before.
 
     Raises:
-        OptionError: for an unknown name, with the nearest known one, a value out of range, or a
-            setting that is read once, at start: ``native``, ``isa``, ``emulator``.
-        DeviceError: for a device that is not known.
+        OptionError: for an unknown name, a value out of range, or a setting that is only read at
+            start: ``native``, ``isa``, ``emulator``.
+        DeviceError: for an unknown device.
     """
     known = {field.name for field in fields(Config)}
     for name in changes:
@@ -245,7 +246,7 @@ def override(**changes: object) -> Iterator[Config]:
 
 
 class _Callable(types.ModuleType):
-    """Lets users write ``with needle.config(debug=1):``."""
+    """Let users write ``with needle.config(debug=1):``."""
 
     __call__ = staticmethod(override)
 

@@ -1,6 +1,6 @@
 """The compiled module, or None and the reason why it is missing.
 
-Everything in it has a twin in Python, so that Needle imports and works without it.
+Everything in it also exists in Python, so that Needle imports and works without it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _load() -> None:
     else:
         try:
             _core.select_isa(config.current().isa)
-        except ValueError as error:  # a wrong NEEDLE_ISA is no reason to run without kernels
+        except ValueError as error:  # a wrong NEEDLE_ISA must not disable the kernels silently
             config.refuse(str(error))
             _core.select_isa("")
         _core.set_threads(config.current().threads)

@@ -13,13 +13,13 @@ from needle.errors import DeviceError, nearest
 class Device:
     """A place where arrays live. Two devices are equal when their names are.
 
-    Attributes that are not found here are looked up in the backend, so that what a device can do
-    is asked of the device: ``device.synchronize()``, ``hasattr(device, "matmul_tiled")``.
+    Other attributes are looked up in the backend, so you can ask a device for its functions:
+    ``device.synchronize()``, ``hasattr(device, "matmul_tiled")``.
 
     Attributes:
-        name: what it is called.
-        backend: its ``Backend``, loaded when it is asked for first; a DeviceError with the reason
-            if the device is not available.
+        name: name of the device.
+        backend: its ``Backend``, loaded on first access; raises a DeviceError with the reason if
+            the device is not available.
     """
 
     __slots__ = ("name", "backend", "_load", "_reason")
@@ -98,13 +98,13 @@ def register(name: str, load: Callable[[], Any]) -> Device:
 
 
 def register_several(name: str, load: Callable[[int], Any]) -> Device:
-    """Add devices ``name``, ``name:1``, ``name:2``, ...; ``load`` is told the number."""
+    """Add devices ``name``, ``name:1``, ``name:2``, ...; ``load`` is called with the number."""
     _loaders[name] = load
     return register(name, partial(load, 0))
 
 
 def _numbered(name: str) -> Device | None:
-    """Return the device of a name like ``cuda:1``, or None if the name is not of that form."""
+    """Return the device of a name like ``cuda:1``, or None for other names."""
     kind, _, number = name.partition(":")
     if kind not in _loaders or not (number.isascii() and number.isdigit()):
         return None
@@ -112,7 +112,7 @@ def _numbered(name: str) -> Device | None:
 
 
 def _nth(kind: str, number: int) -> Device:
-    """Return the device of a kind and a number, which need not exist."""
+    """Return the device of a kind and a number, which may not exist."""
     if number == 0:
         return _devices[kind]
     name = f"{kind}:{number}"
@@ -124,10 +124,10 @@ def _nth(kind: str, number: int) -> Device:
 def as_device(device: Any) -> Device:
     """Return the device of that name, the default device for None, or the device itself.
 
-    ``cuda:1`` is the second GPU. Whether a device can be used shows when it is.
+    ``cuda:1`` is the second GPU. A device that cannot be used raises an error on first use.
 
     Raises:
-        DeviceError: if there is no device of that name.
+        DeviceError: for an unknown name.
     """
     if isinstance(device, Device):
         return device
@@ -143,14 +143,14 @@ def as_device(device: Any) -> Device:
 
 
 _default: Any = None, None
-"""Settings, and the default device of these."""
+"""The latest settings, and their default device."""
 
 
 def default_device() -> Device:
-    """Return the device of ``config.device``, or what ``config.backend`` says.
+    """Return the device of ``config.device``, or else that of ``config.backend``.
 
-    That is the native CPU, or the NumPy device with ``NEEDLE_BACKEND=np`` or where the native
-    module is missing.
+    The latter is the native CPU; it is the NumPy device with ``NEEDLE_BACKEND=np`` or without the
+    native module.
     """
     global _default
     settings = config.current()
@@ -177,18 +177,18 @@ def cpu_numpy() -> Device:
 
 
 def meta() -> Device:
-    """Return the device that knows shapes and dtypes and holds no data."""
+    """Return the device whose arrays have a shape and a dtype but no data."""
     return _devices["meta"]
 
 
 def cuda(number: int = 0) -> Device:
-    """Return a CUDA device, of several GPUs the one of this number.
+    """Return the CUDA device of this number.
 
-    Never raises, also not for a number that does not exist: ask ``.enabled()``, ``.reason()``.
+    Never raises, not even for a number that does not exist: see ``.enabled()`` and ``.reason()``.
     """
     return _nth("cuda", number)
 
 
 def all_devices() -> list[Device]:
-    """Return every device that holds data, whether it can be used here or not."""
+    """Return every device that holds data, also those that cannot be used here."""
     return [device for name, device in _devices.items() if name != "meta"]

@@ -16,7 +16,7 @@ from needle.errors import DtypeError, RangeError, unknown
 class DType:
     """An element type. Compares equal to its name and to the NumPy dtype of that name.
 
-    Also usable where NumPy takes a dtype, and as a key beside its name.
+    NumPy accepts it as a dtype, and as a dictionary key it equals its name.
     """
 
     __slots__ = ("name", "code", "itemsize", "kind", "_numpy")
@@ -42,7 +42,7 @@ class DType:
             self._numpy = np.dtype(ml_dtypes.bfloat16)
         return self._numpy
 
-    dtype = numpy  # by this name NumPy asks an object for its dtype: np.zeros(3, x.dtype)
+    dtype = numpy  # NumPy reads this attribute in np.zeros(3, x.dtype)
 
     @property
     def is_floating(self) -> bool:
@@ -101,7 +101,7 @@ def as_dtype(dtype: Any) -> DType:
     """Return the ``DType`` for a name, a NumPy dtype, a Python type, or itself.
 
     Raises:
-        OptionError: if there is no such element type.
+        OptionError: for an unknown dtype.
     """
     if type(dtype) is DType:
         return dtype
@@ -132,7 +132,7 @@ PROMOTION = _promotions()
 
 
 def promote(a: DType, b: DType) -> DType | None:
-    """Return the dtype both promote to, or None where the standard leaves it undefined."""
+    """Return the dtype that both promote to, or None where the standard leaves it undefined."""
     return PROMOTION.get((a, b))
 
 
@@ -140,8 +140,8 @@ def result_type(*dtypes: DType) -> DType:
     """Return the common dtype.
 
     Raises:
-        DtypeError: if the dtypes do not mix (a float and an integer, a number and a bool), or
-            there are none.
+        DtypeError: if the dtypes do not mix (a float and an integer, a number and a bool), or if
+            no dtype is given.
     """
     if not dtypes:
         raise DtypeError("result_type: expected at least one dtype, got none")
@@ -155,9 +155,9 @@ def result_type(*dtypes: DType) -> DType:
 
 
 def scalar_dtype(value: bool | int | float, like: DType) -> DType:
-    """Return the dtype a Python scalar takes beside an array of dtype ``like`` (weak scalars).
+    """Return the dtype of a Python scalar combined with an array of dtype ``like`` (weak scalars).
 
-    A float beside an integer or bool array gives float32, an integer beside a bool array int64.
+    A float with an integer or bool array gives float32, an integer with a bool array int64.
     """
     if isinstance(value, bool) or (isinstance(value, int) and like.kind != "b"):
         return like
@@ -174,7 +174,7 @@ def fits(x: float, kind: DType) -> bool:
 
 @cache
 def _limits(kind: DType) -> tuple[int, int]:
-    """Return the smallest number of an integer dtype, and the one behind the largest."""
+    """Return the smallest number of an integer dtype, and the largest one plus 1."""
     bits = 8 * kind.itemsize
     return (0, 2**bits) if kind.kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
 
@@ -183,10 +183,10 @@ def check_range(values: Any, target: DType) -> None:
     """Refuse numbers of a NumPy array that an integer dtype cannot hold.
 
     Raises:
-        RangeError: for the first one outside, NaN too.
+        RangeError: naming the first number out of range; NaN is out of range.
     """
     limits = np.iinfo(target.numpy)
-    outside = ~((values >= limits.min) & (values < limits.max + 1))  # of NaN, too
+    outside = ~((values >= limits.min) & (values < limits.max + 1))  # also true for NaN
     if outside.any():
         raise RangeError(
             f"array: {values[outside].flat[0]} does not fit into {target}\n"
@@ -196,17 +196,18 @@ def check_range(values: Any, target: DType) -> None:
 
 
 def check_numbers(values: Any) -> None:
-    """Refuse what a NumPy array holds if it is no real number, though NumPy would cast it.
+    """Check that a NumPy array holds real numbers.
 
-    It makes NaN of None, numbers of the texts that spell them, and drops imaginary parts.
+    NumPy would cast other values: None to NaN, strings to numbers, complex numbers to their real
+    parts.
 
     Raises:
-        DtypeError: for texts, objects, complex numbers and dates.
+        DtypeError: for strings, objects, complex numbers and dates.
     """
     kind = values.dtype.kind
     if kind == "O":
         fit = all(map(is_number, {*map(type, values.flat)}))
-    else:  # "V" is NumPy's word for bfloat16 and its like, too
+    else:  # "V" is also NumPy's kind of bfloat16 and similar types
         fit = kind in "biuf" or (kind == "V" and values.dtype.type is not np.void)
     if not fit:
         raise no_numbers(values)
@@ -218,7 +219,7 @@ def no_numbers(values: Any) -> DtypeError:
 
 
 def is_number(kind: type) -> bool:
-    """Return whether objects of a type are real numbers: Python's, NumPy's, fractions."""
+    """Return whether objects of a type are real numbers: of Python or NumPy, or fractions."""
     if issubclass(kind, (np.generic, np.ndarray)):
         return issubclass(kind, (np.integer, np.floating, np.bool_))
     return hasattr(kind, "__float__")

@@ -1,6 +1,6 @@
-"""Random changes of whole batches of images [n, h, w, c], each item by random numbers of its own.
+"""Random transforms of batches of images [n, h, w, c], with separate random numbers for each item.
 
-The numbers of an item depend on a seed, the pass and the item's index alone: so they are the same
+The numbers of an item depend only on the seed, the epoch and the item's index, so they are the same
 for any batch size, order, or number of processes that prepare the data.
 """
 
@@ -27,16 +27,16 @@ Images = np.ndarray[Any, Any]
 
 
 class BatchTransform:
-    """A change of a batch.
+    """A transform of a batch.
 
     Attributes:
-        draws: how many random numbers each item needs.
+        draws: number of random numbers that each item needs.
     """
 
     draws: int = 0
 
     def __call__(self, images: Images, random: Images) -> Images:
-        """Return the changed batch [n, h, w, c]; ``random`` is [n, draws], uniform in [0, 1)."""
+        """Return the new batch [n, h, w, c]; ``random`` is [n, draws], uniform in [0, 1)."""
         raise NotImplementedError
 
 
@@ -52,15 +52,15 @@ class Augment:
         self.transforms, self.seed = transforms, seed
 
     def __call__(self, images: Images, indices: Images, epoch: int = 0) -> Images:
-        """Return the changed batch.
+        """Return the new batch.
 
         Args:
-            images: [n, h, w, c], an array or what gives one.
-            indices: of the items in the data set, [n].
-            epoch: number of the pass.
+            images: [n, h, w, c], an array or anything that converts to one.
+            indices: [n], indices of the items in the data set.
+            epoch: number of the epoch.
 
         Raises:
-            ShapeError: if images are no batch, or there are more or fewer indices.
+            ShapeError: if images are not [n, h, w, c], or the number of indices is not n.
         """
         images = np.asarray(images)
         if images.ndim != 4 or len(indices) != len(images):
@@ -80,7 +80,7 @@ class Augment:
 def uniforms(seed: int, epoch: int, indices: Images, count: int) -> Images:
     """Return ``count`` numbers in [0, 1) for each index, float64 [n, count]: multiples of 2**-32.
 
-    Philox blocks of four words: the key is the seed, the counter is made of the pass, the index
+    Philox blocks of four words: the key is the seed; the counter consists of the epoch, the index
     and the number of the block.
     """
     index = np.asarray(indices).astype(np.uint64)
@@ -91,11 +91,11 @@ def uniforms(seed: int, epoch: int, indices: Images, count: int) -> Images:
 
 
 class RandomCrops(BatchTransform):
-    """Pad images, and cut them to their size at a random place.
+    """Pad images, then crop them to their size at a random position.
 
     Args:
         padding: pixels on each side.
-        mode: what is outside: "zeros", or "reflect" for the image mirrored at its edges.
+        mode: "zeros" pads with zeros, "reflect" with the mirror image.
 
     >>> augment = ndl.data.Augment(ndl.data.RandomCrops(1))
     >>> augment(np.arange(1, 5, dtype=np.uint8).reshape(1, 2, 2, 1), [0])[0, :, :, 0]
@@ -138,7 +138,7 @@ class RandomFlips(BatchTransform):
 
 
 class Cutout(BatchTransform):
-    """Set a square of each image to zero; its middle is anywhere in the image.
+    """Set a square of each image to zero; its centre is anywhere in the image.
 
     DeVries, Taylor, "Improved regularization of convolutional neural networks with cutout", 2017,
     arXiv:1708.04552.
@@ -164,7 +164,7 @@ class Cutout(BatchTransform):
 class Normalise(BatchTransform):
     """Return (images - mean) / std per channel, float32.
 
-    Bytes are taken as they are: give the mean and deviation of bytes.
+    Bytes are not scaled: pass the mean and deviation of the bytes.
 
     >>> augment = ndl.data.Augment(ndl.data.Normalise(mean=[100.0], std=[50.0]))
     >>> augment(np.array([50, 100, 200], np.uint8).reshape(1, 1, 3, 1), [0]).ravel()
@@ -220,8 +220,8 @@ class Resize(BatchTransform):
 class ColourJitter(BatchTransform):
     """Change brightness, contrast and saturation by factors in [1 - strength, 1 + strength].
 
-    In this order: times the factor; away from the mean grey of the image; away from the grey of
-    each pixel. Values stay in the range of the dtype: [0, 255] for bytes, [0, 1] for floats.
+    The order is: multiply by the factor; scale the distance to the image's mean grey; scale the
+    distance to each pixel's grey. Values stay in [0, 255] for bytes and in [0, 1] for floats.
 
     >>> augment = ndl.data.Augment(ndl.data.ColourJitter(brightness=0.5))
     >>> augment(np.zeros((2, 8, 8, 3), np.uint8), [0, 1]).shape

@@ -1,7 +1,7 @@
 """CIFAR-10 (Krizhevsky, 2009): 60,000 photographs of 32 x 32 pixels in 10 classes.
 
-Two editions of the same bytes: binary records, and Python 2 pickles, which are read without
-executing anything (``cifar_pickle``).
+There are two editions of the same bytes: binary records, and Python 2 pickles, which are read
+without executing them (``cifar_pickle``).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ ARCHIVE = Source(
 MIRRORS = ("https://www.cs.toronto.edu/~kriz/",)
 PIXELS = 3 * 32 * 32
 MOST_BYTES = 64 * 2**20
-"""A batch has 31 MB; what is much larger is none."""
+"""Limit of a file: a batch has 31 MB."""
 
 
 # ---- the two editions --------------------------------------------------------------
 
 
 def read_cifar_binary(path: str | Path) -> tuple[Bytes, Bytes]:
-    """Return images uint8 [n, 32, 32, 3] and labels uint8 [n] of a file of binary records.
+    """Return images uint8 [n, 32, 32, 3] and labels uint8 [n] from a file of binary records.
 
     Raises:
-        DataError: if the file is missing, or not made of whole records with labels below 10.
+        DataError: if the file is missing, or does not consist of records with labels below 10.
     """
     return _from_records(_content(path), path)
 
@@ -56,12 +56,12 @@ def _from_records(content: bytes, path: Any) -> tuple[Bytes, Bytes]:
 
 
 def read_cifar_pickle(path: str | Path) -> tuple[Bytes, Bytes]:
-    """Return images uint8 [n, 32, 32, 3] and labels uint8 [n] of a batch of the Python edition.
+    """Return images uint8 [n, 32, 32, 3] and labels uint8 [n] from a batch of the Python edition.
 
-    Nothing in the file is executed but what builds a dict of bytes, numbers and byte arrays.
+    The reader only builds a dict of bytes, numbers and byte arrays, and executes nothing else.
 
     Raises:
-        DataError: if the file is missing, names anything else, or is not such a dict.
+        DataError: if the file is missing, is not such a dict, or needs anything else.
     """
     try:
         batch = cifar_pickle.load(_content(path))
@@ -115,8 +115,8 @@ def _batch_names(train: bool, batches: Sequence[int] | None) -> list[str]:
 class CIFAR10Dataset(Dataset):
     """Photographs float32 (3, 32, 32) in [0, 1] with labels 0 to 9, from either edition.
 
-    An index gives (image, label); a slice or an array of indices gives them stacked. The images
-    stay bytes in memory, [n, 32, 32, 3], and become floats when they are asked for.
+    An index gives (image, label); a slice or an array of indices gives them stacked. Images stay
+    bytes [n, 32, 32, 3] in memory and become floats when you access them.
 
     Attributes:
         images: uint8 [n, 32, 32, 3].
@@ -124,15 +124,15 @@ class CIFAR10Dataset(Dataset):
         classes: the names of the labels.
 
     Args:
-        base_folder: holds ``data_batch_1`` to ``data_batch_5`` and ``test_batch``, or the same
-            with ``.bin``.
-        train: the training images, else the test images.
+        base_folder: folder with ``data_batch_1`` to ``data_batch_5`` and ``test_batch``, or the
+            same names ending with ``.bin``.
+        train: True for the training images, False for the test images.
         p: not used; programs of the course pass it.
         transforms: applied to each image (32, 32, 3).
         batches: numbers of the training batches to read; all five for None.
 
     Raises:
-        DataError: if a file is missing or not what it should be.
+        DataError: if a file is missing or invalid.
     """
 
     classes = CLASSES
@@ -196,15 +196,16 @@ def cifar10(
     """Return CIFAR-10's 50,000 training or 10,000 test images.
 
     Args:
-        folder: holds the batches of either edition, itself or in the folder that the archives
-            unpack to. Training batches may be missing; ``report`` is then told. For None: that of
-            ``NEEDLE_DATA`` if they are there, else the archive is downloaded once into the cache.
-        train: the training images, else the test images.
+        folder: folder with the batches of either edition, directly or in the folder that the
+            archive unpacks to. Training batches may be missing; ``report`` then says so. None
+            takes ``NEEDLE_DATA`` if the batches are there, and else downloads the archive once
+            into the cache.
+        train: True for the training images, False for the test images.
         transforms: applied to each image.
-        report: is told, in a line, of a download or of what is missing.
+        report: called with a line for a download, and for missing batches.
 
     Raises:
-        DataError: if the files are wrong, there are none, or they cannot be downloaded.
+        DataError: if the files are missing, invalid, or cannot be downloaded.
 
     >>> test = ndl.data.cifar10(train=False)  # doctest: +SKIP
     >>> images, labels = test[:64]  # doctest: +SKIP
@@ -234,7 +235,7 @@ def _look(folder: Path, train: bool) -> Path | None:
 
 
 def _unpacked(report: Callable[[str], None] | None) -> Path:
-    """Return the folder of the binary edition in the cache, after downloading it if need be."""
+    """Return the folder of the binary edition in the cache; download it if needed."""
     folder = cache_folder("cifar10")
     target = folder / "cifar-10-batches-bin"
     names = [f"{name}.bin" for train in (True, False) for name in _batch_names(train, None)]
@@ -252,7 +253,7 @@ def _unpacked(report: Callable[[str], None] | None) -> Path:
 
 
 def _unpack(files: tarfile.TarFile, name: str, folder: Path) -> None:
-    """Bring a file of the archive to a folder: by name, so that nothing else ends up anywhere."""
+    """Extract one file of the archive, by its name, into a folder."""
     part = part_of(folder / name)
     try:
         member = files.extractfile(f"cifar-10-batches-bin/{name}")

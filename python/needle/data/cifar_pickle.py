@@ -1,9 +1,9 @@
-"""The pickles of CIFAR-10's Python edition, without executing any.
+"""A reader for the pickles of CIFAR-10's Python edition that does not execute them.
 
-A pickle is a program for a small machine, which can call anything. This machine knows only the
-instructions and the three names that those files use, makes nothing but numbers, bytes, lists,
-tuples and one dict, and never hashes, compares or prints what it has read. So there is nothing to
-call, and work and memory grow with the file, no faster.
+A pickle is a program for a small virtual machine, which can call any function. The machine here
+knows only the instructions and the three names that those files use. It makes only numbers, bytes,
+lists, tuples and one dict, and never hashes, compares or prints values from the file. So a file
+cannot call anything, and the work and memory it takes are proportional to its size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from needle.errors import DataError
 Bytes = np.ndarray[Any, Any]
 
 MOST_INSTRUCTIONS = 1_000_000
-"""A batch of 10,000 images has 30,000."""
+"""Limit of instructions: a batch of 10,000 images has 30,000."""
 _CONSTANTS = {"NONE": None, "NEWFALSE": False, "NEWTRUE": True}
 _NUMBERS = ("BININT", "BININT1", "BININT2")
 _TEXTS = ("SHORT_BINSTRING", "BINSTRING")
@@ -28,7 +28,7 @@ _RECONSTRUCT = "numpy.core.multiarray _reconstruct"
 
 
 class _Name:
-    """Stands for one of the three things that the files name."""
+    """Stands for one of the three names that the files use."""
 
     def __init__(self, text: str) -> None:
         if text not in (_ARRAY, _TYPE, _RECONSTRUCT):
@@ -42,10 +42,10 @@ class _Type:
 
 
 class Array:
-    """Stands for an array: of bytes, and nothing else.
+    """Stands for an array of bytes.
 
     Attributes:
-        values: the array, once its state is known.
+        values: the array, after its state was read.
     """
 
     values: Bytes | None = None
@@ -54,7 +54,7 @@ class Array:
         """Take (version, shape, type, order, bytes).
 
         Raises:
-            DataError: if it is anything else.
+            DataError: for anything else.
         """
         if type(state) is not tuple or len(state) != 5 or type(state[1]) is not tuple:
             raise DataError("the array is damaged")
@@ -67,7 +67,7 @@ class Array:
 
 
 def load(content: bytes) -> Any:
-    """Return what a pickle holds: bytes, whole numbers, lists, tuples, a dict, ``Array``.
+    """Return the value of a pickle: bytes, integers, lists, tuples, a dict, ``Array``.
 
     Raises:
         DataError: for an instruction or a name that these files do not use, or a wrong order.
@@ -90,7 +90,7 @@ def load(content: bytes) -> Any:
 
 
 class _Machine:
-    """A stack, the places of marks in it, and what was put aside."""
+    """A stack, the positions of marks in it, and the memo."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -143,7 +143,7 @@ class _Machine:
             raise DataError(f"the pickle uses {name}, which a CIFAR-10 batch does not need")
 
     def last(self, count: int) -> list[Any]:
-        """Take so many values from the stack."""
+        """Take a number of values from the stack."""
         if count > len(self.stack):
             raise DataError("not a CIFAR-10 batch (a value is missing)")
         found = self.stack[len(self.stack) - count :]
@@ -162,7 +162,7 @@ class _Machine:
 
 
 def _made(call: Any, arguments: Any) -> _Type | Array:
-    """Return what the files make by a call: the type of bytes, or an array to be filled."""
+    """Return the result of a call in the files: the type of bytes, or an array to fill."""
     if type(call) is not _Name or type(arguments) is not tuple or not arguments:
         raise DataError("the pickle calls something that a CIFAR-10 batch does not need")
     first = arguments[0]

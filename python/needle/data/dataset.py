@@ -1,4 +1,4 @@
-"""Datasets: things with a length and an item for each index."""
+"""Data sets: objects with a length and an item for each index."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["ConcatDataset", "Dataset", "NDArrayDataset", "Subset", "random_split
 class Dataset:
     """A collection of items. Subclasses define ``__getitem__`` and ``__len__``.
 
-    Where one item costs much less as part of many, ``batch`` is worth defining too.
+    Define ``batch`` too if fetching many items at once is much faster.
 
     Args:
-        transforms: functions applied to an item, one after the other, by ``apply_transforms``.
+        transforms: functions that ``apply_transforms`` applies to an item, one after the other.
 
     >>> class Squares(ndl.data.Dataset):
     ...     def __len__(self):
@@ -63,17 +63,17 @@ class Dataset:
         )
 
     def batch(self, indices: np.ndarray[Any, Any]) -> Any:
-        """Return the items of these indices as a loader hands them out: stacked, per field."""
+        """Return the items at these indices as a batch: each field stacked."""
         from needle.data.loader import collate
 
         return collate([self[int(i)] for i in indices])
 
 
 class NDArrayDataset(Dataset):
-    """Arrays side by side: item i is the tuple of their items i.
+    """Several arrays of equal length: item i is the tuple of their items i.
 
     Raises:
-        DataError: if the arrays differ in length, or one is no array of items.
+        DataError: if the arrays differ in length, or an argument is not an array of items.
 
     >>> dataset = ndl.data.NDArrayDataset(np.arange(6.0).reshape(3, 2), np.array([0, 1, 1]))
     >>> x, y = dataset[1]
@@ -116,11 +116,11 @@ class Subset(Dataset):
 
     Args:
         dataset: a ``Dataset``, or anything with ``__len__`` and ``__getitem__``.
-        indices: whole numbers; or a mask, true for the items to take.
+        indices: integers; or a mask, true for the items to take.
 
     Raises:
         IndexRangeError: if an index is out of range.
-        ArgumentError: if they are neither, or the mask has another length than the data set.
+        ArgumentError: for other indices, or if the mask and the data set differ in length.
 
     >>> ndl.data.Subset([10, 20, 30, 40], [3, 0])[0]
     40
@@ -156,7 +156,7 @@ class ConcatDataset(Dataset):
         datasets: each a ``Dataset``, or anything with ``__len__`` and ``__getitem__``.
 
     Raises:
-        DataError: if there are none.
+        DataError: for an empty list.
 
     >>> len(ndl.data.ConcatDataset([[1, 2, 3], [4, 5]]))
     5
@@ -182,7 +182,7 @@ class ConcatDataset(Dataset):
 
 
 def _indices(given: Any, length: int) -> np.ndarray[Any, Any]:
-    """Return indices as whole numbers, those of a mask too."""
+    """Return indices, also those of a mask, as integers."""
     try:
         indices = np.asarray(given)
     except ValueError:  # lists of different lengths
@@ -201,17 +201,17 @@ def _indices(given: Any, length: int) -> np.ndarray[Any, Any]:
 
 
 def random_split(dataset: Any, sizes: Sequence[float]) -> list[Subset]:
-    """Return a data set in parts that have nothing in common, drawn at random.
+    """Split a data set into disjoint random parts.
 
-    The order is drawn as a ``DataLoader`` draws it: ``needle.manual_seed`` makes it the same again.
+    The order is drawn as in ``DataLoader``, so ``needle.manual_seed`` makes it reproducible.
 
     Args:
         dataset: a ``Dataset``, or anything with ``__len__`` and ``__getitem__``.
-        sizes: how many items each part has; or which shares, which add up to 1.
+        sizes: number of items of each part; or fractions that add up to 1.
 
     Raises:
-        ArgumentError: if the sizes are not several numbers.
-        DataError: if they do not add up to that of the data set.
+        ArgumentError: if sizes is not a sequence of numbers.
+        DataError: if the sizes do not add up to the size of the data set.
 
     >>> train, test = ndl.data.random_split(range(10), [0.8, 0.2])
     >>> len(train), len(test)
@@ -241,13 +241,13 @@ def _check_slice(index: slice) -> None:
 
 
 def check_index(index: Any, length: int) -> None:
-    """Raise if a whole number, or one among several, is not an index.
+    """Check an index, or several of them.
 
-    An ``IndexError`` also ends a ``for`` over a dataset, as Python's sequences do.
+    An ``IndexError`` also ends a ``for`` loop over a data set, as for Python's sequences.
 
     Raises:
-        IndexRangeError: if it is out of range.
-        ArgumentError: if it is anything else.
+        IndexRangeError: if an index is out of range.
+        ArgumentError: if an index is not an integer.
     """
     if index is Ellipsis:
         return
@@ -260,11 +260,11 @@ def check_index(index: Any, length: int) -> None:
         )
     try:
         given = np.asarray(index)
-    except ValueError:  # lists of several lengths
+    except ValueError:  # lists of different lengths
         given = np.empty(1, object)
     if isinstance(index, int) and given.dtype.kind == "O":  # of more than 64 bits
         raise IndexRangeError(f"index {index} is out of range for a data set of {length} items")
-    number = given.dtype.kind == "b" and given.ndim == 0  # True and False are none
+    number = given.dtype.kind == "b" and given.ndim == 0  # True and False are not indices
     if (given.dtype.kind not in "iub" and given.size) or number:
         raise ArgumentError(f"expected an integer index, got {index!r:.60}")
     if given.dtype.kind == "b" and given.shape != (length,):

@@ -1,4 +1,4 @@
-"""Downloads: several mirrors, size and SHA-256 checked, a part file that is renamed at the end."""
+"""Downloads from several mirrors, checked by size and SHA-256, into a file renamed at the end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from needle.errors import DataError
 __all__ = ["Source", "cache_folder", "fetch"]
 
 TIMEOUT = 30.0
-"""Seconds that a mirror may be silent."""
+"""Seconds to wait for a mirror."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file that mirrors offer, and what it must be."""
+    """A file on the mirrors, with its expected size and hash."""
 
     name: str
     size: int
@@ -32,10 +32,10 @@ def cache_folder(name: str) -> Path:
 
 
 def given_folder(folder: str | Path | None) -> Path | None:
-    """Return where to look for data first: ``folder``, else what ``NEEDLE_DATA`` names, else None.
+    """Return the folder to search first: ``folder``, else ``NEEDLE_DATA``, else None.
 
     Raises:
-        DataError: if ``NEEDLE_DATA`` names what is no folder.
+        DataError: if ``NEEDLE_DATA`` is not a folder.
     """
     if folder is not None:
         return Path(folder)
@@ -49,12 +49,12 @@ def given_folder(folder: str | Path | None) -> Path | None:
 
 
 def part_of(path: Path) -> Path:
-    """Return where to write what shall become a file; threads and processes have their own."""
+    """Return the path of a temporary file next to a file, unique to this process and thread."""
     return path.with_name(f"{path.name}.part-{os.urandom(4).hex()}")
 
 
 def open_url(url: str) -> Any:
-    """Return the response of a web address; the one place that touches the network."""
+    """Return the response of a URL. Only this function uses the network."""
     from urllib.request import urlopen
 
     return urlopen(url, timeout=TIMEOUT)
@@ -67,11 +67,11 @@ def fetch(
     folder: Path,
     report: Callable[[str], None] | None = None,
 ) -> Path:
-    """Return the path of a file in a folder, after downloading it if it is not there.
+    """Return the path of a file in a folder; download it if it is missing.
 
     Raises:
-        DataError: if no mirror has the right file (with what each one answered), the folder
-            cannot be written, or a file that is there is not the right one.
+        DataError: if no mirror has the right file (with the problem of each one), the folder cannot
+            be written, or an existing file is not the right one.
     """
     path = folder / source.name
     if path.exists():
@@ -104,13 +104,17 @@ def fetch(
 
 
 def _download(url: str, part: Path, source: Source) -> str | None:
-    """Write an address to a part file; return why it is not the right file, or None."""
+    """Download a URL to a temporary file; return why it is not the right file, or None."""
     from http.client import HTTPException
 
     try:
         with open_url(url) as response:
-            content = response.read(source.size + 1)  # a wrong file need not be read to its end
-    except (OSError, HTTPException, ValueError) as error:  # ValueError: it leads to no address
+            content = response.read(source.size + 1)  # no need to read a wrong file to its end
+    except (
+        OSError,
+        HTTPException,
+        ValueError,
+    ) as error:  # ValueError: an invalid URL
         return str(getattr(error, "reason", None) or error or type(error).__name__).strip()
     with open(part, "wb") as file:
         file.write(content)
@@ -120,7 +124,7 @@ def _download(url: str, part: Path, source: Source) -> str | None:
 
 
 def _difference(path: Path, source: Source) -> str | None:
-    """Return how a file differs from what it must be, in numbers, or None."""
+    """Return how a file differs from its expected size and hash, or None."""
     import hashlib
 
     size = path.stat().st_size

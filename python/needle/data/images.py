@@ -20,14 +20,14 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".
 
 
 def read_image(path: str | Path, size: int | tuple[int, int] | None = None) -> Image:
-    """Return an image file as uint8 [h, w, 3]; of 16 bits per colour the upper 8.
+    """Return an image file as uint8 [h, w, 3]; images of 16 bits per colour keep the upper 8.
 
     Args:
-        path: of the file.
-        size: what to scale it to (height, width), one number for a square; as it is for None.
+        path: path of the file.
+        size: (height, width) to scale to, or one number for a square; None keeps the size.
 
     Raises:
-        DataError: naming the file if it cannot be decoded; if Pillow is not installed.
+        DataError: if the file cannot be decoded, or Pillow is not installed.
 
     >>> image = ndl.data.read_image("cat.jpg", size=64)  # doctest: +SKIP
     """
@@ -52,9 +52,9 @@ def read_image(path: str | Path, size: int | tuple[int, int] | None = None) -> I
 
 
 def _coloured(file: Any, pillow: Any) -> Any:
-    """Return an image of Pillow's in three colours of 8 bits.
+    """Return an image of Pillow with three colours of 8 bits.
 
-    Pillow itself would cut off at 255 what has more than 8 bits of grey.
+    Pillow's own conversion limits grey values of more than 8 bits to 255.
     """
     sixteen = file.mode.startswith("I;16") or (file.mode, file.format) in (
         ("I", "PNG"), ("I", "PPM"),
@@ -91,24 +91,24 @@ def _silent(line: str) -> None:
 
 
 class ImageFolder(Dataset):
-    """Images float32 (3, h, w) in [0, 1] of a folder that has a folder for each class.
+    """Images float32 (3, h, w) in [0, 1] from a folder that has a subfolder for each class.
 
     An index gives (image, label); a slice or an array of indices gives them stacked.
 
     Attributes:
-        classes: names of the folders, sorted; a label is a place in this list.
+        classes: names of the subfolders, sorted; a label is an index into this list.
         files: (path, label) of each item.
 
     Args:
-        folder: where the folders are.
-        size: what images are scaled to; None leaves them as they are.
+        folder: folder with the subfolders.
+        size: size to scale images to; None keeps their sizes.
         transforms: applied to each image (h, w, 3).
-        skip_broken: leave out files that cannot be decoded (all are tried, at once), instead of
-            raising when one is asked for.
-        report: is told of each file left out.
+        skip_broken: decode all files at once and skip those that fail, instead of raising when
+            one is used.
+        report: called with a line for each skipped file.
 
     Raises:
-        DataError: if there is no folder with an image; for a file that cannot be decoded.
+        DataError: if no subfolder has an image, or a file cannot be decoded.
 
     >>> pets = ndl.data.ImageFolder("pets", size=64)  # doctest: +SKIP
     >>> image, label = pets[0]  # doctest: +SKIP
@@ -153,26 +153,26 @@ class ImageFolder(Dataset):
 
 
 class UnpairedImages(Dataset):
-    """Pairs of images of two kinds that do not belong together: those of two folders.
+    """Unpaired images of two kinds, from two folders.
 
-    Item i is image i of the first folder (they begin again at the end) with a random one of the
-    second: (a, b), float32 (3, h, w) in [-1, 1]. All images are kept in memory.
+    Item i is (a, b): image i of the first folder (starting over at its end) and a random image of
+    the second, float32 (3, h, w) in [-1, 1]. All images are kept in memory.
 
     Attributes:
         a, b: all images, uint8 [n, size, size, 3].
-        epoch: number of the pass, for ``augment``.
+        epoch: number of the epoch, for ``augment``.
 
     Args:
-        folder: holds the two.
+        folder: folder with both folders.
         names: their names: ("trainA", "trainB") or ("testA", "testB").
-        size: what images are scaled to.
-        skip_broken: leave out files that cannot be decoded, instead of raising.
-        report: is told of each file left out.
-        augment: changes the images of a batch at random.
+        size: size to scale images to.
+        skip_broken: skip files that cannot be decoded, instead of raising.
+        report: called with a line for each skipped file.
+        augment: random transforms of the images of a batch.
 
     Raises:
-        DataError: if one has no images, or a file cannot be decoded.
-        OptionError: if there are not two names.
+        DataError: if a folder has no images, or a file cannot be decoded.
+        OptionError: if names are not two names.
 
     >>> names = "trainA", "trainB"
     >>> pairs = ndl.data.UnpairedImages("horse2zebra", names, size=64)  # doctest: +SKIP
@@ -227,5 +227,5 @@ def _all_images(
 
 
 def _signed(images: Image) -> Image:
-    """Return bytes [n, h, w, c] as float32 [n, c, h, w] in [-1, 1]; the memory stays as it is."""
+    """Return bytes [n, h, w, c] as float32 [n, c, h, w] in [-1, 1], without moving data."""
     return np.moveaxis(images.astype(np.float32) / np.float32(127.5) - np.float32(1), -1, 1)

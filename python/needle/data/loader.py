@@ -16,23 +16,23 @@ __all__ = ["DataLoader", "collate"]
 
 
 class DataLoader:
-    """Hand out a data set batch by batch, as tensors that require no gradient.
+    """Iterate over a data set in batches, as tensors that require no gradient.
 
-    Shuffling draws one ``np.random.permutation`` per pass (or one of Needle's own generator, after
-    ``needle.manual_seed``), when the pass begins.
+    Shuffling draws one ``np.random.permutation`` when a pass begins (from Needle's own generator
+    after ``needle.manual_seed``).
 
     Args:
         dataset: a ``Dataset``, or anything with ``__len__`` and ``__getitem__``.
         batch_size: items per batch; the last batch may be shorter.
-        shuffle: a new order for every pass.
-        drop_last: leave out a last batch that is shorter.
-        collate_fn: makes a batch (arrays or texts, or a tuple, list or dict of them) of a list of
-            items; ``collate`` for None.
-        device: where the tensors go; the default device for None.
+        shuffle: whether to draw a new order for every pass.
+        drop_last: whether to skip a last batch that is shorter.
+        collate_fn: makes a batch (arrays or strings, or a tuple, list or dict of them) from a list
+            of items; ``collate`` for None.
+        device: device of the tensors; the default device for None.
 
     Raises:
-        OptionError: if batch_size is not a positive whole number.
-        ArgumentError: if the data set has no length, or no items by index (a generator, say).
+        OptionError: if batch_size is not a positive integer.
+        ArgumentError: if the data set has no length or no items by index, such as a generator.
 
     >>> dataset = ndl.data.NDArrayDataset(np.ones((10, 3), np.float32), np.arange(10))
     >>> loader = ndl.data.DataLoader(dataset, batch_size=4, shuffle=True)
@@ -63,23 +63,23 @@ class DataLoader:
         self._pass: Iterator[Any] | None = None
 
     def __len__(self) -> int:
-        """Return the number of batches of a pass."""
+        """Return the number of batches in a pass."""
         items = len(self.dataset)
         return items // self.batch_size if self.drop_last else -(-items // self.batch_size)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy starts from: it has no pass under way."""
+        """Return the state of a copy, which has not begun a pass."""
         return {**self.__dict__, "_pass": None}
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin a pass. Passes of one loader may run side by side."""
+        """Begin a pass. Several passes of one loader may run at the same time."""
         items = len(self.dataset)
         order = random.host_permutation(items) if self.shuffle else np.arange(items)
         self._pass = self._batches(order)
         return self._pass
 
     def __next__(self) -> Any:
-        """Return the next batch of the pass that began last, which may begin here."""
+        """Return the next batch of the latest pass; begin a pass if needed."""
         if self._pass is None:
             iter(self)
         assert self._pass is not None
@@ -101,11 +101,11 @@ class DataLoader:
 def collate(items: list[Any]) -> Any:
     """Stack the items of a batch: arrays and numbers along a new first axis, tuples per field.
 
-    Texts (names, captions) stay what they are, in a tuple.
+    Strings (names, captions) are returned unchanged in a tuple.
 
     Raises:
         ShapeError: if the arrays of a field differ in shape.
-        DataError: if there are no items, or they differ in their fields.
+        DataError: for an empty list, or if the items differ in their fields.
 
     >>> x, y = ndl.data.collate([([1.0, 2.0], 0), ([3.0, 4.0], 1)])
     >>> y
@@ -152,7 +152,7 @@ def _check_fields(items: list[Any]) -> None:
 
 
 def to_tensors(batch: Any, device: Any) -> Any:
-    """Return a batch with every array in it as a tensor without gradient; texts stay."""
+    """Return a batch with every array as a tensor without gradient; strings stay."""
     if isinstance(batch, (str, bytes)):
         return batch
     if isinstance(batch, (tuple, list)):

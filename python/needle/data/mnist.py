@@ -49,7 +49,7 @@ def read_idx(path: str | Path, ndim: int) -> np.ndarray[Any, Any]:
     """Return the bytes of a gzipped IDX file as an array of ``ndim`` axes.
 
     Raises:
-        DataError: if the file is missing, no gzip or IDX file, truncated, or too long.
+        DataError: if the file is missing, not a gzipped IDX file, truncated, or too long.
     """
     import gzip
 
@@ -76,15 +76,15 @@ def read_idx(path: str | Path, ndim: int) -> np.ndarray[Any, Any]:
         )
     try:
         return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
-    except ValueError as error:  # one size is 0, and the others are too much together
+    except ValueError as error:  # one size is 0, and the product of the others is too large
         raise DataError(f"{path}: the sizes {' x '.join(map(str, shape))}: {error}") from None
 
 
 class MNISTDataset(Dataset):
     """Images float32 (28, 28, 1) in [0, 1] with labels 0 to 9, from a pair of IDX files.
 
-    An index gives (image, label); a slice or an array of indices gives them stacked. The images
-    stay bytes in memory and become floats when they are asked for.
+    An index gives (image, label); a slice or an array of indices gives them stacked. Images stay
+    bytes in memory and become floats when you access them.
 
     Args:
         image_filename: gzipped IDX file of images.
@@ -92,7 +92,7 @@ class MNISTDataset(Dataset):
         transforms: applied to each image (28, 28, 1).
 
     Raises:
-        DataError: if a file is not what it should be, or the two do not fit.
+        DataError: if a file is missing or invalid, or the two files do not match.
     """
 
     def __init__(
@@ -132,14 +132,14 @@ def mnist(
     """Return MNIST's 60,000 training or 10,000 test images.
 
     Args:
-        folder: holds the four files, itself or in its folder ``mnist``. For None: that of
-            ``NEEDLE_DATA`` if they are there, else they are downloaded once into the cache.
-        train: the training images, else the test images.
+        folder: folder with the four files, directly or in a subfolder ``mnist``. None takes
+            ``NEEDLE_DATA`` if the files are there, and else downloads them once into the cache.
+        train: True for the training images, False for the test images.
         transforms: applied to each image.
-        report: is told, in a line, of each download.
+        report: called with a line for each download.
 
     Raises:
-        DataError: if the files are missing, wrong, or cannot be downloaded.
+        DataError: if the files are missing, invalid, or cannot be downloaded.
         OptionError: if train is neither True nor False.
 
     >>> train = ndl.data.mnist()  # doctest: +SKIP

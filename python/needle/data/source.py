@@ -1,7 +1,7 @@
-"""Text that every machine has: the Python standard library's own source, as bytes.
+"""Text that every Python installation has: the source of its standard library, as bytes.
 
-The two lists below are fixed. Names that this version of Python does not have are left out: some
-modules became packages, or were split, between Python 3.10 and 3.14; both names are listed.
+The two lists below are fixed. Names that this version of Python lacks are skipped. Some modules
+became packages, or were split, between Python 3.10 and 3.14; both names are listed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HELD_OUT = """
     http/cookiejar json/encoder multiprocessing/reduction platform rlcompleter tabnanny
     unittest/result xml/dom/minicompat
 """
-"""Modules that no training sees."""
+"""Modules that are not used for training."""
 
 TRAINING = """
     __future__ _ast_unparse _collections_abc _compression _markupbase _py_abc _py_warnings
@@ -71,7 +71,7 @@ TRAINING = """
 
 @dataclass(frozen=True)
 class SourceBytes:
-    """The bytes of some modules, one after the other.
+    """The bytes of several modules, concatenated.
 
     Attributes:
         values: uint8.
@@ -83,14 +83,14 @@ class SourceBytes:
 
 
 def python_source(folder: str | Path | None = None, train: bool = True) -> SourceBytes:
-    """Return the source of the training modules, or of those held out.
+    """Return the source of the training modules, or of the held-out modules.
 
     Args:
-        folder: where the modules lie; the standard library of the running Python for None.
-        train: the training modules, else those held out.
+        folder: folder of the modules; the standard library of the running Python for None.
+        train: True for the training modules, False for the held-out modules.
 
     Raises:
-        DataError: if the folder has none of them, or one cannot be read.
+        DataError: if the folder has none of the modules, or one cannot be read.
 
     >>> text = ndl.data.python_source(train=False)
     >>> text.values.dtype

@@ -1,4 +1,4 @@
-"""Random changes of an image (height, width, channels). They draw as the course's do."""
+"""Random transforms of an image (height, width, channels), with the course's random draws."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["RandomCrop", "RandomFlipHorizontal", "Transform"]
 
 Image = np.ndarray[Any, Any]
 MOST_PIXELS = 2**24
-"""Of an axis: places are int32, and floats count so far without gaps."""
+"""Limit of an axis: positions are int32, and float32 holds all integers up to here."""
 
 
 class Transform:
-    """A change of one item, to be named in a data set's ``transforms``.
+    """A function of one item, for the ``transforms`` of a data set.
 
     >>> class Invert(ndl.data.Transform):
     ...     def __call__(self, image):
@@ -55,7 +55,7 @@ class RandomFlipHorizontal(Transform):
 class RandomCrop(Transform):
     """Shift an image by up to ``padding`` pixels along both axes and fill with zeros.
 
-    Draws two whole numbers in [-padding, padding] per call, the shift along axis 0 first.
+    Draws two integers in [-padding, padding] per call, the shift along axis 0 first.
 
     >>> ndl.data.RandomCrop(padding=2)(np.ones((8, 8, 3))).shape
     (8, 8, 3)
@@ -79,7 +79,7 @@ def pixels(what: str, value: Any, least: int) -> int:
     """Return a number of pixels.
 
     Raises:
-        OptionError: if it is no whole number, or less than the least, or more than images have.
+        OptionError: if it is not an integer, or out of range.
     """
     try:
         count = whole(what, value)

@@ -1,4 +1,4 @@
-"""A language model over bytes: an MLP-ResNet that reads the last few."""
+"""A language model over bytes: an MLP-ResNet that reads the last few bytes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from needle.tensor import Tensor
 
 VALUES = 256
 ORDERS = (2, 3, 4, 6)
-"""Lengths of the groups of last bytes that have embeddings of their own."""
+"""Lengths of the groups of last bytes that have their own embeddings."""
 BITS = 13
-"""A group is known by this many bits of a hash of its bytes."""
+"""Number of bits of the hash that identifies a group."""
 
 
 def features(windows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return what the model looks up: the bytes themselves, and groups of the last ones.
+    """Return the ids that the model looks up: the bytes themselves, and groups of last bytes.
 
-    The group of the last 3 bytes, say, is one of 2**13 ids of its own, by a hash; groups that
-    share an id share an embedding. So the model sees frequent pieces of words at once.
+    For example, the last 3 bytes form a group, whose hash is one of 2**13 ids. Groups with the same
+    id share an embedding. So the model sees frequent pieces of words as a whole.
 
     Shapes:   windows [n, context], uint8 -> [n, context + len(ORDERS)], int32
     """
@@ -58,12 +58,12 @@ class ByteMLP(nn.Module):
     Shapes:   x [n, context + len(ORDERS)], as ``features`` returns it -> [n, 256]
 
     Args:
-        context: bytes that the model sees.
-        embedding: numbers per byte, and per group of bytes.
-        width: of the residual stream.
+        context: number of bytes that the model sees.
+        embedding: size of the embedding of a byte or a group.
+        width: width of the residual stream.
         blocks: number of residual blocks.
         inner: width inside a block.
-        device: where the parameters are.
+        device: device of the parameters.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ STD = 0.02
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions with instance norm, added to their input; edges are mirrored."""
+    """Two 3 x 3 convolutions with instance norm and mirrored edges, added to their input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -42,9 +42,9 @@ def ResNetGenerator(channels: int = 3, width: int = 64, blocks: int = 6) -> nn.S
     Shapes:   x [n, channels, h, w] in [-1, 1] -> the same; h and w are multiples of 4
 
     Args:
-        channels: of the images.
-        width: channels after the first layer.
-        blocks: residual blocks; the paper has 6 for images of 128 pixels, 9 for 256.
+        channels: number of channels of the images.
+        width: number of channels after the first layer.
+        blocks: number of residual blocks; the paper uses 6 for images of 128 pixels, 9 for 256.
     """
     layers: list[nn.Module] = [
         nn.Conv2d(channels, width, 7, padding=3, padding_mode="reflect"),
@@ -71,9 +71,9 @@ def DCGANGenerator(channels: int = 3, width: int = 32, blocks: int = 3) -> nn.Se
     Shapes:   x [n, channels, h, w] in [-1, 1] -> the same; h and w are multiples of 4
 
     Args:
-        channels: of the images.
-        width: channels after the first layer.
-        blocks: residual blocks in the middle.
+        channels: number of channels of the images.
+        width: number of channels after the first layer.
+        blocks: number of residual blocks in the middle.
     """
     return initialised(
         nn.Sequential(
@@ -94,16 +94,16 @@ def DCGANGenerator(channels: int = 3, width: int = 32, blocks: int = 3) -> nn.Se
 
 
 def PatchDiscriminator(channels: int = 3, width: int = 64, layers: int = 3) -> nn.Sequential:
-    """Return a discriminator that judges overlapping patches: one number for each.
+    """Return a discriminator that judges overlapping patches, with one number for each.
 
     With 3 layers it sees patches of 70 x 70 pixels (Isola et al., 2017, arXiv:1611.07004).
 
     Shapes:   x [n, channels, h, w] -> [n, 1, h', w']
 
     Args:
-        channels: of the images.
-        width: channels after the first layer.
-        layers: how often the image is halved.
+        channels: number of channels of the images.
+        width: number of channels after the first layer.
+        layers: number of times that the image is halved.
     """
     found: list[nn.Module] = [nn.Conv2d(channels, width, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
     ins = width
@@ -120,7 +120,7 @@ def PatchDiscriminator(channels: int = 3, width: int = 64, layers: int = 3) -> n
 
 
 def initialised(model: nn.Sequential) -> nn.Sequential:
-    """Return the model with weights of convolutions from N(0, 0.02), their biases zero."""
+    """Draw the weights of convolutions from N(0, 0.02), set biases to zero; return the model."""
     for _, module in model.named_modules():
         if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
             weight: Any = module.weight
@@ -136,8 +136,8 @@ class CycleGAN(nn.Module):
     """Two generators and two discriminators, and the losses that train them.
 
     Attributes:
-        to_b, to_a: generators from A to B, and back.
-        is_a, is_b: discriminators: near 1 for real images, near 0 for made ones.
+        to_b, to_a: generators from A to B, and from B to A.
+        is_a, is_b: discriminators: near 1 for real images, near 0 for generated images.
 
     Args:
         generator: makes a generator.
@@ -162,9 +162,9 @@ class CycleGAN(nn.Module):
         return self.to_b(a)
 
     def generator_losses(self, a: Tensor, b: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """Return the generators' losses by name, and the images made: B of a, A of b.
+        """Return the generators' losses by name, and the generated images: B from a, A from b.
 
-        The discriminators are constants here: no gradient reaches them.
+        The discriminators are constants here and get no gradient.
         """
         for judge in (self.is_a, self.is_b):
             judge.requires_grad_(False)
@@ -184,7 +184,7 @@ class CycleGAN(nn.Module):
         return losses, fake_b, fake_a
 
     def discriminator_loss(self, a: Tensor, b: Tensor, fake_a: Tensor, fake_b: Tensor) -> Tensor:
-        """Return the discriminators' loss on real images and on made ones, which are constants."""
+        """Return the discriminators' loss on real and on generated images, which are constants."""
         total = None
         for judge, real, fake in ((self.is_a, a, fake_a), (self.is_b, b, fake_b)):
             loss = (_squares(judge(real), 1.0) + _squares(judge(fake.detach()), 0.0)) * 0.5
@@ -203,16 +203,16 @@ def _distance(x: Tensor, y: Tensor) -> Tensor:
 
 
 class ImagePool:
-    """Hand out images made before in the place of new ones, half of the time.
+    """Replace half of the generated images by earlier ones.
 
     Shrivastava et al., "Learning from simulated and unsupervised images", 2016, arXiv:1612.07828,
-    section 2.3: the discriminator remembers what the generator did earlier.
+    section 2.3: so the discriminator does not forget earlier generators.
 
     Attributes:
-        images: what is kept, NumPy arrays [c, h, w].
+        images: the earlier images, NumPy arrays [c, h, w].
 
     Args:
-        size: how many images are kept; 0 hands out the new ones always.
+        size: number of earlier images to keep; 0 always returns the new ones.
     """
 
     def __init__(self, size: int = 50) -> None:
@@ -220,7 +220,7 @@ class ImagePool:
         self.images: list[np.ndarray[Any, Any]] = []
 
     def exchange(self, images: Tensor) -> Tensor:
-        """Return images [n, c, h, w]: each the new one, or one from before whose place it takes."""
+        """Return images [n, c, h, w]: each is the new one, or an earlier one that it replaces."""
         if not self.size:
             return images.detach()
         found = []

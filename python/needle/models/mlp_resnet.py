@@ -19,7 +19,7 @@ def ResidualBlock(
     Args:
         dim: size of input and output.
         hidden_dim: size between the two linear layers.
-        norm: makes the norm for a size.
+        norm: function that makes the norm layer for a size.
         drop_prob: probability of dropout.
     """
     path = nn.Sequential(
@@ -50,11 +50,11 @@ def MLPResNet(
         hidden_dim: width of the residual stream.
         num_blocks: number of residual blocks.
         num_classes: size of the output.
-        norm: makes the norm for a size.
+        norm: function that makes the norm layer for a size.
         drop_prob: probability of dropout.
     """
     half = hidden_dim // 2
-    return nn.Sequential(  # built, and so drawn, in the order in which it runs
+    return nn.Sequential(  # built in the order in which it runs, which fixes the random draws
         nn.Linear(dim, hidden_dim),
         nn.ReLU(),
         *[ResidualBlock(hidden_dim, half, norm, drop_prob) for _ in range(num_blocks)],

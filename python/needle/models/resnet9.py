@@ -17,7 +17,7 @@ def ConvBN(
     device: Any = None,
     dtype: Any = "float32",
 ) -> nn.Sequential:
-    """Return ``relu(norm(conv(x)))``, batch norm and rectifier as one layer.
+    """Return ``relu(norm(conv(x)))``, with batch norm and ReLU as one layer.
 
     Shapes:   x [n, in_channels, h, w] -> [n, out_channels, h', w'], h' = ceil(h / stride) for odd
               kernels
@@ -39,7 +39,7 @@ def ResNet9(device: Any = None, dtype: Any = "float32") -> nn.Sequential:
         path = [ConvBN(width, width, 3, **where) for _ in range(2)]
         return nn.Residual(nn.Sequential(*path))
 
-    return nn.Sequential(  # built, and so drawn, in the order in which it runs
+    return nn.Sequential(  # built in the order in which it runs, which fixes the random draws
         ConvBN(3, 16, 7, 4, **where),
         ConvBN(16, 32, 3, 2, **where),
         twice(32),
@@ -72,15 +72,15 @@ def DawnResNet9(
 ) -> nn.Sequential:
     """Return the wide ResNet-9 that won DAWNBench's training time on CIFAR-10 (D. Page, 2018).
 
-    64, 128, 256 and 512 channels, halving the image three times, with a residual pair of
-    convolutions at 128 and at 512.
+    It has 64, 128, 256 and 512 channels and halves the image three times, with a residual pair of
+    convolutions at 128 and at 512 channels.
 
     Shapes:   x [n, 3, 32, 32] -> logits [n, num_classes]
 
     Args:
         num_classes: size of the output.
-        width: channels of the first layer.
-        device: where the parameters are; the default device for None.
+        width: number of channels of the first layer.
+        device: device of the parameters; the default device for None.
         dtype: their element type.
     """
     where = {"device": device, "dtype": dtype}
@@ -113,8 +113,8 @@ def CNN(
 
     Args:
         num_classes: size of the output.
-        width: channels of the first pair; later ones have twice as many as those before.
-        device: where the parameters are; the default device for None.
+        width: number of channels of the first pair; each later pair has twice as many.
+        device: device of the parameters; the default device for None.
         dtype: their element type.
     """
     layers: list[nn.Module] = []

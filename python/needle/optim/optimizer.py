@@ -106,7 +106,7 @@ class Optimizer:
         """Check the numbers of the rule. The values of schedules are checked in each step.
 
         Raises:
-            OptionError: if a value is not a number, out of range, or not a bool where one is needed.
+            OptionError: if a value is of the wrong type, or out of range.
         """
         for name, value in numbers.items():
             unset = value is None and name in self.optional

@@ -452,8 +452,8 @@ class RMSprop(Optimizer):
         v = alpha * v + (1 - alpha) * g ** 2
         p = p - lr * g / (sqrt(v) + eps)
 
-    With momentum u = momentum * u + g / (sqrt(v) + eps) takes the place of the last quotient;
-    centered, v - a ** 2 takes that of v under the root, with a = alpha * a + (1 - alpha) * g.
+    With momentum, u = momentum * u + g / (sqrt(v) + eps) replaces the quotient in the last line.
+    If centered, v - a ** 2 replaces v under the root, with a = alpha * a + (1 - alpha) * g.
 
     Tieleman and Hinton, "Neural networks for machine learning", 2012, lecture 6.5; centered:
     Graves, "Generating sequences with recurrent neural networks", 2013, arXiv:1308.0850.
@@ -461,11 +461,11 @@ class RMSprop(Optimizer):
     Args:
         params: parameters, or groups of them (see ``Optimizer``).
         lr: learning rate, or a schedule.
-        alpha: how long squares of gradients are remembered.
+        alpha: decay of the averages.
         eps: added to the denominator.
         weight_decay: factor of the parameter that is added to the gradient.
-        momentum: share of the last step that stays.
-        centered: divide by the deviation of the gradient instead of its size.
+        momentum: share of u that each step keeps.
+        centered: divide by the standard deviation of the gradient instead of its size.
         maximize: maximize instead of minimize: the gradient is negated first.
 
     >>> p = nn.Parameter(Tensor([1.0, -2.0]))

@@ -1,4 +1,4 @@
-"""What ``needle train NAME`` runs: model, data, optimizer, schedule and target, by name."""
+"""Recipes for ``needle train NAME``: model, data, optimizer, schedule and target, by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def get(name: str) -> type[Recipe]:
     """Return a recipe by name.
 
     Raises:
-        OptionError: if there is none of that name, with the nearest known one.
+        OptionError: for an unknown name, with the nearest known one.
     """
     if name not in _MODULES:
         raise unknown("recipe", name, _MODULES)

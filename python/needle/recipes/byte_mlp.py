@@ -19,13 +19,13 @@ from needle.tensor import Tensor
 
 Bytes = np.ndarray[Any, Any]
 QUICK = 32_768
-"""Held-out bytes that an evaluation during training looks at, spread over all of them."""
+"""Number of held-out bytes for an evaluation during training, spread over all of them."""
 ROWS = 2048
-"""Bytes that an evaluation predicts at once."""
+"""Number of bytes that an evaluation predicts at once."""
 
 
 class ByteRecipe(Recipe):
-    """Learn bytes from random places of the training modules; judge by the modules held out."""
+    """Train on bytes at random positions of the training modules; evaluate on held-out modules."""
 
     name = "byte-mlp"
     summary = "a byte-level language model of Python's standard library; below zlib's bits per byte"
@@ -72,7 +72,7 @@ class ByteRecipe(Recipe):
             yield self._windows(self.training_text, places)
 
     def _windows(self, text: Bytes, places: Bytes) -> tuple[Tensor, Tensor]:
-        """Return the features of the bytes before each place, and the bytes at the places."""
+        """Return the features of the bytes before each position, and the bytes at the positions."""
         windows = np.lib.stride_tricks.sliding_window_view(text, self.context + 1)[places]
         return _tensor(features(windows[:, :-1])), _tensor(windows[:, -1])
 
@@ -90,7 +90,9 @@ class ByteRecipe(Recipe):
         for i in range(0, len(places), ROWS):
             check()
             x, y = self._windows(self.held_out_text, places[i : i + ROWS])
-            logits = model(x).astype("float64")  # or the figure would depend on orders of sums
+            logits = model(x).astype(
+                "float64"
+            )  # so that the result does not depend on the order of sums
             total += self.loss_function(logits, y).item() * len(y)
         figures = {"bits_per_byte": total / len(places) / math.log(2)}
         return {**figures, **self._compressors()} if final else figures
@@ -119,7 +121,7 @@ class ByteRecipe(Recipe):
         return lines + ["  | " + line for line in self._sample(model).splitlines()]
 
     def _sample(self, model: nn.Module, size: int = 400, temperature: float = 0.6) -> str:
-        """Return text that the model writes after the beginning of a class."""
+        """Return text that the model writes after the start of a class."""
         written = np.frombuffer(b"\n" * self.context + b"class ", np.uint8).tolist()
         random = np.random.default_rng(self.settings.seed)
         model.eval()

@@ -18,18 +18,18 @@ from needle.tools import pictures
 from needle.tools.run import RunFolder
 
 SHOWN = 8
-"""Test images of each kind in a picture."""
+"""Number of test images of each kind in a picture."""
 ROW_LABELS = ("A", "A to B", "A to B to A", "B", "B to A", "B to A to B")
 ROWS = 10
-"""Images that an evaluation translates together."""
+"""Number of images that an evaluation translates together."""
 
 
 class CycleGanRecipe(Recipe):
-    """Learn from trainA and trainB, shifted and mirrored; look at what becomes of testA and testB.
+    """Train on shifted and mirrored images of trainA and trainB; evaluate on testA and testB.
 
-    Adam with beta1 = 0.5; the rate stays for the first half of the run, then falls to zero in a
-    line. Generators and discriminators step together: the paper's discriminators learn from images
-    made before the generators' step too, so the order makes no difference.
+    Adam with beta1 = 0.5; the rate is constant in the first half of the run, then falls linearly to
+    zero. Generators and discriminators step together. In the paper, too, discriminators learn from
+    images made before the generators' step, so the order makes no difference.
     """
 
     name = "cyclegan"
@@ -41,7 +41,7 @@ class CycleGanRecipe(Recipe):
     size = 64
 
     def load(self, report: Callable[[str], None]) -> None:
-        """Read both folders; OptionError if there is no --data."""
+        """Read both folders. Raises OptionError without --data."""
         if self.settings.data is None:
             raise OptionError("cyclegan: expected --data FOLDER with trainA, trainB, testA, testB")
         folder = Path(self.settings.data)
@@ -106,7 +106,7 @@ class CycleGanRecipe(Recipe):
         return self.steps_per_epoch()
 
     def draw(self, model: nn.Module, folder: RunFolder, step: int, final: bool) -> None:
-        """Write rows A, A to B, A to B to A, then B, B to A, B to A to B: one picture an epoch."""
+        """Write a picture for each epoch: A, A to B, A to B to A, then B, B to A, B to A to B."""
         assert isinstance(model, CycleGAN)
         rows = []
         for images, there, back in (
@@ -127,7 +127,7 @@ class CycleGanRecipe(Recipe):
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Return to pools of images. Raises DataError if they are not all of this size."""
+        """Restore the pools of images. Raises DataError if their sizes differ."""
         for kind, pool in self.pools.items():
             names = [f"{kind}.{i}" for i in range(sum(key.startswith(f"{kind}.") for key in state))]
             shape = (3, self.size, self.size)
@@ -149,7 +149,7 @@ def _tensor(images: np.ndarray[Any, Any]) -> Tensor:
 
 
 def _row(images: Tensor) -> np.ndarray[Any, Any]:
-    """Return a row of the picture: bytes [SHOWN, h, w, c], white where there are fewer images."""
+    """Return a row of the picture: bytes [SHOWN, h, w, c], filled up with white images."""
     values = np.clip((images.numpy().transpose(0, 2, 3, 1) + 1) * 127.5, 0, 255)
     row = np.full((SHOWN, *values.shape[1:]), 255, np.uint8)
     row[: len(values)] = np.rint(values)

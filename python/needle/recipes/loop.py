@@ -18,18 +18,18 @@ from needle.tools.stop import Stop, Stopped
 
 WHOLE = ("step", "place", "seed", "counter", "pass_seed", "pass_counter", "items", "recent_steps")
 NUMBERS = (*WHOLE, "recent_loss", "busy")
-"""What a checkpoint says of the run itself."""
+"""Names of the numbers in a checkpoint that describe the run itself."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
-        figures: those of the final evaluation; empty if the run was stopped.
-        steps: updates made.
-        seconds: how long that took, evaluations included.
-        stopped: the signal that stopped it, or None.
+        figures: metrics of the final evaluation; empty if the run was stopped.
+        steps: number of updates.
+        seconds: duration, including evaluations.
+        stopped: the signal that stopped the run, or None.
     """
 
     figures: dict[str, float]
@@ -48,13 +48,13 @@ def train(
 ) -> Result:
     """Train a recipe's model, and save everything in the run's folder.
 
-    When ``stop`` says so, the step is finished, the weights are saved, and the run ends. Every
-    evaluation leaves a checkpoint; with ``resume`` the run goes on from the folder's, and ends as
-    if it had never been stopped.
+    When ``stop`` asks for it, the run finishes the step, saves the weights and ends. Every
+    evaluation writes a checkpoint. With ``resume`` the run continues from the folder's checkpoint,
+    and ends as if it had never been stopped.
 
     Raises:
-        NeedleError: if the loss is no longer finite; the weights before that are saved.
-        DataError: as the recipe's data; if there is no checkpoint, or it does not fit.
+        NeedleError: if the loss is not finite; the weights before that step are saved.
+        DataError: if the data or the checkpoint is missing or invalid, or they do not match.
     """
     before = random.get_state()
     random.manual_seed(settings.seed)
@@ -86,7 +86,7 @@ def train(
 
 
 class _Run:
-    """One run: the model, how far it is, and what is recorded of it."""
+    """One run: the model, its progress and its records."""
 
     recipe_state: dict[str, Any] | None = None
 
@@ -100,15 +100,15 @@ class _Run:
         self.model = recipe.model()
         self.optimizer = recipe.optimizer(self.model, self.total)
         self.done = 0
-        self.place, self.pass_began = 0, random.get_state()  # in the pass over the data
+        self.place, self.pass_began = 0, random.get_state()  # position in the pass over the data
         self.skip = 0
-        self.recent_loss, self.recent_steps = 0.0, 0  # what the next line of metrics is made of
+        self.recent_loss, self.recent_steps = 0.0, 0  # for the next line of metrics
         self.items, self.busy = 0, 0.0
         self.began = time.perf_counter()
         self.record_every = max(1, self.total // 500)
 
     def save_config(self) -> None:
-        """Write what the run is into its folder."""
+        """Write the description of the run into its folder."""
         recipe, per_epoch = self.recipe, self.per_epoch
         self.folder.save_config(
             {
@@ -128,7 +128,7 @@ class _Run:
         )  # fmt: skip
 
     def steps(self) -> None:
-        """Make all updates, with evaluations in between."""
+        """Make all updates and evaluations."""
         self.progress.start(self.total, self.recipe.item)
         if self.done == self.total:
             return
@@ -151,14 +151,14 @@ class _Run:
                 self.save()
 
     def _owes_evaluation(self, every: int) -> bool:
-        """Return whether the run was stopped before an evaluation that was due."""
+        """Return whether the run was stopped before a due evaluation."""
         if self.done == 0 or self.done % every:
             return False
         lines = self.folder.metrics()
         return not any(x["split"] == "held-out" and x["step"] == self.done for x in lines)
 
     def _batches(self) -> Iterator[Any]:
-        """Yield batches, pass after pass; after ``resume`` from the place where the run was."""
+        """Yield batches, pass after pass; after ``resume`` from the position of the checkpoint."""
         now = random.get_state()
         while True:
             if self.skip:
@@ -175,7 +175,7 @@ class _Run:
             self.skip = 0
 
     def _reached(self, now: Any) -> None:
-        """Go on from here: the order of the pass is that of the run before, as are all numbers."""
+        """Continue from here, with the same order of the pass and the same random numbers."""
         random.set_state(now)
         if self.recipe_state:
             self.recipe.load_state(self.recipe_state)
@@ -183,7 +183,7 @@ class _Run:
     # ---- checkpoints -------------------------------------------------------------
 
     def save(self) -> None:
-        """Write a checkpoint: all that the rest of the run depends on."""
+        """Write a checkpoint: everything that the rest of the run depends on."""
         seed, counter = random.get_state()
         numbers = {"step": self.done, "place": self.place, "seed": seed, "counter": counter}
         numbers["pass_seed"], numbers["pass_counter"] = self.pass_began
@@ -198,7 +198,7 @@ class _Run:
         self.folder.save_checkpoint(state)
 
     def resume(self) -> None:
-        """Return to the folder's checkpoint. Raises DataError if it is not one of such a run."""
+        """Restore the folder's checkpoint. Raises DataError if it does not fit this run."""
         state = self.folder.load_checkpoint()
         parts: dict[str, dict[str, Any]] = {"run": {}, "model": {}, "optimizer": {}, "recipe": {}}
         for key, value in state.items():
@@ -218,7 +218,7 @@ class _Run:
         if self.recipe_state:
             self.recipe.load_state(self.recipe_state)
         self.done = run["step"]
-        self.place = self.skip = run["place"]  # it may be saved again before any new batch
+        self.place = self.skip = run["place"]  # the next checkpoint may come before any new batch
         self.recipe.passes = (self.done - self.skip) // self.per_epoch
         self.items, self.busy = run["items"], run["busy"]
         self.recent_loss, self.recent_steps = run["recent_loss"], run["recent_steps"]
@@ -227,7 +227,7 @@ class _Run:
         self.folder.forget_after(self.done)
 
     def _check_place(self, step: int, place: int) -> None:
-        """Check that a run over these data can be at a step, and so many batches into a pass."""
+        """Check that a step and a position in a pass are possible with this data."""
         fits = 0 <= place <= min(step, self.per_epoch) and (step - place) % self.per_epoch == 0
         if not fits or step > self.total:
             raise DataError(
@@ -286,7 +286,7 @@ class _Run:
 
 
 def evaluate(recipe: Recipe, model: nn.Module, stop: Stop, final: bool) -> dict[str, float]:
-    """Return a recipe's figures on held-out data."""
+    """Return a recipe's metrics on held-out data."""
     model.eval()
     try:
         with executor.modes(recording=False):

@@ -15,7 +15,7 @@ TARGET = 0.98
 
 
 class MnistRecipe(Recipe):
-    """Learn the 60,000 training images; judge by the 10,000 test images."""
+    """Train on the 60,000 training images; evaluate on the 10,000 test images."""
 
     name = "mlp-mnist"
     summary = "an MLP with residual blocks on MNIST; 98.0 % test accuracy within 10 epochs"

@@ -1,4 +1,4 @@
-"""What a recipe declares. ``loop.train`` does the rest, the same for all recipes."""
+"""Base class of recipes. ``loop.train`` does everything that is the same for all of them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from needle.tools.run import RunFolder
 
 MOST = 2**31 - 1
-"""Items of a batch, and steps or epochs of a run."""
+"""Limit of the batch size, and of the steps or epochs of a run."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user may choose; None means the recipe's own value.
+    """Settings that the user may choose; None means the recipe's own value.
 
     Attributes:
         data: folder of the data.
-        epochs: passes over the training data.
-        steps: updates, instead of ``epochs``.
-        batch_size: items per update.
+        epochs: number of passes over the training data.
+        steps: number of updates, instead of ``epochs``.
+        batch_size: number of items per update.
         lr: highest learning rate.
-        seed: of the initial weights, the order of the data and dropout.
+        seed: seed of the initial weights, the order of the data and dropout.
 
     Raises:
-        OptionError: for a value of another kind, or out of range.
+        OptionError: for a value of the wrong type, or out of range.
     """
 
     data: str | None = None
@@ -66,15 +66,14 @@ class Recipe:
     """Base of all recipes. A new one declares the attributes below and defines the methods.
 
     Attributes:
-        name: what ``needle train`` calls it.
+        name: name for ``needle train``.
         summary: one line for ``needle train --list``.
-        item: what one row of a batch is, in the plural: "bytes", "images".
-        curve: the figure that the picture shows, and what its axis is called.
-        batch_size, lr, steps, epochs: used where ``settings`` leaves them open; one of the last
-            two is None.
-        settings: what the user chose.
+        item: plural name of the items in a batch: "bytes", "images".
+        curve: the metric that the picture shows, and the label of its axis.
+        batch_size, lr, steps, epochs: defaults for ``settings``; one of the last two is None.
+        settings: settings of the user.
         loss_function: the loss of logits and labels.
-        passes: passes over the training data that are behind; the loop counts.
+        passes: number of completed passes over the training data, counted by the loop.
     """
 
     name: ClassVar[str]
@@ -90,7 +89,7 @@ class Recipe:
     passes: int = 0
 
     def __init__(self, settings: Settings, report: Callable[[str], None]) -> None:
-        """Take over the settings and load the data; ``report`` is told of lengthy things."""
+        """Store the settings and load the data; ``report`` is called before long operations."""
         self.settings = settings
         self.batch_size = settings.batch_size or self.batch_size
         self.lr = settings.lr or self.lr
@@ -99,11 +98,11 @@ class Recipe:
         self.load(report)
 
     def load(self, report: Callable[[str], None]) -> None:
-        """Load the data. Raises DataError if they are missing or not what they should be."""
+        """Load the data. Raises DataError if it is missing or invalid."""
         raise NotImplementedError
 
     def describe_data(self) -> dict[str, Any]:
-        """Return what config.json shall say about the data."""
+        """Return the description of the data for config.json."""
         raise NotImplementedError
 
     def model(self) -> nn.Module:
@@ -111,7 +110,7 @@ class Recipe:
         raise NotImplementedError
 
     def optimizer(self, model: nn.Module, steps: int) -> optim.Optimizer:
-        """Return the optimizer of a run of so many steps, with its schedule."""
+        """Return the optimizer, with its schedule, for a run of a number of steps."""
         raise NotImplementedError
 
     def steps_per_epoch(self) -> int:
@@ -123,13 +122,13 @@ class Recipe:
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the mean loss of a batch: unless a recipe says otherwise, of logits and labels."""
+        """Return the mean loss of a batch; by default, the loss function of logits and labels."""
         x, y = batch
         loss: Tensor = self.loss_function(model(x), y)
         return loss
 
     def shown(self, loss: float) -> dict[str, float]:
-        """Return what is shown and recorded of a training loss, beside itself."""
+        """Return the metrics to show and record together with a training loss."""
         return {}
 
     def evaluate(
@@ -138,28 +137,28 @@ class Recipe:
         """Return the figures on held-out data; the first one is the recipe's target.
 
         Args:
-            model: in evaluation mode; nothing is recorded.
-            check: to be called now and then; raises if the run shall stop.
+            model: the model, in evaluation mode and without recording.
+            check: function to call regularly; it raises if the run is asked to stop.
             final: whether this is the last evaluation; others may use a part of the data.
         """
         raise NotImplementedError
 
     def evaluate_every(self, steps: int) -> int:
-        """Return after how many steps the model is evaluated."""
+        """Return the number of steps between evaluations."""
         return max(1, steps // 10)
 
     def draw(self, model: nn.Module, folder: RunFolder, step: int, final: bool) -> None:
-        """Draw pictures into the run's folder after an evaluation; the model is as it was there."""
+        """Draw pictures into the run's folder after an evaluation of the same model."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint must have beside model, optimizer and random numbers.
+        """Return the recipe's own part of a checkpoint: tensors or numbers by name.
 
-        Tensors or numbers by name. Random numbers of ``needle.ops.random`` need no mention.
+        Model, optimizer and the state of ``needle.ops.random`` are saved anyway.
         """
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Return to a state."""
+        """Restore a state."""
 
     def conclude(self, model: nn.Module, figures: dict[str, float]) -> list[str]:
         """Return the lines to print at the end, from the figures of the final evaluation."""

@@ -17,15 +17,15 @@ from needle.tools import pictures, plot
 from needle.tools.run import RunFolder
 
 MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
-"""Of the bytes of the training images, by colour."""
+"""Mean and deviation of the bytes of the training images, by colour."""
 ROWS = 500
-"""Images that an evaluation looks at together."""
+"""Number of images that an evaluation computes together."""
 SHOWN = 40
-"""Wrong predictions in the picture."""
+"""Number of wrong predictions in the picture."""
 
 
 class CifarRecipe(Recipe):
-    """Learn the training images, shifted and mirrored at random; judge by the test images."""
+    """Train on randomly shifted and mirrored training images; evaluate on the test images."""
 
     name = "resnet9-cifar10"
     summary = "the course's ResNet-9 on CIFAR-10, with pictures of its mistakes"
@@ -109,7 +109,7 @@ class CifarRecipe(Recipe):
 
 
 def _images(values: np.ndarray[Any, Any]) -> Tensor:
-    """Return images [n, h, w, c] as a tensor [n, c, h, w]; the memory stays as it is."""
+    """Return images [n, h, w, c] as a tensor [n, c, h, w], without moving data."""
     tensor = Tensor(np.ascontiguousarray(values, np.float32), requires_grad=False)
     return ops.permute(tensor, (0, 3, 1, 2))
 
