@@ -90,9 +90,7 @@ class ByteRecipe(Recipe):
         for i in range(0, len(places), ROWS):
             check()
             x, y = self._windows(self.held_out_text, places[i : i + ROWS])
-            logits = model(x).astype(
-                "float64"
-            )  # so that the result does not depend on the order of sums
+            logits = model(x).astype("float64")  # whatever the order of sums
             total += self.loss_function(logits, y).item() * len(y)
         figures = {"bits_per_byte": total / len(places) / math.log(2)}
         return {**figures, **self._compressors()} if final else figures

@@ -1,4 +1,4 @@
-"""Tests for users' own ops, the same that Needle's ops go through.
+"""Tests for your own ops, the same that Needle uses for its ops.
 
 ``check_gradients`` compares derivatives with finite differences; ``check_op`` runs every generated
 check of an op class on its samples.

@@ -1,6 +1,6 @@
-"""The generated checks: what is tested of every op, on every sample, device and dtype.
+"""The generated checks, which run for every op on every sample, device and dtype.
 
-An op brings samples (inputs, static attributes, reference); everything here follows from them.
+An op defines samples (inputs, static attributes, reference); the checks follow from these.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Case:
 
     @property
     def dtypes(self) -> list[str]:
-        """What floating inputs are cast to; ["float64"] where there are none."""
+        """The dtypes to cast floating inputs to; ["float64"] without floating inputs."""
         if not self.takes_floats():
             return ["float64"]
         return list(self.sample.dtypes or map(str, dtype.FLOATS))
@@ -64,12 +64,12 @@ class Case:
         return any(x.dtype.kind == "f" for x in self.arrays())
 
     def length(self) -> int:
-        """Return a bound of the number of terms that go into one element of the result."""
+        """Return an upper bound of the number of terms of one element of the result."""
         return max([1, *(x.size for x in self.arrays())])
 
 
 def cases(op: type[Op], raising: bool = False) -> list[Case]:
-    """Return the good samples of an op, or those that must raise."""
+    """Return the valid samples of an op, or those that must raise."""
     samples = op.samples() if op.samples is not None else []
     made = [Case(op, i, sample) for i, sample in enumerate(samples)]
     return [case for case in made if (case.sample.raises is not None) == raising]
@@ -82,13 +82,13 @@ def _leaf(values: NDArray) -> Any:
 
 
 def _parts(result: Any) -> list[Any]:
-    """Return the arrays of a result, computed."""
+    """Compute a result; return its arrays."""
     value = executor.value_of(result)
     return list(value) if isinstance(value, tuple) else [value]
 
 
 def _exact(case: Case, inputs: Any) -> list[Any]:
-    """Return the reference's results for these very inputs (rounded ones), in float64."""
+    """Return the reference's results for the same (rounded) inputs, in float64."""
     assert case.sample.reference is not None, "a sample needs a reference or an error"
     wide = [x.numpy() for x in inputs]
     wide = [x if x.dtype.kind in "biu" else x.astype(np.float64) for x in wide]
@@ -108,20 +108,20 @@ def _compare(case: Case, found: Any, exact: list[Any], kind: str, what: str) -> 
 
 
 def check_value(case: Case, where: Any) -> None:
-    """The result is the reference's, in every dtype; and of every device the numpy device's."""
+    """Check the result against the reference, in every dtype."""
     for kind in case.dtypes:
         inputs = case.inputs(kind, where)
         _compare(case, case.make()(*inputs), _exact(case, inputs), kind, "value")
 
 
 def check_integers(case: Case, where: Any) -> None:
-    """Elementwise functions of numbers are exact on integers, and wrap around as NumPy's do."""
+    """Check that elementwise functions are exact on integers, and wrap around as in NumPy."""
     assert case.sample.reference is not None
     for kind in ("int8", "int32", "int64", "uint8"):
         values = [x if x.dtype.kind != "f" else _whole(x, kind) for x in case.arrays()]
         try:
             expected = case.sample.reference(*values)
-        except (TypeError, ValueError):  # NumPy has no such function of integers
+        except (TypeError, ValueError):  # NumPy does not define the function for integers
             continue
         found = case.make()(*[_leaf(array(x, None, where)) for x in values]).numpy()
         np.testing.assert_array_equal(found, expected, err_msg=f"{case.make()!r}, {kind}")
@@ -134,7 +134,7 @@ def _whole(x: Any, kind: str) -> Any:
 
 
 def check_spec(case: Case, where: Any) -> None:
-    """The spec that the meta device infers is that of the result."""
+    """Check that the meta device infers the spec of the result."""
     op = case.make()
     for kind in case.dtypes:
         inputs = op.prepare(case.inputs(kind, where))
@@ -145,17 +145,17 @@ def check_spec(case: Case, where: Any) -> None:
 
 
 def check_gradient(case: Case, where: Any) -> None:
-    """The gradient is the slope that finite differences measure."""
+    """Check the gradient against finite differences."""
     check_gradients(case.make(), *case.inputs("float64", where), mode="reverse")
 
 
 def check_forward(case: Case, where: Any) -> None:
-    """So is the derivative by forward mode, and <Jv, u> = <v, J'u>."""
+    """Check the derivative by forward mode against finite differences, and <Jv, u> = <v, J'u>."""
     check_gradients(case.make(), *case.inputs("float64", where), mode="both")
 
 
 def check_second_order(case: Case, where: Any) -> None:
-    """So are the derivatives of both, by reverse and by forward mode."""
+    """Check the second derivatives by all combinations of reverse and forward mode."""
     check_gradients(case.make(), *case.inputs("float64", where), order=2)
 
 
@@ -164,8 +164,8 @@ def _with_gradients(
 ) -> list[Any]:
     """Return the result and the inputs' gradients as NumPy arrays.
 
-    The op's inputs are results themselves, so that their values can be freed; ``keep`` holds
-    handles of everything until the gradients are there. ``alone``: the one input that asks for one.
+    The op's inputs are results of other ops, so that their values can be freed; ``keep`` keeps all
+    tensors alive until the gradients are computed. ``alone``: the only input that requires grad.
     """
     leaves = case.inputs(kind, where)
     for i, leaf in enumerate(leaves):
@@ -180,14 +180,14 @@ def _with_gradients(
     if not keep:
         held.clear()
         del inner, out
-    if alone is not None and not total.requires_grad:  # of this input there is none
+    if alone is not None and not total.requires_grad:  # this input has no gradient
         return values
     total.backward()
     return values + [x.grad.numpy() for x in leaves if x.grad is not None]
 
 
 def _weighted_sum(out: Any, where: Any) -> Any:
-    """Return the sum of all floating results, each element with a weight of its own."""
+    """Return the sum of all floating results, with a separate weight for each element."""
     total = None
     for part in out.tuple() if isinstance(out.spec, tuple) else (out,):
         if part.dtype.is_floating:
@@ -198,7 +198,7 @@ def _weighted_sum(out: Any, where: Any) -> Any:
 
 
 def check_lazy(case: Case, where: Any) -> None:
-    """Lazy mode gives the same bits, gradients included, and computes nothing beforehand."""
+    """Check that lazy mode gives the same bits, also of gradients, and computes nothing early."""
     for kind in case.dtypes:
         eager = _with_gradients(case, kind, where)
         with autograd.lazy_mode():
@@ -210,7 +210,7 @@ def check_lazy(case: Case, where: Any) -> None:
 
 
 def check_saves(case: Case, where: Any) -> None:
-    """The gradient needs no value that ``saves`` does not list, nor that of each input alone."""
+    """Check that gradients, of all inputs or of one, only need the values listed in ``saves``."""
     kept = _with_gradients(case, "float64", where)
     freed = _with_gradients(case, "float64", where, keep=False)
     for a, b in zip(kept[-len(freed) :], freed, strict=True):
@@ -222,7 +222,7 @@ def check_saves(case: Case, where: Any) -> None:
 
 
 def check_layouts(case: Case, where: Any) -> None:
-    """Transposed, sliced, flipped and broadcast inputs of the same values give the same result."""
+    """Check that transposed, sliced, flipped and broadcast inputs give the same result."""
     op = case.make()
     for kind in case.dtypes:
         dense = case.storage(kind, where)
@@ -230,7 +230,7 @@ def check_layouts(case: Case, where: Any) -> None:
             inputs = [_leaf(layout(x)) for x in dense]
             copies = [_leaf(x.array.copy()) for x in inputs]
             refused = _refusal(op, copies)
-            if refused is not None:  # what is repeated may be a singular matrix
+            if refused is not None:  # repeated values may be a singular matrix
                 assert _refusal(op, inputs) is refused, f"{op!r}, {name}: {refused} was expected"
                 continue
             exact = [part.numpy().astype(np.float64) for part in _parts(op(*copies))]
@@ -249,7 +249,7 @@ def _refusal(op: Op, inputs: Any) -> type[Exception] | None:
 
 
 def check_small_shapes(case: Case, where: Any) -> None:
-    """Empty, 0-d and one-element operands work (elementwise ops; others bring such samples)."""
+    """Check empty, 0-d and one-element operands (of elementwise ops; others have such samples)."""
     for shape in ((0,), (2, 0, 1), (), (1,), (1, 1)):
         count = int(np.prod(shape))
         inputs = tuple(np.resize(x.reshape(-1)[:count], shape) for x in case.arrays())
@@ -259,7 +259,7 @@ def check_small_shapes(case: Case, where: Any) -> None:
 
 
 def check_override(case: Case, where: Any) -> None:
-    """A device's own way to compute a composite gives what the expansion gives."""
+    """Check a device's override of a composite against the expansion."""
     found = backend.find_override(where.name, case.op.__name__)
     op: Any = case.make()
     assert found is not None
@@ -278,7 +278,7 @@ def check_override(case: Case, where: Any) -> None:
 
 
 def check_devices_agree(case: Case, where: Any) -> None:
-    """The result is that of the numpy device, in every dtype."""
+    """Check the result against the numpy device, in every dtype."""
     reference = device.cpu_numpy()
     for kind in case.dtypes:
         exact = [
@@ -290,7 +290,7 @@ def check_devices_agree(case: Case, where: Any) -> None:
 
 
 def check_raises(case: Case, where: Any) -> None:
-    """The call raises the error it should, also in lazy mode, on the line of the call."""
+    """Check that the call raises the expected error, also in lazy mode, on the line of the call."""
     expected = case.sample.raises
     assert expected is not None
     for lazy in (False, True):
@@ -299,7 +299,7 @@ def check_raises(case: Case, where: Any) -> None:
                 result = case.make()(*case.inputs("float32", where))
                 if case.sample.by_value:
                     executor.value_of(result)
-                    where.synchronize()  # where kernels run behind, so do their errors
+                    where.synchronize()  # kernels may run later, and so their errors
             except expected:
                 continue
         raise AssertionError(f"{case.make()!r}: expected {expected.__name__} ({lazy=})")
@@ -350,12 +350,12 @@ def _not_the_reference(case: Case, where: Any) -> bool:
 
 @dataclass(frozen=True)
 class Check:
-    """What every good sample goes through, where it applies.
+    """A check of a valid sample.
 
     Attributes:
-        run: raises where something is wrong.
-        applies: whether there is anything to check in this case, on this device.
-        gated: whether the native gate and its definition in Python may differ.
+        run: runs the check; raises an exception if it fails.
+        applies: tells whether the check applies to a case on a device.
+        gated: whether the result may differ between the native gate and its Python definition.
     """
 
     run: Callable[[Case, Any], None]
@@ -385,7 +385,7 @@ def check_op(op: type[Op], where: Any = None) -> None:
     >>> ndl.testing.check_op(ops.Exp)
 
     Raises:
-        AssertionError, GradientError: saying which check failed, and how.
+        AssertionError, GradientError: if a check fails.
     """
     target = device.as_device(where)
     for case in cases(op):

@@ -24,27 +24,27 @@ def check_gradients(
 ) -> None:
     """Check the derivatives of a function against central differences, in float64.
 
-    Results that are not floating (the positions that a sort gives) are left out.
+    Results that are not floating, such as the indices of a sort, are ignored.
 
-    One random direction v per input: the slope of <u, function(x)> along it, u a random cotangent,
-    is measured and compared with <J'u, v> (reverse mode) and <u, Jv> (forward mode, all directions
-    at once). With both modes the two are compared with each other as well, to rounding.
+    The check draws a random direction v for each input and a random cotangent u. It measures the
+    slope of <u, function(x)> along v, and compares it with <J'u, v> (reverse mode) and <u, Jv>
+    (forward mode, all directions at once). With both modes, these must also agree up to rounding.
 
     >>> x, y = ndl.rand(2, 3), ndl.rand(3, 2)
     >>> ndl.testing.check_gradients(lambda x, y: (x @ y).tanh(), x, y, order=2)
 
     Args:
-        function: takes tensors, returns a tensor or several; it must not depend on anything random.
-        inputs: tensors or arrays. Floating ones are cast to float64 and differentiated, away from
-            kinks please; others are passed on as they are.
-        order: 2 also checks the derivatives of the first ones, the cotangent's included; with both
-            modes all four: reverse or forward over reverse or forward.
+        function: takes tensors, returns a tensor or several; it must not use random numbers.
+        inputs: tensors or arrays. Floating ones are cast to float64 and differentiated, so keep
+            them away from kinks; others are passed on unchanged.
+        order: 2 also checks the derivatives of the first derivatives, also with respect to the
+            cotangent; with both modes all four: reverse or forward over reverse or forward.
         mode: "reverse", "forward" or "both".
-        seed: of the directions.
+        seed: seed of the directions.
 
     Raises:
-        GradientError: naming the input and the mode, with both numbers; if the function returns
-            something else than tensors, or no floating one.
+        GradientError: if derivatives differ, naming the input, the mode and both numbers; or if the
+            function returns anything but tensors, or no floating tensor.
         OptionError: for an unknown mode.
     """
     if order not in (1, 2):
@@ -96,7 +96,7 @@ def _check(
     rng: np.random.Generator,
     mode: str,
 ) -> None:
-    """Check the derivatives of scalar functions that all compute the same."""
+    """Check the derivatives of scalar functions that all compute the same value."""
     if not chosen:
         raise GradientError("check_gradients: no input is floating, so there is no derivative")
     directions = {i: _like(rng, inputs[i]) for i in chosen}
@@ -111,7 +111,7 @@ def _check(
 
 
 Slopes = dict[int, tuple[float, float]]
-"""Per input the slope along its direction, and the size of what was added up for it."""
+"""For each input, the slope along its direction and the size of the terms of that sum."""
 
 
 def _check_reverse(
@@ -149,7 +149,7 @@ def _check_forward(
         if slopes is not None:
             _compare(f"{name} and reverse{name[7:]}", found, _summed(slopes), TRANSPOSE)
     except GradientError:
-        for i in directions:  # which one is it?
+        for i in directions:  # find the input at fault
             _compare(
                 f"{name}, input {i}, {inputs[i].dtype}{inputs[i].shape}", along(i), measured[i]
             )

@@ -14,7 +14,7 @@ def transposed(x: NDArray) -> NDArray:
 
 
 def sliced(x: NDArray) -> NDArray:
-    """Return x as every second element, from the second on, of a larger array of NaN or ones."""
+    """Return x as every second element of a larger array that is filled with NaN or ones."""
     big = empty(tuple(2 * n + 1 for n in x.shape), x.dtype, x.device)
     big.fill(np.nan if x.dtype.is_floating else 1)
     part = big.slice([(1, n, 2) for n in x.shape])

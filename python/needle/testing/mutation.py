@@ -1,8 +1,8 @@
-"""Calls of ops that nobody wrote down: samples with other shapes, dtypes, layouts, values and
-attributes, right and wrong ones.
+"""Mutated calls of ops: samples with other shapes, dtypes, layouts, values and attributes, valid
+and invalid ones.
 
-What is asked of every such call: the devices agree on the result, or all of them refuse it with an
-error of Needle's, or a TypeError for what is of a wrong Python type; see ``check_mutant``.
+For every such call the devices must agree on the result, or all raise an error of Needle, or a
+TypeError for arguments of a wrong Python type. See ``check_mutant``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from needle.testing.layouts import LAYOUTS
 from needle.testing.tolerance import assert_close
 
 Pick = Callable[[int], int]
-"""``pick(n)`` is a number below n: from a random generator, or drawn by hypothesis."""
+"""``pick(n)`` returns a number below n, from a random generator or from hypothesis."""
 
 NUMBERS = (-1, 0, 1, 2, 3, -2, -3, 7, 100, 2**31, -(2**31), 2**40, 2**62, 2**63, -(2**63), 2**70)
 FLOATS = (0.0, -1.0, 0.5, 1.0, 2.0, 1e30, float("inf"), float("nan"), -0.0)
@@ -31,7 +31,7 @@ WHOLE = (-1, 0, 1, 5, 100, 2**31, -(2**31), 2**62)
 STRANGE = (None, "bogus", (), 1.5, True, (1, 2), object)
 WAYS: dict[str, Callable[[NDArray], NDArray]] = {"plain": lambda x: x, **LAYOUTS}
 LIMIT = 2**27
-"""Bytes that a mutant may take: what is larger must be refused."""
+"""Limit of the bytes of a mutant; larger ones must be refused."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Mutant:
     """A call of an op.
 
     Attributes:
-        op: its class.
-        static: attributes.
-        values: NumPy arrays.
-        kinds: a dtype for each.
-        layouts: the name of a layout for each.
+        op: class of the op.
+        static: static attributes.
+        values: NumPy arrays of the inputs.
+        kinds: the dtype of each input.
+        layouts: the name of the layout of each input.
     """
 
     op: type[Op]
@@ -140,7 +140,7 @@ def _spoilt(x: Any, pick: Pick) -> Any:
 
 
 def _other(value: Any, pick: Pick) -> Any:
-    """Return another attribute: most often of the same type."""
+    """Return another attribute, mostly of the same type."""
     if pick(8) == 0:
         return STRANGE[pick(len(STRANGE))]
     if isinstance(value, bool):
@@ -163,7 +163,7 @@ def _other(value: Any, pick: Pick) -> Any:
 
 
 def _outcome(mutant: Mutant, where: Any, lazy: bool = False) -> Any:
-    """Return the arrays that a call gives on a device, or its exception."""
+    """Return the arrays of a call on a device, or its exception."""
     try:
         with config.override(memory_limit=LIMIT), np.errstate(all="ignore"):
             inputs = mutant.inputs(where)
@@ -177,11 +177,11 @@ def _outcome(mutant: Mutant, where: Any, lazy: bool = False) -> Any:
 
 
 def check_mutant(mutant: Mutant, where: Any) -> None:
-    """Check that a device gives what the NumPy device gives, eagerly and lazily, or an error.
+    """Check that a device gives the NumPy device's result or error, in eager and lazy mode.
 
     Raises:
         AssertionError: if results differ, or only one of them is an error.
-        Exception: any that is neither Needle's nor a TypeError.
+        Exception: any exception that is neither Needle's nor a TypeError.
     """
     found = _outcome(mutant, where)
     for other, name in (
@@ -212,6 +212,6 @@ def _compare(mutant: Mutant, a: Any, b: Any, name: str) -> None:
         narrow = exact.astype(coarse.numpy).astype(np.float64)
     exact = np.where(np.isinf(narrow), exact, narrow)  # the result may be wider than an input
     found = a.astype(np.float64)
-    if mutant.op.__name__.startswith("Conv"):  # which need not multiply the zeros around
+    if mutant.op.__name__.startswith("Conv"):  # which may skip the zeros of the padding
         exact = np.where(np.isnan(exact) | np.isnan(found), found, exact)
     assert_close(found, exact, "float64", length, f"{mutant!r}, against {name}", coarse)

@@ -13,7 +13,7 @@ Shape = tuple[int, ...]
 
 
 def shapes(max_dims: int = 4, max_size: int = 5) -> st.SearchStrategy[Shape]:
-    """Shapes, 0-d and empty ones among them."""
+    """Shapes, including 0-d and empty ones."""
     return st.lists(st.integers(0, max_size), max_size=max_dims).map(tuple)
 
 
@@ -39,7 +39,7 @@ def layouts(draw: st.DrawFn, values: Any, dtype: str, device: Any) -> NDArray:
 def arrays(
     draw: st.DrawFn, device: Any, dtype: str = "float32", shape: Shape | None = None
 ) -> NDArray:
-    """An array of small whole numbers (sums are exact) in any layout."""
+    """An array of small integers (their sums are exact) in any layout."""
     chosen = draw(shapes()) if shape is None else shape
     seed = draw(st.integers(0, 2**32 - 1))
     low = 0 if dtype in ("uint8", "bool") else -8

@@ -1,4 +1,4 @@
-"""How far a result may be from the exact one: the only place that says so."""
+"""The allowed errors of results, all in one place."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ EPS: dict[DType | str, float] = {
 """Distance from 1 to the next number."""
 
 DIFFERENCE_STEP = 2.0**-17
-"""Step of central differences in float64: about eps ** (1/3), where truncation meets rounding."""
+"""Step of central differences in float64: about eps ** (1/3), which balances both errors."""
 
 DIFFERENCE = 2.0**-22
-"""Allowed error of a derivative against central differences, relative to what was added up."""
+"""Allowed error of a derivative against central differences, relative to the terms of the sum."""
 
 TRANSPOSE = 2.0**-36
-"""Allowed difference of <Jv, u> and <v, J'u> in float64, relative to what was added up."""
+"""Allowed difference of <Jv, u> and <v, J'u> in float64, relative to the terms of the sum."""
 
 
 ULPS = {
@@ -39,20 +39,20 @@ ULPS = {
     "power": (0.6, 1.1), "hypot": (0.6, 1.5), "atan2": (2.0, 2.0), "logaddexp": (2.6, 2.6),
 }  # fmt: skip
 """Largest error of the native kernels' functions, in units in the last place of the exact result,
-for float32 and float64, on every instruction set. Of logaddexp the unit is that of the larger one
+for float32 and float64, on every instruction set. For logaddexp the unit is that of the larger one
 of result and operands. Half-precision results are those of float32, rounded.
 
 sqrt, rsqrt, reciprocal, exp, exp2, expm1, log, log2, log10, log1p, sin, cos, tan, asin, acos, atan,
-erf, sinh, acosh, atanh and softplus were tried with every float32 there is (odd and even ones with
+erf, sinh, acosh, atanh and softplus were tested with every float32 (odd and even functions with
 the positive half), gelu with every negative one from -14.7 to -0.0001, the other functions of one
-number with those of 2**-40 to 2**8, those of two with samples of every exponent and a margin;
-tests/ops/test_accuracy.py holds the kernels to it."""
+number with those from 2**-40 to 2**8, functions of two numbers with samples of every exponent and
+a margin; tests/ops/test_accuracy.py checks the kernels against these errors."""
 
 
 def tolerance(dtype: Any, length: int = 1) -> float:
     """Return the allowed error, relative to max(1, |expected|).
 
-    A few roundings of one element, and a random walk of roundings over a sum of ``length`` terms.
+    It covers a few roundings of one element, and a random walk of roundings over ``length`` terms.
     """
     kind = as_dtype(dtype)
     return EPS[kind] * (4.0 + 2.0 * length**0.5) if kind.is_floating else 0.0
@@ -71,13 +71,13 @@ def assert_close(
     Args:
         actual: array of any kind.
         expected: NumPy array, float64 for floating dtypes.
-        dtype: the precision that ``actual`` was computed in.
-        length: number of terms that were added up for one element.
-        what: said in the message.
-        coarsest: the least precise dtype on the way; ``dtype`` for None.
+        dtype: the precision in which ``actual`` was computed.
+        length: number of terms in the sum of one element.
+        what: description for the message.
+        coarsest: the least precise dtype of the computation; ``dtype`` for None.
 
     Raises:
-        AssertionError: with the place and size of the largest error.
+        AssertionError: with the position and size of the largest error.
     """
     kind: DType = as_dtype(dtype)
     found, exact = np.asarray(actual), np.asarray(expected)

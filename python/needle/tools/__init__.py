@@ -1,1 +1,1 @@
-"""What the command line shows and checks: progress, run folders, pictures, the doctor."""
+"""Tools of the command line: progress, run folders, pictures, the doctor."""

@@ -1,4 +1,4 @@
-"""``needle doctor``: what this installation is, and whether it computes rightly."""
+"""``needle doctor``: describe this installation, and check its results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Findings = dict[str, Any]
 
 
 def examine() -> Findings:
-    """Return everything the doctor finds; ``findings["ok"]`` says whether all is well."""
+    """Return all findings; ``findings["ok"]`` is true if there are no problems."""
     import needle
 
     checks = {where.name: check_ops(where) for where in device.all_devices() if where.enabled()}
@@ -59,7 +59,7 @@ def _backend(where: Device) -> dict[str, Any]:
 
 
 def _memory() -> dict[str, int | None]:
-    """Return the bytes of memory that this machine has, and those that are free."""
+    """Return the total and the free bytes of memory of this machine."""
     found: dict[str, int | None] = {"total": None, "available": None}
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         page = os.sysconf("SC_PAGE_SIZE")
@@ -73,7 +73,7 @@ def _memory() -> dict[str, int | None]:
 
 
 def check_isa(isa: str) -> dict[str, Any]:
-    """Do ``check_ops`` of the native CPU with another instruction set, in a child process."""
+    """Run ``check_ops`` on the native CPU with another instruction set, in a child process."""
     names = [op.__name__ for op in ops.all_ops()]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _CHILD, *names],
@@ -87,7 +87,7 @@ def check_isa(isa: str) -> dict[str, Any]:
 
 
 def check_onednn() -> dict[str, Any]:
-    """Return whether oneDNN is there, its version or why not, and ``check_ops`` of convolutions."""
+    """Return whether oneDNN is available, its version or the reason, and ``check_ops`` results."""
     if core.native is None:
         return {"enabled": False, "found": "needs the native module", "failures": []}
     opened, found = onednn.find()
@@ -107,16 +107,16 @@ print(json.dumps(doctor.check_ops(device.as_device("cpu"), sys.argv[1:])))
 
 
 def check_ops(where: Device, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run every op's samples in float32 on a device, and compare them with the NumPy device.
+    """Run every op's samples in float32 on a device, and compare the results with the NumPy device.
 
-    The NumPy device itself is compared with the references in float64.
+    The results of the NumPy device itself are compared with the references in float64.
 
     Args:
         where: the device.
-        names: the ops' classes; all for None.
+        names: names of op classes; all for None.
 
     Returns:
-        The number of ops and samples, and a line for each sample that failed.
+        The numbers of ops and samples, and a line for each failed sample.
     """
     wanted = [op for op in ops.all_ops() if names is None or op.__name__ in names]
     chosen = [case for op in wanted for case in cases(op)]
@@ -133,14 +133,14 @@ def check_ops(where: Device, names: Sequence[str] | None = None) -> dict[str, An
 
 
 def _problem(case: Case, where: Device) -> str | None:
-    """Return what is wrong with a sample on a device, in a line, or None."""
+    """Return one line about the failure of a sample on a device, or None."""
     reference = device.cpu_numpy()
     kind = "float32" if "float32" in case.dtypes else case.dtypes[0]
     try:
         expected = _expected(case) if where == reference else _run(case, kind, reference)
         for found, exact in zip(_run(case, kind, where), expected, strict=True):
             assert_close(found, exact, kind, case.length(), repr(case.make()))
-    except Exception as error:  # whatever goes wrong in an op is a finding, not the doctor's end
+    except Exception as error:  # an error of an op is a finding, and must not end the doctor
         line = (str(error).strip() or "no message").splitlines()[0]
         return f"{case}: {type(error).__name__}: {line}"
     return None
@@ -168,7 +168,7 @@ def as_json(findings: Findings) -> str:
 
 
 def as_text(findings: Findings) -> str:
-    """Return the findings for people."""
+    """Return the findings as readable text."""
     memory = findings["memory"]
     isa, others = findings["instruction_set"], ", ".join(findings["instruction_sets"])
     rows = [

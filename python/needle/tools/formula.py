@@ -1,4 +1,4 @@
-"""Formulas of graphs: what ``needle.show`` prints. Simplified for the eye only, never computed."""
+"""Formulas of graphs for ``needle.show``. They are simplified for reading, never computed."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ SIGNS = {
     "not_equal": "!=",
 }  # fmt: skip
 BINDS = {"+": 1, "-": 1, "*": 2, "/": 2, "@": 2, "negative": 3, "**": 4}
-"""How tightly signs bind; comparisons 0, names and calls 5: as in Python."""
+"""Precedence of signs, as in Python; comparisons have 0, names and calls 5."""
 
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """A name, a number, a sign or a call, with what stands below it.
+    """A name, a number, a sign or a call, with its operands.
 
-    Equal terms are one object: to compare those of a graph part by part would take time that
-    doubles with each value that is used twice.
+    Equal terms are the same object. Comparing terms part by part would take twice as long for each
+    value that is used twice.
 
     Attributes:
         head: the sign or the function; empty for a name or a number.
         parts: the operands.
-        text: the name; of a call what stands after the operands.
-        value: of a number.
+        text: the name; for a call, the text after the operands.
+        value: the value of a number.
     """
 
     head: str
@@ -59,10 +59,10 @@ def number(value: float) -> Term:
 
 
 class Reader:
-    """Turns nodes into terms, each node once.
+    """Turn nodes into terms, each node once.
 
     Attributes:
-        constants: name -> spec of the arrays of numbers that were met.
+        constants: name -> spec of the constant arrays found so far.
     """
 
     def __init__(self, names: Mapping[Any, str]) -> None:
@@ -71,7 +71,7 @@ class Reader:
         self.constants: dict[str, Any] = {}
 
     def read(self, root: Any) -> Term:
-        """Return the term of a node; what lies below is read first, without recursion."""
+        """Return the term of a node; nodes below it are read first, without recursion."""
         for node in graph.topo([root], False, frozenset(self._known)):
             if node not in self._known:
                 parts = [self._known[below] for below in node.inputs]
@@ -143,14 +143,14 @@ _SLOPES: dict[str, Callable[[Term], Term]] = {
     "silu_grad": _silu_slope,
     "gelu_grad": _gelu_slope,
 }
-"""What gradients that are ops of their own multiply with."""
+"""The factors of gradients that are ops of their own."""
 
 _CALLED = {"summation": "sum", "absolute": "abs"}
 
 
 def _statics(node: Any) -> str:
     op, shown = node.op, []
-    for name in op.static if not op.opaque else ():  # which holds a function of the user
+    for name in op.static if not op.opaque else ():  # an opaque op holds a function of the user
         value = getattr(op, name)
         everything = node.inputs and name == "axes" and value == tuple(range(_ndim(node)))
         if value is None or value is False or everything:
@@ -178,7 +178,7 @@ def negated(x: Term) -> Term:
 
 
 def signed(sign: str, x: Term, y: Term) -> Term:
-    """Return ``x sign y`` without what changes nothing: + 0, * 1, two minus signs."""
+    """Return ``x sign y``, without + 0, * 1 and double minus signs."""
     if x.value is not None and y.value is not None and sign in _FOLD:
         with np.errstate(all="ignore"):
             return number(_FOLD[sign](np.float64(x.value), y.value))
@@ -236,7 +236,7 @@ def _quotient(x: Term, y: Term) -> Term:
 
 
 def _times(x: Term, y: Term) -> Term:
-    """Return x * y, with one number in front and what divides last."""
+    """Return x * y, with one number first and the divisors last."""
     (a, p, above), (b, q, also) = _split(x), _split(y)
     if p is None or q is None:
         return _scaled(a * b, q if p is None else p, also if p is None else above)
@@ -248,7 +248,7 @@ def _times(x: Term, y: Term) -> Term:
 
 
 def _split(x: Term) -> tuple[float, Term | None, bool]:
-    """Return a term as a number, what it multiplies or divides, and whether it multiplies it."""
+    """Return a term as a number and another term, and whether they are multiplied or divided."""
     if x.value is not None:
         return x.value, None, True
     if x.head in ("*", "/") and x.parts[0].value is not None:
@@ -268,7 +268,7 @@ def _scaled(value: float, x: Term | None, above: bool) -> Term:
 
 
 def text_of(x: Term, named: Mapping[Term, str]) -> str:
-    """Return the formula of a term; what has a name stands as that."""
+    """Return the formula of a term; named terms appear as their names."""
 
     def bound(part: Term, least: int) -> str:
         text = named.get(part) or text_of(part, named)
@@ -300,12 +300,12 @@ def _binds(x: Term) -> int:
 
 
 def shared(roots: Sequence[Term], name: str, taken: Iterable[str]) -> dict[Term, str]:
-    """Name what stands in several places and is long enough to be worth a name; inner ones first.
+    """Name long terms that occur several times, inner ones first.
 
     Args:
-        roots: the terms that will be printed.
-        name: that of the first root.
-        taken: names that mean something else.
+        roots: the terms to print.
+        name: name of the first root.
+        taken: names that are already used.
     """
     used = set(taken)
     uses: dict[Term, int] = {}

@@ -1,4 +1,4 @@
-"""Pictures of what a model does: grids of images, a confusion matrix."""
+"""Pictures of a model's results: grids of images, a confusion matrix."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def grid(
     """Return images uint8 [n, h, w, 3] side by side in rows, white between them.
 
     Args:
-        images: row after row.
-        columns: images in a row.
-        gap: pixels between them.
-        scale: how many times larger each pixel becomes.
-        labels: of the rows, written to the left of them.
+        images: the images, row after row.
+        columns: number of images in a row.
+        gap: pixels between images.
+        scale: factor of the size of each pixel.
+        labels: labels of the rows, written to the left of them.
     """
     if scale > 1:
         images = images.repeat(scale, 1).repeat(scale, 2)
@@ -52,14 +52,14 @@ def _margin(labels: Sequence[str], size: int, height: int, step: int) -> Images:
 
 
 def save_image(path: Path, image: Images) -> None:
-    """Write an image uint8 [h, w, 3] as the path's suffix says."""
+    """Write an image uint8 [h, w, 3] in the format of the path's suffix."""
     from PIL import Image
 
     Image.fromarray(image).save(path)
 
 
 def draw_confusion(path: Path, counts: Images, names: Sequence[str], title: str) -> None:
-    """Draw how often each class (rows) was taken for each other one (columns)."""
+    """Draw how often each class (rows) was predicted as each class (columns)."""
     picture, axes = _figure((7.5, 7), title)
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
@@ -93,7 +93,7 @@ def draw_predictions(
 
 
 def draw_shares(path: Path, x: Sequence[int], y: Sequence[float], labels: tuple[str, str]) -> None:
-    """Draw shares of a whole over whole numbers; labels of the two axes."""
+    """Draw shares over integers, with labels for the two axes."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     picture, axes = _figure((7, 4), "")

@@ -15,16 +15,16 @@ def available() -> bool:
 
 
 def draw_loss(folder: RunFolder, title: str, figure: str, unit: str) -> str | None:
-    """Draw a figure of the run's metrics, training and held-out, into loss.png.
+    """Draw one of the run's metrics, for training and held-out data, into loss.png.
 
     Args:
-        folder: of the run.
-        title: above the picture.
-        figure: what to draw, as named in metrics.jsonl.
+        folder: folder of the run.
+        title: title of the picture.
+        figure: name of the metric in metrics.jsonl.
         unit: label of the vertical axis.
 
     Returns:
-        The name of the file, or None if there is nothing to draw.
+        The name of the file, or None without data to draw.
     """
     lines = [line for line in folder.metrics() if figure in line]
     if not lines:

@@ -1,4 +1,4 @@
-"""Progress of a training: a bar where rich and a terminal are there, else plain lines."""
+"""Progress of training: a bar in a terminal if rich is installed, else plain lines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from importlib.util import find_spec
 from typing import Any
 
 LINES = 20
-"""Number of plain lines that a run prints, about."""
+"""Approximate number of plain lines for a run."""
 
 
 class Progress:
-    """Plain lines on standard output. ``quiet`` keeps those that ``line`` is given."""
+    """Plain lines on standard output. ``quiet`` keeps only those of ``line``."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
@@ -21,12 +21,12 @@ class Progress:
         self.smooth: dict[str, float] = {}
 
     def start(self, total: int, item: str) -> None:
-        """Begin a run of so many steps; ``item`` is what is counted per second."""
+        """Begin a run with a number of steps; ``item`` names the items counted per second."""
         self.total, self.item = total, item
         self.began = time.perf_counter()
 
     def step(self, done: int, loss: float, shown: dict[str, float], rate: float) -> None:
-        """Show a step: its loss, figures made of it, and how many items a second are seen."""
+        """Show a step: its loss, further metrics, and the number of items per second."""
         for name, value in {"loss": loss, **shown}.items():
             old = self.smooth.get(name, value)
             self.smooth[name] = old + (value - old) * max(0.02, 1.0 / done)
@@ -34,25 +34,25 @@ class Progress:
         self.show(done, rate, seconds * (self.total - done) / done)
 
     def show(self, done: int, rate: float, left: float) -> None:
-        """Print a line for the first step and for every twentieth part of the run."""
+        """Print a line for the first step, and about twenty lines in total."""
         if not self.quiet and (
             done == 1 or done * LINES // self.total > (done - 1) * LINES // self.total
         ):
             print(f"step {done}/{self.total}  {self.text(rate, left)}", flush=True)
 
     def text(self, rate: float, left: float) -> str:
-        """Return the figures of now, in words."""
+        """Return the current metrics as text."""
         parts = [f"{label(name)} {value:.3f}" for name, value in self.smooth.items()]
         parts += [f"{quantity(rate)} {self.item}/s", f"{clock(left)} left"]
         return "  ".join(parts)
 
     def evaluated(self, place: str, figures: dict[str, float]) -> None:
-        """Show the figures on held-out data; ``place`` says how far the run is."""
+        """Show the metrics on held-out data; ``place`` is the progress of the run."""
         shown = "  ".join(f"{label(name)} {value:.4f}" for name, value in figures.items())
         self.note(f"{place}  held-out: {shown}")
 
     def note(self, text: str) -> None:
-        """Print a line that is no result."""
+        """Print a line that is not a result."""
         if not self.quiet:
             self.line(text)
 
@@ -65,7 +65,7 @@ class Progress:
 
 
 class Bar(Progress):
-    """A bar by rich, on a console of its."""
+    """A progress bar by rich, on its own console."""
 
     def __init__(self, console: Any = None) -> None:
         super().__init__()
@@ -93,14 +93,14 @@ class Bar(Progress):
 
 
 def choose(quiet: bool) -> Progress:
-    """Return a bar if there is a terminal and rich, else plain lines."""
+    """Return a bar in a terminal if rich is installed, else plain lines."""
     if quiet or not sys.stdout.isatty() or find_spec("rich") is None:
         return Progress(quiet)
     return Bar()
 
 
 def label(name: str) -> str:
-    """Return the name of a figure as one reads it."""
+    """Return the name of a metric as readable text."""
     return name.replace("_per_", "/").replace("_", " ")
 
 

@@ -22,10 +22,10 @@ CHECKPOINT = "checkpoint.safetensors"
 
 
 class RunFolder:
-    """A folder that holds one run.
+    """The folder of one run.
 
     Attributes:
-        path: where it is.
+        path: path of the folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,10 +33,10 @@ class RunFolder:
 
     @staticmethod
     def create(recipe: str, out: str | None = None) -> RunFolder:
-        """Make the folder, ``runs/<recipe>-<time>`` or the one given, and try to write there.
+        """Make the folder, by default ``runs/<recipe>-<time>``, and check that it is writable.
 
         Raises:
-            OptionError: if it cannot be written, or holds a run already.
+            OptionError: if it cannot be written, or already contains a run.
         """
         if out == "":
             raise OptionError("--out: the folder name is empty")
@@ -54,10 +54,10 @@ class RunFolder:
 
     @staticmethod
     def open(path: str) -> RunFolder:
-        """Return the folder of a run that was begun before.
+        """Return the folder of an earlier run.
 
         Raises:
-            OptionError: if it holds none with a checkpoint.
+            OptionError: if it does not contain a run with a checkpoint.
         """
         folder = RunFolder(Path(path))
         for name in ("config.json", CHECKPOINT):
@@ -66,7 +66,7 @@ class RunFolder:
         return folder
 
     def config(self) -> dict[str, Any]:
-        """Return what config.json says: the recipe, what was chosen, backend and device.
+        """Return the content of config.json: the recipe, the user's settings, backend and device.
 
         Raises:
             DataError: if it is damaged.
@@ -85,7 +85,7 @@ class RunFolder:
             raise DataError(f"{path}: not a valid run file ({error!r})") from None
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Write checkpoint.safetensors, whole or not at all."""
+        """Write checkpoint.safetensors, completely or not at all."""
         io.save(self.path / CHECKPOINT, state)
 
     def load_checkpoint(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class RunFolder:
         return io.load(self.path / CHECKPOINT)
 
     def forget_after(self, step: int) -> None:
-        """Remove from metrics.jsonl what was recorded after a step: it will be made again."""
+        """Remove the records after a step from metrics.jsonl: they will be written again."""
         lines = [json.dumps(line) for line in self.metrics() if line["step"] <= step]
         with io.replacing(self.path / "metrics.jsonl") as part:
             Path(part).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
@@ -119,10 +119,10 @@ class RunFolder:
             raise DataError(f"{path}: cannot be written ({error.strerror})") from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl, without one that was cut off while it was written.
+        """Return the lines of metrics.jsonl, without a last line that was not written completely.
 
         Raises:
-            DataError: if another line is not what a run writes.
+            DataError: if any other line is invalid.
         """
         path = self.path / "metrics.jsonl"
         lines = _content(path).split(b"\n") if path.exists() else []
@@ -132,19 +132,19 @@ class RunFolder:
                 values = json.loads(line)
                 found.append({**values, "split": str(values["split"]), "step": int(values["step"])})
             except _DAMAGE as error:
-                if number < len(lines):  # behind the last newline is nothing, or a part of a line
+                if number < len(lines):  # the last entry is empty, or an incomplete line
                     raise DataError(f"{path}: line {number} is not valid ({error!r})") from None
         return found
 
     def save_weights(self, model: Any) -> Path:
-        """Write weights.safetensors, whole or not at all; return its path."""
+        """Write weights.safetensors, completely or not at all; return its path."""
         path = self.path / "weights.safetensors"
         io.save(path, model.state_dict())
         return path
 
 
 _DAMAGE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
-"""What reading a text that is not the expected one may raise."""
+"""Exceptions from reading unexpected text."""
 
 
 def _content(path: Path) -> bytes:
@@ -167,7 +167,7 @@ def _unused(path: Path) -> Path:
 
 
 def environment() -> dict[str, Any]:
-    """Return what a run depends on beside its settings."""
+    """Return the versions and other facts that a run depends on, besides its settings."""
     import needle
 
     settings = config.current()

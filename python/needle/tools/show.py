@@ -1,4 +1,4 @@
-"""``show``: a function's graph and its derivatives as formulas, and three ways to their numbers."""
+"""``show``: a function and its derivatives as formulas, with values computed in three ways."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from needle.tensor import Tensor
 from needle.tools.formula import Reader, Term, shared, text_of
 
 POINTS = ((0.5, 1.5, 2.5, 0.25, 1.25, 0.75), (2.0, 0.75, 1.25, 3.0, 0.5, 1.5))
-"""Where derivatives are compared unless points are given: of the inputs in order."""
+"""Default points at which derivatives are compared: values of the inputs in order."""
 STEP = 2.0**-13
 MOST = 6
-"""Elements of an input that the table shows."""
+"""Number of elements of an input in the table."""
 LONGEST = 300
-"""Operations of a function and its gradient that are shown."""
+"""Limit of operations of a function and its gradient."""
 
 
 def show(function: Callable[..., Any], *points: Any) -> None:
     """Print a function as a formula, its derivative by each input, and their values.
 
-    The formulas are read from the graph: the function runs in lazy mode, and so does reverse mode.
-    They are simplified for the eye (``x * 1``, ``x + 0``); what stands in several places gets a
-    name. If the result is no scalar, u stands for the gradient with respect to it. Below them, at
-    each point, the derivative (of the sum of u times the result) by differences, by forward mode
-    and by reverse mode, in float64; of inputs of several elements by the first six.
+    The formulas are read from the graph: both the function and reverse mode run in lazy mode. They
+    are simplified for reading (``x * 1``, ``x + 0``), and terms that occur several times get names.
+    If the result is not a scalar, u stands for the gradient with respect to it. A table for each
+    point follows, in float64: the derivative (of the sum of u times the result) by differences, by
+    forward mode and by reverse mode, for at most six elements of each input.
 
     Args:
         function: takes tensors, returns one tensor.
-        points: where to compare: tuples of numbers, arrays or tensors, one for each input; of a
-            function of one input the input itself. Without points the inputs are scalars.
+        points: points to compare at: tuples with a number, array or tensor for each input, or just
+            the input for a function of one input. Without points the inputs are scalars.
 
     Raises:
-        GradientError: if the function returns anything but a floating tensor, depends on none
-            of its inputs, or is too long for a formula.
-        ArgumentError: if function is none, or a point has more or fewer values than the others.
+        GradientError: if the function does not return a floating tensor, depends on none of its
+            inputs, or is too long for a formula.
+        ArgumentError: if function is not callable, or points have different numbers of values.
 
     >>> ndl.show(lambda x: x * ops.sin(x), 2.0)
     f(x)  = x * sin(x)
@@ -57,7 +57,7 @@ def show(function: Callable[..., Any], *points: Any) -> None:
 
 
 def shown(function: Callable[..., Any], *points: Any) -> str:
-    """Return what ``show`` prints.
+    """Return the text that ``show`` prints.
 
     Raises:
         ArgumentError: as ``show``.
@@ -81,7 +81,7 @@ def shown(function: Callable[..., Any], *points: Any) -> str:
 
 
 def _parameters(function: Any, points: Sequence[Any]) -> list[str]:
-    """Return the names of the inputs: as many as a point has, or as the function demands."""
+    """Return the names of the inputs: as many as a point has, or as the function requires."""
     try:
         found = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -101,13 +101,13 @@ def _float64(x: Any) -> Any:
 
 
 def _name(function: Any, names: Sequence[str]) -> str:
-    """Return what the function is called: a letter that no input has."""
+    """Return the name of the function: a letter that is not an input's."""
     name = getattr(function, "__name__", "f")
     return _free(names, name if len(name) == 1 else "f", *"fgh")
 
 
 def _free(names: Sequence[str], *letters: str) -> str:
-    """Return the first letter that no input has."""
+    """Return the first letter that is not an input's name."""
     more = (f"{letters[-1]}{i}" for i in count(1))
     return next(x for x in chain(letters, more) if x not in names)
 
@@ -182,7 +182,9 @@ def _table(function: Any, names: Sequence[str], inputs: Sequence[Any]) -> list[s
     weights = _float64(np.arange(1.0, 1.0 + np.prod(shape, dtype=int)).reshape(shape)).detach()
 
     def total(*args: Any) -> Any:
-        return summation(function(*aliases(args)) * weights)  # it may assign to them
+        return summation(
+            function(*aliases(args)) * weights
+        )  # the function may assign to its inputs
 
     moving = [i for i, x in enumerate(inputs) if x.requires_grad]
     grads = autograd.grad(total, moving)(*inputs)
@@ -202,7 +204,7 @@ def _table(function: Any, names: Sequence[str], inputs: Sequence[Any]) -> list[s
 
 
 def _difference(total: Any, inputs: Sequence[Any], i: int, unit: Any) -> float:
-    """Return the slope through four points around: its error is of the order of STEP ** 4."""
+    """Return the slope from four points nearby, with an error of the order of STEP ** 4."""
     values = []
     for steps in (-2, -1, 1, 2):
         moved = Tensor(inputs[i].numpy() + steps * STEP * unit, dtype="float64")

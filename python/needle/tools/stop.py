@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Stopped(Exception):
-    """The run was asked to stop.
+    """Raised when a run is asked to stop.
 
     Attributes:
         signal: number of the signal.
@@ -22,13 +22,13 @@ class Stopped(Exception):
 
 
 class Stop:
-    """Remembers a signal until somebody asks. A second signal ends the process at once."""
+    """Remember a signal until ``check`` is called. A second signal ends the process at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
     def check(self) -> None:
-        """Raise Stopped if a signal came."""
+        """Raise Stopped if a signal arrived."""
         if self.signal is not None:
             raise Stopped(self.signal)
 

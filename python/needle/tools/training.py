@@ -1,4 +1,4 @@
-"""``needle train``: one run, from the empty folder to the picture."""
+"""``needle train``: one run, from an empty folder to the final picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from needle.tools.run import RunFolder
 from needle.tools.stop import Stop
 
 MOST_NAMED = 5
-"""Pictures whose names are listed; of more the number is told."""
+"""Number of pictures to list by name; beyond that only their number is printed."""
 
 
 def run(
@@ -23,14 +23,14 @@ def run(
     quiet: bool,
     resume: RunFolder | None = None,
 ) -> int:
-    """Train, print the results and where they are; return the exit code.
+    """Train, print the results and their files; return the exit code.
 
     Args:
-        recipe: what to train.
-        settings: what the user chose.
+        recipe: the recipe to train.
+        settings: settings of the user.
         out: the folder of the run; None for a new one.
-        quiet: print the result only.
-        resume: the folder of a run to go on with.
+        quiet: whether to print only the result.
+        resume: the folder of a run to continue.
 
     Raises:
         OptionError: if the output folder cannot be written.
@@ -62,7 +62,7 @@ def run(
 
 
 def _pictures(folder: RunFolder, known: list[str]) -> list[str]:
-    """Return the pictures of a run beside those that are known: their names, or how many."""
+    """Return the new pictures of a run: their names, or their number."""
     found = sorted(p.name for p in folder.path.glob("*.png") if p.name not in known)
     return found if len(found) <= MOST_NAMED else [f"{len(found)} pictures"]
 
