@@ -165,9 +165,9 @@ def test_names_that_inputs_have_mean_nothing_else():
 
 
 def test_errors():
-    with pytest.raises(GradientError, match="returned float,"):
+    with pytest.raises(GradientError, match="got float"):
         ndl.show(lambda x: 1.0)
-    with pytest.raises(GradientError, match="returned int64"):
+    with pytest.raises(GradientError, match="got int64"):
         ndl.show(lambda x: ops.argmax(x))
     with pytest.raises(GradientError, match="does not depend"):
         ndl.show(lambda x: ops.ones((), dtype="float64"))

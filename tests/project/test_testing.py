@@ -155,7 +155,7 @@ def test_an_op_without_mistakes_passes(device):
 
 def test_a_missing_error_is_found():
     case = Case(Right, 0, Sample((uniform((3,)),), raises=ShapeError))
-    with pytest.raises(AssertionError, match="no ShapeError"):
+    with pytest.raises(AssertionError, match="expected ShapeError"):
         check_raises(case, ndl.cpu_numpy())
 
 
@@ -192,7 +192,7 @@ def test_check_gradients_needs_something_to_differentiate():
             check_gradients(wrong, uniform((3,)))
     with pytest.raises(GradientError, match="no result is floating"):
         check_gradients(lambda x: x > 0, uniform((3,)))
-    with pytest.raises(GradientError, match="order=3"):
+    with pytest.raises(GradientError, match="order 1 or 2, got 3"):
         check_gradients(lambda x: x, uniform((3,)), order=3)
     with pytest.raises(OptionError, match="did you mean 'forward'"):
         check_gradients(lambda x: x, uniform((3,)), mode="forwards")

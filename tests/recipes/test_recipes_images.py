@@ -144,7 +144,7 @@ def test_metrics_after_the_checkpoint_are_made_again(tmp_path):
 
 def test_what_cannot_go_on_says_so(tmp_path):
     for path in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(OptionError, match="no run to go on with"):
+        with pytest.raises(OptionError, match="does not contain a run"):
             RunFolder.open(str(path))
     _, run = whole(Noisy, tmp_path / "run", epochs=1)
     for text in ("{}", '{"recipe": "line", "chosen": {"stepz": 3}}',
@@ -175,7 +175,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path, points):
     run, chosen = RunFolder.create("line", str(tmp_path / "run")), Settings(epochs=4)
     train(Noisy, chosen, run, progress.Progress(True), StopsAt(16))
     assert run.load_checkpoint()["run.step"] == 11
-    with pytest.raises(DataError, match="at step 11, 1 batches into a pass; with these data"):
+    with pytest.raises(DataError, match="at step 11, 1 batches into an epoch; with this data"):
         train(Other, chosen, run, progress.Progress(True), Stop(), resume=True)
 
 
@@ -202,7 +202,7 @@ def test_without_training_data_there_is_no_run(tmp_path, settings):
         whole(Empty, tmp_path / "run", **settings)
     write_mnist(tmp_path / "data", 10)
     write_mnist(tmp_path / "data", 0, train=False)
-    with pytest.raises(DataError, match="test images hold none"):
+    with pytest.raises(DataError, match="test files contain no images"):
         whole(recipes.get("mlp-mnist"), tmp_path / "mnist", data=str(tmp_path / "data"))
 
 
@@ -231,7 +231,7 @@ def test_a_line_of_metrics_that_was_cut_off_is_left_out(tmp_path):
         b'{"split": "train", "step": 1e999}', b"[" * 100_000,
     ):  # fmt: skip
         path.write_bytes(b'{"split": "train", "step": 1}\n' + damaged + b"\n")
-        with pytest.raises(DataError, match=r"metrics.jsonl: line 2 is not what a run writes"):
+        with pytest.raises(DataError, match=r"metrics.jsonl: line 2 is not valid"):
             run.metrics()
 
 

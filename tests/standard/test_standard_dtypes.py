@@ -168,9 +168,9 @@ def test_what_is_no_capsule():
     used = Gives(np.ones(3).__dlpack__())
     assert xp.from_dlpack(used).shape == (3,)
     wrong = {
-        "used_dltensor'; somebody has taken": used,
+        "used_dltensor'; it was used before": used,
         "expected a capsule from __dlpack__, got int": Gives(3),
-        "__dlpack_device__ gave 3": Gives(None, place=3),
+        "from __dlpack_device__, got 3": Gives(None, place=3),
     }
     for text, source in wrong.items():
         with pytest.raises(ExchangeError, match=text):

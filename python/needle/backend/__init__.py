@@ -1,4 +1,4 @@
-"""Compute backends: where bytes and kernels live. Everything structural is above.
+"""Compute backends, which own memory and kernels. All structural code is in the modules above.
 
 A backend implements ``Backend``. Every call takes ``(out, inputs...)``: arrays as kernels see
 them (handle, dtype, shape, strides, offset), inputs with any strides, out fresh. Shapes and dtypes
@@ -27,21 +27,21 @@ __all__ = ["Backend", "find_override", "override"]
 
 
 Describe = Callable[..., Exception]
-"""Makes the error for a position, and the value there if it is known."""
+"""A function that makes the error for a position, and for the value there if it is known."""
 
 
 class Event(Protocol):
     """A point in a stream."""
 
     def done(self) -> bool:
-        """Return whether all work before it is done."""
+        """Return whether all earlier work is done."""
 
     def wait(self) -> None:
-        """Wait until it is."""
+        """Wait until all earlier work is done."""
 
 
 class Done:
-    """The event of a device that computes at once."""
+    """The event of a device that computes immediately."""
 
     def done(self) -> bool:
         """Return True."""
@@ -52,7 +52,7 @@ class Done:
 
 
 class Backend(CourseDevice):
-    """All that a device must know. Everything else is built from these, or overridden by choice."""
+    """The functions of a device. Everything else is built from these, or may be overridden."""
 
     name: str
 
@@ -70,34 +70,34 @@ class Backend(CourseDevice):
         raise NotImplementedError
 
     def download(self, x: NDArray) -> Any:
-        """Return a NumPy array of x's values, a view of x's memory where that is possible."""
+        """Return a NumPy array of x's values: a view of x's memory if possible."""
         raise NotImplementedError
 
     def synchronize(self) -> None:
-        """Wait until everything asked of the device is done."""
+        """Wait until all work of the device is done."""
 
     def stream(self, name: str) -> AbstractContextManager[Any]:
-        """Let what this thread asks for in a ``with`` block be done beside the work outside it.
+        """Run this thread's work in a ``with`` block concurrently with work outside of it.
 
-        Who uses a result waits for it, on the device; so this changes when, never what. A device
-        that computes at once has nothing to do.
+        Users of a result wait for it on the device, so this never changes results. It has no effect
+        on a device that computes immediately.
         """
         return nullcontext()
 
     def record(self) -> Event:
-        """Return an event for what was asked of this thread's stream so far."""
+        """Return an event for the work in this thread's stream so far."""
         return Done()
 
     def wait(self, event: Event) -> None:
-        """Let what this thread's stream is asked for from now on wait for an event.
+        """Let later work in this thread's stream wait for an event.
 
-        The host does not wait: that is ``event.wait()``.
+        The host does not wait; ``event.wait()`` does that.
         """
 
     def pinned(self, shape: tuple[int, ...], dtype: Any = "float32") -> Any:
-        """Return a new NumPy array that this device copies from while the host goes on.
+        """Return a new NumPy array that this device can copy from while the host continues.
 
-        Its values are not set. With the copy it becomes read-only; take another for the next.
+        Its values are not set. The copy makes it read-only; use a new array for the next copy.
         """
         return np.empty(shape, dtypes.as_dtype(dtype).numpy)
 
@@ -135,14 +135,13 @@ class Backend(CourseDevice):
     def elementwise(self, function: str, out: NDArray, *inputs: NDArray) -> Any:
         """Apply a function of functions.def; inputs are broadcast to out's shape already.
 
-        This, ``copy``, ``reduce`` and ``matmul`` may return what was prepared for it: a
-        ``Launch``, which the native module runs for other arrays of these specs and strides
-        (src/core/port.h).
+        This method, ``copy``, ``reduce`` and ``matmul`` may return a ``Launch``, which the native
+        module runs again for other arrays of these specs and strides (src/core/port.h).
         """
         raise NotImplementedError
 
     def reduce(self, function: str, out: NDArray, x: NDArray, axes: tuple[int, ...]) -> Any:
-        """Reduce over axes, which out keeps with size 1."""
+        """Reduce over axes; out keeps them with size 1."""
         raise NotImplementedError
 
     def scan(self, function: str, out: NDArray, x: NDArray, axis: int) -> None:
@@ -152,10 +151,10 @@ class Backend(CourseDevice):
     def extremes(
         self, values: NDArray, positions: NDArray, x: NDArray, axis: int, largest: bool
     ) -> None:
-        """The largest or smallest elements up to each along axis, and where they are (int64).
+        """Write the running maxima or minima along axis, and their positions (int64).
 
-        Of equal ones the last; NaN is better than any number. Both results are dense. This default
-        is made of scans; a backend may do better.
+        The last of equal elements counts, and NaN beats any number. Both results are dense. This
+        default uses scans; a backend may have a faster way.
         """
         from needle.backend import kernels
         from needle.backend.ndarray import array, full
@@ -186,16 +185,16 @@ class Backend(CourseDevice):
     """Whether ``put`` is there."""
 
     def put(self, out: NDArray, index: NDArray, values: NDArray, axis: int) -> int:
-        """out[i, index[i, j, k], k] = values[i, j, k], of equal places the last one.
+        """out[i, index[i, j, k], k] = values[i, j, k]; the last value wins at equal places.
 
-        out may have any strides. Returns as ``gather``; then nothing was written.
+        out may have any strides. Returns as ``gather``; a bad index leaves out unchanged.
         """
         raise NotImplementedError
 
-    # What is False or None below says: not here; the caller has another way.
+    # False or None below means that the backend has no such function; the caller has another way.
 
     def linear_index(self, out: NDArray, indices: Sequence[NDArray], sizes: Sequence[int]) -> bool:
-        """out = places of indices, broadcast to out, in axes of these sizes. False: wrong ones."""
+        """out = flat positions of indices, broadcast to out; False for indices out of range."""
         return False
 
     def nonzero(self, x: NDArray) -> NDArray | None:
@@ -203,7 +202,7 @@ class Backend(CourseDevice):
         return None
 
     def searchsorted(self, out: NDArray, edges: NDArray, values: NDArray, right: bool) -> bool:
-        """out = where values go into dense edges, before equal ones or after; NaN last."""
+        """out = insertion positions of values into dense edges, before or after equal ones."""
         return False
 
     def triangle(self, out: NDArray, x: NDArray, k: int, upper: bool) -> bool:
@@ -217,11 +216,11 @@ class Backend(CourseDevice):
 
         Args:
             x: integers.
-            low: the smallest that is right.
-            high: one more than the largest.
-            kept: one more number that is right.
-            describe: makes the error; a device whose kernels run later raises it when it is waited
-                for, and does not know the value then.
+            low: smallest valid number.
+            high: largest valid number plus 1.
+            kept: another valid number.
+            describe: makes the error. A device whose kernels run later raises it at the next wait,
+                without the value.
         """
         values = self.download(x).reshape(-1)
         wrong = (values < low) | (values >= high)
@@ -230,7 +229,7 @@ class Backend(CourseDevice):
         _raise_first(wrong, values, describe)
 
     def check_whole(self, x: NDArray, describe: Describe) -> None:
-        """Raise ``describe(position, value)`` for the first number that is not whole, likewise."""
+        """Raise ``describe(position, value)`` for the first number that is not an integer."""
         values = self.download(x).reshape(-1).astype(np.float64)
         _raise_first(values != np.trunc(values), values, describe)
 
@@ -239,7 +238,7 @@ class Backend(CourseDevice):
     ) -> None:
         """Sort along axis, stable, NaN last; indices are int64.
 
-        Results shorter than x along the axis are the first ones of the order.
+        If the results are shorter than x along the axis, they hold the first elements.
         """
         raise NotImplementedError
 
@@ -339,8 +338,8 @@ class Backend(CourseDevice):
     ) -> None:
         """Run an elementwise program: instruction i writes register ``len(inputs) + i``.
 
-        The last ``len(outs)`` instructions are the outputs. This default interprets it through
-        ``elementwise``; a backend may do better.
+        The last ``len(outs)`` instructions are the outputs. This default runs each instruction by
+        ``elementwise``; a backend may have a faster way.
         """
         from needle.backend.ndarray import empty
 
@@ -369,10 +368,10 @@ _overrides: dict[tuple[str, str], _Override] = {}
 
 
 def override(device_name: str, op_name: str) -> Callable[[_F], _F]:
-    """Register a device's own way to compute an op: ``(op, *arrays) -> array | NotImplemented``.
+    """Register a device's own function for an op: ``(op, *arrays) -> array | NotImplemented``.
 
-    NotImplemented means "not this dtype or stride; use the expansion". The choice may depend on
-    specs and static attributes alone, so that eager, lazy and compiled runs choose the same.
+    NotImplemented means that the expansion must be used, for example for this dtype or stride. The
+    choice may only depend on specs and static attributes, so that eager and lazy runs agree.
     """
 
     def register(function: _F) -> _F:

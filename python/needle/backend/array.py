@@ -1,4 +1,4 @@
-"""The base types ``Spec`` and ``Array``: native where the module is there, else definition.py's."""
+"""The base types ``Spec`` and ``Array``: of the native module, or else of definition.py."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ copyreg.pickle(Spec, _copied)
 
 
 def shortcut(name: str) -> Any:
-    """Return the native module's function of this name: it gives an array, or None: not here.
+    """Return the native function of this name, which returns an array or None.
 
-    Each does what a function in Python defines, for arrays of the native CPU and arguments that
-    are plain and right. Closed with the gate; always None where there is no native module.
+    Each computes the same as a Python function, for arrays of the native CPU and simple valid
+    arguments; otherwise it returns None. All return None while the gate is closed, and without the
+    native module.
     """
     return _undecided if core.native is None else getattr(core.native, name)
 

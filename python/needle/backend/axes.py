@@ -1,4 +1,4 @@
-"""Axes, indices and sizes as users give them: checked, and counted from 0."""
+"""Checks of axes, indices and sizes from users, which are then counted from 0."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Shape = tuple[int, ...]
 
 
 def whole(what: str, value: Any) -> int:
-    """Return an argument as a Python int; a float without a fraction is one.
+    """Return an argument as a Python int; floats with integer values are accepted.
 
     Raises:
-        ArgumentError: if it is no whole number.
+        ArgumentError: if it is not an integer.
     """
     try:
         if isinstance(value, (float, np.floating)) and value == int(value):
@@ -29,10 +29,10 @@ def whole(what: str, value: Any) -> int:
 
 
 def axes_of(axes: Any) -> tuple[Any, ...]:
-    """Return axes or sizes given as one number or several as a tuple; it is not checked.
+    """Return one or several axes or sizes as a tuple, without checking the elements.
 
     Raises:
-        ArgumentError: if it is neither.
+        ArgumentError: if the argument is neither an integer nor a sequence.
     """
     if isinstance(axes, (tuple, list)):
         return tuple(axes)
@@ -41,7 +41,7 @@ def axes_of(axes: Any) -> tuple[Any, ...]:
     except TypeError:
         pass
     try:
-        if isinstance(axes, (bytes, bytearray, Mapping, Set)):  # of numbers, but not in this sense
+        if isinstance(axes, (bytes, bytearray, Mapping, Set)):  # iterable, but not as axes
             raise TypeError
         return tuple(axes)
     except TypeError:
@@ -54,8 +54,8 @@ def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
     """Return the shape of a new array, given as one size or several.
 
     Raises:
-        ArgumentError: if a size is no whole number.
-        ShapeError: if one is negative, or one or all bytes do not fit into 63 bits.
+        ArgumentError: if a size is not an integer.
+        ShapeError: if a size is negative, or a size or the number of bytes reaches 2**63.
     """
     if type(shape) is int:
         shape = (shape,)
@@ -73,11 +73,11 @@ def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
 
 
 def new_shape(shape: Any, size: int, old: Shape | None = None) -> Shape:
-    """Return a shape given as numbers or as one sequence, with at most one -1 worked out.
+    """Return a shape given as numbers or as one sequence; one size may be -1.
 
     Raises:
         ShapeError: if the sizes do not make ``size`` elements.
-        ArgumentError: if they are no whole numbers.
+        ArgumentError: if a size is not an integer.
     """
     if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)):
         shape = axes_of(shape[0])
@@ -95,7 +95,7 @@ def new_shape(shape: Any, size: int, old: Shape | None = None) -> Shape:
 
 
 def _is_plain(sizes: tuple[Any, ...], itemsize: int) -> bool:
-    """Return whether sizes are whole and neither below 0 nor too many: what most are."""
+    """Return whether sizes are valid ints: a quick check for the usual case."""
     nbytes = itemsize
     for n in sizes:
         if type(n) is not int or n < 0:
@@ -108,8 +108,8 @@ def normalise_axis(axis: int, ndim: int) -> int:
     """Return axis counted from 0.
 
     Raises:
-        ArgumentError: if it is no whole number.
-        IndexRangeError: if there is no such axis.
+        ArgumentError: if it is not an integer.
+        IndexRangeError: if it is out of range.
     """
     if type(axis) is not int:
         try:
@@ -125,7 +125,7 @@ def normalise_index(index: int, size: int, axis: int) -> int:
     """Return an index counted from 0.
 
     Raises:
-        IndexRangeError: if there is no such entry.
+        IndexRangeError: if it is out of range.
     """
     if not -size <= index < size:
         raise IndexRangeError(f"index {index} is out of range for axis {axis} of size {size}")
@@ -136,9 +136,9 @@ def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
     """Return axes as a sorted tuple counted from 0; None means all of them.
 
     Raises:
-        ArgumentError: if they are no whole numbers.
-        IndexRangeError: if there is no such axis.
-        ShapeError: if an axis is named twice.
+        ArgumentError: if an axis is not an integer.
+        IndexRangeError: if an axis is out of range.
+        ShapeError: if an axis occurs twice.
     """
     if axes is None:
         return tuple(range(ndim))
@@ -154,7 +154,7 @@ def normalise_axes(axes: int | Sequence[int] | None, ndim: int) -> Shape:
 
 
 def _is_normal(axes: tuple[Any, ...], ndim: int) -> bool:
-    """Return whether axes are counted from 0, in order and there: most are, and it costs little."""
+    """Return whether axes are valid, counted from 0 and in order: a quick check."""
     before = -1
     for axis in axes:
         if type(axis) is not int or not before < axis < ndim:

@@ -1,9 +1,9 @@
 """Convolution, pooling, group norm, and batch norm with a rectifier on the native CPU, as a whole.
 
 The kernels (src/cpu/conv*.cc, pool*.cc, group_norm.cc, batch_norm_relu.cc) compute in float32. For
-convolutions float16 and bfloat16 images are converted to it and back. Which algorithm a convolution
-takes follows from the specs alone (src/cpu/conv.cc), or from ``config``; oneDNN is used only where
-that names it.
+convolutions float16 and bfloat16 images are converted to it and back. The algorithm of a
+convolution depends only on the specs (src/cpu/conv.cc), or on ``config``; oneDNN is only used if
+that asks for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from needle.backend.ndarray import NDArray, array, empty, empty_of
 FORWARD, INPUT, WEIGHT = 0, 1, 2
 ALGORITHMS = {"": 0, "direct": 1, "winograd": 2}
 MOST_PLACES = 256
-"""Elements of a window whose places fit into uint8."""
+"""Largest number of elements of a window whose positions fit into uint8."""
 
 Sizes = tuple[int, ...]
 
@@ -37,11 +37,11 @@ def _convolve(
 ) -> NDArray | Any:
     """Return the result of a direction, of the given shape; NotImplemented without a kernel.
 
-    The inputs are two, and for the forward direction perhaps a bias.
+    There are two inputs, and optionally a bias for the forward direction.
     """
     chosen, kind = config.current().conv, inputs[0].dtype
     if chosen == "onednn":
-        onednn.plugin()  # raises where there is none, whatever the dtype
+        onednn.plugin()  # raises without the library, for every dtype
     small = kind in (dtypes.float16, dtypes.bfloat16)
     if chosen == "im2col" or not (small or kind is dtypes.float32):
         return NotImplemented
@@ -75,7 +75,7 @@ def convolution(op: Any, x: NDArray, w: NDArray) -> Any:
 @override("cpu", "ConvolutionBias")
 @override("cpu", "ConvolutionActivation")
 def convolution_bias(op: Any, x: NDArray, w: NDArray, bias: NDArray) -> Any:
-    """Convolution of images with a bias, and perhaps a rectifier."""
+    """Convolution of images with a bias, and optionally ReLU or LeakyReLU."""
     kernel = w.shape[:-2]
     shape = (x.shape[0], *op.out_spatial(x.shape[1:-1], kernel), w.shape[-1])
     return _convolve(op, FORWARD, shape, kernel, x, w, bias)
@@ -108,7 +108,7 @@ def _poolable(op: Any, *arrays: NDArray) -> bool:
 
 @override("cpu", "MaxPool")
 def max_pool(op: Any, x: NDArray) -> Any:
-    """Largest elements of windows, and their places."""
+    """Largest elements of windows, and their positions."""
     if not _poolable(op, x):
         return NotImplemented
     shape = op.pooled(x.shape, [("x", x)])
@@ -119,7 +119,7 @@ def max_pool(op: Any, x: NDArray) -> Any:
 
 @override("cpu", "MaxPoolGrad")
 def max_pool_grad(op: Any, g: NDArray, index: NDArray) -> Any:
-    """Put gradients back at their places."""
+    """Put gradients back at their positions."""
     if not _poolable(op, g) or index.dtype is not dtypes.uint8:
         return NotImplemented
     dx = empty((g.shape[0], *op.spatial, g.shape[-1]), g.dtype, g.device)
@@ -129,7 +129,7 @@ def max_pool_grad(op: Any, g: NDArray, index: NDArray) -> Any:
 
 @override("cpu", "MaxPoolTake")
 def max_pool_take(op: Any, x: NDArray, index: NDArray) -> Any:
-    """Take the elements of windows at known places."""
+    """Take the elements of windows at known positions."""
     if not _poolable(op, x) or index.dtype is not dtypes.uint8 or index.size == 0:
         return NotImplemented
     out = empty(index.shape, x.dtype, x.device)

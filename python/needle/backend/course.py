@@ -1,7 +1,7 @@
-"""NDArray's operators and indexing, and devices' makers of arrays, with the course's rules.
+"""NDArray's operators and indexing, and functions of devices, by the course's rules.
 
-Indexing keeps every axis; operands have equal shapes, or one is a number; comparisons give 0.0
-and 1.0; a total has shape (1,). ``Tensor`` follows the array API standard instead.
+Indexing keeps every axis; operands have equal shapes, or one is a number; comparisons return 0.0
+and 1.0; a sum of all elements has shape (1,). ``Tensor`` follows the array API standard instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CourseArray:
-    """What NDArray offers beside views: indexing, arithmetic, comparisons, reductions."""
+    """Indexing, arithmetic, comparisons and reductions of NDArray."""
 
     __slots__ = ()
 
@@ -51,7 +51,7 @@ class CourseArray:
             value = array(value, x.dtype, x.device)
         source = _array(value)
         if _share(x, source):
-            source = source.copy()  # kernels would write before they have read
+            source = source.copy()  # or kernels would write before they have read
         if source.size != target.size:
             raise ShapeError(f"cannot assign {source.size} elements to {target.size}")
         if source.device != x.device:
@@ -94,7 +94,7 @@ class CourseArray:
         return kernels.matmul(_array(self), _operand(self, other))
 
     def maximum(self, other: Any) -> NDArray:
-        """Return the larger of each two elements; other: an array of this shape, or a number."""
+        """Return the elementwise maximum with an array of this shape, or a number."""
         return _binary("maximum", self, other)
 
     def log(self) -> NDArray:
@@ -253,7 +253,7 @@ def _reduce(function: str, x: Any, axis: Any, keepdims: bool) -> NDArray:
 
 
 class CourseDevice:
-    """What the course asks of a device: makers of arrays, and the tiled product."""
+    """The course's functions of a device: array creation, and the tiled product."""
 
     name: str
 

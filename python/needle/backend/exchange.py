@@ -1,8 +1,8 @@
 """Memory shared with other libraries by DLPack, both ways, without copying.
 
-NumPy is the go-between: it makes the capsules, owns their memory, and reads those of others. It
-does not know bfloat16, so such values pass through it as uint16, and the one byte of the capsule
-that says which kind of number they are is set here (DLPack, dlpack.h: DLDataType.code).
+NumPy makes the capsules, owns their memory, and reads the capsules of other libraries. It does not
+know bfloat16, so such values pass through it as uint16, and this module sets the byte of the
+capsule that holds the kind of number (DLPack, dlpack.h: DLDataType.code).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ UNSIGNED, BFLOAT = 1, 4
 """DLPack's codes of unsigned integers and of bfloat16."""
 
 NEGOTIATES = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
-"""Whether NumPy's arrays know what a reader may ask for; those before give what all can read."""
+"""Whether NumPy accepts the arguments of ``__dlpack__``; older versions ignore them."""
 
 CODE_AT = {b"dltensor": 20, b"dltensor_versioned": 52}
-"""Where the code lies in what a capsule of that name points to, on a 64-bit machine."""
+"""Offset of the code in the structure of a capsule of that name, on a 64-bit machine."""
 
 
 def to_dlpack(
@@ -52,15 +52,15 @@ def to_dlpack(
 
     Args:
         x: an array.
-        stream: in which the reader will use it; see ``cuda.dlpack.give``. None for host memory,
-            which has no streams.
+        stream: stream of the reader; see ``cuda.dlpack.give``. None for host memory, which has no
+            streams.
         max_version: the newest version of DLPack that the reader knows.
-        dl_device: where the reader wants it: where it is, or host memory, (1, 0).
-        copy: True: always; False: never; None: only where it is needed, as for a negative stride:
-            DLPack allows them, but PyTorch ends the process at one.
+        dl_device: device that the reader asks for: the current one, or host memory, (1, 0).
+        copy: True: always copy; False: never; None: if needed, as for a negative stride, which
+            DLPack allows but which makes PyTorch end the process.
 
     Raises:
-        ExchangeError: if stream, dl_device or copy=False ask for what cannot be.
+        ExchangeError: if stream, dl_device or copy=False cannot be satisfied.
     """
     if any(step < 0 for step in x.strides):
         if copy is False:
@@ -119,7 +119,7 @@ def _set_code(capsule: Any, code: int) -> None:
 
 
 class _Unsigned:
-    """What offers bfloat16 through DLPack, as uint16, which NumPy can read."""
+    """Offers bfloat16 memory through DLPack as uint16, which NumPy can read."""
 
     def __init__(self, source: Any, copy: bool | None) -> None:
         self.source = source
@@ -156,16 +156,16 @@ def from_dlpack(x: Any, device: Any = None, copy: bool | None = None) -> NDArray
 
     Args:
         x: a NumPy array, or anything with ``__dlpack__``.
-        device: where the array shall be. For None, what is on a GPU stays there, and what is in
-            host memory goes to the default device.
-        copy: True: always; False: never, raise ExchangeError; None: only where the memory cannot be
-            shared (not aligned, other byte order, another device).
+        device: device of the result. None keeps arrays on their GPU, and moves host memory to the
+            default device.
+        copy: True: always copy; False: never, raise ExchangeError; None: only if the memory cannot
+            be shared (not aligned, other byte order, another device).
 
     Raises:
         DeviceError: if x is on a device that Needle does not have.
-        ArgumentError: if x offers no DLPack.
-        DtypeError: if Needle, or NumPy, the go-between of host memory, lacks the dtype of x.
-        ExchangeError: if copy=False cannot be, or what x gives is no capsule or a used one.
+        ArgumentError: if x does not support DLPack.
+        DtypeError: if Needle, or NumPy for host memory, lacks the dtype of x.
+        ExchangeError: if copy=False is not possible, or x does not return a fresh capsule.
     """
     try:
         return _adopted(x, device, copy)

@@ -1,4 +1,4 @@
-"""Changes of whole batches of images [n, h, w, c] on the host: NumPy arrays, in and out.
+"""Transforms of batches of images [n, h, w, c] on the host, from and to NumPy arrays.
 
 Each is defined in NumPy, and has a native kernel (src/cpu/images.cc) for bytes and float32.
 """
@@ -21,8 +21,8 @@ def moved(images: Images, places: Images, reflect: bool) -> Images:
 
     Args:
         images: [n, h, w, c].
-        places: int32 [n, 3]: top, left, and whether the result is then mirrored in x.
-        reflect: outside is the image mirrored at its edges; else zeros.
+        places: int32 [n, 3]: top, left, and whether to mirror the result in x.
+        reflect: whether to pad with the mirror image instead of zeros.
     """
     if _native(images):
         return _filled(
@@ -42,7 +42,7 @@ def moved(images: Images, places: Images, reflect: bool) -> Images:
 
 
 def _mirrored(places: Images, size: int) -> Images:
-    """Return where a mirror at the first and the last element shows these places."""
+    """Return the positions that mirrors at the first and the last element show."""
     period = max(2 * (size - 1), 1)
     places = places % period
     return np.minimum(places, period - places) if size > 1 else np.zeros_like(places)
@@ -86,8 +86,8 @@ def resized(images: Images, size: tuple[int, int]) -> Images:
 
 
 def jittered(images: Images, factors: Images, top: float) -> Images:
-    """Return images times the first factor; away from the mean grey of the image by the second;
-    away from the grey of each pixel by the third. Values stay in [0, top]; 3 colours.
+    """Return images times the first factor, with the distance to the image's mean grey times the
+    second, and the distance to each pixel's grey times the third. Values stay in [0, top].
 
     Args:
         images: [n, h, w, 3].

@@ -1,6 +1,6 @@
-"""Operations that compute: each checks shapes, dtypes and devices once, for every device.
+"""Operations on arrays; each checks shapes, dtypes and devices once, for every device.
 
-An op's ``compute`` calls these; on the meta device they are its rule for shapes.
+An op's ``compute`` calls these; on the meta device they infer its shapes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from needle.dtype import DType
 from needle.errors import DeviceError, DtypeError, IndexRangeError, ShapeError, explain
 
 MOST_WORK = 2**60
-"""Multiplications of a product of matrices; as in src/cpu/gemm.cc."""
+"""Limit of the multiplications in a matrix product, as in src/cpu/gemm.cc."""
 
 _NAMES = ("x", "y", "z", "w")
 _FUNCTIONS = {} if core.native is None else core.native.functions()
@@ -35,10 +35,10 @@ def _named(arrays: tuple[NDArray, ...]) -> list[tuple[str, NDArray]]:
 
 
 def same_device(operation: str, *arrays: NDArray) -> None:
-    """Check that the operands live together.
+    """Check that all operands are on one device.
 
     Raises:
-        DeviceError: if they do not.
+        DeviceError: if they are not.
     """
     first = arrays[0].device
     for x in arrays:
@@ -94,7 +94,7 @@ def elementwise(function: str, *arrays: NDArray, dtype: DType | None = None) -> 
 
 
 def reduced_dtype(function: str, dtype: DType) -> DType:
-    """Return the dtype of a reduction: small integers and bools add up in int64."""
+    """Return the dtype of a reduction: small integers and bools are summed in int64."""
     if function in ("any", "all"):
         return dtypes.bool_
     if function in ("argmax", "argmin"):
@@ -108,8 +108,8 @@ def reduce(function: str, x: NDArray, axes: Shape, keepdims: bool = False) -> ND
     """Reduce over axes (counted from 0, sorted).
 
     Raises:
-        ShapeError: if max, min, argmax or argmin has nothing to choose from.
-        IndexRangeError: if there is no such axis.
+        ShapeError: for max, min, argmax or argmin of no elements.
+        IndexRangeError: if an axis is out of range.
     """
     if (made := _reduced(_REDUCTIONS.get(function), x, axes, keepdims)) is not None:
         return made
@@ -152,7 +152,7 @@ def matmul(a: NDArray, b: NDArray) -> NDArray:
 
     Raises:
         ShapeError: if the inner sizes differ, or an operand has fewer than 2 axes; for 2**60
-            multiplications or more, as views that repeat elements can ask for.
+            multiplications or more, which views that repeat elements can reach.
     """
     same_device("matmul", a, b)
     dtype = same_dtype("matmul", a, b)
@@ -180,7 +180,7 @@ def matmul(a: NDArray, b: NDArray) -> NDArray:
         raise explain(
             ShapeError, "matmul", f"{work} multiplications", operands, "fewer than 2**60"
         )  # fmt: skip
-    if a.shape[-1] == 1 and dtype.kind == "f":  # nothing is added
+    if a.shape[-1] == 1 and dtype.kind == "f":  # there is no sum
         return elementwise("multiply", a, b)
     out = empty((*batch, a.shape[-2], b.shape[-1]), dtype, a.device)
     a.device.backend.matmul(
@@ -209,10 +209,10 @@ def has_values(x: NDArray) -> bool:
 
 
 def whole(operation: str, x: NDArray) -> NDArray:
-    """Return integers as they are, and floating whole numbers as int64.
+    """Return integers unchanged, and floats with integer values as int64.
 
     Raises:
-        DtypeError: naming the first number that is not whole; for bools.
+        DtypeError: naming the first number that is not an integer; for bools.
     """
     if x.dtype.kind in "iu":
         return x
@@ -247,10 +247,10 @@ def as_labels(operation: str, logits: NDArray, labels: NDArray) -> NDArray:
 
 
 def check_labels(operation: str, labels: NDArray, classes: int, ignore: int | None = None) -> None:
-    """Check that every integer label is in [0, classes), or the ignored one.
+    """Check that every integer label is in [0, classes), or is the ignored label.
 
     Raises:
-        IndexRangeError: naming the first label that is not.
+        IndexRangeError: naming the first label out of range.
     """
     spec = labels.spec
 
@@ -280,7 +280,7 @@ def linear_index(indices: tuple[NDArray, ...], sizes: Shape) -> NDArray:
     device = indices[0].device
     shape = broadcast_shapes("index", *[index.shape for index in indices])
     out = empty(shape, dtypes.int64, device)
-    if out.size == 0:  # on no device is an index looked at that picks nothing, as in NumPy
+    if out.size == 0:  # as in NumPy, no device checks an index whose result is empty
         return out
     spread = [index.broadcast_to(shape) for index in indices]
     if len(indices) == len(sizes) and device.backend.linear_index(out, spread, sizes):
@@ -307,7 +307,7 @@ def gather(x: NDArray, index: NDArray, axis: int, given: NDArray | None = None) 
         x: the array.
         index: integers.
         axis: counted from 0 or from the end.
-        given: what the user gave for the index, if that is another shape of it: of slices.
+        given: the user's index, if it has another shape (for indices of slices).
 
     Raises:
         IndexRangeError: naming the first index out of range.
@@ -369,12 +369,12 @@ def choose(out: NDArray, mask: NDArray, x: NDArray, y: NDArray) -> None:
 
 
 def put(out: NDArray, index: NDArray, values: NDArray, axis: int) -> None:
-    """Write out[i, index[i, j, k], k] = values[i, j, k], of equal places the last one.
+    """Write out[i, index[i, j, k], k] = values[i, j, k]; the last value wins at equal places.
 
     index broadcasts to values.
 
     Raises:
-        IndexRangeError: naming the first index out of range; nothing was written then.
+        IndexRangeError: naming the first index out of range; then out is unchanged.
     """
     same_device("put", out, index, values)
     same_dtype("put", out, values)
@@ -436,7 +436,7 @@ def unique(x: NDArray, equal_nan: bool = True, rest: bool = True) -> tuple[NDArr
 
 
 def _runs(values: NDArray, equal_nan: bool) -> NDArray:
-    """Return where in sorted values others begin than before."""
+    """Return the positions at which sorted values differ from those before."""
     size = values.size
     if size == 0:
         return empty((0,), dtypes.bool_, values.device)
@@ -521,7 +521,7 @@ def unstack(x: NDArray, axis: int) -> tuple[NDArray, ...]:
 
 
 def pad(x: NDArray, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> NDArray:
-    """Surround with a constant: widths (before, after) per axis.
+    """Pad with a constant: widths (before, after) per axis.
 
     Raises:
         ShapeError: if there is not one pair per axis, or a size is negative or too large.

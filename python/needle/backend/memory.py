@@ -1,4 +1,4 @@
-"""What a device says when its memory is exhausted: who holds how much of it."""
+"""The error of exhausted memory, with the largest arrays that use it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from needle.backend.array import arrays
 from needle.errors import OutOfMemoryError, explain
 
 SHOWN = 8
-"""How many kinds of arrays a report names."""
+"""Number of kinds of arrays in a report."""
 
 origins: Callable[[], dict[int, str]] = dict
-"""By identity of an array, what made it; the executor, which knows the graph, sets this."""
+"""A function that returns the origin of arrays by identity; the executor sets it."""
 
 _RULE = "memory in use, cached and requested must fit into the limit and into the system"
 _ADVICE = (
@@ -28,11 +28,11 @@ def _advice() -> str:
 
 
 def exhausted(backend: Any, nbytes: int) -> OutOfMemoryError:
-    """Return the error for ``nbytes`` bytes that a device cannot give.
+    """Return the error for ``nbytes`` bytes that a device cannot allocate.
 
     Args:
         backend: the device's ``Backend``.
-        nbytes: how many were asked for.
+        nbytes: number of bytes requested.
     """
     info = backend.memory_info()
     limit = size_text(info["limit"]) if info["limit"] else "none but the system's"
@@ -50,10 +50,10 @@ def exhausted(backend: Any, nbytes: int) -> OutOfMemoryError:
 
 
 def ask(backend: Any, nbytes: int) -> None:
-    """Refuse what would not fit into the limit, before work for it begins elsewhere.
+    """Check that memory fits into the limit before work begins elsewhere.
 
     Raises:
-        OutOfMemoryError: if ``nbytes`` bytes more than are in use would exceed the limit.
+        OutOfMemoryError: if another ``nbytes`` bytes would exceed the limit.
     """
     info = backend.memory_info()
     if info["limit"] and info["live"] + nbytes > info["limit"]:
@@ -61,7 +61,7 @@ def ask(backend: Any, nbytes: int) -> None:
 
 
 def typed(error: MemoryError) -> OutOfMemoryError:
-    """Return an error as OutOfMemoryError: NumPy and Python raise their own."""
+    """Return a MemoryError of NumPy or Python as OutOfMemoryError."""
     if isinstance(error, OutOfMemoryError):
         return error
     problem = f"the system has no memory left: {str(error) or type(error).__name__}"
@@ -69,7 +69,7 @@ def typed(error: MemoryError) -> OutOfMemoryError:
 
 
 def _largest(device: str) -> list[str]:
-    """Return a line for each kind of the largest blocks of a device, by one array in each."""
+    """Return a line for each kind of the largest blocks of a device."""
     known = origins()
     blocks: dict[int, Any] = {}
     for x in arrays():
@@ -91,7 +91,7 @@ def _times(sizes: list[int]) -> str:
 
 
 def size_text(nbytes: int) -> str:
-    """Return a number of bytes for people: ``1.5 MiB``."""
+    """Return a number of bytes as readable text: ``1.5 MiB``."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= size:
             return f"{nbytes / size:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""The meta device: shapes and dtypes, no data. Spec rules of ops are their ``compute`` on it."""
+"""The meta device: shapes and dtypes without data. Ops infer specs by their ``compute`` on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from needle.errors import DeviceError
 
 
 class MetaBackend(Backend):
-    """Accepts every call and computes nothing; the arrays already have their specs."""
+    """Accept every call and compute nothing; the arrays already have their specs."""
 
     name = "meta"
 

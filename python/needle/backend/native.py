@@ -18,7 +18,7 @@ from needle.backend.update import Adam, Sgd
 from needle.errors import DtypeError
 
 _EXACT = 2**53
-"""Kernels take numbers as doubles, which hold integers up to this exactly."""
+"""Kernels take numbers as doubles, which represent integers up to this exactly."""
 
 _RAMPS = ("float32", "float64", "int32", "int64")
 
@@ -29,7 +29,7 @@ def _needs_bits(dtype: Any, value: Any) -> bool:
 
 
 class NativeBackend(CourseTiles, Backend):
-    """Calls of the compiled module. A handle is a ``_core.Storage``: aligned, cached memory."""
+    """Call the compiled module. A handle is a ``_core.Storage``: aligned, cached memory."""
 
     name = "cpu"
 

@@ -64,7 +64,7 @@ def default_dtype(values: Any, typed: bool) -> DType:
 
     Args:
         values: the values as a NumPy array.
-        typed: whether the user handed over a NumPy array rather than Python numbers.
+        typed: whether the user passed a NumPy array rather than Python numbers.
     """
     kind = values.dtype.kind
     if kind == "V" and values.dtype.name == "bfloat16":  # NumPy calls it void
@@ -111,7 +111,7 @@ class NDArray(CourseArray, Array):
 
     Args:
         other: an NDArray, NumPy array, nested list or number; it is copied.
-        device: where to; the default device for None, or other's own.
+        device: device of the array; for None, the device of other, or the default device.
         dtype: element type; see ``default_dtype`` for None.
     """
 
@@ -354,7 +354,7 @@ class NDArray(CourseArray, Array):
                     f"windows: size {size} with dilation {dilation}, step {step} does not fit "
                     f"axis {axis} of size {self.shape[axis]}"
                 )
-            whole = self.shape[axis]  # a longer step has nowhere to go
+            whole = self.shape[axis]  # a longer step would leave the axis
             shape.append(size)
             strides.append(self.strides[axis] * min(dilation, whole))
             shape[axis] = (whole - span) // step + 1
@@ -440,7 +440,7 @@ class NDArray(CourseArray, Array):
     def _shown(self, text: str) -> str:
         try:
             return text.format(values=np.asarray(self), device=self.device)
-        except (errors.NeedleError, MemoryError):  # debuggers and messages must get a text
+        except (errors.NeedleError, MemoryError):  # repr must always return a text
             return f"NDArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
     def __deepcopy__(self, memo: Any) -> NDArray:
@@ -454,7 +454,7 @@ set_array_class(NDArray)
 
 
 def _overlaps(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether several elements may lie in the same place."""
+    """Return whether several elements may share memory."""
     span = 1
     for step, n in sorted((abs(s), n) for s, n in zip(values.strides, values.shape, strict=True)):
         if n > 1 and step < span:
@@ -464,7 +464,7 @@ def _overlaps(values: np.ndarray[Any, Any]) -> bool:
 
 
 def check_writable(x: NDArray) -> None:
-    """Raise ValueError if the array lies in memory that somebody shared as read-only."""
+    """Raise ValueError if the array lies in memory that was shared as read-only."""
     handle = x.handle
     shared = isinstance(handle, np.ndarray) and not handle.flags.writeable
     if shared or getattr(handle, "readonly", False):
@@ -521,7 +521,7 @@ def full_of(spec: Spec, value: float) -> NDArray:
 
 
 def _large(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return numbers that NumPy keeps as objects, fractions and long whole ones, as float64."""
+    """Return numbers that NumPy keeps as objects (fractions, long integers) as float64."""
     if not values.size or not all(map(dtypes.is_number, {*map(type, values.flat)})):
         return values
     try:
@@ -535,9 +535,9 @@ def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
 
     Raises:
         ShapeError: for lists of different lengths.
-        DtypeError: for what is no real number: text, None, complex numbers, dates.
-        RangeError: for numbers of a list that an integer dtype cannot hold, or no dtype. Arrays,
-            which have a dtype already, wrap around as NumPy's ``astype``.
+        DtypeError: for values that are not real numbers: text, None, complex numbers, dates.
+        RangeError: for numbers in a list that the integer dtype, or any dtype, cannot hold. Arrays
+            already have a dtype and wrap around as in NumPy's ``astype``.
     """
     typed = hasattr(values, "dtype")
     try:

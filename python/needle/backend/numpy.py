@@ -1,4 +1,4 @@
-"""The NumPy device: short and obviously right, the reference for all others."""
+"""The NumPy device: short and simple, the reference for all other devices."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _huber(x: Any, y: Any, delta: Any) -> Any:
 
 
 def _power(x: Any, y: Any) -> Any:
-    """x ** y; of integers and a negative y what is left of 1 / x ** -y: 1, -1 or 0."""
+    """x ** y; for integers and negative y, 1 / x ** -y truncated to 1, -1 or 0."""
     if y.dtype.kind == "f":  # NumPy may take the square root, which differs at -inf and -0
         ends = (y == 0.5) & ((x == 0) | (x == -np.inf))
         return np.where(ends, np.abs(x), np.power(x, y))
@@ -159,7 +159,7 @@ SCANS: dict[str, Any] = {
 def view(x: Any) -> Any:
     """Return the NumPy view of an array of this device."""
     step = x.dtype.itemsize
-    if not x.size:  # its strides and offset may point anywhere
+    if not x.size:  # the strides and offset of an empty array may point anywhere
         return np.empty(x.shape, x.dtype.numpy)
     return np.ndarray(
         x.shape,
@@ -219,11 +219,11 @@ class Memory(np.ndarray[Any, Any]):
         return int(self.ctypes.data)
 
     def __del__(self) -> None:
-        type(self).live -= self.counted  # at exit the module's own names are gone
+        type(self).live -= self.counted  # at exit the names of the module no longer exist
 
 
 class NumpyBackend(CourseTiles, Backend):
-    """Every primitive as one NumPy call."""
+    """Compute every primitive by one NumPy call."""
 
     name = "cpu_numpy"
     peak = 0
@@ -272,7 +272,7 @@ class NumpyBackend(CourseTiles, Backend):
             view(out)[...] = values.astype(out.dtype.numpy)
 
     def fill(self, out: Any, value: float) -> None:
-        if out.dtype.kind in "iu":  # what does not fit saturates, as in casts
+        if out.dtype.kind in "iu":  # numbers out of range saturate, as in casts
             bounds = np.iinfo(out.dtype.numpy)
             value = 0 if value != value else min(max(value, int(bounds.min)), int(bounds.max))
         elif out.dtype.kind == "f":

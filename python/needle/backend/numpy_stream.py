@@ -1,7 +1,7 @@
-"""NumPy's global random stream: arrays of what ``numpy.random`` draws from it.
+"""NumPy's global random stream: arrays of the numbers that ``numpy.random`` draws from it.
 
-Kernels draw it, in a tenth to a half of NumPy's time, from the memory of NumPy's own generator: the
-same bits, and NumPy goes on behind them.
+Native kernels draw the same bits from the memory of NumPy's own generator, faster than NumPy, and
+leave the generator in the same state.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _CPU = as_device("cpu")
 _draw: Any = None if core.native is None else core.native.draw
 
 _FEW = 16
-"""Up to so many normal numbers NumPy is faster: it is asked for one of them, or three."""
+"""Up to this number of normal numbers NumPy is faster."""
 
 _LAST = 1.0 - 2.0**-24
 """The largest float32 below 1."""
 
 _KNOWN = platform.machine().lower() in ("x86_64", "amd64")
-"""Elsewhere compilers may have fused NumPy's multiplications and additions: other last bits."""
+"""On other machines compilers may fuse NumPy's multiplications and additions, which rounds once."""
 
 _memory: tuple[Any, Any] = None, None
-"""The bit generator that was seen last, and its memory: 624 words and the place in them."""
+"""The latest bit generator, and its memory: 624 words and the position in them."""
 
 
 def floats(kind: str, shape: Shape, where: Device) -> NDArray:
@@ -76,7 +76,7 @@ def _uniform(shape: Shape) -> NDArray | None:
 
 
 def _drawn(kind: int, shape: Shape, dtype: DType, low: int = 0, last: int = 0) -> NDArray | None:
-    """Return what the kernel draws, on the CPU, or None where NumPy has to."""
+    """Return the numbers of the kernel, on the CPU, or None if NumPy must draw them."""
     generator, memory = _stream()
     if memory is None:
         return None
@@ -87,10 +87,10 @@ def _drawn(kind: int, shape: Shape, dtype: DType, low: int = 0, last: int = 0) -
 
 
 def _normal(shape: Shape) -> NDArray | None:
-    """Return normal numbers, or None where NumPy has to draw them.
+    """Return normal numbers, or None if NumPy must draw them.
 
-    They are made in pairs, of which NumPy keeps the second one where none asks for it: that one
-    comes first, and what is missing in the end NumPy draws too.
+    Normal numbers are drawn in pairs, and NumPy keeps a second number that was not used. That
+    number comes first, and NumPy draws a missing last number.
     """
     (generator, memory), size = _stream(), prod(shape)
     if memory is None or size <= _FEW:
@@ -107,7 +107,7 @@ def _normal(shape: Shape) -> NDArray | None:
 
 
 def _stream() -> tuple[Any, Any]:
-    """Return the bit generator, and its memory: None if it is no Mersenne Twister as we know it."""
+    """Return the bit generator, and its memory; None if it is not a known Mersenne Twister."""
     global _memory
     generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
     found = _memory

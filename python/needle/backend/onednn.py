@@ -1,7 +1,8 @@
 """Convolution by oneDNN, where Needle was built with it and the library is installed.
 
-The plug-in (src/onednn) is opened when it is first asked for, after the library: ``libdnnl.so.3``
-of the package onednn-cpu-gomp, or of the system. Without either there is a reason, and no harm.
+The plug-in (src/onednn) is opened on first use, after the library: ``libdnnl.so.3`` of the package
+onednn-cpu-gomp, or of the system. If either is missing, Needle reports the reason and works
+without.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from needle.errors import DeviceError
 PACKAGE, LIBRARY = "onednn-cpu-gomp", "libdnnl.so.3"
 DONE, NOT_TAKEN = 0, 1
 _ROOM = 256
-"""Bytes for a message of the library."""
+"""Size of the buffer for a message of the library."""
 
 Sizes = Sequence[int]
 
@@ -39,7 +40,7 @@ class _Geometry(ctypes.Structure):
 
 
 def _candidates() -> list[str]:
-    """Return where the library may be: the package's files, the prefix, what the loader knows."""
+    """Return possible paths of the library: of the package, the prefix, and the loader."""
     try:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -51,7 +52,7 @@ def _candidates() -> list[str]:
 
 @functools.cache
 def find() -> tuple[ctypes.CDLL | None, str]:
-    """Return the plug-in and the library's version and path; or None and why there is none."""
+    """Return the plug-in and the library's version and path; or None and the reason."""
     plugin = Path(__file__).parents[1] / "_onednn.so"
     if not plugin.exists():
         return None, "Needle was built without oneDNN (rebuild with USE_DNNL=1 pip install ...)"
@@ -73,7 +74,7 @@ def plugin() -> ctypes.CDLL:
     """Return the plug-in.
 
     Raises:
-        DeviceError: with the reason why it is not there.
+        DeviceError: with the reason why it is missing.
     """
     opened, reason = find()
     if opened is None:
@@ -92,12 +93,12 @@ def convolve(
     direction: int, out: NDArray, a: NDArray, b: NDArray, bias: NDArray | None, slope: float,
     kernel: Sizes, stride: Sizes, dilation: Sizes, low: Sizes, groups: int,
 ) -> bool:  # fmt: skip
-    """Compute a direction as ``_core.convolution`` does; False where oneDNN has no such thing.
+    """Compute a direction as ``_core.convolution`` does; return False if oneDNN cannot.
 
     All arrays are float32 and dense.
 
     Raises:
-        DeviceError: if oneDNN is not there, or fails.
+        DeviceError: if oneDNN is missing, or fails.
     """
     library = plugin()
     x, w, y = ((a, b, out), (out, b, a), (a, out, b))[direction]

@@ -1,7 +1,7 @@
-"""Composites that the native CPU computes as a whole: one pass over the memory where possible.
+"""Composites that the native CPU computes as a whole, in one pass over the memory if possible.
 
-Each takes the op and the arrays, as the op's ``expand`` does, and returns NotImplemented for what
-the kernel table (src/common/kernels.h) does not take. Whether it does depends on specs alone.
+Each takes the op and the arrays, like the op's ``expand``, and returns NotImplemented for arrays
+that the kernels (src/common/kernels.h) do not support. This only depends on the specs.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def _last(axis: int, ndim: int) -> tuple[int, ...]:
 
 
 def _along(kernel: Any, kind: int, axis: int, *inputs: NDArray) -> NDArray:
-    """Return what a kernel gives for the last axis, along another one, laid out as NumPy does.
+    """Run a kernel for the last axis along another axis, with results laid out as by NumPy.
 
-    Where the axis alone is contiguous, the results are laid out as the first input is.
+    If only that axis is contiguous, the results have the layout of the first input.
     """
     x = inputs[0]
     axis %= x.ndim
@@ -163,7 +163,7 @@ def log_softmax_grad(op: Any, out: NDArray, g: NDArray) -> Any:
 
 @override("cpu", "LogSumExp")
 def log_sum_exp(op: Any, x: NDArray) -> Any:
-    """Logarithm of the sum of exponentials, over one axis or what can be viewed as one."""
+    """Logarithm of the sum of exponentials, over one axis or axes that can be viewed as one."""
     axes = normalise_axes(op.axes, x.ndim)
     if not _floating(x) or x.size == 0 or not axes:
         return NotImplemented
@@ -276,7 +276,7 @@ def layer_norm_grad(
 
 
 def _rows_fit(g: NDArray, x: NDArray, weight: NDArray, *statistics: NDArray) -> bool:
-    """Return whether the shapes are those that the forward op has given."""
+    """Return whether the shapes are those of the forward op."""
     rows = all(a.shape == x.shape[:-1] and a.dtype is _wide(x) for a in statistics)
     return rows and x.ndim > 0 and g.shape == x.shape and weight.shape == x.shape[-1:]
 

@@ -1,4 +1,4 @@
-"""What is said of indices and labels that are out of range."""
+"""Errors for indices and labels that are out of range."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from needle.errors import IndexRangeError
 def bad_index(
     operation: str, index: NDArray, shape: Shape, position: int, size: int
 ) -> IndexRangeError:
-    """Return the error for an index that is out of range for so many entries.
+    """Return the error for an index that is out of range.
 
     Args:
         operation: the op.
         index: all indices.
-        shape: what they were broadcast to.
-        position: of the first that is wrong, there, in C order.
-        size: how many entries there are.
+        shape: the shape that they were broadcast to.
+        position: position of the first bad index in that shape, in C order.
+        size: number of entries.
     """
     place = np.unravel_index(position, shape)
     last = place[len(shape) - len(index.shape) :]
@@ -39,7 +39,7 @@ def bad_slice(index: NDArray, position: int, axis: int, size: int) -> Exception:
 
 
 def outside(operation: str, axis: int, size: int) -> Callable[..., Exception]:
-    """Return what makes the error for an index, by its position, into an axis of this size."""
+    """Return a function that makes the error for the position of an index into an axis."""
 
     def describe(position: Any, value: Any = None) -> Exception:
         which = "the index" if value is None else f"{value}"
@@ -59,9 +59,9 @@ def bad_label(
     Args:
         operation: the op.
         labels: dtype and shape of the labels.
-        position: of the first that is wrong.
-        classes: how many there are.
-        value: of that label, where it is known.
+        position: position of the first bad label.
+        classes: number of classes.
+        value: value of that label, if known.
     """
     which = "the label" if value is None else f"label {value}"
     return IndexRangeError(

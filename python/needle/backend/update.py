@@ -1,4 +1,4 @@
-"""Optimizer updates out of elementwise functions: what every device can do.
+"""Optimizer updates made of elementwise functions, for every device.
 
 Half-precision parameters are updated in float32, the dtype of their state.
 """
@@ -16,7 +16,7 @@ class Adam(NamedTuple):
     """Numbers of one Adam step.
 
     Attributes:
-        weight_decay: added to the gradient; or, if decoupled, taken from the parameter.
+        weight_decay: added to the gradient; or, if decoupled, subtracted from the parameter.
         correction1: 1 - beta1 ** t.
         correction2: 1 - beta2 ** t.
     """
@@ -35,9 +35,9 @@ class NAdam(NamedTuple):
     """Numbers of one NAdam step.
 
     Attributes:
-        adam: numbers of an Adam step; its learning rate is not used but for decoupled decay.
-        gradient: what the gradient counts in the step.
-        momentum: what its average counts.
+        adam: numbers of an Adam step; its learning rate is only used for decoupled decay.
+        gradient: factor of the gradient in the step.
+        momentum: factor of its average.
     """
 
     adam: Adam
@@ -77,7 +77,7 @@ class Sgd(NamedTuple):
 
     Attributes:
         dampening: the gradient enters the velocity with factor ``1 - dampening``.
-        first: the velocity has no value yet: it becomes the gradient.
+        first: whether the velocity has no value yet and becomes the gradient.
     """
 
     lr: float
@@ -120,7 +120,7 @@ class _Number:
         return self._apply("maximum", other)
 
     def root(self) -> _Number:
-        """Square root, 0 of what rounding made negative."""
+        """Square root, with 0 for numbers that rounding made negative."""
         return self.larger(0.0).sqrt()
 
     def sqrt(self) -> _Number:
