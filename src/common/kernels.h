@@ -1,7 +1,7 @@
 // The contract between the core (baseline code) and the kernels of one instruction set.
 //
 // Every kernel is planned, then run. Planning sees shapes, strides and dtypes, never an address;
-// it chooses the algorithm and says how much workspace it wants. Running sees addresses only,
+// it chooses the algorithm and the size of the workspace. Running only sees addresses,
 // allocates nothing, and may happen any number of times, from any thread. A Plan is plain bytes:
 // it may live on the stack (eager mode) or in a list (a compiled program).
 //
@@ -130,7 +130,7 @@ struct Images {
   int64_t n, height, width, channels;
 };
 
-// Planning functions return null, or a static sentence that says why there is no such kernel;
+// Planning functions return null, or a static text that says why the kernel is not available;
 // the caller then raises, or falls back to an expansion. `axes` is a bit mask. Unless a comment
 // says otherwise inputs may have any strides, out is dense in C order and does not overlap them.
 struct Kernels {
@@ -158,9 +158,9 @@ struct Kernels {
   // is_whole), float32 or float64.
   const char* (*plan_ramp)(Plan*, const Operand& out, bool is_whole, double start, double step);
   const char* (*plan_random_bits)(Plan*, const Operand& out, uint64_t key, uint64_t counter);
-  // What numpy.random draws: random_sample, standard_normal (both float32; normal numbers come in
+  // The draws of numpy.random: random_sample, standard_normal (both float32; normal numbers come in
   // pairs, and none is left from before), randint from [low, low + last], permutation (both int64).
-  // buffers: out, the MersenneTwister, which goes on.
+  // buffers: out, the MersenneTwister, whose state advances.
   const char* (*plan_draw)(Plan*, int32_t draw, const Operand& out, int64_t low, uint32_t last);
 
   // out: x's shape with the reduced axes 1; arg reductions: int64 out, one axis or all of them
@@ -233,7 +233,7 @@ struct Kernels {
   // (null: none), g, out, x, weight, mean, var.
   const char* (*plan_batch_norm_relu)(Plan*, const Operand& x, double eps);
   const char* (*plan_batch_norm_relu_grad)(Plan*, const Operand& x, double eps);
-  // What windows have at known places; zero on padding. buffers: out, x, index (uint8).
+  // The elements of windows at known positions; zero on padding. buffers: out, x, index (uint8).
   const char* (*plan_max_pool_take)(Plan*, const Window&, const Operand& x, const Operand& out);
   // Averages of windows without dilation; `before` and `after` say, per axis, how much of the
   // padding counts as elements. float32, dense. buffers: out, x; and dx, g.

@@ -173,7 +173,7 @@ T invert(T x) {
   }
 }
 
-// Shifts by any count: what falls out is gone, a right shift fills with the sign.
+// Shifts by any count; a right shift fills with the sign.
 template <class T>
 T shift_left(T x, T y) {
   using Unsigned = std::make_unsigned_t<T>;

@@ -1,4 +1,4 @@
-// Exponentials, logarithms and what is made of them.
+// Exponentials, logarithms and functions made of them.
 #pragma once
 #include "vector_basic.h"
 
@@ -69,7 +69,7 @@ Reduced<T> reduce_exp(T x) {
   return {bits(shifted) - bits(kRounder<T>), r * r * polynomial(E::kExp, r) + r};
 }
 
-// exp(high + low); low keeps what rounding high + low would lose.
+// exp(high + low); low is the part that rounding high + low would lose.
 template <class T>
 Reduced<T> reduce_exp(T high, T low) {
   using E = Exponential<T>;
@@ -104,8 +104,8 @@ T exp(T x) {
   return scale(1 + e.rest, e.k);
 }
 
-// What may become subnormal is computed 2^kLift times as large and lowered last, so that it is
-// rounded to few bits once.
+// Results that may be subnormal are computed 2^kLift times as large and scaled last, so that they
+// are rounded to few bits only once.
 template <class T>
 constexpr Int<T> kLift = sizeof(T) == 4 ? 64 : 512;
 template <class T>
@@ -359,7 +359,7 @@ struct Sum {
   T k, f, low;
 };
 
-// high + low, where low is what rounding to a normal number `high` lost.
+// high + low, where low is the rounding error of the normal number `high`.
 template <class T>
 Sum<T> split_sum(T high, T low) {
   constexpr T kFar = 2 * kMantissa<T>;  // from 2^kFar on `low` is too small to matter

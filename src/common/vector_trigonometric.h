@@ -45,10 +45,10 @@ struct Trigonometric<double> {
 
 template <class T>
 constexpr T kHalfPi = T(1.57079632679489661923);
-template <class T>  // what kHalfPi lacks
+template <class T>  // the rounding error of kHalfPi
 constexpr T kHalfPiLow = sizeof(T) == 4 ? T(-4.37113900018624283e-8) : T(6.12323399573676604e-17);
 
-// x = quadrant * pi/2 + r + low, |r| <= pi/4, where low is less than what r was rounded by.
+// x = quadrant * pi/2 + r + low, |r| <= pi/4, where low is below the rounding error of r.
 template <class T>
 struct Angle {
   int32_t quadrant;

@@ -26,10 +26,10 @@ PyObject* tuple_of(const int64_t* values, int n) {
 
 namespace {
 
-PyTypeObject* array_class;                     // what new arrays are instances of: NDArray
+PyTypeObject* array_class;                     // the class of new arrays: NDArray
 std::unordered_multimap<size_t, Spec*> specs;  // borrowed; a dying Spec removes itself
 constexpr int kRecent = 256;
-Spec* recent_specs[kRecent];  // owned: what a temporary has is not made anew each time
+Spec* recent_specs[kRecent];  // owned, so that specs of temporaries are reused
 Array* array_pool[512];
 int array_pooled = 0;
 Registry<Array> all_arrays;
@@ -310,7 +310,7 @@ PyObject* make_array(PyObject*, PyObject* const* args, Py_ssize_t n) {
     return nullptr;
   }
   Storage* storage = nullptr;
-  if (spec->native && args[1] != Py_None) {  // None: a subclass that is no view of memory
+  if (spec->native && args[1] != Py_None) {  // None: a subclass that is not a view of memory
     if (Py_TYPE(args[1]) != storage_type) {
       PyErr_SetString(PyExc_TypeError, "make_array: the native CPU needs a Storage");
       return nullptr;
@@ -360,7 +360,7 @@ PyObject* array_handle(PyObject* self, void*) {
   return new_reference(x->handle ? x->handle : Py_None);
 }
 
-// The buffer protocol, with strides: memoryview(x), numpy.asarray(x). bfloat16 has no format.
+// The buffer protocol, with strides: memoryview(x), numpy.asarray(x); not for bfloat16.
 int array_buffer(PyObject* object, Py_buffer* buffer, int flags) {
   static const char* const formats[kDTypes] = {"f", "d", nullptr, "e", "b",
                                                "h", "i", "q",     "B", "?"};
@@ -486,7 +486,7 @@ bool is_spec(const Spec* spec, DType code, PyObject* device, int ndim, const int
          std::equal(shape, shape + ndim, spec->shape);
 }
 
-// A new reference to the spec if there is one, else null.
+// A new reference to an existing spec, or null.
 Spec* known_spec(DType code, PyObject* device, int ndim, const int64_t* shape, size_t hash) {
   auto range = specs.equal_range(hash);
   for (auto it = range.first; it != range.second; ++it) {

@@ -1,4 +1,4 @@
-// Calls of kernels from Python: what all bindings share.
+// Calls of kernels from Python: code that all bindings share.
 #pragma once
 #include "core.h"
 #include <nanobind/nanobind.h>

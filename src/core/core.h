@@ -65,7 +65,7 @@ void set_exhausted_hook(PyObject* function);
 void* workspace(int64_t nbytes);  // this thread's, until its next call; null as storage_new
 
 // All objects of a type that were allocated, those that wait in its pool too: so that the report
-// of exhausted memory can name who holds it, at no cost to objects that come from the pool.
+// of exhausted memory can name its users, at no cost to objects that come from the pool.
 template <class T>
 struct Registry {
   T* first = nullptr;
@@ -137,7 +137,7 @@ inline bool is_array(PyObject* x) { return PyObject_TypeCheck(x, array_type); }
 bool is_view(PyObject* x);
 // A view of the same memory; steals spec. Null with an exception.
 Array* array_view(const Array* x, Spec* spec, int64_t offset, const int64_t* strides);
-// An array over a handle that is no Storage; steals both.
+// An array over a handle that is not a Storage; steals both.
 Array* array_over(Spec* spec, PyObject* handle, const int64_t* strides);
 inline const int64_t* strides_of(const Array* x) {
   return x->strides ? x->strides : x->spec->strides;

@@ -1,6 +1,6 @@
-// Elementwise functions, copies, products and reductions on devices that have a Port: what
-// backend/kernels.py does, with the memory and the launch from the device's backend. What a backend
-// has prepared for operands like these (a Launch) is run at once the next time.
+// Elementwise functions, copies, products and reductions on devices that have a Port, as in
+// backend/kernels.py, with the memory and the launch from the device's backend. A Launch that a
+// backend has prepared is run again for similar operands, without Python.
 #include <algorithm>
 #include <cstring>
 
@@ -113,7 +113,7 @@ PyObject* spread(Array* x, const Spec* like) {
   return reinterpret_cast<PyObject*>(broadcast(x, like->ndim, like->shape));
 }
 
-// Keep what a backend gave for its work, if that is a Launch; takes it.
+// Keeps the result of a backend's method if it is a Launch; steals it.
 void remember(uint64_t what, Array* const* x, int n, const Array* out, PyObject* launch) {
   if (Py_TYPE(launch) != launch_type) {
     Py_DECREF(launch);
@@ -137,7 +137,7 @@ void remember(uint64_t what, Array* const* x, int n, const Array* out, PyObject*
   Py_DECREF(old.launch);
 }
 
-// What the backend's elementwise gives: None, or a Launch.
+// Returns the result of the backend's elementwise: None, or a Launch.
 PyObject* call_elementwise(PyObject* backend, int32_t code, Array* out, Array* const* x, int n) {
   PyObject* args[3 + kMaxArgs] = {backend, names[code], reinterpret_cast<PyObject*>(out)};
   bool complete = true;
@@ -190,7 +190,7 @@ PyObject* backend_of(const Spec* spec) {  // a new reference
   return spec ? PyObject_GetAttr(spec->device, backend_name) : nullptr;
 }
 
-// Takes what the backend gave for its work, null with an exception.
+// Steals the result of a backend's method, which is null with an exception.
 Array* finished(uint64_t what, Array* const* x, int n, Array* out, PyObject* made) {
   if (made) {
     remember(what, x, n, out, made);
@@ -276,7 +276,7 @@ Array* matmul_elsewhere(Array* const* x) {
 
 Array* reduce_elsewhere(int32_t reduction, uint32_t axes, const Array* x, int ndim,
                         const int64_t* shape) {
-  // Axes and number of dimensions say what shape it is: see the callers.
+  // Axes and number of dimensions determine the shape: see the callers.
   const uint64_t what = number_of(kReduction, reduction, uint64_t{axes} << 8 | ndim);
   auto* in = const_cast<Array*>(x);
   Array* out = repeated(what, &in, 1);

@@ -179,7 +179,7 @@ bool is_promoted(const Op* op, Array* const* x, int n) {
   return true;
 }
 
-// Let the definition turn what a method raised into an error about the operands.
+// Lets the definition turn a method's exception into an error about the operands.
 void explain_error(PyObject* op, PyObject* const* tensors, int n) {
   PyObject *type, *error, *trace;
   PyErr_Fetch(&type, &error, &trace);
@@ -202,7 +202,7 @@ void explain_error(PyObject* op, PyObject* const* tensors, int n) {
                 PyException_GetTraceback(found));
 }
 
-// What the op's own method makes of arrays: an array, or a tuple of them.
+// Calls the op's own method on arrays; returns an array, or a tuple of them.
 PyObject* call_compute(PyObject* op, PyObject* const* tensors, Array* const* arrays, int n) {
   PyObject* args[kMaxOperands + 1] = {op};
   for (int i = 0; i < n; i++) args[i + 1] = reinterpret_cast<PyObject*>(arrays[i]);
@@ -245,7 +245,7 @@ PyObject* elsewhere(PyObject* object, PyObject* const* tensors, Array* const* ar
 }
 
 PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args, PyObject* names) {
-  // The definition says that there are none by name.
+  // The definition raises the error for keyword arguments.
   if (names) return PyObject_Vectorcall(slow_path, args, n_args, names);
   const int n = static_cast<int>(n_args) - 1;
   if (n < 0 || !PyObject_TypeCheck(args[0], op_type)) {

@@ -8,7 +8,7 @@ namespace needle {
 constexpr int kMaxArgs = 3;
 
 // Run a plan; the caller holds references to the arrays. Releases the GIL for long runs.
-// False: there is no memory, and an exception is set.
+// False without memory, with an exception set.
 bool run_plan(const Plan& plan, void* const* buffers, int64_t elements);
 
 // The same for kernels that look at indices: whether they are all in range, too.
@@ -22,7 +22,7 @@ void forget_plans();
 
 // Parts of it. code: a Function, or a Reduction; axes: a bit mask.
 Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n);
-// correction: what is taken from the number of terms of a variance.
+// correction: subtracted from the number of terms of a variance.
 Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const Array* x,
                         int64_t correction);
 bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape);
@@ -59,13 +59,13 @@ Array* slice_by(const int64_t* numbers, const Array* x);  // unchecked
 void broadcast_strides(const Array* x, int ndim, const int64_t* shape, int64_t* strides);
 
 // x[index] for tensors that stand for the first axes, read and written (x is a leaf's, dense, and
-// nobody else's; of value's dtype); null or false without an exception: ask the definition.
+// not shared; of value's dtype); null or false without an exception: use the definition.
 PyObject* pick_item(PyObject* tensor, PyObject* index);
 bool put_item(Array* x, PyObject* index, const Array* value);
 // The result of Take (slices) or Gather along an axis of two tensors; null likewise.
 PyObject* pick_along(PyObject* op, PyObject* const* inputs, int axis, bool slices);
 Array* gathered(Array* x, Array* index, int axis);  // the result of Gather; null likewise
-void set_take_op(PyObject* op);                     // what picks along the first axis
+void set_take_op(PyObject* op);                     // the op that picks along the first axis
 // int64 [axes, count]: where dense bools are true. Null without an exception for others.
 Array* find_true(const Operand& x, const void* data, PyObject* device);
 

@@ -96,9 +96,9 @@ PyObject* getitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return result;
 }
 
-// ---- writing: in place, where nobody else can see the memory ---------------------------------
+// ---- writing: in place, if the memory is not shared ------------------------------------------
 
-// Whether a tensor may be overwritten: a leaf, dense, whose memory nobody else holds.
+// Whether a tensor may be overwritten: a dense leaf whose memory is not shared.
 bool writable(const Tensor* tensor) {
   if (tensor->node && tensor->node->op) return false;
   return is_exclusive(tensor) && !reinterpret_cast<Array*>(tensor->array)->strides;
@@ -207,7 +207,7 @@ PyObject* set_make_slice(PyObject*, PyObject* function) {
   Py_RETURN_NONE;
 }
 
-// pick(op, axis, slices, x, index): what Take or Gather along an axis gives, or None.
+// pick(op, axis, slices, x, index): the result of Take or Gather along an axis, or None.
 PyObject* pick(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (n != 5 || !modes.open || modes.lazy || !is_tensor(args[3]) || !is_tensor(args[4]) ||
       !PyObject_TypeCheck(args[0], op_type)) {

@@ -1,4 +1,4 @@
-// Node and Tensor: the graph and who keeps its values alive. definition.py has the rules.
+// Node and Tensor: the graph, and the lifetime of its values. definition.py has the rules.
 #include "core.h"
 #include "graph.h"
 #include <structmember.h>
@@ -11,7 +11,7 @@ int64_t live_tensors, next_serial;
 
 namespace {
 
-PyTypeObject *tensor_class, *tuple_class;  // what results are instances of
+PyTypeObject *tensor_class, *tuple_class;  // the classes of results
 Tensor* tensor_pool[512];
 int tensor_pooled = 0;
 Registry<Tensor> all_tensors;

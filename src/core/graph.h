@@ -1,4 +1,4 @@
-// What the files of the graph share: graph.cc has the types, values.cc what is done with them.
+// Shared by the files of the graph: graph.cc has the types, values.cc the operations on them.
 #pragma once
 #include "core.h"
 
@@ -28,7 +28,7 @@ Node* node_new(PyObject* op, int n);
 void claim(Node* node, PyObject* value);
 void unclaim(Node* node);
 void drop(Node* node, uint64_t keep);  // give up the claims that are not in `keep`
-uint64_t saved(const Node* node);      // what the gradients asked of it will read
+uint64_t saved(const Node* node);      // mask of the values that its gradients will read
 void node_track(Node* node);           // show it to the collector where it can be in a cycle
 
 PyObject* tensor_make(PyObject* array, Node* node, bool is_tuple);  // steals both

@@ -131,7 +131,7 @@ bool max_pool_take(nb::handle out, nb::handle x, nb::handle index, nb::handle ke
           operand(native(x)), operand(native(out)))) {
     return false;
   }
-  return run(plan, {native(out), native(x), native(index)}) < 0;  // else: no such place
+  return run(plan, {native(out), native(x), native(index)}) < 0;  // >= 0: a bad position
 }
 
 bool avg_pool(bool grad, nb::handle out, nb::handle x, nb::handle kernel, nb::handle stride,

@@ -21,7 +21,7 @@ static_assert(sizeof(Storage) <= kHeader);
 
 Storage* free_lists[kClasses];
 int64_t live_bytes, cached_bytes, peak_bytes, live_blocks, first_limit;
-thread_local int64_t limit_bytes = first_limit;  // what this thread may fill the memory up to
+thread_local int64_t limit_bytes = first_limit;  // this thread's limit of memory in use
 std::atomic<int64_t> scratch_bytes;  // of all threads' workspaces; a dying thread holds no GIL
 PyObject* explain_exhausted;         // (bytes asked for) -> the exception, in Python
 

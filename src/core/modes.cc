@@ -1,6 +1,6 @@
 // The `with` block that switches modes. It is native so that no signal comes between switching and
 // being sure to switch back: Python handles signals where a function of its own begins, and
-// __exit__ would be one. An interrupted program goes on in the modes it was in.
+// __exit__ would be one. An interrupted program continues in its previous modes.
 #include "core.h"
 #include "graph.h"
 

@@ -1,4 +1,4 @@
-// Op: what the gate knows of an op without asking Python.
+// Op: the part of an op that the gate uses without calling Python.
 #include "core.h"
 #include "graph.h"
 #include <cmath>
@@ -114,11 +114,11 @@ PyType_Spec op_definition = {"needle._core.Op", sizeof(Op), 0,
 // ---- Op.of: one op for the same class and attributes
 
 constexpr Py_ssize_t kMost = 10'000;  // ops that are known; those in use stay alive in their nodes
-PyObject *known_ops, *truths[2];      // a dict; what stands for False and True in its keys
+PyObject *known_ops, *truths[2];      // a dict; the objects for False and True in its keys
 
 PyObject* exact_tuple(PyObject* const* values, Py_ssize_t n);
 
-// What is equal only to the same attribute: 1, 1.0 and True are equal, and 0.0 and -0.0.
+// A key that only equals the same attribute, although 1 == 1.0 == True and 0.0 == -0.0.
 PyObject* exact(PyObject* value) {
   if (PyLong_CheckExact(value) || PyUnicode_CheckExact(value) || value == Py_None)
     return Py_NewRef(value);
@@ -155,7 +155,7 @@ PyObject* op_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
   PyObject* op = key ? PyDict_GetItemWithError(known_ops, key) : nullptr;
   if (op) {
     Py_INCREF(op);
-  } else if (PyErr_ExceptionMatches(PyExc_TypeError)) {  // a list, say, has no hash
+  } else if (PyErr_ExceptionMatches(PyExc_TypeError)) {  // for example, lists cannot be hashed
     PyErr_Clear();
     op = make_op(args, n);
   } else if (!PyErr_Occurred() && (op = make_op(args, n))) {

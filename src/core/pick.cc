@@ -39,7 +39,7 @@ struct Reference {  // owns an array, or null
 struct Picked {
   Reference table;              // x as [n, rest...]
   Reference places;             // [m], integers
-  int64_t shape[2 * kMaxDims];  // of what they pick
+  int64_t shape[2 * kMaxDims];  // of the picked elements
   int ndim, lead;               // of these axes, those of the indices
 };
 
@@ -135,7 +135,7 @@ bool locate(Array* x, PyObject* index, Picked* found) {
   return found->table.array != nullptr;
 }
 
-// A call of gather or put: the shape of what is picked, and the steps of the index in it.
+// A call of gather or put: the shape of the picked elements, and the steps of the index in it.
 struct Rows {
   int64_t shape[kMaxDims], index[kMaxDims];
   int ndim;
@@ -149,7 +149,7 @@ struct Rows {
   }
 };
 
-// What is picked along an axis of x, which has `steps`, as an array of n axes.
+// The elements picked along an axis of x, which has `steps`, as an array of n axes.
 Array* gather(const Rows& rows, const Array* x, const int64_t* steps, const Array* index, int axis,
               int n, const int64_t* result) {
   Spec* spec = spec_of(x->spec->code, x->spec->device, n, result);

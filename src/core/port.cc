@@ -10,9 +10,9 @@ PyTypeObject *block_type, *launch_type;
 namespace {
 
 constexpr int64_t kAlignment = 512;      // as in arena.py
-constexpr unsigned kThreads = 256;       // of a block, unless it is said
+constexpr unsigned kThreads = 256;       // default number of threads of a block
 constexpr unsigned kUnasked = 48 << 10;  // bytes of shared memory that any kernel may have
-constexpr int kPoll = 32;                // loans between two looks at what waits for events
+constexpr int kPoll = 32;                // loans between two checks of blocks that wait for events
 
 PyObject* settings;            // the context variable of config.py
 thread_local int64_t entered;  // whose device is current in this thread
@@ -20,7 +20,7 @@ int64_t switches;              // how often any thread chose a stream
 thread_local struct {
   const Port* port;
   int64_t switches, stream;
-} chosen;  // this thread's stream, as of so many switches
+} chosen;  // this thread's stream, and the number of switches it belongs to
 
 Port* as_port(PyObject* self) { return reinterpret_cast<Port*>(self); }
 Block* as_block(PyObject* self) { return reinterpret_cast<Block*>(self); }
@@ -60,7 +60,7 @@ Block* block_init(Block* self, Port* port, int64_t nbytes, int64_t stream) {
   return self;
 }
 
-// Leave word for the arena, which knows what has to pass before the block is free.
+// Tells the arena, which knows the events that must pass before the block is free.
 void drop(Block* self) {
   PyObject *type, *error, *trace;
   PyErr_Fetch(&type, &error, &trace);
@@ -205,7 +205,7 @@ bool launch_by_driver(const Port* port, const Kernel& kernel, const Words& words
   return done;
 }
 
-// What the driver's call takes for a kernel: a number, or the first of several things as one.
+// The kernel as the driver's call takes it: a number, or the first of several items as one.
 bool read_handle(PyObject* function, void** handle) {
   if (PyTuple_Check(function) && PyTuple_GET_SIZE(function)) {
     function = PyTuple_GET_ITEM(function, 0);
@@ -262,7 +262,7 @@ bool read_grid(PyObject* source, unsigned* grid) {
   return !PyErr_Occurred();
 }
 
-// How many threads a block has, and how many bytes of shared memory besides what it declares.
+// The threads of a block, and the bytes of shared memory in addition to those it declares.
 bool read_named(PyObject* const* args, PyObject* names, Kernel* kernel) {
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
     PyObject* name = PyTuple_GET_ITEM(names, i);
@@ -459,7 +459,7 @@ void port_dealloc(PyObject* object) {
 
 PyObject* port_lend(PyObject* self, PyObject* nbytes) {
   const int64_t n = PyLong_AsLongLong(nbytes);
-  if (n == -1 && PyErr_Occurred()) PyErr_Clear();  // the arena says that there is no such memory
+  if (n == -1 && PyErr_Occurred()) PyErr_Clear();  // the arena will raise the error
   PyObject* block = n < 0 ? nullptr : lend(as_port(self), n);
   if (block || PyErr_Occurred()) return block;
   Py_RETURN_NONE;

@@ -68,7 +68,7 @@ struct Port {
   Shelf* shelves[kShelves];
   bool several, waiting;
   uint32_t lent;
-  int64_t launches;  // that Python asked for
+  int64_t launches;  // number of launches by Python
   Kernel kernel;     // the last of them, owned
   Words last;        // its parameters
 };

@@ -1,4 +1,4 @@
-// What an op gives on native arrays, for the common cases: no tensors, no graph, no Python.
+// Results of ops on native arrays, for the common cases, without tensors, graph or Python.
 #include "gate.h"
 #include <cstring>
 #include <limits>
@@ -69,7 +69,7 @@ bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides) {
 
 namespace {
 
-// What elementwise work on operands of any shapes and strides needs to know.
+// The description of elementwise work on operands of any shapes and strides.
 struct Broadcast {
   int32_t code;
   DType out_type;

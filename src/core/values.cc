@@ -1,4 +1,4 @@
-// What the gate and Python do with nodes and tensors: record, postpone, finish, release, order.
+// Operations of the gate and Python on nodes and tensors: record, postpone, finish, release, order.
 #include "core.h"
 #include "graph.h"
 #include <new>
@@ -27,7 +27,7 @@ thread_local Modes modes;
 
 namespace {
 
-// Borrowed: the tensor's node, made where there is none.
+// Borrowed: the tensor's node, which is made if needed.
 Node* leaf_of(Tensor* tensor) {
   if (tensor->node) return tensor->node;
   if (!tensor->array) {
@@ -40,7 +40,7 @@ Node* leaf_of(Tensor* tensor) {
   node->owner = PyWeakref_NewRef(reinterpret_cast<PyObject*>(tensor), nullptr);
   node->needs = tensor->requires_grad;
   node->done = true;
-  if (!node->spec || !node->owner || tensor->node) {  // made by what the collector ran meanwhile
+  if (!node->spec || !node->owner || tensor->node) {  // the collector ran code that made it
     Py_DECREF(node);
     return PyErr_Occurred() ? nullptr : tensor->node;
   }

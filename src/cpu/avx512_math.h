@@ -77,7 +77,7 @@ inline Floats rsqrt(const Floats& x) {
   return _mm512_mask3_fmadd_ps(0.5f * y, e, y, steps);
 }
 
-// Correctly rounded. What the last residual would lose below the normal numbers is lifted.
+// Correctly rounded; scaled up where the last residual would be subnormal.
 inline Floats sqrt(const Floats& x) {
   constexpr int kZerosAndInfinity = 0x100100;  // classes 2 and 5 of x are the results
   const __mmask16 tiny = _mm512_cmp_ps_mask(x, splat(0x1p-90f), _CMP_LT_OQ);
@@ -114,7 +114,7 @@ inline Floats reciprocal_by_divider(const Floats& x) { return 1 / x; }
 struct LogTable {
   static constexpr int kSize = 32;
   float inverse[kSize], high[kSize], low[kSize];  // 1 / c and unit log2(c)
-  float unit_high, unit_low;                      // what 2^k counts; unit_low >= 0
+  float unit_high, unit_low;                      // the value of one k; unit_low >= 0
 
   static constexpr double head(double x) { return static_cast<int64_t>(x * 0x1p16) * 0x1p-16; }
 
@@ -180,7 +180,7 @@ inline Floats log1p_of_sum(const Floats& x, const Floats& rest) {
 
 inline Floats log1p(const Floats& x) { return copysign(log1p_of_sum(x, Floats{}), x); }
 
-// log((1 + t) / (1 - t)) / 2 with what the difference and the quotient lose.
+// log((1 + t) / (1 - t)) / 2 with the rounding errors of the difference and the quotient.
 inline Floats atanh(const Floats& x) {
   const Floats t = _mm512_abs_ps(x), under = 1.f - t, lost = (1.f - under) - t;
   const Floats quotient = 2.f * t / under;

@@ -119,7 +119,7 @@ void join_blocks(const State& s, void* workspace, int64_t left, int64_t right, i
                   static_cast<float>(first_row(s, end) - first_row(s, right)), s.c);
 }
 
-// What both directions must compute alike, to the last bit: the normalised x, and its factor.
+// The normalised x and its factor, which both directions must compute to the same last bit.
 Floats normalised(const Floats& distance, const Floats& scale, const Floats& bias) {
   return distance * scale + bias;
 }

@@ -159,7 +159,7 @@ SHORT_POWER(Fourth, (x * x) * (x * x))
 SHORT_POWER(InverseSquare, (1 / x) * (1 / x))
 SHORT_POWER(InverseCube, (1 / x) * (1 / x) * (1 / x))
 
-// A power that is a root is of -0 what it is of 0, and of -infinity what it is of infinity.
+// As a power, a root of -0 equals that of 0, and a root of -infinity that of infinity.
 template <class T, class V>
 V with_ends(const V& x, const V& root, T of_zero, T of_infinity) {
   const V ended = x == -math::kInfinity<T> ? V{} + of_infinity : root;
@@ -193,7 +193,7 @@ struct OfVectors<InverseRoot, float> {
 };
 #endif
 
-// Null: there is none.
+// Null without such a loop.
 template <class T>
 Contiguous short_power(T y) {
   constexpr DType dtype = sizeof(T) == 4 ? kFloat32 : kFloat64;

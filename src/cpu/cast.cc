@@ -15,11 +15,11 @@ template <class T>
 auto number(T x) {
   return x;
 }
-inline int32_t number(bool x) { return x ? 1 : 0; }  // there are no vectors of bool to float
+inline int32_t number(bool x) { return x ? 1 : 0; }  // compilers lack vectors of bool
 inline float number(Half x) { return to_float(x); }
 inline float number(BFloat16 x) { return to_float(x); }
 
-// Truncates; what T cannot hold becomes the nearest it can, NaN becomes 0.
+// Truncates; numbers out of range become the nearest T, NaN becomes 0.
 template <class T, class F>
 T saturate(F x) {
   using Limits = std::numeric_limits<T>;
@@ -76,7 +76,7 @@ void convert_loop(void* out, const void* const* inputs, int64_t n) {
 }
 
 // As above, in the compiler's vectors: of the scalar form it makes chains of masks. The instruction
-// gives the smallest integer for what is too low, or for all that does not fit.
+// gives the smallest integer for numbers that are too low, or for all out of range.
 template <>
 void convert_loop<int32_t, float>(void* out, const void* const* inputs, int64_t n) {
   constexpr int64_t kCount = kLanes<float>;
@@ -108,7 +108,7 @@ CONVERSIONS_OF(Half, kFloat16)
 CONVERSIONS_OF(BFloat16, kBFloat16)
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// By float64, which all of a piece fit: there is no instruction for vectors of int64.
+// By float64, which holds all numbers of a piece: vectors of int64 have no such instruction.
 template <class To>
 void convert_longs(void* out, const void* const* inputs, int64_t n) {
   constexpr int64_t kPiece = 64;

@@ -63,7 +63,7 @@ int64_t real_products(const Geometry& g) {
   return product;
 }
 
-// What Winograd's method costs, counted in multiplications of [c, k] matrices: the products of a
+// The cost of Winograd's method, in multiplications of [c, k] matrices: the products of a
 // tile, the transforms of a tile, which grow with c or k alone, and those of the weights.
 struct WinogradCost {
   double products, input, output, weights;
@@ -97,7 +97,7 @@ bool winograd_pays(const Geometry& g, int32_t direction) {
   return tiles * for_tile + cost.weights < static_cast<double>(g.n * real_products(g));
 }
 
-// Many more pixels than weights, of few channels: what counts is reading and writing the images.
+// Many more pixels than weights, of few channels: reading and writing the images takes most time.
 bool is_tall(const Geometry& g, int32_t direction) {
   constexpr int64_t kMostSummed = 256, kOneBlock = 128, kManyPixels = 16;
   constexpr int64_t kLargeBytes = 4 << 20;  // leave the second caches of a few threads

@@ -1,4 +1,4 @@
-// What the convolution kernels share: the geometry, the choice, and how results leave registers.
+// Shared by the convolution kernels: the geometry, the choice, and how results leave registers.
 #pragma once
 #include "axes.h"
 #include "lanes.h"

@@ -40,7 +40,7 @@ struct Pixels {
   float* out;
   const float* x;
   int64_t out_step, x_step, count;
-  int64_t x_ahead;  // to what the next line of results is the first to read
+  int64_t x_ahead;  // to the data that the next line of results reads first
 };
 
 // `count` neighbours, all channels. The taps come `in_row` at a time; where that is more than one,

@@ -54,7 +54,7 @@ struct Buffers {
   const float* bias;
 };
 
-// ---- what lies where
+// ---- memory layouts
 
 struct Layout {
   const Stretch* stretches[kSpatial];
@@ -223,8 +223,8 @@ struct Strips {
   int64_t count = 0;
 };
 
-// Lines are cut into strips of one width. Those of what is left come last, because a tile's strips
-// are equally wide.
+// Lines are cut into strips of one width. The strips of remainders come last, because the strips of
+// a tile are equally wide.
 void find_strips(const Grid& grid, int64_t begin, int64_t end, Strips& strips) {
   const auto& line = grid.line();
   const int64_t width = parts(line.count, parts(line.count, kNeighbours));

@@ -44,7 +44,7 @@ struct RunTile {
   int64_t x_unit, x_step, x_row, g_step, g_row;  // floats; steps from pixel to pixel
   float* sums;
   int64_t sums_row;
-  const float* fetch;  // what is needed soon: a line for each pixel, so far apart
+  const float* fetch;  // lines to fetch: one for each pixel, at this distance
   int64_t fetch_step;
 };
 
@@ -129,7 +129,7 @@ PixelBlock block_at(const State& s, int64_t index) {
           least(column + s.columns, s.g.out[2])};
 }
 
-// What the task reads of a block, the frame around images left out.
+// The part of a block that the task reads, without the frame around images.
 Ahead pixels_of(const State& s, const Task& t, const PixelBlock& b) {
   const Geometry& g = s.g;
   const int64_t plane = b.row_begin / g.out[1], h = b.row_begin % g.out[1];

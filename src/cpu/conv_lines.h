@@ -13,7 +13,7 @@ struct Line {
   int64_t a, b, length;
 };
 
-// What all rows of a tile have in common.
+// Properties of all rows of a tile.
 struct LineTile {
   const Line* lines;
   int64_t line_count;
@@ -32,7 +32,7 @@ struct RowTile : LineTile {
   const float* a[kRows];
   float* c[kRows];
   bool streams;
-  const float* next;  // what `fetches` fetches: the sources of the next rows, side by side
+  const float* next;  // fetched by `fetches`: the sources of the next rows, side by side
 };
 
 // Bias and slope are tested once, not for every vector.

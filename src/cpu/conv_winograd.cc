@@ -264,7 +264,7 @@ auto fetching_tile(int64_t height, std::integer_sequence<int, rows...>) {
   return kTiles[height - 1];
 }
 
-// What a part of the input channels adds to the products of a block of tiles and a panel.
+// Adds the terms of some input channels to the products of a block of tiles and a panel.
 template <class Method>
 void multiply_part(const State& s, int64_t part, const float* v, int64_t tiles, const float* u,
                    float* products) {

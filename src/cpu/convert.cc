@@ -33,7 +33,7 @@ void write_run(void* out, const A* __restrict x, int64_t n) {
 }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// Put between zeros: what the compiler makes widens first, and shifts then.
+// Interleaves with zeros, because the compiler's code would widen first and shift then.
 template <>
 void read_run<float, BFloat16>(float* __restrict out, const void* x, int64_t n, int64_t stride) {
   const BFloat16* from = static_cast<const BFloat16*>(x);

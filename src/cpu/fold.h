@@ -13,7 +13,7 @@ namespace needle::NEEDLE_ISA {
 constexpr int64_t kBlock = 1024;  // row elements read at once
 constexpr int64_t kRun = 4096;    // neighbours folded as one block
 
-// In which order a processor reads blocks best; the bits of what they are folded to are the same.
+// The order in which a processor reads blocks best; the bits of the results are the same.
 enum class Order : int8_t {
   kTogether,  // the streams of a block together
   kLines,     // one line after the other

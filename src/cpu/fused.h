@@ -28,7 +28,7 @@ struct TileProgram {
   int8_t slot[kMaxFused];       // the tile of each result
   Step steps[kMaxFused];
   Run run;       // of a fill: the run of its copy
-  int64_t fill;  // and what it copies
+  int64_t fill;  // and its source
 };
 static_assert(sizeof(TileProgram) <= kPlanBytes);
 

@@ -1,6 +1,6 @@
 // Matrix products: planning. The result is cut into tiles that fit the registers (gemm_tile.h),
 // which gemm_blocks.h goes through; large ones of float32 go through the matrix unit where there is
-// one (gemm_amx.h). gemm_threads.h says who computes what.
+// one (gemm_amx.h). gemm_threads.h divides the work between threads.
 //
 // Threads share nothing but the inputs: each computes rectangles of the result, and maybe rows of
 // another's at the end, and packs what it needs for itself. Sharing packed operands would save
@@ -134,7 +134,7 @@ int64_t even(int64_t n, int64_t preferred, int64_t unit) {
 constexpr int64_t kFar = 512;
 bool far(Strides x) { return std::abs(x.row) >= kFar || std::abs(x.column) >= kFar; }
 
-// What it takes to read or pack an element, in multiplications.
+// The cost of reading or packing an element, in multiplications.
 struct Reading {
   double a, b;
   bool rows_each;  // a row of tiles for each thread, whatever that takes

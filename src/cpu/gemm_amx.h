@@ -48,7 +48,7 @@ inline void multiply_tiles() {
 constexpr int kSums = 4, kA = 4, kB = 6;
 constexpr int64_t kTileNumbers = kStripWidth * kStripWidth;
 
-// A product of tiles begins a sum; what it was before is stored.
+// A product of tiles begins a sum, after the previous sum was stored.
 template <bool begins, int sum, int a, int b>
 inline void add_product(float* sums) {
   if constexpr (begins) {
@@ -104,7 +104,7 @@ inline void multiply_step(const std::byte* a, const std::byte* b, int64_t strip_
   multiply_parts<rows, columns, 5, first, n_parts>(sums);
 }
 
-// Writes what tiles hold, some rows at a time: from `row` on.
+// Writes the content of tiles, some rows at a time, from `row` on.
 template <int rows, int columns, int n_parts>
 inline void write_sums(const float* sums, const UnitResult& out, int64_t row, int64_t end) {
   constexpr int64_t kCopy = rows * columns * kTileNumbers;
@@ -153,7 +153,7 @@ void multiply_strips(const std::byte* a, const std::byte* b, int64_t steps, cons
   write_sums<rows, columns, n_parts>(sums, before, 0, before.height);
 }
 
-// Multiplies what UnitMultiplier has laid out.
+// Multiplies the operands that UnitMultiplier has laid out.
 template <int n_parts>
 struct MatrixUnitParts {
   static constexpr int kParts = n_parts;

@@ -40,7 +40,7 @@ template <class T>
 class Pieces {
  public:
   Pieces() = default;
-  // From this piece on; the first one comes so many calls later if `index` is negative.
+  // From this piece on; if `index` is negative, the first piece comes -index calls later.
   Pieces(const Lines<T>& lines, int64_t size, int64_t index) {
     if (lines.count == 0) return;
     per_line_ = parts(lines.length, size);

@@ -1,4 +1,4 @@
-// How threads share the product of two matrices, or of many: ProductState says what planning
+// How threads share the product of two matrices, or of many: ProductState holds what planning
 // decided.
 #pragma once
 #include <cstdlib>

@@ -42,7 +42,7 @@ struct Tile {
   int64_t b_step;
   T* c;
   int64_t c_row, width;
-  bool add;              // to what c holds
+  bool add;              // whether to add to c
   bool fetches = false;  // columns of b, because their rows lie far apart
   bool padded = false;   // columns of b beyond the width can be read: whole vectors
   T* copy = nullptr;     // where to lay the columns of b one after the other, in whole vectors

@@ -1,4 +1,4 @@
-// Products by what multiplies bfloat16: of float32 in parts (gemm_split.h), or of bfloat16.
+// Products by instructions for bfloat16: of float32 in parts (gemm_split.h), or of bfloat16.
 #pragma once
 #include "gemm_blocks.h"
 #include "gemm_split.h"

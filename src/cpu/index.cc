@@ -81,7 +81,7 @@ bool gathers_strips(const State& s) {
 
 constexpr int64_t kAhead = 256, kIndices = kLanes<int64_t>;
 
-// Where in rows of indices a walk is that finds what they pick.
+// The position of a walk in rows of indices that finds the elements they pick.
 template <class T>
 struct Ahead {
   const State& s;

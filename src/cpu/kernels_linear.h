@@ -1,5 +1,5 @@
 // Planning functions for products, reductions and the fused kernels of training, named as the
-// fields of Kernels (kernels.h says what each does).
+// fields of Kernels (kernels.h describes each).
 #pragma once
 #include "isa.h"
 

@@ -289,7 +289,7 @@ struct Streamed : Whole<T> {
   }
 };
 
-// Other threads see what was streamed before this.
+// After this, other threads see the streamed data.
 inline void end_streams() {
 #if defined(__SSE2__)
   _mm_sfence();
@@ -315,13 +315,13 @@ inline void for_streamed_vectors(const T* out, int64_t n, const Body& body) {
   if (i < n) body(i, Tail<T>(n - i));
 }
 
-// `next` is read soon: it comes from memory while something else is computed.
+// Fetches `next`, which is read soon, while something else is computed.
 template <class T>
 inline void fetch_ahead(const T* next, int64_t i) {
   if (next) __builtin_prefetch(next + i, 0, 2);
 }
 
-// The same for what is not read again soon: it displaces nothing in the third cache.
+// The same for data that is not read again soon: it displaces nothing in the third cache.
 template <class T>
 inline void fetch_past(const T* next, int64_t i) {
   if (next) __builtin_prefetch(next + i, 0, 0);

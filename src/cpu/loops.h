@@ -46,7 +46,7 @@ Loops loops_of(int32_t function, DType type, Work work = Work::kLittle);
 // How a result of `size` elements gets into memory; with its inputs it has `moved` bytes.
 enum class Stores : int8_t {
   kPlain,
-  kFetched,   // lines are fetched ahead of what overwrites them
+  kFetched,   // lines are fetched before they are overwritten
   kStreamed,  // past the caches
 };
 Stores stores_of(Work work, int64_t size, DType dtype, int64_t moved);

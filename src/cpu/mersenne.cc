@@ -59,7 +59,7 @@ void take_words(MersenneTwister& twister, uint32_t* __restrict out, int64_t n) {
   }
 }
 
-// What the generator gives for them.
+// The generator's output for them.
 void temper(uint32_t* words, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     uint32_t y = words[i];

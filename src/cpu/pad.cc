@@ -32,7 +32,7 @@ struct PaddedAxis {
 struct State {
   int count;
   bool zeros;
-  int64_t rows, chunk, block;  // a thread's rows at once, and what stays in the first cache
+  int64_t rows, chunk, block;  // a thread's rows at once, and the part in the first cache
   int team;
   PaddedAxis axis[kMaxDims];  // the last one is that of the rows
 };

@@ -106,7 +106,7 @@ int64_t run_average_grad(const Plan* plan, void* const* buffers, void*) {
   return -1;
 }
 
-// What a window has at one place; zero on padding.
+// The element of a window at one position; zero on padding.
 float taken(const Geometry& g, const float* image, const int64_t* at, int64_t place, int64_t c) {
   int64_t pixel = 0;
   for (int axis = 0, rest = static_cast<int>(g.taps()); axis < kSpatial; ++axis) {

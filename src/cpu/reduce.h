@@ -1,4 +1,4 @@
-// What all reductions share. A unit is a strip of results side by side (columns), if a kept axis is
+// Shared by all reductions. A unit is a strip of results side by side (columns), if a kept axis is
 // contiguous, or a single result (a row), if the reduced axis is. The reduced positions of a unit
 // are cut into fixed blocks and chunks, whose parts are joined as a tree, so that a result does not
 // depend on the number of threads.
@@ -45,7 +45,7 @@ struct Unit {
 };
 
 inline Unit unit_at(const Layout& s, int64_t index) {
-  if (s.strip.size == 1) {  // a row: no division, and what follows it is ready sooner
+  if (s.strip.size == 1) {  // a row: without a division the result is ready sooner
     const Offsets offsets = s.kept.at(index);
     return {s.start + offsets.x, offsets.out, 1};
   }
@@ -95,7 +95,7 @@ struct Totals {
   A total[most_results];
 };
 
-// Kernel::Part is what is known of a unit after some of its positions. Kernel::fold makes one of
+// Kernel::Part is the state of a unit after some of its positions. Kernel::fold makes one of
 // positions begin..end, Kernel::join adds a later one, Kernel::finish writes the results. Kernels
 // of rows' totals have fold_apart, which does so of units as far as they can be folded four at a
 // time, and returns where that ends.
@@ -188,7 +188,7 @@ inline void choose_strip(Layout& s, bool same_type) {
                     (!short_rows && inner_step > 0 && inner_step <= kept_step);
   s.strip = rows ? Axis{1, 0, 0} : s.kept.pop();
   s.dense = same_type && (rows ? inner.x == 1 || inner.size == 1 : s.strip.x == 1);
-  // What has to be gathered should still be in the cache when the next position is.
+  // Gathered cache lines should still be in the cache for the next position.
   s.strip_length = s.dense ? kStrip : kStrip / 4;
   s.strips = (s.strip.size + s.strip_length - 1) / s.strip_length;
   s.units = s.kept.total() * s.strips;

@@ -13,9 +13,9 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int kInputs = 3;
-constexpr int64_t kRepeatedBytes = 4096;  // of a buffer that stands for what comes again
+constexpr int64_t kRepeatedBytes = 4096;  // of a buffer with a repeated operand
 constexpr int64_t kNearBytes = 8192;      // of rows that are used again and again
-constexpr int64_t kBlock = 16384;         // elements of a block: what threads share out
+constexpr int64_t kBlock = 16384;         // elements of a block, the unit of work of threads
 constexpr int64_t kLargeBlock = 65536;    // of large results
 // Copies of a computed row that are written together.
 constexpr int64_t kSpread = kVectorBytes > 32 ? 1 : 4;
@@ -150,7 +150,7 @@ class RowRunner {
     return repeated(operand, element, item, std::min(n, rows_.piece) * item);
   }
 
-  // A buffer that begins with so many bytes of the same `size` bytes again and again.
+  // A buffer that repeats the same `size` bytes.
   char* repeated(int operand, const char* from, int64_t size, int64_t bytes) {
     char* buffer = repeated_[operand - 1];
     if (filled_from_[operand - 1] == from && filled_bytes_[operand - 1] >= bytes) return buffer;
@@ -371,7 +371,7 @@ void run_streaming(const Loop& loop, const int64_t* items, const int64_t* fetche
   const auto advance = [&](int64_t count) {
     for (int i = 1; i <= n_inputs; ++i) at[i] += count * items[i];
   };
-  // What comes before the first aligned address, or all, if no element lies at one.
+  // The elements before the first aligned address, or all if no element is aligned.
   const int64_t before = (-reinterpret_cast<intptr_t>(at[0]) & (kStreamAlignment - 1)) / items[0];
   for (int64_t first = 0, count; first < n; first += count) {
     count = std::min(first == 0 && before != 0 ? before : tile_size, n - first);

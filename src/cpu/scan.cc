@@ -48,7 +48,7 @@ void scan_line(const State<A>& s, void* out, const void* x, Offsets at) {
   }
 }
 
-// Dense lines of what is computed in: squares of 16 bytes, which are turned where they are summed.
+// Dense lines of the type of sums, as squares of 16 bytes, which are transposed to be summed.
 // As many lines as that takes, because lines may begin a power of two apart, which the first cache
 // holds few of.
 template <int32_t op, class A>

@@ -1,4 +1,4 @@
-// scatter_add and put: what indices say where to add or to write.
+// scatter_add and put: adding or writing at indices.
 #include <atomic>
 #include <cstring>
 
@@ -195,7 +195,7 @@ void choose_adding(Plan* plan, const Operand& out) {
   }
 }
 
-// ---- put: what is there stays if an index is wrong, so they are all looked at first
+// ---- put: a bad index must leave the memory unchanged, so all indices are checked first
 
 // The position of the first bad index from the loop `level` on, or INT64_MAX.
 int64_t first_wrong(const State& s, int level, const void* index, int64_t position) {

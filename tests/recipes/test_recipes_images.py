@@ -150,7 +150,7 @@ def test_what_cannot_go_on_says_so(tmp_path):
     for text in ("{}", '{"recipe": "line", "chosen": {"stepz": 3}}',
                  '{"recipe": "line", "chosen": {"steps": "3"}}', "[" * 100_000):  # fmt: skip
         (run.path / "config.json").write_text(text)
-        with pytest.raises(DataError, match=r"config.json: is not what a run writes"):
+        with pytest.raises(DataError, match=r"config.json: not a valid run file"):
             run.config()
 
     class Wider(Noisy):

@@ -1,8 +1,8 @@
-// CUDA C++ on the host: what kernels/*.cu use of it, for a host compiler.
+// The part of CUDA C++ that kernels/*.cu use, for a host compiler.
 //
 // Each CUDA thread is a fibre (runtime.cc). A block's fibres run on one thread of the host, one
-// after another, and change only where they wait: at barriers, and in operations of a warp. There
-// is no memory model: writes are seen at once, and blocks do not overlap.
+// after another, and change only where they wait: at barriers, and in operations of a warp. The
+// memory model is simple: writes are visible at once, and blocks do not overlap.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -33,7 +33,7 @@ void emu_warp_barrier(unsigned mask, const char* file, int line);
 // Gives `value` (at most 8 bytes) to the warp and returns that of another lane; see shuffle().
 uint64_t emu_exchange(unsigned mask, uint64_t value, int from, const char* file, int line);
 unsigned emu_ballot(unsigned mask, int predicate, const char* file, int line);
-// When all lanes of the warp have come, does something once with what each gave.
+// When all lanes of the warp have arrived, combines their values once.
 void emu_together(void* own, void (*work)(void* const* lanes), const char* file, int line);
 // Copies of this thread to shared memory, zeros from null; made in groups, when waited for.
 void emu_copy_later(void* to, const void* from, size_t nbytes);

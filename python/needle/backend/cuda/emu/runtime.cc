@@ -44,10 +44,10 @@ struct State {
   int line;
   unsigned mask;
   uint64_t given;                    // to its warp
-  int from;                          // the lane whose gift it wants, or none: -1
+  int from;                          // the lane whose value it reads, or -1
   uint64_t received;                 // that, when the barrier is complete
   unsigned votes;                    // which lanes gave something that is not 0
-  void (*work)(void* const* lanes);  // to do with what was given
+  void (*work)(void* const* lanes);  // combines the values of the lanes
   std::vector<Copy> copies;
   std::deque<std::vector<Copy>> groups;  // of copies, ended
   bool started;
@@ -129,7 +129,7 @@ State* state_of(int linear) {
   return pool[linear];
 }
 
-// Fibres that were left in the middle of a kernel start anew; what their frames held is leaked.
+// Fibres that stopped in the middle of a kernel start again; their frames are leaked.
 void forget_fibres() {
   for (State* state : pool) state->started = false;
 #ifdef EMU_SANITIZED
@@ -159,7 +159,7 @@ bool same_place(const State* a, const State* b) {
   return a->line == b->line && strcmp(a->file, b->file) == 0;
 }
 
-// All have stopped. Lets go whom a complete barrier held; false if there is none.
+// All have stopped. Releases those at a complete barrier; false without one.
 bool release_warps() {
   bool released = false;
   for (int first = 0; first < threads; first += 32) {
@@ -219,7 +219,7 @@ void explain_deadlock() {
   fail("a warp's barrier whose mask names lanes that do not come", waiting->file, waiting->line);
 }
 
-// Returns whether the block goes on.
+// Returns whether the block continues.
 bool release() {
   if (message[0]) return false;
   int done = 0, at_barrier = 0;
@@ -352,7 +352,7 @@ void emu_fail(const char* what, const char* file, int line) {
   to_scheduler(current());
 }
 
-// Runs a kernel. Returns null, or what went wrong.
+// Runs a kernel. Returns null, or an error message.
 const char* emu_launch(Kernel entry, const unsigned* grid, const unsigned* block, size_t shared,
                        const unsigned char* parameters, int order, uint64_t seed) {
   message[0] = 0;

@@ -40,7 +40,7 @@
 #undef BINARY
 #undef TERNARY
 
-// The types of what is read and written; the condition of `where` is bool.
+// The types of operands and result; the condition of `where` is bool.
 template <class F, class T, int operand>
 using Input = typename Choose<is_same<F, f_where> && operand == 0, bool, T>::type;
 template <class F, class T>

@@ -128,7 +128,7 @@ using Unsigned =
                     typename Choose<sizeof(T) == 2, u16,
                                     typename Choose<sizeof(T) == 4, u32, u64>::type>::type>::type;
 
-// Shifts by any count: what falls out is gone, a right shift fills with the sign.
+// Shifts by any count; a right shift fills with the sign.
 template <class T>
 __device__ inline T shift_left(T x, T y) {
   constexpr unsigned kBits = 8 * sizeof(T);

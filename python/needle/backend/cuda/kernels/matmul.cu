@@ -3,7 +3,7 @@
 // ones on their way while the present ones are multiplied.
 #include "prelude.cuh"
 
-// What products are added up in; integers wrap around.
+// The type of sums of products; integers wrap around.
 template <class T>
 using Sum = typename Choose<Traits<T>::is_floating, Compute<T>,
                             typename Choose<sizeof(T) == 8, u64, u32>::type>::type;

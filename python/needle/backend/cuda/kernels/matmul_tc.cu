@@ -21,7 +21,7 @@ __device__ inline void copy_later(void* to, const void* from, bool there) {
                : "memory");
 }
 __device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int n>  // until of what was ended only the last n may be on their way
+template <int n>  // until at most the last n groups are still being copied
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(columns, 256 / columns)
         const int next = (k + 1) % kSteps, freed = stage;
         if (next == 0) {
           wait_for_copies<kStages - 2>();
-          __syncthreads();  // the next tile is there, and nobody reads this one any more
+          __syncthreads();  // the next tile has arrived, and all reads of this one are done
           stage = stage + 1 == kStages ? 0 : stage + 1;
         }
         const T* tile = tiles + stage * kStage;

@@ -1,4 +1,4 @@
-// What every kernel file starts with: types, shared memory, geometry, casts.
+// Included by every kernel file: types, shared memory, geometry, casts.
 //
 // The same text is compiled by NVRTC for a GPU, and by a host compiler against emu/cuda_emu.h.
 // Parameters of kernels are 8 bytes wide each (pointers, i64, double, structs of those), so that a
@@ -146,7 +146,7 @@ __device__ inline T highest() {
   }
 }
 
-// Truncates; what T cannot hold becomes the nearest it can, NaN becomes 0.
+// Truncates; numbers out of range become the nearest T, NaN becomes 0.
 template <class T, class F>
 __device__ inline T saturate(F x) {
   constexpr int digits = Traits<T>::digits;
@@ -201,7 +201,7 @@ struct Pointers {
   void* p[n];
 };
 
-// Shape and n operands' strides, in elements; the host has merged what axes it could.
+// Shape and strides of n operands, in elements; the host has merged axes where possible.
 template <int n>
 struct Geometry {
   i64 ndim, count;

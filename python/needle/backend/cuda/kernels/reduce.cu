@@ -8,8 +8,8 @@ using SumOf = typename Choose<Traits<T>::is_floating, Compute<T>, i64>::type;
 template <class T>
 using SumStored = typename Choose<Traits<T>::is_floating, T, i64>::type;
 
-// A reduction: what a state starts as, how an element at position i or another state is added to
-// it, and what is stored in the end.
+// A reduction: the initial state, how an element at position i or another state is added to
+// it, and the result of the final state.
 struct Sum {
   template <class T>
   using State = SumOf<T>;
@@ -152,7 +152,7 @@ __device__ inline void join_threads(S* states, S& own, int member, int count, in
     if (half * step > 16) {
       __syncthreads();
     } else {
-      __syncwarp();  // what is left is within warps
+      __syncwarp();  // the rest happens within warps
     }
   }
 }

@@ -1,4 +1,4 @@
-// What kernels of rows share: a team of threads for each row, sums and maxima over the team.
+// Shared by kernels of rows: a team of threads for each row, sums and maxima over the team.
 #pragma once
 #include "math.cuh"
 

@@ -4,7 +4,7 @@
 template <class T>
 using Carry = typename Choose<Traits<T>::is_floating, Compute<T>, i64>::type;
 
-// A scan: what is stored, what stands before the first element, and two parts joined.
+// A scan: the stored type, the state before the first element, and how two parts are joined.
 struct CumSum {
   template <class T>
   using Out = typename Choose<Traits<T>::is_floating, T, i64>::type;

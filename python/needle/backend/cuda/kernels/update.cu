@@ -31,7 +31,7 @@ struct Piece {
   }
 };
 
-// What weight decay adds to a gradient. Nothing of an infinite parameter either, without decay.
+// The term of weight decay in a gradient; 0 without decay, even for an infinite parameter.
 template <class C>
 __device__ inline C pull(C decay, C x) {
   return decay != 0 ? decay * x : C(0);
