@@ -360,8 +360,7 @@ NB_MODULE(_core, m) {
         forget_plans();
       },
       "Make choices as for this generation of processors (see stream.cc: 1, 4 or 5); 0: for "
-      "others; "
-      "-1: for the processor itself.");
+      "others; -1: for the processor itself.");
   m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
   m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");
   m.def("memory_info", &memory, "live, cached and peak bytes; live blocks.");

@@ -77,9 +77,7 @@ def test_files_that_are_not_what_they_should_be(pair, tmp_path):
     assert "0 x 4294967295 x 4294967295: " in error(gzip.compress(empty))
     assert "6 bytes, but an IDX header alone has 16" in error(gzip.compress(idx(images)[:6]))
     assert "12 images" in error(None, gzip.compress(idx(labels[:-1])))
-    assert "labels 0 to 9, got 11" in error(
-        None, gzip.compress(idx(np.full(12, 11, np.uint8)))
-    )
+    assert "labels 0 to 9, got 11" in error(None, gzip.compress(idx(np.full(12, 11, np.uint8))))
     image_file.unlink()
     with pytest.raises(DataError, match="no such file"):
         data.MNISTDataset(image_file, label_file)

@@ -1,4 +1,4 @@
-"""The CUDA device: kernels compiled when first used, run on a GPU or in the emulator."""
+"""The CUDA device: kernels are compiled on first use and run on a GPU or in the emulator."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def load_emulator(number: int = 0, how: str = "on") -> Any:
     """Return the backend that runs kernels on the host; raise DeviceError without a compiler.
 
     Args:
-        number: which of the emulated GPUs.
-        how: "asan" for the address sanitizer, "late" to do all work as late as possible.
+        number: number of the emulated GPU.
+        how: "asan" for the address sanitizer, "late" to run all work as late as possible.
     """
     from needle.backend.cuda import overrides as overrides  # registers them
     from needle.backend.cuda.backend import CudaBackend

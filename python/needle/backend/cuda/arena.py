@@ -1,11 +1,11 @@
 """Memory in blocks of a few large slabs, kept for reuse.
 
-Each stream has slabs of its own. A block is free for reuse in its stream as soon as it is dropped,
-because what runs next in that stream runs later. A block that another stream used last waits for
+Each stream has its own slabs. A block is free for reuse in its stream as soon as it is dropped,
+because later work in that stream also runs later. A block that another stream used last waits for
 that stream's event.
 
-Where the native module is there (src/core/port.cc), blocks that are free at once stay whole for the
-next of their size and stream: to the arena they are lent until it needs room.
+With the native module (src/core/port.cc), blocks that are free at once are kept whole for the next
+request of their size and stream; the arena counts them as lent until it needs room.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SMALL = 1 << 20
 
 
 class Block:
-    """Bytes on the device; they go back to the arena with the last reference.
+    """Bytes on the device, which return to the arena with the last reference.
 
     Attributes:
-        address: of the first byte.
-        nbytes: as asked for.
-        stream: that used it last.
-        events: of users outside, that must pass before the bytes are used again.
+        address: address of the first byte.
+        nbytes: number of bytes requested.
+        stream: stream that used it last.
+        events: events of other libraries that must pass before the bytes are used again.
     """
 
     __slots__ = ("arena", "address", "nbytes", "stream", "events", "piece", "__weakref__")
@@ -68,14 +68,14 @@ class Block:
 
 
 class Foreign:
-    """Bytes that another library lends, and gets back when no stream uses them any more.
+    """Bytes of another library, which are given back when no stream uses them anymore.
 
     Args:
-        arena: of the device.
-        address: of the first byte.
-        nbytes: of it.
+        arena: the arena of the device.
+        address: address of the first byte.
+        nbytes: number of bytes.
         readonly: whether they must not be written.
-        give_back: tells the other library.
+        give_back: function that tells the other library.
     """
 
     __slots__ = ("arena", "address", "nbytes", "stream", "events", "readonly", "give_back",
@@ -103,7 +103,7 @@ class Foreign:
 
 
 class _Dropped:
-    """What is left of a block that nobody holds any more."""
+    """The remainder of a block without references."""
 
     __slots__ = ("address", "nbytes", "stream", "events", "piece", "give_back")
 
@@ -131,7 +131,7 @@ class _Piece:
         self.behind: _Piece | None = None
 
     def absorb(self) -> None:
-        """Take in the piece behind."""
+        """Merge with the next piece."""
         assert self.behind is not None
         self.size += self.behind.size
         self.behind = self.behind.behind
@@ -143,11 +143,11 @@ class _Piece:
 
 
 class Arena:
-    """Blocks by best fit; neighbouring free ones are joined.
+    """Allocate blocks by best fit, and join neighbouring free ones.
 
     Args:
-        driver: where slabs come from.
-        streams: whose current one a block is for.
+        driver: driver that allocates the slabs.
+        streams: streams of the device; a block is for the current one.
     """
 
     def __init__(self, driver: Driver, streams: Streams) -> None:
@@ -174,14 +174,14 @@ class Arena:
 
     @property
     def peak(self) -> int:
-        """The most bytes lent."""
+        """The largest number of bytes lent so far."""
         return self._peak if self.port is None else int(self.port.peak)
 
     def allocate(self, nbytes: int) -> Block:
-        """Return a block for this thread's stream, its content not set.
+        """Return an uninitialised block for this thread's stream.
 
         Raises:
-            NoMemory: if the device or the limit leaves no room.
+            NoMemory: if the device is full or the limit is reached.
         """
         if self.port is not None:
             block = self.port.lend(nbytes)
@@ -218,12 +218,12 @@ class Arena:
                 "limit": limit}  # fmt: skip
 
     def collect(self) -> None:
-        """Take back what was dropped, but for what some stream may still use."""
+        """Take back dropped blocks, except those that a stream may still use."""
         with self._locked():
             self._collect()
 
     def trim(self) -> None:
-        """Give slabs that hold no block back to the device."""
+        """Return empty slabs to the device."""
         with self._locked():
             self._collect(wait=True)
             self._drain()
@@ -231,7 +231,7 @@ class Arena:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Work on the lists alone; then, unlocked, tell libraries what they get back."""
+        """Lock the lists; after unlocking, give memory back to other libraries."""
         try:
             with self.lock:
                 yield
@@ -240,7 +240,7 @@ class Arena:
                 self.finished.popleft()()
 
     def _drain(self) -> None:
-        """Take back the blocks that wait whole for the next of their size."""
+        """Take back the blocks that are kept whole for the next request."""
         for piece in () if self.port is None else self.port.drain():
             self._release(piece)
 
@@ -312,10 +312,10 @@ class Arena:
         pool.pop(bisect_left(pool, piece))
 
     def _collect(self, wait: bool = False) -> None:
-        """Take back what was dropped, but for blocks whose events have not passed.
+        """Take back dropped blocks, except those whose events have not passed.
 
         Args:
-            wait: for those too.
+            wait: whether to wait for those too.
         """
         while self.dropped:
             gone = _Dropped(*self.dropped.popleft())
@@ -349,7 +349,7 @@ _native_address = shortcut("address")
 
 
 def address(x: Any) -> int:
-    """Return where an array's first element is; from here on it belongs to this thread's stream."""
+    """Return the address of an array's first element; pass the array to this thread's stream."""
     place = _native_address(x)
     if place is not None:
         return int(place)

@@ -30,7 +30,7 @@ Family = Callable[[], Iterable[str]]
 
 
 class CudaBackend(Backend):
-    """A device behind a driver: a GPU, or the emulator."""
+    """A device with a driver: a GPU or the emulator."""
 
     def __init__(self, name: str, driver: Driver) -> None:
         self.name = name
@@ -115,12 +115,12 @@ class CudaBackend(Backend):
     # ---- launches ----------------------------------------------------------------------
 
     def function(self, file: str, expression: str, family: Family | None = None) -> Any:
-        """Return a kernel, compiled where it is not yet.
+        """Return a kernel; compile it if needed.
 
         Args:
-            file: below ``kernels/``.
-            expression: an instantiation.
-            family: gives expressions to compile with it, where many at once cost little more.
+            file: file name in ``kernels/``.
+            expression: the C++ expression of an instantiation.
+            family: returns expressions to compile with it, if compiling many costs little more.
         """
         found = self.functions.get((file, expression))
         return self._load(file, expression, family) if found is None else found
@@ -142,11 +142,11 @@ class CudaBackend(Backend):
         """Run a kernel on blocks of ``block`` threads.
 
         Args:
-            function: as ``function`` gives it.
-            grid: how many blocks.
-            parts: its parameters: numbers, bytes, and arrays, which give their addresses.
-            block: how many threads.
-            shared: bytes of shared memory, besides those that the kernel declares.
+            function: a result of ``function``.
+            grid: number of blocks.
+            parts: its parameters: numbers, bytes, or arrays, which pass their addresses.
+            block: number of threads.
+            shared: bytes of shared memory, in addition to those that the kernel declares.
         """
         blocks = (grid, 1, 1) if isinstance(grid, int) else grid
         words = pack(*[x if isinstance(x, (int, float, bytes)) else address(x) for x in parts])
@@ -191,12 +191,12 @@ class CudaBackend(Backend):
         return self._again(self._elementwise, function, out, *inputs)
 
     def _again(self, call: Callable[..., None], what: Any, *arrays: Any) -> Any:
-        """Call ``call(what, *arrays)``, or launch what it launched for arrays like these.
+        """Call ``call(what, *arrays)``, or repeat its launch for similar arrays.
 
         Args:
-            call: what it asks of the driver must follow from ``what``, and the arrays' specs,
-                strides, and whether they begin on a boundary of 16 bytes.
-            what: hashable.
+            call: its launch must only depend on ``what``, the arrays' specs and strides, and
+                whether the arrays are aligned to 16 bytes.
+            what: a hashable argument.
             arrays: the result and the operands.
         """
         if self.port is None:
@@ -328,7 +328,7 @@ class CudaBackend(Backend):
 
 
 def dense(*arrays: Any) -> list[Any]:
-    """Return arrays in C order without gaps: copies of those that are not."""
+    """Return arrays in C order without gaps, copied where needed."""
     return [x if x.is_dense() else x.copy() for x in arrays]
 
 
@@ -338,7 +338,7 @@ def aligned(*places: int) -> bool:
 
 
 def blocks_for(count: int, each: int = 1, threads: int = THREADS) -> int:
-    """Return how many blocks do ``count`` elements, ``each`` per thread."""
+    """Return the number of blocks for ``count`` elements, ``each`` per thread."""
     return -(-count // (threads * each))
 
 
@@ -377,9 +377,9 @@ def _fills() -> Iterable[str]:
 
 
 def _is_transpose(g: Geometry) -> bool:
-    """Return whether two axes change places, the last of out and of x, each with many elements.
+    """Return whether a copy swaps two long axes, the last of out and the last of x.
 
-    Batches and tiles of rows are axes of the grid, which holds so many.
+    Batches and tiles of rows are axes of the grid, whose sizes are limited.
     """
     if len(g.shape) not in (2, 3) or g.strides[0][-1] != 1 or g.shape[-1] < 16:
         return False

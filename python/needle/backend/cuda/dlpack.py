@@ -1,8 +1,8 @@
-"""DLPack for device memory: capsules made and read here, as dlpack.h lays them out.
+"""DLPack for device memory: makes and reads capsules as defined by dlpack.h.
 
 The stream rules are those of the Python array API standard (``__dlpack__``): the reader names the
-stream in which it will use the memory, and the giver lets that stream wait for its own work. The
-host waits for nobody.
+stream in which it will use the memory, and the producer lets that stream wait for its own work. The
+host does not wait.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Versioned(ctypes.Structure):
 
 PLAIN, VERSIONED = b"dltensor", b"dltensor_versioned"
 USED = {PLAIN: b"used_dltensor", VERSIONED: b"used_dltensor_versioned"}
-"""A capsule's name says what is in it, and whether a reader took that."""
+"""Names of capsules, which tell their version and whether they were used."""
 _LAYOUTS: dict[bytes, Any] = {PLAIN: _Managed, VERSIONED: _Versioned}
 
 _DELETER = ctypes.CFUNCTYPE(None, c_void_p)
@@ -85,7 +85,7 @@ _dying_pointer.restype, _dying_pointer.argtypes = c_void_p, [c_void_p, ctypes.c_
 # ---- giving ----------------------------------------------------------------------------
 
 _given: dict[int, tuple[Any, ...]] = {}
-"""By address of what a capsule points to: that, its shape and strides, the array, the stream."""
+"""By address of a capsule's structure: the structure, shape, strides, array and stream."""
 
 
 def give(
@@ -98,16 +98,16 @@ def give(
     """Return a capsule over the memory of an array.
 
     Args:
-        backend: of the array's device.
+        backend: backend of the array's device.
         x: an array.
-        stream: in which the reader will use it: the number of a stream; None or 1: CUDA's legacy
-            default stream; 2: the default stream of each thread; -1: the reader sees to it itself.
+        stream: stream of the reader: the number of a stream; None or 1: CUDA's legacy default
+            stream; 2: the default stream of each thread; -1: the reader synchronizes itself.
         max_version: the newest version of DLPack that the reader knows.
-        copy: True: of a copy.
+        copy: True: share a copy.
 
     Raises:
-        ExchangeError: for a stream that the standard does not allow, 0 for one; and for read-only
-            memory, if the reader knows no version that can say so.
+        ExchangeError: for a stream that the standard does not allow, such as 0; and for read-only
+            memory, if the reader only knows versions without a read-only flag.
     """
     from needle.backend.cuda.backend import address
 
@@ -139,7 +139,7 @@ def give(
 
 
 def _reader(x: NDArray, stream: Any) -> int | None:
-    """Return the reader's stream, None if it does not want to wait."""
+    """Return the reader's stream, or None if it does not need to wait."""
     if stream is None:
         return LEGACY
     if isinstance(stream, bool) or not isinstance(stream, int):
@@ -159,18 +159,18 @@ def _type(kind: Any) -> _Type:
 
 
 def _take_back(where: int) -> None:
-    """The reader needs the memory no more, but what its stream was asked for may still run."""
+    """Release the memory; work in the reader's stream may still run."""
     *_, x, backend, reader = _given.pop(where)
     if reader is not None:
         try:
             x.handle.used_by(backend.driver.record(reader))
-        except DeviceError:  # there is no such stream any more
+        except DeviceError:  # the stream no longer exists
             backend.driver.synchronize()
 
 
 def _destroy(capsule: int) -> None:
     for name in (PLAIN, VERSIONED):
-        if _is_valid(capsule, name):  # nobody took it
+        if _is_valid(capsule, name):  # the capsule was not used
             _take_back(_dying_pointer(capsule, name))
 
 
@@ -185,11 +185,11 @@ for _called_at_exit in (_deleter, _destructor):  # maybe when this module is gon
 def take(backend: CudaBackend, x: Any) -> NDArray:
     """Return an array over the memory of another library's array on this device.
 
-    The other library gets it back when no tensor holds it and no stream uses it any more.
+    The other library gets it back when no tensor holds it and no stream uses it anymore.
 
     Raises:
         OptionError: if x has a dtype that Needle lacks.
-        ExchangeError: if the capsule is not what it should be.
+        ExchangeError: if the capsule is invalid.
     """
     stream = backend.streams.current
     try:

@@ -1,8 +1,8 @@
-"""What the backend asks of a driver, and the driver of a real GPU.
+"""The interface of drivers, and the driver of a real GPU.
 
-cuda.core finds the GPU and loads kernels; they are launched by the driver's own call, because
-cuda.core's launch takes neither structures nor a packed buffer: by its address where the native
-module is there (``Properties.launcher``), else through cuda.bindings.
+cuda.core finds the GPU and loads kernels. They are launched by the driver's own function, because
+cuda.core's launch accepts neither structures nor a packed buffer: by its address with the native
+module (``Properties.launcher``), else through cuda.bindings.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ KDL_CUDA = 2
 PORTABLE = 1
 """Pinned memory that every context can use (cuda.h: CU_MEMHOSTALLOC_PORTABLE)."""
 SHARED_LIMIT = 48 << 10
-"""Bytes of shared memory that a block may have unasked."""
+"""Bytes of shared memory that a block may have by default."""
 
 
 class NoMemory(Exception):
-    """The device has no such memory left."""
+    """The device has no memory left."""
 
 
 @dataclass(frozen=True)
 class Properties:
-    """What a device is.
+    """Properties of a device.
 
     Attributes:
-        name: as its maker calls it.
+        name: name of the device.
         arch: target of the compiler, for example ``sm_90``.
-        memory: bytes.
-        multiprocessors: blocks run on so many.
-        guard: bytes to leave between any two blocks of memory, where writes out of bounds show.
+        memory: bytes of memory.
+        multiprocessors: number of multiprocessors.
+        guard: bytes between two blocks of memory, which show writes out of bounds.
         tensor_cores: whether the tensor-core kernels can run.
         whole_families: whether compiling many kernels at once costs little more than one.
         dlpack: DLPack's type and number of the device.
-        launcher: address of a function like cuLaunchKernel, which takes what ``load`` gives (the
-            first of several) as a number; where it says no, ``refused`` raises, and where another
-            device is current, ``enter`` helps. 0: there is only ``launch``.
+        launcher: address of a function like cuLaunchKernel, which takes the result of ``load`` (or
+            its first item) as a number. ``refused`` raises its errors, and ``enter`` makes the
+            device current. 0: only ``launch`` exists.
     """
 
     name: str
@@ -64,8 +64,8 @@ class Properties:
 class Driver(Protocol):
     """A device that runs kernels. Addresses and streams are integers.
 
-    What is asked of a stream is done in that order, later; only ``Event.wait`` and ``synchronize``
-    wait. Errors of kernels may be raised by any later call.
+    Work in a stream runs later, in order; only ``Event.wait`` and ``synchronize`` wait for it.
+    Errors of kernels may be raised by any later call.
     """
 
     properties: Properties
@@ -83,10 +83,10 @@ class Driver(Protocol):
         """Give host memory back, when all work is done."""
 
     def lent(self, address: int, nbytes: int, stream: int) -> None:
-        """Note that the arena hands out this block for use in a stream."""
+        """Record that the arena lends this block for use in a stream."""
 
     def returned(self, address: int, nbytes: int, stream: int) -> None:
-        """Note that this block is free again in a stream."""
+        """Record that this block is free again in a stream."""
 
     def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
         """Copy bytes between device memory and pinned host memory, or within either."""
@@ -106,13 +106,13 @@ class Driver(Protocol):
         """Return a new stream."""
 
     def record(self, stream: int) -> Event:
-        """Return an event for all that was asked of a stream so far."""
+        """Return an event for the work in a stream so far."""
 
     def wait(self, stream: int, event: Event) -> None:
-        """Let what is asked of a stream from now on wait for an event; the host does not."""
+        """Let later work in a stream wait for an event; the host does not wait."""
 
     def synchronize(self) -> None:
-        """Wait until everything asked for is done."""
+        """Wait until all work is done."""
 
 
 class _Event:
@@ -138,7 +138,7 @@ class _Event:
 
 
 class _Thread(threading.local):
-    """What each thread has of its own: a current GPU, and room for a kernel's parameters."""
+    """State of each thread: its current GPU, and a buffer for a kernel's parameters."""
 
     def __init__(self) -> None:
         self.driver: CudaDriver | None = None
@@ -149,10 +149,10 @@ class CudaDriver:
     """A GPU by cuda.core; kernels come from NVRTC, through the cache.
 
     Args:
-        number: which GPU.
+        number: number of the GPU.
 
     Raises:
-        DeviceError: saying which piece is missing: the wheels, the driver, or the GPU.
+        DeviceError: naming the missing part: the wheels, the driver, or the GPU.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -275,7 +275,7 @@ class CudaDriver:
             self.check((code,))
 
     def _allow_shared(self, kernel: Any, nbytes: int) -> None:
-        """Let a kernel's blocks have so much shared memory, once."""
+        """Allow a kernel's blocks this much shared memory, once."""
         handle = int(kernel.handle)
         if self._shared.get(handle, 0) < nbytes:
             most = self.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -309,10 +309,10 @@ class CudaDriver:
         self.check(self.api.cuCtxSynchronize())
 
     def check(self, result: tuple[Any, ...]) -> Any:
-        """Return what a call of the driver gave, without its code.
+        """Return the results of a driver call, without its error code.
 
         Raises:
-            DeviceError: with the driver's words, if the call failed.
+            DeviceError: with the driver's message, if the call failed.
         """
         code, *values = result
         if int(code):

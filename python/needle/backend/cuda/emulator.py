@@ -1,9 +1,9 @@
 """A driver without a GPU: the same kernels, compiled by the host's compiler, run on the host.
 
-``emu/cuda_emu.h`` stands for CUDA, ``emu/runtime.cc`` for the hardware. Memory handed out is
-poisoned and has guards around it, which are looked at when it comes back. What is asked for is done
-when the call returns; or, as late as it can be: when somebody waits for it, and of other streams
-only what that needs. So a wait that is missing shows as a wrong result.
+``emu/cuda_emu.h`` replaces CUDA, ``emu/runtime.cc`` the hardware. Allocated memory is poisoned and
+has guards around it, which are checked when it is freed. Work is done when the call returns; or, in
+late mode, only when a wait needs it, with only the required work of other streams. So a missing
+wait shows as a wrong result.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ GUARD, GUARD_BYTE, FRESH_BYTE = 256, 0xA5, 0xFF
 MEMORY = 4 << 30
 GPUS = 2
 KDL_EXTENSION = 12
-"""DLPack's number of devices that are none of the others (dlpack.h: kDLExtDev)."""
+"""DLPack's number of other devices (dlpack.h: kDLExtDev)."""
 
 
 class _Mark:
-    """An event: a place in a stream's row."""
+    """An event: a position in a stream's row of work."""
 
     def __init__(self, driver: EmuDriver, stream: int) -> None:
         self.driver, self.stream, self.passed = driver, stream, False
@@ -58,18 +58,18 @@ class _Mark:
 
 
 class EmuDriver:
-    """Runs kernels on the host.
+    """Run kernels on the host.
 
     Attributes:
-        order: in which order a block's threads run: 0 as numbered, 1 reversed, 2 shuffled, None
-            each in turn, launch by launch.
-        late: whether work waits until somebody waits for it.
-        rows: of late work, by stream.
-        launches: how many there were.
-        waits: how many times the host waited.
+        order: order of a block's threads: 0 as numbered, 1 reversed, 2 shuffled, None alternates
+            from launch to launch.
+        late: whether work is postponed until a wait needs it.
+        rows: rows of late work, by stream.
+        launches: number of launches.
+        waits: number of times that the host waited.
 
     Raises:
-        DeviceError: if there is no compiler.
+        DeviceError: without a compiler.
     """
 
     _lock = threading.RLock()  # of the runtime, which all emulated GPUs share
@@ -142,10 +142,10 @@ class EmuDriver:
         self._ask(stream, lay)
 
     def returned(self, address: int, nbytes: int, stream: int) -> None:
-        """Look at a block's guards.
+        """Check a block's guards.
 
         Raises:
-            DeviceError: if somebody wrote there.
+            DeviceError: if a kernel wrote there.
         """
 
         def look() -> None:
@@ -202,8 +202,8 @@ class EmuDriver:
         """Run a kernel.
 
         Raises:
-            DeviceError: for what CUDA leaves undefined, with file and line: a barrier that not all
-                reach, a shuffle with absent lanes, too much shared memory.
+            DeviceError: with file and line, for undefined behaviour of CUDA: a barrier that not all
+                threads reach, a shuffle with missing lanes, too much shared memory.
         """
         with self._lock:
             self.launches += 1
@@ -245,7 +245,7 @@ class EmuDriver:
                 work()
 
     def run(self, stream: int, until: _Mark | None = None, most: int = -1) -> None:
-        """Do a stream's late work: all of it, up to an event, or so many steps."""
+        """Run a stream's late work: all of it, up to an event, or a number of steps."""
         with self._lock:
             row = self.rows[stream]
             while row and most and not (until is not None and until.passed):
@@ -265,5 +265,5 @@ def _run(command: list[str]) -> str:
 
 
 def available() -> bool:
-    """Return whether a compiler is there."""
+    """Return whether a compiler is installed."""
     return any(shutil.which(name) for name in COMPILERS) and os.name == "posix"

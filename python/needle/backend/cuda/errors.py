@@ -1,9 +1,9 @@
-"""Bad indices, found by kernels and told later.
+"""Bad indices, which kernels find and later calls report.
 
-Waiting after each gather would stop the host each time. So a kernel notes the first value that
-breaks a rule in a word of device memory, and the error is raised at the next call that waits
-anyway: a copy to the host or ``synchronize``. Meanwhile a copy of the word is under way now and
-then, which nobody waits for, so that what was found in order can be forgotten.
+Waiting after each gather would stop the host each time. So a kernel notes the first bad value in a
+word of device memory, and the next call that waits anyway, a copy to the host or ``synchronize``,
+raises the error. From time to time the word is also copied without waiting, so that records of
+valid calls can be dropped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ POSITION_BITS = 40  # as in index.cu
 TICKETS = 1 << (64 - POSITION_BITS)
 NOTHING = (1 << 64) - 1
 EVERY = 1024
-"""So many calls are made between two looks at the word."""
+"""Number of calls between two copies of the word."""
 
 Describe = Callable[[int], Exception]
 
 
 class _Look(NamedTuple):
-    """A copy of the word that is under way."""
+    """A copy of the word in progress."""
 
     buffer: Buffer
     event: Event
@@ -40,7 +40,7 @@ class _Look(NamedTuple):
 
 
 class Pending:
-    """The word, and what the tickets in it stand for."""
+    """The word, and the calls of the tickets in it."""
 
     def __init__(self, backend: CudaBackend) -> None:
         self.backend = backend
@@ -59,7 +59,7 @@ class Pending:
             describe: makes the error for the position of the first bad value.
 
         Raises:
-            NeedleError: of an earlier call, if that is known by now.
+            NeedleError: the error of an earlier call, if it is known by now.
         """
         with self.lock:
             if self.next == TICKETS:
@@ -75,7 +75,7 @@ class Pending:
             return self.word.address, number
 
     def look(self) -> None:
-        """Ask for a copy of the word, for what this thread's stream was asked for so far."""
+        """Request a copy of the word after the work in this thread's stream so far."""
         with self.lock:
             if self.calls:
                 buffer, stream = self.backend.pinned_buffers.take(8), self.backend.streams.current
@@ -84,13 +84,13 @@ class Pending:
                 self.looks.append(_Look(buffer, event, stream, self.next))
 
     def check(self, everything: bool = False) -> None:
-        """Raise what a kernel noted, once the copies that were asked for are there.
+        """Raise the error that a kernel noted, if the requested copies have arrived.
 
         Args:
-            everything: the device was waited for, all calls are done.
+            everything: whether all calls are done, because the device was waited for.
 
         Raises:
-            NeedleError: naming the place of the first bad value.
+            NeedleError: naming the position of the first bad value.
         """
         with self.lock:
             self._settle(wait=True)

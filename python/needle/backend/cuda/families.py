@@ -1,6 +1,6 @@
-"""Every kernel that the device may ask for, but for fused programs.
+"""All kernels of the device, except fused programs.
 
-Compiling them beforehand, in several processes, costs a first run less than one by one: see
+Compiling them beforehand in several processes is faster than one by one in the first run: see
 ``prepare``.
 """
 
@@ -57,12 +57,12 @@ def expressions(file: str) -> list[str]:
 
 
 def prepare(arch: str, files: Iterable[str] = tuple(FAMILIES), processes: int = 0) -> int:
-    """Compile all kernels of these files into the cache; return how many were not there yet.
+    """Compile all kernels of these files into the cache; return the number of new ones.
 
     Args:
         arch: for example ``sm_90``.
-        files: below ``kernels/``.
-        processes: that compile side by side; 0: one for each core.
+        files: file names in ``kernels/``.
+        processes: number of processes; 0: one for each core.
 
     Raises:
         DeviceError: if NVRTC is missing, or a kernel does not compile.

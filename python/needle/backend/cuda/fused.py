@@ -1,4 +1,4 @@
-"""Fused programs: one kernel for a row of elementwise functions, its text made from the program."""
+"""Fused programs: one kernel for several elementwise functions, generated from the program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def source(program: Program, inputs: tuple[DType, ...], outs: tuple[DType, ...])
     """Return the name and the text of a program's kernel.
 
     Raises:
-        DtypeError: if a function is not defined for what reaches it.
+        DtypeError: if a function is not defined for the dtype of its operands.
     """
     kinds = list(inputs)
     lines = [

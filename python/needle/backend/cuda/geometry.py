@@ -10,7 +10,7 @@ from math import prod
 
 MAX_DIMS = 16
 LIMIT = 2**31 - 1
-"""What 32-bit indices reach."""
+"""Limit of 32-bit indices."""
 
 Strides = tuple[int, ...]
 
@@ -24,7 +24,7 @@ class Geometry:
         strides: of each operand.
         count: number of elements.
         words: the struct ``Geometry`` of prelude.cuh.
-        index: the C++ type in which positions and offsets can be computed.
+        index: the C++ type that can hold positions and offsets.
     """
 
     shape: Strides

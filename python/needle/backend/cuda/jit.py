@@ -1,7 +1,7 @@
-"""From kernel sources to something a driver can load: NVRTC, and the cache on disk.
+"""Compilation of kernels: NVRTC, and the cache on disk.
 
-A ``Unit`` is a kernel file and the instantiations wanted of it. NVRTC makes a cubin of it, for one
-compute capability: never PTX, which drivers older than the compiler refuse.
+A ``Unit`` is a kernel file and the instantiations to compile. NVRTC compiles it to a cubin for one
+compute capability, never to PTX, which drivers older than the compiler refuse.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from needle.errors import DeviceError
 HERE = Path(__file__).parent
 KERNELS, EMULATOR = HERE / "kernels", HERE / "emu"
 OPTIONS = ("--std=c++17", "--extra-device-vectorization")
-"""What NVRTC is told for every architecture."""
+"""Options of NVRTC for every architecture."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A kernel file and what is wanted of it.
+    """A kernel file and the instantiations to compile.
 
     Attributes:
-        file: name below ``kernels/``.
+        file: file name in ``kernels/``.
         expressions: C++ expressions that name kernels, such as ``fill<float, int>``.
-        text: source that follows the file's.
+        text: source to append to the file's.
     """
 
     file: str
@@ -47,13 +47,13 @@ class Unit:
 
 @cache
 def sources(*folders: Path) -> bytes:
-    """Return all kernel sources as one text, by which cached results are known."""
+    """Return all kernel sources as one text, which is part of the keys of cached results."""
     files = sorted(f for folder in folders for f in folder.iterdir() if f.is_file())
     return b"".join(f.name.encode() + b"\0" + f.read_bytes() for f in files)
 
 
 def key(unit: Unit, *context: str, folders: tuple[Path, ...] = (KERNELS,)) -> str:
-    """Return the name of a compiled unit: it changes with sources, options, target, compiler."""
+    """Return the name of a compiled unit: it depends on sources, options, target and compiler."""
     digest = hashlib.sha256(sources(*folders))
     for part in (unit.file, unit.text, *unit.expressions, *context):
         digest.update(b"\0" + part.encode())
@@ -63,8 +63,8 @@ def key(unit: Unit, *context: str, folders: tuple[Path, ...] = (KERNELS,)) -> st
 class Cache:
     """Files below ``NEEDLE_CACHE/kernels``, shared by all processes.
 
-    A file is written under a temporary name and renamed, so that nobody sees half of it. Where the
-    folder cannot be written, or is full, results are kept in the memory of this process, and a
+    A file is written under a temporary name and renamed, so that readers never see a part of it. If
+    the folder cannot be written, or is full, results are kept in the memory of this process, and a
     warning says so once.
     """
 
@@ -80,7 +80,7 @@ class Cache:
         return path if path.is_file() else self._memory.get(name)
 
     def put(self, name: str, content: bytes) -> Path:
-        """Keep a file and return where it is."""
+        """Store a file; return its path."""
         try:
             return _write(self.folder, name, content)
         except OSError as error:
@@ -97,7 +97,7 @@ class Cache:
 
 
 def _in_memory(name: str, content: bytes) -> Path:
-    """Return a file that is in no folder; it goes with the process."""
+    """Return a file without a name, which is deleted when the process ends."""
     handle = os.memfd_create(name)
     with os.fdopen(handle, "wb", closefd=False) as file:
         file.write(content)
@@ -121,17 +121,17 @@ def _write(folder: Path, name: str, content: bytes) -> Path:
 
 
 class Nvrtc:
-    """The compiler of the wheel nvidia-cuda-nvrtc; needs no driver.
+    """The compiler of the wheel nvidia-cuda-nvrtc; it does not need a driver.
 
     Raises:
-        DeviceError: if the wheels are not there.
+        DeviceError: if the wheels are not installed.
     """
 
     def __init__(self) -> None:
         try:
             self.nvrtc = import_module("cuda.bindings.nvrtc")
             major, minor = self._check(self.nvrtc.nvrtcVersion())
-        except Exception as error:  # what is raised differs between releases
+        except Exception as error:  # the exception differs between releases
             raise DeviceError(
                 "NVRTC is missing: pip install 'needle[cuda]'"
                 f" ({str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'})"
@@ -142,7 +142,7 @@ class Nvrtc:
         """Compile a unit.
 
         Args:
-            unit: what to compile.
+            unit: the unit to compile.
             arch: for example ``sm_90``.
             more: further options.
 

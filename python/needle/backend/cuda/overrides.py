@@ -1,7 +1,7 @@
 """Composites that the CUDA device computes as a whole, for a GPU and for the emulator.
 
-Each takes the op and the arrays, as the op's ``expand`` does, and returns NotImplemented for dtypes
-without a kernel, and for arrays without elements.
+Each takes the op and the arrays, like the op's ``expand``, and returns NotImplemented for dtypes
+without a kernel, and for empty arrays.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def _floating(*arrays: NDArray) -> bool:
 
 
 MOST, WARPS = 256, 4
-"""Threads of a row, and rows of a block if they are short, at most."""
+"""Limits of the threads for a row, and of the short rows in a block."""
 
 
 def _packs(kind: DType) -> int:
-    """Return how many pieces of 16 bytes a thread holds of a row: 16 elements, or 8 wide ones."""
+    """Return the number of 16-byte pieces of a row for a thread: 16 elements, or 8 wide ones."""
     return min(4, kind.itemsize)
 
 
 class _Teams(NamedTuple):
-    """How rows are given to threads (see rows.cuh): a team for each, in blocks."""
+    """The assignment of rows to threads (see rows.cuh): a team for each, in blocks."""
 
     packs: int
     threads: int
@@ -62,11 +62,11 @@ def _teams(rows: int, count: int, dense: bool, between: Iterable[int], *arrays: 
     """Return the teams for rows.
 
     Args:
-        rows: how many there are.
-        count: elements of each.
-        dense: whether these are side by side.
+        rows: number of rows.
+        count: number of elements of each.
+        dense: whether the elements are contiguous.
         between: steps from row to row.
-        arrays: whose rows they are, of one dtype.
+        arrays: the arrays of the rows, of one dtype.
     """
     kind = arrays[0].dtype
     width, packs = 16 // kind.itemsize, _packs(kind)
@@ -237,13 +237,13 @@ def _column_sums(
     """Return two sums over the rows of x [..., d] for each column, times scale: [2, d].
 
     Args:
-        x: dense.
-        what: see norm.cu.
-        by_row: "true" if means and rstds belong to rows, "false" to columns.
-        g: dense, of x's shape.
-        means, rstds: what the sums read besides.
-        outs: where the sums themselves go, in x's dtype.
-        scale: of the result.
+        x: a dense array.
+        what: the summed function; see norm.cu.
+        by_row: "true" if means and rstds belong to rows, "false" if to columns.
+        g: a dense array of x's shape.
+        means, rstds: further operands of the sums.
+        outs: arrays for the sums themselves, in x's dtype.
+        scale: factor of the result.
     """
     d = x.shape[-1]
     rows = x.size // d
@@ -332,7 +332,7 @@ def _normalised(
     rectified: str, x: NDArray, weight: NDArray, bias: NDArray, mean: NDArray, rstd: NDArray,
     *residual: NDArray,
 ) -> NDArray:  # fmt: skip
-    """Return x normalised, scaled and shifted, perhaps with a residual added, perhaps rectified."""
+    """Return x normalised, scaled and shifted, optionally with a residual and ReLU."""
     out = empty_of(x.spec)
     more = address(residual[0]) if residual else 0
     _norm(x, f"batch_norm<{rectified}, T>", blocks_for(x.size), address(out), address(x),
@@ -362,7 +362,7 @@ def batch_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
 
 @both("BatchNormReLU")
 def batch_norm_relu(op: Any, x: NDArray, weight: NDArray, bias: NDArray, *residual: NDArray) -> Any:
-    """Batch norm, a shortcut and a rectifier."""
+    """Batch norm, a shortcut and ReLU."""
     if not _floating(x, weight, bias, *residual):
         return NotImplemented
     return _batch_norm("true", x, weight, bias, *residual, eps=op.eps)
@@ -390,7 +390,7 @@ def batch_norm_relu_grad(
     op: Any, g: NDArray, x: NDArray, weight: NDArray, bias: NDArray, mean: NDArray, var: NDArray,
     *result: NDArray,
 ) -> Any:  # fmt: skip
-    """Gradients of batch norm with a rectifier: those of batch norm, where it let pass."""
+    """Gradients of batch norm with ReLU: those of batch norm, where ReLU was positive."""
     if not _floating(x, g, weight, bias, *result) or {mean.dtype, var.dtype} != {_wide(x)}:
         return NotImplemented
     if result:

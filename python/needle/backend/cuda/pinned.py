@@ -1,7 +1,7 @@
-"""Pinned host memory: what copies to and from the device pass through.
+"""Pinned host memory, a buffer for copies to and from the device.
 
-From it the device copies by itself, while the host goes on. So a buffer belongs to its copy until
-that copy's event, and only then to somebody else.
+The device copies from it while the host continues. So a buffer belongs to its copy until that
+copy's event has passed, and can be reused only then.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from needle.backend.cuda.backend import CudaBackend
 
 PIECE = 16 << 20
-"""Larger copies pass through several buffers, one being filled while another is copied."""
+"""Larger copies use several buffers: one is filled while another is copied."""
 SMALLEST = 4096
 LIMIT = 256 << 20
-"""Beyond it, a buffer is waited for rather than made."""
+"""Beyond this total, copies wait for a buffer instead of allocating one."""
 AHEAD = 2
-"""How many pieces of a copy to the host are under way while one is read."""
+"""Number of pieces of a copy to the host in progress while one is read."""
 
 
 class Buffer:
     """Pinned bytes.
 
     Attributes:
-        address: of the first.
-        size: how many.
-        events: of copies that read or write them.
+        address: address of the first byte.
+        size: number of bytes.
+        events: events of copies that read or write them.
     """
 
     __slots__ = ("address", "size", "events")
@@ -49,7 +49,7 @@ class Buffer:
 
 
 class Lease:
-    """A buffer in the hands of whoever holds a NumPy array over it."""
+    """A buffer that is in use as long as a NumPy array over it exists."""
 
     def __init__(self, pool: Pinned, buffer: Buffer, shape: tuple[int, ...], kind: Any) -> None:
         self.pool, self.buffer = pool, buffer
@@ -77,7 +77,7 @@ class Pinned:
         """Return a buffer that no copy uses.
 
         Raises:
-            OutOfMemoryError: if the host has no such memory.
+            OutOfMemoryError: if the host has no pinned memory left.
         """
         size = power_of_two(max(nbytes, SMALLEST))
         with self.lock:
@@ -135,13 +135,13 @@ class Pinned:
     # ---- copies ------------------------------------------------------------------------
 
     def send(self, to: int, values: np.ndarray[Any, Any]) -> None:
-        """Copy a dense array to the device; the host goes on, and may reuse the array."""
+        """Copy a dense array to the device; the host continues, and may reuse the array."""
         lease, stream = _lease(values), self.backend.streams.current
         if lease is not None and lease.pool is self:
             self.driver.copy(to, values.ctypes.data, values.nbytes, stream)
             lease.buffer.events.append(self.driver.record(stream))
             whole = lease.array()
-            if whole is not None:  # its copy may be under way: no more writing
+            if whole is not None:  # its copy may be in progress, so it becomes read-only
                 whole.flags.writeable = values.flags.writeable = False
             return
         start = values.ctypes.data
@@ -171,7 +171,7 @@ class Pinned:
                 pieces.append((first, nbytes, buffer, self.driver.record(stream)))
                 if len(pieces) > AHEAD:
                     finish()
-        finally:  # also where no buffer is left: those under way go back
+        finally:  # return buffers in use, also without memory for another
             while pieces:
                 finish()
 

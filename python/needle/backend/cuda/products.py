@@ -1,4 +1,4 @@
-"""Matrix products: which kernel, which tile."""
+"""Matrix products: the choice of kernel and tile."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _name(kind: DType, tile: tuple[int, ...], a_deep: bool, b_deep: bool) -> str
 
 ROWS, DEPTH, STAGES, WIDE = 128, 32, 4, 8  # as in matmul_tc.cu
 COLUMNS = (256, 128)
-"""Columns of a block's tile, of which it has as many threads."""
+"""Columns of a block's tile, and its number of threads."""
 
 
 def _for_tensor_cores(backend: CudaBackend, kind: DType, m: int, n: int, k: int) -> bool:
@@ -110,7 +110,7 @@ def _tc_shared(kind: DType, columns: int) -> int:
 
 
 def _columns(backend: CudaBackend, m: int, n: int, batches: int) -> int:
-    """Return the widest tile of which every multiprocessor gets one."""
+    """Return the widest tile that leaves one for every multiprocessor."""
     for columns in COLUMNS:
         tiles = -(-m // ROWS) * -(-n // columns) * batches
         if n > columns // 2 and tiles >= backend.driver.properties.multiprocessors:
@@ -119,9 +119,9 @@ def _columns(backend: CudaBackend, m: int, n: int, batches: int) -> int:
 
 
 def _layout(x: Any, across: int, depth: int) -> tuple[bool, bool]:
-    """Return whether neighbours lie along the summed axis, and whether 16 bytes are read at once.
+    """Return whether the summed axis is contiguous, and whether 16 bytes can be read at once.
 
-    The latter needs every line to start on a boundary of 16 bytes and to end on one.
+    The latter requires that every line starts and ends on a boundary of 16 bytes.
     """
     from needle.backend.cuda.backend import address
 

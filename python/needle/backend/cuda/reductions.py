@@ -17,9 +17,9 @@ KERNELS = {
 }  # fmt: skip
 THREADS = 256
 EACH = 32
-"""A thread that has fewer elements than this is not worth another block."""
+"""Fewest elements of a thread for which another block pays off."""
 BLOCKS = 16
-"""Blocks that each multiprocessor should get, so that all are busy to the end."""
+"""Number of blocks for each multiprocessor that keeps all of them busy to the end."""
 MAX_PARTS = 4096
 STATE_BYTES = 16
 
@@ -66,14 +66,14 @@ def reduce(backend: CudaBackend, function: str, out: Any, x: Any, axes: tuple[in
 
 
 def _along(kept: Geometry, reduced: Geometry) -> bool:
-    """Return whether the elements of one output are nearer to each other than outputs are."""
+    """Return whether the elements of one output are closer to each other than the outputs."""
     inner = abs(reduced.strides[0][-1]) if reduced.shape else 1
     outer = abs(kept.strides[1][-1]) if kept.shape else inner + 1
     return inner <= outer or kept.count < 8
 
 
 def _each(x: Any, kept: Geometry, reduced: Geometry, along: bool) -> int:
-    """Return how many neighbours a thread reads at once: elements of an output, or outputs."""
+    """Return the number of neighbours that a thread reads at once: elements or outputs."""
     from needle.backend.cuda.backend import address
 
     itemsize = x.dtype.itemsize
@@ -89,10 +89,10 @@ def _each(x: Any, kept: Geometry, reduced: Geometry, along: bool) -> int:
 
 
 def _team(outputs: int, count: int, along: bool, each: int, most: int) -> int:
-    """Return how many threads share an output.
+    """Return the number of threads that share an output.
 
-    As many as are useful; but where there are outputs enough for ``most`` blocks, each thread of a
-    row gets EACH elements.
+    As many as are useful; but with enough outputs for ``most`` blocks, each thread of a row gets
+    EACH elements.
     """
     width = min(THREADS, power_of_two(count))
     if along:
@@ -104,7 +104,7 @@ def _team(outputs: int, count: int, along: bool, each: int, most: int) -> int:
 
 
 def _parts(most: int, blocks: int, team: int, count: int, multiple: int) -> tuple[int, int]:
-    """Return into how many parts to cut each output's elements, and their size."""
+    """Return the number of parts of each output's elements, and their size."""
     wanted = -(-most // blocks)
     parts = max(1, min(wanted, count // (team * EACH), MAX_PARTS))
     part = -(-count // parts) if count else 0

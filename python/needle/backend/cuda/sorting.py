@@ -21,14 +21,14 @@ def sort_pairs(
     """Sort lines of (key, index) by key, and by index where keys are equal.
 
     Args:
-        backend: where.
+        backend: the backend.
         keys: uint64 [total], lines one after another.
         indices: int64 [total], ascending in each line.
         total: number of pairs.
-        length: of a line.
+        length: length of a line.
 
     Returns:
-        The sorted keys and indices: these blocks, or others.
+        The sorted keys and indices, in these or in other blocks.
     """
     from needle.backend.cuda.backend import blocks_for
 

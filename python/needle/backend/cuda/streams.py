@@ -1,8 +1,8 @@
-"""Streams: work of one stream is done in order, work of several side by side.
+"""Streams: work in one stream runs in order, work in several streams runs concurrently.
 
-Memory keeps them honest: a block remembers the stream that used it last, and another stream that
-uses it waits, on the device, for what that one was asked to do so far. So results do not depend on
-who runs when; streams that use the same tensors take turns.
+Blocks of memory keep them synchronized: a block remembers the stream that used it last, and another
+stream that uses it waits, on the device, for that stream's work so far. So results do not depend on
+timing; streams that use the same tensors take turns.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def _nobody() -> None:
 
 
 class Streams:
-    """The streams of a device: one that all threads begin with, and others by name.
+    """The streams of a device: one that all threads start with, and others by name.
 
     Attributes:
-        main: where work goes unless a thread chose another.
-        several: whether there is another; so long nobody has to look.
+        main: the stream of threads that did not choose another.
+        several: whether there are others; otherwise blocks need no checks.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -37,7 +37,7 @@ class Streams:
         self._changed: Callable[[], None] = _nobody
 
     def on_change(self, changed: Callable[[], None]) -> None:
-        """Let this be called whenever a thread has chosen a stream."""
+        """Call a function whenever a thread has chosen a stream."""
         self._changed = changed
 
     @property
@@ -47,7 +47,7 @@ class Streams:
 
     @contextmanager
     def use(self, name: str) -> Iterator[int]:
-        """Let what this thread asks for go to the stream of that name."""
+        """Send this thread's work to the stream of a name."""
         with self._lock:
             if name not in self._named:
                 self._named[name] = self.driver.create_stream()
@@ -70,9 +70,9 @@ class Streams:
                 block.stream = here
 
     def record(self) -> Event:
-        """Return an event for what this thread's stream was asked for so far."""
+        """Return an event for the work in this thread's stream so far."""
         return self.driver.record(self.current)
 
     def wait(self, event: Event) -> None:
-        """Let what this thread's stream is asked for from now on wait for an event."""
+        """Let later work in this thread's stream wait for an event."""
         self.driver.wait(self.current, event)

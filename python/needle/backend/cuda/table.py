@@ -1,4 +1,4 @@
-"""functions.def, read: which elementwise functions there are, and for which dtypes."""
+"""The elementwise functions of functions.def, and their dtypes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CPP: dict[DType | str, str] = {
 """Names of dtypes in kernels."""
 
 BITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
-"""Types to move elements of so many bytes."""
+"""Types that move elements of a number of bytes."""
 
 _GROUPS = {
     "FLOATS": dtypes.FLOATS,

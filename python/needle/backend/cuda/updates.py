@@ -22,9 +22,9 @@ def adam(backend: CudaBackend, rows: Sequence[Sequence[Any]], rule: Adam) -> Non
     """Step parameters; see ``Backend.adam``.
 
     Args:
-        backend: where.
+        backend: the backend.
         rows: out, parameter, gradient, m and v of each tensor, dense.
-        rule: the step's numbers.
+        rule: numbers of the step.
     """
     decay = 0.0 if rule.decoupled else rule.weight_decay
     shrink = 1 - rule.lr * rule.weight_decay if rule.decoupled else 1.0
@@ -43,9 +43,9 @@ def rmsprop(backend: CudaBackend, rows: Sequence[Sequence[Any]], rule: RMSprop) 
     """Step parameters; see ``Backend.rmsprop``.
 
     Args:
-        backend: where.
+        backend: the backend.
         rows: out, parameter, gradient, v, mean (or None) and momentum (or None) of each tensor.
-        rule: the step's numbers.
+        rule: numbers of the step.
     """
     numbers = (rule.lr, rule.alpha, rule.eps, rule.weight_decay, rule.momentum)
     _launch(backend, "rmsprop", rows, pack(*map(float, numbers)))
@@ -67,7 +67,7 @@ def _launch(backend: CudaBackend, name: str, rows: Sequence[Sequence[Any]], rule
 
 
 def _tables(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[int, list[Any]]]:
-    """Yield a number of blocks and the struct ``Tensors`` for so many tensors as it holds."""
+    """Yield a number of blocks and the struct ``Tensors`` for as many tensors as it can hold."""
     for first in range(0, len(rows), TENSORS):
         part = rows[first : first + TENSORS]
         sizes = [row[0].size for row in part]
