@@ -59,7 +59,7 @@ def test_groups_that_cannot_be_added():
         ({"params": [q], "lr": -1.0}, "lr=-1.0 is outside"),
         ({"params": [q], "betas": (0.9, 2.0)}, "beta2=2.0 is outside"),
         ({"params": [q * 2.0]}, "parameter 1 is the result of multiply"),
-        ([q], "parameter 1 is a list"),
+        ([q], "parameter 1: expected a tensor, got list"),
     ):
         with pytest.raises(OptionError, match=message):
             opt.add_param_group(group)

@@ -81,7 +81,7 @@ def test_linear_algebra_refuses():
         xp.vecdot(x, x[:, :1])
     with pytest.raises(ShapeError, match="three elements"):
         xp.linalg.cross(x, x)
-    with pytest.raises(ShapeError, match="both need 2"):
+    with pytest.raises(ShapeError, match="at least 2 axes, got 2 and 0"):
         x @ 3.0
     y = ndl.Tensor([[2.0, 1.0], [1.0, 3.0], [0.0, 1.0]])
     with pytest.raises(ndl.errors.GradientError, match="svd: the gradient of vectors without"):

@@ -272,9 +272,7 @@ class NDArray(CourseArray, Array):
             return made
         strides = self.strides
         if len(ranges) != self.ndim or any(len(r) != 3 for r in ranges):
-            raise ShapeError(
-                f"slice: ranges {ranges} for {self.ndim} axes\n  rule: three numbers for each axis"
-            )
+            raise ShapeError(f"slice: expected three numbers for each of {self.ndim} axes")
         for axis, ((first, count, step), n) in enumerate(zip(ranges, self.shape, strict=True)):
             last = first + (count - 1) * step
             if count and not (count > 0 and 0 <= first < n and 0 <= last < n):

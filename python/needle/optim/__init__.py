@@ -4,20 +4,11 @@ from typing import TYPE_CHECKING
 
 from needle.errors import missing
 from needle.optim import schedules
+from needle.optim.adam import Adam, AdamW, NAdam, RAdam
 from needle.optim.clip import clip_grad_norm, clip_grad_value
 from needle.optim.optimizer import Optimizer
 from needle.optim.plateau import ReduceLROnPlateau
-from needle.optim.rules import (
-    SGD,
-    Adadelta,
-    Adagrad,
-    Adam,
-    AdamW,
-    Momentum,
-    NAdam,
-    RAdam,
-    RMSprop,
-)
+from needle.optim.rules import SGD, Adadelta, Adagrad, Momentum, RMSprop
 from needle.optim.schedules import (
     Chain,
     Constant,
