@@ -149,7 +149,7 @@ def result_type(*dtypes: DType) -> DType:
     for other in dtypes[1:]:
         both = promote(result, other)
         if both is None:
-            raise DtypeError(f"cannot mix dtypes {result} and {other}; cast one with .astype()")
+            raise DtypeError(f"dtypes {result} and {other} do not mix; cast one with .astype()")
         result = both
     return result
 

@@ -268,7 +268,7 @@ bool read_named(PyObject* const* args, PyObject* names, Kernel* kernel) {
     PyObject* name = PyTuple_GET_ITEM(names, i);
     const bool is_block = PyUnicode_CompareWithASCIIString(name, "block") == 0;
     if (!is_block && PyUnicode_CompareWithASCIIString(name, "shared") != 0) {
-      PyErr_Format(PyExc_TypeError, "launch has no argument %R", name);
+      PyErr_Format(PyExc_TypeError, "launch: unexpected argument %R", name);
       return false;
     }
     const auto number = static_cast<unsigned>(PyLong_AsUnsignedLong(args[i]));

@@ -54,9 +54,9 @@ def test_too_many_axes_by_any_way(device):
         lambda: x.reshape(3, *(1,) * 16), lambda: x.broadcast_to((1,) * 16 + (3,)),
         lambda: x[(None,) * 16],
     ):  # fmt: skip
-        with pytest.raises(ShapeError, match="17 dimensions, at most 16"):
+        with pytest.raises(ShapeError, match="17 dimensions, but at most 16"):
             call()
-        with ndl.lazy_mode(), pytest.raises(ShapeError, match="17 dimensions, at most 16"):
+        with ndl.lazy_mode(), pytest.raises(ShapeError, match="17 dimensions, but at most"):
             call()
 
 

@@ -122,7 +122,7 @@ def test_a_host_without_pinned_memory_says_so(call, one_buffer):
         "download": taken.numpy,
         "synchronize": EMU.synchronize,
     }
-    with pytest.raises(ndl.errors.OutOfMemoryError, match="pinned memory left .* bytes were asked"):
+    with pytest.raises(ndl.errors.OutOfMemoryError, match="pinned memory left .* bytes were req"):
         calls[call]()
     del held
     assert taken.numpy().tolist() == [1.0] * 3
