@@ -83,7 +83,7 @@ class Config:
             whole = isinstance(value, int) and (name == "debug" or not isinstance(value, bool))
             if not whole or not 0 <= value < most:
                 raise OptionError(
-                    f"NEEDLE_{name.upper()}={value!r}: must be an integer >= 0 and < {text}"
+                    f"NEEDLE_{name.upper()}={value!r}: must be an integer >= 0 and less than {text}"
                 )
 
 

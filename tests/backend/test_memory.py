@@ -47,7 +47,7 @@ def test_what_is_no_size(wrong):
 
 @pytest.mark.parametrize("large", ["9223372036854775808", "99999999TiB", 2**63, "9" * 99])
 def test_sizes_have_63_bits(large):
-    with pytest.raises(OptionError, match=r"< 2\*\*63"), ndl.config(memory_limit=large):
+    with pytest.raises(OptionError, match=r"less than 2\*\*63"), ndl.config(memory_limit=large):
         pass
 
 

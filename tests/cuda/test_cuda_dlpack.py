@@ -108,8 +108,8 @@ def test_capsules_keep_memory_and_give_it_back():
     [
         (0, "is not allowed"),
         (-2, "is not allowed"),
-        ("main", "not the number"),
-        (True, "not the number"),
+        ("main", "expected the number"),
+        (True, "expected the number"),
     ],
 )
 def test_streams_that_are_not_allowed(stream, message):
