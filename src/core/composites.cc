@@ -168,8 +168,8 @@ struct Rows {
         labels{own->code, 1, shape, strides + 1} {}
 };
 
-// cross_entropy_of(logits, labels, ignored label, smoothing): (loss, shift, rest), or None, for a
-// label that is no class, too
+// cross_entropy_of(logits, labels, ignored label, smoothing): (loss, shift, rest), or None, also
+// for a label that is not a class
 PyObject* cross_entropy_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
   const Array* in[2];
   if (n != 4 || !dense_arrays(args, in) || !PyFloat_CheckExact(args[3])) Py_RETURN_NONE;

@@ -219,8 +219,8 @@ inline bool is_tensor(PyObject* x) { return PyObject_TypeCheck(x, tensor_type); 
 inline bool needs_gradient(const Tensor* t) {
   return t->node && t->node->op ? t->node->needs : t->requires_grad;
 }
-// Make a tensor with new data a leaf that no graph knows: what was freed there must not seem to be
-// there still, with other values.
+// Make a tensor with new data a leaf outside of all graphs: a freed value must not reappear with
+// other values.
 void leave_graph(Tensor* tensor);
 // Whether nobody but this tensor holds its memory, so that it may be overwritten.
 bool is_exclusive(const Tensor* tensor);

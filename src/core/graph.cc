@@ -71,8 +71,8 @@ uint64_t saved(const Node* node) {
 
 namespace {
 
-// A dying chain must not recurse: nodes wait in a list that only the outermost call empties. What
-// links them is their field for weak references, of which there are no more.
+// A dying chain must not recurse: nodes wait in a list that only the outermost call empties. They
+// are linked by their field for weak references, which is no longer used.
 thread_local Node* graveyard = nullptr;
 thread_local bool burying = false;
 

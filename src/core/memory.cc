@@ -61,8 +61,8 @@ void trim(int64_t keep) {
   }
 }
 
-// Memory from the system, if need be after what is cached was given back; null where the limit or
-// the system refuses.
+// Memory from the system, after giving back cached memory if needed; null if the limit or the
+// system refuses.
 void* obtain(int64_t nbytes) {
   if (limit_bytes) {
     const int64_t room = limit_bytes - live_bytes - scratch_bytes - nbytes;

@@ -368,7 +368,7 @@ NB_MODULE(_core, m) {
         "Bytes that arrays may take, in this thread and those to come; 0: no limit.");
   m.def(
       "on_exhausted", [](nb::object f) { set_exhausted_hook(f.ptr()); },
-      "Say what makes the exception when there is no memory for a number of bytes.");
+      "Set the function that makes the exception for a failed allocation of a number of bytes.");
   m.def("elementwise", &elementwise);
   m.def("run_fused", &run_fused);
   m.def("copy", &needle::copy);

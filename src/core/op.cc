@@ -105,7 +105,7 @@ PyType_Slot op_slots[] = {
     {Py_tp_traverse, reinterpret_cast<void*>(op_traverse)},
     {Py_tp_members, op_members},
     {Py_tp_getset, op_getters},
-    {Py_tp_doc, const_cast<char*>("what the gate knows of an op without asking Python")},
+    {Py_tp_doc, const_cast<char*>("the part of an op that the gate uses without calling Python")},
     {0, nullptr}};
 PyType_Spec op_definition = {"needle._core.Op", sizeof(Op), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,

@@ -1,5 +1,5 @@
 // The part of a device behind a driver that every operation needs: blocks of memory that are free
-// again, and launches. backend/cuda has the rest; what is said to be "not here" it does.
+// again, and launches. backend/cuda has the rest, and handles all calls that return None here.
 #pragma once
 #include <cstring>
 

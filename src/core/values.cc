@@ -13,9 +13,9 @@ bool default_lazy = false, default_open = true;
 
 }  // namespace
 
-// Each thread's first call comes here. What it will need to say that there is no memory, it must
-// have by then: the system ends a process that has none for what C++ keeps of exceptions, or for
-// the end of a thread's variables.
+// Each thread's first call comes here, and allocates everything that a later error about exhausted
+// memory needs: the system ends a process without memory for the state of C++ exceptions, or for
+// the destructors of a thread's variables.
 Modes::Modes() : recording(true), lazy(default_lazy), open(default_open), pending(0) {
   try {
     throw 0;
@@ -338,7 +338,7 @@ PyMethodDef functions[] = {
     FAST(rebind, "Make a tensor stand for what another one does."),
     FAST(init_tensor, "Fill a new tensor object: a leaf."),
     FAST(topo, "All nodes below, inputs first."),
-    {"release", release, METH_O, "Give up what the node's gradient would read."},
+    {"release", release, METH_O, "Release the values that the node's gradient would read."},
     {"peek", peek, METH_O, "The live tensor of a node, or None."},
     {"handle", handle, METH_O, "The live tensor of a node, or a new one."},
     {"owner", owner, METH_O, "The tensor that a gradient of the node belongs to, or None."},

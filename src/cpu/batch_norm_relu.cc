@@ -1,9 +1,9 @@
-// Batch norm in training mode with what follows it in a residual network: the sum with a shortcut,
-// and a rectifier. float32 rows, dense [rows, c].
+// Batch norm in training mode, then the sum with a shortcut and ReLU, as in a residual network.
+// float32 rows, dense [rows, c].
 //
 // Each direction goes over the memory twice, the second time from the last block to the first,
-// because what was read last is still in the cache; large results go around the caches. Without a
-// shortcut the backward direction computes again what the rectifier let pass instead of reading
+// because the data read last is still in the cache; large results go around the caches. Without a
+// shortcut the backward direction computes again which elements ReLU let pass instead of reading
 // the result. Columns are summed over fixed blocks of rows, then over the blocks as a tree, so that
 // no result depends on the number of threads.
 #include <cmath>
@@ -45,7 +45,7 @@ float* shared_row(const State& s, void* workspace, int which) {
 int64_t first_row(const State& s, int64_t block) { return least(block * s.block, s.rows); }
 
 // body(row, std::integral_constant<rows>) for all rows of a block. Narrow ones four at a time, so
-// that what is kept of each column is loaded and stored once for them; wide ones would be too many
+// that the state of each column is loaded and stored once for them; wide ones would use too many
 // places of memory at once.
 template <class Body>
 inline void each_rows(const State& s, int64_t block, const Body& body) {

@@ -135,7 +135,7 @@ struct Listed {
   }
 };
 
-// Of one line of the image, (image, i-th of d, j-th of h), what is listed.
+// Convolves the listed parts of one line of the image, (image, i-th of d, j-th of h).
 void convolve_line(const State& s, const Buffers& b, int64_t image, int64_t place_d,
                    int64_t place_h, const Stretch& d, const Stretch& h, const Listed& listed) {
   const AxisGeometry* a = s.axes;

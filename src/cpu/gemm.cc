@@ -179,7 +179,7 @@ void choose_parts(ProductState& s, Reading reading, int64_t rows) {
   s.team = static_cast<int>(least(s.team, s.batches * s.parts_m * s.parts_n));
 }
 
-// Packing pays where lines lie far apart, and if what is packed is then read often enough. The
+// Packing pays off where lines lie far apart and packed operands are read often enough. The
 // tiles of the first rows lay b out as they read it, which costs little; a costs more, because its
 // rows become columns.
 template <class T>

@@ -189,8 +189,8 @@ Ahead<T> what_follows(const Blocking& s, const Product<T>& o, const Block& block
   return ahead;
 }
 
-// What the tiles of a row of them fetch. `later`: tiles of the block after this row; tile: number
-// of those of the product before it.
+// The lines that the tiles of one row of tiles fetch. `later`: number of tiles of the block after
+// this row; tile: number of tiles of the product before it.
 template <class T>
 class Fetching {
  public:

@@ -224,8 +224,8 @@ void Helpers<M>::do_own(M& multiplier, int thread, int64_t stage) const {
   while (!now.is_finished(count)) std::this_thread::yield();  // the next stage adds to these sums
 }
 
-// Does a piece of what the thread has not finished, if there is any. False if there is nothing to
-// wait for: it is about to finish, or it has not begun, and who waited might have to do it all.
+// Does a piece of the thread's unfinished work, if there is any. False if waiting is useless: the
+// thread is about to finish, or has not begun, so that the caller might have to do everything.
 template <class M>
 bool Helpers<M>::help(M& multiplier, int owner) const {
   int64_t stage = 0, count = 0;

@@ -5,8 +5,8 @@
 
 namespace needle::NEEDLE_ISA {
 
-// Null where functions.def has no such row, for float16 but of its sign, and for bfloat16 if more
-// than few instructions are needed: those are computed in float32 tiles.
+// Null for functions that functions.def does not define, for float16 except functions of its sign,
+// and for bfloat16 functions of many instructions, which are computed in float32 tiles.
 Contiguous loop_of(int32_t function, DType dtype);
 int32_t arity_of(int32_t function);
 bool gives_bool(int32_t function);

@@ -88,7 +88,7 @@ class RowRunner {
       spread_rows<1>(to, stride, operands[1], std::min(left, together) * row);
   }
 
-  // `count` copies, what is loaded stays in registers for all of them.
+  // `count` copies; loaded vectors stay in registers for all of them.
   template <int64_t count>
   static void spread_rows(char* to, int64_t stride, const char* from, int64_t bytes) {
     constexpr int64_t kHeld = kVectorBytes > 32 ? 4 : 8;  // vectors

@@ -15,7 +15,7 @@ void run_streaming(const Loop& loop, const int64_t* items, const int64_t* fetche
 void run_fetching(Contiguous loop, const int64_t* items, int n_inputs, char* const* operands,
                   int64_t n);
 
-// False if there are no such rows, or too short ones, or dtypes that are computed in another.
+// False without such rows, or if they are too short or their dtype is computed in another.
 bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand* inputs,
                int32_t n);
 

@@ -73,8 +73,8 @@ A mean_below(const A* x, A shift, int64_t n) {
   return total / static_cast<A>(n);
 }
 
-// The logarithm of a sum of exponentials in two parts: what the rows' differences tell, and where
-// they lie. Far from 0 the sum of both has lost digits.
+// The logarithm of a sum of exponentials in two parts: that of the differences within a row, and
+// the row's shift. Far from 0 the sum of both has lost digits.
 template <class A>
 struct LogSumExp {
   A shift, rest;

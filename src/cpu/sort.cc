@@ -75,8 +75,8 @@ Pair<Key>* sort_by_digits(Pair<Key>* pairs, Pair<Key>* other, int64_t n) {
 constexpr int64_t kGroup = 16;
 
 // The `count` least of n pairs, key(i) and i, in order, into pairs[0..count), where n / kGroup is
-// more. Of 4 * count groups (or of kGroup keys each) the least keys are found; what is above the
-// count-th of these is passed over, which is most of all, a group at a time.
+// more. The least keys of 4 * count groups (or of kGroup keys each) are found; keys above the
+// count-th of these, which are most of all, are skipped a group at a time.
 template <class Key, class KeyAt>
 void select(Pair<Key>* pairs, int64_t n, int64_t count, const KeyAt& key) {
   const int64_t size = most(n / (4 * count * kGroup), 1) * kGroup, groups = parts(n, size);

@@ -31,7 +31,7 @@ static int64_t read_cache_bytes(char level, int64_t size) {
 
 static const int64_t second_cache = read_cache_bytes('2', 1 << 20);
 static const int64_t cache = read_cache_bytes('3', 32 << 20);
-// Half of the last cache: what is larger has left it, displaced by the inputs, before it is read.
+// Half of the last cache: larger results are displaced by the inputs before they are read.
 // But no more than 16 MiB: larger caches are shared by more cores and are hardly faster than
 // memory.
 static const int64_t half = cache < 32 << 20 ? cache / 2 : 16 << 20;

@@ -25,7 +25,7 @@ A squares_around(const A* x, A mean, int64_t n, const A* next) {
 template <class A>
 void join(Moments<A>& part, const Moments<A>& later, int64_t width) {
   if (later.count == 0) return;
-  if (part.count == 0) {  // what is below gives NaN, 0 * inf, if the square of a mean is infinite
+  if (part.count == 0) {  // the code below gives NaN, 0 * inf, for an infinite squared mean
     std::copy_n(later.mean, width, part.mean);
     std::copy_n(later.squares, width, part.squares);
     part.count = later.count;

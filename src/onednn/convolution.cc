@@ -134,7 +134,7 @@ class Convolution {
     stream.wait();
   }
 
-  // Empty where the library has no such convolution.
+  // Empty if the library does not support the convolution.
   dnnl::convolution_forward::primitive_desc described(const float* bias, float slope,
                                                       dnnl::prop_kind kind) const {
     const memory::desc none, row({g_.k}, memory::data_type::f32, memory::format_tag::a);
@@ -170,7 +170,7 @@ bool convolve(int32_t direction, const Geometry& g, float* x, float* w, float* y
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// What is computed is y (kForward), x (kInput) or w (kWeight), from the two others. Returns a
+// Computes y (kForward), x (kInput) or w (kWeight) from the other two. Returns a
 // Status; kFailed with a message of at most `room` bytes.
 EXPORT int32_t needle_onednn_convolution(int32_t direction, const Geometry* g, float* x, float* w,
                                          float* y, float* bias, float slope, int32_t threads,

@@ -193,7 +193,7 @@ def _banded(op: Any, x: NDArray, elements: tuple[int, ...], transposed: bool) ->
     x = _dense(x if kind is dtypes.float64 else x.astype(dtypes.float32, copy=False))
     axis, shape = normalise_axis(op.axis, x.ndim), list(x.shape)
     shape[axis : axis + count] = elements if transposed else op.sizes
-    # first: what has no room is refused before NumPy makes matrices as long
+    # first, so that too large results are refused before NumPy makes matrices as long
     out = empty(tuple(shape), x.dtype, x.device)
     matrices: list[Any] = [None] * 4
     for i, n in enumerate(elements):
