@@ -92,6 +92,23 @@ def test_every_op_has_a_docstring_of_its_own(op):
     assert op.__doc__ not in {base.__doc__ for base in op.__mro__[1:]}
 
 
+# ---- examples ----------------------------------------------------------------------
+
+WITHOUT_EXAMPLE = {
+    "Mismatch", "StateDict", "Parameter", "missing", "replacing", "BatchTransform", "SourceBytes",
+    "CIFAR10Dataset", "MNISTDataset", "read_cifar_binary", "read_cifar_pickle", "read_idx",
+}  # fmt: skip
+"""Results, base classes, and readers of data files that tests do not have."""
+
+
+@pytest.mark.parametrize("module", [ndl.nn, ndl.optim, ndl.init, ndl.data, ndl.io])
+def test_layers_optimizers_and_data_have_an_example(module):
+    public = {n: x for n, x in vars(module).items() if callable(x) and not n.startswith("_")}
+    ours = {n for n, x in public.items() if getattr(x, "__module__", "").startswith("needle")}
+    lacking = {n for n in ours if ">>> " not in (public[n].__doc__ or "")}
+    assert ours and lacking <= WITHOUT_EXAMPLE
+
+
 # ---- errors ------------------------------------------------------------------------
 
 
