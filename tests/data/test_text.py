@@ -40,7 +40,7 @@ def test_the_treebank_is_found_in_a_folder_and_in_its_folder_ptb(folder, tmp_pat
         (folder / f"{name}.txt").rename(tmp_path / "ptb" / f"ptb.{name}.txt")
     with ndl.config(data=str(tmp_path)):
         assert data.penn_treebank(max_lines=1).train == [0, 1, 0, 2]
-    with pytest.raises(DataError, match="do not hold train.txt"):
+    with pytest.raises(DataError, match="do not contain train.txt"):
         data.penn_treebank(tmp_path / "elsewhere")
 
 
@@ -62,13 +62,13 @@ def test_targets_are_the_next_words(device):
 
 def test_wrong_text_is_refused(folder):
     (folder / "test.txt").write_text("")
-    with pytest.raises(DataError, match="test.txt: the file holds no lines"):
+    with pytest.raises(DataError, match="test.txt: the file has no lines"):
         data.Corpus(folder)
     (folder / "test.txt").write_bytes(b"ab\xff")
     with pytest.raises(DataError, match="byte 2 is not UTF-8"):
         data.Corpus(folder)
     (folder / "test.txt").unlink()
-    with pytest.raises(DataError, match="test.txt: there is no such file"):
+    with pytest.raises(DataError, match="test.txt: no such file"):
         data.Corpus(folder)
     with pytest.raises(OptionError, match="max_lines=0"):
         data.Corpus(folder, 0)
@@ -77,7 +77,7 @@ def test_wrong_text_is_refused(folder):
     with pytest.raises(OptionError, match="batch_size=0"):
         data.batchify([1, 2, 3], 0)
     batches = data.batchify(range(6), 2)
-    with pytest.raises(IndexRangeError, match="row 3 of 3"):
+    with pytest.raises(IndexRangeError, match="row 3 is out of range for 3 rows"):
         data.get_batch(batches, 3, 1)
     with pytest.raises(OptionError, match="bptt=0"):
         data.get_batch(batches, 0, 0)

@@ -103,7 +103,7 @@ def test_packing_crops_and_padding_fills():
     expected[:1, 0], expected[:4, 1] = x.numpy()[:1, 0], x.numpy()[:4, 1]
     np.testing.assert_array_equal(back.numpy(), expected)
     assert lengths.dtype == "int64"
-    with pytest.raises(IndexRangeError, match="row 1 has length 7, the sequence has 6 steps"):
+    with pytest.raises(IndexRangeError, match="row 1 has length 7, but x has 6 steps"):
         nn.pack_padded_sequence(x, [1, 7])
     with pytest.raises(ShapeError, match="lengths"):
         nn.pack_padded_sequence(x, [1, 2, 3])

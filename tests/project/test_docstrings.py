@@ -96,6 +96,7 @@ def test_every_op_has_a_docstring_of_its_own(op):
 
 WITHOUT_EXAMPLE = {
     "Mismatch", "StateDict", "Parameter", "missing", "replacing", "BatchTransform", "SourceBytes",
+    "penn_treebank",
     "CIFAR10Dataset", "MNISTDataset", "read_cifar_binary", "read_cifar_pickle", "read_idx",
 }  # fmt: skip
 """Results, base classes, and readers of data files that tests do not have."""

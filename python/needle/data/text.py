@@ -44,6 +44,10 @@ class Dictionary:
     Attributes:
         word2idx: the number of each word.
         idx2word: the words, by their numbers.
+
+    >>> words = ndl.data.Dictionary()
+    >>> [words.add_word(word) for word in ("a", "rose", "is", "a", "rose")]
+    [0, 1, 2, 0, 1]
     """
 
     def __init__(self) -> None:
@@ -78,6 +82,8 @@ class Corpus:
 
     Raises:
         DataError: if a file is missing, is not UTF-8, or holds no lines.
+
+    >>> corpus = ndl.data.Corpus("ptb", max_lines=100)  # doctest: +SKIP
     """
 
     def __init__(self, base_dir: str | Path, max_lines: int | None = None) -> None:
@@ -113,13 +119,13 @@ class Corpus:
         try:
             lines = Path(path).read_text("utf-8").splitlines()[:max_lines]
         except FileNotFoundError:
-            raise DataError(f"{path}: there is no such file") from None
+            raise DataError(f"{path}: no such file") from None
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error})") from None
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: byte {error.start} is not UTF-8 text") from None
         if not lines:
-            raise DataError(f"{path}: the file holds no lines")
+            raise DataError(f"{path}: the file has no lines")
         add = self.dictionary.add_word
         return [add(word) for line in lines for word in (*line.split(), END)]
 
@@ -146,6 +152,11 @@ def batchify(
     Raises:
         OptionError: if batch_size is not positive.
         DataError: if there are fewer numbers than columns.
+
+    >>> ndl.data.batchify(range(7), 2, dtype="int64")
+    array([[0, 3],
+           [1, 4],
+           [2, 5]])
     """
     if whole("batchify: batch_size", batch_size) < 1:
         raise OptionError(f"batchify: batch_size={batch_size}\n  rule: 1 or more")
@@ -176,10 +187,16 @@ def get_batch(
     Raises:
         IndexRangeError: if there is no row i.
         OptionError: if bptt is not positive.
+
+    >>> batches = ndl.data.batchify(range(8), 2)
+    >>> x, y = ndl.data.get_batch(batches, 0, bptt=2)
+    >>> print(x, y)
+    [[0. 4.]
+     [1. 5.]] [1. 5. 2. 6.]
     """
     i, count = whole("get_batch: i", i), whole("get_batch: bptt", bptt)
     if not 0 <= i < len(batches):
-        raise IndexRangeError(f"get_batch: row {i} of {len(batches)}")
+        raise IndexRangeError(f"get_batch: row {i} is out of range for {len(batches)} rows")
     if count < 1:
         raise OptionError(f"get_batch: bptt={bptt}\n  rule: 1 or more")
     last = min(i + count, len(batches) - 1)
@@ -213,8 +230,8 @@ def penn_treebank(
     found = _look(given) if given is not None else None
     if found is None and folder is not None:
         raise DataError(
-            f"penn_treebank: {folder} and {Path(folder) / 'ptb'} do not hold train.txt, valid.txt "
-            "and test.txt\n  try: leave the folder out, then the files are downloaded"
+            f"penn_treebank: {folder} and {Path(folder) / 'ptb'} do not contain train.txt, "
+            "valid.txt and test.txt\n  try: leave out the folder to download the files"
         )
     if found is None:
         found = cache_folder("ptb")

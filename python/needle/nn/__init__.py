@@ -100,6 +100,7 @@ from needle.nn.loss import (
 )
 from needle.nn.module import Mismatch, Module, StateDict
 from needle.nn.norm import BatchNorm1d, LayerNorm, LayerNorm1d, RMSNorm
+from needle.nn.packed import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from needle.nn.pool import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
@@ -135,10 +136,7 @@ from needle.nn.recurrent import (
     RNN,
     GRUCell,
     LSTMCell,
-    PackedSequence,
     RNNCell,
-    pack_padded_sequence,
-    pad_packed_sequence,
 )
 from needle.nn.transformer import (
     LearnedPositions,

@@ -35,6 +35,11 @@ class MultiHeadAttention(Module):
         causal: whether a query sees only the keys up to its own place.
         device: where masks are made; that of q for None.
         dtype: not used; programs of the course pass it.
+
+    >>> q = ndl.rand(1, 2, 3, 4)
+    >>> out, weights = nn.MultiHeadAttention(causal=True)(q, q, q)
+    >>> out.shape, weights.shape
+    ((1, 2, 3, 4), (1, 2, 3, 3))
     """
 
     def __init__(
@@ -93,6 +98,9 @@ class AttentionLayer(Module):
         causal: whether a query sees only the keys up to its own place.
         device: where the parameters are; the default device for None.
         dtype: their element type.
+
+    >>> nn.AttentionLayer(8, num_head=2, dim_head=4)(ndl.rand(1, 5, 8)).shape
+    (1, 5, 8)
     """
 
     def __init__(
@@ -198,6 +206,11 @@ class MultiheadAttention(Module):
 
     Raises:
         OptionError: if num_heads does not divide embed_dim.
+
+    >>> layer, x = nn.MultiheadAttention(8, 2, batch_first=True), ndl.rand(1, 5, 8)
+    >>> out, weights = layer(x, x, x)
+    >>> out.shape, weights.shape
+    ((1, 5, 8), (1, 5, 5))
     """
 
     def __init__(
@@ -343,6 +356,11 @@ def attention_weights(q: Tensor, k: Tensor, mask: Any = None, is_causal: bool = 
         k: keys [b, g, s, d].
         mask: as ``ops.scaled_dot_product_attention`` takes it, with four axes.
         is_causal: likewise.
+
+    >>> q = ndl.zeros(1, 1, 2, 4)
+    >>> print(nn.attention_weights(q, q, is_causal=True)[0, 0])
+    [[1.  0. ]
+     [0.5 0.5]]
     """
     b, h, t, d = shape_of(q)
     op = ops.Attention.of(d**-0.5, is_causal)

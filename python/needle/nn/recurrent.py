@@ -5,106 +5,20 @@ A cell is its layer's op on a sequence of one step, so both give the same bits.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
-
-import numpy as np
+from typing import Any, ClassVar
 
 from needle import executor, init, ops
-from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
+from needle.errors import ArgumentError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.nn.module import Module
+from needle.nn.packed import PackedSequence
 from needle.nn.settings import check_number, check_sizes, shown
 from needle.ops.indexing import beside
 from needle.ops.operands import as_tensors
-from needle.ops.recurrent_grad import running, zeros
+from needle.ops.recurrent_grad import zeros
 from needle.tensor import Parameter, Tensor
 
 State = Tensor | tuple[Tensor, ...] | None
-
-# ---- sequences of several lengths ----------------------------------------------------
-
-
-class PackedSequence(NamedTuple):
-    """Hold sequences of several lengths: padded to one length, and their own lengths.
-
-    Attributes:
-        data: [t, b, ...], where t is the largest length.
-        lengths: int64 [b].
-    """
-
-    data: Tensor
-    lengths: Tensor
-
-
-def pack_padded_sequence(
-    x: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
-) -> PackedSequence:
-    """Return padded sequences with their lengths, as recurrent layers take them.
-
-    The padding is neither read by these layers nor removed. Rows may have any order.
-
-    Args:
-        x: [t, b, ...], or [b, t, ...] with ``batch_first``.
-        lengths: [b], a tensor, an array or a list, from 0 to t.
-        batch_first: whether the batch is the first axis of x.
-        enforce_sorted: not used; programs written for PyTorch pass it.
-
-    Raises:
-        ShapeError: if x has fewer than two axes, or there is not one length for each row.
-        IndexRangeError: naming the first row whose length is not from 0 to t.
-    """
-    if len(shape_of(x)) < 2:
-        raise explain(ShapeError, "pack_padded_sequence", "x has no time and batch", [("x", x)])
-    data = ops.swapaxes(x, 0, 1) if batch_first else x
-    t, b = shape_of(data)[:2]
-    values = lengths.numpy() if isinstance(lengths, Tensor) else np.asarray(lengths)
-    if values.shape != (b,):
-        problem = f"{values.shape} lengths for {b} rows"
-        raise explain(ShapeError, "pack_padded_sequence", problem, [("x", x)], "lengths [b]")
-    wrong = np.flatnonzero((values < 0) | (values > t))
-    if wrong.size:
-        raise IndexRangeError(
-            f"pack_padded_sequence: row {wrong[0]} has length {values[wrong[0]]}, the sequence has "
-            f"{t} steps\n  rule: lengths from 0 to {t}"
-        )
-    most = int(values.max(initial=0))
-    device = executor.spec_of(x).device
-    whole = Tensor(values.astype(np.int64), device=device, requires_grad=False)
-    return PackedSequence(data[:most], whole)
-
-
-def pad_packed_sequence(
-    packed: PackedSequence,
-    batch_first: bool = False,
-    padding_value: float = 0.0,
-    total_length: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the padded sequences and the lengths of what a recurrent layer gave.
-
-    Args:
-        packed: sequences with their lengths.
-        batch_first: whether the batch becomes the first axis.
-        padding_value: written behind the end of each sequence.
-        total_length: number of steps of the result; the largest length for None.
-
-    Raises:
-        OptionError: if ``total_length`` is smaller than the largest length.
-    """
-    x, lengths = packed
-    t = shape_of(x)[0]
-    total = t if total_length is None else total_length
-    if total < t:
-        raise OptionError(f"pad_packed_sequence: total_length={total}\n  rule: {t} or more")
-    inside = running((lengths,), t)
-    inside = ops.reshape(inside, (*shape_of(inside)[:2], *(1 for _ in shape_of(x)[2:])))
-    x = ops.where(inside, x, padding_value)
-    if total > t:
-        filled = ops.full(
-            (total - t, *shape_of(x)[1:]), padding_value, dtype=x.dtype, device=x.device
-        )
-        x = ops.concat([x, filled])
-    return ops.swapaxes(x, 0, 1) if batch_first else x, lengths
-
 
 # ---- cells -------------------------------------------------------------------------
 
@@ -229,6 +143,9 @@ class RNNCell(_Cell):
         nonlinearity: f, "tanh" or "relu".
         device: where the weights are; the default device for None.
         dtype: their element type.
+
+    >>> nn.RNNCell(3, 4)(ndl.rand(2, 3)).shape
+    (2, 4)
     """
 
     columns = 1
@@ -262,6 +179,9 @@ class GRUCell(_Cell):
         W_hh: [hidden_size, 3 * hidden_size].
         bias_ih: [3 * hidden_size], or None.
         bias_hh: [3 * hidden_size], or None.
+
+    >>> nn.GRUCell(3, 4)(ndl.rand(2, 3)).shape
+    (2, 4)
     """
 
     columns = 3
@@ -299,6 +219,10 @@ class LSTMCell(_Cell):
         W_hh: [hidden_size, 4 * hidden_size].
         bias_ih: [4 * hidden_size], or None.
         bias_hh: [4 * hidden_size], or None.
+
+    >>> h, c = nn.LSTMCell(3, 4)(ndl.rand(2, 3))
+    >>> h.shape, c.shape
+    ((2, 4), (2, 4))
     """
 
     columns = 4
@@ -430,6 +354,10 @@ class RNN(_Layers):
         batch_first: whether x and out are [b, t, ...].
         dropout: probability of dropout between layers, in training.
         bidirectional: whether the layers run in both directions.
+
+    >>> out, h = nn.RNN(3, 4, num_layers=2)(ndl.rand(5, 2, 3))
+    >>> out.shape, h.shape
+    ((5, 2, 4), (2, 2, 4))
     """
 
     def __init__(
@@ -469,6 +397,10 @@ class GRU(_Layers):
 
     Attributes:
         gru_cells: the cells, layer by layer; their weights are read when the layer is called.
+
+    >>> out, h = nn.GRU(3, 4, bidirectional=True)(ndl.rand(5, 2, 3))
+    >>> out.shape, h.shape
+    ((5, 2, 8), (2, 2, 4))
     """
 
     def __init__(
@@ -507,6 +439,10 @@ class LSTM(_Layers):
 
     Attributes:
         lstm_cells: the cells, layer by layer; their weights are read when the layer is called.
+
+    >>> out, (h, c) = nn.LSTM(3, 4, batch_first=True)(ndl.rand(2, 5, 3))
+    >>> out.shape, h.shape, c.shape
+    ((2, 5, 4), (1, 2, 4), (1, 2, 4))
     """
 
     def __init__(

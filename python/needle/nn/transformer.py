@@ -33,6 +33,9 @@ class LearnedPositions(Module):
         dim: size of x.
         device: where the weight is; the default device for None.
         dtype: its element type.
+
+    >>> nn.LearnedPositions(16, 8)(ndl.zeros(2, 5, 8)).shape
+    (2, 5, 8)
     """
 
     def __init__(
@@ -82,6 +85,9 @@ class TransformerLayer(Module):
         causal: whether a step sees only those before it and itself.
         device: where the parameters are; the default device for None.
         dtype: their element type.
+
+    >>> nn.TransformerLayer(8, num_head=2, dim_head=4, hidden_size=16)(ndl.rand(1, 5, 8)).shape
+    (1, 5, 8)
     """
 
     def __init__(
@@ -131,6 +137,11 @@ class Transformer(Module):
         dtype: their element type.
         batch_first: whether the batch is the first axis.
         sequence_len: number of positions.
+
+    >>> model = nn.Transformer(8, 16, num_layers=2, num_head=2, dim_head=4, batch_first=True)
+    >>> out, state = model(ndl.rand(1, 5, 8))
+    >>> out.shape
+    (1, 5, 8)
     """
 
     def __init__(
@@ -237,6 +248,10 @@ class TransformerEncoderLayer(_PyTorchLayer):
         bias: whether linear layers, attention and norms have biases.
         device: where the parameters are; the default device for None.
         dtype: their element type.
+
+    >>> layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    >>> layer(ndl.rand(1, 5, 8)).shape
+    (1, 5, 8)
     """
 
     def __init__(
@@ -277,6 +292,10 @@ class TransformerDecoderLayer(_PyTorchLayer):
               -> as tgt
 
     Arguments as of ``TransformerEncoderLayer``.
+
+    >>> layer = nn.TransformerDecoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    >>> layer(ndl.rand(1, 5, 8), memory=ndl.rand(1, 7, 8)).shape
+    (1, 5, 8)
     """
 
     def __init__(
