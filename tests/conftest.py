@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fnmatch
 import gc
 import os
 import shlex
+from pathlib import Path
 
-import numpy as np
 import pytest
+import turns
 from devices import DEVICES, HOST_DEVICES, ISAS  # before needle: it sets what needle reads
+from fresh_state import fresh
 
 import needle as ndl
-from needle import core, graph
+from needle import core
+
+TESTS = Path(__file__).resolve().parent
 
 
 @pytest.fixture(params=DEVICES)
@@ -45,12 +50,8 @@ def two_threads():
 @pytest.fixture(autouse=True)
 def undisturbed():
     """Random numbers start the same for each test, and no test leaves a mode switched."""
-    np.random.seed(0)
-    ndl.manual_seed(None)
-    yield
-    assert graph.recording(), "the test left recording off"
-    assert not graph.lazy(), "the test left lazy mode on"
-    assert ndl.config.current() is ndl.config.initial(), "the test left a setting changed"
+    with fresh():
+        yield
 
 
 @pytest.fixture
@@ -62,6 +63,73 @@ def no_collector():
     found = gc.collect()
     gc.enable()
     assert found == 0, f"{found} objects were in reference cycles"
+
+
+WITHOUT_KERNELS = """
+cuda/* gpu/* project/test_floors.py project/test_docstrings.py project/test_cli.py
+project/test_packaging.py project/test_import.py project/test_bench_*.py tensor/test_errors.py
+tensor/test_*_arguments.py standard/test_standard_errors.py standard/test_standard_names.py
+optim/test_optimizer_arguments.py ops/test_changed.py ops/test_detection.py data/test_source.py
+"""
+"""Tests that reach no native kernel, or none that others do not; all others are ``native``."""
+
+KERNELS = ("src/*", "CMakeLists.txt", "python/needle/backend/*.py")
+"""After a change of these, tests of single instruction sets run on all of them; else on one."""
+
+LEFT_TO_OTHERS = pytest.StashKey[int]()
+
+
+def pytest_report_header():
+    return turns.header()
+
+
+def pytest_collection_modifyitems(config, items):
+    """Mark what reaches native kernels; leave out heavy ones whose turn it is not.
+
+    A file or a test that is named on the command line runs whole.
+    """
+    config.stash[LEFT_TO_OTHERS] = 0
+    for item in items:
+        place = item.path.relative_to(TESTS).as_posix()
+        if not any(fnmatch.fnmatch(place, pattern) for pattern in WITHOUT_KERNELS.split()):
+            item.add_marker(pytest.mark.native)
+    if any(".py" in name for name in config.args):
+        return
+    late = [item for item in items if not is_due(item)]
+    config.stash[LEFT_TO_OTHERS] = len(late)
+    config.hook.pytest_deselected(items=late)
+    items[:] = [item for item in items if item not in late]
+
+
+def is_due(item) -> bool:
+    """Return whether a test runs this time: it is light, has its turn, or its files changed."""
+    heavy = item.get_closest_marker("heavy")
+    isa = item.callspec.params.get("isa") if hasattr(item, "callspec") else None
+    if turns.everything() or (heavy is None and isa is None):
+        return True
+    files = heavy.args if heavy else KERNELS
+    if turns.is_due(item.originalname, ISAS.index(isa) if isa else 0):
+        return True
+    return turns.has_changed(f"tests/{item.path.relative_to(TESTS).as_posix()}", *files)
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):  # of a process of pytest-xdist
+        left = session.config.stash.get(LEFT_TO_OTHERS, 0)
+        session.config.workeroutput["left_to_others"] = left
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    node.config.stash[LEFT_TO_OTHERS] = getattr(node, "workeroutput", {}).get("left_to_others", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if left := config.stash.get(LEFT_TO_OTHERS, 0):
+        terminalreporter.write_line(
+            f"{left} tests were left to other turns: heavy ones, and instruction sets of kernels "
+            "that did not change (ALL_CHECKS=1 runs them)"
+        )
 
 
 def pytest_collection_finish():

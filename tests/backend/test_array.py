@@ -8,6 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
+from looped import looped
 from small_arrays import counted, same_memory
 
 from needle import NDArray
@@ -67,7 +68,7 @@ VIEWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@looped("name", VIEWS)
 def test_views_share_memory(name, device):
     shape, view, reference = VIEWS[name]
     values = counted(*shape)
@@ -137,7 +138,7 @@ def test_a_write_casts_and_reshapes(device):
         x[:] = np.zeros(2)
 
 
-@pytest.mark.parametrize("kind", ["float32", "int8", "bool"])
+@looped("kind", ["float32", "int8", "bool"])
 def test_what_lies_in_the_same_memory_is_read_before_it_is_written(device, kind):
     pairs = [
         (slice(1, None), slice(None, -1)), (slice(None, -3), slice(3, None)),

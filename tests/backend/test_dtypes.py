@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import core, dtype
@@ -21,7 +22,7 @@ from needle.errors import (
 NAN = float("nan")
 
 
-@pytest.mark.parametrize("kind", list(map(str, dtype.ALL)))
+@looped("kind", list(map(str, dtype.ALL)))
 def test_every_dtype_is_stored(kind, device):
     values = np.array([0, 1, 2, 100])
     x = array(values, kind, device)
@@ -37,7 +38,7 @@ def test_every_dtype_is_stored(kind, device):
     np.testing.assert_array_equal(x[::-2].numpy(), expected[::-2])
 
 
-@pytest.mark.parametrize(
+@looped(
     "value, kind",
     [(300, "uint8"), (-1, "uint8"), (2**31, "int32"), (2.0**63, "int64"), (NAN, "int32")],
 )
@@ -52,7 +53,7 @@ def test_numbers_that_do_not_fit_are_no_elements(value, kind):
         assert array(np.array([value]), kind).numpy() == value % 256
 
 
-@pytest.mark.parametrize("kind", ["float32", "int32", "bool", "bfloat16"])
+@looped("kind", ["float32", "int32", "bool", "bfloat16"])
 def test_what_is_no_real_number_is_no_element_of_any_dtype(kind):
     values = [1 + 2j, "1", b"1", None, object(), np.array(["2020"], "M8[Y]"), np.zeros(2, "i4,i4")]
     ragged = np.empty(2, object)
@@ -78,8 +79,8 @@ def test_lists_of_different_lengths_are_no_array():
         array([[1, 2], [3]])
 
 
-@pytest.mark.parametrize("source", list(map(str, dtype.ALL)))
-@pytest.mark.parametrize("target", list(map(str, dtype.ALL)))
+@looped("source", list(map(str, dtype.ALL)))
+@looped("target", list(map(str, dtype.ALL)))
 def test_casts(source, target, device):
     """As NumPy; floats to integers are cut, outside the range they saturate and NaN gives 0."""
     values = np.array([0, 1, 2.75, 100]).astype(dtype.as_dtype(source).numpy)
@@ -89,8 +90,8 @@ def test_casts(source, target, device):
     np.testing.assert_array_equal(found.numpy(), expected)
 
 
-@pytest.mark.parametrize("target", ["int8", "int16", "int32", "int64", "uint8"])
-@pytest.mark.parametrize("source", ["float32", "float64"])
+@looped("target", ["int8", "int16", "int32", "int64", "uint8"])
+@looped("source", ["float32", "float64"])
 def test_casts_saturate(source, target, device):
     values = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, -1.5, 1.5])
     low, high = np.iinfo(target).min, np.iinfo(target).max
@@ -111,7 +112,7 @@ def test_default_dtypes():
         array([1.0], "float31")
 
 
-@pytest.mark.parametrize("value", [np.int64(2), np.int8(2), np.bool_(True)])
+@looped("value", [np.int64(2), np.int8(2), np.bool_(True)])
 def test_numpy_integers_are_numbers_beside_floats(value, device):
     x = ndl.Tensor([1.5, -2.0], device=device)
     for apply in (lambda v: x / v, lambda v: v - x, lambda v: x**v, lambda v: x > v):
@@ -161,7 +162,7 @@ def test_promotion_agrees_with_numpy_where_both_define_it():
                 assert found == np.promote_types(a.numpy, b.numpy)
 
 
-@pytest.mark.parametrize(
+@looped(
     "kind, number, expected",
     [
         ("float32", 2, "float32"), ("float32", 2.5, "float32"), ("float16", 2.5, "float16"),
@@ -189,7 +190,7 @@ def test_dtypes_compare_hash_and_pickle():
     assert dtype.as_dtype(float) is ndl.float32 and dtype.as_dtype(int) is ndl.int64
 
 
-@pytest.mark.parametrize("dtype", [None, "float32"])
+@looped("dtype", [None, "float32"])
 def test_fractions_are_numbers(dtype):
     for values in ([Fraction(1, 4), 2], Fraction(1, 4), [Decimal("0.25")], [2**70, Fraction(1, 2)]):
         x = ndl.Tensor(values, dtype=dtype)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import changed
 import numpy as np
 import pytest
+import turns
 from devices import DEVICES
+from looped import looped
 from rooms import KIB, in_use, leaf, live, native, room
 from threads import in_threads
 
@@ -52,10 +55,23 @@ GATES = [
 ]
 
 
-@pytest.mark.parametrize("device, gate", GATES, indirect=["device"])
+def is_due(name: str, device: str) -> bool:
+    """Return whether memory ends in an op on a device: always on the first, else by turns."""
+    place = DEVICES.index(device)
+    return (
+        place == 0
+        or turns.everything()
+        or turns.is_due(f"{name} memory", place)
+        or changed.is_whole(FIRST[name].op, device)
+    )
+
+
 @pytest.mark.parametrize("name", [name for name, case in FIRST.items() if case is not None])
-def test_an_op_and_its_gradient_where_memory_ends(name, gate, device):
-    case = FIRST[name]
+@looped("where, gate", GATES)
+def test_an_op_and_its_gradient_where_memory_ends(name, gate, where):
+    if not is_due(name, where):
+        pytest.skip("another turn's")
+    case, device = FIRST[name], ndl.device.as_device(where)
     kind = "float32" if "float32" in case.dtypes else case.dtypes[0]
     inputs, op = case.inputs(kind, device), case.make()
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from looped import looped
 from small_arrays import NATIVE, counted, same_memory
 
 import needle as ndl
@@ -76,8 +77,8 @@ SHORTCUTS = {
 
 
 @pytest.mark.skipif(not NATIVE, reason="there are no shortcuts without the native module")
-@pytest.mark.parametrize("layout", ["dense", "turned", "reversed", "empty", "int64"])
-@pytest.mark.parametrize("method", SHORTCUTS)
+@looped("layout", ["dense", "turned", "reversed", "empty", "int64"])
+@looped("method", SHORTCUTS)
 def test_shortcuts_do_as_the_definition(method: str, layout: str) -> None:
     x = array(counted(4, 6), "int64" if layout == "int64" else "float32", ndl.cpu())
     x = {
@@ -107,9 +108,9 @@ NORM_SHAPES = {"g": (4, 3), "x": (4, 3), "weight": (3,), "mean": (4,), "rstd": (
 
 
 @pytest.mark.skipif(not NATIVE, reason="there are no shortcuts without the native module")
-@pytest.mark.parametrize("double", [(), ("mean",), ("weight",), tuple(NORM_SHAPES)], ids=len)
-@pytest.mark.parametrize("case", NORM_GRADIENTS)
-@pytest.mark.parametrize("name", ["LayerNormGrad", "RMSNormGrad"])
+@looped("double", [(), ("mean",), ("weight",), tuple(NORM_SHAPES)])
+@looped("case", NORM_GRADIENTS)
+@looped("name", ["LayerNormGrad", "RMSNormGrad"])
 def test_gradients_of_norms_are_the_definition_s(
     name: str, case: str, double: tuple[str, ...]
 ) -> None:
@@ -135,7 +136,7 @@ def test_gradients_of_norms_are_the_definition_s(
 
 
 @pytest.mark.skipif(not NATIVE, reason="there are no shortcuts without the native module")
-@pytest.mark.parametrize(
+@looped(
     "change",
     [
         {}, {"g": lambda: array(2.0, "float32", ndl.cpu()).broadcast_to((2, 3))},
@@ -149,9 +150,8 @@ def test_gradients_of_norms_are_the_definition_s(
         {"rest": lambda: array(np.ones((2, 1)), "float32", ndl.cpu())},
         {"logits": lambda: array(counted(4, 3, 2).T, "float16", ndl.cpu())},
     ],
-    ids=range(11),
 )  # fmt: skip
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@looped("smoothing", [0.0, 0.1])
 def test_gradients_of_cross_entropy_are_the_definition_s(change, smoothing) -> None:
     values = {
         "g": array(counted(2, 3), "float32", ndl.cpu()),

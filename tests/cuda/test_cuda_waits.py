@@ -84,7 +84,7 @@ def test_an_error_names_the_line_that_asked(late):
     x = ndl.Tensor(draw(5, 5), device=EMU)
     with config(debug=1):
         y = ndl.gather(x, ndl.Tensor([[9]], device=EMU, dtype="int64"), 0)
-    with pytest.raises(IndexRangeError, match=r"called at .*test_cuda_streams\.py:\d+"):
+    with pytest.raises(IndexRangeError, match=r"called at .*test_cuda_waits\.py:\d+"):
         y.numpy()
 
 

@@ -1,5 +1,4 @@
-"""The op suite against the NumPy device, the kernels in the large, the arena under load, streams,
-and the memory checker, on a real GPU."""
+"""The op suite, kernels in the large, the arena under load, streams and memory checks on a GPU."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import where
+from looped import Gathered
 
 import needle as ndl
 from needle import device as devices
@@ -25,29 +25,21 @@ if where.why_not():
 
 GPU = devices.as_device(where.DEVICE)
 REAL = not where.DEVICE.startswith("cuda-emu")
-GOOD = [case for op in ops.all_ops() for case in cases(op)]
-BAD = [case for op in ops.all_ops() for case in cases(op, raising=True)]
-SAME_KERNELS = {"second_order", "forward", "spec"}
+SAME_KERNELS = {"second_order", "forward"}
 """Checks that reach no kernel that the others do not; those run everywhere else."""
 rng = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize(
-    "case, check",
-    [
-        pytest.param(case, check, id=f"{case}-{check}")
-        for case in GOOD
-        for check in CHECKS
-        if check not in SAME_KERNELS and CHECKS[check].applies(case, GPU)
-    ],
-)
-def test_op(case, check):
-    CHECKS[check].run(case, GPU)
-
-
-@pytest.mark.parametrize("case", BAD, ids=str)
-def test_wrong_input(case):
-    check_raises(case, GPU)
+@pytest.mark.parametrize("op", ops.all_ops(), ids=lambda op: op.__name__)
+def test_op(op):
+    gathered = Gathered("ONLY_CHECK")
+    for case in cases(op):
+        for name, check in CHECKS.items():
+            if name not in SAME_KERNELS and check.applies(case, GPU):
+                gathered.run(f"{case}/{name}", check.run, case, GPU)
+    for case in cases(op, raising=True):
+        gathered.run(f"{case}/raises", check_raises, case, GPU)
+    gathered.finish()
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16", "float16"])

@@ -5,6 +5,7 @@ import statistics
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import init
@@ -73,7 +74,7 @@ def test_key_and_manual_seed_leave_numpys_stream_alone():
     assert (first != other).all()
 
 
-@pytest.mark.parametrize(
+@looped(
     "make",
     [
         lambda: init.rand(3, low=math.nan),
@@ -93,8 +94,8 @@ def test_ranges_that_are_none_are_refused_before_anything_is_drawn(make):
     assert np.random.get_state()[2] == before
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool"])
-@pytest.mark.parametrize(
+@looped("dtype", ["int8", "uint8", "int64", "bool"])
+@looped(
     "make",
     [
         init.rand, init.randn, lambda n, dtype: init.kaiming_uniform(n, n, dtype=dtype),
@@ -154,7 +155,7 @@ def test_initialisers_compute_at_once_and_outside_any_graph():
         assert out.array is not None and out.is_leaf()
 
 
-@pytest.mark.parametrize(
+@looped(
     "make, draw, scale",
     [
         (init.xavier_uniform, "rand", 1.5 * math.sqrt(6 / 7)),
@@ -169,7 +170,7 @@ def test_xavier(make, draw, scale):
     np.testing.assert_allclose(make(3, 4, gain=1.5).numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
+@looped(
     "make, draw, scale",
     [
         (init.kaiming_uniform, "rand", math.sqrt(6 / 3)),
@@ -218,7 +219,7 @@ def test_trunc_normal_takes_the_quantile_of_each_draw(monkeypatch, mean, std, lo
 
 
 @pytest.mark.filterwarnings("ignore:mean is more than 2 std")
-@pytest.mark.parametrize("mean, std, low, high", LIMITS[:4])
+@looped("mean, std, low, high", LIMITS[:4])
 def test_trunc_normal_is_distributed_as_pytorchs(mean, std, low, high):
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
@@ -231,7 +232,7 @@ def test_trunc_normal_is_distributed_as_pytorchs(mean, std, low, high):
     assert np.abs(ranks[0] - ranks[1]).max() < 1.95 * math.sqrt(2 / 40_000)  # at 0.1 %
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@looped("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_trunc_normal_stays_within_its_limits(dtype):
     out = init.trunc_normal(20_000, std=3.0, low=-0.5, high=0.25, dtype=dtype, key=3)
     x = out.numpy().astype(np.float64)
@@ -249,7 +250,7 @@ def test_trunc_normal_takes_one_uniform_draw_each():
     assert after == np.random.rand()
 
 
-@pytest.mark.parametrize(
+@looped(
     "limits, message",
     [
         ({"std": 0.0}, "std=0.0"), ({"std": -1.0}, "std=-1.0"), ({"std": math.nan}, "std=nan"),
@@ -265,7 +266,7 @@ def test_trunc_normal_refuses_what_leaves_nothing_to_draw(limits, message):
     assert np.random.get_state()[2] == before
 
 
-@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4), (4, 2, 3), (2, 3, 2, 2), (0, 3), (1, 1)])
+@looped("shape", [(3, 5), (5, 3), (4, 4), (4, 2, 3), (2, 3, 2, 2), (0, 3), (1, 1)])
 def test_orthogonal_is_the_q_of_a_normal_matrix_with_a_positive_diagonal_of_r(shape):
     rows, columns = shape[0], int(np.prod(shape[1:]))
     np.random.seed(2)
@@ -294,16 +295,14 @@ def test_one_hot():
     assert init.one_hot(3, ndl.Tensor(np.zeros((0,), np.int64))).shape == (0, 3)
 
 
-@pytest.mark.parametrize("bad", [3, -1])
+@looped("bad", [3, -1])
 def test_one_hot_refuses_what_is_no_class(bad):
     with pytest.raises(IndexRangeError, match=str(bad)):
         init.one_hot(3, ndl.Tensor(np.array([0, bad])))
 
 
-@pytest.mark.parametrize("shape", [(0, 2**70), (2**63, 0), (2**40, 2**40)])
-@pytest.mark.parametrize(
-    "make", [ndl.zeros, ndl.empty, ndl.uniform, ndl.normal, lambda s: ndl.randint(s, 0, 2)]
-)
+@looped("shape", [(0, 2**70), (2**63, 0), (2**40, 2**40)])
+@looped("make", [ndl.zeros, ndl.empty, ndl.uniform, ndl.normal, lambda s: ndl.randint(s, 0, 2)])
 def test_sizes_have_63_bits_even_beside_none(make, shape):
     with pytest.raises(ndl.errors.ShapeError, match="2..63"):
         make(shape)

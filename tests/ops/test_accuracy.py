@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 import pytest
 from devices import ISAS
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -22,12 +23,7 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not bui
 WIDE = np.longdouble
 HAS_WIDE = np.finfo(WIDE).nmant >= 63
 UNITS = {"float32": (np.float32, np.float64), "float64": (np.float64, WIDE)}
-DTYPES = [
-    "float32",
-    pytest.param(
-        "float64", marks=pytest.mark.skipif(not HAS_WIDE, reason="no numbers beyond float64")
-    ),
-]
+DTYPES = ["float32", *["float64"] * HAS_WIDE]
 
 
 # ---- exact values --------------------------------------------------------------------
@@ -236,14 +232,14 @@ def worst(name, dtype):
     return float(error[place]), tuple(float(x[place]) for x in values)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", [*EXACT, *BINARY])
+@looped("dtype", DTYPES)
+@looped("name", [*EXACT, *BINARY])
 def test_units_in_the_last_place(isa, name, dtype):
     error, place = worst(name, dtype)
     assert error <= ULPS[name][dtype == "float64"], f"{name}{place} is {error:.3f} ulp off"
 
 
-@pytest.mark.parametrize("name", ["sqrt", "reciprocal", "sign"])
+@looped("name", ["sqrt", "reciprocal", "sign"])
 def test_single_operations_have_the_bits_of_numpy(isa, name):
     """Of any bits: special values and subnormals lie between others. Reciprocals of mantissas whose
     bits are all ones are nearest to halfway between two numbers."""
@@ -315,7 +311,7 @@ def test_bfloat16_is_rounded_to_nearest_even(isa):
     np.testing.assert_array_equal(found[usual].view(np.uint16), expected[usual].view(np.uint16))
 
 
-@pytest.mark.parametrize("target", ["float32", "float64"])
+@looped("target", ["float32", "float64"])
 def test_integers_are_rounded_once(isa, target):
     """Of every size, next to halves of units; larger ones stand alone between smaller ones."""
     random = np.random.default_rng(9)
@@ -365,14 +361,14 @@ def check_halves(name, dtype, *values):
     assert error[place] <= allowed, f"{name}{where} is {error[place]:.4f} ulp off"
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("name", EXACT)
+@looped("dtype", HALVES)
+@looped("name", EXACT)
 def test_halves_are_rounded_once_from_float32(isa, name, dtype):
     check_halves(name, dtype, every_half(dtype))
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("name", BINARY)
+@looped("dtype", HALVES)
+@looped("name", BINARY)
 def test_halves_of_two_operands(isa, name, dtype):
     x = every_half(dtype)
     random = np.random.default_rng(3)
@@ -387,7 +383,7 @@ def erfc(x):
     return np.where(x < 0, 2 - small, small)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@looped("dtype", DTYPES)
 def test_what_error_functions_leave_of_1_is_accurate(isa, dtype):
     kind = UNITS[dtype][0]
     x = arguments(dtype)
@@ -398,7 +394,7 @@ def test_what_error_functions_leave_of_1_is_accurate(isa, dtype):
     assert error.max() <= (0.51 if dtype == "float32" else 4.0), x[error.argmax()]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@looped("dtype", DTYPES)
 def test_the_inverse_of_the_error_function_is_accurate(isa, dtype):
     kind = UNITS[dtype][0]
     x = arguments(dtype)
@@ -429,7 +425,7 @@ def stirling(x, n):
     return 1 / y + y**-2 / 2 + sum(b * y ** (-2 * j - 1) for j, b in terms) + (points**-2).sum(1)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@looped("dtype", DTYPES)
 def test_the_gamma_function_and_its_derivatives_are_accurate(isa, dtype):
     """Above 0, and below by reflection, in units in the last place or in what rounding leaves of
     the largest terms."""
@@ -455,7 +451,7 @@ def test_the_gamma_function_and_its_derivatives_are_accurate(isa, dtype):
         assert error.max() <= (0.51 if dtype == "float32" else 2000), name
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@looped("dtype", DTYPES)
 def test_the_normal_distribution_has_accurate_tails(isa, dtype):
     kind = UNITS[dtype][0]
     x = arguments(dtype)

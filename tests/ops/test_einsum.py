@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -25,7 +26,7 @@ EQUATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("equation", EQUATIONS)
+@looped("equation", EQUATIONS)
 def test_einsum(equation):
     rng, sizes = np.random.default_rng(0), {"i": 3, "j": 4, "k": 5, "a": 2, "b": 3, "c": 4}
     arrays = []
@@ -37,7 +38,7 @@ def test_einsum(equation):
     check_gradients(lambda *args: ops.einsum(equation, *args), *arrays, order=2)
 
 
-@pytest.mark.parametrize("equation", ["ij,jk->ik", "ij->k", "ij", "ij,ij,ij->i", "ij->ii"])
+@looped("equation", ["ij,jk->ik", "ij->k", "ij", "ij,ij,ij->i", "ij->ii"])
 def test_wrong_equations(equation):
     tensors = [tensor(X[0])] * 2 if equation.count(",") == 1 else [tensor(X[0])]
     if equation == "ij":
@@ -46,8 +47,7 @@ def test_wrong_equations(equation):
         ops.einsum(equation, *tensors)
 
 
-@pytest.mark.parametrize(
-    ("equation", "shape", "said"),
+@looped("equation, shape, said",
     [
         ("AA->", (3, 1), "'A' of 'AA' has sizes 3 and 1"), ("ii", (1, 4), "sizes 1 and 4"),
         ("ii->i", (1, 4), "sizes 1 and 4"), ("iji->j", (2, 3, 1), "sizes 2 and 1"),
@@ -71,8 +71,7 @@ def test_einsum_of_other_shapes_and_dtypes_after_the_first():
     assert ops.einsum("ij->ij", x) is not x
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "axes"),
+@looped("a, b, axes",
     [
         ((3, 4), (4, 5), 1), ((3, 4), (5,), 0), ((2, 3, 4), (3, 4, 5), 2), ((3, 4), (3, 4), 2),
         ((2, 3, 4), (4, 2, 5), ((0, 2), (1, 0))), ((2, 3, 4), (3, 5), ((-2,), (0,))),
@@ -91,14 +90,14 @@ def test_tensordot(a, b, axes):
     check_gradients(lambda x, y: ops.tensordot(x, y, axes), x, y, order=2)
 
 
-@pytest.mark.parametrize("axes", [3, -1, ((0,), (0,)), ((0, 0), (0, 0)), ((0,), (0, 1))])
+@looped("axes", [3, -1, ((0,), (0,)), ((0, 0), (0, 0)), ((0,), (0, 1))])
 def test_axes_that_tensordot_refuses(axes):
     with pytest.raises(ShapeError, match="tensordot"):
         ops.tensordot(tensor(np.ones((2, 3))), tensor(np.ones((3, 2))), axes)
 
 
-@pytest.mark.parametrize(
-    ("a", "b"), [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 4, 3), (3,)), ((3,), (2, 3, 4))]
+@looped(
+    "a, b", [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 4, 3), (3,)), ((3,), (2, 3, 4))]
 )
 def test_products_with_vectors(a, b):
     rng = np.random.default_rng(0)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import DEVICES, HOST_DEVICES
+from looped import looped
 
 import needle as ndl
 from needle import core, ops
@@ -37,9 +38,9 @@ WRITES: list[tuple[Any, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("index", "value"), WRITES, ids=range(len(WRITES)))
-@pytest.mark.parametrize("as_tensors", [False, True])
-@pytest.mark.parametrize("device", DEVICES)
+@looped("index, value", WRITES)
+@looped("as_tensors", [False, True])
+@looped("device", DEVICES)
 def test_assignment_changes_nobody_else(index, value, as_tensors, device):
     expected = VALUES.copy()
     expected[index] = value
@@ -62,7 +63,7 @@ def test_assignment_changes_nobody_else(index, value, as_tensors, device):
 
 
 @NATIVE
-@pytest.mark.parametrize(("index", "value"), WRITES, ids=range(len(WRITES)))
+@looped("index, value", WRITES)
 def test_assignment_is_in_place_where_nobody_sees_it(index, value):
     x = ndl.Tensor(VALUES, device="cpu")
     address = place(x)
@@ -73,8 +74,8 @@ def test_assignment_is_in_place_where_nobody_sees_it(index, value):
     assert place(x) != address == place(seen)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("lazy", [False, True])
+@looped("device", DEVICES)
+@looped("lazy", [False, True])
 def test_graphs_keep_what_they_saved(device, lazy):
     with ndl.lazy_mode(lazy):
         x = ndl.Tensor([1.0, 2.0, 3.0], device=device)
@@ -86,8 +87,8 @@ def test_graphs_keep_what_they_saved(device, lazy):
         np.testing.assert_array_equal(x.numpy(), [7, 5, 3])
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("accumulate", [False, True])
+@looped("lazy", [False, True])
+@looped("accumulate", [False, True])
 def test_a_leaf_that_became_a_result_has_the_gradient_of_the_result(accumulate, lazy):
     with ndl.lazy_mode(lazy):
         x, y, factor = ndl.Tensor([1.0, 2.0]), ndl.Tensor([3.0]), ndl.Tensor([10.0, 100.0])
@@ -117,7 +118,7 @@ def test_arrays_of_numpy_keep_what_they_saw():
     assert (shared == VALUES).all() and (y.numpy()[0] == -1).all()
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@looped("device", DEVICES)
 def test_what_is_read_and_written_is_read_first(device):
     x = ndl.Tensor(VALUES, device=device)
     x[::-1] = x
@@ -137,7 +138,7 @@ def test_what_is_read_and_written_is_read_first(device):
     np.testing.assert_array_equal(x.numpy()[1:], VALUES[:-1])
 
 
-@pytest.mark.parametrize("layout", [lambda x: x.T, lambda x: x[::-1], lambda x: x[:1]])
+@looped("layout", [lambda x: x.T, lambda x: x[::-1], lambda x: x[:1]])
 def test_assignment_to_other_layouts(layout):
     view = layout(ndl.Tensor(VALUES, requires_grad=False)).detach()
     if view.shape[0] == 1:  # each element stands for eight
@@ -148,9 +149,8 @@ def test_assignment_to_other_layouts(layout):
     np.testing.assert_array_equal(view.numpy(), expected)
 
 
-@pytest.mark.parametrize("device", HOST_DEVICES)  # others say later that an index is wrong
-@pytest.mark.parametrize(
-    ("index", "value", "error"),
+@looped("device", HOST_DEVICES)  # others say later that an index is wrong
+@looped("index, value, error",
     [
         (8, 1.0, IndexRangeError), (np.array([0, 1, 8]), 1.0, IndexRangeError),
         ((np.array([0, 1]), np.array([0, -7])), 1.0, IndexRangeError),
@@ -168,7 +168,7 @@ def test_a_wrong_assignment_changes_nothing(device, index, value, error):
         np.testing.assert_array_equal(x.numpy(), VALUES)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool"])
+@looped("dtype", ["int8", "uint8", "int64", "bool"])
 def test_numbers_must_fit_in_place_too(dtype):
     x = ndl.Tensor(np.zeros(3), dtype=dtype)
     for number in (1.5, 300 if dtype != "int64" else 2**63, -129 if dtype != "int64" else -(2**64)):
@@ -184,8 +184,8 @@ def test_numbers_must_fit_in_place_too(dtype):
             assert x.numpy()[0] == number
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 16), (40, 17), (3, 64), (200, 16), (64, 15)])
+@looped("dtype", DTYPES)
+@looped("shape", [(1, 16), (40, 17), (3, 64), (200, 16), (64, 15)])
 def test_rows_are_put_in_order(dtype, shape):
     random = np.random.default_rng(sum(shape))
     x = random.integers(0, 100, shape).astype(dtype)
@@ -207,8 +207,8 @@ SIZES = [(0,), (1,), (63,), (64,), (65,), (4095,), (4096,), (4097,), (3, 0), (0,
          (2, 3, 65), (1, 1, 1, 1), (9000, 5)]  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", SIZES, ids=str)
-@pytest.mark.parametrize("density", [0.0, 0.03, 0.5, 1.0])
+@looped("shape", SIZES)
+@looped("density", [0.0, 0.03, 0.5, 1.0])
 def test_nonzero_and_masks(shape, density):
     random = np.random.default_rng(1)
     true, x = random.random(shape) < density, random.random(shape, np.float32)
@@ -221,15 +221,15 @@ def test_nonzero_and_masks(shape, density):
     np.testing.assert_array_equal(ndl.Tensor(wide)[ndl.Tensor(true)].numpy(), wide[true])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int64"])
+@looped("dtype", ["float32", "float16", "int8", "int64"])
 def test_nonzero_of_numbers(dtype):
     values = np.array([0, 1, -0.0, np.nan if dtype[0] == "f" else 5, -2], dtype)
     assert ops.nonzero(ndl.Tensor(values, dtype=dtype))[0].numpy().tolist() == [1, 3, 4]
 
 
-@pytest.mark.parametrize("dtype", (*DTYPES, "bfloat16"))
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 15, 64, 1000])
-@pytest.mark.parametrize("side", ["left", "right"])
+@looped("dtype", (*DTYPES, "bfloat16"))
+@looped("count", [0, 1, 2, 3, 15, 64, 1000])
+@looped("side", ["left", "right"])
 def test_searchsorted(dtype, count, side):
     random = np.random.default_rng(count)
     kind = "float32" if dtype == "bfloat16" else dtype
@@ -245,9 +245,9 @@ def test_searchsorted(dtype, count, side):
     np.testing.assert_array_equal(turned.numpy(), expected)
 
 
-@pytest.mark.parametrize("upper", [False, True])
-@pytest.mark.parametrize("k", [-(10**9), -3, -1, 0, 1, 2, 7, 10**9])
-@pytest.mark.parametrize("dtype", DTYPES)
+@looped("upper", [False, True])
+@looped("k", [-(10**9), -3, -1, 0, 1, 2, 7, 10**9])
+@looped("dtype", DTYPES)
 def test_triangles(upper, k, dtype):
     x = np.arange(1, 121).reshape(4, 5, 6).astype(dtype)
     if dtype.startswith("float"):
@@ -262,9 +262,9 @@ def test_triangles(upper, k, dtype):
         np.testing.assert_array_equal(call(tensor, k).numpy(), reference(given, k_))
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [0, 1, 2, 33, 3000])
+@looped("device", DEVICES)
+@looped("dtype", DTYPES)
+@looped("size", [0, 1, 2, 33, 3000])
 def test_unique(device, dtype, size):
     random = np.random.default_rng(size)
     x = random.integers(0, 2 if dtype == "bool" else 50, (size, 2)).astype(dtype)
@@ -282,7 +282,7 @@ def test_unique(device, dtype, size):
 
 
 @NATIVE
-@pytest.mark.parametrize("dtype", ["int64", "int32", "int16", "int8", "uint8"])
+@looped("dtype", ["int64", "int32", "int16", "int8", "uint8"])
 def test_places_of_several_indices(dtype):
     low = 0 if dtype == "uint8" else -1
     rows = np.arange(10000).reshape(100, 100) % (5 - low) + low
@@ -297,8 +297,8 @@ def test_places_of_several_indices(dtype):
         kernels.linear_index(wrong, (5, 3))
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("kind", ["int64", "int32", "uint8"])
+@looped("axis", [0, 1, 2])
+@looped("kind", ["int64", "int32", "uint8"])
 def test_take_and_gather_without_and_with_a_graph(axis, kind):
     random = np.random.default_rng(axis)
     x = random.random((4, 5, 3), np.float32)
@@ -325,9 +325,9 @@ def test_take_and_gather_without_and_with_a_graph(axis, kind):
     )
 
 
-@pytest.mark.parametrize("count", [1, 16, 63])
-@pytest.mark.parametrize("largest", [False, True])
-@pytest.mark.parametrize("kind", ["random", "ascending", "equal", "nan"])
+@looped("count", [1, 16, 63])
+@looped("largest", [False, True])
+@looped("kind", ["random", "ascending", "equal", "nan"])
 def test_the_first_ones_of_an_order(count, largest, kind):
     random = np.random.default_rng(count)
     x = random.integers(0, 300, (2, 1031)).astype(np.float32)
@@ -338,7 +338,7 @@ def test_the_first_ones_of_an_order(count, largest, kind):
     np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, order, 1))
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@looped("device", DEVICES)
 def test_indices_that_pick_nothing_are_not_looked_at(device):
     x = ndl.zeros(3, 4, device=device)
     far = ndl.Tensor([[7], [8]], dtype="int64", device=device)
@@ -354,7 +354,7 @@ def test_take_with_a_number_takes_the_axis_away(device):
         np.testing.assert_array_equal(found.numpy(), np.take(VALUES, index, axis))
 
 
-@pytest.mark.parametrize("device", HOST_DEVICES)
+@looped("device", HOST_DEVICES)
 def test_an_index_out_of_range_is_named_with_the_place_where_it_was_given(device):
     x = ndl.Tensor(VALUES, device=device)
     calls = {

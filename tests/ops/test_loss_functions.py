@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import nn, ops
@@ -23,7 +24,7 @@ def tensor(x, **kwargs):
     return ndl.Tensor(x, dtype="float64", **kwargs)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@looped("dtype", ["float32", "float64", "bfloat16"])
 def test_huber_loss_at_special_values(dtype):
     x = ndl.Tensor(np.array([0.0, 0.5, 1.0, 3.0, -3.0, np.inf, -np.inf, np.nan])).astype(dtype)
     zero = ndl.zeros_like(x)
@@ -77,8 +78,8 @@ def test_losses_want_equal_shapes_and_known_reductions():
             loss(x, x, reduction="men")
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("ignored", [None, 2])
+@looped("reduction", ["mean", "sum", "none"])
+@looped("ignored", [None, 2])
 def test_nll_loss_with_weights_of_classes(ignored, reduction):
     weight = np.array([1.0, 0.5, 2.0, 0.0, 3.0, 0.25])
     log = LOGITS - np.log(np.exp(LOGITS).sum(1, keepdims=True))
@@ -92,7 +93,7 @@ def test_nll_loss_with_weights_of_classes(ignored, reduction):
         ops.nll_loss(tensor(log), ndl.Tensor(LABELS), weight=weight[:5])
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0, 2.5])
+@looped("beta", [0.0, 0.3, 1.0, 2.5])
 def test_smooth_l1_loss(beta):
     apart = np.abs(X[0] - X[1])
     near = apart**2 / (2 * beta) if beta else apart
@@ -121,9 +122,9 @@ def weighted_entropy(x, y, weight, ignore=None, smoothing=0.0):
     return -(1 - smoothing) * own * picked - smoothing / classes * spread, own
 
 
-@pytest.mark.parametrize("ignore", [None, 2])
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-@pytest.mark.parametrize("target", ["labels", "probabilities"])
+@looped("ignore", [None, 2])
+@looped("smoothing", [0.0, 0.2])
+@looped("target", ["labels", "probabilities"])
 def test_cross_entropy_with_class_weights(target, smoothing, ignore, device):
     rng = np.random.default_rng(0)
     x, weight = rng.normal(size=(2, 5, 3)), np.array([0.5, 2.0, 3.0])

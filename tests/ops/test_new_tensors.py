@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -42,7 +43,7 @@ def test_a_key_draws_the_same_numbers_and_leaves_the_stream_alone(device):
     assert np.random.rand() == after
 
 
-@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "uint8"])
+@looped("kind", ["int8", "int16", "int32", "int64", "uint8"])
 def test_shifts_by_no_more_and_by_more_than_the_width(kind, device):
     limits = np.iinfo(kind)
     values = np.array([limits.min, limits.max, 1, 0, limits.max // 3], kind)[:, None]
@@ -64,8 +65,8 @@ RAMPS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [None, "float32", "float64", "float16", "int32", "int64", "int8"])
-@pytest.mark.parametrize("bounds", RAMPS)
+@looped("kind", [None, "float32", "float64", "float16", "int32", "int64", "int8"])
+@looped("bounds", RAMPS)
 def test_arange_gives_numpys_numbers_to_the_last_bit(device, bounds, kind):
     start, stop, step = (*bounds, 1)[:3]
     expected = start + step * np.arange(max(0, math.ceil((stop - start) / step)))
@@ -80,8 +81,8 @@ def test_arange_gives_numpys_numbers_to_the_last_bit(device, bounds, kind):
         np.testing.assert_array_equal(found.numpy(), expected.astype(found.dtype.numpy))
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "int32"])
-@pytest.mark.parametrize("start, stop", [(0, 1), (-1.5, 7), (3, 3), (0.1, 1e30), (5e-324, 0)])
+@looped("kind", ["float32", "float64", "float16", "int32"])
+@looped("start, stop", [(0, 1), (-1.5, 7), (3, 3), (0.1, 1e30), (5e-324, 0)])
 def test_linspace_gives_numpys_numbers_to_the_last_bit(device, start, stop, kind):
     for count, endpoint in itertools.product((0, 1, 2, 17, 40_001), (True, False)):
         with np.errstate(all="ignore"):
@@ -95,15 +96,15 @@ def test_linspace_gives_numpys_numbers_to_the_last_bit(device, start, stop, kind
         np.testing.assert_array_equal(found.numpy(), expected)
 
 
-@pytest.mark.parametrize("kind", ["float32", "int64", "bool", "float16"])
-@pytest.mark.parametrize("n, m", [(0, 3), (1, 1), (3, 17), (33, 4), (16, None)])
+@looped("kind", ["float32", "int64", "bool", "float16"])
+@looped("n, m", [(0, 3), (1, 1), (3, 17), (33, 4), (16, None)])
 def test_eye_has_its_ones_on_every_diagonal(device, n, m, kind):
     for k in (-40, -3, -1, 0, 1, 3, 40):
         found = ops.eye(n, m, k=k, dtype=kind, device=device)
         np.testing.assert_array_equal(found.numpy(), np.eye(n, m, k, kind))
 
 
-@pytest.mark.parametrize(
+@looped(
     "kind", [np.int8, np.uint8, np.int64, np.array, lambda n: np.array([n]),
              lambda n: ndl.Tensor(n, dtype="int32"), lambda n: ndl.Tensor([n], dtype="int64")],
 )  # fmt: skip
@@ -120,8 +121,8 @@ def test_integers_of_numpy_and_of_tensors_count_as_pythons(kind):
         assert ops.full((2,), true).dtype == "bool" and ops.full_like(ndl.Tensor(X), true).all()
 
 
-@pytest.mark.parametrize("value", [2**53 + 1, 2**63, -(2**64), 10**30])
-@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
+@looped("value", [2**53 + 1, 2**63, -(2**64), 10**30])
+@looped("kind", ["float16", "bfloat16", "float32", "float64"])
 def test_floating_tensors_take_whole_numbers_of_any_length(device, kind, value):
     with np.errstate(over="ignore"):
         exact = np.array(float(value)).astype(ndl.dtype.as_dtype(kind).numpy).item()
@@ -131,7 +132,7 @@ def test_floating_tensors_take_whole_numbers_of_any_length(device, kind, value):
     assert ndl.where(x > 0, value, x).tolist() == [0.0, exact]
 
 
-@pytest.mark.parametrize("value", [np.ones(2), np.ones(0), ndl.Tensor([1.0, 2.0]), "a", None, 1j])
+@looped("value", [np.ones(2), np.ones(0), ndl.Tensor([1.0, 2.0]), "a", None, 1j])
 def test_full_takes_one_number(value):
     several = not isinstance(value, (str, complex, type(None)))
     said = r"full: \d elements were given for a number" if several else "full: the value .* is no"

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -25,7 +26,7 @@ def tensor(x, **kwargs):
     return ndl.Tensor(x, dtype="float64", **kwargs)
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int32", "float32", "bfloat16"])
+@looped("dtype", ["bool", "int32", "float32", "bfloat16"])
 def test_count_nonzero(dtype):
     x = tensor(np.array([[0.0, 2.0, 0.0], [1.0, 3.0, -0.0]])).astype(dtype)
     assert ops.count_nonzero(x).item() == 3
@@ -37,8 +38,8 @@ def test_count_nonzero(dtype):
 # ---- sums without NaN, differences, joining ------------------------------------------
 
 
-@pytest.mark.parametrize("axes", [None, 0, (0, 2), -1])
-@pytest.mark.parametrize("keepdims", [False, True])
+@looped("axes", [None, 0, (0, 2), -1])
+@looped("keepdims", [False, True])
 @pytest.mark.filterwarnings("ignore:Mean of empty slice")
 def test_sums_and_means_of_what_is_a_number(axes, keepdims):
     x = np.where(X > 0.5, np.nan, X)
@@ -64,7 +65,7 @@ def test_sums_and_means_of_what_is_a_number(axes, keepdims):
 NUMBERS = ndl.Tensor([1, 2], dtype="int64")
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
+@looped("kind", ["float16", "bfloat16", "float32", "float64"])
 def test_nan_to_num(kind, device):
     x = ndl.Tensor([np.nan, np.inf, -np.inf, 1.5, -0.0], dtype=kind, device=device)
     found = ops.nan_to_num(x).numpy().astype(np.float64)
@@ -86,7 +87,7 @@ def test_the_gradient_of_nan_to_num_is_of_numbers_alone():
     assert ops.nan_to_num(NUMBERS) is NUMBERS
 
 
-@pytest.mark.parametrize(
+@looped(
     "x, values",
     [
         ([[1, 5], [2, 7]], [5, 1, 1]), ([1.0, np.nan, np.inf, -0.0], [np.nan, np.inf, 0.0]),
@@ -94,7 +95,7 @@ def test_the_gradient_of_nan_to_num_is_of_numbers_alone():
         ([200], [9]), ([0.5], 0.5),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("invert", [False, True])
+@looped("invert", [False, True])
 def test_isin(x, values, invert, device):
     tensors = (ndl.Tensor(v, device=device) for v in (x, values))
     found = ops.isin(*tensors, invert=invert)
@@ -103,7 +104,7 @@ def test_isin(x, values, invert, device):
     np.testing.assert_array_equal(found.numpy(), expected)
 
 
-@pytest.mark.parametrize("kind", ["int64", "int32", "uint8"])
+@looped("kind", ["int64", "int32", "uint8"])
 def test_bincount(kind, device):
     x = np.array([0, 1, 1, 3, 200, 1])
     t = ndl.Tensor(x, dtype=kind, device=device)
@@ -120,7 +121,7 @@ def test_bincount(kind, device):
     np.testing.assert_allclose(slope(w).numpy(), 2 * np.bincount(x, weights)[x])
 
 
-@pytest.mark.parametrize(
+@looped(
     "call, error, message",
     [
         (lambda: ops.bincount(ndl.Tensor([0.5])), DtypeError, "bincount.*float32"),
@@ -136,7 +137,7 @@ def test_helpers_refuse(call, error, message):
         call()
 
 
-@pytest.mark.parametrize("shapes", [((2,), (3,)), ((2, 3), (4, 1)), ((2,), (3, 4)), ((), (2, 2)),
+@looped("shapes", [((2,), (3,)), ((2, 3), (4, 1)), ((2,), (3, 4)), ((), (2, 2)),
                                     ((2, 1, 3), (2,)), ((0, 2), (3, 3))])  # fmt: skip
 def test_kron(shapes, device):
     a, b = (np.random.default_rng(i).normal(size=shape) for i, shape in enumerate(shapes))
@@ -149,8 +150,8 @@ def test_kron(shapes, device):
 # ---- small things that PyTorch has -------------------------------------------------------
 
 
-@pytest.mark.parametrize("axis, keepdims", [(None, False), (None, True), (0, False), (-1, True)])
-@pytest.mark.parametrize("q", [0.0, 0.3, 1.0, [0.5], [0.1, 0.25, 1.0], []])
+@looped("axis, keepdims", [(None, False), (None, True), (0, False), (-1, True)])
+@looped("q", [0.0, 0.3, 1.0, [0.5], [0.1, 0.25, 1.0], []])
 def test_quantiles_are_pytorchs(q, axis, keepdims):
     torch = pytest.importorskip("torch")
     x, theirs = tensor(X), torch.tensor(X, requires_grad=True)
@@ -169,8 +170,8 @@ def test_quantiles_are_pytorchs(q, axis, keepdims):
         check_gradients(lambda x: ops.quantile(x, q, axis, keepdims), X, order=2)
 
 
-@pytest.mark.parametrize("q", [0.31, [0.12, 0.77, 0.43]])
-@pytest.mark.parametrize("axis", [None, 0, -1])
+@looped("q", [0.31, [0.12, 0.77, 0.43]])
+@looped("axis", [None, 0, -1])
 def test_gradients_flow_to_the_shares_of_quantiles(q, axis):
     check_gradients(lambda x, q: ops.quantile(x, q, axis), X, np.array(q), order=2)
     shares = ndl.Tensor(q)  # float32, of another dtype than x
@@ -195,7 +196,7 @@ def test_quantiles_of_nan_integers_and_one_element():
         ops.quantile(tensor(x[:0]), 0.5)
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.25, 0.5, 0.9, 1.0, 2.0, X])
+@looped("weight", [0.0, 0.25, 0.5, 0.9, 1.0, 2.0, X])
 def test_lerp_is_pytorchs(weight):
     torch = pytest.importorskip("torch")
     ends = X, X[::-1].copy()
@@ -210,8 +211,8 @@ def test_lerp_is_pytorchs(weight):
     assert ops.lerp(0.1, tensor(0.3), 1.0).item() == 0.3
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, float("inf")])
-@pytest.mark.parametrize("axis", [0, 1, -1])
+@looped("order", [1, 2, 3, float("inf")])
+@looped("axis", [0, 1, -1])
 def test_normalize_is_pytorchs(order, axis):
     torch = pytest.importorskip("torch")
     theirs = torch.tensor(X, requires_grad=True)

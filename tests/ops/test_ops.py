@@ -1,49 +1,23 @@
-"""Every op, on every sample, device and dtype: generated from the op database."""
+"""Every op, on every device: one test runs all checks of its samples that are due (planned.py).
+
+``ONLY_CHECK='Exp-3/layouts'`` runs that check of that sample alone, ``ALL_CHECKS=1`` everything.
+"""
 
 from __future__ import annotations
 
-import os
-
+import planned
 import pytest
-from devices import DEVICES
+from looped import looped
 
-import needle as ndl
-from needle import core, ops
+from needle import ops
 from needle.ops.base import Composite, Elementwise, Linear, Multilinear, Op
-from needle.testing.checks import CHECKS, cases, check_raises
-
-GOOD = [case for op in ops.all_ops() for case in cases(op)]
-BAD = [case for op in ops.all_ops() for case in cases(op, raising=True)]
-
-GATES = ["on", "off"] if core.native is not None else ["off"]
-"""The native gate, open and closed; without the native module there is only the definition."""
-
-ONCE = () if os.environ.get("ALL_CHECKS") else ("second_order",)
-"""Checks for the first device only: a derivative of derivatives is made of ops that are checked on
-all of them, and takes minutes. .ci/run has a step of its own for the others."""
-
-RUNS = [
-    pytest.param(case, where, name, gate, id=f"{case}-{where.name}-{name}-fast={gate}")
-    for case in GOOD
-    for where in map(ndl.device.as_device, DEVICES)
-    for name, check in CHECKS.items()
-    if check.applies(case, where) and (name not in ONCE or where.name == DEVICES[0])
-    for gate in (GATES if check.gated and where.name == "cpu" else GATES[:1])
-]
+from needle.testing.checks import cases
 
 
-@pytest.mark.parametrize("case, where, check, gate", RUNS)
-def test_op(case, where, check, gate):
-    with ndl.config(fast=gate):
-        CHECKS[check].run(case, where)
-
-
-@pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize("where", DEVICES)
-@pytest.mark.parametrize("case", BAD, ids=str)
-def test_wrong_input(case, where, gate):
-    with ndl.config(fast=gate):
-        check_raises(case, ndl.device.as_device(where))
+@pytest.mark.parametrize("device_name, gate", planned.WHERE)
+@pytest.mark.parametrize("op", ops.all_ops(), ids=lambda op: op.__name__)
+def test_op(op, device_name, gate):
+    planned.check(op, device_name, gate)
 
 
 # ---- the database itself -------------------------------------------------------
@@ -74,7 +48,7 @@ OPS = sorted(
 )
 
 
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
+@looped("op", OPS, ids=lambda op: op.__name__)
 def test_every_op_has_samples(op):
     if op.__name__ in WITHOUT_SAMPLES:
         assert op.samples is None, "it has samples now: take it off the list"

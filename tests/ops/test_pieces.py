@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -22,15 +23,15 @@ def tensor(x, **kwargs):
     return ndl.Tensor(x, dtype="float64", **kwargs)
 
 
-@pytest.mark.parametrize("mode", ["constant", "reflect", "symmetric", "edge", "wrap"])
+@looped("mode", ["constant", "reflect", "symmetric", "edge", "wrap"])
 def test_pad(mode):
     widths = ((1, 1), (2, 0), (1, 3))
     np.testing.assert_array_equal(ops.pad(tensor(X), widths, mode).numpy(), np.pad(X, widths, mode))
     check_gradients(lambda x: ops.pad(x, widths, mode), X, order=2)
 
 
-@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16", "int64", "uint8", "bool"])
-@pytest.mark.parametrize("mode", ["reflect", "symmetric", "edge", "wrap"])
+@looped("kind", ["float32", "float16", "bfloat16", "int64", "uint8", "bool"])
+@looped("mode", ["reflect", "symmetric", "edge", "wrap"])
 def test_pad_by_edges_of_every_dtype_and_layout(device, mode, kind):
     widths = ((2, 0), (0, 3), (16, 5))
     x = ndl.Tensor(np.arange(3 * 4 * 70).reshape(3, 4, 70) % 200, device=device, dtype=kind)
@@ -58,8 +59,8 @@ def test_pad_takes_a_value_and_known_modes_only():
 # ---- pieces ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int64", "bool"])
-@pytest.mark.parametrize("shape", [(3, 4, 70), (3, 1, 5), (0, 2, 3), (2, 0, 3), (5, 7, 1)])
+@looped("kind", ["float32", "bfloat16", "int64", "bool"])
+@looped("shape", [(3, 4, 70), (3, 1, 5), (0, 2, 3), (2, 0, 3), (5, 7, 1)])
 def test_joining_views_and_taking_apart(device, shape, kind):
     x = ndl.Tensor(np.arange(np.prod(shape)).reshape(shape) % 200, device=device, dtype=kind)
     turned = ops.permute(ops.permute(x, (2, 0, 1)) * 1, (1, 2, 0)).astype(kind)
@@ -80,8 +81,7 @@ def test_a_gradient_of_some_of_the_parts():
     check_gradients(lambda x: ops.unbind(x, 1)[0] * ops.unbind(x, 1)[4], X, order=2)
 
 
-@pytest.mark.parametrize(
-    ("axis", "sizes", "places"),
+@looped("axis, sizes, places",
     [
         (0, [1, 3], [1]), (1, (2, 0, 3), [2, 2]), (-1, 4, [4]), (2, 3, [3]), (1, 9, []),
         (0, [4], []), (0, np.int64(3), [3]),
@@ -94,7 +94,7 @@ def test_split_by_sizes(axis, sizes, places):
     check_gradients(lambda x: ops.split(x, axis, sizes=sizes)[-1], X, order=2)
 
 
-@pytest.mark.parametrize(("n", "pieces"), [(6, 3), (6, 4), (5, 2), (7, 4), (3, 5), (0, 2)])
+@looped("n, pieces", [(6, 3), (6, 4), (5, 2), (7, 4), (3, 5), (0, 2)])
 def test_chunk_cuts_as_torch_does(n, pieces):
     x, step = np.arange(2.0 * n).reshape(2, n), max(-(-n // pieces), 1)
     expected = [x[:, i : i + step] for i in range(0, n, step)] or [x] * pieces
@@ -103,8 +103,8 @@ def test_chunk_cuts_as_torch_does(n, pieces):
             np.testing.assert_array_equal(part.numpy(), values)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
+@looped(
+    "call, error, said",
     [
         (lambda x: ops.split(x, [1, 2]), OptionError, r"split\(x, sizes=\[1, 2\], axis=0\)"),
         (lambda x: ops.split(x, sizes=[1, 2]), ShapeError, r"\[1, 2\] of an axis of size 4"),
@@ -124,7 +124,7 @@ def test_wrong_pieces(call, error, said):
 # ---- sorting -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+@looped("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_unique_sorts_and_merges_nan(dtype):
     values = np.array([1, np.nan, 0.5, 3, np.nan, 0.5])
     asked = {"return_index": True, "return_inverse": True, "return_counts": True}
@@ -136,15 +136,15 @@ def test_unique_sorts_and_merges_nan(dtype):
     np.testing.assert_array_equal(apart.numpy(), [0.5, 1, 3, np.nan, np.nan])
 
 
-@pytest.mark.parametrize("values", [[[1, np.nan, 2, 0], [3, 1, 2, 0]], [[np.nan] * 2] * 2])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@looped("values", [[[1, np.nan, 2, 0], [3, 1, 2, 0]], [[np.nan] * 2] * 2])
+@looped("dtype", ["bfloat16", "float32", "float64"])
 def test_median_of_nan_is_nan(dtype, values):
     found = ops.median(ndl.Tensor(values, dtype=dtype), 1).astype("float64").numpy()
     low = np.quantile(values, 0.5, axis=1, method="lower")
     np.testing.assert_array_equal(found, low)
 
 
-@pytest.mark.parametrize(("n", "axis"), [(1, -1), (2, 1), (0, 0), (3, 0), (9, 2)])
+@looped("n, axis", [(1, -1), (2, 1), (0, 0), (3, 0), (9, 2)])
 def test_diff(n, axis):
     expected = np.diff(X, n, axis)
     for found in (ops.diff(tensor(X), n, axis), tensor(X).diff(n, axis)):
@@ -160,7 +160,7 @@ def test_what_diff_refuses():
             ops.diff(tensor(X), n, axis)
 
 
-@pytest.mark.parametrize("shapes", [((), ()), ((2,), (3,)), ((2, 3), (2, 3)), ((2, 1, 4),) * 3])
+@looped("shapes", [((), ()), ((2,), (3,)), ((2, 3), (2, 3)), ((2, 1, 4),) * 3])
 def test_joining_side_by_side_and_one_above_the_other(shapes):
     parts = [np.random.default_rng(i).normal(size=shape) for i, shape in enumerate(shapes)]
     for name in ("hstack", "vstack"):

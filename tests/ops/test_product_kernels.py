@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from devices import ISAS
+from looped import looped
 
 import needle as ndl
 from needle import core
@@ -39,9 +40,9 @@ def close(actual, a, b, eps):
 # ---- long rows ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 3, 16, 4095, 4097, 32768, 65537, 200_000])
-@pytest.mark.parametrize("rows", [1, 2, 3, 7])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@looped("n", [1, 3, 16, 4095, 4097, 32768, 65537, 200_000])
+@looped("rows", [1, 2, 3, 7])
+@looped("dtype", ["float32", "float64"])
 def test_long_rows_times_a_vector(isa, dtype, rows, n):
     a, x = ndl.Tensor(normal(rows, n)).astype(dtype), ndl.Tensor(normal(n, seed=1)).astype(dtype)
     eps = np.finfo(dtype).eps
@@ -61,8 +62,8 @@ def test_long_rows_of_a_batch_and_of_any_strides(isa):
 # ---- few vectors -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("few", [2, 3, 4, 5, 6, 7])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@looped("few", [2, 3, 4, 5, 6, 7])
+@looped("dtype", ["float32", "float64"])
 def test_few_vectors_times_contiguous_rows(isa, dtype, few):
     eps = np.finfo(dtype).eps
     for k in (3, 33, 64, 71, 128, 130, 4097, 9000):
@@ -135,9 +136,9 @@ def half(values, dtype):
     return ndl.Tensor(values).astype(dtype)
 
 
-@pytest.mark.parametrize("shape", [(96, 512, 100), (257, 130, 65), (400, 1100, 70), (300, 64, 300)])
-@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@looped("shape", [(96, 512, 100), (257, 130, 65), (400, 1100, 70), (300, 64, 300)])
+@looped("turned", ["", "a", "b", "ab"])
+@looped("dtype", ["bfloat16", "float16"])
 def test_products_of_halves_are_rounded_once(zen, dtype, shape, turned):
     m, k, n = shape
     a = half(normal(k, m), dtype).T if "a" in turned else half(normal(m, k), dtype)
@@ -149,7 +150,7 @@ def test_products_of_halves_are_rounded_once(zen, dtype, shape, turned):
     assert (abs(exact(a @ b) - expected) <= step * 1.01 * abs(expected) + sums).all()
 
 
-@pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e-15, 1e15])
+@looped("scale", [1e-38, 1e-20, 1e-15, 1e15])
 def test_products_of_very_small_and_large_halves(zen, scale):
     a, b = normal(300, 300), normal(300, 300, seed=1)
     x, y = half(a * scale, "bfloat16"), half(b, "bfloat16")
@@ -180,9 +181,9 @@ def test_special_values_in_products_of_halves(zen):
 # ---- many small matrices, integers -------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [(3, 3, 3), (1, 5, 7), (8, 8, 8), (16, 16, 16), (17, 33, 20)])
-@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@looped("size", [(3, 3, 3), (1, 5, 7), (8, 8, 8), (16, 16, 16), (17, 33, 20)])
+@looped("turned", ["", "a", "b", "ab"])
+@looped("dtype", ["float32", "float64"])
 def test_many_small_matrices(isa, dtype, size, turned):
     m, k, n = size
     a = normal(333, k, m) if "a" in turned else normal(333, m, k)
@@ -195,9 +196,9 @@ def test_many_small_matrices(isa, dtype, size, turned):
     close(x[0] @ y[3::3], x[0], y[3::3], np.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("size", [(1, 1, 1), (5, 3, 2), (4, 9, 16), (7, 40, 33), (130, 65, 64)])
-@pytest.mark.parametrize("turned", ["", "a", "b"])
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
+@looped("size", [(1, 1, 1), (5, 3, 2), (4, 9, 16), (7, 40, 33), (130, 65, 64)])
+@looped("turned", ["", "a", "b"])
+@looped("dtype", ["int8", "uint8", "int16", "int32", "int64"])
 def test_products_of_integers_wrap_around(isa, dtype, size, turned):
     m, k, n = size
     limits, random = np.iinfo(dtype), np.random.default_rng(0)
@@ -218,8 +219,8 @@ def test_products_of_integers_wrap_around(isa, dtype, size, turned):
 # ---- parts of a product ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("threads", [2, 3, 4])
+@looped("dtype", ["float32", "float64"])
+@looped("threads", [2, 3, 4])
 def test_the_last_part_of_the_rows_is_computed_whatever_its_height(isa, dtype, threads):
     core.native.set_threads(threads)
     for m in range(9, 65):
@@ -231,8 +232,8 @@ def test_the_last_part_of_the_rows_is_computed_whatever_its_height(isa, dtype, t
             close(a @ b, a, b, np.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("m", [64, 77, 130, 250])
+@looped("dtype", ["float32", "float64"])
+@looped("m", [64, 77, 130, 250])
 def test_what_lies_between_adjacent_rows_is_not_multiplied(isa, dtype, m):
     """a.T is packed by whole vectors, which reach into what the view leaves out."""
     around = np.full((600, m + 23), np.nan)

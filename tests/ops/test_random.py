@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from devices import DEVICES
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -30,7 +31,7 @@ def test_philox_known_answer(device):
     assert [f"{word:08x}" for word in bits] == ["6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8"]
 
 
-@pytest.mark.parametrize("key", [0, 1, 2**63 + 5])
+@looped("key", [0, 1, 2**63 + 5])
 def test_bits_are_the_same_on_every_device(key):
     for shape, counter in (((7,), 0), ((3, 5), 2**40), ((0,), 3)):
         drawn = [kernels.random_bits(shape, key, counter, ndl.int64, d).numpy() for d in DEVICES]
@@ -44,7 +45,7 @@ def test_counters_continue():
     np.testing.assert_array_equal(whole[8:], rest)
 
 
-@pytest.mark.parametrize("name", DRAWS)
+@looped("name", DRAWS)
 def test_numpys_stream_governs_until_needles_is_seeded(name):
     draw = DRAWS[name]
     np.random.seed(4)
@@ -61,7 +62,7 @@ def test_numpys_stream_governs_until_needles_is_seeded(name):
     np.testing.assert_array_equal(draw().numpy(), own)
 
 
-@pytest.mark.parametrize("name", DRAWS)
+@looped("name", DRAWS)
 def test_a_key_governs_one_draw(name):
     draw = DRAWS[name]
     np.random.seed(4)
@@ -73,7 +74,7 @@ def test_a_key_governs_one_draw(name):
     assert not np.array_equal(draw(key=12).numpy(), first)
 
 
-@pytest.mark.parametrize("name", sorted(set(DRAWS) - {"dropout"}))
+@looped("name", sorted(set(DRAWS) - {"dropout"}))
 def test_devices_draw_the_same(name):
     drawn = [DRAWS[name](key=3, device=d) for d in DEVICES]
     for x, device in zip(drawn, DEVICES, strict=True):
@@ -81,7 +82,7 @@ def test_devices_draw_the_same(name):
         assert_close(x.numpy(), drawn[0].numpy().astype("float64"), "float32")
 
 
-@pytest.mark.parametrize("first", DRAWS)
+@looped("first", DRAWS)
 def test_lazy_draws_wait_and_keep_the_order_of_the_calls(first):
     ndl.manual_seed(4)
     expected = [DRAWS[name]().numpy() for name in (first, "normal")]
@@ -232,8 +233,8 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [None, 3])
-@pytest.mark.parametrize("name", WRONG)
+@looped("seed", [None, 3])
+@looped("name", WRONG)
 def test_wrong_arguments(name, seed):
     ndl.manual_seed(seed)
     call, kind, text = WRONG[name]
@@ -288,8 +289,8 @@ NUMPYS = {
 }
 
 
-@pytest.mark.parametrize("name", NUMPYS)
-@pytest.mark.parametrize("n", [0, 1, 2, 7, 16, 17, 18, 624, 5001, 70_003])
+@looped("name", NUMPYS)
+@looped("n", [0, 1, 2, 7, 16, 17, 18, 624, 5001, 70_003])
 def test_kernels_draw_what_numpy_draws_and_its_stream_goes_on(name, n):
     theirs, ours = NUMPYS[name]
     for before in range(3):  # an odd number of normal ones leaves one for later
@@ -303,8 +304,8 @@ def test_kernels_draw_what_numpy_draws_and_its_stream_goes_on(name, n):
         assert found[0][0].dtype == found[1][0].dtype
 
 
-@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937])
-@pytest.mark.parametrize("name", NUMPYS)
+@looped("kind", [np.random.PCG64, np.random.MT19937])
+@looped("name", NUMPYS)
 def test_another_generator_of_numpys_stream_draws_itself(kind, name):
     theirs, ours = NUMPYS[name]
     before = np.random.get_bit_generator()
@@ -317,7 +318,7 @@ def test_another_generator_of_numpys_stream_draws_itself(kind, name):
         np.random.set_bit_generator(before)
 
 
-@pytest.mark.parametrize("replacement", [False, True])
+@looped("replacement", [False, True])
 def test_multinomial_draws_in_proportion(replacement):
     ndl.manual_seed(0)
     weights = ndl.broadcast_to(ndl.Tensor([1.0, 0.0, 2.0, 7.0]), (5000, 4))

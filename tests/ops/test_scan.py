@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -33,9 +34,9 @@ def values(shape, kind, seed=0):
     return ndl.Tensor(x, dtype=kind, requires_grad=False)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", SHAPES)
+@looped("layout", LAYOUTS)
+@looped("kind", KINDS)
+@looped("shape", SHAPES)
 def test_running_sums_and_products(shape, kind, layout):
     x = LAYOUTS[layout](values(shape, kind))
     for name, axis in itertools.product(("cumsum", "cumprod"), range(x.ndim)):
@@ -58,9 +59,9 @@ def running_extreme(x, axis, better):
     return np.take_along_axis(x, at, axis), at
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", (*KINDS, "int8", "uint8", "int16"))
-@pytest.mark.parametrize("shape", SHAPES[:-1])
+@looped("layout", LAYOUTS)
+@looped("kind", (*KINDS, "int8", "uint8", "int16"))
+@looped("shape", SHAPES[:-1])
 def test_running_extremes(shape, kind, layout):
     random = np.random.default_rng(0)
     whole = random.choice(np.arange(-3, 4) if kind[0] != "u" else np.arange(7), shape)
@@ -78,7 +79,7 @@ def test_running_extremes(shape, kind, layout):
         np.testing.assert_array_equal(positions.numpy(), at)
 
 
-@pytest.mark.parametrize("name", ["cummax", "cummin"])
+@looped("name", ["cummax", "cummin"])
 def test_running_extremes_are_pytorchs(name):
     """Also where elements are equal, NaN, infinite, or a zero with a sign; with their gradients."""
     torch = pytest.importorskip("torch")
@@ -118,7 +119,7 @@ def test_running_extremes_of_all_elements():
         assert values.tolist() == [1, 2, 2] and positions.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("axis", [0, 1])
+@looped("axis", [0, 1])
 def test_running_products_of_special_values(axis):
     x = np.ones((40, 40), np.float32)
     x[3, 5], x[7, 7], x[20, 1], x[1, 30], x[30, 30] = np.inf, 0, np.nan, -0.0, 1e-44
@@ -130,9 +131,9 @@ def test_running_products_of_special_values(axis):
     np.testing.assert_array_equal(np.signbit(found), np.signbit(exact))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize("shape", SHAPES)
+@looped("layout", LAYOUTS)
+@looped("kind", ["float32", "float64", "bfloat16"])
+@looped("shape", SHAPES)
 def test_gradients_of_products_are_those_of_the_expansion(shape, kind, layout):
     x, g = (LAYOUTS[layout](values(shape, kind, seed)) for seed in (0, 1))
     spread = ops.broadcast_to(g[:, :1], g.shape) if g.size else g
@@ -153,7 +154,7 @@ def test_the_gradient_of_a_product_of_all_is_that_of_a_long_line():
     assert_close(x.grad.numpy(), 1 / x.numpy().astype("float64"), "float32")
 
 
-@pytest.mark.parametrize("axis", [0, 1])
+@looped("axis", [0, 1])
 def test_gradients_of_the_longest_lines_need_little_memory(axis):
     x = np.where(np.arange(300_000)[:, None] % 2, [2.0, 1.25, 4.0], [0.5, 0.8, 0.25])
     x = ndl.Tensor(x if axis == 0 else x.T.copy(), requires_grad=True)
@@ -163,7 +164,7 @@ def test_gradients_of_the_longest_lines_need_little_memory(axis):
     assert ndl.cpu().memory_info().get("workspaces", 0) - before < 4 * 3 * 2 * 300_000 + (1 << 20)
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@looped("kind", ["float16", "bfloat16"])
 def test_deviations_whose_squares_leave_the_dtype(kind, device):
     for size in (1e-4, 600.0):
         x = ndl.Tensor(np.array([-size, size]), dtype=kind, device=device)

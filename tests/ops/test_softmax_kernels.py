@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from devices import ISAS
+from looped import looped
 
 import needle as ndl
 from needle import core
@@ -61,9 +62,9 @@ def compare(actual, expected, n):
     assert_close(exact(actual), expected, kind, n if kind.startswith("float") else 1)
 
 
-@pytest.mark.parametrize("layout", ["dense", "reversed", "steps"])
-@pytest.mark.parametrize("shape, axis", SHAPES)
-@pytest.mark.parametrize("dtype", FLOATS)
+@looped("layout", ["dense", "reversed", "steps"])
+@looped("shape, axis", SHAPES)
+@looped("dtype", FLOATS)
 def test_along_an_axis(isa, dtype, shape, axis, layout):
     values = np.random.default_rng(0).standard_normal(shape) * 3
     x = laid_out(values, dtype, layout)
@@ -78,9 +79,9 @@ def test_along_an_axis(isa, dtype, shape, axis, layout):
         assert (exact(ndl.logsumexp(x, axis)) == -np.inf).all()
 
 
-@pytest.mark.parametrize("layout", ["dense", "reversed", "steps"])
-@pytest.mark.parametrize("shape, axis", SHAPES[:-3])
-@pytest.mark.parametrize("dtype", FLOATS)
+@looped("layout", ["dense", "reversed", "steps"])
+@looped("shape, axis", SHAPES[:-3])
+@looped("dtype", FLOATS)
 def test_gradients_along_an_axis(isa, dtype, shape, axis, layout):
     values, out_grad = np.random.default_rng(1).standard_normal((2, *shape))
     n = shape[axis]
@@ -98,7 +99,7 @@ def test_gradients_along_an_axis(isa, dtype, shape, axis, layout):
         compare(x.grad, expected, n)
 
 
-@pytest.mark.parametrize("axes", [None, (0, 1), (1, 2), (0, 2), (0, 1, 2)])
+@looped("axes", [None, (0, 1), (1, 2), (0, 2), (0, 1, 2)])
 def test_logsumexp_over_several_axes(isa, axes):
     x = ndl.Tensor(np.random.default_rng(2).standard_normal((5, 6, 7)))
     for keep in (False, True):
@@ -106,7 +107,7 @@ def test_logsumexp_over_several_axes(isa, axes):
         compare(ndl.logsumexp(x, axes, keepdims=keep), expected, 210)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@looped("dtype", FLOATS)
 def test_special_values_in_columns(isa, dtype):
     values = np.random.default_rng(3).standard_normal((50, 40))
     values[0, 1] = values[25, 2] = values[49, 3] = np.nan

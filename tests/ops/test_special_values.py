@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import core, ops
@@ -153,14 +154,14 @@ def check(name, device, dtype, rows):
         assert same and (np.isnan(y) or np.signbit(x) == np.signbit(y)), f"{name}{row} gave {x}"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", UNARY)
+@looped("dtype", ["float32", "float64"])
+@looped("name", UNARY)
 def test_one_operand(name, device, isa, dtype):
     check(name, device, dtype, UNARY[name])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", BINARY)
+@looped("dtype", ["float32", "float64"])
+@looped("name", BINARY)
 def test_two_operands(name, device, isa, dtype):
     check(name, device, dtype, BINARY[name])
 
@@ -174,8 +175,8 @@ def test_the_gradient_of_logsumexp_hides_no_nan(device):
     np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("kind, huge", [("float32", 2.0**100), ("float64", 2.0**600)])
+@looped("axis", [0, 1])
+@looped("kind, huge", [("float32", 2.0**100), ("float64", 2.0**600)])
 def test_the_variance_of_numbers_whose_squares_are_infinite_is_no_nan(kind, huge, axis, device):
     for values, expected in (([huge] * 64, 0.0), ([huge, -huge] * 32, INF), ([huge] * 2**14, 0.0)):
         x = ndl.Tensor([values, values], dtype=kind, device=device)
@@ -207,8 +208,8 @@ DERIVATIVES = {  # function, inputs, gradients: as PyTorch has them
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DERIVATIVES)
-@pytest.mark.parametrize("kind", ["float16", "float64"])
+@looped("name", DERIVATIVES)
+@looped("kind", ["float16", "float64"])
 def test_derivatives(name, kind, device):
     function, inputs, expected = DERIVATIVES[name]
     xs = [ndl.Tensor(x, dtype=kind, device=device) for x in inputs]
@@ -235,7 +236,7 @@ SECOND = {  # the second derivatives with respect to the first input
 }
 
 
-@pytest.mark.parametrize("name", SECOND)
+@looped("name", SECOND)
 def test_second_derivatives(name):
     function, values, expected = SECOND[name]
     x = ndl.Tensor(values, dtype="float64")
@@ -247,8 +248,8 @@ def test_second_derivatives(name):
     assert np.isfinite(third.numpy()).all()
 
 
-@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("function", [ops.silu, ops.gelu, ops.gelu_tanh])
+@looped("kind", ["float16", "float32", "float64"])
+@looped("function", [ops.silu, ops.gelu, ops.gelu_tanh])
 def test_smooth_rectifiers_are_straight_far_from_zero(function, kind, device):
     """Also at infinity, where the formulas of their derivatives have 0 times infinity."""
     x = ndl.Tensor([-INF, -200.0, 200.0, INF], dtype=kind, device=device)
@@ -260,7 +261,7 @@ def test_smooth_rectifiers_are_straight_far_from_zero(function, kind, device):
         np.testing.assert_allclose(found.numpy(), 0.0, atol=1e-30)
 
 
-@pytest.mark.parametrize("function", [ops.silu, ops.gelu, ops.gelu_tanh])
+@looped("function", [ops.silu, ops.gelu, ops.gelu_tanh])
 def test_second_derivatives_of_smooth_rectifiers_lose_nothing(function):
     """They are small where the gates are next to 1, whose distance from it float32 has not."""
     x = np.linspace(3, 8, 51)
@@ -294,7 +295,7 @@ def test_a_power_of_one_half_is_no_root(device):
         assert not np.signbit(result.numpy()).any()
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@looped("order", ORDERS)
 def test_mixed_derivatives_of_a_power_whose_exponent_is_0(order):
     """The derivative by x and y of x ** y is 1 / x there; it was 0 by way of that by x."""
     x, y = np.array([2.0, 0.5, 1.0]), np.zeros(3)
@@ -305,7 +306,7 @@ def test_mixed_derivatives_of_a_power_whose_exponent_is_0(order):
     np.testing.assert_allclose(dy.numpy(), 0.25 / x + 3.0 * np.log(x) ** 2)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@looped("order", ORDERS)
 def test_the_second_derivative_of_the_huber_loss_where_nothing_is_apart(order):
     """It is 1 within delta, also at 0, where the first derivative of a distance is none."""
     x = ndl.Tensor([1.0, 2.0, 9.0], dtype="float64")
@@ -329,7 +330,7 @@ NORMS = {  # order: the gradient at (0, 3, -4), that at 0 is 0; as PyTorch has i
 }
 
 
-@pytest.mark.parametrize("order", NORMS)
+@looped("order", NORMS)
 def test_a_norm_at_0(order, device):
     x = ndl.Tensor([[0.0, 3.0, -4.0], [0.0, 0.0, 0.0]], device=device, dtype="float64")
 
@@ -347,7 +348,7 @@ def test_a_norm_at_0(order, device):
         assert not ndl.grad(lambda x: linalg.matrix_norm(x).sum())(x * 0.0).numpy().any()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@looped("dtype", ["float16", "bfloat16"])
 def test_nextafter_in_16_bits(device, dtype):
     """All bits, towards each side: the next number is that of the dtype, not of float32."""
     every = np.arange(2**16, dtype=np.uint16).view(ndl.dtype.as_dtype(dtype).numpy)
@@ -364,7 +365,7 @@ def test_nextafter_in_16_bits(device, dtype):
             np.testing.assert_array_equal(bits, expected[known].view(np.uint16))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@looped("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_a_wrong_certainty_costs_much(dtype):
     x = ndl.Tensor([np.inf, np.inf, -np.inf, -np.inf, np.nan], dtype=dtype)
     y = ndl.Tensor([0.0, 0.5, 1.0, 0.5, 0.0], dtype=dtype, requires_grad=False)
@@ -377,9 +378,9 @@ def test_a_wrong_certainty_costs_much(dtype):
     assert losses.tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("overrides", ["on", "off"])
-@pytest.mark.parametrize("smoothing", [0.0, 0.25])
-@pytest.mark.parametrize("middle", [0.0, 2.0**12, -(2.0**20), 2.0**100])
+@looped("overrides", ["on", "off"])
+@looped("smoothing", [0.0, 0.25])
+@looped("middle", [0.0, 2.0**12, -(2.0**20), 2.0**100])
 def test_a_loss_does_not_depend_on_where_logits_lie(device, middle, smoothing, overrides):
     away = np.random.default_rng(0).integers(-8, 9, (3, 5000)) * (middle < 1e30)
     x = ndl.Tensor(middle + away, device=device)
@@ -395,9 +396,9 @@ def test_a_loss_does_not_depend_on_where_logits_lie(device, middle, smoothing, o
     np.testing.assert_allclose(x.grad.numpy(), gradient, rtol=1e-5, atol=1e-10)
 
 
-@pytest.mark.parametrize("overrides", ["on", "off"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("rows", [3, 20_000])  # of one block, and of many
+@looped("overrides", ["on", "off"])
+@looped("dtype", ["float32", "float64"])
+@looped("rows", [3, 20_000])  # of one block, and of many
 def test_the_mean_of_a_column_with_an_infinity_is_infinite(device, rows, dtype, overrides):
     values = np.random.default_rng(0).standard_normal((rows, 5))
     values[0, 0] = values[rows // 2, 1] = values[:2, 2] = INF
@@ -411,7 +412,7 @@ def test_the_mean_of_a_column_with_an_infinity_is_infinite(device, rows, dtype, 
             np.testing.assert_array_equal(np.isnan(var.numpy()), [True] * 4 + [False])
 
 
-@pytest.mark.parametrize("overrides", ["on", "off"])
+@looped("overrides", ["on", "off"])
 def test_an_infinite_logit_beside_the_label_costs_infinitely_much(device, overrides):
     x = ndl.Tensor([[INF, 1.0, 2.0], [-INF, 1.0, 1.0], [1.0, -INF, 0.0]], device=device)
     labels = ndl.Tensor([1, 1, 1], dtype="int64", device=device)
@@ -421,7 +422,7 @@ def test_an_infinite_logit_beside_the_label_costs_infinitely_much(device, overri
     np.testing.assert_allclose(found[1], np.log(2.0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("overrides", ["on", "off"])
+@looped("overrides", ["on", "off"])
 def test_an_infinity_at_the_border_counts_once_in_cubic_interpolation(device, overrides):
     x = ndl.Tensor([INF, 1.0, 2.0, 3.0], device=device)
     with ndl.config(overrides=overrides):
@@ -441,8 +442,8 @@ LEFT_OUT = {
 }
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("name", LEFT_OUT)
+@looped("lazy", [False, True])
+@looped("name", LEFT_OUT)
 def test_an_infinite_gradient_does_not_reach_what_is_left_out(device, name, lazy):
     function, slopes = LEFT_OUT[name]
     x = ndl.Tensor([-1.0, 1.5, 3.0], device=device)
@@ -456,7 +457,7 @@ def test_an_infinite_gradient_does_not_reach_what_is_left_out(device, name, lazy
     np.testing.assert_array_equal(tangent.numpy(), np.where(expected, INF, 0.0))
 
 
-@pytest.mark.parametrize("x", [9.0, 39.0, 50.0, INF])
+@looped("x", [9.0, 39.0, 50.0, INF])
 def test_the_logarithm_of_a_certainty_does_not_move(x, device):
     for dtype in ("float32", "float64"):
         at = ndl.Tensor(x, dtype=dtype, device=device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -34,8 +35,8 @@ def tensor(x, **kwargs):
     return ndl.Tensor(x, dtype="float64", **kwargs)
 
 
-@pytest.mark.parametrize("index", INDICES, ids=range(len(INDICES)))
-@pytest.mark.parametrize("lazy", [False, True])
+@looped("index", INDICES)
+@looped("lazy", [False, True])
 def test_indexing_reads_as_numpy_does(index, lazy):
     with ndl.lazy_mode(lazy):
         found = tensor(X)[index]
@@ -44,7 +45,7 @@ def test_indexing_reads_as_numpy_does(index, lazy):
         check_gradients(lambda x: x[index], X, order=2)
 
 
-@pytest.mark.parametrize("index", [2**63, 2**70, -(2**70), (0, 2**64)])
+@looped("index", [2**63, 2**70, -(2**70), (0, 2**64)])
 def test_an_index_beyond_63_bits_is_out_of_range(index):
     x = tensor(X)
     with pytest.raises(IndexRangeError):
@@ -54,8 +55,8 @@ def test_an_index_beyond_63_bits_is_out_of_range(index):
     np.testing.assert_array_equal(x.numpy(), X)
 
 
-@pytest.mark.parametrize("index", INDICES, ids=range(len(INDICES)))
-@pytest.mark.parametrize("lazy", [False, True])
+@looped("index", INDICES)
+@looped("lazy", [False, True])
 def test_assignment_writes_as_numpy_does(index, lazy):
     values = np.random.default_rng(1).normal(size=X[index].shape)
     for value in (7.0, values):
@@ -81,8 +82,8 @@ def test_assignment_keeps_a_leaf_a_leaf_and_a_result_in_its_graph():
     np.testing.assert_array_equal(leaf.grad.numpy(), [0, 2, 2])
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("value", [lambda x: x[0] ** 3, lambda x: 2.0], ids=["x[0] ** 3", "2"])
+@looped("lazy", [False, True])
+@looped("value", [lambda x: x[0] ** 3, lambda x: 2.0])
 def test_derivatives_of_assignments_compose_in_any_order(value, lazy):
     def function(x):
         y = x**3
@@ -127,8 +128,8 @@ OF_TENSORS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("name", OF_TENSORS)
+@looped("lazy", [False, True])
+@looped("name", OF_TENSORS)
 def test_gradients_flow_through_what_is_made_of_tensors(name, lazy):
     """In reverse and in forward mode, twice; the values are those without gradients."""
     values, make = np.array([0.7, 1.3, 0.4]), OF_TENSORS[name]
@@ -143,7 +144,7 @@ def test_gradients_flow_through_what_is_made_of_tensors(name, lazy):
         check_gradients(make, values, order=2)
 
 
-@pytest.mark.parametrize("shape", [(1, 3), (1, 1, 3), (1, 1)])
+@looped("shape", [(1, 3), (1, 1, 3), (1, 1)])
 def test_leading_axes_of_size_one_are_not_in_the_way_of_an_assignment(shape):
     expected, values = X.copy(), np.full(shape, 5.0)
     place = (0,) * (X.ndim - 1) + (slice(None, 3),)
@@ -163,8 +164,7 @@ def test_the_last_of_equal_places_is_written():
     np.testing.assert_array_equal(x.numpy(), [3, 2, 0])
 
 
-@pytest.mark.parametrize(
-    ("index", "error"),
+@looped("index, error",
     [
         (9, IndexRangeError), ((K, 9 * K), IndexRangeError), (1.5, IndexRangeError),
         ([0.5], IndexRangeError), ([[0], [1, 2]], IndexRangeError), (["x"], IndexRangeError),
@@ -178,7 +178,7 @@ def test_wrong_indices(index, error):
         tensor(X)[index]
 
 
-@pytest.mark.parametrize("index", [["x"], [[0], [1, 2]], [7], [None]])
+@looped("index", [["x"], [[0], [1, 2]], [7], [None]])
 def test_take_refuses_what_is_no_index(index):
     with pytest.raises(IndexRangeError):
         ops.take(tensor(X), index, 0)
@@ -206,7 +206,7 @@ def test_comparison_is_elementwise_and_identity_hashes():
         assert "add" in (x + x).maker
 
 
-@pytest.mark.parametrize(
+@looped(
     "call",
     [
         lambda x: x[np.zeros(3, bool), 7],
@@ -217,7 +217,7 @@ def test_comparison_is_elementwise_and_identity_hashes():
         lambda x: x[:0][[0]],
     ],
 )
-@pytest.mark.parametrize("fast", ["on", "off"])
+@looped("fast", ["on", "off"])
 def test_an_index_is_in_range_where_there_is_nothing_to_pick(device, call, fast):
     x = ndl.Tensor(np.zeros((3, 5)), requires_grad=False, device=device)
     with ndl.config(fast=fast), pytest.raises(IndexRangeError, match="out of range"):

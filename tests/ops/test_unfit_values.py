@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -22,9 +23,7 @@ WHOLE = ndl.Tensor(np.array([[1, 2], [3, 4]], "int32"))
 MASK = ndl.Tensor(np.array([[True, False], [False, False]]))
 
 
-@pytest.mark.parametrize(
-    ("x", "value"), [(WHOLE, 7), (WHOLE, 2.0), (MASK, 1), (MASK, True), (WHOLE, np.int64(3))]
-)
+@looped("x, value", [(WHOLE, 7), (WHOLE, 2.0), (MASK, 1), (MASK, True), (WHOLE, np.int64(3))])
 def test_filling_keeps_the_dtype(x, value):
     found = ops.pad(x, ((1, 0), (0, 1)), value=value)
     expected = np.pad(x.numpy(), ((1, 0), (0, 1)), constant_values=value)
@@ -60,8 +59,8 @@ UNFIT = {
 }
 
 
-@pytest.mark.parametrize("fast", ["on", "off"])
-@pytest.mark.parametrize("name", UNFIT)
+@looped("fast", ["on", "off"])
+@looped("name", UNFIT)
 def test_what_does_not_fit_is_refused(name, fast):
     call, error, said = UNFIT[name]
     with ndl.config(fast=fast), pytest.raises(error, match=said):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from looped import looped
 from small_updates import DEVICES, RULES, STEPS, gradients, numpy_adam, parameter, run
 
 import needle as ndl
@@ -9,9 +10,9 @@ from needle import nn, optim
 from needle.backend import Backend
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-12), ("float32", 2e-6)])
+@looped("device", DEVICES)
+@looped("name", RULES)
+@looped("dtype, tolerance", [("float64", 1e-12), ("float32", 2e-6)])
 def test_rule(name, dtype, tolerance, device):
     make, reference = RULES[name]
     start = np.random.default_rng(1).normal(size=(3, 37))
@@ -20,8 +21,8 @@ def test_rule(name, dtype, tolerance, device):
     np.testing.assert_allclose(out, reference(start, grads), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", RULES)
+@looped("device", DEVICES)
+@looped("name", RULES)
 def test_half_precision_keeps_its_state_in_float32(name, device):
     make, reference = RULES[name]
     start = np.arange(-4.0, 4.0) + 0.5
@@ -51,7 +52,7 @@ def test_the_devices_own_update_equals_the_one_of_elementwise_functions(name, de
     np.testing.assert_allclose(run(make, start, grads, "float64", device), own, rtol=1e-12)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@looped("device", DEVICES)
 def test_any_strides(device):
     values, grads = np.arange(6.0).reshape(2, 3), gradients((3, 2))
     p = nn.Parameter(ndl.Tensor(values, device=device).detach().transpose())

@@ -15,6 +15,7 @@ import textwrap
 from typing import Any
 
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import errors, executor, ops
@@ -76,7 +77,7 @@ def complaint(text: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("place", THINGS)
+@looped("place", THINGS)
 def test_the_first_line_is_a_sentence(place):
     first = THINGS[place][1].strip().partition("\n")[0]
     assert not complaint(first), f"{complaint(first)}: {first!r}"
@@ -87,7 +88,7 @@ def test_the_complaints():
     assert complaint("This function adds.") and not complaint("Add two tensors.")
 
 
-@pytest.mark.parametrize("op", ops.all_ops(), ids=lambda op: op.__name__)
+@looped("op", ops.all_ops(), ids=lambda op: op.__name__)
 def test_every_op_has_a_docstring_of_its_own(op):
     assert op.__doc__ not in {base.__doc__ for base in op.__mro__[1:]}
 
@@ -144,7 +145,7 @@ RAISING = {
 }
 
 
-@pytest.mark.parametrize("place", RAISING)
+@looped("place", RAISING)
 def test_what_a_function_raises_is_documented(place):
     function, text = THINGS[place]
     for other in re.findall(r"See ``(\w+)``", text):
@@ -167,7 +168,7 @@ def with_references(text: str) -> str:
     return "\n".join([text, *(with_references(OPS[other].__doc__) for other in others)])
 
 
-@pytest.mark.parametrize("name", OPS)
+@looped("name", OPS)
 def test_errors_of_samples_are_documented(name):
     text = with_references(OPS[name].__doc__)
     expected = {case.sample.raises.__name__ for case in cases(OPS[name], raising=True)}
@@ -261,7 +262,7 @@ def test_wrong_shapes_are_found():
             check_shapes(f"x {said}", [x], (y,))
 
 
-@pytest.mark.parametrize("name", OPS)
+@looped("name", OPS)
 def test_shapes_and_dtypes_are_documented_and_true(name):
     op = OPS[name]
     text = section(op.__doc__, "Shapes")

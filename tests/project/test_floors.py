@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
+from looped import looped
 
 import needle
 
@@ -97,7 +97,7 @@ def complaint(importer: str, imported: str) -> str | None:
     return f"{importer} (floor {above}) must not import {imported} (floor {below})"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@looped("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_downwards(path):
     importer = room_of(module_of(path))
     wrong = [
@@ -143,7 +143,7 @@ def _reads_environment(node: ast.AST) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@looped("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_config_reads_the_environment(path):
     if path.name == "config.py":
         return
@@ -151,7 +151,7 @@ def test_only_config_reads_the_environment(path):
     assert not lines, f"lines {lines}: NEEDLE_* variables are read in config.py alone"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@looped("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_files_stay_readable(path):
     """Files stay near 500 lines."""
     lines = path.read_text().count("\n")

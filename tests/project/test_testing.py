@@ -126,7 +126,7 @@ def _cube(op, x):
 
 MISTAKES = [
     (WrongValue, "value", AssertionError),
-    (WrongSpec, "spec", AssertionError),
+    (WrongSpec, "value", AssertionError),
     (WrongGradient, "gradient", GradientError),
     (WrongGradient, "forward", GradientError),
     (WrongTangent, "forward", GradientError),

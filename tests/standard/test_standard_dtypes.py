@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import standard as xp
@@ -59,7 +60,7 @@ def test_promotion():
         xp.add(x, xp.ones(2))
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16"])
+@looped("kind", ["float32", "float64", "float16", "bfloat16"])
 def test_limits_of_floats(kind):
     info = xp.finfo(getattr(xp, kind))
     one = xp.ones((), dtype=kind)

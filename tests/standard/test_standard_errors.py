@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import standard as xp
@@ -101,7 +102,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("code", WRONG)
+@looped("code", WRONG)
 def test_messages(code):
     kind, text = WRONG[code]
     names = {name: getattr(xp, name) for name in ("int8", "int64", "float32")} | globals()

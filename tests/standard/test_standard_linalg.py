@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import standard as xp
@@ -94,9 +95,9 @@ def test_linear_algebra_refuses():
         xp.linalg.qr(ndl.Tensor([[1.0, 0.0], [0.0, 0.0]])).Q.sum().backward()
 
 
-@pytest.mark.parametrize("n", [1, 32, 33, 150])
-@pytest.mark.parametrize("upper", [False, True])
-@pytest.mark.parametrize("unit", [False, True])
+@looped("n", [1, 32, 33, 150])
+@looped("upper", [False, True])
+@looped("unit", [False, True])
 def test_triangles_of_many_rows_are_solved_half_by_half(n, upper, unit):
     generator = np.random.default_rng(n)
     a = generator.normal(size=(2, n, n)) / n + 2 * np.eye(n)  # the other triangle is not read

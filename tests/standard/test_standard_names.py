@@ -6,6 +6,7 @@ import inspect
 import math
 
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import standard as xp
@@ -130,7 +131,7 @@ rmul rtruediv rfloordiv rmod rpow rmatmul rand ror rxor rlshift rrshift
 """
 
 
-@pytest.mark.parametrize("wanted", ALL)
+@looped("wanted", ALL)
 def test_functions_have_the_names_and_signatures_of_the_standard(wanted):
     dotted, _, parameters = wanted.partition("(")
     function = xp

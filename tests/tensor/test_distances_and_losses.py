@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from beside_pytorch import ODD, needs_torch, tensor
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -18,7 +19,7 @@ except ImportError:  # then derivatives, devices and errors are tested all the s
     torch = F = None
 
 
-@pytest.mark.parametrize("shift", [0.0, 1e3, 1e6])
+@looped("shift", [0.0, 1e3, 1e6])
 def test_distances_of_float32_are_exact_where_differences_are(shift):
     x = (np.random.default_rng(0).normal(size=(40, 64)) + shift).astype("float32")
     y = x[::-1].copy()
@@ -43,7 +44,7 @@ def test_a_point_at_infinity_is_no_matter_of_the_others():
     assert not np.isfinite(found[1]).any() and not np.isfinite(found[:, 1]).any()
 
 
-@pytest.mark.parametrize("far", [np.inf, -np.inf])
+@looped("far", [np.inf, -np.inf])
 def test_a_point_at_infinity_is_infinitely_far_away(far):
     x, y = ndl.Tensor([[far, 1.0], [2.0, far]]), ndl.Tensor([[1.0, 2.0], [-3.0, 0.0]])
     assert (ops.cdist(x, y).numpy() == np.inf).all() and (ops.cdist(y, x).numpy() == np.inf).all()

@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import errors, ops
@@ -122,7 +123,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRONG)
+@looped("name", WRONG)
 def test_messages(name):
     call, kind, text = WRONG[name]
     with pytest.raises(NeedleError) as caught:
@@ -131,7 +132,7 @@ def test_messages(name):
     assert str(caught.value) == text
 
 
-@pytest.mark.parametrize("name", ["matmul", "dtypes", "broadcast", "reshape", "transpose"])
+@looped("name", ["matmul", "dtypes", "broadcast", "reshape", "transpose"])
 def test_the_same_messages_in_lazy_mode_on_the_users_line(name):
     call, kind, text = WRONG[name]
     with ndl.lazy_mode(), pytest.raises(kind) as caught:
@@ -169,7 +170,7 @@ WAITING = {
 }
 
 
-@pytest.mark.parametrize("name", WAITING)
+@looped("name", WAITING)
 def test_errors_of_what_waited_name_the_line_that_made_it(name):
     with ndl.config(debug=1), ndl.lazy_mode():
         x = tensor(2, 2) * 1.0
@@ -238,7 +239,7 @@ TOO_LARGE = {
 }
 
 
-@pytest.mark.parametrize("name", TOO_LARGE)
+@looped("name", TOO_LARGE)
 def test_more_than_the_memory_holds_is_said_of_the_function(name):
     with pytest.raises(errors.OutOfMemoryError, match=f"^{name}: "):
         TOO_LARGE[name](10**16)
@@ -251,8 +252,8 @@ def test_a_tensor_whose_making_failed_is_none_of_the_largest():
     del unmade
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "advice"),
+@looped(
+    "module, name, advice",
     [
         (ndl, "cumulative_sum", "needle.standard.cumulative_sum"),
         (ndl, "ReLU", "needle.nn.ReLU"),

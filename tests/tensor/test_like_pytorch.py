@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from beside_pytorch import (
     COUNTS,
     LOGS,
@@ -25,6 +24,7 @@ from beside_pytorch import (
     compare,
     tensor,
 )
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -225,7 +225,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_values_and_gradients_are_pytorchs(name):
     for calls, arrays in CASES[name]:
         for ours, theirs in calls:

@@ -6,6 +6,7 @@ import operator
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -46,7 +47,7 @@ lgamma digamma polygamma multigammaln i0 i0e i1 i1e ndtr log_ndtr logaddexp2 sca
 """
 
 
-@pytest.mark.parametrize("name", LISTED.split())
+@looped("name", LISTED.split())
 def test_reachable_as_function(name):
     assert callable(getattr(ops, name))
     assert getattr(ndl, name) is getattr(ops, name) or name in ("ones", "zeros")
@@ -141,7 +142,7 @@ METHODS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", METHODS)
+@looped("name", METHODS)
 def test_methods(name):
     call, reference = METHODS[name]
     found = call(ndl.Tensor(A, dtype="float64"), ndl.Tensor(B, dtype="float64"))
@@ -155,7 +156,7 @@ OF_INTEGERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OF_INTEGERS)
+@looped("name", OF_INTEGERS)
 def test_methods_of_integers(name):
     x, y = ndl.Tensor(WHOLE), ndl.Tensor(COUNTS)
     np.testing.assert_array_equal(getattr(x, name)(y).numpy(), OF_INTEGERS[name](WHOLE, COUNTS))
@@ -165,7 +166,7 @@ def test_methods_of_integers(name):
 OVER_AXES = "sum mean max min amax amin prod all any var std logsumexp flip roll squeeze"
 
 
-@pytest.mark.parametrize("name", OVER_AXES.split())
+@looped("name", OVER_AXES.split())
 def test_axis_is_another_name_of_axes(name):
     x = ndl.Tensor(A.reshape(3, 1, 4) if name == "squeeze" else A)
     more = (2,) if name == "roll" else ()
@@ -199,8 +200,8 @@ def test_the_tensor_itself():
     assert x.nbytes == 24 and x.astype("int8").nbytes == 6
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
-@pytest.mark.parametrize("decimals", [-2, -1, 0, 1, 3])
+@looped("dtype", ["float32", "float64", "float16", "int32"])
+@looped("decimals", [-2, -1, 0, 1, 3])
 def test_round_to_decimals(dtype, decimals):
     values = np.concatenate([300 * A.ravel(), [0.25, 0.35, 125, -15, 1e30, np.inf, np.nan]])
     if dtype == "int32" or dtype == "float16":
@@ -228,7 +229,7 @@ def test_round_says_which_decimals_there_are():
     assert not x.grad.numpy().any()
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0,), (1, 0, 2)])
+@looped("shape", [(0, 3), (2, 0), (0,), (1, 0, 2)])
 def test_the_repr_of_an_empty_tensor_has_its_shape(shape):
     text = "" if len(shape) == 1 else f", shape={shape}"
     assert repr(ndl.zeros(*shape)) == f"needle.Tensor([]{text})"
@@ -248,9 +249,9 @@ COMPARISONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "bool"])
-@pytest.mark.parametrize("name", COMPARISONS)
+@looped("lazy", [False, True])
+@looped("dtype", ["uint8", "int8", "int32", "int64", "bool"])
+@looped("name", COMPARISONS)
 def test_comparisons_with_integers_are_exact(name, dtype, lazy):
     info = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     values = np.array([*info, 1]).astype(dtype)
@@ -277,8 +278,8 @@ def test_comparisons_with_integers_are_exact(name, dtype, lazy):
             assert compare(number, x).tolist() == [compare(number, int(v)) for v in values]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
-@pytest.mark.parametrize("shape", [(), (4,), (2, 2), (0, 2)])
+@looped("dtype", ["float32", "int32", "uint8", "bool"])
+@looped("shape", [(), (4,), (2, 2), (0, 2)])
 def test_in_asks_for_an_equal_element(shape, dtype):
     values = np.arange(1, 1 + int(np.prod(shape))).reshape(shape).astype(dtype)
     x = ndl.Tensor(values)
@@ -337,7 +338,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@looped("name", CALLS)
 def test_calls_as_pytorch_has_them(name):
     call, reference = CALLS[name]
     x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -371,8 +372,8 @@ def test_backward_knows_gradient():
         (x * x).backward(x, gradient=x)
 
 
-@pytest.mark.parametrize("axis", [None, 0, (0, 1)])
-@pytest.mark.parametrize("order", [2, None, "fro", 1, 0, 3, np.inf, -np.inf])
+@looped("axis", [None, 0, (0, 1)])
+@looped("order", [2, None, "fro", 1, 0, 3, np.inf, -np.inf])
 def test_norm(order, axis):
     size = np.abs(A) ** (2 if order in (None, "fro") else order) if order != 0 else A != 0
     if order in (np.inf, -np.inf):

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from beside_pytorch import A, B, assert_like, needs_torch, tensor
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -18,7 +19,7 @@ except ImportError:  # then derivatives, devices and errors are tested all the s
     torch = F = None
 
 
-@pytest.mark.parametrize("shrink", [ops.hardshrink, ops.softshrink, ops.tanhshrink])
+@looped("shrink", [ops.hardshrink, ops.softshrink, ops.tanhshrink])
 def test_integers_shrink_to_floats(shrink):
     found = shrink(ndl.Tensor([-2, 0, 3], dtype="int64"))
     assert found.dtype == "float32"
@@ -37,7 +38,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 5.0, -5.0, 1e-300, -1e-20, np.inf, -np.inf, np.
 
 
 @needs_torch
-@pytest.mark.parametrize(
+@looped(
     "name",
     [
         "fmod",
@@ -64,7 +65,7 @@ def test_functions_of_special_values_are_pytorchs(name, device):
 
 
 @needs_torch
-@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "int64"])
+@looped("kind", ["int8", "uint8", "int32", "int64"])
 def test_remainders_and_quotients_of_integers(kind):
     limits = np.iinfo(kind)
     x = np.array([limits.min, limits.min + 1, 0, 1, 7, limits.max], kind)[:, None]
@@ -135,7 +136,7 @@ def test_the_step_takes_its_middle_from_elsewhere():
     assert ops.heaviside(x, 0.5).tolist()[:3] == [0.0, 0.5, 1.0]
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
+@looped("kind", ["float16", "bfloat16", "float32"])
 def test_running_logarithms_of_sums_neither_overflow_nor_vanish(kind):
     x = np.array([[-60.0, 1000.0, 1000.0, -60.0], [-math.inf, -math.inf, 4.0, math.inf]])
     found = ops.logcumsumexp(ndl.Tensor(x, dtype=kind), 1)

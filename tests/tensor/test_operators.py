@@ -6,6 +6,7 @@ import operator
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle.errors import (
@@ -26,7 +27,7 @@ SIGNS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("sign", SIGNS)
+@looped("sign", SIGNS)
 def test_augmented_assignments_give_what_the_operators_do(sign):
     names = {"x": ndl.Tensor(WHOLE), "y": ndl.Tensor(COUNTS), "z": ndl.Tensor(WHOLE), "two": 2}
     exec(f"old = x\nx {sign}= y\nz {sign}= two", names)
@@ -47,8 +48,8 @@ WIDENING = {
 }
 
 
-@pytest.mark.parametrize("mode", ["eager", "lazy"])
-@pytest.mark.parametrize("code", WIDENING)
+@looped("mode", ["eager", "lazy"])
+@looped("code", WIDENING)
 def test_augmented_assignments_keep_dtype_and_shape(code, mode):
     kind, sign, other = code.split(" ", 2)
     if "[" in other:
@@ -93,14 +94,14 @@ NAMES = "add sub mul truediv pow matmul floordiv mod and_ or_ xor lshift rshift 
 OPERATORS = {name: getattr(operator, name) for name in NAMES.split()} | {"divmod": divmod}
 
 
-@pytest.mark.parametrize("name", [*OPERATORS, "eq", "ne"])
+@looped("name", [*OPERATORS, "eq", "ne"])
 def test_operators_ask_the_other_class(name):
     x = ndl.Tensor([[1, 2], [3, 4]], dtype="int64")
     assert getattr(operator, name, divmod)(x, Answering()) == "answered"
 
 
-@pytest.mark.parametrize("other", [None, "a", [1, 2], (1, 2), {1}, 2j, object()], ids=type)
-@pytest.mark.parametrize("name", OPERATORS)
+@looped("other", [None, "a", [1, 2], (1, 2), {1}, 2j, object()])
+@looped("name", OPERATORS)
 def test_operators_say_what_they_cannot_use(name, other):
     x = ndl.Tensor([[1, 2], [3, 4]], dtype="int64")
     if name == "matmul":
@@ -109,9 +110,7 @@ def test_operators_say_what_they_cannot_use(name, other):
         OPERATORS[name](x, other)
 
 
-@pytest.mark.parametrize(
-    "name", ["iadd", "isub", "imul", "ifloordiv", "imod", "ipow", "imatmul", "ilshift"]
-)
+@looped("name", ["iadd", "isub", "imul", "ifloordiv", "imod", "ipow", "imatmul", "ilshift"])
 def test_augmented_assignments_make_nothing_else_of_a_tensor(name):
     with pytest.raises(ArgumentError, match="expected a tensor|x would become a str"):
         getattr(operator, name)(ndl.Tensor([1, 2], dtype="int64"), Answering())
@@ -137,7 +136,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("name", SIZES)
+@looped("name", SIZES)
 def test_sizes_and_axes_may_be_lists_and_numpy_integers(name):
     call, shape = SIZES[name]
     x = ndl.Tensor(np.arange(6.0).reshape(2, 1, 3))
@@ -151,8 +150,8 @@ def test_a_number_is_formatted_as_one():
         ndl.ones(2) + 10**400
 
 
-@pytest.mark.parametrize("make", [ndl.Tensor, ndl.nn.Parameter])
-@pytest.mark.parametrize("lazy", [False, True])
+@looped("make", [ndl.Tensor, ndl.nn.Parameter])
+@looped("lazy", [False, True])
 def test_a_leaf_that_is_updated_without_recording_stays_the_leaf(make, lazy):
     w = same = make(np.array([1.0, 2.0], np.float32), requires_grad=True)
     with ndl.lazy_mode(lazy):
@@ -171,7 +170,7 @@ def test_a_leaf_that_is_updated_without_recording_stays_the_leaf(make, lazy):
         np.testing.assert_array_equal(same.numpy(), np.float32([1, 2]) / 8)
 
 
-@pytest.mark.parametrize("lazy", [False, True])
+@looped("lazy", [False, True])
 def test_who_else_holds_a_tensor_sees_augmented_assignments_unless_gradients_flow(lazy):
     with ndl.lazy_mode(lazy):
         x = ndl.Tensor([1.0, 2.0], requires_grad=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from beside_pytorch import ODD, PLACES, ROW_SIGNS, A, B, assert_like, needs_torch, tensor
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -31,8 +32,8 @@ def test_signs_may_be_integers_and_lists():
 
 
 @needs_torch
-@pytest.mark.parametrize("values", [[[1, 1, 2], [2, 3, 1]], [1.0, np.nan, np.nan, 2.0, 2.0], [], 3])
-@pytest.mark.parametrize("asked", ["", "return_inverse", "return_counts", "both"])
+@looped("values", [[[1, 1, 2], [2, 3, 1]], [1.0, np.nan, np.nan, 2.0, 2.0], [], 3])
+@looped("asked", ["", "return_inverse", "return_counts", "both"])
 def test_runs_of_equal_elements(values, asked):
     names = ("return_inverse", "return_counts") if asked == "both" else asked.split()
     settings = dict.fromkeys(names, True)
@@ -50,7 +51,7 @@ def test_runs_of_equal_elements(values, asked):
     np.testing.assert_array_equal(first.numpy(), found[0].numpy())
 
 
-@pytest.mark.parametrize("right", [False, True])
+@looped("right", [False, True])
 def test_buckets(right):
     edges, x = np.array([0.0, 1.0, 1.0, 2.0]), np.array([[-1.0, 0.0, 0.5], [1.0, 2.0, 3.0]])
     expected = np.searchsorted(edges, x, "right" if right else "left")
@@ -72,9 +73,9 @@ def test_scatter_writes_numbers_lists_and_the_last_of_equals():
 
 
 @needs_torch
-@pytest.mark.parametrize("kind", ["float64", "float16", "int64", "uint8"])
-@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
-@pytest.mark.parametrize("own", [True, False])
+@looped("kind", ["float64", "float16", "int64", "uint8"])
+@looped("reduce", ["sum", "prod", "mean", "amax", "amin"])
+@looped("own", [True, False])
 def test_elements_reduced_at_indices(kind, reduce, own, device):
     """Ties, zeros, numbers that are none, and of integers the least."""
     x = np.array([[2, 0, 2, 3, 1], [0, 5, 1, 1, 2]])
@@ -163,8 +164,8 @@ def test_the_middle_of_what_is_a_number():
 
 
 @needs_torch
-@pytest.mark.parametrize("to", ["float64", "float16", "int32", "uint8"])
-@pytest.mark.parametrize("kind", ["float32", "int64", "uint8", "bool"])
+@looped("to", ["float64", "float16", "int32", "uint8"])
+@looped("kind", ["float32", "int64", "uint8", "bool"])
 def test_what_is_added_up_is_cast_first(kind, to):
     x = np.array([[1, 0, 3], [200, 100, 7]], kind)
     mine, other = ndl.Tensor(x, dtype=kind), torch.tensor(x)
@@ -191,8 +192,8 @@ def test_a_quantile_beside_infinity_is_what_it_is():
 
 
 @needs_torch
-@pytest.mark.parametrize("right", [False, True, None])
-@pytest.mark.parametrize("side", ["left", "right", None])
+@looped("right", [False, True, None])
+@looped("side", ["left", "right", None])
 def test_sides_of_equal_edges(side, right):
     edges, x = np.array([0.0, 1.0, 1.0, 2.0]), np.array([[0.0, 1.0], [2.0, 3.0]])
     if None not in (side, right) and (side == "right") is not right:

@@ -6,6 +6,7 @@ import inspect
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import config, errors, ops
@@ -76,7 +77,7 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@looped("name", ARGUMENTS)
 def test_arguments_that_are_no_tensor_no_axis_and_no_size(name):
     call, kind, text = ARGUMENTS[name]
     with pytest.raises(NeedleError, match=text) as caught:
@@ -84,8 +85,8 @@ def test_arguments_that_are_no_tensor_no_axis_and_no_size(name):
     assert type(caught.value) is kind
 
 
-@pytest.mark.parametrize(
-    ("widths", "same"),
+@looped(
+    "widths, same",
     [
         (1, ((1, 1), (1, 1))),
         ((1, 2), ((1, 2), (1, 2))),
@@ -94,7 +95,7 @@ def test_arguments_that_are_no_tensor_no_axis_and_no_size(name):
         (np.array([[1, 0], [0, 2]]), ((1, 0), (0, 2))),
     ],
 )
-@pytest.mark.parametrize("mode", ["constant", "reflect"])
+@looped("mode", ["constant", "reflect"])
 def test_pad_takes_widths_as_numpy_does(widths, same, mode):
     x = np.arange(12.0).reshape(3, 4)
     expected = np.pad(x, widths, mode)
@@ -119,7 +120,7 @@ WRONG_SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_SETTINGS)
+@looped("name", WRONG_SETTINGS)
 def test_a_setting_that_cannot_hold_is_refused(name):
     value, kind, said = WRONG_SETTINGS[name]
     before = config.current()
@@ -167,7 +168,7 @@ UNFIT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", UNFIT)
+@looped("name", UNFIT)
 def test_what_does_not_fit_is_told(name):
     call, kind, said = UNFIT[name]
     with pytest.raises(kind, match=said):
@@ -182,7 +183,7 @@ def test_what_just_fits():
     assert ndl.zeros(range(2, 4)).shape == ndl.zeros(np.array([2, 3])).shape == (2, 3)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 4)])
+@looped("shape", [(), (3,), (2, 3), (2, 3, 4)])
 def test_tensors_can_be_looked_through(shape):
     x = tensor(*shape)
     names = {name for name, _ in inspect.getmembers(x)}
@@ -216,15 +217,15 @@ ALONE = {
 OTHERS = {"parts": PARTS, "array": np.ones((2, 3)), "number": 1.5, "none": None, "word": "words"}
 
 
-@pytest.mark.parametrize("given", OTHERS)
-@pytest.mark.parametrize("name", ALONE)
+@looped("given", OTHERS)
+@looped("name", ALONE)
 def test_what_is_no_tensor_is_said_to_be_none(name, given):
     with pytest.raises(ArgumentError, match="expected a tensor"):
         ALONE[name](OTHERS[given])
 
 
-@pytest.mark.parametrize("given", ["parts", "none"])
-@pytest.mark.parametrize("name", sorted(BESIDE))
+@looped("given", ["parts", "none"])
+@looped("name", sorted(BESIDE))
 def test_what_is_none_beside_a_tensor(name, given):
     with pytest.raises(ArgumentError, match="expected a tensor"):
         BESIDE[name](OTHERS[given])
@@ -274,15 +275,15 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@looped("name", REFUSED)
 def test_arguments_that_mean_nothing_are_refused(name):
     call, kind, text = REFUSED[name]
     with pytest.raises(kind, match=text):
         call()
 
 
-@pytest.mark.parametrize("where", ["cpu_numpy", DEVICE.removesuffix("()")])
-@pytest.mark.parametrize("lazy", [False, True])
+@looped("where", ["cpu_numpy", DEVICE.removesuffix("()")])
+@looped("lazy", [False, True])
 def test_a_step_beyond_the_axis_takes_its_first_element(where, lazy):
     with ndl.lazy_mode(lazy):
         x = ndl.Tensor([1.0, 2.0, 3.0], device=where)

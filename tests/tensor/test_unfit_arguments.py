@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from beside_pytorch import ODD, PLACES, ROWS, A, needs_torch, tensor
+from looped import looped
 
 import needle as ndl
 from needle import ops
@@ -25,8 +26,8 @@ except ImportError:  # then derivatives, devices and errors are tested all the s
 
 
 @needs_torch
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("accumulate", [False, True])
+@looped("lazy", [False, True])
+@looped("accumulate", [False, True])
 def test_results_retain_their_gradients(lazy, accumulate):
     with ndl.lazy_mode(lazy):
         x, other = tensor(A), torch.tensor(A, requires_grad=True)
@@ -43,7 +44,7 @@ def test_results_retain_their_gradients(lazy, accumulate):
 X, INDEX, STACK = ndl.Tensor(A), ndl.Tensor(PLACES), ndl.Tensor(ROWS)
 
 
-@pytest.mark.parametrize(
+@looped(
     "call, error, message",
     [
         (lambda: ops.scatter(X, 1, INDEX, X[:, :2]), ShapeError, "scatter: an index of int64"),

@@ -6,6 +6,7 @@ import inspect
 
 import numpy as np
 import pytest
+from looped import looped
 
 import needle as ndl
 from needle import data, nn, ops
@@ -141,7 +142,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("call", sorted(WRONG))
+@looped("call", sorted(WRONG))
 def test_what_was_wrong_is_told(call):
     kind, text = WRONG[call]
     with pytest.raises(kind, match=text):
@@ -165,8 +166,8 @@ def layer(cls):
     raise AssertionError(f"no layer {cls.__name__} was made")
 
 
-@pytest.mark.parametrize("given", [None, [[1.0, 2.0, 3.0]], "a"])
-@pytest.mark.parametrize("cls", LAYERS, ids=lambda cls: cls.__name__)
+@looped("given", [None, [[1.0, 2.0, 3.0]], "a"])
+@looped("cls", LAYERS, ids=lambda cls: cls.__name__)
 def test_a_layer_says_its_name_when_it_is_given_no_tensor(cls, given):
     made = nn.Residual(nn.ReLU()) if cls is nn.Residual else layer(cls)
     needed = inspect.signature(made.forward).parameters.values()
@@ -175,7 +176,7 @@ def test_a_layer_says_its_name_when_it_is_given_no_tensor(cls, given):
         made(*several)
 
 
-@pytest.mark.parametrize("given", [None, ragged, "a", {}, 1j, 2**70, [None]])
+@looped("given", [None, ragged, "a", {}, 1j, 2**70, [None]])
 def test_what_is_no_index_of_a_data_set(given):
     items = data.NDArrayDataset(np.zeros((3, 2)))
     parts = data.ConcatDataset([items, data.Subset(items, [0, 1])])

@@ -5,8 +5,8 @@ An op defines samples (inputs, static attributes, reference); the checks follow 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,12 @@ from needle.testing.tolerance import assert_close
 
 @dataclass(frozen=True)
 class Case:
-    """One sample of one op."""
+    """One sample of one op, in all of its dtypes or in those of ``kinds``."""
 
     op: type[Op]
     index: int
     sample: Sample
+    kinds: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return f"{self.op.__name__}-{self.index}"
@@ -35,9 +36,15 @@ class Case:
     @property
     def dtypes(self) -> list[str]:
         """The dtypes to cast floating inputs to; ["float64"] without floating inputs."""
+        if self.kinds is not None:
+            return list(self.kinds)
         if not self.takes_floats():
             return ["float64"]
         return list(self.sample.dtypes or map(str, dtype.FLOATS))
+
+    def of_dtypes(self, *kinds: str) -> Case:
+        """Return the same sample in some of its dtypes."""
+        return replace(self, kinds=kinds)
 
     def arrays(self) -> list[Any]:
         """Return the inputs as NumPy arrays."""
@@ -108,10 +115,16 @@ def _compare(case: Case, found: Any, exact: list[Any], kind: str, what: str) -> 
 
 
 def check_value(case: Case, where: Any) -> None:
-    """Check the result against the reference, in every dtype."""
+    """Check each result against the reference, and its spec against the inferred one."""
+    op = case.make()
     for kind in case.dtypes:
         inputs = case.inputs(kind, where)
-        _compare(case, case.make()(*inputs), _exact(case, inputs), kind, "value")
+        out = op(*inputs)
+        _compare(case, out, _exact(case, inputs), kind, "value")
+        inferred = op.infer(*map(executor.spec_of, op.prepare(inputs)))
+        expected = list(inferred) if isinstance(inferred, tuple) else [inferred]
+        specs = [part.spec for part in _parts(out)]
+        assert specs == expected, f"{op!r}: inferred {expected}, got {specs}"
 
 
 def check_integers(case: Case, where: Any) -> None:
@@ -131,17 +144,6 @@ def _whole(x: Any, kind: str) -> Any:
     return np.rint(
         np.nan_to_num(np.abs(x) if kind.startswith("u") else x, posinf=9, neginf=-9)
     ).astype(kind)
-
-
-def check_spec(case: Case, where: Any) -> None:
-    """Check that the meta device infers the spec of the result."""
-    op = case.make()
-    for kind in case.dtypes:
-        inputs = op.prepare(case.inputs(kind, where))
-        inferred = op.infer(*map(executor.spec_of, inputs))
-        specs = [part.spec for part in _parts(op(*inputs))]
-        expected = list(inferred) if isinstance(inferred, tuple) else [inferred]
-        assert specs == expected, f"{op!r}: inferred {expected}, got {specs}"
 
 
 def check_gradient(case: Case, where: Any) -> None:
@@ -253,9 +255,9 @@ def check_small_shapes(case: Case, where: Any) -> None:
     for shape in ((0,), (2, 0, 1), (), (1,), (1, 1)):
         count = int(np.prod(shape))
         inputs = tuple(np.resize(x.reshape(-1)[:count], shape) for x in case.arrays())
-        small = Case(case.op, case.index, Sample(inputs, case.sample.static, case.sample.reference))
+        sample = Sample(inputs, case.sample.static, case.sample.reference)
+        small = replace(case, sample=sample)
         check_value(small, where)
-        check_spec(small, where)
 
 
 def check_override(case: Case, where: Any) -> None:
@@ -275,18 +277,6 @@ def check_override(case: Case, where: Any) -> None:
             assert a.spec is b.spec or a.spec == b.spec, f"{op!r}: {a.spec}, not {b.spec}"
             wide = b.numpy() if b.dtype.kind != "f" else b.numpy().astype(np.float64)
             assert_close(a.numpy(), wide, b.dtype, case.length(), f"{op!r}, override, {kind}")
-
-
-def check_devices_agree(case: Case, where: Any) -> None:
-    """Check the result against the numpy device, in every dtype."""
-    reference = device.cpu_numpy()
-    for kind in case.dtypes:
-        exact = [
-            part.numpy() if part.dtype.kind != "f" else part.numpy().astype(np.float64)
-            for part in _parts(case.make()(*case.inputs(kind, reference)))
-        ]
-        found = case.make()(*case.inputs(kind, where))
-        _compare(case, found, exact, kind, "against the numpy device")
 
 
 def check_raises(case: Case, where: Any) -> None:
@@ -344,10 +334,6 @@ def _is_overridden(case: Case, where: Any) -> bool:
     return issubclass(case.op, Composite) and found is not None
 
 
-def _not_the_reference(case: Case, where: Any) -> bool:
-    return bool(where != device.cpu_numpy())
-
-
 @dataclass(frozen=True)
 class Check:
     """A check of a valid sample.
@@ -356,27 +342,36 @@ class Check:
         run: runs the check; raises an exception if it fails.
         applies: tells whether the check applies to a case on a device.
         gated: whether the result may differ between the native gate and its Python definition.
+        holds: names of the checks that this one includes.
+        by_dtype: whether the check repeats the same work for every dtype.
     """
 
     run: Callable[[Case, Any], None]
     applies: Callable[[Case, Any], bool] = _always
     gated: bool = False
+    holds: tuple[str, ...] = ()
+    by_dtype: bool = False
 
 
 CHECKS = {
     "value": Check(check_value, gated=True),
     "integers": Check(check_integers, _of_numbers, gated=True),
-    "spec": Check(check_spec),
     "gradient": Check(check_gradient, _has_gradient, gated=True),
-    "forward": Check(check_forward, _has_gradient),
-    "second_order": Check(check_second_order, _has_gradient),
-    "lazy": Check(check_lazy, gated=True),
+    "forward": Check(check_forward, _has_gradient, holds=("gradient",)),
+    "second_order": Check(check_second_order, _has_gradient, holds=("gradient", "forward")),
+    "lazy": Check(check_lazy, gated=True, by_dtype=True),
     "saves": Check(check_saves, _has_gradient, gated=True),
-    "layouts": Check(check_layouts, gated=True),
+    "layouts": Check(check_layouts, gated=True, by_dtype=True),
     "small_shapes": Check(check_small_shapes, _can_shrink, gated=True),
     "override": Check(check_override, _is_overridden),
-    "devices_agree": Check(check_devices_agree, _not_the_reference),
 }
+
+
+def without_held(names: Iterable[str]) -> list[str]:
+    """Return the names of checks, but for those that are part of another one of them."""
+    names = list(names)
+    held = {part for name in names for part in CHECKS[name].holds}
+    return [name for name in names if name not in held]
 
 
 def check_op(op: type[Op], where: Any = None) -> None:
@@ -389,8 +384,8 @@ def check_op(op: type[Op], where: Any = None) -> None:
     """
     target = device.as_device(where)
     for case in cases(op):
-        for check in CHECKS.values():
-            if check.applies(case, target):
-                check.run(case, target)
+        applying = [name for name, check in CHECKS.items() if check.applies(case, target)]
+        for name in without_held(applying):
+            CHECKS[name].run(case, target)
     for case in cases(op, raising=True):
         check_raises(case, target)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from devices import ISAS
 from large_arrays import FLOATS, check, exact, rows, tensor
+from looped import looped
 
 import needle as ndl
 from needle import core, executor, ops
@@ -20,9 +21,9 @@ from needle.testing.tolerance import assert_close
 pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")
 
 
-@pytest.mark.parametrize("zen", [0, 4, 5])
-@pytest.mark.parametrize("size", [32_768, 40_001])
-@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+@looped("zen", [0, 4, 5])
+@looped("size", [32_768, 40_001])
+@looped("dtype", [*FLOATS, "int32"])
 def test_elementwise(count_as_zen, zen, dtype, size):
     count_as_zen(zen)
     a, b = (tensor(np.round(100 * rows(1, size, i)[0]), dtype, i) for i in range(2))
@@ -45,7 +46,7 @@ ONE_INPUT = sorted(
 )
 
 
-@pytest.mark.parametrize("op", ONE_INPUT, ids=lambda op: op.__name__)
+@looped("op", ONE_INPUT, ids=lambda op: op.__name__)
 def test_functions_have_the_same_bits_past_the_caches(isa, op):
     """Numbers of all sizes: those that functions compute in a slower way come one in a row, too."""
     rng = np.random.default_rng(0)
@@ -75,8 +76,8 @@ def power(x, y):
         return math.nan
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("y", [2, 3, 4, 5, 1, 0.5, 1.5, -0.5, -1.5, -1, -2, -3])
+@looped("dtype", ["float32", "float64"])
+@looped("y", [2, 3, 4, 5, 1, 0.5, 1.5, -0.5, -1.5, -1, -2, -3])
 def test_powers_of_numbers(isa, dtype, y):
     ends = [0.0, -0.0, 1, -1, math.inf, -math.inf, math.nan, -2, 1e-20, -1e-20, 1e30, 1e-38, 1e-42]
     some = np.exp(np.random.default_rng(0).uniform(-20, 20, 1000))
@@ -92,8 +93,8 @@ def test_powers_of_numbers(isa, dtype, y):
     np.testing.assert_array_equal(np.signbit(found[number]), np.signbit(wanted[number]))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("op", [SiLUGrad, GELUGrad, GELUTanhGrad])
+@looped("dtype", ["float32", "float64"])
+@looped("op", [SiLUGrad, GELUGrad, GELUTanhGrad])
 def test_gradients_of_activations_are_right_far_from_0(isa, dtype, op):
     values = np.concatenate([np.linspace(-60, 60, 4001), [1e4, -1e4, 1e30, -1e30]]).astype(dtype)
     x = ndl.Tensor(np.append(values, [np.inf, -np.inf, np.nan]), dtype=dtype, requires_grad=False)
@@ -105,8 +106,8 @@ def test_gradients_of_activations_are_right_far_from_0(isa, dtype, op):
     np.testing.assert_array_equal(found[-3:], [2.0, 0.0, np.nan])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int16", "int8", "bool"])
-@pytest.mark.parametrize("n", [1, 15, 16, 33, 1001])
+@looped("dtype", ["float32", "float64", "bfloat16", "int16", "int8", "bool"])
+@looped("n", [1, 15, 16, 33, 1001])
 def test_rows_in_reverse_order_are_copied_and_written(isa, dtype, n):
     values = np.random.default_rng(n).integers(0, 2, (7, n))
     x = ndl.Tensor(values, dtype=dtype, requires_grad=False)
@@ -117,8 +118,8 @@ def test_rows_in_reverse_order_are_copied_and_written(isa, dtype, n):
     assert (written == wanted).all()
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2, (0, 2), None])
-@pytest.mark.parametrize("places", [np.s_[..., ::-1], np.s_[::-1, ::-2], np.s_[:, -2:0:-1, ::-3]])
+@looped("axis", [0, 1, 2, (0, 2), None])
+@looped("places", [np.s_[..., ::-1], np.s_[::-1, ::-2], np.s_[:, -2:0:-1, ::-3]])
 def test_reductions_of_axes_in_reverse_order(isa, places, axis):
     values = np.random.default_rng(0).standard_normal((5, 6, 301))
     x, part = ndl.Tensor(values, dtype="float64", requires_grad=False)[places], values[places]
@@ -128,7 +129,7 @@ def test_reductions_of_axes_in_reverse_order(isa, places, axis):
         np.testing.assert_array_equal(ops.argmax(x, axis).numpy(), np.argmax(part, axis))
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@looped("dtype", FLOATS)
 def test_elementwise_with_steps_and_broadcasting(isa, dtype):
     a, row = tensor(rows(301, 402), dtype, 1), tensor(rows(1, 201), dtype)
     x = exact(a)
@@ -137,9 +138,9 @@ def test_elementwise_with_steps_and_broadcasting(isa, dtype):
     check(a[:, 1::2] - exact(row)[0, 0].item(), x[:, 1::2] - exact(row)[0, 0])
 
 
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("shape", [(192, 130), (131, 256)])
-@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "int32"])
+@looped("offset", [0, 1])
+@looped("shape", [(192, 130), (131, 256)])
+@looped("dtype", [*FLOATS, "int8", "int32"])
 def test_transposed_operands_of_large_results(isa, dtype, shape, offset):
     """Their rows have whole lines, or end within one."""
     a = tensor(np.round(100 * rows(*shape)).astype(np.int8), dtype, offset)
@@ -166,8 +167,8 @@ def test_large_images_are_enlarged(isa, dtype, mode, inner):
     check(back(g), exact(second(first(g))), 100)
 
 
-@pytest.mark.parametrize("zen", [0, 4, 5])
-@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+@looped("zen", [0, 4, 5])
+@looped("dtype", [*FLOATS, "int32"])
 def test_results_larger_than_the_second_caches(count_as_zen, zen, dtype):
     core.native.set_streaming_bytes(4 << 20)  # and the second caches have half of that
     count_as_zen(zen)
@@ -200,10 +201,10 @@ BROADCAST = (
 )
 
 
-@pytest.mark.parametrize("zen", [0, 4, 5])
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("shapes", BROADCAST)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
+@looped("zen", [0, 4, 5])
+@looped("offset", [0, 1])
+@looped("shapes", BROADCAST)
+@looped("dtype", ["float32", "float64", "bfloat16", "int32"])
 def test_rows_columns_and_numbers(count_as_zen, zen, dtype, shapes, offset):
     count_as_zen(zen)
     values = [np.round(40 * rows(1, int(np.prod(s)), i)).reshape(s) for i, s in enumerate(shapes)]
@@ -226,8 +227,8 @@ def test_rows_columns_and_numbers(count_as_zen, zen, dtype, shapes, offset):
         np.testing.assert_array_equal(exact(ops.astype(repeated, kind)), exact(expected))
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("shape", [(40_001,), (77, 513)])
+@looped("dtype", FLOATS)
+@looped("shape", [(40_001,), (77, 513)])
 def test_programs(isa, dtype, shape):
     device = as_device("cpu")
     a, b = (tensor(rows(1, int(np.prod(shape)), i).reshape(shape), dtype, i) for i in range(2))
@@ -263,9 +264,9 @@ def test_gradient_of_a_long_cumulative_product(isa):
     assert_close(found.numpy(), before * sums, "float64", n)
 
 
-@pytest.mark.parametrize("zen", [0, 1, 4, 5])
-@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@looped("zen", [0, 1, 4, 5])
+@looped("special", [np.inf, -np.inf, np.nan])
+@looped("dtype", ["float32", "float64"])
 def test_extremes_of_lines_with_infinities_and_nan(count_as_zen, zen, dtype, special):
     count_as_zen(zen)
     values = np.random.default_rng(0).standard_normal((41, 9000)).astype(dtype)
@@ -279,7 +280,7 @@ def test_extremes_of_lines_with_infinities_and_nan(count_as_zen, zen, dtype, spe
         np.testing.assert_array_equal(ours(x, None).numpy(), theirs(values))
 
 
-@pytest.mark.parametrize("name", ["and", "or", "xor"])
+@looped("name", ["and", "or", "xor"])
 def test_every_byte_but_0_is_true(isa, name):
     """Memory of others may hold such bools; results are 0 and 1."""
     rows = [2, 0, 255, 1, 0, 8], [1, 1, 2, 0, 0, 6]

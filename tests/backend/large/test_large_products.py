@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from devices import ISAS
 from large_arrays import FLOATS, apply, check, exact, rows, softmax, tensor
+from looped import looped
 
 from needle import core, ops
 from needle.ops.softmax import Softmax
@@ -32,8 +33,8 @@ PAIRS = [*itertools.product(LAYOUTS, LAYOUTS)]
 PAIRS.remove(("column", "row"))  # equal terms: their errors do not cancel
 
 
-@pytest.mark.parametrize(("a_layout", "b_layout"), PAIRS)
-@pytest.mark.parametrize("dtype", [*FLOATS, "float16"])
+@looped("a_layout, b_layout", PAIRS)
+@looped("dtype", [*FLOATS, "float16"])
 def test_products_of_several_blocks(isa, dtype, a_layout, b_layout):
     """Blocks of steps and of columns, few rows, tiles not full; for all threads, and for one."""
     for m, k, n in ((61, 403, 1043), (9, 403, 613), (13, 40, 83)):
@@ -82,8 +83,8 @@ STRANGE = {
 }
 
 
-@pytest.mark.parametrize("numbers", STRANGE)
-@pytest.mark.parametrize(("m", "k", "n"), [(200, 64, 300), (70, 600, 130)])
+@looped("numbers", STRANGE)
+@looped("m, k, n", [(200, 64, 300), (70, 600, 130)])
 def test_products_of_strange_numbers(isa, numbers, m, k, n):
     """Too small or too large to be multiplied in parts: the error is that of float32, anyway."""
     x, y = STRANGE[numbers](rows(m, k), rows(k, n, 1))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from devices import ISAS
 from large_arrays import FLOATS, LONG, check, exact, tensor
+from looped import looped
 
 import needle as ndl
 from needle import ops, optim
@@ -13,12 +14,12 @@ from needle import ops, optim
 pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")
 
 
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize(
-    ("shape", "axis"),
+@looped("offset", [0, 1])
+@looped(
+    "shape, axis",
     [((LONG,), 0), ((3, 70_001), 1), ((70_001, 3), 0), ((5001, 41), 0), ((301, 9, 77), (0, 2))],
 )
-@pytest.mark.parametrize("dtype", FLOATS)
+@looped("dtype", FLOATS)
 def test_reductions(isa, dtype, shape, axis, offset):
     values = np.random.default_rng(9).standard_normal(shape) + 30
     x = tensor(values, dtype, offset)
@@ -31,8 +32,8 @@ def test_reductions(isa, dtype, shape, axis, offset):
     np.testing.assert_array_equal(exact(ops.amin(x, axis)), wide.min(axis))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "bool"])
-@pytest.mark.parametrize("n", [1, 15, 16, 33, 64, 95, 1025, 70_001])
+@looped("dtype", ["int8", "uint8", "bool"])
+@looped("n", [1, 15, 16, 33, 64, 95, 1025, 70_001])
 def test_sums_of_bytes(isa, dtype, n):
     values = np.random.default_rng(n).integers(-128, 128, (3, n)).astype(dtype)
     values[0] = np.iinfo(dtype).min if dtype != "bool" else True  # as far as sums can go
@@ -43,7 +44,7 @@ def test_sums_of_bytes(isa, dtype, n):
             np.testing.assert_array_equal(found, each.numpy().sum(axis, dtype=np.int64))
 
 
-@pytest.mark.parametrize("n", [*range(1, 40), 63, 64, 65, 200])
+@looped("n", [*range(1, 40), 63, 64, 65, 200])
 def test_sums_and_products_of_bfloat16(isa, n):
     """Of whole numbers and powers of two that bfloat16 holds: exact in any order."""
     random = np.random.default_rng(n)
@@ -56,8 +57,8 @@ def test_sums_and_products_of_bfloat16(isa, n):
             np.testing.assert_array_equal(exact(found), tensor(expected, "bfloat16").numpy())
 
 
-@pytest.mark.parametrize("n", [127, 1024, 4095, 4096, 4224, 9000, LONG])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@looped("n", [127, 1024, 4095, 4096, 4224, 9000, LONG])
+@looped("dtype", ["float32", "float64", "int64"])
 def test_reductions_have_the_same_bits_on_either_processor(count_as_zen, dtype, n):
     lines = 67 if n < 10_000 else 3
     values = (np.random.default_rng(9).standard_normal((lines, n)) * 1000).astype(dtype)
@@ -74,8 +75,8 @@ def test_reductions_have_the_same_bits_on_either_processor(count_as_zen, dtype, 
                 np.testing.assert_array_equal(found[0], other)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
-@pytest.mark.parametrize("place", [0, 15, 63, 64, 1000, 1023, 1024, 2999])
+@looped("dtype", ["float32", "float64", "int64"])
+@looped("place", [0, 15, 63, 64, 1000, 1023, 1024, 2999])
 def test_the_first_of_equal_extremes_counts(isa, place, dtype):
     values = np.zeros(3000, dtype)
     values[place:] = 7
@@ -83,7 +84,7 @@ def test_the_first_of_equal_extremes_counts(isa, place, dtype):
     assert ops.argmin(tensor(-values), 0).item() == place
 
 
-@pytest.mark.parametrize("rule", [optim.Adam, optim.SGD])
+@looped("rule", [optim.Adam, optim.SGD])
 def test_updates_have_the_same_bits_on_either_processor(count_as_zen, rule):
     values = np.random.default_rng(9).standard_normal((2, LONG)).astype("float32")
     found = []
@@ -96,7 +97,7 @@ def test_updates_have_the_same_bits_on_either_processor(count_as_zen, rule):
     np.testing.assert_array_equal(*found)
 
 
-@pytest.mark.parametrize("place", [0, 65_535, LONG - 1])
+@looped("place", [0, 65_535, LONG - 1])
 def test_one_nan_is_the_extreme_of_a_long_row(isa, place):
     values = np.random.default_rng(9).standard_normal(LONG)
     values[[place, LONG // 2]] = np.nan, np.inf

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from devices import ISAS
 from large_arrays import FLOATS, LONG, apply, check, exact, rows, tensor
+from looped import looped
 
 import needle as ndl
 from needle import core, ops
@@ -24,8 +25,8 @@ def ids_of(count, extent):
     return ids
 
 
-@pytest.mark.parametrize("n", [16, 256, 1001])
-@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+@looped("n", [16, 256, 1001])
+@looped("dtype", [*FLOATS, "int32"])
 def test_rows_are_gathered(isa, dtype, n):
     ids = ids_of(150, 200)
     x = tensor(np.round(100 * rows(200, n)), dtype, 1)
@@ -34,8 +35,8 @@ def test_rows_are_gathered(isa, dtype, n):
         np.testing.assert_array_equal(found.numpy(), x.numpy()[ids])
 
 
-@pytest.mark.parametrize("n", [16, 256, 1001])
-@pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64"])
+@looped("n", [16, 256, 1001])
+@looped("dtype", [*FLOATS, "int32", "int64"])
 def test_rows_are_added_where_ids_say(isa, dtype, n):
     extent, ids = 203, ids_of(151, 203)
     updates = tensor(np.round(100 * rows(151, n)) / 64, "float64", 1)
@@ -48,7 +49,7 @@ def test_rows_are_added_where_ids_say(isa, dtype, n):
         assert_close(found.numpy(), expected, dtype, int(np.bincount(ids % extent).max()))
 
 
-@pytest.mark.parametrize("bad", [-204, 203])
+@looped("bad", [-204, 203])
 def test_a_bad_id_is_named(isa, bad):
     ids = ids_of(151, 203)
     ids[[70, 90]] = bad
@@ -66,9 +67,7 @@ def test_the_gradient_of_an_embedding(isa):
     check(weight.grad, expected, int(np.bincount(ids).max()))
 
 
-@pytest.mark.parametrize(
-    "dtype, n", [("float32", 64), ("float32", 100), ("float64", 33), ("bfloat16", 160)]
-)
+@looped("dtype, n", [("float32", 64), ("float32", 100), ("float64", 33), ("bfloat16", 160)])
 def test_scatter_add_of_elements(isa, dtype, n):
     count, extent = 1200, 9000  # a result beyond the second cache is added up in strips
     index = np.random.default_rng(4).integers(-extent, extent, (count, n))
@@ -84,8 +83,8 @@ def test_scatter_add_of_elements(isa, dtype, n):
         ops.scatter_add(tensor(index), updates, 0, (extent, n))
 
 
-@pytest.mark.parametrize("zen", [0, 5])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@looped("zen", [0, 5])
+@looped("dtype", ["float32", "float64", "bfloat16"])
 def test_indices_along_rows(count_as_zen, zen, dtype):
     count_as_zen(zen)
     count, n, extent = 40, 300, 900  # whole blocks and a rest
@@ -109,10 +108,8 @@ def test_indices_along_rows(count_as_zen, zen, dtype):
             bad()
 
 
-@pytest.mark.parametrize(
-    "dtype, n", [("float32", 200), ("float32", 300), ("float64", 100), ("bfloat16", 400)]
-)
-@pytest.mark.parametrize("zen", [0, 1, 4, 5])
+@looped("dtype, n", [("float32", 200), ("float32", 300), ("float64", 100), ("bfloat16", 400)])
+@looped("zen", [0, 1, 4, 5])
 def test_gather_of_elements(count_as_zen, zen, dtype, n):
     count_as_zen(zen)
     count, extent = 2100, 6000  # a table beyond the second cache is read in strips
@@ -170,8 +167,8 @@ def bits(x):
     return x.view(f"u{x.dtype.itemsize}")
 
 
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("kind", LINES)
+@looped("descending", [False, True])
+@looped("kind", LINES)
 def test_long_lines_are_sorted(kind, descending):
     values = LINES[kind]()
     x = tensor(values, kind.split()[-1], 1)
@@ -192,7 +189,7 @@ def test_long_lines_are_sorted(kind, descending):
         core.native.select_isa(before)
 
 
-@pytest.mark.parametrize("n", [1023, 1024, 1025, 5000])
+@looped("n", [1023, 1024, 1025, 5000])
 def test_lines_with_steps_are_sorted(isa, n):
     x = tensor(np.round(rows(n, 3), 1), "float32")
     order = np.argsort(x.numpy(), 0, kind="stable")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from devices import ISAS
 from large_arrays import FLOATS, apply, check, exact, rows, softmax, tensor
+from looped import looped
 
 from needle.errors import IndexRangeError
 from needle.ops.loss import NOTHING, CrossEntropy, CrossEntropyGrad
@@ -38,18 +39,18 @@ def log_softmax(x):
         return low - np.log(np.exp(low).sum(-1, keepdims=True))
 
 
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", FLOATS)
+@looped("offset", [0, 1])
+@looped("n", LENGTHS)
+@looped("dtype", FLOATS)
 def test_softmax(isa, dtype, n, offset):
     x = tensor(strange(3 * rows(9, n)), dtype, offset)
     check(*apply(Softmax.of(-1), x), softmax(exact(x)), n, n)
     check(*apply(LogSoftmax.of(-1), x), log_softmax(exact(x)), n)
 
 
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", FLOATS)
+@looped("offset", [0, 1])
+@looped("n", LENGTHS)
+@looped("dtype", FLOATS)
 def test_the_gradients_of_softmax(isa, dtype, n, offset):
     x, g = strange(3 * rows(9, n)), tensor(rows(9, n, 1), dtype, offset)
     out, wide = tensor(softmax(x), dtype, offset), exact(g)
@@ -65,10 +66,10 @@ def test_softmax_along_an_axis_with_steps(isa):
     check(*apply(Softmax.of(0), x), softmax(exact(x).T).T, 1001, 1001)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("ignore", [NOTHING, 3])
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", FLOATS)
+@looped("smoothing", [0.0, 0.1])
+@looped("ignore", [NOTHING, 3])
+@looped("n", LENGTHS)
+@looped("dtype", FLOATS)
 def test_cross_entropy(isa, dtype, n, ignore, smoothing):
     values = 3 * rows(9, n)
     values[1, n - 1] = np.nan
@@ -96,7 +97,7 @@ def test_cross_entropy(isa, dtype, n, ignore, smoothing):
     check(*found, np.where(kept[:, None], grad, 0.0), n, n)
 
 
-@pytest.mark.parametrize("bad", [-1, 1001])
+@looped("bad", [-1, 1001])
 def test_a_bad_label_is_named_by_cross_entropy_and_its_gradient(isa, bad):
     x, statistics = tensor(rows(9, 1001), "float32"), tensor(rows(1, 9)[0], "float32")
     labels = tensor(np.array([0, 1, 2, 1000, bad, 5, bad, 7, 8]))
@@ -116,8 +117,8 @@ def norm_inputs(dtype, count, n):
     return g, tensor(x, dtype, 1), tensor(parameters[0], dtype), tensor(parameters[1], dtype)
 
 
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", FLOATS)
+@looped("n", LENGTHS)
+@looped("dtype", FLOATS)
 def test_layer_norm(isa, dtype, n):
     count = 37  # three blocks of rows, the last one odd
     inputs = norm_inputs(dtype, count, n)
@@ -137,8 +138,8 @@ def test_layer_norm(isa, dtype, n):
         check(result, values, n + count)
 
 
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", FLOATS)
+@looped("n", LENGTHS)
+@looped("dtype", FLOATS)
 def test_rms_norm(isa, dtype, n):
     count = 37
     inputs = norm_inputs(dtype, count, n)[:3]
