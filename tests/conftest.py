@@ -73,7 +73,7 @@ optim/test_optimizer_arguments.py ops/test_changed.py ops/test_detection.py data
 """
 """Tests that reach no native kernel, or none that others do not; all others are ``native``."""
 
-KERNELS = ("src/*", "CMakeLists.txt", "python/needle/backend/*.py")
+KERNELS = ("src/*", "CMakeLists.txt", "python/needle/backend/[kno]*.py")
 """After a change of these, tests of single instruction sets run on all of them; else on one."""
 
 LEFT_TO_OTHERS = pytest.StashKey[int]()
@@ -108,7 +108,8 @@ def is_due(item) -> bool:
     if turns.everything() or (heavy is None and isa is None):
         return True
     files = heavy.args if heavy else KERNELS
-    if turns.is_due(item.originalname, ISAS.index(isa) if isa else 0):
+    name = item.name if isa is None else item.name.replace(isa, "isa", 1)
+    if turns.is_due(name, ISAS.index(isa) if isa else 0):
         return True
     return turns.has_changed(f"tests/{item.path.relative_to(TESTS).as_posix()}", *files)
 

@@ -14,9 +14,11 @@ from needle import core
 SUBJECTS = """
 gradients checkpoint custom_gradient lifetimes exceptions copies deep_chains lazy_mode modes gate
 """
+PARTS = "definition graph executor reverse regions value core backend/array"
 FILES = [str(Path(__file__).parent / f"test_{subject}.py") for subject in SUBJECTS.split()]
 
 
+@pytest.mark.heavy("src/core/*", *map("python/needle/{}.py".format, PARTS.split()))
 @pytest.mark.skipif(core.native is None, reason="this run is the one on the definitions")
 def test_all_of_it_on_the_python_definitions():
     env = {**os.environ, "NEEDLE_NATIVE": "off", "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -101,6 +101,7 @@ def interrupt(function, place: int) -> bool:
     return left <= 0
 
 
+@pytest.mark.heavy("src/core/*", "python/needle/config.py", "python/needle/regions.py")
 @pytest.mark.skipif(core.native is None, reason="Python's definition of modes can be interrupted")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupted_program_goes_on_in_the_modes_it_was_in():
@@ -119,6 +120,7 @@ def test_an_interrupted_program_goes_on_in_the_modes_it_was_in():
     assert n > 200
 
 
+@pytest.mark.heavy("src/core/*", "python/needle/config.py", "python/needle/regions.py")
 @pytest.mark.skipif(core.native is None, reason="Python's definition of modes can be interrupted")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupted_program_goes_on_with_the_settings_it_had():

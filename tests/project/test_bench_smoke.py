@@ -22,6 +22,7 @@ SUBJECTS = sorted(path.stem for path in BENCH.glob("*.py") if path.stem not in S
 
 pytestmark = [
     pytest.mark.slow,  # each process imports PyTorch
+    pytest.mark.heavy("bench/*"),
     pytest.mark.skipif(
         importlib.util.find_spec("torch") is None, reason="the benchmarks need PyTorch"
     ),
