@@ -104,13 +104,12 @@ def pytest_collection_modifyitems(config, items):
 def is_due(item) -> bool:
     """Return whether a test runs this time: it is light, has its turn, or its files changed."""
     heavy = item.get_closest_marker("heavy")
-    isa = item.callspec.params.get("isa") if hasattr(item, "callspec") else None
-    if turns.everything() or (heavy is None and isa is None):
+    indices = item.callspec.indices if hasattr(item, "callspec") else {}
+    if turns.everything() or (heavy is None and "isa" not in indices):
+        return True
+    if turns.is_due(item.originalname, sum(indices.values())):
         return True
     files = heavy.args if heavy else KERNELS
-    name = item.name if isa is None else item.name.replace(isa, "isa", 1)
-    if turns.is_due(name, ISAS.index(isa) if isa else 0):
-        return True
     return turns.has_changed(f"tests/{item.path.relative_to(TESTS).as_posix()}", *files)
 
 
