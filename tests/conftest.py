@@ -95,10 +95,13 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.native)
     if any(".py" in name for name in config.args):
         return
-    late = [item for item in items if not is_due(item)]
+    due, late = [], []
+    for item in items:
+        (due if is_due(item) else late).append(item)
     config.stash[LEFT_TO_OTHERS] = len(late)
     config.hook.pytest_deselected(items=late)
-    items[:] = [item for item in items if item not in late]
+    # the longest first, so that no process works on when the others have finished
+    items[:] = sorted(due, key=lambda item: item.get_closest_marker("heavy") is None)
 
 
 def is_due(item) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import turns
+from devices import DEVICES
 
 import needle as ndl
 from needle import backend, ops
@@ -18,6 +19,7 @@ from needle.ops.base import Elementwise, Op
 from needle.testing.checks import cases
 
 PACKAGE = Path(ndl.__file__).resolve().parent
+FIRST = DEVICES[0]
 EVERY = "*"
 """Stands for every op, or every device."""
 
@@ -34,10 +36,10 @@ src/cpu/update.cc src/cpu/images.cc src/core/images.cc src/core/batches.cc src/o
 AREAS = {
     "python/needle/backend/cuda/": "cuda-emu",
     "python/needle/backend/numpy": "cpu_numpy",
-    "python/needle/": "cpu",
-    "src/": "cpu",
-    "tests/ops/changed.py": "cpu",
-    "tests/ops/planned.py": "cpu",
+    "python/needle/": FIRST,
+    "src/": FIRST,
+    "tests/ops/changed.py": FIRST,
+    "tests/ops/planned.py": FIRST,
 }
 """On which device all ops are checked whole after a change below a path, if it is not one of the
 files that single ops are made of."""
@@ -70,7 +72,7 @@ def touched(file: str) -> Iterator[tuple[str, str]]:
         names = of_kernels(file)
     device = next((device for start, device in AREAS.items() if file.startswith(start)), None)
     if names is not None:
-        yield from ((name, EVERY if file.endswith(".def") else "cpu") for name in names)
+        yield from ((name, EVERY if file.endswith(".def") else FIRST) for name in names)
     elif device is not None:
         yield EVERY, device
 
@@ -91,7 +93,7 @@ def made_of() -> dict[str, set[tuple[str, str]]]:
         for file in own:
             found.setdefault(file, set()).add((op.__name__, EVERY))
         for file in taken:
-            found.setdefault(file, set()).add((op.__name__, "cpu"))
+            found.setdefault(file, set()).add((op.__name__, FIRST))
     return found
 
 
