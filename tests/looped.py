@@ -72,17 +72,16 @@ def looped(
     some milliseconds: of longer ones pytest-xdist can run several at a time, if they are items.
     """
     keys = [key.strip() for key in names.split(",")]
-    rows = [dict(zip(keys, v if len(keys) > 1 else (v,), strict=True)) for v in values]
-    named = [(", ".join(_text(key, x, i, ids) for key, x in row.items()), row)
-             for i, row in enumerate(rows)]  # fmt: skip
+    cases = []
+    for i, value in enumerate(values):
+        case = dict(zip(keys, value if len(keys) > 1 else (value,), strict=True))
+        cases.append((", ".join(_text(key, x, i, ids) for key, x in case.items()), case))
 
     def decorate(test: Any) -> Any:
-        function, inner = getattr(test, "family", (test, [("", {})]))
-        family = [
-            (f"{first}, {rest}".rstrip(", "), row | more)
-            for first, row in named
-            for rest, more in inner
-        ]
+        function, inner = getattr(test, "family", (test, None))
+        family = cases
+        if inner is not None:
+            family = [(f"{a}, {b}", x | y) for a, x in cases for b, y in inner]
 
         @functools.wraps(function)
         def run(**fixtures: Any) -> None:
