@@ -86,15 +86,23 @@ def made_of() -> dict[str, set[tuple[str, str]]]:
 
     An op is checked on all devices if its own file differs, else on the first.
     """
+    own = {op: set(filter(None, map(place, [*op.__mro__, *overrides(op)])))
+           for op in ops.all_ops()}  # fmt: skip
+    with_ops = set().union(*own.values())
     found: dict[str, set[tuple[str, str]]] = {}
-    for op in ops.all_ops():
-        own = set(filter(None, map(place, [*op.__mro__, *overrides(op)])))
-        taken = {other for file in own for other in imports(file)} - own
-        for file in own:
+    for op, files in own.items():
+        for file in files:
             found.setdefault(file, set()).add((op.__name__, EVERY))
-        for file in taken:
+        for file in taken(files, with_ops) - files:
             found.setdefault(file, set()).add((op.__name__, FIRST))
     return found
+
+
+def taken(files: set[str], with_ops: set[str]) -> set[str]:
+    """Return what files import from needle/ops, and what those of these without ops import."""
+    near = {other for file in files for other in imports(file)}
+    without = near - with_ops - files
+    return near | taken(without, with_ops) if without else near
 
 
 def overrides(op: type[Op]) -> Iterator[Any]:

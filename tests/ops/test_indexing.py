@@ -367,5 +367,5 @@ def test_an_index_out_of_range_is_named_with_the_place_where_it_was_given(device
     for message, call in calls.items():
         with pytest.raises(IndexRangeError, match=f"^index: {message}"):
             call()
-    with pytest.raises(DtypeError, match="^take: indices are float32"):
+    with pytest.raises(DtypeError, match="^take: expected integer indices, got float32"):
         ops.take(x, ndl.Tensor([0.5]).to(device), 0)
