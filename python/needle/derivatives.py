@@ -47,7 +47,7 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
     Returns:
         The result and its tangent (None in place of a tensor that is not floating).
 
-    >>> out, slope = jvp(lambda x: x * x, (Tensor([3.0]),), (Tensor([1.0]),))
+    >>> out, slope = ndl.jvp(lambda x: x * x, (Tensor([3.0]),), (Tensor([1.0]),))
     >>> slope.numpy()
     array([6.], dtype=float32)
     """
@@ -71,8 +71,9 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
     Source:   Radul, Paszke, Frostig, Johnson, Maclaurin, "You Only Linearize Once", 2023,
               arXiv:2204.10923; here the map is the transpose of the transpose (``vjp``)
 
-    >>> out, push = linearize(lambda x: x.exp(), x)
-    >>> push(v), push(w)  # each as jvp(lambda x: x.exp(), (x,), (v,))[1]
+    >>> out, push = ndl.linearize(lambda x: x * x, Tensor([3.0]))
+    >>> print(push(Tensor([1.0])), push(Tensor([10.0])))
+    [6.] [60.]
     """
     outer = graph.recording()
     result, leaves = _traced("linearize", function, primals)
@@ -132,7 +133,7 @@ def jacobian(
         mode: "forward" takes one pass per element of x, "reverse" one per element of out; None
             takes the one with fewer. Either way the function itself runs once.
 
-    >>> jacobian(lambda x: x * x)(Tensor([1.0, 2.0])).numpy()
+    >>> ndl.jacobian(lambda x: x * x)(Tensor([1.0, 2.0])).numpy()
     array([[2., 0.],
            [0., 4.]], dtype=float32)
     """
@@ -180,7 +181,7 @@ def hessian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> C
         function: takes tensors, returns a scalar tensor. Keyword arguments are passed on to it.
         argnums: which positional arguments to differentiate; a tuple gives a tuple of tuples.
 
-    >>> hessian(lambda x: (x * x * x).sum())(Tensor([1.0, 2.0])).numpy()
+    >>> ndl.hessian(lambda x: (x * x * x).sum())(Tensor([1.0, 2.0])).numpy()
     array([[ 6.,  0.],
            [ 0., 12.]], dtype=float32)
     """

@@ -477,7 +477,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     for it in lazy mode too. What Needle writes (``x[0] = 1``, ``x += 1``, an optimizer's step) goes
     to memory of the tensor's own: other tensors and graphs may rely on what was there.
 
-    >>> from_dlpack(torch.ones(3))
+    >>> print(ndl.from_dlpack(np.ones(3, np.float32)))
+    [1. 1. 1.]
 
     Args:
         x: a NumPy array, or anything with ``__dlpack__``.

@@ -36,6 +36,7 @@ from needle.ops.activation import (
 from needle.ops.attention import Attention, AttentionGrad, scaled_dot_product_attention
 from needle.ops.attributes import either
 from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op, all_ops
+from needle.ops.basic_index import native_index
 from needle.ops.batch_norm_relu import BatchNormReLU, BatchNormReLUGrad, batch_norm_relu
 from needle.ops.bessel import BesselI, i0, i0e, i1, i1e
 from needle.ops.contraction import (
@@ -118,10 +119,8 @@ from needle.ops.draws import RandomIntegers, RandomNormal, RandomOrder, RandomUn
 from needle.ops.elementwise import (
     Abs,
     Add,
-    Ceil,
     Divide,
     Equal,
-    Floor,
     FloorDivide,
     Greater,
     GreaterEqual,
@@ -134,25 +133,20 @@ from needle.ops.elementwise import (
     NotEqual,
     Reciprocal,
     Remainder,
-    Round,
     Sign,
     Square,
     SquaredDifference,
     SquaredDifferenceGrad,
     Subtract,
-    Trunc,
     Where,
     absolute,
     add,
     addcdiv,
     addcmul,
-    ceil,
     comparable,
     divide,
     equal,
-    floor,
     floor_divide,
-    frac,
     greater,
     greater_equal,
     heaviside,
@@ -166,12 +160,10 @@ from needle.ops.elementwise import (
     not_equal,
     reciprocal,
     remainder,
-    round,
     sign,
     square,
     squared_difference,
     subtract,
-    trunc,
     where,
 )
 from needle.ops.factorizations import (
@@ -188,16 +180,7 @@ from needle.ops.factorizations import (
     svd,
 )
 from needle.ops.functions import (
-    Acos,
-    Acosh,
-    Asin,
-    Asinh,
-    Atan,
-    Atan2,
-    Atanh,
     CopySign,
-    Cos,
-    Cosh,
     Erf,
     Exp,
     Exp2,
@@ -213,22 +196,8 @@ from needle.ops.functions import (
     Rsqrt,
     Sigmoid,
     SigmoidGrad,
-    Sin,
-    Sinh,
     Sqrt,
-    Tan,
-    Tanh,
-    TanhGrad,
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
     copysign,
-    cos,
-    cosh,
     erf,
     exp,
     exp2,
@@ -245,12 +214,7 @@ from needle.ops.functions import (
     rsqrt,
     sigmoid,
     sigmoid_grad,
-    sin,
-    sinh,
     sqrt,
-    tan,
-    tanh,
-    tanh_grad,
 )
 from needle.ops.gamma import LGamma, PolyGamma, digamma, lgamma, multigammaln, polygamma
 from needle.ops.gaussian import Ndtr, log_ndtr, ndtr
@@ -366,7 +330,6 @@ from needle.ops.movement import (
     concat,
     copy,
     flip,
-    native_index,
     permute,
     reshape,
     squeeze,
@@ -460,6 +423,7 @@ from needle.ops.resample import (
     upsample,
 )
 from needle.ops.rotary import Rotary, rotary
+from needle.ops.rounding import Ceil, Floor, Round, Trunc, ceil, floor, frac, round, trunc
 from needle.ops.sampling import (
     Dropout,
     Weights,
@@ -521,6 +485,36 @@ from needle.ops.sorting import (
     unique_consecutive,
 )
 from needle.ops.special import Erfc, ErfInv, LogAddExp2, erfc, erfinv, fmod, logaddexp2, sinc, xlogy
+from needle.ops.trigonometry import (
+    Acos,
+    Acosh,
+    Asin,
+    Asinh,
+    Atan,
+    Atan2,
+    Atanh,
+    Cos,
+    Cosh,
+    Sin,
+    Sinh,
+    Tan,
+    Tanh,
+    TanhGrad,
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    cos,
+    cosh,
+    sin,
+    sinh,
+    tan,
+    tanh,
+    tanh_grad,
+)
 from needle.ops.tuples import (
     FusedAddScalars,
     MakeTensorTuple,

@@ -23,17 +23,22 @@ from needle.ops.elementwise import (
     square,
     where,
 )
-from needle.ops.functions import cosh, exp, expm1, sigmoid, tanh
+from needle.ops.functions import exp, expm1, sigmoid
 from needle.ops.logic import clip
 from needle.ops.operands import promoted, widened
 from needle.ops.rearrange import window
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
+from needle.ops.trigonometry import cosh, tanh
 
 _erf = np.vectorize(math.erf, otypes=[float])
 
 
 class ReLU(Elementwise):
-    """Rectifier: max(x, 0); its derivative at 0 is 0."""
+    """Rectifier: max(x, 0); its derivative at 0 is 0.
+
+    >>> print(ndl.relu(Tensor([-1.0, 0.0, 2.0])))
+    [0. 0. 2.]
+    """
 
     function = "relu"
     saves = ((OUTPUT,),)
@@ -47,7 +52,11 @@ class ReLU(Elementwise):
 
 
 class ReLUGrad(Elementwise):
-    """The gradient of the rectifier: y where x > 0, else 0. x may be its input or its output."""
+    """The gradient of the rectifier: y where x > 0, else 0. x may be its input or its output.
+
+    >>> print(ops.relu_grad(Tensor([-1.0, 2.0]), Tensor([10.0, 10.0])))
+    [ 0. 10.]
+    """
 
     function = "relu_grad"
     saves = ((), (0,))
@@ -111,7 +120,11 @@ class _SmoothGrad(Elementwise):
 
 
 class SiLU(_Smooth):
-    """x * sigmoid(x) (Elfwing et al., 2017; also called swish)."""
+    """x * sigmoid(x) (Elfwing et al., 2017; also called swish).
+
+    >>> print(ndl.silu(Tensor([-1.0, 0.0, 2.0])))
+    [-0.2689  0.      1.7616]
+    """
 
     function = "silu"
     samples = unary_samples(-4, 4, lambda x: x / (1 + np.exp(-x)))
@@ -175,7 +188,11 @@ def _gelu_tanh(x: Any) -> Any:
 
 
 class GELUTanh(_Smooth):
-    """GELU with the tanh approximation (Hendrycks, Gimpel, 2016, section 2)."""
+    """GELU with the tanh approximation (Hendrycks, Gimpel, 2016, section 2).
+
+    >>> print(ndl.gelu_tanh(Tensor([-1.0, 0.0, 2.0])))
+    [-0.1588  0.      1.9546]
+    """
 
     function = "gelu_tanh"
     samples = unary_samples(-4, 4, _gelu_tanh)
@@ -313,6 +330,9 @@ class Mish(_Made):
     Shapes:   x [...] -> the same
     Dtypes:   floating; in float32 when x is float16 or bfloat16
     Gradient: x; any order
+
+    >>> print(ndl.mish(Tensor([-1.0, 0.0, 2.0])))
+    [-0.3034  0.      1.944 ]
     """
 
     samples = _made_samples(_mish)
@@ -333,6 +353,9 @@ class SELU(_Made):
     Dtypes:   floating; in float32 when x is float16 or bfloat16
     Gradient: x; any order
     Source:   Klambauer et al., "Self-Normalizing Neural Networks", 2017, arXiv:1706.02515
+
+    >>> print(ndl.selu(Tensor([-1.0, 1.0])))
+    [-1.1113  1.0507]
     """
 
     called = "selu"
@@ -354,6 +377,9 @@ class HardSigmoid(_Made):
     Shapes:   x [...] -> the same
     Dtypes:   floating; in float32 when x is float16 or bfloat16
     Gradient: x; any order
+
+    >>> print(ndl.hardsigmoid(Tensor([-4.0, 0.0, 1.5])))
+    [0.   0.5  0.75]
     """
 
     called = "hardsigmoid"
@@ -369,6 +395,9 @@ class HardSwish(_Made):
     Shapes:   x [...] -> the same
     Dtypes:   floating; in float32 when x is float16 or bfloat16
     Gradient: x; any order
+
+    >>> print(ndl.hardswish(Tensor([-1.0, 1.0, 4.0])))
+    [-0.3333  0.6667  4.    ]
     """
 
     called = "hardswish"
@@ -389,6 +418,9 @@ class SoftSign(_Made):
     Shapes:   x [...] -> the same
     Dtypes:   floating; in float32 when x is float16 or bfloat16
     Gradient: x; any order
+
+    >>> print(ndl.softsign(Tensor([-1.0, 3.0])))
+    [-0.5   0.75]
     """
 
     called = "softsign"
@@ -442,9 +474,8 @@ class GLU(Composite):
         size = shape_of(x)[axis]
         if size % 2:
             raise explain(
-                ShapeError, "glu", f"axis {axis} has size {size}", [("x", x)],
-                "the axis is halved",
-            )  # fmt: skip
+                ShapeError, "glu", f"axis {axis} has size {size}", [("x", x)], "the size is even"
+            )
         wide = widened(x)
         first, gate = (window(wide, axis, start, size // 2) for start in (0, size // 2))
         return cast_like(first * sigmoid(gate), x)
@@ -456,7 +487,11 @@ mish, selu, hardsigmoid, hardswish, softsign = map(
 
 
 def glu(x: Any, axis: int = -1) -> Any:
-    """The first half along an axis, times the sigmoid of the second. See ``GLU``."""
+    """The first half along an axis, times the sigmoid of the second. See ``GLU``.
+
+    >>> print(ndl.glu(Tensor([1.0, 2.0, 0.0, 100.0])))  # [1, 2] * sigmoid([0, 100])
+    [0.5 2. ]
+    """
     return executor.apply(GLU.of(axis), x)
 
 
@@ -470,11 +505,13 @@ def softplus(x: Any, beta: float = 1.0, threshold: float = math.inf) -> Any:
     Args:
         x: a tensor.
         beta: how sharp the bend at 0 is.
-        threshold: where beta * x is above it, the result is x. No number needs it; PyTorch has 20,
-            where float32 knows no difference.
+        threshold: the result is x where beta * x is above it (in PyTorch 20 by default).
 
     Raises:
         OptionError: if beta is not positive.
+
+    >>> print(ndl.softplus(Tensor([-1.0, 0.0, 100.0])))
+    [  0.3133   0.6931 100.    ]
     """
     if type(beta) is type(threshold) is float and beta == 1 and threshold == math.inf:
         return _softplus(x)
@@ -492,10 +529,12 @@ def gelu(x: Any, approximate: str | bool = "none") -> Any:
 
     Args:
         x: a tensor.
-        approximate: "none", or "tanh" for the approximation of ``GELUTanh``; or whether to.
+        approximate: "none" or False; "tanh" or True for the approximation of ``GELUTanh``.
 
-    Raises:
-        OptionError: for another approximation.
+    Raises: OptionError for another approximation
+
+    >>> print(ndl.gelu(Tensor([-1.0, 0.0, 2.0])))
+    [-0.1587  0.      1.9545]
     """
     if approximate not in ("none", "tanh", False, True):
         raise unknown("gelu: approximate", str(approximate), ("none", "tanh"))
@@ -504,10 +543,18 @@ def gelu(x: Any, approximate: str | bool = "none") -> Any:
 
 
 def leaky_relu(x: Any, slope: Any = 0.01) -> Any:
-    """x where x > 0, else slope * x. See ``LeakyReLU``."""
+    """x where x > 0, else slope * x. See ``LeakyReLU``.
+
+    >>> print(ndl.leaky_relu(Tensor([-2.0, 3.0]), slope=0.1))
+    [-0.2  3. ]
+    """
     return executor.apply(LeakyReLU.of(), x, slope)
 
 
 def elu(x: Any, alpha: Any = 1.0) -> Any:
-    """x where x > 0, else alpha * (exp(x) - 1). See ``ELU``."""
+    """x where x > 0, else alpha * (exp(x) - 1). See ``ELU``.
+
+    >>> print(ndl.elu(Tensor([-1.0, 2.0]), alpha=0.5))
+    [-0.3161  2.    ]
+    """
     return executor.apply(ELU.of(), x, alpha)

@@ -328,6 +328,11 @@ def scaled_dot_product_attention(
         IndexRangeError: for lengths that are not from 0 to s.
 
     Example: ``scaled_dot_product_attention(q, k, v, is_causal=True)``
+
+    >>> q, k = ndl.zeros((1, 1, 2)), ndl.zeros((1, 2, 2))
+    >>> v = Tensor([[[1.0, 2.0], [3.0, 6.0]]])
+    >>> print(ndl.scaled_dot_product_attention(q, k, v))  # equal scores: the mean of v
+    [[[2. 4.]]]
     """
     name = "scaled_dot_product_attention"
     q, k, v = promoted((q, k, v), name, floating=True)

@@ -118,6 +118,9 @@ def either(first: Any, second: Any, names: tuple[str, str] = ("axes", "axis")) -
 
     Raises:
         OptionError: if both were given.
+
+    >>> ops.either(None, 1)
+    1
     """
     if first is not None and second is not None:
         given = " and ".join(f"{n}={x!r:.60}" for n, x in zip(names, (first, second), strict=True))

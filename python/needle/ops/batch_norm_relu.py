@@ -153,6 +153,12 @@ def batch_norm_relu(
 
     Returns:
         The result, the mean and the biased variance. See ``BatchNormReLU``.
+
+    >>> x = Tensor([[1.0, 5.0], [3.0, 5.0]])
+    >>> out, mean, var = ops.batch_norm_relu(x)
+    >>> print(out, mean, var)
+    [[0. 0.]
+     [1. 0.]] [2. 5.] [1. 0.]
     """
     ndim = len(shape_of(x))
     axis = normalise_axis(axis, ndim)

@@ -90,20 +90,36 @@ class BesselI(Expanded):
 
 
 def i0(x: Any) -> Any:
-    """Modified Bessel function of the first kind, order 0. See ``BesselI``."""
+    """Modified Bessel function of the first kind, order 0. See ``BesselI``.
+
+    >>> print(ndl.i0(Tensor([0.0, 1.0])))
+    [1.     1.2661]
+    """
     return executor.apply(BesselI.of(0, False), x)
 
 
 def i0e(x: Any) -> Any:
-    """``i0`` times exp(-abs(x)), which is never infinite. See ``BesselI``."""
+    """``i0`` times exp(-abs(x)), which is never infinite. See ``BesselI``.
+
+    >>> print(ndl.i0e(Tensor([0.0, 1.0, 1000.0])))
+    [1.     0.4658 0.0126]
+    """
     return executor.apply(BesselI.of(0, True), x)
 
 
 def i1(x: Any) -> Any:
-    """Modified Bessel function of the first kind, order 1. See ``BesselI``."""
+    """Modified Bessel function of the first kind, order 1. See ``BesselI``.
+
+    >>> print(ndl.i1(Tensor([0.0, 1.0])))
+    [0.     0.5652]
+    """
     return executor.apply(BesselI.of(1, False), x)
 
 
 def i1e(x: Any) -> Any:
-    """``i1`` times exp(-abs(x)), which is never infinite. See ``BesselI``."""
+    """``i1`` times exp(-abs(x)), which is never infinite. See ``BesselI``.
+
+    >>> print(ndl.i1e(Tensor([0.0, 1.0, 1000.0])))
+    [0.     0.2079 0.0126]
+    """
     return executor.apply(BesselI.of(1, True), x)

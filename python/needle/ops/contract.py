@@ -34,5 +34,12 @@ def with_contract(text: str, accepts: str, floating: bool, result: DType | None)
         "Raises": "ShapeError if shapes do not broadcast; DtypeError for other dtypes",
     }
     missing = [f"    {k + ':':9} {v}\n" for k, v in sections.items() if f"{k}:" not in text]
+    text, example = split_example(text)
     gap = "\n" if _SECTION.search(text) else "\n\n"
-    return text.rstrip() + gap + "".join(missing) + "    "
+    return text.rstrip() + gap + "".join(missing) + (f"\n{example}" if example else "    ")
+
+
+def split_example(text: str) -> tuple[str, str]:
+    """Return a docstring without its example, and the example."""
+    start = text.find("    >>> ")
+    return (text, "") if start < 0 else (text[:start], text[start:])

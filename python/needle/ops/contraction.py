@@ -76,7 +76,11 @@ class CosineSimilarity(Composite):
 
 
 def cosine_similarity(x: Any, y: Any, axis: int = -1, eps: float = 1e-8) -> Any:
-    """Return the cosine of the angle between x and y along an axis. See ``CosineSimilarity``."""
+    """Return the cosine of the angle between x and y along an axis. See ``CosineSimilarity``.
+
+    >>> print(ndl.cosine_similarity(Tensor([[1.0, 0.0]]), Tensor([[3.0, 4.0], [0.0, 1.0]])))
+    [0.6 0. ]
+    """
     return executor.apply(CosineSimilarity.of(axis, real("cosine_similarity: eps", eps)), x, y)
 
 
@@ -86,6 +90,10 @@ def cov(x: Any, *, correction: float = 1.0) -> Any:
     Shapes:   x [d, n] -> [d, d]; x [n] -> []
     Gradient: x; any order
     Raises:   ShapeError if x has another number of axes, or no columns
+
+    >>> print(ndl.cov(Tensor([[1.0, 2.0, 3.0], [6.0, 4.0, 2.0]])))
+    [[ 1. -2.]
+     [-2.  4.]]
     """
     return cast_like(*_covariances("cov", x, correction))
 
@@ -98,6 +106,10 @@ def corrcoef(x: Any) -> Any:
     Shapes:   x [d, n] -> [d, d]; x [n] -> []
     Gradient: x; any order
     Raises:   ShapeError if x has another number of axes, or no columns
+
+    >>> print(ndl.corrcoef(Tensor([[1.0, 2.0, 3.0], [6.0, 4.0, 2.0]])))
+    [[ 1. -1.]
+     [-1.  1.]]
     """
     joint, x = _covariances("corrcoef", x, 1.0)
     if not shape_of(joint):
@@ -126,6 +138,10 @@ def outer(x: Any, y: Any) -> Any:
 
     Raises:
         ShapeError: if one is not a vector.
+
+    >>> print(ndl.outer(Tensor([1.0, 2.0]), Tensor([3.0, 4.0, 5.0])))
+    [[ 3.  4.  5.]
+     [ 6.  8. 10.]]
     """
     x, y = as_tensors((x, y), "outer")
     if len(shape_of(x)) != 1 or len(shape_of(y)) != 1:
@@ -138,6 +154,9 @@ def kron(x: Any, y: Any) -> Any:
     """The Kronecker product: each element of x times all of y.
 
     Shapes:   x [a...], y [b...], with axes of size 1 in front of the one that has fewer -> [ab...]
+
+    >>> print(ndl.kron(Tensor([1.0, 10.0]), Tensor([1.0, 2.0, 3.0])))
+    [ 1.  2.  3. 10. 20. 30.]
     """
     x, y = as_tensors((x, y), "kron")
     ndim = max(len(shape_of(z)) for z in (x, y))
@@ -153,6 +172,9 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
 
     Raises:
         ShapeError: if the sizes of that axis differ.
+
+    >>> print(ndl.vecdot(Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([10.0, 1.0])))
+    [12. 34.]
     """
     x, y = as_tensors((x, y), "vecdot")
     sizes = [shape_of(z)[normalise_axis(axis, len(shape_of(z)))] for z in (x, y)]
@@ -177,6 +199,10 @@ def tensordot(
     Raises:
         ArgumentError: if axes are neither a whole number nor two of them, or of several of them.
         ShapeError: if the sizes of axes that meet differ, or an axis is named twice.
+
+    >>> x, y = ndl.ones((2, 3, 4)), ndl.ones((3, 4, 5))
+    >>> ndl.tensordot(x, y, axes=2).shape
+    (2, 5)
     """
     x, y = as_tensors((x, y), "tensordot")
     if isinstance(axes, np.ndarray) and axes.ndim:
@@ -228,6 +254,13 @@ def einsum(equation: str, *tensors: Any) -> Any:
     Raises:
         ArgumentError: if the equation is no text.
         ShapeError: if the letters do not fit the tensors, or sizes of one letter differ.
+
+    >>> a, b = Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([[1.0, 0.0], [0.0, 2.0]])
+    >>> print(ndl.einsum("ij,jk->ik", a, b))
+    [[1. 4.]
+     [3. 8.]]
+    >>> print(ndl.einsum("ii", a))  # the trace
+    5.0
     """
     if not isinstance(equation, str):
         raise ArgumentError(f"einsum: the equation is {equation!r:.60}, not a text")

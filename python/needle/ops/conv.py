@@ -80,7 +80,12 @@ class Conv(Multilinear):
 
 
 def conv(a: Any, b: Any, stride: int = 1, padding: int = 1) -> Any:
-    """Convolve images [n, h, w, c] with a kernel [k, k, c, o]. See ``Conv``."""
+    """Convolve images [n, h, w, c] with a kernel [k, k, c, o]. See ``Conv``.
+
+    >>> images, weight = ndl.ones((1, 5, 5, 3)), ndl.ones((3, 3, 3, 8))
+    >>> ops.conv(images, weight, stride=1, padding=1).shape
+    (1, 5, 5, 8)
+    """
     op = Conv.of(whole("conv: stride", stride), whole("conv: padding", padding))
     return executor.apply(op, a, b)
 
@@ -114,6 +119,9 @@ def per_axis(name: str, value: int | Sequence[int], axes: int) -> Sizes:
     Raises:
         ArgumentError: if they are no whole numbers.
         ShapeError: for another number of them.
+
+    >>> ops.per_axis("stride", 2, 3)
+    (2, 2, 2)
     """
     sizes = tuple(whole(name, n) for n in axes_of(value))
     if len(sizes) == 1:
@@ -156,13 +164,21 @@ def _check(name: str, axes: int, x: Any, weight: Any, bias: Any, outs: int) -> N
 
 
 def channels_last(x: Any) -> Any:
-    """Return [n, c, *spatial] as [n, *spatial, c]; a view."""
+    """Return [n, c, *spatial] as [n, *spatial, c]; a view.
+
+    >>> ops.channels_last(ndl.ones((1, 3, 5, 6))).shape
+    (1, 5, 6, 3)
+    """
     ndim = len(shape_of(x))
     return permute(x, (0, *range(2, ndim), 1))
 
 
 def channels_first(x: Any) -> Any:
-    """Return [n, *spatial, c] as [n, c, *spatial]; a view."""
+    """Return [n, *spatial, c] as [n, c, *spatial]; a view.
+
+    >>> ops.channels_first(ndl.ones((1, 5, 6, 3))).shape
+    (1, 3, 5, 6)
+    """
     ndim = len(shape_of(x))
     return permute(x, (0, ndim - 1, *range(1, ndim - 1)))
 
@@ -205,6 +221,10 @@ def _straight(axes: int, doc: str | None = None) -> Callable[..., Any]:
         Raises:
             ShapeError: see ``Convolution``.
             OptionError: for an unknown padding, or "same" with a stride, or a negative slope.
+
+        >>> images, weight = ndl.ones((1, 3, 8, 8)), ndl.ones((16, 3, 3, 3))
+        >>> ops.conv2d(images, weight, stride=2, padding=1).shape
+        (1, 16, 4, 4)
         """
         _check(name, axes, x, weight, bias, sum(shape_of(weight)[:1]))
         if padding_mode not in PADDING_MODES:
@@ -256,6 +276,10 @@ def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
         Raises:
             ShapeError: as ``ConvolutionInput``.
             OptionError: if output_padding is not below stride or dilation.
+
+        >>> images, weight = ndl.ones((1, 16, 4, 4)), ndl.ones((16, 3, 2, 2))
+        >>> ops.conv_transpose2d(images, weight, stride=2).shape
+        (1, 3, 8, 8)
         """
         groups = whole(f"{name}: groups", groups)
         _check(name, axes, x, weight, bias, sum(shape_of(weight)[1:2]) * groups)
@@ -298,16 +322,36 @@ def named(function: Callable[..., Any], name: str, doc: str | None) -> Callable[
 
 
 conv1d = _straight(
-    1, "Convolve sequences [n, c, t] with a kernel [o, c / groups, k]. See ``conv2d``."
+    1,
+    """Convolve sequences [n, c, t] with a kernel [o, c / groups, k]. See ``conv2d``.
+
+    >>> print(ops.conv1d(Tensor([[[1.0, 2.0, 4.0, 8.0]]]), Tensor([[[-1.0, 1.0]]])))
+    [[[1. 2. 4.]]]
+    """,
 )
 conv2d = _straight(2)
 conv3d = _straight(
-    3, "Convolve [n, c, d, h, w] with a kernel [o, c / groups, kd, kh, kw]. See ``conv2d``."
+    3,
+    """Convolve [n, c, d, h, w] with a kernel [o, c / groups, kd, kh, kw]. See ``conv2d``.
+
+    >>> ops.conv3d(ndl.ones((1, 2, 4, 4, 4)), ndl.ones((8, 2, 3, 3, 3))).shape
+    (1, 8, 2, 2, 2)
+    """,
 )
 conv_transpose1d = _transposed(
-    1, "Transposed convolution of [n, c, t] by [c, o / groups, k]. See ``conv_transpose2d``."
+    1,
+    """Transposed convolution of [n, c, t] by [c, o / groups, k]. See ``conv_transpose2d``.
+
+    >>> print(ops.conv_transpose1d(Tensor([[[1.0, 2.0]]]), Tensor([[[1.0, 0.5]]]), stride=2))
+    [[[1.  0.5 2.  1. ]]]
+    """,
 )
 conv_transpose2d = _transposed(2)
 conv_transpose3d = _transposed(
-    3, "Transposed convolution of [n, c, d, h, w]. See ``conv_transpose2d``."
+    3,
+    """Transposed convolution of [n, c, d, h, w]. See ``conv_transpose2d``.
+
+    >>> ops.conv_transpose3d(ndl.ones((1, 8, 2, 2, 2)), ndl.ones((8, 2, 3, 3, 3))).shape
+    (1, 2, 4, 4, 4)
+    """,
 )

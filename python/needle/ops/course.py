@@ -171,22 +171,38 @@ def _with_number(op: type[Composite], with_tensor: Any, a: Any, scalar: Any) -> 
 
 
 def add_scalar(a: Any, scalar: float) -> Any:
-    """Add a number, or a tensor of one element, to a tensor. See ``AddScalar``."""
+    """Add a number, or a tensor of one element, to a tensor. See ``AddScalar``.
+
+    >>> print(ndl.add_scalar(Tensor([1.0, 2.0]), 10.0))
+    [11. 12.]
+    """
     return _with_number(AddScalar, add, a, scalar)
 
 
 def mul_scalar(a: Any, scalar: float) -> Any:
-    """Multiply a tensor by a number, or a tensor of one element. See ``MulScalar``."""
+    """Multiply a tensor by a number, or a tensor of one element. See ``MulScalar``.
+
+    >>> print(ndl.mul_scalar(Tensor([1.0, 2.0]), 10.0))
+    [10. 20.]
+    """
     return _with_number(MulScalar, multiply, a, scalar)
 
 
 def divide_scalar(a: Any, scalar: float) -> Any:
-    """Divide a tensor by a number, or a tensor of one element. See ``DivScalar``."""
+    """Divide a tensor by a number, or a tensor of one element. See ``DivScalar``.
+
+    >>> print(ndl.divide_scalar(Tensor([1.0, 2.0]), 10.0))
+    [0.1 0.2]
+    """
     return _with_number(DivScalar, divide, a, scalar)
 
 
 def power_scalar(a: Any, scalar: float) -> Any:
-    """Raise a tensor to the power of a number, or a tensor of one element. See ``PowerScalar``."""
+    """Raise a tensor to the power of a number, or a tensor of one element. See ``PowerScalar``.
+
+    >>> print(ndl.power_scalar(Tensor([1.0, 2.0]), 3))
+    [1. 8.]
+    """
     return _with_number(PowerScalar, power, a, scalar)
 
 
@@ -195,6 +211,9 @@ def logsoftmax(a: Any) -> Any:
 
     Raises:
         ShapeError: if a has not two axes.
+
+    >>> print(ndl.logsoftmax(Tensor([[0.0, 0.0]])))
+    [[-0.6931 -0.6931]]
     """
     shape = executor.spec_of(a).shape
     if len(shape) != 2:

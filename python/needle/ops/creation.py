@@ -56,6 +56,10 @@ def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: 
         ArgumentError: if the value is no number.
         DtypeError: if an integer dtype cannot hold the value.
         ShapeError: if a size is negative, or the value has several elements.
+
+    >>> print(ndl.full((2, 2), 7.0))
+    [[7. 7.]
+     [7. 7.]]
     """
     number = value
     if type(value) not in (int, float, bool):
@@ -90,39 +94,69 @@ def _beside(x: Any, kind: DType, where: Any) -> Any:
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor of zeros; float32 for dtype None."""
+    """Return a tensor of zeros; float32 for dtype None.
+
+    >>> print(ndl.zeros((2, 3)))
+    [[0. 0. 0.]
+     [0. 0. 0.]]
+    """
     return _full("zeros", shape, 0, as_dtype(dtype or default_float()), device)
 
 
 def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor of ones; float32 for dtype None."""
+    """Return a tensor of ones; float32 for dtype None.
+
+    >>> print(ndl.ones((2, 3)))
+    [[1. 1. 1.]
+     [1. 1. 1.]]
+    """
     return _full("ones", shape, 1, as_dtype(dtype or default_float()), device)
 
 
 def empty(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor whose values are not set; float32 for dtype None."""
+    """Return a tensor whose values are not set; float32 for dtype None.
+
+    >>> ndl.empty((2, 3)).shape
+    (2, 3)
+    """
     kind = default_float() if dtype is None else as_dtype(dtype)
     return made("empty", ndarray.empty, sizes_of("empty", shape), kind, device)
 
 
 def full_like(x: Any, value: float, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor of one value with the shape, dtype and device of x. See ``full``."""
+    """Return a tensor of one value with the shape, dtype and device of x. See ``full``.
+
+    >>> print(ndl.full_like(Tensor([1.0, 2.0]), 7.0))
+    [7. 7.]
+    """
     spec = executor.spec_of(x)
     return full(spec.shape, value, dtype=dtype or spec.dtype, device=device or spec.device)
 
 
 def zeros_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return zeros with the shape, dtype and device of x."""
+    """Return zeros with the shape, dtype and device of x.
+
+    >>> print(ndl.zeros_like(Tensor([5.0, 6.0])))
+    [0. 0.]
+    """
     return full_like(x, 0, dtype=dtype, device=device)
 
 
 def ones_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return ones with the shape, dtype and device of x."""
+    """Return ones with the shape, dtype and device of x.
+
+    >>> print(ndl.ones_like(Tensor([5.0, 6.0])))
+    [1. 1.]
+    """
     return full_like(x, 1, dtype=dtype, device=device)
 
 
 def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor with the shape, dtype and device of x whose values are not set."""
+    """Return a tensor with the shape, dtype and device of x whose values are not set.
+
+    >>> ndl.empty_like(Tensor([1.0, 2.0])).shape
+    (2,)
+    """
     spec = executor.spec_of(x)
     return empty(spec.shape, dtype=dtype or spec.dtype, device=device or spec.device)
 
@@ -145,6 +179,9 @@ def arange(
         OptionError: if step is 0, or they are not finite.
         RangeError: if an integer dtype cannot hold one of them.
         ShapeError: if there are more of them than any memory holds.
+
+    >>> ndl.arange(1, 10, 3)
+    needle.Tensor([1, 4, 7], dtype=int64)
     """
     if stop is None:
         start, stop = 0, start
@@ -223,6 +260,9 @@ def linspace(
         ArgumentError: if num is no whole number, start or stop no number, endpoint no bool.
         RangeError: if an integer dtype cannot hold one of them.
         ShapeError: if num is negative, or start and stop are arrays that do not broadcast.
+
+    >>> print(ndl.linspace(0, 1, 5))
+    [0.   0.25 0.5  0.75 1.  ]
     """
     if not isinstance(endpoint, (bool, np.bool_, int)):
         raise ArgumentError(f"linspace: endpoint is {endpoint!r:.60}, neither True nor False")
@@ -279,6 +319,11 @@ def eye(n: int, m: int | None = None, *, k: int = 0, dtype: Any = None, device: 
     Raises:
         ArgumentError: if a size or k is no whole number.
         ShapeError: if a size is negative.
+
+    >>> print(ndl.eye(3, k=1))
+    [[0. 1. 0.]
+     [0. 0. 1.]
+     [0. 0. 0.]]
     """
     rows, columns = sizes_of("eye", (n, n if m is None else m), 8)
     place, kind = whole("eye: k", k), dtype or default_float()
@@ -304,6 +349,12 @@ def meshgrid(*axes: Any, indexing: str = "xy") -> list[Any]:
     Raises:
         ShapeError: if a tensor has another number of axes.
         OptionError: for another indexing.
+
+    >>> xs, ys = ndl.meshgrid(ndl.arange(3), ndl.arange(2))
+    >>> print(xs, ys)
+    [[0 1 2]
+     [0 1 2]] [[0 0 0]
+     [1 1 1]]
     """
     if indexing not in ("xy", "ij"):
         raise OptionError(f"meshgrid: indexing {indexing!r} is neither 'xy' nor 'ij'")

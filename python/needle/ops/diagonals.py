@@ -63,12 +63,24 @@ class Triangle(Linear):
 
 
 def triu(x: Any, k: int = 0) -> Any:
-    """Keep the elements on and above diagonal k of the last two axes. See ``Triangle``."""
+    """Keep the elements on and above diagonal k of the last two axes. See ``Triangle``.
+
+    >>> print(ndl.triu(ndl.ones((3, 3)), k=1))
+    [[0. 1. 1.]
+     [0. 0. 1.]
+     [0. 0. 0.]]
+    """
     return executor.apply(Triangle.of(whole("triu: k", k), True), x)
 
 
 def tril(x: Any, k: int = 0) -> Any:
-    """Keep the elements on and below diagonal k of the last two axes. See ``Triangle``."""
+    """Keep the elements on and below diagonal k of the last two axes. See ``Triangle``.
+
+    >>> print(ndl.tril(ndl.ones((3, 3))))
+    [[1. 0. 0.]
+     [1. 1. 0.]
+     [1. 1. 1.]]
+    """
     return executor.apply(Triangle.of(whole("tril: k", k), False), x)
 
 
@@ -146,6 +158,9 @@ def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
 
     Raises:
         ShapeError: if both axes are one.
+
+    >>> print(ndl.diagonal(Tensor([[1.0, 2.0], [3.0, 4.0]])))
+    [1. 4.]
     """
     ndim = len(shape_of(x))
     if ndim >= 2 and (axis1, axis2) != (-2, -1):
@@ -158,7 +173,14 @@ def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
 
 
 def diag(x: Any, k: int = 0) -> Any:
-    """Of a matrix its k-th diagonal; of a vector the matrix that has it there, zeros elsewhere."""
+    """Of a matrix its k-th diagonal; of a vector the matrix that has it there, zeros elsewhere.
+
+    >>> print(ndl.diag(Tensor([1.0, 2.0])))
+    [[1. 0.]
+     [0. 2.]]
+    >>> print(ndl.diag(Tensor([[1.0, 2.0], [3.0, 4.0]])))
+    [1. 4.]
+    """
     if len(shape_of(x)) != 1:
         return diagonal(x, k)
     k = whole("diag: k", k)
@@ -172,6 +194,11 @@ def diag_embed(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
     Shapes:   x [..., n] -> [..., n + |k|, n + |k|], these axes moved to axis1 and axis2
     Gradient: x; any order
     Raises:   ShapeError if x has no axis, or both axes are one
+
+    >>> print(ndl.diag_embed(Tensor([1.0, 2.0]), k=1))
+    [[0. 1. 0.]
+     [0. 0. 2.]
+     [0. 0. 0.]]
     """
     k, shape = whole("diag_embed: k", k), shape_of(x)
     if not shape:
@@ -188,6 +215,11 @@ def block_diag(*blocks: Any) -> Any:
     Gradient: all; any order
     Raises:   ArgumentError if there are none, or no tensor among them; ShapeError if one has more
               than two axes; DtypeError if the dtypes do not mix
+
+    >>> print(ndl.block_diag(Tensor([[1.0, 2.0]]), Tensor([[3.0], [4.0]])))
+    [[1. 2. 0.]
+     [0. 0. 3.]
+     [0. 0. 4.]]
     """
     rows = [atleast_2d(x) for x in promoted(blocks, "block_diag")]
     for x in rows:
@@ -206,5 +238,9 @@ def block_diag(*blocks: Any) -> Any:
 
 
 def trace(x: Any, k: int = 0) -> Any:
-    """The sum of the k-th diagonal of the last two axes."""
+    """The sum of the k-th diagonal of the last two axes.
+
+    >>> print(ndl.trace(Tensor([[1.0, 2.0], [3.0, 4.0]])))
+    5.0
+    """
     return summation(diagonal(x, k), -1)

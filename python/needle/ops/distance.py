@@ -40,6 +40,9 @@ def cdist(x: Any, y: Any, p: float = 2.0) -> Any:
     Shapes:   x [..., n, d], y [..., m, d] -> [..., n, m]
     Gradient: x, y; any order
     Raises:   ShapeError if these are no points of one space; OptionError if p is negative
+
+    >>> print(ndl.cdist(Tensor([[0.0, 0.0]]), Tensor([[3.0, 4.0], [6.0, 8.0]])))
+    [[ 5. 10.]]
     """
     x, y = promoted((x, y), "cdist", floating=True)
     shapes = shape_of(x), shape_of(y)
@@ -75,6 +78,9 @@ def pairwise_distance(
     """Distance of each vector of x from that of y, along the last axis: ``norm`` of x - y + eps.
 
     Shapes:   x, y [..., d], which broadcast -> [...]
+
+    >>> print(ndl.pairwise_distance(Tensor([[3.0, 4.0]]), Tensor([[0.0, 0.0]])))
+    [5.]
     """
     return norm(subtract(x, y) + real("pairwise_distance: eps", eps), p, -1, keepdims)
 
@@ -94,6 +100,10 @@ def cosine_embedding_loss(
 
     Shapes:   x, y [..., d], target [...]
     Raises:   ShapeError if there is not one target for each pair
+
+    >>> x, y = Tensor([[1.0, 0.0]]), Tensor([[0.0, 1.0]])
+    >>> print(ndl.cosine_embedding_loss(x, y, Tensor([1.0])))
+    1.0
     """
     cosine = cosine_similarity(x, y)
     together = equal(_signs("cosine_embedding_loss", cosine, target), 1.0)
@@ -107,6 +117,9 @@ def hinge_embedding_loss(
 
     Shapes:   x, target [...]
     Raises:   ShapeError if the shapes differ
+
+    >>> print(ndl.hinge_embedding_loss(Tensor([0.5, 0.25]), Tensor([1.0, -1.0])))
+    0.625
     """
     (x,) = promoted((x,), "hinge_embedding_loss", floating=True)
     together = equal(_signs("hinge_embedding_loss", x, target), 1.0)
@@ -120,6 +133,9 @@ def margin_ranking_loss(
 
     Shapes:   x, y, target [...]
     Raises:   ShapeError if the shapes differ
+
+    >>> print(ndl.margin_ranking_loss(Tensor([1.0]), Tensor([3.0]), Tensor([1.0])))
+    2.0
     """
     x, y = promoted(same_shape("margin_ranking_loss", x, y), "margin_ranking_loss", floating=True)
     signs = _signs("margin_ranking_loss", x, target)
@@ -154,6 +170,10 @@ def triplet_margin_loss(
 
     Raises:
         ShapeError: if the shapes differ.
+
+    >>> anchor, near, far = Tensor([[0.0]]), Tensor([[1.0]]), Tensor([[1.5]])
+    >>> round(ndl.triplet_margin_loss(anchor, near, far).item(), 4)
+    0.5
     """
     anchor, positive = same_shape("triplet_margin_loss", anchor, positive)
     anchor, negative = same_shape("triplet_margin_loss", anchor, negative)

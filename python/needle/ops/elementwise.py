@@ -1,4 +1,4 @@
-"""Arithmetic, rounding, comparisons and choice of each element.
+"""Arithmetic, comparisons and choice of each element.
 
 Every class is one row of src/common/functions.def.
 
@@ -15,18 +15,21 @@ from typing import Any
 import numpy as np
 
 from needle import dtype, executor, graph
-from needle.backend.axes import whole
-from needle.errors import ArgumentError, OptionError
+from needle.errors import ArgumentError
 from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
-from needle.ops.operands import as_tensors, cast, constant, default_float, promoted, widened
+from needle.ops.operands import as_tensors, cast, constant, default_float, promoted
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
 
 # ---- arithmetic ----------------------------------------------------------------
 
 
 class Add(Elementwise):
-    """Add two tensors: x + y. Shapes broadcast."""
+    """Add two tensors: x + y. Shapes broadcast.
+
+    >>> print(ndl.add(Tensor([1.0, 2.0]), 10.0))
+    [11. 12.]
+    """
 
     function = "add"
     samples = binary_samples(np.add)
@@ -43,7 +46,11 @@ class Add(Elementwise):
 
 
 class Subtract(Elementwise):
-    """Subtract: x - y. Shapes broadcast."""
+    """Subtract: x - y. Shapes broadcast.
+
+    >>> print(ndl.subtract(Tensor([3.0, 4.0]), Tensor([1.0, 2.0])))
+    [2. 2.]
+    """
 
     function = "subtract"
     samples = binary_samples(np.subtract)
@@ -60,7 +67,11 @@ class Subtract(Elementwise):
 
 
 class Multiply(Elementwise):
-    """Multiply elementwise: x * y. Shapes broadcast."""
+    """Multiply elementwise: x * y. Shapes broadcast.
+
+    >>> print(ndl.multiply(Tensor([1.0, 2.0]), Tensor([3.0, 4.0])))
+    [3. 8.]
+    """
 
     function = "multiply"
     saves = ((1,), (0,))
@@ -79,7 +90,11 @@ class Multiply(Elementwise):
 
 
 class Divide(Elementwise):
-    """Divide: x / y. Integers are cast to the default float."""
+    """Divide: x / y. Integers are cast to the default float.
+
+    >>> print(ndl.divide(Tensor([1.0, 2.0]), Tensor([4.0, 4.0])))
+    [0.25 0.5 ]
+    """
 
     function = "divide"
     floating = True
@@ -100,7 +115,11 @@ class Divide(Elementwise):
 
 
 class Negative(Elementwise):
-    """Negate: -x."""
+    """Negate: -x.
+
+    >>> print(ndl.negative(Tensor([1.0, -2.0])))
+    [-1.  2.]
+    """
 
     function = "negative"
     samples = unary_samples(-3, 3, np.negative)
@@ -113,7 +132,11 @@ class Negative(Elementwise):
 
 
 class Square(Elementwise):
-    """Square: x * x."""
+    """Square: x * x.
+
+    >>> print(ndl.square(Tensor([-2.0, 3.0])))
+    [4. 9.]
+    """
 
     function = "square"
     saves = ((0,),)
@@ -124,7 +147,11 @@ class Square(Elementwise):
 
 
 class SquaredDifference(Elementwise):
-    """Square of the difference: (x - y) ** 2. Shapes broadcast."""
+    """Square of the difference: (x - y) ** 2. Shapes broadcast.
+
+    >>> print(ops.squared_difference(Tensor([1.0, 5.0]), Tensor([3.0, 4.0])))
+    [4. 1.]
+    """
 
     function = "squared_difference"
     saves = ((0, 1), (0, 1))
@@ -166,7 +193,11 @@ class SquaredDifferenceGrad(Elementwise):
 
 
 class Abs(Elementwise):
-    """Absolute value; its derivative at 0 is 0."""
+    """Absolute value; its derivative at 0 is 0.
+
+    >>> print(ndl.abs(Tensor([-2.0, 3.0])))
+    [2. 3.]
+    """
 
     function = "abs"
     saves = ((0,),)
@@ -177,7 +208,11 @@ class Abs(Elementwise):
 
 
 class Reciprocal(Elementwise):
-    """Reciprocal: 1 / x. Integers are cast to the default float."""
+    """Reciprocal: 1 / x. Integers are cast to the default float.
+
+    >>> print(ndl.reciprocal(Tensor([2.0, 4.0])))
+    [0.5  0.25]
+    """
 
     function = "reciprocal"
     floating = True
@@ -189,7 +224,11 @@ class Reciprocal(Elementwise):
 
 
 class FloorDivide(Elementwise):
-    """Divide and round down: floor(x / y). Integers by zero give 0; the derivative is 0."""
+    """Divide and round down: floor(x / y). Integers by zero give 0; the derivative is 0.
+
+    >>> print(ndl.floor_divide(Tensor([7, -7]), 2))
+    [ 3. -4.]
+    """
 
     function = "floor_divide"
     samples = binary_samples(np.floor_divide, second=(0.5, 2.0), gradient=False)
@@ -199,7 +238,11 @@ class FloorDivide(Elementwise):
 
 
 class Remainder(Elementwise):
-    """Remainder of x / y rounded down, with the sign of y. Integers by zero give 0."""
+    """Remainder of x / y rounded down, with the sign of y. Integers by zero give 0.
+
+    >>> print(ndl.remainder(Tensor([7.0, -7.0]), 3.0))
+    [1. 2.]
+    """
 
     function = "remainder"
     saves = ((), (0, 1))
@@ -210,7 +253,11 @@ class Remainder(Elementwise):
 
 
 class Maximum(Elementwise):
-    """The larger of two; NaN if one is. Where they are equal each gets half of the gradient."""
+    """The larger of two; NaN if one is. Where they are equal each gets half of the gradient.
+
+    >>> print(ndl.maximum(Tensor([1.0, 5.0]), Tensor([3.0, 4.0])))
+    [3. 5.]
+    """
 
     function = "maximum"
     saves = ((0, 1), (0, 1))
@@ -222,7 +269,11 @@ class Maximum(Elementwise):
 
 
 class Minimum(Elementwise):
-    """The smaller of two; NaN if one is. Where they are equal each gets half of the gradient."""
+    """The smaller of two; NaN if one is. Where they are equal each gets half of the gradient.
+
+    >>> print(ndl.minimum(Tensor([1.0, 5.0]), Tensor([3.0, 4.0])))
+    [1. 4.]
+    """
 
     function = "minimum"
     saves = ((0, 1), (0, 1))
@@ -236,49 +287,22 @@ class Minimum(Elementwise):
 # ---- steps: constant between jumps -----------------------------------------------
 
 
-class _Step(Elementwise):
+class Step(Elementwise):
+    """A function that is constant between its jumps: its derivative is 0."""
+
     def derivative(self, out: Any, i: int) -> Any:
         return 0.0
 
 
-class Sign(_Step):
-    """Sign: -1, 0 or 1; NaN of NaN."""
+class Sign(Step):
+    """Sign: -1, 0 or 1; NaN of NaN.
+
+    >>> print(ndl.sign(Tensor([-2.0, 0.0, 3.0])))
+    [-1.  0.  1.]
+    """
 
     function = "sign"
     samples = unary_samples(0.5, 3, np.sign)
-
-
-class _Rounding(_Step):
-    def compute(self, x: Any) -> Any:
-        return x if x.dtype.kind != "f" else super().compute(x)
-
-
-class Floor(_Rounding):
-    """Round down. Integers stay as they are."""
-
-    function = "floor"
-    samples = unary_samples(0.1, 0.9, np.floor)
-
-
-class Ceil(_Rounding):
-    """Round up. Integers stay as they are."""
-
-    function = "ceil"
-    samples = unary_samples(0.1, 0.9, np.ceil)
-
-
-class Round(_Rounding):
-    """Round to the nearest integer, halves to the even one. Integers stay as they are."""
-
-    function = "round"
-    samples = unary_samples(0.6, 1.4, np.rint)
-
-
-class Trunc(_Rounding):
-    """Round towards zero. Integers stay as they are."""
-
-    function = "trunc"
-    samples = unary_samples(0.1, 0.9, np.trunc)
 
 
 # ---- comparisons and choice -------------------------------------------------
@@ -310,42 +334,66 @@ def _within(x: Any, kind: dtype.DType) -> Any:
 
 
 class Equal(Comparison):
-    """Whether x == y, elementwise; bool."""
+    """Whether x == y, elementwise; bool.
+
+    >>> print(ndl.equal(Tensor([1.0, 2.0]), Tensor([1.0, 3.0])))
+    [ True False]
+    """
 
     function = "equal"
     samples = binary_samples(np.equal, gradient=False)
 
 
 class NotEqual(Comparison):
-    """Whether x != y, elementwise; bool."""
+    """Whether x != y, elementwise; bool.
+
+    >>> print(ndl.not_equal(Tensor([1.0, 2.0]), Tensor([1.0, 3.0])))
+    [False  True]
+    """
 
     function = "not_equal"
     samples = binary_samples(np.not_equal, gradient=False)
 
 
 class Less(Comparison):
-    """Whether x < y, elementwise; bool."""
+    """Whether x < y, elementwise; bool.
+
+    >>> print(ndl.less(Tensor([1.0, 2.0, 3.0]), 2.0))
+    [ True False False]
+    """
 
     function = "less"
     samples = binary_samples(np.less, gradient=False)
 
 
 class LessEqual(Comparison):
-    """Whether x <= y, elementwise; bool."""
+    """Whether x <= y, elementwise; bool.
+
+    >>> print(ndl.less_equal(Tensor([1.0, 2.0, 3.0]), 2.0))
+    [ True  True False]
+    """
 
     function = "less_equal"
     samples = binary_samples(np.less_equal, gradient=False)
 
 
 class Greater(Comparison):
-    """Whether x > y, elementwise; bool."""
+    """Whether x > y, elementwise; bool.
+
+    >>> print(ndl.greater(Tensor([1.0, 2.0, 3.0]), 2.0))
+    [False False  True]
+    """
 
     function = "greater"
     samples = binary_samples(np.greater, gradient=False)
 
 
 class GreaterEqual(Comparison):
-    """Whether x >= y, elementwise; bool."""
+    """Whether x >= y, elementwise; bool.
+
+    >>> print(ndl.greater_equal(Tensor([1.0, 2.0, 3.0]), 2.0))
+    [False  True  True]
+    """
 
     function = "greater_equal"
     samples = binary_samples(np.greater_equal, gradient=False)
@@ -365,7 +413,12 @@ def _where_samples() -> list[Sample]:
 
 
 class Where(Elementwise):
-    """Choose: x where condition (bool) is true, else y. Shapes broadcast."""
+    """Choose: x where condition (bool) is true, else y. Shapes broadcast.
+
+    >>> x = Tensor([-1.0, 2.0])
+    >>> print(ndl.where(x > 0, x, 0.0))
+    [0. 2.]
+    """
 
     function = "where"
     saves = ((), (0,), (0,))
@@ -416,47 +469,17 @@ squared_difference = export(SquaredDifference)
 negative, square, absolute, reciprocal = map(export, (Negative, Square, Abs, Reciprocal))
 floor_divide, remainder = map(export, (FloorDivide, Remainder))
 maximum, minimum, sign = map(export, (Maximum, Minimum, Sign))
-floor, ceil, trunc = map(export, (Floor, Ceil, Trunc))
 equal, not_equal, less, less_equal = map(export, (Equal, NotEqual, Less, LessEqual))
 greater, greater_equal, where = map(export, (Greater, GreaterEqual, Where))
-
-
-def round(x: Any, decimals: int = 0) -> Any:
-    """Round to so many decimals, halves to the even digit; below 0 to tens, hundreds and so on.
-
-    As NumPy: by way of ``x * 10 ** decimals``, in float32 for float16 and bfloat16. See ``Round``.
-
-    Raises:
-        ArgumentError: if decimals are no whole number.
-        OptionError: if 10 ** decimals is beyond the dtype, or x are integers and decimals below 0.
-    """
-    if type(decimals) is int and decimals == 0:
-        return executor.apply(Round.of(), x)
-    decimals, (x,) = whole("round: decimals", decimals), as_tensors((x,), "round")
-    kind = executor.spec_of(x).dtype
-    if kind.kind != "f" and decimals >= 0:
-        return executor.apply(Round.of(), x)
-    limit = 0 if kind.kind != "f" else 300 if kind is dtype.float64 else 30
-    if abs(decimals) > limit:
-        raise OptionError(
-            f"round: {decimals} decimals of {kind}\n  rule: from {-limit} to {limit}"
-            + ("" if limit else "; integers are whole as they are\n  try: x.astype('float64')")
-        )
-    wide = widened(x)
-    scale = 10.0 ** abs(decimals)
-    out = round(wide * scale) / scale if decimals > 0 else round(wide / scale) * scale
-    return cast(out, kind)
-
-
-def frac(x: Any) -> Any:
-    """Return what is behind the point, with the sign of x: x - trunc(x)."""
-    return subtract(x, trunc(x))
 
 
 def heaviside(x: Any, values: Any) -> Any:
     """Return 0 where x is below 0, 1 above, and values where it is 0; NaN of NaN.
 
     Gradient: values, where x is 0; that of x is 0
+
+    >>> print(ndl.heaviside(Tensor([-1.0, 0.0, 1.0]), 0.5))
+    [0.  0.5 1. ]
     """
     x, values = promoted((x, values), "heaviside")
     return where(equal(x, 0), values, maximum(sign(x), 0))
@@ -467,6 +490,9 @@ def lerp(x: Any, y: Any, weight: Any) -> Any:
 
     Shapes:   x, y and weight broadcast
     Gradient: x, y, weight; any order
+
+    >>> print(ndl.lerp(Tensor([0.0, 10.0]), Tensor([4.0, 20.0]), 0.25))
+    [ 1.  12.5]
     """
     if isinstance(weight, np.ndarray):
         x, y, weight = as_tensors((x, y, weight), "lerp")
@@ -480,12 +506,20 @@ def lerp(x: Any, y: Any, weight: Any) -> Any:
 
 
 def addcmul(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Any:
-    """x + value * y * z; shapes broadcast."""
+    """x + value * y * z; shapes broadcast.
+
+    >>> print(ndl.addcmul(Tensor([1.0]), Tensor([2.0]), Tensor([3.0]), value=0.5))
+    [4.]
+    """
     return add(x, multiply(y, z) if value == 1 else multiply(multiply(y, value), z))
 
 
 def addcdiv(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Any:
-    """x + value * y / z; shapes broadcast."""
+    """x + value * y / z; shapes broadcast.
+
+    >>> print(ndl.addcdiv(Tensor([1.0]), Tensor([6.0]), Tensor([3.0]), value=0.5))
+    [2.]
+    """
     return add(x, divide(y if value == 1 else multiply(y, value), z))
 
 

@@ -321,22 +321,42 @@ class PseudoInverse(OnHost):
 
 
 def cholesky(x: Any) -> Any:
-    """The lower triangular factor of symmetric positive definite matrices. See ``Cholesky``."""
+    """The lower triangular factor of symmetric positive definite matrices. See ``Cholesky``.
+
+    >>> print(ops.cholesky(Tensor([[4.0, 2.0], [2.0, 5.0]])))
+    [[2. 0.]
+     [1. 2.]]
+    """
     return executor.apply(Cholesky.of(), x)
 
 
 def eigh(x: Any) -> tuple[Any, Any]:
-    """Eigenvalues and eigenvectors of symmetric matrices. See ``Eigh``."""
+    """Eigenvalues and eigenvectors of symmetric matrices. See ``Eigh``.
+
+    >>> values, vectors = ndl.linalg.eigh(Tensor([[2.0, 1.0], [1.0, 2.0]]))
+    >>> print(values)
+    [1. 3.]
+    """
     return executor.apply(Eigh.of(), x).tuple()
 
 
 def qr(x: Any, complete: bool = False) -> tuple[Any, Any]:
-    """Orthogonal columns and an upper triangle whose product x is. See ``QR``."""
+    """Orthogonal columns and an upper triangle whose product x is. See ``QR``.
+
+    >>> q, r = ndl.linalg.qr(Tensor([[3.0, 1.0], [4.0, 2.0]]))
+    >>> ndl.allclose(q @ r, Tensor([[3.0, 1.0], [4.0, 2.0]]), atol=1e-5)
+    True
+    """
     return executor.apply(QR.of(bool(complete)), x).tuple()
 
 
 def svd(x: Any, full: bool = True) -> tuple[Any, Any, Any]:
-    """Singular value decomposition. See ``SVD``."""
+    """Singular value decomposition. See ``SVD``.
+
+    >>> u, s, vh = ndl.linalg.svd(Tensor([[3.0, 0.0], [0.0, 4.0]]))
+    >>> print(s)
+    [4. 3.]
+    """
     return executor.apply(SVD.of(bool(full)), x).tuple()
 
 
@@ -346,6 +366,10 @@ def pinv(x: Any, rtol: Any = None) -> Any:
     Args:
         x: matrices [..., m, n].
         rtol: a number, or a tensor [...]; max(m, n) times the dtype's epsilon for None.
+
+    >>> print(ndl.linalg.pinv(Tensor([[2.0, 0.0], [0.0, 0.0]])))
+    [[0.5 0. ]
+     [0.  0. ]]
     """
     (x,) = promoted((x,), "pinv", floating=True)
     return executor.apply(PseudoInverse.of(), x, _limit(x, shape_of(x), rtol))

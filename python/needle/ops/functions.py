@@ -1,4 +1,4 @@
-"""Powers, exponentials, logarithms and trigonometry of each element.
+"""Powers, exponentials, logarithms, the sigmoid and the error function of each element.
 
 Every class is one row of src/common/functions.def; its ``derivative`` serves reverse and forward
 mode.
@@ -18,7 +18,7 @@ from needle.backend.ndarray import full
 from needle.dtype import DType, bool_, int16
 from needle.errors import DtypeError, explain
 from needle.ops.attributes import real
-from needle.ops.base import OUTPUT, Elementwise, export, sum_to
+from needle.ops.base import OUTPUT, Elementwise, export
 from needle.ops.elementwise import (
     absolute,
     equal,
@@ -56,7 +56,11 @@ class Power(Elementwise):
 
 
 class Exp(Elementwise):
-    """Exponential: e to the power x."""
+    """Exponential: e to the power x.
+
+    >>> print(ndl.exp(Tensor([0.0, 1.0])))
+    [1.     2.7183]
+    """
 
     function = "exp"
     floating = True
@@ -68,7 +72,11 @@ class Exp(Elementwise):
 
 
 class Log(Elementwise):
-    """Natural logarithm; -inf at 0, NaN below."""
+    """Natural logarithm; -inf at 0, NaN below.
+
+    >>> print(ndl.log(Tensor([1.0, 10.0])))
+    [0.     2.3026]
+    """
 
     function = "log"
     floating = True
@@ -83,7 +91,11 @@ class Log(Elementwise):
 
 
 class Sqrt(Elementwise):
-    """Square root; NaN below 0."""
+    """Square root; NaN below 0.
+
+    >>> print(ndl.sqrt(Tensor([4.0, 9.0])))
+    [2. 3.]
+    """
 
     function = "sqrt"
     floating = True
@@ -95,7 +107,11 @@ class Sqrt(Elementwise):
 
 
 class Rsqrt(Elementwise):
-    """Reciprocal square root: 1 / sqrt(x)."""
+    """Reciprocal square root: 1 / sqrt(x).
+
+    >>> print(ndl.rsqrt(Tensor([1.0, 4.0])))
+    [1.  0.5]
+    """
 
     function = "rsqrt"
     floating = True
@@ -107,7 +123,11 @@ class Rsqrt(Elementwise):
 
 
 class Exp2(Elementwise):
-    """Two to the power x."""
+    """Two to the power x.
+
+    >>> print(ndl.exp2(Tensor([0.0, 3.0])))
+    [1. 8.]
+    """
 
     function = "exp2"
     floating = True
@@ -119,7 +139,11 @@ class Exp2(Elementwise):
 
 
 class Expm1(Elementwise):
-    """exp(x) - 1, accurate near 0."""
+    """exp(x) - 1, accurate near 0.
+
+    >>> print(ndl.expm1(Tensor([0.0, 1.0])))
+    [0.     1.7183]
+    """
 
     function = "expm1"
     floating = True
@@ -131,7 +155,11 @@ class Expm1(Elementwise):
 
 
 class Log2(Elementwise):
-    """Logarithm to base 2; -inf at 0, NaN below."""
+    """Logarithm to base 2; -inf at 0, NaN below.
+
+    >>> print(ndl.log2(Tensor([1.0, 8.0])))
+    [0. 3.]
+    """
 
     function = "log2"
     floating = True
@@ -143,7 +171,11 @@ class Log2(Elementwise):
 
 
 class Log10(Elementwise):
-    """Logarithm to base 10; -inf at 0, NaN below."""
+    """Logarithm to base 10; -inf at 0, NaN below.
+
+    >>> print(ndl.log10(Tensor([1.0, 100.0])))
+    [0. 2.]
+    """
 
     function = "log10"
     floating = True
@@ -155,7 +187,11 @@ class Log10(Elementwise):
 
 
 class Log1p(Elementwise):
-    """log(1 + x), accurate near 0; -inf at -1, NaN below."""
+    """log(1 + x), accurate near 0; -inf at -1, NaN below.
+
+    >>> print(ndl.log1p(Tensor([0.0, 1.0])))
+    [0.     0.6931]
+    """
 
     function = "log1p"
     floating = True
@@ -170,7 +206,11 @@ class Log1p(Elementwise):
 
 
 class LogAddExp(Elementwise):
-    """log(exp(x) + exp(y)), without overflow."""
+    """log(exp(x) + exp(y)), without overflow.
+
+    >>> print(ndl.logaddexp(Tensor([0.0, 1000.0]), Tensor([0.0, 1000.0])))
+    [   0.6931 1000.6932]
+    """
 
     function = "logaddexp"
     floating = True
@@ -184,7 +224,11 @@ class LogAddExp(Elementwise):
 
 
 class Hypot(Elementwise):
-    """Length of the vector (x, y): sqrt(x * x + y * y), without overflow."""
+    """Length of the vector (x, y): sqrt(x * x + y * y), without overflow.
+
+    >>> print(ndl.hypot(Tensor([3.0]), Tensor([4.0])))
+    [5.]
+    """
 
     function = "hypot"
     floating = True
@@ -196,7 +240,11 @@ class Hypot(Elementwise):
 
 
 class CopySign(Elementwise):
-    """The magnitude of x with the sign of y."""
+    """The magnitude of x with the sign of y.
+
+    >>> print(ndl.copysign(Tensor([2.0, 3.0]), Tensor([-1.0, 1.0])))
+    [-2.  3.]
+    """
 
     function = "copysign"
     floating = True
@@ -208,7 +256,11 @@ class CopySign(Elementwise):
 
 
 class NextAfter(Elementwise):
-    """The next floating number of its dtype after x towards y."""
+    """The next floating number of its dtype after x towards y.
+
+    >>> ops.nextafter(Tensor([1.0]), 2.0).item() - 1.0
+    1.1920928955078125e-07
+    """
 
     function = "nextafter"
     floating = True
@@ -253,209 +305,17 @@ def _next_of_16_bits(x: Any, y: Any) -> Any:
     return moved
 
 
-# ---- trigonometry ------------------------------------------------------------------
-
-
-class Sin(Elementwise):
-    """Sine of an angle in radians."""
-
-    function = "sin"
-    floating = True
-    saves = ((0,),)
-    samples = unary_samples(-4, 4, np.sin)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return cos(out.inputs[0])
-
-
-class Cos(Elementwise):
-    """Cosine of an angle in radians."""
-
-    function = "cos"
-    floating = True
-    saves = ((0,),)
-    samples = unary_samples(-4, 4, np.cos)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return -sin(out.inputs[0])
-
-
-class Tan(Elementwise):
-    """Tangent of an angle in radians."""
-
-    function = "tan"
-    floating = True
-    saves = ((OUTPUT,),)
-    samples = unary_samples(-1.2, 1.2, np.tan)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return 1.0 + out * out
-
-
-class Asin(Elementwise):
-    """Inverse sine; NaN outside [-1, 1]."""
-
-    function = "asin"
-    floating = True
-    saves = ((0,),)
-    samples = unary_samples(-0.9, 0.9, np.arcsin)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return rsqrt(1.0 - square(out.inputs[0]))
-
-
-class Acos(Elementwise):
-    """Inverse cosine; NaN outside [-1, 1]."""
-
-    function = "acos"
-    floating = True
-    saves = ((0,),)
-    samples = unary_samples(-0.9, 0.9, np.arccos)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return -rsqrt(1.0 - square(out.inputs[0]))
-
-
-class Atan(Elementwise):
-    """Inverse tangent."""
-
-    function = "atan"
-    floating = True
-    saves = ((0,),)
-    samples = unary_samples(-3, 3, np.arctan)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return 1.0 / (1.0 + square(out.inputs[0]))
-
-
-class Atan2(Elementwise):
-    """Angle of the point (y, x): atan(x / y) in the right quadrant; its derivative at 0 is 0."""
-
-    function = "atan2"
-    floating = True
-    saves = ((0, 1), (0, 1))
-    samples = binary_samples(np.arctan2, 0.5, 2.0, second=(-2.0, -0.5))
-
-    def derivative(self, out: Any, i: int) -> Any:
-        x, y = out.inputs
-        return self._slope(x, y, self._squared(x, y), i)
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        x, y = out.inputs
-        squared = self._squared(x, y)
-        return tuple(
-            sum_to(out_grad * self._slope(x, y, squared, i), node.spec.shape)
-            if node.needs
-            else None
-            for i, node in enumerate(out.node.inputs)
-        )
-
-    @staticmethod
-    def _squared(x: Any, y: Any) -> Any:
-        squared = square(x) + square(y)
-        return where(equal(squared, 0.0), 1.0, squared)
-
-    @staticmethod
-    def _slope(x: Any, y: Any, squared: Any, i: int) -> Any:
-        return -x / squared if i else y / squared
-
-
-class Sinh(Elementwise):
-    """Hyperbolic sine."""
-
-    function = "sinh"
-    floating = True
-    saves = ((0,),)
-    samples = unary_samples(-3, 3, np.sinh)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return cosh(out.inputs[0])
-
-
-class Cosh(Elementwise):
-    """Hyperbolic cosine."""
-
-    function = "cosh"
-    floating = True
-    saves = ((0,),)
-    samples = unary_samples(-3, 3, np.cosh)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return sinh(out.inputs[0])
-
-
-class Tanh(Elementwise):
-    """Hyperbolic tangent."""
-
-    function = "tanh"
-    floating = True
-    saves = ((OUTPUT,),)
-    samples = unary_samples(-3, 3, np.tanh)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return 1.0 - out * out
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (tanh_grad(out, out_grad),)
-
-
-class TanhGrad(Elementwise):
-    """The gradient of the hyperbolic tangent, of its output x: y * (1 - x * x)."""
-
-    function = "tanh_grad"
-    floating = True
-    saves = ((0, 1), (0,))
-    samples = binary_samples(lambda x, y: y * (1 - x * x))
-
-    def derivative(self, out: Any, i: int) -> Any:
-        x, y = out.inputs
-        return 1.0 - x * x if i else -2.0 * x * y
-
-
-class Asinh(Elementwise):
-    """Inverse hyperbolic sine."""
-
-    function = "asinh"
-    floating = True
-    saves = ((0,),)
-    samples = unary_samples(-3, 3, np.arcsinh)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return rsqrt(square(out.inputs[0]) + 1.0)
-
-
-class Acosh(Elementwise):
-    """Inverse hyperbolic cosine; NaN below 1."""
-
-    function = "acosh"
-    floating = True
-    saves = ((0,),)
-    samples = unary_samples(1.2, 3, np.arccosh)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        x = out.inputs[0]
-        return rsqrt(x - 1.0) * rsqrt(x + 1.0)  # the product overflows, and hides its ends
-
-
-class Atanh(Elementwise):
-    """Inverse hyperbolic tangent; NaN outside [-1, 1]."""
-
-    function = "atanh"
-    floating = True
-    saves = ((0,),)
-    samples = unary_samples(-0.8, 0.8, np.arctanh)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        return 1.0 / (1.0 - square(out.inputs[0]))
-
-
 # ---- sigmoid and erf ---------------------------------------------------------------
 
 _erf = np.vectorize(math.erf, otypes=[float])
 
 
 class Sigmoid(Elementwise):
-    """Logistic function: 1 / (1 + exp(-x))."""
+    """Logistic function: 1 / (1 + exp(-x)).
+
+    >>> print(ndl.sigmoid(Tensor([-1.0, 0.0, 2.0])))
+    [0.2689 0.5    0.8808]
+    """
 
     function = "sigmoid"
     floating = True
@@ -470,7 +330,11 @@ class Sigmoid(Elementwise):
 
 
 class SigmoidGrad(Elementwise):
-    """The gradient of the logistic function, of its output x: y * x * (1 - x)."""
+    """The gradient of the logistic function, of its output x: y * x * (1 - x).
+
+    >>> print(ops.sigmoid_grad(Tensor([0.5]), Tensor([2.0])))
+    [0.5]
+    """
 
     function = "sigmoid_grad"
     floating = True
@@ -483,7 +347,11 @@ class SigmoidGrad(Elementwise):
 
 
 class Erf(Elementwise):
-    """Error function."""
+    """Error function.
+
+    >>> print(ndl.erf(Tensor([0.0, 1.0])))
+    [0.     0.8427]
+    """
 
     function = "erf"
     floating = True
@@ -498,10 +366,6 @@ exp, exp2, expm1 = map(export, (Exp, Exp2, Expm1))
 log, log2, log10, log1p = map(export, (Log, Log2, Log10, Log1p))
 sqrt, rsqrt, hypot, logaddexp = map(export, (Sqrt, Rsqrt, Hypot, LogAddExp))
 copysign, nextafter = map(export, (CopySign, NextAfter))
-sin, cos, tan = map(export, (Sin, Cos, Tan))
-asin, acos, atan, atan2 = map(export, (Asin, Acos, Atan, Atan2))
-sinh, cosh, tanh, tanh_grad = map(export, (Sinh, Cosh, Tanh, TanhGrad))
-asinh, acosh, atanh = map(export, (Asinh, Acosh, Atanh))
 sigmoid, sigmoid_grad, erf = map(export, (Sigmoid, SigmoidGrad, Erf))
 
 
@@ -509,6 +373,9 @@ def logit(x: Any, eps: float | None = None) -> Any:
     """log(x / (1 - x)): what ``sigmoid`` undoes; with eps of x limited to [eps, 1 - eps].
 
     float16 and bfloat16 are computed in float32.
+
+    >>> print(ndl.logit(Tensor([0.5, 0.9])))
+    [0.     2.1972]
     """
     (x,) = promoted((x,), "logit", floating=True)
     wide = widened(x)
@@ -523,6 +390,9 @@ def power(x: Any, y: Any) -> Any:
 
     Raises:
         DtypeError: for a negative whole number as exponent of integers.
+
+    >>> print(ndl.power(Tensor([1.0, 2.0, 3.0]), 2.0))
+    [1. 4. 9.]
     """
     if isinstance(y, int) and y < 0 and isinstance(x, graph.TensorBase):
         kind = x.spec.dtype

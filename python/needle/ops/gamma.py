@@ -18,13 +18,14 @@ from needle.ops.elementwise import (
     less,
     maximum,
     minimum,
-    round,
     where,
 )
-from needle.ops.functions import cos, log, sin
+from needle.ops.functions import log
 from needle.ops.operands import cast, promoted, widened
+from needle.ops.rounding import round
 from needle.ops.samples import Sample, uniform
 from needle.ops.special import Expanded, polynomial
+from needle.ops.trigonometry import cos, sin
 
 # Bernoulli's numbers of even index.
 _BERNOULLI = (
@@ -89,6 +90,9 @@ class LGamma(Expanded):
 
     In float64, and rounded once. Of float64 it is 4 units in the last place off at most for x > 0;
     below it is 2e-14, which is more of the values next to its zeros.
+
+    >>> print(ndl.lgamma(Tensor([1.0, 5.0])))  # log(24)
+    [0.     3.1781]
     """
 
     function = "lgamma"
@@ -182,7 +186,11 @@ lgamma = export(LGamma)
 
 
 def digamma(x: Any) -> Any:
-    """Derivative of ``lgamma``; NaN at -1, -2, ..., infinite at 0. See ``PolyGamma``."""
+    """Derivative of ``lgamma``; NaN at -1, -2, ..., infinite at 0. See ``PolyGamma``.
+
+    >>> print(ndl.digamma(Tensor([1.0, 2.0])))
+    [-0.5772  0.4228]
+    """
     return executor.apply(PolyGamma.of(0), x)
 
 
@@ -192,6 +200,9 @@ def polygamma(n: int, x: Any) -> Any:
     Raises:
         ArgumentError: if n is no whole number.
         OptionError: if it is below 0, or its factorial is beyond float64.
+
+    >>> print(ndl.polygamma(1, Tensor([1.0])))  # pi ** 2 / 6
+    [1.6449]
     """
     return executor.apply(PolyGamma.of(whole("polygamma: n", n)), x)
 
@@ -204,6 +215,9 @@ def multigammaln(x: Any, p: int) -> Any:
     Raises:
         ArgumentError: if p is no whole number.
         OptionError: if it is below 1 or above 1000, which are so many terms.
+
+    >>> print(ndl.multigammaln(Tensor([2.0]), 2))
+    [0.4516]
     """
     p = whole("multigammaln: p", p)
     if not 1 <= p <= 1000:

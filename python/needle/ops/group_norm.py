@@ -214,6 +214,14 @@ def group_norm(
 
     Returns:
         The result, the means and the biased variances [n, groups]. See ``GroupNorm``.
+
+    >>> x = Tensor([[[1.0], [3.0], [5.0], [9.0]]])
+    >>> out, mean, var = ops.group_norm(x, 2)
+    >>> print(out, mean, var)
+    [[[-1.]
+      [ 1.]
+      [-1.]
+      [ 1.]]] [[2. 7.]] [[1. 4.]]
     """
     if len(shape_of(x)) < 2:
         raise explain(

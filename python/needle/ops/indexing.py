@@ -315,6 +315,11 @@ def gather(x: Any, index: Any, axis: Any = -1) -> Any:
     """Pick along an axis (NumPy: take_along_axis). See ``Gather``.
 
     PyTorch's order, ``gather(x, axis, index)``, is understood too.
+
+    >>> x, index = Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([[1], [0]], dtype="int64")
+    >>> print(ndl.gather(x, index, axis=1))
+    [[2.]
+     [3.]]
     """
     if type(axis) is not int and isinstance(index, (int, np.integer)):
         index, axis = axis, index
@@ -323,7 +328,13 @@ def gather(x: Any, index: Any, axis: Any = -1) -> Any:
 
 
 def take_along_dim(x: Any, index: Any, axis: int | None = None) -> Any:
-    """Pick along an axis as ``gather``; from the flattened x for None, by the flattened index."""
+    """Pick along an axis as ``gather``; from the flattened x for None, by the flattened index.
+
+    >>> x = Tensor([[3.0, 1.0], [2.0, 4.0]])
+    >>> print(ndl.take_along_dim(x, ndl.argsort(x), axis=-1))
+    [[1. 3.]
+     [2. 4.]]
+    """
     x, index = as_tensors((x, beside(x, index)), "take_along_dim")
     if axis is not None:
         return gather(x, index, axis)
@@ -333,7 +344,12 @@ def take_along_dim(x: Any, index: Any, axis: int | None = None) -> Any:
 
 
 def scatter_add(index: Any, updates: Any, axis: int, shape: tuple[int, ...]) -> Any:
-    """Zeros of a shape with updates added at the indices along an axis. See ``ScatterAdd``."""
+    """Zeros of a shape with updates added at the indices along an axis. See ``ScatterAdd``.
+
+    >>> index, updates = Tensor([0, 2, 0], dtype="int64"), Tensor([1.0, 2.0, 3.0])
+    >>> print(ops.scatter_add(index, updates, axis=0, shape=(4,)))
+    [4. 0. 2. 0.]
+    """
     return executor.apply(ScatterAdd.of(axis, axes_of(shape)), index, updates)
 
 
@@ -372,6 +388,11 @@ def take(x: Any, index: Any, axis: int | None = None) -> Any:
     """Pick slices along an axis; of the flattened x for None. See ``Take``.
 
     The index may be a number, a list or a range, too; a number takes the axis away.
+
+    >>> print(ndl.take(Tensor([[1.0, 2.0], [3.0, 4.0]]), [1, 1, 0], axis=0))
+    [[3. 4.]
+     [3. 4.]
+     [1. 2.]]
     """
     index = beside(x, index)
     if axis is None:
@@ -390,6 +411,10 @@ def embedding(weight: Any, ids: Any) -> Any:
     Raises:
         IndexRangeError: naming the first id that is not in [0, n).
         ShapeError: if weight has no axes.
+
+    >>> print(ndl.embedding(Tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]), [2, 0]))
+    [[4. 5.]
+     [0. 1.]]
     """
     weight, ids = as_tensors((weight, beside(weight, ids)), "embedding")
     if len(shape_of(weight)) < 1:
@@ -404,6 +429,10 @@ def one_hot(x: Any, classes: int, dtype: Any = None) -> Any:
     Raises:
         ArgumentError: if classes are no whole number.
         OptionError: if they are negative.
+
+    >>> print(ndl.one_hot(Tensor([0, 2], dtype="int64"), 3))
+    [[1. 0. 0.]
+     [0. 0. 1.]]
     """
     kind = dtypes.float32 if dtype is None else as_dtype(dtype)
     classes = whole("one_hot: classes", classes)

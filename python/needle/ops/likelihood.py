@@ -84,6 +84,9 @@ def bce(x: Any, target: Any, *, weight: Any = None, reduction: str = "mean") -> 
 
     Raises:
         ShapeError: if the shapes differ, or the weight does not broadcast to them.
+
+    >>> round(ndl.bce(Tensor([0.9, 0.2]), Tensor([1.0, 0.0])).item(), 4)
+    0.1643
     """
     x, target = promoted(same_shape("bce", x, target), "bce", floating=True)
     yes, no = map(_limited_log, (x, 1.0 - x))
@@ -121,6 +124,9 @@ def bce_with_logits(
 
     ``weight`` says what each element counts, as for ``bce``, and ``pos_weight`` what targets of 1
     count beside those of 0; both broadcast to the shape of x.
+
+    >>> round(ndl.bce_with_logits(Tensor([0.0, 3.0]), Tensor([1.0, 1.0])).item(), 4)
+    0.3709
     """
     x, target = same_shape("bce_with_logits", x, target)
     loss = executor.apply(BCEWithLogits.of(), x, target)
@@ -148,6 +154,9 @@ def gaussian_nll_loss(
 
     Raises:
         ShapeError: if the shapes do not fit.
+
+    >>> round(ndl.gaussian_nll_loss(Tensor([1.0]), Tensor([3.0]), Tensor([4.0])).item(), 4)
+    1.1931
     """
     name = "gaussian_nll_loss"
     x, target = same_shape(name, x, target)
@@ -191,6 +200,9 @@ def poisson_nll_loss(
 
     Raises:
         ShapeError: if the shapes differ.
+
+    >>> print(ndl.poisson_nll_loss(Tensor([0.0]), Tensor([2.0])))
+    1.0
     """
     x, target = promoted(
         same_shape("poisson_nll_loss", x, target), "poisson_nll_loss", floating=True

@@ -324,6 +324,11 @@ def norm(
 
     Raises:
         OptionError: if ord is another word.
+
+    >>> print(ndl.norm(Tensor([3.0, 4.0])))
+    5.0
+    >>> print(ndl.norm(Tensor([[3.0, 4.0], [6.0, 8.0]]), axis=1))
+    [ 5. 10.]
     """
     axes = either(axes, axis)
     (x,) = promoted((x,), "norm", floating=True)
@@ -353,6 +358,10 @@ def normalize(x: Any, ord: Any = 2, axis: int = -1, eps: float = 1e-12) -> Any:
 
     Shapes:   x [..., n, ...] -> the same
     Raises:   OptionError if ord is another word
+
+    >>> print(ndl.normalize(Tensor([[3.0, 4.0], [0.0, 2.0]])))
+    [[0.6 0.8]
+     [0.  1. ]]
     """
     (x,) = promoted((x,), "normalize", floating=True)
     wide = widened(x)
@@ -366,12 +375,21 @@ def _power_of_some(x: Any, exponent: float) -> Any:
 
 
 def inv(x: Any) -> Any:
-    """The inverse of matrices. See ``Inverse``."""
+    """The inverse of matrices. See ``Inverse``.
+
+    >>> print(ops.inv(Tensor([[2.0, 0.0], [0.0, 4.0]])))
+    [[0.5  0.  ]
+     [0.   0.25]]
+    """
     return executor.apply(Inverse.of(), x)
 
 
 def solve(a: Any, b: Any) -> Any:
-    """The solution of a @ x = b for matrices b, or a vector b. See ``Solve``."""
+    """The solution of a @ x = b for matrices b, or a vector b. See ``Solve``.
+
+    >>> print(ops.solve(Tensor([[2.0, 0.0], [1.0, 1.0]]), Tensor([4.0, 5.0])))
+    [2. 3.]
+    """
     if len(shape_of(b)) != 1:
         return executor.apply(Solve.of(), a, b)
     out = executor.apply(Solve.of(), a, unsqueeze(b, -1))
@@ -391,6 +409,10 @@ def solve_triangular(
         unit: whether the diagonal is taken for ones, whatever stands there.
 
     See ``SolveTriangular``.
+
+    >>> print(ops.solve_triangular(Tensor([[2.0, 0.0], [1.0, 1.0]]), Tensor([[4.0], [5.0]])))
+    [[2.]
+     [3.]]
     """
     if len(shape_of(b)) == 1:
         column = unsqueeze(b, -1) if left else unsqueeze(b, -2)
@@ -402,10 +424,19 @@ def solve_triangular(
 
 
 def det(x: Any) -> Any:
-    """The determinant of matrices. See ``Determinant``."""
+    """The determinant of matrices. See ``Determinant``.
+
+    >>> round(ops.det(Tensor([[1.0, 2.0], [3.0, 5.0]])).item(), 4)
+    -1.0
+    """
     return executor.apply(Determinant.of(), x)
 
 
 def slogdet(x: Any) -> tuple[Any, Any]:
-    """The sign of the determinant and the logarithm of its absolute value."""
+    """The sign of the determinant and the logarithm of its absolute value.
+
+    >>> sign, logarithm = ops.slogdet(Tensor([[0.0, 2.0], [2.0, 0.0]]))
+    >>> sign.item(), round(logarithm.item(), 4)
+    (-1.0, 1.3863)
+    """
     return executor.apply(LogDeterminant.of(), x).tuple()

@@ -382,6 +382,11 @@ def linear_cross_entropy(
         ShapeError: if shapes do not fit.
         IndexRangeError: naming the first label that is not a class.
         OptionError: if label_smoothing is not in [0, 1], or for another reduction.
+
+    >>> x, weight = Tensor([[1.0, 0.0]]), Tensor([[2.0, 0.0], [0.0, 2.0]])
+    >>> labels = Tensor([0], dtype="int64")
+    >>> round(ndl.linear_cross_entropy(x, weight, labels).item(), 4)
+    0.1269
     """
     name = "linear_cross_entropy"
     if reduction not in ("mean", "sum", "none"):

@@ -76,49 +76,77 @@ def _special_samples(reference: Any) -> Any:
 
 
 class IsNaN(_Test):
-    """Whether x is not a number; bool."""
+    """Whether x is not a number; bool.
+
+    >>> print(ndl.isnan(Tensor([1.0, float("inf"), float("nan")])))
+    [False False  True]
+    """
 
     function = "isnan"
     samples = _special_samples(np.isnan)
 
 
 class IsInf(_Test):
-    """Whether x is infinite; bool."""
+    """Whether x is infinite; bool.
+
+    >>> print(ndl.isinf(Tensor([1.0, float("inf"), float("nan")])))
+    [False  True False]
+    """
 
     function = "isinf"
     samples = _special_samples(np.isinf)
 
 
 class IsFinite(_Test):
-    """Whether x is neither infinite nor NaN; bool."""
+    """Whether x is neither infinite nor NaN; bool.
+
+    >>> print(ndl.isfinite(Tensor([1.0, float("inf"), float("nan")])))
+    [ True False False]
+    """
 
     function = "isfinite"
     samples = _special_samples(np.isfinite)
 
 
 class LogicalNot(Comparison):
-    """Whether x is zero; bool."""
+    """Whether x is zero; bool.
+
+    >>> print(ndl.logical_not(Tensor([0.0, 2.0])))
+    [ True False]
+    """
 
     function = "logical_not"
     samples = unary_samples(-2, 2, np.logical_not, gradient=False)
 
 
 class LogicalAnd(Comparison):
-    """Whether both are not zero; bool."""
+    """Whether both are not zero; bool.
+
+    >>> print(ndl.logical_and(Tensor([0.0, 1.0, 2.0]), Tensor([1.0, 0.0, 3.0])))
+    [False False  True]
+    """
 
     function = "logical_and"
     samples = binary_samples(np.logical_and, gradient=False)
 
 
 class LogicalOr(Comparison):
-    """Whether one of both is not zero; bool."""
+    """Whether one of both is not zero; bool.
+
+    >>> print(ndl.logical_or(Tensor([0.0, 1.0, 0.0]), Tensor([0.0, 0.0, 3.0])))
+    [False  True  True]
+    """
 
     function = "logical_or"
     samples = binary_samples(np.logical_or, gradient=False)
 
 
 class LogicalXor(Comparison):
-    """Whether exactly one of both is not zero; bool."""
+    """Whether exactly one of both is not zero; bool.
+
+    >>> print(ndl.logical_xor(Tensor([0.0, 1.0, 2.0]), Tensor([1.0, 0.0, 3.0])))
+    [ True  True False]
+    """
 
     function = "logical_xor"
     samples = binary_samples(np.logical_xor, gradient=False)
@@ -145,35 +173,55 @@ class _Bits(Elementwise):
 
 
 class BitwiseAnd(_Bits):
-    """Bits set in both; logical and for bool."""
+    """Bits set in both; logical and for bool.
+
+    >>> print(ndl.bitwise_and(Tensor([6, 5], dtype="int64"), 3))
+    [2 1]
+    """
 
     function = "bitwise_and"
     samples = _bit_samples(np.bitwise_and)
 
 
 class BitwiseOr(_Bits):
-    """Bits set in one of both; logical or for bool."""
+    """Bits set in one of both; logical or for bool.
+
+    >>> print(ndl.bitwise_or(Tensor([6, 5], dtype="int64"), 3))
+    [7 7]
+    """
 
     function = "bitwise_or"
     samples = _bit_samples(np.bitwise_or)
 
 
 class BitwiseXor(_Bits):
-    """Bits set in exactly one of both."""
+    """Bits set in exactly one of both.
+
+    >>> print(ndl.bitwise_xor(Tensor([6, 5], dtype="int64"), 3))
+    [5 6]
+    """
 
     function = "bitwise_xor"
     samples = _bit_samples(np.bitwise_xor)
 
 
 class BitwiseInvert(_Bits):
-    """All bits turned; logical not for bool."""
+    """All bits turned; logical not for bool.
+
+    >>> print(ndl.bitwise_invert(Tensor([0, 5], dtype="int64")))
+    [-1 -6]
+    """
 
     function = "bitwise_invert"
     samples = _bit_samples(np.invert, 1)
 
 
 class BitwiseLeftShift(_Bits):
-    """x moved up by y bits; counts outside the width give 0."""
+    """x moved up by y bits; counts outside the width give 0.
+
+    >>> print(ndl.bitwise_left_shift(Tensor([1, 3], dtype="int64"), 2))
+    [ 4 12]
+    """
 
     function = "bitwise_left_shift"
     accepts = "iu"
@@ -181,7 +229,11 @@ class BitwiseLeftShift(_Bits):
 
 
 class BitwiseRightShift(_Bits):
-    """x moved down by y bits, keeping its sign; counts outside the width leave only that."""
+    """x moved down by y bits, keeping its sign; counts outside the width leave only that.
+
+    >>> print(ndl.bitwise_right_shift(Tensor([8, 13], dtype="int64"), 2))
+    [2 3]
+    """
 
     function = "bitwise_right_shift"
     accepts = "iu"
@@ -201,6 +253,9 @@ def clip(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any
 
     Raises:
         OptionError: if a side is given under both its names.
+
+    >>> print(ndl.clip(Tensor([-2.0, 0.5, 3.0]), 0.0, 1.0))
+    [0.  0.5 1. ]
     """
     if min is not None or max is not None:
         low, high = either(low, min, ("low", "min")), either(high, max, ("high", "max"))
@@ -216,7 +271,11 @@ def clip(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any
 
 
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
-    """Limit x to [min, max]; None leaves that side open. See ``Clip``."""
+    """Limit x to [min, max]; None leaves that side open. See ``Clip``.
+
+    >>> print(ndl.clamp(Tensor([-2.0, 0.5, 3.0]), min=0.0, max=1.0))
+    [0.  0.5 1. ]
+    """
     return clip(x, min, max)
 
 
@@ -237,6 +296,9 @@ def nan_to_num(
         nan: in place of NaN.
         posinf, neginf: in place of infinity and its negative; None: the dtype's largest number, and
             its negative.
+
+    >>> print(ndl.nan_to_num(Tensor([1.0, float("nan")]), nan=-1.0))
+    [ 1. -1.]
     """
     (x,) = as_tensors((x,), "nan_to_num")
     kind = x.spec.dtype
@@ -250,7 +312,11 @@ def nan_to_num(
 
 
 def nansum(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
-    """Sum over axes (all for None) of what is not NaN; the gradient there is 0."""
+    """Sum over axes (all for None) of what is not NaN; the gradient there is 0.
+
+    >>> print(ndl.nansum(Tensor([1.0, float("nan"), 3.0])))
+    4.0
+    """
     (x,) = as_tensors((x,), "nansum")
     if x.spec.dtype.kind == "f":
         x = where(isnan(x), 0.0, x)
@@ -261,6 +327,9 @@ def nanmean(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = N
     """Mean over axes (all for None) of what is not NaN; NaN where all is. Integers become floats.
 
     float16 and bfloat16 are added up in float32.
+
+    >>> print(ndl.nanmean(Tensor([1.0, float("nan"), 3.0])))
+    2.0
     """
     (x,) = promoted((x,), "nanmean", floating=True)
     wide = widened(x)
@@ -275,6 +344,9 @@ def contains(x: Any, value: Any) -> bool:
 
     Raises:
         ShapeError: if it is a list whose parts differ in length, or does not broadcast.
+
+    >>> ops.contains(Tensor([1.0, 2.0]), 2.0)
+    True
     """
     if isinstance(value, (list, tuple)):
         try:
@@ -300,6 +372,9 @@ def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: b
         rtol: tolerance relative to y.
         atol: absolute tolerance.
         equal_nan: whether NaN is close to NaN.
+
+    >>> print(ndl.isclose(Tensor([1.0, 1.0]), Tensor([1.000001, 1.1])))
+    [ True False]
     """
     x, y = promoted((x, y), "isclose")
     kind = executor.spec_of(x).dtype
@@ -316,5 +391,9 @@ def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: b
 def allclose(
     x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
-    """Whether all elements are close, a Python bool. Arguments as of ``isclose``."""
+    """Whether all elements are close, a Python bool. Arguments as of ``isclose``.
+
+    >>> ndl.allclose(Tensor([1.0]), Tensor([1.000001]))
+    True
+    """
     return bool(all_true(isclose(x, y, rtol, atol, equal_nan)).item())

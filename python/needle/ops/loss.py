@@ -262,6 +262,10 @@ def cross_entropy(
         IndexRangeError: naming the first label that is not a class.
         OptionError: if label_smoothing is not in [0, 1].
         ShapeError: if there is not one weight for each class.
+
+    >>> logits = Tensor([[2.0, 1.0, 0.0], [0.0, 0.0, 5.0]])
+    >>> round(ndl.cross_entropy(logits, [0, 2]).item(), 4)
+    0.2105
     """
     logits, target = as_tensors((logits, beside(logits, target)), "cross_entropy")
     label_smoothing = real("cross_entropy: label_smoothing", label_smoothing)
@@ -414,13 +418,20 @@ def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
 
     Raises:
         ShapeError: if the shapes differ.
+
+    >>> print(ndl.mse_loss(Tensor([1.0, 2.0]), Tensor([3.0, 2.0])))
+    2.0
     """
     x, target = same_shape("mse_loss", x, target)
     return reduced(squared_difference(x, target), reduction)
 
 
 def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
-    """Distance to the target. Arguments as of ``mse_loss``."""
+    """Distance to the target. Arguments as of ``mse_loss``.
+
+    >>> print(ndl.l1_loss(Tensor([1.0, 2.0]), Tensor([3.0, 2.0])))
+    1.0
+    """
     x, target = same_shape("l1_loss", x, target)
     return reduced(absolute(x - target), reduction)
 
@@ -428,8 +439,10 @@ def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
 def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mean") -> Any:
     """Squared distance to the target near it, distance further away. See ``Huber``.
 
-    Raises:
-        OptionError: if delta is not positive.
+    Raises: OptionError if delta is not positive
+
+    >>> print(ndl.huber_loss(Tensor([0.5, 3.0]), Tensor([0.0, 0.0]), reduction="none"))
+    [0.125 2.5  ]
     """
     delta = real("huber_loss: delta", delta)
     if not delta > 0:
@@ -441,10 +454,12 @@ def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mea
 def smooth_l1_loss(x: Any, target: Any, *, beta: float = 1.0, reduction: str = "mean") -> Any:
     """Distance to the target less beta / 2; within beta half the squared distance over beta.
 
-    ``huber_loss`` over beta; ``l1_loss`` for beta 0.
+    It is ``huber_loss`` divided by beta, and ``l1_loss`` for beta 0.
 
-    Raises:
-        OptionError: if beta is negative or NaN.
+    Raises: OptionError if beta is negative or NaN
+
+    >>> print(ndl.smooth_l1_loss(Tensor([0.5, 3.0]), Tensor([0.0, 0.0]), reduction="none"))
+    [0.125 2.5  ]
     """
     beta = real("smooth_l1_loss: beta", beta)
     if not beta >= 0:
@@ -461,6 +476,10 @@ def kl_divergence(
 
     With ``log_target`` those of the target are given too. Reduction "batchmean" is the sum divided
     by the size of the first axis. See ``KLDivergence``.
+
+    >>> x, target = ndl.log(Tensor([[0.5, 0.5]])), Tensor([[0.25, 0.75]])
+    >>> round(ndl.kl_divergence(x, target).item(), 4)
+    0.1308
     """
     x, target = same_shape("kl_divergence", x, target)
     if log_target:
@@ -496,6 +515,10 @@ def nll_loss(
     Raises:
         IndexRangeError: naming the first label that is not a class.
         ShapeError: if there is not one label for each row, or one weight for each class.
+
+    >>> x, labels = ndl.log_softmax(Tensor([[2.0, 1.0, 0.0]])), Tensor([0], dtype="int64")
+    >>> round(ndl.nll_loss(x, labels).item(), 4)
+    0.4076
     """
     x, labels = as_tensors((x, labels), "nll_loss")
     shape = x.spec.shape

@@ -68,6 +68,10 @@ def matmul(a: Any, b: Any) -> Any:
     """Matrix product as NumPy's ``@``: a one-dimensional operand is a row (left) or a column.
 
     See ``MatMul``.
+
+    >>> print(ndl.matmul(Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([[1.0], [10.0]])))
+    [[21.]
+     [43.]]
     """
     if getattr(a, "ndim", 0) >= 2 and getattr(b, "ndim", 0) >= 2:
         return executor.apply(_MATMUL, a, b)

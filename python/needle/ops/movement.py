@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from needle import config, core, executor
+from needle import config, executor
 from needle import device as devices
 from needle.backend import kernels
 from needle.backend.array import MAX_DIMS, make_spec
@@ -17,10 +16,9 @@ from needle.backend.axes import (
     new_shape,
     normalise_axes,
     normalise_axis,
-    normalise_index,
 )
 from needle.dtype import DType, as_dtype
-from needle.errors import ArgumentError, IndexRangeError, ShapeError, explain
+from needle.errors import ArgumentError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
 from needle.ops.base import BROADCAST, CAST, PERMUTE, RESHAPE, SLICE, Linear, Op
@@ -330,7 +328,12 @@ known_reshapes: dict[Any, Reshape] = {}
 
 
 def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
-    """Return x under another shape; one size may be -1. See ``Reshape``."""
+    """Return x under another shape; one size may be -1. See ``Reshape``.
+
+    >>> print(ndl.reshape(Tensor([1.0, 2.0, 3.0, 4.0]), (2, -1)))
+    [[1. 2.]
+     [3. 4.]]
+    """
     given = sizes if shape is None else (axes_of(shape),)
     old = executor.spec_of(x)
     op = Reshape.of(new_shape(given, old.size, old.shape))
@@ -343,7 +346,11 @@ def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
 
 
 def permute(x: Any, *axes: Any) -> Any:
-    """Return x with its axes in another order (array API: permute_dims)."""
+    """Return x with its axes in another order (array API: permute_dims).
+
+    >>> ndl.permute(ndl.zeros((2, 3, 4)), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
     order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
     ndim = len(shape_of(x))
     return executor.apply(Permute.of(tuple(normalise_axis(a, ndim) for a in axes_of(order))), x)
@@ -362,6 +369,10 @@ def transpose(x: Any, axes: Any = None, *more: int) -> Any:
 
     Raises:
         ShapeError: if axes are not two, or x has fewer than two.
+
+    >>> print(ndl.transpose(Tensor([[1.0, 2.0], [3.0, 4.0]])))
+    [[1. 3.]
+     [2. 4.]]
     """
     ndim = executor.spec_of(x).ndim
     if more:
@@ -383,7 +394,12 @@ def transpose(x: Any, axes: Any = None, *more: int) -> Any:
 
 
 def broadcast_to(x: Any, shape: Sequence[int]) -> Any:
-    """Return x repeated to a larger shape without copying. See ``BroadcastTo``."""
+    """Return x repeated to a larger shape without copying. See ``BroadcastTo``.
+
+    >>> print(ndl.broadcast_to(Tensor([1.0, 2.0]), (2, 2)))
+    [[1. 2.]
+     [1. 2.]]
+    """
     return executor.apply(BroadcastTo.of(axes_of(shape)), x)
 
 
@@ -392,6 +408,9 @@ def squeeze(x: Any, axes: Axes = None, *, axis: Axes = None) -> Any:
 
     Raises:
         ShapeError: if an axis has another size, or is named twice.
+
+    >>> ndl.squeeze(ndl.zeros((1, 3, 1))).shape
+    (3,)
     """
     shape = shape_of(x)
     axes = either(axes, axis)
@@ -405,7 +424,11 @@ def squeeze(x: Any, axes: Axes = None, *, axis: Axes = None) -> Any:
 
 
 def unsqueeze(x: Any, axis: int) -> Any:
-    """Return x with a new axis of size 1 at this place of the result."""
+    """Return x with a new axis of size 1 at this place of the result.
+
+    >>> ndl.unsqueeze(Tensor([1.0, 2.0]), 1).shape
+    (2, 1)
+    """
     shape = list(shape_of(x))
     shape.insert(normalise_axis(axis, len(shape) + 1), 1)
     return reshape(x, tuple(shape))
@@ -415,6 +438,9 @@ def flip(x: Any, axes: Axes = None, *more: int, axis: Axes = None) -> Any:
     """Return x with the elements of these axes (all for None) in reverse order; a view.
 
     Several axes come as one argument or one by one.
+
+    >>> print(ndl.flip(Tensor([1.0, 2.0, 3.0])))
+    [3. 2. 1.]
     """
     shape = shape_of(x)
     turned = normalise_axes(either((axes, *more) if more else axes, axis), len(shape))
@@ -430,6 +456,9 @@ def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
     Raises:
         ArgumentError: if they are not several.
         ShapeError: if there are no tensors, or other axes differ.
+
+    >>> print(ndl.concat([Tensor([1.0, 2.0]), Tensor([3.0])]))
+    [1. 2. 3.]
     """
     try:
         tensors = tuple(tensors)
@@ -441,101 +470,39 @@ def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
 
 
 def astype(x: Any, dtype: Any) -> Any:
-    """Return x in another dtype. See ``Cast``."""
+    """Return x in another dtype. See ``Cast``.
+
+    >>> ndl.astype(Tensor([1.7, -1.7]), "int32")
+    needle.Tensor([ 1, -1], dtype=int32)
+    """
     target = as_dtype(dtype)
     return x if executor.spec_of(x).dtype is target else executor.apply(Cast.of(target), x)
 
 
 def to_device(x: Any, device: Any) -> Any:
-    """Return x on another device. See ``ToDevice``."""
+    """Return x on another device. See ``ToDevice``.
+
+    >>> ops.to_device(Tensor([1.0]), ndl.cpu_numpy()).device
+    cpu_numpy()
+    """
     target = devices.as_device(device)
     return x if executor.spec_of(x).device == target else executor.apply(ToDevice.of(target), x)
 
 
 def copy(x: Any) -> Any:
-    """Return a copy of x in fresh memory."""
+    """Return a copy of x in fresh memory.
+
+    >>> print(ops.copy(Tensor([1.0, 2.0])))
+    [1. 2.]
+    """
     return executor.apply(Copy.of(), x)
 
 
 def stop_gradient(x: Any) -> Any:
-    """Return x as a constant of the derivative. See ``StopGradient``."""
+    """Return x as a constant of the derivative. See ``StopGradient``.
+
+    >>> x = Tensor(3.0)
+    >>> ndl.grad(lambda x: x * ops.stop_gradient(x))(x).item()
+    3.0
+    """
     return executor.apply(StopGradient.of(), x)
-
-
-def _slice_of(numbers: tuple[int, ...]) -> Slice:
-    """Return the op for what the native gate made of an index: a mask of axes, then triples."""
-    triples = tuple(zip(numbers[1::3], numbers[2::3], numbers[3::3], strict=True))
-    return Slice.of(triples, tuple(i for i in range(len(triples)) if numbers[0] >> i & 1))
-
-
-_native_getitem: Any = None
-if core.native is not None:
-    core.native.set_make_slice(_slice_of)
-    _native_getitem = core.native.getitem
-
-
-def native_index(x: Any, index: Any) -> Any:
-    """Return ``basic_index`` by the native gate, or None where that cannot tell."""
-    return None if _native_getitem is None else _native_getitem(x, index)
-
-
-def basic_index(x: Any, index: Any) -> Any:
-    """Return x indexed by integers, slices, ``...`` and None, as NumPy does: a view.
-
-    Raises:
-        IndexRangeError: for an integer out of range or too many indices.
-    """
-    shape = shape_of(x)
-    given = index if isinstance(index, tuple) else (index,)
-    count = sum(part is not None and part is not Ellipsis for part in given)
-    dots = sum(part is Ellipsis for part in given)
-    check_count(count, dots, len(shape))
-    ranges: list[tuple[int, int, int]] = []
-    dropped: list[int] = []
-    new: list[int] = []
-    for part in given if dots else (*given, Ellipsis):
-        axis = len(ranges)
-        if part is None:
-            new.append(axis - len(dropped) + len(new))
-        elif part is Ellipsis:
-            ranges += [(0, n, 1) for n in shape[axis : axis + len(shape) - count]]
-        elif isinstance(part, slice):
-            start, stop, step = part.indices(shape[axis])
-            size = len(range(start, stop, step))
-            ranges.append((start, size, step if size > 1 else 1))  # a step may be of any size
-        else:
-            dropped.append(axis)
-            ranges.append((_position(part, axis, shape[axis]), 1, 1))
-    result = executor.apply(Slice.of(tuple(ranges), tuple(dropped)), x)
-    if new:
-        out_shape = list(shape_of(result))
-        for axis in new:
-            out_shape.insert(axis, 1)
-        result = reshape(result, tuple(out_shape))
-    return result
-
-
-def check_count(count: int, dots: int, ndim: int) -> None:
-    """Check how many axes an index names, and how often it has ``...``.
-
-    Raises:
-        IndexRangeError: if there are more than axes; for a second ``...``.
-    """
-    if dots > 1:
-        raise IndexRangeError(
-            f"index: {dots} times ...\n  rule: ... stands for all axes that are not named, once"
-        )
-    if count > ndim:
-        raise IndexRangeError(f"index: {count} indices for {ndim} dimensions")
-
-
-def _position(part: Any, axis: int, size: int) -> int:
-    """Return an integer index counted from 0."""
-    try:
-        place = operator.index(part)
-    except TypeError:
-        raise IndexRangeError(
-            f"index: {part!r:.60} is no index\n"
-            "  rule: indices are integers, slices, ..., None, integer arrays or masks"
-        ) from None
-    return normalise_index(place, size, axis)

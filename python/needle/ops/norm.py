@@ -394,6 +394,10 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) 
     """Normalise over the last axes of x: those that the weight has, one for None.
 
     See ``LayerNorm``.
+
+    >>> print(ndl.layer_norm(Tensor([[1.0, 3.0], [10.0, 30.0]])))
+    [[-1.  1.]
+     [-1.  1.]]
     """
     own = _last_axes("layer_norm", x, bias if weight is None else weight)
     flat = x if len(own) == 1 else reshape(x, (*shape_of(x)[: -len(own)], math.prod(own)))
@@ -406,6 +410,9 @@ def rms_norm(x: Any, weight: Any = None, eps: float = 1e-5) -> Any:
     """Scale the last axes of x (those of the weight, one for None) to unit root mean square.
 
     See ``RMSNorm``.
+
+    >>> print(ndl.rms_norm(Tensor([3.0, 4.0])))
+    [0.8485 1.1314]
     """
     own = _last_axes("rms_norm", x, weight)
     flat = x if len(own) == 1 else reshape(x, (*shape_of(x)[: -len(own)], math.prod(own)))
@@ -422,6 +429,11 @@ def batch_norm(
 
     Returns:
         The result, the mean and the biased variance. See ``BatchNorm``.
+
+    >>> out, mean, var = ndl.batch_norm(Tensor([[1.0], [3.0]]))
+    >>> print(out, mean, var)
+    [[-1.]
+     [ 1.]] [2.] [1.]
     """
     ndim = len(shape_of(x))
     axis = normalise_axis(axis, ndim)

@@ -212,6 +212,11 @@ def pad(x: Any, widths: int | Sequence[Any], mode: str = "constant", value: floa
         ShapeError: if widths do not fit x, or reach further than reflect can.
         OptionError: for another mode.
         DtypeError: if the dtype of x has no such value.
+
+    >>> print(ndl.pad(Tensor([1.0, 2.0, 3.0]), (2, 1)))
+    [0. 0. 1. 2. 3. 0.]
+    >>> print(ndl.pad(Tensor([1.0, 2.0, 3.0]), (2, 1), mode="reflect"))
+    [3. 2. 1. 2. 3. 2.]
     """
     shape = shape_of(x)
     pairs = _pairs(widths, len(shape))

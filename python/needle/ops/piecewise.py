@@ -9,30 +9,46 @@ from needle.executor import shape_of
 from needle.ops.activation import elu, leaky_relu, softplus
 from needle.ops.attributes import real
 from needle.ops.elementwise import absolute, divide, less_equal, negative, where
-from needle.ops.functions import tanh
 from needle.ops.logic import clip
 from needle.ops.movement import reshape
 from needle.ops.operands import promoted
 from needle.ops.softmax import softmax
+from needle.ops.trigonometry import tanh
 
 
 def hardtanh(x: Any, low: Any = -1.0, high: Any = 1.0) -> Any:
-    """x limited to [low, high]. See ``Clip``."""
+    """x limited to [low, high]. See ``Clip``.
+
+    >>> print(ndl.hardtanh(Tensor([-3.0, 0.5, 2.0])))
+    [-1.   0.5  1. ]
+    """
     return clip(x, low, high)
 
 
 def relu6(x: Any) -> Any:
-    """min(max(x, 0), 6). See ``Clip``."""
+    """min(max(x, 0), 6). See ``Clip``.
+
+    >>> print(ndl.relu6(Tensor([-1.0, 3.0, 8.0])))
+    [0. 3. 6.]
+    """
     return clip(x, 0.0, 6.0)
 
 
 def threshold(x: Any, threshold: float, value: float) -> Any:
-    """x where it is above a threshold, else a value."""
+    """x where it is above a threshold, else a value.
+
+    >>> print(ndl.threshold(Tensor([-1.0, 0.5, 2.0]), 1.0, 0.0))
+    [0. 0. 2.]
+    """
     return where(less_equal(x, threshold), value, x)
 
 
 def hardshrink(x: Any, lambd: float = 0.5) -> Any:
-    """x where |x| > lambd, else 0."""
+    """x where |x| > lambd, else 0.
+
+    >>> print(ndl.hardshrink(Tensor([-1.0, 0.3, 2.0])))
+    [-1.  0.  2.]
+    """
     return where(less_equal(absolute(x), lambd), 0.0, x)
 
 
@@ -41,6 +57,9 @@ def softshrink(x: Any, lambd: float = 0.5) -> Any:
 
     Raises:
         OptionError: if lambd is negative.
+
+    >>> print(ndl.softshrink(Tensor([-1.0, 0.3, 2.0])))
+    [-0.5  0.   1.5]
     """
     size = real("softshrink: lambd", lambd)
     if not size >= 0:
@@ -50,7 +69,11 @@ def softshrink(x: Any, lambd: float = 0.5) -> Any:
 
 
 def tanhshrink(x: Any) -> Any:
-    """x - tanh(x)."""
+    """x - tanh(x).
+
+    >>> print(ndl.tanhshrink(Tensor([0.0, 2.0])))
+    [0.    1.036]
+    """
     (x,) = promoted((x,), "tanhshrink", floating=True)
     return x - tanh(x)
 
@@ -62,6 +85,9 @@ def celu(x: Any, alpha: float = 1.0) -> Any:
         OptionError: if alpha is not positive.
 
     Source:   Barron, "Continuously Differentiable Exponential Linear Units", 2017, arXiv:1704.07483
+
+    >>> print(ndl.celu(Tensor([-1.0, 2.0])))
+    [-0.6321  2.    ]
     """
     alpha = real("celu: alpha", alpha)
     if not alpha > 0:
@@ -70,7 +96,11 @@ def celu(x: Any, alpha: float = 1.0) -> Any:
 
 
 def softmin(x: Any, axis: int = -1) -> Any:
-    """Positive numbers that add up to 1 along an axis: ``softmax`` of -x."""
+    """Positive numbers that add up to 1 along an axis: ``softmax`` of -x.
+
+    >>> print(ndl.softmin(Tensor([1.0, 2.0])))
+    [0.7311 0.2689]
+    """
     return softmax(negative(x), axis)
 
 
@@ -81,6 +111,9 @@ def prelu(x: Any, weight: Any) -> Any:
     Gradient: x, weight; any order
     Raises:   ShapeError if weight is neither [1] nor [c]
     Source:   He et al., "Delving Deep into Rectifiers", 2015, arXiv:1502.01852
+
+    >>> print(ndl.prelu(Tensor([[-2.0, 3.0]]), Tensor([0.25])))
+    [[-0.5  3. ]]
     """
     shape, own = shape_of(x), shape_of(weight)
     channels = shape[1] if len(shape) > 1 else 1
@@ -94,5 +127,9 @@ def prelu(x: Any, weight: Any) -> Any:
 
 
 def log_sigmoid(x: Any) -> Any:
-    """Logarithm of the logistic function, without overflow: -softplus(-x)."""
+    """Logarithm of the logistic function, without overflow: -softplus(-x).
+
+    >>> print(ndl.log_sigmoid(Tensor([0.0, -100.0])))
+    [  -0.6931 -100.    ]
+    """
     return negative(softplus(negative(x)))

@@ -104,6 +104,12 @@ def manual_seed(seed: int | None) -> None:
     Raises:
         ArgumentError: if the seed is no whole number.
         OptionError: if it is negative, or 2**64 or more.
+
+    >>> ndl.manual_seed(7)
+    >>> first = ndl.randn(2)
+    >>> ndl.manual_seed(7)
+    >>> ndl.allclose(first, ndl.randn(2))
+    True
     """
     global _generator
     _generator = None if seed is None else Generator(seed)

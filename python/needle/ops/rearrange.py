@@ -91,6 +91,9 @@ def roll(x: Any, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes =
 
     Raises:
         ShapeError: if there is not one shift per axis.
+
+    >>> print(ndl.roll(Tensor([1.0, 2.0, 3.0]), 1))
+    [3. 1. 2.]
     """
     axes = either(axes, axis)
     if axes is None:
@@ -128,6 +131,9 @@ def tile(x: Any, counts: int | Sequence[int]) -> Any:
     Raises:
         ArgumentError: if a count is no whole number.
         ShapeError: if one is negative, or the result has too many elements.
+
+    >>> print(ndl.tile(Tensor([1.0, 2.0]), 2))
+    [1. 2. 1. 2.]
     """
     times = tuple(_count("tile", n) for n in axes_of(counts))
     shape = shape_of(x)
@@ -149,6 +155,9 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
         ArgumentError: if a count is no whole number.
         ShapeError: if there is not one count, or one per element; if one is negative, or the result
             has too many elements.
+
+    >>> print(ndl.repeat(Tensor([1.0, 2.0]), 2))
+    [1. 1. 2. 2.]
     """
     if axis is None:
         x, axis = reshape(x, (executor.spec_of(x).size,)), 0
@@ -173,6 +182,10 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
     Raises:
         ArgumentError: if k is no whole number.
         ShapeError: if there are not two axes, or both are one.
+
+    >>> print(ndl.rot90(Tensor([[1.0, 2.0], [3.0, 4.0]])))
+    [[2. 4.]
+     [1. 3.]]
     """
     chosen = _axes(axes, len(shape_of(x)))
     if len(chosen) != 2 or chosen[0] == chosen[1]:
@@ -283,12 +296,20 @@ class UnDilate(Linear):
 
 
 def dilate(x: Any, axes: int | Sequence[int], dilation: int) -> Any:
-    """Put ``dilation`` zeros after every element on each of the axes. See ``Dilate``."""
+    """Put ``dilation`` zeros after every element on each of the axes. See ``Dilate``.
+
+    >>> print(ops.dilate(Tensor([1.0, 2.0]), 0, 1))
+    [1. 0. 2. 0.]
+    """
     return executor.apply(Dilate.of(*_dilation("dilate", x, axes, dilation)), x)
 
 
 def undilate(x: Any, axes: int | Sequence[int], dilation: int) -> Any:
-    """Keep every (1 + dilation)-th element on each of the axes. See ``UnDilate``."""
+    """Keep every (1 + dilation)-th element on each of the axes. See ``UnDilate``.
+
+    >>> print(ops.undilate(Tensor([1.0, 0.0, 2.0, 0.0]), 0, 1))
+    [1. 2.]
+    """
     return executor.apply(UnDilate.of(*_dilation("undilate", x, axes, dilation)), x)
 
 
@@ -311,6 +332,9 @@ def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -
 
     Raises:
         ShapeError: if there are more of one than of the other, or one is named twice.
+
+    >>> ndl.moveaxis(ndl.zeros((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
     """
     ndim = len(shape_of(x))
     start, stop = _axes(source, ndim), _axes(target, ndim)
@@ -323,7 +347,11 @@ def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -
 
 
 def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
-    """Swap two axes."""
+    """Swap two axes.
+
+    >>> ndl.swapaxes(ndl.zeros((2, 3, 4)), 0, 2).shape
+    (4, 3, 2)
+    """
     order = list(range(len(shape_of(x))))
     i, j = _axes((axis1, axis2), len(order))
     order[i], order[j] = order[j], order[i]
@@ -335,6 +363,9 @@ def flatten(x: Any, start: int = 0, stop: int = -1) -> Any:
 
     Raises:
         ShapeError: if start comes after stop.
+
+    >>> ndl.flatten(ndl.zeros((2, 3, 4)), 1).shape
+    (2, 12)
     """
     shape = shape_of(x)
     if not shape:
@@ -352,6 +383,9 @@ def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
         ArgumentError: if a size is no whole number.
         IndexRangeError: if there is no such axis.
         ShapeError: if the sizes do not make that of the axis.
+
+    >>> ndl.unflatten(ndl.zeros((2, 12)), 1, (3, 4)).shape
+    (2, 3, 4)
     """
     shape = shape_of(x)
     axis = normalise_axis(axis, len(shape))
@@ -368,7 +402,11 @@ def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
 
 
 def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
-    """Insert axes of size 1 at these places of the result."""
+    """Insert axes of size 1 at these places of the result.
+
+    >>> ops.expand_dims(ndl.zeros((2, 3)), (0, 2)).shape
+    (1, 2, 1, 3)
+    """
     axes = axes_of(axis)
     for place in sorted(_axes(axes, len(shape_of(x)) + len(axes))):
         x = unsqueeze(x, place)
@@ -376,7 +414,12 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
 
 
 def broadcast_arrays(*tensors: Any) -> list[Any]:
-    """Return the tensors as views of their common shape."""
+    """Return the tensors as views of their common shape.
+
+    >>> x, y = ops.broadcast_arrays(Tensor([1.0, 2.0]), Tensor([[3.0], [4.0]]))
+    >>> x.shape, y.shape
+    ((2, 2), (2, 2))
+    """
     shape = ndarray.broadcast_shapes("broadcast_arrays", *[shape_of(x) for x in tensors])
     return [broadcast_to(x, shape) for x in tensors]
 

@@ -14,7 +14,7 @@ from needle.executor import shape_of
 from needle.ops.activation import relu
 from needle.ops.base import OUTPUT, Composite, needed
 from needle.ops.elementwise import cast_like
-from needle.ops.functions import sigmoid, tanh
+from needle.ops.functions import sigmoid
 from needle.ops.matmul import matmul
 from needle.ops.movement import concat
 from needle.ops.operands import as_tensors, promoted, widened
@@ -31,6 +31,7 @@ from needle.ops.recurrent_grad import (
     zeros,
 )
 from needle.ops.recurrent_samples import forward_samples
+from needle.ops.trigonometry import tanh
 
 
 class Recurrent(Composite):

@@ -11,12 +11,12 @@ from needle.executor import shape_of
 from needle.ops.base import Composite, total
 from needle.ops.creation import arange
 from needle.ops.elementwise import cast_like, greater, square, where
-from needle.ops.functions import tanh
 from needle.ops.matmul import matmul
 from needle.ops.movement import broadcast_to, concat, reshape, unsqueeze
 from needle.ops.operands import cast, constant, widened
 from needle.ops.recurrent_samples import gradient_samples
 from needle.ops.reduce import summation
+from needle.ops.trigonometry import tanh
 from needle.ops.tuples import stack
 
 

@@ -17,6 +17,7 @@ from needle.errors import ArgumentError, OptionError, ShapeError, called, explai
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either, flag
 from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op
+from needle.ops.contract import split_example
 from needle.ops.elementwise import cast_like, equal, not_equal, where
 from needle.ops.movement import BroadcastTo, broadcast_to, reshape
 from needle.ops.operands import in_dtype
@@ -108,6 +109,11 @@ class Sum(Reduction, Linear):
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Dtypes:   floats stay; integers and bools -> int64
+
+    >>> print(ndl.sum(Tensor([[1.0, 2.0], [3.0, 4.0]])))
+    10.0
+    >>> print(ndl.sum(Tensor([[1.0, 2.0], [3.0, 4.0]]), axis=0))
+    [4. 6.]
     """
 
     function = "sum"
@@ -122,6 +128,9 @@ class Mean(Reduction, Linear):
     """Arithmetic mean over axes; NaN of nothing.
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
+
+    >>> print(ndl.mean(Tensor([[1.0, 2.0], [3.0, 4.0]]), axis=1))
+    [1.5 3.5]
     """
 
     function = "mean"
@@ -154,6 +163,9 @@ class Max(_Extreme):
     """Largest value over axes; NaN if there is one. Ties share the gradient equally.
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
+
+    >>> print(ndl.amax(Tensor([[1.0, 2.0], [3.0, 0.0]]), axis=0))
+    [3. 2.]
     """
 
     function = "max"
@@ -164,6 +176,9 @@ class Min(_Extreme):
     """Smallest value over axes; NaN if there is one. Ties share the gradient equally.
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
+
+    >>> print(ndl.amin(Tensor([[1.0, 2.0], [3.0, 0.0]]), axis=0))
+    [1. 0.]
     """
 
     function = "min"
@@ -239,6 +254,9 @@ class AnyTrue(Reduction):
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Dtypes:   any -> bool
+
+    >>> print(ndl.any(Tensor([[0.0, 2.0], [0.0, 0.0]]), axis=1))
+    [ True False]
     """
 
     called = "any"
@@ -252,6 +270,9 @@ class AllTrue(Reduction):
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Dtypes:   any -> bool
+
+    >>> print(ndl.all(Tensor([[1.0, 2.0], [3.0, 0.0]]), axis=1))
+    [ True False]
     """
 
     called = "all"
@@ -368,7 +389,10 @@ def reducer(cls: type[Reduction], name: str) -> Reducer:
     function.__module__ = cls.__module__
     first = (cls.__doc__ or "").partition("\n")[0]
     more = " x is cast to a ``dtype`` first." if cls.casts else ""
-    function.__doc__ = f"{first} All axes for None.{more} See ``{cls.__name__}``."
+    _, example = split_example(cls.__doc__ or "")
+    function.__doc__ = (
+        f"{first} All axes for None.{more} See ``{cls.__name__}``.\n\n{example}".rstrip()
+    )
     return function
 
 
@@ -379,16 +403,28 @@ _argmax, _argmin = reducer(ArgMax, "argmax"), reducer(ArgMin, "argmin")
 
 
 def count_nonzero(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
-    """How many elements over axes (all for None) are not zero; int64."""
+    """How many elements over axes (all for None) are not zero; int64.
+
+    >>> print(ndl.count_nonzero(Tensor([[1.0, 0.0], [3.0, 4.0]]), axis=0))
+    [2 1]
+    """
     truth = x if executor.spec_of(x).dtype is dtype.bool_ else not_equal(x, 0)
     return summation(truth, axes, keepdims, axis=axis)
 
 
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-    """Position of the largest value. See ``ArgMax``."""
+    """Position of the largest value. See ``ArgMax``.
+
+    >>> print(ndl.argmax(Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=1))
+    [1 0]
+    """
     return _argmax(x, axis, keepdims)
 
 
 def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-    """Position of the smallest value. See ``ArgMin``."""
+    """Position of the smallest value. See ``ArgMin``.
+
+    >>> print(ndl.argmin(Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=1))
+    [0 1]
+    """
     return _argmin(x, axis, keepdims)

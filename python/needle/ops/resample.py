@@ -110,6 +110,9 @@ def _max_pool(axes: int, doc: str | None = None) -> Callable[..., Any]:
 
         Raises:
             ShapeError: if a window does not fit, or padding is over half a window.
+
+        >>> print(ops.max_pool2d(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 2))
+        [[[[4.]]]]
         """
         how = _windows(name, axes, x, kernel_size, stride, padding, dilation, ceil_mode)
         return channels_first(executor.apply(MaxPool.of(*how), channels_last(x))[0])
@@ -137,6 +140,9 @@ def _avg_pool(axes: int, doc: str | None = None) -> Callable[..., Any]:
 
         Raises:
             ShapeError: if a window does not fit, or padding is over half a window.
+
+        >>> print(ops.avg_pool2d(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 2))
+        [[[[2.5]]]]
         """
         how = _windows(name, axes, x, kernel_size, stride, padding, 1, ceil_mode)[:3]
         counted = tuple((low, low) if count_include_pad else (0, 0) for low, _ in how[2])
@@ -146,15 +152,39 @@ def _avg_pool(axes: int, doc: str | None = None) -> Callable[..., Any]:
 
 
 max_pool1d = _max_pool(
-    1, "Take the largest element of each window of [n, c, t]. See ``max_pool2d``."
+    1,
+    """Take the largest element of each window of [n, c, t]. See ``max_pool2d``.
+
+    >>> print(ops.max_pool1d(Tensor([[[1.0, 2.0, 5.0, 3.0]]]), 2))
+    [[[2. 5.]]]
+    """,
 )
 max_pool2d = _max_pool(2)
 max_pool3d = _max_pool(
-    3, "Take the largest element of each window of [n, c, d, h, w]. See ``max_pool2d``."
+    3,
+    """Take the largest element of each window of [n, c, d, h, w]. See ``max_pool2d``.
+
+    >>> ops.max_pool3d(ndl.ones((1, 2, 4, 4, 4)), 2).shape
+    (1, 2, 2, 2, 2)
+    """,
 )
-avg_pool1d = _avg_pool(1, "Average the windows of [n, c, t]. See ``avg_pool2d``.")
+avg_pool1d = _avg_pool(
+    1,
+    """Average the windows of [n, c, t]. See ``avg_pool2d``.
+
+    >>> print(ops.avg_pool1d(Tensor([[[1.0, 2.0, 5.0, 3.0]]]), 2))
+    [[[1.5 4. ]]]
+    """,
+)
 avg_pool2d = _avg_pool(2)
-avg_pool3d = _avg_pool(3, "Average the windows of [n, c, d, h, w]. See ``avg_pool2d``.")
+avg_pool3d = _avg_pool(
+    3,
+    """Average the windows of [n, c, d, h, w]. See ``avg_pool2d``.
+
+    >>> ops.avg_pool3d(ndl.ones((1, 2, 4, 4, 4)), 2).shape
+    (1, 2, 2, 2, 2)
+    """,
+)
 
 
 def _adapted(name: str, axes: int, x: Any, output_size: Any) -> tuple[Sizes, Sizes]:
@@ -204,7 +234,11 @@ def _mixed(x: Any, axis: int, matrix: Any) -> Any:
 
 
 def adaptive_avg_pool1d(x: Any, output_size: Any) -> Any:
-    """Average [n, c, t] down to a size. See ``adaptive_avg_pool2d``."""
+    """Average [n, c, t] down to a size. See ``adaptive_avg_pool2d``.
+
+    >>> print(ops.adaptive_avg_pool1d(Tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2))
+    [[[2. 6.]]]
+    """
     return _adaptive("adaptive_avg_pool1d", 1, x, output_size)
 
 
@@ -219,12 +253,19 @@ def adaptive_avg_pool2d(x: Any, output_size: Any) -> Any:
 
     Raises:
         ShapeError: if a size is below 1.
+
+    >>> ops.adaptive_avg_pool2d(ndl.ones((1, 3, 9, 7)), (3, 2)).shape
+    (1, 3, 3, 2)
     """
     return _adaptive("adaptive_avg_pool2d", 2, x, output_size)
 
 
 def adaptive_avg_pool3d(x: Any, output_size: Any) -> Any:
-    """Average volumes [n, c, d, h, w] down to a size. See ``adaptive_avg_pool2d``."""
+    """Average volumes [n, c, d, h, w] down to a size. See ``adaptive_avg_pool2d``.
+
+    >>> ops.adaptive_avg_pool3d(ndl.ones((1, 3, 8, 8, 8)), 2).shape
+    (1, 3, 2, 2, 2)
+    """
     return _adaptive("adaptive_avg_pool3d", 3, x, output_size)
 
 
@@ -255,7 +296,11 @@ def _bin_places(spatial: Sizes, out: Sizes, device: Any) -> Any:
 
 
 def adaptive_max_pool1d(x: Any, output_size: Any) -> Any:
-    """Take the largest elements of [n, c, t] down to a size. See ``adaptive_max_pool2d``."""
+    """Take the largest elements of [n, c, t] down to a size. See ``adaptive_max_pool2d``.
+
+    >>> print(ops.adaptive_max_pool1d(Tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2))
+    [[[3. 7.]]]
+    """
     return _adaptive_max("adaptive_max_pool1d", 1, x, output_size)
 
 
@@ -264,17 +309,28 @@ def adaptive_max_pool2d(x: Any, output_size: Any) -> Any:
 
     The windows, the arguments and the errors are those of ``adaptive_avg_pool2d``; ties go to the
     first.
+
+    >>> ops.adaptive_max_pool2d(ndl.ones((1, 3, 9, 7)), (3, 2)).shape
+    (1, 3, 3, 2)
     """
     return _adaptive_max("adaptive_max_pool2d", 2, x, output_size)
 
 
 def adaptive_max_pool3d(x: Any, output_size: Any) -> Any:
-    """Take the largest elements of [n, c, d, h, w] down to a size. See ``adaptive_max_pool2d``."""
+    """Take the largest elements of [n, c, d, h, w] down to a size. See ``adaptive_max_pool2d``.
+
+    >>> ops.adaptive_max_pool3d(ndl.ones((1, 3, 8, 8, 8)), 2).shape
+    (1, 3, 2, 2, 2)
+    """
     return _adaptive_max("adaptive_max_pool3d", 3, x, output_size)
 
 
 def global_avg_pool(x: Any) -> Any:
-    """Average each channel of [n, c, *spatial] over its whole image, which becomes 1 x 1."""
+    """Average each channel of [n, c, *spatial] over its whole image, which becomes 1 x 1.
+
+    >>> print(ops.global_avg_pool(Tensor([[[[1.0, 3.0], [5.0, 7.0]]]])))
+    [[[[4.]]]]
+    """
     axes = len(_spatial("global_avg_pool", x))
     image = channels_last(x)
     return channels_first(mean(image, tuple(range(1, axes + 1)), keepdims=True))
@@ -297,6 +353,9 @@ def unfold(x: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride
 
     Raises:
         ShapeError: if x is no image, or no window fits.
+
+    >>> ops.unfold(ndl.ones((1, 3, 5, 5)), 3).shape
+    (1, 27, 9)
     """
     kernel, taps, around, steps = _columns("unfold", kernel_size, dilation, padding, stride)
     _spatial("unfold", x, 2)
@@ -318,6 +377,12 @@ def fold(
 
     Shapes:   x [n, c * elements of a window, windows] -> [n, c, *output_size]
     Raises:   ShapeError if these are no windows of such images
+
+    >>> columns = ops.unfold(ndl.ones((1, 1, 3, 3)), 2)
+    >>> print(ops.fold(columns, (3, 3), 2))  # how often each pixel was in a window
+    [[[[1. 2. 1.]
+       [2. 4. 2.]
+       [1. 2. 1.]]]]
     """
     kernel, taps, around, steps = _columns("fold", kernel_size, dilation, padding, stride)
     size, shape = per_axis("output_size", output_size, 2), shape_of(x)
@@ -359,6 +424,9 @@ def pixel_shuffle(x: Any, factor: int) -> Any:
     Raises:   ShapeError if there are no such channels, or the factor is below 1
     Source:   Shi et al., "Real-Time Single Image and Video Super-Resolution Using an Efficient
               Sub-Pixel Convolutional Neural Network", 2016, arXiv:1609.05158
+
+    >>> ops.pixel_shuffle(ndl.ones((1, 8, 2, 3)), 2).shape
+    (1, 2, 4, 6)
     """
     factor, shape = whole("pixel_shuffle: factor", factor), shape_of(x)
     if factor < 1 or len(shape) < 3 or shape[-3] % factor**2:
@@ -381,6 +449,9 @@ def pixel_unshuffle(x: Any, factor: int) -> Any:
     Shapes:   x [..., c, h * factor, w * factor] -> [..., c * factor ** 2, h, w]
     Gradient: x; any order
     Raises:   ShapeError if there are no such pixels, or the factor is below 1
+
+    >>> ops.pixel_unshuffle(ndl.ones((1, 2, 4, 6)), 2).shape
+    (1, 8, 2, 3)
     """
     factor, shape = whole("pixel_unshuffle: factor", factor), shape_of(x)
     if factor < 1 or len(shape) < 3 or shape[-2] % factor or shape[-1] % factor:
@@ -425,6 +496,9 @@ def upsample(
     Raises:
         OptionError: for an unknown mode, or unless one of size and scale_factor is given.
         ShapeError: if the mode is for other ranks, or the result would be empty.
+
+    >>> print(ops.upsample(Tensor([[[1.0, 3.0]]]), scale_factor=2))
+    [[[1. 1. 3. 3.]]]
     """
     if not isinstance(mode, str) or mode not in MODES:
         raise unknown("mode", str(mode), MODES)

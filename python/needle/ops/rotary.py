@@ -15,10 +15,11 @@ from needle.ops.attributes import real
 from needle.ops.base import Composite
 from needle.ops.creation import arange
 from needle.ops.elementwise import cast_like
-from needle.ops.functions import cos, exp2, sin
+from needle.ops.functions import exp2
 from needle.ops.movement import concat, unsqueeze
 from needle.ops.operands import as_tensors, cast, widened
 from needle.ops.samples import Sample, uniform
+from needle.ops.trigonometry import cos, sin
 
 
 def _turned(x: Any, positions: Any, base: float) -> Any:
@@ -107,6 +108,11 @@ def rotary(x: Any, positions: Any = 0, *, base: float = 10000.0) -> Any:
     Raises:
         ShapeError: if d is odd, or there is not one position for each step.
         ArgumentError: if positions are neither a whole number nor a tensor.
+
+    >>> x = Tensor([[1.0, 0.0], [1.0, 0.0]])
+    >>> print(ndl.rotary(x))  # turned by 0 and by 1 radian
+    [[1.     0.    ]
+     [0.5403 0.8415]]
     """
     (x,) = as_tensors((x,), "rotary")
     if not hasattr(positions, "shape") and len(shape_of(x)) > 1:

@@ -119,6 +119,10 @@ def uniform(
             lies between them.
         DtypeError: if dtype is not floating.
         ShapeError: if a size is negative.
+
+    >>> x = ndl.uniform((100,), -1.0, 1.0)
+    >>> (x >= -1.0).all().item(), (x < 1.0).all().item()
+    (True, True)
     """
     sizes = sizes_of("uniform", shape, 8)
     low, high = real("uniform: low", low), real("uniform: high", high)
@@ -182,6 +186,9 @@ def normal(
         OptionError: if std is negative or NaN.
         DtypeError: if dtype is not floating.
         ShapeError: if a size is negative.
+
+    >>> ndl.normal((2, 3), mean=10.0, std=0.1).shape
+    (2, 3)
     """
     sizes = sizes_of("normal", shape, 8)
     mean, std = real("normal: mean", mean), real("normal: std", std)
@@ -200,6 +207,9 @@ def bernoulli(
     Raises:
         OptionError: if p is not in [0, 1].
         ShapeError: if a size is negative.
+
+    >>> ndl.bernoulli((2, 3), p=0.3).dtype
+    needle.bool
     """
     sizes = sizes_of("bernoulli", shape, 8)
     p = real("bernoulli: p", p)
@@ -227,6 +237,9 @@ def randint(
         OptionError: if there is no integer in the range, or more than 2**31.
         DtypeError: if an integer dtype cannot hold all of them.
         ShapeError: if a size is negative.
+
+    >>> ndl.randint((2, 3), 0, 10).shape
+    (2, 3)
     """
     low, high = whole("randint: low", low), whole("randint: high", high)
     sizes, kind = sizes_of("randint", shape, 8), as_dtype(dtype)
@@ -256,6 +269,9 @@ def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
     Raises:
         ArgumentError: if n is no whole number.
         ShapeError: if n is negative.
+
+    >>> print(ndl.sort(ndl.permutation(5)))
+    [0 1 2 3 4]
     """
     (size,), source = sizes_of("permutation", (n,), 8), random.generator(key)
     if source is None:
@@ -319,6 +335,9 @@ def multinomial(
             negative, infinite or NaN, or all of a row are 0.
 
     Source: Efraimidis, Spirakis, "Weighted random sampling with a reservoir", 2006
+
+    >>> print(ndl.multinomial(Tensor([0.0, 1.0, 0.0]), 4, replacement=True))
+    [1 1 1 1]
     """
     (x,) = promoted((weights,), "multinomial", floating=True)
     shape, count = shape_of(x), whole("multinomial: count", count)
@@ -375,6 +394,11 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, *, key: int | None = 
 
     Raises:
         OptionError: if p is not in [0, 1].
+
+    >>> x = ndl.ones((1000,))
+    >>> kept = ops.dropout(x, 0.5) != 0
+    >>> 400 < ndl.count_nonzero(kept).item() < 600
+    True
     """
     p = real("dropout: p", p)
     if not 0.0 <= p <= 1.0:

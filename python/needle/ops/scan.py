@@ -290,6 +290,9 @@ class Prod(Reduction):
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Gradient: x; any order
+
+    >>> print(ndl.prod(Tensor([[1.0, 2.0], [3.0, 4.0]]), axis=1))
+    [ 2. 12.]
     """
 
     function = "prod"
@@ -420,6 +423,9 @@ def cumsum(x: Any, axis: int | None = None, *, dtype: Any = None) -> Any:
     """Sum up to each element along an axis (of the flattened x for None). See ``CumSum``.
 
     x is cast to a ``dtype`` first.
+
+    >>> print(ndl.cumsum(Tensor([1.0, 2.0, 3.0])))
+    [1. 3. 6.]
     """
     if dtype is not None:
         return in_dtype(cumsum, dtype, x, axis)
@@ -431,6 +437,9 @@ def cumprod(x: Any, axis: int | None = None, *, dtype: Any = None) -> Any:
     """Product up to each element along an axis (of the flattened x for None). See ``CumProd``.
 
     x is cast to a ``dtype`` first.
+
+    >>> print(ndl.cumprod(Tensor([1.0, 2.0, 3.0])))
+    [1. 2. 6.]
     """
     if dtype is not None:
         return in_dtype(cumprod, dtype, x, axis)
@@ -448,6 +457,10 @@ def cummax(x: Any, axis: int | None = None) -> tuple[Any, Any]:
     """Return the largest element up to each one along an axis, and its position.
 
     Of the flattened x for None. See ``CumMax``.
+
+    >>> values, positions = ndl.cummax(Tensor([1.0, 3.0, 2.0]), 0)
+    >>> print(values, positions)
+    [1. 3. 3.] [0 1 1]
     """
     return _extremes(CumMax, x, axis)
 
@@ -456,6 +469,10 @@ def cummin(x: Any, axis: int | None = None) -> tuple[Any, Any]:
     """Return the smallest element up to each one along an axis, and its position.
 
     Of the flattened x for None. See ``CumMin``.
+
+    >>> values, positions = ndl.cummin(Tensor([3.0, 1.0, 2.0]), 0)
+    >>> print(values, positions)
+    [3. 1. 1.] [0 1 1]
     """
     return _extremes(CumMin, x, axis)
 
@@ -479,6 +496,9 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
         ArgumentError: if n or axis is not a whole number.
         OptionError: if n is negative.
         IndexRangeError: if there is no such axis.
+
+    >>> print(ndl.diff(Tensor([1.0, 4.0, 9.0, 16.0])))
+    [3. 5. 7.]
     """
     axis = normalise_axis(axis, len(shape_of(x)))
     if whole("diff: n", n) < 0:
@@ -505,7 +525,11 @@ def var(
     axis: Axes = None,
     correction: float = 0.0,
 ) -> Any:
-    """Variance over axes (all for None); correction 1 is the unbiased one. See ``Var``."""
+    """Variance over axes (all for None); correction 1 is the unbiased one. See ``Var``.
+
+    >>> print(ndl.var(Tensor([1.0, 2.0, 3.0]), correction=1))
+    1.0
+    """
     chosen = normalised(x, either(axes, axis))
     kept = flag("var: keepdims", keepdims)
     return executor.apply(Var.of(chosen, kept, real("var: correction", correction)), x)
@@ -523,6 +547,9 @@ def std(
 
     Its derivative where all values are equal is 0. float16 and bfloat16 are computed in float32,
     which holds their squares.
+
+    >>> print(ndl.std(Tensor([1.0, 3.0])))
+    1.0
     """
     out = var(x, axes, keepdims, axis=axis, correction=correction)
     kind = out.spec.dtype

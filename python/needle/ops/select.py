@@ -22,15 +22,13 @@ from needle.errors import DtypeError, IndexRangeError, ShapeError, explain, user
 from needle.executor import shape_of
 from needle.ops.attributes import number_in
 from needle.ops.base import Composite, Op
+from needle.ops.basic_index import basic_index, check_count, native_index
 from needle.ops.elementwise import cast_like, greater, not_equal, where
 from needle.ops.indexing import ScatterAdd, beside, listed, take
 from needle.ops.movement import (
     Reshape,
-    basic_index,
     broadcast_to,
-    check_count,
     concat,
-    native_index,
     permute,
     reshape,
     stop_gradient,
@@ -79,6 +77,9 @@ def getitem(x: Any, index: Any) -> Any:
     Raises:
         IndexRangeError: for an index out of range, too many indices, what is no index, or a mask
             that has another shape than the axes it stands for.
+
+    >>> print(ops.getitem(Tensor([[1.0, 2.0], [3.0, 4.0]]), (0, -1)))
+    2.0
     """
     result = native_index(x, index)
     if result is not None:
@@ -343,6 +344,9 @@ def put(x: Any, index: Any, value: Any) -> Any:
         DtypeError: if the value's dtype does not fit into that of x, or a number is out of its
             range.
         ShapeError: if the value does not broadcast to the place.
+
+    >>> print(ops.put(Tensor([1.0, 2.0, 3.0]), [0, 2], 9.0))
+    [9. 2. 9.]
     """
     value = _fitting(x, value)
     _watch(x, value)
@@ -374,6 +378,10 @@ def scatter(x: Any, axis: int, index: Any, values: Any) -> Any:
         ShapeError: if x, index and values have not as many axes, or one is too short.
         IndexRangeError: naming the first index that is out of range.
         DtypeError: if the values' dtype does not fit into that of x, or the index is not integer.
+
+    >>> index, values = Tensor([2, 0], dtype="int64"), Tensor([5.0, 6.0])
+    >>> print(ndl.scatter(ndl.zeros((3,)), 0, index, values))
+    [6. 0. 5.]
     """
     return put(*places_along("scatter", x, axis, index, values))
 
@@ -433,6 +441,10 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
 
     Raises:
         DtypeError: if the dtype of x has no such value.
+
+    >>> x = Tensor([1.0, -2.0])
+    >>> print(ndl.masked_fill(x, x < 0, 0.0))
+    [1. 0.]
     """
     if not isinstance(value, (graph.TensorBase, np.ndarray)):
         value = number_in("masked_fill", value, executor.spec_of(x).dtype)
@@ -470,6 +482,11 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     the value is part of a graph: then x becomes part of it too, and ``backward`` gives it the
     gradient of what it is then. A result of a graph becomes another one: under ``no_grad`` one
     without graph, as ``x *= 2`` makes it there.
+
+    >>> x = Tensor([1.0, 2.0, 3.0])
+    >>> ops.setitem(x, 1, 9.0)
+    >>> print(x)
+    [1. 9. 3.]
     """
     if _native_setitem is not None and _native_setitem(x, index, value):
         return

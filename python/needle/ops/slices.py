@@ -65,6 +65,10 @@ def index_fill(x: Any, axis: int, index: Any, value: Any) -> Any:
         DtypeError: if the dtype of x has no such value, or the index is not integer.
         ShapeError: if the index has several axes, or the value several elements.
         IndexRangeError: naming the first index that is out of range.
+
+    >>> print(ndl.index_fill(ndl.zeros((2, 2)), 1, [0], 7.0))
+    [[7. 0.]
+     [7. 0.]]
     """
     x, axis, index, _ = _given("index_fill", x, axis, index)
     check_single(value)
@@ -79,6 +83,10 @@ def index_copy(x: Any, axis: int, index: Any, slices: Any) -> Any:
         DtypeError: if the dtype of the slices does not fit, or the index is not integer.
         ShapeError: if there is not one slice for each index.
         IndexRangeError: naming the first index that is out of range.
+
+    >>> print(ndl.index_copy(ndl.zeros((2, 2)), 0, [1], Tensor([[5.0, 6.0]])))
+    [[0. 0.]
+     [5. 6.]]
     """
     x, axis, index, slices = _given("index_copy", x, axis, index, slices)
     return put(x, (*(slice(None),) * axis, index), slices)
@@ -91,6 +99,10 @@ def index_add(x: Any, axis: int, index: Any, slices: Any) -> Any:
         DtypeError: if the dtypes do not mix, or the index is not integer.
         ShapeError: if there is not one slice for each index.
         IndexRangeError: naming the first index that is out of range.
+
+    >>> print(ndl.index_add(ndl.zeros((2, 2)), 0, [1, 1], ndl.ones((2, 2))))
+    [[0. 0.]
+     [2. 2.]]
     """
     x, axis, index, slices = _given("index_add", x, axis, index, slices)
     shape = shape_of(x)
@@ -183,6 +195,10 @@ def scatter_reduce(
     Raises:
         OptionError: for another reduction.
         ShapeError, DtypeError, IndexRangeError: as ``scatter``.
+
+    >>> index, values = Tensor([0, 0, 1], dtype="int64"), Tensor([1.0, 5.0, 2.0])
+    >>> print(ndl.scatter_reduce(ndl.zeros((2,)), 0, index, values, "amax"))
+    [5. 2.]
     """
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise unknown("scatter_reduce: reduce", reduce, ("sum", "prod", "mean", "amax", "amin"))

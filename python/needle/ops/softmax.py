@@ -289,6 +289,9 @@ def softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Any:
     """Positive numbers that add up to 1 along an axis. See ``Softmax``.
 
     x is cast to a ``dtype`` first.
+
+    >>> print(ndl.softmax(Tensor([0.0, 1.0, 2.0])))
+    [0.09   0.2447 0.6652]
     """
     if dtype is not None:
         return in_dtype(softmax, dtype, x, axis, floating=True)
@@ -299,6 +302,9 @@ def log_softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Any:
     """Logarithm of softmax. See ``LogSoftmax``.
 
     x is cast to a ``dtype`` first.
+
+    >>> print(ndl.log_softmax(Tensor([0.0, 1.0, 2.0])))
+    [-2.4076 -1.4076 -0.4076]
     """
     if dtype is not None:
         return in_dtype(log_softmax, dtype, x, axis, floating=True)
@@ -306,12 +312,20 @@ def log_softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Any:
 
 
 def logsumexp(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
-    """Logarithm of the sum of exponentials over axes (all for None). See ``LogSumExp``."""
+    """Logarithm of the sum of exponentials over axes (all for None). See ``LogSumExp``.
+
+    >>> round(ndl.logsumexp(Tensor([1000.0, 1000.0])).item(), 4)
+    1000.6932
+    """
     axes = either(axes, axis)
     chosen = axes if axes is None or type(axes) is int else axes_of(axes)
     return executor.apply(LogSumExp.of(chosen, flag("logsumexp: keepdims", keepdims)), x)
 
 
 def logcumsumexp(x: Any, axis: int) -> Any:
-    """Logarithm of the sum of exponentials up to each element. See ``LogCumSumExp``."""
+    """Logarithm of the sum of exponentials up to each element. See ``LogCumSumExp``.
+
+    >>> print(ndl.logcumsumexp(Tensor([0.0, 0.0, 0.0]), 0))
+    [0.     0.6931 1.0986]
+    """
     return executor.apply(LogCumSumExp.of(axis), x)

@@ -194,12 +194,20 @@ class SearchSorted(Op):
 
 
 def sort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
-    """Return x sorted along an axis; always stable, NaN last. See ``Sort``."""
+    """Return x sorted along an axis; always stable, NaN last. See ``Sort``.
+
+    >>> print(ndl.sort(Tensor([3.0, 1.0, 2.0]), descending=True))
+    [3. 2. 1.]
+    """
     return executor.apply(Sort.of(axis, bool(descending)), x)[0]
 
 
 def argsort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
-    """Return the positions (int64) that sort x along an axis, always stable. See ``Sort``."""
+    """Return the positions (int64) that sort x along an axis, always stable. See ``Sort``.
+
+    >>> print(ndl.argsort(Tensor([3.0, 1.0, 2.0])))
+    [1 2 0]
+    """
     return stop_gradient(executor.apply(Sort.of(axis, bool(descending)), x)[1])
 
 
@@ -211,6 +219,10 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any
 
     Raises:
         IndexRangeError: if there are fewer than k.
+
+    >>> values, positions = ndl.topk(Tensor([3.0, 1.0, 2.0]), 2)
+    >>> print(values, positions)
+    [3. 2.] [0 2]
     """
     k = whole("topk: k", k)
     values, indices = executor.apply(Sort.of(axis, bool(largest), k), x).tuple()
@@ -223,6 +235,10 @@ def kthvalue(x: Any, k: int, axis: int = -1, keepdims: bool = False) -> tuple[An
     Raises:
         ArgumentError: if k is no whole number.
         IndexRangeError: if there is no k-th.
+
+    >>> value, position = ndl.kthvalue(Tensor([3.0, 1.0, 2.0]), 2)
+    >>> print(value, position)
+    2.0 2
     """
     axis, k = normalise_axis(axis, len(shape_of(x))), whole("kthvalue: k", k)
     if not 1 <= k <= shape_of(x)[axis]:
@@ -239,6 +255,9 @@ def median(x: Any, axis: int = -1) -> Any:
 
     Raises:
         ShapeError: if there is no element along the axis.
+
+    >>> print(ndl.median(Tensor([3.0, 1.0, 2.0])))
+    2.0
     """
     axis = normalise_axis(axis, len(shape_of(x)))
     size = shape_of(x)[axis]
@@ -257,6 +276,9 @@ def nanmedian(x: Any, axis: int = -1) -> Any:
 
     Raises:
         ShapeError: if there is no element along the axis.
+
+    >>> print(ndl.nanmedian(Tensor([3.0, float("nan"), 2.0, 5.0])))
+    3.0
     """
     (x,) = as_tensors((x,), "nanmedian")
     axis = normalise_axis(axis, len(shape_of(x)))
@@ -323,6 +345,9 @@ def quantile(
         ArgumentError: if q is no number.
         OptionError: if it is not in [0, 1], or for another interpolation.
         ShapeError: if there is no element, or q has several axes.
+
+    >>> print(ndl.quantile(Tensor([0.0, 1.0, 2.0, 3.0]), 0.5))
+    1.5
     """
     (x,) = promoted((x,), "quantile", floating=True)
     ndim = len(shape_of(x))
@@ -375,6 +400,9 @@ def searchsorted(
 
     Raises:
         OptionError: if side and right contradict each other.
+
+    >>> print(ndl.searchsorted(Tensor([1.0, 2.0, 3.0]), Tensor([0.5, 2.0, 9.0])))
+    [0 1 3]
     """
     if right is not None:
         named = "right" if flag("searchsorted: right", right) else "left"
@@ -390,6 +418,9 @@ def bucketize(x: Any, edges: Any, right: bool = False) -> Any:
 
     A value equal to an edge falls into the bucket before it, or after it for ``right``. The edges
     may be a list, too. See ``SearchSorted``.
+
+    >>> print(ndl.bucketize(Tensor([0.5, 1.5, 9.0]), Tensor([1.0, 2.0])))
+    [0 1 2]
     """
     if isinstance(edges, (list, tuple, range)):
         given = beside(x, edges)
@@ -404,6 +435,9 @@ def isin(x: Any, values: Any, *, invert: bool = False) -> Any:
 
     Shapes:   x [...], values of any shape -> [...]
     Raises:   DtypeError if the dtypes do not mix
+
+    >>> print(ndl.isin(Tensor([1, 2, 3]), Tensor([1, 3])))
+    [ True False  True]
     """
     x, values = promoted((x, values), "isin")
     count = values.spec.size
@@ -418,13 +452,23 @@ def isin(x: Any, values: Any, *, invert: bool = False) -> Any:
 
 
 def nonzero(x: Any) -> tuple[Any, ...]:
-    """Return the positions of all elements that are not zero: per axis an int64 tensor."""
+    """Return the positions of all elements that are not zero: per axis an int64 tensor.
+
+    >>> rows, columns = ndl.nonzero(Tensor([[0.0, 5.0], [6.0, 0.0]]))
+    >>> print(rows, columns)
+    [0 1] [1 0]
+    """
     (x,) = as_tensors((x,), "nonzero")
     return tuple(map(graph.wrap, kernels.nonzero(executor.value_of(x))))
 
 
 def argwhere(x: Any) -> Any:
-    """Return the positions of all elements that are not zero: int64 [count, axes]."""
+    """Return the positions of all elements that are not zero: int64 [count, axes].
+
+    >>> print(ndl.argwhere(Tensor([[0.0, 5.0], [6.0, 0.0]])))
+    [[0 1]
+     [1 0]]
+    """
     found = nonzero(x)
     return permute(stack(found), (1, 0))
 
@@ -442,6 +486,10 @@ def unique(
 
     Returns:
         The values, or a tuple of them and the rest in this order.
+
+    >>> values, counts = ndl.unique(Tensor([2, 1, 2]), return_counts=True)
+    >>> print(values, counts)
+    [1. 2.] [1 2]
     """
     (x,) = as_tensors((x,), "unique")
     asked = (True, return_index, return_inverse, return_counts)
@@ -462,6 +510,9 @@ def unique_consecutive(x: Any, *, return_inverse: bool = False, return_counts: b
 
     Returns:
         The values, or a tuple of them and the rest in this order.
+
+    >>> print(ndl.unique_consecutive(Tensor([1, 1, 2, 1])))
+    [1. 2. 1.]
     """
     (x,) = as_tensors((x,), "unique_consecutive")
     flat = reshape(stop_gradient(x), (x.spec.size,))
@@ -484,6 +535,9 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
     Gradient: weights
     Raises:   DtypeError if x are no integers; ShapeError if x has not one axis, or the weights
               another shape; IndexRangeError if one is negative; ArgumentError for a negative length
+
+    >>> print(ndl.bincount(Tensor([0, 2, 2], dtype="int64")))
+    [1 0 2]
     """
     (x,) = as_tensors((x,), "bincount")
     weights = ones_like(x, dtype="int64") if weights is None else weights

@@ -192,12 +192,22 @@ class FusedAddScalars(Op):
 
 
 def make_tuple(*tensors: Any) -> Any:
-    """Return a TensorTuple of tensors."""
+    """Return a TensorTuple of tensors.
+
+    >>> pair = ops.make_tuple(Tensor([1.0]), Tensor([2.0]))
+    >>> len(pair)
+    2
+    """
     return executor.apply(MakeTensorTuple.of(), *tensors)
 
 
 def tuple_get_item(value: Any, index: int) -> Any:
-    """Return one tensor of a TensorTuple."""
+    """Return one tensor of a TensorTuple.
+
+    >>> pair = ops.make_tuple(Tensor([1.0]), Tensor([2.0]))
+    >>> print(ops.tuple_get_item(pair, 1))
+    [2.]
+    """
     return executor.apply(TupleGetItem.of(index), value)
 
 
@@ -207,6 +217,10 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
     Raises:
         ArgumentError: if they are not several.
         ShapeError: if there are no tensors, or shapes differ.
+
+    >>> print(ndl.stack([Tensor([1.0, 2.0]), Tensor([3.0, 4.0])]))
+    [[1. 2.]
+     [3. 4.]]
     """
     try:
         parts = tuple(tensors[i] for i in range(len(tensors)))
@@ -245,6 +259,10 @@ def split(x: Any, axis: int = 0, *, sizes: int | Sequence[int] | None = None) ->
     Raises:
         OptionError: if axis or a size is no whole number.
         ShapeError: if the sizes do not add up to that of the axis, or one is negative.
+
+    >>> a, b = ops.split(Tensor([[1.0, 2.0], [3.0, 4.0]]), axis=1)
+    >>> print(a, b)
+    [1. 3.] [2. 4.]
     """
     if isinstance(axis, (list, tuple, np.ndarray)):
         raise explain(
@@ -293,6 +311,9 @@ def hstack(tensors: Sequence[Any]) -> Any:
     Raises:
         ArgumentError: if they are not several.
         ShapeError: if there are no tensors, or other axes differ.
+
+    >>> print(ndl.hstack([Tensor([1.0, 2.0]), Tensor([3.0])]))
+    [1. 2. 3.]
     """
     parts = [_with_axes(x, 1) for x in _several("hstack", tensors)]
     return concat(parts, 0 if parts and len(shape_of(parts[0])) == 1 else 1)
@@ -304,6 +325,10 @@ def vstack(tensors: Sequence[Any]) -> Any:
     Raises:
         ArgumentError: if they are not several.
         ShapeError: if there are no tensors, or other axes differ.
+
+    >>> print(ndl.vstack([Tensor([1.0, 2.0]), Tensor([3.0, 4.0])]))
+    [[1. 2.]
+     [3. 4.]]
     """
     return concat([_with_axes(x, 2) for x in _several("vstack", tensors)], 0)
 
@@ -314,6 +339,9 @@ def dstack(tensors: Sequence[Any]) -> Any:
     Raises:
         ArgumentError: if they are not several.
         ShapeError: if there are no tensors, or other axes differ.
+
+    >>> ndl.dstack([ndl.zeros((2, 3)), ndl.zeros((2, 3))]).shape
+    (2, 3, 2)
     """
     return concat([atleast_3d(x) for x in _several("dstack", tensors)], 2)
 
@@ -324,18 +352,30 @@ def column_stack(tensors: Sequence[Any]) -> Any:
     Raises:
         ArgumentError: if they are not several.
         ShapeError: if there are no tensors, or other axes differ.
+
+    >>> print(ndl.column_stack([Tensor([1.0, 2.0]), Tensor([3.0, 4.0])]))
+    [[1. 3.]
+     [2. 4.]]
     """
     parts = _several("column_stack", tensors)
     return concat([x if len(shape_of(x)) > 1 else reshape(x, (-1, 1)) for x in parts], 1)
 
 
 def atleast_1d(*tensors: Any) -> Any:
-    """Return a tensor with one axis at least; of several tensors a tuple."""
+    """Return a tensor with one axis at least; of several tensors a tuple.
+
+    >>> ndl.atleast_1d(Tensor(5.0)).shape
+    (1,)
+    """
     return _each(tensors, lambda x: _with_axes(x, 1))
 
 
 def atleast_2d(*tensors: Any) -> Any:
-    """Return a tensor with two axes at least, a vector as a row; of several tensors a tuple."""
+    """Return a tensor with two axes at least, a vector as a row; of several tensors a tuple.
+
+    >>> ndl.atleast_2d(Tensor([1.0, 2.0])).shape
+    (1, 2)
+    """
     return _each(tensors, lambda x: _with_axes(x, 2))
 
 
@@ -343,6 +383,9 @@ def atleast_3d(*tensors: Any) -> Any:
     """Return a tensor with three axes at least; of several tensors a tuple.
 
     Shapes:   [] -> [1, 1, 1], [n] -> [1, n, 1], [m, n] -> [m, n, 1]
+
+    >>> ndl.atleast_3d(Tensor([1.0, 2.0])).shape
+    (1, 2, 1)
     """
 
     def deep(x: Any) -> Any:
@@ -379,6 +422,9 @@ def chunk(x: Any, pieces: int, axis: int = 0) -> tuple[Any, ...]:
 
     Raises:
         OptionError: if pieces are not a positive whole number, or of no elements more than 2**20.
+
+    >>> [piece.shape for piece in ndl.chunk(ndl.zeros((5, 2)), 2)]
+    [(3, 2), (2, 2)]
     """
     if not isinstance(pieces, (int, np.integer)) or pieces < 1:
         problem = f"{pieces!r:.60} pieces"
@@ -407,6 +453,9 @@ def tensor_split(x: Any, pieces: int | Sequence[int], axis: int = 0) -> tuple[An
         ArgumentError: if they are no whole numbers.
         OptionError: if there is not one piece at least, or more than 2**20.
         IndexRangeError: if there is no such axis.
+
+    >>> [piece.shape for piece in ndl.tensor_split(ndl.zeros((5, 2)), (1, 3))]
+    [(1, 2), (2, 2), (2, 2)]
     """
     return _cut("tensor_split", x, pieces, axis)
 
@@ -444,6 +493,11 @@ def hsplit(x: Any, pieces: int | Sequence[int]) -> tuple[Any, ...]:
 
     Raises:
         ShapeError: if there is no axis, or the pieces are not of equal size.
+
+    >>> left, right = ndl.hsplit(Tensor([[1.0, 2.0], [3.0, 4.0]]), 2)
+    >>> print(left)
+    [[1.]
+     [3.]]
     """
     if not shape_of(x):
         raise explain(ShapeError, "hsplit", "there is no axis", [("x", x)], "one at least")
@@ -457,6 +511,10 @@ def vsplit(x: Any, pieces: int | Sequence[int]) -> tuple[Any, ...]:
 
     Raises:
         ShapeError: if there are not two axes, or the pieces are not of equal size.
+
+    >>> top, bottom = ndl.vsplit(Tensor([[1.0, 2.0], [3.0, 4.0]]), 2)
+    >>> print(bottom)
+    [[3. 4.]]
     """
     if len(shape_of(x)) < 2:
         count = len(shape_of(x))
@@ -465,10 +523,20 @@ def vsplit(x: Any, pieces: int | Sequence[int]) -> tuple[Any, ...]:
 
 
 def unbind(x: Any, axis: int = 0) -> tuple[Any, ...]:
-    """Return a Python tuple of x taken apart along an axis, which goes. See ``Split``."""
+    """Return a Python tuple of x taken apart along an axis, which goes. See ``Split``.
+
+    >>> a, b = ndl.unbind(Tensor([[1.0, 2.0], [3.0, 4.0]]))
+    >>> print(a, b)
+    [1. 2.] [3. 4.]
+    """
     return split(x, axis).tuple()
 
 
 def fused_add_scalars(x: Any, c0: float, c1: float) -> Any:
-    """Return a TensorTuple (x + c0, x + c1)."""
+    """Return a TensorTuple (x + c0, x + c1).
+
+    >>> x, y = ops.fused_add_scalars(Tensor([1.0]), 10.0, 20.0)
+    >>> print(x, y)
+    [11.] [21.]
+    """
     return executor.apply(FusedAddScalars.of(c0, c1), x)

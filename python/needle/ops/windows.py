@@ -140,6 +140,12 @@ def windows(
     steps: Sequence[int],
     dilations: Sequence[int],
 ) -> Any:
-    """Return all windows over some axes of x, as a view. See ``Windows``."""
+    """Return all windows over some axes of x, as a view. See ``Windows``.
+
+    >>> print(ops.windows(Tensor([1.0, 2.0, 3.0, 4.0]), (0,), (2,), (1,), (1,)))
+    [[1. 2.]
+     [2. 3.]
+     [3. 4.]]
+    """
     places = tuple(normalise_axis(axis, len(shape_of(x))) for axis in axes)
     return executor.apply(Windows.of(places, tuple(sizes), tuple(steps), tuple(dilations)), x)
