@@ -367,9 +367,7 @@ class Aliases:
         """
         ndim = len(shape_of(self))
         if ndim > 2:
-            raise explain(
-                AxesError, "t", f"there are {ndim} axes", [("x", self)], "a matrix", "x.mT"
-            )
+            raise explain(AxesError, "t", f"x has {ndim} axes", [("x", self)], "a matrix", "x.mT")
         return ops.transpose(self) if ndim == 2 else self
 
     def unflatten(self, axis: int, sizes: Sequence[int]) -> Any:

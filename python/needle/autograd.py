@@ -115,7 +115,9 @@ def _seed(name: str, out: Any, out_grad: Any) -> Any:
         out_grad = vector(name, out_grad, spec)
     given = executor.spec_of(out_grad)
     if given.shape != spec.shape:
-        raise ShapeError(f"{name}: out_grad has shape {given.shape}, the result {spec.shape}")
+        raise ShapeError(
+            f"{name}: out_grad has shape {given.shape}, but the result has {spec.shape}"
+        )
     if given.device is not spec.device and given.device != spec.device:
         raise explain(
             DeviceError, name, "out_grad is on another device than the result",
@@ -283,7 +285,7 @@ def _paired(out: Any, out_grads: tuple[Any, ...]) -> list[tuple[Any, Any]]:
     nested = isinstance(out, (tuple, list))
     whole = len(out_grads) == 1 and (not nested or structure.is_several(out_grads[0]))
     if not nested and not whole:
-        raise GradientError(f"vjp: {len(out_grads)} gradients of one result")
+        raise GradientError(f"vjp: expected one gradient for one result, got {len(out_grads)}")
     pairs = structure.aligned("vjp", out, out_grads[0] if whole else out_grads)
     return [(x, u) for x, u in pairs if u is not None]
 
@@ -317,10 +319,12 @@ def places(name: str, argnums: int | Sequence[int], args: Sequence[Any]) -> tupl
     given = argnums if isinstance(argnums, Sequence) else (argnums,)
     for i in given:
         if not isinstance(i, (int, np.integer)):
-            raise ArgumentError(f"{name}: argnums {argnums!r:.60}, not a whole number or several")
+            raise ArgumentError(
+                f"{name}: expected one or several integers as argnums, got {argnums!r:.60}"
+            )
         if not -count <= i < count:
             raise IndexRangeError(
-                f"{name}: argnums {argnums} of {count} positional arguments\n"
+                f"{name}: argnums {argnums} with {count} positional arguments\n"
                 "  rule: arguments are counted from 0"
             )
     found = tuple(int(i) % count for i in given)
@@ -381,17 +385,17 @@ def _scalar(out: Any) -> Any:
     """Return the result of a function to differentiate, checked."""
     if not isinstance(out, graph.TensorBase) or type(out.spec) is tuple:
         raise GradientError(
-            f"grad: the function returned {structure.kind(out)}, a scalar tensor is needed\n"
-            "  try: vjp for several results; what is only looked at can be put aside"
+            f"grad: expected a scalar tensor from the function, got {structure.kind(out)}\n"
+            "  try: vjp for several results"
         )
     if not has_gradients(out.spec.dtype):
         raise GradientError(
-            f"grad: the function returned {out.spec.dtype}, a floating scalar is needed\n"
+            f"grad: expected a floating scalar from the function, got {out.spec.dtype}\n"
             "  rule: no gradient flows through integers and bools"
         )
     if out.spec.size != 1:
         raise GradientError(
-            f"grad: the function returned shape {out.spec.shape}, a scalar is needed\n"
+            f"grad: expected a scalar from the function, got shape {out.spec.shape}\n"
             "  try: .sum() it, or use vjp"
         )
     return out

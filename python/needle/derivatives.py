@@ -53,7 +53,9 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
     """
     xs, vs = _several(primals), _several(tangents)
     if len(xs) != len(vs):
-        raise GradientError(f"jvp: {len(vs)} tangents for {len(xs)} primals, one each is needed")
+        raise GradientError(
+            f"jvp: expected one tangent for each primal, got {len(vs)} for {len(xs)}"
+        )
     vs = tuple(_tangent("jvp", x, v) for x, v in zip(xs, vs, strict=True))
     own = [aliases([x])[0] if v is None else x for x, v in zip(xs, vs, strict=True)]
     out, tangent = forward.push(structure.checked("jvp", function), own, vs)
@@ -81,7 +83,10 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
 
     def push(*tangents: Any) -> Any:
         if len(tangents) != len(primals):
-            raise GradientError(f"linearize: {len(tangents)} tangents for {len(primals)} primals")
+            raise GradientError(
+                f"linearize: expected one tangent for each of {len(primals)} primals, "
+                f"got {len(tangents)}"
+            )
         vs = [_tangent("linearize", x, v) for x, v in zip(primals, tangents, strict=True)]
         return map_of(vs, graph.recording() and outer and forward.needs((*primals, *vs)))
 
@@ -138,7 +143,7 @@ def jacobian(
            [0., 4.]], dtype=float32)
     """
     if mode not in (None, "forward", "reverse"):
-        raise OptionError(f"jacobian: mode {mode!r}, must be 'forward', 'reverse' or None")
+        raise OptionError(f"jacobian: mode is {mode!r}, must be 'forward', 'reverse' or None")
 
     structure.check_function("jacobian", function)
 
@@ -284,7 +289,7 @@ def _several(x: Any) -> tuple[Any, ...]:
 def _tangent(name: str, x: Any, v: Any) -> Any:
     """Return a tangent of x as a tensor, or None for zero."""
     if not isinstance(x, graph.TensorBase) or type(x.spec) is tuple:
-        raise GradientError(f"{name}: primals are tensors, not {structure.kind(x)}")
+        raise GradientError(f"{name}: expected tensors as primals, got {structure.kind(x)}")
     if v is None:
         return None
     spec = x.spec

@@ -42,10 +42,11 @@ def _apply(op: Any, /, *inputs: Any, **named: Any) -> Any:
     """
     if named:
         raise ArgumentError(
-            f"{op.name}: {next(iter(named))!r} is no argument\n  rule: tensors, by position only"
+            f"{op.name}: unexpected argument {next(iter(named))!r}\n"
+            "  rule: tensors, by position only"
         )
     if op.takes not in (None, len(inputs)):
-        raise ArgumentError(f"{op.name}: takes {op.takes} operands, {len(inputs)} were given")
+        raise ArgumentError(f"{op.name}: expected {op.takes} operands, got {len(inputs)}")
     tensors = op.prepare(inputs)
     try:
         return _run(op, tensors)

@@ -124,10 +124,10 @@ class _Checkpoint(_Region):
 
         return explain(
             GradientError, f"checkpoint({structure.name_of(self.function)})",
-            f"run again for the gradient, the function is another one: {what}\n"
+            f"the second run, for the gradient, differs from the first: {what}\n"
             f"  first: {told(first)}\n  again: {told(second)}",
             rule="both runs compute the same from the same tensors",
-            advice="pass as arguments what changes, and keep nothing from run to run",
+            advice="pass everything that changes as an argument, and keep nothing from run to run",
         )  # fmt: skip
 
 
@@ -424,7 +424,7 @@ def _fitting(name: str, pull: Any, specs: Sequence[Any], out_grad: Any) -> tuple
     grads = tuple(found) if isinstance(found, (tuple, list)) else (found,)
     if len(grads) != len(specs):
         raise explain(
-            GradientError, name, f"the rule gave {len(grads)} gradients of {len(specs)} inputs",
+            GradientError, name, f"the rule gave {len(grads)} gradients for {len(specs)} inputs",
             rule="one for each tensor among the arguments, None for zero",
         )  # fmt: skip
     reverse.check_fit(name, "the rule", grads, specs)
@@ -478,5 +478,5 @@ def _check_linear(pull: Callable[[Any], Sequence[Any]], spec: Any) -> None:
                 "custom_gradient: the rule is not linear in out_grad, so forward mode cannot be "
                 "derived from it\n"
                 "  rule: pull(a) + pull(b) = pull(a + b), as for every gradient\n"
-                "  try: reverse mode alone (grad, vjp, backward)"
+                "  try: reverse mode only (grad, vjp, backward)"
             )

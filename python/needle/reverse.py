@@ -94,7 +94,7 @@ def check_fit(name: str, rule: str, grads: Sequence[Any], specs: Sequence[Any]) 
     for i, (grad, spec) in enumerate(zip(grads, specs, strict=True)):
         if grad is not None and spec is not None and not _fits(grad, spec):
             raise explain(
-                GradientError, name, f"{rule} gave another gradient than input {i} has",
+                GradientError, name, f"{rule} gave a gradient that does not fit input {i}",
                 [(f"input {i}", spec), ("gradient", grad)],
                 "the gradient of a tensor is a tensor of its shape, dtype and device",
                 "gradient.sum(axes) over what a broadcast has added, gradient.astype(x.dtype), "

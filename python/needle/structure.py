@@ -28,7 +28,7 @@ def check_function(name: str, function: Any) -> None:
     if not callable(function):
         tensor = isinstance(function, graph.TensorBase)
         raise explain(
-            ArgumentError, name, f"takes a function, got {kind(function)}",
+            ArgumentError, name, f"expected a function, got {kind(function)}",
             [("given", function)] if tensor else [],
             f"{name}(f, ...) is about f: a function of tensors that returns tensors",
             "y.backward(), then x.grad, where the result y is there already" if tensor else "",

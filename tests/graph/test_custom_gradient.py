@@ -103,8 +103,8 @@ MISFITS = {
     "shape": (lambda g: (g.sum(), None), r"input 0: float32\[3\] cpu.*\n  gradient: float32\[\] "),
     "dtype": (lambda g: (g.astype("float64"), g), r"float32\[3\].*\n  gradient: float64\[3\]"),
     "number": (lambda g: (0.0, g), r"gradient: float 0.0"),
-    "few": (lambda g: g, "gave 1 gradients of 2 inputs"),
-    "many": (lambda g: (g, g, g), "gave 3 gradients of 2 inputs"),
+    "few": (lambda g: g, "gave 1 gradients for 2 inputs"),
+    "many": (lambda g: (g, g, g), "gave 3 gradients for 2 inputs"),
 }
 
 

@@ -23,7 +23,7 @@ from needle.errors import (
 def test_errors():
     x = tensor([1.0, 2.0])
     whole = ndl.Tensor(np.array([1, 2]))
-    with pytest.raises(GradientError, match="2 tangents for 1 primals"):
+    with pytest.raises(GradientError, match="each primal, got 2 for 1"):
         ndl.jvp(ops.exp, (x,), (x, x))
     with pytest.raises(ShapeError, match="another shape"):
         ndl.jvp(ops.exp, (x,), (tensor([1.0]),))
@@ -33,20 +33,20 @@ def test_errors():
         ndl.jvp(ops.exp, (whole,), (1.0,))
     with pytest.raises(DtypeError, match="int64"):
         ndl.jacobian(ops.exp)(whole)
-    with pytest.raises(GradientError, match="primals are tensors, not list"):
+    with pytest.raises(GradientError, match="expected tensors as primals, got list"):
         ndl.linearize(ops.exp, [1.0])
     with pytest.raises(GradientError, match="returned float"):
         ndl.jvp(lambda x: x.sum().item(), (x,), (x,))
-    with pytest.raises(OptionError, match="mode 'sideways'"):
+    with pytest.raises(OptionError, match="mode is 'sideways'"):
         ndl.jacobian(ops.exp, mode="sideways")
     with pytest.raises(GradientError, match="one tensor, not tuple"):
         ndl.jacobian(lambda x: (x, x))(x)
     with pytest.raises(GradientError, match="floating"):
         ndl.jacobian(ops.argmax)(x)
-    with pytest.raises(GradientError, match="a scalar is"):
+    with pytest.raises(GradientError, match="expected a scalar"):
         ndl.hvp(ops.exp, x, x)
     _, push = ndl.linearize(ops.exp, x)
-    with pytest.raises(GradientError, match="0 tangents for 1 primals"):
+    with pytest.raises(GradientError, match="each of 1 primals, got 0"):
         push()
     with pytest.raises(ShapeError, match="matmul"):
         ndl.jvp(lambda x: x.reshape(2, 1) @ x.reshape(2, 1), (x,), (x,))
@@ -109,7 +109,7 @@ WRONG = {
         lambda x: ndl.vjp(lambda x: (x, x), x)[1](x, x, x), GradientError, "3 for a tuple of 2",
     ),
     "pull of two for one": (
-        lambda x: ndl.vjp(ops.exp, x)[1](x, x), GradientError, "2 gradients of one result",
+        lambda x: ndl.vjp(ops.exp, x)[1](x, x), GradientError, "one result, got 2",
     ),
     "pull of another shape": (
         lambda x: ndl.vjp(lambda x: (x, x), x)[1](x, x[0]), ShapeError, "shape",
@@ -121,13 +121,13 @@ WRONG = {
         lambda x: ndl.vjp(lambda x: {"a": x}, x), GradientError, "vjp: the function returned dict",
     ),
     "grad of no such argument": (
-        lambda x: ndl.grad(ops.exp, 3)(x), IndexRangeError, "argnums 3 of 1 positional",
+        lambda x: ndl.grad(ops.exp, 3)(x), IndexRangeError, "argnums 3 with 1 positional",
     ),
     "jacobian of no such argument": (
-        lambda x: ndl.jacobian(ops.exp, (0, 4))(x), IndexRangeError, r"argnums \(0, 4\) of 1",
+        lambda x: ndl.jacobian(ops.exp, (0, 4))(x), IndexRangeError, r"argnums \(0, 4\) with 1",
     ),
     "grad of a named argument": (
-        lambda x: ndl.grad(ops.exp, "x")(x), ArgumentError, "argnums 'x', not a whole number",
+        lambda x: ndl.grad(ops.exp, "x")(x), ArgumentError, "as argnums, got 'x'",
     ),
     "grad of no tensor": (
         lambda x: ndl.grad(ops.exp)(3.0), GradientError, "argument 0 is float, not a tensor",
@@ -137,10 +137,10 @@ WRONG = {
         r"argument 0 is list.*\n.*\n  try: an argument for each.*argnums=\(0, 1\)\)\(\*tensors\)",
     ),
     "grad to a number": (
-        lambda x: ndl.grad(lambda x: 3.0)(x), GradientError, "returned float, a scalar tensor",
+        lambda x: ndl.grad(lambda x: 3.0)(x), GradientError, "a scalar tensor from .* got float",
     ),
     "grad to a pair": (
-        lambda x: ndl.value_and_grad(lambda x: (x.sum(), x))(x), GradientError, "returned tuple",
+        lambda x: ndl.value_and_grad(lambda x: (x.sum(), x))(x), GradientError, "got tuple",
     ),
     "no rule": (
         lambda x: ndl.custom_gradient(lambda x: x)(x), GradientError, r"returned Tensor.*\n.*pull",
@@ -221,7 +221,7 @@ def test_hvp_beside_integers():
         ndl.hvp(function, (x, places), (np.ones(3), np.ones(3)))
     with pytest.raises(DtypeError, match="argument 0 is int64"):
         ndl.hvp(lambda n: n.sum(), places, None)
-    with pytest.raises(GradientError, match="primals are tensors, not float"):
+    with pytest.raises(GradientError, match="expected tensors as primals, got float"):
         ndl.hvp(lambda x, y: (x * y).sum(), (x, 2.0), (1.0, None))
 
 
@@ -231,9 +231,9 @@ def test_hvp_beside_integers():
 def test_a_result_in_the_place_of_a_function_is_named(name):
     x = tensor([1.0, 2.0], requires_grad=True)
     others = {"jvp": ((x,), (x,)), "vjp": (x,), "linearize": (x,)}.get(name, ())
-    with pytest.raises(ArgumentError, match=f"{name}: takes a function, got Tensor(.|\n)*backward"):
+    with pytest.raises(ArgumentError, match=f"{name}: .* function, got Tensor(.|\n)*backward"):
         getattr(ndl, name)((x * x).sum(), *others)
-    with pytest.raises(ArgumentError, match="custom_gradient: takes a function, got int"):
+    with pytest.raises(ArgumentError, match="custom_gradient: expected a function, got int"):
         ndl.custom_gradient(3)
 
 

@@ -96,7 +96,7 @@ def test_an_op_must_give_arrays_and_take_as_many_as_it_says(fast):
         with pytest.raises(TypeError, match=r"an op returned numpy\.ndarray, not an array"):
             Wrong()(tensor(2))
         for operands in ([tensor(2)], [tensor(2)] * 3):
-            with pytest.raises(ndl.errors.ArgumentError, match="second: takes 2 operands"):
+            with pytest.raises(ndl.errors.ArgumentError, match="second: expected 2 operands"):
                 Second()(*operands)
         assert Second()(tensor(2), 3.0).item() == 3.0
         many = [tensor(2)] * 20
@@ -116,7 +116,7 @@ def test_the_gradient_of_an_op_must_fit_its_input(rule):
 
     x = tensor(2)
     for below in (x, x * 2.0):
-        with pytest.raises(ndl.errors.GradientError, match=r"copy: gradient\(\) gave another"):
+        with pytest.raises(ndl.errors.GradientError, match=r"copy: gradient\(\) gave a gradient"):
             Copy()(below).sum().backward()
     given = rule(tensor(2))
     if getattr(given, "shape", None) == (2,) and not isinstance(given, np.ndarray):

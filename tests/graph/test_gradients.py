@@ -60,7 +60,7 @@ def test_value_and_grad_takes_positions():
     np.testing.assert_allclose(gx.numpy(), y.numpy() ** 2, rtol=1e-6)
     np.testing.assert_allclose(gy.numpy(), 2 * x.numpy() * y.numpy(), rtol=1e-6)
     assert value.shape == () and x.grad is None
-    with pytest.raises(GradientError, match="a scalar is needed"):
+    with pytest.raises(GradientError, match="expected a scalar"):
         ndl.grad(lambda a: a * 2.0)(x)
 
 
@@ -175,7 +175,7 @@ def test_a_seed_or_a_tangent_is_made_of_numbers(seed):
 def test_what_is_no_floating_scalar_has_no_gradient():
     x = tensor(3)
     for function, kind in ((lambda x: x.argmax(), "int64"), (lambda x: (x > 0.0).any(), "bool")):
-        with pytest.raises(GradientError, match=f"returned {kind}, a floating scalar"):
+        with pytest.raises(GradientError, match=f"a floating scalar .* got {kind}"):
             ndl.grad(function)(x)
 
 

@@ -124,7 +124,7 @@ def test_hessian(mode):
     "call, error, message",
     [
         (lambda x: ndl.hessian(lambda x: x)(x), GradientError, "scalar"),
-        (lambda x: ndl.hessian(3), ArgumentError, "hessian: takes a function"),
+        (lambda x: ndl.hessian(3), ArgumentError, "hessian: expected a function"),
         (lambda x: ndl.hessian(lambda x: x.sum(), 1)(x), IndexRangeError, "argument"),
     ],
 )

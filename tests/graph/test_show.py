@@ -171,7 +171,7 @@ def test_errors():
         ndl.show(lambda x: ops.argmax(x))
     with pytest.raises(GradientError, match="does not depend"):
         ndl.show(lambda x: ops.ones((), dtype="float64"))
-    with pytest.raises(ArgumentError, match="takes a function, got int"):
+    with pytest.raises(ArgumentError, match="expected a function, got int"):
         ndl.show(3)
     with pytest.raises(ArgumentError, match="a point has 1 values for 2 inputs"):
         ndl.show(lambda x, y: x * y, (1.0, 2.0), (1.0,))

@@ -126,7 +126,7 @@ def test_bincount(kind, device):
     [
         (lambda: ops.bincount(ndl.Tensor([0.5])), DtypeError, "bincount.*float32"),
         (lambda: ops.bincount(NUMBERS[None]), ShapeError, r"bincount: x \(1, 2\)"),
-        (lambda: ops.bincount(NUMBERS - 3), IndexRangeError, "bincount: -2 is in x"),
+        (lambda: ops.bincount(NUMBERS - 3), IndexRangeError, "bincount: x contains -2"),
         (lambda: ops.bincount(NUMBERS, ndl.ones(3)), ShapeError, r"bincount.* weights \(3,\)"),
         (lambda: ops.bincount(NUMBERS, minlength=-1), ArgumentError, "minlength"),
         (lambda: ops.kron("a", ndl.ones(2)), ArgumentError, "kron: expected a tensor"),

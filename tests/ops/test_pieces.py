@@ -110,7 +110,7 @@ def test_chunk_cuts_as_torch_does(n, pieces):
         (lambda x: ops.split(x, sizes=[1, 2]), ShapeError, r"\[1, 2\] of an axis of size 4"),
         (lambda x: ops.split(x, sizes=[5, -1]), ShapeError, "of an axis of size 4"),
         (lambda x: ops.split(x, sizes=0), ShapeError, "one number is positive"),
-        (lambda x: ops.split(x, sizes=1.5), OptionError, "a whole number"),
+        (lambda x: ops.split(x, sizes=1.5), OptionError, "rule: an integer"),
         (lambda x: ops.split(x, 3, sizes=1), IndexRangeError, "axis 3"),
         (lambda x: ops.chunk(x, 0), OptionError, "0 pieces"),
         (lambda x: ops.chunk(x, 2.0), OptionError, "2.0 pieces"),
@@ -170,7 +170,7 @@ def test_joining_side_by_side_and_one_above_the_other(shapes):
             continue
         found = getattr(ops, name)([tensor(x) for x in parts])
         np.testing.assert_array_equal(found.numpy(), getattr(np, name)(parts))
-    with pytest.raises(ShapeError, match="no tensors"):
+    with pytest.raises(ShapeError, match="expected at least one tensor"):
         ops.hstack([])
 
 

@@ -215,7 +215,7 @@ def test_wrong_arguments_are_explained():
         (lambda: ops.max_pool2d(x, 5), "do not fit an image"),
         (lambda: ops.max_pool2d(x, 2, padding=2), "padding is at most half"),
         (lambda: ops.max_pool2d(x, 2, 3, 1, 5), "do not fit an image"),  # nothing but padding
-        (lambda: ops.max_pool1d(x, 2), "x has 4 axes, 3 are needed"),
+        (lambda: ops.max_pool1d(x, 2), "expected 3 axes, got 4"),
         (lambda: ops.avg_pool2d(x, (2, 2, 2)), "3 numbers for 2 spatial axes"),
         (lambda: ops.avg_pool2d(x, 2, 0), "below 1"),
         (lambda: ops.adaptive_avg_pool2d(x, 0), "at least 1"),

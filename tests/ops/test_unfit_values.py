@@ -37,7 +37,7 @@ UNFIT = {
     "pad fraction": (lambda: ops.pad(WHOLE, ((1, 0), (0, 0)), value=0.5), DtypeError, "0.5 does"),
     "pad range": (lambda: ops.pad(WHOLE, ((1, 0), (0, 0)), value=2**40), DtypeError, "int32"),
     "pad bool": (lambda: ops.pad(MASK, ((1, 0), (0, 0)), value=2), DtypeError, "2 does not"),
-    "pad text": (lambda: ops.pad(WHOLE, ((1, 0), (0, 0)), value="1"), DtypeError, "no number"),
+    "pad text": (lambda: ops.pad(WHOLE, ((1, 0), (0, 0)), value="1"), DtypeError, "not a number"),
     "pad width": (lambda: ops.pad(WHOLE, ((1.5, 0), (0, 0))), ArgumentError, "width is 1.5"),
     "pad edge": (lambda: ops.pad(WHOLE, ((1.5, 0), (0, 0)), "edge"), ArgumentError, "width is 1.5"),
     "fill": (lambda: WHOLE.masked_fill(MASK, 1.5), DtypeError, "masked_fill: the value 1.5"),

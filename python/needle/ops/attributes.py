@@ -95,7 +95,7 @@ def number_in(operation: str, value: Any, kind: DType) -> Any:
         DtypeError: if there is no such number in the dtype.
     """
     if not isinstance(value, (bool, int, float, np.number, np.bool_)):
-        raise DtypeError(f"{operation}: the value {value!r:.60} is no number")
+        raise DtypeError(f"{operation}: the value {value!r:.60} is not a number")
     number = value.item() if isinstance(value, np.generic) else value
     if kind.kind == "f":
         try:

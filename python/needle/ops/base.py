@@ -296,7 +296,7 @@ class Elementwise(Op):
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         count = self.operands()
         if count is not None and len(inputs) != count:
-            raise ArgumentError(f"{self.name}: takes {count} operands, {len(inputs)} were given")
+            raise ArgumentError(f"{self.name}: expected {count} operands, got {len(inputs)}")
         tensors = promoted(inputs, self.name, self.floating)
         kind = executor.spec_of(tensors[0]).dtype
         if kind.kind not in self.accepts:

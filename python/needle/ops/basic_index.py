@@ -85,7 +85,7 @@ def _position(part: Any, axis: int, size: int) -> int:
         place = operator.index(part)
     except TypeError:
         raise IndexRangeError(
-            f"index: {part!r:.60} is no index\n"
+            f"index: {part!r:.60} is not an index\n"
             "  rule: indices are integers, slices, ..., None, integer arrays or masks"
         ) from None
     return normalise_index(place, size, axis)

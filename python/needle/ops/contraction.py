@@ -145,7 +145,7 @@ def outer(x: Any, y: Any) -> Any:
     """
     x, y = as_tensors((x, y), "outer")
     if len(shape_of(x)) != 1 or len(shape_of(y)) != 1:
-        raise explain(ShapeError, "outer", "two vectors are needed", [("x", x), ("y", y)])
+        raise explain(ShapeError, "outer", "expected two vectors", [("x", x), ("y", y)])
     column, row = Reshape.of((*shape_of(x), 1)), Reshape.of((1, *shape_of(y)))
     return executor.apply(column, x) * executor.apply(row, y)
 
@@ -263,7 +263,7 @@ def einsum(equation: str, *tensors: Any) -> Any:
     5.0
     """
     if not isinstance(equation, str):
-        raise ArgumentError(f"einsum: the equation is {equation!r:.60}, not a text")
+        raise ArgumentError(f"einsum: expected the equation as a str, got {equation!r:.60}")
     operands = as_tensors(tensors, "einsum")
     return _plan_of((equation, *map(shape_of, operands)), _einsum_equation, *operands)
 

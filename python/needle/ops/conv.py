@@ -151,15 +151,15 @@ def _pairs(
 def _check(name: str, axes: int, x: Any, weight: Any, bias: Any, outs: int) -> None:
     if len(shape_of(x)) != axes + 2 or len(shape_of(weight)) != axes + 2:
         raise explain(
-            ShapeError, name, f"{len(shape_of(x))} and {len(shape_of(weight))} axes, both need "
-            f"{axes + 2}", [("x", x), ("weight", weight)],
+            ShapeError, name, f"expected {axes + 2} axes, got {len(shape_of(x))} and "
+            f"{len(shape_of(weight))}", [("x", x), ("weight", weight)],
             "x [n, c, *spatial], weight [o, c / groups, *kernel]; transposed: "
             "[c, o / groups, *kernel]",
         )  # fmt: skip
     if bias is not None and shape_of(bias) != (outs,):
         raise explain(
-            ShapeError, name, f"bias has shape {shape_of(bias)}, there are {outs} output channels",
-            [("weight", weight), ("bias", bias)], "bias [o]",
+            ShapeError, name, f"bias has shape {shape_of(bias)}, but there are {outs} output "
+            "channels", [("weight", weight), ("bias", bias)], "bias [o]",
         )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ class ConvolutionBias(Composite):
         self.plain.check(x.shape, w.shape, None, [("x", x), ("w", w), ("bias", bias)])
         if bias.shape != w.shape[-1:]:
             raise explain(
-                ShapeError, self.name, f"bias has shape {bias.shape}, there are {w.shape[-1]} "
+                ShapeError, self.name, f"bias has shape {bias.shape}, but there are {w.shape[-1]} "
                 "output channels", [("x", x), ("w", w), ("bias", bias)],
                 "w [*kernel, c / groups, o], bias [o]",
             )  # fmt: skip

@@ -128,7 +128,7 @@ class Transpose(Linear):
     def compute(self, x: Any) -> Any:
         axes = (-2, -1) if self.axes is None else self.axes
         if len(axes) != 2 or x.ndim < 2:
-            raise ShapeError(f"transpose: swaps two axes, not {axes} of {x.ndim}")
+            raise ShapeError(f"transpose: expected two of {x.ndim} axes, got {axes}")
         i, j = (normalise_axis(axis, x.ndim) for axis in axes)
         order = list(range(x.ndim))
         order[i], order[j] = order[j], order[i]
@@ -217,5 +217,5 @@ def logsoftmax(a: Any) -> Any:
     """
     shape = executor.spec_of(a).shape
     if len(shape) != 2:
-        raise ShapeError(f"logsoftmax: a has shape {shape}, two axes are needed; see log_softmax")
+        raise ShapeError(f"logsoftmax: expected two axes, got shape {shape}; see log_softmax")
     return log_softmax(a, 1)

@@ -69,7 +69,7 @@ def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: 
             return broadcast_to(reshape(one, ()), sizes_of("full", shape))
         number = plain_number(value)
         if not isinstance(number, (int, float)):
-            raise ArgumentError(f"full: the value {value!r:.60} is no real number")
+            raise ArgumentError(f"full: expected a real number, got {value!r:.60}")
     if dtype is None:
         kinds = {bool: dtypes.bool_, int: dtypes.int64}
         dtype = kinds.get(type(number)) or default_float()
@@ -360,7 +360,7 @@ def meshgrid(*axes: Any, indexing: str = "xy") -> list[Any]:
         raise OptionError(f"meshgrid: indexing {indexing!r} is neither 'xy' nor 'ij'")
     for x in axes:
         if len(shape_of(x)) != 1:
-            raise ShapeError(f"meshgrid: a tensor has shape {x.spec.shape}, one axis is needed")
+            raise ShapeError(f"meshgrid: expected tensors with one axis, got shape {x.spec.shape}")
     places = list(range(len(axes)))
     if indexing == "xy" and len(axes) > 1:
         places[:2] = 1, 0

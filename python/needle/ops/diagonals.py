@@ -47,7 +47,7 @@ class Triangle(Linear):
 
     def compute(self, x: Any) -> Any:
         if x.ndim < 2:
-            raise ShapeError(f"triangle: x has shape {x.shape}, two axes are needed")
+            raise ShapeError(f"triangle: expected at least two axes, got shape {x.shape}")
         out = ndarray.empty_of(x.spec)
         if x.device.backend.triangle(out, x, min(max(self.k, -(2**62)), 2**62), self.upper):
             return out
@@ -115,7 +115,7 @@ class Diagonal(Linear):
 
     def compute(self, x: Any) -> Any:
         if x.ndim < 2:
-            raise ShapeError(f"diagonal: x has shape {x.shape}, two axes are needed")
+            raise ShapeError(f"diagonal: expected at least two axes, got shape {x.shape}")
         return _diagonal(x, self.k)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -202,7 +202,7 @@ def diag_embed(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
     """
     k, shape = whole("diag_embed: k", k), shape_of(x)
     if not shape:
-        raise ShapeError("diag_embed: x has no axis, one is needed")
+        raise ShapeError("diag_embed: expected at least one axis, got shape ()")
     size = shape[-1] + abs(k)
     out = executor.apply(DiagonalGrad.of(k, (*shape[:-1], size, size)), x)
     return moveaxis(out, (-2, -1), (axis1, axis2))

@@ -111,14 +111,16 @@ class _Draw(Op):
         """
         seed, counter = getattr(self, "seed", None), getattr(self, "counter", None)
         if not isinstance(seed, int) or not isinstance(counter, int):
-            raise ArgumentError(f"{self.name}: seed {seed!r:.60}, counter {counter!r:.60}: not int")
+            raise ArgumentError(
+                f"{self.name}: expected integers, got seed {seed!r:.60}, counter {counter!r:.60}"
+            )
         if not 0 <= seed < 2**64 or counter < 0:
             raise OptionError(
                 f"{self.name}: seed {seed}, counter {counter}\n"
                 "  rule: 0 <= seed < 2**64, 0 <= counter < 2**63"
             )
         if min(shape, default=0) < 0:
-            raise ShapeError(f"{self.name}: shape {shape} has a size below 0")
+            raise ShapeError(f"{self.name}: shape {shape} has a negative size")
 
 
 class RandomUniform(_Draw):

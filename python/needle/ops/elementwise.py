@@ -426,7 +426,7 @@ class Where(Elementwise):
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(inputs) != 3:
-            raise ArgumentError(f"where: takes 3 operands, {len(inputs)} were given")
+            raise ArgumentError(f"where: expected 3 operands, got {len(inputs)}")
         condition, *rest = inputs
         if not isinstance(condition, graph.TensorBase) or type(condition.spec) is tuple:
             condition = as_tensors(inputs, self.name)[0]

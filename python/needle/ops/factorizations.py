@@ -261,7 +261,7 @@ class SVD(OnHost):
 def _undefined(name: str, option: str, what: str, out: Any) -> NeedleError:
     return explain(
         GradientError, name, f"the gradient of {what}", [("x", out.inputs[0])],
-        "they can be chosen in many ways, which are no functions of x", f"{option}=False",
+        "they are not determined by x, so they have no derivative", f"{option}=False",
     )  # fmt: skip
 
 

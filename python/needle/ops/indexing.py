@@ -367,7 +367,8 @@ def listed(index: Any) -> np.ndarray[Any, Any]:
         return values.astype(np.int64)
     if values.dtype.kind not in "biuf":
         raise IndexRangeError(
-            f"index: {index!r:.60} is no index\n  rule: a list of whole numbers, of equal rows"
+            f"index: expected integers, got {index!r:.60}\n"
+            "  rule: a list of integers, whose rows have equal lengths"
         )
     return values
 

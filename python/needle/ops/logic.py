@@ -352,7 +352,7 @@ def contains(x: Any, value: Any) -> bool:
         try:
             value = np.asarray(value)
         except ValueError:
-            raise ShapeError(f"in: {value!r:.60}: parts of several lengths") from None
+            raise ShapeError(f"in: {value!r:.60} has parts of different lengths") from None
     if isinstance(value, (bool, int, float, np.number)):
         try:
             value = number_in("in", value, executor.spec_of(x).dtype)

@@ -298,7 +298,7 @@ def _class_weight(name: str, logits: Any, weight: Any) -> Any:
     if not classes or shape_of(weight) != classes:
         count = classes[0] if classes else "no"
         raise explain(
-            ShapeError, name, f"a weight for each of {count} classes is needed",
+            ShapeError, name, f"expected one weight for each of {count} classes",
             [("logits", logits), ("weight", weight)], "logits [..., classes], weight [classes]",
         )  # fmt: skip
     return cast_like(weight, logits)
@@ -528,7 +528,7 @@ def nll_loss(
             [("x", x), ("labels", labels)], "x [..., classes], labels [...]",
         )  # fmt: skip
     if labels.spec.dtype.kind == "b":
-        problem = "integers are needed, not bools"
+        problem = "expected integers, got bools"
         raise explain(DtypeError, "nll_loss", problem, [("labels", labels)])
     if x.spec.dtype.kind != "f":
         (x,) = promoted((x,), "nll_loss", floating=True)

@@ -463,9 +463,11 @@ def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
     try:
         tensors = tuple(tensors)
     except TypeError:
-        raise ArgumentError(f"concat: {tensors!r:.60} are not several tensors") from None
+        raise ArgumentError(
+            f"concat: expected a sequence of tensors, got {tensors!r:.60}"
+        ) from None
     if not tensors:
-        raise ShapeError("concat: no tensors")
+        raise ShapeError("concat: expected at least one tensor, got none")
     return executor.apply(Concat.of(normalise_axis(axis, len(shape_of(tensors[0])))), *tensors)
 
 

@@ -46,7 +46,7 @@ def check_single(x: Any) -> None:
     size = getattr(x, "size", 1)
     if isinstance(size, int) and size != 1:
         raise explain(
-            ShapeError, called(), f"{size} elements were given for a number", [("value", x)],
+            ShapeError, called(), f"expected one number, got {size} elements", [("value", x)],
             "a number, or an array or a tensor of one element",
         )  # fmt: skip
 

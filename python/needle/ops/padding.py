@@ -70,8 +70,8 @@ def _check(shape: Shape, widths: Pairs, mode: str) -> None:
         if max(pair) > reach or n + sum(pair) >= 2**63:
             raise ShapeError(
                 f"pad: {mode} by {pair} of axis {axis} with {n} elements\n"
-                "  rule: it is less than the size of the axis; symmetric and circular: or it; "
-                "edges: an axis with elements"
+                "  rule: reflect: less than the size of the axis; symmetric, circular: at most the "
+                "size; replicate: an axis with elements"
             )
 
 

@@ -306,7 +306,7 @@ class SumTo(Linear):
         lead = x.ndim - len(self.shape)
         repeated = tuple(i for i, n in enumerate(x.shape) if i < lead or self.shape[i - lead] != n)
         if lead < 0 or builtins.any(i >= lead and self.shape[i - lead] != 1 for i in repeated):
-            raise ShapeError(f"sum_to: {x.shape} is no broadcast of {self.shape}")
+            raise ShapeError(f"sum_to: {self.shape} does not broadcast to {x.shape}")
         return kernels.reduce("sum", x, repeated, True).reshape(self.shape)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -330,8 +330,8 @@ def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
             raise
         other = "maximum" if cls is Max else "minimum"
         raise explain(
-            ArgumentError, called(), f"the axes are {axes!r:.60}", [("x", x)],
-            "the largest and the smallest of one tensor, over axes", f"{other}(x, y) of two",
+            ArgumentError, called(), f"expected axes, got {axes!r:.60}", [("x", x)],
+            "reduces one tensor over axes", f"{other}(x, y) for two tensors, elementwise",
         ) from None  # fmt: skip
     plain = axes if isinstance(axes, tuple) else (0 if axes is None else axes,)
     if builtins.all(type(axis) is int for axis in plain):  # a tensor's number may change
@@ -360,7 +360,7 @@ class Reducer(Protocol):
 def _in_dtype(cls: Any, function: Any, x: Any, axes: Axes, keepdims: bool, kind: Any) -> Any:
     """Return a reduction in a dtype, if it takes one."""
     if not cls.casts:
-        problem = f"{function.__name__}: 'dtype' is no argument"
+        problem = f"{function.__name__}: unexpected argument 'dtype'"
         raise ArgumentError(f"{problem}\n  try: x.astype({kind!r:.60})")
     return in_dtype(function, kind, x, axes, keepdims, floating=cls is Mean)
 

@@ -55,7 +55,7 @@ def _spatial(name: str, x: Any, axes: int | None = None) -> Sizes:
     if len(shape) not in ((3, 4, 5) if axes is None else (axes + 2,)):
         wanted = "3 to 5" if axes is None else axes + 2
         raise explain(
-            ShapeError, name, f"x has {len(shape)} axes, {wanted} are needed", [("x", x)],
+            ShapeError, name, f"expected {wanted} axes, got {len(shape)}", [("x", x)],
             "x [n, c, *spatial]",
         )  # fmt: skip
     return shape[2:]
@@ -505,7 +505,7 @@ def upsample(
     if (size is None) == (scale_factor is None) or (align_corners and mode == "nearest"):
         raise OptionError(
             f"upsample: size={size}, scale_factor={scale_factor}, align_corners={align_corners}, "
-            f"mode={mode!r}\n  rule: one of size and scale_factor; corners are no matter of nearest"
+            f"mode={mode!r}\n  rule: one of size and scale_factor; not align_corners for nearest"
         )
     spatial = _spatial("upsample", x)
     axes = len(spatial)

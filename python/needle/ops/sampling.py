@@ -52,7 +52,7 @@ def _shape_first(function: _Function) -> _Function:
     def checked(*given: Any, **named: Any) -> Any:
         if len(given) > 1 and isinstance(given[0], (int, float, np.number)):
             raise explain(
-                ArgumentError, name, f"the shape comes first, and is {given[0]!r} here",
+                ArgumentError, name, f"the shape comes first; got {given[0]!r}",
                 rule="numbers by position come behind a shape that is a tuple or a list",
                 advice=f"{name}((5,), {numbers}), or name them",
             )  # fmt: skip
@@ -86,8 +86,8 @@ def _as(x: Any, kind: Any) -> Any:
 def _check_floating(name: str, kind: Any) -> None:
     if kind is not None and not as_dtype(kind).is_floating:
         raise DtypeError(
-            f"{name}: dtype is {as_dtype(kind)}\n  rule: a floating one\n"
-            "  try: randint for whole numbers, or .astype of the result"
+            f"{name}: dtype is {as_dtype(kind)}\n  rule: a floating dtype\n"
+            "  try: randint for integers, or .astype of the result"
         )
 
 
@@ -346,7 +346,7 @@ def multinomial(
     if count < 0 or not replacement and count > shape[-1]:
         raise OptionError(
             f"multinomial: {count} of {shape[-1]} positions\n"
-            "  rule: not negative, and without replacement=True no more than there are"
+            "  rule: 0 or more; at most the number of positions unless replacement=True"
         )
     sizes = sizes_of("multinomial", (*shape[:-1], count, shape[-1]), 8) if replacement else shape
     x = executor.apply(Weights.of(), x)

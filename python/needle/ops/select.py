@@ -145,7 +145,7 @@ def _as_indices(part: Any, like: Any) -> Any:
         found = graph.wrap(ndarray.array(values, str(values.dtype), like.spec.device))
     if found.spec.dtype.kind not in "iub":
         raise explain(
-            IndexRangeError, "index", f"{found.spec.dtype} values are no indices",
+            IndexRangeError, "index", f"expected integers or bools, got {found.spec.dtype}",
             [("x", like), ("index", found)], "indices are integers, slices, ..., None or masks",
         )  # fmt: skip
     return stop_gradient(found) if found.requires_grad else found

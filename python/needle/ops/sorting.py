@@ -154,7 +154,7 @@ class SearchSorted(Op):
         if self.side not in ("left", "right"):
             raise unknown("searchsorted: side", self.side, ("left", "right"))
         if edges.ndim != 1:
-            raise ShapeError(f"searchsorted: edges have shape {edges.shape}, one axis is needed")
+            raise ShapeError(f"searchsorted: expected edges with one axis, got shape {edges.shape}")
         kernels.same_device(self.name, edges, values)
         count, device = edges.size, edges.device
         dense = [x if x.is_dense() else x.copy() for x in (edges, values)]
@@ -309,7 +309,7 @@ def _shares(q: Any) -> Any:
     except ValueError:  # lists of several lengths
         shares = np.empty(0, object)
     if shares.dtype.kind not in "biuf":
-        raise ArgumentError(f"quantile: q is {q!r:.60}, neither a number nor several")
+        raise ArgumentError(f"quantile: expected a number or a list of numbers as q, got {q!r:.60}")
     return shares.astype(np.float64)
 
 
@@ -543,7 +543,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
     weights = ones_like(x, dtype="int64") if weights is None else weights
     x, weights = as_tensors((x, weights), "bincount")
     if x.spec.dtype.kind not in "iu":
-        raise DtypeError(f"bincount: x is {x.spec.dtype}, integers are needed")
+        raise DtypeError(f"bincount: expected integers, got {x.spec.dtype}")
     shapes = shape_of(x), shape_of(weights)
     if len(shapes[0]) != 1 or shapes[0] != shapes[1]:
         raise ShapeError(f"bincount: x {shapes[0]} and weights {shapes[1]}, both must be [n]")
@@ -554,6 +554,6 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
         return zeros((minlength,), dtype=weights.spec.dtype, device=x.spec.device)
     least, most = (int(value.item()) for value in (amin(x), amax(x)))
     if least < 0:
-        raise IndexRangeError(f"bincount: {least} is in x, counts are of 0 and more")
+        raise IndexRangeError(f"bincount: x contains {least}; values must be 0 or more")
     length = max(most + 1, minlength)
     return executor.apply(ScatterAdd.of(0, (length,)), x, weights)

@@ -37,7 +37,7 @@ class MakeTensorTuple(Op):
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if not inputs:
-            raise ArgumentError("make_tensor_tuple: no tensors")
+            raise ArgumentError("make_tensor_tuple: expected at least one tensor, got none")
         return super().prepare(inputs)
 
     def compute(self, *arrays: Any) -> Any:
@@ -225,9 +225,9 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
     try:
         parts = tuple(tensors[i] for i in range(len(tensors)))
     except (TypeError, KeyError):  # a dict has a length, too
-        raise ArgumentError(f"stack: {tensors!r:.60} are not several tensors") from None
+        raise ArgumentError(f"stack: expected a sequence of tensors, got {tensors!r:.60}") from None
     if not parts:
-        raise ShapeError("stack: no tensors")
+        raise ShapeError("stack: expected at least one tensor, got none")
     return executor.apply(Stack.of(axis), *parts)
 
 
@@ -406,7 +406,9 @@ def _several(operation: str, tensors: Any) -> tuple[Any, ...]:
     try:
         return tuple(tensors)
     except TypeError:
-        raise ArgumentError(f"{operation}: {tensors!r:.60} are not several tensors") from None
+        raise ArgumentError(
+            f"{operation}: expected a sequence of tensors, got {tensors!r:.60}"
+        ) from None
 
 
 def _with_axes(x: Any, count: int) -> Any:
@@ -476,7 +478,7 @@ def _cut(name: str, x: Any, pieces: int | Sequence[int], axis: int, equal: bool 
         return tuple(x[(*(slice(None),) * axis, slice(*pair))] for pair in bounds)
     count, size = whole(f"{name}: pieces", pieces), shape_of(x)[axis]
     if count < 1:
-        raise explain(OptionError, name, f"{count} pieces", [("x", x)], "one at least")
+        raise explain(OptionError, name, f"{count} pieces", [("x", x)], "at least one")
     _check_count(name, x, count)
     if equal and size % count:
         raise explain(
@@ -500,7 +502,7 @@ def hsplit(x: Any, pieces: int | Sequence[int]) -> tuple[Any, ...]:
      [3.]]
     """
     if not shape_of(x):
-        raise explain(ShapeError, "hsplit", "there is no axis", [("x", x)], "one at least")
+        raise explain(ShapeError, "hsplit", "x has no axes", [("x", x)], "at least one")
     return _cut("hsplit", x, pieces, min(len(shape_of(x)) - 1, 1), True)
 
 
@@ -518,7 +520,7 @@ def vsplit(x: Any, pieces: int | Sequence[int]) -> tuple[Any, ...]:
     """
     if len(shape_of(x)) < 2:
         count = len(shape_of(x))
-        raise explain(ShapeError, "vsplit", f"there are {count} axes", [("x", x)], "two at least")
+        raise explain(ShapeError, "vsplit", f"x has {count} axes", [("x", x)], "at least two")
     return _cut("vsplit", x, pieces, 0, True)
 
 

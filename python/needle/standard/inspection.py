@@ -72,7 +72,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     numbers = [x for x in arrays_and_dtypes if isinstance(x, (bool, int, float))]
     typed = [_dtype_of(x) for x in arrays_and_dtypes if not isinstance(x, (bool, int, float))]
     if not typed:
-        raise DtypeError("result_type: a tensor or a dtype is needed")
+        raise DtypeError("result_type: expected at least one tensor or dtype")
     result = dtypes.result_type(*typed)
     for number in numbers:
         weak = dtypes.scalar_dtype(number, result)

@@ -47,7 +47,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
     for part in pairs:
         if len(set(part)) < len(part):
             raise explain(
-                ShapeError, "tensordot", f"axes {axes} have one twice", [("x1", x1), ("x2", x2)]
+                ShapeError, "tensordot", f"axes {axes} name an axis twice", [("x1", x1), ("x2", x2)]
             )
     return ops.tensordot(x1, x2, (pairs[0], pairs[1]))
 
@@ -85,7 +85,10 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
         operands.axis_of("cross", operands.tensor(x), axis)
     if x1.shape[axis] != 3 or x2.shape[axis] != 3:
         raise explain(
-            ShapeError, "cross", f"axis {axis} has not three elements", [("x1", x1), ("x2", x2)]
+            ShapeError,
+            "cross",
+            f"axis {axis} does not have three elements",
+            [("x1", x1), ("x2", x2)],
         )
     x1, x2 = ops.broadcast_arrays(x1, x2)
     a, b = ops.unbind(x1, axis), ops.unbind(x2, axis)
