@@ -378,7 +378,7 @@ class Aliases:
         """So many elements along an axis, from start on.
 
         Raises:
-            ArgumentError: if the start or the length is no whole number.
+            ArgumentError: if the start or the length is not an integer.
             IndexRangeError: if they are not all there.
         """
         shape = shape_of(self)

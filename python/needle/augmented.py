@@ -24,7 +24,7 @@ def _kept(x: Any, out: Any, sign: str, other: Any) -> Any:
     With ``NEEDLE_BACKEND=np`` anything goes, as in the course.
 
     Raises:
-        ArgumentError: if it is no tensor: the other operand has a way of its own with tensors.
+        ArgumentError: if it is not a tensor: the other operand has a way of its own with tensors.
         DtypeError: if the dtype would change.
         ShapeError: if the shape would change.
     """

@@ -94,7 +94,7 @@ def vector(name: str, values: Any, spec: Any) -> Any:
     """Return numbers, which stand for a gradient or a tangent, as a tensor of a dtype and device.
 
     Raises:
-        DtypeError: if they are no numbers.
+        DtypeError: if they are not numbers.
         ShapeError: if they are lists of different lengths.
     """
     found = operands.as_array(values)
@@ -219,7 +219,7 @@ def backward(
         accumulate: add to ``.grad`` (PyTorch's rule) instead of replacing it.
 
     Raises:
-        ArgumentError: if ``out`` is no tensor.
+        ArgumentError: if ``out`` is not a tensor.
         GradientError: if ``out`` requires no gradient.
         ReleasedError: if an earlier backward freed what this one needs.
     """
@@ -253,7 +253,7 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tu
     beside others, and no gradient at all for ones.
 
     Raises:
-        GradientError: if an argument or result is no tensor; by the map, if its gradients have
+        GradientError: if an argument or result is not a tensor; by the map, if its gradients have
             another structure than the result.
         ShapeError: by the map, if a gradient has another shape than its result.
 
@@ -310,9 +310,9 @@ def places(name: str, argnums: int | Sequence[int], args: Sequence[Any]) -> tupl
     """Return which arguments to differentiate, counted from 0, as a tuple.
 
     Raises:
-        IndexRangeError: if there is no such argument.
-        ArgumentError: if ``argnums`` are not whole numbers.
-        GradientError: if such an argument is no tensor.
+        IndexRangeError: if argnums are out of range.
+        ArgumentError: if ``argnums`` are not integers.
+        GradientError: if such an argument is not a tensor.
         DtypeError: if its dtype is not floating.
     """
     count = len(args)
@@ -353,8 +353,8 @@ def value_and_grad(
     Raises:
         ArgumentError: if function is none, but a tensor, say.
         GradientError: when called, if the function does not return a scalar, or an argument to
-            differentiate is no tensor.
-        IndexRangeError: when called, if there is no such argument.
+            differentiate is not a tensor.
+        IndexRangeError: when called, if argnums are out of range.
     """
     structure.check_function("value_and_grad", function)
 

@@ -35,7 +35,7 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
 
     Shapes:   each tangent that of its primal; out's tangent that of out
     Dtypes:   floating; integer and bool inputs take None for a tangent
-    Raises:   GradientError for a wrong number of tangents, or a result that is no tensor;
+    Raises:   GradientError for a wrong number of tangents, or a result that is not a tensor;
               ShapeError, DtypeError where a tangent does not fit its primal
     Source:   Griewank, Walther, "Evaluating Derivatives", 2008, section 3.1
 
@@ -128,7 +128,7 @@ def jacobian(
 
     Shapes:   out [i...], x [j...] -> [i..., j...]
     Raises:   GradientError if the function returns several tensors, or argument or result are not
-              floating; IndexRangeError if there is no such argument; OptionError for an unknown
+              floating; IndexRangeError if argnums are out of range; OptionError for an unknown
               mode
     Source:   Griewank, Walther, "Evaluating Derivatives", 2008, sections 3.1 and 3.2
 

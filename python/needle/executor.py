@@ -212,7 +212,7 @@ def spec_of(tensor: Any) -> Any:
     """Return the spec of a tensor without computing anything.
 
     Raises:
-        ArgumentError: if it is no tensor, or several together.
+        ArgumentError: if it is not a tensor, or several together.
     """
     try:
         spec = tensor.spec
@@ -227,7 +227,7 @@ def shape_of(x: Any) -> tuple[int, ...]:
     """Return the shape of a tensor.
 
     Raises:
-        ArgumentError: if it is no tensor.
+        ArgumentError: if it is not a tensor.
     """
     try:
         return x.spec.shape

@@ -37,7 +37,7 @@ class Methods(Aliases):
     # ---- operators -------------------------------------------------------------
 
     def __eq__(self, other: Any) -> Any:
-        """Whether elements are equal; a tensor of bools. False for what is no number."""
+        """Whether elements are equal; a tensor of bools. False for what is not a number."""
         if not ops.comparable(other):
             return NotImplemented
         return ops.equal(self, other)

@@ -41,8 +41,8 @@ def checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     A TensorTuple becomes a tuple.
 
     Raises:
-        ArgumentError: if it is no function.
-        GradientError: when called, if a result is no tensor.
+        ArgumentError: if it is not a function.
+        GradientError: when called, if a result is not a tensor.
     """
     check_function(name, function)
 

@@ -170,7 +170,7 @@ def test_gradients_of_higher_order_and_dtypes():
         ((1, 3, 4, 4), (4, 3, 3, 3), {"dilation": 2}, "does not fit"),
         ((1, 3, 4, 4), (4, 3, 3, 3), {"groups": 3}, "do not divide into 3 groups"),
         ((1, 4, 4, 4), (4, 3, 3, 3), {}, "x has 4 channels"),
-        ((3, 4, 4), (4, 3, 3, 3), {}, "3 and 4 axes, both need 4"),
+        ((3, 4, 4), (4, 3, 3, 3), {}, "expected 4 axes, got 3 and 4"),
         ((1, 3, 4, 4), (4, 3, 3, 3), {"stride": 0}, "below 1"),
         ((1, 3, 4, 4), (4, 3, 3, 3), {"stride": (1, 1, 1)}, "3 numbers for 2 spatial axes"),
         ((1, 3, 4, 4), (4, 3, 3, 3), {"padding": -1}, "is negative"),

@@ -221,7 +221,7 @@ def test_wrong_arguments_are_explained():
         (lambda: ops.adaptive_avg_pool2d(x, 0), "at least 1"),
         (lambda: ops.upsample(x, scale_factor=0.1), "at least 1"),
         (lambda: ops.upsample(x, 8, mode="linear"), "not for 2 spatial axes"),
-        (lambda: ops.upsample(tensor(1.0), 8), "x has 0 axes"),
+        (lambda: ops.upsample(tensor(1.0), 8), "axes, got 0"),
     ):
         with pytest.raises(ShapeError, match=text):
             function()

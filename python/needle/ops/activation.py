@@ -441,7 +441,7 @@ class GLU(Composite):
     Shapes:   x [..., 2 n, ...] -> [..., n, ...]
     Dtypes:   floating; in float32 when x is float16 or bfloat16
     Gradient: x; any order
-    Raises:   ShapeError if the axis has an odd size; IndexRangeError if there is no such axis
+    Raises:   ShapeError if the axis has an odd size; IndexRangeError if the axis is out of range
     Source:   Dauphin et al., "Language Modeling with Gated Convolutional Networks", 2016,
               arXiv:1612.08083
     """

@@ -1,4 +1,4 @@
-"""What an op checks before it runs: the kinds of its attributes, the number of its operands."""
+"""Checks of an op's attributes and of its number of operands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from needle.dtype import DType, fits
 from needle.errors import ArgumentError, DtypeError, OptionError
 
 Axes = int | Sequence[int] | None
-"""What functions over axes take: one, several, or all."""
+"""Axes as functions take them: one, several, or None for all."""
 
 
 def operand_count(method: Any) -> int | None:
@@ -57,14 +57,14 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
         lambda value: isinstance(value, tuple) and all(_numbers(x) and len(x) == 2 for x in value),
     ),
 }
-"""What attributes of these annotations may be; others are up to the op."""
+"""Checks for attributes with these annotations; an op checks others itself."""
 
 
 def real(what: str, value: Any) -> float:
     """Return an argument as a float.
 
     Raises:
-        ArgumentError: if it is no number.
+        ArgumentError: if it is not a number.
     """
     if type(value) is float:
         return value
@@ -77,7 +77,7 @@ def real(what: str, value: Any) -> float:
 
 
 def flag(what: str, value: Any) -> bool:
-    """Return an argument as a bool. A number is none: ``x.sum(0, 1)`` means two axes.
+    """Return an argument as a bool. Numbers are refused: ``x.sum(0, 1)`` means two axes.
 
     Raises:
         ArgumentError: if it is neither True nor False.
@@ -89,10 +89,10 @@ def flag(what: str, value: Any) -> bool:
 
 
 def number_in(operation: str, value: Any, kind: DType) -> Any:
-    """Return a number as one that a dtype holds.
+    """Return a number as a value of a dtype.
 
     Raises:
-        DtypeError: if there is no such number in the dtype.
+        DtypeError: if the dtype cannot hold the number.
     """
     if not isinstance(value, (bool, int, float, np.number, np.bool_)):
         raise DtypeError(f"{operation}: the value {value!r:.60} is not a number")
@@ -129,7 +129,7 @@ def either(first: Any, second: Any, names: tuple[str, str] = ("axes", "axis")) -
 
 
 def check_attribute(op: Any, name: str) -> None:
-    """Raise ArgumentError or OptionError if an attribute is not what its annotation says."""
+    """Raise ArgumentError or OptionError if an attribute does not match its annotation."""
     kind = next((c.__annotations__[name] for c in type(op).__mro__ if name in _own(c)), "Any")
     value = getattr(op, name)
     if kind in _KINDS and not _KINDS[kind](value):

@@ -164,7 +164,7 @@ class Op(graph.OpBase):
         The gate leaves this out where tensors have the dtypes already, unless a class has its own.
 
         Raises:
-            ArgumentError: for what is no tensor.
+            ArgumentError: if an input is not a tensor.
             DtypeError: if the dtypes do not mix.
         """
         if self.promotes == "nothing":

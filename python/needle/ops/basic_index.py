@@ -13,7 +13,7 @@ from needle.ops.movement import Slice, reshape
 
 
 def _slice_of(numbers: tuple[int, ...]) -> Slice:
-    """Return the op for what the native gate made of an index: a mask of axes, then triples."""
+    """Return the op for an index as the native gate encodes it: a mask of axes, then triples."""
     triples = tuple(zip(numbers[1::3], numbers[2::3], numbers[3::3], strict=True))
     return Slice.of(triples, tuple(i for i in range(len(triples)) if numbers[0] >> i & 1))
 
@@ -25,7 +25,7 @@ if core.native is not None:
 
 
 def native_index(x: Any, index: Any) -> Any:
-    """Return ``basic_index`` by the native gate, or None where that cannot tell."""
+    """Return ``basic_index`` by the native gate, or None where the gate does not support it."""
     return None if _native_getitem is None else _native_getitem(x, index)
 
 
@@ -69,7 +69,7 @@ def check_count(count: int, dots: int, ndim: int) -> None:
     """Check how many axes an index names, and how often it has ``...``.
 
     Raises:
-        IndexRangeError: if there are more than axes; for a second ``...``.
+        IndexRangeError: if there are more indices than axes, or two ``...``.
     """
     if dots > 1:
         raise IndexRangeError(

@@ -1,4 +1,4 @@
-"""Batch norm with what follows it in a residual network: the sum with a shortcut, and a rectifier.
+"""Batch norm fused with the next steps of a residual network: adding a shortcut, and a rectifier.
 
 One op, so that a device may read the images once in each direction.
 """

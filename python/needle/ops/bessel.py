@@ -28,11 +28,11 @@ from needle.ops.special import Expanded, polynomial
 class BesselI(Expanded):
     """Modified Bessel function of the first kind, of a whole order; scaled: times exp(-abs(x)).
 
-    In float64, and rounded once: its series up to 20, from there on Hankel's (Abramowitz, Stegun,
-    9.6.10 and 9.7.1). Orders are those of ``i0`` and ``i1``, and of their derivatives. Of infinity
-    it is infinite, scaled 0, as in SciPy; in PyTorch NaN.
+    Computed in float64 and rounded once: by its series up to 20, from there on by Hankel's
+    (Abramowitz, Stegun, 9.6.10 and 9.7.1). Higher orders occur in the derivatives of ``i0`` and
+    ``i1``. At infinity it is infinite, and 0 if scaled, as in SciPy; PyTorch gives NaN.
 
-    Raises:   OptionError for an order beyond 0 to 12
+    Raises:   OptionError for an order outside [0, 12]
     """
 
     order: int

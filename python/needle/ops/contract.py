@@ -1,4 +1,4 @@
-"""What is the same for all elementwise ops, as text of their docstrings."""
+"""The sections that the docstrings of all elementwise ops share."""
 
 from __future__ import annotations
 

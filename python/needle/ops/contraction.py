@@ -59,8 +59,8 @@ class CosineSimilarity(Composite):
     Shapes:   x, y [..., n, ...], which broadcast -> without the axis
     Dtypes:   floating; in float32 when x is float16 or bfloat16
     Gradient: x, y; any order
-    Raises:   ShapeError if the shapes do not broadcast; IndexRangeError if there is no such axis;
-              OptionError if eps is negative
+    Raises:   ShapeError if the shapes do not broadcast; IndexRangeError if the axis is out of
+              range; OptionError if eps is negative
     """
 
     axis: int = -1
@@ -85,11 +85,11 @@ def cosine_similarity(x: Any, y: Any, axis: int = -1, eps: float = 1e-8) -> Any:
 
 
 def cov(x: Any, *, correction: float = 1.0) -> Any:
-    """Covariances of the rows of x, whose columns are observations; correction 0 divides by n.
+    """Covariances of the rows of x; each column is an observation. Correction 0 divides by n.
 
     Shapes:   x [d, n] -> [d, d]; x [n] -> []
     Gradient: x; any order
-    Raises:   ShapeError if x has another number of axes, or no columns
+    Raises:   ShapeError if x does not have one or two axes, or has no columns
 
     >>> print(ndl.cov(Tensor([[1.0, 2.0, 3.0], [6.0, 4.0, 2.0]])))
     [[ 1. -2.]
@@ -99,13 +99,13 @@ def cov(x: Any, *, correction: float = 1.0) -> Any:
 
 
 def corrcoef(x: Any) -> Any:
-    """Coefficients of correlation of the rows of x, whose columns are observations; in [-1, 1].
+    """Correlation coefficients, in [-1, 1], of the rows of x; each column is an observation.
 
-    NaN for what never changes.
+    NaN for a row whose values are all equal.
 
     Shapes:   x [d, n] -> [d, d]; x [n] -> []
     Gradient: x; any order
-    Raises:   ShapeError if x has another number of axes, or no columns
+    Raises:   ShapeError if x does not have one or two axes, or has no columns
 
     >>> print(ndl.corrcoef(Tensor([[1.0, 2.0, 3.0], [6.0, 4.0, 2.0]])))
     [[ 1. -1.]
@@ -193,12 +193,12 @@ def tensordot(
     Args:
         x: a tensor.
         y: a tensor.
-        axes: how many last axes of x meet the first ones of y; or the axes of x, and those of y,
-            one or several each.
+        axes: a number: the last axes of x are summed with as many first axes of y; or a pair: the
+            axes of x and those of y, one or several each.
 
     Raises:
-        ArgumentError: if axes are neither a whole number nor two of them, or of several of them.
-        ShapeError: if the sizes of axes that meet differ, or an axis is named twice.
+        ArgumentError: if axes are neither an integer nor two integers, or of several of them.
+        ShapeError: if the sizes of paired axes differ, or an axis is named twice.
 
     >>> x, y = ndl.ones((2, 3, 4)), ndl.ones((3, 4, 5))
     >>> ndl.tensordot(x, y, axes=2).shape
@@ -247,12 +247,12 @@ def _tensordot_equation(key: tuple[Any, ...], operands: Sequence[Any]) -> str:
 def einsum(equation: str, *tensors: Any) -> Any:
     """Sum of products in Einstein's notation: ``einsum("bij,bjk->bik", x, y)``.
 
-    Each letter names an axis; those that the result lacks are summed over. ``...`` stands for
-    leading axes that broadcast. Without ``->`` the result has, in alphabetical order, the letters
-    that occur once. Tensors are multiplied from left to right, by matrix products.
+    Each letter names an axis; letters that do not occur in the result are summed over. ``...``
+    stands for leading axes that broadcast. Without ``->`` the result has the letters that occur
+    once, in alphabetical order. Tensors are multiplied from left to right, by matrix products.
 
     Raises:
-        ArgumentError: if the equation is no text.
+        ArgumentError: if the equation is not a str.
         ShapeError: if the letters do not fit the tensors, or sizes of one letter differ.
 
     >>> a, b = Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([[1.0, 0.0], [0.0, 2.0]])
@@ -273,7 +273,7 @@ def _einsum_equation(key: tuple[Any, ...], operands: Sequence[Any]) -> str:
 
 
 def _plan_of(key: tuple[Any, ...], equation: Callable[..., str], *operands: Any) -> Any:
-    """Return what the plan for this key, made of its equation the first time, computes."""
+    """Return the result of the plan for this key; the first call makes the plan."""
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) > 1000:
@@ -333,9 +333,9 @@ def _sizes(equation: str, terms: Sequence[str], tensors: Sequence[Any]) -> dict[
 
 
 class _Plan:
-    """How an equation is computed for operands of some shapes: steps, each of values before it.
+    """A plan to compute an equation for operands of given shapes: a list of steps.
 
-    Values are known by their numbers: the operands, then what each step gives.
+    Values are numbered: first the operands, then the result of each step.
     """
 
     def __init__(self, equation: str, operands: Sequence[Any]) -> None:

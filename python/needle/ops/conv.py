@@ -1,8 +1,8 @@
-"""Convolutions as users call them: the course's ``conv``, and PyTorch's names and layouts.
+"""The convolution functions: the course's ``conv``, and PyTorch's names and layouts.
 
-PyTorch's faces take images as [n, c, *spatial] and weights as [o, c / groups, *kernel]. They only
-permute axes: in memory images stay [n, *spatial, c], which is how results come out, so that in a
-network nothing is moved between the layers.
+PyTorch's functions take images as [n, c, *spatial] and weights as [o, c / groups, *kernel]. They
+only permute axes: in memory images stay [n, *spatial, c], as the results are, so a network moves no
+data between its layers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Conv(Multilinear):
 
     @property
     def general(self) -> Any:
-        """The general op that this one is a case of."""
+        """The equivalent general convolution."""
         stride, padding = (self.stride,) * 2, ((self.padding,) * 2,) * 2
         return Convolution.of(stride, padding, (1, 1), 1)
 
@@ -98,7 +98,7 @@ def convolve(x: Any, weight: Any, bias: Any, geometry: Any, slope: float = 1.0) 
         weight: the kernel.
         bias: [o], or None.
         geometry: stride, padding, dilation and groups, as ``Convolution`` has them.
-        slope: what results below zero are multiplied by, once the bias is added.
+        slope: the factor for results below zero, after the bias is added.
     """
     if bias is None:
         out = executor.apply(Convolution.of(*geometry), x, weight)
@@ -117,8 +117,8 @@ def per_axis(name: str, value: int | Sequence[int], axes: int) -> Sizes:
     """Return one number per spatial axis.
 
     Raises:
-        ArgumentError: if they are no whole numbers.
-        ShapeError: for another number of them.
+        ArgumentError: if they are not integers.
+        ShapeError: if there are not as many numbers as axes.
 
     >>> ops.per_axis("stride", 2, 3)
     (2, 2, 2)
@@ -189,7 +189,7 @@ def _kernel_first(weight: Any) -> Any:
 
 
 def _straight(axes: int, doc: str | None = None) -> Callable[..., Any]:
-    """Return the convolution for a number of spatial axes; ``doc`` in place of that for two."""
+    """Return the convolution for a number of spatial axes; ``doc`` replaces the 2-d docstring."""
     name = f"conv{axes}d"
 
     def function(
@@ -210,13 +210,13 @@ def _straight(axes: int, doc: str | None = None) -> Callable[..., Any]:
             weight: the kernel.
             bias: [o], added to every position.
             stride: step of the windows, one number or one per axis.
-            padding: how far the image is continued on both sides; "valid" for 0; "same" so that the
-                result has the size of x, where an odd width puts the greater half after the image.
-            dilation: distance of the kernel's taps.
-            groups: into how many parts the channels are cut, each with its own kernel; c for a
-                depthwise convolution.
-            padding_mode: what is outside the image: "zeros", "reflect", "replicate", "circular".
-            slope: what results below zero are multiplied by: 0 for a rectifier, in one pass.
+            padding: number of pixels added on both sides; "valid" for 0; "same" for a result of the
+                size of x (an odd number puts the larger half after the image).
+            dilation: distance between the elements of the kernel.
+            groups: number of groups of channels, each with its own kernel; c for a depthwise
+                convolution.
+            padding_mode: values outside the image: "zeros", "reflect", "replicate", "circular".
+            slope: factor for results below zero: 0 gives a ReLU, in the same pass.
 
         Raises:
             ShapeError: see ``Convolution``.
@@ -257,21 +257,21 @@ def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
     ) -> Any:
         """Transposed convolution of images [n, c, h, w] by a kernel [c, o / groups, kh, kw].
 
-        What the gradient of ``conv2d`` with respect to its image computes, bias added.
+        It computes the gradient of ``conv2d`` with respect to its image, and adds a bias.
 
         Shapes: [n, c, h, w] -> [n, o, (h - 1) * stride - 2 * padding + dilation * (kh - 1)
                 + output_padding + 1, ...]
 
         Args:
             x: images.
-            weight: the kernel; its first axis meets the channels of x.
+            weight: the kernel; its first axis has the channels of x.
             bias: [o].
-            stride: how far apart the copies of the kernel are.
-            padding: what is cut from the result on both sides.
-            output_padding: how much less is cut at the end of each axis: convolutions with a stride
-                give the same size from several sizes, this chooses.
+            stride: distance between the copies of the kernel.
+            padding: number of pixels removed from the result on both sides.
+            output_padding: number of pixels added to the end of each axis: a strided convolution
+                gives the same size for several input sizes, and this chooses one.
             groups: as for ``conv2d``.
-            dilation: distance of the kernel's taps.
+            dilation: distance between the elements of the kernel.
 
         Raises:
             ShapeError: as ``ConvolutionInput``.

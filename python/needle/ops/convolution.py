@@ -183,13 +183,13 @@ def _weight_samples() -> list[Sample]:
 
 
 class _Bilinear(Multilinear, Composite):
-    """What the three share: attributes, checks, and the matrices of the expansion.
+    """The base of the three ops: attributes, checks, and the matrices of the expansion.
 
     Attributes:
         stride: step of the windows, per spatial axis.
         padding: zeros (before, after), per spatial axis.
-        dilation: distance of the kernel's taps, per spatial axis.
-        groups: the channels are cut into so many parts, each with its own kernel.
+        dilation: distance between the elements of the kernel, per spatial axis.
+        groups: number of groups of channels, each with its own kernel.
     """
 
     stride: Sizes
@@ -275,7 +275,7 @@ class Convolution(_Bilinear):
         out[n, p, o] = sum over k, c of x[n, stride * p + dilation * k - low, c] * w[k, c, o]
 
     with zeros outside the image; p, k and low stand for one number per spatial axis. With groups,
-    group i of the outputs sees group i of the channels alone.
+    group i of the outputs depends on group i of the channels only.
 
     Shapes:   x [n, *spatial, c], w [*kernel, c / groups, o] -> [n, *out, o]; 1 to 3 spatial axes
     Dtypes:   floating; sums in float32 when x is float16 or bfloat16
@@ -321,7 +321,7 @@ class ConvolutionInput(_Bilinear):
               if dtypes do not mix
 
     Attributes:
-        spatial: spatial sizes of the result, which those of g alone do not tell.
+        spatial: spatial sizes of the result; they do not follow from those of g.
     """
 
     spatial: Sizes

@@ -1,4 +1,4 @@
-"""Convolution with what follows it in a network: a bias, and a rectifier.
+"""Convolution fused with the next steps of a network: a bias, and a rectifier.
 
 One op each, so that a device may finish a result while it is in registers.
 """
@@ -73,7 +73,7 @@ class ConvolutionBias(Composite):
 
     @property
     def plain(self) -> Convolution:
-        """The convolution alone."""
+        """The convolution without the bias."""
         op = Convolution.of(self.stride, self.padding, self.dilation, self.groups)
         assert isinstance(op, Convolution)
         return op
@@ -99,7 +99,7 @@ class ConvolutionBias(Composite):
         return cast_like(self.activated(out), x)
 
     def activated(self, out: Any) -> Any:
-        """Return what becomes of the sum."""
+        """Return the result, given the sum."""
         return out
 
     def before(self, out_grad: Any, out: Any) -> Any:
@@ -116,7 +116,7 @@ class ConvolutionBias(Composite):
 
 
 class ConvolutionActivation(ConvolutionBias):
-    """Convolve images, add a bias, and multiply what is below zero by a slope.
+    """Convolve images, add a bias, and multiply results below zero by a slope.
 
     Shapes:   as ``ConvolutionBias``
     Dtypes:   floating; sums in float32 when x is float16 or bfloat16

@@ -1,4 +1,4 @@
-"""Ops that only the course's programs name: some of a tensor and a number, some of axes."""
+"""Ops under the names that the course's programs use."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class PowerScalar(Composite):
 
 
 class Summation(Linear):
-    """Sum over axes (one, several, or all for None), which go.
+    """Sum over axes (one, several, or all for None), and remove them.
 
     Shapes:   x -> x without the axes
     """
@@ -113,7 +113,7 @@ class Transpose(Linear):
     """Swap two axes; the last two for None.
 
     Shapes:   x -> x with two axes swapped; a view
-    Raises:   ShapeError if axes are not two; IndexRangeError if there is no such axis
+    Raises:   ShapeError if there are not two axes; IndexRangeError if the axis is out of range
     """
 
     axes: tuple[int, int] | None = None
@@ -210,7 +210,7 @@ def logsoftmax(a: Any) -> Any:
     """Logarithm of softmax of each row.
 
     Raises:
-        ShapeError: if a has not two axes.
+        ShapeError: if a does not have two axes.
 
     >>> print(ndl.logsoftmax(Tensor([[0.0, 0.0]])))
     [[-0.6931 -0.6931]]

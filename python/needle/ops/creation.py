@@ -27,7 +27,7 @@ def made(operation: str, make: Callable[..., Any], *args: Any) -> Any:
     """Return a tensor of the array that ``make(*args)`` gives.
 
     Raises:
-        OutOfMemoryError: if there is no memory for it, as one of the operation.
+        OutOfMemoryError: if the device has no memory for it; the error names the operation.
     """
     try:
         out = graph.wrap(make(*args))
@@ -47,13 +47,12 @@ def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: 
 
     Args:
         shape: one size or several.
-        value: a number of Python's or NumPy's, or a tensor of one element.
-        dtype: None for bool, int64 or float32, as the value is a bool, an integer (of any size)
-            or a float.
-        device: where to; the default device for None.
+        value: a Python or NumPy number, or a tensor of one element.
+        dtype: for None bool, int64 or float32: for a bool, an integer (of any size) or a float.
+        device: the device of the result; the default device for None.
 
     Raises:
-        ArgumentError: if the value is no number.
+        ArgumentError: if the value is not a number.
         DtypeError: if an integer dtype cannot hold the value.
         ShapeError: if a size is negative, or the value has several elements.
 
@@ -80,7 +79,7 @@ def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: 
 
 
 def _flows(dtype: Any, *values: Any) -> bool:
-    """Return whether derivatives flow to values from a tensor of a dtype that is made of them."""
+    """Return whether derivatives flow to values from a new tensor of this dtype made of them."""
     if not any(forward.varies(x) and x.spec.dtype.is_floating for x in values):
         return False
     return dtype is None or as_dtype(dtype).is_floating
@@ -171,14 +170,14 @@ def arange(
 ) -> Any:
     """Return start, start + step, ... below stop (from 0 if only one number is given).
 
-    int64 for whole numbers, else float32, unless a dtype is given. Numbers may be NumPy's, or
-    tensors of one element; gradients flow to start and step.
+    The dtype is int64 for integers, else float32, unless one is given. Numbers may be NumPy
+    numbers or tensors of one element; gradients flow to start and step.
 
     Raises:
-        ArgumentError: if they are no numbers.
+        ArgumentError: if they are not numbers.
         OptionError: if step is 0, or they are not finite.
         RangeError: if an integer dtype cannot hold one of them.
-        ShapeError: if there are more of them than any memory holds.
+        ShapeError: if there are too many of them.
 
     >>> ndl.arange(1, 10, 3)
     needle.Tensor([1, 4, 7], dtype=int64)
@@ -223,7 +222,7 @@ def _check_ends(operation: str, ends: tuple[Any, Any], kind: DType) -> None:
 
 
 def _count(start: Any, stop: Any, step: Any) -> int:
-    """Return how many numbers ``arange`` gives."""
+    """Return the number of elements of ``arange``."""
     try:
         if step == 0:
             raise OptionError("arange: the step must not be 0")
@@ -257,7 +256,7 @@ def linspace(
     Gradients flow to start and stop if they are tensors.
 
     Raises:
-        ArgumentError: if num is no whole number, start or stop no number, endpoint no bool.
+        ArgumentError: if num is not an integer, start or stop not a number, endpoint not a bool.
         RangeError: if an integer dtype cannot hold one of them.
         ShapeError: if num is negative, or start and stop are arrays that do not broadcast.
 
@@ -317,7 +316,7 @@ def eye(n: int, m: int | None = None, *, k: int = 0, dtype: Any = None, device: 
     """Return an n x m matrix (square for None) with ones on diagonal k; float32 for dtype None.
 
     Raises:
-        ArgumentError: if a size or k is no whole number.
+        ArgumentError: if a size or k is not an integer.
         ShapeError: if a size is negative.
 
     >>> print(ndl.eye(3, k=1))

@@ -22,7 +22,7 @@ from needle.ops.tuples import atleast_2d
 
 
 class Triangle(Linear):
-    """Keep the elements below and on diagonal k (or above and on it), zeros elsewhere.
+    """Keep the elements on and below diagonal k (or on and above it); set the others to 0.
 
     Shapes:   x [..., n, m] -> the same
     Gradient: x; any order
@@ -127,7 +127,7 @@ class DiagonalGrad(Linear):
     """The transpose of Diagonal: zeros of ``shape`` with x on the k-th diagonal.
 
     Shapes:   x [..., length of the diagonal] -> shape
-    Raises:   ShapeError if x is no such diagonal
+    Raises:   ShapeError if x does not have the shape of that diagonal
     """
 
     k: int
@@ -154,10 +154,10 @@ class DiagonalGrad(Linear):
 
 
 def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
-    """The k-th diagonal of two axes, as a new last axis; a view. See ``Diagonal``.
+    """The k-th diagonal over two axes, as a new last axis; a view. See ``Diagonal``.
 
     Raises:
-        ShapeError: if both axes are one.
+        ShapeError: if both axes are the same.
 
     >>> print(ndl.diagonal(Tensor([[1.0, 2.0], [3.0, 4.0]])))
     [1. 4.]
@@ -173,7 +173,7 @@ def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
 
 
 def diag(x: Any, k: int = 0) -> Any:
-    """Of a matrix its k-th diagonal; of a vector the matrix that has it there, zeros elsewhere.
+    """Return the k-th diagonal of a matrix, or the matrix with a given vector on it, else zeros.
 
     >>> print(ndl.diag(Tensor([1.0, 2.0])))
     [[1. 0.]
@@ -189,11 +189,11 @@ def diag(x: Any, k: int = 0) -> Any:
 
 
 def diag_embed(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
-    """Matrices that have x on their k-th diagonal and zeros elsewhere: what ``diagonal`` undoes.
+    """Matrices with x on their k-th diagonal and zeros elsewhere: the inverse of ``diagonal``.
 
     Shapes:   x [..., n] -> [..., n + |k|, n + |k|], these axes moved to axis1 and axis2
     Gradient: x; any order
-    Raises:   ShapeError if x has no axis, or both axes are one
+    Raises:   ShapeError if x has no axes, or both axes are the same
 
     >>> print(ndl.diag_embed(Tensor([1.0, 2.0]), k=1))
     [[0. 1. 0.]
@@ -209,12 +209,14 @@ def diag_embed(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
 
 
 def block_diag(*blocks: Any) -> Any:
-    """Matrices along the diagonal of one, zeros elsewhere; vectors and numbers are rows.
+    """Put matrices along the diagonal of a larger one, with zeros elsewhere.
+
+    Vectors and numbers count as matrices with one row.
 
     Shapes:   several [n, m] -> [sum of n, sum of m]
     Gradient: all; any order
-    Raises:   ArgumentError if there are none, or no tensor among them; ShapeError if one has more
-              than two axes; DtypeError if the dtypes do not mix
+    Raises:   ArgumentError if there are no blocks, or none of them is a tensor; ShapeError if a
+              block has more than two axes; DtypeError if the dtypes do not mix
 
     >>> print(ndl.block_diag(Tensor([[1.0, 2.0]]), Tensor([[3.0], [4.0]])))
     [[1. 2. 0.]

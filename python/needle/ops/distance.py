@@ -1,4 +1,4 @@
-"""Distances between points, and losses that want some of them near and others far."""
+"""Distances between points, and losses that bring some of them together and others apart."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from needle.ops.scan import root
 def cdist(x: Any, y: Any, p: float = 2.0) -> Any:
     """Distances of all points of x from all of y: (sum |x - y| ** p) ** (1 / p); see ``norm``.
 
-    For p = 2, below float64, by a product of matrices in float64, where squares of the others are
-    exact: what is nearer than about 1e-7 of the distance from the middle of y is at distance 0. A
-    point with an infinite coordinate is then infinitely far from all, other such points too.
-    Otherwise by all differences, which are n * m * d numbers. The derivative at distance 0 is 0.
+    For p = 2 and dtypes below float64 it is computed from a matrix product in float64, where the
+    squares are exact. Points that are nearer than about 1e-7 of the distance from the middle of y
+    get distance 0, and a point with an infinite coordinate is infinitely far from all points, also
+    from other such points. Otherwise all n * m * d differences are computed. The derivative at
+    distance 0 is 0.
 
     Shapes:   x [..., n, d], y [..., m, d] -> [..., n, m]
     Gradient: x, y; any order
-    Raises:   ShapeError if these are no points of one space; OptionError if p is negative
+    Raises:   ShapeError if x and y differ in the last axis; OptionError if p is negative
 
     >>> print(ndl.cdist(Tensor([[0.0, 0.0]]), Tensor([[3.0, 4.0], [6.0, 8.0]])))
     [[ 5. 10.]]
@@ -75,7 +76,7 @@ def _finite(x: Any) -> Any:
 def pairwise_distance(
     x: Any, y: Any, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False
 ) -> Any:
-    """Distance of each vector of x from that of y, along the last axis: ``norm`` of x - y + eps.
+    """Distance between the vectors of x and y, along the last axis: ``norm`` of x - y + eps.
 
     Shapes:   x, y [..., d], which broadcast -> [...]
 
@@ -96,7 +97,7 @@ def _signs(name: str, like: Any, target: Any) -> Any:
 def cosine_embedding_loss(
     x: Any, y: Any, target: Any, *, margin: float = 0.0, reduction: str = "mean"
 ) -> Any:
-    """1 - cos(x, y) where the target is 1; where it is -1 cos(x, y) - margin, at least 0.
+    """1 - cos(x, y) where the target is 1; max(0, cos(x, y) - margin) where it is -1.
 
     Shapes:   x, y [..., d], target [...]
     Raises:   ShapeError if there is not one target for each pair
@@ -113,7 +114,7 @@ def cosine_embedding_loss(
 def hinge_embedding_loss(
     x: Any, target: Any, *, margin: float = 1.0, reduction: str = "mean"
 ) -> Any:
-    """The distance x where the target is 1; where it is -1 margin - x, at least 0.
+    """The distance x where the target is 1; max(0, margin - x) where it is -1.
 
     Shapes:   x, target [...]
     Raises:   ShapeError if the shapes differ
@@ -129,7 +130,7 @@ def hinge_embedding_loss(
 def margin_ranking_loss(
     x: Any, y: Any, target: Any, *, margin: float = 0.0, reduction: str = "mean"
 ) -> Any:
-    """margin - (x - y), at least 0, where the target is 1; where it is -1 margin - (y - x).
+    """max(0, margin - target * (x - y)): the target is 1 where x should be larger, else -1.
 
     Shapes:   x, y, target [...]
     Raises:   ShapeError if the shapes differ
@@ -153,16 +154,17 @@ def triplet_margin_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Any:
-    """Distance of anchor and positive, less that of anchor and negative, plus margin; at least 0.
+    """max(0, distance(anchor, positive) - distance(anchor, negative) + margin).
 
     Args:
         anchor: [..., d].
-        positive: [..., d], what is to be near.
-        negative: [..., d], what is to be further away.
-        margin: by how much.
-        p: of the distance; see ``pairwise_distance``.
-        eps: the same.
-        swap: whether the negative's distance is that from the positive where this is smaller.
+        positive: [..., d], a point that should be near the anchor.
+        negative: [..., d], a point that should be further away.
+        margin: by how much further.
+        p: order of the distance; see ``pairwise_distance``.
+        eps: as for ``pairwise_distance``.
+        swap: whether to use the distance of positive and negative where that is smaller than the
+            distance of anchor and negative.
         reduction: "mean", "sum", or "none": one loss per anchor.
 
     Source:   Balntas et al., "Learning local feature descriptors with triplets and shallow

@@ -1,8 +1,8 @@
-"""Random numbers as ops: what they give is a function of their attributes, key and counter.
+"""Random numbers as ops: the values are a function of the op's attributes, key and counter.
 
-So a node of the graph that draws is like any other: it may wait, be run again, or run elsewhere,
-and gives the same numbers. The functions of sampling.py take key and counter from the generator
-when they are called, and make the op without ``Op.of``: no two are equal.
+So a node that draws is like any other node of the graph: it may wait, run again or run on another
+device, and gives the same numbers. The functions of sampling.py take key and counter from the
+generator when they are called, and make the op without ``Op.of``: no two are equal.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _order_samples() -> list[Sample]:
 
 
 class _Draw(Op):
-    """What all share: seed and counter, and their range."""
+    """The base of all draws: seed and counter, and their range."""
 
     is_differentiable = False
 
@@ -106,7 +106,7 @@ class _Draw(Op):
 
         Raises:
             ShapeError: if a size is negative.
-            ArgumentError: if seed or counter are no whole numbers.
+            ArgumentError: if seed or counter are not integers.
             OptionError: if seed or counter is out of range.
         """
         seed, counter = getattr(self, "seed", None), getattr(self, "counter", None)
@@ -126,10 +126,10 @@ class _Draw(Op):
 class RandomUniform(_Draw):
     """Values in [0, 1), multiples of 2**-24, from Philox blocks ``counter`` on, for a key ``seed``.
 
-    The operand says on which device they are made; its values are not read.
+    The operand gives the device; its values are not read.
 
     Shapes:   like [...] -> shape
-    Dtypes:   float32, whatever that of like is
+    Dtypes:   float32, for any dtype of like
     Raises:   ShapeError for a negative size; OptionError for a seed or counter out of range
     Source:   Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011 (Philox 4x32-10)
     """
@@ -147,10 +147,10 @@ class RandomUniform(_Draw):
 class RandomNormal(_Draw):
     """Standard normal values from Philox blocks ``counter`` on, for a key ``seed``.
 
-    The operand says on which device they are made; its values are not read.
+    The operand gives the device; its values are not read.
 
     Shapes:   like [...] -> shape
-    Dtypes:   float32, whatever that of like is
+    Dtypes:   float32, for any dtype of like
     Raises:   as RandomUniform
     Source:   Box and Muller, "A note on the generation of random normal deviates", 1958
     """
@@ -166,14 +166,14 @@ class RandomNormal(_Draw):
 
 
 class RandomIntegers(_Draw):
-    """Whole numbers from low to last from Philox blocks ``counter`` on, for a key ``seed``.
+    """Integers from low to last from Philox blocks ``counter`` on, for a key ``seed``.
 
-    The operand says on which device they are made; its values are not read.
+    The operand gives the device; its values are not read.
 
     Shapes:   like [...] -> shape
     Dtypes:   int64
     Raises:   ShapeError for a negative size; OptionError for a seed or counter out of range, or
-              if there are none from low to last, or more than 2**31
+              if low is above last, or there are more than 2**31 numbers
     """
 
     shape: tuple[int, ...]
@@ -200,7 +200,7 @@ class RandomIntegers(_Draw):
 class RandomOrder(_Draw):
     """The numbers 0, 1, ..., n - 1 in the order of n Philox words of 64 bits, from ``counter`` on.
 
-    The operand says on which device they are made; its values are not read.
+    The operand gives the device; its values are not read.
 
     Shapes:   like [...] -> [n]
     Dtypes:   int64

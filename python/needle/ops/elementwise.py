@@ -162,7 +162,7 @@ class SquaredDifference(Elementwise):
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         left, right = out.node.inputs
-        slope = executor.apply(SquaredDifferenceGrad.of(), *out.inputs, out_grad)  # once for both
+        slope = executor.apply(SquaredDifferenceGrad.of(), *out.inputs, out_grad)  # for both
         return (
             sum_to(slope, left.spec.shape) if left.needs else None,
             sum_to(-slope, right.spec.shape) if right.needs else None,
@@ -295,7 +295,7 @@ class Step(Elementwise):
 
 
 class Sign(Step):
-    """Sign: -1, 0 or 1; NaN of NaN.
+    """Sign: -1, 0 or 1; NaN for NaN.
 
     >>> print(ndl.sign(Tensor([-2.0, 0.0, 3.0])))
     [-1.  0.  1.]
@@ -324,9 +324,9 @@ class Comparison(Elementwise):
 
 
 def _within(x: Any, kind: dtype.DType) -> Any:
-    """Return an integer beyond those of a dtype as the infinity that compares with them as it does.
+    """Return an integer beyond the range of a dtype as an infinity, which compares the same way.
 
-    So comparisons with Python's integers are exact, as NumPy's.
+    So comparisons with Python's integers are exact, as in NumPy.
     """
     if type(x) is int and not dtype.fits(x, dtype.scalar_dtype(x, kind)):
         return math.inf if x > 0 else -math.inf
@@ -405,7 +405,7 @@ def _where_samples() -> list[Sample]:
         Sample((condition, uniform((3, 4), seed=1), uniform((3, 4), seed=2)), (), np.where),
         Sample((condition, uniform((4,), seed=1), uniform((), seed=2)), (), np.where),
         Sample((condition[:0], uniform((0, 4), seed=1), uniform((1, 4), seed=2)), (), np.where),
-        *(  # what is not zero is true
+        *(  # all values but zero are true
             Sample((x, uniform((3, 4), seed=1), uniform((3, 4), seed=2)), (), np.where)
             for x in (uniform((3, 4), 0.2, 2.0) * condition, integers((3, 4), -1, 2))
         ),
@@ -439,7 +439,7 @@ class Where(Elementwise):
 
     @staticmethod
     def _as_tensor(numbers: Sequence[float], where: Any) -> Any:
-        """Return the first of two numbers in the dtype that both have without any tensor."""
+        """Return the first of two numbers as a tensor of the dtype to which both promote."""
         kinds = {bool: dtype.bool_, int: dtype.int64}
         known = [kinds.get(type(x), default_float()) for x in numbers]
         widest = max(known, key=[dtype.bool_, dtype.int64, default_float()].index)
@@ -474,7 +474,7 @@ greater, greater_equal, where = map(export, (Greater, GreaterEqual, Where))
 
 
 def heaviside(x: Any, values: Any) -> Any:
-    """Return 0 where x is below 0, 1 above, and values where it is 0; NaN of NaN.
+    """Return 0 where x is below 0, 1 above, and values where it is 0; NaN for NaN.
 
     Gradient: values, where x is 0; that of x is 0
 
@@ -486,7 +486,7 @@ def heaviside(x: Any, values: Any) -> Any:
 
 
 def lerp(x: Any, y: Any, weight: Any) -> Any:
-    """Return what lies between x and y: x + weight * (y - x), which is y where the weight is 1.
+    """Interpolate between x and y: x + weight * (y - x), which is exactly y where the weight is 1.
 
     Shapes:   x, y and weight broadcast
     Gradient: x, y, weight; any order

@@ -1,4 +1,4 @@
-"""Factorizations of matrices, and what is made of them.
+"""Factorizations of matrices, and functions that use them.
 
 They are computed as ``linalg`` says. Gradients after Murray, "Differentiation of the Cholesky
 decomposition", 2016, arXiv:1602.07527; Roberts and Roberts, "QR and LQ decomposition matrix
@@ -106,7 +106,7 @@ class Eigh(OnHost):
     Gradient: the lower triangle of x; any order
     Raises:   ShapeError if x is not square
 
-    All is NaN of a matrix that is not finite there.
+    The results are NaN if that triangle is not finite.
     """
 
     saves = ((OUTPUT,),)
@@ -134,11 +134,11 @@ class Eigh(OnHost):
 
 
 def _whole_samples(reference: Any, is_smooth: Callable[[int, int], bool]) -> list[Sample]:
-    """Return samples of a factorization with an option for whole bases.
+    """Return samples of a factorization with an option for complete bases.
 
     Args:
         reference: the factorization of x, with the option.
-        is_smooth: whether whole bases of m x n matrices have gradients.
+        is_smooth: whether complete bases of m x n matrices have gradients.
     """
     cases = ((4, 3), False), ((4, 3), True), ((2, 2, 4), False), ((2, 3, 3), True)
     good = [
@@ -152,13 +152,13 @@ def _whole_samples(reference: Any, is_smooth: Callable[[int, int], bool]) -> lis
 
 
 class QR(OnHost):
-    """Orthogonal columns and an upper triangle whose product x is.
+    """Orthogonal columns q and an upper triangle r with q @ r = x.
 
     Shapes:   x [..., m, n] -> [..., m, k], [..., k, n]; k = min(m, n), or m if complete
     Gradient: x, whose first k columns must be independent; any order
-    Raises:   ShapeError if x has fewer than two axes; from the gradient GradientError of columns
-              that are there only because of complete (nothing says which complete the others; in
-              forward mode in any case), SingularError if columns depend on each other
+    Raises:   ShapeError if x has fewer than two axes; from the gradient GradientError for the
+              columns that only complete adds (x does not determine them; in forward mode
+              always), SingularError if columns depend on each other
     """
 
     called = "qr"
@@ -187,13 +187,13 @@ class QR(OnHost):
             for part, given in zip((q, r), out_grad, strict=True)
         )
         k, n = shape_of(r)[-2:]
-        if k > n:  # beyond n there are zeros in r, and columns of q that nothing determines
+        if k > n:  # beyond n there are zeros in r, and columns of q that x does not determine
             if out_grad[0] is not None:
                 raise _undefined(self.name, "complete", "columns beyond those of x", out)
             q, r, k = q[..., :n], r[..., :n, :], n
             grad_q, grad_r = grad_q[..., :n], grad_r[..., :n, :]
         grad_r = triu(grad_r)
-        behind = matmul(q, grad_r[..., k:])  # of columns that the others determine
+        behind = matmul(q, grad_r[..., k:])  # of columns that follow from the others
         grad_q = grad_q + matmul(q, matmul(r[..., k:], turned(grad_r[..., k:])))
         r, grad_r = r[..., :k], grad_r[..., :k]
         inner = matmul(r, turned(grad_r)) - matmul(turned(grad_q), q)
@@ -205,16 +205,15 @@ class QR(OnHost):
 class SVD(OnHost):
     """Singular value decomposition: x = u @ diag(s) @ vh, s in descending order.
 
-    Gradients of the vectors need distinct singular values, and that none is 0 if x is not square.
+    Gradients of the vectors need distinct singular values, which are not 0 if x is not square.
 
     Shapes:   x [..., m, n] -> [..., m, i], [..., k], [..., j, n]; k = min(m, n); i and j are k,
               or m and n if full
     Gradient: x; any order
-    Raises:   ShapeError if x has fewer than two axes; GradientError from the gradient of vectors
-              that are there only because of full: nothing says which complete the others (in
-              forward mode in any case)
+    Raises:   ShapeError if x has fewer than two axes; GradientError from the gradient of the
+              vectors that only full adds: x does not determine them (in forward mode always)
 
-    All is NaN of a matrix that is not finite.
+    The results are NaN for a matrix that is not finite.
     """
 
     called = "svd"
@@ -272,7 +271,7 @@ class PseudoInverse(OnHost):
     Gradient: x, among matrices of its rank; any order
     Raises:   ShapeError if x has fewer than two axes, or rtol does not broadcast
 
-    All is NaN of a matrix that is not finite.
+    The results are NaN for a matrix that is not finite.
     """
 
     called = "pinv"
@@ -308,7 +307,7 @@ class PseudoInverse(OnHost):
         return np.swapaxes(vh, -1, -2) * inverse[..., None, :] @ np.swapaxes(u, -1, -2)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        if not out.node.inputs[0].needs:  # rtol alone asks for one
+        if not out.node.inputs[0].needs:  # only rtol needs one
             return None, None
         x, across, slope = out.inputs[0], turned(out), turned(out_grad)
         grad = matmul(slope - matmul(x, matmul(out, slope)), matmul(out, across))
@@ -341,7 +340,7 @@ def eigh(x: Any) -> tuple[Any, Any]:
 
 
 def qr(x: Any, complete: bool = False) -> tuple[Any, Any]:
-    """Orthogonal columns and an upper triangle whose product x is. See ``QR``.
+    """Orthogonal columns q and an upper triangle r with q @ r = x. See ``QR``.
 
     >>> q, r = ndl.linalg.qr(Tensor([[3.0, 1.0], [4.0, 2.0]]))
     >>> ndl.allclose(q @ r, Tensor([[3.0, 1.0], [4.0, 2.0]]), atol=1e-5)
@@ -376,7 +375,7 @@ def pinv(x: Any, rtol: Any = None) -> Any:
 
 
 def significant(s: Any, shape: Shape, rtol: Any = None) -> Any:
-    """Return which singular values of a matrix of this shape are not 0 but for rounding; bool."""
+    """Return which singular values of a matrix of this shape are above rounding errors; bool."""
     if not shape_of(s)[-1]:
         return s > 0.0
     return s > unsqueeze(amax(s, -1) * _limit(s, shape, rtol), -1)

@@ -46,7 +46,7 @@ class Power(Elementwise):
         x = out.inputs[0]
         if i == 0:
             y = out.inputs[1]
-            none = equal(y, 0.0)  # and no x ** -1, whose derivatives at 0 are infinite
+            none = equal(y, 0.0)  # avoids x ** -1, whose derivatives at 0 are infinite
             if forward.varies(y):  # else where x is a number too: 1 / x is the mixed derivative
                 none = where(greater(absolute(x), 0.0), False, none)
             return where(none, 0.0, y) * x ** where(none, 0.0, y - 1.0)
@@ -370,7 +370,7 @@ sigmoid, sigmoid_grad, erf = map(export, (Sigmoid, SigmoidGrad, Erf))
 
 
 def logit(x: Any, eps: float | None = None) -> Any:
-    """log(x / (1 - x)): what ``sigmoid`` undoes; with eps of x limited to [eps, 1 - eps].
+    """log(x / (1 - x)), the inverse of ``sigmoid``; with eps, x is first limited to [eps, 1 - eps].
 
     float16 and bfloat16 are computed in float32.
 
@@ -389,7 +389,7 @@ def power(x: Any, y: Any) -> Any:
     """Raise to a power: x ** y. See ``Power``.
 
     Raises:
-        DtypeError: for a negative whole number as exponent of integers.
+        DtypeError: for integers and a negative integer as exponent.
 
     >>> print(ndl.power(Tensor([1.0, 2.0, 3.0]), 2.0))
     [1. 4. 9.]

@@ -88,8 +88,8 @@ _ENDS = -(2.0**53)  # from there on down all numbers are whole
 class LGamma(Expanded):
     """Logarithm of the absolute value of the gamma function; infinite at 0, -1, -2, ...
 
-    In float64, and rounded once. Of float64 it is 4 units in the last place off at most for x > 0;
-    below it is 2e-14, which is more of the values next to its zeros.
+    Computed in float64 and rounded once. The error in float64 is at most 4 units in the last place
+    for x > 0, and at most 2e-14 below, which is relatively more next to its zeros.
 
     >>> print(ndl.lgamma(Tensor([1.0, 5.0])))  # log(24)
     [0.     3.1781]
@@ -127,13 +127,13 @@ def _of_cotangent(n: int) -> list[int]:
 
 
 class PolyGamma(Expanded):
-    """The n-th derivative of digamma, which is that of log(gamma(x)).
+    """The n-th derivative of digamma, the derivative of log(gamma(x)).
 
-    In float64, and rounded once; of float64 it is 8 units in the last place off at most for x > 0,
-    next to digamma's zero 2e-15. At -1, -2, ... it is infinite for odd n and NaN for even n, whose
-    limits have both signs; PyTorch's is -infinity there from n = 2 on.
+    Computed in float64 and rounded once. The error in float64 is at most 8 units in the last place
+    for x > 0, and 2e-15 next to digamma's zero. At -1, -2, ... it is infinite for odd n and NaN for
+    even n, where the limits from both sides differ; PyTorch gives -infinity there from n = 2 on.
 
-    Raises:   OptionError for an n beyond 0 to 170
+    Raises:   OptionError for an n outside [0, 170]
     """
 
     n: int
@@ -174,7 +174,7 @@ class PolyGamma(Expanded):
 
 
 def _reference(n: int, x: Any) -> Any:
-    """Return polygamma by 5000 terms of its sum and, by integrals, those behind them."""
+    """Return polygamma by 5000 terms of its sum, and integrals for the terms after them."""
     points = np.asarray(x)[..., None] + np.arange(5000.0)
     end = points[..., -1] + 0.5
     rest = (-np.log(end) if n == 0 else end**-n / n) - (n + 1) / 24 * end ** (-n - 2)
@@ -198,8 +198,8 @@ def polygamma(n: int, x: Any) -> Any:
     """The n-th derivative of ``digamma``, for n up to 170. See ``PolyGamma``.
 
     Raises:
-        ArgumentError: if n is no whole number.
-        OptionError: if it is below 0, or its factorial is beyond float64.
+        ArgumentError: if n is not an integer.
+        OptionError: if it is negative, or above 170, where float64 cannot hold the factorial.
 
     >>> print(ndl.polygamma(1, Tensor([1.0])))  # pi ** 2 / 6
     [1.6449]
@@ -213,8 +213,8 @@ def multigammaln(x: Any, p: int) -> Any:
         sum of lgamma(x - k / 2) over k = 0, ..., p - 1, and p (p - 1) / 4 * log(pi)
 
     Raises:
-        ArgumentError: if p is no whole number.
-        OptionError: if it is below 1 or above 1000, which are so many terms.
+        ArgumentError: if p is not an integer.
+        OptionError: if it is below 1 or above 1000.
 
     >>> print(ndl.multigammaln(Tensor([2.0]), 2))
     [0.4516]

@@ -26,9 +26,9 @@ _erfc = np.vectorize(math.erfc, otypes=[float])
 
 
 class Ndtr(Expanded):
-    """Distribution function of the normal distribution: how much of it is below x.
+    """Distribution function of the normal distribution: the probability of a value below x.
 
-    In float64, and rounded once, without loss where that is small; of float64 as ``Erfc``.
+    Computed in float64 and rounded once, accurate where it is small; float64 as ``Erfc``.
 
     >>> print(ndl.ndtr(Tensor([-1.96, 0.0, 1.96])))
     [0.025 0.5   0.975]
@@ -53,9 +53,9 @@ ndtr = export(Ndtr)
 
 
 def log_ndtr(x: Any) -> Any:
-    """Logarithm of ``ndtr``, and its derivatives, without loss however far x is from 0.
+    """Logarithm of ``ndtr``; it and its derivatives are accurate however far x is from 0.
 
-    In float64, and rounded once: by its series below -20 (Abramowitz, Stegun, 26.2.12).
+    Computed in float64 and rounded once; by its series below -20 (Abramowitz, Stegun, 26.2.12).
 
     >>> print(ndl.log_ndtr(Tensor([-20.0, 0.0])))
     [-203.9172   -0.6931]

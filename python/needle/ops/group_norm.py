@@ -1,4 +1,4 @@
-"""Group norm, and instance norm as the case of one channel in each group.
+"""Group norm; instance norm is the case of one channel in each group.
 
 Images lie in memory as [n, *spatial, channels].
 """
@@ -90,10 +90,10 @@ def _grad_samples() -> list[Sample]:
 
 
 class _Grouped(Composite):
-    """What group norm and its gradient share.
+    """The base of group norm and its gradient.
 
     Attributes:
-        groups: into how many parts the channels are cut.
+        groups: number of groups of channels.
         eps: added to the variance.
     """
 
@@ -122,8 +122,8 @@ class GroupNorm(_Grouped):
               var [n, groups], the biased variance
     Dtypes:   floating; statistics in float32 when x is float16 or bfloat16
     Gradient: x, weight, bias; any order
-    Raises:   ShapeError if the channels do not divide into the groups, there is nothing to
-              average, or weight or bias is not [c]; DtypeError if dtypes do not mix
+    Raises:   ShapeError if the channels do not divide into the groups, x is empty, or
+              weight or bias is not [c]; DtypeError if dtypes do not mix
     Source:   Wu, He, "Group Normalization", 2018, arXiv:1803.08494, section 3.1
     """
 
@@ -207,7 +207,7 @@ def group_norm(
 
     Args:
         x: images.
-        groups: how many; they divide c. c for instance norm, 1 for layer norm over everything.
+        groups: number of groups, which divides c; c gives instance norm, 1 layer norm over all.
         weight: [c], or None for ones.
         bias: [c], or None for zeros.
         eps: added to the variance.

@@ -109,7 +109,7 @@ class ScatterAdd(Op):
     Dtypes:   index integer, updates any
     Gradient: updates; any order
     Raises:   IndexRangeError naming the first index out of range;
-              ShapeError if index does not broadcast to updates, or these are none of shape
+              ShapeError if index does not broadcast to updates, or updates do not fit shape
     """
 
     axis: int
@@ -202,7 +202,7 @@ class TakeGrad(Op):
 
 
 class RowNumbers(Op):
-    """x as int64, where all its values must be numbers of a table's rows: of ``embedding``.
+    """x as int64, checked to be valid row numbers of a table: the ids of ``embedding``.
 
     Shapes:   x [...] -> the same
     Dtypes:   integer (or floating with whole values) -> int64
@@ -232,7 +232,7 @@ class RowNumbers(Op):
 
 
 class Labels(Op):
-    """x as int64, where all its values must be classes.
+    """x as int64, checked to be valid classes.
 
     Shapes:   x [...] -> the same
     Dtypes:   integer (or floating with whole values) -> int64
@@ -257,7 +257,7 @@ class Labels(Op):
 
 
 class OneHot(Op):
-    """1 where the new last axis counts up to x, else 0.
+    """1 at position x along a new last axis, else 0.
 
     Shapes:   x [...] -> [..., classes]
     Dtypes:   x integer (or floating with whole values) -> dtype
@@ -314,7 +314,7 @@ def gathering(axis: int) -> Callable[[Any, Any], Any]:
 def gather(x: Any, index: Any, axis: Any = -1) -> Any:
     """Pick along an axis (NumPy: take_along_axis). See ``Gather``.
 
-    PyTorch's order, ``gather(x, axis, index)``, is understood too.
+    PyTorch's order, ``gather(x, axis, index)``, works too.
 
     >>> x, index = Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([[1], [0]], dtype="int64")
     >>> print(ndl.gather(x, index, axis=1))
@@ -328,7 +328,7 @@ def gather(x: Any, index: Any, axis: Any = -1) -> Any:
 
 
 def take_along_dim(x: Any, index: Any, axis: int | None = None) -> Any:
-    """Pick along an axis as ``gather``; from the flattened x for None, by the flattened index.
+    """Pick along an axis as ``gather``; for None, from the flattened x by the flattened index.
 
     >>> x = Tensor([[3.0, 1.0], [2.0, 4.0]])
     >>> print(ndl.take_along_dim(x, ndl.argsort(x), axis=-1))
@@ -357,7 +357,7 @@ def listed(index: Any) -> np.ndarray[Any, Any]:
     """Return an index that is a list, a range, an array or a number as an array.
 
     Raises:
-        IndexRangeError: if it holds anything but numbers, or rows of unequal lengths.
+        IndexRangeError: if it holds anything but numbers, or rows of different lengths.
     """
     try:
         values = np.asarray(index)
@@ -377,7 +377,7 @@ def beside(x: Any, index: Any) -> Any:
     """Return an index or labels: numbers and lists as a tensor where x is, others as they are.
 
     Raises:
-        IndexRangeError: for a list of anything but numbers, or of rows of unequal lengths.
+        IndexRangeError: for a list of anything but numbers, or of rows of different lengths.
     """
     if not isinstance(index, (int, list, tuple, range)):
         return index
@@ -388,7 +388,7 @@ def beside(x: Any, index: Any) -> Any:
 def take(x: Any, index: Any, axis: int | None = None) -> Any:
     """Pick slices along an axis; of the flattened x for None. See ``Take``.
 
-    The index may be a number, a list or a range, too; a number takes the axis away.
+    The index may also be a number, a list or a range; a number removes the axis.
 
     >>> print(ndl.take(Tensor([[1.0, 2.0], [3.0, 4.0]]), [1, 1, 0], axis=0))
     [[3. 4.]
@@ -407,7 +407,7 @@ def take(x: Any, index: Any, axis: int | None = None) -> Any:
 def embedding(weight: Any, ids: Any) -> Any:
     """Rows of weight [n, d] at ids [...], which may be floating with whole values: [..., d].
 
-    The ids may be an array, a list or a range, too. They do not count from the end.
+    The ids may also be an array, a list or a range. Negative ids are errors.
 
     Raises:
         IndexRangeError: naming the first id that is not in [0, n).
@@ -425,11 +425,11 @@ def embedding(weight: Any, ids: Any) -> Any:
 
 
 def one_hot(x: Any, classes: int, dtype: Any = None) -> Any:
-    """1 where a new last axis counts up to x, else 0; float32 for None. See ``OneHot``.
+    """1 at position x along a new last axis, else 0; float32 for dtype None. See ``OneHot``.
 
     Raises:
-        ArgumentError: if classes are no whole number.
-        OptionError: if they are negative.
+        ArgumentError: if classes is not an integer.
+        OptionError: if classes is negative.
 
     >>> print(ndl.one_hot(Tensor([0, 2], dtype="int64"), 3))
     [[1. 0. 0.]

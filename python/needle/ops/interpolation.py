@@ -1,4 +1,4 @@
-"""Interpolation along axes, and its transpose: what upsampling is made of."""
+"""Interpolation along axes, and its transpose: the ops behind upsampling."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLACE = 64
 
 
 def _neighbours(n: int, m: int, scale: float, how: str) -> tuple[Any, Any]:
-    """Return the elements that m points of an axis of n are made of and their weights: [taps, m].
+    """Return the elements, and their weights, for m points of an axis of n: [taps, m] each.
 
     Point p lies at (p + 0.5) / scale - 0.5, at corners at p * (n - 1) / (m - 1). With NEAREST it is
     the element floor(p / scale), else between two, or the middle two of four. Beyond its ends an
@@ -103,12 +103,12 @@ def _resized(shape: Sizes, axis: int, sizes: Sizes) -> Sizes:
 
 
 class _Interpolation(Linear, Composite):
-    """What both directions share.
+    """The base of both directions.
 
     Attributes:
         axis: the first of the axes, which are neighbours.
-        sizes: how many points, for each axis.
-        scales: how many times more they are than elements; not used with CORNERS.
+        sizes: number of points along each axis.
+        scales: ratio of points to elements along each axis; not used with CORNERS.
         how: NEAREST takes elements, CENTRES and CORNERS means of two, the others of four; at
             corners the first and the last points are the first and the last elements.
     """
@@ -247,7 +247,7 @@ class Interpolate(_Interpolation):
 
 
 class InterpolateGrad(_Interpolation):
-    """The transpose of Interpolate: spread each point over the elements that it was made of.
+    """The transpose of Interpolate: spread each point over the elements it was made of.
 
     Shapes:   g [a..., size..., b...] -> [a..., n..., b...]
     Dtypes:   floating

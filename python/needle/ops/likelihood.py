@@ -1,4 +1,4 @@
-"""Negative log-likelihoods of targets under distributions that are predicted."""
+"""Negative log-likelihoods of targets under predicted distributions."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def bce(x: Any, target: Any, *, weight: Any = None, reduction: str = "mean") -> 
 
         out = -(target * log(x) + (1 - target) * log(1 - x))
 
-    Logarithms are at least -100, as in PyTorch; where they are less there is no gradient.
-    ``bce_with_logits`` computes both from what ``sigmoid`` is given, without limits.
+    Logarithms are limited to at least -100, as in PyTorch; below that the gradient is 0.
+    ``bce_with_logits`` takes the logits instead and needs no limit.
 
     Args:
         x: probabilities; outside [0, 1] the result is NaN.
         target: of the shape of x.
-        weight: what each element counts, of a shape that broadcasts to that of x; None: all alike.
-            The mean is over the elements all the same, as in PyTorch.
+        weight: a weight for each element, of a shape that broadcasts to that of x; None: all equal.
+            The mean still divides by the number of elements, as in PyTorch.
         reduction: "mean", "sum", or "none": one loss per element.
 
     Raises:
@@ -122,8 +122,8 @@ def bce_with_logits(
 ) -> Any:
     """Binary cross entropy of sigmoid(x) and the target. See ``BCEWithLogits``.
 
-    ``weight`` says what each element counts, as for ``bce``, and ``pos_weight`` what targets of 1
-    count beside those of 0; both broadcast to the shape of x.
+    ``weight`` gives a weight for each element, as for ``bce``; ``pos_weight`` multiplies the loss
+    of targets of 1. Both broadcast to the shape of x.
 
     >>> round(ndl.bce_with_logits(Tensor([0.0, 3.0]), Tensor([1.0, 1.0])).item(), 4)
     0.3709
@@ -149,7 +149,7 @@ def gaussian_nll_loss(
         var: the variances, a number or of the shape of x, where the last axis may be missing, and
             any axis 1.
         full: whether to add the constant, log(2 pi) / 2.
-        eps: what smaller variances count as; gradients flow as if they were that large.
+        eps: the least variance: smaller ones count as eps, also in the gradient.
         reduction: "mean", "sum", or "none": one loss per element.
 
     Raises:
@@ -193,7 +193,7 @@ def poisson_nll_loss(
     Args:
         x: logarithms of the expected counts; or the counts, without ``log_input``.
         target: of the shape of x.
-        log_input: whether x are logarithms; else out = x - target * log(x + eps).
+        log_input: whether x holds logarithms; else out = x - target * log(x + eps).
         full: whether to add Stirling's approximation of log(target!), where the target is over 1.
         eps: keeps the logarithm of 0 finite.
         reduction: "mean", "sum", or "none": one loss per element.

@@ -49,7 +49,7 @@ def square_samples(matrices: Any, reference: Any) -> list[Sample]:
 
 
 class OnHost(Op):
-    """A function of matrices that NumPy computes: ``shapes`` says what comes out of what."""
+    """A function of matrices that NumPy computes; ``shapes`` gives the shapes of the results."""
 
     square: ClassVar[bool] = True
     promotes = "floating"
@@ -172,11 +172,11 @@ class Solve(OnHost):
 
 
 _LEAF = 32
-"""Triangles of up to so many rows are solved as any matrix: LAPACK's loops are long enough."""
+"""Triangles of up to this many rows are solved like any matrix."""
 
 
 def _substituted(a: Any, b: Any, upper: bool, unit: bool) -> Any:
-    """Solve a triangle half by half: what one half gives is taken from the other's right side."""
+    """Solve a triangle half by half: the first half's solution changes the other's right side."""
     n = a.shape[-1]
     if n <= _LEAF:
         small = _triangle(a, upper, unit)
@@ -192,11 +192,11 @@ def _substituted(a: Any, b: Any, upper: bool, unit: bool) -> Any:
 
 
 class SolveTriangular(OnHost):
-    """The solution of a @ x = b where a is a triangle: by substitution, block by block.
+    """The solution of a @ x = b for a triangular matrix a, by substitution, block by block.
 
     Blocks of 32 rows on the diagonal are solved by LAPACK, or inverted if b has more columns.
 
-    The other triangle of a is not read, nor is its diagonal if unit says that it is 1.
+    The other triangle of a is not read, and neither is its diagonal if ``unit`` is true.
 
     Shapes:   a [..., n, n], b [..., n, m] -> [..., n, m]; the leading axes broadcast
     Gradient: a, b; any order
@@ -245,7 +245,7 @@ class SolveTriangular(OnHost):
 
 
 def _triangle(a: Any, upper: bool = False, unit: bool = False) -> Any:
-    """Return one triangle of NumPy matrices, with ones on its diagonal if it is to be unit."""
+    """Return one triangle of NumPy matrices, with ones on its diagonal if ``unit``."""
     if unit:
         return (np.triu(a, 1) if upper else np.tril(a, -1)) + np.eye(a.shape[-1], dtype=a.dtype)
     return np.triu(a) if upper else np.tril(a)
@@ -310,20 +310,20 @@ def norm(
 ) -> Any:
     """Length of vectors: (sum |x| ** ord) ** (1 / ord) over axes, all for None.
 
-    Several axes are one vector together, so 2 is Frobenius' norm of a matrix. Where there is no
-    direction, at 0, the gradient is 0, as PyTorch's. float16 and bfloat16 are summed up in
-    float32; integers become floats.
+    The elements over several axes count as one vector, so ord 2 is the Frobenius norm of a matrix.
+    The gradient at 0 is 0, as in PyTorch. float16 and bfloat16 are summed in float32; integers
+    become floats.
 
     Args:
         x: a tensor.
-        ord: inf the largest, -inf the smallest, 0 the number of elements that are not zero;
-            "fro" and None are 2.
+        ord: a number; inf gives the largest |x|, -inf the smallest, 0 the number of elements that
+            are not zero. "fro" and None mean 2.
         axes: one or several.
-        keepdims: whether the axes stay, of size 1.
-        axis: another name of axes.
+        keepdims: whether to keep the axes, with size 1.
+        axis: another name for axes.
 
     Raises:
-        OptionError: if ord is another word.
+        OptionError: if ord is another str.
 
     >>> print(ndl.norm(Tensor([3.0, 4.0])))
     5.0
@@ -357,7 +357,7 @@ def normalize(x: Any, ord: Any = 2, axis: int = -1, eps: float = 1e-12) -> Any:
     float16 and bfloat16 are computed in float32, which holds eps.
 
     Shapes:   x [..., n, ...] -> the same
-    Raises:   OptionError if ord is another word
+    Raises:   OptionError if ord is another str
 
     >>> print(ndl.normalize(Tensor([[3.0, 4.0], [0.0, 2.0]])))
     [[0.6 0.8]
@@ -369,7 +369,7 @@ def normalize(x: Any, ord: Any = 2, axis: int = -1, eps: float = 1e-12) -> Any:
 
 
 def _power_of_some(x: Any, exponent: float) -> Any:
-    """Return x ** exponent; its derivative where x is 0 is 0, as that of a length."""
+    """Return x ** exponent; its derivative at 0 is 0, as for a length."""
     none = equal(x, 0)
     return where(none, 0 if exponent > 0 else math.inf, where(none, 1, x) ** exponent)
 
@@ -399,14 +399,14 @@ def solve(a: Any, b: Any) -> Any:
 def solve_triangular(
     a: Any, b: Any, *, upper: bool = False, left: bool = True, unit: bool = False
 ) -> Any:
-    """The solution of a @ x = b where a is a triangle, for matrices b, or a vector b.
+    """The solution of a @ x = b for a triangular matrix a, and matrices b or a vector b.
 
     Args:
-        a: square matrices, of which one triangle is read.
+        a: square matrices; only one triangle is read.
         b: the right sides.
         upper: whether it is the upper triangle.
-        left: whether a stands left of x; else x @ a = b is solved.
-        unit: whether the diagonal is taken for ones, whatever stands there.
+        left: whether to solve a @ x = b; else x @ a = b.
+        unit: whether to read the diagonal as ones.
 
     See ``SolveTriangular``.
 

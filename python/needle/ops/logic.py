@@ -131,7 +131,7 @@ class LogicalAnd(Comparison):
 
 
 class LogicalOr(Comparison):
-    """Whether one of both is not zero; bool.
+    """Whether at least one is not zero; bool.
 
     >>> print(ndl.logical_or(Tensor([0.0, 1.0, 0.0]), Tensor([0.0, 0.0, 3.0])))
     [False  True  True]
@@ -142,7 +142,7 @@ class LogicalOr(Comparison):
 
 
 class LogicalXor(Comparison):
-    """Whether exactly one of both is not zero; bool.
+    """Whether exactly one is not zero; bool.
 
     >>> print(ndl.logical_xor(Tensor([0.0, 1.0, 2.0]), Tensor([1.0, 0.0, 3.0])))
     [ True  True False]
@@ -173,7 +173,7 @@ class _Bits(Elementwise):
 
 
 class BitwiseAnd(_Bits):
-    """Bits set in both; logical and for bool.
+    """Bits set in both; logical "and" for bool.
 
     >>> print(ndl.bitwise_and(Tensor([6, 5], dtype="int64"), 3))
     [2 1]
@@ -184,7 +184,7 @@ class BitwiseAnd(_Bits):
 
 
 class BitwiseOr(_Bits):
-    """Bits set in one of both; logical or for bool.
+    """Bits set in at least one; logical "or" for bool.
 
     >>> print(ndl.bitwise_or(Tensor([6, 5], dtype="int64"), 3))
     [7 7]
@@ -195,7 +195,7 @@ class BitwiseOr(_Bits):
 
 
 class BitwiseXor(_Bits):
-    """Bits set in exactly one of both.
+    """Bits set in exactly one.
 
     >>> print(ndl.bitwise_xor(Tensor([6, 5], dtype="int64"), 3))
     [5 6]
@@ -206,7 +206,7 @@ class BitwiseXor(_Bits):
 
 
 class BitwiseInvert(_Bits):
-    """All bits turned; logical not for bool.
+    """All bits inverted; logical "not" for bool.
 
     >>> print(ndl.bitwise_invert(Tensor([0, 5], dtype="int64")))
     [-1 -6]
@@ -217,7 +217,7 @@ class BitwiseInvert(_Bits):
 
 
 class BitwiseLeftShift(_Bits):
-    """x moved up by y bits; counts outside the width give 0.
+    """Shift x left by y bits; counts outside the width give 0.
 
     >>> print(ndl.bitwise_left_shift(Tensor([1, 3], dtype="int64"), 2))
     [ 4 12]
@@ -229,7 +229,7 @@ class BitwiseLeftShift(_Bits):
 
 
 class BitwiseRightShift(_Bits):
-    """x moved down by y bits, keeping its sign; counts outside the width leave only that.
+    """Shift x right by y bits and keep its sign; counts outside the width give 0 or -1.
 
     >>> print(ndl.bitwise_right_shift(Tensor([8, 13], dtype="int64"), 2))
     [2 3]
@@ -252,7 +252,7 @@ def clip(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any
     """Limit x to [low, high], or [min, max]; None leaves that side open. See ``Clip``.
 
     Raises:
-        OptionError: if a side is given under both its names.
+        OptionError: if a limit is given under both its names.
 
     >>> print(ndl.clip(Tensor([-2.0, 0.5, 3.0]), 0.0, 1.0))
     [0.  0.5 1. ]
@@ -312,7 +312,7 @@ def nan_to_num(
 
 
 def nansum(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
-    """Sum over axes (all for None) of what is not NaN; the gradient there is 0.
+    """Sum over axes (all for None), without NaN; the gradient of a NaN is 0.
 
     >>> print(ndl.nansum(Tensor([1.0, float("nan"), 3.0])))
     4.0
@@ -324,7 +324,7 @@ def nansum(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = No
 
 
 def nanmean(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
-    """Mean over axes (all for None) of what is not NaN; NaN where all is. Integers become floats.
+    """Mean over axes (all for None), without NaN; NaN if all are NaN. Integers become floats.
 
     float16 and bfloat16 are added up in float32.
 
@@ -338,12 +338,12 @@ def nanmean(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = N
 
 
 def contains(x: Any, value: Any) -> bool:
-    """Whether any element is equal to a value: what ``value in x`` says, as NumPy.
+    """Whether any element equals a value: ``value in x``, as in NumPy.
 
-    A list, an array or a tensor broadcasts, so each element meets what is beside it.
+    A list, an array or a tensor broadcasts against x.
 
     Raises:
-        ShapeError: if it is a list whose parts differ in length, or does not broadcast.
+        ShapeError: if it is a list of parts with different lengths, or does not broadcast.
 
     >>> ops.contains(Tensor([1.0, 2.0]), 2.0)
     True
@@ -391,7 +391,7 @@ def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: b
 def allclose(
     x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
-    """Whether all elements are close, a Python bool. Arguments as of ``isclose``.
+    """Whether all elements are close, a Python bool. Arguments as for ``isclose``.
 
     >>> ndl.allclose(Tensor([1.0]), Tensor([1.000001]))
     True

@@ -1,4 +1,4 @@
-"""What training minimises: each op gives one loss per row or element, its function reduces them."""
+"""Losses: each op gives one loss per row or element, and its function reduces them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from needle.ops.samples import Sample, integers, uniform
 from needle.ops.softmax import finite_max, log_softmax, logsumexp, softmax
 
 NOTHING = -(2**63)
-"""The ``ignore_index`` that ignores no row."""
+"""The ``ignore_index`` for not ignoring any row."""
 
 
 # ---- cross entropy -----------------------------------------------------------------
@@ -99,9 +99,8 @@ class CrossEntropy(_CrossEntropy):
         shift = max(logits),  rest = log(sum(exp(logits - shift)))
 
     With smoothing s the target is (1 - s) at the label plus s / classes everywhere. Rows whose
-    label is ``ignore_index`` have loss 0. The gradient reads shift and rest: far from 0 their sum
-    has lost the digits that tell one logit from another. Where the largest logit is infinite
-    or NaN, shift is 0.
+    label is ``ignore_index`` have loss 0. The gradient reads shift and rest separately, because
+    their sum is less precise far from 0. Where the largest logit is infinite or NaN, shift is 0.
 
     Shapes:   logits [..., classes], labels [...] -> loss [...], shift [...], rest [...]
     Dtypes:   logits floating, labels integer (or floating with whole values); results in float32
@@ -137,7 +136,7 @@ class CrossEntropy(_CrossEntropy):
         return loss if kept is None else where(kept, loss, 0.0), shift, rest
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        if not out.node.inputs[0].needs:  # floating labels alone ask for one
+        if not out.node.inputs[0].needs:  # only floating labels need one
             return None, None
         logits, labels = out.inputs
         grad = None
@@ -151,7 +150,7 @@ class CrossEntropy(_CrossEntropy):
 
 
 def _grad_of_parts(wide: Any, shift: Any, shift_grad: Any, rest_grad: Any) -> Any:
-    """Return what shift and rest, whose sum has the gradient softmax, add to that of the logits."""
+    """Return the part of the logits' gradient that comes through shift and rest."""
     part: Any = 0.0
     if rest_grad is not None:
         part = unsqueeze(rest_grad, -1) * softmax(wide)
@@ -219,7 +218,7 @@ class CrossEntropyGrad(_CrossEntropy):
 
 
 def _counted(loss: Any, counts: Any, reduction: str) -> Any:
-    """Return the loss reduced, where the mean is over what counts: added up in float32 at least."""
+    """Return the loss reduced; the mean divides by the counts, and sums in float32 at least."""
     if reduction != "mean":
         return reduced(loss, reduction)
     return cast_like(summation(widened(loss)) / summation(widened(counts)), loss)
@@ -252,9 +251,9 @@ def cross_entropy(
     Args:
         logits: [..., classes].
         target: labels [...], or probabilities [..., classes]; a tensor, an array or a list.
-        weight: [classes], what each class counts, a tensor or an array; None: all alike. With
-            labels the mean is the sum over that of their weights, as in PyTorch.
-        ignore_index: label of rows that do not count; probabilities have none.
+        weight: [classes], a weight for each class, a tensor or an array; None: all equal. With
+            labels the mean divides by the sum of their weights, as in PyTorch.
+        ignore_index: label of rows to leave out; only for labels.
         label_smoothing: share of the target that is spread over all classes, in [0, 1].
         reduction: "mean" over the rows that count, "sum", or "none": one loss per row.
 
@@ -414,7 +413,7 @@ def same_shape(name: str, x: Any, target: Any) -> tuple[Any, Any]:
 
 
 def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
-    """Squared distance to the target, averaged ("mean"), added ("sum") or per element ("none").
+    """Squared distance to the target: its "mean", its "sum", or one loss per element ("none").
 
     Raises:
         ShapeError: if the shapes differ.
@@ -427,7 +426,7 @@ def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
 
 
 def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
-    """Distance to the target. Arguments as of ``mse_loss``.
+    """Distance to the target. Arguments as for ``mse_loss``.
 
     >>> print(ndl.l1_loss(Tensor([1.0, 2.0]), Tensor([3.0, 2.0])))
     1.0
@@ -437,7 +436,7 @@ def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
 
 
 def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mean") -> Any:
-    """Squared distance to the target near it, distance further away. See ``Huber``.
+    """Squared distance near the target, distance further away. See ``Huber``.
 
     Raises: OptionError if delta is not positive
 
@@ -452,7 +451,7 @@ def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mea
 
 
 def smooth_l1_loss(x: Any, target: Any, *, beta: float = 1.0, reduction: str = "mean") -> Any:
-    """Distance to the target less beta / 2; within beta half the squared distance over beta.
+    """Distance to the target minus beta / 2; up to beta, distance ** 2 / (2 * beta).
 
     It is ``huber_loss`` divided by beta, and ``l1_loss`` for beta 0.
 
@@ -472,10 +471,10 @@ def smooth_l1_loss(x: Any, target: Any, *, beta: float = 1.0, reduction: str = "
 def kl_divergence(
     x: Any, target: Any, *, reduction: str = "batchmean", log_target: bool = False
 ) -> Any:
-    """Kullback-Leibler divergence of target from exp(x): x are logarithms of probabilities.
+    """Kullback-Leibler divergence of target from exp(x), where x is a log-probability.
 
-    With ``log_target`` those of the target are given too. Reduction "batchmean" is the sum divided
-    by the size of the first axis. See ``KLDivergence``.
+    With ``log_target`` the target is a log-probability too. Reduction "batchmean" is the sum
+    divided by the size of the first axis. See ``KLDivergence``.
 
     >>> x, target = ndl.log(Tensor([[0.5, 0.5]])), Tensor([[0.25, 0.75]])
     >>> round(ndl.kl_divergence(x, target).item(), 4)
@@ -502,14 +501,14 @@ def nll_loss(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> Any:
-    """Negative log-likelihood: -x at the label, where x are logarithms of probabilities.
+    """Negative log-likelihood: -x at the label, where x holds log-probabilities.
 
     Args:
         x: [..., classes].
         labels: [...], integer.
-        weight: [classes], what each class counts; None: all alike. The mean is the sum over that of
+        weight: [classes], a weight for each class; None: all equal. The mean divides by the sum of
             the labels' weights, as in PyTorch.
-        ignore_index: label of rows that do not count.
+        ignore_index: label of rows to leave out.
         reduction: "mean" over the rows that count, "sum", or "none".
 
     Raises:
@@ -553,7 +552,7 @@ def nll_loss(
 
 @functools.lru_cache(maxsize=1000)
 def _picking(shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
-    """Return what checks labels, makes a column of them, picks by it, and makes rows of that."""
+    """Return ops that check labels, make them a column, pick by it, and make rows of the result."""
     *rows, classes = shape
     return (
         Labels.of(classes), Reshape.of((*rows, 1)), gathering(len(rows)), Reshape.of(tuple(rows)),

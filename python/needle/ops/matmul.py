@@ -86,7 +86,7 @@ def matmul(a: Any, b: Any) -> Any:
 
 @functools.lru_cache(maxsize=1000)
 def _reshapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Any, Any, Any]:
-    """Return what makes matrices of vectors (None: nothing), and what drops their axes again."""
+    """Return the ops that make vectors matrices (None: not needed), and the op that undoes it."""
     row = Reshape.of((1, *a)) if len(a) == 1 else None
     column = Reshape.of((*b, 1)) if len(b) == 1 else None
     columns = () if column is not None else b[-1:]

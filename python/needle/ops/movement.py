@@ -28,10 +28,10 @@ Ranges = tuple[tuple[int, int, int], ...]
 
 
 class Reshape(Linear):
-    """Give the elements, in C order, another shape of the same size.
+    """Give the elements, in C order, a new shape of the same size.
 
     Shapes:   x -> shape; a view where strides allow it
-    Raises:   ShapeError if shape has another number of elements
+    Raises:   ShapeError if shape has a different number of elements
     """
 
     shape: tuple[int, ...]
@@ -59,7 +59,7 @@ class Permute(Linear):
     """Reorder the axes: axis i of the result is axis ``axes[i]`` of x.
 
     Shapes:   x -> x with its axes in another order; a view
-    Raises:   ShapeError if axes are not all axes of x, each once
+    Raises:   ShapeError if axes is not a permutation of the axes of x
     """
 
     axes: tuple[int, ...]
@@ -120,7 +120,7 @@ class Slice(Linear):
 
     Attributes:
         ranges: one triple per axis.
-        dropped: axes with one element that the result lacks.
+        dropped: axes with one element to remove from the result.
 
     Shapes:   x -> the numbers of elements, without the dropped axes; a view
     Raises:   IndexRangeError if a range leaves its axis
@@ -157,7 +157,8 @@ class SliceGrad(Linear):
     """The transpose of Slice: zeros of ``shape`` with x written to the ranges.
 
     Shapes:   x, as Slice makes it of shape -> shape
-    Raises:   ShapeError if x is none that Slice makes; IndexRangeError if a range leaves its axis
+    Raises:   ShapeError if x does not have the shape of the ranges; IndexRangeError if a range
+              leaves its axis
     """
 
     ranges: Ranges
@@ -184,7 +185,7 @@ class SliceGrad(Linear):
 
 
 class Cast(Linear):
-    """Convert to another dtype. Floats are cut towards zero; outside the range they saturate.
+    """Convert to another dtype. Floats are rounded towards zero to integers, and saturate.
 
     Shapes:   x [...] -> the same
     Dtypes:   any -> dtype
@@ -241,7 +242,7 @@ class Copy(Linear):
 
 
 class StopGradient(Op):
-    """x itself; no gradient flows through.
+    """Return x; no gradient flows through.
 
     Shapes:   x [...] -> the same
     """
@@ -254,7 +255,7 @@ class StopGradient(Op):
 
 
 class Concat(Op):
-    """Join tensors along an axis.
+    """Join tensors along an existing axis.
 
     Shapes:   several [a..., n, b...] -> [a..., sum of the n, b...]
     Raises:   ShapeError if other axes differ
@@ -291,7 +292,7 @@ class Concat(Op):
 
 
 class Pad(Linear):
-    """Surround with zeros: (before, after) per axis.
+    """Pad with zeros: (before, after) per axis.
 
     Shapes:   x -> x with each axis longer by before + after
     Raises:   ShapeError if there is not one pair per axis, or one is negative
@@ -328,7 +329,7 @@ known_reshapes: dict[Any, Reshape] = {}
 
 
 def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
-    """Return x under another shape; one size may be -1. See ``Reshape``.
+    """Return x with a new shape; one size may be -1. See ``Reshape``.
 
     >>> print(ndl.reshape(Tensor([1.0, 2.0, 3.0, 4.0]), (2, -1)))
     [[1. 2.]
@@ -368,7 +369,7 @@ def transpose(x: Any, axes: Any = None, *more: int) -> Any:
     """Swap two axes, as one argument or two; the last two for None. For any order see ``permute``.
 
     Raises:
-        ShapeError: if axes are not two, or x has fewer than two.
+        ShapeError: if there are not two axes, or x has fewer than two.
 
     >>> print(ndl.transpose(Tensor([[1.0, 2.0], [3.0, 4.0]])))
     [[1. 3.]
@@ -437,7 +438,7 @@ def unsqueeze(x: Any, axis: int) -> Any:
 def flip(x: Any, axes: Axes = None, *more: int, axis: Axes = None) -> Any:
     """Return x with the elements of these axes (all for None) in reverse order; a view.
 
-    Several axes come as one argument or one by one.
+    Several axes are given as one argument or one by one.
 
     >>> print(ndl.flip(Tensor([1.0, 2.0, 3.0])))
     [3. 2. 1.]
@@ -454,7 +455,7 @@ def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
     """Join tensors along an existing axis. See ``Concat``.
 
     Raises:
-        ArgumentError: if they are not several.
+        ArgumentError: if they are not a sequence.
         ShapeError: if there are no tensors, or other axes differ.
 
     >>> print(ndl.concat([Tensor([1.0, 2.0]), Tensor([3.0])]))
@@ -501,7 +502,7 @@ def copy(x: Any) -> Any:
 
 
 def stop_gradient(x: Any) -> Any:
-    """Return x as a constant of the derivative. See ``StopGradient``.
+    """Return x as a constant: no gradient flows through. See ``StopGradient``.
 
     >>> x = Tensor(3.0)
     >>> ndl.grad(lambda x: x * ops.stop_gradient(x))(x).item()

@@ -265,10 +265,10 @@ def _count(x: Any) -> Any:
 
 
 class Batch(_Norm):
-    """What batch norm shares with the ops that do more in the same pass."""
+    """The base of batch norm and of the ops that fuse more into the same pass."""
 
     def through_statistics(self, grads: list[Any], out_grad: Any, out: Any) -> list[Any]:
-        """Return gradients with what comes through the mean and the variance added to that of x."""
+        """Return gradients; that of x includes the parts through the mean and the variance."""
         x = out.inputs[0]
         count = max(executor.spec_of(x).size // max(shape_of(x)[-1], 1), 1)
         if out_grad[1] is not None:
@@ -378,7 +378,7 @@ def _last_axes(name: str, x: Any, weight: Any) -> tuple[int, ...]:
     if weight is not None and not isinstance(weight, graph.TensorBase):
         raise explain(
             ArgumentError, name, f"weight is {type(weight).__name__} {weight!r:.60}, not a tensor",
-            [("x", x)], "the shape of the weight says which last axes of x are normalised",
+            [("x", x)], "the shape of the weight gives the last axes of x to normalise",
             f"{name}(x) for the last axis, or a weight of ones",
         )  # fmt: skip
     shape, own = shape_of(x), (shape_of(x)[-1:] if weight is None else shape_of(weight))
@@ -391,7 +391,7 @@ def _last_axes(name: str, x: Any, weight: Any) -> tuple[int, ...]:
 
 
 def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Normalise over the last axes of x: those that the weight has, one for None.
+    """Normalise over the last axes of x: as many as the weight has; one for None.
 
     See ``LayerNorm``.
 

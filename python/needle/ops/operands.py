@@ -1,4 +1,4 @@
-"""What users write beside tensors, numbers and NumPy arrays, becomes tensors of one dtype."""
+"""Converts the operands that users give, numbers and NumPy arrays, to tensors of one dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from needle.ops.attributes import either
 
 
 def default_float() -> DType:
-    """Return float32; float64 with ``NEEDLE_BACKEND=np``, as NumPy."""
+    """Return float32, or float64 with ``NEEDLE_BACKEND=np``, as in NumPy."""
     return dtype.float64 if config.current().backend == "np" else dtype.float32
 
 
@@ -30,9 +30,9 @@ def has_gradients(kind: DType) -> bool:
 
 
 def plain_number(x: Any) -> Any:
-    """Return a number of NumPy's, or an array or a tensor of one element, as a Python number.
+    """Return a NumPy number, or an array or a tensor of one element, as a Python number.
 
-    What is none of these comes back as it is.
+    Anything else is returned as it is.
     """
     return x.item() if getattr(x, "size", None) == 1 and hasattr(x, "item") else x
 
@@ -55,7 +55,7 @@ _constants: dict[tuple[Any, ...], Any] = {}
 
 
 def constant(value: bool | int | float, kind: DType, where: Any) -> Any:
-    """Return a cached 0-d tensor, unless somebody gave it other data: graphs show it to users."""
+    """Return a cached 0-d tensor, unless it was given other data: graphs show it to users."""
     key = (type(value), value, math.copysign(1.0, value), kind, where)
     found, array = _constants.get(key, (None, None))
     if found is None or found.array is not array or found.requires_grad:
@@ -76,7 +76,7 @@ if core.native is not None:
 
 
 class TensorListed(Exception):
-    """NumPy has come upon a tensor in the lists that it reads for ``read``."""
+    """NumPy found a tensor in the lists that it reads for ``read``."""
 
 
 class _Reading(threading.local):
@@ -84,14 +84,14 @@ class _Reading(threading.local):
 
 
 reading = _Reading()
-"""Whether ``read`` runs on this thread: a tensor that is asked for its values raises then."""
+"""Whether ``read`` runs on this thread: a tensor whose values NumPy asks for then raises."""
 
 
 def read(make: Callable[..., Any], values: Any, *args: Any) -> Any:
-    """Return ``make(values, *args)``, which lets NumPy read values; None for a list with tensors.
+    """Return ``make(values, *args)``, where NumPy reads the values; None for a list with tensors.
 
-    NumPy asks each tensor it comes upon for its values. To look for tensors first would take
-    longer than NumPy takes to read numbers.
+    NumPy asks each tensor it finds for its values. Looking for tensors first would take longer
+    than NumPy takes to read the numbers.
     """
     if not isinstance(values, (list, tuple)):
         return make(values, *args)
@@ -120,9 +120,9 @@ def as_array(values: Any) -> np.ndarray[Any, Any]:
 
 
 def check_constant(name: str, values: Any) -> None:
-    """Refuse lists that hold tensors which derivatives flow through: a new leaf would end that.
+    """Refuse lists with tensors that derivatives flow through: in a new leaf the flow would end.
 
-    Leaves are data, also those that require gradients, as new tensors do.
+    Leaves count as data, also those that require gradients, as new tensors do by default.
 
     Raises:
         GradientError: for the first result of a graph.
@@ -142,7 +142,7 @@ def check_constant(name: str, values: Any) -> None:
 
 
 def _plain(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return inputs with NumPy's integers and bools as Python's, if there are floating tensors.
+    """Return inputs with NumPy integers and bools as Python's, if there are floating tensors.
 
     So ``x / np.prod(shape)`` means what ``x / math.prod(shape)`` does.
     """
@@ -154,10 +154,10 @@ def _plain(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def as_tensors(inputs: tuple[Any, ...], name: str) -> tuple[Any, ...]:
-    """Return inputs with Python numbers and NumPy arrays turned into tensors beside the others.
+    """Return inputs with Python numbers and NumPy arrays converted to tensors.
 
     Raises:
-        ArgumentError: for anything else, or if there is no tensor among them.
+        ArgumentError: for anything else, or if none of them is a tensor.
     """
     for x in inputs:
         if not isinstance(x, graph.TensorBase) or type(x.spec) is tuple:
@@ -202,7 +202,7 @@ def kind_of(x: Any) -> str:
 
 
 def _advice(inputs: tuple[Any, ...]) -> str:
-    """Return what to try where arrays, lists or numbers stand in the place of tensors."""
+    """Return the advice for arrays, lists or numbers in the place of tensors."""
     known = (bool, int, float, list, tuple)
     fit = all(isinstance(x, known) or hasattr(x, "__array__") for x in inputs)
     return "needle.Tensor(...) makes a tensor of it" if fit and inputs else ""
@@ -220,11 +220,11 @@ def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tupl
     """Return the inputs as tensors of one dtype, a floating one if asked for.
 
     Python numbers are weak: they take the dtype of the tensors, unless that cannot hold their
-    kind (a float beside integers gives the default float, an integer beside bools int64). NumPy's
-    integers and bools are so beside floating tensors.
+    kind (a float with integers gives the default float, an integer with bools int64). NumPy
+    integers and bools are also weak with floating tensors.
 
     Raises:
-        ArgumentError: if there is no tensor among them, or what is neither tensor nor number.
+        ArgumentError: if none of them is a tensor, or one is neither a tensor nor a number.
         DtypeError: if the dtypes of the tensors do not mix.
     """
     inputs = _plain(inputs)
@@ -278,24 +278,24 @@ def _promote(a: DType, b: DType, name: str, tensors: list[Any]) -> DType:
 
 
 def declined(other: Any, reflected: str) -> Any:
-    """Return NotImplemented for an operand whose class may answer an operator itself.
+    """Return NotImplemented for an operand whose class may implement the operator itself.
 
-    So ``tensor + other`` asks ``other.__radd__``, as for any class. Lists, strings and the like
-    have such methods too, to repeat or to format: for them and all others the error stands that
-    is being handled. (As an argument it would keep itself alive, and the tensors.)
+    So ``tensor + other`` calls ``other.__radd__``, as for any class. Lists and strings have such
+    methods too, to repeat or to format: for them and all others the error that is being handled is
+    raised again. (Passed as an argument it would keep itself and the tensors alive.)
     """
     kind = type(other)
     method = getattr(kind, reflected, None)
-    inherited = getattr(object, reflected, None)  # comparisons, that answer nothing
+    inherited = getattr(object, reflected, None)  # comparisons that always return NotImplemented
     if kind.__module__ in ("builtins", "numpy") or method is None or method is inherited:
         raise  # noqa: PLE0704  (called where it is handled)
     return NotImplemented
 
 
 def destination(target: Any, where: Any, kind: Any) -> tuple[Any, DType | None]:
-    """Return the device and the dtype that ``to`` was given: one as target, or by their names.
+    """Return the device and the dtype given to ``to``: one as target, or both by name.
 
-    None stays as it is (a device, if there is no dtype either, is the default one).
+    None stays None; if both are None the device is the default one.
 
     Raises:
         OptionError: if one is given twice.
@@ -326,17 +326,17 @@ def widened(x: Any) -> Any:
 def in_dtype(
     function: Callable[..., Any], kind: Any, x: Any, *args: Any, floating: bool = False
 ) -> Any:
-    """Return ``function(x, *args)`` of x cast to a dtype first, in that dtype: what ``dtype`` asks.
+    """Return ``function(x, *args)`` with x cast to a dtype first, as the argument ``dtype`` asks.
 
     Args:
-        function: of a tensor.
+        function: a function of a tensor.
         kind: the dtype, or its name.
         x: a tensor.
-        args: what else the function takes.
+        args: the function's other arguments.
         floating: whether its results are floating.
 
     Raises:
-        DtypeError: if they are, and the dtype is not.
+        DtypeError: if they are but the dtype is not.
     """
     target = dtype.as_dtype(kind)
     if floating and target.kind != "f":

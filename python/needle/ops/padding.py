@@ -1,4 +1,4 @@
-"""Padding: with a number, or with elements from the edges of what is padded."""
+"""Padding with a number, or with elements of the padded tensor."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _place(shape: Shape, ranges: Sequence[tuple[int, int, int]]) -> Place:
 
 
 def _strips(mode: str, n: int, before: int, after: int) -> list[tuple[Any, Any]]:
-    """Return what is put around n elements, and where it comes from: ranges of the padded axis.
+    """Return the strips around n elements, and their sources: ranges of the padded axis.
 
     An edge is one element.
     """
@@ -108,10 +108,10 @@ _CASES: tuple[tuple[Shape, Pairs, str], ...] = (
 
 
 class PadByEdges(Linear):
-    """Surround with elements of x: (before, after) per axis.
+    """Pad with elements of x: (before, after) per axis.
 
-    Modes: "reflect" mirrors at the elements of the edge, "symmetric" behind them, "edge" repeats
-    them, "wrap" goes on at the other end.
+    Modes: "reflect" mirrors at the edge elements, "symmetric" repeats them and mirrors, "edge"
+    repeats them only, "wrap" continues at the other end.
 
     Shapes:   x -> x with each axis longer by before + after
     Gradient: x; any order
@@ -165,7 +165,7 @@ def _grad_samples() -> list[Sample]:
 
 
 class PadByEdgesGrad(Linear):
-    """The transpose of PadByEdges: what surrounds x is added to where it came from.
+    """The transpose of PadByEdges: each padded element is added to its source.
 
     Shapes:   x, as PadByEdges makes it of ``shape`` -> shape
     Gradient: x; any order
@@ -198,20 +198,20 @@ class PadByEdgesGrad(Linear):
 
 
 def pad(x: Any, widths: int | Sequence[Any], mode: str = "constant", value: float = 0.0) -> Any:
-    """Surround x, (before, after) per axis.
+    """Pad x with (before, after) elements per axis.
 
     Args:
         x: a tensor.
-        widths: how many elements, for each axis; one pair or one number is for all, as in NumPy.
+        widths: how many elements, per axis; one pair or one number holds for all axes, as in NumPy.
         mode: "constant"; "reflect" (without the edge), "symmetric" (with it), "replicate" (the
             edge), "circular".
-        value: for mode "constant"; the result has the dtype of x.
+        value: for mode "constant"; the result keeps the dtype of x.
 
     Raises:
-        ArgumentError: if widths are no whole numbers.
+        ArgumentError: if widths are not integers.
         ShapeError: if widths do not fit x, or reach further than reflect can.
         OptionError: for another mode.
-        DtypeError: if the dtype of x has no such value.
+        DtypeError: if the dtype of x cannot hold the value.
 
     >>> print(ndl.pad(Tensor([1.0, 2.0, 3.0]), (2, 1)))
     [0. 0. 1. 2. 3. 0.]

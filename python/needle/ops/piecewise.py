@@ -1,4 +1,4 @@
-"""Activation functions made of others: pieces, limits, and what is learned or mirrored."""
+"""Activation functions made of other ops."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def hardshrink(x: Any, lambd: float = 0.5) -> Any:
 
 
 def softshrink(x: Any, lambd: float = 0.5) -> Any:
-    """x, nearer to 0 by lambd, or 0 where it is no further away.
+    """x moved towards 0 by lambd; 0 where |x| <= lambd.
 
     Raises:
         OptionError: if lambd is negative.
@@ -79,7 +79,7 @@ def tanhshrink(x: Any) -> Any:
 
 
 def celu(x: Any, alpha: float = 1.0) -> Any:
-    """x where x > 0, else alpha * (exp(x / alpha) - 1); unlike ``elu`` smooth for every alpha.
+    """x where x > 0, else alpha * (exp(x / alpha) - 1); smooth for every alpha, unlike ``elu``.
 
     Raises:
         OptionError: if alpha is not positive.
@@ -105,7 +105,7 @@ def softmin(x: Any, axis: int = -1) -> Any:
 
 
 def prelu(x: Any, weight: Any) -> Any:
-    """x where x > 0, else weight * x: ``leaky_relu`` whose slopes are learned.
+    """x where x > 0, else weight * x: ``leaky_relu`` with learned slopes.
 
     Shapes:   x [n, c, ...], weight [c] or [1] -> [n, c, ...]
     Gradient: x, weight; any order

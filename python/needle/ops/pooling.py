@@ -49,7 +49,7 @@ def _sees(out: int, n: int, low: int, s: int, d: int) -> bool:
 def _fitted(op: _Pool, x: Sizes) -> Sizes | str:
     """Return the shape of the result for images of a shape, or why there is none.
 
-    Kept, because an op asks for it three times on its way there and back.
+    It is cached, because an op asks for it three times in both directions.
     """
     op.check_lengths()
     spans = [d * (k - 1) + 1 for k, d in zip(op.kernel, op.steps, strict=True)]
@@ -71,12 +71,12 @@ def _fitted(op: _Pool, x: Sizes) -> Sizes | str:
 
 
 class _Pool(Composite):
-    """What all share: the windows, their checks, and the way there and back in the expansions.
+    """The base of the pooling ops: windows, their checks, and both directions of the expansions.
 
     Attributes:
         kernel: sizes of the window, per spatial axis.
         stride: step of the windows.
-        padding: what is added (before, after) each axis.
+        padding: elements added (before, after) each axis.
     """
 
     kernel: Sizes
@@ -85,7 +85,7 @@ class _Pool(Composite):
 
     @property
     def steps(self) -> Sizes:
-        """The distance of the elements of a window, per spatial axis."""
+        """The distance between the elements of a window, per spatial axis."""
         return (1,) * len(self.kernel)
 
     promotes = "first"
@@ -94,7 +94,7 @@ class _Pool(Composite):
         """Return the shape of the result for images of a shape.
 
         Raises:
-            ShapeError: if a window does not fit, or would see nothing but padding.
+            ShapeError: if a window does not fit, or would contain only padding.
         """
         found = _fitted(self, x)
         if not isinstance(found, str):
@@ -105,7 +105,7 @@ class _Pool(Composite):
         )  # fmt: skip
 
     def check_lengths(self) -> None:
-        """Check that all attributes speak of the same number of spatial axes.
+        """Check that all attributes have the same number of spatial axes.
 
         Raises:
             OptionError: if they do not.
@@ -121,7 +121,7 @@ class _Pool(Composite):
         """Check the shape of an operand.
 
         Raises:
-            ShapeError: if it is another one.
+            ShapeError: if it is different.
         """
         if x.shape != shape:
             raise explain(
@@ -273,10 +273,10 @@ def _take_samples() -> list[Sample]:
 
 
 class _Largest(_Pool):
-    """What the largest value and its transposes share.
+    """The base of the maximum and its transposes.
 
     Attributes:
-        dilation: distance of the elements of a window.
+        dilation: distance between the elements of a window.
     """
 
     dilation: Sizes
@@ -287,21 +287,21 @@ class _Largest(_Pool):
 
     @property
     def geometry(self) -> tuple[Sizes, Sizes, Pairs, Sizes]:
-        """The attributes that the ops share."""
+        """The attributes of all the ops."""
         return self.kernel, self.stride, self.padding, self.dilation
 
 
 class MaxPool(_Largest):
     """Take the largest element of each window, and its place in the window.
 
-    Ties go to the first place, NaN wins. Padding counts as -inf.
+    Of equal elements the first counts; NaN counts as the largest. Padding counts as -inf.
 
     Shapes:   x [n, *spatial, c] -> out, index [n, *out, c],
               out = (spatial + padding - dilation * (kernel - 1) - 1) // stride + 1
     Dtypes:   floating; the index is uint8, or int32 for windows of more than 256 elements
     Gradient: x, by MaxPoolGrad; any order
     Raises:   ShapeError if a window does not fit into the padded image, padding is over half a
-              window, or the ranks differ; OptionError if the attributes have not the same length
+              window, or the ranks differ; OptionError if the attributes differ in length
     """
 
     saves = ((OUTPUT,),)
@@ -360,7 +360,7 @@ class MaxPoolGrad(_Largest):
 
 
 class MaxPoolTake(_Largest):
-    """Take from each window the element at a given place: what MaxPool does, the places known.
+    """Take from each window the element at a given place: MaxPool with known places.
 
     Shapes:   x [n, *spatial, c], index [n, *out, c] -> [n, *out, c]
     Gradient: x, by MaxPoolGrad; any order
@@ -430,10 +430,10 @@ def _averaged_shape(x: Sizes, attributes: Any) -> Sizes:
 
 
 class _Average(Linear, _Pool):
-    """What the average and its transpose share.
+    """The base of the average and its transpose.
 
     Attributes:
-        counted: how much of the padding (before, after) counts as elements, zeros.
+        counted: how much of the padding (before, after) counts as elements, which are zeros.
     """
 
     counted: Pairs

@@ -1,7 +1,7 @@
 """Random numbers.
 
-Until the user seeds Needle's own generator, draws come from NumPy's global legacy stream, so that
-``np.random.seed(0)`` governs. ``manual_seed(n)`` switches to a counter-based generator (Philox
+Until the user seeds Needle's own generator, draws come from NumPy's global legacy stream, so
+``np.random.seed(0)`` seeds them. ``manual_seed(n)`` switches to a counter-based generator (Philox
 4x32-10; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the same bits on every
 device and for any number of threads. Normal numbers, which go through logarithms and cosines, can
 differ from device to device by rounding.
@@ -31,7 +31,7 @@ def bits(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArray
 
 @lru_cache(maxsize=64)
 def _number(value: float, kind: DType, device: Any) -> NDArray:
-    """Return a 0-d array; to make one takes as long as to compute 10,000 numbers."""
+    """Return a cached 0-d array: making one is slow."""
     return array(value, kind, device)
 
 
@@ -67,7 +67,7 @@ def normal(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArr
 
 
 def integers(low: int, high: int, size: int, key: int, counter: int) -> np.ndarray[Any, Any]:
-    """Return ``size`` whole numbers in [low, high), at most 2**31 of them, on the host."""
+    """Return ``size`` integers in [low, high), at most 2**31 of them, on the host."""
     words = bits((size,), key, counter, as_device("cpu_numpy")).numpy().view(np.uint32)
     return low + (words.astype(np.int64) * (high - low) >> 32)
 
@@ -102,7 +102,7 @@ def manual_seed(seed: int | None) -> None:
     """Draw from Needle's own generator from now on; None returns to NumPy's global stream.
 
     Raises:
-        ArgumentError: if the seed is no whole number.
+        ArgumentError: if the seed is not an integer.
         OptionError: if it is negative, or 2**64 or more.
 
     >>> ndl.manual_seed(7)
@@ -116,7 +116,7 @@ def manual_seed(seed: int | None) -> None:
 
 
 def get_state() -> Any:
-    """Return what ``set_state`` needs to draw the same numbers again."""
+    """Return the state, with which ``set_state`` draws the same numbers again."""
     if _generator is None:
         return np.random.get_state()
     return _generator.seed, _generator.counter
@@ -134,7 +134,7 @@ def set_state(state: Any) -> None:
 
 
 def generator(key: int | None = None) -> Generator | None:
-    """Return what a draw takes its numbers from; None: from NumPy's global stream."""
+    """Return the source of a draw's numbers; None means NumPy's global stream."""
     return _generator if key is None else Generator(key)
 
 
@@ -183,12 +183,12 @@ def permutation(size: int, device: Any = None) -> NDArray:
 def randint(
     low: int, high: int, shape: tuple[int, ...], kind: DType, device: Any = None
 ) -> NDArray:
-    """Return whole numbers in [low, high) from NumPy's stream."""
+    """Return integers in [low, high) from NumPy's stream."""
     return numpy_stream.integers(low, high, shape, kind, as_device(device))
 
 
 def host_integers(low: int, high: int, size: int) -> np.ndarray[Any, Any]:
-    """Return ``size`` whole numbers in [low, high), on the host."""
+    """Return ``size`` integers in [low, high), on the host."""
     if _generator is None:
         return np.random.randint(low, high, size)
     return integers(low, high, size, *_generator.take(size))

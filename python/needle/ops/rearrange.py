@@ -1,4 +1,4 @@
-"""Ops that turn, repeat or spread elements along axes."""
+"""Ops that roll, rotate, repeat or spread elements along axes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from needle.ops.samples import Sample, uniform
 
 
 def _axes(axes: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
-    """Return axes in the order given, counted from 0; all for None."""
+    """Return axes in the given order, counted from 0; all for None."""
     if axes is None:
         return tuple(range(ndim))
     return tuple(normalise_axis(axis, ndim) for axis in axes_of(axes))
@@ -43,12 +43,12 @@ def _axes(axes: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
 
 
 class Roll(Linear):
-    """Move elements along axes by so many places; what leaves at one end enters at the other.
+    """Move elements along axes by ``shifts`` places; they wrap around at the ends.
 
     Shapes:   x [...] -> the same
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis; OptionError if there is not one shift for
-              each
+    Raises:   IndexRangeError if the axis is out of range; OptionError if there is not one shift
+              per axis
     """
 
     shifts: tuple[int, ...]
@@ -87,7 +87,7 @@ class Roll(Linear):
 
 
 def roll(x: Any, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes = None) -> Any:
-    """Move elements along axes (of the flattened x for None) by so many places. See ``Roll``.
+    """Move elements along axes (of the flattened x for None) by ``shifts`` places. See ``Roll``.
 
     Raises:
         ShapeError: if there is not one shift per axis.
@@ -129,7 +129,7 @@ def tile(x: Any, counts: int | Sequence[int]) -> Any:
     """Repeat x as a whole, ``counts`` times along each axis (aligned at the last, as NumPy).
 
     Raises:
-        ArgumentError: if a count is no whole number.
+        ArgumentError: if a count is not an integer.
         ShapeError: if one is negative, or the result has too many elements.
 
     >>> print(ndl.tile(Tensor([1.0, 2.0]), 2))
@@ -152,7 +152,7 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
         axis: where.
 
     Raises:
-        ArgumentError: if a count is no whole number.
+        ArgumentError: if a count is not an integer.
         ShapeError: if there is not one count, or one per element; if one is negative, or the result
             has too many elements.
 
@@ -177,11 +177,11 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
 
 
 def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
-    """Turn by a right angle k times, from the first of two axes to the second; a view.
+    """Rotate by 90 degrees k times, from the first of two axes to the second; a view.
 
     Raises:
-        ArgumentError: if k is no whole number.
-        ShapeError: if there are not two axes, or both are one.
+        ArgumentError: if k is not an integer.
+        ShapeError: if there are not two axes, or both are the same.
 
     >>> print(ndl.rot90(Tensor([[1.0, 2.0], [3.0, 4.0]])))
     [[2. 4.]
@@ -189,7 +189,7 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
     """
     chosen = _axes(axes, len(shape_of(x)))
     if len(chosen) != 2 or chosen[0] == chosen[1]:
-        raise ShapeError(f"rot90: axes {chosen}\n  rule: two, from the first to the second")
+        raise ShapeError(f"rot90: axes {chosen}\n  rule: two different axes")
     turns = whole("rot90: k", k) % 4
     if turns % 2 == 0:
         return flip(x, chosen) if turns else x
@@ -197,7 +197,7 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
 
 
 def _count(operation: str, value: Any) -> int:
-    """Return how often something is repeated."""
+    """Return a count of repetitions, checked."""
     count = whole(f"{operation}: count", value)
     if count < 0:
         raise ShapeError(f"{operation}: count {count} is below 0")
@@ -205,7 +205,7 @@ def _count(operation: str, value: Any) -> int:
 
 
 def _repeated(counts: Any, like: Any) -> Any:
-    """Return the positions of as many counts, each as often as its count says."""
+    """Return the position of each count, repeated that many times."""
     places = np.repeat(np.arange(len(counts)), counts)
     return ndarray.array(places, dtypes.int64, like.spec.device)
 
@@ -331,7 +331,7 @@ def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -
     """Move axes to other places; the others keep their order.
 
     Raises:
-        ShapeError: if there are more of one than of the other, or one is named twice.
+        ShapeError: if source and target differ in length, or an axis is named twice.
 
     >>> ndl.moveaxis(ndl.zeros((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
@@ -377,12 +377,12 @@ def flatten(x: Any, start: int = 0, stop: int = -1) -> Any:
 
 
 def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
-    """Take an axis apart into several: what ``flatten`` undoes. One of the sizes may be -1.
+    """Split an axis into several: the inverse of ``flatten``. One of the sizes may be -1.
 
     Raises:
-        ArgumentError: if a size is no whole number.
-        IndexRangeError: if there is no such axis.
-        ShapeError: if the sizes do not make that of the axis.
+        ArgumentError: if a size is not an integer.
+        IndexRangeError: if the axis is out of range.
+        ShapeError: if the product of the sizes is not that of the axis.
 
     >>> ndl.unflatten(ndl.zeros((2, 12)), 1, (3, 4)).shape
     (2, 3, 4)
@@ -414,7 +414,7 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
 
 
 def broadcast_arrays(*tensors: Any) -> list[Any]:
-    """Return the tensors as views of their common shape.
+    """Broadcast tensors to their common shape; views.
 
     >>> x, y = ops.broadcast_arrays(Tensor([1.0, 2.0]), Tensor([[3.0], [4.0]]))
     >>> x.shape, y.shape
@@ -428,7 +428,7 @@ def window(x: Any, axis: int, start: int, size: int) -> Any:
     """Return ``size`` elements along an axis from ``start``; a view.
 
     Raises:
-        IndexRangeError: if they are not all there.
+        IndexRangeError: if the axis is too short.
     """
     shape = shape_of(x)
     axis = normalise_axis(axis, len(shape))

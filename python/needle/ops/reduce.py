@@ -76,7 +76,7 @@ def reduce_natively(op: Any, function: str, *more: int) -> None:
 
 
 class Reduction(Op):
-    """One value per group of elements: over ``axes``, which stay as 1 with ``keepdims``."""
+    """A reduction over ``axes``, which stay with size 1 if ``keepdims``."""
 
     axes: tuple[int, ...]
     keepdims: bool
@@ -125,7 +125,7 @@ class Sum(Reduction, Linear):
 
 
 class Mean(Reduction, Linear):
-    """Arithmetic mean over axes; NaN of nothing.
+    """Arithmetic mean over axes; NaN for an empty x.
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
 
@@ -154,13 +154,13 @@ class _Extreme(Reduction):
         x = out.inputs[0]
         chosen = equal(x, self.spread(out, out))
         ties = summation(cast_like(chosen, x), self.axes, keepdims=True)
-        none = where(equal(ties, 0.0), math.nan, 0.0)  # the extreme is NaN, which equals nothing
+        none = where(equal(ties, 0.0), math.nan, 0.0)  # the extreme is NaN
         share = reshape(out_grad, shape_of(ties)) / ties
         return (where(chosen, share, cast_like(none, x)),)
 
 
 class Max(_Extreme):
-    """Largest value over axes; NaN if there is one. Ties share the gradient equally.
+    """Largest value over axes; NaN if one is NaN. Ties share the gradient equally.
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
 
@@ -173,7 +173,7 @@ class Max(_Extreme):
 
 
 class Min(_Extreme):
-    """Smallest value over axes; NaN if there is one. Ties share the gradient equally.
+    """Smallest value over axes; NaN if one is NaN. Ties share the gradient equally.
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
 
@@ -228,7 +228,7 @@ class ArgMax(_Argument):
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Dtypes:   any -> int64
-    Raises:   ShapeError for the position in nothing; OptionError for some axes of several
+    Raises:   ShapeError if x is empty; OptionError for some axes of several
     """
 
     function = "argmax"
@@ -241,7 +241,7 @@ class ArgMin(_Argument):
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Dtypes:   any -> int64
-    Raises:   ShapeError for the position in nothing; OptionError for some axes of several
+    Raises:   ShapeError if x is empty; OptionError for some axes of several
     """
 
     function = "argmin"
@@ -250,7 +250,7 @@ class ArgMin(_Argument):
 
 
 class AnyTrue(Reduction):
-    """Whether any element over axes is not zero; bool. False of nothing.
+    """Whether any element over axes is not zero; bool. False for an empty x.
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Dtypes:   any -> bool
@@ -266,7 +266,7 @@ class AnyTrue(Reduction):
 
 
 class AllTrue(Reduction):
-    """Whether all elements over axes are not zero; bool. True of nothing.
+    """Whether all elements over axes are not zero; bool. True for an empty x.
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Dtypes:   any -> bool
@@ -282,7 +282,7 @@ class AllTrue(Reduction):
 
 
 class SumTo(Linear):
-    """Sum over the axes that broadcasting from ``shape`` would repeat: its transpose.
+    """Sum over the axes that broadcasting from ``shape`` would repeat: the transpose of that.
 
     Shapes:   x -> shape
     Raises:   ShapeError if shape does not broadcast to that of x
@@ -322,7 +322,7 @@ _known: dict[Any, Any] = {}
 
 
 def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
-    """Return the op of a reduction, and know it the next time without working out the axes."""
+    """Return the op of a reduction, and cache it, so that the axes are worked out only once."""
     try:
         op = cls.of(normalised(x, axes), keepdims)
     except ArgumentError:
@@ -358,7 +358,7 @@ class Reducer(Protocol):
 
 
 def _in_dtype(cls: Any, function: Any, x: Any, axes: Axes, keepdims: bool, kind: Any) -> Any:
-    """Return a reduction in a dtype, if it takes one."""
+    """Return a reduction in a dtype, if the reduction has that argument."""
     if not cls.casts:
         problem = f"{function.__name__}: unexpected argument 'dtype'"
         raise ArgumentError(f"{problem}\n  try: x.astype({kind!r:.60})")
@@ -380,12 +380,12 @@ def reducer(cls: type[Reduction], name: str) -> Reducer:
         kinds = tuple(map(type, axes)) if type(axes) is tuple else type(axes)  # 1.0 is no axis
         try:
             op = _known[cls, x.spec.ndim, axes, keepdims, kinds]
-        except (KeyError, TypeError, AttributeError):  # axes are a list; x is no tensor
+        except (KeyError, TypeError, AttributeError):  # axes are a list; x is not a tensor
             op = _of(cls, x, axes, keepdims)
         return executor.apply(op, x)
 
     function.__name__ = function.__qualname__ = name
-    function.__code__ = function.__code__.replace(co_name=name)  # what errors call it
+    function.__code__ = function.__code__.replace(co_name=name)  # the name in errors
     function.__module__ = cls.__module__
     first = (cls.__doc__ or "").partition("\n")[0]
     more = " x is cast to a ``dtype`` first." if cls.casts else ""
@@ -403,7 +403,7 @@ _argmax, _argmin = reducer(ArgMax, "argmax"), reducer(ArgMin, "argmin")
 
 
 def count_nonzero(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
-    """How many elements over axes (all for None) are not zero; int64.
+    """Count the elements over axes (all for None) that are not zero; int64.
 
     >>> print(ndl.count_nonzero(Tensor([[1.0, 0.0], [3.0, 4.0]]), axis=0))
     [2 1]

@@ -1,6 +1,6 @@
-"""Pooling, upsampling and the like as users call them, with PyTorch's names, on [n, c, *spatial].
+"""Pooling, upsampling and related functions with PyTorch's names, on [n, c, *spatial].
 
-As the convolutions', the faces only permute axes: images stay [n, *spatial, c] in memory.
+As in conv.py, they only permute axes: images stay [n, *spatial, c] in memory.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from needle.ops.windows import WindowsGrad, windows
 MODES = {
     "nearest": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (3,), "bicubic": (2,),
 }  # fmt: skip
-"""For how many spatial axes each mode of ``upsample`` is."""
+"""The number of spatial axes of each mode of ``upsample``."""
 
 
 def _spatial(name: str, x: Any, axes: int | None = None) -> Sizes:
     """Return the spatial sizes of x.
 
     Raises:
-        ShapeError: if it has another number of them, or elements of none.
+        ShapeError: if it has a different number of them.
     """
     shape = shape_of(x)
     if len(shape) not in ((3, 4, 5) if axes is None else (axes + 2,)):

@@ -64,13 +64,13 @@ floor, ceil, trunc = map(export, (Floor, Ceil, Trunc))
 
 
 def round(x: Any, decimals: int = 0) -> Any:
-    """Round to so many decimals, halves to the even digit; below 0 to tens, hundreds and so on.
+    """Round to a number of decimals, halves to the even digit; -1 rounds to tens, -2 to hundreds.
 
-    As NumPy: by way of ``x * 10 ** decimals``, in float32 for float16 and bfloat16. See ``Round``.
+    As in NumPy, it rounds ``x * 10 ** decimals``; float16 and bfloat16 in float32. See ``Round``.
 
     Raises:
-        ArgumentError: if decimals are no whole number.
-        OptionError: if 10 ** decimals is beyond the dtype, or x are integers and decimals below 0.
+        ArgumentError: if decimals is not an integer.
+        OptionError: if the dtype cannot hold 10 ** decimals, or if x is integer and decimals < 0.
 
     >>> print(ndl.round(Tensor([0.5, 1.5, 2.345]), decimals=1))
     [0.5 1.5 2.3]
@@ -85,7 +85,7 @@ def round(x: Any, decimals: int = 0) -> Any:
     if abs(decimals) > limit:
         raise OptionError(
             f"round: {decimals} decimals of {kind}\n  rule: from {-limit} to {limit}"
-            + ("" if limit else "; integers are whole as they are\n  try: x.astype('float64')")
+            + ("" if limit else "; integers need no rounding\n  try: x.astype('float64')")
         )
     wide = widened(x)
     scale = 10.0 ** abs(decimals)
@@ -94,7 +94,7 @@ def round(x: Any, decimals: int = 0) -> Any:
 
 
 def frac(x: Any) -> Any:
-    """Return what is behind the point, with the sign of x: x - trunc(x).
+    """Return the fractional part, with the sign of x: x - trunc(x).
 
     >>> print(ndl.frac(Tensor([-1.5, 2.25])))
     [-0.5   0.25]

@@ -1,7 +1,7 @@
 """Tensors of random numbers, and dropout.
 
-They draw as random.py says: from NumPy's global stream, at once, until the user seeds Needle's
-own generator or gives a key. From then on a draw is an op of draws.py.
+They draw as random.py describes: from NumPy's global stream, at once, until the user seeds
+Needle's own generator or gives a key. From then on a draw is an op of draws.py.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _shape_first(function: _Function) -> _Function:
-    """Let numbers by position follow a sequence of sizes only.
+    """Allow positional numbers only after a sequence of sizes.
 
-    Behind a number they are NumPy's order, as in ``normal(0, 1)``: its mean would be taken for the
-    shape, which gives an empty tensor or one of another size than was meant.
+    After a number they are in NumPy's order, as in ``normal(0, 1)``: the mean would be taken for
+    the shape, which gives an empty tensor or one of the wrong size.
     """
     name, code = function.__name__, function.__code__
     numbers = ", ".join(code.co_varnames[1 : code.co_argcount])
@@ -53,7 +53,7 @@ def _shape_first(function: _Function) -> _Function:
         if len(given) > 1 and isinstance(given[0], (int, float, np.number)):
             raise explain(
                 ArgumentError, name, f"the shape comes first; got {given[0]!r}",
-                rule="numbers by position come behind a shape that is a tuple or a list",
+                rule="positional numbers follow a shape that is a tuple or a list",
                 advice=f"{name}((5,), {numbers}), or name them",
             )  # fmt: skip
         return function(*given, **named)
@@ -75,7 +75,7 @@ def _draw(name: str, op: Any, shape: tuple[int, ...], device: Any, key: int | No
 
 
 def _place(device: Any) -> Any:
-    """Return what tells an op without operands where to run."""
+    """Return an operand that gives the device to an op without operands."""
     return constant(0.0, dtypes.float32, as_device(device))
 
 
@@ -108,15 +108,15 @@ def uniform(
     Args:
         shape: of the result.
         low: smallest value.
-        high: bound above.
-        device: where to; the default device for None.
+        high: upper bound, which is not drawn.
+        device: the device of the result; the default device for None.
         dtype: a floating one; float32 for None, float64 with ``NEEDLE_BACKEND=np``.
-        key: seed of this draw alone; None draws from the stream that governs (see above).
+        key: seed for this draw only; None draws from the current generator or NumPy's stream.
 
     Raises:
-        ArgumentError: if numbers by position follow a shape that is a number: ``uniform(0, 1)``.
-        OptionError: if high is below low, one is NaN, or the dtype does not hold them and what
-            lies between them.
+        ArgumentError: if positional numbers follow a shape that is a number: ``uniform(0, 1)``.
+        OptionError: if high is below low, one is NaN, or the dtype cannot hold low, high and
+            high - low.
         DtypeError: if dtype is not floating.
         ShapeError: if a size is negative.
 
@@ -139,10 +139,10 @@ def uniform(
 
 
 def below(operation: str, low: float, high: float, kind: DType) -> float:
-    """Return the largest number of a dtype below high, or low if there is none from low on.
+    """Return the largest number of a dtype in [low, high), or low if the dtype has no such number.
 
     Raises:
-        OptionError: if the dtype does not hold low and high and what lies between them.
+        OptionError: if the dtype cannot hold low, high and high - low.
     """
     number = kind.numpy.type
     with np.errstate(all="ignore"):
@@ -177,12 +177,12 @@ def normal(
     dtype: Any = None,
     key: int | None = None,
 ) -> Any:
-    """Return a tensor of normally distributed values. Arguments as of ``uniform``.
+    """Return a tensor of normally distributed values. Arguments as for ``uniform``.
 
     They are drawn in float32, also for float64.
 
     Raises:
-        ArgumentError: if numbers by position follow a shape that is a number: ``normal(0, 1)``.
+        ArgumentError: if positional numbers follow a shape that is a number: ``normal(0, 1)``.
         OptionError: if std is negative or NaN.
         DtypeError: if dtype is not floating.
         ShapeError: if a size is negative.
@@ -202,7 +202,7 @@ def normal(
 def bernoulli(
     shape: Shape, p: float = 0.5, *, device: Any = None, dtype: Any = "bool", key: int | None = None
 ) -> Any:
-    """Return a tensor that is true where a uniform draw is at most p.
+    """Return a tensor of bools that are true with probability p.
 
     Raises:
         OptionError: if p is not in [0, 1].
@@ -232,9 +232,9 @@ def randint(
     """Return a tensor of integers drawn uniformly from [low, high).
 
     Raises:
-        ArgumentError: if low or high are no whole numbers, or follow by position a shape that is
-            a number: ``randint(0, 10, 5)``.
-        OptionError: if there is no integer in the range, or more than 2**31.
+        ArgumentError: if low or high is not an integer, or they are given by position after a
+            shape that is a number: ``randint(0, 10, 5)``.
+        OptionError: if the range is empty, or has more than 2**31 integers.
         DtypeError: if an integer dtype cannot hold all of them.
         ShapeError: if a size is negative.
 
@@ -257,7 +257,7 @@ def randint(
 
 
 def _holds(kind: Any, low: int, high: int) -> bool:
-    """Return whether a dtype has all integers in [low, high); floating ones round."""
+    """Return whether a dtype holds all integers in [low, high); floating dtypes round."""
     if kind.kind == "b":
         return low >= 0 and high <= 2
     return kind.kind == "f" or (fits(low, kind) and fits(high - 1, kind))
@@ -267,7 +267,7 @@ def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
     """Return a tensor of 0, 1, ..., n - 1 (int64) in random order.
 
     Raises:
-        ArgumentError: if n is no whole number.
+        ArgumentError: if n is not an integer.
         ShapeError: if n is negative.
 
     >>> print(ndl.sort(ndl.permutation(5)))
@@ -280,7 +280,7 @@ def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
 
 
 class Weights(Op):
-    """Weights along the last axis, divided by the largest: so large ones do not overflow.
+    """Weights along the last axis, divided by the largest, so that large ones do not overflow.
 
     Shapes:   x [..., n] -> the same; n is at least 1
     Dtypes:   floating
@@ -322,15 +322,15 @@ class Weights(Op):
 def multinomial(
     weights: Any, count: int = 1, replacement: bool = False, *, key: int | None = None
 ) -> Any:
-    """Return positions along the last axis, drawn with probabilities in proportion to weights.
+    """Draw positions along the last axis with probabilities in proportion to the weights.
 
-    int64 [..., count] for weights [..., n], which are not negative and need not add up to 1. What
-    has weight 0 is drawn only where, without replacement, nothing else is left. Each position
-    waits for a time of its own, exponentially distributed, divided by its weight: the first ones
-    are drawn.
+    The result is int64 [..., count] for weights [..., n]. Weights are not negative and need not add
+    up to 1. A position of weight 0 is drawn only without replacement, when no other is left. Each
+    position gets an exponentially distributed waiting time divided by its weight, and those with
+    the shortest times are drawn.
 
     Raises:
-        ShapeError: if the weights have no axis, or no element along it.
+        ShapeError: if the weights have no axes, or the last one is empty.
         OptionError: if count is negative, or larger than n without replacement; if a weight is
             negative, infinite or NaN, or all of a row are 0.
 
@@ -390,7 +390,7 @@ class Dropout(Composite):
 def dropout(x: Any, p: float = 0.5, training: bool = True, *, key: int | None = None) -> Any:
     """Set each element to zero with probability p and scale the others by 1 / (1 - p).
 
-    Draws one uniform number per element, also for p = 0; outside training returns x.
+    It draws one uniform number per element, also for p = 0. Outside training it returns x.
 
     Raises:
         OptionError: if p is not in [0, 1].

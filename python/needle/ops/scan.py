@@ -1,4 +1,4 @@
-"""Sums, products and extremes up to each element, and what is made of them; also the variance."""
+"""Cumulative sums, products and extremes, and functions made of them; also the variance."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def _scan_samples(reference: Any) -> Any:
 
 
 class CumSum(Linear):
-    """Sum of the elements up to each one along an axis. Integers and bools add up in int64.
+    """Cumulative sum along an axis. Integers and bools are summed in int64.
 
     Shapes:   x [..., n, ...] -> the same
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if the axis is out of range
     """
 
     called = "cumsum"
@@ -72,15 +72,15 @@ class CumSum(Linear):
 
 
 class CumProd(Op):
-    """Product of the elements up to each one along an axis. Integers multiply in int64.
+    """Cumulative product along an axis. Integers are multiplied in int64.
 
-    The gradient divides by nothing, so it is right where elements are zero, too:
+    The gradient needs no division, so it is also right where elements are zero:
 
         dx[k] = (product before k) * s[k],  s[k] = g[k] + x[k + 1] * s[k + 1]
 
     Shapes:   x [..., n, ...] -> the same
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if the axis is out of range
     """
 
     called = "cumprod"
@@ -96,7 +96,7 @@ class CumProd(Op):
 
 
 def _grad_samples(reference: Any) -> Any:
-    """Return the samples of a gradient of products, which ``reference`` sums up for one line."""
+    """Return the samples of a gradient of products; ``reference`` gives it for one row."""
 
     def along(x: Any, g: Any, axis: int) -> Any:
         if not x.size:
@@ -145,7 +145,7 @@ class CumProdGrad(Composite):
     Shapes:   x, g [..., n, ...] -> the same
     Dtypes:   floating; in float32 when x is float16 or bfloat16
     Gradient: x, g; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if the axis is out of range
     """
 
     axis: int
@@ -173,14 +173,14 @@ def _back(x: Any, axis: int) -> Any:
 
 
 def _before(x: Any) -> Any:
-    """Return the product of what comes before each element, along the last axis."""
+    """Return the product of the elements before each one, along the last axis."""
     if shape_of(x)[-1] == 0:
         return x
     return concat([_ones(x), cumprod(x[..., :-1], -1)], -1)
 
 
 def _ones(x: Any) -> Any:
-    """Return ones in the shape of the first element of each row; none where rows are empty."""
+    """Return ones in the shape of the first element of each row; empty if rows are empty."""
     shape = (*shape_of(x)[:-1], min(shape_of(x)[-1], 1))
     return broadcast_to(constant(1.0, x.spec.dtype, x.spec.device), shape)
 
@@ -240,14 +240,14 @@ def _extreme_samples(better: Any) -> Any:
 
 
 class CumMax(Op):
-    """Largest element up to each one along an axis, and where it is: of equal ones the last.
+    """Cumulative maximum along an axis, and its position: the last one among equal elements.
 
-    NaN is larger than everything.
+    NaN counts as the largest.
 
     Shapes:   x [..., n, ...] -> values, positions (int64) [..., n, ...]
     Dtypes:   x any -> the same and int64
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if the axis is out of range
     """
 
     called = "cummax"
@@ -268,14 +268,14 @@ class CumMax(Op):
 
 
 class CumMin(CumMax):
-    """Smallest element up to each one along an axis, and where it is: of equal ones the last.
+    """Cumulative minimum along an axis, and its position: the last one among equal elements.
 
-    NaN is smaller than everything.
+    NaN counts as the smallest.
 
     Shapes:   x [..., n, ...] -> values, positions (int64) [..., n, ...]
     Dtypes:   x any -> the same and int64
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if the axis is out of range
     """
 
     called = "cummin"
@@ -286,7 +286,7 @@ class CumMin(CumMax):
 class Prod(Reduction):
     """Product over axes. Integers and bools are multiplied in int64.
 
-    The gradient is right where elements are zero, too.
+    The gradient is also right where elements are zero.
 
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Gradient: x; any order
@@ -323,7 +323,7 @@ class ProdGrad(Composite):
     Shapes:   x, g [..., n, ...] -> the same
     Dtypes:   floating
     Gradient: x, g; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if the axis is out of range
     """
 
     axis: int
@@ -340,7 +340,7 @@ def _size(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
 
 
 def _without_room(x: Any, correction: float) -> Any:
-    """Return NumPy's variance where the correction leaves nothing to divide by; it warns."""
+    """Return NumPy's variance, without its warning where the divisor is 0."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return x.var(ddof=correction)
@@ -390,7 +390,7 @@ class Var(Composite):
             reduce_natively(self, "variance", int(self.correction))
 
     def factor(self, x: Any) -> float:
-        """Return what the sum of squares is multiplied by."""
+        """Return the factor for the sum of squares."""
         room = _size(shape_of(x), self.axes) - self.correction
         return 1.0 / room if room > 0 else float("inf")  # as NumPy; 0 * inf is NaN
 
@@ -409,7 +409,7 @@ class Var(Composite):
 
 
 class Root(Sqrt):
-    """Square root whose derivative at 0 is 0: that of a distance, where nothing is apart."""
+    """Square root whose derivative at 0 is 0, as for a standard deviation."""
 
     def derivative(self, out: Any, i: int) -> Any:
         none = equal(out, 0.0)
@@ -420,7 +420,7 @@ root = export(Root)
 
 
 def cumsum(x: Any, axis: int | None = None, *, dtype: Any = None) -> Any:
-    """Sum up to each element along an axis (of the flattened x for None). See ``CumSum``.
+    """Cumulative sum along an axis (of the flattened x for None). See ``CumSum``.
 
     x is cast to a ``dtype`` first.
 
@@ -434,7 +434,7 @@ def cumsum(x: Any, axis: int | None = None, *, dtype: Any = None) -> Any:
 
 
 def cumprod(x: Any, axis: int | None = None, *, dtype: Any = None) -> Any:
-    """Product up to each element along an axis (of the flattened x for None). See ``CumProd``.
+    """Cumulative product along an axis (of the flattened x for None). See ``CumProd``.
 
     x is cast to a ``dtype`` first.
 
@@ -454,7 +454,7 @@ def _extremes(op: type[CumMax], x: Any, axis: int | None) -> tuple[Any, Any]:
 
 
 def cummax(x: Any, axis: int | None = None) -> tuple[Any, Any]:
-    """Return the largest element up to each one along an axis, and its position.
+    """Return the cumulative maximum along an axis, and its position.
 
     Of the flattened x for None. See ``CumMax``.
 
@@ -466,7 +466,7 @@ def cummax(x: Any, axis: int | None = None) -> tuple[Any, Any]:
 
 
 def cummin(x: Any, axis: int | None = None) -> tuple[Any, Any]:
-    """Return the smallest element up to each one along an axis, and its position.
+    """Return the cumulative minimum along an axis, and its position.
 
     Of the flattened x for None. See ``CumMin``.
 
@@ -484,32 +484,32 @@ def _flat(x: Any, axis: int | None) -> tuple[Any, int]:
 
 
 def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """Differences of neighbours along an axis, ``n`` times: what ``cumsum`` undoes.
+    """Differences of neighbours along an axis, taken ``n`` times.
 
     Args:
         x: a tensor.
         n: how often.
         axis: along which.
-        prepend, append: what is put before x and behind it first: tensors, or numbers.
+        prepend, append: tensors or numbers to put before and after x first.
 
     Raises:
-        ArgumentError: if n or axis is not a whole number.
+        ArgumentError: if n or axis is not an integer.
         OptionError: if n is negative.
-        IndexRangeError: if there is no such axis.
+        IndexRangeError: if the axis is out of range.
 
     >>> print(ndl.diff(Tensor([1.0, 4.0, 9.0, 16.0])))
     [3. 5. 7.]
     """
     axis = normalise_axis(axis, len(shape_of(x)))
     if whole("diff: n", n) < 0:
-        raise OptionError(f"diff: n is {n}\n  rule: how often differences are taken, 0 or more")
+        raise OptionError(f"diff: n is {n}\n  rule: 0 or more")
     if whole("diff: n", n) and not (prepend is None and append is None):
         given = [part for part in (prepend, x, append) if part is not None]
         one = tuple(1 if i == axis else size for i, size in enumerate(shape_of(x)))
         parts = [p if shape_of(p) else broadcast_to(p, one) for p in promoted(tuple(given), "diff")]
         x = concat(parts, axis)
     before = (slice(None),) * axis
-    for _ in range(min(whole("diff: n", n), shape_of(x)[axis])):  # then nothing is left
+    for _ in range(min(whole("diff: n", n), shape_of(x)[axis])):  # the axis is empty after that
         x = x[(*before, slice(1, None))] - x[(*before, slice(None, -1))]
     return x
 

@@ -1,7 +1,7 @@
-"""Indexing as NumPy does, with integer arrays and masks too, and assignment to such places.
+"""Indexing as in NumPy, also with integer arrays and masks, and assignment to such places.
 
-Values never change: an assignment makes a new one, and the variable then stands for that. Only
-where nobody can see the difference it is made in the memory of the old one.
+Values never change: an assignment makes a new value, and the variable then stands for that. The
+memory of the old value is reused only where no other object holds it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _native_setitem: Any = None if core.native is None else core.native.setitem
 
 
 class LinearIndex(Op):
-    """The place in C order of indices into several axes of these sizes; negative ones wrap.
+    """The position in C order of indices into several axes; negative ones count from the end.
 
     Shapes:   one integer tensor per axis; they broadcast -> int64
     Raises:   IndexRangeError naming the first index out of range; ShapeError if they do
-              not broadcast, or are not one per axis
+              not broadcast, or there is not one per axis
     """
 
     sizes: tuple[int, ...]
@@ -72,11 +72,11 @@ class LinearIndex(Op):
 
 
 def getitem(x: Any, index: Any) -> Any:
-    """Return x indexed as NumPy does; integer arrays and masks copy, everything else is a view.
+    """Return x indexed as in NumPy; integer arrays and masks copy, everything else is a view.
 
     Raises:
-        IndexRangeError: for an index out of range, too many indices, what is no index, or a mask
-            that has another shape than the axes it stands for.
+        IndexRangeError: for an index out of range, too many indices, an object that is not an
+            index, or a mask whose shape differs from that of its axes.
 
     >>> print(ops.getitem(Tensor([[1.0, 2.0], [3.0, 4.0]]), (0, -1)))
     2.0
@@ -95,7 +95,7 @@ def getitem(x: Any, index: Any) -> Any:
 
 
 def _parts(index: Any) -> tuple[Any, ...]:
-    """Return the parts of an index; a tuple within it is a list of numbers."""
+    """Return the parts of an index; a tuple within it counts as a list of numbers."""
     given = index if isinstance(index, tuple) else (index,)
     return tuple([list(part) if isinstance(part, tuple) else part for part in given])
 
@@ -158,15 +158,15 @@ def _masked(mask: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
         n not in (size, 0) for n, size in zip(own, shape, strict=True)
     ):
         raise IndexRangeError(f"index: a mask of shape {own} for axes of shape {shape}")
-    if not shape:  # it stands for a new axis of size 1, and keeps its one entry or not
+    if not shape:  # it adds an axis, of size 1 or 0
         return nonzero(reshape(mask, (1,)))
     return nonzero(mask)
 
 
 def _expanded(x: Any, given: tuple[Any, ...]) -> list[Any]:
-    """Return the parts of an index, arrays and masks as tensors; ``...`` as the axes it is for.
+    """Return the parts of an index: arrays and masks as tensors, ``...`` as slices of its axes.
 
-    One that is for no axis stays: arrays on its two sides are no neighbours.
+    A ``...`` for no axis stays, because it separates the arrays on its two sides.
     """
     parts = [
         p if p is None or p is Ellipsis or isinstance(p, slice) or not _is_array(p)
@@ -207,15 +207,15 @@ def _flat_mask(x: Any, parts: list[Any]) -> tuple[Any, list[Any]]:
 
 def _number(index: int, x: Any, axis: int) -> Any:
     size = shape_of(x)[axis]
-    if not -size <= index < size:  # though what stands beside it may pick nothing
+    if not -size <= index < size:  # even if another part of the index picks nothing
         raise outside("index", axis, size)((), index)
     return _as_indices(index, x)
 
 
 def _located(x: Any, given: tuple[Any, ...]) -> tuple[Any, int, list[Any]]:
     """Return a view of x and integer indices into its axes from a first one on."""
-    basic: list[Any] = []  # what slices and None do first
-    axes: list[int] = []  # axes of that result that arrays stand for
+    basic: list[Any] = []  # slices and None, which are applied first
+    axes: list[int] = []  # axes of that result that arrays index
     indices: list[Any] = []
     runs: list[int] = []  # position of each array within the index: are they neighbours?
     axis = 0
@@ -270,12 +270,12 @@ def _put(x: Any, values: Any, places: Any) -> Any:
 
 
 class Put(Composite):
-    """x with values written to places; of equal places the last one counts.
+    """x with values written to places; the last of several values for one place counts.
 
     Shapes:   x [n], values [m], places [m] integer -> [n]
     Dtypes:   x and values the same
     Gradient: x, values; any order
-    Raises:   ShapeError if shapes are others; IndexRangeError naming the first place out of range
+    Raises:   ShapeError if shapes do not fit; IndexRangeError naming the first place out of range
     """
 
     saves = ((2,), (2,), ())
@@ -314,7 +314,7 @@ class Put(Composite):
 
 
 def _winners(places: Any, size: int) -> tuple[Any, Any, Any]:
-    """Return places from 0 on, which of them come last among equals, and what they reach."""
+    """Return places counted from 0, which values stay (the last per place), and which are hit."""
     places = executor.apply(LinearIndex.of((size,)), places)
     count = shape_of(places)[0]
     if count == 0:
@@ -336,9 +336,9 @@ def put(x: Any, index: Any, value: Any) -> Any:
 
     Args:
         x: a tensor.
-        index: what NumPy takes: integers, slices, ``...``, None, integer arrays, masks.
-        value: a number, or a tensor that broadcasts to ``x[index]``; leading axes of size 1 that
-            are too many go. Lists of tensors are stacked.
+        index: as in NumPy: integers, slices, ``...``, None, integer arrays, masks.
+        value: a number, or a tensor that broadcasts to ``x[index]``; extra leading axes of size 1
+            are removed. Lists of tensors are stacked.
 
     Raises:
         DtypeError: if the value's dtype does not fit into that of x, or a number is out of its
@@ -369,13 +369,12 @@ def scatter(x: Any, axis: int, index: Any, values: Any) -> Any:
     Args:
         x: a tensor, which stays as it is.
         axis: along which.
-        index: integers, one for each value. Along other axes it may be shorter than x: what lies
-            beyond is not written to. Of equal places the last one counts; negative ones count
-            from the end.
+        index: integers, one for each value. Along other axes it may be shorter than x. The last of
+            several values for one place counts; negative indices count from the end.
         values: a number, or a tensor of at least the size of the index along each axis.
 
     Raises:
-        ShapeError: if x, index and values have not as many axes, or one is too short.
+        ShapeError: if x, index and values differ in their number of axes, or one is too short.
         IndexRangeError: naming the first index that is out of range.
         DtypeError: if the values' dtype does not fit into that of x, or the index is not integer.
 
@@ -387,7 +386,7 @@ def scatter(x: Any, axis: int, index: Any, values: Any) -> Any:
 
 
 def places_along(operation: str, x: Any, axis: int, index: Any, values: Any) -> tuple[Any, ...]:
-    """Return x, the index of ``scatter`` as one for each axis, and the values that it has.
+    """Return x, the index of ``scatter`` as one index per axis, and the values for it.
 
     Raises:
         ShapeError, DtypeError: as ``scatter``.
@@ -417,7 +416,7 @@ def places_along(operation: str, x: Any, axis: int, index: Any, values: Any) -> 
 
 
 def _watch(x: Any, value: Any) -> None:
-    """With ``finite``, refuse operands that are not, as far as they are computed."""
+    """With ``finite``, refuse operands with a NaN, if they are computed."""
     if not finite.on():
         return
     ready = [(name, part) for name, part in (("x", x), ("value", value)) if part.array is not None]
@@ -432,7 +431,7 @@ def _without_leading_ones(value: Any, ndim: int) -> Any:
 
 
 def masked_fill(x: Any, mask: Any, value: Any) -> Any:
-    """The value where mask is true, else x; in the dtype of x.
+    """Replace elements by a value where mask is true; the dtype stays that of x.
 
     Args:
         x: a tensor.
@@ -440,7 +439,7 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
         value: a number, or a tensor that broadcasts.
 
     Raises:
-        DtypeError: if the dtype of x has no such value.
+        DtypeError: if the dtype of x cannot hold the value.
 
     >>> x = Tensor([1.0, -2.0])
     >>> print(ndl.masked_fill(x, x < 0, 0.0))
@@ -476,12 +475,12 @@ def _fitting(x: Any, value: Any) -> Any:
 
 
 def setitem(x: Any, index: Any, value: Any) -> None:
-    """Let x stand for itself with a value written to ``x[index]``.
+    """Assign: ``x[index] = value``.
 
-    What was computed from x before keeps the old value. A leaf stays a leaf with new data, unless
-    the value is part of a graph: then x becomes part of it too, and ``backward`` gives it the
-    gradient of what it is then. A result of a graph becomes another one: under ``no_grad`` one
-    without graph, as ``x *= 2`` makes it there.
+    Results computed from x before keep the old value. A leaf stays a leaf with new data, unless
+    the value is part of a graph: then x becomes part of it too, and ``backward`` computes the
+    gradient with respect to its new value. A result of a graph becomes a new result; under
+    ``no_grad`` it has no graph, as after ``x *= 2``.
 
     >>> x = Tensor([1.0, 2.0, 3.0])
     >>> ops.setitem(x, 1, 9.0)
@@ -503,7 +502,7 @@ def setitem(x: Any, index: Any, value: Any) -> None:
 
 
 def _write(x: Any, index: Any, value: Any) -> None:
-    """Write a value of its dtype to a leaf: in place where nobody else holds its memory."""
+    """Write a value of its dtype to a leaf: in place where no other object holds its memory."""
     _watch(x, value)
     given = _parts(index)
     is_read = any(part is x for part in (value, *given))
@@ -524,7 +523,7 @@ def _write(x: Any, index: Any, value: Any) -> None:
 
 
 def _write_to(x: Any, given: tuple[Any, ...], values: Any) -> None:
-    """Write an array to places of x, whose array is dense and held by nobody else."""
+    """Write an array to places of x, whose array is dense and held by no other object."""
     if not any(_is_array(part) for part in given):
         target = executor.held(basic_index(x, given))
         target.device.backend.copy(target, _spread(values, target.shape))
@@ -548,7 +547,7 @@ def _write_to(x: Any, given: tuple[Any, ...], values: Any) -> None:
 
 
 def _spread(values: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array broadcast to a place; leading axes of size 1 that are too many go."""
+    """Return an array broadcast to a place, without extra leading axes of size 1."""
     extra = max(values.ndim - len(shape), 0)
     if extra and set(values.shape[:extra]) == {1}:
         values = values.reshape(values.shape[extra:])

@@ -1,4 +1,4 @@
-"""Slices and elements that are written, added or reduced along an axis, at indices."""
+"""Writing, adding and reducing slices and elements at indices along an axis."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def _given(operation: str, x: Any, axis: int, index: Any, values: Any = None) ->
 
 
 def index_fill(x: Any, axis: int, index: Any, value: Any) -> Any:
-    """Return x with a value in the slices along an axis that a row of indices names.
+    """Return x with a value written to the slices along an axis that a row of indices selects.
 
     Raises:
-        DtypeError: if the dtype of x has no such value, or the index is not integer.
+        DtypeError: if the dtype of x cannot hold the value, or the index is not integer.
         ShapeError: if the index has several axes, or the value several elements.
         IndexRangeError: naming the first index that is out of range.
 
@@ -77,7 +77,7 @@ def index_fill(x: Any, axis: int, index: Any, value: Any) -> Any:
 
 
 def index_copy(x: Any, axis: int, index: Any, slices: Any) -> Any:
-    """Return x with slices written along an axis, one at each index; of equal ones the last.
+    """Return x with slices written along an axis, one at each index; the last one per index counts.
 
     Raises:
         DtypeError: if the dtype of the slices does not fit, or the index is not integer.
@@ -115,7 +115,7 @@ def index_add(x: Any, axis: int, index: Any, slices: Any) -> Any:
 
 
 def _counts(places: Any, counted: Any, size: int) -> Any:
-    """Return how many of the counted places are each of so many."""
+    """Count how often each place occurs."""
     return executor.apply(ScatterAdd.of(0, (size,)), places, cast(counted, dtype.int64))
 
 
@@ -131,10 +131,10 @@ def _extremes(function: Any, include: bool) -> Any:
 
 
 class ScatterExtreme(Composite):
-    """x with the largest (or smallest) of the values at each place, and of x itself if included.
+    """x with the largest (or smallest) of the values at each place; x counts too if included.
 
-    Values are written in ascending order, and the last one stays. Ties share the gradient equally,
-    x among them only if it is included (in PyTorch's derivative it always is).
+    Values are written in ascending order, and the last one stays. Ties share the gradient equally;
+    x shares it only if it is included (in PyTorch's derivative always).
 
     Shapes:   x [n], values [m], places [m] integer -> [n]
     Dtypes:   x and values the same
@@ -159,7 +159,7 @@ class ScatterExtreme(Composite):
 
     def expand(self, x: Any, values: Any, places: Any) -> Any:
         keys = values
-        if self.smallest:  # the least integer has no negative one
+        if self.smallest:  # the negative of the least integer overflows
             keys = negative(values) if x.spec.dtype.is_floating else bitwise_invert(values)
         order = argsort(keys, 0)
         found = executor.apply(Put.of(), x, take(values, order, 0), take(places, order, 0))
@@ -167,7 +167,7 @@ class ScatterExtreme(Composite):
             return found
         return minimum(x, found) if self.smallest else maximum(x, found)
 
-    push = Op.push  # ties share, where the expansion moves with the value written last
+    push = Op.push  # ties share here; the expansion would follow the value written last
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         (x, values, places), size = out.inputs, out.node.spec.size
@@ -182,18 +182,18 @@ class ScatterExtreme(Composite):
 def scatter_reduce(
     x: Any, axis: int, index: Any, values: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Return x with the elements along an axis reduced with the values that index sends there.
+    """Reduce values into x along an axis, at the places that index gives.
 
     Args:
         x: a tensor, which stays as it is.
         axis: along which.
-        index: integers, as of ``scatter``.
-        values: as of ``scatter``, of the dtype of x.
-        reduce: "sum", "prod", "mean" (of integers rounded down), "amax" or "amin".
-        include_self: whether the elements of x count too, where there are others.
+        index: integers, as for ``scatter``.
+        values: as for ``scatter``, of the dtype of x.
+        reduce: "sum", "prod", "mean" (rounded down for integers), "amax" or "amin".
+        include_self: whether the elements of x count too at places that get values.
 
     Raises:
-        OptionError: for another reduction.
+        OptionError: for an unknown reduction.
         ShapeError, DtypeError, IndexRangeError: as ``scatter``.
 
     >>> index, values = Tensor([0, 0, 1], dtype="int64"), Tensor([1.0, 5.0, 2.0])
@@ -226,10 +226,10 @@ def scatter_reduce(
 
 
 def _products(x: Any, values: Any, places: Any, include: bool) -> Any:
-    """Return x [n] times the values at each place, or those alone.
+    """Return x [n] times the values at each place, or the products of the values only.
 
-    Values of one place are brought together; then each is multiplied with the one 1, 2, 4, ...
-    before it, if that is of its place, and the last of each place is the product of all.
+    Values are sorted by place; then each is multiplied by the one 1, 2, 4, ... before it if both
+    have the same place, so the last of each place is the product of all.
     """
     order = argsort(places, 0)
     places, values = take(places, order, 0), take(values, order, 0)

@@ -70,7 +70,7 @@ class _Softmax(Composite):
     promotes = "floating"
 
     def shifted(self, x: Any) -> Any:
-        """Return x less its maximum along the axis, so that no exponential overflows."""
+        """Return x minus its maximum along the axis, so that no exponential overflows."""
         normalised(x, self.axis)
         wide = widened(x)
         if 0 in shape_of(x):
@@ -79,14 +79,14 @@ class _Softmax(Composite):
 
 
 class Softmax(_Softmax):
-    """Turn x into positive numbers that add up to 1 along an axis.
+    """Map x to positive numbers that add up to 1 along an axis.
 
         out = exp(x) / sum(exp(x))
 
     Shapes:   x [..., n, ...] -> the same
     Dtypes:   floating; in float32 when x is float16 or bfloat16
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if the axis is out of range
     """
 
     samples = _softmax_samples(_softmax)
@@ -100,14 +100,14 @@ class Softmax(_Softmax):
 
 
 class LogSoftmax(_Softmax):
-    """Logarithm of softmax, without overflow or loss of small probabilities.
+    """Logarithm of softmax, without overflow and accurate for small probabilities.
 
         out = x - log(sum(exp(x)))
 
     Shapes:   x [..., n, ...] -> the same
     Dtypes:   floating; in float32 when x is float16 or bfloat16
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if the axis is out of range
     """
 
     samples = _softmax_samples(_log_softmax)
@@ -180,7 +180,7 @@ def _stable(x: Any) -> Any:
 
 
 def shift_of(x: Any, axes: tuple[int, ...]) -> Any:
-    """Return what to subtract before exponentials: ``finite_max``, without its gradient."""
+    """Return the number to subtract before exponentials: ``finite_max``, without its gradient."""
     return stop_gradient(finite_max(x, axes))
 
 
@@ -203,7 +203,7 @@ class LogSumExp(Composite):
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Dtypes:   floating; in float32 when x is float16 or bfloat16
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if the axis is out of range
     """
 
     called = "logsumexp"
@@ -226,13 +226,13 @@ class LogSumExp(Composite):
             return tuple(1 if i in axes else n for i, n in enumerate(shape))
         return tuple(n for i, n in enumerate(shape) if i not in axes)
 
-    push = Op.push  # of a sum of nothing the expansion would be 0 / 0
+    push = Op.push  # the expansion would give 0 / 0 for an empty sum
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x = out.inputs[0]
         axes = normalised(x, self.axes)
         kept = tuple(1 if i in axes else n for i, n in enumerate(shape_of(x)))
-        # a sum of nothing moves with none of its terms; NaN and inf show what they come from
+        # an empty sum does not depend on its terms; NaN and inf keep theirs
         top = reshape(where(equal(out, -math.inf), 0.0, out), kept)
         return (reshape(out_grad, kept) * exp(x - top),)
 
@@ -258,12 +258,12 @@ def _running_samples() -> list[Sample]:
 class LogCumSumExp(Composite):
     """Logarithm of the sum of exponentials up to each element along an axis, without overflow.
 
-    Each step adds to every sum the one before it, of twice as many elements as in the last step.
+    Each step combines every sum with an earlier one, and doubles the number of elements in it.
 
     Shapes:   x [..., n, ...] -> the same
     Dtypes:   floating; in float32 when x is float16 or bfloat16
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if the axis is out of range
     Source:   Hillis, Steele, "Data Parallel Algorithms", 1986
     """
 
@@ -286,7 +286,7 @@ class LogCumSumExp(Composite):
 
 
 def softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Any:
-    """Positive numbers that add up to 1 along an axis. See ``Softmax``.
+    """Map x to positive numbers that add up to 1 along an axis. See ``Softmax``.
 
     x is cast to a ``dtype`` first.
 

@@ -85,14 +85,14 @@ def _sort_samples() -> list[Sample]:
 
 
 class Sort(Op):
-    """Sort along an axis; stable, NaN last. The second result is where the elements were.
+    """Sort along an axis; stable, NaN last. The second result has the elements' old positions.
 
-    With a ``count`` only the first ones of the order.
+    With a ``count`` only the first ``count`` elements.
 
     Shapes:   x [..., n, ...] -> values, positions (int64) [..., n or count, ...]
     Dtypes:   x any -> the same and int64
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis, or fewer elements than ``count``
+    Raises:   IndexRangeError if the axis is out of range, or fewer elements than ``count``
     """
 
     axis: int = -1
@@ -134,7 +134,7 @@ def _search_samples() -> list[Sample]:
 
 
 class SearchSorted(Op):
-    """Where values would go into sorted edges: before equal ones ("left"), or after ("right").
+    """Positions to insert values into sorted edges: before equal ones ("left") or after ("right").
 
     NaN comes last in the order.
 
@@ -214,11 +214,10 @@ def argsort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = 
 def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any]:
     """Return the k largest (or smallest) values along an axis, in order, and their positions.
 
-    NaN comes last both ways, as in ``sort``: it is among the k only if there are fewer numbers.
-    PyTorch takes it for the largest.
+    NaN comes last in both orders, as in ``sort``; in PyTorch it counts as the largest.
 
     Raises:
-        IndexRangeError: if there are fewer than k.
+        IndexRangeError: if k is negative or above the size of the axis.
 
     >>> values, positions = ndl.topk(Tensor([3.0, 1.0, 2.0]), 2)
     >>> print(values, positions)
@@ -233,8 +232,8 @@ def kthvalue(x: Any, k: int, axis: int = -1, keepdims: bool = False) -> tuple[An
     """Return the k-th smallest value along an axis, counted from 1, and its position; NaN is last.
 
     Raises:
-        ArgumentError: if k is no whole number.
-        IndexRangeError: if there is no k-th.
+        ArgumentError: if k is not an integer.
+        IndexRangeError: if k is not in 1, ..., size of the axis.
 
     >>> value, position = ndl.kthvalue(Tensor([3.0, 1.0, 2.0]), 2)
     >>> print(value, position)
@@ -251,10 +250,10 @@ def kthvalue(x: Any, k: int, axis: int = -1, keepdims: bool = False) -> tuple[An
 
 
 def median(x: Any, axis: int = -1) -> Any:
-    """Return the middle value along an axis (the lower one of two); NaN if there is one.
+    """Return the middle value along an axis (the lower of two); NaN if one is NaN.
 
     Raises:
-        ShapeError: if there is no element along the axis.
+        ShapeError: if the axis is empty.
 
     >>> print(ndl.median(Tensor([3.0, 1.0, 2.0])))
     2.0
@@ -272,10 +271,10 @@ def median(x: Any, axis: int = -1) -> Any:
 
 
 def nanmedian(x: Any, axis: int = -1) -> Any:
-    """Return the middle one (the lower of two) of the numbers along an axis; NaN if there is none.
+    """Return the middle value along an axis (the lower of two) without NaN; NaN if all are NaN.
 
     Raises:
-        ShapeError: if there is no element along the axis.
+        ShapeError: if the axis is empty.
 
     >>> print(ndl.nanmedian(Tensor([3.0, float("nan"), 2.0, 5.0])))
     3.0
@@ -293,7 +292,7 @@ _BETWEEN = ("linear", "lower", "higher", "nearest", "midpoint")
 
 
 def _placed(places: Any, interpolation: str) -> Any:
-    """Return places between elements as ``interpolation`` moves them."""
+    """Return places between elements, moved as ``interpolation`` says."""
     if interpolation == "midpoint":
         return (np.floor(places) + np.ceil(places)) / 2
     move = {"lower": np.floor, "higher": np.ceil, "nearest": np.rint}.get(interpolation)
@@ -301,7 +300,7 @@ def _placed(places: Any, interpolation: str) -> Any:
 
 
 def _shares(q: Any) -> Any:
-    """Return the shares that ``quantile`` was given as an array, float64."""
+    """Return the shares given to ``quantile`` as a float64 array."""
     if isinstance(q, graph.TensorBase):  # also bfloat16, which NumPy does not know
         return executor.value_of(cast(stop_gradient(q), dtypes.float64)).numpy()
     try:
@@ -314,7 +313,7 @@ def _shares(q: Any) -> Any:
 
 
 def _parts(q: Any, low: Any, size: int, device: Any) -> Any:
-    """Return how far beyond its lower neighbour each share lies, made of q, float64 [n]."""
+    """Return the distance of each share from its lower neighbour, computed from q; float64 [n]."""
     places = cast(to_device(reshape(q, (-1,)), device), dtypes.float64) * (size - 1.0)
     return places - graph.wrap(ndarray.array(low, dtypes.float64, device))
 
@@ -329,22 +328,22 @@ def quantile(
 ) -> Any:
     """Return the values below which a share q of the elements lies, along an axis (all for None).
 
-    NaN if there is one.
+    The result is NaN if an element is NaN.
 
     Args:
         x: a tensor.
-        q: a number in [0, 1], or several: then the result has them along a new first axis.
-            Gradients flow to a tensor of them, too.
+        q: a number in [0, 1], or several, which give the result a new first axis. Gradients flow
+            to q if it is a tensor.
         axis: along which; None for the flattened x.
-        keepdims: whether the axes stay, of size 1.
-        interpolation: between two elements "linear": on a straight line from one to the other;
-            "lower" or "higher" one; the "nearest", where both are equally near the one at an even
-            place; their "midpoint". With all but "linear" no gradient flows to q.
+        keepdims: whether to keep the axes, with size 1.
+        interpolation: the value between two elements: "linear", "lower", "higher", "nearest" (the
+            one at an even place if both are equally near) or "midpoint". Gradients flow to q only
+            for "linear".
 
     Raises:
-        ArgumentError: if q is no number.
-        OptionError: if it is not in [0, 1], or for another interpolation.
-        ShapeError: if there is no element, or q has several axes.
+        ArgumentError: if q is not a number.
+        OptionError: if q is not in [0, 1], or for an unknown interpolation.
+        ShapeError: if x is empty, or q has several axes.
 
     >>> print(ndl.quantile(Tensor([0.0, 1.0, 2.0, 3.0]), 0.5))
     1.5
@@ -374,7 +373,7 @@ def quantile(
     first, second = (take(values, at, along) for at in (low, np.minimum(low + 1, size - 1)))
     out = lerp(first, second, between)
     alone = logical_or(equal(between, 0.0), equal(first, second))
-    endless = logical_not(isfinite(second - first))  # of which no part is NaN
+    endless = logical_not(isfinite(second - first))  # a part of it would be NaN
     out = where(logical_and(alone, endless), first, out)
     last = window(values, along, size - 1, 1)  # where NaN is, if there is one
     out = where(isnan(last), last, out)
@@ -390,13 +389,13 @@ def quantile(
 def searchsorted(
     edges: Any, values: Any, side: str | None = None, *, right: bool | None = None
 ) -> Any:
-    """Return where values would go into sorted edges. See ``SearchSorted``.
+    """Return the positions at which to insert values into sorted edges. See ``SearchSorted``.
 
     Args:
         edges: a tensor, [n] in ascending order.
         values: a tensor, or a number.
-        side: before equal ones ("left", which None means), or after ("right").
-        right: another name of the side: True for "right".
+        side: "left" inserts before equal edges (also for None), "right" after them.
+        right: another way to give the side: True for "right".
 
     Raises:
         OptionError: if side and right contradict each other.
@@ -414,10 +413,10 @@ def searchsorted(
 
 
 def bucketize(x: Any, edges: Any, right: bool = False) -> Any:
-    """Return into which bucket between sorted edges each element of x falls: int64, 0 below all.
+    """Return the number of the bucket between sorted edges for each element of x; int64.
 
-    A value equal to an edge falls into the bucket before it, or after it for ``right``. The edges
-    may be a list, too. See ``SearchSorted``.
+    Bucket 0 is below all edges. A value equal to an edge falls into the bucket before it, or after
+    it for ``right``. The edges may also be a list. See ``SearchSorted``.
 
     >>> print(ndl.bucketize(Tensor([0.5, 1.5, 9.0]), Tensor([1.0, 2.0])))
     [0 1 2]
@@ -429,9 +428,9 @@ def bucketize(x: Any, edges: Any, right: bool = False) -> Any:
 
 
 def isin(x: Any, values: Any, *, invert: bool = False) -> Any:
-    """Return which elements of x are among the values (not among them, with ``invert``): bool.
+    """Return whether each element of x is among the values (with ``invert``: is not); bool.
 
-    NaN is equal to nothing.
+    NaN is not equal to any value.
 
     Shapes:   x [...], values of any shape -> [...]
     Raises:   DtypeError if the dtypes do not mix
@@ -476,7 +475,7 @@ def argwhere(x: Any) -> Any:
 def unique(
     x: Any, *, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False
 ) -> Any:
-    """Return the distinct values of x in ascending order, and what else is asked for.
+    """Return the distinct values of x in ascending order, with optional positions and counts.
 
     Args:
         x: a tensor, of any shape.
@@ -501,7 +500,7 @@ def unique(
 def unique_consecutive(x: Any, *, return_inverse: bool = False, return_counts: bool = False) -> Any:
     """Return the flattened x without elements that are equal to the one before them.
 
-    NaN is equal to nothing.
+    NaN is not equal to any value.
 
     Args:
         x: a tensor, of any shape.
@@ -528,13 +527,14 @@ def unique_consecutive(x: Any, *, return_inverse: bool = False, return_counts: b
 
 
 def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
-    """Return how often each of 0, 1, 2, ... occurs in x, or the sum of the weights beside it.
+    """Count how often each of 0, 1, 2, ... occurs in x, or sum the weights of each.
 
     Shapes:   x [n], weights [n] -> [max(largest of x + 1, minlength)]
     Dtypes:   x integers -> int64, or that of the weights
     Gradient: weights
-    Raises:   DtypeError if x are no integers; ShapeError if x has not one axis, or the weights
-              another shape; IndexRangeError if one is negative; ArgumentError for a negative length
+    Raises:   DtypeError if x is not integer; ShapeError if x does not have one axis, or the
+              weights differ in shape; IndexRangeError if a value is negative; ArgumentError for a
+              negative minlength
 
     >>> print(ndl.bincount(Tensor([0, 2, 2], dtype="int64")))
     [1 0 2]

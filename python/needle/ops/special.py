@@ -1,4 +1,4 @@
-"""Functions of each element that are made of those of ``functions``: no kernel knows them."""
+"""Functions of each element that are made of other functions, without a kernel of their own."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _ROOT_HIGH, _ROOT_LOW = 1.41421353816986083984375, 2.420323420895793872e-08
 
 
 class Erfc(Expanded):
-    """1 - erf(x), without loss where that is small: the complementary error function.
+    """The complementary error function 1 - erf(x), accurate where it is small.
 
-    In float64, and rounded once. Of float64 it is 4 units in the last place off at most, and up to
-    4e-13 on devices whose ``gelu`` rounds x / sqrt(2), far from 0.
+    Computed in float64 and rounded once. The error in float64 is at most 4 units in the last place;
+    far from 0 up to 4e-13 on devices whose ``gelu`` rounds x / sqrt(2).
 
     >>> print(ndl.erfc(Tensor([0.0, 1.0])))
     [1.     0.1573]
@@ -78,8 +78,9 @@ class Erfc(Expanded):
 def _tail(x: Any) -> Any:
     """Return erfc(x) for x >= 0.5, float64: 2 Phi(-t), where t = sqrt(2) x and gelu(t) = t Phi(t).
 
-    t is rounded, and what was rounded off is felt: Phi(-t) is steep. So it is worked out and times
-    the slope of log(Phi), of which two digits are enough (Birnbaum's bound), taken off.
+    t is rounded, and Phi(-t) is so steep that the rounding error matters. So the error is computed,
+    multiplied by the slope of log(Phi), for which two digits suffice (Birnbaum's bound), and
+    subtracted.
     """
     x = minimum(x, 28.0)  # where it is 0, and infinity
     t = math.sqrt(2) * x
@@ -90,7 +91,7 @@ def _tail(x: Any) -> Any:
 
 
 def _inverse_erf(y: float) -> float:
-    """Return erfinv(y) by Newton's method from 0, which comes nearer with every step."""
+    """Return erfinv(y) by Newton's method from 0, which converges from below."""
     x = 0.0
     for _ in range(100):
         x -= (math.erf(x) - y) * math.exp(x * x) * math.sqrt(math.pi) / 2
@@ -100,8 +101,8 @@ def _inverse_erf(y: float) -> float:
 class ErfInv(Expanded):
     """The inverse of erf; infinite at -1 and 1, NaN beyond.
 
-    In float64, and rounded once: Winitzki's approximation, and three steps of Halley's method. They
-    compare erfc where erf is near 1.
+    Computed in float64 and rounded once: Winitzki's approximation, and three steps of Halley's
+    method, with erfc where erf is near 1.
 
     Source: Winitzki, "A handy approximation for the error function and its inverse", 2008
 
@@ -149,13 +150,13 @@ class LogAddExp2(Expanded):
 
     def expand(self, x: Any, y: Any) -> Any:
         wide, other = widened(x), widened(y)
-        apart = where(equal(wide, other), 0.0, absolute(wide - other))  # also of infinities
+        apart = where(equal(wide, other), 0.0, absolute(wide - other))  # also for infinities
         more = log1p(exp2(-apart)) * (1 / math.log(2))
         return cast(maximum(wide, other) + more, x.spec.dtype)
 
     def derivative(self, out: Any, i: int) -> Any:
         x, y = out.inputs[i], out.inputs[1 - i]
-        # a sum of nothing moves with none of its terms, as in logaddexp
+        # an empty sum does not depend on its terms, as in logaddexp
         return sigmoid(math.log(2) * (x - where(equal(y, -math.inf), 0.0, y)))
 
 
@@ -174,13 +175,13 @@ def fmod(x: Any, y: Any) -> Any:
     if x.spec.dtype.kind == "f":
         turn = stop_gradient(copysign(1.0, x))
         return turn * remainder(turn * x, absolute(y))
-    rest = remainder(x, y)  # no absolute values: the least integer has none
+    rest = remainder(x, y)  # absolute values would overflow for the least integer
     turned = not_equal(less(x, 0), less(rest, 0))
     return where(turned, where(equal(rest, 0), rest, rest - y), rest)
 
 
 def sinc(x: Any) -> Any:
-    """sin(pi * x) / (pi * x), and 1 at 0, where its derivatives are right, too.
+    """sin(pi * x) / (pi * x), and 1 at 0; its derivatives are right there too.
 
     float16 and bfloat16 are computed in float32.
 
@@ -197,7 +198,7 @@ def sinc(x: Any) -> Any:
 
 
 def xlogy(x: Any, y: Any) -> Any:
-    """x * log(y), and 0 where x is 0, whatever y is but NaN; shapes broadcast.
+    """x * log(y), and 0 where x is 0 and y is not NaN; shapes broadcast.
 
     >>> print(ndl.xlogy(Tensor([0.0, 2.0]), Tensor([0.0, 1.0])))
     [0. 0.]

@@ -76,7 +76,7 @@ class Stack(Op):
 
     Shapes:   several [a..., b...] -> [a..., number of tensors, b...]
     Gradient: all inputs; any order
-    Raises:   ShapeError if shapes differ; IndexRangeError if the result has no such axis
+    Raises:   ShapeError if shapes differ; IndexRangeError if the axis is out of range
     """
 
     axis: int = 0
@@ -117,11 +117,11 @@ def _stack_at(axis: int) -> Any:
 
 
 class Split(Op):
-    """Take a tensor apart along an axis, which goes: the inverse of stack.
+    """Split a tensor along an axis and remove that axis: the inverse of stack.
 
     Shapes:   x [a..., n, b...] -> n tensors [a..., b...]; views
     Gradient: x; any order
-    Raises:   IndexRangeError if there is no such axis
+    Raises:   IndexRangeError if the axis is out of range
     """
 
     axis: int = 0
@@ -158,7 +158,7 @@ def _unstack(x: Any, axis: int) -> tuple[Any, ...]:
 
 
 class FusedAddScalars(Op):
-    """Two sums of one pass: (x + c0, x + c1).
+    """Two sums in one pass: (x + c0, x + c1).
 
     Shapes:   x [...] -> two of the same
     Dtypes:   floating; integers and bools become floats
@@ -215,7 +215,7 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
     """Join tensors of equal shape along a new axis. See ``Stack``.
 
     Raises:
-        ArgumentError: if they are not several.
+        ArgumentError: if they are not a sequence.
         ShapeError: if there are no tensors, or shapes differ.
 
     >>> print(ndl.stack([Tensor([1.0, 2.0]), Tensor([3.0, 4.0])]))
@@ -232,7 +232,7 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
 
 
 def joined(values: Any, kind: DType, device: Any) -> Any:
-    """Return (nested) lists of numbers, arrays and tensors as one tensor, a stack of stacks.
+    """Return (nested) lists of numbers, arrays and tensors as one tensor, by stacking.
 
     Gradients flow to the tensors.
 
@@ -248,16 +248,16 @@ def joined(values: Any, kind: DType, device: Any) -> Any:
 
 
 def split(x: Any, axis: int = 0, *, sizes: int | Sequence[int] | None = None) -> Any:
-    """Return a TensorTuple of x taken apart along an axis, which goes. See ``Split``.
+    """Return a TensorTuple of the slices of x along an axis, which is removed. See ``Split``.
 
     Args:
         x: a tensor.
         axis: along which.
-        sizes: None; or the sizes of the pieces along the axis, which stays: a Python tuple of
-            views then. A number is the size of all, of which the last one may have less.
+        sizes: None; or the sizes of the pieces along the axis: then the axis stays, and the result
+            is a Python tuple of views. One number is the size of all pieces but a smaller last one.
 
     Raises:
-        OptionError: if axis or a size is no whole number.
+        OptionError: if axis or a size is not an integer.
         ShapeError: if the sizes do not add up to that of the axis, or one is negative.
 
     >>> a, b = ops.split(Tensor([[1.0, 2.0], [3.0, 4.0]]), axis=1)
@@ -267,7 +267,7 @@ def split(x: Any, axis: int = 0, *, sizes: int | Sequence[int] | None = None) ->
     if isinstance(axis, (list, tuple, np.ndarray)):
         raise explain(
             OptionError, "split", f"axis is {axis!r:.60}", [("x", x)],
-            "split(x, axis) takes x apart along one axis, which goes",
+            "split(x, axis) splits x along one axis and removes it",
             f"split(x, sizes={axis!r:.60}, axis=0) for pieces of these sizes (as torch.split); "
             "np.split's places [i, j] are the sizes [i, j - i, n - j]",
         )  # fmt: skip
@@ -284,7 +284,7 @@ def _sizes(x: Any, whole: int, sizes: int | Sequence[int]) -> list[int]:
         found = [operator.index(n) for n in (sizes if isinstance(sizes, Sequence) else (sizes,))]
     except TypeError:
         problem = f"sizes are {sizes!r:.60}"
-        rule = "a whole number, or a list of them"
+        rule = "an integer, or a list of them"
         raise explain(OptionError, "split", problem, [("x", x)], rule) from None
     if not isinstance(sizes, Sequence) and (found[0] > 0 or found[0] == whole):
         step = max(found[0], 1)
@@ -306,10 +306,10 @@ def _pieces(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
 
 
 def hstack(tensors: Sequence[Any]) -> Any:
-    """Join tensors along their second axis; vectors along their only one, as NumPy.
+    """Join tensors along their second axis, and vectors along their only one, as in NumPy.
 
     Raises:
-        ArgumentError: if they are not several.
+        ArgumentError: if they are not a sequence.
         ShapeError: if there are no tensors, or other axes differ.
 
     >>> print(ndl.hstack([Tensor([1.0, 2.0]), Tensor([3.0])]))
@@ -323,7 +323,7 @@ def vstack(tensors: Sequence[Any]) -> Any:
     """Join tensors along their first axis, vectors as rows.
 
     Raises:
-        ArgumentError: if they are not several.
+        ArgumentError: if they are not a sequence.
         ShapeError: if there are no tensors, or other axes differ.
 
     >>> print(ndl.vstack([Tensor([1.0, 2.0]), Tensor([3.0, 4.0])]))
@@ -337,7 +337,7 @@ def dstack(tensors: Sequence[Any]) -> Any:
     """Join tensors along their third axis; vectors and matrices as slices of it.
 
     Raises:
-        ArgumentError: if they are not several.
+        ArgumentError: if they are not a sequence.
         ShapeError: if there are no tensors, or other axes differ.
 
     >>> ndl.dstack([ndl.zeros((2, 3)), ndl.zeros((2, 3))]).shape
@@ -350,7 +350,7 @@ def column_stack(tensors: Sequence[Any]) -> Any:
     """Join tensors along their second axis, vectors as columns.
 
     Raises:
-        ArgumentError: if they are not several.
+        ArgumentError: if they are not a sequence.
         ShapeError: if there are no tensors, or other axes differ.
 
     >>> print(ndl.column_stack([Tensor([1.0, 2.0]), Tensor([3.0, 4.0])]))
@@ -362,7 +362,7 @@ def column_stack(tensors: Sequence[Any]) -> Any:
 
 
 def atleast_1d(*tensors: Any) -> Any:
-    """Return a tensor with one axis at least; of several tensors a tuple.
+    """Return a tensor with at least one axis; for several tensors a tuple.
 
     >>> ndl.atleast_1d(Tensor(5.0)).shape
     (1,)
@@ -371,7 +371,7 @@ def atleast_1d(*tensors: Any) -> Any:
 
 
 def atleast_2d(*tensors: Any) -> Any:
-    """Return a tensor with two axes at least, a vector as a row; of several tensors a tuple.
+    """Return a tensor with at least two axes, a vector as a row; for several tensors a tuple.
 
     >>> ndl.atleast_2d(Tensor([1.0, 2.0])).shape
     (1, 2)
@@ -380,7 +380,7 @@ def atleast_2d(*tensors: Any) -> Any:
 
 
 def atleast_3d(*tensors: Any) -> Any:
-    """Return a tensor with three axes at least; of several tensors a tuple.
+    """Return a tensor with at least three axes; for several tensors a tuple.
 
     Shapes:   [] -> [1, 1, 1], [n] -> [1, n, 1], [m, n] -> [m, n, 1]
 
@@ -396,7 +396,7 @@ def atleast_3d(*tensors: Any) -> Any:
 
 
 def _each(tensors: tuple[Any, ...], change: Callable[[Any], Any]) -> Any:
-    """Return what becomes of one tensor, or a tuple; also of several given as a list."""
+    """Apply a function to one tensor, or to several, also in a list: then return a tuple."""
     if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
         return tuple(change(x) for x in tensors[0])
     return change(tensors[0]) if len(tensors) == 1 else tuple(change(x) for x in tensors)
@@ -412,25 +412,25 @@ def _several(operation: str, tensors: Any) -> tuple[Any, ...]:
 
 
 def _with_axes(x: Any, count: int) -> Any:
-    """Return x with leading axes of size 1, so that it has that many at least."""
+    """Return x with leading axes of size 1, so that it has at least that many axes."""
     shape = shape_of(x)
     return x if len(shape) >= count else reshape(x, (1,) * (count - len(shape)) + shape)
 
 
 def chunk(x: Any, pieces: int, axis: int = 0) -> tuple[Any, ...]:
-    """Return a tuple of views of x, cut along an axis into so many pieces of equal size.
+    """Split x along an axis into a number of pieces of equal size: a tuple of views.
 
-    As PyTorch's: the last piece may be smaller, and there may be fewer.
+    As in PyTorch the last piece may be smaller, and there may be fewer pieces.
 
     Raises:
-        OptionError: if pieces are not a positive whole number, or of no elements more than 2**20.
+        OptionError: if pieces is not a positive integer, or above 2**20 for an empty axis.
 
     >>> [piece.shape for piece in ndl.chunk(ndl.zeros((5, 2)), 2)]
     [(3, 2), (2, 2)]
     """
     if not isinstance(pieces, (int, np.integer)) or pieces < 1:
         problem = f"{pieces!r:.60} pieces"
-        raise explain(OptionError, "chunk", problem, [("x", x)], "a positive whole number")
+        raise explain(OptionError, "chunk", problem, [("x", x)], "a positive integer")
     shape = shape_of(x)
     axis = normalise_axis(axis, len(shape))
     whole = shape[axis]
@@ -442,19 +442,19 @@ def chunk(x: Any, pieces: int, axis: int = 0) -> tuple[Any, ...]:
 
 
 def tensor_split(x: Any, pieces: int | Sequence[int], axis: int = 0) -> tuple[Any, ...]:
-    """Return a tuple of views of x, cut along an axis into so many pieces, or at places.
+    """Split x along an axis into a number of pieces, or at given places: a tuple of views.
 
-    As NumPy's array_split: of pieces that cannot be of equal size the first ones have one more.
+    As in NumPy's array_split, the first pieces have one element more if the sizes cannot be equal.
 
     Args:
         x: a tensor.
-        pieces: how many; or the places to cut at, as slices have them.
+        pieces: how many; or the places to cut at, as in slices.
         axis: along which.
 
     Raises:
-        ArgumentError: if they are no whole numbers.
-        OptionError: if there is not one piece at least, or more than 2**20.
-        IndexRangeError: if there is no such axis.
+        ArgumentError: if they are not integers.
+        OptionError: if the number of pieces is below 1 or above 2**20.
+        IndexRangeError: if the axis is out of range.
 
     >>> [piece.shape for piece in ndl.tensor_split(ndl.zeros((5, 2)), (1, 3))]
     [(1, 2), (2, 2), (2, 2)]
@@ -470,7 +470,7 @@ def _check_count(name: str, x: Any, count: int) -> None:
 
 
 def _cut(name: str, x: Any, pieces: int | Sequence[int], axis: int, equal: bool = False) -> Any:
-    """Return the pieces of ``tensor_split``; of equal sizes only, if asked for."""
+    """Return the pieces of ``tensor_split``; with ``equal`` only pieces of equal size."""
     axis = normalise_axis(axis, len(shape_of(x)))
     if np.ndim(pieces):
         places = [whole(f"{name}: a place", place) for place in axes_of(pieces)]
@@ -489,12 +489,12 @@ def _cut(name: str, x: Any, pieces: int | Sequence[int], axis: int, equal: bool 
 
 
 def hsplit(x: Any, pieces: int | Sequence[int]) -> tuple[Any, ...]:
-    """Cut along the second axis (of vectors the only one): what ``hstack`` undoes.
+    """Split along the second axis (vectors along the only one): the inverse of ``hstack``.
 
-    Into so many pieces of equal size, or at places. See ``tensor_split``.
+    Pieces is a number of pieces of equal size, or the places to cut at. See ``tensor_split``.
 
     Raises:
-        ShapeError: if there is no axis, or the pieces are not of equal size.
+        ShapeError: if x has no axes, or the pieces are not of equal size.
 
     >>> left, right = ndl.hsplit(Tensor([[1.0, 2.0], [3.0, 4.0]]), 2)
     >>> print(left)
@@ -507,12 +507,12 @@ def hsplit(x: Any, pieces: int | Sequence[int]) -> tuple[Any, ...]:
 
 
 def vsplit(x: Any, pieces: int | Sequence[int]) -> tuple[Any, ...]:
-    """Cut along the first of two axes or more: what ``vstack`` undoes.
+    """Split along the first of at least two axes: the inverse of ``vstack``.
 
-    Into so many pieces of equal size, or at places. See ``tensor_split``.
+    Pieces is a number of pieces of equal size, or the places to cut at. See ``tensor_split``.
 
     Raises:
-        ShapeError: if there are not two axes, or the pieces are not of equal size.
+        ShapeError: if x has fewer than two axes, or the pieces are not of equal size.
 
     >>> top, bottom = ndl.vsplit(Tensor([[1.0, 2.0], [3.0, 4.0]]), 2)
     >>> print(bottom)
@@ -525,7 +525,7 @@ def vsplit(x: Any, pieces: int | Sequence[int]) -> tuple[Any, ...]:
 
 
 def unbind(x: Any, axis: int = 0) -> tuple[Any, ...]:
-    """Return a Python tuple of x taken apart along an axis, which goes. See ``Split``.
+    """Return the slices of x along an axis, which is removed, as a tuple. See ``Split``.
 
     >>> a, b = ndl.unbind(Tensor([[1.0, 2.0], [3.0, 4.0]]))
     >>> print(a, b)

@@ -1,8 +1,8 @@
 """Optimizer updates of many tensors at once: one call of the device per dtype.
 
 An update reads parameters, gradients and state, and rebinds each parameter to its new array, so
-that graphs which hold the old value keep it. Where nobody else holds a parameter's memory, the
-new values are written in place. State belongs to the optimizer alone and changes in place.
+that graphs which hold the old value keep it. Where no other object holds a parameter's memory, the
+new values are written in place. State belongs only to the optimizer and changes in place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from needle.backend.update import Adadelta, Adagrad, Adam, NAdam, RMSprop, Sgd
 from needle.errors import DtypeError, ShapeError, explain
 
 State = dict[Any, NDArray]
-"""Of each parameter, one array of its shape; float32 where the parameter is half precision."""
+"""For each parameter one array of its shape; float32 where the parameter is half precision."""
 
 
 def _batches(params: Sequence[Any]) -> Iterator[list[Any]]:
@@ -35,7 +35,7 @@ def _check(operation: str, params: Sequence[Any]) -> None:
         if spec.shape != grad.shape or spec.device != grad.device:
             raise explain(
                 ShapeError, operation, "a gradient does not fit its parameter", operands,
-                "both have one shape and device",
+                "both have the same shape and device",
             )  # fmt: skip
         if spec.dtype.kind != "f":
             raise explain(
@@ -44,9 +44,9 @@ def _check(operation: str, params: Sequence[Any]) -> None:
 
 
 def _states(state: State, params: Sequence[Any], start: float = 0.0) -> list[NDArray]:
-    """Return the state of parameters of one dtype and device; it follows them to another one.
+    """Return the state of parameters of one dtype and device; it follows them to another device.
 
-    What is missing starts as that value.
+    Missing arrays start with that value.
     """
     found = []
     spec = executor.spec_of(params[0])
@@ -92,9 +92,9 @@ def _step(
     rule: Any,
     start: float = 0.0,
 ) -> None:
-    """Let the devices' method of that name update parameters and their states (None: without)."""
+    """Update parameters and their states (None: no state) by the device's method of that name."""
     _check(operation, params)
-    prepared = [  # all of it before anything changes: memory may run out
+    prepared = [  # before anything changes: memory may run out
         (batch, *_arrays(batch), [s if s is None else _states(s, batch, start) for s in states])
         for batch in _batches(params)
     ]
@@ -111,9 +111,9 @@ def adam(params: Sequence[Any], ms: State, vs: State, rule: Adam) -> None:
 
     Args:
         params: the parameters; all have gradients.
-        ms: moving averages of the gradient; what is missing starts at zero.
+        ms: moving averages of the gradient; missing ones start at zero.
         vs: moving averages of its square, likewise.
-        rule: the numbers of this step.
+        rule: the hyperparameters of this step.
 
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
@@ -124,13 +124,13 @@ def adam(params: Sequence[Any], ms: State, vs: State, rule: Adam) -> None:
 def amsgrad(params: Sequence[Any], ms: State, vs: State, tops: State, rule: Adam) -> None:
     """Update parameters that have gradients by one step of AMSGrad.
 
-    Arguments are as of ``adam``, and the largest averages of the square so far.
+    Arguments are as for ``adam``, plus the largest averages of the square so far.
     """
     _step("amsgrad", params, (ms, vs, tops), rule)
 
 
 def nadam(params: Sequence[Any], ms: State, vs: State, rule: NAdam) -> None:
-    """Update parameters that have gradients by one step of NAdam; arguments as of ``adam``."""
+    """Update parameters that have gradients by one step of NAdam; arguments as for ``adam``."""
     _step("nadam", params, (ms, vs), rule)
 
 
@@ -139,9 +139,9 @@ def adadelta(params: Sequence[Any], vs: State, ds: State, rule: Adadelta) -> Non
 
     Args:
         params: the parameters; all have gradients.
-        vs: moving averages of the gradient's square; what is missing starts at zero.
+        vs: moving averages of the gradient's square; missing ones start at zero.
         ds: moving averages of the square of steps, likewise.
-        rule: the numbers of this step.
+        rule: the hyperparameters of this step.
 
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
@@ -154,14 +154,14 @@ def sgd(params: Sequence[Any], velocities: State | None, rule: Sgd) -> None:
 
     Args:
         params: the parameters; all have gradients.
-        velocities: the momentum of each, what is missing starts at zero; None without momentum.
-        rule: the numbers of this step.
+        velocities: the momentum of each; missing ones start at zero. None without momentum.
+        rule: the hyperparameters of this step.
 
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
     """
     _check("sgd", params)
-    prepared = [  # not by ``_step``, which costs a microsecond or two more
+    prepared = [  # not by ``_step``, which is slower
         (batch, *_arrays(batch), None if velocities is None else _states(velocities, batch))
         for batch in _batches(params)
     ]
@@ -179,10 +179,10 @@ def rmsprop(
 
     Args:
         params: the parameters; all have gradients.
-        vs: moving averages of the gradient's square; what is missing starts at zero.
+        vs: moving averages of the gradient's square; missing ones start at zero.
         means: moving averages of the gradient, likewise; None unless it is centered.
         us: the momentum of each, likewise; None without momentum.
-        rule: the numbers of this step.
+        rule: the hyperparameters of this step.
 
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
@@ -196,8 +196,8 @@ def adagrad(params: Sequence[Any], sums: State, start: float, rule: Adagrad) -> 
     Args:
         params: the parameters; all have gradients.
         sums: sums of the gradient's squares.
-        start: what a sum that is missing starts at.
-        rule: the numbers of this step.
+        start: the value at which missing sums start.
+        rule: the hyperparameters of this step.
 
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.

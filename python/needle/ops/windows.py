@@ -62,7 +62,7 @@ def _grad_samples() -> list[Sample]:
 
 
 class Windows(Linear):
-    """All windows over some axes, as a view: the axes become counts, window axes are appended.
+    """All windows over some axes, as a view: these axes count the windows, window axes come last.
 
     Shapes:   x [..., n, ...] -> [..., (n - dilation * (size - 1) - 1) // step + 1, ..., size]
     Gradient: x; any order

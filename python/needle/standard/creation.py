@@ -179,7 +179,7 @@ def linspace(
     """Return ``num`` evenly spaced numbers from start to stop.
 
     Raises:
-        ArgumentError: if num is not a whole number.
+        ArgumentError: if num is not an integer.
         DtypeError: if start or stop is not a real one.
         ShapeError: if num is negative, or 2**63 or more.
         OutOfMemoryError: if the device has no memory for them.
@@ -204,7 +204,7 @@ def eye(
     """Return a matrix with ones on diagonal k.
 
     Raises:
-        ArgumentError: if a size or k is not a whole number.
+        ArgumentError: if a size or k is not an integer.
         ShapeError: if a size is negative, or there would be 2**63 elements or more.
         OutOfMemoryError: if the device has no memory for them.
     """

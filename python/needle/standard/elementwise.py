@@ -102,7 +102,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
 
 
 def _check_limit(x: Any, limit: Any, name: str) -> None:
-    """Refuse what would be truncated on the way to the dtype of x, and what is no number."""
+    """Refuse what would be truncated on the way to the dtype of x, and what is not a number."""
     if limit is None or isinstance(limit, (bool, int)):
         return
     typed = isinstance(limit, graph.TensorBase) or hasattr(limit, "__array__")
@@ -113,7 +113,7 @@ def _check_limit(x: Any, limit: Any, name: str) -> None:
     raise explain(
         DtypeError, "clip", f"{name} is not of the kind of x", [("x", x), (name, limit)],
         "floats are limited by floats, integers by integers; a Python integer limits both",
-        f'x.astype("float32"), or a whole number as {name}',
+        f'x.astype("float32"), or an integer as {name}',
     )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
     Raises:
         ShapeError: if that axis has not three elements.
-        IndexRangeError: if there is no such axis.
+        IndexRangeError: if the axis is out of range.
     """
     for x in (x1, x2):
         operands.axis_of("cross", operands.tensor(x), axis)
@@ -240,7 +240,7 @@ def matrix_power(x: Any, n: int, /) -> Any:
     """The product of n factors x; of the inverse for negative n, the identity for 0.
 
     Raises:
-        ArgumentError: if n is not a whole number.
+        ArgumentError: if n is not an integer.
         ShapeError: if x are not square matrices.
     """
     x, n = operands.tensor(x), whole("matrix_power: n", n)

@@ -27,7 +27,7 @@ def number(name: str, x: Any) -> Any:
     """Return a real number of any kind, or that of a tensor with no axes, as a Python one.
 
     Raises:
-        DtypeError: if x is no real number, or an integer that no float dtype holds.
+        DtypeError: if x is not a real number, or an integer that no float dtype holds.
     """
     found = x
     if not isinstance(x, (int, float)) and hasattr(x, "item") and getattr(x, "shape", None) == ():
@@ -46,8 +46,8 @@ def axis_of(name: str, x: Any, axis: Any) -> int:
 
     Raises:
         ShapeError: if x has no axes.
-        ArgumentError: if axis is not a whole number.
-        IndexRangeError: if there is no such axis.
+        ArgumentError: if axis is not an integer.
+        IndexRangeError: if the axis is out of range.
     """
     if not x.shape:
         raise ShapeError(f"{name}: a tensor of shape () has no axis {axis}")

@@ -108,9 +108,9 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
 
     Raises:
         OptionError: if n is negative.
-        ArgumentError: if n or axis is not a whole number.
+        ArgumentError: if n or axis is not an integer.
         ShapeError: if x has no axes.
-        IndexRangeError: if there is no such axis.
+        IndexRangeError: if the axis is out of range.
     """
     axis = operands.axis_of("diff", operands.tensor(x), axis)
     return ops.diff(x, n, axis, prepend, append)
