@@ -1,4 +1,4 @@
-"""Methods under PyTorch's names, for those who look for them there: each is an op's."""
+"""Methods under PyTorch's names. Each calls an op."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Axes = int | Sequence[int] | None
 
 
 def _of(other: Any, name: str) -> Any:
-    """Return an attribute of a tensor, or of an array.
+    """Return an attribute of a tensor or of an array.
 
     Raises:
         ArgumentError: if it is neither.
@@ -28,12 +28,12 @@ def _of(other: Any, name: str) -> Any:
 
 
 def _sizes(shape: tuple[Any, ...]) -> Any:
-    """Return sizes given one by one, or in one."""
+    """Return sizes given one by one or as one sequence."""
     return shape[0] if len(shape) == 1 else shape
 
 
 class Aliases:
-    """What PyTorch calls methods and Needle has as operators, functions, or by another name."""
+    """Methods of PyTorch that Needle has as operators, as functions, or under another name."""
 
     __slots__ = ()
 
@@ -52,10 +52,10 @@ class Aliases:
         return ops.multiply(self, other)
 
     def div(self, other: Any, *, rounding_mode: str | None = None) -> Any:
-        """x / other; rounded "floor" (down) or "trunc" (towards zero): then integers stay.
+        """x / other. Rounding mode "floor" rounds down, "trunc" towards zero; both keep integers.
 
         Raises:
-            OptionError: for another rounding mode.
+            OptionError: for an unknown rounding mode.
         """
         if rounding_mode is None:
             return ops.divide(self, other)
@@ -87,7 +87,7 @@ class Aliases:
         return ops.fmod(self, other)
 
     def frac(self) -> Any:
-        """What is behind the point, with the sign of x."""
+        """The fractional part, with the sign of x."""
         return ops.frac(self)
 
     def xlogy(self, other: Any) -> Any:
@@ -103,7 +103,7 @@ class Aliases:
         return ops.sinc(self)
 
     def erfc(self) -> Any:
-        """1 - erf(x), without loss where that is small."""
+        """1 - erf(x), accurate where it is small."""
         return ops.erfc(self)
 
     def erfinv(self) -> Any:
@@ -187,13 +187,13 @@ class Aliases:
         return ops.clip(self, None, max)
 
     def lerp(self, other: Any, weight: Any) -> Any:
-        """What lies between x and other. See ``ops.lerp``."""
+        """Interpolate between x and other. See ``ops.lerp``."""
         return ops.lerp(self, other, weight)
 
     def nan_to_num(
         self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
     ) -> Any:
-        """Numbers in the place of NaN and infinities. See ``ops.nan_to_num``."""
+        """Replace NaN and infinities by numbers. See ``ops.nan_to_num``."""
         return ops.nan_to_num(self, nan, posinf, neginf)
 
     def eq(self, other: Any) -> Any:
@@ -225,7 +225,7 @@ class Aliases:
         return ops.logical_and(self, other)
 
     def logical_or(self, other: Any) -> Any:
-        """Whether one is not zero."""
+        """Whether at least one is not zero."""
         return ops.logical_or(self, other)
 
     def logical_xor(self, other: Any) -> Any:
@@ -249,7 +249,7 @@ class Aliases:
         return ops.bitwise_invert(self)
 
     def where(self, condition: Any, other: Any) -> Any:
-        """The own element where the condition is true, else other's."""
+        """x where the condition is true, else other."""
         return ops.where(condition, self, other)
 
     # ---- over axes -------------------------------------------------------------
@@ -263,15 +263,15 @@ class Aliases:
         return ops.amin(self, axes, keepdims, axis=axis)
 
     def count_nonzero(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
-        """How many elements over axes (all for None) are not zero."""
+        """Count the elements over axes (all for None) that are not zero."""
         return ops.count_nonzero(self, axes, keepdims, axis=axis)
 
     def nansum(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
-        """Sum over axes of what is not NaN. See ``ops.nansum``."""
+        """Sum over axes without NaN. See ``ops.nansum``."""
         return ops.nansum(self, axes, keepdims, axis=axis)
 
     def nanmean(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
-        """Mean over axes of what is not NaN. See ``ops.nanmean``."""
+        """Mean over axes without NaN. See ``ops.nanmean``."""
         return ops.nanmean(self, axes, keepdims, axis=axis)
 
     def diff(self, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
@@ -283,11 +283,11 @@ class Aliases:
         return ops.logcumsumexp(self, axis)
 
     def median(self, axis: int = -1) -> Any:
-        """Middle value along an axis, the lower one of two."""
+        """Middle value along an axis, the lower of two."""
         return ops.median(self, axis)
 
     def nanmedian(self, axis: int = -1) -> Any:
-        """Middle one of the numbers along an axis, the lower one of two."""
+        """Middle value along an axis without NaN, the lower of two."""
         return ops.nanmedian(self, axis)
 
     def kthvalue(self, k: int, axis: int = -1, keepdims: bool = False) -> tuple[Any, Any]:
@@ -302,7 +302,7 @@ class Aliases:
         *,
         interpolation: str = "linear",
     ) -> Any:
-        """Values below which a share q of the elements lies. See ``ops.quantile``."""
+        """The values below which a share q of the elements lies. See ``ops.quantile``."""
         return ops.quantile(self, q, axis, keepdims, interpolation=interpolation)
 
     def argwhere(self) -> Any:
@@ -312,11 +312,11 @@ class Aliases:
     def searchsorted(
         self, values: Any, side: str | None = None, *, right: bool | None = None
     ) -> Any:
-        """Where values would go into the own elements, which are sorted. See ``SearchSorted``."""
+        """Positions to insert values into x, which is sorted. See ``ops.searchsorted``."""
         return ops.searchsorted(self, values, side, right=right)
 
     def bucketize(self, edges: Any, right: bool = False) -> Any:
-        """Into which bucket between sorted edges elements fall. See ``ops.bucketize``."""
+        """The number of the bucket between sorted edges of each element. See ``ops.bucketize``."""
         return ops.bucketize(self, edges, right)
 
     def unique_consecutive(self, return_inverse: bool = False, return_counts: bool = False) -> Any:
@@ -328,11 +328,11 @@ class Aliases:
     # ---- arrangement -----------------------------------------------------------
 
     def view(self, *shape: Any) -> Any:
-        """Another shape for the same elements; unlike PyTorch's it copies where it must."""
+        """The same elements in a new shape; unlike PyTorch's it copies where it must."""
         return ops.reshape(self, *shape)
 
     def view_as(self, other: Any) -> Any:
-        """The shape of another tensor for the same elements."""
+        """The same elements in the shape of another tensor."""
         return ops.reshape(self, _of(other, "shape"))
 
     reshape_as = view_as
@@ -360,7 +360,7 @@ class Aliases:
     movedim = moveaxis
 
     def t(self) -> Any:
-        """The matrix transposed; what has fewer than two axes stays.
+        """The matrix transposed; tensors with fewer than two axes stay as they are.
 
         Raises:
             AxesError: if there are more than two.
@@ -371,15 +371,15 @@ class Aliases:
         return ops.transpose(self) if ndim == 2 else self
 
     def unflatten(self, axis: int, sizes: Sequence[int]) -> Any:
-        """Take an axis apart into several. See ``ops.unflatten``."""
+        """Split an axis into several. See ``ops.unflatten``."""
         return ops.unflatten(self, axis, sizes)
 
     def narrow(self, axis: int, start: int, length: int) -> Any:
-        """So many elements along an axis, from start on.
+        """``length`` elements along an axis, from ``start`` on.
 
         Raises:
             ArgumentError: if the start or the length is not an integer.
-            IndexRangeError: if they are not all there.
+            IndexRangeError: if the axis is too short.
         """
         shape = shape_of(self)
         size = shape[normalise_axis(axis, len(shape))]
@@ -392,14 +392,14 @@ class Aliases:
         return window(self, axis, first, length)
 
     def select(self, axis: int, index: int) -> Any:
-        """One slice along an axis, which goes."""
+        """One slice along an axis, which is removed."""
         place = normalise_axis(axis, len(shape_of(self)))
         return ops.getitem(self, (*(slice(None),) * place, index))
 
     def pad(
         self, widths: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0
     ) -> Any:
-        """Surround, (before, after) per axis. See ``ops.pad``."""
+        """Pad with (before, after) elements per axis. See ``ops.pad``."""
         return ops.pad(self, widths, mode, value)
 
     def repeat_interleave(self, counts: int | Sequence[int], axis: int | None = None) -> Any:
@@ -407,23 +407,23 @@ class Aliases:
         return ops.repeat(self, counts, axis)
 
     def split(self, axis: int = 0, *, sizes: int | Sequence[int] | None = None) -> Any:
-        """The slices along an axis; with sizes (PyTorch's argument) pieces of it, as a tuple."""
+        """The slices along an axis; with sizes, as in PyTorch, pieces of it, as a tuple."""
         return ops.split(self, axis, sizes=sizes)
 
     def chunk(self, pieces: int, axis: int = 0) -> Any:
-        """So many pieces of equal size along an axis, as a tuple; the last may be smaller."""
+        """Split into pieces of equal size along an axis; the last may be smaller."""
         return ops.chunk(self, pieces, axis)
 
     def tensor_split(self, pieces: int | Sequence[int], axis: int = 0) -> Any:
-        """So many pieces, or cut at places, as a tuple. See ``ops.tensor_split``."""
+        """Split into a number of pieces, or at places. See ``ops.tensor_split``."""
         return ops.tensor_split(self, pieces, axis)
 
     def hsplit(self, pieces: int | Sequence[int]) -> Any:
-        """So many equal pieces along the second axis, or cut at places. See ``ops.hsplit``."""
+        """Split along the second axis. See ``ops.hsplit``."""
         return ops.hsplit(self, pieces)
 
     def vsplit(self, pieces: int | Sequence[int]) -> Any:
-        """So many equal pieces along the first axis, or cut at places. See ``ops.vsplit``."""
+        """Split along the first axis. See ``ops.vsplit``."""
         return ops.vsplit(self, pieces)
 
     def index_select(self, axis: int, index: Any) -> Any:
@@ -439,7 +439,7 @@ class Aliases:
         return ops.diag_embed(self, k, axis1, axis2)
 
     def rot90(self, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
-        """Turn by a right angle k times. See ``ops.rot90``."""
+        """Rotate by 90 degrees k times. See ``ops.rot90``."""
         return ops.rot90(self, k, axes)
 
     def unfold(self, axis: int, size: int, step: int) -> Any:
@@ -447,18 +447,18 @@ class Aliases:
         return ops.windows(self, (axis,), (size,), (step,), (1,))
 
     def scatter(self, axis: int, index: Any, values: Any) -> Any:
-        """Values in the place of elements along an axis. See ``ops.scatter``."""
+        """Write values at indices along an axis; returns a new tensor. See ``ops.scatter``."""
         return ops.scatter(self, axis, index, values)
 
     def scatter_add(self, axis: int, index: Any, updates: Any) -> Any:
-        """Add updates where index says, along an axis. See ``ops.ScatterAdd``."""
+        """Add updates at indices along an axis. See ``ops.ScatterAdd``."""
         shape = shape_of(self)
         return ops.add(self, ops.scatter_add(index, updates, axis, shape))
 
     def scatter_reduce(
         self, axis: int, index: Any, values: Any, reduce: str, *, include_self: bool = True
     ) -> Any:
-        """Elements reduced with the values that index sends there. See ``ops.scatter_reduce``."""
+        """Reduce values into the elements at indices. See ``ops.scatter_reduce``."""
         return ops.scatter_reduce(self, axis, index, values, reduce, include_self=include_self)
 
     def index_add(self, axis: int, index: Any, slices: Any) -> Any:
@@ -466,15 +466,15 @@ class Aliases:
         return ops.index_add(self, axis, index, slices)
 
     def index_copy(self, axis: int, index: Any, slices: Any) -> Any:
-        """Slices in the place of others along an axis. See ``ops.index_copy``."""
+        """Write slices at indices along an axis. See ``ops.index_copy``."""
         return ops.index_copy(self, axis, index, slices)
 
     def index_fill(self, axis: int, index: Any, value: Any) -> Any:
-        """A value in slices along an axis. See ``ops.index_fill``."""
+        """Write a value to slices along an axis. See ``ops.index_fill``."""
         return ops.index_fill(self, axis, index, value)
 
     def masked_select(self, mask: Any) -> Any:
-        """The elements where a mask is true, in a row; both broadcast."""
+        """The elements where a mask is true, as a vector; both broadcast."""
         own, chosen = ops.broadcast_arrays(*as_tensors((self, mask), "masked_select"))
         return ops.getitem(own, chosen)
 
@@ -493,12 +493,12 @@ class Aliases:
     # ---- the tensor itself -----------------------------------------------------
 
     def contiguous(self) -> Any:
-        """The tensor itself: ops take any order in memory, and ``view`` copies where it must."""
+        """Return the tensor itself: ops take any strides, and ``view`` copies where it must."""
         return self
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the elements take."""
+        """Number of bytes of all elements."""
         spec = spec_of(self)
         return int(spec.size * spec.dtype.itemsize)
 
@@ -507,7 +507,7 @@ class Aliases:
         return len(shape_of(self))
 
     def element_size(self) -> int:
-        """How many bytes an element takes."""
+        """Number of bytes of one element."""
         return int(spec_of(self).dtype.itemsize)
 
     def is_floating_point(self) -> bool:
@@ -533,24 +533,24 @@ class Aliases:
         return self.new_full(_sizes(shape), 1, dtype=dtype, device=device)
 
     def new_full(self, shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Any:
-        """One value in a shape."""
+        """A tensor of one value."""
         spec = spec_of(self)
         return ops.full(shape, value, dtype=dtype or spec.dtype, device=device or spec.device)
 
     def new_empty(self, *shape: Any, dtype: Any = None, device: Any = None) -> Any:
-        """A shape whose values are not set."""
+        """A tensor whose values are not set."""
         spec = spec_of(self)
         return ops.empty(_sizes(shape), dtype=dtype or spec.dtype, device=device or spec.device)
 
-    if not TYPE_CHECKING:  # or every misspelt name would have a type
+    if not TYPE_CHECKING:  # else type checkers would accept every misspelt name
 
         def __getattr__(self, name):
             if name.endswith("_") and not name.startswith("_"):
                 raise AttributeError(
                     f"{type(self).__name__!r} object has no attribute {name!r}\n"
-                    "  rule: no method changes a tensor\n"
+                    "  rule: methods do not change tensors\n"
                     "  try: with no_grad(): x[...] = y, or x *= y",
                     name=name,
                     obj=self,
                 )
-            return object.__getattribute__(self, name)  # which raises its error once more
+            return object.__getattribute__(self, name)  # raises the usual error

@@ -1,8 +1,8 @@
-"""Augmented assignments: ``x += y`` gives x the sum, of the dtype and shape that x had.
+"""Augmented assignments: ``x += y`` adds to x, which keeps its dtype and shape.
 
-Where no gradient flows x stays the same object with a new value, as with ``x[...] = x + y``: who
-else holds it sees that, and ``with no_grad(): w -= lr * w.grad`` is a step of w, which stays a
-leaf. Where one flows, the variable stands for another tensor, the result of an op; with
+Where no gradient flows, x stays the same object with a new value, as with ``x[...] = x + y``: other
+variables for it see the new value, and ``with no_grad(): w -= lr * w.grad`` updates the leaf w.
+Where a gradient flows, the variable is bound to a new tensor, the result of an op; with
 ``NEEDLE_BACKEND=np`` always, as in the course.
 """
 
@@ -21,10 +21,10 @@ _apply = executor.apply
 def _kept(x: Any, out: Any, sign: str, other: Any) -> Any:
     """Return the result of ``x <sign> other``, which must have the dtype and shape of x.
 
-    With ``NEEDLE_BACKEND=np`` anything goes, as in the course.
+    With ``NEEDLE_BACKEND=np`` any result is allowed, as in the course.
 
     Raises:
-        ArgumentError: if it is not a tensor: the other operand has a way of its own with tensors.
+        ArgumentError: if it is not a tensor, because the other operand defines the operator.
         DtypeError: if the dtype would change.
         ShapeError: if the shape would change.
     """
@@ -46,7 +46,7 @@ def _kept(x: Any, out: Any, sign: str, other: Any) -> Any:
 
 
 def _assigned(x: Any, out: Any) -> Any:
-    """Return x with the value of out where that needs no gradient, else out."""
+    """Return x with the value of out if out requires no gradient, else out."""
     fixed = x.requires_grad and x.node is not None and x.node.op is not None
     if out.requires_grad or fixed or forward.top((x, out)) or config.current().backend == "np":
         return out

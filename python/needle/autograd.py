@@ -1,7 +1,7 @@
 """Differentiation. Gradients are built from the same ops, on the same graph.
 
 In eager mode gradient ops run as they are built, with recording off unless ``create_graph``; in
-lazy mode they are graph that runs when a value is read. One code path.
+lazy mode they are part of the graph, which runs when a value is read. There is one code path.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ __all__ = [
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """Record nothing within a ``with`` block: results need no gradient."""
+    """Record no graph within a ``with`` block: results require no gradient."""
     with executor.modes(recording=False):
         yield
 
 
 @contextmanager
 def enable_grad() -> Iterator[None]:
-    """Record within a ``with`` block, also where ``no_grad`` surrounds it."""
+    """Record within a ``with`` block, even inside ``no_grad``."""
     with executor.modes(recording=True):
         yield
 
@@ -70,15 +70,14 @@ def lazy_mode(on: bool = True) -> Iterator[None]:
 def check_finite() -> Iterator[None]:
     """Stop, within a ``with`` block, at the first op that makes a NaN or an infinity.
 
-    Forward or backward, eager or lazy (what was called in the block is checked when it is
-    computed, also after it), and after each update of an optimizer. Infinities are
-    allowed where an input of the op has one (masks), and within the expansion of a composite. Each
-    result is read once more, in Python's definition of the gate: for hunting, not for training.
-    ``NEEDLE_FINITE=on`` does the same for a whole program.
+    It checks forward and backward, and each update of an optimizer. In lazy mode, ops called in the
+    block are checked when they are computed, even after the block. Infinities are allowed where an
+    input of the op has one (masks), and within the expansion of a composite. It is slow: use it to
+    debug, not to train. ``NEEDLE_FINITE=on`` does the same for a whole program.
 
     Raises:
-        NonFiniteError: naming the op, how many NaN and infinities, the inputs, and the line that
-            called the op; of an op in a gradient the line that called the op it is the gradient of.
+        NonFiniteError: with the op, the numbers of NaN and infinities, the inputs, and the line
+            that called the op; in a gradient, the line that called the forward op.
 
     >>> with ndl.check_finite():
     ...     Tensor([1.0, -1.0]).log()
@@ -91,7 +90,7 @@ def check_finite() -> Iterator[None]:
 
 
 def vector(name: str, values: Any, spec: Any) -> Any:
-    """Return numbers, which stand for a gradient or a tangent, as a tensor of a dtype and device.
+    """Return the numbers of a gradient or a tangent as a tensor of a dtype and device.
 
     Raises:
         DtypeError: if they are not numbers.
@@ -107,7 +106,7 @@ def vector(name: str, values: Any, spec: Any) -> Any:
 
 
 def _seed(name: str, out: Any, out_grad: Any) -> Any:
-    """Return the gradient to start from: that of a result, in its dtype; ones for None."""
+    """Return the gradient of a result to start from, in its dtype; ones for None."""
     spec = executor.spec_of(out)
     if out_grad is None:
         return graph.wrap(_one(spec).copy()) if spec.ndim == 0 else reverse.full_like(out, 1.0)
@@ -129,12 +128,12 @@ def _seed(name: str, out: Any, out_grad: Any) -> Any:
 
 @functools.lru_cache(256)
 def _one(spec: Any) -> NDArray:
-    """Return the one of a scalar's dtype and device: to copy it is quicker than to make another."""
+    """Return a cached one of a scalar's dtype and device: copying it is quicker than making one."""
     return executor.value_of(operands.constant(1.0, spec.dtype, spec.device))
 
 
 def _apart(grad: Any, given: set[int]) -> Any:
-    """Return a gradient as a tensor that nobody else was given: ``g *= 0.5`` is to change no other.
+    """Return a gradient as a new tensor, so that ``g *= 0.5`` changes no other gradient.
 
     Both terms of a sum have the same gradient. The values stay shared until one is written to.
     """
@@ -148,7 +147,7 @@ _Visit = Callable[[Any, Any], None]
 
 
 def _replacing(given: set[int]) -> tuple[_Visit, None]:
-    """Return what puts gradients into ``.grad``, as a walk finds them."""
+    """Return the visitor that stores gradients in ``.grad`` during a walk."""
     owner = graph.owner
     reached: dict[int, Any] = {}  # after p.data = x one tensor owns several leaves
 
@@ -158,7 +157,7 @@ def _replacing(given: set[int]) -> tuple[_Visit, None]:
             return
         key = id(tensor)
         if key in reached and node.op is None:
-            if not tensor.is_leaf():  # x[0] = y made a result of it, whose gradient it has
+            if not tensor.is_leaf():  # x[0] = y made x a result: it has that gradient
                 return
             out_grad = tensor.grad + out_grad
         elif id(out_grad) in given:
@@ -171,7 +170,7 @@ def _replacing(given: set[int]) -> tuple[_Visit, None]:
 
 
 def _adding(given: set[int]) -> tuple[_Visit, Callable[[], None]]:
-    """Return what adds gradients up, and what puts them into ``.grad`` when all are there."""
+    """Return the visitor that sums gradients, and the function that adds them to ``.grad``."""
     reached: dict[int, Any] = {}
     totals: dict[int, Any] = {}
 
@@ -188,7 +187,7 @@ def _adding(given: set[int]) -> tuple[_Visit, Callable[[], None]]:
         totals[key] = _apart(out_grad, given) if old is None else old + out_grad
         reached[key] = tensor
 
-    def finish() -> None:  # all or none, so that it can be tried again (with retain_graph)
+    def finish() -> None:  # all or none, so that backward can be repeated (with retain_graph)
         for key, total in totals.items():
             reached[key].grad = total
 
@@ -205,22 +204,22 @@ def backward(
 ) -> None:
     """Compute the gradients of ``out`` and store them in ``.grad`` of the tensors below.
 
-    That is: of every leaf that requires a gradient, and of results that a variable still holds.
-    With ``accumulate`` nothing is added before all of them are there: with ``retain_graph``, a
-    call that fails (memory that runs out) can be made again.
+    These are the leaves that require a gradient, and the results that a variable still holds. With
+    ``accumulate`` nothing is added before all gradients are computed, so with ``retain_graph`` a
+    call that failed (out of memory) can be repeated.
 
     Args:
         out: the tensor to differentiate; it need not be a scalar.
         out_grad: gradient with respect to ``out``; ones for None.
-        retain_graph: keep saved values, so that backward can run again. Otherwise each is freed as
-            soon as it was used. None: as ``create_graph``.
+        retain_graph: keep saved values, so that backward can run again; else each is freed after
+            its use. None: as ``create_graph``.
         create_graph: make the gradients part of the graph, so that they can be differentiated.
             None: false, or true with ``NEEDLE_BACKEND=np`` (the course's rule).
         accumulate: add to ``.grad`` (PyTorch's rule) instead of replacing it.
 
     Raises:
         ArgumentError: if ``out`` is not a tensor.
-        GradientError: if ``out`` requires no gradient.
+        GradientError: if ``out`` does not require a gradient.
         ReleasedError: if an earlier backward freed what this one needs.
     """
     if not isinstance(out, graph.TensorBase):
@@ -249,13 +248,13 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tu
     """Return ``function(*args)`` and the map from an output gradient to the inputs' gradients.
 
     The map takes one gradient for each tensor of the result, in the structure that the function
-    returned: ``pull(u)``; of two results ``pull(u, v)`` or ``pull((u, v))``. None stands for zero
-    beside others, and no gradient at all for ones.
+    returned: ``pull(u)``; for two results ``pull(u, v)`` or ``pull((u, v))``. None means zero, and
+    ``pull()`` uses ones.
 
     Raises:
-        GradientError: if an argument or result is not a tensor; by the map, if its gradients have
-            another structure than the result.
-        ShapeError: by the map, if a gradient has another shape than its result.
+        GradientError: if an argument or result is not a tensor; by the map, if the structures of
+            gradients and result differ.
+        ShapeError: by the map, if a gradient and its result differ in shape.
 
     >>> out, pull = ndl.vjp(lambda x: x * x, Tensor([3.0]))
     >>> pull(Tensor([1.0]))[0].numpy()
@@ -312,7 +311,7 @@ def places(name: str, argnums: int | Sequence[int], args: Sequence[Any]) -> tupl
     Raises:
         IndexRangeError: if argnums are out of range.
         ArgumentError: if ``argnums`` are not integers.
-        GradientError: if such an argument is not a tensor.
+        GradientError: if one of these arguments is not a tensor.
         DtypeError: if its dtype is not floating.
     """
     count = len(args)
@@ -344,14 +343,15 @@ def value_and_grad(
 ) -> Callable[..., tuple[Any, Any]]:
     """Return a function that gives ``function``'s value and its gradient.
 
-    The gradients are part of the graph, except in ``no_grad()``: apply it again for higher orders.
+    The gradients are part of the graph, except in ``no_grad()``: apply ``grad`` again for higher
+    derivatives.
 
     Args:
         function: returns a scalar tensor (one element). Keyword arguments are passed on to it.
         argnums: which positional arguments to differentiate; a tuple gives a tuple.
 
     Raises:
-        ArgumentError: if function is none, but a tensor, say.
+        ArgumentError: if function is not callable.
         GradientError: when called, if the function does not return a scalar, or an argument to
             differentiate is not a tensor.
         IndexRangeError: when called, if argnums are out of range.
@@ -382,7 +382,7 @@ def value_and_grad(
 
 
 def _scalar(out: Any) -> Any:
-    """Return the result of a function to differentiate, checked."""
+    """Return the result of a function to differentiate, checked to be a floating scalar."""
     if not isinstance(out, graph.TensorBase) or type(out.spec) is tuple:
         raise GradientError(
             f"grad: expected a scalar tensor from the function, got {structure.kind(out)}\n"
@@ -420,15 +420,15 @@ def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Call
 
 
 def compute_gradient_of_variables(output_tensor: Any, out_grad: Any) -> None:
-    """Store in ``.grad`` of every tensor below the gradient of ``output_tensor``, as graph."""
+    """Store the gradient of ``output_tensor`` in ``.grad`` of every tensor below, as a graph."""
     backward(output_tensor, out_grad, create_graph=True)
 
 
 def find_topo_sort(node_list: Sequence[Any]) -> list[Any]:
     """Return all tensors below, inputs first: depth first in the order of inputs.
 
-    As the course has them: every tensor has its value (what was freed is computed again); Python
-    numbers are no tensors of their own; ``a - b`` is ``a + (-b)``, two results.
+    The list follows the course: every tensor has its value (freed ones are computed again), Python
+    numbers are not listed, and ``a - b`` is ``a + (-b)``, two results.
     """
     found: dict[Any, Any] = {}
     order: list[Any] = []
@@ -452,7 +452,7 @@ def _is_number(node: Any) -> bool:
 
 
 def _recorded(op: Any, inputs: Sequence[Any]) -> Any:
-    """Return the result of an op as part of the graph, whether or not it needs a gradient."""
+    """Return the result of an op as part of the graph, even if it requires no gradient."""
     with executor.modes(recording=False, lazy=False):
         array = op.compute(*map(executor.value_of, inputs))
     return graph.record(op, inputs, array)

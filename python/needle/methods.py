@@ -1,6 +1,6 @@
-"""Methods of tensors that only pass on to the op of the same name.
+"""Methods of tensors that only call the op of the same name.
 
-They are a class of their own so that tensor.py stays a page about what a tensor is.
+They have their own class to keep tensor.py short.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Axes = int | Sequence[int] | None
 
 
 def _operator(function: Callable[..., Any], reflected: str) -> Callable[[Any, Any], Any]:
-    """Return the method of an operator: a function, or else what the other operand says."""
+    """Return the method of an operator: it calls a function, or else the other operand's method."""
 
     def operator(self: Any, other: Any) -> Any:
         try:
@@ -30,14 +30,14 @@ def _operator(function: Callable[..., Any], reflected: str) -> Callable[[Any, An
 
 
 class Methods(Aliases):
-    """What users of NumPy and PyTorch look for on an array."""
+    """The methods that NumPy and PyTorch have on arrays."""
 
     __slots__ = ()
 
     # ---- operators -------------------------------------------------------------
 
     def __eq__(self, other: Any) -> Any:
-        """Whether elements are equal; a tensor of bools. False for what is not a number."""
+        """Whether elements are equal; a tensor of bools. False if other is not a number."""
         if not ops.comparable(other):
             return NotImplemented
         return ops.equal(self, other)
@@ -100,15 +100,15 @@ class Methods(Aliases):
         return ops.floor_divide(other, self), ops.remainder(other, self)
 
     def __round__(self, digits: Any = None) -> Any:
-        """Round to so many decimals, none for None; the dtype stays. See ``ops.round``."""
+        """Round to ``digits`` decimals, 0 for None; the dtype stays. See ``ops.round``."""
         return ops.round(self, 0 if digits is None else digits)
 
     def __contains__(self, value: Any) -> bool:
-        """Whether any element is equal to the value; of several, to that beside it."""
+        """Whether any element equals the value, which may broadcast. See ``ops.contains``."""
         return ops.contains(self, value)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Write to a place. What was computed from the tensor before keeps the old value."""
+        """Assign to a place. Results computed before keep the old value. See ``ops.setitem``."""
         ops.setitem(self, index, value)
 
     # ---- the array API standard ------------------------------------------------
@@ -117,9 +117,9 @@ class Methods(Aliases):
         """The module ``needle.standard``: Needle under the standard's names.
 
         Raises:
-            OptionError: for a version later than that module's.
+            OptionError: for a version that the module does not support.
         """
-        from needle import standard  # a program that does not ask need not load it
+        from needle import standard  # loaded only on demand
 
         known = ("2021.12", "2022.12", "2023.12", standard.__array_api_version__)
         if api_version is not None and api_version not in known:
@@ -148,7 +148,7 @@ class Methods(Aliases):
         return ops.to_device(self, device)
 
     def __complex__(self) -> complex:
-        """Of one element: its value as a Python complex number."""
+        """The value of a single element as a Python complex number."""
         return complex(self.item())  # type: ignore[attr-defined]  # of the class that mixes it in
 
     # ---- of each element -------------------------------------------------------
@@ -286,7 +286,7 @@ class Methods(Aliases):
         return ops.ceil(self)
 
     def round(self, decimals: Any = 0) -> Any:
-        """Round to so many decimals, halves to the even digit. See ``ops.round``."""
+        """Round to a number of decimals, halves to the even digit. See ``ops.round``."""
         return ops.round(self, decimals)
 
     def trunc(self) -> Any:
@@ -326,7 +326,7 @@ class Methods(Aliases):
         return ops.minimum(self, other)
 
     def masked_fill(self, mask: Any, value: Any) -> Any:
-        """The value where mask is true, else the own element; the dtype stays."""
+        """Replace elements by the value where mask is true; the dtype stays."""
         return ops.masked_fill(self, mask, value)
 
     # ---- over axes -------------------------------------------------------------
@@ -368,19 +368,19 @@ class Methods(Aliases):
         return ops.logsumexp(self, axes, keepdims, axis=axis)
 
     def cumsum(self, axis: int | None = None, *, dtype: Any = None) -> Any:
-        """Sum up to each element along an axis (of the flattened tensor for None)."""
+        """Cumulative sum along an axis (of the flattened tensor for None)."""
         return ops.cumsum(self, axis, dtype=dtype)
 
     def cumprod(self, axis: int | None = None, *, dtype: Any = None) -> Any:
-        """Product up to each element along an axis (of the flattened tensor for None)."""
+        """Cumulative product along an axis (of the flattened tensor for None)."""
         return ops.cumprod(self, axis, dtype=dtype)
 
     def cummax(self, axis: int | None = None) -> Any:
-        """Largest element up to each one along an axis, and its position. See ``ops.cummax``."""
+        """Cumulative maximum along an axis, and its position. See ``ops.cummax``."""
         return ops.cummax(self, axis)
 
     def cummin(self, axis: int | None = None) -> Any:
-        """Smallest element up to each one along an axis, and its position. See ``ops.cummin``."""
+        """Cumulative minimum along an axis, and its position. See ``ops.cummin``."""
         return ops.cummin(self, axis)
 
     def softmax(self, axis: int = -1, *, dtype: Any = None) -> Any:
@@ -410,7 +410,7 @@ class Methods(Aliases):
     def unique(
         self, *, return_index: Any = False, return_inverse: Any = False, return_counts: Any = False
     ) -> Any:
-        """The distinct values in ascending order, and what is asked for. See ``ops.unique``."""
+        """The distinct values in ascending order. See ``ops.unique``."""
         return ops.unique(
             self,
             return_index=return_index,
@@ -433,7 +433,7 @@ class Methods(Aliases):
         return ops.flip(self, axes, *more, axis=axis)
 
     def gather(self, index: Any, axis: Any = -1) -> Any:
-        """Pick along an axis, one index per element; either comes first. See ``ops.gather``."""
+        """Pick along an axis, one index per element; in either order. See ``ops.gather``."""
         return ops.gather(self, index, axis)
 
     def take(self, index: Any, axis: int | None = None) -> Any:
@@ -453,11 +453,11 @@ class Methods(Aliases):
         return ops.unbind(self, axis)
 
     def roll(self, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes = None) -> Any:
-        """Move elements along axes; what leaves at one end enters at the other."""
+        """Move elements along axes; they wrap around at the ends."""
         return ops.roll(self, shifts, axes, axis=axis)
 
     def tile(self, counts: int | Sequence[int]) -> Any:
-        """Repeat as a whole along each axis."""
+        """Repeat the whole tensor along each axis."""
         return ops.tile(self, counts)
 
     def repeat(self, counts: int | Sequence[int], axis: int | None = None) -> Any:
@@ -465,11 +465,11 @@ class Methods(Aliases):
         return ops.repeat(self, counts, axis)
 
     def tril(self, k: int = 0) -> Any:
-        """Keep what is on and below diagonal k."""
+        """Keep the elements on and below diagonal k; set the others to 0."""
         return ops.tril(self, k)
 
     def triu(self, k: int = 0) -> Any:
-        """Keep what is on and above diagonal k."""
+        """Keep the elements on and above diagonal k; set the others to 0."""
         return ops.triu(self, k)
 
     def diagonal(self, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
@@ -485,7 +485,7 @@ class Methods(Aliases):
         return ops.matmul(self, other)
 
     def clone(self) -> Any:
-        """A copy in memory of its own; gradients flow through."""
+        """A copy in new memory; gradients flow through."""
         return ops.copy(self)
 
     def numel(self) -> int:

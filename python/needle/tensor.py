@@ -1,4 +1,4 @@
-"""Tensor: the user's face of the graph. Operators, methods and construction."""
+"""Tensor: an array in the graph. Construction, operators and methods."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Tensor(Augmented, Methods, Value):
     Args:
         array: a Tensor or NDArray (storage is shared where device and dtype agree), a NumPy array,
             nested list or number (copied).
-        device: where to put it; the default device for None.
-        dtype: its element type. For None: float32 for Python numbers and float64 values, else
-            that of the values; with ``NEEDLE_BACKEND=np`` as NumPy infers.
+        device: the device; the default device for None.
+        dtype: the element type. For None: float32 for Python numbers and float64 values, else
+            that of the values; with ``NEEDLE_BACKEND=np`` as NumPy infers it.
         requires_grad: whether ``backward`` computes its gradient; ignored for integers and bools
             unless ``NEEDLE_BACKEND=np``.
 
     Raises:
-        GradientError: if it requires a gradient and is made of a list of results of a graph, to
-            which none would flow; ``ops.stack`` lets it.
+        GradientError: if it requires a gradient and its list holds results of a graph: gradients
+            would not flow to them. Use ``ops.stack`` instead.
     """
 
     __slots__ = ()
@@ -64,7 +64,7 @@ class Tensor(Augmented, Methods, Value):
 
     @property
     def T(self) -> Tensor:
-        """The matrix transposed (the last two axes swapped); a vector or a number is its own."""
+        """The transpose: the last two axes swapped. A vector or a number is returned unchanged."""
         try:
             return ops.transpose(self)
         except ShapeError:
@@ -75,12 +75,12 @@ class Tensor(Augmented, Methods, Value):
     # ---- values --------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Return the values as a NumPy array of its own.
+        """Return a copy of the values as a NumPy array.
 
         Raises:
-            OutOfMemoryError: if there is no memory for it, as for a view of fewer elements.
+            OutOfMemoryError: if there is not enough memory for it, as for a large broadcast view.
         """
-        value = executor.value_of(self)  # what waits fails under its own name
+        value = executor.value_of(self)  # a postponed op fails under its own name
         try:
             return np.array(value)
         except MemoryError as error:
@@ -114,20 +114,20 @@ class Tensor(Augmented, Methods, Value):
         graph.set_array(self, new)
 
     def new_tensor(self, values: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-        """Return a copy of values in the tensor's dtype, on its device; it needs no gradient."""
+        """Return a copy of values with the tensor's dtype and device; it requires no gradient."""
         data = _data(values, device or self.device, dtype or self.dtype)
         return graph.wrap(data.copy() if isinstance(values, (Value, NDArray)) else data)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Set ``requires_grad`` (of integers and bools it stays False) and return the tensor."""
+        """Set ``requires_grad`` (for integers and bools it stays False) and return the tensor."""
         self.requires_grad = requires_grad
         return self
 
     def retain_grad(self) -> None:
-        """Do nothing: ``backward`` sets ``.grad`` on results that somebody holds anyway.
+        """Do nothing: ``backward`` always sets ``.grad`` on results that a variable holds.
 
         Raises:
-            GradientError: if the tensor needs no gradient.
+            GradientError: if the tensor does not require a gradient.
         """
         if not self.requires_grad:
             raise explain(
@@ -146,7 +146,7 @@ class Tensor(Augmented, Methods, Value):
     ) -> None:
         """Compute gradients into ``.grad`` of the leaves. See ``autograd.backward``.
 
-        ``gradient`` is PyTorch's name of ``out_grad``.
+        ``gradient`` is PyTorch's name for ``out_grad``.
         """
         if gradient is not None:
             out_grad = ops.either(out_grad, gradient, ("out_grad", "gradient"))
@@ -163,7 +163,7 @@ class Tensor(Augmented, Methods, Value):
             raise operands.TensorListed
         return executor.value_of(self).__array__(dtype, copy)
 
-    __array_ufunc__ = None  # so that numpy_array + tensor asks the tensor
+    __array_ufunc__ = None  # so that numpy_array + tensor calls the tensor's method
 
     def __dlpack__(
         self,
@@ -225,12 +225,12 @@ class Tensor(Augmented, Methods, Value):
         return self.shape[0]
 
     def __bool__(self) -> bool:
-        """Of one element: its truth. Of more: an error, as in NumPy and PyTorch.
+        """The truth of a single element; an error for several, as in NumPy and PyTorch.
 
-        With ``NEEDLE_BACKEND=np`` always true, as in the course; of bools, which the course does
-        not have, whether all are: batches are told apart by ``!=`` there.
+        With ``NEEDLE_BACKEND=np`` it is always true, as in the course. For bools, which the course
+        does not have, it is whether all are true: programs compare batches by ``!=`` there.
         """
-        if config.current().backend == "np":  # the course: a tensor is there, whatever it holds
+        if config.current().backend == "np":  # the course: any tensor is true
             return self.dtype != "bool" or bool(self.numpy().all())
         if self.size == 1:
             return bool(self.item())
@@ -301,7 +301,7 @@ class Tensor(Augmented, Methods, Value):
         if (kind is float or kind is int) and other == 2:
             return ops.square(self)
         if kind is int and other < 0:
-            return ops.power(self, other)  # which refuses integers
+            return ops.power(self, other)  # refuses negative powers of integers
         try:
             return _apply(_power, self, other)
         except ArgumentError:
@@ -374,7 +374,7 @@ class Tensor(Augmented, Methods, Value):
         return ops.broadcast_to(self, shape)
 
     def reshape(self, *shape: Any) -> Tensor:
-        """Another shape for the same elements; one size may be -1. See ``ops.Reshape``."""
+        """The same elements in a new shape; one size may be -1. See ``ops.Reshape``."""
         try:
             op = _reshapes[shape]
         except (KeyError, TypeError):  # TypeError: a list
@@ -394,7 +394,7 @@ class Tensor(Augmented, Methods, Value):
         return ops.astype(self, dtype)
 
     def to(self, target: Any = None, dtype: Any = None, *, device: Any = None) -> Tensor:
-        """Move to a device, or convert to a dtype, given as such or by name; or both."""
+        """Move to a device, convert to a dtype, or both. Each may be given by its name."""
         where, kind = destination(target, device, dtype)
         out = self if where is None else ops.to_device(self, where)
         return out if kind is None else ops.astype(out, kind)
@@ -414,7 +414,7 @@ class Tensor(Augmented, Methods, Value):
 
 
 class Parameter(Tensor):
-    """A tensor that a module learns. Iterating over a module's parameters finds these.
+    """A tensor that a module learns. ``Module.parameters`` finds these.
 
     Raises:
         DtypeError: if it is not floating, unless ``requires_grad`` is false.
@@ -428,15 +428,15 @@ class Parameter(Tensor):
             raise explain(
                 DtypeError, "Parameter", f"{self.dtype} numbers cannot be learned",
                 [("value", self)], "a parameter is floating",
-                'dtype="float32", or register_buffer for what is not learned',
+                'dtype="float32", or register_buffer for tensors that are not learned',
             )  # fmt: skip
 
 
 def _shown(x: Tensor, text: Callable[[], str]) -> str:
-    """Return a text with the values of x, or what is known of x where there are none."""
+    """Return a text with the values of x, or with its shape if they cannot be computed."""
     try:
         return text()
-    except (NeedleError, MemoryError) as error:  # debuggers and messages must get a text
+    except (NeedleError, MemoryError) as error:  # debuggers and messages need a text
         reason = str(error).partition("\n")[0]
         return f"needle.Tensor(shape={x.shape}, dtype={x.dtype}, device={x.device}; {reason})"
 
@@ -445,9 +445,9 @@ graph.set_tensor_classes(Tensor, TensorTuple)
 
 
 def _data(values: Any, where: Any, kind: Any, varies: bool = False) -> NDArray:
-    """Return the array of a tensor's constructor; shared where nothing has to change.
+    """Return the array for a tensor's constructor; its memory is shared if nothing has to change.
 
-    A list of results of a graph is refused where derivatives are expected to flow (``varies``).
+    A list of results of a graph is refused if derivatives are expected to flow (``varies``).
     """
     if isinstance(values, Value):
         values = executor.value_of(values)
@@ -473,9 +473,9 @@ def _data(values: Any, where: Any, kind: Any, varies: bool = False) -> NDArray:
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """Return a tensor over the memory of another library's array, without copying where possible.
 
-    It needs no gradient. What the other side writes later, the tensor shows, and results that wait
-    for it in lazy mode too. What Needle writes (``x[0] = 1``, ``x += 1``, an optimizer's step) goes
-    to memory of the tensor's own: other tensors and graphs may rely on what was there.
+    It requires no gradient. The tensor, and results of it that wait in lazy mode, see later writes
+    by the other library. Writes by Needle (``x[0] = 1``, ``x += 1``, an optimizer's step) go to new
+    memory, because other tensors and graphs may rely on the old values.
 
     >>> print(ndl.from_dlpack(np.ones(3, np.float32)))
     [1. 1. 1.]
@@ -483,19 +483,19 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     Args:
         x: a NumPy array, or anything with ``__dlpack__``.
         device: a device that computes in host memory; the default device for None.
-        copy: True: always; False: never, raise ExchangeError; None: only where it cannot be shared.
+        copy: True: always; False: never, raise ExchangeError; None: only if it cannot be shared.
 
     Raises:
         DeviceError: if x is not in host memory.
-        ArgumentError: if x offers no DLPack.
+        ArgumentError: if x does not support DLPack.
         DtypeError: if x has a dtype that cannot be exchanged.
-        ExchangeError: if copy=False cannot be, or what x gives is no capsule or a used one.
+        ExchangeError: for copy=False if a copy is needed, or if the capsule of x is not valid.
     """
     return graph.wrap(exchange.from_dlpack(x, device, copy))
 
 
 class _Module(types.ModuleType):
-    """This module, which says so to who takes it for PyTorch's function of its name."""
+    """This module; calling it like PyTorch's function of the same name gives a clear error."""
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise ArgumentError("needle.tensor is a module\n  try: needle.Tensor(...)")
@@ -505,7 +505,7 @@ sys.modules[__name__].__class__ = _Module
 
 
 def _attributes(x: Tensor) -> dict[str, Any]:
-    """Return what a user has set on a tensor of a class of their own, or on a parameter."""
+    """Return the attributes that a user set on a parameter or on a tensor of a subclass."""
     return getattr(x, "__dict__", {})
 
 

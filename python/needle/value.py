@@ -1,4 +1,4 @@
-"""Value: what tensors and tuples of them have in common; and the tuples."""
+"""Value, the base of tensors and tuples of tensors; and the tuples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from needle.errors import GradientError, ShapeError, explain
 from needle.ops.operands import has_gradients
 
 _needs: Any = graph.TensorBase.requires_grad
-_read = _needs.__get__  # no Python function: 35 ns more than the attribute itself
+_read = _needs.__get__  # quicker than a Python function
 
 
 def _set_requires_grad(self: Any, value: bool) -> None:
@@ -20,25 +20,25 @@ def _set_requires_grad(self: Any, value: bool) -> None:
         if not value:
             raise explain(
                 GradientError, "requires_grad", f"the tensor is the result of {self.op}",
-                [("x", self)], "only a leaf can be told that it needs no gradient", "x.detach()",
+                [("x", self)], "requires_grad can be switched off only for a leaf", "x.detach()",
             )  # fmt: skip
         return
     several = type(spec) is tuple
     on = bool(value) and (several or has_gradients(spec.dtype))
-    if on and self.op is not None and not several:  # lazy mode: a leaf is a value, and waits not
+    if on and self.op is not None and not several:  # lazy mode: a leaf is a computed value
         graph.set_array(self, executor.held(self))
     _needs.__set__(self, on)
 
 
 class Value(graph.TensorBase):
-    """What a node of the graph computes: a ``Tensor`` or a ``TensorTuple``."""
+    """The value of a node of the graph: a ``Tensor`` or a ``TensorTuple``."""
 
     __slots__ = ()
 
     requires_grad = property(
         _read,
         _set_requires_grad,
-        doc="Whether gradients flow to or through it. Integers and bools never need one.",
+        doc="Whether gradients flow to or through it; always False for integers and bools.",
     )
 
     def is_leaf(self) -> bool:
@@ -46,21 +46,21 @@ class Value(graph.TensorBase):
         return not self._is_recorded()
 
     def _is_recorded(self) -> bool:
-        """Return whether it is part of a graph; in lazy mode nodes of ops also stand for others."""
+        """Return whether it is part of a graph; in lazy mode not every op's node is."""
         return self.op is not None and self.requires_grad
 
     def realize_cached_data(self) -> Any:
-        """Return the array, computing it if it waits."""
+        """Return the array; compute it first if it is postponed."""
         return executor.value_of(self)
 
     @property
     def cached_data(self) -> Any:
-        """The array, computed."""
+        """The computed array."""
         return executor.value_of(self)
 
     @property
     def maker(self) -> str | None:
-        """With ``debug >= 1``: the op or the constructor, and the line, that made this value."""
+        """With ``debug >= 1``: the op or constructor, and the line, that made this value."""
         return executor.maker_of(self)
 
     def __copy__(self) -> Any:
@@ -68,7 +68,7 @@ class Value(graph.TensorBase):
 
 
 class TensorTuple(Value):
-    """The result of an op with several outputs. No nesting."""
+    """The result of an op with several outputs; tuples are not nested."""
 
     __slots__ = ()
 
@@ -87,7 +87,7 @@ class TensorTuple(Value):
         return executor.apply(ops.TupleGetItem.of(index % size), self)
 
     def detach(self) -> TensorTuple:
-        """Return the values without graph."""
+        """Return the same values without graph."""
         return graph.wrap(executor.value_of(self))
 
     def __add__(self, other: TensorTuple) -> TensorTuple:

@@ -44,12 +44,12 @@ _interned: dict[tuple[Any, ...], Op] = {} if core.native is None else core.nativ
 
 
 def _remade(cls: type[Op], *values: Static) -> Op:
-    """Return the one op that another process or a file holds a copy of."""
+    """Return the one op equal to a copy from another process or a file."""
     return cls.of(*values)
 
 
 def _exact(value: Static) -> Any:
-    """Return what is equal only to the same: 1, 1.0 and True are equal, and 0.0 and -0.0."""
+    """Return a key that tells 1, 1.0 and True apart, and 0.0 and -0.0, which are all equal."""
     if type(value) is tuple:
         return tuple(map(_exact, value))
     return (type(value), value, type(value) is float and math.copysign(1.0, value))
@@ -60,14 +60,15 @@ class Op(graph.OpBase):
 
     Attributes:
         static: names of the static attributes, in the order of the constructor.
-        saves: for each input, what the gradient with respect to it reads: positions of inputs, or
-            OUTPUT. The last entry serves all further inputs. Anything not listed may be freed; a
-            user's op that lists nothing keeps all, as in the course: ((),) is for none.
-        structural: whether ``compute`` only puts values together or takes them apart.
-        called: the name where it is not the words of the class.
-        promotes: which operands are brought to one dtype: "nothing", "all", or all to a "floating"
-            one; "first": the first alone, to a floating one.
-        samples: what the generated tests run: a function that returns a list of Sample.
+        saves: for each input, the values that the gradient with respect to it reads: positions of
+            inputs, or OUTPUT. The last entry holds for all further inputs. Values that are not
+            listed may be freed. A user's op without ``saves`` keeps all values, as in the course;
+            ((),) keeps none.
+        structural: whether ``compute`` only combines values or splits them.
+        called: the op's name, if it is not the words of the class name.
+        promotes: which operands are promoted to one dtype: "nothing", "all", or all to a "floating"
+            dtype; "first": only the first, to a floating dtype.
+        samples: a function that returns the list of Sample that the generated tests run.
     """
 
     static: ClassVar[tuple[str, ...]] = ()
@@ -78,7 +79,7 @@ class Op(graph.OpBase):
     promotes: ClassVar[str] = "nothing"
     samples: ClassVar[Callable[[], list[Sample]] | None] = None
     is_foreign: ClassVar[bool] = False
-    """Whether a user defined it: then what its gradient gives is checked."""
+    """Whether a user defined the op: then the results of its gradient are checked."""
     _masks: ClassVar[tuple[int, ...]] = ()
     takes: ClassVar[int | None] = None
     """How many operands ``expand`` or ``compute`` takes; None: any number."""
@@ -130,7 +131,7 @@ class Op(graph.OpBase):
         key = _exact((cls, *values))
         try:
             op = _interned.get(key)
-        except TypeError:  # a list, say, has no hash
+        except TypeError:  # not hashable, for example a list
             return cls(*values)
         if op is None:
             if len(_interned) > 10_000:  # only a shortcut; ops in use stay alive in their nodes
@@ -161,7 +162,7 @@ class Op(graph.OpBase):
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the inputs as tensors, promoted; Python numbers take the dtype of the tensors.
 
-        The gate leaves this out where tensors have the dtypes already, unless a class has its own.
+        The gate skips this where tensors have the dtypes already, unless a class overrides it.
 
         Raises:
             ArgumentError: if an input is not a tensor.
@@ -182,12 +183,13 @@ class Op(graph.OpBase):
         """Return, per input, the gradient (a tensor) or None; one input: the tensor itself.
 
         Args:
-            out_grad: gradient with respect to the result; of several results a sequence, with
-                None where nothing depends on one.
-            out: the result; ``out.inputs`` are the inputs. Only what ``saves`` lists has values.
+            out_grad: gradient with respect to the result; for several results a sequence, with
+                None for unused ones.
+            out: the result; ``out.inputs`` are the inputs. Only those listed in ``saves`` have
+                values.
 
         Raises:
-            GradientError: if none is defined.
+            GradientError: if the op defines none.
         """
         raise GradientError(f"{self.name}: no gradient is defined")
 
@@ -199,8 +201,8 @@ class Op(graph.OpBase):
     def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """Return the result and its tangent, given tangents of some inputs (None: zero).
 
-        Of several results the tangent is a list. Derived for every op, by its family: ``gradient``
-        is linear in ``out_grad``, and its transpose is the tangent.
+        For several results the tangent is a list. The default works for every op: ``gradient`` is
+        linear in ``out_grad``, and its transpose gives the tangent.
         """
         create_graph = graph.recording() and forward.needs((*primals, *tangents))
         moving = iter(
@@ -213,7 +215,7 @@ class Op(graph.OpBase):
         tangent = reverse.transpose(self, pull, out.spec, tangents, create_graph)
         if graph.recording() and any(x.requires_grad for x in primals):
             return out, tangent
-        if out.array is not None:  # not part of the graph that was only made for the transpose
+        if out.array is not None:  # without the graph, which was made only for the transpose
             return graph.wrap(out.array), tangent
         return executor.apply(self, *primals), tangent
 
@@ -241,7 +243,7 @@ def needed(out: Any) -> list[bool]:
 
 
 def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
-    """Undo a broadcast: sum x over the axes that broadcasting ``shape`` had repeated."""
+    """Undo a broadcast: sum x over the axes that broadcasting from ``shape`` repeated."""
     if x.spec.shape == shape:
         return x
     from needle.ops.reduce import SumTo
@@ -290,7 +292,7 @@ class Elementwise(Op):
     @classmethod
     @functools.cache
     def operands(cls) -> int | None:
-        """Return how many operands the function takes, as its samples have it."""
+        """Return the number of operands, from the samples."""
         return len(cls.samples()[0].inputs) if cls.samples is not None else None
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -314,11 +316,12 @@ class Elementwise(Op):
     def derivative(self, out: Any, i: int) -> Any:
         """Return the partial derivative with respect to input i, elementwise: both directions.
 
-        A number or a tensor; a bool tensor selects: 1 where it is true, else 0 (also of infinity);
-        a pair of them: 1 where the first is true, else 1/2 where the second is, else 0.
+        The result is a number or a tensor. A bool tensor selects: 1 where it is true, else 0 (also
+        for infinite gradients). A pair of bool tensors: 1 where the first is true, else 1/2 where
+        the second is true, else 0.
 
         Raises:
-            GradientError: if none is defined.
+            GradientError: if the op defines none.
         """
         raise GradientError(f"{self.name}: no derivative is defined")
 
@@ -340,7 +343,7 @@ class Elementwise(Op):
             if tangent is not None:
                 with executor.modes(recording=needs):
                     factor = self.derivative(known, i)
-                factor = out if factor is known else factor  # which is no part of any graph
+                factor = out if factor is known else factor  # outside any graph
                 if isinstance(factor, graph.TensorBase) or factor != 0.0:
                     terms.append(_scaled(tangent, factor))
         return out, spread_to(total(terms), out.spec.shape) if terms else None
@@ -369,8 +372,8 @@ class Multilinear(Op):
 class Composite(Op):
     """An op made of others: ``expand`` defines it; a device may override it as a whole.
 
-    Unless it says better, its gradient is that of the expansion, which is run again from the
-    inputs.
+    Unless a class overrides ``gradient``, the gradient is that of the expansion, which runs again
+    from the inputs.
     """
 
     saves: ClassVar[Sequence[Sequence[int | str]]] = (tuple(range(8)),)
@@ -388,7 +391,7 @@ class Composite(Op):
         return self.expanded(*arrays)
 
     def expanded(self, *arrays: Any) -> Any:
-        """Return the result array by the expansion, whatever overrides there are."""
+        """Return the result array by the expansion, even if a device overrides it."""
         with executor.modes(recording=False, lazy=False):
             result = self.expand(*map(graph.wrap, arrays))
             if isinstance(result, tuple):
@@ -419,12 +422,12 @@ class Composite(Op):
 
             out = make_tuple(*out)
         if overridden or (cls.compute, cls.expanded) != (Composite.compute, Composite.expanded):
-            out = executor.apply(self, *primals)  # the very same value, and what else it checks
+            out = executor.apply(self, *primals)  # the same value, with the op's checks
         return out, tangent
 
 
 class Identity(Linear):
-    """x itself, as a node of its own."""
+    """Return x as a new node."""
 
     def compute(self, x: Any) -> Any:
         return x
@@ -434,10 +437,10 @@ class Identity(Linear):
 
 
 def variables(inputs: Sequence[Any]) -> list[Any]:
-    """Return tensors of the same values, each the start of a graph of its own.
+    """Return tensors of the same values, each of which starts a new graph.
 
-    Where recording is on they stay connected to the inputs, so that what is computed from them
-    can be differentiated with respect to the inputs too.
+    Where recording is on they stay connected to the inputs, so that their results can also be
+    differentiated with respect to the inputs.
     """
     found = []
     for x in inputs:
@@ -454,18 +457,18 @@ def variables(inputs: Sequence[Any]) -> list[Any]:
 
 
 def aliases(tensors: Sequence[Any]) -> list[Any]:
-    """Return other tensors of the same values, for a function of the user: it may assign to them.
+    """Return other tensors of the same values, for a user's function, which may assign to them.
 
-    ``x[i] = y`` lets x stand for another value, and gradients with respect to x would be those
-    with respect to that.
+    After ``x[i] = y`` x stands for another value, and gradients with respect to x would be those
+    with respect to that value.
     """
     return [executor.apply(Identity.of(), x) for x in tensors]
 
 
 def starts(inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Return nodes to differentiate with respect to, and their tensors for a function of the user.
+    """Return nodes to differentiate with respect to, and their tensors for a user's function.
 
-    No tensor is a leaf: a leaf that is assigned to would stay one, without the values before.
+    None of the tensors is a leaf: a leaf stays a leaf when assigned to, and loses its old value.
     """
     tensors = variables(inputs)
     nodes = [graph.leaf(x) for x in tensors]
@@ -474,13 +477,13 @@ def starts(inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _scaled(x: Any, factor: Any) -> Any:
-    """Return x times what ``derivative`` gave: a number, a tensor, or bool tensors to select."""
+    """Return x times the result of ``derivative``: a number, a tensor, or bool tensors."""
     if isinstance(factor, tuple):
         whole, half = factor
         return _selected(whole, x, _selected(half, 0.5 * x, 0.0))
     if isinstance(factor, graph.TensorBase):
         return _selected(factor, x, 0.0) if factor.spec.dtype is dtype.bool_ else x * factor
-    if factor == 0.0:  # of infinity too
+    if factor == 0.0:  # also for infinite x
         return reverse.full_like(x, 0.0)
     return x if factor == 1.0 else -x if factor == -1.0 else x * factor
 
