@@ -1,7 +1,7 @@
 """``Spec``, ``Array``, ``Op``, ``Node``, ``TensorBase``: the definition of the native base types.
 
 The native module (src/core) has the same names with the same behaviour; backend/array.py and
-graph.py take them from there where they can. The tests run on both.
+graph.py use it where it is available. The tests run on both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Spec:
-    """dtype, device and shape of an array; interned, so that equal specs are one object."""
+    """dtype, device and shape of an array; interned, so equal specs are the same object."""
 
     __slots__ = ("dtype", "device", "shape", "size", "strides", "__weakref__")
     dtype: DType
@@ -52,7 +52,7 @@ _specs: dict[tuple[Any, ...], Spec] = {}
 
 
 def make_spec(dtype: DType, device: Device, shape: tuple[int, ...]) -> Spec:
-    """Return the one spec of these three."""
+    """Return the spec of a dtype, device and shape; equal specs are the same object."""
     key = (dtype, device, shape)
     spec = _specs.get(key)
     if spec is None:
@@ -70,7 +70,7 @@ def make_spec(dtype: DType, device: Device, shape: tuple[int, ...]) -> Spec:
 
 
 class _Described:
-    """What has a spec."""
+    """The base of objects with a spec."""
 
     __slots__ = ()
     spec: Any
@@ -87,7 +87,7 @@ class _Described:
 
     @property
     def device(self) -> Device:
-        """Where the values are; never computes anything."""
+        """Device of the values; never computes anything."""
         return self.spec.device
 
     @property
@@ -122,7 +122,7 @@ _array_class: type = Array
 
 
 def set_array_class(cls: type) -> None:
-    """Say which subclass of Array new arrays are instances of."""
+    """Set the subclass of Array for new arrays."""
     global _array_class
     _array_class = cls
 
@@ -153,15 +153,15 @@ OUTPUT = 63
 
 
 class Op:
-    """Native part of an op: what the gate needs to know without asking Python.
+    """Native part of an op: everything the gate needs without calling Python.
 
     Attributes:
-        kind: 0 for an op that only Python can run; else the gate's own way (see ops/base.py).
+        kind: 0 for an op that only Python can run; else the gate's method (see ops/base.py).
         code: number of the elementwise function or reduction.
-        params: numbers of the kind: a shape, an order of axes, ranges.
-        save_masks: per input, which values the gradient with respect to it reads.
+        params: numbers for the kind: a shape, an order of axes, ranges.
+        save_masks: for each input, the values that the gradient with respect to it reads.
         opaque: whether the op holds a Python callable (its nodes can be part of a cycle).
-        differentiable: whether gradients flow through it at all.
+        differentiable: whether gradients flow through it.
     """
 
     __slots__ = ("kind", "code", "params", "save_masks", "opaque", "differentiable")
@@ -176,7 +176,7 @@ _serials = itertools.count()
 
 
 class Node:
-    """One operation, or a leaf (op None). Never changes, except that its value comes and goes.
+    """One operation, or a leaf (op None). Only its value changes: it is computed and freed.
 
     Nodes and tensors are numbered as they are made (``serial``).
     """
@@ -189,7 +189,7 @@ class Node:
     def __init__(self, op: Any, inputs: tuple[Node, ...], spec: Any, needs: bool, done: bool):
         self.op, self.inputs, self.spec = op, inputs, spec
         self.needs, self.done, self.value = needs, done, None
-        self.released = False  # whether its gradient will not run (again)
+        self.released = False  # whether its gradient will not run any more
         self._claims = self._held = 0
         self.serial = next(_serials)
         self._handle: Any = None
@@ -220,7 +220,7 @@ class Node:
             _modes.pending = max(0, _modes.pending - 1)
         if self._held & ~(1 << OUTPUT):
             self.drop(1 << OUTPUT)
-        # A dying chain must not recurse: what nodes held waits in a list that only one empties.
+        # Freeing a long chain must not recurse: inputs wait in a list that one call empties.
         _modes.graveyard.append(self.inputs)
         self.inputs = ()
         if _modes.burying:
@@ -299,7 +299,7 @@ _tuple_class: type = TensorBase
 
 
 def set_tensor_classes(tensor: type, pair: type) -> None:
-    """Say which classes results are instances of: one array, or a tuple of them."""
+    """Set the classes of results: of one array, and of a tuple of them."""
     global _tensor_class, _tuple_class
     _tensor_class, _tuple_class = tensor, pair
 
@@ -327,7 +327,7 @@ def wrap(array: Any) -> Any:
 
 
 def leaf(tensor: Any) -> Any:
-    """Return the tensor's node, making its leaf where there is none."""
+    """Return the tensor's node; make a leaf if it has none."""
     node = tensor._node
     if node is None:
         node = Node(None, (), tensor.spec, tensor._requires_grad, True)
@@ -337,7 +337,7 @@ def leaf(tensor: Any) -> Any:
 
 
 def _saved(op: Any, nodes: tuple[Any, ...]) -> int:
-    """Return the mask of values that the gradients asked of ``op`` will read."""
+    """Return the mask of values that the needed gradients of ``op`` will read."""
     mask = 0
     masks = op.save_masks
     for i, node in enumerate(nodes):
@@ -400,7 +400,7 @@ _finishing = threading.RLock()
 
 
 def release(node: Any) -> None:
-    """Give up what the node's gradient would read: that has run and will not run again."""
+    """Free the values for the node's gradient, which has run and will not run again."""
     node.released = True
     node.drop(0 if node.done else ~(1 << OUTPUT))
 
@@ -426,10 +426,10 @@ def owner(node: Any) -> Any:
 
 
 def set_array(tensor: Any, array: Any) -> None:
-    """Give a tensor new data: it becomes a leaf that no graph knows.
+    """Give a tensor new data: it becomes a new leaf, outside all graphs.
 
-    Old graphs keep the old value, or none: what was freed there must not seem to be there still,
-    with other values.
+    Old graphs keep the old value if they hold it; a value freed there must not appear again with
+    new data.
     """
     node = tensor._node
     if node is not None:
@@ -441,13 +441,13 @@ def set_array(tensor: Any, array: Any) -> None:
 
 
 def exclusive(tensor: Any) -> bool:
-    """Return whether nobody but this tensor holds its array and memory, so that an optimizer may
-    write there. Always false here: an unneeded copy is right too."""
+    """Return whether only this tensor holds its array and memory, so that an optimizer may write
+    there. Always false here: an unneeded copy is correct too."""
     return False
 
 
 def rebind(tensor: Any, source: Any) -> None:
-    """Make a tensor stand for what another one does, which is given up; old graphs stay as is."""
+    """Give a tensor the node and array of another one, which is dropped; old graphs stay as is."""
     if tensor is source:
         return
     old = tensor._node
@@ -468,7 +468,7 @@ def topo(
 
     Args:
         needs: visit only nodes through which gradients flow.
-        stop: nodes below which not to look.
+        stop: nodes below which the walk stops.
     """
     return _ordered(nodes, lambda node: node.needs or not needs, stop or frozenset())
 
@@ -531,22 +531,22 @@ def set_open(value: bool) -> bool:
 
 
 def set_defaults(lazy: bool, open: bool) -> None:
-    """Say in which modes threads start."""
+    """Set the modes in which threads start."""
     _Modes.lazy, _Modes.open = lazy, open
 
 
 def pending() -> int:
-    """Return how many operations wait to be computed in this thread."""
+    """Return the number of operations that wait to be computed in this thread."""
     return _modes.pending
 
 
 def next_serial() -> int:
-    """Return a number above those of all nodes and tensors so far; that of no later one is less."""
+    """Return a number above those of all nodes and tensors so far, and not above later ones."""
     return next(_serials)
 
 
 def tensors() -> list[Any]:
-    """Return all live tensors, without those whose making failed."""
+    """Return all live tensors, without those whose constructor failed."""
     found = [x for x in gc.get_objects() if issubclass(type(x), TensorBase)]  # asks no proxy
     return [x for x in found if hasattr(x, "array")]
 

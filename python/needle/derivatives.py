@@ -26,14 +26,13 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
 
         out, tangent = f(x), J(x) v
 
-    The function runs once, on pairs of a value and a tangent. Nothing else is kept: a pair goes
-    with its last use, so memory does not grow with the depth of the function (where an input or a
-    parameter requires a gradient, the graph for that is recorded as always; see ``no_grad``). One
-    call costs a small multiple of the function, whatever the number of results: for a function of
-    few inputs and many results it is cheaper than ``vjp``. What the function reads of a tensor
-    (``item``, ``numpy``, ``bool``) is its value.
+    The function runs once, on pairs of a value and a tangent. A pair is freed after its last use,
+    so memory does not grow with the depth of the function (if an input or a parameter requires a
+    gradient, the graph is recorded as usual; see ``no_grad``). One call costs a small multiple of
+    the function for any number of results: for few inputs and many results it is cheaper than
+    ``vjp``. ``item``, ``numpy`` and ``bool`` in the function read the value.
 
-    Shapes:   each tangent that of its primal; out's tangent that of out
+    Shapes:   each tangent has the shape of its primal; out's tangent that of out
     Dtypes:   floating; integer and bool inputs take None for a tangent
     Raises:   GradientError for a wrong number of tangents, or a result that is not a tensor;
               ShapeError, DtypeError where a tangent does not fit its primal
@@ -65,10 +64,10 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
 def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """Return ``function(*primals)`` and its derivative there, as a linear map of tangents.
 
-    The function runs once; each call of the map costs only the linear part of ``jvp``, and may be
-    differentiated as well. The map keeps what reverse mode would keep.
+    The function runs once; each call of the map costs only the linear part of ``jvp``, and can be
+    differentiated too. The map keeps the same values as reverse mode.
 
-    Shapes:   each tangent that of its primal; the map's result that of out
+    Shapes:   each tangent has the shape of its primal; the map's result that of out
     Raises:   as ``jvp``; GradientError: if there is not one tangent per primal.
     Source:   Radul, Paszke, Frostig, Johnson, Maclaurin, "You Only Linearize Once", 2023,
               arXiv:2204.10923; here the map is the transpose of the transpose (``vjp``)
@@ -94,7 +93,7 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
 
 
 def _traced(name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
-    """Return a function's result, recorded, and the starts of its graph."""
+    """Return a function's recorded result, and the inputs that start its graph."""
     for x in inputs:
         _tangent(name, x, None)  # must be a tensor
     nodes, tensors = starts(inputs)
@@ -127,8 +126,8 @@ def jacobian(
     """Return a function that gives all partial derivatives: ``J[i..., j...] = d out[i] / d x[j]``.
 
     Shapes:   out [i...], x [j...] -> [i..., j...]
-    Raises:   GradientError if the function returns several tensors, or argument or result are not
-              floating; IndexRangeError if argnums are out of range; OptionError for an unknown
+    Raises:   GradientError if the function returns several tensors, or an argument or the result is
+              not floating; IndexRangeError if argnums are out of range; OptionError for an unknown
               mode
     Source:   Griewank, Walther, "Evaluating Derivatives", 2008, sections 3.1 and 3.2
 
@@ -136,7 +135,7 @@ def jacobian(
         function: takes tensors, returns one tensor. Keyword arguments are passed on to it.
         argnums: which positional arguments to differentiate; a tuple gives a tuple.
         mode: "forward" takes one pass per element of x, "reverse" one per element of out; None
-            takes the one with fewer. Either way the function itself runs once.
+            chooses the one with fewer passes. The function itself runs once in both.
 
     >>> ndl.jacobian(lambda x: x * x)(Tensor([1.0, 2.0])).numpy()
     array([[2., 0.],
@@ -175,11 +174,11 @@ def hessian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> C
 
         H[i..., j...] = d^2 f / d x[i] d x[j]
 
-    It costs a pass through the gradient's graph per element of x; ``hvp``, the product with a
-    vector, costs one.
+    It costs one pass through the gradient's graph per element of x; ``hvp``, the product with a
+    vector, costs one pass.
 
     Shapes:   x [i...] -> [i..., i...]; between two arguments x [i...] and y [j...]: [i..., j...]
-    Raises:   GradientError if the function returns no scalar; else as ``jacobian``
+    Raises:   GradientError if the function does not return a scalar; else as ``jacobian``
     Source:   Griewank, Walther, "Evaluating Derivatives", 2008, section 5.1
 
     Args:
@@ -208,14 +207,14 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
 
     It costs a small multiple of the gradient; the Hessian itself is never formed.
 
-    Shapes:   each vector and each result that of its primal
-    Raises:   GradientError if the function returns no scalar; else as ``jvp``
+    Shapes:   each vector and each result has the shape of its primal
+    Raises:   GradientError if the function does not return a scalar; else as ``jvp``
     Source:   Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994
 
     Args:
         function: takes the primals, returns a scalar tensor (one element).
         primals: a tuple of tensors, or one tensor.
-        vectors: as ``tangents`` of ``jvp``.
+        vectors: as ``tangents`` in ``jvp``.
 
     Returns:
         A tensor for one primal, a tuple of tensors for a tuple; None for one not floating.
@@ -304,12 +303,12 @@ def _tangent(name: str, x: Any, v: Any) -> Any:
         v = autograd.vector(name, v, spec)
     if v.spec.shape != spec.shape:
         raise explain(
-            ShapeError, name, "a tangent has another shape than its primal",
+            ShapeError, name, "the shapes of a tangent and its primal differ",
             [("primal", x), ("tangent", v)], "a tangent is a direction in the space of its primal",
         )  # fmt: skip
     if v.spec != spec:
         raise explain(
-            DtypeError, name, "a tangent has another dtype or device than its primal",
+            DtypeError, name, "a tangent differs from its primal in dtype or device",
             [("primal", x), ("tangent", v)], "", "cast it: tangent.astype(primal.dtype)",
         )  # fmt: skip
     return v

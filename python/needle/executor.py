@@ -1,7 +1,7 @@
-"""``apply``: the one gate through which every operation goes; ``realize``: what lazy mode runs.
+"""``apply``, the gate of every operation, and ``realize``, which runs postponed operations.
 
-``apply`` below is the definition. Where the native module is there, its gate takes the common
-cases and hands everything else over to this function; ``NEEDLE_FAST=off`` closes the gate.
+``apply`` below is the definition. The native module, if there is one, handles the common cases and
+passes everything else to this function; ``NEEDLE_FAST=off`` switches that off.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def _apply(op: Any, /, *inputs: Any, **named: Any) -> Any:
 
     Args:
         op: an ``Op`` with its static attributes.
-        inputs: tensors; an op may accept scalars and NumPy arrays beside them.
+        inputs: tensors; an op may also accept scalars and NumPy arrays.
 
     Raises:
         ShapeError, DtypeError, DeviceError: as the op says; in lazy mode on this line too.
-        ArgumentError: for another number of operands than the op takes, or one given by name.
+        ArgumentError: for a wrong number of operands, or one given by name.
     """
     if named:
         raise ArgumentError(
@@ -55,7 +55,7 @@ def _apply(op: Any, /, *inputs: Any, **named: Any) -> Any:
 
 
 def _explained(op: Any, tensors: Sequence[Any], error: Exception) -> Exception:
-    """Return what an op's ``compute`` raised as an error about the op and its operands."""
+    """Return the exception of an op's ``compute`` as an error about the op and its operands."""
     found: Exception = error
     if isinstance(error, MemoryError):
         found = memory.typed(error).during(op.name, tensors)
@@ -124,7 +124,7 @@ def _push(op: Any, tensors: tuple[Any, ...], level: int) -> Any:
 
 
 class Makers:
-    """Who made each live tensor and array, by identity: ``==`` of tensors compares elements."""
+    """The maker of each live tensor and array, by identity: ``==`` compares elements."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, str]] = {}
@@ -139,7 +139,7 @@ class Makers:
             self[tensor] = maker
 
     def get(self, tensor: Any) -> str | None:
-        """Return what made a tensor, or None if nobody noted it."""
+        """Return the maker of a tensor, or None if it was not noted."""
         found = self._known.get(id(tensor))
         return found[1] if found is not None else None
 
@@ -149,11 +149,11 @@ makers = Makers()
 
 
 _lines = Makers()
-"""With ``debug >= 1``: the user's line of each node that waits, or did."""
+"""With ``debug >= 1``: the user's line of each postponed node."""
 
 
 def maker_of(tensor: Any) -> str | None:
-    """Return what made a tensor and on which line, if that was noted."""
+    """Return the maker of a tensor and the line, if they were noted."""
     found, node = makers.get(tensor), tensor.node
     if found is None and node is not None and _lines.get(node):
         return f"{node.op} at {_lines.get(node)}"
@@ -168,7 +168,7 @@ def note_leaf(tensor: Any, maker: str) -> None:
 
 
 def _origins() -> dict[int, str]:
-    """Return, by identity of each array that a tensor or the graph holds, where it comes from."""
+    """Return the origin of each array that a tensor or the graph holds, by identity."""
     found: dict[int, str] = {}
     tensors = graph.tensors()
     for tensor in tensors:
@@ -176,7 +176,7 @@ def _origins() -> dict[int, str]:
             found[id(part)] = _origin(tensor, part)
     for node in graph.topo([x.node for x in tensors if x.node is not None]):
         for part in _parts(node.value):
-            maker = makers.get(part) or node.op or "nobody knows"
+            maker = makers.get(part) or node.op or "an unknown op"
             found.setdefault(id(part), f"made by {maker}, kept for a gradient")
     return found
 
@@ -212,7 +212,7 @@ def spec_of(tensor: Any) -> Any:
     """Return the spec of a tensor without computing anything.
 
     Raises:
-        ArgumentError: if it is not a tensor, or several together.
+        ArgumentError: if it is not a tensor, or a tuple of tensors.
     """
     try:
         spec = tensor.spec
@@ -236,7 +236,7 @@ def shape_of(x: Any) -> tuple[int, ...]:
 
 
 def held(tensor: Any) -> Any:
-    """Return what a tensor holds, computing it if it waits: an array, a dual, or a tuple of them.
+    """Return the contents of a tensor, computed if needed: an array, a dual, or a tuple of them.
 
     Raises:
         ReleasedError: if the value was freed because nothing needed it.
@@ -252,7 +252,7 @@ def held(tensor: Any) -> Any:
 
 
 def value_of(tensor: Any) -> Any:
-    """Return the array of a tensor, computing it if it waits; of a dual the value.
+    """Return the array of a tensor, computed if needed; for a dual its value.
 
     Raises:
         ReleasedError: if the value was freed because nothing needed it.
@@ -269,7 +269,7 @@ def value_of(tensor: Any) -> Any:
 def realize(nodes: Iterable[Any]) -> None:
     """Run all pending nodes below these, inputs first.
 
-    A node that raises stays pending, and so does what depends on it; the rest keeps its values.
+    A node that raises stays pending with all nodes that depend on it; the others keep their values.
     """
     with modes(recording=False, lazy=False):
         for node in graph.pending_order(nodes):
@@ -283,14 +283,14 @@ def _computed(node: Any, arrays: list[Any]) -> Any:
         if finite.watches(node):
             return finite.compute(node.op, arrays, node=node)
         return node.op.compute(*arrays)
-    except NonFiniteError:  # it names the line
+    except NonFiniteError:  # names the line already
         raise
     except (MemoryError, OverflowError, NeedleError) as error:
         raise _placed(node, error)  # noqa: B904  (a name here would keep the error, and tensors)
 
 
 def _placed(node: Any, error: Exception) -> Exception:
-    """Return what a postponed op raised as an error about it that names the line it is from."""
+    """Return the exception of a postponed op as an error that names the op and its line."""
     found = _explained(node.op, [graph.handle(below) for below in node.inputs], error)
     line = _lines.get(node)
     return found.called_at(line) if line and isinstance(found, NeedleError) else found
@@ -299,8 +299,8 @@ def _placed(node: Any, error: Exception) -> Exception:
 class _Modes:
     """Switch recording or lazy mode, and settings, within a ``with`` block, for this thread.
 
-    The definition of ``modes``, which is native where it can be: a signal may come between any two
-    functions of Python, and ``__exit__`` would be one. Only native code has the other modes.
+    This is the definition of ``modes``. The native one is safer: a signal may arrive between any
+    two Python functions, also before ``__exit__``. Only native code has the other modes.
     """
 
     __slots__ = ("_found", "_settings", "_token", "_wanted")
@@ -326,7 +326,7 @@ class _Modes:
         _inside.blocks.append(self)
 
     def __exit__(self, *_: object) -> None:
-        """Switch back, or let the next block that is still entered do it in this one's place."""
+        """Switch back, or leave that to the next block that is still entered."""
         at = _inside.blocks.index(self)
         later = _inside.blocks[at + 1 :]
         del _inside.blocks[at]
@@ -342,7 +342,7 @@ class _Modes:
 
 class _Inside(threading.local):
     def __init__(self) -> None:
-        self.blocks: list[_Modes] = []  # that this thread is in
+        self.blocks: list[_Modes] = []  # entered by this thread
 
 
 _inside = _Inside()
@@ -357,7 +357,7 @@ def _switched(variable: ContextVar[Any], new: config.Config, changes: Set[str]) 
     """Return the block of ``config.override``.
 
     Raises:
-        DeviceError: for a device that is not known.
+        DeviceError: for an unknown device.
     """
     device.as_device(new.device or None)
     is_open = _open(new)

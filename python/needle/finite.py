@@ -1,9 +1,8 @@
-"""The hunt for the first NaN or infinity: what ``check_finite`` looks at, and what it says.
+"""The checks of ``check_finite``, which find the first NaN or infinity, and their messages.
 
 The Python definition of the gate and ``realize`` compute through ``compute`` here while the setting
-``finite`` is on. What an op does within (the expansion of a composite) is its own matter: masked
-infinities are no error there. So each op that the user called, and each op of a gradient, is judged
-by its result.
+``finite`` is on. The results of ops that the user called and of ops in gradients are checked.
+Inside an op (in the expansion of a composite) masked infinities are allowed.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _places: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def on() -> bool:
-    """Return whether results are to be checked."""
+    """Return whether results must be checked."""
     return config.current().finite == "on"
 
 
 def watches(node: Any) -> bool:
-    """Return whether the result of a node that waits is to be checked: now, or when it was made."""
+    """Return whether the result of a postponed node must be checked, now or when it was made."""
     return on() or (len(_places) > 0 and node in _places)
 
 
@@ -48,7 +47,7 @@ def note(node: Any, line: str) -> None:
 
 
 def unwatched(function: Any, *args: Any) -> Any:
-    """Return ``function(*args)``; the ops that it runs are not checked."""
+    """Return ``function(*args)`` without checking the ops that it runs."""
     outer, _state.inside = _state.inside, True
     try:
         return function(*args)
@@ -60,7 +59,7 @@ def compute(op: Any, arrays: Sequence[Any], line: str = "", node: Any = None) ->
     """Return ``op.compute(*arrays)``, checked.
 
     Raises:
-        NonFiniteError: if there is a NaN in it, or an infinity though the inputs have none.
+        NonFiniteError: if it has a NaN, or an infinity while the inputs have none.
     """
     if _state.inside:
         return op.compute(*arrays)
@@ -75,7 +74,7 @@ def compute(op: Any, arrays: Sequence[Any], line: str = "", node: Any = None) ->
 
 def gradient(op: Any, out_grad: Any, out: Any) -> Any:
     """Return ``op.gradient(out_grad, out)``; errors in it name the op and its line."""
-    if _state.cause:  # part of the gradient of a composite, which was named
+    if _state.cause:  # inside the gradient of a composite, which is named already
         return op.gradient(out_grad, out)
     place = _places.get(out.node, "")
     _state.cause = f"in the gradient of {op}" + (f", {place}" if place else "")
@@ -111,7 +110,7 @@ def check_operands(operation: str, named: Sequence[tuple[str, Any]], line: str) 
     """Check the arrays that an operation made of several ops starts from.
 
     Raises:
-        NonFiniteError: if there is a NaN in one.
+        NonFiniteError: if one has a NaN.
     """
     for _, x in named:
         if _count("isnan", x):
@@ -152,7 +151,7 @@ def _count(test: str, x: Any) -> int:
 
 
 def _found(x: Any) -> str:
-    """Say how many NaN and infinities there are: ``1 NaN and 2 infinities in float32[3] cpu()``."""
+    """Return the counts as text: ``1 NaN and 2 infinities in float32[3] cpu()``."""
     nans, infinities = _count("isnan", x), _count("isinf", x)
     parts = [f"{nans} NaN"] if nans else []
     if infinities:
@@ -161,7 +160,7 @@ def _found(x: Any) -> str:
 
 
 def _judge(op: Any, arrays: Sequence[Any], result: Any, place: str) -> None:
-    """Raise, unless the infinities of a result were there before."""
+    """Raise if a result has a NaN, or an infinity that no input has."""
     flat = [x for x in arrays if type(x) is not tuple]
     named = [("xyzuvw"[i] if i < 6 else f"x{i}", x) for i, x in enumerate(flat)]
     before = [(name, x) for name, x in named if _is_suspect(x)]

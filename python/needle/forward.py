@@ -1,13 +1,13 @@
-"""Dual numbers: what forward mode puts in the place of arrays.
+"""Dual numbers, which forward mode puts in the place of arrays.
 
 While ``jvp`` runs a function, a tensor that depends on its inputs holds a ``Dual`` instead of an
-array: the value and the tangent, both tensors of the world outside. ``executor`` computes an op on
-such tensors by the op's ``push``, which sees those tensors only. Nothing else is remembered, so a
-value and its tangent die with the tensor that holds them.
+array: the value and the tangent, two tensors without that level. ``executor`` computes an op on
+such tensors by the op's ``push``, which sees only values and tangents. Nothing else is stored, so a
+value and its tangent are freed with the tensor that holds them.
 
-Every ``jvp`` has a level, a number higher than those before it. A value and a tangent may hold
-duals of lower levels. An op looks at the highest level among its inputs first; inputs without it
-are constants there, whatever lower levels they have. So nested derivatives cannot be confused
+Every ``jvp`` has a level, a number higher than all earlier ones. A value and a tangent may hold
+duals of lower levels. An op handles the highest level among its inputs first; inputs without that
+level are constants there, even if they have lower levels. So nested derivatives are kept apart
 (Siskind, Pearlmutter, "Nesting forward-mode AD in a functional framework", 2008).
 """
 
@@ -24,7 +24,7 @@ _levels = itertools.count(1)
 
 
 class Dual(Array):
-    """A value and its tangent (None: zero) at one level; it has no memory of its own."""
+    """A value and its tangent (None: zero) at one level, without memory of its own."""
 
     __slots__ = ("level", "primal", "tangent")
     level: int
@@ -52,11 +52,11 @@ def top(tensors: Sequence[Any]) -> int:
 
 
 def varies(x: Any, leaves: bool = True) -> bool:
-    """Return whether derivatives flow to x: it needs a gradient, and is recorded, or has a tangent.
+    """Return whether derivatives flow to x: it requires a gradient and is recorded, or is a dual.
 
     Args:
         x: anything; only tensors vary.
-        leaves: whether a tensor counts that needs a gradient, and that no op made.
+        leaves: whether leaves that require a gradient count.
     """
     if not isinstance(x, graph.TensorBase):
         return False
@@ -67,7 +67,7 @@ def varies(x: Any, leaves: bool = True) -> bool:
 
 
 def needs(tensors: Sequence[Any]) -> bool:
-    """Return whether a gradient is to flow to one of the tensors, or into a dual that it holds."""
+    """Return whether a gradient flows to one of the tensors, or into a dual that it holds."""
     return any(x is not None and (x.requires_grad or _dual_needs(x.array)) for x in tensors)
 
 
@@ -91,7 +91,7 @@ def box(level: int, out: Any, tangent: Any) -> Any:
     if tangent is None and out.array is not None:
         return out.array
     if type(out.spec) is not tuple:
-        return dual(level, out, tangent)  # also of a constant that waits, and has no array yet
+        return dual(level, out, tangent)  # also for a postponed constant without an array
     tangents = [None] * len(out.spec) if tangent is None else tangent
     return tuple(box(level, out[i], part) for i, part in enumerate(tangents))
 
@@ -99,10 +99,10 @@ def box(level: int, out: Any, tangent: Any) -> Any:
 def push(
     function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """Return a function's result and its tangent, where tangents of some inputs are given.
+    """Return a function's result and its tangent, given tangents of some inputs.
 
     Both have the structure of the result: a tensor, or (nested) tuples and lists of them. A zero
-    tangent is None, in the arguments as in the result.
+    tangent is None, in the arguments and in the result.
     """
     level = next(_levels)
     pairs = zip(primals, tangents, strict=True)

@@ -1,19 +1,18 @@
 """The one graph: ``Node`` (immutable: op, inputs, spec) and ``TensorBase`` (a mutable handle).
 
-Who keeps a value alive. A live tensor holds its own array. A node holds its value only while
-somebody has a *claim* on it:
+Lifetime of values. A live tensor holds its own array. A node holds its value only while there is a
+*claim* on it:
 
     - a recorded consumer claims the inputs that its gradient will read (``Op.saves``);
     - a consumer that has not run yet (lazy mode) claims all its inputs;
     - a node whose own gradient reads its output claims itself.
 
-When the last claim goes, the value goes. Strong references run only downward: tensor -> node ->
-input nodes. A node knows its tensor without keeping it alive; a leaf also remembers the tensor
-that gradients are delivered to, because ``p.data = x`` gives p a new leaf while old graphs must
-still find p.
+When the last claim is gone, the value is freed. Strong references run only downward: tensor -> node
+-> input nodes. A node refers to its tensor weakly; a leaf also remembers the tensor that receives
+its gradient, because ``p.data = x`` gives p a new leaf while old graphs must still find p.
 
-definition.py has all of it in Python; where the native module is there, its types with the same
-names and behaviour take over.
+definition.py implements all of it in Python; the native module, if there is one, has types with the
+same names and behaviour, which are used instead.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ next_serial = _source.next_serial
 
 
 def released(tensor: Any) -> ReleasedError:
-    """Return the error for reading a value that nothing kept."""
+    """Return the error for reading a value that was freed."""
     maker = f"the result of {tensor.node.op}" if tensor.node.op else "a leaf"
     return ReleasedError(
         f"the value of {maker}, {tensor.node.spec}, was released because nothing needed it\n"

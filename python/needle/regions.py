@@ -1,4 +1,4 @@
-"""Functions of the user that are one op of the graph: ``checkpoint``, ``custom_gradient``."""
+"""User functions as one op of the graph: ``checkpoint``, ``custom_gradient``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["checkpoint", "custom_gradient"]
 
 
 class _Region(Op):
-    """A function of the user."""
+    """A user's function."""
 
     function: Callable[..., Any]
 
@@ -33,7 +33,7 @@ class _Region(Op):
         self.opaque = True
 
     def outputs(self, *tensors: Any) -> Any:
-        """Return what the function gives: a tensor, or a structure of them."""
+        """Return the function's result: a tensor, or a structure of tensors."""
         return self.function(*tensors)
 
     def compute(self, *arrays: Any) -> Any:
@@ -47,7 +47,7 @@ class _Region(Op):
 def _of_tensors(
     function: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """Return a call as a function of its tensors alone, which it does not hold, and these."""
+    """Return a call as a function of its tensors only, and these tensors."""
     given: dict[Any, Any] = {**dict(enumerate(args)), **named}
     places = [key for key, x in given.items() if isinstance(x, graph.TensorBase)]
     tensors = [given.pop(key) for key in places]
@@ -66,11 +66,11 @@ def _of_tensors(
 
 
 class _Checkpoint(_Region):
-    """A region whose inner values are computed again for the gradient (see ``checkpoint``).
+    """A region whose inner values are computed again for the gradient; see ``checkpoint``.
 
-    Its inputs are the tensors that the function takes, ``count`` of them, and then those that need
-    a gradient and that it reaches otherwise; ``closed`` are the latter, weakly. ``state`` are the
-    random numbers, ``buffers`` what it changed in modules, as they were before.
+    Its inputs are the ``count`` tensors that the function takes, then the other tensors with a
+    gradient that the function uses; ``closed`` holds the latter by weak references. ``state`` is
+    the random state, and ``buffers`` the module buffers that it changed, as they were before.
     """
 
     count: int
@@ -102,7 +102,7 @@ class _Checkpoint(_Region):
         """Return the results of a second run.
 
         Raises:
-            GradientError: if it is another computation than the first was.
+            GradientError: if its computation differs from the first run's.
         """
         since = graph.next_serial()
         with executor.modes(recording=True), _put_back(self.closed, reached):
@@ -113,7 +113,7 @@ class _Checkpoint(_Region):
         below = _closed_over(inner, leaves, since, frozenset(reached))
         if not set(below) >= set(reached):
             raise self._changed(
-                "tensors that need a gradient, beside its arguments",
+                "tensors that need a gradient, besides its arguments",
                 [x.spec for x in reached], [x.spec for x in below],
             )  # fmt: skip
         return inner
@@ -134,14 +134,14 @@ class _Checkpoint(_Region):
 def _closed_over(
     outs: Sequence[Any], own: Sequence[Any], since: int, known: frozenset[Any]
 ) -> list[Any]:
-    """Return the nodes from which gradients come into a region otherwise than by its arguments.
+    """Return the nodes outside a region, besides its arguments, to which gradients flow.
 
-    They were made before it began (``since``), or are leaves of tensors that were: a leaf is made
-    when it is used first.
+    They were made before the region began (``since``), or are leaves of tensors made before: a leaf
+    is made when it is first used.
 
     Args:
         own: the tensors that the function was given.
-        known: nodes that count as such in any case.
+        known: nodes that always count.
     """
     seen = {graph.leaf(x) for x in own}
     found = []
@@ -161,7 +161,7 @@ def _closed_over(
 
 @contextmanager
 def _put_back(closed: Sequence[Any], nodes: Sequence[Any]) -> Iterator[None]:
-    """Let tensors stand for what they stood for, if they were given other values since.
+    """Give tensors the nodes they had before, if they were assigned to since.
 
     Other threads see that.
     """
@@ -184,7 +184,7 @@ def _put_back(closed: Sequence[Any], nodes: Sequence[Any]) -> Iterator[None]:
 
 
 class _Buffer(NamedTuple):
-    """A module's buffer at some time; the array is None where gradients flow."""
+    """A module's buffer at one time; the array is None where gradients flow."""
 
     attributes: dict[str, Any]
     name: str
@@ -220,7 +220,7 @@ def _noting() -> Iterator[_Notes]:
 
 
 def note_buffers(attributes: dict[str, Any], names: Iterable[str]) -> None:
-    """Let changes to a module's buffers be found, and undone, where a checkpoint is running."""
+    """Note a module's buffers while a checkpoint runs, so that changes can be found and undone."""
     for notes in _watch.notes:
         for name in names:
             if name in attributes and (id(attributes), name) not in notes:
@@ -232,9 +232,9 @@ def note_buffers(attributes: dict[str, Any], names: Iterable[str]) -> None:
 
 @contextmanager
 def replayed(state: Any, buffers: Sequence[_Buffer]) -> Iterator[None]:
-    """Draw the same random numbers as when ``state`` was taken, then go on as before.
+    """Draw the same random numbers as when ``state`` was taken, then continue as before.
 
-    Modules have the buffers of that time, too, and those of now again afterwards.
+    Modules also get the buffers of that time, and the current ones again afterwards.
     """
     now = random.get_state()
     with _noting() as notes:
@@ -251,20 +251,20 @@ def replayed(state: Any, buffers: Sequence[_Buffer]) -> Iterator[None]:
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that keeps its inputs only, and runs again once for the gradient.
+    """Return a function that keeps only its inputs, and runs again once for the gradient.
 
-    Saves memory for time (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
-    Tensors that the function reaches otherwise (parameters, results) get their gradients too, at
-    the values they had: while the second run is on, other threads see these too. Random numbers
-    (dropout) are the same in the second run. It finds the buffers of modules that the first run
-    changed (the running statistics of batch norm) as the first run did, and leaves them as they
-    are. What else the function reads, under ``no_grad`` too, must be the same then.
+    It trades time for memory (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+    Other tensors that the function uses (parameters, results) get their gradients too, at the
+    values they had in the first run; during the second run other threads see these values. Random
+    numbers (dropout) are the same in the second run. It starts with the module buffers (the running
+    statistics of batch norm) that the first run started with, and does not change them. Everything
+    else that the function reads, also under ``no_grad``, must be the same in both runs.
 
-    The function takes tensors, and what else it likes, and returns a tensor, or (nested) tuples and
-    lists of them. Gradients flow to tensors among its arguments, not to those within them.
+    The function takes tensors and any other arguments, and returns a tensor, or (nested) tuples and
+    lists of them. Gradients flow to tensors among its arguments, but not to tensors in lists.
 
     Raises: GradientError if it returns something else, or, when the gradient is taken, if the
-    second run gives results of other shapes or needs the gradients of other tensors.
+    second run gives results of different shapes or uses different tensors with gradients.
 
     >>> block = ndl.checkpoint(lambda x: x.exp().sin())  # keeps no exp(x) for the gradient
     >>> round(ndl.grad(block)(Tensor(0.0)).item(), 4)
@@ -307,7 +307,7 @@ def _checkpointed(function: Callable[..., Any], tensors: list[Any]) -> Any:
 
 
 class _Custom(_Region):
-    """A function with a gradient given by the user (see ``custom_gradient``)."""
+    """A function with a gradient given by the user; see ``custom_gradient``."""
 
     pull: Any
     called = "custom_gradient"
@@ -320,23 +320,23 @@ class _Custom(_Region):
 
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function a gradient of its own.
+    """Give a function its own gradient rule.
 
-    For a rule that is more stable or cheaper than that of the function's ops, or another one on
-    purpose (straight-through estimators, clipped or reversed gradients). The rule may read the
-    inputs and anything computed on the way; it is made of ops, so that higher derivatives follow.
+    Use it for a rule that is more stable or cheaper than that of the function's ops, or that
+    differs on purpose (straight-through estimators, clipped or reversed gradients). The rule may
+    read the inputs and all intermediate values; it consists of ops, so higher derivatives work.
 
-    Forward mode (``jvp``, ``hvp``, ``linearize``) transposes the rule. So it must be linear in
-    ``out_grad`` there, as every gradient is; clipping is not, and raises.
+    Forward mode (``jvp``, ``hvp``, ``linearize``) transposes the rule, which must then be linear in
+    ``out_grad``. Clipping is not linear, and raises.
 
     Shapes:   pull: out_grad of the shape of out -> a gradient of the shape of each input
-    Raises:   GradientError if the function does not return a pair of that form; if the rule gives
-              another number of gradients than there are inputs, or one of another shape, dtype or
-              device than its input; in forward mode if the rule is not linear in ``out_grad``
+    Raises:   GradientError if the function does not return such a pair; if the rule does not give
+              one gradient per input, with its shape, dtype and device; in forward mode if the rule
+              is not linear in ``out_grad``
 
     Args:
-        function: takes tensors, and what else it likes, which is passed on. Its inputs are the
-            tensors among the arguments, in the order of the call (not those within lists).
+        function: takes tensors and any other arguments. Its inputs are the tensors among the
+            arguments, in the order of the call (not tensors in lists).
             It returns ``(out, pull)``, where ``pull(out_grad)`` returns the gradients of the
             inputs: a tensor, or one (or None for zero) per input. ``out`` is a tensor, or
             a tuple of them; then ``out_grad`` is a tuple, with None for those not floating.
@@ -359,7 +359,7 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _customized(function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
-    out, pull = _pair(function(*aliases(tensors)))  # the rule reads what they hold now
+    out, pull = _pair(function(*aliases(tensors)))  # the rule reads their current values
     several = isinstance(out, (tuple, list))
     if several:
         out = make_tuple(*out)
@@ -384,14 +384,14 @@ def _customized(function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
 
 
 def _bare(held: Any) -> Any:
-    """Return arrays without the tangents that came from what a function closes over."""
+    """Return arrays without the tangents of tensors that a function closes over."""
     if isinstance(held, tuple):
         return tuple(map(_bare, held))
     return _bare(executor.held(held.primal)) if type(held) is forward.Dual else held
 
 
 def _pair(found: Any) -> Any:
-    """Return what a function with a rule gave: its result, a tensor or a tuple, and the rule."""
+    """Return the pair of a function with a rule: its result, a tensor or a tuple, and the rule."""
     pair = found if isinstance(found, (tuple, list)) and len(found) == 2 else (None, None)
     out, pull = pair
     parts = list(out) if isinstance(out, (tuple, list)) else [out]
@@ -405,7 +405,7 @@ def _pair(found: Any) -> Any:
 
 
 def _pulled(pull: Any, specs: Sequence[Any], out_grads: Any) -> Any:
-    """Apply the rule of several results, with zeros where no gradient arrived."""
+    """Apply the rule of several results, with zeros for missing gradients."""
     return pull(
         tuple(
             graph.wrap(full_of(spec, 0.0)) if part is None and spec.dtype.is_floating else part
@@ -418,7 +418,7 @@ def _fitting(name: str, pull: Any, specs: Sequence[Any], out_grad: Any) -> tuple
     """Apply a rule, and check the gradients that are used: those of inputs with a spec.
 
     Raises:
-        GradientError: if there are not as many as inputs, or one does not fit its input.
+        GradientError: if there is not one per input, or one does not fit its input.
     """
     found = structure.plain(pull(out_grad))
     grads = tuple(found) if isinstance(found, (tuple, list)) else (found,)
@@ -440,7 +440,7 @@ def _tangent_of_rule(pull: Any, spec: Any, level: int, tangents: Sequence[Any]) 
 
 
 def check_rules(outs: Sequence[Any]) -> None:
-    """Check the rules of ``custom_gradient`` below some results, which are to be transposed.
+    """Check the rules of ``custom_gradient`` below some results before they are transposed.
 
     Raises:
         GradientError: if one is not linear in ``out_grad``.
@@ -451,7 +451,7 @@ def check_rules(outs: Sequence[Any]) -> None:
 
 
 def _check_linear(pull: Callable[[Any], Sequence[Any]], spec: Any) -> None:
-    """Check on numbers of both signs and of two sizes that a rule adds up."""
+    """Check that a rule is linear, on numbers of both signs and of two sizes."""
     specs = spec if type(spec) is tuple else (spec,)
     rng = np.random.default_rng(0)
     small = [

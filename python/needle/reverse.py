@@ -1,6 +1,6 @@
-"""The walk of reverse mode: gradients flow from results down to what they were computed from.
+"""The walk of reverse mode: gradients flow from results down to their inputs.
 
-It knows nodes and calls ``op.gradient``; which tensors receive what is up to the caller
+It knows nodes and calls ``op.gradient``; the caller decides which tensors receive gradients
 (``autograd`` for users, ``ops.base`` for composites, whose gradient is that of their expansion).
 """
 
@@ -21,19 +21,18 @@ def walk(
     visit: Callable[[Any, Any], None],
     towards: frozenset[Any] | None = None,
 ) -> None:
-    """Pass gradients from ``outs`` down; call ``visit(node, gradient)`` once per node reached.
+    """Pass gradients down from ``outs``; call ``visit(node, gradient)`` once per node reached.
 
-    The order is the reverse of a topological one: when a node is visited all its consumers were,
-    so its gradient is complete. That also holds for a value that is used several times. The
-    gradient of a node with several results is a list, with None where nothing arrived.
+    The order is reverse topological: all consumers of a node are visited before it, so its gradient
+    is complete, also for a value that is used several times. The gradient of a node with several
+    results is a list, with None for results without a gradient.
 
     Args:
         outs: the results to start from.
         seeds: their gradients.
-        retain_graph: keep what the gradients read, so that the graph can be walked again.
-        visit: receives each node and its gradient; of results only those that somebody holds.
-        towards: go only where these nodes lie below, and not below them, and visit all on the way;
-            None: everywhere.
+        retain_graph: keep the values that gradients read, so that the graph can be walked again.
+        visit: receives each node and its gradient; for results only those with a live tensor.
+        towards: walk and visit only the paths to these nodes, and stop there; None: everywhere.
     """
     grads: dict[Any, Any] = {}
     for i, out in enumerate(outs):
@@ -80,16 +79,16 @@ def _miscounted(op: Any, given: int, wanted: int) -> GradientError:
 
 
 def check_fit(name: str, rule: str, grads: Sequence[Any], specs: Sequence[Any]) -> None:
-    """Check the gradients that a rule of the user's gave.
+    """Check the gradients that a user's rule returned.
 
     Args:
-        name: of the op, for errors.
-        rule: what gave them, for errors.
+        name: the op, for errors.
+        rule: the rule that returned them, for errors.
         grads: one for each input, None for zero.
-        specs: of the inputs, None where the gradient is not used.
+        specs: specs of the inputs, None where the gradient is not used.
 
     Raises:
-        GradientError: if one has another shape, dtype or device than its input.
+        GradientError: if one differs from its input in shape, dtype or device.
     """
     for i, (grad, spec) in enumerate(zip(grads, specs, strict=True)):
         if grad is not None and spec is not None and not _fits(grad, spec):
@@ -97,13 +96,13 @@ def check_fit(name: str, rule: str, grads: Sequence[Any], specs: Sequence[Any]) 
                 GradientError, name, f"{rule} gave a gradient that does not fit input {i}",
                 [(f"input {i}", spec), ("gradient", grad)],
                 "the gradient of a tensor is a tensor of its shape, dtype and device",
-                "gradient.sum(axes) over what a broadcast has added, gradient.astype(x.dtype), "
+                "gradient.sum(axes) over broadcast axes, gradient.astype(x.dtype), "
                 "or None for zero",
             )  # fmt: skip
 
 
 def _fits(grad: Any, spec: Any) -> bool:
-    """Return whether a gradient is one of a tensor; with NEEDLE_BACKEND=np dtypes may differ."""
+    """Return whether a gradient fits a tensor; with NEEDLE_BACKEND=np dtypes may differ."""
     if type(spec) is tuple:
         return isinstance(grad, (list, tuple, graph.TensorBase))
     if not isinstance(grad, graph.TensorBase) or config.current().backend == "np":
@@ -136,7 +135,7 @@ def _above(order: Sequence[Any], towards: frozenset[Any]) -> set[Any]:
 def collect(
     outs: Sequence[Any], seeds: Sequence[Any], inputs: Sequence[Any], retain_graph: bool
 ) -> list[Any]:
-    """Return the gradients with respect to tensors or nodes: zeros where nothing depends on one."""
+    """Return the gradients with respect to tensors or nodes; zeros for unused ones."""
     nodes = [x if isinstance(x, graph.Node) else graph.leaf(x) for x in inputs]
     wanted = frozenset(nodes)
     found: dict[Any, Any] = {}
@@ -165,21 +164,21 @@ def transpose(
 ) -> Any:
     """Apply the transpose of a linear map from output gradients to input gradients.
 
-    ``pull(u)`` is J'u; the gradient of <pull(u), v> with respect to u is Jv, whatever u is: so the
-    tangent of a result follows from its gradient, by reverse mode twice.
+    ``pull(u)`` is J'u, and the gradient of <pull(u), v> with respect to u is Jv for any u. So
+    reverse mode applied twice gives the tangent of a result.
 
     Args:
-        op: whose map it is, for errors.
-        pull: the map; of several results it takes a list, with None for those not floating.
-        spec: of the result, or a tuple of them.
+        op: the op of the map, for errors.
+        pull: the map; for several results it takes a list, with None for those not floating.
+        spec: the spec of the result, or a tuple of specs.
         vectors: one per result of the map, of its shape; None for zero.
         create_graph: whether the result can be differentiated.
 
     Returns:
-        The tensor (of several results a list, with None for those not floating).
+        The tensor (for several results a list, with None for those not floating).
 
     Raises:
-        GradientError: if the map returns gradients of other shapes or number than the vectors.
+        GradientError: if the gradients of the map differ from the vectors in shape or number.
     """
     specs = spec if type(spec) is tuple else (spec,)
     seeds = [variable(part) if part.dtype.is_floating else None for part in specs]

@@ -15,15 +15,15 @@ def kind(x: Any) -> str:
 
 
 def name_of(function: Any) -> str:
-    """Return the name of a function, or of the class of what is called like one."""
+    """Return the name of a function, or of the class of a callable object."""
     return str(getattr(function, "__name__", kind(function)))
 
 
 def check_function(name: str, function: Any) -> None:
-    """Refuse what cannot be called, such as the result of a function in its place.
+    """Refuse an object that is not callable, such as the result of a function.
 
     Raises:
-        ArgumentError: if it cannot be called.
+        ArgumentError: if it is not callable.
     """
     if not callable(function):
         tensor = isinstance(function, graph.TensorBase)
@@ -31,12 +31,12 @@ def check_function(name: str, function: Any) -> None:
             ArgumentError, name, f"expected a function, got {kind(function)}",
             [("given", function)] if tensor else [],
             f"{name}(f, ...) is about f: a function of tensors that returns tensors",
-            "y.backward(), then x.grad, where the result y is there already" if tensor else "",
+            "y.backward(), then x.grad, if you have the result y already" if tensor else "",
         )  # fmt: skip
 
 
 def checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function, with an error where it returns something else than tensors.
+    """Return the function with a check that it returns tensors.
 
     A TensorTuple becomes a tuple.
 
@@ -61,7 +61,7 @@ def checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain(out: Any) -> Any:
-    """Return a structure with a tuple in the place of each TensorTuple."""
+    """Return a structure with each TensorTuple replaced by a tuple."""
     return rebuilt(out, lambda x: x.tuple() if _is_tuple(x) else x)
 
 
@@ -89,16 +89,16 @@ def rebuilt(out: Any, part: Callable[[Any], Any]) -> Any:
 
 
 def like(out: tuple[Any, ...] | list[Any], parts: Iterable[Any]) -> Any:
-    """Return parts as what out is: a list, a tuple, or a named tuple of its type."""
+    """Return parts in the type of out: a list, a tuple, or the same named tuple."""
     make = getattr(out, "_make", list if isinstance(out, list) else tuple)
     return make(parts)
 
 
 def aligned(name: str, out: Any, values: Any) -> list[tuple[Any, Any]]:
-    """Return the pairs of a result's tensors and what stands in their places in ``values``.
+    """Return the pairs of a result's tensors and the parts of ``values`` in the same places.
 
     Raises:
-        GradientError: if ``values`` has another structure; None stands for any part.
+        GradientError: if ``values`` differs in structure; None stands for any part.
     """
     if not isinstance(out, (tuple, list)):
         return [(out, values)]

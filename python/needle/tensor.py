@@ -132,7 +132,7 @@ class Tensor(Augmented, Methods, Value):
         if not self.requires_grad:
             raise explain(
                 GradientError, "retain_grad", "the tensor needs no gradient", [("x", self)], "",
-                "requires_grad=True where it is made, or what it is made of",
+                "requires_grad=True for the tensor, or for the inputs it is computed from",
             )  # fmt: skip
 
     def backward(

@@ -155,7 +155,7 @@ def test_a_checkpoint_that_computes_something_else_again():
         return x * kept[0]
 
     w = weights[0]
-    closed = "beside its arguments"
+    closed = "besides its arguments"
     for function, problem in ((another, closed), (fewer, "results"), (cached, closed)):
         kept.clear()
         out = ndl.checkpoint(function)(x)

@@ -1,4 +1,4 @@
-"""Samples of attention and its gradient, and what they are compared with in NumPy."""
+"""Samples of attention and its gradient, and their references in NumPy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def kept_by(shape: tuple[int, ...], p: float, key: int, counter: int) -> Any:
 
 
 def _apart(static: dict[str, Any], shape: tuple[int, ...], rest: Any) -> Any:
-    """Return what is added to scores, and the factors of dropout."""
+    """Return the terms added to scores, and the factors of dropout."""
     (b, _, t, s), rest = shape, list(rest)
     drop = np.ones(shape)
     p = static.get("dropout", 0.0)

@@ -295,7 +295,7 @@ def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
                 f"{name}: output_padding {extra} with stride {steps}, dilation {taps}\n"
                 "  rule: 0 <= output_padding < max(stride, dilation)"
             )
-        # output_padding undoes padding at the end of an axis; what is left over are zeros.
+        # output_padding undoes padding at the end of an axis; the rest are zeros.
         pairs = tuple((p, max(p - e, 0)) for p, e in zip(lows, extra, strict=True))
         rest = tuple((0, max(e - p, 0)) for p, e in zip(lows, extra, strict=True))
         image, kernel = channels_last(x), shape_of(weight)[2:]

@@ -297,7 +297,7 @@ _RAMPS = (dtypes.float32, dtypes.float64)
 
 
 def _line(start: Any, stop: Any, count: int, endpoint: bool, kind: DType, device: Any) -> Any:
-    """Return the array of ``linspace``: what NumPy makes, without it where the rule is simple."""
+    """Return the array of ``linspace``, by NumPy except in simple cases."""
     plain = type(start) is float and type(stop) is float and kind in _RAMPS
     step = (stop - start) / (count - endpoint) if plain and count > 1 else 0.0
     if step == 0:

@@ -218,7 +218,7 @@ class LogAddExp(Elementwise):
     samples = binary_samples(np.logaddexp)
 
     def derivative(self, out: Any, i: int) -> Any:
-        # a sum of nothing, exp(-inf) + exp(-inf), moves with none of its terms, as in logsumexp
+        # exp(-inf) + exp(-inf), an empty sum, does not depend on its terms, as in logsumexp
         other = where(equal(out, -math.inf), 0.0, out.inputs[1 - i])
         return sigmoid(out.inputs[i] - other)
 

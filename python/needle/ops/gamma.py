@@ -55,8 +55,8 @@ def _zeta(s: int, x: Any) -> Any:
     return value
 
 
-# log(gamma(2 + z)) / z, of -z (Abramowitz, Stegun, 6.1.33), and what Stirling's formula leaves of
-# log(gamma(1 / r)), over r, of r * r (6.1.41)
+# log(gamma(2 + z)) / z as a polynomial in -z (Abramowitz, Stegun, 6.1.33), and the remainder of
+# Stirling's formula for log(gamma(1 / r)), divided by r, in r * r (6.1.41)
 _NEAR_2 = (1 - np.euler_gamma, *(-_zeta(k, 2.0) / k for k in range(2, 27)))
 _STIRLING = tuple(b / ((2 * j + 1) * (2 * j + 2)) for j, b in enumerate(_BERNOULLI))
 

@@ -106,7 +106,7 @@ class _Grouped(Composite):
         return reshape(x, (n, prod(spatial), self.groups, c // self.groups))
 
     def per_group(self, x: Any) -> Any:
-        """Return [n, groups] or [c] so that it broadcasts against what ``apart`` returns."""
+        """Return [n, groups] or [c] so that it broadcasts against the result of ``apart``."""
         shape = shape_of(x)
         if len(shape) == 2:
             return reshape(x, (shape[0], 1, self.groups, 1))

@@ -24,7 +24,7 @@ Floats = tuple[float, ...]
 NEAREST, CENTRES, CORNERS = "nearest", "centres", "corners"
 CUBIC_CENTRES, CUBIC_CORNERS = "cubic centres", "cubic corners"
 _PLACE = 64
-"""Bytes that the host takes for a point's places and weights, of which there are up to four."""
+"""Bytes on the host for the places and weights, up to four each, of one point."""
 
 
 def _neighbours(n: int, m: int, scale: float, how: str) -> tuple[Any, Any]:
@@ -147,7 +147,7 @@ class _Interpolation(Linear, Composite):
     def parts(self, n: int, like: Any) -> list[tuple[Any, Any]]:
         """Return, for the only axis, of n, the elements beside each point and their factors.
 
-        A factor takes a tensor of points. Where it is 0 it leaves out what it would multiply.
+        A factor multiplies a tensor of points; a factor of 0 gives 0 also for infinite points.
         """
         places, weights = self.neighbours(0, n)
         spec = executor.spec_of(like)
@@ -170,7 +170,7 @@ class _Interpolation(Linear, Composite):
         return size == n and (scale == 1.0 or self.how in (CORNERS, CUBIC_CORNERS))
 
     def check(self, x: Any, elements: Sizes) -> None:
-        """Check that there are elements and points.
+        """Check the numbers of elements and points.
 
         Raises:
             ShapeError: if there are none, or more than can be counted.

@@ -338,7 +338,7 @@ class MeanCrossEntropy(LinearLoss):
         return (total * share, *self.grads(x, w, bias, parts, sums))
 
     def _share(self, labels: Any, like: Any) -> Any:
-        """Return what a row counts: 1, or 1 / the number of rows."""
+        """Return the weight of a row: 1, or 1 / the number of rows."""
         if not self.mean:
             spec = executor.spec_of(like)
             return constant(1.0, spec.dtype, spec.device)

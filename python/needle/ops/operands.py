@@ -144,7 +144,7 @@ def check_constant(name: str, values: Any) -> None:
 def _plain(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return inputs with NumPy integers and bools as Python's, if there are floating tensors.
 
-    So ``x / np.prod(shape)`` means what ``x / math.prod(shape)`` does.
+    So ``x / np.prod(shape)`` gives the same dtype as ``x / math.prod(shape)``.
     """
     if not any(isinstance(x, (np.integer, np.bool_)) for x in inputs):
         return inputs

@@ -79,8 +79,7 @@ def _check(shape: Shape, widths: Pairs, mode: str) -> None:
 def _places(shape: Shape, widths: Pairs, mode: str) -> tuple[Shape, Place, list[Any]]:
     """Return the padded shape, where x is in it, and (axis, strip, source) in the order of work.
 
-    Each axis is padded over all of the axes before it, which are padded already, and over what x
-    has of those after it.
+    Axes are padded in order: each over the padded axes before it and the unpadded axes after it.
 
     Raises:
         ShapeError: if there is not one pair >= 0 per axis, or it reaches further than the mode.

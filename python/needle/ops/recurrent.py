@@ -35,7 +35,7 @@ from needle.ops.trigonometry import tanh
 
 
 class Recurrent(Composite):
-    """What the recurrent ops share.
+    """The base of the recurrent ops.
 
     Every step computes the states from those of the step before it. Rows beyond their length keep
     their states, and there out, gates and cells are 0.

@@ -1,4 +1,4 @@
-"""Gradients of the recurrent ops, from what these keep of every step."""
+"""Gradients of the recurrent ops, from the values that these keep for every step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def chosen(now: Any, x: Any, other: Any) -> Any:
 
 
 class RecurrentGrad(Composite):
-    """What the gradients of the recurrent ops share.
+    """The base of the gradients of the recurrent ops.
 
     Attributes:
         reverse: whether time ran backwards.

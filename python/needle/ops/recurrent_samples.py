@@ -1,4 +1,4 @@
-"""Samples of the recurrent ops, and what they are compared with: loops over steps in NumPy."""
+"""Samples of the recurrent ops, and their references: loops over steps in NumPy."""
 
 from __future__ import annotations
 

@@ -377,7 +377,7 @@ def reducer(cls: type[Reduction], name: str) -> Reducer:
             return _in_dtype(cls, function, x, axes, keepdims, dtype)
         if keepdims is not False and keepdims is not True:  # 1 would be found as True
             keepdims = flag(f"{name}: keepdims", keepdims)
-        kinds = tuple(map(type, axes)) if type(axes) is tuple else type(axes)  # 1.0 is no axis
+        kinds = tuple(map(type, axes)) if type(axes) is tuple else type(axes)  # 1.0 is not an axis
         try:
             op = _known[cls, x.spec.ndim, axes, keepdims, kinds]
         except (KeyError, TypeError, AttributeError):  # axes are a list; x is not a tensor

@@ -352,7 +352,7 @@ def unfold(x: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride
         stride: step of the windows.
 
     Raises:
-        ShapeError: if x is no image, or no window fits.
+        ShapeError: if x does not have four axes, or no window fits.
 
     >>> ops.unfold(ndl.ones((1, 3, 5, 5)), 3).shape
     (1, 27, 9)
@@ -376,7 +376,7 @@ def fold(
     """Add windows, given as columns, up to images: the transpose of ``unfold``.
 
     Shapes:   x [n, c * elements of a window, windows] -> [n, c, *output_size]
-    Raises:   ShapeError if these are no windows of such images
+    Raises:   ShapeError if x does not have the shape of the windows of such images
 
     >>> columns = ops.unfold(ndl.ones((1, 1, 3, 3)), 2)
     >>> print(ops.fold(columns, (3, 3), 2))  # how often each pixel was in a window
@@ -417,11 +417,11 @@ def _columns(
 
 
 def pixel_shuffle(x: Any, factor: int) -> Any:
-    """Make images larger by a factor, of as many channels less: each square of pixels was one.
+    """Enlarge images by a factor: channels become pixels.
 
     Shapes:   x [..., c * factor ** 2, h, w] -> [..., c, h * factor, w * factor]
     Gradient: x; any order
-    Raises:   ShapeError if there are no such channels, or the factor is below 1
+    Raises:   ShapeError if factor ** 2 does not divide the channels, or the factor is below 1
     Source:   Shi et al., "Real-Time Single Image and Video Super-Resolution Using an Efficient
               Sub-Pixel Convolutional Neural Network", 2016, arXiv:1609.05158
 
@@ -444,11 +444,11 @@ def pixel_shuffle(x: Any, factor: int) -> Any:
 
 
 def pixel_unshuffle(x: Any, factor: int) -> Any:
-    """Make images smaller by a factor, of as many channels more: what ``pixel_shuffle`` undoes.
+    """Shrink images by a factor: pixels become channels. The inverse of ``pixel_shuffle``.
 
     Shapes:   x [..., c, h * factor, w * factor] -> [..., c * factor ** 2, h, w]
     Gradient: x; any order
-    Raises:   ShapeError if there are no such pixels, or the factor is below 1
+    Raises:   ShapeError if the factor does not divide the height and width, or is below 1
 
     >>> ops.pixel_unshuffle(ndl.ones((1, 2, 4, 6)), 2).shape
     (1, 8, 2, 3)

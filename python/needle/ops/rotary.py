@@ -107,7 +107,7 @@ def rotary(x: Any, positions: Any = 0, *, base: float = 10000.0) -> Any:
 
     Raises:
         ShapeError: if d is odd, or there is not one position for each step.
-        ArgumentError: if positions are neither a whole number nor a tensor.
+        ArgumentError: if positions are neither an integer nor a tensor.
 
     >>> x = Tensor([[1.0, 0.0], [1.0, 0.0]])
     >>> print(ndl.rotary(x))  # turned by 0 and by 1 radian

@@ -59,7 +59,7 @@ def _shape_first(function: _Function) -> _Function:
         return function(*given, **named)
 
     found: Any = checked
-    found.__code__ = found.__code__.replace(co_name=name)  # what errors call it
+    found.__code__ = found.__code__.replace(co_name=name)  # the name in errors
     return found
 
 

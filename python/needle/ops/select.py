@@ -86,7 +86,7 @@ def getitem(x: Any, index: Any) -> Any:
         return result
     given = _parts(index)
     if all(map(_is_integers, given)) and 0 < len(given) <= len(shape_of(x)):
-        return _pick(x, 0, list(given))  # what _located finds out, too
+        return _pick(x, 0, list(given))  # the same result as with _located
     if len(given) == 1 and _is_mask_of(given[0], x):
         return take(*_flattened(x, given[0]), 0)
     if not any(_is_array(part) for part in given):

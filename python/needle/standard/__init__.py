@@ -1,9 +1,9 @@
 """Needle under the names of the Python array API standard 2024.12, for real dtypes.
 
-``Tensor.__array_namespace__`` returns this module. Its functions take and return tensors; what
-they make of nothing (``zeros``, ``asarray``) needs no gradient, and what they compute can be
-differentiated as everywhere. There are no complex dtypes, no uint16, uint32 and uint64, and no
-extension ``fft``: docs/array_api.md lists what follows from that.
+``Tensor.__array_namespace__`` returns this module. Its functions take and return tensors. New
+tensors (``zeros``, ``asarray``) require no gradient; computed ones can be differentiated as usual.
+Complex dtypes, uint16, uint32, uint64 and the extension ``fft`` are not supported;
+docs/array_api.md lists the consequences.
 """
 
 from math import e, inf, nan, pi

@@ -1,4 +1,4 @@
-"""New tensors. They need no gradient, unless they are made of tensors that do."""
+"""New tensors. They require no gradient, unless they are made of tensors that do."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     everything else keeps its dtype.
 
     Args:
-        obj: a number, nested sequences, a tensor, a NumPy array, or what offers DLPack, the buffer
-            protocol or ``__array__``.
+        obj: a number, nested sequences, a tensor, a NumPy array, or an object with DLPack, the
+            buffer protocol or ``__array__``.
         dtype: element type.
-        device: where to; for None where obj is, else the default device.
+        device: the device; for None that of obj, or the default device.
         copy: True: always; False: never, raise OptionError; None: only where it is needed.
 
     Raises:
-        DtypeError: if obj is not made of numbers, or of complex ones.
+        DtypeError: if obj is not made of real numbers.
         OptionError: if obj has a dtype that Needle lacks.
         ShapeError: for sequences of different lengths.
-        RangeError: for numbers that the dtype cannot hold; it is an OverflowError, too.
+        RangeError: for numbers that the dtype cannot hold; it is also an OverflowError.
         OptionError: for copy=False where memory cannot be shared.
     """
     if isinstance(obj, NDArray):
@@ -70,7 +70,7 @@ def _of_python(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
         wide = values.dtype == np.float64
         kind = default_float() if wide else dtypes.as_dtype(values.dtype)
     elif kind.kind in "iu" and values.dtype.kind in "iuf":
-        values = obj  # of numbers without dtype those out of range are refused
+        values = obj  # numbers without a dtype are refused if out of range
     if varies:
         return joined(obj, kind, devices.as_device(device))
     return graph.wrap(array(values, kind, device))
@@ -100,10 +100,10 @@ def _not_numbers(obj: Any) -> DtypeError:
 
 
 def _of_foreign(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
-    """Return the values of a foreign array, in its own memory where that is possible."""
+    """Return the values of a foreign array, without a copy if possible."""
     foreign = obj if hasattr(obj, "__dlpack__") else np.asarray(obj)
     if isinstance(foreign, np.ndarray):
-        kind = foreign.dtype  # NumPy takes bfloat16 for a kind of void
+        kind = foreign.dtype  # NumPy sees bfloat16 as a void dtype
         if kind.kind in "OSUmMV" and kind.name not in dtypes.ALL:
             raise _not_numbers(obj)
     try:
@@ -155,7 +155,7 @@ def arange(
 
 @contextmanager
 def _room(name: str, length: float, dtype: Any, device: Any) -> Iterator[None]:
-    """Ask the device before NumPy makes so many elements on the host; type what NumPy raises."""
+    """Check the device's memory before NumPy allocates on the host; convert NumPy's errors."""
     if length >= 2**63:
         raise ShapeError(f"{name}: 2**63 elements or more")
     nbytes = max(0, math.ceil(length)) * dtypes.as_dtype(dtype).itemsize
@@ -262,10 +262,10 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Any]:
 
 
 def tril(x: Any, /, *, k: int = 0) -> Any:
-    """Keep what is on and below diagonal k of the last two axes."""
+    """Keep the elements on and below diagonal k of the last two axes; set the others to 0."""
     return ops.tril(x, k)
 
 
 def triu(x: Any, /, *, k: int = 0) -> Any:
-    """Keep what is on and above diagonal k of the last two axes."""
+    """Keep the elements on and above diagonal k of the last two axes; set the others to 0."""
     return ops.triu(x, k)

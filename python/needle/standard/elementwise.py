@@ -91,7 +91,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
         max: the upper limit: a number, or a tensor that broadcasts.
 
     Raises:
-        DtypeError: if a limit is not of the kind of x: integers are limited by integers only.
+        DtypeError: if the dtype kinds of a limit and x differ: integers take integer limits only.
     """
     x = operands.tensor(x)
     if min is None and max is None:
@@ -102,7 +102,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
 
 
 def _check_limit(x: Any, limit: Any, name: str) -> None:
-    """Refuse what would be truncated on the way to the dtype of x, and what is not a number."""
+    """Refuse limits that the dtype of x would truncate, and limits that are not numbers."""
     if limit is None or isinstance(limit, (bool, int)):
         return
     typed = isinstance(limit, graph.TensorBase) or hasattr(limit, "__array__")
@@ -117,7 +117,7 @@ def _check_limit(x: Any, limit: Any, name: str) -> None:
     )  # fmt: skip
 
 
-# Of a real number the complex functions are known too.
+# The complex functions are defined for real numbers too.
 
 
 def real(x: Any, /) -> Any:

@@ -1,4 +1,4 @@
-"""Dtypes and their limits, and what the namespace says about itself."""
+"""Dtypes and their limits, and the standard's inspection API."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS: dict[str, tuple[DType, ...]] = {
 """Dtypes by the standard's names of their kinds."""
 
 BEYOND = (dtypes.float16, dtypes.bfloat16)
-"""Dtypes of Needle that the standard does not know."""
+"""Dtypes of Needle that are not in the standard."""
 
 
 def _dtype_of(x: Any) -> DType:
@@ -52,7 +52,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     """Return whether a dtype is of a kind: a dtype, a name of ``KINDS``, or a tuple of them.
 
     Raises:
-        OptionError: if there is no such kind.
+        OptionError: for an unknown kind.
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, each) for each in kind)
@@ -136,10 +136,10 @@ def iinfo(type: Any, /) -> IntegerInfo:
 
 
 class Info:
-    """What the namespace can do: the standard's inspection API."""
+    """The capabilities of the namespace: the standard's inspection API."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Return which optional behaviour there is."""
+        """Return which optional behaviour is supported."""
         return {
             "boolean indexing": True,
             "data-dependent shapes": True,
@@ -147,11 +147,11 @@ class Info:
         }
 
     def default_device(self) -> devices.Device:
-        """Return where new tensors are put."""
+        """Return the device of new tensors."""
         return devices.default_device()
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
-        """Return the dtypes that values without one take."""
+        """Return the default dtypes."""
         devices.as_device(device)
         return {
             "real floating": default_float(),
@@ -171,5 +171,5 @@ class Info:
 
 
 def __array_namespace_info__() -> Info:
-    """Return what the namespace can do."""
+    """Return the capabilities of the namespace."""
     return Info()

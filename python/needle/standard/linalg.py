@@ -26,12 +26,12 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
     Args:
         x1: a tensor.
         x2: a tensor.
-        axes: how many last axes of x1 meet the first ones of x2; or the axes of x1, and those of
-            x2, in pairs.
+        axes: a number: the last axes of x1 are summed with as many first axes of x2; or a pair: the
+            axes of x1 and those of x2.
 
     Raises:
         DtypeError: if axes are neither.
-        ShapeError: if an axis is given twice, or sizes of axes that meet differ.
+        ShapeError: if an axis is given twice, or the sizes of paired axes differ.
     """
     if not isinstance(axes, (tuple, list)):
         return ops.tensordot(x1, x2, whole("tensordot: axes", axes))
@@ -78,7 +78,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Cross product of vectors of three elements along an axis; the other axes broadcast.
 
     Raises:
-        ShapeError: if that axis has not three elements.
+        ShapeError: if that axis does not have three elements.
         IndexRangeError: if the axis is out of range.
     """
     for x in (x1, x2):
@@ -102,13 +102,13 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
     """The length of vectors: (sum |x| ** ord) ** (1 / ord) over axes, all for None.
 
-    Where there is no direction, at 0, its derivative is 0.
+    Its derivative at 0 is 0.
 
     Args:
         x: a tensor.
-        axis: one or several, which are one vector together.
-        keepdims: whether the axes stay, of size 1.
-        ord: inf the largest, -inf the smallest, 0 the number of elements that are not zero.
+        axis: one axis or several, whose elements count as one vector.
+        keepdims: whether to keep the axes, with size 1.
+        ord: a number; inf gives the largest, -inf the smallest, 0 the number of nonzero elements.
     """
     return ops.norm(x, ord, axis, keepdims)
 
@@ -116,22 +116,22 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
 def norm(
     x: Any, ord: Any = None, axes: Any = None, keepdims: bool = False, *, axis: Any = None
 ) -> Any:
-    """A norm of vectors or of matrices; beyond the standard, as NumPy and PyTorch have it here.
+    """A norm of vectors or matrices; beyond the standard, as in NumPy and PyTorch.
 
-    Without ord the root of the sum of squares over axes, all for None. With one ``vector_norm``
-    along one axis, ``matrix_norm`` over two; then axes may be None for a vector or a matrix.
-    ``needle.norm`` takes all axes for one vector.
+    Without ord it is the root of the sum of squares over axes, all for None. With ord it is
+    ``vector_norm`` over one axis and ``matrix_norm`` over two; axes may be None for a vector or a
+    matrix. ``needle.norm`` treats all axes as one vector.
 
     Args:
         x: a tensor.
         ord: see the two functions.
         axes: one or two; without ord any number.
-        keepdims: whether the axes stay, of size 1.
-        axis: another name of axes.
+        keepdims: whether to keep the axes, with size 1.
+        axis: another name for axes.
 
     Raises:
-        AxesError: for ord and more than two axes, or none.
-        OptionError: for another ord.
+        AxesError: for ord with more than two axes, or no axes.
+        OptionError: for an unknown ord.
     """
     axes = ops.either(axes, axis)
     if ord is None:
@@ -155,13 +155,13 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
 
     Args:
         x: matrices [..., m, n].
-        keepdims: whether the two axes stay, of size 1.
+        keepdims: whether to keep the two axes, with size 1.
         ord: "fro" the square root of the sum of squares, "nuc" the sum of the singular values, 2
             and -2 the largest and smallest of them, 1 and -1 the largest and smallest sum of
             absolute values of a column, inf and -inf of a row.
 
     Raises:
-        OptionError: for another ord.
+        OptionError: for an unknown ord.
     """
     if ord == "fro":
         return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
@@ -237,7 +237,7 @@ def inv(x: Any, /) -> Any:
 
 
 def matrix_power(x: Any, n: int, /) -> Any:
-    """The product of n factors x; of the inverse for negative n, the identity for 0.
+    """x multiplied by itself n times; the inverse for negative n, the identity for 0.
 
     Raises:
         ArgumentError: if n is not an integer.
@@ -266,7 +266,7 @@ def _power(x: Any, n: int) -> Any:
 
 
 def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
-    """How many singular values are larger than rtol times the largest; int64."""
+    """The number of singular values that are larger than rtol times the largest; int64."""
     return ops.summation(ops.significant(svdvals(x), x.shape, rtol), -1)
 
 
@@ -276,7 +276,7 @@ def pinv(x: Any, /, *, rtol: Any = None) -> Any:
 
 
 def qr(x: Any, /, *, mode: str = "reduced") -> QR:
-    """Orthogonal columns and an upper triangle whose product x is.
+    """Orthogonal columns Q and an upper triangle R with Q @ R = x.
 
     Raises:
         OptionError: if mode is neither "reduced" nor "complete".
@@ -299,7 +299,7 @@ def solve(x1: Any, x2: Any, /) -> Any:
 def solve_triangular(
     a: Any, b: Any, /, *, upper: bool = False, left: bool = True, unitriangular: bool = False
 ) -> Any:
-    """The solution of a @ x = b where a is a triangle; beyond the standard.
+    """The solution of a @ x = b for a triangular matrix a; beyond the standard.
 
     See ``ops.solve_triangular``.
     """

@@ -54,11 +54,11 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
 
     Args:
         x: a tensor.
-        repeats: how often: a number, or an integer tensor with one for each element or for all.
-        axis: where.
+        repeats: a number, or an integer tensor with one count for each element or for all.
+        axis: the axis.
 
     Raises:
-        ShapeError: if there is not one count, or one per element; if one is negative.
+        ShapeError: if there is neither one count nor one per element; if a count is negative.
         DtypeError: if counts are not integers.
     """
     x = operands.tensor(x)
@@ -76,12 +76,12 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
 
 
 def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Any:
-    """Return the elements under another shape; one size may be -1.
+    """Return the elements in a new shape; one size may be -1.
 
     Args:
         x: a tensor.
-        shape: the new one.
-        copy: True: always; False: never, raise OptionError; None: where strides need it.
+        shape: the new shape.
+        copy: True: always; False: never, raise OptionError; None: if the strides require it.
     """
     out = ops.reshape(operands.tensor(x), shape)
     if copy is False and _memory(out) != _memory(x):
@@ -94,7 +94,7 @@ def _memory(x: Any) -> int:
 
 
 def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Any:
-    """Move elements along axes; what leaves at one end enters at the other."""
+    """Move elements along axes; they wrap around at the ends."""
     return ops.roll(x, shift, axis)
 
 
@@ -119,7 +119,7 @@ def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Any:
 
 
 def tile(x: Any, repetitions: Any, /) -> Any:
-    """Repeat x as a whole along each axis."""
+    """Repeat the whole of x along each axis."""
     return ops.tile(x, repetitions)
 
 

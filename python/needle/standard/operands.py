@@ -1,4 +1,4 @@
-"""What the functions of this room accept: tensors, numbers, axes; else errors."""
+"""Checks of the operands of this package's functions: tensors, numbers and axes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def tensor(x: Any) -> Any:
 
 
 def number(name: str, x: Any) -> Any:
-    """Return a real number of any kind, or that of a tensor with no axes, as a Python one.
+    """Return a real number of any kind, or a tensor without axes, as a Python number.
 
     Raises:
-        DtypeError: if x is not a real number, or an integer that no float dtype holds.
+        DtypeError: if x is not a real number, or is an integer that no float dtype can hold.
     """
     found = x
     if not isinstance(x, (int, float)) and hasattr(x, "item") and getattr(x, "shape", None) == ():

@@ -21,7 +21,7 @@ def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any
 
 
 def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """How many elements over axes are not zero; int64."""
+    """Count the elements over axes that are not zero; int64."""
     return ops.count_nonzero(x, axis, keepdims)
 
 
@@ -31,10 +31,10 @@ def nonzero(x: Any, /) -> tuple[Any, ...]:
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
-    """Where the values of x2 would go into x1, which is in order (or ``sorter`` puts it there).
+    """Positions to insert the values of x2 into x1, which is sorted, or sorted by ``sorter``.
 
     Raises:
-        ShapeError: if x1 has not one axis, or ``sorter`` not its shape.
+        ShapeError: if x1 does not have one axis, or ``sorter`` not its shape.
         OptionError: if side is neither "left" nor "right".
     """
     if side not in ("left", "right"):
@@ -69,7 +69,7 @@ def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool
 
 
 class UniqueAll(NamedTuple):
-    """Distinct values, where each first occurs, the place of each element, and counts."""
+    """Distinct values, their first positions, the position of each element's value, and counts."""
 
     values: Any
     indices: Any
@@ -85,14 +85,14 @@ class UniqueCounts(NamedTuple):
 
 
 class UniqueInverse(NamedTuple):
-    """Distinct values, and for each element the place of its value."""
+    """Distinct values, and for each element the position of its value."""
 
     values: Any
     inverse_indices: Any
 
 
 def unique_all(x: Any, /) -> UniqueAll:
-    """The distinct values in ascending order and all that is known about them.
+    """The distinct values in ascending order, with first positions, inverse and counts.
 
     NaNs are distinct from each other, as the standard has it.
     """
@@ -108,7 +108,7 @@ def unique_counts(x: Any, /) -> UniqueCounts:
 
 
 def unique_inverse(x: Any, /) -> UniqueInverse:
-    """The distinct values in ascending order, and for each element the place of its value."""
+    """The distinct values in ascending order, and for each element the position of its value."""
     found = unique_all(x)
     return UniqueInverse(found.values, found.inverse_indices)
 

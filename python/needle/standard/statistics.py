@@ -1,4 +1,4 @@
-"""Sums, means, extremes, truth over axes; sums up to each element; differences."""
+"""Sums, means, extremes and truth over axes; cumulative sums; differences."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def std(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool 
 
 
 def max(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """Largest value over axes; NaN if there is one."""
+    """Largest value over axes; NaN if one is NaN."""
     return ops.amax(x, axis, keepdims)
 
 
 def min(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """Smallest value over axes; NaN if there is one."""
+    """Smallest value over axes; NaN if one is NaN."""
     return ops.amin(x, axis, keepdims)
 
 
@@ -77,10 +77,10 @@ def _cumulative(
 def cumulative_sum(
     x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Any:
-    """Sum up to each element along an axis, after a 0 if asked for.
+    """Cumulative sum along an axis; with ``include_initial`` it starts with 0.
 
     Raises:
-        ShapeError: if axis is None and x has not one axis.
+        ShapeError: if axis is None and x does not have one axis.
     """
     return _cumulative(ops.cumsum, 0, x, axis, dtype, include_initial)
 
@@ -88,10 +88,10 @@ def cumulative_sum(
 def cumulative_prod(
     x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Any:
-    """Product up to each element along an axis, after a 1 if asked for.
+    """Cumulative product along an axis; with ``include_initial`` it starts with 1.
 
     Raises:
-        ShapeError: if axis is None and x has not one axis.
+        ShapeError: if axis is None and x does not have one axis.
     """
     return _cumulative(ops.cumprod, 1, x, axis, dtype, include_initial)
 
@@ -101,10 +101,10 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
 
     Args:
         x: a tensor.
-        axis: where.
-        n: how often.
-        prepend: what comes before x along the axis.
-        append: what comes after it.
+        axis: the axis.
+        n: how many times.
+        prepend: values to put before x along the axis.
+        append: values to put after it.
 
     Raises:
         OptionError: if n is negative.
