@@ -66,6 +66,7 @@ struct MersenneTwister {
   uint32_t key[kWords];
   int32_t place;  // of the next word in key; kWords: none is left
 };
+enum Cell : int32_t { kTanhCell, kReluCell, kGruCell, kLstmCell, kCells };
 enum ProductGrad : int32_t { kProductGrad, kRunningProductGrad };
 enum PadMode : int32_t { kPadZeros, kPadReflect, kPadSymmetric, kPadEdge, kPadWrap, kPadModes };
 enum Draw : int32_t { kDrawUniform, kDrawNormal, kDrawIntegers, kDrawOrder };
@@ -260,6 +261,39 @@ struct Kernels {
   // Brightness, contrast (from the mean grey), saturation; values stay in [0, top]. buffers: out,
   // images, factors float32 [n, 3].
   const char* (*plan_jitter_images)(Plan*, const Images&, double top);
+
+  // A recurrent layer over a sequence, one direction; float32 or float64, all dense. `gates`
+  // [steps, batch, n hidden] is what is kept of each step: tanh and relu cells 1 (the state), LSTM
+  // 4 (input, forget, change, output), GRU 4 (reset, update, new, and the recurrent part of new).
+  // inputs: x w_ih [steps, batch, m hidden], m = 3 for GRU, else n, where they may be `gates`. w_hh
+  // [hidden, m hidden]; bias [n hidden]. A row stays as it is from lengths[row] (int64) on; its
+  // out, gates and cells are 0 there. buffers: out [steps, batch, hidden], last state [batch,
+  // hidden], last cell (null: not LSTM), inputs, gates, cells [steps, batch, hidden] (null), first
+  // state, first cell (null), w_hh, bias, lengths (null: all steps).
+  const char* (*plan_recurrent)(Plan*, int32_t cell, bool reverse, const Operand& gates,
+                                int64_t hidden);
+  // dgates is laid out as the gates, GRU's third and fourth part being the gradients of the input's
+  // and of the recurrent part. buffers: dgates, dh0, dc0 (null), g_out (null: zeros), g_h (null),
+  // g_c (null), out, gates, cells (null), h0, c0 (null), w_hh, lengths (null).
+  const char* (*plan_recurrent_grad)(Plan*, int32_t cell, bool reverse, const Operand& gates,
+                                     int64_t hidden);
+
+  // softmax(q k' scale + mask) v by heads; float32 or float64. q [b, h, t, d], k [b, g, s, d],
+  // v [b, g, s, e], out [b, h, t, e], with any strides but 1 for the last axis; h is a multiple of
+  // g. mask [b, h, t, s], stride 0 where it does not vary: bools that say which keys are seen, or
+  // numbers of q's dtype to add; ndim 0: none. causal: the last query sees all keys, the one before
+  // it one key less. shift and rest [b, h, t] dense: the largest score, and the logarithm of the
+  // sum of exponentials below it; both and out are 0 for a query that sees no key. Keys
+  // from lengths[b] (int64) on do not exist. buffers: out, shift, rest, q, k, v, mask (null: none),
+  // lengths (null: none).
+  const char* (*plan_attention)(Plan*, double scale, bool causal, const Operand& out,
+                                const Operand& q, const Operand& k, const Operand& v,
+                                const Operand& mask);
+  // buffers: dq, dk, dv, g, q, k, v, out, shift, rest, mask (null), lengths (null).
+  const char* (*plan_attention_grad)(Plan*, double scale, bool causal, const Operand& dq,
+                                     const Operand& dk, const Operand& dv, const Operand& g,
+                                     const Operand& q, const Operand& k, const Operand& v,
+                                     const Operand& out, const Operand& mask);
 
   // Multi-tensor updates, in place where out == in; dense float32 or float64 tensors of sizes[i]
   // elements. pointers: per tensor p_out, p, grad, m, v (Adam; m and v are updated in place) or

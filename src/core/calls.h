@@ -59,5 +59,6 @@ inline int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays)
 void add_image_kernels(nb::module_& m);
 void add_batch_kernels(nb::module_& m);
 void add_search_kernels(nb::module_& m);
+void add_sequence_kernels(nb::module_& m);
 
 }  // namespace needle

@@ -395,6 +395,7 @@ NB_MODULE(_core, m) {
   add_image_kernels(m);
   add_batch_kernels(m);
   add_search_kernels(m);
+  add_sequence_kernels(m);
   m.def("adam", &adam);
   m.def("sgd", &sgd, nb::arg("outs"), nb::arg("ps"), nb::arg("grads"), nb::arg("velocities").none(),
         nb::arg("lr"), nb::arg("momentum"), nb::arg("dampening"), nb::arg("weight_decay"),

@@ -106,6 +106,11 @@ inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
 inline int64_t round_up(int64_t n, int64_t unit) { return parts(n, unit) * unit; }
 
+struct Interval {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
 // Of numbers that are not negative. INT64_MAX if it is more: no memory bounds the sizes of a view
 // that repeats an element, so that their work, and what a kernel wants to keep of it, may be.
 inline int64_t product(std::initializer_list<int64_t> factors) {

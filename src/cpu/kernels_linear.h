@@ -63,6 +63,15 @@ const char* plan_erase_images(Plan*, const Images&);
 const char* plan_normalise_images(Plan*, const Images&);
 const char* plan_resize_images(Plan*, const Images&, int64_t height, int64_t width);
 const char* plan_jitter_images(Plan*, const Images&, double top);
+const char* plan_recurrent(Plan*, int32_t cell, bool reverse, const Operand& gates, int64_t hidden);
+const char* plan_recurrent_grad(Plan*, int32_t cell, bool reverse, const Operand& gates,
+                                int64_t hidden);
+const char* plan_attention(Plan*, double scale, bool causal, const Operand& out, const Operand& q,
+                           const Operand& k, const Operand& v, const Operand& mask);
+const char* plan_attention_grad(Plan*, double scale, bool causal, const Operand& dq,
+                                const Operand& dk, const Operand& dv, const Operand& g,
+                                const Operand& q, const Operand& k, const Operand& v,
+                                const Operand& out, const Operand& mask);
 void adam(DType dtype, const Adam& rule, int64_t tensors, const int64_t* sizes,
           void* const* pointers);
 void sgd(DType dtype, const Sgd& rule, int64_t tensors, const int64_t* sizes,
