@@ -12,6 +12,7 @@ import numpy as np
 from needle.backend import Backend, Describe, memory
 from needle.backend import convolution as convolution  # registers overrides
 from needle.backend import overrides as overrides
+from needle.backend import sequence as sequence
 from needle.backend.course import CourseTiles
 from needle.backend.numpy import view
 from needle.backend.update import Adam, Sgd
