@@ -7,5 +7,6 @@ from needle.models.cyclegan import (
     PatchDiscriminator,
     ResNetGenerator,
 )
+from needle.models.gpt import GPT, KVCache
 from needle.models.mlp_resnet import MLPResNet, ResidualBlock
 from needle.models.resnet9 import CNN, ConvBN, DawnResNet9, ResNet9
