@@ -40,6 +40,8 @@ class Config:
         debug: 0; or 1 to name in errors and warnings the lines that made each tensor.
         isa: instruction set of the native kernels; empty: the best one.
         threads: number of threads of the native kernels, at most 64; 0: all cores.
+        products: method of matrix products on the native CPU: "fast", or "rows" for results whose
+            rows have the same bits however many rows there are. For the whole process.
         memory_limit: largest number of bytes for the arrays of one device, as a number or as text
             like "512MiB"; 0: no limit. Larger arrays raise OutOfMemoryError.
         data: folder of the data sets.
@@ -60,6 +62,7 @@ class Config:
     debug: int = 0
     isa: str = ""
     threads: int = 0
+    products: str = "fast"
     memory_limit: int = 0
     data: str = ""
     cache: str = ""
@@ -98,6 +101,7 @@ _CHOICES = {
     "overrides": ("on", "off"),
     "finite": ("on", "off"),
     "emulator": ("on", "off", "asan", "late"),
+    "products": ("fast", "rows"),
     "conv": ("", "im2col", "direct", "winograd", "onednn"),
 }
 
@@ -220,9 +224,9 @@ def override(**changes: object) -> Iterator[Config]:
 
     Some settings belong to the thread, not to a single task: ``mode``, ``memory_limit`` on the
     native CPU, and ``fast="off"`` (other tasks then only lose speed). While a task waits within
-    such a block, other tasks of the thread run with its settings. ``threads`` applies to the whole
-    process. The block entered last takes precedence; after all blocks are left, in any order, the
-    settings are as before.
+    such a block, other tasks of the thread run with its settings. ``threads`` and ``products`` apply
+    to the whole process. The block entered last takes precedence; after all blocks are left, in any
+    order, the settings are as before.
 
     Raises:
         OptionError: for an unknown name, a value out of range, or a setting that is only read at

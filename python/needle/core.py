@@ -40,6 +40,7 @@ def _load() -> None:
             config.refuse(str(error))
             _core.select_isa("")
         _core.set_threads(config.current().threads)
+        _core.set_products(config.current().products == "rows")
         _core.start_memory_limit(config.current().memory_limit)
         native = _core
 

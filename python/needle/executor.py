@@ -313,6 +313,7 @@ class _Modes:
         open: bool | None = None,
         memory_limit: int | None = None,
         threads: int | None = None,
+        products: bool | None = None,
         settings: tuple[ContextVar[Any], Any] | None = None,
     ) -> None:
         self._wanted, self._found, self._settings = (recording, lazy), [False, False], settings
@@ -367,6 +368,7 @@ def _switched(variable: ContextVar[Any], new: config.Config, changes: Set[str]) 
         open=is_open if is_open != _open(config.current()) else None,
         memory_limit=new.memory_limit if "memory_limit" in changes else None,
         threads=new.threads if "threads" in changes else None,
+        products=new.products == "rows" if "products" in changes else None,
         settings=(variable, new),
     )
 

@@ -138,6 +138,8 @@ struct Kernels {
   const char* isa;
   int32_t vector_bits;
   void (*set_threads)(int32_t n);
+  // Whether a row of a floating product has the same bits however many rows there are beside it.
+  void (*set_products)(int32_t by_rows);
   // Results from `bytes` on are stored past the caches, and the second caches count as half as
   // large; 0: from sizes that gain by it, and as they are.
   void (*set_streaming_bytes)(int64_t bytes);

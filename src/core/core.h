@@ -13,8 +13,9 @@
 
 namespace needle {
 
-extern const Kernels* kernels;  // of the chosen instruction set; null until select_isa
-void set_threads(int32_t n);    // of the kernels; 0: all cores
+extern const Kernels* kernels;       // of the chosen instruction set; null until select_isa
+void set_threads(int32_t n);         // of the kernels; 0: all cores
+void set_products(int32_t by_rows);  // whether rows have the same bits beside any others
 
 // Lets other Python threads run while it lives. If the interpreter ends meanwhile, taking the GIL
 // again ends this thread (until Python 3.13) by unwinding its stack: through destructors that need

@@ -7,11 +7,12 @@
 namespace needle {
 namespace {
 
-enum Mode { kRecording, kLazy, kOpen, kMemoryLimit, kThreads, kModes };
+enum Mode { kRecording, kLazy, kOpen, kMemoryLimit, kThreads, kProducts, kModes };
 constexpr int kFlags = kMemoryLimit;  // the first are true or false, the others numbers
-const char* const names[] = {"recording", "lazy", "open", "memory_limit", "threads", "settings"};
+const char* const names[] = {"recording", "lazy",     "open",    "memory_limit",
+                             "threads",   "products", "settings"};
 
-int32_t threads_set = 0;
+int32_t threads_set = 0, products_by_rows = 0;
 
 struct Switch {
   PyObject_HEAD int64_t wanted[kModes], found[kModes];  // wanted -1: as outside
@@ -34,6 +35,8 @@ int64_t mode(int i) {
       return modes.open;
     case kMemoryLimit:
       return memory_limit();
+    case kProducts:
+      return products_by_rows;
     default:
       return threads_set;
   }
@@ -55,6 +58,9 @@ void set_mode(int i, int64_t value) {
       break;
     case kThreads:
       set_threads(static_cast<int32_t>(value));
+      break;
+    default:
+      set_products(static_cast<int32_t>(value));
   }
 }
 
@@ -62,7 +68,7 @@ void set_mode(int i, int64_t value) {
 // were entered, as tasks and threads do, the next one that switches the same takes over what was
 // found: after the last of them all is as it was before the first.
 void leave(const Switch* s, int i) {
-  const bool of_process = i == kThreads;
+  const bool of_process = i >= kThreads;
   for (Switch* later = s->newer; later; later = later->newer) {
     if (later->wanted[i] >= 0 && (of_process || later->thread == s->thread)) {
       later->found[i] = s->found[i];
@@ -93,12 +99,13 @@ bool read(Switch* s, int i, PyObject* value) {
   return !PyErr_Occurred();
 }
 
-// modes(recording=None, lazy=None, open=None, memory_limit=None, threads=None, settings=None).
+// modes(recording=None, lazy=None, open=None, memory_limit=None, threads=None, products=None,
+// settings=None).
 // Takes arguments as they are called, because each backward makes one.
 PyObject* new_switch(PyObject* type, PyObject* const* args, size_t flags, PyObject* named) {
   const Py_ssize_t n = PyVectorcall_NARGS(flags), rest = named ? PyTuple_GET_SIZE(named) : 0;
   if (n > kModes + 1)
-    return PyErr_Format(PyExc_TypeError, "modes: expected 6 arguments, got %zd", n);
+    return PyErr_Format(PyExc_TypeError, "modes: expected 7 arguments, got %zd", n);
   auto* of_type = reinterpret_cast<PyTypeObject*>(type);
   PyObject* self = of_type->tp_alloc(of_type, 0);
   if (!self) return nullptr;
@@ -177,6 +184,11 @@ PyType_Spec switch_definition = {"needle._core.modes", sizeof(Switch), 0, Py_TPF
 void set_threads(int32_t n) {
   threads_set = n;
   kernels->set_threads(n);
+}
+
+void set_products(int32_t by_rows) {
+  products_by_rows = by_rows;
+  kernels->set_products(by_rows);
 }
 
 bool add_modes_type(PyObject* module) {

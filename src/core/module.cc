@@ -347,6 +347,9 @@ NB_MODULE(_core, m) {
   m.def("supported_isas", &supported_isas, "What this processor and this build can run.");
   m.def("set_threads", [](int n) { set_threads(n); }, "Threads; 0: all cores.");
   m.def(
+      "set_products", [](bool by_rows) { set_products(by_rows); },
+      "Whether each row of a product has the same bits beside any others.");
+  m.def(
       "set_streaming_bytes",
       [](int64_t bytes) {
         kernels->set_streaming_bytes(bytes);

@@ -21,6 +21,7 @@ namespace {
 constexpr struct {
   int64_t k, m, bytes;
 } kShallow = {256, 1024, 512 << 10}, kDeep = {512, 2048, 768 << 10};
+bool by_rows = false;  // see Kernels::set_products
 // A result costs as much as kResultWork multiplications; up to kSerialWork are for one thread. With
 // AVX-512 these are products up to 64^3; narrower vectors take longer for them, so that a second
 // thread pays off earlier.
@@ -199,7 +200,7 @@ void choose_packing(ProductState& s) {
   s.fetch_b = s.pack_b == kInPlace && far(s.b) && !second_has_b;
   // Few rows read b's lines twice; deep blocks of them do not always stay in the cache until then.
   // (Of all rows, because sums of other blocks would have other bits with other threads.)
-  const auto block = has_large_cache() && s.m > 2 * kTileRows ? kDeep : kShallow;
+  const auto block = has_large_cache() && s.m > 2 * kTileRows && !by_rows ? kDeep : kShallow;
   const int64_t row_bytes = block.k * kSize;
   s.block_k = even(s.k, block.k, 4);
   // Wide tiles only if the rows of every part are cut into such: 16 rows are, 12 behind them not.
@@ -350,7 +351,8 @@ bool plan_by_unit(Plan*, ProductState&, DType) { return false; }
 
 template <class T>
 const char* plan_blocks(Plan* plan, ProductState& s, DType dtype) {
-  if (!std::is_same_v<T, float> || !plan_by_unit(plan, s, dtype)) plan_by_vectors<T>(plan, s);
+  if (!std::is_same_v<T, float> || by_rows || !plan_by_unit(plan, s, dtype))
+    plan_by_vectors<T>(plan, s);
   return nullptr;
 }
 
@@ -392,6 +394,8 @@ const char* plan_integers(Plan* plan, ProductState& s) {
 
 }  // namespace
 
+void set_products(int32_t on) { by_rows = on != 0; }
+
 void use_matrix_unit([[maybe_unused]] bool on) {
 #if defined(NEEDLE_AMX)
   has_unit = on;
@@ -413,7 +417,7 @@ const char* plan_matmul(Plan* plan, const Operand& out, const Operand& a, const 
   }
   if (!is_floating(a.dtype)) return plan_integers(plan, s);
   s.read = nullptr;
-  if (kItemSize[a.dtype] >= 4 && plan_vector(plan, s, a.dtype)) return nullptr;
+  if (kItemSize[a.dtype] >= 4 && !by_rows && plan_vector(plan, s, a.dtype)) return nullptr;
   if (a.dtype == kFloat64) return plan_blocks<double>(plan, s, a.dtype);
   if (a.dtype != kFloat32) {
     s.read = reader<float>(a.dtype);

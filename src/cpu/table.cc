@@ -19,6 +19,7 @@ static Kernels table = {
     nullptr,
     kVectorBits,
     set_threads,
+    set_products,
     set_streaming_bytes,
     count_as_zen,
     contiguous,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import autograd, init, nn, ops
+from needle import autograd, config, init, nn, ops
 from needle.errors import ArgumentError, OptionError, ShapeError
 from needle.models.sampling import Sampler
 from needle.tensor import Tensor
@@ -255,6 +255,9 @@ class GPT(nn.Module):
             top_p: draw among the fewest likeliest tokens whose probabilities reach p together.
             seed: of the draws; each text's numbers depend on its place, not on the others.
 
+        A text gets the same tokens whatever other texts there are, and the logits have the bits
+        that the model gives without the cache under ``config(products="rows")``.
+
         Yields:
             An int for each new token; an int64 array [b] where there are b texts.
 
@@ -285,7 +288,7 @@ class GPT(nn.Module):
         self.eval()
         try:
             for _ in range(count):
-                with autograd.no_grad():
+                with autograd.no_grad(), config.override(products="rows"):
                     logits = self._last_logits(rows, cache)
                 rows = sampler(logits)[:, None]
                 yield rows[:, 0].copy() if ids.ndim == 2 else int(rows[0, 0])
