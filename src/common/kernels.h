@@ -182,6 +182,8 @@ struct Kernels {
                                    int32_t axis);
   // out [..., m, n], a [..., m, k], b [..., k, n]; batch axes equal or stride 0.
   const char* (*plan_matmul)(Plan*, const Operand& out, const Operand& a, const Operand& b);
+  // The same of two matrices of float32 or float64, added to what out holds.
+  const char* (*plan_matmul_add)(Plan*, const Operand& out, const Operand& a, const Operand& b);
 
   // out[i..., j, k...] = x[i..., index[i..., j, k...], k...]: index has out's shape (stride 0 where
   // it does not vary: rows are then copied whole), x too except along axis. Negative indices wrap.
@@ -207,7 +209,7 @@ struct Kernels {
   // PyTorch, in [0, 1]. buffers: loss, shift, rest, logits, labels.
   const char* (*plan_cross_entropy)(Plan*, const Operand& logits, const Operand& labels,
                                     int64_t ignore, double smoothing);
-  // dlogits[i, :] = g[i] * (softmax - target). buffers: dlogits, g, logits, labels, shift, rest.
+  // dlogits[i, :] = g[i] * (softmax - target); dlogits may be logits. buffers: dlogits, g, logits, labels, shift, rest.
   const char* (*plan_cross_entropy_grad)(Plan*, const Operand& logits, const Operand& labels,
                                          int64_t ignore, double smoothing);
   // Last axis d. kind 0: layer norm (mean, rstd), 1: RMS norm (mean unused). x, out dense

@@ -117,6 +117,15 @@ void matmul(nb::handle out, nb::handle a, nb::handle b) {
   run(plan, {native(out), native(a), native(b)});
 }
 
+void matmul_add(nb::handle out, nb::handle a, nb::handle b) {
+  Plan plan;
+  check_dense(native(out), "matmul_add");
+  check(
+      kernels->plan_matmul_add(&plan, operand(native(out)), operand(native(a)), operand(native(b))),
+      "matmul_add", native(a));
+  run(plan, {native(out), native(a), native(b)});
+}
+
 int64_t gather(nb::handle out, nb::handle x, nb::handle index, int axis) {
   Plan plan;
   check(kernels->plan_gather(&plan, operand(native(out)), operand(native(x)),
@@ -381,6 +390,7 @@ NB_MODULE(_core, m) {
   m.def("extremes", &extremes);
   m.def("product_grad", &product_grad);
   m.def("matmul", &needle::matmul);
+  m.def("matmul_add", &needle::matmul_add, "out += a @ b, of two matrices.");
   m.def("gather", &gather);
   m.def("scatter_add", &scatter_add);
   m.def("sort", &needle::sort);

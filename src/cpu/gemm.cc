@@ -32,6 +32,8 @@ constexpr int64_t kSerialWork = 64 * 64 * (64 + kResultWork);
 constexpr int64_t kSerialWork = 36 * 36 * (36 + kResultWork);
 #endif
 
+int64_t run_nothing(const Plan*, void* const*, void*) { return -1; }
+
 int64_t run_zeros(const Plan* plan, void* const* buffers, void*) {
   const ProductState& s = state_of<ProductState>(plan);
   std::memset(buffers[0], 0, s.batches * s.m * s.n * s.out_size);
@@ -392,6 +394,32 @@ const char* plan_integers(Plan* plan, ProductState& s) {
   return nullptr;
 }
 
+const char* plan_product(Plan* plan, const Operand& out, const Operand& a, const Operand& b,
+                         bool add) {
+  if (out.ndim < 2 || a.ndim != out.ndim || b.ndim != out.ndim) return "matmul: expected matrices";
+  if (a.dtype != b.dtype || a.dtype != out.dtype) return "matmul: dtypes differ";
+  if (a.dtype == kBool) return "matmul: not defined for bool";
+  ProductState& s = state_of<ProductState>(plan);
+  read_shapes(s, out, a, b);
+  s.add = add;
+  plan->workspace = 0;
+  const int64_t work = product({s.m, s.n, s.k, s.batches});
+  if (work >= kMostWork) return "matmul: 2^60 multiplications or more";
+  if (work == 0) {
+    plan->run = add ? run_nothing : run_zeros;
+    return nullptr;
+  }
+  if (!is_floating(a.dtype)) return plan_integers(plan, s);
+  s.read = nullptr;
+  if (kItemSize[a.dtype] >= 4 && !by_rows && !add && plan_vector(plan, s, a.dtype)) return nullptr;
+  if (a.dtype == kFloat64) return plan_blocks<double>(plan, s, a.dtype);
+  if (a.dtype != kFloat32) {
+    s.read = reader<float>(a.dtype);
+    s.write = writer<float>(a.dtype);
+  }
+  return plan_blocks<float>(plan, s, a.dtype);
+}
+
 }  // namespace
 
 void set_products(int32_t on) { by_rows = on != 0; }
@@ -403,27 +431,13 @@ void use_matrix_unit([[maybe_unused]] bool on) {
 }
 
 const char* plan_matmul(Plan* plan, const Operand& out, const Operand& a, const Operand& b) {
-  if (out.ndim < 2 || a.ndim != out.ndim || b.ndim != out.ndim) return "matmul: expected matrices";
-  if (a.dtype != b.dtype || a.dtype != out.dtype) return "matmul: dtypes differ";
-  if (a.dtype == kBool) return "matmul: not defined for bool";
-  ProductState& s = state_of<ProductState>(plan);
-  read_shapes(s, out, a, b);
-  plan->workspace = 0;
-  const int64_t work = product({s.m, s.n, s.k, s.batches});
-  if (work >= kMostWork) return "matmul: 2^60 multiplications or more";
-  if (work == 0) {
-    plan->run = run_zeros;
-    return nullptr;
-  }
-  if (!is_floating(a.dtype)) return plan_integers(plan, s);
-  s.read = nullptr;
-  if (kItemSize[a.dtype] >= 4 && !by_rows && plan_vector(plan, s, a.dtype)) return nullptr;
-  if (a.dtype == kFloat64) return plan_blocks<double>(plan, s, a.dtype);
-  if (a.dtype != kFloat32) {
-    s.read = reader<float>(a.dtype);
-    s.write = writer<float>(a.dtype);
-  }
-  return plan_blocks<float>(plan, s, a.dtype);
+  return plan_product(plan, out, a, b, false);
+}
+
+const char* plan_matmul_add(Plan* plan, const Operand& out, const Operand& a, const Operand& b) {
+  if (a.dtype != kFloat32 && a.dtype != kFloat64) return "matmul_add: float32 or float64";
+  if (out.ndim != 2) return "matmul_add: expected two matrices";
+  return plan_product(plan, out, a, b, true);
 }
 
 }  // namespace needle::NEEDLE_ISA

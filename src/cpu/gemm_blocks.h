@@ -23,6 +23,7 @@ struct Blocking {
   bool keep_a;           // packed: for the next block of columns
   int64_t tile_columns;  // of those that are not at the end
   bool fetch_b;          // in place: it is far, in the third cache or memory
+  bool add;              // to what the result holds
 };
 
 // Parts of an operand that are read later: lines of elements side by side.
@@ -281,7 +282,7 @@ void Multiplier<T>::multiply_row_of_tiles(int64_t i, int64_t height, bool own) {
   Tile<T> t;
   t.k = block_.k;
   t.c_row = o_.c_row;
-  t.add = block_.p > 0;
+  t.add = block_.p > 0 || s_.add;
   t.a = s_.pack_a ? packed_rows : rows;
   t.a_row = s_.pack_a ? 1 : o_.a_strides.row;
   t.a_step = s_.pack_a ? height : o_.a_strides.column;

@@ -117,7 +117,7 @@ class UnitMultiplier {
     const int64_t steps = parts(block_.k, kStripSteps), width = block_.j_end - block_.j_begin;
     const int64_t whole = round_up(width, kStripWidth) / kColumns * kColumns;
     const UnitResult out = {o_.c + i * o_.c_row + block_.j_begin, o_.c_row, height,
-                            least(width, whole), block_.p > 0};
+                            least(width, whole), block_.p > 0 || s_.add};
     const UnitResult rest = {out.c + whole, o_.c_row, height, width - whole, out.add};
     if (whole > 0) {
       if (height > kStripWidth)

@@ -303,9 +303,10 @@ void cross_entropy_grad_row(A* dx, const A* x, int64_t n, A g, LogSumExp<A> lse,
   const auto gradient = [&](const Vector<A>& logit) {
     return g * (lifted_exponential((logit - lse.shift) - lse.rest) * (1 / kLifted<A>)-uniform);
   };
+  const A at_label = gradient(splat(x[label]))[0] - g * certain;  // dx may be x
   write_row<streams>(dx, n,
                      [&](int64_t i, auto part) { part.store(dx + i, gradient(part.load(x + i))); });
-  dx[label] = gradient(splat(x[label]))[0] - g * certain;  // not -=: it has left the cache
+  dx[label] = at_label;  // not -=: it has left the cache
 }
 
 // The forward pass has read the last rows last: this begins with them.

@@ -35,6 +35,7 @@ static Kernels table = {
     plan_extremes,
     plan_product_grad,
     plan_matmul,
+    plan_matmul_add,
     plan_gather,
     plan_scatter_add,
     plan_sort,

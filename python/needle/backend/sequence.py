@@ -6,6 +6,7 @@ computed in float32.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from needle import dtype as dtypes
@@ -181,6 +182,88 @@ def _recurrent_weights(
 for _name in ("RNN", "GRU", "LSTM"):
     override("cpu", _name)(_forward)
     override("cpu", f"{_name}Grad")(_backward)
+
+
+# ---- the loss of a linear layer ----------------------------------------------------
+
+
+@override("cpu", "MeanCrossEntropy")
+def mean_cross_entropy(op: Any, x: NDArray, w: NDArray, labels: NDArray, *bias: NDArray) -> Any:
+    """The loss and its gradients, chunk by chunk of rows, in the memory of one chunk."""
+    arrays = (x, w, *bias)
+    if any(y.dtype is not x.dtype for y in arrays) or x.dtype.kind != "f" or w.size == 0:
+        return NotImplemented
+    if x.size == 0 or labels.dtype.kind not in "iu":
+        return NotImplemented
+    wide, device = _wide(x), x.device
+    xs, ws, *added = [_dense(y, wide) for y in arrays]
+    labels = _dense(labels, labels.dtype)
+    by_class = ws.permute((1, 0)) if op.transposed else ws  # [d, v]
+    (n, _), v = x.shape, by_class.shape[1]
+    share = _share(op, labels)
+    losses, gradients = empty((n,), wide, device), _Gradients(op, xs, ws, by_class, share)
+    for rows in op.chunks(n, v):
+        first, count = rows.start, rows.stop - rows.start
+        some_x, some_labels = _from(xs, first, count), _from(labels, first, count)
+        logits = kernels.matmul(some_x, by_class)
+        if added:
+            wide_bias = added[0].broadcast_to((count, v))
+            device.backend.elementwise("add", logits, logits, wide_bias)
+        statistics = [empty((count,), wide, device) for _ in range(2)]
+        device.backend.core.cross_entropy(
+            _from(losses, first, count), *statistics, logits, some_labels, op.ignore_index,
+            op.label_smoothing,
+        )  # fmt: skip
+        if op.with_gradient:
+            gradients.add(some_x, logits, some_labels, statistics, first)
+    total = kernels.reduce("sum", losses, (0,))
+    total = kernels.elementwise("multiply", total, full((), share, wide, device))
+    if not op.with_gradient:
+        return total
+    return (total, *gradients.results(arrays))
+
+
+def _share(op: Any, labels: NDArray) -> float:
+    """Return what a row counts."""
+    if not op.mean:
+        return 1.0
+    count = int((labels.numpy() != op.ignore_index).sum())
+    return 1.0 / count if count else math.inf
+
+
+def _from(x: NDArray, first: int, count: int) -> NDArray:
+    """Return some rows of x, as a view."""
+    return x.slice([(first, count, 1), *[(0, size, 1) for size in x.shape[1:]]])
+
+
+class _Gradients:
+    """What the chunks add up to: gradients of x, of the weight and of the bias."""
+
+    def __init__(self, op: Any, x: NDArray, w: NDArray, by_class: NDArray, share: float) -> None:
+        self.op, self.by_class, self.share, self.core = op, by_class, share, x.device.backend.core
+        if op.with_gradient:
+            self.dx = empty(x.shape, x.dtype, x.device)
+            self.dw = full(w.shape, 0.0, w.dtype, w.device)
+            self.db = full((by_class.shape[1],), 0.0, w.dtype, w.device)
+
+    def add(
+        self, x: NDArray, logits: NDArray, labels: NDArray, statistics: list[NDArray], first: int
+    ) -> None:
+        """Add a chunk. Its logits become their gradients."""
+        count = x.shape[0]
+        g = full((count,), self.share, x.dtype, x.device)
+        self.core.cross_entropy_grad(
+            logits, g, logits, labels, *statistics, self.op.ignore_index, self.op.label_smoothing
+        )
+        self.core.matmul(_from(self.dx, first, count), logits, self.by_class.permute((1, 0)))
+        left, right = (logits, x) if self.op.transposed else (x, logits)
+        self.core.matmul_add(self.dw, left.permute((1, 0)), right)
+        x.device.backend.elementwise("add", self.db, self.db, kernels.reduce("sum", logits, (0,)))
+
+    def results(self, like: tuple[NDArray, ...]) -> list[NDArray]:
+        """Return the gradients in the dtypes of what they belong to."""
+        made = (self.dx, self.dw, self.db)
+        return [_narrowed(x, y.dtype) for x, y in zip(made, like, strict=False)]
 
 
 # ---- attention ---------------------------------------------------------------------
