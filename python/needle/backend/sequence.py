@@ -7,6 +7,8 @@ computed in float32.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from needle import dtype as dtypes
@@ -122,21 +124,19 @@ def _backward(op: Any, g_out: NDArray, *rest: NDArray) -> Any:
          start[1] if two else None, w_hh, lengths],
     )  # fmt: skip
     into_x, into_h = _sums_of_gates(_rows(dgates), w_hh.shape[1])
-    made = [
+    made: list[Callable[[], NDArray]] = [
         lambda: kernels.matmul(into_x, w_ih.permute((1, 0))).reshape(x.shape),
-        *[lambda y=y: y for y in dstates],
+        *[partial(_narrowed, y, wide) for y in dstates],
         lambda: kernels.matmul(_rows(xs).permute((1, 0)), into_x),
         lambda: _recurrent_weights(op, out, start[0], into_h, lengths),
-        lambda: kernels.reduce("sum", into_x, (0,)),
-        lambda: kernels.reduce("sum", into_h, (0,)),
-    ][: 3 + states + op.biases]
-    like = [x, *arrays[states + 2 : 2 * states + 2], *arrays[2 * states + 2 : 2 * states + 4]]
-    n = w_hh.shape[1]
-    shapes = [*[y.shape for y in like], (n,), (n,)]
-    like = [*like, like[-1], like[-1]]
+        *[partial(kernels.reduce, "sum", y, (0,)) for y in (into_x, into_h)[: op.biases]],
+    ]
+    weights = arrays[2 * states + 2 : 2 * states + 4]
+    like = [x, *arrays[states + 2 : 2 * states + 2], *weights, *weights[-1:] * op.biases]
+    shapes = [y.shape for y in like[: 3 + states]] + [w_hh.shape[1:]] * op.biases
     return tuple(
-        _narrowed(make(), y.dtype) if op.wanted >> i & 1 else _zeros(size, y)
-        for i, (make, y, size) in enumerate(zip(made, like, shapes, strict=False))
+        _narrowed(make(), y.dtype) if op.wanted >> i & 1 else _zeros(shape, y)
+        for i, (make, y, shape) in enumerate(zip(made, like, shapes, strict=True))
     )
 
 

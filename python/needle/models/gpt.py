@@ -74,7 +74,7 @@ class Attention(nn.Module):
         )
         if self.rotary:
             start = 0 if cache is None else cache.length
-            q, k = (ops.rotary(y, offset=start) for y in (q, k))
+            q, k = (ops.rotary(y, start) for y in (q, k))
         if cache is not None:
             k, v = cache.append(layer, k, v)
         out = ops.scaled_dot_product_attention(
