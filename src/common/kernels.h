@@ -209,7 +209,8 @@ struct Kernels {
   // PyTorch, in [0, 1]. buffers: loss, shift, rest, logits, labels.
   const char* (*plan_cross_entropy)(Plan*, const Operand& logits, const Operand& labels,
                                     int64_t ignore, double smoothing);
-  // dlogits[i, :] = g[i] * (softmax - target); dlogits may be logits. buffers: dlogits, g, logits, labels, shift, rest.
+  // dlogits[i, :] = g[i] * (softmax - target); dlogits may be logits. buffers: dlogits, g, logits,
+  // labels, shift, rest.
   const char* (*plan_cross_entropy_grad)(Plan*, const Operand& logits, const Operand& labels,
                                          int64_t ignore, double smoothing);
   // Last axis d. kind 0: layer norm (mean, rstd), 1: RMS norm (mean unused). x, out dense

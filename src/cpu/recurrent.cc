@@ -95,7 +95,8 @@ void place_inputs(const Forward<T>& f, int64_t place, Interval units) {
 }
 
 template <class T>
-void forward_step(const Forward<T>& f, int64_t step, Interval rows, Interval units, const T* panels) {
+void forward_step(const Forward<T>& f, int64_t step, Interval rows, Interval units,
+                  const T* panels) {
   const Recurrence& r = f.r;
   const int64_t h = r.hidden, time = r.time(step), first = time * r.batch;
   const T* before = step == 0 ? f.h0 : f.out + f.before(time) * r.batch * h;
