@@ -224,9 +224,9 @@ def override(**changes: object) -> Iterator[Config]:
 
     Some settings belong to the thread, not to a single task: ``mode``, ``memory_limit`` on the
     native CPU, and ``fast="off"`` (other tasks then only lose speed). While a task waits within
-    such a block, other tasks of the thread run with its settings. ``threads`` and ``products`` apply
-    to the whole process. The block entered last takes precedence; after all blocks are left, in any
-    order, the settings are as before.
+    such a block, other tasks of the thread run with its settings. ``threads`` and ``products``
+    apply to the whole process. The block entered last takes precedence; after all blocks are left,
+    in any order, the settings are as before.
 
     Raises:
         OptionError: for an unknown name, a value out of range, or a setting that is only read at
