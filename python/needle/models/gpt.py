@@ -130,7 +130,8 @@ class GPT(nn.Module):
         bias: whether the linear layers have one.
         device: where the parameters are.
 
-    >>> model = models.GPT(vocabulary=256, context=8, width=16, layers=1, heads=2)
+    >>> from needle.models import GPT
+    >>> model = GPT(vocabulary=256, context=8, width=16, layers=1, heads=2)
     >>> model(np.zeros((2, 8), "int64")).shape
     (2, 8, 256)
     """
