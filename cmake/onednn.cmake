@@ -26,6 +26,6 @@ add_library(needle_onednn MODULE src/onednn/convolution.cc)
 target_include_directories(needle_onednn SYSTEM PRIVATE "${DNNL_INCLUDE}")
 target_link_libraries(needle_onednn PRIVATE needle_flags "${DNNL_LIBRARY}" OpenMP::OpenMP_CXX)
 set_target_properties(needle_onednn PROPERTIES
-  PREFIX "" OUTPUT_NAME _onednn LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/needle
+  PREFIX "" OUTPUT_NAME _onednn LIBRARY_OUTPUT_DIRECTORY ${NEEDLE_OUTPUT}
   SKIP_BUILD_RPATH ON)  # found by its SONAME: who opens the plug-in has opened the library before
 install(TARGETS needle_onednn LIBRARY DESTINATION .)

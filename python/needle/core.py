@@ -21,28 +21,43 @@ def _load() -> None:
     try:
         from needle import _core  # type: ignore[attr-defined]  # it has no stub
     except ImportError as error:
-        import warnings
         from importlib.util import find_spec
 
         missing = find_spec("needle._core") is None
-        native_error = "it was not built at install time" if missing else str(error)
-        warnings.warn(
-            f"needle runs without its native module ({native_error}); only the numpy backend "
-            "works. Install a C++17 compiler, then reinstall with NEEDLE_REQUIRE_NATIVE=1, which "
-            "shows why the build fails.",
-            RuntimeWarning,
-            stacklevel=2,
+        _do_without(
+            "it was not built at install time" if missing else str(error),
+            "Install a C++17 compiler, then reinstall with NEEDLE_REQUIRE_NATIVE=1, which shows "
+            "why the build fails.",
         )
-    else:
-        try:
-            _core.select_isa(config.current().isa)
-        except ValueError as error:  # a wrong NEEDLE_ISA must not disable the kernels silently
-            config.refuse(str(error))
-            _core.select_isa("")
-        _core.set_threads(config.current().threads)
-        _core.set_products(config.current().products == "rows")
-        _core.start_memory_limit(config.current().memory_limit)
-        native = _core
+        return
+    try:
+        _core.select_isa(config.current().isa)
+    except ValueError as error:
+        if not _core.supported_isas():
+            _do_without(
+                str(error),
+                "To rebuild it for this processor, run 'pip install --force-reinstall --no-deps "
+                ".' in Needle's folder.",
+            )
+            return
+        config.refuse(str(error))  # a wrong NEEDLE_ISA must not disable the kernels
+        _core.select_isa("")
+    _core.set_threads(config.current().threads)
+    _core.set_products(config.current().products == "rows")
+    _core.start_memory_limit(config.current().memory_limit)
+    native = _core
+
+
+def _do_without(reason: str, remedy: str) -> None:
+    global native_error
+    import warnings
+
+    native_error = reason
+    warnings.warn(
+        f"needle runs without its native module ({reason}); only the numpy backend works. {remedy}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 _load()

@@ -40,7 +40,9 @@ const InstructionSet kInstructionSets[] = {
 #if defined(NEEDLE_HAS_v3)
     {"v3", "v3", [] { return __builtin_cpu_supports("x86-64-v3") != 0; }},
 #endif
+#if defined(NEEDLE_HAS_baseline)
     {"baseline", "baseline", [] { return true; }},
+#endif
 };
 
 std::string folder_of_module() {
@@ -71,13 +73,17 @@ std::vector<std::string> supported_isas() {
 }
 
 const Kernels* select_isa(const std::string& name) {
-  std::string known;
+  std::string built, known;
   for (const InstructionSet& set : kInstructionSets) {
+    built += (built.empty() ? "" : ", ") + std::string(set.name);
     if (!set.runs()) continue;
     if (name.empty() || name == set.name) return load_kernels(set);
     known += (known.empty() ? "" : ", ") + std::string(set.name);
   }
-  throw std::invalid_argument("NEEDLE_ISA=" + name + ": this processor runs " + known);
+  if (known.empty())
+    throw std::invalid_argument("it was compiled for " + built + ", which this processor lacks");
+  throw std::invalid_argument("NEEDLE_ISA=" + name + ": expected one of " + known +
+                              " (what this processor and this build have)");
 }
 
 }  // namespace needle

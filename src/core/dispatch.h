@@ -10,7 +10,7 @@ namespace needle {
 std::vector<std::string> supported_isas();  // best first
 
 // Loads the kernels of `name`, or of the best set if it is empty. Throws std::invalid_argument for
-// a name that supported_isas() does not list.
+// a name that supported_isas() does not list, and for every name if that list is empty.
 const Kernels* select_isa(const std::string& name);
 
 }  // namespace needle

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import needle
+from needle import core
 
 PUBLIC = """
     Tensor Parameter TensorTuple Value NDArray Device cpu cpu_numpy cuda meta default_device
@@ -53,3 +54,22 @@ def test_public_names_exist():
 def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError):
         needle.no_such_name  # noqa: B018
+
+
+@pytest.mark.skipif(core.native is None, reason="needs the native module")
+def test_a_processor_without_the_compiled_instructions_gets_numpy_and_a_remedy(monkeypatch):
+    native = core.native
+
+    def refuse(name):
+        raise ValueError("it was compiled for v4, which this processor lacks")
+
+    monkeypatch.setattr(native, "select_isa", refuse)
+    monkeypatch.setattr(native, "supported_isas", list)
+    monkeypatch.setattr(core, "native", None)
+    monkeypatch.setattr(core, "native_error", None)
+    with pytest.warns(
+        RuntimeWarning, match="compiled for v4.*pip install --force-reinstall"
+    ) as got:
+        core._load()
+    assert core.native is None and "processor lacks" in core.native_error
+    assert len(got) == 1 and "\n" not in str(got[0].message)

@@ -71,6 +71,24 @@ def test_the_package_imports_nothing_else():
     assert sorted(pair for pair in found if pair[0] not in allowed) == []
 
 
+def test_advice_names_the_distribution():
+    """``needle`` is another project on the package index."""
+    extras = "|".join(PROJECT["optional-dependencies"])
+    wrong = re.compile(rf"\bneedle\[({extras})\]|pip install needle\b(?!-dl)")
+    found = [p.name for p in texts() if p != Path(__file__) and wrong.search(p.read_text())]
+    assert PROJECT["name"] == "needle-dl" and found == []
+
+
+def test_setup_py_names_the_command_to_use():
+    done = subprocess.run(
+        [sys.executable, "setup.py", "install"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "setup.py does not install Needle. Run instead: python -m pip install ."
+    ]
+
+
 def test_one_version():
     assert PROJECT["version"] == needle.__version__
 

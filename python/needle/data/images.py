@@ -1,4 +1,4 @@
-"""Folders of image files. Decoding needs Pillow (``pip install 'needle[train]'``)."""
+"""Folders of image files. Decoding needs Pillow (``pip install 'needle-dl[train]'``)."""
 
 from __future__ import annotations
 

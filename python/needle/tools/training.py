@@ -73,5 +73,5 @@ def _say_what_is_missing(show: progress.Progress) -> None:
     if missing:
         show.note(
             f"{' and '.join(missing)} not installed: {', '.join(without[n] for n in missing)}; "
-            "pip install 'needle[train]' installs both"
+            "pip install 'needle-dl[train]' installs both"
         )

@@ -363,7 +363,9 @@ def _libraries() -> tuple[Any, Any]:
         try:
             found.append(import_module(name))
         except ImportError as error:
-            raise DeviceError(f"{name} is missing: pip install 'needle[cuda]' ({error})") from None
+            raise DeviceError(
+                f"{name} is missing: pip install 'needle-dl[cuda]' ({error})"
+            ) from None
     version = getattr(found[0], "__version__", "0")
     if int(version.split(".")[0]) != 1:
         raise DeviceError(f"cuda-core is {version}, but Needle needs a version >= 1.0 and < 2")

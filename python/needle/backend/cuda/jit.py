@@ -133,7 +133,7 @@ class Nvrtc:
             major, minor = self._check(self.nvrtc.nvrtcVersion())
         except Exception as error:  # the exception differs between releases
             raise DeviceError(
-                "NVRTC is missing: pip install 'needle[cuda]'"
+                "NVRTC is missing: pip install 'needle-dl[cuda]'"
                 f" ({str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'})"
             ) from None
         self.version = f"nvrtc {major}.{minor}"
