@@ -12,11 +12,14 @@ By turns means: whole where the op may have changed (changed.py), else one quart
 commit. Turns go over the samples, and in checks of single dtypes over these too, like a Latin
 square: each sample and dtype has its turn once in four, and each turn holds a quarter of the
 samples and every dtype of each op.
+
+``CHECKS=value,layouts`` runs these checks alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import changed
@@ -43,27 +46,40 @@ def check(op: type[Op], device: str, gate: str) -> None:
     gathered = Gathered("ONLY_CHECK")
     everything = turns.everything() or gathered.only is not None
     whole = everything or changed.is_whole(op, device)
+    names = os.environ.get("CHECKS", "")
+    chosen = names.split(",") if names else [*CHECKS, "raises"]
     with ndl.config(fast=gate):
-        run(gathered, op, device, gate, whole, everything)
+        run(gathered, op, device, gate, whole, everything, chosen)
     gathered.finish()
 
 
 def run(
-    gathered: Gathered, op: type[Op], device: str, gate: str, whole: bool, everything: bool = False
+    gathered: Gathered,
+    op: type[Op],
+    device: str,
+    gate: str,
+    whole: bool,
+    everything: bool = False,
+    chosen: Collection[str] = (*CHECKS, "raises"),
 ) -> None:
     where = ndl.device.as_device(device)
     for case in cases(op):
-        for name, part in planned(case, where, gate, whole, everything):
+        for name, part in planned(case, where, gate, whole, everything, chosen):
             gathered.run(f"{case}/{name}", CHECKS[name].run, part, where)
-    for case in cases(op, raising=True):
+    for case in cases(op, raising=True) if "raises" in chosen else ():
         gathered.run(f"{case}/raises", check_raises, case, where)
 
 
 def planned(
-    case: Case, where: Any, gate: str, whole: bool, everything: bool = False
+    case: Case,
+    where: Any,
+    gate: str,
+    whole: bool,
+    everything: bool = False,
+    chosen: Collection[str] = tuple(CHECKS),
 ) -> Iterator[tuple[str, Case]]:
     """Yield the checks that are due of a sample, each with the sample in the dtypes that are."""
-    names = [name for name, check in CHECKS.items() if check.applies(case, where)]
+    names = [name for name in CHECKS if name in chosen and CHECKS[name].applies(case, where)]
     if where.name == "cpu" and gate != GATES[0]:
         names = [name for name in names if CHECKS[name].gated]
     second = "second_order" in names and (everything or where.name == FIRST)

@@ -28,6 +28,7 @@ class Sampler:
     Source: top-p is from Holtzman et al., "The Curious Case of Neural Text Degeneration", 2020,
     arXiv:1904.09751
 
+    >>> from needle.models.sampling import Sampler
     >>> Sampler(temperature=0.0)(np.array([[0.1, 2.0, 0.3]]))
     array([1])
     """
