@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import reference
 from render_zero import page
 
 if TYPE_CHECKING:
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 DOCS = Path(__file__).parent
+ROOT_PAGES = {"ARCHITECTURE.md": "architecture.md", "CONTRIBUTING.md": "contributing.md"}
+"""Files beside the folder docs, and where they are in the site."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -27,3 +31,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def generated() -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each page that no file in docs/ holds."""
     yield "needle_from_zero.md", page((DOCS / "needle_from_zero.py").read_text())
+    yield from root_pages()
+    for path, text in reference.pages().items():
+        yield f"reference/{path}", text
+
+
+def root_pages() -> Iterator[tuple[str, str]]:
+    """Yield the files of the root as pages, with links as they are within the site."""
+    for source, path in ROOT_PAGES.items():
+        text = (DOCS.parent / source).read_text()
+        text = re.sub(r"\]\(docs/", "](", text)
+        yield path, re.sub(r"\]\((\w+\.md)", lambda m: f"]({ROOT_PAGES.get(m[1], m[1])}", text)
