@@ -2,6 +2,10 @@
 
 They compose with each other and with ``grad`` and ``vjp`` in any order. Forward mode is in
 ``forward`` (what a tensor holds meanwhile) and in ``Op.push`` (the rule of each family of ops).
+
+``linearize`` and the forward way of ``jacobian`` transpose the transpose: reverse mode runs once on
+a variable output gradient, and its graph, linear in that, is walked for each tangent. ``hvp`` is
+``jvp`` of ``grad``, ``hessian`` is ``jacobian`` of ``grad``.
 """
 
 from __future__ import annotations

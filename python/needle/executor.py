@@ -1,7 +1,17 @@
 """``apply``, the gate of every operation, and ``realize``, which runs postponed operations.
 
-``apply`` below is the definition. The native module, if there is one, handles the common cases and
-passes everything else to this function; ``NEEDLE_FAST=off`` switches that off.
+``apply`` below is the definition. The gate of the native module, if there is one, handles
+the common cases and passes everything else to this function. ``NEEDLE_FAST=off``,
+``NEEDLE_OVERRIDES=off``, ``NEEDLE_FINITE=on`` and ``NEEDLE_DEBUG`` close it. The gate has no error texts and
+no rules of its own: it may only refuse.
+
+Specs are inferred by running ``compute`` on the meta device, whose backend does nothing. So an op
+has no second rule that could drift from the first, and in lazy mode shape errors still appear on
+the user's line. What depends on values (an index out of range) is found when it is computed.
+
+Modes (recording, lazy, settings) belong to the thread; the asyncio tasks of one thread share them,
+and the block entered last rules until it is left. Blocks may be left in any order; after the last
+one everything is as it was before the first.
 """
 
 from __future__ import annotations

@@ -9,6 +9,12 @@ Every ``jvp`` has a level, a number higher than all earlier ones. A value and a 
 duals of lower levels. An op handles the highest level among its inputs first; inputs without that
 level are constants there, even if they have lower levels. So nested derivatives are kept apart
 (Siskind, Pearlmutter, "Nesting forward-mode AD in a functional framework", 2008).
+
+``Dual`` is a subclass of ``Array`` without memory. So the graph records and frees it like any
+array, and the native gate, which takes arrays with memory only, needs no check of its own: programs
+without forward mode pay nothing. In lazy mode the duals are there at once, and what they hold
+waits. ``executor.value_of`` reads below all levels (what users and optimizers see);
+``executor.held`` gives the dual.
 """
 
 from __future__ import annotations

@@ -7,9 +7,16 @@ Lifetime of values. A live tensor holds its own array. A node holds its value on
     - a consumer that has not run yet (lazy mode) claims all its inputs;
     - a node whose own gradient reads its output claims itself.
 
-When the last claim is gone, the value is freed. Strong references run only downward: tensor -> node
--> input nodes. A node refers to its tensor weakly; a leaf also remembers the tensor that receives
-its gradient, because ``p.data = x`` gives p a new leaf while old graphs must still find p.
+When the last claim goes, the value goes. Strong references run only downward: tensor -> node ->
+input nodes. A node knows its tensor without keeping it alive; a leaf also remembers the tensor
+that gradients are delivered to, because ``p.data = x`` gives p a new leaf while old graphs must
+still find p. So there is nothing for the garbage collector to find; only nodes whose op holds a
+Python callable are shown to it. Destruction and every walk of the graph are loops, not recursion:
+a chain of 100,000 ops is built, differentiated and destroyed.
+
+``backward`` frees what it has used as it goes. A second one that needs any of that raises
+ReleasedError, unless the first was told ``retain_graph=True``; what leaves hold is never freed.
+With ``NEEDLE_BACKEND=np``, the course's dialect, it keeps the graph and records the gradients.
 
 definition.py implements all of it in Python; the native module, if there is one, has types with the
 same names and behaviour, which are used instead.

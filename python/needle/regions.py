@@ -1,4 +1,13 @@
-"""User functions as one op of the graph: ``checkpoint``, ``custom_gradient``."""
+"""Functions of the user that are one op of the graph: ``checkpoint``, ``custom_gradient``.
+
+``checkpoint`` keeps the inputs of a region and runs it once more for the gradient. The second run
+finds the buffers that the first changed as they were before it, and leaves modules as they are:
+modules note their buffers when they are called in a region, and the assignments of the second run
+are undone. Tensors that the function reads beside its arguments are inputs of the region, too.
+
+``custom_gradient`` records a region with the user's own rule. Forward mode transposes that rule,
+after a check on numbers that it is linear.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 It knows nodes and calls ``op.gradient``; the caller decides which tensors receive gradients
 (``autograd`` for users, ``ops.base`` for composites, whose gradient is that of their expansion).
+
+A node is visited after all its consumers, so its gradient is complete: values that are used several
+times, repeated inputs and seeds that are not scalars need no special case. In eager mode the ops
+of a gradient run as they are made, with recording off unless ``create_graph``; in lazy mode they
+wait like all others.
 """
 
 from __future__ import annotations

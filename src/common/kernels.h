@@ -6,7 +6,10 @@
 // it may live on the stack (eager mode) or in a list (a compiled program).
 //
 // Only C function pointers and plain types cross this line, so that no inline function compiled
-// for one instruction set can be merged with its twin of another.
+// for one instruction set can be merged with its twin of another. For the same reason the kernels
+// of each set are a shared object of their own that exports one symbol, the table, and is opened
+// after asking the processor: in a single program the linker merges inline functions of several
+// sets, and a processor would meet instructions that it lacks.
 #pragma once
 #include <cstddef>
 #include <cstdint>

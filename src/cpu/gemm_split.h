@@ -9,6 +9,12 @@
 // of 16 pairs of bfloat16. For a, a line is a row and its pairs are steps q and q + 16; for b, a
 // line is such a pair of steps and its pairs are columns.
 // A number that is a bfloat16 has one part.
+//
+// Because the unit adds 32 products before it rounds to a sum, errors are less than half of those
+// of vectors: at 512^3 a relative root mean square of 1.8e-7 instead of 4.1e-7, of normal numbers
+// (bench/product_error.py). The unit takes denormal numbers for zero, so what is packed says how
+// small and large its numbers are, and pieces that could lose bits, or are not finite, are
+// multiplied by vectors.
 #pragma once
 #include <algorithm>
 #include <cstddef>

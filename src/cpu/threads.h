@@ -2,6 +2,8 @@
 // has nothing to do takes one. So nobody waits for a thread that the system has not let run yet:
 // the one that asked does its share as well. (OpenMP's regions wait for all of their threads, which
 // is very slow while two programs share the same processors.)
+// A forked process starts threads of its own. Where two Python threads compute at once, one has the
+// pool and the other computes alone.
 #pragma once
 #include "isa.h"
 

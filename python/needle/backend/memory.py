@@ -1,4 +1,10 @@
-"""The error of exhausted memory, with the largest arrays that use it."""
+"""The error of exhausted memory, with the largest arrays that use it.
+
+Where memory ends, the system's or the setting ``memory_limit``, blocks that are kept for reuse go
+back first; then OutOfMemoryError names the largest arrays and who holds them, from a registry of
+all arrays and tensors that only their allocation touches, not their reuse. The native gate hands
+the case to ``executor.apply``, which tries again and says in which op.
+"""
 
 from __future__ import annotations
 

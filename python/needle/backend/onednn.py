@@ -2,7 +2,7 @@
 
 The plug-in (src/onednn) is opened on first use, after the library: ``libdnnl.so.3`` of the package
 onednn-cpu-gomp, or of the system. If either is missing, Needle reports the reason and works
-without.
+without. Nothing else is linked with it. Its own memory is not in ``memory_info``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Convolution fused with the next steps of a network: a bias, and a rectifier.
 
-One op each, so that a device may finish a result while it is in registers.
+One op each, so that a device may finish a result while it is in registers. ``fold_batch_norm``
+makes layers that use them.
 """
 
 from __future__ import annotations

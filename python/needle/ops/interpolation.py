@@ -1,4 +1,8 @@
-"""Interpolation along axes, and its transpose: the ops behind upsampling."""
+"""Interpolation along axes, and its transpose: the parts of upsampling.
+
+Each axis is multiplied by a banded matrix or its transpose. The kernel of the native
+CPU takes two axes in one pass.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """The generated checks, which run for every op on every sample, device and dtype.
 
-An op defines samples (inputs, static attributes, reference); the checks follow from these.
+An op defines samples (inputs, static attributes, reference); the checks follow from these:
+value, spec, gradient by finite differences, forward mode by finite differences and against reverse
+mode (``<Jv, u> = <v, J'u>`` to rounding), the four second derivatives, lazy = eager bit for bit,
+``saves`` (every handle is dropped before differentiating), layouts (transposed, sliced, flipped,
+broadcast), override = expansion, device = NumPy device, and the errors.
 """
 
 from __future__ import annotations

@@ -4,6 +4,12 @@
 has guards around it, which are checked when it is freed. Work is done when the call returns; or, in
 late mode, only when a wait needs it, with only the required work of other streams. So a missing
 wait shows as a wrong result.
+
+It reports, with file and line, a barrier that not all threads reach, two different barriers,
+shuffles from lanes that their mask lacks, and more than 48 KiB of shared memory, which it fills
+with nonsense for each block. Threads run in three orders in turn, so that a missing barrier shows
+as a difference. It has no memory model, blocks run one after another, and nothing it measures is a
+speed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Reductions and scans."""
+"""Reductions and scans.
+
+Sums add in an order that does not change from run to run: there are no float atomics.
+"""
 
 from __future__ import annotations
 
