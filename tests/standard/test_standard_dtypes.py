@@ -203,3 +203,11 @@ def test_scikit_learn_computes_on_tensors_as_the_page_shows():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout == printed
+
+
+def test_the_page_counts_the_cases_that_are_listed_as_failing():
+    docs = Path(__file__).parents[2] / "docs"
+    lines = (docs / "array_api_failing.txt").read_text().splitlines()
+    listed = sum(line.startswith("array_api_tests/") for line in lines)
+    counts = re.findall(r"^\| (\d+) \| fail \|", (docs / "array_api.md").read_text(), re.M)
+    assert sum(map(int, counts)) == listed > 0
