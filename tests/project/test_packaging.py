@@ -120,15 +120,19 @@ def test_no_file_names_a_place_on_somebody_s_machine():
     assert wrong == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *PAGES], ids=lambda path: path.name)
 def test_the_files_that_documents_name_exist(document):
     text = document.read_text()
     mentioned = re.findall(r"`([\w./]+(?:\.(?:py|cc|h|def|md|toml|json)|/))`", text)
-    mentioned += re.findall(r"\]\(([\w./]+)\)", text)
+    if document in DOCUMENTS:  # mkdocs checks the links of the others
+        mentioned += re.findall(r"\]\(([\w./]+)\)", text)
     mentioned = [name for name in mentioned if "/" in name or name.endswith(".md")]
     places = (ROOT, PACKAGE)
     missing = [name for name in mentioned if not any((place / name).exists() for place in places)]
-    assert mentioned and missing == []
+    assert missing == [] and (mentioned or document in PAGES)
 
 
 AT_BUILD = {"NEEDLE_REQUIRE_NATIVE", "NEEDLE_SANITIZE", "NEEDLE_ISAS"}
@@ -136,7 +140,7 @@ AT_BUILD = {"NEEDLE_REQUIRE_NATIVE", "NEEDLE_SANITIZE", "NEEDLE_ISAS"}
 
 def test_the_switches_in_the_documents_are_those_of_config():
     known = {f"NEEDLE_{name.upper()}" for name in needle.config.Config.__dataclass_fields__}
-    pages = [*DOCUMENTS, *(ROOT / "docs").rglob("*.md")]
+    pages = [*DOCUMENTS, *PAGES]
     mentioned = {x for path in pages for x in re.findall(r"NEEDLE_[A-Z_]+", path.read_text())}
     assert mentioned - known == AT_BUILD
 
