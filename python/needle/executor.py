@@ -1,9 +1,9 @@
 """``apply``, the gate of every operation, and ``realize``, which runs postponed operations.
 
-``apply`` below is the definition. The gate of the native module, if there is one, handles
-the common cases and passes everything else to this function. ``NEEDLE_FAST=off``,
-``NEEDLE_OVERRIDES=off``, ``NEEDLE_FINITE=on`` and ``NEEDLE_DEBUG`` close it. The gate has no error texts and
-no rules of its own: it may only refuse.
+``apply`` below is the definition. The gate of the native module, if there is one, handles the
+common cases and passes everything else to this function. ``NEEDLE_FAST=off``,
+``NEEDLE_OVERRIDES=off``, ``NEEDLE_FINITE=on`` and ``NEEDLE_DEBUG`` close it. The gate has no error
+texts and no rules of its own: it may only refuse.
 
 Specs are inferred by running ``compute`` on the meta device, whose backend does nothing. So an op
 has no second rule that could drift from the first, and in lazy mode shape errors still appear on
