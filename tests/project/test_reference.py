@@ -41,8 +41,8 @@ def test_every_op_has_a_page_and_every_public_name_an_entry(reference):
 
 
 def test_examples_of_ops_are_computed(reference):
-    page = reference.op_page(ops.LayerNormGrad)
-    assert "## Example" in page and ">>> ndl.ops.LayerNormGrad.of(" in page
+    page = reference.op_page(ops.AddScalar)
+    assert "## Example" in page and ">>> ndl.ops.AddScalar.of(" in page
     assert "## Example" not in reference.op_page(ops.Sum), "its docstring has one"
     assert "`cpu`, `cuda`: the row `exp`" in reference.op_page(ops.Exp)
     assert "a kernel of its own" in reference.op_page(ops.Softmax)
