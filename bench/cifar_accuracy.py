@@ -3,8 +3,9 @@
     python bench/cifar_accuracy.py --data FOLDER [--seeds N] [--out FILE]
 
 Trains on what the folder has of CIFAR-10's training batches, 20 epochs, and prints the accuracy on
-the 10,000 test images for each seed. With ``--out`` (bench/results/PROCESSOR/cifar_accuracy.json)
-results are kept, and what the file has is not trained again. Batch norm differs: PyTorch's
+the 10,000 test images for each seed. With ``--out`` (bench/results/MACHINE/cifar_accuracy.json)
+results are kept, and what the file has is not trained again; ``python bench/record.py FILE`` puts
+them into the summary. Batch norm differs: PyTorch's
 running variance is the unbiased one, the course's is not. ``--quick`` runs one epoch on a few
 random images instead; ``--steps`` stops early, to see how long a training takes.
 """
@@ -21,6 +22,7 @@ from typing import Any
 
 import harness
 import numpy as np
+import record
 import resnet_twin as twin
 import torch
 
@@ -129,7 +131,8 @@ def summary(lines: Any) -> Any:
         "subject": "cifar_accuracy",
         "command": "python bench/cifar_accuracy.py --data FOLDER --out FILE",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "machine": harness.machine(), "threads": harness.THREADS, "versions": harness.versions(),
+        "commit": record.commit(), "machine": record.machine(), "threads": harness.THREADS,
+        "versions": harness.versions(),
         "mean": means, "points": points, "runs": kept, "rows": [],
     }  # fmt: skip
 

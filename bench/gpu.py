@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import record
 
 import needle as ndl
 from needle import config, nn, optim
@@ -286,17 +287,21 @@ PARTS = {
 }  # fmt: skip
 
 
-def versions(bench: Bench) -> dict[str, Any]:
+def facts(bench: Bench) -> dict[str, Any]:
+    """Return what the figures depend on, as bench/record.py expects it."""
     driver = bench.device.backend.driver
     real = not bench.name.startswith("cuda-emu")
+    device, arch = driver.properties.name, driver.properties.arch
     return {
-        "command": "python bench/gpu.py", "date": date.today().isoformat(),
-        "device": driver.properties.name,
-        "arch": driver.properties.arch, "quick": bench.quick, "needle": ndl.__version__,
-        "python": platform.python_version(), "numpy": np.__version__,
-        "compiler": driver.compiler.version if real else driver.version,
-        "driver": driver.version if real else None,
-        "torch": bench.torch.__version__ if bench.torch else None,
+        "subject": "gpu", "command": "python bench/gpu.py", "date": date.today().isoformat(),
+        "commit": record.commit(), "machine": {"cpu": device, "isa": [arch]},
+        "quick": bench.quick,
+        "versions": {
+            "needle": ndl.__version__, "python": platform.python_version(),
+            "numpy": np.__version__, "driver": driver.version if real else None,
+            "compiler": driver.compiler.version if real else driver.version,
+            "torch": bench.torch.__version__ if bench.torch else None,
+        },
     }  # fmt: skip
 
 
@@ -324,7 +329,7 @@ def main() -> int:
             print(f"{figure.name:55} {figure.value:10.4g} {target:>10} {verdict}", flush=True)
     if options.path:
         with open(options.path, "w") as file:
-            json.dump({**versions(bench), "figures": figures}, file, indent=2)
+            json.dump({**facts(bench), "figures": figures}, file, indent=2)
     return 0
 
 

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import platform
-import re
 import statistics
 import subprocess
 import sys
@@ -26,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import record
 from timing import figures, interleave
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "bench" / "results"
 THREADS = 2
 KEEP = (
     "glibc.malloc.mmap_threshold=4294967295:glibc.malloc.trim_threshold=4294967295"
@@ -258,7 +257,8 @@ def parser(subject: str) -> argparse.ArgumentParser:
     make.add_argument("--compile", action="store_true", help="also measure torch.compile")
     make.add_argument("--seconds", type=float, default=0.0, help="time for each row")
     make.add_argument("--only", default="", metavar="TEXT", help="rows whose names contain TEXT")
-    make.add_argument("--out", default="", metavar="FILE", help="where to save the results")
+    make.add_argument("--out", default="", metavar="FILE", help="where to write the raw results")
+    make.add_argument("--save", action="store_true", help="update bench/summary.json, too")
     make.add_argument("--child", default="", help=argparse.SUPPRESS)
     make.add_argument("--rows", default="", help=argparse.SUPPRESS)
     return make
@@ -384,30 +384,33 @@ def summary(goal: Goal, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def save(subject: str, rows: list[dict[str, Any]], args: argparse.Namespace, **more: Any) -> None:
-    """Print the rows, and write the results (not of quick or partial runs, unless ``--out``)."""
+    """Print the rows, write the raw results of a whole run, and record them with ``--save``.
+
+    Quick and partial runs are written with ``--out`` alone, and never recorded.
+    """
     for row in rows:
         print(line(row))
-    command = ["python", f"bench/{subject}.py", *sys.argv[1:]]
-    if args.out:  # is not what was measured, but a place on somebody's machine
-        command = [part for part in command if part not in ("--out", args.out, f"--out={args.out}")]
+    found = record.machine()
     results = {
-        "subject": subject, "command": " ".join(command),
+        "subject": subject, "command": " ".join(["python", f"bench/{subject}.py", *flags(args)]),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "machine": machine(), "threads": THREADS, **more, "rows": rows,
+        "commit": record.commit(), "machine": found, "threads": THREADS, **more, "rows": rows,
     }  # fmt: skip
     whole = not (args.quick or args.only)
     if args.out or whole:
-        path = (
-            Path(args.out) if args.out else RESULTS / folder(machine()["cpu"]) / f"{subject}.json"
-        )
-        path.parent.mkdir(exist_ok=True)
+        default = record.RESULTS / record.key(found) / f"{subject}.json"
+        path = Path(args.out) if args.out else default
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(results, indent=1) + "\n")
+    if args.save and whole:
+        record.record(results)
 
 
-def folder(cpu: str) -> str:
-    """Return the folder of a processor's results: its name without what every name has."""
-    words = re.sub(r"\([^)]*\)|\bProcessor\b|@.*|,", " ", cpu).lower().split()
-    return "-".join(words) or "unknown"
+def flags(args: argparse.Namespace) -> list[str]:
+    """Return the arguments that change what is measured, as they are typed."""
+    found = [f"--{name}" for name in ("quick", "compile") if getattr(args, name)]
+    found += [f"--seconds {args.seconds:g}"] if args.seconds else []
+    return found + ([f"--only {args.only!r}"] if args.only else [])
 
 
 def line(row: dict[str, Any]) -> str:
@@ -432,25 +435,6 @@ def shown(value: float, unit: str) -> str:
         if value * factor >= 1.0:
             return f"{value * factor:.3g} {name}"
     return f"{value * 1e9:.3g} ns"
-
-
-def machine() -> dict[str, Any]:
-    """Return what the figures depend on: processor, cores, memory, system."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    said = {key.strip(): value.strip() for key, _, value in (text.partition(":") for text in lines)}
-    cpu, flags = said.get("model name", platform.processor()), said.get("flags", "").split()
-    if said.get("vendor_id") == "AuthenticAMD":  # virtual machines' names say no more than "EPYC"
-        cpu += f", family {said['cpu family']}"
-    elif said.get("vendor_id") == "GenuineIntel":  # or "Xeon"
-        cpu += f", model {said['model']}"
-    if "avx512f" not in flags and "avx2" in flags:  # which a hypervisor may hide
-        cpu += ", AVX2"
-    known = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16")
-    return {
-        "cpu": cpu, "cores": os.cpu_count(), "isa": [name for name in known if name in flags],
-        "system": platform.platform(), "libc": "-".join(platform.libc_ver()),
-    }  # fmt: skip
 
 
 def versions() -> dict[str, str]:

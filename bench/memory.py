@@ -152,7 +152,8 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
         return harness.figures([peak_of(which, malloc, quick) for _ in range(1 if quick else 3)])
 
     own, peers = peaks("needle/", "stock"), {}
-    for malloc, peer in harness.MALLOCS.items():
+    mallocs = list(harness.MALLOCS.items())[: 1 if quick else None]
+    for malloc, peer in mallocs:
         for memory, suffix in chosen.memory:
             theirs = peaks(f"torch/{memory}", malloc)
             ratio, ratio_min = own["median"] / theirs["median"], own["min"] / theirs["min"]

@@ -1,10 +1,10 @@
-"""Run benchmarks one after the other, and write the tables of bench/README.md.
+"""Run benchmarks one after the other.
 
 python bench/run.py --goals foundation      the figures of the foundation
 python bench/run.py --goals ops             those of the ops
 python bench/run.py --goals images          those of convolution nets
 python bench/run.py --all                   everything
-python bench/run.py eager gemm     some subjects
+python bench/run.py eager gemm --save       some subjects, recorded in bench/summary.json
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-
-import report
 
 FOLDER = Path(__file__).resolve().parent
 GOALS = {
@@ -49,7 +47,8 @@ def main() -> None:
     )
     make.add_argument("--goals", choices=GOALS, action="append", default=[])
     make.add_argument("--all", action="store_true", help="all subjects")
-    make.add_argument("--quick", action="store_true", help="tiny sizes, nothing saved")
+    make.add_argument("--quick", action="store_true", help="tiny sizes, nothing is written")
+    make.add_argument("--save", action="store_true", help="update bench/summary.json")
     args = make.parse_args()
     wanted = GOALS if args.all else args.goals
     chosen = list(dict.fromkeys([*args.subjects, *(n for i in wanted for n in GOALS[i])]))
@@ -60,11 +59,10 @@ def main() -> None:
         print(f"== {name}", flush=True)
         start = time.perf_counter()
         flags = ["--quick"] if args.quick else ["--compile"] if name in COMPILED else []
+        flags += ["--save"] if args.save else []
         done = subprocess.run([sys.executable, str(FOLDER / f"{name}.py"), *flags])
         print(f"   {time.perf_counter() - start:.0f} s", flush=True)
         failed += [name] if done.returncode else []
-    if not args.quick:
-        report.write()
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -20,9 +20,8 @@ TRIES = 3
 LONG = 0.02
 """Seconds of a run from which on a turn begins without runs that are not counted."""
 FIRST = 3
-"""Least number of runs at the beginning of a turn that are not counted. What the other's turn has
-written may still lie in the third cache, and whoever displaces it waits for the memory: after
-PyTorch's turn a layer norm of 8192 x 768 with gradients takes 2.2, 2.0, 1.9 and then 1.8 ms."""
+"""Least number of runs at the beginning of a turn that are not counted. The results of the other's
+turn may still be in the last cache, and writing them back to memory takes time."""
 REST = 0.002 if Path("/proc/self/task").exists() else 0.02
 """Seconds before a turn, from when on no other thread of the process runs, if that can be seen."""
 LONGEST_REST = 0.2
