@@ -137,7 +137,7 @@ def _apart(grad: Any, given: set[int]) -> Any:
 
     Both terms of a sum have the same gradient. The values stay shared until one is written to.
     """
-    if id(grad) in given:
+    if id(grad) in given and isinstance(grad, graph.TensorBase):
         grad = executor.apply(Identity.of(), grad)
     given.add(id(grad))
     return grad

@@ -147,7 +147,8 @@ def collect(
 
     def keep(node: Any, out_grad: Any) -> None:
         if node in wanted:
-            found[node] = out_grad
+            by_rows = not isinstance(out_grad, (graph.TensorBase, list))
+            found[node] = out_grad.dense() if by_rows else out_grad
 
     walk(outs, seeds, retain_graph, keep, wanted)
     return [

@@ -15,6 +15,7 @@ from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes
+from needle.ops.attributes import flag
 from needle.tensor import Parameter, Tensor
 
 
@@ -95,6 +96,8 @@ class Embedding(Module):
         device: device of the table; the default device for None.
         dtype: its element type.
         padding_idx: the id that pads short sequences; counts from the end if negative.
+        sparse: store the gradient of the table by rows, as an ``ops.RowSparse``. It pays for large
+            tables; see ``optim.Adam`` for what it changes.
 
     >>> table = nn.Embedding(10, 4)
     >>> table([[1, 2, 3], [4, 5, 6]]).shape
@@ -109,10 +112,12 @@ class Embedding(Module):
         dtype: Any = "float32",
         *,
         padding_idx: int | None = None,
+        sparse: bool = False,
     ) -> None:
         super().__init__()
         check_sizes(self, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.sparse = flag("Embedding: sparse", sparse)
         drawn = init.randn(num_embeddings, embedding_dim, device=device, dtype=dtype)
         self.padding_idx: int | None = None
         if padding_idx is not None:
@@ -122,7 +127,7 @@ class Embedding(Module):
         self.weight = Parameter(drawn)
 
     def forward(self, x: Any) -> Tensor:
-        out = ops.embedding(self.weight, x)
+        out = ops.embedding(self.weight, x, sparse=self.sparse)
         if self.padding_idx is None:
             return out
         ids = x if isinstance(x, Tensor) else Tensor(np.asarray(x), device=out.device)
@@ -131,7 +136,8 @@ class Embedding(Module):
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"
-        return text if self.padding_idx is None else text + f", padding_idx={self.padding_idx}"
+        text += "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return text + ", sparse=True" if self.sparse else text
 
 
 class Flatten(Module):

@@ -21,8 +21,8 @@ from needle.errors import (
     explain,
     nearest,
 )
-from needle.ops.creation import zeros_like
 from needle.ops.operands import destination
+from needle.ops.row_sparse import cleared, parts
 from needle.tensor import Parameter, Tensor, from_dlpack
 
 _M = TypeVar("_M", bound="Module")
@@ -295,7 +295,7 @@ class Module:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of all parameters; with ``set_to_none=False`` they become zeros."""
         for p in self.parameters():
-            p.grad = None if set_to_none or p.grad is None else zeros_like(p.grad)
+            p.grad = None if set_to_none or p.grad is None else cleared(p.grad)
 
     def to(self: _M, target: Any = None, dtype: Any = None, *, device: Any = None) -> _M:
         """Move parameters and buffers to a device, or cast floating ones to a floating dtype.
@@ -315,8 +315,8 @@ class Module:
         for _, item, _ in self._unique():
             if isinstance(item, Tensor):
                 _convert(item, where, kind)
-                if item.grad is not None:
-                    _convert(item.grad, where, kind)
+                for part in parts(item.grad):
+                    _convert(part, where, kind)
         return self
 
     def float(self: _M) -> _M:

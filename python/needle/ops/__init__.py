@@ -424,6 +424,7 @@ from needle.ops.resample import (
 )
 from needle.ops.rotary import Rotary, rotary
 from needle.ops.rounding import Ceil, Floor, Round, Trunc, ceil, floor, frac, round, trunc
+from needle.ops.row_sparse import RowSparse
 from needle.ops.sampling import (
     Dropout,
     Weights,

@@ -17,6 +17,7 @@ from needle.backend.range_errors import outside
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
+from needle.ops.attributes import flag
 from needle.ops.base import Op, sum_to
 from needle.ops.operands import as_tensors
 from needle.ops.samples import Sample, integers, uniform
@@ -146,12 +147,14 @@ class Take(Op):
 
     Shapes:   x [a..., n, b...], index [j...] -> [a..., j..., b...]
     Dtypes:   x any, index integer; negative indices count from the end
-    Gradient: x; any order
+    Gradient: x; any order. With ``sparse`` (axis 0, no negative indices) ``backward`` stores a
+              ``RowSparse`` if x is a leaf
     Raises:   IndexRangeError naming the first index out of range; DtypeError if index is not
               integer
     """
 
     axis: int = 0
+    sparse: bool = False
     saves = ((1,), ())
     samples = staticmethod(_take_samples)
 
@@ -163,9 +166,23 @@ class Take(Op):
         return picked.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        shape = out.node.inputs[0].spec.shape
+        table, index = out.node.inputs[0], out.inputs[1]
+        shape = table.spec.shape
+        if self.sparse and table.op is None and not (graph.recording() or graph.lazy()):
+            return _by_rows(index, out_grad, shape), None
         op = TakeGrad.of(normalise_axis(self.axis, len(shape)), shape)
-        return executor.apply(op, out.inputs[1], out_grad), None
+        return executor.apply(op, index, out_grad), None
+
+
+def _by_rows(index: Any, updates: Any, shape: tuple[int, ...]) -> Any:
+    """Return the result of TakeGrad along axis 0 as a ``RowSparse``."""
+    from needle.ops.movement import reshape
+    from needle.ops.row_sparse import RowSparse
+
+    size = index.spec.size
+    return RowSparse(
+        reshape(index, (size,)), reshape(updates, (size, *shape[1:])), shape[0], size < 2
+    )
 
 
 class TakeGrad(Op):
@@ -404,10 +421,14 @@ def take(x: Any, index: Any, axis: int | None = None) -> Any:
     return _picked(Take.of(axis), axis, True, x, index)
 
 
-def embedding(weight: Any, ids: Any) -> Any:
+def embedding(weight: Any, ids: Any, *, sparse: bool = False) -> Any:
     """Rows of weight [n, d] at ids [...], which may be floating with whole values: [..., d].
 
     The ids may also be an array, a list or a range. Negative ids are errors.
+
+    With ``sparse``, ``backward`` stores the gradient of a weight that is a leaf as a ``RowSparse``,
+    which holds the rows at ids only. Gradients in lazy mode, with ``create_graph`` and of ``grad``
+    are always tensors.
 
     Raises:
         IndexRangeError: naming the first id that is not in [0, n).
@@ -421,7 +442,8 @@ def embedding(weight: Any, ids: Any) -> Any:
     if len(shape_of(weight)) < 1:
         raise explain(ShapeError, "embedding", "weight has no axes", [("weight", weight)])
     ids = executor.apply(RowNumbers.of(shape_of(weight)[0]), ids)
-    return _picked(Take.of(0), 0, True, weight, ids)
+    op = Take.of(0, True) if flag("embedding: sparse", sparse) else Take.of(0)
+    return _picked(op, 0, True, weight, ids)
 
 
 def one_hot(x: Any, classes: int, dtype: Any = None) -> Any:

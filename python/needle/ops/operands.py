@@ -203,6 +203,10 @@ def kind_of(x: Any) -> str:
 
 def _advice(inputs: tuple[Any, ...]) -> str:
     """Return the advice for arrays, lists or numbers in the place of tensors."""
+    from needle.ops.row_sparse import RowSparse
+
+    if any(isinstance(x, RowSparse) for x in inputs):
+        return ".dense() of the gradient by rows, which returns a tensor"
     known = (bool, int, float, list, tuple)
     fit = all(isinstance(x, known) or hasattr(x, "__array__") for x in inputs)
     return "needle.Tensor(...) makes a tensor of it" if fit and inputs else ""

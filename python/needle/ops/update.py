@@ -8,13 +8,16 @@ new values are written in place. State belongs only to the optimizer and changes
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from needle import dtype as dtypes
 from needle import executor, finite, graph
+from needle.backend import kernels
 from needle.backend.ndarray import NDArray, empty, full
 from needle.backend.update import Adadelta, Adagrad, Adam, NAdam, RMSprop, Sgd
 from needle.errors import DtypeError, ShapeError, explain
+from needle.ops.row_sparse import RowSparse
 
 State = dict[Any, NDArray]
 """For each parameter one array of its shape; float32 where the parameter is half precision."""
@@ -28,8 +31,12 @@ def _batches(params: Sequence[Any]) -> Iterator[list[Any]]:
     return iter(batches.values())
 
 
-def _check(operation: str, params: Sequence[Any]) -> None:
+def _check(operation: str, params: Sequence[Any]) -> list[Any]:
+    """Check parameters and their gradients; return those whose gradient is by rows."""
+    tables = []
     for p in params:
+        if type(p.grad) is RowSparse:
+            tables.append(p)
         spec, grad = executor.spec_of(p), executor.spec_of(p.grad)
         operands = [("parameter", p), ("gradient", p.grad)]
         if spec.shape != grad.shape or spec.device != grad.device:
@@ -41,6 +48,7 @@ def _check(operation: str, params: Sequence[Any]) -> None:
             raise explain(
                 DtypeError, operation, f"parameters are floating, not {spec.dtype}", operands
             )
+    return tables
 
 
 def _states(state: State, params: Sequence[Any], start: float = 0.0) -> list[NDArray]:
@@ -85,6 +93,54 @@ def _rebind(operation: str, params: Sequence[Any], outs: Sequence[NDArray]) -> N
             finite.check_update(operation, p, out)
 
 
+def _write_rows(out: NDArray, index: NDArray, rows: NDArray) -> None:
+    """Write distinct rows of a table in place: on devices without ``put`` by whole tables."""
+    if out.device.backend.puts:
+        kernels.put(out, index, rows, 0)
+        return
+    there = full(index.shape, True, dtypes.bool_, out.device)
+    hit = kernels.scatter_add(index, there, 0, (out.shape[0], *index.shape[1:]))
+    kernels.choose(out, hit, kernels.scatter_add(index, rows, 0, out.shape), out)
+
+
+@contextmanager
+def _by_rows(
+    params: Sequence[Any], tables: Sequence[Any], states: Sequence[State | None], start: float = 0.0
+) -> Iterator[list[Any]]:
+    """Replace tables by tensors of the rows that have gradients, and write these back at the end.
+
+    Rows of the states are in the states under these tensors meanwhile. Other rows do not change.
+    """
+    held = [state for state in states if state is not None]
+    stand_ins: dict[Any, Any] = {}
+    changes: list[tuple[Any, Any, Any, list[NDArray]]] = []  # before any: memory may run out
+    try:
+        for p in tables:
+            grad = p.grad.merge()
+            rows = executor.value_of(grad.rows)
+            index = rows.reshape((rows.size, *[1] * (len(grad.shape) - 1)))
+            alone = graph.exclusive(p)
+            array = executor.value_of(p)
+            whole = [_states(state, [p], start)[0] for state in held]
+            part = stand_ins[p] = graph.wrap(kernels.gather(array, index, 0))
+            part.grad, part.name = grad.values, p.name
+            for state, slot in zip(held, whole, strict=True):
+                state[part] = kernels.gather(slot, index, 0)
+            dense = alone and array.strides == array.spec.strides
+            changes.append((p, index, array if dense else array.copy(), whole))
+        yield [stand_ins.get(p, p) for p in params]
+        for p, index, out, whole in changes:
+            _write_rows(out, index, executor.value_of(stand_ins[p]))
+            for state, slot in zip(held, whole, strict=True):
+                _write_rows(slot, index, state[stand_ins[p]])
+                state[p] = slot
+            graph.set_array(p, out)
+    finally:
+        for part in stand_ins.values():
+            for state in held:
+                state.pop(part, None)
+
+
 def _step(
     operation: str,
     params: Sequence[Any],
@@ -93,7 +149,9 @@ def _step(
     start: float = 0.0,
 ) -> None:
     """Update parameters and their states (None: no state) by the device's method of that name."""
-    _check(operation, params)
+    if tables := _check(operation, params):
+        with _by_rows(params, tables, states, start) as params:
+            return _step(operation, params, states, rule, start)
     prepared = [  # before anything changes: memory may run out
         (batch, *_arrays(batch), [s if s is None else _states(s, batch, start) for s in states])
         for batch in _batches(params)
@@ -160,7 +218,9 @@ def sgd(params: Sequence[Any], velocities: State | None, rule: Sgd) -> None:
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
     """
-    _check("sgd", params)
+    if tables := _check("sgd", params):
+        with _by_rows(params, tables, [velocities]) as params:
+            return sgd(params, velocities, rule)
     prepared = [  # not by ``_step``, which is slower
         (batch, *_arrays(batch), None if velocities is None else _states(velocities, batch))
         for batch in _batches(params)

@@ -93,8 +93,13 @@ class Adam(_Counting):
             convergence of Adam and beyond", 2018, ICLR).
         maximize: maximize instead of minimize: the gradient is negated first.
 
+    With a gradient by rows (``nn.Embedding(..., sparse=True)``) this is another algorithm, the lazy
+    one of PyTorch's ``SparseAdam``: a step changes p, m and v in these rows only. In the other rows
+    m and v do not decay and p does not move. t counts the updates of the whole table.
+
     Raises:
-        OptionError: if a number is out of range, or betas are not a pair.
+        OptionError: if a number is out of range, or betas are not a pair; in a step, if a gradient
+            is by rows and weight_decay is not 0.
 
     >>> p = nn.Parameter(Tensor([1.0, -2.0]))
     >>> opt = optim.Adam([p], lr=0.1)
@@ -105,6 +110,7 @@ class Adam(_Counting):
 
     numbers: ClassVar[tuple[str, ...]] = (*_NUMBERS, "amsgrad")
     slots: ClassVar[tuple[str, ...]] = ("m", "v", "top")
+    by_rows: ClassVar[bool] = True
     decoupled: bool = False
 
     def __init__(
@@ -162,6 +168,8 @@ class Adam(_Counting):
 
 class AdamW(Adam):
     """Adam with decoupled weight decay: ``p = p - lr * weight_decay * p`` in each step.
+
+    Gradients by rows need ``weight_decay=0.0``; see ``Adam``.
 
     Loshchilov and Hutter, "Decoupled weight decay regularization", 2019, arXiv:1711.05101.
 
@@ -225,6 +233,7 @@ class NAdam(Adam):
 
     numbers = (*_NUMBERS, "momentum_decay")
     slots = ("m", "v")
+    by_rows = False
 
     def __init__(
         self,
@@ -297,6 +306,7 @@ class RAdam(Adam):
 
     numbers = _NUMBERS
     slots = ("m", "v")
+    by_rows = False
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from typing import Any
 
 from needle import executor, ops
 from needle.errors import GradientError, NeedleError, OptionError, explain
+from needle.ops.row_sparse import each, elements
 from needle.tensor import Tensor
 
 
@@ -45,7 +46,8 @@ def clip_grad_norm(
     with executor.modes(recording=False):
         total: Any = None
         for p in having:
-            wide = p.grad.astype("float32") if p.grad.dtype.itemsize == 2 else p.grad
+            grad = elements(p.grad)
+            wide = grad.astype("float32") if grad.dtype.itemsize == 2 else grad
             part = ops.summation(ops.square(wide))
             total = part if total is None else total + ops.astype(part, total.dtype)
         norm = ops.sqrt(total)
@@ -53,7 +55,7 @@ def clip_grad_norm(
             raise _nonfinite(having, norm)
         factor = ops.minimum(max_norm / (norm + 1e-6), 1.0)
         for p in having:
-            p.grad = p.grad * ops.astype(factor, p.grad.dtype)
+            p.grad = each(lambda g: g * ops.astype(factor, g.dtype), p.grad)
     return norm
 
 
@@ -73,7 +75,7 @@ def clip_grad_value(params: Iterable[Tensor] | Tensor, max_value: float) -> None
     having = _having("clip_grad_value", params)
     with executor.modes(recording=False):
         for p in having:
-            p.grad = ops.maximum(ops.minimum(p.grad, max_value), -max_value)
+            p.grad = each(lambda g: ops.maximum(ops.minimum(g, max_value), -max_value), p.grad)
 
 
 def _check_limit(owner: str, name: str, value: Any) -> None:
@@ -99,7 +101,7 @@ def _finite(x: Tensor) -> bool:
 
 
 def _nonfinite(params: list[Tensor], norm: Tensor) -> NeedleError:
-    bad = [p for p in params if not _finite(ops.summation(ops.square(p.grad)))]
+    bad = [p for p in params if not _finite(ops.summation(ops.square(elements(p.grad))))]
     return explain(
         GradientError, "clip_grad_norm", f"the norm of the gradients is {float(norm)}",
         [("gradient of", p) for p in bad[:10]], "the norm must be finite",

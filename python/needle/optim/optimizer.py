@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from needle import executor, graph
+from needle import executor, graph, ops
 from needle.backend.axes import whole
 from needle.backend.ndarray import array
 from needle.errors import (
@@ -25,7 +25,7 @@ from needle.errors import (
 )
 from needle.ops import update
 from needle.ops.attributes import real
-from needle.ops.creation import zeros_like
+from needle.ops.row_sparse import RowSparse, cleared, each, parts
 from needle.tensor import Parameter, Tensor
 
 RANGES = {
@@ -86,6 +86,8 @@ class Optimizer:
     """Names of the numbers that may be None."""
     slots: ClassVar[tuple[str, ...]] = ()
     """Names of the state arrays."""
+    by_rows: ClassVar[bool] = False
+    """Whether the rule takes gradients by rows (``ops.RowSparse``) if weight_decay is 0."""
 
     lr: Any
     weight_decay: Any
@@ -158,29 +160,45 @@ class Optimizer:
         """Update every parameter that has a gradient.
 
         Raises:
-            OptionError: if a number is out of range; then no parameter changes.
+            OptionError: if a number is out of range, or if a gradient is by rows and the rule needs
+                a dense one; then no parameter changes.
         """
         chosen = [{n: self.number(group, n) for n in self.numbers} for group in self.groups]
-        for numbers in chosen:
+        having = [[p for p in group["params"] if p.grad is not None] for group in self.groups]
+        for params, numbers in zip(having, chosen, strict=True):
             self.check(numbers)
+            self._check_rows(params, numbers)
         with executor.modes(recording=False):
             if graph.pending():
-                grads = [p.grad for p in self.params if p.grad is not None]
-                executor.realize([grad.node for grad in grads if grad.array is None])
-            for group, numbers in zip(self.groups, chosen, strict=True):
-                params = [p for p in group["params"] if p.grad is not None]
+                grads = [x for p in self.params for x in parts(p.grad)]
+                executor.realize([x.node for x in grads if x.array is None])
+            for params, numbers in zip(having, chosen, strict=True):
                 if params and numbers.get("maximize"):
                     self._climb(params, numbers)
                 elif params:
                     self.update(params, numbers)
         self.t += 1
 
+    def _check_rows(self, params: list[Tensor], numbers: Mapping[str, Any]) -> None:
+        decay = numbers.get("weight_decay")
+        if self.by_rows and not decay:
+            return
+        for p in params:
+            if type(p.grad) is RowSparse:
+                cause = f"weight_decay={decay} " if self.by_rows else ""
+                raise explain(
+                    OptionError, type(self).__name__,
+                    f"{cause}needs a dense gradient: Embedding(sparse=False)",
+                    [("parameter", p), ("gradient by rows", p.grad)],
+                    "SGD, Adam, AdamW and Adagrad take gradients by rows if weight_decay is 0",
+                )  # fmt: skip
+
     def _climb(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
         """Update parameters by their negated gradients."""
         grads = [p.grad for p in params]
         try:
             for p, grad in zip(params, grads, strict=True):
-                p.grad = -grad
+                p.grad = each(ops.negative, grad)
             self.update(params, numbers)
         finally:
             for p, grad in zip(params, grads, strict=True):
@@ -193,7 +211,7 @@ class Optimizer:
     def reset_grad(self, set_to_none: bool = True) -> None:
         """Remove all gradients; with ``set_to_none=False`` set them to zero."""
         for p in self.params:
-            p.grad = None if set_to_none or p.grad is None else zeros_like(p.grad)
+            p.grad = None if set_to_none or p.grad is None else cleared(p.grad)
 
     zero_grad = reset_grad
 

@@ -31,6 +31,9 @@ class SGD(Optimizer):
         nesterov: step along ``g + momentum * u``; needs PyTorch's rule with dampening 0.
         maximize: maximize instead of minimize: the gradient is negated first.
 
+    A gradient by rows (``nn.Embedding(..., sparse=True)``) changes p and u in these rows only. With
+    momentum this is another algorithm: in the other rows u does not decay and p does not move.
+
     >>> p = nn.Parameter(Tensor([1.0, -2.0]))
     >>> opt = optim.SGD([p], lr=0.1)
     >>> opt.minimize((p * p).sum()).item()
@@ -42,6 +45,7 @@ class SGD(Optimizer):
     numbers = ("lr", "momentum", "weight_decay", "dampening", "nesterov", "maximize")
     optional = ("dampening",)
     slots = ("u",)
+    by_rows = True
 
     def __init__(
         self,
@@ -228,6 +232,7 @@ class Adagrad(_Counting):
 
     numbers = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize")
     slots = ("s",)
+    by_rows = True
 
     def __init__(
         self,
