@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import pkgutil
 import re
 import sys
 import textwrap
@@ -65,7 +66,7 @@ def with_lists(text: str) -> str:
     Examples (``>>> ...``) become blocks of code, and names of ops become links.
     """
     out: list[str] = []
-    text = re.sub(r"^(>>> .*(?:\n\S.*)*)", r"```pycon\n\1\n```", text, flags=re.M)
+    text = re.sub(r"^(>>> .*(?:\n.*\S.*)*)", r"```pycon\n\1\n```", text, flags=re.M)
     lines = re.sub(r"``(\w+)``", _link_to_op, text).splitlines()
     while lines:
         line = lines.pop(0)
@@ -372,10 +373,9 @@ def made(path: str, function: Any) -> list[str]:
 
 def pages() -> dict[str, str]:
     """Return the reference: for each path below ``reference/`` the text of the page."""
-    with contextlib.suppress(ImportError):  # registers what these devices compute as a whole
-        importlib.import_module("needle.backend.cuda.overrides")
-    for name in ("overrides", "convolution"):
-        importlib.import_module(f"needle.backend.{name}")
+    for info in pkgutil.walk_packages(backend.__path__, "needle.backend."):
+        with contextlib.suppress(ImportError):  # registers what the devices compute as a whole
+            importlib.import_module(info.name)
     found = {f"ops/{op.__name__}.md": op_page(op) for op in ops.all_ops()}
     for room in PACKAGES:
         folder = "functions" if room == "ops" else room.replace(".", "_")

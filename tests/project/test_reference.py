@@ -49,10 +49,11 @@ def test_examples_of_ops_are_computed(reference):
 
 
 def test_one_line_sections_become_a_list(reference):
-    text = "Do it.\n\n>>> f(1)\n2\n\nShapes:   x [n] -> the same; y*\nRaises:   ShapeError if so,\n"
-    text += "          or so\n\nMore."
+    text = "Do it.\n\n>>> f(1)\n[[2]\n [3]]\n\nShapes:   x [n] -> the same; y*\n"
+    text += "Raises:   ShapeError if so,\n          or so\n\nMore."
     assert reference.with_lists(text) == (
-        "Do it.\n\n```pycon\n>>> f(1)\n2\n```\n\nShapes\n:   `x [n] -> the same`; y\\*\n\n"
+        "Do it.\n\n```pycon\n>>> f(1)\n[[2]\n [3]]\n```\n\n"
+        "Shapes\n:   `x [n] -> the same`; y\\*\n\n"
         "Raises\n:   [ShapeError][needle.errors.ShapeError] if so, or so\n\nMore."
     )
 
