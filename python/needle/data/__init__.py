@@ -19,16 +19,24 @@ from needle.data.loader import DataLoader, collate
 from needle.data.mnist import MNISTDataset, mnist, read_idx
 from needle.data.source import SourceBytes, python_source
 from needle.data.text import Corpus, Dictionary, batchify, get_batch, penn_treebank
+from needle.data.tokenizers import (
+    ByteTokenizer,
+    TextFile,
+    Tokenizer,
+    WordTokenizer,
+    load_tokenizer,
+)
 from needle.data.transforms import RandomCrop, RandomFlipHorizontal, Transform
 from needle.errors import missing
 
 __all__ = [
-    "Augment", "BatchTransform", "CIFAR10Dataset", "ColourJitter", "ConcatDataset", "Corpus",
-    "Cutout", "DataLoader", "Dataset", "Dictionary", "ImageFolder", "MNISTDataset",
-    "NDArrayDataset", "Normalise", "RandomCrop", "RandomCrops", "RandomFlipHorizontal",
-    "RandomFlips", "Resize", "SourceBytes", "Subset", "Transform", "UnpairedImages", "batchify",
-    "cifar10", "collate", "get_batch", "mnist", "penn_treebank", "python_source",
-    "random_split", "read_cifar_binary", "read_cifar_pickle", "read_idx", "read_image",
+    "Augment", "BatchTransform", "ByteTokenizer", "CIFAR10Dataset", "ColourJitter",
+    "ConcatDataset", "Corpus", "Cutout", "DataLoader", "Dataset", "Dictionary", "ImageFolder",
+    "MNISTDataset", "NDArrayDataset", "Normalise", "RandomCrop", "RandomCrops",
+    "RandomFlipHorizontal", "RandomFlips", "Resize", "SourceBytes", "Subset", "TextFile",
+    "Tokenizer", "Transform", "UnpairedImages", "WordTokenizer", "batchify", "cifar10", "collate",
+    "get_batch", "load_tokenizer", "mnist", "penn_treebank", "python_source", "random_split",
+    "read_cifar_binary", "read_cifar_pickle", "read_idx", "read_image",
 ]  # fmt: skip
 
 _ELSEWHERE = {"TensorDataset": "NDArrayDataset(x, y)"}
