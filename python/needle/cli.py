@@ -113,10 +113,11 @@ def _seed(text: str) -> int:
 
 def _train_parser() -> _Parser:
     parser = _Parser("train", description="Train a model, and save the run in a folder.")
-    parser.add_argument("recipe", nargs="?", help="recipe to train (default: byte-mlp)")
+    parser.add_argument("recipe", nargs="?", help="recipe to train (default: byte-lstm)")
     add = parser.option
     add("--list", action="store_true", help="list the recipes and exit")
-    add("--data", metavar="FOLDER", help="folder with the data (default: NEEDLE_DATA)")
+    add("--data", metavar="PATH", help="folder or file of the data (default: NEEDLE_DATA)")
+    add("--preset", metavar="NAME", help="one of the recipe's presets (--list names them)")
     add("--epochs", type=_count, metavar="N", help="passes over the training data")
     add("--steps", type=_count, metavar="N", help="updates, instead of --epochs")
     add("--batch-size", type=_count, metavar="N", help="training examples per update")
@@ -137,8 +138,10 @@ def _train(arguments: list[str]) -> int:
 
     if args.list:
         for name in recipes.names():
+            recipe = recipes.get(name)
             default = "  (default)" if name == recipes.DEFAULT else ""
-            print(f"{name:16} {recipes.get(name).summary}{default}")
+            presets = f"  (presets: {', '.join(recipe.presets)})" if recipe.presets else ""
+            print(f"{name:16} {recipe.summary}{presets}{default}")
         return 0
     if args.steps and args.epochs:
         raise OptionError("train: --steps and --epochs cannot be combined")
@@ -149,8 +152,9 @@ def _train(arguments: list[str]) -> int:
         from needle.tools.training import run
 
         settings = recipes.Settings(
-            args.data, args.epochs, args.steps, args.batch_size, args.lr, args.seed or 0
-        )
+            args.data, args.epochs, args.steps, args.batch_size, args.lr, args.seed or 0,
+            args.preset,
+        )  # fmt: skip
         return run(recipe, settings, args.out, args.quiet)
 
 
@@ -158,7 +162,7 @@ def _resumed(args: argparse.Namespace) -> int:
     from needle import recipes
     from needle.tools.run import RunFolder
 
-    given = [name for name in ("epochs", "steps", "batch_size", "lr", "seed", "out")
+    given = [name for name in ("epochs", "steps", "batch_size", "lr", "seed", "preset", "out")
              if getattr(args, name) is not None]  # fmt: skip
     if given:
         option = "--" + given[0].replace("_", "-")
@@ -197,6 +201,30 @@ def _in_force(args: argparse.Namespace) -> ExitStack:
     return stack
 
 
+# ---- needle sample -------------------------------------------------------------------
+
+
+def _sample(arguments: list[str]) -> int:
+    parser = _Parser("sample", description="Continue a text with the model of a run.")
+    parser.add_argument("run", help="folder of the run")
+    add = parser.option
+    add("--prompt", metavar="TEXT", required=True, help="beginning of the text")
+    add("--count", type=_count, metavar="N", default=400, help="tokens to add (default: 400)")
+    add("--temperature", type=float, metavar="T", default=0.8,
+        help="divides the logits; 0: always the likeliest token (default: 0.8)")  # fmt: skip
+    add("--top-k", type=_count, metavar="K", help="draw among the K likeliest tokens only")
+    add("--top-p", type=float, metavar="P", help="draw among the likeliest that reach P together")
+    add("--seed", type=_seed, metavar="N", default=0, help="of the draws (default: 0)")
+    args = parser.read(arguments)
+    from needle.tools.sample import sample
+
+    sample(
+        args.run, args.prompt, args.count,
+        temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, seed=args.seed,
+    )  # fmt: skip
+    return 0
+
+
 # ---- needle doctor -------------------------------------------------------------------
 
 
@@ -211,10 +239,12 @@ def _doctor(arguments: list[str]) -> int:
     return 0 if findings["ok"] else 1
 
 
-_COMMANDS = {"train": _train, "doctor": _doctor}
+_COMMANDS = {"train": _train, "sample": _sample, "doctor": _doctor}
 _HELP = """usage: needle COMMAND [options]
 
   train [RECIPE]   train a model (needle train --list shows the recipes)
+  sample RUN       continue a text with the model of a run
+  sample RUN       continue a text with the model of a run
   doctor           check this installation
 
   needle COMMAND --help lists the options; needle --version prints the version."""

@@ -77,7 +77,7 @@ def test_train_saves_a_run(tmp_path, source, native):
     )
     assert code == 0, err
     (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.startswith("byte-mlp-")
+    assert folder.name.startswith("byte-lstm-")
     saved = {path.name for path in folder.iterdir()}
     assert {"metrics.jsonl", "config.json", "weights.safetensors"} <= saved
     assert "step 1/3" in out and "bits/byte" in out and "zlib" in out and "left" in out

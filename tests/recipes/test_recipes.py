@@ -60,6 +60,7 @@ def test_config_says_what_ran(tmp_path):
     assert config["recipe"] == "line" and config["parameters"] == 2
     assert config["data"] == {"points": 20}
     expected = {"steps": 3, "epochs": 1.0, "batch_size": 7, "lr": 0.05, "seed": 4, "data": None}
+    expected["preset"] = None
     assert config["settings"] == expected
     wanted = {"needle", "python", "numpy", "device", "backend", "threads", "isa", "command"}
     assert wanted <= set(config["environment"])
@@ -223,7 +224,7 @@ def test_registry():
     for name in recipes.names():
         recipe = recipes.get(name)
         assert recipe.name == name and len(recipe.summary) < 90
-        assert (recipe.steps is None) != (recipe.epochs is None)
+        assert [recipe.steps, recipe.epochs, recipe.seconds].count(None) == 2
     with pytest.raises(OptionError, match="did you mean 'mlp-mnist'"):
         recipes.get("mlp_mnst")
 

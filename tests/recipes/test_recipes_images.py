@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 from dataset_files import binary_batch, write_mnist
 from line_recipe import Line
+from stopped_runs import StopsAt, interrupted, metrics, weights, whole
 
 import needle as ndl
 from needle import models, nn, ops, recipes
@@ -22,43 +22,9 @@ from needle.recipes.recipe import Settings
 from needle.recipes.resnet9_cifar10 import CifarRecipe
 from needle.tools import pictures, progress
 from needle.tools.run import RunFolder
-from needle.tools.stop import Stop, Stopped
+from needle.tools.stop import Stop
 
 RNG = np.random.default_rng(0)
-
-
-def whole(kind, folder, **settings):
-    run = RunFolder.create(kind.name, str(folder))
-    return train(kind, Settings(**settings), run, progress.Progress(True), Stop()), run
-
-
-def interrupted(kind, folder, after, **settings):
-    """Stop after some steps, then go on in a new process' manner."""
-    stop = Stop()
-
-    class Stopping(kind):
-        def loss(self, model, batch):
-            self.made = getattr(self, "made", 0) + 1
-            if self.made == after:
-                stop.signal = signal.SIGTERM
-            return super().loss(model, batch)
-
-    run = RunFolder.create(kind.name, str(folder))
-    result = train(Stopping, Settings(**settings), run, progress.Progress(True), stop)
-    assert result.stopped == signal.SIGTERM and result.steps == after
-    again = RunFolder.open(str(folder))
-    chosen = Settings(**again.config()["chosen"])
-    return train(kind, chosen, again, progress.Progress(True), Stop(), resume=True), again
-
-
-def metrics(run):
-    return [
-        {k: v for k, v in line.items() if "second" not in k} for line in run.metrics()
-    ]  # fmt: skip
-
-
-def weights(run):
-    return (run.path / "weights.safetensors").read_bytes()
 
 
 # ---- going on ----------------------------------------------------------------------
@@ -106,19 +72,6 @@ def test_lines_of_metrics_that_stand_for_several_steps_are_the_same_too(tmp_path
     _, one = whole(Noisy, tmp_path / "one", steps=1500)
     _, two = interrupted(Noisy, tmp_path / "two", after, steps=1500)
     assert len(metrics(one)) == 510 and metrics(one) == metrics(two)
-
-
-class StopsAt(Stop):
-    """Stops the run when it is asked for the n-th time."""
-
-    def __init__(self, n):
-        super().__init__()
-        self.left = n
-
-    def check(self):
-        self.left -= 1
-        if self.left == 0:
-            raise Stopped(signal.SIGINT)
 
 
 @pytest.mark.parametrize("asked", [(2, 1), (4, 1, 1)])
@@ -281,7 +234,10 @@ def test_the_cifar_recipe_leaves_pictures_and_goes_on(cifar, tmp_path):
 
 
 def test_recipes_are_listed():
-    assert recipes.names() == ["byte-mlp", "cyclegan", "mlp-mnist", "resnet9-cifar10"]
+    assert recipes.names() == [
+        "byte-lstm", "byte-mlp", "cyclegan", "gpt", "mlp-mnist", "ptb-lstm", "ptb-rnn",
+        "ptb-transformer", "resnet9-cifar10",
+    ]  # fmt: skip
     for name in recipes.names():
         assert recipes.get(name).name == name
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from needle import init, nn, ops
+from needle.models.sampling import Reader
 from needle.tensor import Tensor
 
 VALUES = 256
@@ -88,3 +89,16 @@ class ByteMLP(nn.Module):
         rows = self.embedding(x)
         flat = rows.reshape((x.shape[0], -1))
         return self.head(self.norm(self.blocks(ops.square(self.first(flat).relu()))))
+
+    def reader(self) -> Reader:
+        """Return a function that reads a text; newlines stand before it."""
+        seen = np.full(self.context, ord("\n"), np.uint8)
+
+        def read(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            nonlocal seen
+            seen = np.concatenate([seen, ids]).astype(np.uint8)[-self.context :]
+            logits = self(Tensor(features(seen[None]), requires_grad=False))
+            last: np.ndarray[Any, Any] = logits.numpy()[0]
+            return last
+
+        return read

@@ -9,7 +9,7 @@ import numpy as np
 
 from needle import autograd, config, init, nn, ops
 from needle.errors import ArgumentError, OptionError, ShapeError
-from needle.models.sampling import Sampler
+from needle.models.sampling import Reader, Sampler
 from needle.tensor import Tensor
 
 Ids = np.ndarray[Any, Any]
@@ -222,8 +222,9 @@ class GPT(nn.Module):
         """
         x = self.hidden(ids)
         table = self.embedding.weight if self.head is None else self.head.weight
+        given = labels if isinstance(labels, Tensor) else Tensor(labels, requires_grad=False)
         return ops.linear_cross_entropy(
-            x.reshape((-1, x.shape[-1])), table, ops.reshape(labels, -1),
+            x.reshape((-1, x.shape[-1])), table, ops.reshape(given, -1),
             ignore_index=ignore_index, transposed=self.head is None,
         )  # fmt: skip
 
@@ -235,6 +236,23 @@ class GPT(nn.Module):
             len(self.blocks), batch, first.groups, self.context if capacity is None else capacity,
             first.depth, weight.device, weight.dtype,
         )  # fmt: skip
+
+    def reader(self) -> Reader:
+        """Return a function that reads a text of any length.
+
+        Where the context is full, its second half is read again, and the text goes on from there.
+        """
+        cache = self.cache(1)
+        seen = np.empty(0, np.int64)
+
+        def read(ids: Ids) -> Ids:
+            nonlocal cache, seen
+            seen = np.concatenate([seen, ids])[-self.context :]
+            if cache.length + len(ids) > self.context:
+                cache, ids = self.cache(1), seen[-max(1, self.context // 2) :]
+            return self._last_logits(ids[None], cache)[0]
+
+        return read
 
     def generate(
         self,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from needle import nn
 from needle.errors import unknown
 from needle.executor import shape_of
+from needle.models.sampling import Reader
 from needle.tensor import Tensor
 
 __all__ = ["LanguageModel"]
@@ -51,9 +54,11 @@ class LanguageModel(nn.Module):
         self.embedding = nn.Embedding(output_size, embedding_size, **how)
         sizes, width = (embedding_size, hidden_size, num_layers), hidden_size
         if seq_model == "transformer":
+            self.window: int | None = seq_len
             self.seq_model: Any = nn.Transformer(*sizes, sequence_len=seq_len, **how)
             width = embedding_size
         else:
+            self.window = None
             self.seq_model = kinds[seq_model](*sizes, **how)
         self.linear = nn.Linear(width, output_size, **how)
 
@@ -61,3 +66,19 @@ class LanguageModel(nn.Module):
         y, state = self.seq_model(self.embedding(x), h)
         t, b, width = shape_of(y)
         return self.linear(y.reshape((t * b, width))), state
+
+    def reader(self) -> Reader:
+        """Return a function that reads a text; the Transformer sees its last ``seq_len`` ids."""
+        state: Any = None
+        seen = np.empty(0, np.int64)
+
+        def read(ids: Any) -> Any:
+            nonlocal state, seen
+            if self.window is not None:
+                ids = seen = np.concatenate([seen, ids])[-self.window :]
+            logits, new = self(np.asarray(ids)[:, None], state)
+            if self.window is None:
+                state = new
+            return logits.numpy()[-1]
+
+        return read

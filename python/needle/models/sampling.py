@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from needle import autograd
 from needle.backend.numpy import philox
 from needle.errors import OptionError
 
 Array = np.ndarray[Any, Any]
+Reader = Callable[[Array], Array]
+"""Reads the next ids of a text, [n] with n >= 1, and returns the logits of the id behind them."""
 
 
 class Sampler:
@@ -72,6 +76,30 @@ class Sampler:
             sums, order = sums[:kept], order[:kept]
         place = int(np.searchsorted(sums, number * sums[-1], side="right"))
         return int(order[min(place, len(order) - 1)])
+
+
+def continuation(
+    model: Any, prompt: Sequence[int] | Array, count: int, sampler: Sampler
+) -> Iterator[int]:
+    """Continue a text of any length, and yield each id as it is drawn.
+
+    Args:
+        model: a module whose ``reader()`` returns a ``Reader``.
+        prompt: ids, at least one.
+        count: ids to add.
+        sampler: draws them.
+    """
+    training = model.training
+    model.eval()
+    try:
+        read, ids = model.reader(), np.asarray(prompt)
+        for _ in range(count):
+            with autograd.no_grad():
+                logits = read(ids)
+            ids = sampler(logits[None])
+            yield int(ids[0])
+    finally:
+        model.train(training)
 
 
 def _check(name: str, value: Any, right: bool, rule: str) -> None:

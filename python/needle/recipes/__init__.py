@@ -9,11 +9,16 @@ from needle.recipes.recipe import Recipe, Settings
 
 __all__ = ["DEFAULT", "Recipe", "Settings", "get", "names"]
 
-DEFAULT = "byte-mlp"
+DEFAULT = "byte-lstm"
 _MODULES = {
+    "byte-lstm": "byte_lstm",
     "byte-mlp": "byte_mlp",
     "cyclegan": "cyclegan",
+    "gpt": "gpt",
     "mlp-mnist": "mlp_mnist",
+    "ptb-lstm": "ptb",
+    "ptb-rnn": "ptb",
+    "ptb-transformer": "ptb",
     "resnet9-cifar10": "resnet9_cifar10",
 }
 
@@ -31,5 +36,6 @@ def get(name: str) -> type[Recipe]:
     """
     if name not in _MODULES:
         raise unknown("recipe", name, _MODULES)
-    found: type[Recipe] = import_module(f"needle.recipes.{_MODULES[name]}").RECIPE
+    module = import_module(f"needle.recipes.{_MODULES[name]}")
+    found: type[Recipe] = getattr(module, "RECIPES", {}).get(name) or module.RECIPE
     return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from needle import executor, nn
@@ -19,6 +20,8 @@ from needle.tools.stop import Stop, Stopped
 WHOLE = ("step", "place", "seed", "counter", "pass_seed", "pass_counter", "items", "recent_steps")
 NUMBERS = (*WHOLE, "recent_loss", "busy")
 """Names of the numbers in a checkpoint that describe the run itself."""
+MEASURED = 2.0
+"""Most seconds for measuring steps, where a run's length is given in seconds."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,14 @@ def train(
     random.manual_seed(settings.seed)
     try:
         recipe = kind(settings, progress.note)
+        if recipe.seconds is not None:
+            choose_steps(recipe, recipe.seconds, progress, stop)
         run = _Run(recipe, folder, progress, stop)
         if resume:
             run.resume()
         else:
             run.save_config()
+            recipe.keep(folder)
         try:
             run.steps()
             figures = run.evaluate(final=True)
@@ -83,6 +89,36 @@ def train(
         return Result(figures, run.done, time.perf_counter() - run.began, signal)
     finally:
         random.set_state(before)
+
+
+def choose_steps(recipe: Recipe, seconds: float, progress: Progress, stop: Stop) -> None:
+    """Set a recipe's number of steps to what fits into a number of seconds.
+
+    Steps of another model of the same kind are measured first. The number becomes one of the
+    settings, so a run that is resumed has the same schedule.
+    """
+    before, kept = random.get_state(), recipe.state()
+    model = recipe.model()
+    optimizer = recipe.optimizer(model, 1000)
+    times = []
+    start = now = time.perf_counter()
+    for batch in recipe.batches():
+        loss = recipe.loss(model, batch)
+        loss.item()
+        recipe.update(optimizer, loss)
+        last, now = now, time.perf_counter()
+        times.append(now - last)
+        if now - start > min(MEASURED, seconds / 10) or stop.signal is not None:
+            break
+    recipe.load_state(kept)
+    random.set_state(before)
+    step = statistics.median(times) if times else seconds
+    recipe.steps = max(1, round((seconds - (now - start)) / step))
+    recipe.settings = replace(recipe.settings, steps=recipe.steps)
+    progress.note(
+        f"a step takes {1000 * step:.1f} ms, so {recipe.steps:,} steps fit into {seconds:g} s; "
+        "a slower machine makes fewer, --steps fixes their number"
+    )
 
 
 class _Run:
@@ -118,7 +154,9 @@ class _Run:
                     "steps": self.total, "epochs": round(self.total / per_epoch, 3),
                     "batch_size": recipe.batch_size, "lr": recipe.lr,
                     "seed": recipe.settings.seed, "data": recipe.settings.data,
+                    "preset": recipe.settings.preset,
                 },
+                "architecture": recipe.architecture(),
                 "model": repr(self.model).splitlines(),
                 "parameters": sum(p.size for p in self.model.parameters()),
                 "optimizer": repr(self.optimizer),
@@ -130,13 +168,16 @@ class _Run:
     def steps(self) -> None:
         """Make all updates and evaluations."""
         self.progress.start(self.total, self.recipe.item)
-        if self.done == self.total:
+        if self.done == self.total or self.recipe.finished():
             return
         every = self.recipe.evaluate_every(self.total)
         self.model.train()
         if self._owes_evaluation(every):
             self.evaluate(final=False)
             self.save()
+            self.recipe_state = self.recipe.state()
+            if self.recipe.finished():
+                return
         for batch in self._batches():
             self.recent_loss += self._step(batch)
             self.recent_steps += 1
@@ -149,6 +190,8 @@ class _Run:
             if self.done % every == 0:
                 self.evaluate(final=False)
                 self.save()
+                if self.recipe.finished():
+                    return
 
     def _owes_evaluation(self, every: int) -> bool:
         """Return whether the run was stopped before a due evaluation."""
@@ -249,9 +292,9 @@ class _Run:
                 NeedleError, "train", f"the loss is {value} at step {self.done + 1}",
                 advice=f"--lr {min(rate / 3, usual):.1g} (the learning rate was {rate:.2g})",
             )  # fmt: skip
-        self.optimizer.minimize(loss)
+        self.recipe.update(self.optimizer, loss)
         self.done += 1
-        self.items += self.recipe.batch_size
+        self.items += self.recipe.items_per_step()
         self.lr = lr
         self.busy += time.perf_counter() - start
         self.progress.step(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import nn, optim
-from needle.errors import OptionError
+from needle.errors import OptionError, unknown
 from needle.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -23,12 +23,13 @@ class Settings:
     """Settings that the user may choose; None means the recipe's own value.
 
     Attributes:
-        data: folder of the data.
+        data: folder of the data; for recipes that learn one text, its file.
         epochs: number of passes over the training data.
         steps: number of updates, instead of ``epochs``.
         batch_size: number of items per update.
         lr: highest learning rate.
         seed: seed of the initial weights, the order of the data and dropout.
+        preset: name of one of the recipe's sets of values.
 
     Raises:
         OptionError: for a value of the wrong type, or out of range.
@@ -40,9 +41,12 @@ class Settings:
     batch_size: int | None = None
     lr: float | None = None
     seed: int = 0
+    preset: str | None = None
 
     def __post_init__(self) -> None:
-        _check("data", self.data, self.data is None or isinstance(self.data, str), "a path")
+        for name, rule in (("data", "a path"), ("preset", "a name")):
+            text = getattr(self, name)
+            _check(name, text, text is None or isinstance(text, str), rule)
         for name in ("epochs", "steps", "batch_size", "seed"):
             value, least = getattr(self, name), 0 if name == "seed" else 1
             most = math.inf if name == "seed" else MOST
@@ -70,7 +74,12 @@ class Recipe:
         summary: one line for ``needle train --list``.
         item: plural name of the items in a batch: "bytes", "images".
         curve: the metric that the picture shows, and the label of its axis.
-        batch_size, lr, steps, epochs: defaults for ``settings``; one of the last two is None.
+        presets: values of other attributes, by the name of the preset. The class itself has the
+            values of the first one.
+        batch_size, lr: defaults for ``settings``.
+        steps, epochs, seconds: length of a run, unless ``settings`` gives it; exactly one is not
+            None. With ``seconds`` the loop measures at the start how many steps fit in.
+        clip: largest norm of the gradient, or None.
         settings: settings of the user.
         loss_function: the loss of logits and labels.
         passes: number of completed passes over the training data, counted by the loop.
@@ -81,20 +90,28 @@ class Recipe:
     item: ClassVar[str]
     curve: ClassVar[str] = "loss"
     curve_unit: ClassVar[str] = "loss (nats)"
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
     batch_size: int
     lr: float
     steps: int | None = None
     epochs: int | None = None
+    seconds: float | None = None
+    clip: float | None = None
     loss_function: nn.Module = nn.SoftmaxLoss()
     passes: int = 0
 
     def __init__(self, settings: Settings, report: Callable[[str], None]) -> None:
         """Store the settings and load the data; ``report`` is called before long operations."""
         self.settings = settings
+        if settings.preset is not None:
+            if settings.preset not in self.presets:
+                raise unknown(f"{self.name}: preset", settings.preset, self.presets)
+            for name, value in self.presets[settings.preset].items():
+                setattr(self, name, value)
         self.batch_size = settings.batch_size or self.batch_size
         self.lr = settings.lr or self.lr
         if settings.steps or settings.epochs:
-            self.steps, self.epochs = settings.steps, settings.epochs
+            self.steps, self.epochs, self.seconds = settings.steps, settings.epochs, None
         self.load(report)
 
     def load(self, report: Callable[[str], None]) -> None:
@@ -104,6 +121,13 @@ class Recipe:
     def describe_data(self) -> dict[str, Any]:
         """Return the description of the data for config.json."""
         raise NotImplementedError
+
+    def architecture(self) -> dict[str, Any]:
+        """Return the description of the model for config.json, enough to build it again."""
+        return {}
+
+    def keep(self, folder: RunFolder) -> None:
+        """Write other files that the weights need into the run's folder."""
 
     def model(self) -> nn.Module:
         """Return the model with its initial weights."""
@@ -117,6 +141,10 @@ class Recipe:
         """Return the number of batches in a pass over the training data."""
         raise NotImplementedError
 
+    def items_per_step(self) -> int:
+        """Return the number of items in a batch."""
+        return self.batch_size
+
     def batches(self) -> Iterator[Any]:
         """Yield the batches of a pass over the training data."""
         raise NotImplementedError
@@ -126,6 +154,14 @@ class Recipe:
         x, y = batch
         loss: Tensor = self.loss_function(model(x), y)
         return loss
+
+    def update(self, optimizer: optim.Optimizer, loss: Tensor) -> None:
+        """Update the parameters by the gradient of a loss."""
+        optimizer.reset_grad()
+        loss.backward()
+        if self.clip is not None:
+            optim.clip_grad_norm(optimizer.params, self.clip)
+        optimizer.step()
 
     def shown(self, loss: float) -> dict[str, float]:
         """Return the metrics to show and record together with a training loss."""
@@ -146,6 +182,10 @@ class Recipe:
     def evaluate_every(self, steps: int) -> int:
         """Return the number of steps between evaluations."""
         return max(1, steps // 10)
+
+    def finished(self) -> bool:
+        """Return whether to end the run early; the loop asks after each evaluation."""
+        return False
 
     def draw(self, model: nn.Module, folder: RunFolder, step: int, final: bool) -> None:
         """Draw pictures into the run's folder after an evaluation of the same model."""

@@ -65,6 +65,27 @@ class RunFolder:
                 raise OptionError(f"--resume: {path} does not contain a run: no {name}")
         return folder
 
+    def language_model(self) -> tuple[Any, Any]:
+        """Return the run's language model, with its weights, and its tokenizer.
+
+        Raises:
+            OptionError: if the run has none.
+            DataError: if a file is damaged.
+        """
+        from needle.data import load_tokenizer
+        from needle.recipes.language import TOKENIZER, build
+
+        for name in ("config.json", "weights.safetensors", TOKENIZER):
+            if not (self.path / name).is_file():
+                raise OptionError(f"{self.path} holds no language model: no {name}")
+        path = self.path / "config.json"
+        try:
+            model = build(json.loads(_content(path))["architecture"])
+        except _DAMAGE as error:
+            raise DataError(f"{path}: is not that of a language model ({error!r:.80})") from None
+        model.load_state_dict(io.load(self.path / "weights.safetensors"))
+        return model, load_tokenizer(self.path / TOKENIZER)
+
     def config(self) -> dict[str, Any]:
         """Return the content of config.json: the recipe, the user's settings, backend and device.
 

@@ -1,0 +1,58 @@
+"""Runs of recipes in a folder, whole or stopped and resumed, and what they leave there."""
+
+from __future__ import annotations
+
+import signal
+
+from needle.recipes.loop import train
+from needle.recipes.recipe import Settings
+from needle.tools import progress
+from needle.tools.run import RunFolder
+from needle.tools.stop import Stop, Stopped
+
+
+def whole(kind, folder, **settings):
+    run = RunFolder.create(kind.name, str(folder))
+    return train(kind, Settings(**settings), run, progress.Progress(True), Stop()), run
+
+
+def interrupted(kind, folder, after, **settings):
+    """Stop after some steps, then go on in a new process' manner."""
+    stop = Stop()
+
+    class Stopping(kind):
+        def loss(self, model, batch):
+            self.made = getattr(self, "made", 0) + 1
+            if self.made == after:
+                stop.signal = signal.SIGTERM
+            return super().loss(model, batch)
+
+    run = RunFolder.create(kind.name, str(folder))
+    result = train(Stopping, Settings(**settings), run, progress.Progress(True), stop)
+    assert result.stopped == signal.SIGTERM and result.steps == after
+    again = RunFolder.open(str(folder))
+    chosen = Settings(**again.config()["chosen"])
+    return train(kind, chosen, again, progress.Progress(True), Stop(), resume=True), again
+
+
+def metrics(run):
+    return [
+        {k: v for k, v in line.items() if "second" not in k} for line in run.metrics()
+    ]  # fmt: skip
+
+
+def weights(run):
+    return (run.path / "weights.safetensors").read_bytes()
+
+
+class StopsAt(Stop):
+    """Stops the run when it is asked for the n-th time."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.left = n
+
+    def check(self):
+        self.left -= 1
+        if self.left == 0:
+            raise Stopped(signal.SIGINT)
