@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -286,3 +288,34 @@ def test_sample_refuses_what_it_cannot_continue(tmp_path, source, treebank, caps
     path.write_text(json.dumps({"architecture": {"model": "GPT"}}))
     assert cli.main(["sample", str(path.parent), "--prompt", "d"]) == 1
     assert "is not that of a language model" in capsys.readouterr().err
+
+
+# ---- the programs in apps -----------------------------------------------------------
+
+APPS = Path(__file__).parents[2] / "apps"
+there = pytest.mark.skipif(not APPS.exists(), reason="the programs are not here")
+
+
+@there
+def test_a_whole_gpt_has_at_most_80_lines(monkeypatch, tmp_path, capsys):
+    assert len((APPS / "gpt.py").read_text().splitlines()) <= 80
+    monkeypatch.syspath_prepend(str(APPS))
+    gpt = importlib.import_module("gpt")
+    assert gpt.GPT(27).num_parameters() == 4192
+    (tmp_path / "file").write_text("abba\nbaab\nabab\n" * 3)
+    gpt.main(str(tmp_path / "file"), "200")
+    first, *written = capsys.readouterr().out.splitlines()
+    loss = float(first.split()[-1])
+    assert first.startswith("step 200/200") and loss < 1.0  # three letters: 1.1 at the start
+    assert len(written) == 20 and set("".join(written)) <= {"a", "b"}
+    gpt.main(steps=1)
+    assert len(capsys.readouterr().out.splitlines()) == 20
+
+
+@there
+def test_the_course_model_learns_the_treebank(monkeypatch, treebank):
+    monkeypatch.syspath_prepend(str(APPS))
+    program = importlib.import_module("language_model")
+    for seq_model in ("rnn", "lstm"):
+        *_, accuracy, loss = program.train(seq_model, treebank, size=8, epochs=50, seq_len=3)
+        assert 0.5 < accuracy <= 1 and loss < 1.0  # six words: 1.8 at the start

@@ -104,6 +104,8 @@ class Recipe:
         """Store the settings and load the data; ``report`` is called before long operations."""
         self.settings = settings
         if settings.preset is not None:
+            if not self.presets:
+                raise OptionError(f"--preset: {self.name} has no presets")
             if settings.preset not in self.presets:
                 raise unknown(f"{self.name}: preset", settings.preset, self.presets)
             for name, value in self.presets[settings.preset].items():
