@@ -60,7 +60,7 @@ class ByteTokenizer(Tokenizer):
     Raises:
         OptionError: if a value is not a byte.
 
-    >>> ByteTokenizer().encode("hé").tolist()
+    >>> ndl.data.ByteTokenizer().encode("hé").tolist()
     [104, 195, 169]
     """
 
@@ -114,7 +114,7 @@ class WordTokenizer(Tokenizer):
     Raises:
         OptionError: if a word is not text, or there twice.
 
-    >>> WordTokenizer(["a", "b", "<eos>"]).encode("b a\\n").tolist()
+    >>> ndl.data.WordTokenizer(["a", "b", "<eos>"]).encode("b a\\n").tolist()
     [1, 0, 2]
     """
 
@@ -183,6 +183,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
     Raises:
         DataError: if the file is missing, or not what ``save`` writes.
+
+    >>> tokenizer = ndl.data.load_tokenizer("runs/gpt/tokenizer.json")  # doctest: +SKIP
     """
     try:
         values = json.loads(Path(path).read_bytes())
@@ -214,6 +216,8 @@ class TextFile:
         DataError: if the file is missing, is not UTF-8 where words are read, or one of the parts
             would be empty.
         OptionError: for another level or share.
+
+    >>> text = ndl.data.TextFile("book.txt", "words", most_words=5000)  # doctest: +SKIP
     """
 
     def __init__(

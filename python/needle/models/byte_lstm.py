@@ -35,6 +35,7 @@ def matches(text: Bytes, length: int) -> Bytes:
     Source:   match models: Mahoney, "Adaptive weighing of context models for lossless data
               compression", 2005
 
+    >>> from needle.models.byte_lstm import matches
     >>> matches(np.frombuffer(b"abcabd", np.uint8), 2).tolist()
     [256, 256, 256, 256, 256, 99]
     """

@@ -49,7 +49,7 @@ class GPTRecipe(LanguageRecipe):
     dropout = 0.0
 
     def load(self, report: Callable[[str], None]) -> None:
-        """Read the file; OptionError if there is no --data."""
+        """Read the file. Raises OptionError without --data, DataError for a file too short."""
         if self.settings.data is None:
             raise OptionError("gpt: expected --data FILE, a text to learn")
         self.text = TextFile(self.settings.data, self.level)
