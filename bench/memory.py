@@ -83,6 +83,35 @@ def dawn_torch(batch: int, memory: str) -> Step:
     return twin.trainer(model, twin.dawn_optimizer(model), image, torch.from_numpy(y))
 
 
+def transformer_needle(batch: int, memory: str) -> Step:
+    """Return a step of the Transformer of ``sequence.py``."""
+    import needle as ndl
+    from needle.models import GPT
+
+    x, y = (ndl.Tensor(ids, requires_grad=False) for ids in _ids(batch))
+    model = GPT(4096, 256, 256, 4, 8)
+    adam = ndl.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    return lambda: adam.minimize(model.loss(x, y))
+
+
+def transformer_torch(batch: int, memory: str) -> Step:
+    """Return the same by PyTorch."""
+    import torch
+    from sequence_twin import TorchGPT, trainer
+
+    torch.set_num_threads(harness.THREADS)
+    x, y = map(torch.from_numpy, _ids(batch))
+    model = TorchGPT(4096, 256, 256, 4, 8)
+    adam = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    return trainer(lambda: model.loss(x, y), adam)
+
+
+def _ids(batch: int) -> Any:
+    import numpy as np
+
+    return np.random.default_rng(0).integers(0, 4096, (2, batch, 256))
+
+
 @dataclass(frozen=True)
 class Training:
     """What is trained, by each framework, and how the peak may compare.
@@ -106,6 +135,10 @@ TRAININGS = {
     "dawn": Training(
         "DAWNBench ResNet-9, batch 64, 5 steps", dawn_needle, dawn_torch, 64, 5, "images", 0.8,
         (("planes", ""), ("channels last", ", channels last")),
+    ),
+    "transformer": Training(
+        "Transformer language model, batch 8, 5 steps", transformer_needle, transformer_torch, 8, 5,
+        "sequence", 0.65,
     ),
 }  # fmt: skip
 

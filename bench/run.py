@@ -3,6 +3,7 @@
 python bench/run.py --goals foundation      the figures of the foundation
 python bench/run.py --goals ops             those of the ops
 python bench/run.py --goals images          those of convolution nets
+python bench/run.py --goals sequence        those of sequence models
 python bench/run.py --all                   everything
 python bench/run.py eager gemm --save       some subjects, recorded in bench/summary.json
 """
@@ -30,10 +31,11 @@ GOALS = {
         "functions",
     ),
     "images": ("convolution", "images", "resnet", "memory"),
+    "sequence": ("sequence", "memory"),
 }
 COMPILED = (
     "gemm", "elementwise", "reduce", "softmax_loss", "norm", "optimizer", "indexing", "sort",
-    "convolution", "images", "resnet",
+    "convolution", "images", "resnet", "sequence",
 )  # fmt: skip
 """Subjects that also measure torch.compile."""
 

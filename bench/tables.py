@@ -38,6 +38,10 @@ AREAS = (
     ("MLP-ResNet, training", "training", ""),
     ("ResNet-9, training", "resnet", "training"),
     ("ResNet-9, inference", "resnet", "inference"),
+    ("recurrent layers", "sequence", "recurrent"),
+    ("causal attention", "sequence", "attention"),
+    ("language models, training", "sequence", "steps"),
+    ("generation with a cache", "sequence", "generation"),
     ("peak memory", "memory", ""),
     ("`import needle`", "startup", ""),
 )

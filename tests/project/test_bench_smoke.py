@@ -16,7 +16,7 @@ import needle as ndl
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 SHARED = {
     "convolution_error", "gpu", "harness", "limits", "product_error", "record", "report",
-    "resnet_shapes", "resnet_twin", "run", "tables", "timing", "twin",
+    "resnet_shapes", "resnet_twin", "run", "sequence_twin", "tables", "timing", "twin",
 }  # fmt: skip
 SUBJECTS = sorted(path.stem for path in BENCH.glob("*.py") if path.stem not in SHARED)
 PARTS = 3
