@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from needle import ops
+from needle import core, ops
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -45,7 +45,8 @@ def test_examples_of_ops_are_computed(reference):
     assert "## Example" in page and ">>> ndl.ops.AddScalar.of(" in page
     assert "## Example" not in reference.op_page(ops.Sum), "its docstring has one"
     assert "`cpu`, `cuda`: the row `exp`" in reference.op_page(ops.Exp)
-    assert "a kernel of its own" in reference.op_page(ops.Softmax)
+    if core.native is not None:
+        assert "a kernel of its own" in reference.op_page(ops.Softmax)
 
 
 def test_one_line_sections_become_a_list(reference):
