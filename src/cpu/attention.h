@@ -72,7 +72,7 @@ void multiply_block(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, 
       t.width = width;
       t.add = add;
       t.pace = kPace;
-      tile_for<T>(height, vectors)(t);
+      shared_tile<T>(height, vectors)(t);
     }
   }
 }

@@ -422,6 +422,15 @@ const char* plan_product(Plan* plan, const Operand& out, const Operand& a, const
 
 }  // namespace
 
+template <>
+MultiplyTile<float> shared_tile(int64_t rows, int64_t vectors) {
+  return any_tile_for<float>(rows, vectors);
+}
+template <>
+MultiplyTile<double> shared_tile(int64_t rows, int64_t vectors) {
+  return any_tile_for<double>(rows, vectors);
+}
+
 void set_products(int32_t on) { by_rows = on != 0; }
 
 void use_matrix_unit([[maybe_unused]] bool on) {

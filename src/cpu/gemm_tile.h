@@ -296,4 +296,12 @@ MultiplyTile<T> any_tile_for(int64_t rows, int64_t vectors) {
   return tile_for<T>(rows, vectors);
 }
 
+// The same, compiled once for all kernels but the product's own: the tiles take long to compile.
+template <class T>
+MultiplyTile<T> shared_tile(int64_t rows, int64_t vectors);
+template <>
+MultiplyTile<float> shared_tile(int64_t rows, int64_t vectors);
+template <>
+MultiplyTile<double> shared_tile(int64_t rows, int64_t vectors);
+
 }  // namespace needle::NEEDLE_ISA

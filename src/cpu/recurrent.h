@@ -97,7 +97,7 @@ void add_product(T* c, int64_t c_row, int64_t rows, int64_t columns, int64_t k, 
       t.add = true;
       t.padded = true;
       t.pace = kPace;
-      any_tile_for<T>(height, vectors)(t);
+      shared_tile<T>(height, vectors)(t);
     }
   }
 }
