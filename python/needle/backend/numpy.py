@@ -351,6 +351,7 @@ class NumpyBackend(CourseTiles, Backend):
         view(indices)[...] = order
         view(values)[...] = np.take_along_axis(data, order, axis)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def adam(
         self,
         outs: Sequence[Any],
@@ -372,6 +373,7 @@ class NumpyBackend(CourseTiles, Backend):
             step = m / rule.correction1 / (np.sqrt(v / rule.correction2) + rule.eps)
             view(out)[...] = p - rule.lr * step
 
+    @np.errstate(over="ignore", invalid="ignore")  # as the kernels
     def sgd(
         self,
         outs: Sequence[Any],
