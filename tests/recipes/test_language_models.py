@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from needle.data import TextFile
 from needle.errors import DataError, OptionError
 from needle.models.byte_lstm import CONTEXT, MATCHES, NOTHING, REACH, ByteText, matches
 from needle.models.sampling import Sampler, continuation
+from needle.recipes import loop
 from needle.recipes.byte_lstm import ByteLSTMRecipe
 from needle.recipes.gpt import GPTRecipe
 from needle.recipes.language import RecurrentRecipe, TokenText
@@ -93,7 +96,10 @@ def test_byte_lstm_and_gpt_go_on_exactly(tmp_path, source):
             assert metrics(one) == metrics(two)
 
 
-def test_steps_that_fit_into_seconds_stay_when_a_run_goes_on(tmp_path, source, capsys):
+def test_steps_that_fit_into_seconds_stay_when_a_run_goes_on(tmp_path, source, capsys, monkeypatch):
+    ticks = itertools.count()  # a clock on which every look takes 10 ms
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 100))
+
     class Short(Bytes):
         seconds = 0.3
 

@@ -166,9 +166,9 @@ class Normalise(BatchTransform):
 
     Bytes are not scaled: pass the mean and deviation of the bytes.
 
-    >>> augment = ndl.data.Augment(ndl.data.Normalise(mean=[100.0], std=[50.0]))
+    >>> augment = ndl.data.Augment(ndl.data.Normalise(mean=[90.0], std=[50.0]))
     >>> augment(np.array([50, 100, 200], np.uint8).reshape(1, 1, 3, 1), [0]).ravel()
-    array([-1., -0.,  2.], dtype=float32)
+    array([-0.8,  0.2,  2.2], dtype=float32)
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:

@@ -38,7 +38,6 @@ def run(
     """
     folder = resume or RunFolder.create(recipe.name, out)
     show = progress.choose(quiet)
-    _say_what_is_missing(show)
     try:
         with Stop().listening() as stop:
             result = train(recipe, settings, folder, show, stop, resume is not None)
@@ -51,6 +50,7 @@ def run(
         weights = folder.path / "weights.safetensors"
         print(f"needle: {message} {weights}; {advice}", file=sys.stderr)
         return 128 + result.stopped
+    _say_what_is_missing(show)
     took = f"{result.steps:,} steps in {progress.clock(result.seconds)}"
     files = ["metrics.jsonl", "config.json", "weights.safetensors"]
     if plot.available():
