@@ -16,7 +16,7 @@ FLOORS = [
     {"device", "definition", "backend"},
     {"graph", "structure", "forward", "finite", "executor", "reverse"},
     {"ops", "autograd", "regions", "derivatives"},
-    {"aliases", "augmented", "methods", "tensor", "value", "standard"},
+    {"aliases", "augmented", "compile", "methods", "tensor", "value", "standard"},
     {"nn", "init", "optim", "data", "io"},
     {
         "models",
