@@ -28,8 +28,7 @@ import numpy as np
 import record
 
 import needle as ndl
-from needle import config, nn, optim
-from needle import device as devices
+from needle import config, devices, nn, optim
 from needle.backend import kernels
 from needle.backend.cuda.jit import OPTIONS, Cache, Nvrtc, Unit, key, pack, unpack
 from needle.backend.ndarray import array, empty
@@ -138,7 +137,7 @@ def first_use(bench: Bench) -> Iterator[Figure]:
     """A kernel that no process used before; then one that finds it in the cache."""
     program = (
         "import time, numpy as np, needle as ndl\n"
-        f"where = ndl.device.as_device({bench.name!r})\n"
+        f"where = ndl.devices.as_device({bench.name!r})\n"
         "x = ndl.Tensor(np.ones(16), device=where, requires_grad=False)\n"
         "x.numpy(); start = time.perf_counter()\n"
         "ndl.tanh(x); where.synchronize()\n"

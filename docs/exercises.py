@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import needle as ndl
-from needle import device, executor, forward, graph, ops
+from needle import devices, executor, forward, graph, ops
 from needle.backend.numpy import NumpyBackend
 from needle.ops.base import Composite, export
 from needle.ops.samples import Sample, uniform
@@ -97,7 +97,7 @@ class Counting(NumpyBackend):
 
 def counted() -> dict[str, int]:
     """Return what a small function and its gradient ask of the device."""
-    where = device.register("counting", Counting)
+    where = devices.register("counting", Counting)
     t = ndl.Tensor([1.0, 2.0], device=where)
     ops.exp(t * t).sum().backward()
     return dict(where.backend.calls)

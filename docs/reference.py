@@ -28,7 +28,8 @@ SECTIONS = ("Shapes", "Dtypes", "Gradient", "Raises", "Source", "Modes")
 """What a docstring may say in a line of its own, ``Shapes:   x [...] -> the same``."""
 
 PACKAGES = {
-    "tensor": "Tensor",
+    "tensors": "Tensor",
+    "pytorch": "PyTorch's names",
     "autograd": "Gradients",
     "derivatives": "Derivatives of any order",
     "regions": "Regions with rules of their own",
@@ -44,7 +45,7 @@ PACKAGES = {
     "standard": "The array API standard's names",
     "standard.linalg": "Linear algebra",
     "config": "Settings",
-    "device": "Devices",
+    "devices": "Devices",
     "dtype": "Dtypes",
     "errors": "Exceptions",
     "backend": "The contract of a backend",

@@ -21,12 +21,12 @@ TESTS = Path(__file__).resolve().parent
 
 @pytest.fixture(params=DEVICES)
 def device(request):
-    return ndl.device.as_device(request.param)
+    return ndl.devices.as_device(request.param)
 
 
 @pytest.fixture(params=HOST_DEVICES)
 def host_device(request):
-    return ndl.device.as_device(request.param)
+    return ndl.devices.as_device(request.param)
 
 
 @pytest.fixture(params=ISAS)

@@ -9,7 +9,7 @@ import needle as ndl
 from needle import core
 
 DEVICES = [d.name for d in ndl.all_devices() if d.enabled()]
-HOST_DEVICES = [name for name in DEVICES if hasattr(ndl.device.as_device(name), "adopt")]
+HOST_DEVICES = [name for name in DEVICES if hasattr(ndl.devices.as_device(name), "adopt")]
 """Those that compute in the host's memory, and so can share it."""
 
 ISAS = core.native.supported_isas() if core.native is not None else []

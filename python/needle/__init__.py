@@ -9,7 +9,7 @@ from needle import (
     backend_ndarray,
     backend_selection,
     config,
-    device,
+    devices,
     dtype,
     errors,
     graph,
@@ -30,7 +30,7 @@ from needle.autograd import (
 from needle.backend.ndarray import NDArray
 from needle.backend_selection import BACKEND, array_api
 from needle.derivatives import hessian, hvp, jacobian, jvp, linearize
-from needle.device import Device, all_devices, cpu, cpu_numpy, cuda, default_device, meta
+from needle.devices import Device, all_devices, cpu, cpu_numpy, cuda, default_device, meta
 from needle.dtype import (
     DType,
     bfloat16,
@@ -337,8 +337,11 @@ from needle.ops import (
     xlogy,
 )
 from needle.ops.random import manual_seed
+from needle.pytorch import as_tensor, from_numpy, is_tensor, tensor
 from needle.regions import checkpoint, custom_gradient
-from needle.tensor import Parameter, Tensor, TensorTuple, Value, from_dlpack
+from needle.tensors import Parameter, Tensor, TensorTuple, Value, from_dlpack
+
+device = Device  # PyTorch's name
 
 __version__ = "0.1.0"
 
@@ -369,7 +372,6 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
 _ELSEWHERE = {
     "addmm": "b + x @ y",
     "aminmax": "needle.amin(x), needle.amax(x)",
-    "as_tensor": "needle.Tensor(x)",
     "baddbmm": "b + x @ y",
     "binary_cross_entropy_with_logits": "needle.bce_with_logits",
     "broadcast_tensors": "needle.ops.broadcast_arrays(x, y)",
@@ -379,7 +381,6 @@ _ELSEWHERE = {
     "fliplr": "needle.flip(x, 1)",
     "flipud": "needle.flip(x, 0)",
     "expit": "needle.sigmoid",
-    "from_numpy": "needle.Tensor(x)",
     "gammaln": "needle.lgamma",
     "inference_mode": "needle.no_grad",
     "inner": "needle.tensordot(x, y, ([-1], [-1]))",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from needle import device, ops
+from needle import devices, ops
 from needle.backend.axes import axes_of, normalise_axis, whole
 from needle.errors import AxesError, IndexRangeError, explain, no_tensor, unknown
 from needle.executor import shape_of, spec_of
@@ -516,7 +516,7 @@ class Aliases:
 
     def cpu(self) -> Any:
         """Move to the CPU."""
-        return ops.to_device(self, device.cpu())
+        return ops.to_device(self, devices.cpu())
 
     def type_as(self, other: Any) -> Any:
         """Convert to the dtype of another tensor."""

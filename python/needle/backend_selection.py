@@ -7,7 +7,7 @@ from typing import Any
 
 from needle import backend_ndarray, config
 from needle.backend.ndarray import NDArray
-from needle.device import Device, all_devices, cpu, cpu_numpy, cuda, default_device
+from needle.devices import Device, all_devices, cpu, cpu_numpy, cuda, default_device
 
 __all__ = [
     "BACKEND", "Device", "NDArray", "all_devices", "array_api", "cpu", "cpu_numpy", "cuda",

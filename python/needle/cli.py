@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
-from needle import config, device
+from needle import config, devices
 from needle.errors import DeviceError, NeedleError, OptionError, unknown
 
 
@@ -195,8 +195,8 @@ def _in_force(args: argparse.Namespace) -> ExitStack:
     }
     stack = ExitStack()
     stack.enter_context(config.override(**changes))
-    where = device.default_device()
-    if where.backend is not None and where not in device.all_devices():
+    where = devices.default_device()
+    if where.backend is not None and where not in devices.all_devices():
         raise DeviceError(f"device {where.name!r} cannot compute")
     return stack
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any
 
-from needle.device import Device
+from needle.devices import Device
 from needle.dtype import DType
 from needle.errors import ShapeError
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence, Set
 from contextvars import ContextVar
 from typing import Any
 
-from needle import config, core, device, finite, forward, graph
+from needle import config, core, devices, finite, forward, graph
 from needle.backend import memory
 from needle.backend.array import Array
 from needle.errors import (
@@ -370,7 +370,7 @@ def _switched(variable: ContextVar[Any], new: config.Config, changes: Set[str]) 
     Raises:
         DeviceError: for an unknown device.
     """
-    device.as_device(new.device or None)
+    devices.as_device(new.device or None)
     is_open = _open(new)
     return modes(
         lazy=new.mode == "lazy" if "mode" in changes else None,

@@ -1,6 +1,6 @@
 """Methods of tensors that only call the op of the same name.
 
-They have their own class to keep tensor.py short.
+They have their own class to keep tensors.py short.
 """
 
 from __future__ import annotations

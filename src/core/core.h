@@ -98,7 +98,7 @@ struct Registry {
 
 struct Spec {
   PyObject_HEAD PyObject* dtype;  // needle.dtype.DType
-  PyObject* device;               // needle.device.Device
+  PyObject* device;               // needle.devices.Device
   PyObject* shape_tuple;
   PyObject* strides_tuple;
   size_t hash;

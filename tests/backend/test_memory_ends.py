@@ -71,7 +71,7 @@ def is_due(name: str, device: str) -> bool:
 def test_an_op_and_its_gradient_where_memory_ends(name, gate, where):
     if not is_due(name, where):
         pytest.skip("another turn's")
-    case, device = FIRST[name], ndl.device.as_device(where)
+    case, device = FIRST[name], ndl.devices.as_device(where)
     kind = "float32" if "float32" in case.dtypes else case.dtypes[0]
     inputs, op = case.inputs(kind, device), case.make()
 

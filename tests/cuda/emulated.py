@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import device as devices
-from needle import nn, optim
+from needle import devices, nn, optim
 
 if not any(d.name == "cuda-emu" and d.enabled() for d in ndl.all_devices()):
     pytest.skip("no compiler for the emulator", allow_module_level=True)

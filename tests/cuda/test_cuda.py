@@ -11,8 +11,7 @@ import pytest
 from dataset_files import write_mnist
 
 import needle as ndl
-from needle import cli
-from needle import device as devices
+from needle import cli, devices
 from needle.backend import kernels
 from needle.backend.ndarray import array, empty
 from needle.errors import DeviceError, IndexRangeError, OutOfMemoryError

@@ -23,7 +23,7 @@ from needle.backend.cuda.driver import CudaDriver, NoMemory
 from needle.backend.cuda.jit import Unit
 from needle.backend.cuda.streams import Streams
 from needle.backend.ndarray import empty
-from needle.device import Device
+from needle.devices import Device
 from needle.errors import DeviceError
 
 OK, NO_MEMORY, NOT_READY, BROKEN = 0, 2, 600, 700
@@ -297,7 +297,7 @@ def test_the_native_module_calls_the_driver_by_its_address(made, monkeypatch):
     monkeypatch.setattr(Api, "CUfunction", lambda self, handle: Function(handle))
     monkeypatch.setattr(Api, "CUresult", Result)
     driver, api = made()
-    device = Device("stand-in", lambda: CudaBackend("stand-in", driver))
+    device = Device.loaded_by("stand-in", lambda: CudaBackend("stand-in", driver))
     x = empty((16,), "float32", device)
     for _ in range(2):
         kernels.elementwise("add", x, x)

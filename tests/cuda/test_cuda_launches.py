@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import config, core
-from needle import device as devices
+from needle import config, core, devices
 from needle.backend import memory
 from needle.backend.cuda.backend import CudaBackend
 from needle.backend.cuda.driver import Driver, NoMemory, Properties
@@ -108,7 +107,7 @@ class Notes(Driver):
 @pytest.fixture
 def device():
     """A device over such a driver, which no other test sees."""
-    return devices.Device("notes", lambda: CudaBackend("notes", Notes()))
+    return devices.Device.loaded_by("notes", lambda: CudaBackend("notes", Notes()))
 
 
 def tensor(device, *shape, **options):
@@ -213,7 +212,7 @@ def memory_of(device):
 
 def test_what_waits_for_its_size_gives_way_to_another():
     """Blocks of small sizes are joined before the device is asked for more, or says no."""
-    device = devices.Device("notes", lambda: CudaBackend("notes", Notes(room=4 << 20)))
+    device = devices.Device.loaded_by("notes", lambda: CudaBackend("notes", Notes(room=4 << 20)))
     small = [tensor(device, 100_000, requires_grad=False) for _ in range(4)]
     small = [x + x for x in small]
     slabs = len(device.backend.arena.slabs)

@@ -7,8 +7,7 @@ import pytest
 from emulated import EMU, draw, train, waits
 
 import needle as ndl
-from needle import config
-from needle import device as devices
+from needle import config, devices
 from needle.backend import kernels
 from needle.backend.ndarray import array
 from needle.errors import DeviceError

@@ -7,8 +7,7 @@ import pytest
 from emulated import EMU, draw, train, waits
 
 import needle as ndl
-from needle import config, nn
-from needle import device as devices
+from needle import config, devices, nn
 from needle.backend import kernels
 from needle.backend.cuda import errors
 from needle.backend.ndarray import array

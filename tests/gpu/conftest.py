@@ -28,7 +28,7 @@ def pytest_collection_finish(session):
 
     Of several processes of tests the first does it, others compile what they need meanwhile.
     """
-    from needle import device
+    from needle import devices
 
     if not session.items or session.config.getoption("collectonly") or where.why_not():
         return
@@ -38,4 +38,4 @@ def pytest_collection_finish(session):
         return
     from needle.backend.cuda.families import prepare
 
-    prepare(device.as_device(where.DEVICE).backend.driver.properties.arch)
+    prepare(devices.as_device(where.DEVICE).backend.driver.properties.arch)

@@ -22,8 +22,8 @@ from needle import config
 FILES = ["hw3/tests/hw3/test_ndarray.py", "hw4/tests/hw4/test_nd_backend.py"]
 
 AS_CUDA = """
-from needle import device
-device._devices["cuda"] = device.as_device({name!r})
+from needle import devices
+devices._devices["cuda"] = devices.as_device({name!r})
 """
 """The course asks for ``cuda``; it gets the device under test."""
 

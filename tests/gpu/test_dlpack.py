@@ -9,7 +9,7 @@ import pytest
 import where
 
 import needle as ndl
-from needle import device as devices
+from needle import devices
 
 if where.why_not():
     pytest.skip(f"no GPU: {where.why_not()}", allow_module_level=True)

@@ -14,8 +14,7 @@ import where
 from looped import Gathered
 
 import needle as ndl
-from needle import device as devices
-from needle import ops
+from needle import devices, ops
 from needle.backend import kernels
 from needle.backend.ndarray import array, empty
 from needle.testing.checks import CHECKS, cases, check_raises

@@ -10,4 +10,4 @@ COURSE: str | None = None
 
 def why_not() -> str | None:
     """Return why these tests cannot run, or None."""
-    return ndl.device.as_device(DEVICE).reason()
+    return ndl.devices.as_device(DEVICE).reason()

@@ -62,7 +62,7 @@ def run(
     everything: bool = False,
     chosen: Collection[str] = (*CHECKS, "raises"),
 ) -> None:
-    where = ndl.device.as_device(device)
+    where = ndl.devices.as_device(device)
     for case in cases(op):
         for name, part in planned(case, where, gate, whole, everything, chosen):
             gathered.run(f"{case}/{name}", CHECKS[name].run, part, where)

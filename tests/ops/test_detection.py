@@ -113,7 +113,7 @@ def test_turns_find_a_fault(fault, monkeypatch):
 
 @pytest.mark.parametrize("device, gate", planned.WHERE)
 def test_each_check_and_dtype_has_its_turn_once(device, gate, monkeypatch):
-    where = ndl.device.as_device(device)
+    where = ndl.devices.as_device(device)
     for op in ops.all_ops():
         for case in planned.cases(op):
             whole = dict(planned.planned(case, where, gate, whole=True))

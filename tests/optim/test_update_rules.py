@@ -46,7 +46,7 @@ def test_the_devices_own_update_equals_the_one_of_elementwise_functions(name, de
     start = np.random.default_rng(1).normal(size=(5, 7))
     grads = gradients(start.shape)
     own = run(make, start, grads, "float64", device)
-    backend = type(ndl.device.as_device(device).backend)
+    backend = type(ndl.devices.as_device(device).backend)
     monkeypatch.setattr(backend, "adam", Backend.adam)
     monkeypatch.setattr(backend, "sgd", Backend.sgd)
     np.testing.assert_allclose(run(make, start, grads, "float64", device), own, rtol=1e-12)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from needle import core, device
+from needle import core, devices
 from needle.testing.checks import check_op
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_every_file_that_it_mentions_is_there():
 def exercises(monkeypatch):
     """The answers, with a registry of devices of their own."""
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    monkeypatch.setattr(device, "_devices", dict(device._devices))
+    monkeypatch.setattr(devices, "_devices", dict(devices._devices))
     import exercises
 
     yield exercises
@@ -67,7 +67,7 @@ def exercises(monkeypatch):
 def test_the_answers_are_right(exercises):
     assert len(re.findall(r"(?m)^### \d", PAGE)) == len(re.findall("<summary>", PAGE)) == 5
     assert exercises.kept_values() == (["x", "exp"], [])
-    check_op(exercises.Softsign2, device.cpu_numpy())
+    check_op(exercises.Softsign2, devices.cpu_numpy())
     native = core.native is not None
     assert exercises.calls_of_the_definition(fast="on") == (0 if native else 1)
     assert exercises.calls_of_the_definition(fast="off") == 1

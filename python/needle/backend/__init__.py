@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from needle import config, device
+from needle import config, devices
 from needle import dtype as dtypes
 from needle.backend import update
 from needle.backend.course import CourseDevice
@@ -423,18 +423,18 @@ def _load_emulator(number: int) -> Backend:
     return load_emulator(number, config.initial().emulator)
 
 
-device.register("cpu", _load_cpu)
-device.register_several("cuda", _load_cuda)
-device.register("cpu_numpy", _load_numpy)
-device.register("meta", _load_meta)
+devices.register("cpu", _load_cpu)
+devices.register_several("cuda", _load_cuda)
+devices.register("cpu_numpy", _load_numpy)
+devices.register("meta", _load_meta)
 if config.initial().emulator != "off":
-    device.register_several("cuda-emu", _load_emulator)
+    devices.register_several("cuda-emu", _load_emulator)
 
 
 def _check_setting() -> None:
     if config.current().device:
         try:
-            device.default_device()
+            devices.default_device()
         except DeviceError as error:
             config.refuse(error)
 

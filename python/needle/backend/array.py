@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from needle import core, definition, dtype
 from needle.definition import MAX_DIMS, dense_strides
-from needle.device import as_device
+from needle.devices import as_device
 
 if TYPE_CHECKING:
     from needle.definition import Array, Spec

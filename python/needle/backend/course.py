@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from needle import device as devices
+from needle import devices
 from needle import dtype as dtypes
 from needle.backend.axes import normalise_axes, normalise_index
 from needle.errors import IndexRangeError, ShapeError, explain

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import device as devices
+from needle import devices
 from needle import dtype as dtypes
 from needle.backend.array import make_array, make_spec
 from needle.backend.ndarray import NDArray, array

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, errors
-from needle import device as devices
+from needle import config, devices, errors
 from needle import dtype as dtypes
 from needle.backend.array import (
     Array,
@@ -25,7 +24,7 @@ from needle.backend.array import (
 )
 from needle.backend.axes import new_shape, normalise_axes, normalise_axis
 from needle.backend.course import CourseArray
-from needle.device import Device
+from needle.devices import Device
 from needle.dtype import DType
 from needle.errors import IndexRangeError, OptionError, ShapeError, explain
 

@@ -16,7 +16,7 @@ import numpy as np
 from needle import config, core
 from needle import dtype as dtypes
 from needle.backend.ndarray import NDArray, Shape, array, empty
-from needle.device import Device, as_device
+from needle.devices import Device, as_device
 from needle.dtype import DType
 
 _UNIFORM, _NORMAL, _INTEGERS, _ORDER = range(4)

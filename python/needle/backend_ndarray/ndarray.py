@@ -7,7 +7,7 @@ from typing import Any
 
 from needle.backend import ndarray as arrays
 from needle.backend.ndarray import NDArray
-from needle.device import Device, all_devices, cpu, cpu_numpy, cuda, default_device
+from needle.devices import Device, all_devices, cpu, cpu_numpy, cuda, default_device
 
 __all__ = [
     "BackendDevice", "NDArray", "all_devices", "array", "broadcast_to", "cpu", "cpu_numpy", "cuda",

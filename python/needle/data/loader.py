@@ -10,7 +10,7 @@ import numpy as np
 from needle.data.dataset import Dataset
 from needle.errors import ArgumentError, DataError, OptionError, ShapeError
 from needle.ops import random
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 __all__ = ["DataLoader", "collate"]
 

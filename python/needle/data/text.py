@@ -13,7 +13,7 @@ from needle.backend.axes import whole
 from needle.data.download import Source, cache_folder, fetch, given_folder
 from needle.dtype import as_dtype
 from needle.errors import DataError, IndexRangeError, OptionError
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 __all__ = ["Corpus", "Dictionary", "batchify", "get_batch", "penn_treebank"]
 

@@ -18,7 +18,7 @@ from needle.ops import random
 from needle.ops.attributes import real
 from needle.ops.creation import made
 from needle.ops.sampling import below
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 
 def sizes(name: str, shape: tuple[Any, ...], itemsize: int = 1) -> tuple[int, ...]:

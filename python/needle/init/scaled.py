@@ -16,7 +16,7 @@ from needle import executor, ops
 from needle.errors import ShapeError, unknown
 from needle.init.basic import floating, leaf, rand, randn, sizes
 from needle.ops.attributes import real
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0)}
 """Factor that compensates how much each nonlinearity reduces the variance."""

@@ -12,7 +12,7 @@ from needle.errors import OptionError
 from needle.init.basic import floating, leaf, sizes
 from needle.ops import random
 from needle.ops.attributes import real
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 # Coefficients of rational functions, highest power first: for quantiles from 0.075 to 0.925, for
 # the tails down to about 1e-11, and for everything beyond.

@@ -19,7 +19,7 @@ import numpy as np
 
 from needle import executor, graph
 from needle.backend.ndarray import NDArray, array
-from needle.device import as_device
+from needle.devices import as_device
 from needle.dtype import DType, as_dtype
 from needle.errors import (
     ArgumentError,

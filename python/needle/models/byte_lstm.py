@@ -10,7 +10,7 @@ from needle import nn
 from needle.executor import shape_of
 from needle.models.byte_mlp import BITS, ORDERS, VALUES, features
 from needle.models.sampling import Reader
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 Bytes = np.ndarray[Any, Any]
 CONTEXT = max(ORDERS)

@@ -8,7 +8,7 @@ import numpy as np
 
 from needle import init, nn, ops
 from needle.models.sampling import Reader
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 VALUES = 256
 ORDERS = (2, 3, 4, 6)

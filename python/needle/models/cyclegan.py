@@ -13,7 +13,7 @@ import numpy as np
 
 from needle import init, nn, ops
 from needle.ops import random
-from needle.tensor import Parameter, Tensor
+from needle.tensors import Parameter, Tensor
 
 STD = 0.02
 """Standard deviation of the initial weights."""

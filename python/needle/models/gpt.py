@@ -10,7 +10,7 @@ import numpy as np
 from needle import autograd, config, init, nn, ops
 from needle.errors import ArgumentError, OptionError, ShapeError
 from needle.models.sampling import Reader, Sampler
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 Ids = np.ndarray[Any, Any]
 

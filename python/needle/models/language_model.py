@@ -10,7 +10,7 @@ from needle import nn
 from needle.errors import unknown
 from needle.executor import shape_of
 from needle.models.sampling import Reader
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 __all__ = ["LanguageModel"]
 

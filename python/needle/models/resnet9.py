@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from needle import nn, ops
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 
 def ConvBN(

@@ -145,7 +145,7 @@ from needle.nn.transformer import (
     TransformerEncoderLayer,
     TransformerLayer,
 )
-from needle.tensor import Parameter
+from needle.tensors import Parameter
 
 _ELSEWHERE = {
     "functional": "needle.relu(x), needle.cross_entropy(...): functions are in needle itself",

@@ -12,7 +12,7 @@ from needle.init import constant
 from needle.nn.layers import Identity
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes, shown
-from needle.tensor import Parameter, Tensor
+from needle.tensors import Parameter, Tensor
 
 
 class ReLU(Module):

@@ -16,7 +16,7 @@ from needle.nn.module import Module
 from needle.nn.norm import LayerNorm1d
 from needle.nn.settings import check_number, check_sizes, shown
 from needle.ops import random
-from needle.tensor import Parameter, Tensor
+from needle.tensors import Parameter, Tensor
 
 # ---- the course's ------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from needle.errors import ArgumentError, IndexRangeError, OptionError, unknown
 from needle.nn.module import Module
-from needle.tensor import Parameter, Tensor
+from needle.tensors import Parameter, Tensor
 
 
 class Held(tuple[Module, ...]):

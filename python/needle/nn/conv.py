@@ -16,7 +16,7 @@ from needle.errors import OptionError, ShapeError, unknown
 from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_sizes, shown
-from needle.tensor import Parameter, Tensor
+from needle.tensors import Parameter, Tensor
 
 PADDINGS = ("same", "valid")
 """Paddings by name."""

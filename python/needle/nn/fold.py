@@ -16,7 +16,7 @@ from needle.nn.image_norm import BatchNorm2d, BatchNormReLU2d
 from needle.nn.layers import Identity, Linear
 from needle.nn.module import Module, search
 from needle.nn.norm import BatchNorm1d
-from needle.tensor import Parameter
+from needle.tensors import Parameter
 
 _M = TypeVar("_M", bound=Module)
 

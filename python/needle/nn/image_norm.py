@@ -11,7 +11,7 @@ from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.norm import BatchNorm1d, _Statistics
 from needle.nn.settings import check_number, check_sizes, shown
-from needle.tensor import Parameter, Tensor
+from needle.tensors import Parameter, Tensor
 
 
 def _check(

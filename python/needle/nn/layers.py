@@ -16,7 +16,7 @@ from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes
 from needle.ops.attributes import flag
-from needle.tensor import Parameter, Tensor
+from needle.tensors import Parameter, Tensor
 
 
 class Identity(Module):

@@ -13,7 +13,7 @@ from needle.nn.module import Module
 from needle.nn.settings import check_number, shown
 from needle.ops.indexing import beside
 from needle.ops.operands import as_tensors
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
 

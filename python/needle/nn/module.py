@@ -10,7 +10,7 @@ import numpy as np
 
 from needle import executor, graph, regions
 from needle.backend.ndarray import NDArray, array
-from needle.device import cpu
+from needle.devices import cpu
 from needle.dtype import DType
 from needle.errors import (
     ArgumentError,
@@ -23,7 +23,7 @@ from needle.errors import (
 )
 from needle.ops.operands import destination
 from needle.ops.row_sparse import cleared, parts
-from needle.tensor import Parameter, Tensor, from_dlpack
+from needle.tensors import Parameter, Tensor, from_dlpack
 
 _M = TypeVar("_M", bound="Module")
 

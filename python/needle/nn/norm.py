@@ -12,7 +12,7 @@ from needle.errors import ShapeError, explain
 from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes, shown
-from needle.tensor import Parameter, Tensor
+from needle.tensors import Parameter, Tensor
 
 
 class _Statistics(Module):

@@ -10,7 +10,7 @@ from needle import executor, ops
 from needle.errors import IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.recurrent_grad import running
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 
 class PackedSequence(NamedTuple):

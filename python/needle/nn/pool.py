@@ -13,7 +13,7 @@ from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes, shown
 from needle.ops.resample import MODES
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 
 class MaxPool2d(Module):

@@ -16,7 +16,7 @@ from needle.nn.settings import check_number, check_sizes, shown
 from needle.ops.indexing import beside
 from needle.ops.operands import as_tensors
 from needle.ops.recurrent_grad import zeros
-from needle.tensor import Parameter, Tensor
+from needle.tensors import Parameter, Tensor
 
 State = Tensor | tuple[Tensor, ...] | None
 

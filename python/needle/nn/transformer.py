@@ -14,7 +14,7 @@ from needle.nn.layers import Dropout, Linear
 from needle.nn.module import Module
 from needle.nn.norm import LayerNorm, LayerNorm1d
 from needle.nn.settings import check_sizes
-from needle.tensor import Parameter, Tensor
+from needle.tensors import Parameter, Tensor
 
 Function = Callable[[Tensor], Tensor]
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from needle import backend, core, device, dtype, executor, forward, graph, reverse
+from needle import backend, core, devices, dtype, executor, forward, graph, reverse
 from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.dtype import DType
@@ -229,7 +229,7 @@ class Op(graph.OpBase):
         for spec in specs:
             if spec.device != where:
                 raise DeviceError(f"{self.name}: operands on devices {where} and {spec.device}")
-        meta = device.meta()
+        meta = devices.meta()
         arrays = [make_array(make_spec(s.dtype, meta, s.shape), None) for s in specs]
         result = self.compute(*arrays)
         if isinstance(result, tuple):

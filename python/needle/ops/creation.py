@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from needle import device as devices
+from needle import devices, executor, forward, graph
 from needle import dtype as dtypes
-from needle import executor, forward, graph
 from needle.backend import kernels, memory, ndarray
 from needle.backend.axes import sizes_of, whole
 from needle.dtype import DType, as_dtype, fits

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, executor
-from needle import device as devices
+from needle import config, devices, executor
 from needle.backend import kernels
 from needle.backend.array import MAX_DIMS, make_spec
 from needle.backend.axes import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, core, device, dtype, executor, forward, graph, structure
+from needle import config, core, devices, dtype, executor, forward, graph, structure
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
 from needle.errors import ArgumentError, DtypeError, GradientError, ShapeError, called, explain
@@ -309,7 +309,7 @@ def destination(target: Any, where: Any, kind: Any) -> tuple[Any, DType | None]:
     else:
         where = either(target, where, ("target", "device"))
     if where is not None or kind is None:
-        where = device.as_device(where)
+        where = devices.as_device(where)
     return where, None if kind is None else dtype.as_dtype(kind)
 
 

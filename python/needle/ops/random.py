@@ -19,7 +19,7 @@ from needle import dtype as dtypes
 from needle.backend import kernels, memory, numpy_stream
 from needle.backend.axes import whole
 from needle.backend.ndarray import NDArray, array
-from needle.device import as_device
+from needle.devices import as_device
 from needle.dtype import DType
 from needle.errors import OptionError
 

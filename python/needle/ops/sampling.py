@@ -17,7 +17,7 @@ from needle import dtype as dtypes
 from needle import executor
 from needle.backend import kernels, numpy_stream
 from needle.backend.axes import sizes_of, whole
-from needle.device import as_device
+from needle.devices import as_device
 from needle.dtype import DType, as_dtype, fits
 from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError, explain
 from needle.executor import shape_of

@@ -18,7 +18,7 @@ from needle.optim.optimizer import (
     two_betas,
     with_betas,
 )
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 
 class _Counting(Optimizer):

@@ -9,7 +9,7 @@ from typing import Any
 from needle import executor, ops
 from needle.errors import GradientError, NeedleError, OptionError, explain
 from needle.ops.row_sparse import each, elements
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 
 def clip_grad_norm(

@@ -26,7 +26,7 @@ from needle.errors import (
 from needle.ops import update
 from needle.ops.attributes import real
 from needle.ops.row_sparse import RowSparse, cleared, each, parts
-from needle.tensor import Parameter, Tensor
+from needle.tensors import Parameter, Tensor
 
 RANGES = {
     "lr": (0.0, math.inf), "weight_decay": (0.0, math.inf), "eps": (0.0, math.inf),

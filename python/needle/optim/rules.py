@@ -10,7 +10,7 @@ from needle.ops import update
 from needle.optim.adam import _Counting
 from needle.optim.clip import clip_grad_norm
 from needle.optim.optimizer import Optimizer
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 
 class SGD(Optimizer):

@@ -11,7 +11,7 @@ from needle import nn, optim
 from needle.models.byte_mlp import features
 from needle.recipes.language import constant
 from needle.recipes.standard_library import StandardLibrary
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 Bytes = np.ndarray[Any, Any]
 QUICK = 32_768

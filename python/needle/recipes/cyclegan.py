@@ -13,7 +13,7 @@ from needle.data import Augment, DataLoader, RandomCrops, RandomFlips, UnpairedI
 from needle.errors import DataError, OptionError
 from needle.models.cyclegan import CycleGAN, DCGANGenerator, ImagePool, PatchDiscriminator
 from needle.recipes.recipe import Recipe
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 from needle.tools import pictures
 from needle.tools.run import RunFolder
 

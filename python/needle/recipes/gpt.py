@@ -12,7 +12,7 @@ from needle import nn, optim
 from needle.data import TextFile
 from needle.errors import DataError, OptionError
 from needle.recipes.language import NO_TARGET, LanguageRecipe, constant, perplexity
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 Ids = np.ndarray[Any, Any]
 QUICK = 64

@@ -14,7 +14,7 @@ from needle.errors import DataError
 from needle.models import GPT, ByteLSTM, ByteMLP, LanguageModel
 from needle.models.sampling import Sampler, continuation
 from needle.recipes.recipe import Recipe
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 if TYPE_CHECKING:
     from needle.tools.run import RunFolder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import nn, optim
 from needle.errors import OptionError, unknown
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 
 if TYPE_CHECKING:
     from needle.tools.run import RunFolder

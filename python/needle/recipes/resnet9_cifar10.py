@@ -12,7 +12,7 @@ from needle.data import Augment, Normalise, RandomCrops, RandomFlips, cifar10
 from needle.models.resnet9 import ResNet9
 from needle.ops import random
 from needle.recipes.recipe import Recipe
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 from needle.tools import pictures, plot
 from needle.tools.run import RunFolder
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from needle import device as devices
+from needle import devices, forward, graph, ops, structure
 from needle import dtype as dtypes
-from needle import forward, graph, ops, structure
 from needle.backend import exchange, memory
 from needle.backend.axes import sizes_of, whole
 from needle.backend.ndarray import NDArray, array

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from needle import device as devices
+from needle import devices, graph, ops
 from needle import dtype as dtypes
-from needle import graph, ops
 from needle.backend.array import MAX_DIMS
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, unknown

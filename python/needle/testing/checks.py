@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import autograd, backend, device, dtype, executor, graph
+from needle import autograd, backend, devices, dtype, executor, graph
 from needle.backend.ndarray import NDArray, array
 from needle.errors import SingularError
 from needle.ops.base import Composite, Elementwise, Op
@@ -386,7 +386,7 @@ def check_op(op: type[Op], where: Any = None) -> None:
     Raises:
         AssertionError, GradientError: if a check fails.
     """
-    target = device.as_device(where)
+    target = devices.as_device(where)
     for case in cases(op):
         applying = [name for name, check in CHECKS.items() if check.applies(case, target)]
         for name in without_held(applying):

@@ -11,7 +11,7 @@ from needle import autograd, executor, structure
 from needle.derivatives import jvp
 from needle.errors import GradientError, unknown
 from needle.ops.base import aliases
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 from needle.testing.tolerance import DIFFERENCE, DIFFERENCE_STEP, TRANSPOSE
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, device, dtype, executor, graph
+from needle import config, devices, dtype, executor, graph
 from needle.backend.ndarray import NDArray, array
 from needle.errors import NeedleError
 from needle.ops.base import Op
@@ -185,7 +185,7 @@ def check_mutant(mutant: Mutant, where: Any) -> None:
     """
     found = _outcome(mutant, where)
     for other, name in (
-        (_outcome(mutant, device.cpu_numpy()), "the numpy device"),
+        (_outcome(mutant, devices.cpu_numpy()), "the numpy device"),
         (_outcome(mutant, where, lazy=True), "lazy mode"),
     ):
         if isinstance(found, Exception) or isinstance(other, Exception):

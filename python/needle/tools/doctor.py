@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, core, device, executor, ops
+from needle import config, core, devices, executor, ops
 from needle.backend import onednn
 from needle.backend.memory import size_text
-from needle.device import Device
+from needle.devices import Device
 from needle.testing.checks import Case, cases
 from needle.testing.tolerance import assert_close
 
@@ -26,7 +26,7 @@ def examine() -> Findings:
     """Return all findings; ``findings["ok"]`` is true if there are no problems."""
     import needle
 
-    checks = {where.name: check_ops(where) for where in device.all_devices() if where.enabled()}
+    checks = {where.name: check_ops(where) for where in devices.all_devices() if where.enabled()}
     chosen = core.native.isa() if core.native is not None else None
     possible = core.native.supported_isas() if core.native is not None else []
     others = {isa: check_isa(isa) for isa in possible if isa != chosen}
@@ -36,8 +36,8 @@ def examine() -> Findings:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "platform": platform.platform(),
-        "backends": [_backend(where) for where in device.all_devices()],
-        "default_device": device.default_device().name,
+        "backends": [_backend(where) for where in devices.all_devices()],
+        "default_device": devices.default_device().name,
         "instruction_set": chosen,
         "instruction_sets": possible,
         "native": core.native_error or "in use",
@@ -95,14 +95,14 @@ def check_onednn() -> dict[str, Any]:
         return {"enabled": False, "found": found, "failures": []}
     names = [op.__name__ for op in ops.all_ops() if op.__name__.startswith("Convolution")]
     with config.override(conv="onednn"):
-        return {"enabled": True, "found": found, **check_ops(device.as_device("cpu"), names)}
+        return {"enabled": True, "found": found, **check_ops(devices.as_device("cpu"), names)}
 
 
 _CHILD = """
 import json, sys
-from needle import device
+from needle import devices
 from needle.tools import doctor
-print(json.dumps(doctor.check_ops(device.as_device("cpu"), sys.argv[1:])))
+print(json.dumps(doctor.check_ops(devices.as_device("cpu"), sys.argv[1:])))
 """
 
 
@@ -134,7 +134,7 @@ def check_ops(where: Device, names: Sequence[str] | None = None) -> dict[str, An
 
 def _problem(case: Case, where: Device) -> str | None:
     """Return one line about the failure of a sample on a device, or None."""
-    reference = device.cpu_numpy()
+    reference = devices.cpu_numpy()
     kind = "float32" if "float32" in case.dtypes else case.dtypes[0]
     try:
         expected = _expected(case) if where == reference else _run(case, kind, reference)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from needle import config, core, io
-from needle.device import default_device
+from needle.devices import default_device
 from needle.errors import DataError, OptionError
 from needle.recipes.recipe import Settings
 

@@ -14,7 +14,7 @@ from needle.derivatives import jvp
 from needle.errors import ArgumentError, GradientError
 from needle.ops.base import aliases
 from needle.ops.reduce import summation
-from needle.tensor import Tensor
+from needle.tensors import Tensor
 from needle.tools.formula import Reader, Term, shared, text_of
 
 POINTS = ((0.5, 1.5, 2.5, 0.25, 1.25, 0.75), (2.0, 0.75, 1.25, 3.0, 0.5, 1.5))

@@ -13,7 +13,7 @@ from looped import looped
 import needle as ndl
 from needle import core, executor, ops
 from needle.backend import ndarray
-from needle.device import as_device
+from needle.devices import as_device
 from needle.ops.activation import GELUGrad, GELUTanhGrad, SiLUGrad
 from needle.testing.checks import cases
 from needle.testing.tolerance import assert_close

@@ -12,7 +12,7 @@ from ctypes import POINTER, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uin
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from needle import device as devices
+from needle import devices
 from needle import dtype as dtypes
 from needle.backend.array import dense_strides, make_array, make_spec
 from needle.backend.cuda.arena import Foreign

@@ -13,22 +13,57 @@ from needle.errors import DeviceError, nearest
 class Device:
     """A place where arrays live. Two devices are equal when their names are.
 
-    Other attributes are looked up in the backend, so you can ask a device for its functions:
-    ``device.synchronize()``, ``hasattr(device, "matmul_tiled")``.
+    ``Device("cuda:1")`` and ``Device("cuda", 1)`` return the known device of that name; see
+    ``as_device``. Other attributes are looked up in the backend, so you can ask a device for its
+    functions: ``device.synchronize()``, ``hasattr(device, "matmul_tiled")``.
+
+    >>> ndl.device("cpu") == "cpu"
+    True
+
+    Args:
+        device: the name of a device, or a device.
+        index: its number, if the name has none.
 
     Attributes:
         name: name of the device.
         backend: its ``Backend``, loaded on first access; raises a DeviceError with the reason if
             the device is not available.
+
+    Raises:
+        DeviceError: for an unknown name.
     """
 
     __slots__ = ("name", "backend", "_load", "_reason")
+    name: str
     backend: Any
+    _load: Callable[[], Any]
+    _reason: str | None
 
-    def __init__(self, name: str, load: Callable[[], Any]) -> None:
-        self.name = name
-        self._load: Callable[[], Any] = load
-        self._reason: str | None = None
+    def __new__(cls, device: Any, index: int | None = None) -> Device:
+        if index is None:
+            return as_device(device)
+        if ":" in str(device) or type(index) is not int:
+            raise DeviceError(f"expected a name without a number, and a number, got {device!r}, "
+                              f"{index!r}\n  try: device({str(device)!r})")  # fmt: skip
+        return as_device(f"{device}:{index}" if index or device in _loaders else device)
+
+    @classmethod
+    def loaded_by(cls, name: str, load: Callable[[], Any]) -> Device:
+        """Return a new device; ``load`` returns its backend or raises DeviceError."""
+        self = object.__new__(cls)
+        self.name, self._load, self._reason = name, load, None
+        return self
+
+    @property
+    def type(self) -> str:
+        """The name without the number: ``cuda`` of ``cuda:1``."""
+        return self.name.partition(":")[0]
+
+    @property
+    def index(self) -> int | None:
+        """The number of one of several devices of a kind; None for a kind with one device."""
+        kind, _, number = self.name.partition(":")
+        return int(number or 0) if kind in _loaders else None
 
     def _loaded(self) -> Any:
         if self._reason is None:
@@ -93,7 +128,7 @@ _further: dict[str, Device] = {}
 
 def register(name: str, load: Callable[[], Any]) -> Device:
     """Add a device; ``load`` returns its backend or raises DeviceError with the reason."""
-    device = _devices[name] = Device(name, load)
+    device = _devices[name] = Device.loaded_by(name, load)
     return device
 
 
@@ -117,7 +152,7 @@ def _nth(kind: str, number: int) -> Device:
         return _devices[kind]
     name = f"{kind}:{number}"
     if name not in _further:
-        _further[name] = Device(name, partial(_loaders[kind], number))
+        _further[name] = Device.loaded_by(name, partial(_loaders[kind], number))
     return _further[name]
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy as copying
-import sys
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from needle import autograd, config, device, dtype, executor, graph, ops
+from needle import autograd, config, devices, dtype, executor, graph, ops
 from needle.augmented import Augmented
 from needle.backend import exchange, memory
 from needle.backend.ndarray import NDArray, array
@@ -465,7 +463,7 @@ def _data(values: Any, where: Any, kind: Any, varies: bool = False) -> NDArray:
             if isinstance(error, NeedleError) or not hasattr(values, "__dlpack__"):
                 raise
             values = exchange.from_dlpack(values, where, True)
-    if where is not None and device.as_device(where) != values.device:
+    if where is not None and devices.as_device(where) != values.device:
         values = values.to(where)
     return values if kind is None else values.astype(kind, copy=False)
 
@@ -492,16 +490,6 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
         ExchangeError: for copy=False if a copy is needed, or if the capsule of x is not valid.
     """
     return graph.wrap(exchange.from_dlpack(x, device, copy))
-
-
-class _Module(types.ModuleType):
-    """This module; calling it like PyTorch's function of the same name gives a clear error."""
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        raise ArgumentError("needle.tensor is a module\n  try: needle.Tensor(...)")
-
-
-sys.modules[__name__].__class__ = _Module
 
 
 def _attributes(x: Tensor) -> dict[str, Any]:
