@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from needle.backend.array import NDArray
+from needle.backend.ndarray import NDArray
 from needle.graph import Node
 
 
