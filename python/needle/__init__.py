@@ -347,12 +347,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from needle import data, io, nn, optim, standard, testing
+    from needle.io import load
+    from needle.io import save_nested as save
     from needle.nn import fold_batch_norm
     from needle.standard import linalg
     from needle.tools.show import show
 
 # Rooms that a program may do without are imported at their first use.
 _ROOMS = ("data", "io", "nn", "optim", "standard", "testing")
+_FILES = {"save": "save_nested", "load": "load"}
 
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type
@@ -364,6 +367,8 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
             return _import_module("needle.standard.linalg")
         if name == "show":
             return _import_module("needle.tools.show").show
+        if name in _FILES:
+            return getattr(_import_module("needle.io"), _FILES[name])
         if name == "fold_batch_norm":
             return _import_module("needle.nn").fold_batch_norm
         raise errors.missing("needle", name, _elsewhere(name))
@@ -415,4 +420,4 @@ def _elsewhere(name: str) -> str:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS, "fold_batch_norm", "linalg", "show"})
+    return sorted({*globals(), *_ROOMS, *_FILES, "fold_batch_norm", "linalg", "show"})

@@ -100,6 +100,17 @@ class DataError(NeedleError, ValueError):
     """A file that is missing, truncated, or in the wrong format."""
 
 
+class SaveError(DataError):
+    """A checkpoint that could not be written: a full, missing or read-only disk.
+
+    Nothing of it is left, and a run can go on without.
+    """
+
+
+class LockedError(NeedleError, RuntimeError):
+    """A folder that another run is using."""
+
+
 class OutOfMemoryError(NeedleError, MemoryError):
     """The device has no memory left for an array.
 

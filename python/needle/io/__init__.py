@@ -1,3 +1,5 @@
 """Tensors on disk. No load path runs code from a file."""
 
-from needle.io.state import load, load_metadata, replacing, save
+from needle.io.checkpoint import Checkpoints
+from needle.io.lock import FolderLock
+from needle.io.state import load, load_metadata, replacing, save, save_nested

@@ -30,15 +30,12 @@ from needle.errors import (
     describe,
     explain,
 )
+from needle.io import tree, writer
 from needle.nn.module import StateDict
 
-_CODES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
-    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
-}  # fmt: skip
-_DTYPES = {code: as_dtype(name) for name, code in _CODES.items()}
-_TEXTS = "__metadata__"  # name of the texts in the header
-_NUMBERS, _ALIASES = "needle.numbers", "needle.aliases"
+_DTYPES = {code: as_dtype(name) for name, code in writer.CODES.items()}
+_NUMBERS, _ALIASES, _NESTED = "needle.numbers", "needle.aliases", "needle.state"
+_OURS = (_NUMBERS, _ALIASES, _NESTED)
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _SIZE = 8  # bytes of the header's length, at the start of the file
 
@@ -102,7 +99,49 @@ def save(
         if extra:
             texts[key] = json.dumps(extra)
     with replacing(path) as file:
-        _write(file, arrays, texts)
+        writer.write(file, arrays, texts or None, durable=False)
+
+
+def save_nested(state: Mapping[str, Any], path: AnyPath) -> None:
+    """Write a nested state to one safetensors file, which ``load`` reads: ``needle.save``.
+
+    Other programs read the tensors, whose names are the keys joined by ``/``; all else is a JSON
+    text in the file's metadata.
+
+    Args:
+        state: dicts with texts as keys, lists, tuples, tensors, numbers, texts and None, nested.
+            NumPy's arrays come back as tensors. A tensor that has several places is written once.
+        path: path of the file; an existing file is replaced only when the new one is complete.
+
+    Raises:
+        ArgumentError: for anything that is not a dict.
+        DataError: for a value that cannot be saved, or a file that cannot be written.
+
+    >>> import tempfile
+    >>> model = nn.Linear(3, 2)
+    >>> opt = optim.Adam(model.parameters())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = f"{folder}/run.safetensors"
+    ...     ndl.save({"model": model.state_dict(), "opt": opt.state_dict(), "epoch": 3}, path)
+    ...     state = ndl.load(path)
+    >>> state["epoch"], list(state["model"])
+    (3, ['weight', 'bias'])
+    """
+    if not isinstance(state, Mapping):
+        own = hasattr(state, "state_dict")
+        raise explain(
+            ArgumentError, "save", f"expected a dict, got {type(state).__name__}",
+            rule="save(state, path), where state is a dict",
+            advice='save({"model": x.state_dict()}, path)' if own else "",
+        )  # fmt: skip
+    arrays, document = tree.split(state)
+    found = {}
+    for name, value in arrays.items():
+        _check_name(name)
+        found[name] = _values(name, value)
+    with replacing(path) as file:
+        text = json.dumps(document, allow_nan=False)
+        writer.write(file, found, {_NESTED: text}, durable=False)
 
 
 def load(path: AnyPath, device: Any = None) -> StateDict:
@@ -113,7 +152,8 @@ def load(path: AnyPath, device: Any = None) -> StateDict:
         device: device of the tensors; the default device for None.
 
     Returns:
-        Tensors and saved numbers by name, with the aliases of shared tensors.
+        What ``save_nested`` wrote, as it was; else tensors and saved numbers by name, with the
+        aliases of shared tensors.
 
     Raises:
         DataError: for a file that is missing, truncated or malformed, and for duplicate names.
@@ -137,6 +177,8 @@ def load(path: AnyPath, device: Any = None) -> StateDict:
             except (ValueError, OverflowError, ShapeError) as error:  # no array has such a shape
                 shape = f"{entry['shape']!r:.60}"
                 raise _bad(path, f"{name!r} has the shape {shape}: {error}") from error
+    if _NESTED in texts:
+        return _nested(path, texts[_NESTED], state)
     numbers, state.aliases = _extra(path, texts, _NUMBERS), _extra(path, texts, _ALIASES)
     for alias, name in state.aliases.items():
         if alias in state or not isinstance(name, str) or name not in header:
@@ -146,6 +188,23 @@ def load(path: AnyPath, device: Any = None) -> StateDict:
             raise _bad(path, f"the number {name!r} has the name of a tensor or is not a number")
         state[name] = number
     return state
+
+
+def _nested(path: str, text: str, tensors: StateDict) -> StateDict:
+    """Return the nested state of a file, all of whose tensors have a place."""
+    used = set()
+
+    def tensor(name: str) -> Any:
+        used.add(name)
+        return tensors[name]
+
+    try:
+        found = tree.join(tree.parse(text), tensor)
+        if not isinstance(found, dict) or len(used) != len(tensors):
+            raise ValueError("it does not fit the tensors")
+    except ValueError as error:
+        raise _bad(path, f"its {_NESTED} cannot be read ({error})") from None
+    return found if isinstance(found, StateDict) else StateDict(found)
 
 
 def load_metadata(path: AnyPath) -> dict[str, str]:
@@ -163,7 +222,7 @@ def load_metadata(path: AnyPath) -> dict[str, str]:
     path = _text(path)
     with _opened(path) as file:
         texts, _, _ = _read_header(path, file)
-    return {key: text for key, text in texts.items() if key not in (_NUMBERS, _ALIASES)}
+    return {key: text for key, text in texts.items() if key not in _OURS}
 
 
 @contextmanager
@@ -187,10 +246,10 @@ def replacing(path: AnyPath) -> Iterator[str]:
             mode = part.stat().st_mode
         yield str(part)
         part.chmod(stat.S_IMODE(mode))  # the block may have replaced the file by a private one
-        _flush(part)
+        writer.flush(part)
         os.replace(part, target)
         with suppress(OSError):  # the file is in place; some file systems cannot flush folders
-            _flush(target.parent)
+            writer.flush(target.parent)
     except OSError as error:
         raise _unwritable(target, error) from error
     finally:
@@ -225,15 +284,6 @@ def _unwritable(path: str | Path, reason: Exception | str) -> NeedleError:
     return DataError(
         f"save: cannot write {str(path)!r:.200}: {told}\n  note: an existing file is unchanged"
     )
-
-
-def _flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are written to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _values(name: str, value: Any) -> np.ndarray[Any, Any]:
@@ -278,17 +328,12 @@ def _texts(metadata: Any) -> dict[str, str]:
     if not isinstance(metadata, Mapping):
         raise ArgumentError(f"save: expected a dict of strings as metadata, got {metadata!r:.60}")
     for key, text in metadata.items():
-        if not _is_text(key) or not _is_text(text) or key in (_NUMBERS, _ALIASES):
+        if not tree.is_text(key) or not tree.is_text(text) or key in _OURS:
             raise DataError(
                 f"save: metadata {key!r:.60}: {text!r:.60} cannot be saved\n"
-                f"  rule: strings that UTF-8 can encode, with names other than {_NUMBERS!r} and "
-                f"{_ALIASES!r}"
+                f"  rule: strings that UTF-8 can encode, with names other than {', '.join(_OURS)}"
             )
     return dict(metadata)
-
-
-def _is_text(text: Any) -> bool:
-    return isinstance(text, str) and text == text.encode("utf-8", "replace").decode()
 
 
 def _check_name(name: Any) -> None:
@@ -297,21 +342,11 @@ def _check_name(name: Any) -> None:
     Raises:
         DataError: if it cannot.
     """
-    if not _is_text(name) or name == _TEXTS:
+    if not tree.is_text(name) or name == writer.TEXTS:
         raise DataError(
             f"save: {name!r:.60} cannot be a name\n"
-            f"  rule: names are strings that UTF-8 can encode, other than {_TEXTS!r}"
+            f"  rule: names are strings that UTF-8 can encode, other than {writer.TEXTS!r}"
         )
-
-
-def _write(path: str, arrays: dict[str, np.ndarray[Any, Any]], texts: dict[str, str]) -> None:
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
-    try:
-        save_file(arrays, path, texts or None)
-    except SafetensorError as error:
-        raise DataError(f"save: {error}") from error
 
 
 def _bad(path: str, problem: str) -> NeedleError:
@@ -320,16 +355,6 @@ def _bad(path: str, problem: str) -> NeedleError:
 
 def _unreadable(path: str, error: OSError) -> NeedleError:
     return DataError(f"load: {path}: {error.strerror or error}")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object without duplicate keys; the library would keep the last one."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"the name {twice[0]!r} occurs twice")
-    return found
 
 
 @contextmanager
@@ -365,10 +390,10 @@ def _read_header(path: str, file: BinaryIO) -> tuple[dict[str, str], dict[str, A
         text = file.read(size)
         if not text.startswith(b"{"):
             raise ValueError("its header does not start with '{'")
-        header = json.loads(text, object_pairs_hook=_unique)
+        header = tree.parse(text)
     except (SafetensorError, ValueError) as error:
         raise _bad(path, str(error)) from error
-    texts = header.pop(_TEXTS, None) or {}
+    texts = header.pop(writer.TEXTS, None) or {}
     for name, entry in header.items():  # the library also accepts lists and duplicate names
         if not isinstance(entry, dict) or not isinstance(entry["dtype"], str):
             raise _bad(path, f"{name!r}: expected dtype, shape and data_offsets, got {entry!r:.60}")
@@ -385,8 +410,8 @@ def _read(file: BinaryIO, kind: DType, entry: dict[str, Any], start: int, device
 
 def _extra(path: str, texts: dict[str, str], key: str) -> dict[str, Any]:
     try:
-        found = json.loads(texts.get(key, "{}"), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
+        found = tree.parse(texts.get(key, "{}"))
+    except ValueError as error:
         raise _bad(path, f"its {key} cannot be read ({error})") from error
     if not isinstance(found, dict):
         raise _bad(path, f"its {key} is not a table")

@@ -48,9 +48,9 @@ class RunFolder:
             probe.unlink()
         except OSError as error:
             raise OptionError(f"--out: {path} cannot be written ({error.strerror})") from None
-        if (path / "config.json").exists():
-            raise OptionError(f"--out: {path} already contains a run; choose another folder")
-        return RunFolder(path)
+        folder = RunFolder(path)
+        folder.check_unused()
+        return folder
 
     @staticmethod
     def open(path: str) -> RunFolder:
@@ -64,6 +64,23 @@ class RunFolder:
             if not (folder.path / name).is_file():
                 raise OptionError(f"--resume: {path} does not contain a run: no {name}")
         return folder
+
+    def check_unused(self) -> None:
+        """Raise OptionError if the folder already contains a run."""
+        if (self.path / "config.json").exists():
+            raise OptionError(f"--out: {self.path} already contains a run; choose another folder")
+
+    def lock(self) -> io.FolderLock:
+        """Return the lock of the folder, which its run holds while it writes.
+
+        Raises:
+            LockedError: if another run has it.
+            DataError: if the folder cannot be written.
+        """
+        try:
+            return io.FolderLock(self.path)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be locked ({error.strerror})") from error
 
     def language_model(self) -> tuple[Any, Any]:
         """Return the run's language model, with its weights, and its tokenizer.

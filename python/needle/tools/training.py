@@ -34,12 +34,15 @@ def run(
 
     Raises:
         OptionError: if the output folder cannot be written.
+        LockedError: if another run uses it.
         NeedleError: as ``loop.train``.
     """
     folder = resume or RunFolder.create(recipe.name, out)
     show = progress.choose(quiet)
     try:
-        with Stop().listening() as stop:
+        with Stop().listening() as stop, folder.lock():
+            if resume is None:  # another run may have been here since
+                folder.check_unused()
             result = train(recipe, settings, folder, show, stop, resume is not None)
     finally:
         folder.discard_if_empty()

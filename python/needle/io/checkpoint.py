@@ -1,0 +1,366 @@
+"""Checkpoints of a run: complete or not there, whatever stops the run.
+
+    checkpoints/latest                 the newest folder's name, and its manifest's digest
+    checkpoints/step-00001200/         see ``io/manifest.py``
+
+A folder is written under another name, each file is flushed to the disk, the manifest last, then
+the folder; only then it takes its name, and after that ``latest`` names it. Old ones are removed
+last. So at each instant one complete checkpoint, old or new, is on the disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shutil
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from needle.errors import DataError, OptionError, SaveError
+from needle.io import manifest, tree, writer
+from needle.io.manifest import Manifest
+from needle.io.state import load as load_file
+
+LATEST = "latest"
+_OTHERS = "tensors"  # the file of tensors that are in no part with a name
+_RESERVED = {_OTHERS, "state", "manifest"}
+_NO_FLUSH = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # of file systems that flush no folders
+
+
+class Checkpoints:
+    """The checkpoints of one run, in a folder of their own.
+
+    A state is a dict: its parts (``"model"``, ``"optimizer"``, ...) are nested dicts, lists and
+    tuples of tensors, numbers and texts. The tensors of each part are one safetensors file, which
+    other programs read; all else is one JSON file.
+
+    Args:
+        folder: is made when the first checkpoint is saved.
+        keep_last: how many of the newest ones stay.
+        keep_best: how many of those with the best figures stay besides.
+        mode: "min" if a lower figure is better, "max" if a higher one is.
+        note: is told what happened, where it is no error; None: a warning of Python.
+
+    >>> import tempfile
+    >>> model = nn.Linear(3, 2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     checkpoints = ndl.io.Checkpoints(folder)
+    ...     _ = checkpoints.save(10, {"model": model.state_dict(), "epoch": 1}, figure=0.5)
+    ...     state = checkpoints.load()
+    ...     [(saved.step, saved.figure) for saved in checkpoints.list()]
+    [(10, 0.5)]
+    >>> model.load_state_dict(state["model"]), state["epoch"]
+    (Mismatch(missing=[], unexpected=[]), 1)
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        keep_last: int = 3,
+        keep_best: int = 1,
+        mode: str = "min",
+        note: Callable[[str], None] | None = None,
+    ) -> None:
+        if keep_last < 1 or keep_best < 0:
+            raise OptionError(
+                f"Checkpoints: keep_last={keep_last} and keep_best={keep_best}\n"
+                "  rule: at least 1 and 0"
+            )
+        if mode not in ("min", "max"):
+            raise OptionError(f"Checkpoints: expected 'min' or 'max' for mode, got {mode!r}")
+        self.folder = Path(folder)
+        self.keep_last, self.keep_best, self.mode = keep_last, keep_best, mode
+        self.note = note or (lambda text: warnings.warn(text, stacklevel=3))
+        self._snapshot: _Snapshot | None = None
+
+    # ---- saving ------------------------------------------------------------------
+
+    def save(self, step: int, state: dict[str, Any], figure: float | None = None) -> Path:
+        """Save a state, wait until it is on the disk, and return its folder.
+
+        Args:
+            step: of the run; a step may be saved again.
+            state: parts by name; see ``Checkpoints``.
+            figure: of the evaluation at this step, for ``keep_best``; NaN counts as none.
+
+        Raises:
+            DataError: for a state that cannot be saved (see ``io.tree``).
+            SaveError: if it cannot be written; nothing of it is left, and older ones stay.
+        """
+        self.wait()
+        arrays, document = tree.split(state)
+        return self._write(step, {k: np.asarray(x) for k, x in arrays.items()}, document, figure)
+
+    def save_async(self, step: int, state: dict[str, Any], figure: float | None = None) -> None:
+        """Begin to save a state; a thread copies it, then writes it.
+
+        Call ``finish`` before arrays of the state change (before the optimizer's next step, if the
+        state is ``optimizer.state_dict(copy=False)``), and ``wait`` at the end. A save that is
+        still under way is waited for.
+
+        Raises:
+            DataError: for a state that cannot be saved.
+            SaveError: if the save before could not be written.
+        """
+        self.wait()
+        arrays, document = tree.split(state)
+        self._snapshot = _Snapshot(
+            arrays, lambda copies: self._write(step, copies, document, figure)
+        )
+
+    def finish(self) -> None:
+        """Wait until the state of ``save_async`` is copied: from here on it may change.
+
+        Raises:
+            SaveError: if the save has failed by now.
+        """
+        if self._snapshot is not None:
+            self._snapshot.copied.wait()
+            if not self._snapshot.is_alive():
+                self.wait()
+
+    def wait(self) -> None:
+        """Wait until nothing is being saved.
+
+        Raises:
+            SaveError: if the save failed.
+        """
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            snapshot.join()
+            if snapshot.error is not None:
+                raise snapshot.error
+
+    def _write(
+        self, step: int, arrays: dict[str, Any], document: Any, figure: float | None
+    ) -> Path:
+        part = self.folder / f".{manifest.folder_name(step)}.part"
+        try:
+            self._make_folder()
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            known = self.list()
+            number = 1 + max((found.number for found in known), default=0)
+            saved = time.strftime("%Y-%m-%d %H:%M:%S")
+            if figure is not None and not math.isfinite(figure):
+                figure = None
+            values = {"step": step, "number": number, "figure": figure, "saved": saved}
+            digest = manifest.write(part, values, _write_files(part, arrays, document))
+            _flush_folder(part)
+            final = self._unused(step)
+            os.rename(part, final)
+            _flush_folder(self.folder)
+            self._name_latest(final, digest)
+        except OSError as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise SaveError(
+                f"the checkpoint of step {step} was not saved: {self.folder}: {error.strerror}"
+            ) from error
+        self._remove_old()
+        return final
+
+    def _make_folder(self) -> None:
+        if not self.folder.is_dir():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _flush_folder(self.folder.parent)
+
+    def _unused(self, step: int) -> Path:
+        revision = 1
+        while (path := self.folder / manifest.folder_name(step, revision)).exists():
+            revision += 1
+        return path
+
+    def _name_latest(self, path: Path, digest: str) -> None:
+        part = self.folder / f".{LATEST}.part"
+        with suppress(FileNotFoundError):
+            part.unlink()
+        writer.write_buffers(part, [memoryview(f"{path.name} {digest}\n".encode())])
+        os.rename(part, self.folder / LATEST)
+        _flush_folder(self.folder)
+
+    def _remove_old(self) -> None:
+        """Remove checkpoints that nobody asked to keep, and what stopped saves left."""
+        found = self.list()
+        kept = {x.path.name for x in found[-self.keep_last :]}
+        kept |= {x.path.name for x in self._ranked(found)[: self.keep_best]}
+        for path in self.folder.iterdir():
+            if path.name in kept or path.name == LATEST:
+                continue
+            if manifest.is_folder_name(path.name):
+                dead = path.with_name(f".{path.name}.dead")
+                with suppress(OSError):
+                    os.rename(path, dead)
+                    path = dead
+            if path.name.endswith((".dead", ".part")):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _ranked(self, found: Sequence[Manifest]) -> Sequence[Manifest]:
+        sign = 1 if self.mode == "min" else -1
+        have = [x for x in found if x.figure is not None]
+        return sorted(have, key=lambda x: (sign * x.figure, -x.number))  # type: ignore[operator]
+
+    # ---- loading -----------------------------------------------------------------
+
+    def list(self) -> Sequence[Manifest]:
+        """Return the complete checkpoints, the newest last."""
+        found = []
+        for path in self._folders():
+            with suppress(DataError):
+                found.append(manifest.read(path))
+        return sorted(found, key=lambda x: x.number)
+
+    def best(self) -> Manifest | None:
+        """Return the complete checkpoint with the best figure; None if none has a figure."""
+        return next(iter(self._ranked(self.list())), None)
+
+    def load(self, step: int | None = None, device: Any = None) -> Any:
+        """Return the state of a checkpoint.
+
+        Args:
+            step: of the checkpoint; None for the newest. If the newest is damaged, the newest one
+                that is complete is loaded, and ``note`` is told.
+            device: device of the tensors; the default device for None.
+
+        Raises:
+            DataError: if there is no complete checkpoint, with what is wrong with each.
+        """
+        self.wait()
+        return self._first(step, lambda found: _read(found, device))
+
+    def load_into(self, targets: dict[str, Any], step: int | None = None) -> Any:
+        """Read a checkpoint into what is there: modules, optimizers, arrays; return all else.
+
+        Args:
+            targets: modules and optimizers by the names of their parts.
+            step: as for ``load``.
+
+        Returns:
+            The state, without the parts that were read into targets.
+
+        Raises:
+            DataError: if no checkpoint can be loaded, or if it does not fit the targets, with all
+                differences; then nothing has changed.
+        """
+        state = self.load(step)
+        missing = [name for name in targets if name not in state]
+        if missing:
+            raise DataError(f"{self.folder}: the checkpoint has no part {missing[0]!r}")
+        for name, target in targets.items():
+            target.load_state_dict(state[name])
+        return {name: part for name, part in state.items() if name not in targets}
+
+    def _first(self, step: int | None, read: Callable[[Manifest], Any]) -> Any:
+        """Return what ``read`` returns for the first checkpoint that it accepts."""
+        faults = []
+        for path, digest in self._candidates(step):
+            try:
+                found = manifest.read(path)
+                if digest not in ("", found.digest):
+                    raise DataError(f"{path}: {manifest.NAME} is not the one that was saved")
+                value = read(found)
+            except DataError as error:
+                faults.append(str(error))
+                continue
+            if faults:
+                self.note(f"{faults[0]}; loaded {path.name} instead")
+            return value
+        what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+        raise DataError("\n  ".join([f"{self.folder}: {what} can be loaded", *faults]))
+
+    def _candidates(self, step: int | None) -> Sequence[tuple[Path, str]]:
+        """Return folders, the one to try first first, with the digest that is known of each."""
+        found = [(x.path, "") for x in reversed(self.list())]
+        broken = [(path, "") for path in self._folders() if (path, "") not in found]
+        if step is not None:
+            names = manifest.folder_name(step)
+            return [x for x in found + broken if f"{x[0].name}-".startswith(f"{names}-")]
+        try:
+            name, _, digest = (self.folder / LATEST).read_text().strip().partition(" ")
+        except (OSError, ValueError):
+            return found + broken
+        if not manifest.is_folder_name(name):
+            return found + broken
+        latest = self.folder / name
+        return [(latest, digest), *(x for x in found + broken if x[0] != latest)]
+
+    def _folders(self) -> Sequence[Path]:
+        try:
+            return sorted(x for x in self.folder.iterdir() if manifest.is_folder_name(x.name))
+        except OSError:
+            return []
+
+
+class _Snapshot(threading.Thread):
+    """Copies arrays, then writes the copies."""
+
+    def __init__(self, arrays: dict[str, Any], write: Callable[[dict[str, Any]], Any]) -> None:
+        super().__init__(name="needle-checkpoint")
+        self.arrays, self.write = arrays, write
+        self.copied = threading.Event()
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            try:
+                copies = {name: np.array(x) for name, x in self.arrays.items()}
+            finally:
+                self.arrays = {}
+                self.copied.set()
+            self.write(copies)
+        except Exception as error:
+            self.error = error
+
+
+def _place(path: str) -> tuple[str, str]:
+    """Return the file of a tensor, without its ending, and its name in there."""
+    part, _, name = path.partition("/")
+    if name and part not in _RESERVED and part.isascii() and part.replace("_", "a").isalnum():
+        return part, name
+    return _OTHERS, path
+
+
+def _write_files(folder: Path, arrays: dict[str, Any], document: Any) -> dict[str, writer.Written]:
+    groups: dict[str, dict[str, Any]] = {}
+    for path, x in arrays.items():
+        file, name = _place(path)
+        groups.setdefault(file, {})[name] = np.asarray(x, order="C")
+    files = {}
+    for file, group in groups.items():
+        name = f"{file}.safetensors"
+        files[name] = writer.write(folder / name, group)
+    text = json.dumps(document, indent=1, allow_nan=False).encode()
+    files[manifest.STATE] = writer.write_buffers(folder / manifest.STATE, [memoryview(text)])
+    return files
+
+
+def _read(found: Manifest, device: Any) -> Any:
+    """Return the state of a checkpoint. Raises DataError if it is damaged."""
+    manifest.check_content(found)
+    parts = {
+        name.removesuffix(".safetensors"): load_file(found.path / name, device)
+        for name in found.files
+        if name.endswith(".safetensors")
+    }
+    try:
+        document = tree.parse(manifest.content(found.path / manifest.STATE))
+        return tree.join(document, lambda path: parts[_place(path)[0]][_place(path)[1]])
+    except (ValueError, OSError) as error:
+        raise DataError(f"{found.path}: {manifest.STATE}: {error}") from None
+
+
+def _flush_folder(path: Path) -> None:
+    try:
+        writer.flush(path)
+    except OSError as error:
+        if error.errno not in _NO_FLUSH:
+            raise
