@@ -80,6 +80,14 @@ class NonFiniteError(NeedleError, ArithmeticError):
     """A NaN or an infinity, found by ``check_finite``."""
 
 
+class TraceError(NeedleError, RuntimeError):
+    """Something that a function cannot do while ``compile`` traces it."""
+
+
+class RetraceError(NeedleError, RuntimeError):
+    """A compiled function that was called in too many different ways."""
+
+
 class ReleasedError(NeedleError, RuntimeError):
     """A value that was freed because nothing needed it anymore."""
 

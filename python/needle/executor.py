@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence, Set
 from contextvars import ContextVar
 from typing import Any
 
-from needle import config, core, devices, finite, forward, graph
+from needle import config, core, devices, finite, forward, graph, tracing
 from needle.backend import memory
 from needle.backend.array import Array
 from needle.errors import (
@@ -254,10 +254,14 @@ def held(tensor: Any) -> Any:
     array = tensor.array
     if array is None:
         if not tensor.node.done:
+            if tracing.current() is not None:
+                raise tracing.read(tensor)
             realize([tensor.node])
         array = tensor.array  # read again: another thread may have computed it in between
         if array is None:
             raise graph.released(tensor)
+    elif tracing.active:
+        tracing.check_read(tensor)
     return array
 
 
@@ -281,8 +285,11 @@ def realize(nodes: Iterable[Any]) -> None:
 
     A node that raises stays pending with all nodes that depend on it; the others keep their values.
     """
+    trace = tracing.current()
     with modes(recording=False, lazy=False):
         for node in graph.pending_order(nodes):
+            if trace is not None:
+                raise tracing.read(graph.handle(node))
             arrays = [below.value for below in node.inputs]
             if not node.done:  # another thread may have been faster, before or while we read
                 graph.finish(node, _computed(node, arrays))

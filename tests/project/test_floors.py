@@ -14,7 +14,7 @@ PACKAGE = Path(needle.__file__).parent
 FLOORS = [
     {"config", "errors", "dtype", "core"},
     {"devices", "definition", "backend"},
-    {"graph", "structure", "forward", "finite", "executor", "reverse"},
+    {"graph", "structure", "forward", "finite", "executor", "reverse", "tracing"},
     {"ops", "autograd", "regions", "derivatives"},
     {
         "aliases",
@@ -45,7 +45,7 @@ ARROWS = {
     ("config", "errors"), ("dtype", "errors"), ("core", "config"),
     ("backend", "devices"), ("backend", "definition"), ("definition", "devices"),
     ("forward", "graph"), ("forward", "structure"), ("executor", "graph"), ("executor", "forward"),
-    ("executor", "finite"), ("reverse", "finite"),
+    ("executor", "finite"), ("executor", "tracing"), ("reverse", "finite"),
     ("reverse", "graph"), ("reverse", "executor"),
     ("structure", "graph"), ("autograd", "ops"), ("regions", "ops"),
     ("derivatives", "autograd"), ("derivatives", "regions"), ("derivatives", "ops"),

@@ -246,6 +246,42 @@ class Backend(CourseDevice):
         """Fill out (int32 or int64) with Philox4x32-10 bits: the same on every device."""
         raise NotImplementedError
 
+    def random_bits_of(self, out: NDArray, stream: NDArray, offset: int) -> None:
+        """Fill out as ``random_bits`` does, for a key and a counter that an array holds.
+
+        Args:
+            out: int32 or int64.
+            stream: int64 [2], on the device: the key, and the counter of the stream's start; the
+                bits of unsigned numbers.
+            offset: added to the counter.
+        """
+        key, start = np.array(self.download(stream)).view(np.uint64).tolist()
+        self.random_bits(out, key, start + offset)
+
+    def update_by(
+        self,
+        operation: str,
+        outs: Sequence[NDArray],
+        params: Sequence[NDArray],
+        grads: Sequence[NDArray],
+        states: Sequence[Sequence[NDArray] | None],
+        rule: Any,
+        numbers: NDArray,
+    ) -> None:
+        """Step all params by the method ``operation``, with numbers that an array holds.
+
+        Args:
+            operation: "adam", "sgd", ...: a method of this class.
+            outs: new params: dense; may be the params.
+            params: of one dtype.
+            grads: of their dtype.
+            states: what the method takes behind the gradients; they change in place.
+            rule: the method's rule, with its flags; its numbers are not used.
+            numbers: float64 [n], on the device: the rule's numbers in order.
+        """
+        found = update.with_numbers(rule, self.download(numbers).tolist())
+        getattr(self, operation)(outs, params, grads, *states, found)
+
     def adam(
         self,
         outs: Sequence[NDArray],

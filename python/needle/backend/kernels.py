@@ -451,10 +451,12 @@ def _runs(values: NDArray, equal_nan: bool) -> NDArray:
     return starts
 
 
-def random_bits(shape: Shape, key: int, counter: int, dtype: DType, device: Any) -> NDArray:
-    """Return an integer array of Philox4x32-10 bits."""
+def random_bits(shape: Shape, key: Any, counter: int, dtype: DType, device: Any) -> NDArray:
+    """Return an integer array of Philox4x32-10 bits; key may be a stream (see ops/random.py)."""
     out = empty(shape, dtype, device)
-    out.device.backend.random_bits(out, key, counter)
+    backend = out.device.backend
+    draw: Any = backend.random_bits if isinstance(key, int) else backend.random_bits_of
+    draw(out, key, counter)
     return out
 
 

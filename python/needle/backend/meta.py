@@ -72,5 +72,11 @@ class MetaBackend(Backend):
     def random_bits(self, out: Any, key: int, counter: int) -> None:
         pass
 
+    def random_bits_of(self, out: Any, stream: Any, offset: int) -> None:
+        pass
+
+    def update_by(self, operation: str, *operands: Any) -> None:
+        pass
+
     def run_fused(self, program: Sequence[Any], outs: Sequence[Any], inputs: Sequence[Any]) -> None:
         pass

@@ -5,7 +5,7 @@ Half-precision parameters are updated in float32, the dtype of their state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -86,6 +86,36 @@ class Sgd(NamedTuple):
     weight_decay: float
     nesterov: bool
     first: bool
+
+
+def numbers_of(rule: Any) -> list[float]:
+    """Return the numbers of a rule in order, those of a rule inside it too."""
+    found: list[float] = []
+    for value in rule:
+        if isinstance(value, tuple):
+            found += numbers_of(value)
+        elif type(value) is not bool:
+            found.append(float(value))
+    return found
+
+
+def with_numbers(rule: Any, numbers: Sequence[float]) -> Any:
+    """Return a rule with other numbers, in the order of ``numbers_of``, and the same flags."""
+    return _filled(rule, iter(numbers))
+
+
+def _filled(rule: Any, numbers: Iterator[float]) -> Any:
+    return type(rule)._make(
+        _filled(x, numbers) if isinstance(x, tuple) else x if type(x) is bool else next(numbers)
+        for x in rule
+    )
+
+
+def steady(rule: Any) -> Any:
+    """Return the rule that does the same to states of zeros, without a flag for the first step."""
+    if isinstance(rule, Sgd) and rule.first:
+        return rule._replace(first=False, dampening=0.0)
+    return rule
 
 
 class _Number:

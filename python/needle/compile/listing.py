@@ -17,7 +17,8 @@ class Listing(NamedTuple):
     Attributes:
         order: the nodes that are computed, each after its inputs; views are among them, the nodes
             of ``sources`` and ``constants`` are not.
-        sources: the nodes whose arrays a call brings: arguments, then cells, then numbers.
+        sources: the nodes whose arrays a call brings: arguments, then cells, then numbers. Their
+            ops are ``Placeholder``, which has the arrays' strides.
         constants: leaves, and the arrays that the program keeps for them.
         outputs: the nodes whose values a call returns, in new memory each time. The same node may
             be there twice.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from needle import dtype as dtypes
-from needle import executor
+from needle import executor, tracing
 from needle.backend import kernels
 from needle.errors import (
     ArgumentError,
@@ -31,7 +31,7 @@ from needle.ops.matmul import matmul
 from needle.ops.movement import reshape, unsqueeze
 from needle.ops.operands import as_tensors, cast, promoted, widened
 from needle.ops.reduce import summation
-from needle.ops.sampling import bernoulli
+from needle.ops.sampling import bernoulli, uniform
 from needle.ops.softmax import finite_max
 
 _RULE = "q [b, h, t, d], k [b, g, s, d], v [b, g, s, e], where g divides h"
@@ -359,12 +359,24 @@ def scaled_dot_product_attention(
 def _drawing(static: tuple[float, bool, float], masked: bool, q: Any, s: int) -> tuple[Any, Any]:
     """Return the op, which draws what dropout keeps, or what was drawn as its last operand."""
     p, (b, h, t) = static[2], shape_of(q)[:3]
-    source = random.generator()
-    if not p or source is None:
+    source = random.generator() if p else None
+    if source is not None and tracing.current() is not None:
+        return _drawn_before(static, masked, q, s)
+    if source is None:
         op = Attention.of(*static, 0, 0, masked, p != 0.0)
         device = executor.spec_of(q).device
         return op, (bernoulli((b, h, t, s), 1.0 - p, device=device),) if p else ()
     return Attention(*static, *source.take(b * h * t * -(-s // 4) * 4), masked, False), ()
+
+
+def _drawn_before(
+    static: tuple[float, bool, float], masked: bool, q: Any, s: int
+) -> tuple[Any, Any]:
+    """Return what ``_drawing`` does, with the same draws as operand, from the program's stream."""
+    b, h, t = shape_of(q)[:3]
+    drawn = uniform((b, h, t, -(-s // 4) * 4), device=executor.spec_of(q).device)
+    kept = less_equal(drawn, 1.0 - static[2])[..., :s]
+    return Attention.of(*static, 0, 0, masked, True), (kept,)
 
 
 def _mask(name: str, q: Any, k: Any, mask: Any, ndim: int) -> Any:

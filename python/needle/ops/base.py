@@ -436,6 +436,35 @@ class Identity(Linear):
         return (out_grad,)
 
 
+class Start(Op):
+    """Return x as the start of a new graph: no gradient flows to x.
+
+    While a function is traced, a leaf with a gradient that gets a new value stands for this.
+    """
+
+    def compute(self, x: Any) -> Any:
+        return x
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        return (None,)
+
+
+class Placeholder(Op):
+    """A value that a program's call brings: an argument, a cell, or numbers.
+
+    Attributes:
+        index: its place among the program's sources.
+        strides: of its array, in elements; None for a dense one.
+    """
+
+    index: int
+    strides: Any
+    is_differentiable = False
+
+    def compute(self, *arrays: Any) -> Any:
+        raise ArgumentError(f"source {self.index} of a program has no value outside a call")
+
+
 def variables(inputs: Sequence[Any]) -> list[Any]:
     """Return tensors of the same values, each of which starts a new graph.
 

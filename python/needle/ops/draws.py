@@ -97,7 +97,11 @@ def _order_samples() -> list[Sample]:
 
 
 class _Draw(Op):
-    """The base of all draws: seed and counter, and their range."""
+    """The base of all draws: seed and counter, and their range.
+
+    A seed of None is that of the operand: a stream (see ``random.Key``), with the counter relative
+    to the stream's. So a program draws other numbers in each call.
+    """
 
     is_differentiable = False
 
@@ -110,6 +114,7 @@ class _Draw(Op):
             OptionError: if seed or counter is out of range.
         """
         seed, counter = getattr(self, "seed", None), getattr(self, "counter", None)
+        seed = 0 if seed is None else seed
         if not isinstance(seed, int) or not isinstance(counter, int):
             raise ArgumentError(
                 f"{self.name}: expected integers, got seed {seed!r:.60}, counter {counter!r:.60}"
@@ -121,6 +126,10 @@ class _Draw(Op):
             )
         if min(shape, default=0) < 0:
             raise ShapeError(f"{self.name}: shape {shape} has a negative size")
+
+    def key(self, like: Any) -> Any:
+        """Return the seed, or the stream that the operand is."""
+        return like if getattr(self, "seed", None) is None else self.seed  # type: ignore[attr-defined]
 
 
 class RandomUniform(_Draw):
@@ -141,7 +150,7 @@ class RandomUniform(_Draw):
 
     def compute(self, like: Any) -> Any:
         self.check(*self.shape)
-        return random.uniform(self.shape, self.seed, self.counter, like.device)
+        return random.uniform(self.shape, self.key(like), self.counter, like.device)
 
 
 class RandomNormal(_Draw):
@@ -162,7 +171,7 @@ class RandomNormal(_Draw):
 
     def compute(self, like: Any) -> Any:
         self.check(*self.shape)
-        return random.normal(self.shape, self.seed, self.counter, like.device)
+        return random.normal(self.shape, self.key(like), self.counter, like.device)
 
 
 class RandomIntegers(_Draw):
@@ -193,7 +202,8 @@ class RandomIntegers(_Draw):
             )
         if not kernels.has_values(like):
             return ndarray.empty(self.shape, dtypes.int64, like.device)
-        found = random.integers(self.low, self.last + 1, prod(self.shape), self.seed, self.counter)
+        size = prod(self.shape)
+        found = random.integers(self.low, self.last + 1, size, self.key(like), self.counter)
         return ndarray.array(found.reshape(self.shape), dtypes.int64, like.device)
 
 
@@ -216,5 +226,5 @@ class RandomOrder(_Draw):
         self.check(self.n)
         if not kernels.has_values(like):
             return ndarray.empty((self.n,), dtypes.int64, like.device)
-        found = random.order(self.n, self.seed, self.counter)
+        found = random.order(self.n, self.key(like), self.counter)
         return ndarray.array(found, dtypes.int64, like.device)

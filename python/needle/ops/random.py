@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
+from needle import tracing
 from needle.backend import kernels, memory, numpy_stream
 from needle.backend.axes import whole
 from needle.backend.ndarray import NDArray, array
@@ -23,8 +24,19 @@ from needle.devices import as_device
 from needle.dtype import DType
 from needle.errors import OptionError
 
+Key = int | NDArray
+"""A key; or a stream, int64 [2]: key and counter (bits of uint64), to which counters are added."""
 
-def bits(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArray:
+
+def placed(key: Key, counter: int) -> tuple[int, int]:
+    """Return the key and the counter as numbers: those of a stream are read."""
+    if isinstance(key, int):
+        return key, counter
+    seed, start = np.array(key.numpy()).view(np.uint64).tolist()
+    return seed, start + counter
+
+
+def bits(shape: tuple[int, ...], key: Key, counter: int, device: Any) -> NDArray:
     """Return int32 bits: those of the blocks of 4 words from ``counter`` on."""
     return kernels.random_bits(shape, key, counter, dtypes.int32, device)
 
@@ -35,7 +47,7 @@ def _number(value: float, kind: DType, device: Any) -> NDArray:
     return array(value, kind, device)
 
 
-def uniform(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArray:
+def uniform(shape: tuple[int, ...], key: Key, counter: int, device: Any) -> NDArray:
     """Return float32 values in [0, 1): multiples of 2**-24."""
     words = bits(shape, key, counter, device)
     mask = _number(0xFFFFFF, dtypes.int32, words.device)
@@ -43,7 +55,7 @@ def uniform(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDAr
     return kernels.elementwise("multiply", low, _number(2.0**-24, dtypes.float32, words.device))
 
 
-def normal(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArray:
+def normal(shape: tuple[int, ...], key: Key, counter: int, device: Any) -> NDArray:
     """Return float32 values of the standard normal distribution (Box and Muller, 1958)."""
     size = prod(shape)
     half = (size + 1) // 2
@@ -66,14 +78,16 @@ def normal(shape: tuple[int, ...], key: int, counter: int, device: Any) -> NDArr
     return both.slice([(0, size, 1)]).reshape(shape)
 
 
-def integers(low: int, high: int, size: int, key: int, counter: int) -> np.ndarray[Any, Any]:
+def integers(low: int, high: int, size: int, key: Key, counter: int) -> np.ndarray[Any, Any]:
     """Return ``size`` integers in [low, high), at most 2**31 of them, on the host."""
+    key, counter = placed(key, counter)
     words = bits((size,), key, counter, as_device("cpu_numpy")).numpy().view(np.uint32)
     return low + (words.astype(np.int64) * (high - low) >> 32)
 
 
-def order(size: int, key: int, counter: int) -> np.ndarray[Any, Any]:
+def order(size: int, key: Key, counter: int) -> np.ndarray[Any, Any]:
     """Return the numbers below ``size`` in a random order, on the host."""
+    key, counter = placed(key, counter)
     words = bits((size, 2), key, counter, as_device("cpu_numpy")).numpy()
     return np.argsort(words.view(np.int64).ravel(), kind="stable")
 
@@ -112,6 +126,7 @@ def manual_seed(seed: int | None) -> None:
     True
     """
     global _generator
+    tracing.check("manual_seed is called", "seed before the function is called")
     _generator = None if seed is None else Generator(seed)
 
 
@@ -134,12 +149,26 @@ def set_state(state: Any) -> None:
 
 
 def generator(key: int | None = None) -> Generator | None:
-    """Return the source of a draw's numbers; None means NumPy's global stream."""
+    """Return the source of a draw's numbers; None means NumPy's global stream.
+
+    Raises:
+        TraceError: if it is NumPy's, while a function is traced: the numbers would be constants.
+    """
+    if key is None and _generator is None:
+        tracing.check(
+            "numbers are drawn from NumPy's stream, at once",
+            "needle.manual_seed(...) before, which draws in the program",
+        )
     return _generator if key is None else Generator(key)
+
+
+def _on_host() -> None:
+    tracing.check("random numbers are drawn on the host", "ops that draw, such as needle.rand")
 
 
 def _draw(kind: str, shape: tuple[int, ...], where: Any, key: int | None) -> NDArray:
     """Return float values on a device; float64 ones only from NumPy's stream on request."""
+    _on_host()
     source = generator(key)
     if source is None:
         try:
@@ -163,6 +192,7 @@ def randn(shape: tuple[int, ...], device: Any = None, key: int | None = None) ->
 
 def host_permutation(size: int) -> np.ndarray[Any, Any]:
     """Return the numbers below ``size`` in a random order, on the host."""
+    _on_host()
     if _generator is None:
         return np.random.permutation(size)
     return order(size, *_generator.take(2 * size))
@@ -170,6 +200,7 @@ def host_permutation(size: int) -> np.ndarray[Any, Any]:
 
 def host_uniform() -> float:
     """Return one number in [0, 1), on the host."""
+    _on_host()
     if _generator is None:
         return np.random.rand()
     return float(uniform((), *_generator.take(1), as_device("cpu_numpy")).item())
@@ -189,6 +220,7 @@ def randint(
 
 def host_integers(low: int, high: int, size: int) -> np.ndarray[Any, Any]:
     """Return ``size`` integers in [low, high), on the host."""
+    _on_host()
     if _generator is None:
         return np.random.randint(low, high, size)
     return integers(low, high, size, *_generator.take(size))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from needle import dtype as dtypes
-from needle import executor
+from needle import executor, tracing
 from needle.backend import kernels, numpy_stream
 from needle.backend.axes import sizes_of, whole
 from needle.devices import as_device
@@ -71,7 +71,22 @@ def _draw(name: str, op: Any, shape: tuple[int, ...], device: Any, key: int | No
         return made(name, numpy_stream.floats, kind, shape, as_device(device))
     count = math.prod(shape)
     taken = source.take(count + count % 2 if op is RandomNormal else count)  # normal ones: pairs
-    return executor.apply(op(shape, *taken), _place(device))
+    return _applied(lambda *of: op(shape, *of), taken, device, key)
+
+
+def _applied(op: Any, taken: tuple[int, int], device: Any, key: int | None) -> Any:
+    """Return the result of a draw; while a function is traced, from the stream of its calls.
+
+    Args:
+        op: makes the op of a seed and a counter.
+        taken: what the generator gave.
+        device: of the result.
+        key: the seed for this draw only, or None.
+    """
+    trace = tracing.current()
+    if trace is None or key is not None:
+        return executor.apply(op(*taken), _place(device))
+    return executor.apply(op(None, taken[1] - trace.counter), trace.stream(as_device(device)))
 
 
 def _place(device: Any) -> Any:
@@ -252,8 +267,9 @@ def randint(
     source, count = random.generator(key), math.prod(sizes)
     if source is None:
         return made("randint", random.randint, low, high, sizes, kind, device)
-    op = RandomIntegers(sizes, low, high - 1, *source.take(count))
-    return cast(executor.apply(op, _place(device)), kind)
+    taken = source.take(count)
+    drawn = _applied(lambda *of: RandomIntegers(sizes, low, high - 1, *of), taken, device, key)
+    return cast(drawn, kind)
 
 
 def _holds(kind: Any, low: int, high: int) -> bool:
@@ -276,7 +292,7 @@ def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
     (size,), source = sizes_of("permutation", (n,), 8), random.generator(key)
     if source is None:
         return made("permutation", random.permutation, size, device)
-    return executor.apply(RandomOrder(size, *source.take(2 * size)), _place(device))
+    return _applied(lambda *of: RandomOrder(size, *of), source.take(2 * size), device, key)
 
 
 class Weights(Op):

@@ -9,18 +9,97 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from needle import dtype as dtypes
 from needle import executor, finite, graph
 from needle.backend import kernels
-from needle.backend.ndarray import NDArray, empty, full
+from needle.backend.ndarray import NDArray, empty, empty_of, full
 from needle.backend.update import Adadelta, Adagrad, Adam, NAdam, RMSprop, Sgd
 from needle.errors import DtypeError, ShapeError, explain
+from needle.ops.base import Op
 from needle.ops.row_sparse import RowSparse
 
 State = dict[Any, NDArray]
 """For each parameter one array of its shape; float32 where the parameter is half precision."""
+
+
+class Batch(NamedTuple):
+    """One update, not done yet: ``run`` does it.
+
+    Attributes:
+        operation: the device's method.
+        params: the parameters; all have gradients.
+        states: the states in the method's order, None for one that the rule does without.
+        rule: the numbers of this step.
+        start: the value at which missing states start.
+        climbs: whether gradients are negated first.
+    """
+
+    operation: str
+    params: list[Any]
+    states: tuple[State | None, ...]
+    rule: Any
+    start: float = 0.0
+    climbs: bool = False
+
+
+def run(batch: Batch) -> None:
+    """Update the parameters of a batch and their states.
+
+    Raises:
+        ShapeError, DtypeError: naming the parameter that does not fit its gradient.
+    """
+    if batch.operation == "sgd":
+        sgd(batch.params, batch.states[0], batch.rule)
+    else:
+        _step(batch.operation, batch.params, batch.states, batch.rule, batch.start)
+
+
+class Update(Op):
+    """An optimizer's step for parameters of one dtype, as a node of the graph.
+
+    Its inputs are the parameters, their gradients, each state of each parameter, and the rule's
+    numbers in order. No gradient flows through it.
+
+    Attributes:
+        operation: the device's method.
+        count: number of parameters.
+        kinds: for each state of the method whether it is there.
+        rule: the rule, with its flags; its numbers are 0.
+
+    Shapes:   params, grads, states: count of each; numbers [n] -> new params, new states
+    Dtypes:   numbers float64, states as ``_states`` makes them
+    """
+
+    operation: str
+    count: int
+    kinds: tuple[bool, ...]
+    rule: Any
+    is_differentiable = False
+
+    def compute(self, *arrays: Any) -> Any:
+        return self.stepped(arrays, [False] * len(arrays))
+
+    def stepped(self, arrays: Sequence[Any], free: Sequence[bool]) -> tuple[Any, ...]:
+        """Return the new parameters and states; those of free inputs may be written in place."""
+        n = self.count
+        *groups, (numbers,) = [arrays[i : i + n] for i in range(0, len(arrays), n)]
+        params, grads, *states = groups
+        grads = [g.astype(p.dtype, copy=False) for p, g in zip(params, grads, strict=True)]
+        outs = [
+            p if owned and p.strides == p.spec.strides else empty_of(p.spec)
+            for p, owned in zip(params, free, strict=False)
+        ]
+        new = [
+            [x if owned else x.copy() for x, owned in zip(state, free[i * n :], strict=False)]
+            for i, state in enumerate(states, 2)
+        ]
+        rest = iter(new)
+        given = [next(rest) if there else None for there in self.kinds]
+        where = params[0].device.backend
+        where.update_by(self.operation, outs, params, grads, given, self.rule, numbers)
+        return (*outs, *(x for state in new for x in state))
 
 
 def _batches(params: Sequence[Any]) -> Iterator[list[Any]]:

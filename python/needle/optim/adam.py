@@ -34,13 +34,15 @@ class _Counting(Optimizer):
         super().__init__(params, lr, weight_decay, **numbers)
         self.counts: dict[Tensor, int] = {}
 
-    def counted(self, params: list[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
-        """Yield parameters with equal counts, and the count of this update; then record it."""
+    def by_count(self, params: list[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
+        """Yield parameters with equal counts, and the count of this update."""
         counts = [self.counts.get(p, 0) for p in params]
         for before in sorted(set(counts)):
-            batch = [p for p, n in zip(params, counts, strict=True) if n == before]
-            yield before + 1, batch
-            self.counts.update(dict.fromkeys(batch, before + 1))
+            yield before + 1, [p for p, n in zip(params, counts, strict=True) if n == before]
+
+    def counted(self, batch: update.Batch, by: int = 1) -> None:
+        count = self.counts.get(batch.params[0], 0) + by
+        self.counts.update(dict.fromkeys(batch.params, count))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of ``Optimizer.state_dict`` and the counts that differ from ``step``.
@@ -149,13 +151,14 @@ class Adam(_Counting):
         """Average of its square, by parameter."""
         return self.state["v"]
 
-    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
-        for t, batch in self.counted(params):
+    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
+        for t, batch in self.by_count(params):
             rule = self._rule(t, numbers)
             if numbers.get("amsgrad"):
-                update.amsgrad(batch, self.m, self.v, self.state["top"], rule)
+                states = self.m, self.v, self.state["top"]
+                yield update.Batch("amsgrad", batch, states, rule)
             else:
-                update.adam(batch, self.m, self.v, rule)
+                yield update.Batch("adam", batch, (self.m, self.v), rule)
 
     def _rule(self, t: int, numbers: dict[str, Any]) -> Any:
         """Return the numbers for update t of a parameter."""
@@ -255,13 +258,13 @@ class NAdam(Adam):
             params, lr, beta1, beta2, eps, weight_decay, betas=betas, maximize=maximize
         )
 
-    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
-        for t, batch in self.counted(params):
+    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
+        for t, batch in self.by_count(params):
             rule = self._rule(t, numbers)
             now, next_, past = _growing(rule.beta1, float(numbers["momentum_decay"]), t)
             gradient, momentum = (1 - now) / (1 - past), next_ / (1 - past * next_)
             step = update.NAdam(rule, rule.lr * gradient, rule.lr * momentum)
-            update.nadam(batch, self.m, self.v, step)
+            yield update.Batch("nadam", batch, (self.m, self.v), step)
 
 
 def _growing(beta: float, decay: float, t: int) -> tuple[float, float, float]:

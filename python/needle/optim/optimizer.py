@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from needle import executor, graph, ops
+from needle import executor, graph, ops, tracing
 from needle.backend.axes import whole
 from needle.backend.ndarray import array
 from needle.errors import (
@@ -163,11 +163,12 @@ class Optimizer:
             OptionError: if a number is out of range, or if a gradient is by rows and the rule needs
                 a dense one; then no parameter changes.
         """
-        chosen = [{n: self.number(group, n) for n in self.numbers} for group in self.groups]
+        trace = tracing.current()
+        if trace is not None:
+            trace.step(self)
+            return
         having = [[p for p in group["params"] if p.grad is not None] for group in self.groups]
-        for params, numbers in zip(having, chosen, strict=True):
-            self.check(numbers)
-            self._check_rows(params, numbers)
+        chosen = self._chosen(having)
         with executor.modes(recording=False):
             if graph.pending():
                 grads = [x for p in self.params for x in parts(p.grad)]
@@ -178,6 +179,33 @@ class Optimizer:
                 elif params:
                     self.update(params, numbers)
         self.t += 1
+
+    def _chosen(self, having: list[list[Tensor]]) -> list[dict[str, Any]]:
+        """Return each group's numbers for the next step, checked."""
+        chosen = [{n: self.number(group, n) for n in self.numbers} for group in self.groups]
+        for params, numbers in zip(having, chosen, strict=True):
+            self.check(numbers)
+            self._check_rows(params, numbers)
+        return chosen
+
+    def begin(self, having: list[list[Tensor]]) -> list[update.Batch]:
+        """Return the updates of the next step, and change nothing: ``step`` without running.
+
+        Args:
+            having: for each group the parameters to update.
+
+        Raises:
+            OptionError: as for ``step``.
+        """
+        return [
+            batch._replace(climbs=bool(numbers.get("maximize")))
+            for params, numbers in zip(having, self._chosen(having), strict=True)
+            if params
+            for batch in self.batches(params, numbers)
+        ]
+
+    def counted(self, batch: update.Batch, by: int = 1) -> None:
+        """Note that a batch was updated; with ``by=-1`` that it was not after all."""
 
     def _check_rows(self, params: list[Tensor], numbers: Mapping[str, Any]) -> None:
         decay = numbers.get("weight_decay")
@@ -206,6 +234,12 @@ class Optimizer:
 
     def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
         """Update parameters, which all have gradients, by the rule's step ``self.t + 1``."""
+        for batch in self.batches(params, numbers):
+            update.run(batch)
+            self.counted(batch)
+
+    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterable[update.Batch]:
+        """Return the calls of the device that ``update`` consists of."""
         raise NotImplementedError(f"{type(self).__name__} defines no update()")
 
     def reset_grad(self, set_to_none: bool = True) -> None:

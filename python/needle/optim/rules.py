@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from needle.errors import OptionError
@@ -84,7 +84,7 @@ class SGD(Optimizer):
         """Velocity by parameter."""
         return self.state["u"]
 
-    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
         momentum, dampening = numbers["momentum"], numbers["dampening"]
         starts = momentum and dampening is not None  # u starts as the first gradient
         new = [p for p in params if starts and p not in self.u]
@@ -99,7 +99,7 @@ class SGD(Optimizer):
                     bool(numbers["nesterov"]),
                     first,
                 )
-                update.sgd(batch, self.u if momentum else None, rule)
+                yield update.Batch("sgd", batch, (self.u if momentum else None,), rule)
 
     def clip_grad_norm(self, max_norm: float = 0.25) -> Tensor:
         """Scale all gradients so that their norm is at most ``max_norm``; return the norm."""
@@ -184,7 +184,7 @@ class RMSprop(Optimizer):
             maximize=maximize,
         )  # fmt: skip
 
-    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
         momentum, centered = float(numbers["momentum"]), bool(numbers["centered"])
         if momentum or centered:
             own = update.RMSprop(
@@ -192,14 +192,14 @@ class RMSprop(Optimizer):
                 float(numbers["weight_decay"]), momentum,
             )  # fmt: skip
             a, u = self.state["a"] if centered else None, self.state["u"] if momentum else None
-            update.rmsprop(params, self.state["v"], a, u, own)
+            yield update.Batch("rmsprop", params, (self.state["v"], a, u), own)
             return
         # The rule is Adam with beta1 = 0 and without bias corrections.
         rule = update.Adam(
             float(numbers["lr"]), 0.0, float(numbers["alpha"]), float(numbers["eps"]),
             float(numbers["weight_decay"]), False, 1.0, 1.0,
         )  # fmt: skip
-        update.adam(params, self.state["g"], self.state["v"], rule)
+        yield update.Batch("adam", params, (self.state["g"], self.state["v"]), rule)
 
 
 class Adagrad(_Counting):
@@ -251,14 +251,14 @@ class Adagrad(_Counting):
             maximize=maximize,
         )  # fmt: skip
 
-    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
         start = float(numbers["initial_accumulator_value"])
-        for t, batch in self.counted(params):
+        for t, batch in self.by_count(params):
             slower = 1.0 + (t - 1) * float(numbers["lr_decay"])
             rule = update.Adagrad(
                 float(numbers["lr"]) / slower, float(numbers["eps"]), float(numbers["weight_decay"])
             )
-            update.adagrad(batch, self.state["s"], start, rule)
+            yield update.Batch("adagrad", batch, (self.state["s"],), rule, start)
 
 
 class Adadelta(Optimizer):
@@ -302,6 +302,6 @@ class Adadelta(Optimizer):
     ) -> None:
         super().__init__(params, lr, weight_decay, rho=rho, eps=eps, maximize=maximize)
 
-    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
         rule = update.Adadelta(*(float(numbers[name]) for name in self.numbers[:-1]))
-        update.adadelta(params, self.state["v"], self.state["d"], rule)
+        yield update.Batch("adadelta", params, (self.state["v"], self.state["d"]), rule)
