@@ -134,6 +134,15 @@ struct Images {
   int64_t n, height, width, channels;
 };
 
+// Changes of `count` images in one pass: rows of (step, value), float64 [steps, 2], in which crops
+// and flips come before cutouts. The numbers of an image are drawn from (seed, epoch, its index).
+enum AugmentStep : int32_t { kCropZeros, kCropReflect, kFlip, kCutout };  // padding, p, size
+struct AugmentTable {
+  uint64_t seed, epoch;
+  int64_t count, steps;
+  bool normalise;  // at last, as plan_normalise_images
+};
+
 // Planning functions return null, or a static text that says why the kernel is not available;
 // the caller then raises, or falls back to an expansion. `axes` is a bit mask. Unless a comment
 // says otherwise inputs may have any strides, out is dense in C order and does not overlap them.
@@ -141,6 +150,8 @@ struct Kernels {
   const char* isa;
   int32_t vector_bits;
   void (*set_threads)(int32_t n);
+  // Whether kernels that the calling thread plans from now on run on it alone.
+  void (*set_alone)(int32_t alone);
   // Whether a row of a floating product has the same bits however many rows there are beside it.
   void (*set_products)(int32_t by_rows);
   // Results from `bytes` on are stored past the caches, and the second caches count as half as
@@ -269,6 +280,8 @@ struct Kernels {
   // Brightness, contrast (from the mean grey), saturation; values stay in [0, top]. buffers: out,
   // images, factors float32 [n, 3].
   const char* (*plan_jitter_images)(Plan*, const Images&, double top);
+  // buffers: out, images, indices int64 [count], rows, scale, shift (null: no normalise).
+  const char* (*plan_augment_images)(Plan*, const Images&, const AugmentTable&);
 
   // A recurrent layer over a sequence, one direction; float32 or float64, all dense. `gates`
   // [steps, batch, n hidden] is what is kept of each step: tanh and relu cells 1 (the state), LSTM

@@ -1,6 +1,8 @@
 // Changes of batches of images, between NumPy arrays: the host's side of data sets.
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
+
 #include "calls.h"
 
 namespace needle {
@@ -72,6 +74,27 @@ void normalise_images(Batch out, Source x, Table<const float, nb::shape<-1>> sca
              {out.data(), x.data(), scale.data(), shift.data()});
 }
 
+// Several changes of the images at `indices`; `rows` are (step, value), see AugmentTable.
+void augment_images(Batch out, Source x, Table<const int64_t, nb::shape<-1>> indices,
+                    Table<const double, nb::shape<-1, 2>> rows,
+                    Table<const float, nb::shape<-1>> scale,
+                    Table<const float, nb::shape<-1>> shift, uint64_t seed, uint64_t epoch) {
+  const Images images = images_of(x);
+  const auto count = static_cast<int64_t>(indices.size());
+  const bool normalise = scale.size() != 0;
+  check_out(out, {images.dtype, count, images.height, images.width, images.channels},
+            normalise ? kFloat32 : images.dtype, true);
+  if (normalise) check_rows(scale, images.channels);
+  check_rows(shift, static_cast<int64_t>(scale.size()));
+  const int64_t* end = indices.data() + count;
+  if (std::any_of(indices.data(), end, [&](int64_t i) { return i < 0 || i >= images.n; }))
+    throw nb::value_error("images: an index is out of range");
+  Plan plan;
+  const AugmentTable table{seed, epoch, count, static_cast<int64_t>(rows.shape(0)), normalise};
+  run_images(kernels->plan_augment_images(&plan, images, table), plan,
+             {out.data(), x.data(), indices.data(), rows.data(), scale.data(), shift.data()});
+}
+
 void resize_images(Batch out, Source x) {
   const Images images = images_of(x);
   check_out(out, images, images.dtype, false);
@@ -99,6 +122,8 @@ void add_batch_kernels(nb::module_& m) {
   m.def("erase_images", &erase_images, exact("out"), exact("x"), exact("holes"));
   m.def("normalise_images", &normalise_images, exact("out"), exact("x"), exact("scale"),
         exact("shift"));
+  m.def("augment_images", &augment_images, exact("out"), exact("x"), exact("indices"),
+        exact("rows"), exact("scale"), exact("shift"), exact("seed"), exact("epoch"));
   m.def("resize_images", &resize_images, exact("out"), exact("x"));
   m.def("jitter_images", &jitter_images, exact("out"), exact("x"), exact("factors"), exact("top"));
 }

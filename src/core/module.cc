@@ -354,6 +354,9 @@ NB_MODULE(_core, m) {
   m.def("isa", [] { return std::string(kernels->isa); }, "The instruction set chosen.");
   m.def("vector_bits", [] { return kernels->vector_bits; }, "Width of its vectors.");
   m.def("supported_isas", &supported_isas, "What this processor and this build can run.");
+  m.def(
+      "set_alone", [](bool alone) { kernels->set_alone(alone); },
+      "Whether kernels that this thread calls run on it alone.");
   m.def("set_threads", [](int n) { set_threads(n); }, "Threads; 0: all cores.");
   m.def(
       "set_products", [](bool by_rows) { set_products(by_rows); },

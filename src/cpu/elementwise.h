@@ -5,6 +5,7 @@
 namespace needle::NEEDLE_ISA {
 
 void set_threads(int32_t n);
+void set_alone(int32_t alone);
 void set_streaming_bytes(int64_t bytes);
 void count_as_zen(int32_t generation);
 

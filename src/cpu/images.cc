@@ -3,21 +3,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "axes.h"
+#include "images.h"
 #include "kernels_linear.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
-
-const char* check_images(const Images& images) {
-  if (images.dtype != kUInt8 && images.dtype != kFloat32) return "expected bytes or float32";
-  const bool sized = images.n >= 0 && images.height > 0 && images.width > 0 && images.channels > 0;
-  return sized ? nullptr : "expected images with pixels";
-}
-
-int64_t pixels(const Images& images) { return images.height * images.width; }
-int64_t elements(const Images& images) { return pixels(images) * images.channels; }
-int team_of(const Images& images) { return team_size(images.n, images.n * elements(images)); }
 
 // Rounds to the nearest, halves to even, as NumPy's rint does; needs |x| < 2**22.
 float rounded(float x) {
@@ -44,13 +34,6 @@ struct MoveState {
   int team;
 };
 
-// The place in [0, n) where a mirror at the first and the last element shows place i.
-int64_t mirrored(int64_t i, int64_t n) {
-  if (n == 1) return 0;
-  const int64_t period = 2 * (n - 1), place = (i % period + period) % period;
-  return place < n ? place : period - place;
-}
-
 // One line of the result, [width] pixels of `size` bytes, from a line of the image or (null) zeros.
 void move_line(const MoveState& s, char* out, const char* line, int64_t left, bool turned) {
   const int64_t width = s.images.width, size = s.images.channels * kItemSize[s.images.dtype];
@@ -60,12 +43,14 @@ void move_line(const MoveState& s, char* out, const char* line, int64_t left, bo
   }
   const int64_t first = std::clamp<int64_t>(-left, 0, width);  // the pixels inside the image
   const int64_t end = std::clamp<int64_t>(width - left, first, width);
-  if (!turned) std::memcpy(out + first * size, line + (left + first) * size, (end - first) * size);
+  const char* inside = line + (left + first) * size;
+  if (!turned) std::memcpy(out + first * size, inside, (end - first) * size);
+  if (turned) reversed(out + (width - end) * size, inside, end - first, size);
   for (int64_t x = 0; x < width; ++x) {
-    const bool inside = x >= first && x < end;
-    if (inside && !turned) continue;
+    if (x == first) x = end;
+    if (x >= width) break;
     char* pixel = out + (turned ? width - 1 - x : x) * size;
-    if (inside || s.reflect) {
+    if (s.reflect) {
       std::memcpy(pixel, line + mirrored(left + x, width) * size, size);
     } else {
       std::memset(pixel, 0, size);
@@ -114,32 +99,17 @@ struct NormaliseState {
   Images images;
   int team;
 };
-constexpr int64_t kRepeats = 32;  // pixels for which scales and shifts are laid out
-
-template <class T>
-void normalise_image(const NormaliseState& s, int64_t i, void* const* buffers, const float* scale) {
-  const int64_t size = elements(s.images), block = kRepeats * s.images.channels;
-  const float* shift = scale + block;
-  float* out = as<float>(buffers[0]) + i * size;
-  const T* image = as<T>(buffers[1]) + i * size;
-  for (int64_t start = 0; start < size; start += block) {
-    const int64_t n = std::min(block, size - start);
-    for (int64_t j = 0; j < n; ++j)
-      out[start + j] = static_cast<float>(image[start + j]) * scale[j] + shift[j];
-  }
-}
-
 int64_t run_normalise(const Plan* plan, void* const* buffers, void* workspace) {
   const auto& s = state_of<NormaliseState>(plan);
   float* scale = as<float>(workspace);
-  const int64_t c = s.images.channels, block = kRepeats * c;
-  for (int64_t j = 0; j < block; ++j) {
-    scale[j] = as<float>(buffers[2])[j % c];
-    scale[block + j] = as<float>(buffers[3])[j % c];
-  }
+  const int64_t size = elements(s.images), block = kRepeats * s.images.channels;
+  lay_out(scale, as<float>(buffers[2]), as<float>(buffers[3]), s.images.channels);
   run_tasks(s.team, s.images.n, [&](int64_t i, int) {
-    if (s.images.dtype == kUInt8) normalise_image<uint8_t>(s, i, buffers, scale);
-    if (s.images.dtype == kFloat32) normalise_image<float>(s, i, buffers, scale);
+    float* out = as<float>(buffers[0]) + i * size;
+    if (s.images.dtype == kUInt8)
+      normalise_values(out, as<uint8_t>(buffers[1]) + i * size, size, scale, block);
+    if (s.images.dtype == kFloat32)
+      normalise_values(out, as<float>(buffers[1]) + i * size, size, scale, block);
   });
   return -1;
 }
@@ -254,14 +224,6 @@ int64_t run_jitter(const Plan* plan, void* const* buffers, void*) {
       jitter_image(s, as<float>(buffers[1]) + i * size, as<float>(buffers[0]) + i * size, factors);
   });
   return -1;
-}
-
-template <class State>
-const char* planned(Plan* plan, const State& state, Run run, int64_t workspace = 0) {
-  state_of<State>(plan) = state;
-  plan->run = run;
-  plan->workspace = workspace;
-  return nullptr;
 }
 
 }  // namespace

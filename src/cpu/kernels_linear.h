@@ -65,6 +65,7 @@ const char* plan_erase_images(Plan*, const Images&);
 const char* plan_normalise_images(Plan*, const Images&);
 const char* plan_resize_images(Plan*, const Images&, int64_t height, int64_t width);
 const char* plan_jitter_images(Plan*, const Images&, double top);
+const char* plan_augment_images(Plan*, const Images&, const AugmentTable&);
 const char* plan_recurrent(Plan*, int32_t cell, bool reverse, const Operand& gates, int64_t hidden);
 const char* plan_recurrent_grad(Plan*, int32_t cell, bool reverse, const Operand& gates,
                                 int64_t hidden);

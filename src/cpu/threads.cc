@@ -170,10 +170,12 @@ Pool* const pool = new Pool;
 
 const int all = wanted();
 std::atomic<int> count{all};
+thread_local bool alone = false;
 
 }  // namespace
 
-int threads() { return count.load(std::memory_order_relaxed); }
+int threads() { return alone ? 1 : count.load(std::memory_order_relaxed); }
+void set_alone(int32_t yes) { alone = yes != 0; }
 void set_threads(int32_t n) { count = n < 1 ? all : limited(n); }
 
 void run_shares(int shares, Share call, const void* body) { pool->run(shares, call, body); }

@@ -15,6 +15,9 @@ Images = np.ndarray[Any, Any]
 GREY = np.array([0.299, 0.587, 0.114], np.float32)
 """Share of each colour in the brightness of a pixel (ITU-R BT.601)."""
 
+STEPS = {"zeros": 0, "reflect": 1, "flip": 2, "cutout": 3}
+"""Steps of ``augmented``: crops by how they pad, flips, cutouts (src/common/kernels.h)."""
+
 
 def moved(images: Images, places: Images, reflect: bool) -> Images:
     """Return each image moved: out[y, x] = image[top + y, left + x].
@@ -102,6 +105,34 @@ def jittered(images: Images, factors: Images, top: float) -> Images:
     found = np.clip(mean + (found - mean) * contrast, 0, top)
     pixel = (found @ GREY)[..., None]
     return _as(np.clip(pixel + (found - pixel) * saturation, 0, top), images.dtype)
+
+
+def augmented(
+    out: Images, images: Images, indices: Images, rows: Images, factors: Any, seed: int, epoch: int
+) -> None:
+    """Fill ``out`` with the images at ``indices``, changed in one pass by the native kernel.
+
+    Args:
+        out: [k, h, w, c], of the images' dtype; float32 with factors.
+        images: [n, h, w, c], for which ``is_native``.
+        indices: int64 [k].
+        rows: float64 [steps, 2], of STEPS and its padding, probability or size.
+        factors: float32 scale [c] and shift [c], or None.
+        seed: 64 bits.
+        epoch: number of the epoch.
+    """
+    scale, shift = factors or (np.empty(0, np.float32),) * 2
+    assert core.native is not None
+    core.native.augment_images(
+        out, images, indices, rows, scale, shift, seed & (2**64 - 1), epoch & 0xFFFFFFFF
+    )
+
+
+def is_native(images: Any) -> bool:
+    """Say whether the native kernel takes these images as they are, without a copy."""
+    if not isinstance(images, np.ndarray) or images.ndim != 4:
+        return False
+    return _native(images) and images.flags.c_contiguous
 
 
 def _native(images: Images) -> bool:

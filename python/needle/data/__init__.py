@@ -6,6 +6,7 @@ from needle.data.augment import (
     Augment,
     BatchTransform,
     ColourJitter,
+    CompiledAugment,
     Cutout,
     Normalise,
     RandomCrops,
@@ -31,8 +32,8 @@ from needle.errors import missing
 
 __all__ = [
     "Augment", "BatchTransform", "ByteTokenizer", "CIFAR10Dataset", "ColourJitter",
-    "ConcatDataset", "Corpus", "Cutout", "DataLoader", "Dataset", "Dictionary", "ImageFolder",
-    "MNISTDataset", "NDArrayDataset", "Normalise", "RandomCrop", "RandomCrops",
+    "CompiledAugment", "ConcatDataset", "Corpus", "Cutout", "DataLoader", "Dataset", "Dictionary",
+    "ImageFolder", "MNISTDataset", "NDArrayDataset", "Normalise", "RandomCrop", "RandomCrops",
     "RandomFlipHorizontal", "RandomFlips", "Resize", "SourceBytes", "Subset", "TextFile",
     "Tokenizer", "Transform", "UnpairedImages", "WordTokenizer", "batchify", "cifar10", "collate",
     "get_batch", "load_tokenizer", "mnist", "penn_treebank", "python_source", "random_split",

@@ -14,13 +14,14 @@ import numpy as np
 
 from needle.backend import images as native
 from needle.backend.numpy import philox
+from needle.data.dataset import check_index
 from needle.data.transforms import pixels
 from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
 from needle.ops.attributes import real
 
 __all__ = [
-    "Augment", "BatchTransform", "ColourJitter", "Cutout", "Normalise", "RandomCrops",
-    "RandomFlips", "Resize",
+    "Augment", "BatchTransform", "ColourJitter", "CompiledAugment", "Cutout", "Normalise",
+    "RandomCrops", "RandomFlips", "Resize",
 ]  # fmt: skip
 
 Images = np.ndarray[Any, Any]
@@ -38,6 +39,10 @@ class BatchTransform:
     def __call__(self, images: Images, random: Images) -> Images:
         """Return the new batch [n, h, w, c]; ``random`` is [n, draws], uniform in [0, 1)."""
         raise NotImplementedError
+
+    def row(self) -> tuple[float, float] | None:
+        """Return this transform as a row of ``backend.images.augmented``; None if there is none."""
+        return None
 
 
 class Augment:
@@ -68,13 +73,83 @@ class Augment:
                 f"Augment: images of shape {images.shape} and {len(indices)} indices\n"
                 "  rule: images are [n, h, w, c], with one index each"
             )
+        return self._chain(images, np.asarray(indices), epoch, 0)
+
+    def _chain(self, images: Images, indices: Images, epoch: int, first: int) -> Images:
+        """Apply the transforms from ``first`` on."""
         total = sum(transform.draws for transform in self.transforms)
-        random = uniforms(self.seed, epoch, np.asarray(indices), total)
-        start = 0
-        for transform in self.transforms:
+        start = sum(transform.draws for transform in self.transforms[:first])
+        if first == len(self.transforms):
+            return images
+        random = uniforms(self.seed, epoch, indices, total)
+        for transform in self.transforms[first:]:
             images = transform(images, random[:, start : start + transform.draws])
             start += transform.draws
         return images
+
+    def compile(self) -> CompiledAugment:
+        """Return these transforms as one pass over memory, which also gathers the images."""
+        return CompiledAugment(self)
+
+
+class CompiledAugment:
+    """An ``Augment`` that takes its images from the array of a data set, in one native pass.
+
+    The pass has the crops and flips at the front, then cutouts, then ``Normalise``. Transforms
+    behind them follow one by one, and so do all of them for images that are neither bytes nor
+    float32. The bits are those of the ``Augment``.
+
+    >>> images = np.zeros((10, 32, 32, 3), np.uint8)
+    >>> augment = ndl.data.Augment(ndl.data.RandomCrops(4), ndl.data.RandomFlips(), seed=0)
+    >>> augment.compile()(images, [7, 3], epoch=3).shape
+    (2, 32, 32, 3)
+    """
+
+    def __init__(self, augment: Augment) -> None:
+        self.augment = augment
+        rows: list[tuple[float, float]] = []
+        scaled: Normalise | None = None
+        for transform in augment.transforms:
+            row = transform.row()
+            moves = row is not None and row[0] != native.STEPS["cutout"]
+            if isinstance(transform, Normalise):
+                scaled = transform
+            elif row is not None and not (moves and rows and rows[-1][0] == native.STEPS["cutout"]):
+                rows.append(row)
+                continue
+            break
+        self.rows = np.array(rows, np.float64).reshape(-1, 2)
+        self.scaled = scaled
+        self.taken = len(rows) + (scaled is not None)
+
+    def __call__(
+        self, images: Images, indices: Images, epoch: int = 0, out: Images | None = None
+    ) -> Images:
+        """Return ``augment(images[indices], indices, epoch)``.
+
+        Args:
+            images: [n, h, w, c], those of the whole data set.
+            indices: integers [k].
+            epoch: number of the epoch.
+            out: array for the result, which is used if it fits; a new one for None.
+
+        Raises:
+            IndexRangeError: if an index is out of range.
+            ArgumentError: if an index is not an integer.
+        """
+        check_index(indices, len(images))
+        index = np.ascontiguousarray(indices, np.int64).reshape(-1)
+        plain = index.min(initial=0) >= 0  # an item's numbers come from its index as it was given
+        if not (self.taken and plain and native.is_native(images)):
+            return self.augment(np.asarray(images)[index], index, epoch)
+        factors = self.scaled.factors(images.shape[-1]) if self.scaled else None
+        kind = np.dtype(np.float32) if self.scaled else images.dtype
+        shape = (len(index), *images.shape[1:])
+        fits = out is not None and out.shape == shape and out.dtype == kind
+        if out is None or not fits or not out.flags.c_contiguous:
+            out = np.empty(shape, kind)
+        native.augmented(out, images, index, self.rows, factors, self.augment.seed, epoch)
+        return self.augment._chain(out, index, epoch, self.taken)
 
 
 def uniforms(seed: int, epoch: int, indices: Images, count: int) -> Images:
@@ -115,6 +190,9 @@ class RandomCrops(BatchTransform):
         places[:, :2] = (random * (2 * self.padding + 1)).astype(np.int32) - self.padding
         return native.moved(images, places, self.mode == "reflect")
 
+    def row(self) -> tuple[float, float]:
+        return native.STEPS[self.mode], self.padding
+
 
 class RandomFlips(BatchTransform):
     """Mirror images left to right with probability p.
@@ -135,6 +213,9 @@ class RandomFlips(BatchTransform):
         places = np.zeros((len(images), 3), np.int32)
         places[:, 2] = random[:, 0] < self.p
         return native.moved(images, places, False)
+
+    def row(self) -> tuple[float, float]:
+        return native.STEPS["flip"], float(self.p)
 
 
 class Cutout(BatchTransform):
@@ -159,6 +240,9 @@ class Cutout(BatchTransform):
     def __call__(self, images: Images, random: Images) -> Images:
         start = (random * images.shape[1:3]).astype(np.int32) - self.size // 2
         return native.erased(images, np.concatenate([start, start + self.size], 1))
+
+    def row(self) -> tuple[float, float]:
+        return native.STEPS["cutout"], self.size
 
 
 class Normalise(BatchTransform):
@@ -185,13 +269,20 @@ class Normalise(BatchTransform):
             raise OptionError(f"Normalise: {len(centre)} means, but {len(spread)} deviations")
         self.scale, self.shift = np.broadcast_arrays(1 / spread, -centre * (1 / spread))
 
-    def __call__(self, images: Images, random: Images) -> Images:
-        if len(self.scale) not in (1, images.shape[-1]):
+    def factors(self, channels: int) -> tuple[Images, Images]:
+        """Return scale and shift, float32 [channels].
+
+        Raises:
+            ShapeError: for another number of channels than that of the means and deviations.
+        """
+        if len(self.scale) not in (1, channels):
             raise ShapeError(
-                f"Normalise: {len(self.scale)} means and deviations for {images.shape[-1]} channels"
+                f"Normalise: {len(self.scale)} means and deviations for {channels} channels"
             )
-        scale, shift = (np.resize(z, images.shape[-1]) for z in (self.scale, self.shift))
-        return native.normalised(images, scale, shift)
+        return np.resize(self.scale, channels), np.resize(self.shift, channels)
+
+    def __call__(self, images: Images, random: Images) -> Images:
+        return native.normalised(images, *self.factors(images.shape[-1]))
 
 
 class Resize(BatchTransform):
