@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from needle.errors import missing
-from needle.optim import schedules
+from needle.optim import lr_scheduler, schedules
 from needle.optim.adam import Adam, AdamW, NAdam, RAdam
 from needle.optim.clip import clip_grad_norm, clip_grad_value
 from needle.optim.optimizer import Optimizer
@@ -25,10 +25,8 @@ from needle.optim.schedules import (
 )
 
 _ELSEWHERE = {
-    "clip_grad_norm_": "clip_grad_norm",
-    "clip_grad_value_": "clip_grad_value",
-    "lr_scheduler": "lr=optim.Cosine(...), optim.Step(...): pass a schedule as the optimizer's lr; "
-    "optim.ReduceLROnPlateau(optimizer)",
+    "clip_grad_norm_": "clip_grad_norm, or nn.utils.clip_grad_norm_",
+    "clip_grad_value_": "clip_grad_value, or nn.utils.clip_grad_value_",
 }
 """Advice for names that PyTorch has in this module."""
 

@@ -124,6 +124,10 @@ class ReduceLROnPlateau:
                 "  rule: only rates that are numbers can be reduced"
             )
 
+    def get_last_lr(self) -> list[float]:
+        """Return the rate of each group."""
+        return [float(group["lr"]) for group in self.optimizer.groups]
+
     def state_dict(self) -> dict[str, Any]:
         """Return the numbers that, with the optimizer's state, let a run continue exactly."""
         return {
