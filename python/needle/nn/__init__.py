@@ -1,5 +1,6 @@
 """Layers, losses, and ``Module``, from which models are made."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from needle.errors import missing
@@ -147,15 +148,14 @@ from needle.nn.transformer import (
 )
 from needle.tensors import Parameter
 
-_ELSEWHERE = {
-    "functional": "needle.relu(x), needle.cross_entropy(...): functions are in needle itself",
-    "utils": "needle.optim.clip_grad_norm, needle.optim.clip_grad_value",
-    "init": "needle.init",
-}
-"""Advice for names that PyTorch has in this module."""
+_ROOMS = ("functional", "init", "utils")
+"""Modules with PyTorch's names, imported at their first use."""
 
-
-if not TYPE_CHECKING:  # or every misspelt name would have a type
+if TYPE_CHECKING:
+    from needle.nn import functional, init, utils
+else:  # type checkers would give every misspelt name a type
 
     def __getattr__(name):
-        raise missing("needle.nn", name, _ELSEWHERE.get(name, ""))
+        if name in _ROOMS:
+            return import_module(f"needle.nn.{name}")
+        raise missing("needle.nn", name)

@@ -80,6 +80,17 @@ class Linear(Module):
         return text if self.bias is not None else text + ", bias=False"
 
 
+def looked_up(weight: Tensor, ids: Any, padding_idx: int | None, sparse: bool) -> Tensor:
+    """Return rows of a table; the row ``padding_idx`` gets no gradient from them."""
+    out: Tensor = ops.embedding(weight, ids, sparse=sparse)
+    if padding_idx is None:
+        return out
+    place = normalise_index(whole("embedding: padding_idx", padding_idx), shape_of(weight)[0], 0)
+    ids = ids if isinstance(ids, Tensor) else Tensor(np.asarray(ids), device=out.device)
+    padding = ops.unsqueeze(ops.equal(ids, place), -1)
+    return ops.where(padding, out.detach(), out)
+
+
 class Embedding(Module):
     """Look up rows of a table, which starts as N(0, 1).
 
@@ -127,12 +138,7 @@ class Embedding(Module):
         self.weight = Parameter(drawn)
 
     def forward(self, x: Any) -> Tensor:
-        out = ops.embedding(self.weight, x, sparse=self.sparse)
-        if self.padding_idx is None:
-            return out
-        ids = x if isinstance(x, Tensor) else Tensor(np.asarray(x), device=out.device)
-        padding = ops.unsqueeze(ops.equal(ids, self.padding_idx), -1)
-        return ops.where(padding, out.detach(), out)
+        return looked_up(self.weight, x, self.padding_idx, self.sparse)
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"

@@ -97,7 +97,7 @@ class CrossEntropyLoss(_Loss):
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
     def forward(self, logits: Tensor, target: Any) -> Tensor:
-        logits, target = _classes_last(logits, target, "cross_entropy")
+        logits, target = classes_last(logits, target, "cross_entropy")
         return ops.cross_entropy(
             logits,
             target,
@@ -112,7 +112,7 @@ class CrossEntropyLoss(_Loss):
         return {"ignore_index": (self.ignore_index, -100), **super()._settings(), **smoothing}
 
 
-def _classes_last(x: Tensor, target: Any, name: str) -> tuple[Tensor, Any]:
+def classes_last(x: Tensor, target: Any, name: str) -> tuple[Tensor, Any]:
     """Return x, and a target with as many axes, with axis 1 (the classes) moved to the end."""
     if len(shape_of(x)) <= 2:
         return x, target
@@ -148,7 +148,7 @@ class NLLLoss(_Loss):
         self.ignore_index = ignore_index
 
     def forward(self, x: Tensor, labels: Any) -> Tensor:
-        x, labels = _classes_last(x, labels, "nll_loss")
+        x, labels = classes_last(x, labels, "nll_loss")
         return ops.nll_loss(
             x,
             beside(x, labels),

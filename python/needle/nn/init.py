@@ -1,0 +1,216 @@
+"""Initial weights in PyTorch's way: functions that fill a tensor, and return it.
+
+``needle.init`` has functions that make new tensors. Both draw from the same generator.
+
+>>> layer = nn.Linear(300, 100)
+>>> w = nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+>>> w is layer.weight
+True
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from needle import init, ops
+from needle.autograd import no_grad
+from needle.errors import ShapeError, explain, unknown
+from needle.executor import shape_of
+from needle.tensors import Tensor
+
+__all__ = [
+    "calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_",
+    "normal_", "ones_", "orthogonal_", "sparse_", "trunc_normal_", "uniform_", "xavier_normal_",
+    "xavier_uniform_", "zeros_",
+]  # fmt: skip
+
+_GAINS = {
+    "linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv3d": 1.0, "conv_transpose1d": 1.0,
+    "conv_transpose2d": 1.0, "conv_transpose3d": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0,
+    "relu": math.sqrt(2.0), "leaky_relu": 0.0, "selu": 0.75,
+}  # fmt: skip
+
+
+def _filled(tensor: Tensor, values: Tensor) -> Tensor:
+    """Give a tensor new values of its dtype and shape."""
+    with no_grad():
+        tensor[...] = values
+    return tensor
+
+
+def _like(tensor: Tensor) -> dict[str, Any]:
+    return {"device": tensor.device, "dtype": tensor.dtype}
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """Fill a tensor with a number."""
+    return _filled(tensor, init.constant(*shape_of(tensor), c=val, **_like(tensor)))
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """Fill a tensor with zeros."""
+    return constant_(tensor, 0.0)
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """Fill a tensor with ones."""
+    return constant_(tensor, 1.0)
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    """Fill a tensor with uniform numbers in [a, b). See ``init.rand``."""
+    return _filled(tensor, init.rand(*shape_of(tensor), low=a, high=b, **_like(tensor)))
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Fill a tensor with normal numbers. See ``init.randn``."""
+    return _filled(tensor, init.randn(*shape_of(tensor), mean=mean, std=std, **_like(tensor)))
+
+
+def trunc_normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+) -> Tensor:
+    """Fill a tensor with normal numbers within [a, b]. See ``init.trunc_normal``."""
+    drawn = init.trunc_normal(*shape_of(tensor), mean=mean, std=std, low=a, high=b, **_like(tensor))
+    return _filled(tensor, drawn)
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Fill a matrix with orthogonal rows or columns. See ``init.orthogonal``."""
+    return _filled(tensor, init.orthogonal(*shape_of(tensor), gain=gain, **_like(tensor)))
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """Fill a matrix with the identity.
+
+    Raises:
+        ShapeError: if it is no matrix.
+    """
+    if len(shape_of(tensor)) != 2:
+        raise explain(ShapeError, "eye_", "expected a matrix", [("tensor", tensor)])
+    return _filled(tensor, ops.eye(*shape_of(tensor), **_like(tensor)))
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """Fill the weight of a convolution, such that it keeps its input's channels.
+
+    Shapes: tensor [o, c / groups, *kernel]
+
+    Raises:
+        ShapeError: if it has not 3 to 5 axes, or groups do not divide its first axis.
+    """
+    shape = shape_of(tensor)
+    if len(shape) not in (3, 4, 5) or shape[0] % groups:
+        raise explain(
+            ShapeError, "dirac_", f"shape {shape} with {groups} groups", [("tensor", tensor)],
+            "3 to 5 axes, and groups divide the first",
+        )  # fmt: skip
+    own = shape[0] // groups
+    rows = ops.concat([ops.eye(own, shape[1], **_like(tensor))] * groups, 0)
+    middle = tuple(n // 2 for n in shape[2:])
+    out = init.zeros(*shape, **_like(tensor))
+    out[(slice(None), slice(None), *middle)] = rows
+    return _filled(tensor, out)
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
+    """Fill a matrix with normal numbers, and a share of each column with zeros.
+
+    Raises:
+        ShapeError: if it is no matrix.
+    """
+    if len(shape_of(tensor)) != 2:
+        raise explain(ShapeError, "sparse_", "expected a matrix", [("tensor", tensor)])
+    rows = shape_of(tensor)[0]
+    drawn = init.randn(*shape_of(tensor), std=std, **_like(tensor))
+    rank = ops.argsort(ops.argsort(init.rand(*shape_of(tensor), device=tensor.device), 0), 0)
+    return _filled(tensor, ops.where(rank < math.ceil(sparsity * rows), 0.0, drawn))
+
+
+# ---- scaled to the size of the layer -------------------------------------------------
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """Return the factor that makes up for what a nonlinearity takes from the variance.
+
+    Args:
+        nonlinearity: "linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu" or a layer's name.
+        param: negative slope of "leaky_relu"; 0.01 for None.
+
+    Raises:
+        OptionError: for another name.
+    """
+    if nonlinearity not in _GAINS:
+        raise unknown("calculate_gain: nonlinearity", nonlinearity, _GAINS)
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2.0 / (1.0 + (0.01 if param is None else param) ** 2))
+    return _GAINS[nonlinearity]
+
+
+def _fans(tensor: Tensor) -> tuple[int, int]:
+    """Return how many inputs an output has, and how many outputs an input has.
+
+    The weight of ``nn.Linear`` is [in, out], of a convolution [out, in, *kernel], as in PyTorch. A
+    parameter knows no layer, so a matrix counts as [in, out].
+
+    Raises:
+        ShapeError: for fewer than two axes.
+    """
+    shape = shape_of(tensor)
+    if len(shape) < 2:
+        raise explain(
+            ShapeError, "init", f"shape {shape} has no fans", [("tensor", tensor)],
+            "at least two axes",
+        )  # fmt: skip
+    if len(shape) == 2:
+        return shape[0], shape[1]
+    window = math.prod(shape[2:])
+    return shape[1] * window, shape[0] * window
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Fill a tensor with U(-a, a), a = gain * sqrt(6 / (fan_in + fan_out)).
+
+    See ``init.xavier_uniform``.
+    """
+    shape, fans = shape_of(tensor), _fans(tensor)
+    return _filled(tensor, init.xavier_uniform(*fans, gain, shape=shape, **_like(tensor)))
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Fill a tensor with N(0, std), std = gain * sqrt(2 / (fan_in + fan_out)).
+
+    See ``init.xavier_normal``.
+    """
+    shape, fans = shape_of(tensor), _fans(tensor)
+    return _filled(tensor, init.xavier_normal(*fans, gain, shape=shape, **_like(tensor)))
+
+
+def _deviation(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    if mode not in ("fan_in", "fan_out"):
+        raise unknown("init: mode", mode, ("fan_in", "fan_out"))
+    fan = _fans(tensor)[mode == "fan_out"]
+    return calculate_gain(nonlinearity, a) / math.sqrt(max(fan, 1))
+
+
+def kaiming_uniform_(
+    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Fill a tensor with U(-b, b), b = gain * sqrt(3 / fan). See ``init.kaiming_uniform``.
+
+    Args:
+        tensor: a weight with at least two axes.
+        a: negative slope of "leaky_relu".
+        mode: "fan_in" keeps the size of signals, "fan_out" that of gradients.
+        nonlinearity: see ``calculate_gain``.
+    """
+    bound = math.sqrt(3.0) * _deviation(tensor, a, mode, nonlinearity)
+    return uniform_(tensor, -bound, bound)
+
+
+def kaiming_normal_(
+    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Fill a tensor with N(0, std), std = gain / sqrt(fan). See ``kaiming_uniform_``."""
+    return normal_(tensor, 0.0, _deviation(tensor, a, mode, nonlinearity))
