@@ -26,6 +26,7 @@ from needle.errors import (
 from needle.ops import update
 from needle.ops.attributes import real
 from needle.ops.row_sparse import RowSparse, cleared, each, parts
+from needle.ops.update import Batch
 from needle.tensors import Parameter, Tensor
 
 RANGES = {
@@ -188,7 +189,7 @@ class Optimizer:
             self._check_rows(params, numbers)
         return chosen
 
-    def begin(self, having: list[list[Tensor]]) -> list[update.Batch]:
+    def begin(self, having: list[list[Tensor]]) -> list[Batch]:
         """Return the updates of the next step, and change nothing: ``step`` without running.
 
         Args:
@@ -204,7 +205,7 @@ class Optimizer:
             for batch in self.batches(params, numbers)
         ]
 
-    def counted(self, batch: update.Batch, by: int = 1) -> None:
+    def counted(self, batch: Batch, by: int = 1) -> None:
         """Note that a batch was updated; with ``by=-1`` that it was not after all."""
 
     def _check_rows(self, params: list[Tensor], numbers: Mapping[str, Any]) -> None:
@@ -238,7 +239,7 @@ class Optimizer:
             update.run(batch)
             self.counted(batch)
 
-    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterable[update.Batch]:
+    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterable[Batch]:
         """Return the calls of the device that ``update`` consists of."""
         raise NotImplementedError(f"{type(self).__name__} defines no update()")
 
