@@ -452,6 +452,8 @@ class Start(Op):
 class Placeholder(Op):
     """A value that a program's call brings: an argument, a cell, or numbers.
 
+    Raises:   ArgumentError if it is computed
+
     Attributes:
         index: its place among the program's sources.
         strides: of its array, in elements; None for a dense one.
