@@ -30,7 +30,7 @@ from needle.autograd import (
 from needle.backend.ndarray import NDArray
 from needle.backend_selection import BACKEND, array_api
 from needle.derivatives import hessian, hvp, jacobian, jvp, linearize
-from needle.devices import Device, all_devices, cpu, cpu_numpy, cuda, default_device, meta
+from needle.devices import Device, all_devices, cpu, cpu_numpy, default_device, meta
 from needle.dtype import (
     DType,
     bfloat16,
@@ -45,6 +45,8 @@ from needle.dtype import (
     uint8,
 )
 from needle.dtype import bool_ as bool_
+from needle.elsewhere import advice as _advice
+from needle.gpus import Cuda
 from needle.init import (
     ones,
     ones_like,
@@ -337,11 +339,18 @@ from needle.ops import (
     xlogy,
 )
 from needle.ops.random import manual_seed
-from needle.pytorch import as_tensor, from_numpy, is_tensor, tensor
 from needle.regions import checkpoint, custom_gradient
 from needle.tensors import Parameter, Tensor, TensorTuple, Value, from_dlpack
 
-device = Device  # PyTorch's name
+cuda = Cuda()
+
+# PyTorch's names. Like ``all``, ``any`` and ``round`` some hide Python's own here, as there.
+device = Device
+float, double, half, long, int, short = float32, float64, float16, int64, int32, int16
+char, byte, bool = int8, uint8, bool_
+from math import inf, nan, pi  # noqa: E402
+
+newaxis = None
 
 __version__ = "0.1.0"
 
@@ -350,6 +359,78 @@ if TYPE_CHECKING:
     from needle.io import load
     from needle.io import save_nested as save
     from needle.nn import fold_batch_norm
+    from needle.pytorch import (
+        Generator,
+        Size,
+        addmm,
+        as_tensor,
+        baddbmm,
+        bitwise_not,
+        bmm,
+        broadcast_tensors,
+        cartesian_prod,
+        cholesky,
+        clone,
+        concatenate,
+        cross,
+        det,
+        detach,
+        dist,
+        div,
+        dot,
+        eq,
+        finfo,
+        fliplr,
+        flipud,
+        from_numpy,
+        ge,
+        ger,
+        get_default_dtype,
+        get_rng_state,
+        gt,
+        histc,
+        iinfo,
+        index_put,
+        index_select,
+        inference_mode,
+        inverse,
+        is_floating_point,
+        is_grad_enabled,
+        is_tensor,
+        le,
+        logdet,
+        lt,
+        masked_scatter,
+        masked_select,
+        matrix_power,
+        mm,
+        movedim,
+        mul,
+        mv,
+        narrow,
+        ne,
+        neg,
+        numel,
+        pinverse,
+        promote_types,
+        psi,
+        qr,
+        randperm,
+        repeat_interleave,
+        select,
+        set_rng_state,
+        slogdet,
+        sub,
+        t,
+        tensor,
+        trapezoid,
+        trapz,
+        tril_indices,
+        triu_indices,
+        true_divide,
+        vander,
+        view_as,
+    )
     from needle.standard import linalg
     from needle.tools.show import show
 
@@ -371,48 +452,20 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
             return getattr(_import_module("needle.io"), _FILES[name])
         if name == "fold_batch_norm":
             return _import_module("needle.nn").fold_batch_norm
+        if not name.startswith("_"):
+            found = getattr(_import_module("needle.pytorch"), name, None)
+            if found is not None and name in _import_module("needle.pytorch").__all__:
+                globals()[name] = found
+                return found
         raise errors.missing("needle", name, _elsewhere(name))
-
-
-_ELSEWHERE = {
-    "addmm": "b + x @ y",
-    "aminmax": "needle.amin(x), needle.amax(x)",
-    "baddbmm": "b + x @ y",
-    "binary_cross_entropy_with_logits": "needle.bce_with_logits",
-    "broadcast_tensors": "needle.ops.broadcast_arrays(x, y)",
-    "concatenate": "needle.concat",
-    "dist": "needle.norm(x - y)",
-    "dsplit": "needle.tensor_split(x, pieces, 2)",
-    "fliplr": "needle.flip(x, 1)",
-    "flipud": "needle.flip(x, 0)",
-    "expit": "needle.sigmoid",
-    "gammaln": "needle.lgamma",
-    "inference_mode": "needle.no_grad",
-    "inner": "needle.tensordot(x, y, ([-1], [-1]))",
-    "interpolate": "needle.ops.upsample",
-    "inverse": "needle.linalg.inv",
-    "kl_div": "needle.kl_divergence",
-    "logsigmoid": "needle.log_sigmoid",
-    "mv": "x @ y",
-    "mvlgamma": "needle.multigammaln",
-    "psi": "needle.digamma",
-    "randperm": "needle.permutation",
-    "std_mean": "needle.std(x, correction=1), needle.mean(x)",
-    "tril_indices": "needle.argwhere(needle.tril(needle.ones((n, m)))).T",
-    "triu_indices": "needle.argwhere(needle.triu(needle.ones((n, m)))).T",
-    "utils": "needle.data.DataLoader, needle.checkpoint, needle.optim.clip_grad_norm",
-    "var_mean": "needle.var(x, correction=1), needle.mean(x)",
-    "vdot": "needle.vecdot",
-}
-"""Names that PyTorch has: what to try."""
 
 
 def _elsewhere(name: str) -> str:
     """Return where Needle has a name that it has not here; empty if nowhere."""
     if name.startswith("_"):
         return ""
-    if name in _ELSEWHERE:
-        return _ELSEWHERE[name]
+    if told := _advice("", name):
+        return told
     for place in ("init", "nn", "optim", "data", "io", "ops", "standard", "standard.linalg"):
         if hasattr(_import_module(f"needle.{place}"), name):
             return f"needle.{place}.{name}"

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from needle import devices, ops
+from needle import ops
 from needle.backend.axes import axes_of, normalise_axis, whole
-from needle.errors import AxesError, IndexRangeError, explain, no_tensor, unknown
+from needle.errors import AxesError, IndexRangeError, explain, unknown
 from needle.executor import shape_of, spec_of
+from needle.inspection import Inspection, attribute
+from needle.ops.attributes import flag, real
 from needle.ops.operands import as_tensors, promoted
 from needle.ops.rearrange import window
 
 Axes = int | Sequence[int] | None
-
-
-def _of(other: Any, name: str) -> Any:
-    """Return an attribute of a tensor or of an array.
-
-    Raises:
-        ArgumentError: if it is neither.
-    """
-    try:
-        return getattr(other, name)
-    except AttributeError:
-        raise no_tensor(other) from None
 
 
 def _sizes(shape: tuple[Any, ...]) -> Any:
@@ -32,20 +22,28 @@ def _sizes(shape: tuple[Any, ...]) -> Any:
     return shape[0] if len(shape) == 1 else shape
 
 
-class Aliases:
+def _times(x: Any, factor: Any) -> Any:
+    """Return x times a number of PyTorch's ``alpha=`` and ``beta=``; x itself for 1."""
+    if type(factor) in (int, float):
+        return x if factor == 1 else x * factor
+    real("alpha and beta", factor)
+    return x * factor
+
+
+class Aliases(Inspection):
     """Methods of PyTorch that Needle has as operators, as functions, or under another name."""
 
     __slots__ = ()
 
     # ---- of each element -------------------------------------------------------
 
-    def add(self, other: Any) -> Any:
-        """x + other."""
-        return ops.add(self, other)
+    def add(self, other: Any, *, alpha: float = 1) -> Any:
+        """x + alpha * other."""
+        return ops.add(self, _times(other, alpha))
 
-    def sub(self, other: Any) -> Any:
-        """x - other."""
-        return ops.subtract(self, other)
+    def sub(self, other: Any, *, alpha: float = 1) -> Any:
+        """x - alpha * other."""
+        return ops.subtract(self, _times(other, alpha))
 
     def mul(self, other: Any) -> Any:
         """x * other."""
@@ -333,7 +331,7 @@ class Aliases:
 
     def view_as(self, other: Any) -> Any:
         """The same elements in the shape of another tensor."""
-        return ops.reshape(self, _of(other, "shape"))
+        return ops.reshape(self, attribute(other, "shape"))
 
     reshape_as = view_as
 
@@ -351,7 +349,7 @@ class Aliases:
 
     def expand_as(self, other: Any) -> Any:
         """Repeat to the shape of another tensor, without copying."""
-        return ops.broadcast_to(self, _of(other, "shape"))
+        return ops.broadcast_to(self, attribute(other, "shape"))
 
     def moveaxis(self, source: int | Sequence[int], target: int | Sequence[int]) -> Any:
         """Move axes to other places."""
@@ -473,6 +471,24 @@ class Aliases:
         """Write a value to slices along an axis. See ``ops.index_fill``."""
         return ops.index_fill(self, axis, index, value)
 
+    def index_put(self, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+        """Write values at a tuple of indices, or add them there; returns a new tensor."""
+        place = tuple(indices)
+        if not flag("index_put: accumulate", accumulate):
+            return ops.put(self, place, values)
+        counted = ops.reshape(ops.arange(0, spec_of(self).size), shape_of(self))
+        places = ops.getitem(ops.to_device(counted, spec_of(self).device), place)
+        given = ops.broadcast_to(values, shape_of(places))
+        flat = ops.reshape(self, (spec_of(self).size,))
+        added = ops.index_add(flat, 0, ops.reshape(places, (-1,)), ops.reshape(given, (-1,)))
+        return ops.reshape(added, shape_of(self))
+
+    def masked_scatter(self, mask: Any, source: Any) -> Any:
+        """Write the first elements of source, in order, where a mask is true."""
+        mask = ops.broadcast_to(mask, shape_of(self))
+        count = int(ops.count_nonzero(mask).item())
+        return ops.put(self, mask, ops.getitem(ops.reshape(source, (-1,)), slice(0, count)))
+
     def masked_select(self, mask: Any) -> Any:
         """The elements where a mask is true, as a vector; both broadcast."""
         own, chosen = ops.broadcast_arrays(*as_tensors((self, mask), "masked_select"))
@@ -484,43 +500,41 @@ class Aliases:
         """Matrix product."""
         return ops.matmul(self, other)
 
-    bmm = mm
+    bmm = mv = mm
+
+    def addmm(self, y: Any, z: Any, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
+        """beta * x + alpha * (y @ z)."""
+        return ops.add(_times(self, beta), _times(ops.matmul(y, z), alpha))
+
+    baddbmm = addmv = addmm
+
+    def inverse(self) -> Any:
+        """The inverse of matrices. See ``ops.inv``."""
+        return ops.inv(self)
+
+    def det(self) -> Any:
+        """The determinants of matrices. See ``ops.det``."""
+        return ops.det(self)
+
+    def cholesky(self) -> Any:
+        """The lower triangular factor of matrices. See ``ops.cholesky``."""
+        return ops.cholesky(self)
+
+    def dist(self, other: Any, p: float = 2) -> Any:
+        """The norm of x - other."""
+        return ops.norm(ops.subtract(self, other), p)
+
+    def diag(self, k: int = 0) -> Any:
+        """The diagonal of a matrix, or the matrix of a diagonal. See ``ops.diag``."""
+        return ops.diag(self, k)
+
+    def bincount(self, weights: Any = None, minlength: int = 0) -> Any:
+        """Count how often each of 0, 1, 2, ... occurs. See ``ops.bincount``."""
+        return ops.bincount(self, weights, minlength)
 
     def outer(self, other: Any) -> Any:
         """Products of all pairs of elements of two vectors."""
         return ops.outer(self, other)
-
-    # ---- the tensor itself -----------------------------------------------------
-
-    def contiguous(self) -> Any:
-        """Return the tensor itself: ops take any strides, and ``view`` copies where it must."""
-        return self
-
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes of all elements."""
-        spec = spec_of(self)
-        return int(spec.size * spec.dtype.itemsize)
-
-    def dim(self) -> int:
-        """Number of axes."""
-        return len(shape_of(self))
-
-    def element_size(self) -> int:
-        """Number of bytes of one element."""
-        return int(spec_of(self).dtype.itemsize)
-
-    def is_floating_point(self) -> bool:
-        """Whether elements are floating-point numbers."""
-        return bool(spec_of(self).dtype.is_floating)
-
-    def cpu(self) -> Any:
-        """Move to the CPU."""
-        return ops.to_device(self, devices.cpu())
-
-    def type_as(self, other: Any) -> Any:
-        """Convert to the dtype of another tensor."""
-        return ops.astype(self, _of(other, "dtype"))
 
     # ---- other tensors of its dtype and device ---------------------------------------
 
@@ -541,16 +555,3 @@ class Aliases:
         """A tensor whose values are not set."""
         spec = spec_of(self)
         return ops.empty(_sizes(shape), dtype=dtype or spec.dtype, device=device or spec.device)
-
-    if not TYPE_CHECKING:  # else type checkers would accept every misspelt name
-
-        def __getattr__(self, name):
-            if name.endswith("_") and not name.startswith("_"):
-                raise AttributeError(
-                    f"{type(self).__name__!r} object has no attribute {name!r}\n"
-                    "  rule: methods do not change tensors\n"
-                    "  try: with no_grad(): x[...] = y, or x *= y",
-                    name=name,
-                    obj=self,
-                )
-            return object.__getattribute__(self, name)  # raises the usual error

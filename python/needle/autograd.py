@@ -11,12 +11,13 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from needle import config, executor, graph, reverse, structure
 from needle.backend.ndarray import NDArray, array
+from needle.elsewhere import advice
 from needle.errors import (
     ArgumentError,
     DeviceError,
@@ -25,6 +26,7 @@ from needle.errors import (
     IndexRangeError,
     ShapeError,
     explain,
+    missing,
     no_tensor,
 )
 from needle.ops import operands
@@ -477,3 +479,9 @@ class _Autograd(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _Autograd
+
+
+if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+    def __getattr__(name):
+        raise missing("needle.autograd", name, advice("autograd", name))

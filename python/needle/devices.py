@@ -79,6 +79,13 @@ class Device:
         """The backend, under its name in the course."""
         return self.backend
 
+    def is_loaded(self) -> bool:
+        """Return whether the backend is in use already."""
+        try:
+            return object.__getattribute__(self, "backend") is not None
+        except AttributeError:
+            return False
+
     def enabled(self) -> bool:
         """Return whether the device can be used; never raises."""
         return self.reason() is None

@@ -218,7 +218,7 @@ def missing(module: str, name: str, advice: str = "") -> AttributeError:
     """
     text = f"module {module!r} has no attribute {name!r}"
     text += f"\n  try: {advice}" if advice else ""
-    return AttributeError(text, name=name, obj=sys.modules[module])
+    return AttributeError(text, name=name, obj=sys.modules.get(module))
 
 
 def no_tensor(x: Any) -> NeedleError:

@@ -5,16 +5,100 @@ They mean what they mean there: ``tensor([1, 2])`` is int64, and requires no gra
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from needle import executor, graph
+from needle import executor, graph, ops
 from needle.backend import exchange
+from needle.backend.axes import normalise_axis, whole
+from needle.dtype import DType, result_type
 from needle.errors import ArgumentError, explain
-from needle.ops.operands import kind_of
+from needle.inspection import Size as Size
+from needle.ops import random
+from needle.ops.attributes import flag, real
+from needle.ops.operands import default_float, kind_of
+from needle.standard import linalg
 from needle.standard.creation import asarray
+from needle.standard.inspection import finfo as finfo
+from needle.standard.inspection import iinfo as iinfo
 from needle.tensors import Tensor
+
+__all__ = [
+    "Generator",
+    "Size",
+    "addmm",
+    "as_tensor",
+    "baddbmm",
+    "bitwise_not",
+    "bmm",
+    "broadcast_tensors",
+    "cartesian_prod",
+    "cholesky",
+    "clone",
+    "concatenate",
+    "cross",
+    "det",
+    "detach",
+    "dist",
+    "div",
+    "dot",
+    "eq",
+    "finfo",
+    "fliplr",
+    "flipud",
+    "from_numpy",
+    "ge",
+    "ger",
+    "get_default_dtype",
+    "get_rng_state",
+    "gt",
+    "histc",
+    "iinfo",
+    "index_put",
+    "index_select",
+    "inference_mode",
+    "inverse",
+    "is_floating_point",
+    "is_grad_enabled",
+    "is_tensor",
+    "le",
+    "logdet",
+    "lt",
+    "masked_scatter",
+    "masked_select",
+    "matrix_power",
+    "mm",
+    "movedim",
+    "mul",
+    "mv",
+    "narrow",
+    "ne",
+    "neg",
+    "numel",
+    "pinverse",
+    "promote_types",
+    "psi",
+    "qr",
+    "randperm",
+    "repeat_interleave",
+    "select",
+    "set_rng_state",
+    "slogdet",
+    "sub",
+    "t",
+    "tensor",
+    "trapezoid",
+    "trapz",
+    "tril_indices",
+    "triu_indices",
+    "true_divide",
+    "vander",
+    "view_as",
+]
 
 
 def tensor(
@@ -91,3 +175,233 @@ def is_tensor(x: Any) -> bool:
     (True, False)
     """
     return isinstance(x, Tensor)
+
+
+# ---- methods as functions ---------------------------------------------------------------
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """Return a method of tensors as a function."""
+    method = getattr(Tensor, name)
+
+    def function(x: Any, *args: Any, **named: Any) -> Any:
+        return method(x, *args, **named)
+
+    own = inspect.signature(method)
+    first, *rest = own.parameters.values()
+    function.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[first.replace(name="x"), *rest]
+    )
+    function.__name__ = function.__qualname__ = name
+    function.__code__ = function.__code__.replace(co_name=name)  # the name in errors
+    function.__doc__ = f"{inspect.getdoc(method)}\n\nThe method ``x.{name}``, as a function."
+    return function
+
+
+mul, div, sub, neg, true_divide = map(_function, ("mul", "div", "sub", "neg", "true_divide"))
+mm, bmm, mv, dot, addmm, baddbmm = map(_function, ("mm", "bmm", "mv", "dot", "addmm", "baddbmm"))
+eq, ne, lt, le, gt, ge = map(_function, ("eq", "ne", "lt", "le", "gt", "ge"))
+bitwise_not, t, dist, movedim = map(_function, ("bitwise_not", "t", "dist", "movedim"))
+clone, detach, numel, is_floating_point = map(
+    _function, ("clone", "detach", "numel", "is_floating_point")
+)
+index_select, masked_select, narrow, repeat_interleave = map(
+    _function, ("index_select", "masked_select", "narrow", "repeat_interleave")
+)
+index_put, masked_scatter, select, view_as = map(
+    _function, ("index_put", "masked_scatter", "select", "view_as")
+)
+ger = ops.outer
+det, inverse, cross, matrix_power = ops.det, ops.inv, linalg.cross, linalg.matrix_power
+cholesky, qr, slogdet, pinverse = linalg.cholesky, linalg.qr, linalg.slogdet, linalg.pinv
+concatenate, psi = ops.concat, ops.digamma
+
+
+def logdet(x: Any) -> Any:
+    """Return the logarithm of the determinant; NaN where that is negative.
+
+    >>> print(ndl.logdet(ndl.eye(2)))
+    0.0
+    """
+    sign, log = linalg.slogdet(x)
+    return ops.where(sign < 0, float("nan"), log)
+
+
+def fliplr(x: Any) -> Any:
+    """Reverse the second axis.
+
+    >>> print(ndl.fliplr(Tensor([[1.0, 2.0]])))
+    [[2. 1.]]
+    """
+    return ops.flip(x, 1)
+
+
+def flipud(x: Any) -> Any:
+    """Reverse the first axis.
+
+    >>> print(ndl.flipud(Tensor([1.0, 2.0])))
+    [2. 1.]
+    """
+    return ops.flip(x, 0)
+
+
+def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
+    """Broadcast tensors to one shape. See ``ops.broadcast_arrays``.
+
+    >>> [x.shape for x in ndl.broadcast_tensors(ndl.ones(2, 1), ndl.ones(3))]
+    [(2, 3), (2, 3)]
+    """
+    return tuple(ops.broadcast_arrays(*tensors))
+
+
+def tril_indices(rows: int, columns: int, offset: int = 0, *, device: Any = None) -> Any:
+    """Return the positions on and below a diagonal of a matrix: int64 [2, count].
+
+    >>> print(ndl.tril_indices(2, 2))
+    [[0 1 1]
+     [0 0 1]]
+    """
+    return ops.stack(ops.nonzero(ops.tril(ops.ones((rows, columns), device=device), offset)))
+
+
+def triu_indices(rows: int, columns: int, offset: int = 0, *, device: Any = None) -> Any:
+    """Return the positions on and above a diagonal of a matrix: int64 [2, count].
+
+    >>> print(ndl.triu_indices(2, 2))
+    [[0 0 1]
+     [0 1 1]]
+    """
+    return ops.stack(ops.nonzero(ops.triu(ops.ones((rows, columns), device=device), offset)))
+
+
+def cartesian_prod(*tensors: Any) -> Any:
+    """Return all combinations of the elements of vectors, one a row; of one vector, itself.
+
+    >>> ndl.cartesian_prod(Tensor([1.0, 2.0]), Tensor([3.0, 4.0, 5.0])).shape
+    (6, 2)
+    """
+    if len(tensors) == 1:
+        return tensors[0]
+    return ops.stack([ops.reshape(x, (-1,)) for x in ops.meshgrid(*tensors, indexing="ij")], -1)
+
+
+def trapezoid(y: Any, x: Any = None, *, dx: float = 1.0, axis: int = -1) -> Any:
+    """Integrate along an axis by the trapezoidal rule, at the places x or at a distance dx.
+
+    >>> print(ndl.trapezoid(Tensor([1.0, 2.0, 3.0])))
+    4.0
+    """
+    place = normalise_axis(axis, len(executor.shape_of(y)))
+    size = executor.shape_of(y)[place]
+    last, first = Tensor.narrow(y, place, 1, size - 1), Tensor.narrow(y, place, 0, size - 1)
+    if x is None:
+        return ops.summation(last + first, place) * (real("trapezoid: dx", dx) / 2)
+    width = ops.diff(x, 1, place if len(executor.shape_of(x)) > 1 else -1)
+    if len(executor.shape_of(x)) == 1:
+        width = ops.reshape(width, (-1, *[1] * (len(executor.shape_of(y)) - place - 1)))
+    return ops.summation((last + first) * width, place) * 0.5
+
+
+trapz = trapezoid
+
+
+def vander(x: Any, columns: int | None = None, increasing: bool = False) -> Any:
+    """Return the powers of the elements of a vector, one element a row, the largest power first.
+
+    >>> print(ndl.vander(Tensor([2.0, 3.0]), 3))
+    [[4. 2. 1.]
+     [9. 3. 1.]]
+    """
+    count = executor.shape_of(x)[0] if columns is None else whole("vander: columns", columns)
+    powers = ops.arange(0, count) if increasing else ops.arange(count - 1, -1, -1)
+    return ops.power(ops.unsqueeze(x, 1), ops.astype(powers, executor.spec_of(x).dtype))
+
+
+def histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """Count the elements in ``bins`` parts of [min, max]; of all elements if both are equal.
+
+    >>> print(ndl.histc(Tensor([1.0, 2.0, 1.0]), bins=4, min=0, max=3))
+    [0. 2. 1. 0.]
+    """
+    values = ops.reshape(ops.stop_gradient(x), (-1,))
+    low, high = real("histc: min", min), real("histc: max", max)
+    if low == high:
+        low, high = float(ops.amin(values).item()), float(ops.amax(values).item())
+        low, high = (low, high) if low < high else (low - 1, high + 1)
+    inside = ops.getitem(values, (values >= low) & (values <= high))
+    places = ops.clip(ops.floor((inside - low) * (bins / (high - low))), 0, bins - 1)
+    counts = ops.bincount(ops.astype(places, "int64"), minlength=whole("histc: bins", bins))
+    return ops.astype(counts, executor.spec_of(x).dtype)
+
+
+# ---- random numbers and modes -----------------------------------------------------------
+
+
+class Generator(random.Generator):
+    """A generator of random numbers, for ``generator=`` of functions that draw.
+
+    >>> g = ndl.Generator().manual_seed(3)
+    >>> ndl.randperm(4, generator=g).shape
+    (4,)
+    """
+
+    __slots__ = ()
+
+    def __init__(self, device: Any = None) -> None:
+        super().__init__(0)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start anew from a seed; return the generator."""
+        random.Generator.__init__(self, seed)
+        return self
+
+    def initial_seed(self) -> int:
+        """Return the seed."""
+        return int(self.seed)
+
+
+def randperm(n: int, *, generator: Any = None, dtype: Any = "int64", device: Any = None) -> Any:
+    """Return 0, 1, ..., n - 1 in random order. See ``permutation``.
+
+    >>> print(ndl.sort(ndl.randperm(4)))
+    [0 1 2 3]
+    """
+    with random.drawing(generator):
+        return ops.astype(ops.permutation(n, device=device), dtype)
+
+
+@contextmanager
+def inference_mode(mode: bool = True) -> Iterator[None]:
+    """Record no graph within a ``with`` block, as ``no_grad``; False changes nothing.
+
+    >>> with ndl.inference_mode():
+    ...     print((Tensor([1.0]) * 2).requires_grad)
+    False
+    """
+    if not flag("inference_mode: mode", mode):
+        yield
+        return
+    with executor.modes(recording=False):
+        yield
+
+
+def is_grad_enabled() -> bool:
+    """Return whether a graph is recorded.
+
+    >>> ndl.is_grad_enabled()
+    True
+    """
+    return bool(graph.recording())
+
+
+def get_default_dtype() -> DType:
+    """Return the dtype that Python's floats become.
+
+    >>> ndl.get_default_dtype()
+    needle.float32
+    """
+    return default_float()
+
+
+promote_types = result_type
+get_rng_state, set_rng_state = random.get_state, random.set_state

@@ -21,6 +21,7 @@ from needle.errors import (
     ShapeError,
     explain,
 )
+from needle.inplace import InPlace, complete, written
 from needle.methods import Methods
 from needle.ops import movement, operands, select
 from needle.ops.operands import declined, destination, has_gradients
@@ -32,7 +33,7 @@ _apply = executor.apply
 _reshapes = movement.known_reshapes
 
 
-class Tensor(Augmented, Methods, Value):
+class Tensor(InPlace, Augmented, Methods, Value):
     """An array that remembers how it was computed.
 
     Args:
@@ -98,8 +99,11 @@ class Tensor(Augmented, Methods, Value):
 
     @property
     def data(self) -> Tensor:
-        """The detached tensor. Assigning a tensor of the same dtype rebinds the storage."""
-        return self.detach()
+        """The detached tensor; what changes it in place changes x too.
+
+        Assigning a tensor of the same dtype rebinds the storage.
+        """
+        return Data(self)
 
     @data.setter
     def data(self, value: Any) -> None:
@@ -230,7 +234,7 @@ class Tensor(Augmented, Methods, Value):
         """
         if config.current().backend == "np":  # the course: any tensor is true
             return self.dtype != "bool" or bool(self.numpy().all())
-        if self.size == 1:
+        if self.spec.size == 1:
             return bool(self.item())
         raise ShapeError(
             f"the truth of a tensor of shape {self.shape} is ambiguous\n"
@@ -409,6 +413,38 @@ class Tensor(Augmented, Methods, Value):
     def make_from_op(op: Any, inputs: Sequence[Any]) -> Tensor:
         """Return ``op(*inputs)``."""
         return _apply(op, *inputs)
+
+
+class Data(Tensor):
+    """The ``.data`` of a tensor, its owner: detached, but changes in place go to both."""
+
+    __slots__ = ("owner",)
+    owner: Tensor
+
+    def __init__(self, owner: Tensor) -> None:
+        graph.init_tensor(self, executor.value_of(owner), False)
+        self.owner = owner
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(index, value)
+        written(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.detach().__reduce__()
+
+
+def _through(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def augmented(self: Any, other: Any) -> Any:
+        out = method(self, other)
+        return written(out) if out is self else out
+
+    return augmented
+
+
+for _name, _method in vars(Augmented).items():
+    if _name.startswith("__i"):
+        setattr(Data, _name, _through(_method))
+complete(Tensor)
 
 
 class Parameter(Tensor):

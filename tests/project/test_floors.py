@@ -12,7 +12,7 @@ import needle
 
 PACKAGE = Path(needle.__file__).parent
 FLOORS = [
-    {"config", "errors", "dtype", "core"},
+    {"config", "elsewhere", "errors", "dtype", "core"},
     {"devices", "definition", "backend"},
     {"graph", "structure", "forward", "finite", "executor", "reverse", "tracing"},
     {"ops", "autograd", "regions", "derivatives"},
@@ -20,6 +20,9 @@ FLOORS = [
         "aliases",
         "augmented",
         "compile",
+        "gpus",
+        "inplace",
+        "inspection",
         "methods",
         "pytorch",
         "standard",
@@ -50,6 +53,7 @@ ARROWS = {
     ("structure", "graph"), ("autograd", "ops"), ("regions", "ops"),
     ("derivatives", "autograd"), ("derivatives", "regions"), ("derivatives", "ops"),
     ("pytorch", "tensors"), ("pytorch", "standard"),
+    ("tensors", "inplace"), ("aliases", "inspection"), ("pytorch", "inspection"),
     ("tensors", "methods"), ("tensors", "augmented"), ("tensors", "value"),
     ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("nn", "optim"),
     ("io", "nn"),

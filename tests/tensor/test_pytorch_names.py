@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import pickle
+
 import numpy as np
 import pytest
 
@@ -41,3 +45,94 @@ def test_device_is_the_class_of_devices():
     for wrong in (("gpu",), ("cuda:1", 1), ("cuda", "1"), ("cpu", 1)):
         with pytest.raises(DeviceError):
             ndl.device(*wrong)
+
+
+def test_size_is_a_number_and_a_method():
+    x = ndl.zeros(2, 3)
+    assert x.size == 6 and x.size() == (2, 3) and x.size(0) == 2 and x.size(-1) == 3
+    assert isinstance(x.size(), ndl.Size) and x.size().numel() == 6 and x.size(dim=1) == 3
+    assert pickle.loads(pickle.dumps(x.size)) == 6 and copy.copy(x.size) == 6
+    with pytest.raises(IndexError):
+        x.size(2)
+
+
+def test_what_a_tensor_is():
+    x = ndl.tensor([[1.0, 2.0]])
+    assert (x.is_cuda, x.is_sparse, x.itemsize, x.nelement(), x.ndimension()) == (0, 0, 4, 2, 2)
+    assert (
+        x.cpu().device == ndl.cpu()
+        and x.pin_memory() is x
+        and x.is_contiguous()
+        and x.grad_fn is None
+    )
+    y = ndl.tensor([1.0], requires_grad=True) * 2
+    assert y.grad_fn is y.op and x.type() == "float32" and x.type(ndl.int64).dtype == "int64"
+    kinds = ["float", "double", "half", "bfloat16", "long", "int", "short", "char", "byte", "bool"]
+    assert all(getattr(x, kind)().dtype is getattr(ndl, kind) for kind in kinds)
+    if not ndl.cuda.is_available():
+        with pytest.raises(DeviceError):
+            x.cuda()
+
+
+def test_cuda_answers_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(ndl.cuda(), "_reason", "none")
+    cuda = ndl.cuda
+    if cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert cuda.device_count() == cuda.memory_allocated() == cuda.max_memory_allocated() == 0
+    assert cuda.memory_reserved("cuda:0") == cuda.current_device() == 0
+    assert cuda.synchronize() is cuda.empty_cache() is None and not cuda.is_bf16_supported()
+    with pytest.raises(DeviceError, match="not available"):
+        cuda.get_device_name()
+    with pytest.raises(DeviceError, match="expected a GPU, got 'cpu"):
+        cuda.synchronize("cpu")
+    with pytest.raises(AttributeError, match=r"no attribute 'Event'\n  try: "):
+        cuda.Event()
+    cuda.manual_seed_all(3)
+    first = ndl.randn(2).tolist()
+    ndl.manual_seed(3)
+    assert ndl.randn(2).tolist() == first
+
+
+def test_cuda_asks_the_emulator():
+    emulated = ndl.device("cuda-emu") if any(d == "cuda-emu" for d in ndl.all_devices()) else None
+    if emulated is None or not emulated.enabled():
+        pytest.skip("no emulator")
+    x = ndl.zeros(1000, device=emulated)
+    assert ndl.cuda.memory_allocated("cuda-emu") >= x.nbytes
+    assert ndl.cuda.max_memory_allocated("cuda-emu") >= x.nbytes
+    assert ndl.cuda.get_device_name("cuda-emu") == "emulator"
+    ndl.cuda.synchronize("cuda-emu")
+
+
+def test_functions_that_are_methods_here():
+    x, y = ndl.tensor([[1.0, 2.0], [3.0, 4.0]]), ndl.tensor([[0.0, 1.0], [1.0, 0.0]])
+    swapped = [[2.0, 1.0], [4.0, 3.0]]
+    assert ndl.mm(x, y).tolist() == swapped and ndl.fliplr(x).tolist() == swapped
+    assert ndl.bmm(x[None], y[None]).tolist() == [swapped]
+    assert ndl.addmm(y, x, y, beta=2, alpha=0).tolist() == (2 * y).tolist()
+    assert ndl.mul(x, 2).tolist() == (x * 2).tolist() and ndl.sub(x, y, alpha=2)[0, 1].item() == 0
+    assert x.add(y, alpha=3).tolist() == (x + 3 * y).tolist()
+    assert ndl.div(x, 2, rounding_mode="floor").tolist() == [[0.0, 1.0], [1.0, 2.0]]
+    assert list(inspect.signature(ndl.div).parameters) == ["x", "other", "rounding_mode"]
+    assert ndl.histc(x, 3, 1, 4).tolist() == [1.0, 1.0, 2.0]
+    assert ndl.logdet(-x).isnan().item() and ndl.logdet(y @ x) == pytest.approx(np.log(2))
+    assert ndl.trapezoid(x, ndl.tensor([0.0, 2.0])).tolist() == [3.0, 7.0]
+    assert ndl.trapezoid(x, dx=2.0, axis=0).tolist() == [4.0, 6.0]
+    assert ndl.finfo(ndl.float32).eps == np.finfo(np.float32).eps and ndl.iinfo(ndl.int8).max == 127
+    assert ndl.vander(ndl.tensor([2.0]), 3, increasing=True).tolist() == [[1.0, 2.0, 4.0]]
+    with pytest.raises(ArgumentError, match="alpha and beta is 'a'"):
+        x.add(y, alpha="a")
+
+
+def test_random_functions_and_modes():
+    g = ndl.Generator()
+    first = ndl.randperm(9, generator=g.manual_seed(1)).tolist()
+    assert ndl.randperm(9, generator=g.manual_seed(1)).tolist() == first != list(range(9))
+    w = ndl.tensor([1.0], requires_grad=True)
+    with ndl.inference_mode():
+        assert not ndl.is_grad_enabled() and not (w * w).requires_grad
+    with ndl.inference_mode(False):
+        assert ndl.is_grad_enabled() and (w * w).requires_grad
+    with pytest.raises(ArgumentError, match="inference_mode: mode is 3"), ndl.inference_mode(3):
+        pass

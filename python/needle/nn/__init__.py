@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from needle.elsewhere import advice as _advice
 from needle.errors import missing
 from needle.nn.activation import (
     ACTIVATIONS,
@@ -158,4 +159,4 @@ else:  # type checkers would give every misspelt name a type
     def __getattr__(name):
         if name in _ROOMS:
             return import_module(f"needle.nn.{name}")
-        raise missing("needle.nn", name)
+        raise missing("needle.nn", name, _advice("nn", name))

@@ -9,6 +9,8 @@ differ from device to device by rounding.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -22,7 +24,7 @@ from needle.backend.axes import whole
 from needle.backend.ndarray import NDArray, array
 from needle.devices import as_device
 from needle.dtype import DType
-from needle.errors import OptionError
+from needle.errors import ArgumentError, OptionError
 
 Key = int | NDArray
 """A key; or a stream, int64 [2]: key and counter (bits of uint64), to which counters are added."""
@@ -146,6 +148,28 @@ def set_state(state: Any) -> None:
     else:
         _generator = None
         np.random.set_state(state)
+
+
+@contextmanager
+def drawing(source: Generator | None) -> Iterator[None]:
+    """Draw from this generator within a ``with`` block; None changes nothing.
+
+    Raises:
+        ArgumentError: if it is no generator.
+    """
+    global _generator
+    if source is None:
+        yield
+        return
+    if not isinstance(source, Generator):
+        raise ArgumentError(
+            f"generator is {source!r:.60}\n  try: needle.Generator().manual_seed(0)"
+        )
+    before, _generator = _generator, source
+    try:
+        yield
+    finally:
+        _generator = before
 
 
 def generator(key: int | None = None) -> Generator | None:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from needle.elsewhere import advice as _advice
 from needle.errors import missing
 from needle.optim import lr_scheduler, schedules
 from needle.optim.adam import Adam, AdamW, NAdam, RAdam
@@ -34,4 +35,4 @@ _ELSEWHERE = {
 if not TYPE_CHECKING:  # or every misspelt name would have a type
 
     def __getattr__(name):
-        raise missing("needle.optim", name, _ELSEWHERE.get(name, ""))
+        raise missing("needle.optim", name, _ELSEWHERE.get(name) or _advice("optim", name))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from needle import ops
 from needle.backend.axes import axes_of, normalise_axis, whole
-from needle.errors import AxesError, DtypeError, ShapeError, explain, unknown
+from needle.elsewhere import advice
+from needle.errors import AxesError, DtypeError, ShapeError, explain, missing, unknown
 from needle.standard import operands
 
 
@@ -314,3 +315,9 @@ def svd(x: Any, /, *, full_matrices: bool = True) -> SVD:
 def svdvals(x: Any, /) -> Any:
     """The singular values of matrices, in descending order."""
     return ops.svd(x, False)[1]
+
+
+if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+    def __getattr__(name):
+        raise missing("needle.standard.linalg", name, advice("linalg", name))

@@ -186,7 +186,7 @@ class CudaDriver:
         try:
             self.check(self.api.cuInit(0))
             version = self.check(self.api.cuDriverGetVersion())
-            count = self.check(self.api.cuDeviceGetCount())
+            self.count = count = int(self.check(self.api.cuDeviceGetCount()))
         except DeviceError as error:
             raise DeviceError(f"the driver finds no GPU ({error})") from None
         except Exception as error:

@@ -78,6 +78,7 @@ class EmuDriver:
         DeviceError: without a compiler.
     """
 
+    count = GPUS
     _lock = threading.RLock()  # of the runtime, which all emulated GPUs share
 
     def __init__(self, sanitize: bool = False, number: int = 0) -> None:

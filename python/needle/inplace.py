@@ -1,0 +1,206 @@
+"""Methods that change a tensor: ``x.add_(y)`` gives x the value of ``x.add(y)``, and returns x.
+
+Only this tensor has the new value. Results computed before keep the old one, and so do the tensors
+that x was taken from: ``x[0].zero_()`` leaves x as it is, and warns. ``x.data`` is the exception:
+what changes it changes x.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from needle import executor, forward, graph, ops
+from needle.errors import DtypeError, GradientError, NeedleError, OptionError, ShapeError, explain
+from needle.ops.attributes import real
+from needle.ops.random import drawing
+
+SAME = """
+    abs acos acosh add addcdiv addcmul asin asinh atan atan2 atanh bitwise_and bitwise_not
+    bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clip copysign cos cosh cumprod cumsum
+    digamma div divide eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmod frac ge gt hypot
+    index_add index_copy index_fill index_put le leaky_relu lerp lgamma log log10 log1p log2
+    logical_and logical_not logical_or logical_xor logit lt masked_fill masked_scatter mul multiply
+    nan_to_num ne neg negative polygamma pow reciprocal relu remainder round rsqrt scatter
+    scatter_add scatter_reduce sigmoid sign sin sinc sinh sqrt square sub subtract tan tanh tril
+    triu true_divide trunc xlogy elu softplus silu
+"""
+"""Methods with a twin that changes the tensor, whose dtype and shape stay."""
+
+RESHAPED = "squeeze swapaxes t transpose unsqueeze detach"
+"""Methods with a twin that changes the tensor's shape, or takes it out of its graph."""
+
+
+def assign(x: Any, out: Any, name: str) -> Any:
+    """Give x the value of out, and return x.
+
+    Raises:
+        GradientError: if x is a leaf that requires a gradient and out depends on it.
+    """
+    is_leaf = x.node is None or x.node.op is None
+    if is_leaf and x.requires_grad and out.requires_grad and graph.recording():
+        raise explain(
+            GradientError, name, "the tensor is a leaf that requires a gradient", [("x", x)],
+            "a leaf has no history", f"with no_grad(): x.{name}(...)",
+        )  # fmt: skip
+    _warn_of_view(x, name)
+    waits = out.array is None and not x.requires_grad
+    if out.requires_grad or not is_leaf or forward.top((x, out)) or waits:
+        graph.rebind(x, out if out is not x else out.detach())
+    else:
+        graph.set_array(x, executor.held(out))
+    return written(x)
+
+
+def written(x: Any) -> Any:
+    """Return x, whose value changed; if it is the ``.data`` of a tensor, change that too."""
+    owner = getattr(x, "owner", None)
+    if owner is not None:
+        graph.set_array(owner, executor.held(x))
+    return x
+
+
+def _warn_of_view(x: Any, name: str) -> None:
+    """Warn once for each place in a program that changes a view."""
+    array = x.array
+    if array is None or forward.top((x,)) or x.spec.size == 0 or array.is_compact():
+        return
+    if not graph.exclusive(x):
+        warnings.warn(
+            f"{name}: the tensor is a view; only itself changes, not the tensor it was taken from\n"
+            "  try: x[0] = 0, or x[0] += y, in place of x[0].zero_() or x[0].add_(y)",
+            stacklevel=4,
+        )
+
+
+def _fitting(x: Any, out: Any, name: str) -> Any:
+    """Return the new value of x, which has its dtype and shape; comparisons are cast.
+
+    Raises:
+        DtypeError: if the dtype would change.
+        ShapeError: if the shape would change.
+    """
+    new, old = out.spec, x.spec
+    if new.dtype is not old.dtype and new.dtype.kind == "b":
+        out = ops.astype(out, old.dtype)
+        new = out.spec
+    if new.dtype is old.dtype and new.shape == old.shape:
+        return out
+    kind: type[NeedleError] = ShapeError if new.dtype is old.dtype else DtypeError
+    raise explain(
+        kind, name, f"x would become {new.dtype}{list(new.shape)}", [("x", x)],
+        "the dtype and the shape stay", f"x = x.{name[:-1]}(...)",
+    )  # fmt: skip
+
+
+def _twin(method: Callable[..., Any], name: str, keeps: bool) -> Callable[..., Any]:
+    """Return the method that gives a tensor the result of another method."""
+
+    def change(self: Any, *args: Any, **named: Any) -> Any:
+        out = method(self, *args, **named)
+        return assign(self, _fitting(self, out, change.__name__) if keeps else out, change.__name__)
+
+    change.__name__ = f"{name}_"
+    change.__qualname__ = f"InPlace.{name}_"
+    change.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
+    change.__doc__ = f"Give x the value of ``x.{name}(...)``, and return x."
+    return change
+
+
+def _real(name: str, **numbers: Any) -> None:
+    for what, value in numbers.items():
+        real(f"{name}: {what}", value)
+
+
+class InPlace:
+    """The methods of tensors whose names end with an underscore."""
+
+    __slots__ = ()
+
+    def zero_(self) -> Any:
+        """Set all elements to 0."""
+        return self.fill_(0)
+
+    def fill_(self, value: Any) -> Any:
+        """Set all elements to one value."""
+        _warn_of_view(self, "fill_")
+        ops.setitem(self, ..., value)
+        return written(self)
+
+    def copy_(self, other: Any, non_blocking: bool = False) -> Any:
+        """Set the elements to those of another tensor, which is broadcast, cast and moved.
+
+        Raises:
+            ShapeError: if it does not broadcast to the shape of x.
+        """
+        spec = executor.spec_of(self)
+        other = other if isinstance(other, graph.TensorBase) else ops.full_like(self, other)
+        moved = ops.to_device(ops.astype(other, spec.dtype), spec.device)
+        moved = ops.broadcast_to(moved, spec.shape)
+        return assign(self, ops.copy(moved) if moved is other else moved, "copy_")
+
+    def _drawn(self, name: str, draw: Callable[..., Any], *args: Any, generator: Any) -> Any:
+        spec = executor.spec_of(self)
+        if spec.dtype.kind != "f":
+            raise explain(DtypeError, name, f"x is {spec.dtype}", [("x", self)], "floating numbers")
+        with executor.modes(recording=False), drawing(generator):
+            drawn = draw(spec.shape, *args, dtype=spec.dtype, device=spec.device)
+        return assign(self, drawn, name)
+
+    def normal_(self, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Any:
+        """Draw all elements from a normal distribution."""
+        _real("normal_", mean=mean, std=std)
+        return self._drawn("normal_", ops.normal, mean, std, generator=generator)
+
+    def uniform_(self, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Any:
+        """Draw all elements uniformly from [low, high); PyTorch calls them ``from`` and ``to``."""
+        _real("uniform_", low=low, high=high)
+        return self._drawn("uniform_", ops.uniform, low, high, generator=generator)
+
+    def exponential_(self, lambd: float = 1.0, *, generator: Any = None) -> Any:
+        """Draw all elements from an exponential distribution of rate ``lambd``.
+
+        Raises:
+            OptionError: if the rate is not positive.
+        """
+        if not real("exponential_: lambd", lambd) > 0.0:
+            raise OptionError(f"exponential_: lambd is {lambd}\n  rule: positive")
+        self._drawn("exponential_", ops.uniform, 0.0, 1.0, generator=generator)
+        with executor.modes(recording=False):
+            return assign(self, ops.log1p(-self) * (-1.0 / lambd), "exponential_")  # type: ignore[operator]
+
+    def bernoulli_(self, p: float = 0.5, *, generator: Any = None) -> Any:
+        """Set each element to 1 with probability p, else to 0.
+
+        Raises:
+            OptionError: if p is not in [0, 1].
+        """
+        spec = executor.spec_of(self)
+        with executor.modes(recording=False), drawing(generator):
+            drawn = ops.bernoulli(spec.shape, p, dtype=spec.dtype, device=spec.device)
+        return assign(self, drawn, "bernoulli_")
+
+    def random_(self, low: int = 0, high: int | None = None, *, generator: Any = None) -> Any:
+        """Draw integers from [low, high); with one number from [0, number).
+
+        Without any, up to the largest that the dtype holds exactly (and below 2**31).
+        """
+        spec = executor.spec_of(self)
+        if high is None:
+            digits = {2: 8 if spec.dtype.name == "bfloat16" else 11, 4: 24}.get(
+                spec.dtype.itemsize, 31
+            )
+            bits = digits if spec.dtype.kind == "f" else 8 * spec.dtype.itemsize - 1
+            low, high = (0, low) if low else (0, 2 ** min(bits, 31))
+        with executor.modes(recording=False), drawing(generator):
+            drawn = ops.randint(spec.shape, low, high, dtype=spec.dtype, device=spec.device)
+        return assign(self, drawn, "random_")
+
+
+def complete(cls: type) -> None:
+    """Give a class of tensors the twins of its methods."""
+    for names, keeps in ((SAME, True), (RESHAPED, False)):
+        for name in names.split():
+            setattr(InPlace, f"{name}_", _twin(getattr(cls, name), name, keeps))

@@ -1,0 +1,177 @@
+"""What a tensor is, and where: methods and attributes under PyTorch's names."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from needle import devices, ops
+from needle.backend.axes import normalise_axis
+from needle.elsewhere import advice
+from needle.errors import no_tensor
+from needle.executor import shape_of, spec_of
+
+NoneType = type(None)
+
+
+class Size(tuple[int, ...]):
+    """The shape of a tensor, as ``x.size()`` gives it: a tuple.
+
+    >>> ndl.zeros(2, 3).size().numel()
+    6
+    """
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self)
+
+
+class Count(int):
+    """The number of elements of a tensor, as NumPy's ``x.size``.
+
+    Called, it is PyTorch's ``x.size()`` or ``x.size(0)``.
+    """
+
+    shape: tuple[int, ...]
+
+    def __call__(self, dim: Any = None) -> Any:
+        """Return the shape, or the size along one axis.
+
+        Raises:
+            AxesError: if there is no such axis.
+        """
+        if dim is None:
+            return Size(self.shape)
+        return self.shape[normalise_axis(dim, len(self.shape))]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, (int(self),)
+
+
+def attribute(other: Any, name: str) -> Any:
+    """Return an attribute of a tensor or of an array.
+
+    Raises:
+        ArgumentError: if it is neither.
+    """
+    try:
+        return getattr(other, name)
+    except AttributeError:
+        raise no_tensor(other) from None
+
+
+class Inspection:
+    """The methods that tell what a tensor is, and move it."""
+
+    __slots__ = ()
+
+    # ---- the tensor itself -----------------------------------------------------
+
+    def contiguous(self) -> Any:
+        """Return the tensor itself: ops take any strides, and ``view`` copies where it must."""
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of all elements."""
+        spec = spec_of(self)
+        return int(spec.size * spec.dtype.itemsize)
+
+    def dim(self) -> int:
+        """Number of axes."""
+        return len(shape_of(self))
+
+    ndimension = dim
+
+    def nelement(self) -> int:
+        """Number of elements."""
+        return int(spec_of(self).size)
+
+    def element_size(self) -> int:
+        """Number of bytes of one element."""
+        return int(spec_of(self).dtype.itemsize)
+
+    def is_floating_point(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return bool(spec_of(self).dtype.is_floating)
+
+    def cpu(self) -> Any:
+        """Move to the CPU."""
+        return ops.to_device(self, devices.cpu())
+
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> Any:
+        """Move to a GPU, given by its number or name.
+
+        Raises:
+            DeviceError: if it cannot be used here.
+        """
+        where = devices.cuda(device or 0) if type(device) in (int, NoneType) else device
+        return ops.to_device(self, where)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the tensor is on a GPU."""
+        return bool(spec_of(self).device.type == "cuda")
+
+    @property
+    def size(self) -> Count:
+        """Number of elements; ``x.size()`` and ``x.size(0)`` are the shape and one size of it."""
+        spec = spec_of(self)
+        count = Count(spec.size)
+        count.shape = spec.shape
+        return count
+
+    is_sparse = False
+    """Whether only some elements are stored; never."""
+
+    def is_contiguous(self) -> bool:
+        """Return True: ops take any strides."""
+        return True
+
+    def pin_memory(self) -> Any:
+        """Return the tensor itself: copies to a GPU are staged in pinned buffers anyway."""
+        return self
+
+    @property
+    def itemsize(self) -> int:
+        """Number of bytes of one element."""
+        return int(spec_of(self).dtype.itemsize)
+
+    @property
+    def grad_fn(self) -> Any:
+        """The op that made the tensor; None for a leaf."""
+        return self.op if self._is_recorded() else None  # type: ignore[attr-defined]
+
+    def type(self, dtype: Any = None) -> Any:
+        """Convert to a dtype; without one, return the name of that of x."""
+        return ops.astype(self, dtype) if dtype is not None else str(spec_of(self).dtype)
+
+    def short(self) -> Any:
+        """Convert to int16."""
+        return ops.astype(self, "int16")
+
+    def char(self) -> Any:
+        """Convert to int8."""
+        return ops.astype(self, "int8")
+
+    def byte(self) -> Any:
+        """Convert to uint8."""
+        return ops.astype(self, "uint8")
+
+    def type_as(self, other: Any) -> Any:
+        """Convert to the dtype of another tensor."""
+        return ops.astype(self, attribute(other, "dtype"))
+
+    if not TYPE_CHECKING:  # else type checkers would accept every misspelt name
+
+        def __getattr__(self, name):
+            told = advice("Tensor", name)
+            if told:
+                raise AttributeError(
+                    f"{type(self).__name__!r} object has no attribute {name!r}\n  try: {told}",
+                    name=name,
+                    obj=self,
+                )
+            return object.__getattribute__(self, name)  # raises the usual error
