@@ -12,7 +12,7 @@ import needle
 
 PACKAGE = Path(needle.__file__).parent
 FLOORS = [
-    {"config", "elsewhere", "errors", "dtype", "core"},
+    {"config", "elsewhere", "errors", "dtype", "core", "scalar"},
     {"devices", "definition", "backend"},
     {"graph", "structure", "forward", "finite", "executor", "reverse", "tracing"},
     {"ops", "autograd", "regions", "derivatives"},
