@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -292,8 +293,17 @@ def test_the_cyclegan_recipe_draws_each_epoch_and_goes_on(paintings, tmp_path):
         train(Tiny, Settings(**settings), two, progress.Progress(True), Stop(), resume=True)
 
 
+def test_cyclegan_finds_its_folders_in_the_folder_of_all_data(paintings, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "apple2orange").symlink_to(paintings)
+    with ndl.config(data=str(folder)):
+        assert CycleGanRecipe(Settings(), print).describe_data()["train_images"] == [3, 4]
+    assert "nats" not in CycleGanRecipe.curve_unit
+
+
 def test_cyclegan_needs_its_folders(tmp_path):
-    with pytest.raises(OptionError, match="--data FOLDER with trainA"):
+    with ndl.config(data=""), pytest.raises(OptionError, match="--data FOLDER with trainA"):
         CycleGanRecipe(Settings(), print)
     with pytest.raises(DataError, match="trainA is not a folder"):
         CycleGanRecipe(Settings(data=str(tmp_path)), print)
@@ -395,13 +405,31 @@ def test_rows_of_a_grid_have_labels():
     assert (made[20:22] == 255).all() and (made[:, :6] == 255).all()
 
 
+def program_of(name):
+    """Return a program of apps/ as a module."""
+    folder = Path(__file__).parents[2] / "apps"
+    if not folder.exists():
+        pytest.skip("the programs are not here")
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(folder))
+
+
+def test_programs_of_images_train(cifar, paintings, capsys):
+    accuracy, loss, *_ = program_of("resnet9").train(cifar, epochs=3, batch_size=6)
+    assert 0 <= accuracy <= 1 and loss < 2.5
+    sums = program_of("cyclegan").train(paintings, epochs=1, size=32, batch_size=2, width=4)
+    assert set(sums) == {"adversarial", "cycle", "identity", "discriminator"}
+    assert sums["cycle"] > 0
+    mean, covariance = program_of("gan").train(600, 128)
+    assert abs(mean - [2, 1]).max() < 0.4 and abs(covariance[1, 1] - 4.25) < 1.5
+    assert capsys.readouterr().out.count("epoch") == 4
+
+
 def test_the_courses_program_learns_cifar(cifar):
-    path = Path(__file__).parents[2] / "apps" / "simple_ml.py"
-    if not path.exists():
-        pytest.skip("the course's programs are not here")
-    spec = importlib.util.spec_from_file_location("simple_ml", path)
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
+    program = program_of("simple_ml")
     dataset = ndl.data.cifar10(cifar)
     loader = ndl.data.DataLoader(dataset, 6)
     model = models.CNN(width=2)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from needle import nn, ops, optim
 from needle.data import Augment, DataLoader, RandomCrops, RandomFlips, UnpairedImages
+from needle.data.download import given_folder
 from needle.errors import DataError, OptionError
 from needle.models.cyclegan import CycleGAN, DCGANGenerator, ImagePool, PatchDiscriminator
 from needle.recipes.recipe import Recipe
@@ -35,16 +35,22 @@ class CycleGanRecipe(Recipe):
     name = "cyclegan"
     summary = "translate images A to B and back (--data: folder with trainA, trainB, testA, testB)"
     item = "images"
+    curve_unit = "sum of the losses"
     batch_size = 4
     lr = 2e-4
     epochs = 100
     size = 64
 
     def load(self, report: Callable[[str], None]) -> None:
-        """Read both folders. Raises OptionError without --data."""
-        if self.settings.data is None:
-            raise OptionError("cyclegan: expected --data FOLDER with trainA, trainB, testA, testB")
-        folder = Path(self.settings.data)
+        """Read both folders of images. Raises OptionError if nobody says where they are."""
+        given = given_folder(self.settings.data)
+        if given is None:
+            raise OptionError(
+                "cyclegan: expected --data FOLDER with trainA, trainB, testA, testB\n"
+                "  or NEEDLE_DATA, a folder with apple2orange/trainA and so on"
+            )
+        named = given / "apple2orange"
+        folder = named if self.settings.data is None and named.is_dir() else given
         changes = Augment(RandomCrops(4, "reflect"), RandomFlips(), seed=self.settings.seed)
         self.train = UnpairedImages(folder, size=self.size, report=report, augment=changes)
         self.test = UnpairedImages(folder, ("testA", "testB"), self.size, report=report)
