@@ -7,6 +7,7 @@ lazy mode they are part of the graph, which runs when a value is read. There is 
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -35,9 +36,13 @@ from needle.ops.elementwise import Add, Negative, Subtract
 from needle.ops.operands import has_gradients
 
 __all__ = [
-    "Op", "backward", "compute_gradient_of_variables", "find_topo_sort",
-    "enable_grad", "grad", "no_grad", "set_grad_enabled", "value_and_grad", "vjp",
+    "Op", "TensorOp", "TensorTupleOp", "backward", "compute_gradient_of_variables",
+    "enable_grad", "find_topo_sort", "grad", "no_grad", "set_grad_enabled", "sum_node_list",
+    "topo_sort_dfs", "value_and_grad", "vjp",
 ]  # fmt: skip
+
+TensorOp = TensorTupleOp = Op
+"""The course's names; ``Tensor``, ``TensorTuple`` and ``Value`` are put here by their modules."""
 
 
 @contextmanager
@@ -447,6 +452,33 @@ def find_topo_sort(node_list: Sequence[Any]) -> list[Any]:
         if not _is_number(node):
             order.append(found[node])
     return order
+
+
+def topo_sort_dfs(node: Any, visited: set[Any], topo_order: list[Any]) -> None:
+    """Append the tensors below ``node`` that are not in ``visited``, and it, inputs first."""
+    stack = [(node, iter(node.inputs))]
+    visited.add(node)
+    while stack:
+        tensor, inputs = stack[-1]
+        for below in inputs:
+            if below not in visited:
+                visited.add(below)
+                stack.append((below, iter(below.inputs)))
+                break
+        else:
+            topo_order.append(tensor)
+            stack.pop()
+
+
+def sum_node_list(node_list: Sequence[Any]) -> Any:
+    """Return the sum of tensors; of one tensor, that tensor.
+
+    Raises:
+        ArgumentError: if there are none.
+    """
+    if not node_list:
+        raise ArgumentError("sum_node_list: expected at least one tensor, got none")
+    return functools.reduce(operator.add, node_list)
 
 
 def _is_number(node: Any) -> bool:

@@ -5,6 +5,8 @@ There is one array type; "np" makes the numpy device the default one, with NumPy
 
 from typing import Any
 
+import numpy
+
 from needle import backend_ndarray, config
 from needle.backend.ndarray import NDArray
 from needle.devices import Device, all_devices, cpu, cpu_numpy, cuda, default_device
@@ -15,4 +17,4 @@ __all__ = [
 ]  # fmt: skip
 
 BACKEND = config.initial().backend
-array_api: Any = backend_ndarray
+array_api: Any = numpy if BACKEND == "np" else backend_ndarray

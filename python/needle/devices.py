@@ -75,9 +75,9 @@ class Device:
         raise DeviceError(f"device {self.name!r} is not available: {self._reason}")
 
     @property
-    def mod(self) -> Any:
-        """The backend, under its name in the course."""
-        return self.backend
+    def mod(self) -> Device:
+        """The device itself: its functions, under their place in the course."""
+        return self
 
     def is_loaded(self) -> bool:
         """Return whether the backend is in use already."""
@@ -102,6 +102,8 @@ class Device:
             return self._loaded()
         if name.startswith("__") and name != "__tile_size__":
             raise AttributeError(name)
+        if name in course_functions:
+            return partial(course_functions[name], self)
         try:
             return getattr(self.backend, name)
         except (AttributeError, DeviceError):
@@ -128,6 +130,8 @@ class Device:
         return as_device, (self.name,)
 
 
+course_functions: dict[str, Callable[..., Any]] = {}
+"""The course's functions of a device on raw memory; ``backend_ndarray`` puts them here."""
 _devices: dict[str, Device] = {}
 _loaders: dict[str, Callable[[int], Any]] = {}
 _further: dict[str, Device] = {}

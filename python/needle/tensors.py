@@ -229,9 +229,13 @@ class Tensor(InPlace, Augmented, Methods, Value):
     def __bool__(self) -> bool:
         """The truth of a single element; an error for several, as in NumPy and PyTorch.
 
-        With ``NEEDLE_BACKEND=np`` it is always true, as in the course. For bools, which the course
-        does not have, it is whether all are true: programs compare batches by ``!=`` there.
+        A tensor of a subclass, as a ``Parameter``, is true: ``if self.bias:`` asks whether there is
+        one, also where its value is 0. With ``NEEDLE_BACKEND=np`` every tensor is true, as in the
+        course. For bools, which the course does not have, it is whether all are true: programs
+        compare batches by ``!=`` there.
         """
+        if type(self) is not Tensor:
+            return True
         if config.current().backend == "np":  # the course: any tensor is true
             return self.dtype != "bool" or bool(self.numpy().all())
         if self.spec.size == 1:
@@ -401,18 +405,11 @@ class Tensor(InPlace, Augmented, Methods, Value):
         out = self if where is None else ops.to_device(self, where)
         return out if kind is None else ops.astype(out, kind)
 
-    @staticmethod
-    def make_const(data: Any, requires_grad: bool = False) -> Tensor:
+    @classmethod
+    def make_const(cls, data: Any, requires_grad: bool = False) -> Tensor:
         """Return a leaf over an array (or the array of a tensor), without copying."""
         source = executor.value_of(data) if isinstance(data, Value) else data
-        out = graph.wrap(source if isinstance(source, NDArray) else array(source))
-        out.requires_grad = requires_grad
-        return out
-
-    @staticmethod
-    def make_from_op(op: Any, inputs: Sequence[Any]) -> Tensor:
-        """Return ``op(*inputs)``."""
-        return _apply(op, *inputs)
+        return super().make_const(source, requires_grad=requires_grad)
 
 
 class Data(Tensor):
@@ -526,6 +523,9 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
         ExchangeError: for copy=False if a copy is needed, or if the capsule of x is not valid.
     """
     return graph.wrap(exchange.from_dlpack(x, device, copy))
+
+
+vars(autograd).update(Tensor=Tensor)  # where the course has it
 
 
 def _attributes(x: Tensor) -> dict[str, Any]:

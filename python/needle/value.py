@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy as copying
+from collections.abc import Sequence
 from typing import Any
 
-from needle import executor, graph, ops
+from needle import autograd, executor, graph, ops
 from needle.backend.axes import whole
+from needle.backend.ndarray import NDArray, array
 from needle.errors import GradientError, ShapeError, explain
 from needle.ops.operands import has_gradients
 
@@ -40,6 +42,45 @@ class Value(graph.TensorBase):
         _set_requires_grad,
         doc="Whether gradients flow to or through it; always False for integers and bools.",
     )
+
+    num_outputs = 1
+    """The course's count of results of the op that made it; a tuple counts as one."""
+
+    def _init(
+        self,
+        op: Any,
+        inputs: Sequence[Any],
+        *,
+        num_outputs: int = 1,
+        cached_data: Any = None,
+        requires_grad: bool | None = None,
+    ) -> None:
+        """Set up a value made by ``__new__``: a leaf over ``cached_data``, or ``op(*inputs)``.
+
+        As in the course the result of an op waits until it is read; it requires a gradient if an
+        input does. ``num_outputs`` is ignored.
+        """
+        if op is None:
+            data = cached_data if isinstance(cached_data, (NDArray, tuple)) else array(cached_data)
+            graph.init_tensor(self, data, False)
+            self.requires_grad = bool(requires_grad)
+            return
+        with executor.modes(lazy=True):
+            made = executor.apply(op, *inputs)
+        graph.init_tensor(self, NDArray([0.0]), False)
+        graph.rebind(self, made)
+
+    @classmethod
+    def make_const(cls, data: Any, *, requires_grad: bool = False) -> Any:
+        """Return a leaf of this class over an array, without copying."""
+        made = cls.__new__(cls)
+        made._init(None, [], cached_data=data, requires_grad=requires_grad)
+        return made
+
+    @classmethod
+    def make_from_op(cls, op: Any, inputs: Sequence[Any]) -> Any:
+        """Return ``op(*inputs)``."""
+        return executor.apply(op, *inputs)
 
     def is_leaf(self) -> bool:
         """Return whether no recorded op made this value."""
@@ -102,3 +143,6 @@ class TensorTuple(Value):
 
     def __reduce__(self) -> Any:
         raise GradientError("copy: copy the tensors of a TensorTuple one by one")
+
+
+vars(autograd).update(Value=Value, TensorTuple=TensorTuple)  # where the course has them

@@ -86,14 +86,14 @@ def test_errors_that_name_arrays_name_the_tensors_instead():
 def test_an_op_must_give_arrays_and_take_as_many_as_it_says(fast):
     class Wrong(Op):
         def compute(self, x):
-            return x.numpy()
+            return x.numpy().tolist()
 
     class Second(Op):
         def compute(self, x, y):
             return y
 
     with ndl.config(fast=fast):
-        with pytest.raises(TypeError, match=r"an op returned numpy\.ndarray, not an array"):
+        with pytest.raises(TypeError, match=r"an op returned (builtins\.)?list, not an array"):
             Wrong()(tensor(2))
         for operands in ([tensor(2)], [tensor(2)] * 3):
             with pytest.raises(ndl.errors.ArgumentError, match="second: expected 2 operands"):

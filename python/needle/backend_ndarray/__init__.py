@@ -1,5 +1,6 @@
 """The course's array module: ``from needle import backend_ndarray as nd``."""
 
+from needle.backend_ndarray import raw
 from needle.backend_ndarray.ndarray import (
     BackendDevice,
     NDArray,

@@ -549,4 +549,5 @@ negate = negative
 
 # NumPy's and PyTorch's. Like ``all``, ``any`` and ``round`` they hide Python's own here, as there.
 abs, sum, max, min, pow, cast = absolute, summation, amax, amin, power, astype
-cat = concat
+cat = concatenate = concat
+dot, reverse = matmul, flip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,10 +18,18 @@ Axes = int | Sequence[int] | None
 
 def operand_count(method: Any) -> int | None:
     """Return how many operands a method of an op takes; None: any number."""
+    method = inspect.unwrap(method) if callable(method) else None
     code = getattr(method, "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARARGS or method.__defaults__:
         return None
     return int(code.co_argcount) - 1
+
+
+def exact(value: Any) -> Any:
+    """Return a key that tells 1, 1.0 and True apart, and 0.0 and -0.0, which are all equal."""
+    if type(value) is tuple:
+        return tuple(map(exact, value))
+    return (type(value), value, type(value) is float and math.copysign(1.0, value))
 
 
 def save_mask(entry: Sequence[int | str], output: int) -> int:

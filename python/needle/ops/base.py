@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -21,8 +20,9 @@ from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.dtype import DType
 from needle.errors import ArgumentError, DeviceError, DtypeError, GradientError, explain
-from needle.ops.attributes import check_attribute, operand_count, save_mask
+from needle.ops.attributes import check_attribute, exact, operand_count, save_mask
 from needle.ops.contract import kinds_of, with_contract
+from needle.ops.foreign import wrapping
 from needle.ops.operands import as_tensors, has_gradients, promoted
 from needle.ops.samples import Sample
 
@@ -46,13 +46,6 @@ _interned: dict[tuple[Any, ...], Op] = {} if core.native is None else core.nativ
 def _remade(cls: type[Op], *values: Static) -> Op:
     """Return the one op equal to a copy from another process or a file."""
     return cls.of(*values)
-
-
-def _exact(value: Static) -> Any:
-    """Return a key that tells 1, 1.0 and True apart, and 0.0 and -0.0, which are all equal."""
-    if type(value) is tuple:
-        return tuple(map(_exact, value))
-    return (type(value), value, type(value) is float and math.copysign(1.0, value))
 
 
 class Op(graph.OpBase):
@@ -95,6 +88,8 @@ class Op(graph.OpBase):
         cls.static = (*dict.fromkeys(inherited), *added)
         if cls.is_foreign and cls.saves is Op.saves:
             cls.saves = ((*range(63), graph.OUTPUT),)
+        if cls.is_foreign and "compute" in vars(cls):
+            cls.compute = wrapping(cls.compute)  # type: ignore[method-assign]
         cls._masks = tuple(save_mask(entry, graph.OUTPUT) for entry in cls.saves)
         cls.takes = operand_count(getattr(cls, "expand", None)) or operand_count(cls.compute)
 
@@ -128,7 +123,7 @@ class Op(graph.OpBase):
 
         This is the definition; the native module's is used where there is one.
         """
-        key = _exact((cls, *values))
+        key = exact((cls, *values))
         try:
             op = _interned.get(key)
         except TypeError:  # not hashable, for example a list
