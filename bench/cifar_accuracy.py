@@ -28,7 +28,7 @@ import torch
 
 import needle as ndl
 from needle.recipes import Settings, get
-from needle.tools.stop import Stop
+from needle.train.stop import Stop
 
 
 class Run:

@@ -6,9 +6,9 @@ import signal
 
 from needle.recipes.loop import train
 from needle.recipes.recipe import Settings
-from needle.tools import progress
 from needle.tools.run import RunFolder
-from needle.tools.stop import Stop, Stopped
+from needle.train import progress
+from needle.train.stop import Stop, Stopped
 
 
 def whole(kind, folder, **settings):

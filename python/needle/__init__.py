@@ -355,7 +355,7 @@ newaxis = None
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from needle import data, io, nn, optim, standard, testing
+    from needle import data, io, nn, optim, standard, testing, train
     from needle.io import load
     from needle.io import save_nested as save
     from needle.nn import fold_batch_norm
@@ -435,7 +435,7 @@ if TYPE_CHECKING:
     from needle.tools.show import show
 
 # Rooms that a program may do without are imported at their first use.
-_ROOMS = ("data", "io", "nn", "optim", "standard", "testing")
+_ROOMS = ("data", "io", "nn", "optim", "standard", "testing", "train")
 _FILES = {"save": "save_nested", "load": "load"}
 
 

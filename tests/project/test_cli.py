@@ -198,7 +198,7 @@ def test_data_that_is_not_there_leaves_no_empty_folder(capsys, tmp_path):
 
 def test_a_run_goes_on_where_it_ran(monkeypatch, tmp_path):
     from needle.tools import training
-    from needle.tools.run import CHECKPOINT, environment
+    from needle.tools.run import environment
 
     where = []
 
@@ -210,7 +210,6 @@ def test_a_run_goes_on_where_it_ran(monkeypatch, tmp_path):
     monkeypatch.setattr(training, "run", run)
     for name, changes in (("a", {"backend": "np"}), ("b", {"device": "cpu_numpy"})):
         (tmp_path / name).mkdir()
-        (tmp_path / name / CHECKPOINT).touch()
         with ndl.config(**changes):
             values = {"recipe": "byte-mlp", "chosen": {}, "environment": environment()}
         (tmp_path / name / "config.json").write_text(json.dumps(values))

@@ -30,6 +30,7 @@ FLOORS = [
         "value",
     },  # fmt: skip
     {"nn", "init", "optim", "data", "io"},
+    {"train"},
     {
         "models",
         "recipes",

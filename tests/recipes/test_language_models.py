@@ -26,9 +26,9 @@ from needle.recipes.language import RecurrentRecipe, TokenText
 from needle.recipes.loop import train
 from needle.recipes.ptb import TreebankLSTM
 from needle.recipes.recipe import Settings
-from needle.tools import progress
 from needle.tools.run import RunFolder
-from needle.tools.stop import Stop
+from needle.train import progress
+from needle.train.stop import Stop
 
 
 def ignore(*_):

@@ -19,9 +19,10 @@ from needle.errors import NeedleError, OptionError
 from needle.models.byte_mlp import BITS, ORDERS, VALUES, ByteMLP, features
 from needle.recipes.loop import train
 from needle.recipes.recipe import Settings
-from needle.tools import plot, progress
+from needle.tools import plot
 from needle.tools.run import RunFolder
-from needle.tools.stop import Stop, Stopped
+from needle.train import progress
+from needle.train.stop import Stop, Stopped
 
 
 def fit(folder, kind=Line, stop=None, **settings):

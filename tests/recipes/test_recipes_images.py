@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from dataset_files import binary_batch, write_mnist
 from line_recipe import Line
+from looped import looped
 from stopped_runs import StopsAt, interrupted, metrics, weights, whole
 
 import needle as ndl
@@ -21,9 +22,10 @@ from needle.recipes.cyclegan import CycleGanRecipe
 from needle.recipes.loop import train
 from needle.recipes.recipe import Settings
 from needle.recipes.resnet9_cifar10 import CifarRecipe
-from needle.tools import pictures, progress
+from needle.tools import pictures
 from needle.tools.run import RunFolder
-from needle.tools.stop import Stop
+from needle.train import progress
+from needle.train.stop import Stop
 
 RNG = np.random.default_rng(0)
 
@@ -88,8 +90,7 @@ def test_a_run_stopped_before_its_first_new_batch_keeps_its_place_in_the_data(tm
 
 def test_metrics_after_the_checkpoint_are_made_again(tmp_path):
     _, run = whole(Noisy, tmp_path / "run", epochs=4)
-    state = run.load_checkpoint()  # that of the last evaluation but one
-    assert state["run.step"] == 18
+    assert run.load_checkpoint()["run"]["step"] == 20
     before = metrics(run)
     again = RunFolder.open(str(run.path))
     train(Noisy, Settings(epochs=4), again, progress.Progress(True), Stop(), resume=True)
@@ -128,20 +129,25 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path, points):
 
     run, chosen = RunFolder.create("line", str(tmp_path / "run")), Settings(epochs=4)
     train(Noisy, chosen, run, progress.Progress(True), StopsAt(16))
-    assert run.load_checkpoint()["run.step"] == 11
+    assert run.load_checkpoint()["run"]["step"] == 11
     with pytest.raises(DataError, match="at step 11, 1 batches into an epoch; with this data"):
         train(Other, chosen, run, progress.Progress(True), Stop(), resume=True)
 
 
-@pytest.mark.parametrize(
-    "name, number",
-    [("step", 11.5), ("step", float("nan")), ("step", -1), ("step", 10**6), ("counter", -5),
-     ("pass_counter", 2**64), ("seed", -1), ("recent_steps", -1)],
+@looped(
+    "part, name, number",
+    [("run", "step", 11.5), ("run", "step", float("nan")), ("run", "step", -1),
+     ("run", "step", 10**6), ("random", "counter", -5), ("feed", "place", 2**64),
+     ("random", "seed", -1), ("run", "recent_steps", -1), ("run", "busy", ndl.zeros(1)),
+     ("feed", "epoch", 3), ("feed", "place", 99)],
 )  # fmt: skip
-def test_numbers_that_no_run_has_are_refused(tmp_path, name, number):
-    _, run = whole(Noisy, tmp_path / "run", epochs=1)
-    run.save_checkpoint({**run.load_checkpoint(), f"run.{name}": number})
-    with pytest.raises(DataError, match=f"at {name}|no number 'run.{name}'|'run.{name}' = "):
+def test_numbers_that_no_run_has_are_refused(tmp_path, part, name, number):
+    folder = tmp_path / f"{part}-{name}-{number}"
+    _, run = whole(Noisy, folder, epochs=1)
+    state = run.load_checkpoint()
+    state[part][name] = number
+    run.save_checkpoint(state)
+    with pytest.raises(DataError, match=f"at step|no number {part}/{name}|{part}/{name} = "):
         train(Noisy, Settings(epochs=1), run, progress.Progress(True), Stop(), resume=True)
 
 
@@ -178,7 +184,7 @@ def test_a_line_of_metrics_that_was_cut_off_is_left_out(tmp_path):
     before = run.metrics()
     path.write_bytes(path.read_bytes() + b'{"split": "train", "st')
     assert run.metrics() == before
-    run.forget_after(before[-1]["step"])
+    run.cut(run.size() - len(b'{"split": "train", "st'))
     assert path.read_bytes().endswith(b"}\n") and run.metrics() == before
     for damaged in (
         b"", b"3", b'{"split": "train"}', b'{"split": "train", "step": null}', b"\xff",
@@ -189,11 +195,15 @@ def test_a_line_of_metrics_that_was_cut_off_is_left_out(tmp_path):
             run.metrics()
 
 
-def test_a_checkpoint_without_its_numbers(tmp_path):
+def test_a_checkpoint_without_its_parts(tmp_path):
     _, run = whole(Noisy, tmp_path / "run", epochs=1)
     state = run.load_checkpoint()
-    run.save_checkpoint({**state, "other.part": 3, "run.place": ndl.zeros(1)})
-    with pytest.raises(DataError, match="the checkpoint has no number 'run.place'"):
+    for part in ("run", "random", "feed", "model", "optimizer"):
+        run.save_checkpoint({k: v for k, v in state.items() if k != part})
+        with pytest.raises(DataError, match=f"no part '{part}'"):
+            train(Noisy, Settings(epochs=1), run, progress.Progress(True), Stop(), resume=True)
+    run.save_checkpoint({**state, "callbacks": {"Other": {"x": 1}}})
+    with pytest.raises(DataError, match="a state of Other"):
         train(Noisy, Settings(epochs=1), run, progress.Progress(True), Stop(), resume=True)
 
 
@@ -287,7 +297,8 @@ def test_the_cyclegan_recipe_draws_each_epoch_and_goes_on(paintings, tmp_path):
     found, two = interrupted(Tiny, tmp_path / "two", 3, **settings)
     assert found.figures == expected.figures and weights(one) == weights(two)
     state = two.load_checkpoint()
-    state["recipe.a.2"] = state.pop("recipe.a.0")  # a gap
+    own = state["callbacks"]["Own"]
+    own["a.2"] = own.pop("a.0")  # a gap
     two.save_checkpoint(state)
     with pytest.raises(DataError, match="images a are not all of"):
         train(Tiny, Settings(**settings), two, progress.Progress(True), Stop(), resume=True)

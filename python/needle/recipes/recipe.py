@@ -157,14 +157,6 @@ class Recipe:
         loss: Tensor = self.loss_function(model(x), y)
         return loss
 
-    def update(self, optimizer: optim.Optimizer, loss: Tensor) -> None:
-        """Update the parameters by the gradient of a loss."""
-        optimizer.reset_grad()
-        loss.backward()
-        if self.clip is not None:
-            optim.clip_grad_norm(optimizer.params, self.clip)
-        optimizer.step()
-
     def shown(self, loss: float) -> dict[str, float]:
         """Return the metrics to show and record together with a training loss."""
         return {}

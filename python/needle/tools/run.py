@@ -1,4 +1,4 @@
-"""The folder of a run: settings, metrics, weights and picture."""
+"""The folder of a recipe's run: settings, metrics, weights and pictures."""
 
 from __future__ import annotations
 
@@ -17,19 +17,11 @@ from needle import config, core, io
 from needle.devices import default_device
 from needle.errors import DataError, OptionError
 from needle.recipes.recipe import Settings
+from needle.train.folder import DAMAGE, WEIGHTS, Folder, content
 
-CHECKPOINT = "checkpoint.safetensors"
 
-
-class RunFolder:
-    """The folder of one run.
-
-    Attributes:
-        path: path of the folder.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+class RunFolder(Folder):
+    """The folder of one run of a recipe."""
 
     @staticmethod
     def create(recipe: str, out: str | None = None) -> RunFolder:
@@ -57,12 +49,11 @@ class RunFolder:
         """Return the folder of an earlier run.
 
         Raises:
-            OptionError: if it does not contain a run with a checkpoint.
+            OptionError: if it does not contain a run.
         """
         folder = RunFolder(Path(path))
-        for name in ("config.json", CHECKPOINT):
-            if not (folder.path / name).is_file():
-                raise OptionError(f"--resume: {path} does not contain a run: no {name}")
+        if not (folder.path / "config.json").is_file():
+            raise OptionError(f"{path!r} does not contain a run: no config.json")
         return folder
 
     def check_unused(self) -> None:
@@ -92,15 +83,15 @@ class RunFolder:
         from needle.data import load_tokenizer
         from needle.recipes.language import TOKENIZER, build
 
-        for name in ("config.json", "weights.safetensors", TOKENIZER):
+        for name in ("config.json", WEIGHTS, TOKENIZER):
             if not (self.path / name).is_file():
                 raise OptionError(f"{self.path} holds no language model: no {name}")
         path = self.path / "config.json"
         try:
-            model = build(json.loads(_content(path))["architecture"])
-        except _DAMAGE as error:
+            model = build(json.loads(content(path))["architecture"])
+        except DAMAGE as error:
             raise DataError(f"{path}: is not that of a language model ({error!r:.80})") from None
-        model.load_state_dict(io.load(self.path / "weights.safetensors"))
+        model.load_state_dict(io.load(self.path / WEIGHTS))
         return model, load_tokenizer(self.path / TOKENIZER)
 
     def config(self) -> dict[str, Any]:
@@ -111,7 +102,7 @@ class RunFolder:
         """
         path = self.path / "config.json"
         try:
-            values = json.loads(_content(path))
+            values = json.loads(content(path))
             return {
                 "recipe": str(values["recipe"]),
                 "chosen": asdict(Settings(**values["chosen"])),
@@ -119,22 +110,8 @@ class RunFolder:
             }
         except OptionError as error:
             raise DataError(f"{path}: not a valid run file\n  {error}") from None
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise DataError(f"{path}: not a valid run file ({error!r})") from None
-
-    def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Write checkpoint.safetensors, completely or not at all."""
-        io.save(self.path / CHECKPOINT, state)
-
-    def load_checkpoint(self) -> dict[str, Any]:
-        """Return the state of the last checkpoint. Raises DataError if it is damaged."""
-        return io.load(self.path / CHECKPOINT)
-
-    def forget_after(self, step: int) -> None:
-        """Remove the records after a step from metrics.jsonl: they will be written again."""
-        lines = [json.dumps(line) for line in self.metrics() if line["step"] <= step]
-        with io.replacing(self.path / "metrics.jsonl") as part:
-            Path(part).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
     def discard_if_empty(self) -> None:
         """Remove the folder if nothing was saved in it."""
@@ -146,50 +123,6 @@ class RunFolder:
         text = json.dumps(values, indent=2) + "\n"
         with io.replacing(self.path / "config.json") as part:
             Path(part).write_text(text, encoding="utf-8")
-
-    def record(self, **values: Any) -> None:
-        """Add a line to metrics.jsonl. Raises DataError if it cannot be written."""
-        path = self.path / "metrics.jsonl"
-        try:
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(values) + "\n")
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written ({error.strerror})") from error
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl, without a last line that was not written completely.
-
-        Raises:
-            DataError: if any other line is invalid.
-        """
-        path = self.path / "metrics.jsonl"
-        lines = _content(path).split(b"\n") if path.exists() else []
-        found = []
-        for number, line in enumerate(lines, 1):
-            try:
-                values = json.loads(line)
-                found.append({**values, "split": str(values["split"]), "step": int(values["step"])})
-            except _DAMAGE as error:
-                if number < len(lines):  # the last entry is empty, or an incomplete line
-                    raise DataError(f"{path}: line {number} is not valid ({error!r})") from None
-        return found
-
-    def save_weights(self, model: Any) -> Path:
-        """Write weights.safetensors, completely or not at all; return its path."""
-        path = self.path / "weights.safetensors"
-        io.save(path, model.state_dict())
-        return path
-
-
-_DAMAGE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
-"""Exceptions from reading unexpected text."""
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _now() -> str:

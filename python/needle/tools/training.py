@@ -8,9 +8,10 @@ from importlib.util import find_spec
 
 from needle.recipes import Recipe, Settings
 from needle.recipes.loop import train
-from needle.tools import plot, progress
+from needle.tools import plot
 from needle.tools.run import RunFolder
-from needle.tools.stop import Stop
+from needle.train import progress
+from needle.train.stop import Stop
 
 MOST_NAMED = 5
 """Number of pictures to list by name; beyond that only their number is printed."""

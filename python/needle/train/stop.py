@@ -22,7 +22,11 @@ class Stopped(Exception):
 
 
 class Stop:
-    """Remember a signal until ``check`` is called. A second signal ends the process at once."""
+    """Remember a signal until ``check`` is called. A second signal ends the process at once.
+
+    Attributes:
+        signal: number of the signal that arrived, or None.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -34,12 +38,14 @@ class Stop:
 
     @contextmanager
     def listening(self) -> Iterator[Stop]:
-        """Remember SIGINT and SIGTERM within a ``with`` block (in the main thread)."""
+        """Remember SIGINT, SIGTERM and SIGHUP within a ``with`` block (in the main thread).
+
+        SIGHUP says that the terminal is gone; a process under nohup goes on.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self._remember) for number in numbers}
+        before = {number: signal.signal(number, self._remember) for number in _numbers()}
         try:
             yield self
         finally:
@@ -48,5 +54,13 @@ class Stop:
 
     def _remember(self, number: int, frame: Any) -> None:
         self.signal = number
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in _numbers():
             signal.signal(each, signal.SIG_DFL)
+
+
+def _numbers() -> list[int]:
+    numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
+    hangup = getattr(signal, "SIGHUP", None)
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        numbers.append(hangup)
+    return numbers

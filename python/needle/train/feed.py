@@ -1,0 +1,92 @@
+"""The batches of a loader, pass after pass, from any position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from needle.errors import DataError
+from needle.ops import random
+from needle.train.state import dump_random, load_random
+
+_END = object()
+
+
+class Feed:
+    """The batches of a loader, in groups; it knows where in the data it is.
+
+    A loader with ``state_dict`` and ``load_state_dict`` is asked for its own position. Of any other
+    one the pass is begun again, with the same random numbers, and its first batches are skipped.
+    A loader with ``set_epoch`` is told the number of each pass.
+
+    Args:
+        loader: anything that can be iterated again and again; each time is one pass.
+
+    Attributes:
+        epoch: number of passes that were completed before the one of the last batch.
+        place: number of batches taken in this pass.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.epoch = self.place = 0
+        self._began: Any = random.get_state()
+        self._pass: Iterator[Any] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of batches in a pass; 0 if the loader does not know it."""
+        return len(self.loader) if hasattr(self.loader, "__len__") else 0
+
+    def group(self, most: int) -> Iterator[Any]:
+        """Yield up to a number of batches of one pass; begin the next pass where one is over.
+
+        Raises:
+            DataError: if a pass has no batches.
+        """
+        batch = self._next()
+        if batch is _END:
+            if self.place == 0:
+                raise DataError("the loader has no batches")
+            self.epoch, self.place, self._pass = self.epoch + 1, 0, None
+            batch = self._next()
+        for count in range(1, most + 1):
+            if batch is _END:
+                return
+            self.place += 1
+            yield batch
+            batch = self._next() if count < most else _END
+
+    def _next(self) -> Any:
+        if self._pass is None:
+            self._began = random.get_state()
+            self._pass = self._iterate()
+        return next(self._pass, _END)
+
+    def _iterate(self) -> Iterator[Any]:
+        if hasattr(self.loader, "set_epoch"):
+            self.loader.set_epoch(self.epoch)
+        return iter(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position."""
+        state = {"epoch": self.epoch, "place": self.place, "began": dump_random(self._began)}
+        if hasattr(self.loader, "state_dict"):
+            state["loader"] = self.loader.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a position. The random numbers that this draws are not given back.
+
+        Raises:
+            DataError: if the loader has fewer batches.
+        """
+        self.epoch, self.place = state["epoch"], state["place"]
+        self._began, self._pass = load_random(state["began"]), None
+        if "loader" in state and hasattr(self.loader, "load_state_dict"):
+            self.loader.load_state_dict(state["loader"])
+        elif self.place:
+            random.set_state(self._began)
+            self._pass = self._iterate()
+            for _ in range(self.place):
+                if next(self._pass, _END) is _END:
+                    raise DataError(f"the loader has fewer than {self.place} batches")

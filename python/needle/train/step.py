@@ -1,0 +1,91 @@
+"""One update: losses, gradients, and what happens between them and the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from needle import nn, optim
+from needle.errors import ArgumentError, describe
+from needle.ops.row_sparse import each
+from needle.tensors import Tensor
+
+Loss = Callable[[Any, Any], Any]
+
+
+class Update:
+    """Compute the gradient of the mean loss of a group of batches, and update the parameters.
+
+    A loss that is a mean counts equally for each batch of the group. One that is ``(sum, count)``
+    counts by its count: gradients of the sums are added, then divided once by the whole count.
+    That is exact for batches that differ in what counts, such as tokens without padding.
+
+    Args:
+        model: the model.
+        optimizer: the optimizer.
+        loss: ``loss(model, batch)`` returns a scalar tensor, or ``(sum, count)``.
+        clip: largest norm of the gradient, or None.
+        precision: returns a context in which losses are computed, for example one that lowers the
+            precision; None for none.
+        check: takes the value of the loss before the parameters change; may raise.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        loss: Loss,
+        clip: float | None = None,
+        precision: Callable[[], AbstractContextManager[Any]] | None = None,
+        check: Callable[[float], Any] = float,
+    ) -> None:
+        self.model, self.optimizer, self.loss = model, optimizer, loss
+        self.clip, self.precision, self.check = clip, precision or nullcontext, check
+        self.norm: Any = None
+
+    def one(self, batch: Any) -> float:
+        """Make an update by one batch; return its mean loss."""
+        with self.precision():
+            total, count = _parts(self.loss(self.model, batch))
+            mean = total if count is None else total / count
+        value = float(mean.item())
+        self.check(value)
+        self.optimizer.reset_grad()
+        mean.backward()
+        self._apply()
+        return value
+
+    def several(self, batches: Iterable[Any]) -> float:
+        """Make an update by all batches together; return their mean loss."""
+        self.optimizer.reset_grad()
+        value, number = 0.0, 0.0
+        for batch in batches:
+            with self.precision():
+                total, count = _parts(self.loss(self.model, batch))
+            part = float(total.item())
+            self.check(part)
+            total.backward(accumulate=True)
+            value, number = value + part, number + (1 if count is None else count)
+        for p in self.optimizer.params:
+            if p.grad is not None:
+                p.grad = each(lambda g: g / number, p.grad)
+        self._apply()
+        return value / number
+
+    def _apply(self) -> None:
+        if self.clip is not None:
+            self.norm = optim.clip_grad_norm(self.optimizer.params, self.clip)
+        self.optimizer.step()
+
+
+def _parts(loss: Any) -> tuple[Any, float | None]:
+    """Return a loss as (mean, None) or (sum, count)."""
+    total, count = loss if isinstance(loss, tuple) and len(loss) == 2 else (loss, None)
+    if not isinstance(total, Tensor) or total.size != 1:
+        shown = describe(total) if isinstance(total, Tensor) else repr(total)
+        raise ArgumentError(
+            f"loss: expected a scalar tensor, got {shown:.80}\n"
+            "  rule: loss(model, batch) returns the mean loss, or (sum, count)"
+        )
+    return total, None if count is None else float(count)
