@@ -26,13 +26,11 @@ from typing import Any
 import numpy as np
 
 from needle.errors import DataError, OptionError, SaveError
-from needle.io import manifest, tree, writer
+from needle.io import manifest, restore, tree, writer
+from needle.io.fill import Misfit
 from needle.io.manifest import Manifest
-from needle.io.state import load as load_file
 
 LATEST = "latest"
-_OTHERS = "tensors"  # the file of tensors that are in no part with a name
-_RESERVED = {_OTHERS, "state", "manifest"}
 _NO_FLUSH = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # of file systems that flush no folders
 
 
@@ -81,6 +79,7 @@ class Checkpoints:
         self.keep_last, self.keep_best, self.mode = keep_last, keep_best, mode
         self.note = note or (lambda text: warnings.warn(text, stacklevel=3))
         self._snapshot: _Snapshot | None = None
+        self._memory: dict[str, np.ndarray[Any, Any]] = {}
 
     # ---- saving ------------------------------------------------------------------
 
@@ -114,7 +113,7 @@ class Checkpoints:
         self.wait()
         arrays, document = tree.split(state)
         self._snapshot = _Snapshot(
-            arrays, lambda copies: self._write(step, copies, document, figure)
+            arrays, self._memory, lambda copies: self._write(step, copies, document, figure)
         )
 
     def finish(self) -> None:
@@ -148,12 +147,7 @@ class Checkpoints:
             self._make_folder()
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir()
-            known = self.list()
-            number = 1 + max((found.number for found in known), default=0)
-            saved = time.strftime("%Y-%m-%d %H:%M:%S")
-            if figure is not None and not math.isfinite(figure):
-                figure = None
-            values = {"step": step, "number": number, "figure": figure, "saved": saved}
+            values = self._values(step, figure)
             digest = manifest.write(part, values, _write_files(part, arrays, document))
             _flush_folder(part)
             final = self._unused(step)
@@ -167,6 +161,13 @@ class Checkpoints:
             ) from error
         self._remove_old()
         return final
+
+    def _values(self, step: int, figure: float | None) -> dict[str, Any]:
+        number = 1 + max((found.number for found in self.list()), default=0)
+        if figure is not None:
+            figure = float(figure) if math.isfinite(figure) else None
+        saved = time.strftime("%Y-%m-%d %H:%M:%S")
+        return {"step": int(step), "number": number, "figure": figure, "saved": saved}
 
     def _make_folder(self) -> None:
         if not self.folder.is_dir():
@@ -234,29 +235,26 @@ class Checkpoints:
             DataError: if there is no complete checkpoint, with what is wrong with each.
         """
         self.wait()
-        return self._first(step, lambda found: _read(found, device))
+        return self._first(step, lambda found: restore.read(found, device))
 
     def load_into(self, targets: dict[str, Any], step: int | None = None) -> Any:
-        """Read a checkpoint into what is there: modules, optimizers, arrays; return all else.
+        """Read a checkpoint into what is there, without a copy; return all else.
 
         Args:
-            targets: modules and optimizers by the names of their parts.
+            targets: by the names of their parts: modules, optimizers, other objects with
+                ``load_state_dict``, and arrays or tensors by name.
             step: as for ``load``.
 
         Returns:
             The state, without the parts that were read into targets.
 
         Raises:
-            DataError: if no checkpoint can be loaded, or if it does not fit the targets, with all
-                differences; then nothing has changed.
+            ArgumentError: for a target that nothing can be read into.
+            DataError: if no checkpoint can be loaded; or if it differs from the targets in a name,
+                a shape or a dtype, with all differences: then nothing has changed.
         """
-        state = self.load(step)
-        missing = [name for name in targets if name not in state]
-        if missing:
-            raise DataError(f"{self.folder}: the checkpoint has no part {missing[0]!r}")
-        for name, target in targets.items():
-            target.load_state_dict(state[name])
-        return {name: part for name, part in state.items() if name not in targets}
+        self.wait()
+        return self._first(step, lambda found: restore.read(found, None, targets))
 
     def _first(self, step: int | None, read: Callable[[Manifest], Any]) -> Any:
         """Return what ``read`` returns for the first checkpoint that it accepts."""
@@ -267,6 +265,8 @@ class Checkpoints:
                 if digest not in ("", found.digest):
                     raise DataError(f"{path}: {manifest.NAME} is not the one that was saved")
                 value = read(found)
+            except Misfit as error:
+                raise DataError(f"load_into: {path} does not fit: {error}") from None
             except DataError as error:
                 faults.append(str(error))
                 continue
@@ -300,11 +300,21 @@ class Checkpoints:
 
 
 class _Snapshot(threading.Thread):
-    """Copies arrays, then writes the copies."""
+    """Copies arrays into memory that is kept between saves, then writes the copies.
 
-    def __init__(self, arrays: dict[str, Any], write: Callable[[dict[str, Any]], Any]) -> None:
+    What the arrays are held by cannot be overwritten meanwhile: an optimizer writes to memory that
+    only its parameter holds.
+    """
+
+    def __init__(
+        self,
+        arrays: dict[str, Any],
+        memory: dict[str, np.ndarray[Any, Any]],
+        write: Callable[[dict[str, Any]], Any],
+    ) -> None:
         super().__init__(name="needle-checkpoint")
-        self.arrays, self.write = arrays, write
+        self.arrays: Any = [(name, x, np.asarray(x)) for name, x in arrays.items()]
+        self.memory, self.write = memory, write
         self.copied = threading.Event()
         self.error: Exception | None = None
         self.start()
@@ -312,27 +322,30 @@ class _Snapshot(threading.Thread):
     def run(self) -> None:
         try:
             try:
-                copies = {name: np.array(x) for name, x in self.arrays.items()}
+                copies = self._copy()
             finally:
-                self.arrays = {}
+                self.arrays = []
                 self.copied.set()
             self.write(copies)
         except Exception as error:
             self.error = error
 
-
-def _place(path: str) -> tuple[str, str]:
-    """Return the file of a tensor, without its ending, and its name in there."""
-    part, _, name = path.partition("/")
-    if name and part not in _RESERVED and part.isascii() and part.replace("_", "a").isalnum():
-        return part, name
-    return _OTHERS, path
+    def _copy(self) -> dict[str, np.ndarray[Any, Any]]:
+        names = {name for name, _, _ in self.arrays}
+        for name in self.memory.keys() - names:
+            del self.memory[name]
+        for name, _, x in self.arrays:
+            kept = self.memory.get(name)
+            if kept is None or (kept.shape, kept.dtype) != (x.shape, x.dtype):
+                kept = self.memory[name] = np.empty(x.shape, x.dtype)
+            np.copyto(kept, x)
+        return self.memory
 
 
 def _write_files(folder: Path, arrays: dict[str, Any], document: Any) -> dict[str, writer.Written]:
     groups: dict[str, dict[str, Any]] = {}
     for path, x in arrays.items():
-        file, name = _place(path)
+        file, name = manifest.place(path)
         groups.setdefault(file, {})[name] = np.asarray(x, order="C")
     files = {}
     for file, group in groups.items():
@@ -341,21 +354,6 @@ def _write_files(folder: Path, arrays: dict[str, Any], document: Any) -> dict[st
     text = json.dumps(document, indent=1, allow_nan=False).encode()
     files[manifest.STATE] = writer.write_buffers(folder / manifest.STATE, [memoryview(text)])
     return files
-
-
-def _read(found: Manifest, device: Any) -> Any:
-    """Return the state of a checkpoint. Raises DataError if it is damaged."""
-    manifest.check_content(found)
-    parts = {
-        name.removesuffix(".safetensors"): load_file(found.path / name, device)
-        for name in found.files
-        if name.endswith(".safetensors")
-    }
-    try:
-        document = tree.parse(manifest.content(found.path / manifest.STATE))
-        return tree.join(document, lambda path: parts[_place(path)[0]][_place(path)[1]])
-    except (ValueError, OSError) as error:
-        raise DataError(f"{found.path}: {manifest.STATE}: {error}") from None
 
 
 def _flush_folder(path: Path) -> None:

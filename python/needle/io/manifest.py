@@ -14,7 +14,6 @@ import math
 import os
 import re
 import stat
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +24,8 @@ NAME, STATE = "manifest.json", "state.json"
 FORMAT = 1
 MOST_TEXT = 100 * 10**6
 """Most bytes of a JSON file that is read."""
+_OTHERS = "tensors"  # the file of tensors that are in no such part
+_PART = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.(safetensors|json)")
 _FOLDER = re.compile(r"step-(\d{8,18})(-\d{1,6})?")
 
@@ -155,22 +156,12 @@ def content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def check_content(found: Manifest) -> None:
-    """Compare all bytes of a checkpoint with its manifest.
+def place(path: str) -> tuple[str, str]:
+    """Return the file of a tensor, without its ending, and its name in there.
 
-    Raises:
-        DataError: with the first file that differs, or that cannot be read.
+    Each part of a state has a file, if its name can be that of a file.
     """
-    piece = bytearray(writer.PIECE)
-    for name, file in found.files.items():
-        try:
-            with open(found.path / name, "rb", buffering=0) as opened:
-                for number, expected in enumerate(file.crc32):
-                    size = opened.readinto(piece)
-                    if zlib.crc32(memoryview(piece)[:size]) != expected:
-                        raise DataError(
-                            f"{found.path}: {name} has changed since it was saved, after byte "
-                            f"{number * writer.PIECE:,}"
-                        )
-        except OSError as error:
-            raise DataError(f"{found.path}: {name}: {error.strerror}") from None
+    part, _, name = path.partition("/")
+    if name and _PART.fullmatch(part) and part not in (_OTHERS, "state", "manifest"):
+        return part, name
+    return _OTHERS, path

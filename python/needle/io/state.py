@@ -7,37 +7,33 @@ either the old file or the complete new one. Reading checks everything before an
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from needle import executor, graph
-from needle.backend.ndarray import NDArray, array
+from needle.backend.ndarray import NDArray
 from needle.devices import as_device
-from needle.dtype import DType, as_dtype
+from needle.dtype import as_dtype
 from needle.errors import (
     ArgumentError,
     DataError,
     NeedleError,
     OptionError,
-    ShapeError,
     describe,
     explain,
 )
-from needle.io import tree, writer
+from needle.io import reader, tree, writer
 from needle.nn.module import StateDict
 
-_DTYPES = {code: as_dtype(name) for name, code in writer.CODES.items()}
 _NUMBERS, _ALIASES, _NESTED = "needle.numbers", "needle.aliases", "needle.state"
 _OURS = (_NUMBERS, _ALIASES, _NESTED)
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-_SIZE = 8  # bytes of the header's length, at the start of the file
 
 
 def save(
@@ -166,26 +162,23 @@ def load(path: AnyPath, device: Any = None) -> StateDict:
     Mismatch(missing=[], unexpected=[])
     """
     path, where = _text(path), as_device(device)
-    state = StateDict()
-    with _opened(path) as file:  # opened once, because another file may take the name meanwhile
-        texts, header, start = _read_header(path, file)
-        for name, entry in header.items():
-            if entry["dtype"] not in _DTYPES:
-                raise _bad(path, f"{name!r} is {entry['dtype']}, which Needle does not have")
-            try:
-                state[name] = _read(file, _DTYPES[entry["dtype"]], entry, start, where)
-            except (ValueError, OverflowError, ShapeError) as error:  # no array has such a shape
-                shape = f"{entry['shape']!r:.60}"
-                raise _bad(path, f"{name!r} has the shape {shape}: {error}") from error
+    with reader.opened(path) as file:  # once, because another file may take the name meanwhile
+        header = reader.read_header(path, file)
+        rooms = {name: reader.room(path, name, x, where) for name, x in header.entries.items()}
+        reader.read(path, file, header.size, [room.buffer for room in rooms.values()])
+    texts = header.texts
+    state = StateDict({name: graph.wrap(room.filled()) for name, room in rooms.items()})
     if _NESTED in texts:
         return _nested(path, texts[_NESTED], state)
     numbers, state.aliases = _extra(path, texts, _NUMBERS), _extra(path, texts, _ALIASES)
     for alias, name in state.aliases.items():
-        if alias in state or not isinstance(name, str) or name not in header:
-            raise _bad(path, f"the alias {alias!r} of {name!r} does not match a tensor")
+        if alias in state or not isinstance(name, str) or name not in rooms:
+            raise reader.bad(path, f"the alias {alias!r} of {name!r} does not match a tensor")
     for name, number in numbers.items():
         if name in state or not isinstance(number, (bool, int, float)):
-            raise _bad(path, f"the number {name!r} has the name of a tensor or is not a number")
+            raise reader.bad(
+                path, f"the number {name!r} has the name of a tensor or is not a number"
+            )
         state[name] = number
     return state
 
@@ -203,7 +196,7 @@ def _nested(path: str, text: str, tensors: StateDict) -> StateDict:
         if not isinstance(found, dict) or len(used) != len(tensors):
             raise ValueError("it does not fit the tensors")
     except ValueError as error:
-        raise _bad(path, f"its {_NESTED} cannot be read ({error})") from None
+        raise reader.bad(path, f"its {_NESTED} cannot be read ({error})") from None
     return found if isinstance(found, StateDict) else StateDict(found)
 
 
@@ -220,8 +213,8 @@ def load_metadata(path: AnyPath) -> dict[str, str]:
     {'license': 'MIT'}
     """
     path = _text(path)
-    with _opened(path) as file:
-        texts, _, _ = _read_header(path, file)
+    with reader.opened(path) as file:
+        texts = reader.read_header(path, file).texts
     return {key: text for key, text in texts.items() if key not in _OURS}
 
 
@@ -349,70 +342,11 @@ def _check_name(name: Any) -> None:
         )
 
 
-def _bad(path: str, problem: str) -> NeedleError:
-    return DataError(f"load: {path}: {problem}\n  rule: expected a complete safetensors file")
-
-
-def _unreadable(path: str, error: OSError) -> NeedleError:
-    return DataError(f"load: {path}: {error.strerror or error}")
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
-    """Open a file for reading; errors of the system become DataErrors."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except ValueError as error:  # a name with a zero in it
-        raise _bad(path, str(error)) from error
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would block
-        raise _bad(path, "it is not a regular file")
-    try:
-        with open(path, "rb") as file:
-            yield file
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _read_header(path: str, file: BinaryIO) -> tuple[dict[str, str], dict[str, Any], int]:
-    """Return the texts, the entry of each tensor, and the position where the values start.
-
-    Everything is checked against the file.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    same = f"/dev/fd/{file.fileno()}"  # the open file, even if the path leads to another one by now
-    try:
-        size = int.from_bytes(file.read(_SIZE), "little")
-        with safe_open(same if os.path.exists(same) else path, framework="numpy"):
-            pass  # opening checks: sizes, offsets, overlaps, holes
-        text = file.read(size)
-        if not text.startswith(b"{"):
-            raise ValueError("its header does not start with '{'")
-        header = tree.parse(text)
-    except (SafetensorError, ValueError) as error:
-        raise _bad(path, str(error)) from error
-    texts = header.pop(writer.TEXTS, None) or {}
-    for name, entry in header.items():  # the library also accepts lists and duplicate names
-        if not isinstance(entry, dict) or not isinstance(entry["dtype"], str):
-            raise _bad(path, f"{name!r}: expected dtype, shape and data_offsets, got {entry!r:.60}")
-    return texts, header, _SIZE + size
-
-
-def _read(file: BinaryIO, kind: DType, entry: dict[str, Any], start: int, device: Any) -> Any:
-    shape = tuple(entry["shape"])
-    stored = np.dtype(np.uint8) if kind == "bool" else kind.numpy
-    file.seek(start + entry["data_offsets"][0])
-    values = np.fromfile(file, stored, math.prod(shape)).reshape(shape)
-    return graph.wrap(array(values != 0 if kind == "bool" else values, kind, device))
-
-
 def _extra(path: str, texts: dict[str, str], key: str) -> dict[str, Any]:
     try:
         found = tree.parse(texts.get(key, "{}"))
     except ValueError as error:
-        raise _bad(path, f"its {key} cannot be read ({error})") from error
+        raise reader.bad(path, f"its {key} cannot be read ({error})") from error
     if not isinstance(found, dict):
-        raise _bad(path, f"its {key} is not a table")
+        raise reader.bad(path, f"its {key} is not a table")
     return found

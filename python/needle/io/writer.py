@@ -11,6 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,21 +101,29 @@ def write_buffers(
     path: str | os.PathLike[str], buffers: Iterable[memoryview], durable: bool = True
 ) -> Written:
     """Write buffers to a file; if durable, wait until it is on the disk. Raises OSError."""
-    size, checks = 0, []
+    size = 0
+    sums: list[int | Future[int]] = []
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        for piece in pieces(buffers):
-            crc = 0
-            for part in piece:
-                crc = zlib.crc32(part, crc)
-                size += len(part)
-            checks.append(crc)
-            write_all(handle, piece)
+        with ThreadPoolExecutor(1) as pool:  # the sums are made while the system writes
+            for piece in pieces(buffers):
+                length = sum(map(len, piece))
+                size += length
+                sums.append(pool.submit(checksum, piece) if length == PIECE else checksum(piece))
+                write_all(handle, piece)
         if durable:
             os.fsync(handle)
     finally:
         os.close(handle)
-    return Written(size, checks)
+    return Written(size, [x if isinstance(x, int) else x.result() for x in sums])
+
+
+def checksum(piece: Iterable[memoryview]) -> int:
+    """Return the CRC-32 of a piece, as zlib and zip files have it."""
+    crc = 0
+    for part in piece:
+        crc = zlib.crc32(part, crc)
+    return crc
 
 
 def pieces(buffers: Iterable[memoryview], size: int = PIECE) -> Iterator[list[memoryview]]:
@@ -138,11 +147,18 @@ def write_all(handle: int, parts: list[memoryview]) -> None:
     """Write all bytes of the parts, in as many calls as the system needs."""
     left = list(parts)
     while left:
-        done = os.writev(handle, left[:MOST_BUFFERS])
-        while left and done >= len(left[0]):
-            done -= len(left.pop(0))
-        if done:
-            left[0] = left[0][done:]
+        drop(left, os.writev(handle, left[:MOST_BUFFERS]))
+
+
+def drop(left: list[memoryview], done: int) -> None:
+    """Remove so many bytes from the beginning of a list of buffers."""
+    whole = 0
+    while whole < len(left) and done >= len(left[whole]):
+        done -= len(left[whole])
+        whole += 1
+    del left[:whole]
+    if done:
+        left[0] = left[0][done:]
 
 
 def flush(path: str | os.PathLike[str]) -> None:

@@ -44,15 +44,15 @@ class _Counting(Optimizer):
         count = self.counts.get(batch.params[0], 0) + by
         self.counts.update(dict.fromkeys(batch.params, count))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, copy: bool = True) -> dict[str, Any]:
         """Return the state of ``Optimizer.state_dict`` and the counts that differ from ``step``.
 
         ``t.3`` is the number of updates of the parameter at position 3.
         """
         counts = {f"t.{i}": self.counts.get(p, self.t) for i, p in enumerate(self.params)}
-        return super().state_dict() | {k: t for k, t in counts.items() if t != self.t}
+        return super().state_dict(copy) | {k: t for k, t in counts.items() if t != self.t}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], copy: bool = True) -> None:
         """Restore a state. See ``Optimizer.load_state_dict``."""
         check_state(state)
         places = self._places()
@@ -61,7 +61,7 @@ class _Counting(Optimizer):
             for key, t in state.items()
             if places.get(key, ("", None))[0] == "t"
         }
-        super().load_state_dict(state)
+        super().load_state_dict(state, copy)
         self.counts = {p: counts.get(p, self.t) for p in self.state[self.slots[0]]}
 
     def _places(self) -> dict[str, tuple[str, Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from needle import executor, graph, ops, tracing
 from needle.backend.axes import whole
-from needle.backend.ndarray import array
+from needle.backend.ndarray import NDArray, array
 from needle.errors import (
     ArgumentError,
     DataError,
@@ -269,12 +269,16 @@ class Optimizer:
 
     # ---- state -------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, copy: bool = True) -> dict[str, Any]:
         """Return a flat dict of numbers and tensors that lets a run continue exactly.
 
         Keys: ``step``; ``lr`` and the other numbers; ``group.0.lr`` for a group's own number;
         ``m.3`` for slot m of the parameter at position 3. Schedules are not included, because they
         are functions of the step.
+
+        Args:
+            copy: whether later steps leave the tensors as they are; False: they are the
+                optimizer's own memory.
 
         >>> p = nn.Parameter(Tensor([1.0]))
         >>> opt = optim.SGD([p], lr=0.1)
@@ -290,11 +294,16 @@ class Optimizer:
         for slot in self.slots:
             for i, p in enumerate(self.params):
                 if p in self.state[slot]:
-                    state[f"{slot}.{i}"] = graph.wrap(self.state[slot][p].copy())
+                    array = self.state[slot][p]
+                    state[f"{slot}.{i}"] = graph.wrap(array.copy() if copy else array)
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], copy: bool = True) -> None:
         """Restore a state, completely or, on an error, not at all.
+
+        Args:
+            state: of an optimizer of this kind.
+            copy: False: tensors that fit become the optimizer's own memory, which steps change.
 
         Raises:
             ArgumentError: if it is not a dict.
@@ -313,7 +322,7 @@ class Optimizer:
                 )
             slot, p = places.get(key, ("", None))
             if slot in arrays:
-                arrays[slot][p] = self._slot(key, p, value)
+                arrays[slot][p] = self._slot(key, p, value, copy)
         if "step" not in state:
             raise DataError("load_state_dict: the state has no 'step'")
         t = count("step", state["step"])
@@ -345,10 +354,11 @@ class Optimizer:
             places |= {f"{slot}.{i}": (slot, p) for i, p in enumerate(self.params)}
         return places
 
-    def _slot(self, key: str, p: Tensor, value: Any) -> Any:
+    def _slot(self, key: str, p: Tensor, value: Any, copy: bool) -> Any:
         data = executor.value_of(value) if isinstance(value, Tensor) else value
         try:
-            data = array(data, getattr(data, "dtype", None), p.device)
+            if copy or not isinstance(data, NDArray) or data.device != p.device:
+                data = array(data, getattr(data, "dtype", None), p.device)
         except (DtypeError, RangeError, ShapeError) as error:
             raise DataError(f"load_state_dict: {key}: {error}") from None
         kind = "float32" if p.dtype.itemsize == 2 else p.dtype
