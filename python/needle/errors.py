@@ -119,6 +119,20 @@ class LockedError(NeedleError, RuntimeError):
     """A folder that another run is using."""
 
 
+class WorkerError(DataError, RuntimeError):
+    """A worker of a DataLoader raised, ended or gave nothing in time.
+
+    Attributes:
+        worker: number of the worker.
+        items: the items that it had to fetch, in words.
+        trace: its traceback, if it raised.
+    """
+
+    worker: int = -1
+    items: str = ""
+    trace: str = ""
+
+
 class OutOfMemoryError(NeedleError, MemoryError):
     """The device has no memory left for an array.
 

@@ -14,11 +14,21 @@ from needle.data.augment import (
     Resize,
 )
 from needle.data.cifar import CIFAR10Dataset, cifar10, read_cifar_binary, read_cifar_pickle
+from needle.data.collate import collate
 from needle.data.dataset import ConcatDataset, Dataset, NDArrayDataset, Subset, random_split
 from needle.data.images import ImageFolder, UnpairedImages, read_image
-from needle.data.loader import DataLoader, collate
+from needle.data.loader import DataLoader
 from needle.data.mnist import MNISTDataset, mnist, read_idx
+from needle.data.samplers import (
+    DistributedSampler,
+    LengthBatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 from needle.data.source import SourceBytes, python_source
+from needle.data.stream import IterableDataset, ShuffleBuffer
 from needle.data.text import Corpus, Dictionary, batchify, get_batch, penn_treebank
 from needle.data.tokenizers import (
     ByteTokenizer,
@@ -28,16 +38,19 @@ from needle.data.tokenizers import (
     load_tokenizer,
 )
 from needle.data.transforms import RandomCrop, RandomFlipHorizontal, Transform
+from needle.data.worker import rng
 from needle.errors import missing
 
 __all__ = [
     "Augment", "BatchTransform", "ByteTokenizer", "CIFAR10Dataset", "ColourJitter",
     "CompiledAugment", "ConcatDataset", "Corpus", "Cutout", "DataLoader", "Dataset", "Dictionary",
-    "ImageFolder", "MNISTDataset", "NDArrayDataset", "Normalise", "RandomCrop", "RandomCrops",
-    "RandomFlipHorizontal", "RandomFlips", "Resize", "SourceBytes", "Subset", "TextFile",
-    "Tokenizer", "Transform", "UnpairedImages", "WordTokenizer", "batchify", "cifar10", "collate",
-    "get_batch", "load_tokenizer", "mnist", "penn_treebank", "python_source", "random_split",
-    "read_cifar_binary", "read_cifar_pickle", "read_idx", "read_image",
+    "DistributedSampler", "ImageFolder", "IterableDataset", "LengthBatchSampler", "MNISTDataset",
+    "NDArrayDataset", "Normalise", "RandomCrop", "RandomCrops", "RandomFlipHorizontal",
+    "RandomFlips", "RandomSampler", "Resize", "Sampler", "SequentialSampler", "ShuffleBuffer",
+    "SourceBytes", "Subset", "TextFile", "Tokenizer", "Transform", "UnpairedImages",
+    "WeightedRandomSampler", "WordTokenizer", "batchify", "cifar10", "collate", "get_batch",
+    "load_tokenizer", "mnist", "penn_treebank", "python_source", "random_split",
+    "read_cifar_binary", "read_cifar_pickle", "read_idx", "read_image", "rng",
 ]  # fmt: skip
 
 _ELSEWHERE = {"TensorDataset": "NDArrayDataset(x, y)"}

@@ -173,6 +173,9 @@ class CIFAR10Dataset(Dataset):
         check_index(index, len(self))
         return np.moveaxis(self.prepared(self.images[index]), -1, -3), self.labels[index]
 
+    def in_memory(self) -> bool:
+        return not self.transforms
+
     def batch(self, indices: np.ndarray[Any, Any]) -> tuple[Any, Any]:
         return self[indices]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from needle.data.collate import collate
 from needle.errors import ArgumentError, DataError, IndexRangeError, describe
 from needle.ops import random
 
@@ -62,10 +64,20 @@ class Dataset:
             np.stack([self.apply_transforms(image) for image in images]) if len(images) else images
         )
 
+    def fingerprint(self) -> str:
+        """Return a short text that differs for different data, by which a saved pass knows it."""
+        return f"{type(self).__name__}[{len(self)}]"
+
+    def in_memory(self) -> bool:
+        """Say whether batches are copies of arrays in memory, so that threads make them quickly."""
+        return False
+
+    def by_item(self) -> bool:
+        """Say whether a loader should make items one by one: where each draws random numbers."""
+        return bool(self.transforms)
+
     def batch(self, indices: np.ndarray[Any, Any]) -> Any:
         """Return the items at these indices as a batch: each field stacked."""
-        from needle.data.loader import collate
-
         return collate([self[int(i)] for i in indices])
 
 
@@ -96,6 +108,18 @@ class NDArrayDataset(Dataset):
     def __getitem__(self, index: Any) -> tuple[Any, ...]:
         check_index(index, len(self))
         return tuple(x[index] for x in self.arrays)
+
+    def fingerprint(self) -> str:
+        texts = []
+        for x in self.arrays:
+            check = 0
+            for item in (x[:1], x[-1:]) if x.dtype.kind != "O" else ():
+                check = zlib.crc32(np.ascontiguousarray(item).tobytes(), check)
+            texts.append(f"{x.dtype}{list(x.shape)}#{check:08x}")
+        return f"NDArrayDataset({', '.join(texts)})"
+
+    def in_memory(self) -> bool:
+        return True
 
     def batch(self, indices: np.ndarray[Any, Any]) -> tuple[Any, ...]:
         return self[indices]
@@ -143,6 +167,16 @@ class Subset(Dataset):
             return self.dataset[chosen]
         return [self.dataset[int(i)] for i in chosen]
 
+    def fingerprint(self) -> str:
+        inner = self.dataset.fingerprint() if isinstance(self.dataset, Dataset) else ""
+        return f"Subset({inner}, {len(self)}#{zlib.crc32(self.indices.tobytes()):08x})"
+
+    def in_memory(self) -> bool:
+        return isinstance(self.dataset, Dataset) and self.dataset.in_memory()
+
+    def by_item(self) -> bool:
+        return isinstance(self.dataset, Dataset) and self.dataset.by_item()
+
     def batch(self, indices: np.ndarray[Any, Any]) -> Any:
         if isinstance(self.dataset, Dataset):
             return self.dataset.batch(self.indices[indices])
@@ -171,6 +205,9 @@ class ConcatDataset(Dataset):
 
     def __len__(self) -> int:
         return self.ends[-1]
+
+    def by_item(self) -> bool:
+        return any(isinstance(x, Dataset) and x.by_item() for x in self.datasets)
 
     def __getitem__(self, index: Any) -> Any:
         check_index(index, len(self))

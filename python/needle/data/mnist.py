@@ -119,6 +119,9 @@ class MNISTDataset(Dataset):
         check_index(index, len(self))
         return self.prepared(self.images[index]), self.labels[index]
 
+    def in_memory(self) -> bool:
+        return not self.transforms
+
     def batch(self, indices: np.ndarray[Any, Any]) -> tuple[Any, Any]:
         return self[indices]
 

@@ -9,6 +9,7 @@ differ from device to device by rounding.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -112,6 +113,61 @@ class Generator:
 
 
 _generator: Generator | None = None
+
+
+class SampleStream:
+    """The random numbers of one item of a data set: a function of seed, epoch and index.
+
+    Philox blocks of four words: the counter consists of the index, the number of the block and
+    the epoch. The key is not that of ``data.Augment``, which draws for the same items.
+    """
+
+    __slots__ = ("key", "index", "epoch", "used", "words")
+
+    def __init__(self, seed: int, epoch: int, index: int) -> None:
+        self.key = (seed ^ 0x9E3779B97F4A7C15) & (2**64 - 1)
+        self.index, self.epoch = index & (2**64 - 1), epoch & 0xFFFFFFFF
+        self.used, self.words = 0, (0, 0, 0, 0)
+
+    def four(self) -> tuple[int, int, int, int]:
+        """Return the first four words."""
+        return _philox(self.key, self.index, self.epoch << 32)
+
+    def word(self) -> int:
+        """Return the next 32 bits."""
+        block, place = divmod(self.used, 4)
+        if place == 0:
+            self.words = _philox(self.key, self.index, self.epoch << 32 | block)
+        self.used += 1
+        return self.words[place]
+
+
+def _philox(key: int, low: int, high: int) -> tuple[int, int, int, int]:
+    """Return a block of Philox4x32-10, as ``backend.numpy.philox`` does, in Python's integers."""
+    a, b, c, d = low & 0xFFFFFFFF, low >> 32, high & 0xFFFFFFFF, high >> 32
+    first, second = key & 0xFFFFFFFF, key >> 32
+    for _ in range(10):
+        p, q = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = q >> 32 ^ b ^ first, q & 0xFFFFFFFF, p >> 32 ^ d ^ second, p & 0xFFFFFFFF
+        first, second = (first + 0x9E3779B9) & 0xFFFFFFFF, (second + 0xBB67AE85) & 0xFFFFFFFF
+    return a, b, c, d
+
+
+class _Thread(threading.local):
+    stream: SampleStream | None = None
+
+
+_thread = _Thread()
+
+
+def enter_sample(stream: SampleStream | None) -> None:
+    """Let this thread draw from the stream of an item on the host; None: as before."""
+    _thread.stream = stream
+
+
+def sample() -> SampleStream | None:
+    """Return the stream of the item that this thread makes, if a loader makes it from a seed."""
+    return _thread.stream
 
 
 def manual_seed(seed: int | None) -> None:
@@ -225,6 +281,8 @@ def host_permutation(size: int) -> np.ndarray[Any, Any]:
 def host_uniform() -> float:
     """Return one number in [0, 1), on the host."""
     _on_host()
+    if _thread.stream is not None:
+        return _thread.stream.word() * 2.0**-32
     if _generator is None:
         return np.random.rand()
     return float(uniform((), *_generator.take(1), as_device("cpu_numpy")).item())
@@ -245,6 +303,8 @@ def randint(
 def host_integers(low: int, high: int, size: int) -> np.ndarray[Any, Any]:
     """Return ``size`` integers in [low, high), on the host."""
     _on_host()
+    if (stream := _thread.stream) is not None:
+        return np.array([low + (stream.word() * (high - low) >> 32) for _ in range(size)])
     if _generator is None:
         return np.random.randint(low, high, size)
     return integers(low, high, size, *_generator.take(size))
