@@ -6,6 +6,7 @@ Exit codes: 0 success; 1 failure; 2 wrong arguments; 130 and 143 stopped by a si
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -225,6 +226,45 @@ def _sample(arguments: list[str]) -> int:
     return 0
 
 
+# ---- needle report, needle compare -----------------------------------------------------
+
+
+def _report(arguments: list[str]) -> int:
+    parser = _Parser(
+        "report",
+        description="Write report.html and report.json into the folder of a run.",
+        epilog="example: needle report runs/mlp-mnist-20260101-120000",
+    )
+    parser.add_argument("run", help="folder of the run")
+    parser.option("--out", metavar="FILE", help="path of the page instead")
+    parser.option("--json", action="store_true", help="print the facts as JSON, and write nothing")
+    args = parser.read(arguments)
+    from needle.tools import report
+
+    if args.json:
+        print(report.as_json(args.run))
+    else:
+        print(report.write(args.run, args.out))
+    return 0
+
+
+def _compare(arguments: list[str]) -> int:
+    parser = _Parser(
+        "compare",
+        description="Tell what runs differ in; with --out, draw their curves on one page.",
+        epilog="example: needle compare runs/first runs/second --out both.html",
+    )
+    parser.add_argument("runs", nargs="+", help="folders of the runs")
+    parser.option("--out", metavar="FILE", help="path of the page")
+    parser.option("--json", action="store_true", help="print the differences as JSON")
+    args = parser.read(arguments)
+    from needle.tools import report
+
+    found = report.compare(args.runs, args.out)
+    print(json.dumps(found, indent=1) if args.json else report.as_text(found))
+    return 0
+
+
 # ---- needle doctor -------------------------------------------------------------------
 
 
@@ -239,12 +279,15 @@ def _doctor(arguments: list[str]) -> int:
     return 0 if findings["ok"] else 1
 
 
-_COMMANDS = {"train": _train, "sample": _sample, "doctor": _doctor}
+_COMMANDS = {
+    "train": _train, "sample": _sample, "report": _report, "compare": _compare, "doctor": _doctor,
+}  # fmt: skip
 _HELP = """usage: needle COMMAND [options]
 
   train [RECIPE]   train a model (needle train --list shows the recipes)
   sample RUN       continue a text with the model of a run
-  sample RUN       continue a text with the model of a run
+  report RUN       write a page about a run
+  compare RUN RUN  tell what runs differ in
   doctor           check this installation
 
   needle COMMAND --help lists the options; needle --version prints the version."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,12 @@ def save_image(path: Path, image: Images) -> None:
 
 
 def draw_confusion(path: Path, counts: Images, names: Sequence[str], title: str) -> None:
-    """Draw how often each class (rows) was predicted as each class (columns)."""
+    """Draw how often each class (rows) was predicted as each class (columns).
+
+    The counts are written beside the picture, as JSON, for the report.
+    """
+    values = {"names": list(names), "counts": counts.tolist()}
+    path.with_suffix(".json").write_text(json.dumps(values), encoding="utf-8")
     picture, axes = _figure((7.5, 7), title)
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1)

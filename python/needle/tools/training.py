@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from needle.recipes import Recipe, Settings
 from needle.recipes.loop import train
-from needle.tools import plot
+from needle.tools import plot, report
 from needle.tools.run import RunFolder
 from needle.train import progress
 from needle.train.stop import Stop
@@ -61,6 +61,7 @@ def run(
         picture = plot.draw_loss(folder, recipe.name, recipe.curve, recipe.curve_unit)
         files += [picture] if picture else []
     files += _pictures(folder, files)
+    files.append(report.write(folder.path).name)
     show.line(f"{took}; saved in {folder.path}: {', '.join(files)}")
     return 0
 
