@@ -140,6 +140,7 @@ from needle.nn.recurrent import (
     LSTMCell,
     RNNCell,
 )
+from needle.nn.substitution import functional_call
 from needle.nn.transformer import (
     LearnedPositions,
     Transformer,

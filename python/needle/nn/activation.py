@@ -15,7 +15,14 @@ from needle.nn.settings import check_number, check_sizes, shown
 from needle.tensors import Parameter, Tensor
 
 
-class ReLU(Module):
+class _Plain(Module):
+    """An activation without settings. ``inplace`` is accepted as in PyTorch and changes nothing."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+
+
+class ReLU(_Plain):
     """max(x, 0).
 
     >>> print(nn.ReLU()(Tensor([-2.0, 0.0, 3.0])))
@@ -26,7 +33,7 @@ class ReLU(Module):
         return ops.relu(x)
 
 
-class ReLU6(Module):
+class ReLU6(_Plain):
     """min(max(x, 0), 6).
 
     >>> print(nn.ReLU6()(Tensor([-2.0, 3.0, 8.0])))
@@ -84,7 +91,7 @@ class Softplus(Module):
         return shown("", {"beta": (self.beta, 1.0), "threshold": (self.threshold, math.inf)})
 
 
-class SiLU(Module):
+class SiLU(_Plain):
     """x * sigmoid(x).
 
     >>> print(nn.SiLU()(Tensor([-1.0, 0.0, 1.0])))
@@ -125,7 +132,7 @@ class LeakyReLU(Module):
     [-0.2  0.   3. ]
     """
 
-    def __init__(self, negative_slope: float = 0.01) -> None:
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
         self.negative_slope = negative_slope
 
@@ -143,7 +150,7 @@ class ELU(Module):
     [-0.8647  0.      3.    ]
     """
 
-    def __init__(self, alpha: float = 1.0) -> None:
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
         self.alpha = alpha
 
@@ -164,7 +171,7 @@ class CELU(Module):
     [-1.2642  0.      3.    ]
     """
 
-    def __init__(self, alpha: float = 1.0) -> None:
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
         check_number(self, "alpha", alpha)
         if alpha == 0:
@@ -226,7 +233,7 @@ class Threshold(Module):
     [-5. -5.  2.]
     """
 
-    def __init__(self, threshold: float, value: float) -> None:
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__()
         check_number(self, "threshold", threshold, low=-math.inf)
         check_number(self, "value", value, low=-math.inf)
@@ -239,7 +246,7 @@ class Threshold(Module):
         return f"{self.threshold}, {self.value}"
 
 
-class Mish(Module):
+class Mish(_Plain):
     """x * tanh(softplus(x)).
 
     >>> print(nn.Mish()(Tensor([-1.0, 0.0, 1.0])))
@@ -250,7 +257,7 @@ class Mish(Module):
         return ops.mish(x)
 
 
-class SELU(Module):
+class SELU(_Plain):
     """Scaled ELU, under which signals keep mean 0 and variance 1.
 
     >>> print(nn.SELU()(Tensor([-1.0, 0.0, 1.0])))
@@ -261,7 +268,7 @@ class SELU(Module):
         return ops.selu(x)
 
 
-class Hardsigmoid(Module):
+class Hardsigmoid(_Plain):
     """(x + 3) / 6, limited to [0, 1].
 
     >>> print(nn.Hardsigmoid()(Tensor([-4.0, 0.0, 1.5])))
@@ -272,7 +279,7 @@ class Hardsigmoid(Module):
         return ops.hardsigmoid(x)
 
 
-class Hardswish(Module):
+class Hardswish(_Plain):
     """x * hardsigmoid(x).
 
     >>> print(nn.Hardswish()(Tensor([-1.5, 0.0, 1.5])))
@@ -293,7 +300,7 @@ class Hardtanh(Module):
     [-1.   0.5  2. ]
     """
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
         for name, value in (("min_val", min_val), ("max_val", max_val)):
             check_number(self, name, value, low=-math.inf)

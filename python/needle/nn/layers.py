@@ -186,7 +186,7 @@ class Dropout(Module):
     """In training, set elements to zero with probability p and scale the others by 1 / (1 - p).
 
     Every call in training draws one uniform number per element, even for p = 0. Elements whose
-    number is at most 1 - p stay.
+    number is at most 1 - p stay. ``inplace`` is accepted as in PyTorch and changes nothing.
 
     >>> layer = nn.Dropout(0.5)
     >>> print(layer(ndl.ones(8)))
@@ -195,7 +195,7 @@ class Dropout(Module):
     [1. 1. 1. 1. 1. 1. 1. 1.]
     """
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         if not isinstance(p, Real) or not 0.0 <= float(p) < 1.0:
             raise OptionError(f"Dropout: expected p in [0, 1), got {p!r}")

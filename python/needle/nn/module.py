@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, TypeVar
-
-import numpy as np
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 from needle import executor, graph, regions
-from needle.backend.ndarray import NDArray, array
-from needle.devices import cpu
+from needle.devices import cpu, cuda
 from needle.dtype import DType
-from needle.errors import (
-    ArgumentError,
-    DataError,
-    NeedleError,
-    OptionError,
-    describe,
-    explain,
-    nearest,
-)
+from needle.errors import ArgumentError, DataError, NeedleError, OptionError, explain
+from needle.nn.loading import as_array, faults, mismatch
+from needle.nn.registry import Registry
 from needle.ops.operands import destination
 from needle.ops.row_sparse import cleared, parts
-from needle.tensors import Parameter, Tensor, from_dlpack
+from needle.tensors import Parameter, Tensor
 
 _M = TypeVar("_M", bound="Module")
 
@@ -71,7 +62,17 @@ def search(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from search(part, _join(name, str(i)))
 
 
-class Module:
+class Parameters(list[Parameter]):
+    """The parameters of a module, as a list."""
+
+    def __next__(self) -> NoReturn:
+        raise ArgumentError(
+            "next: parameters() is a list\n  try: next(iter(model.parameters())), or "
+            "model.parameters()[0]"
+        )
+
+
+class Module(Registry):
     """Base of all layers and models. Subclasses define ``forward``.
 
     Parameters and modules are found in attributes, and in dicts, lists and tuples of them, in the
@@ -132,6 +133,8 @@ class Module:
         if self._buffers:
             regions.note_buffers(self.__dict__, self._buffers)
         try:
+            if self._hooks is not None:
+                return self._hooks.call(self, args, kwargs)
             return self.forward(*args, **kwargs)
         except NeedleError as error:
             self._name_operands(error)
@@ -191,45 +194,72 @@ class Module:
                     yield _Found(path, item, True)
                     yield from item._contents(path, above)
 
-    def _unique(self) -> Iterator[_Found]:
+    def _found(self, unique: bool = True, recurse: bool = True) -> Iterator[_Found]:
+        """Yield what ``_contents`` yields: once each, and without the modules below."""
         seen: set[int] = set()
-        for found in self._contents():
-            if id(found.item) not in seen:
+        for found in self._contents() if recurse else self._own():
+            if not unique or id(found.item) not in seen:
                 seen.add(id(found.item))
                 yield found
 
-    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+    def _own(self) -> Iterator[_Found]:
+        for key, value in self.__dict__.items():
+            if key in self._buffers:
+                if value is not None:
+                    yield _Found(key, value, self._buffers[key])
+                continue
+            for name, item in search(value, "" if key == self.inline else key):
+                yield _Found(name, item, True)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
         """Yield every parameter once, with its dotted name. Errors show this name from then on.
+
+        Args:
+            prefix: what to write before each name, and a dot.
+            recurse: whether to look into the modules below.
+            remove_duplicate: whether to yield a shared parameter under its first name only.
 
         >>> [(name, p.shape) for name, p in nn.Linear(3, 2).named_parameters()]
         [('weight', (3, 2)), ('bias', (1, 2))]
         """
-        for name, item, _ in self._unique():
+        for name, item, _ in self._found(remove_duplicate, recurse):
             if isinstance(item, Parameter):
                 if item.name is None or name.endswith("." + item.name):
                     item.name = name
-                yield name, item
+                yield _join(prefix, name), item
 
-    def parameters(self) -> list[Parameter]:
-        """Return every parameter once, in the order in which the attributes were set."""
-        return [item for _, item in self.named_parameters()]
+    def parameters(self, recurse: bool = True) -> list[Parameter]:
+        """Return every parameter once, in the order in which the attributes were set.
 
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every buffer once, with its dotted name."""
-        for name, item, _ in self._unique():
+        It is a list: ``next(iter(model.parameters()))`` is the first one.
+
+        Args:
+            recurse: whether to look into the modules below.
+        """
+        return Parameters(item for _, item in self.named_parameters("", recurse))
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yield every buffer once, with its dotted name. See ``named_parameters``."""
+        for name, item, _ in self._found(remove_duplicate, recurse):
             if not isinstance(item, (Parameter, Module)):
-                yield name, item
+                yield _join(prefix, name), item
 
-    def buffers(self) -> list[Tensor]:
+    def buffers(self, recurse: bool = True) -> list[Tensor]:
         """Return every buffer once."""
-        return [item for _, item in self.named_buffers()]
+        return [item for _, item in self.named_buffers("", recurse)]
 
-    def named_modules(self) -> Iterator[tuple[str, Module]]:
+    def named_modules(
+        self, *, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
         """Yield this module (under the name "") and every module below once."""
-        yield "", self
-        for name, item, _ in self._unique():
+        yield prefix, self
+        for name, item, _ in self._found(remove_duplicate):
             if isinstance(item, Module):
-                yield name, item
+                yield _join(prefix, name), item
 
     def modules(self) -> Iterator[Module]:
         """Yield this module and every module below once."""
@@ -238,12 +268,9 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Yield the modules directly below, once each."""
-        seen: set[int] = {id(self)}
-        for key, value in self.__dict__.items():
-            for name, item in search(value, "" if key == self.inline else key):
-                if isinstance(item, Module) and id(item) not in seen:
-                    seen.add(id(item))
-                    yield name, item
+        for name, item, _ in self._found(recurse=False):
+            if isinstance(item, Module) and item is not self:
+                yield name, item
 
     def children(self) -> list[Module]:
         """Return the modules directly below."""
@@ -297,10 +324,19 @@ class Module:
         for p in self.parameters():
             p.grad = None if set_to_none or p.grad is None else cleared(p.grad)
 
-    def to(self: _M, target: Any = None, dtype: Any = None, *, device: Any = None) -> _M:
+    def to(
+        self: _M,
+        target: Any = None,
+        dtype: Any = None,
+        *,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: Any = None,
+    ) -> _M:
         """Move parameters and buffers to a device, or cast floating ones to a floating dtype.
 
         The tensors stay the same objects, so you can create the optimizer before or after.
+        ``non_blocking`` and ``memory_format`` change nothing: they name no values.
 
         Raises:
             DataError: for a dtype that is not floating.
@@ -309,10 +345,12 @@ class Module:
         >>> nn.Linear(3, 2).to("float64").weight.dtype
         needle.float64
         """
+        if memory_format is not None and target is device is dtype is None:
+            return self
         where, kind = destination(target, device, dtype)
         if kind is not None and not kind.is_floating:
             raise DataError(f"to: expected a floating dtype for parameters, got {kind}")
-        for _, item, _ in self._unique():
+        for _, item, _ in self._found():
             if isinstance(item, Tensor):
                 _convert(item, where, kind)
                 for part in parts(item.grad):
@@ -338,6 +376,11 @@ class Module:
     def cpu(self: _M) -> _M:
         """Move to the CPU."""
         return self.to(cpu())
+
+    def cuda(self: _M, device: Any = None) -> _M:
+        """Move to a CUDA device: its number or name; the first for None."""
+        number = 0 if device is None else device
+        return self.to(cuda(number) if isinstance(number, int) else number)
 
     # ---- state -------------------------------------------------------------------
 
@@ -422,14 +465,14 @@ class Module:
                 missing.append(names[0])
                 continue
             try:
-                value = _as_array(given[found[0]], item)
-                wrong += _faults(found, value, item, given)
+                value = as_array(given[found[0]], item)
+                wrong += faults(found, value, item, given)
             except (NeedleError, TypeError, ValueError, BufferError, RuntimeError) as error:
                 wrong.append(f"{found[0]}: {str(error).partition(chr(10))[0]}")
             else:
                 new.append((item, value))
         if wrong or (strict and (missing or unexpected)):
-            raise _mismatch(type(self).__name__, missing, unexpected, wrong, known)
+            raise mismatch(type(self).__name__, missing, unexpected, wrong, known)
         for item, value in new:
             graph.set_array(item, value.astype(item.dtype))
         return Mismatch(missing, unexpected)
@@ -481,27 +524,6 @@ def _check_buffer(name: str, value: Any) -> None:
         )  # fmt: skip
 
 
-def _as_array(value: Any, like: Tensor) -> NDArray:
-    if not isinstance(value, (Tensor, NDArray, np.ndarray)) and hasattr(value, "__dlpack__"):
-        # a tensor of another library, which has its own dtypes
-        value = from_dlpack(value.detach() if getattr(value, "requires_grad", False) else value)
-    data = executor.value_of(value) if isinstance(value, Tensor) else value
-    if not isinstance(data, NDArray):
-        data = array(data, getattr(data, "dtype", None), like.device)
-    return data.to(like.device)
-
-
-def _faults(
-    names: list[str], value: NDArray, target: Tensor, given: Mapping[str, Any]
-) -> Iterator[str]:
-    """Say why a value cannot be loaded into a tensor, which may have several names."""
-    if value.shape != target.shape or value.dtype.is_floating != target.dtype.is_floating:
-        yield f"{names[0]} is {describe(value)}, but the model has {describe(target)}"
-    for other in names[1:]:
-        if _as_array(given[other], target).numpy().tobytes() != value.numpy().tobytes():
-            yield f"{names[0]} and {other} are one tensor in the model but differ in the state"
-
-
 def _convert(tensor: Tensor, where: Any, kind: DType | None) -> None:
     data = executor.value_of(tensor)
     if where is not None:
@@ -510,20 +532,3 @@ def _convert(tensor: Tensor, where: Any, kind: DType | None) -> None:
         return
     cast = kind is not None and data.dtype.is_floating
     graph.set_array(tensor, data.astype(kind) if cast else data)
-
-
-def _mismatch(
-    model: str,
-    missing: list[str],
-    unexpected: list[str],
-    wrong: list[str],
-    known: set[str],
-) -> DataError:
-    counts = f"{len(missing)} missing, {len(unexpected)} unexpected, {len(wrong)} wrong"
-    lines = [f"load_state_dict: the state does not fit {model}: {counts}"]
-    lines += [f"  missing: {name}{nearest(name, unexpected)}" for name in missing]
-    lines += [f"  unexpected: {name}{nearest(name, known)}" for name in unexpected]
-    lines += [f"  wrong: {text}" for text in wrong]
-    if not wrong:
-        lines.append("  try: strict=False to load only the matching names")
-    return DataError("\n".join(lines))

@@ -127,6 +127,8 @@ class Adam(_Counting):
         betas: Sequence[float] | None = None,
         amsgrad: bool = False,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         owner = type(self).__name__
         if betas is not None:
@@ -197,6 +199,8 @@ class AdamW(Adam):
         betas: Sequence[float] | None = None,
         amsgrad: bool = False,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         super().__init__(
             params, lr, beta1, beta2, eps, weight_decay, betas=betas, amsgrad=amsgrad,
@@ -251,6 +255,8 @@ class NAdam(Adam):
         betas: Sequence[float] | None = None,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         self.momentum_decay = momentum_decay
         self.decoupled = flag("NAdam: decoupled_weight_decay", decoupled_weight_decay)
@@ -323,6 +329,8 @@ class RAdam(Adam):
         betas: Sequence[float] | None = None,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         self.decoupled = flag("RAdam: decoupled_weight_decay", decoupled_weight_decay)
         super().__init__(

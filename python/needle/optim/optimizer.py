@@ -64,7 +64,8 @@ class Optimizer:
 
     The numbers of a rule are attributes: ``opt.lr = 0.1`` applies from the next step on. A group
     may have its own numbers: ``[{"params": [...], "lr": 0.1}, ...]``. The learning rate, like any
-    number, may be a schedule: a function of the step (see ``optim.schedules``).
+    number, may be a schedule: a function of the step (see ``optim.schedules``). All optimizers take
+    PyTorch's ``foreach`` and ``fused``, which change nothing.
 
     Attributes:
         params: all parameters.

@@ -57,6 +57,8 @@ class SGD(Optimizer):
         dampening: float | None = None,
         nesterov: bool = False,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         dampening = 0.0 if nesterov and dampening is None else dampening
         super().__init__(
@@ -127,6 +129,8 @@ class Momentum(SGD):
         dampening: float = 0.0,
         nesterov: bool = False,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         super().__init__(
             params, lr, momentum, weight_decay, dampening=dampening, nesterov=nesterov,
@@ -178,6 +182,8 @@ class RMSprop(Optimizer):
         centered: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         super().__init__(
             params, lr, weight_decay, alpha=alpha, eps=eps, momentum=momentum, centered=centered,
@@ -244,6 +250,8 @@ class Adagrad(_Counting):
         eps: float = 1e-10,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         start = initial_accumulator_value
         super().__init__(
@@ -299,6 +307,8 @@ class Adadelta(Optimizer):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         super().__init__(params, lr, weight_decay, rho=rho, eps=eps, maximize=maximize)
 
