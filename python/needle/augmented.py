@@ -12,8 +12,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from needle import config, executor, forward, graph, ops
+from needle import config, executor, forward, graph, ops, tracing
 from needle.errors import ArgumentError, DtypeError, NeedleError, ShapeError, explain
+from needle.ops.starts import become, is_start
 
 _apply = executor.apply
 
@@ -47,11 +48,13 @@ def _kept(x: Any, out: Any, sign: str, other: Any) -> Any:
 
 def _assigned(x: Any, out: Any) -> Any:
     """Return x with the value of out if out requires no gradient, else out."""
-    fixed = x.requires_grad and x.node is not None and x.node.op is not None
+    fixed = x.requires_grad and not is_start(x)
     if out.requires_grad or fixed or forward.top((x, out)) or config.current().backend == "np":
         return out
     if out.array is None and not x.requires_grad:  # lazy mode
         graph.rebind(x, out)
+    elif tracing.current() is not None:
+        become(x, out)
     else:
         graph.set_array(x, executor.held(out))
     return x

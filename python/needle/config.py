@@ -40,6 +40,9 @@ class Config:
         debug: 0; or 1 to name in errors and warnings the lines that made each tensor.
         isa: instruction set of the native kernels; empty: the best one.
         threads: number of threads of the native kernels, at most 64; 0: all cores.
+        compile: how compiled functions run: "on"; "nofuse" without fused kernels; "python" without
+            the native runner; "off" as if they were not compiled.
+        check: "spec" to infer all specs of a program again after each pass.
         products: method of matrix products on the native CPU: "fast", or "rows" for results whose
             rows have the same bits however many rows there are. For the whole process.
         memory_limit: largest number of bytes for the arrays of one device, as a number or as text
@@ -62,6 +65,8 @@ class Config:
     debug: int = 0
     isa: str = ""
     threads: int = 0
+    compile: str = "on"
+    check: str = ""
     products: str = "fast"
     memory_limit: int = 0
     data: str = ""
@@ -102,6 +107,8 @@ _CHOICES = {
     "finite": ("on", "off"),
     "emulator": ("on", "off", "asan", "late"),
     "products": ("fast", "rows"),
+    "compile": ("on", "nofuse", "python", "off"),
+    "check": ("", "spec"),
     "conv": ("", "im2col", "direct", "winograd", "onednn"),
 }
 

@@ -235,6 +235,7 @@ class _Modes(threading.local):
     recording = True
     lazy = False
     open = True  # whether the native gate may take shortcuts
+    journal: list[Any] | None = None
     pending = 0
     burying = False
 
@@ -249,10 +250,10 @@ class TensorBase(_Described):
     """A mutable handle: array (or None), node (or None), grad, name, and whether it is a parameter
     of the derivative."""
 
-    __slots__ = ("array", "_node", "grad", "name", "serial", "_requires_grad", "__weakref__")
+    __slots__ = ("array", "_node", "_grad", "name", "serial", "_requires_grad", "__weakref__")
     array: Any
     serial: int
-    grad: Any
+    _grad: Any
     name: str | None
     _node: Any
     _requires_grad: bool
@@ -269,6 +270,18 @@ class TensorBase(_Described):
         if array is None:
             return self._node.spec
         return tuple(a.spec for a in array) if type(array) is tuple else array.spec
+
+    @property
+    def grad(self) -> Any:
+        """The gradient that ``backward`` stored, or None."""
+        if _modes.journal is not None:
+            _modes.journal.append(self)
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        _note(self)
+        self._grad = value
 
     @property
     def op(self) -> Any:
@@ -288,6 +301,7 @@ class TensorBase(_Described):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
+        _note(self)
         self._requires_grad = bool(value)
         if self._node is not None and self._node.op is None:
             self._node._handle = None
@@ -306,7 +320,7 @@ def set_tensor_classes(tensor: type, pair: type) -> None:
 
 def init_tensor(self: Any, array: Any, requires_grad: bool) -> None:
     """Fill a new tensor object: a leaf."""
-    self.array, self._node, self.grad, self.name = array, None, None, None
+    self.array, self._node, self._grad, self.name = array, None, None, None
     self.serial = next(_serials)
     self._requires_grad = requires_grad
 
@@ -431,6 +445,7 @@ def set_array(tensor: Any, array: Any) -> None:
     Old graphs keep the old value if they hold it; a value freed there must not appear again with
     new data.
     """
+    _note(tensor)
     node = tensor._node
     if node is not None:
         if node.op is not None:
@@ -450,6 +465,8 @@ def rebind(tensor: Any, source: Any) -> None:
     """Give a tensor the node and array of another one, which is dropped; old graphs stay as is."""
     if tensor is source:
         return
+    _note(tensor)
+    _note(source)
     old = tensor._node
     if old is not None:
         old._handle = None
@@ -459,6 +476,32 @@ def rebind(tensor: Any, source: Any) -> None:
     source.array = source._node = None
     if tensor._node is not None:
         tensor._node._handle = weakref.ref(tensor)
+
+
+def set_journal(journal: list[Any] | None) -> list[Any] | None:
+    """Note in this thread, in a list, how tensors are before they change; return the list before.
+
+    A change appends (tensor, array, node, requires_grad, grad); reading ``grad`` the tensor alone.
+    """
+    old, _modes.journal = _modes.journal, journal
+    return old
+
+
+def _note(tensor: Any) -> None:
+    if _modes.journal is not None:
+        needs, grad = tensor._requires_grad, tensor._grad
+        _modes.journal.append((tensor, tensor.array, tensor._node, needs, grad))
+
+
+def restore(tensor: Any, array: Any, node: Any, requires_grad: bool, grad: Any) -> None:
+    """Undo a noted change."""
+    old = tensor._node
+    if old is not None and peek(old) is tensor:
+        old._handle = None
+    tensor.array, tensor._node, tensor._grad = array, node, grad
+    tensor._requires_grad = requires_grad
+    if node is not None:
+        node._handle = weakref.ref(tensor)
 
 
 def topo(

@@ -89,6 +89,11 @@ def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
             if x.array is None and x.node.done:
                 raise graph.released(x)
         specs = [x.spec for x in tensors]
+        trace = tracing.current()
+        if trace is not None:
+            result = graph.pend(op, tensors, trace.infer(op, tuple(specs)), needs)
+            trace.lines[id(result.node)] = user_line()
+            return result
         spec = finite.unwatched(op.infer, *specs) if watched else op.infer(*specs)
         result = graph.pend(op, tensors, spec, needs)
         if config.current().debug >= 1:

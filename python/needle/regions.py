@@ -20,20 +20,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from needle import executor, finite, forward, graph, reverse, structure
+from needle import executor, finite, forward, graph, reverse, structure, tracing
 from needle.backend.ndarray import array, full_of
 from needle.errors import GradientError, NeedleError, explain, user_line
 from needle.ops import random
 from needle.ops.base import Op, aliases, needed, variables
+from needle.ops.starts import Start, again
 from needle.ops.tuples import make_tuple
 
 __all__ = ["checkpoint", "custom_gradient"]
 
 
 class _Region(Op):
-    """A user's function."""
+    """A user's function.
+
+    While it is traced its results are known as nodes: then they are its first inputs, ``ready`` of
+    them, and the function does not run again for them.
+    """
 
     function: Callable[..., Any]
+    ready, several = 0, False
 
     def __repr__(self) -> str:
         return f"{self.name}({structure.name_of(self.function)})"
@@ -46,11 +52,28 @@ class _Region(Op):
         return self.function(*tensors)
 
     def compute(self, *arrays: Any) -> Any:
+        if self.ready:
+            return self.kept(arrays)
         with executor.modes(recording=False, lazy=False):
             out = structure.plain(self.outputs(*map(graph.wrap, arrays)))
             if structure.is_several(out):
                 return tuple(map(executor.value_of, structure.flat(out)))
             return executor.value_of(out)
+
+    def kept(self, inputs: Sequence[Any]) -> Any:
+        """Return the results that are among the inputs."""
+        return inputs[0] if self.ready == 1 and not self.several else tuple(inputs[: self.ready])
+
+
+def _recorded(op: Any, parts: Sequence[Any], several: bool, tensors: Sequence[Any]) -> Any:
+    """Return a region's result, which has a gradient; while it is traced, of parts that wait."""
+    if tracing.current() is None:
+        held = tuple(executor.held(x) for x in parts)
+        return graph.record(op, tensors, held if several else held[0])
+    op.ready, op.several = len(parts), several
+    specs = tuple(x.spec for x in parts)
+    below = [*(x.detach() for x in parts), *tensors]
+    return graph.pend(op, below, specs if several else specs[0], True)
 
 
 def _of_tensors(
@@ -94,9 +117,11 @@ class _Checkpoint(_Region):
             return self.function(*tensors[: self.count])
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        reached = out.node.inputs[self.count :]
-        wanted = needed(out)
-        leaves = variables(out.inputs[: self.count])
+        first = self.ready
+        reached = out.node.inputs[first + self.count :]
+        wanted = needed(out)[first:]
+        given = out.inputs[first : first + self.count]
+        leaves = variables(given) if not first else again(given)
         sources = [*leaves, *reached]
         chosen = [x for x, want in zip(sources, wanted, strict=True) if want]
         seeds = out_grad if isinstance(out_grad, (tuple, list)) else [out_grad]
@@ -105,7 +130,7 @@ class _Checkpoint(_Region):
             pairs = [pair for pair in zip(inner, seeds, strict=True) if pair[1] is not None]
             outs, seeds = zip(*pairs, strict=True)
             found = iter(reverse.collect(outs, seeds, chosen, graph.recording()))
-        return tuple(next(found) if want else None for want in wanted)
+        return (*[None] * first, *(next(found) if want else None for want in wanted))
 
     def _again(self, leaves: Sequence[Any], reached: Sequence[Any], out: Any) -> list[Any]:
         """Return the results of a second run.
@@ -193,17 +218,35 @@ def _put_back(closed: Sequence[Any], nodes: Sequence[Any]) -> Iterator[None]:
 
 
 class _Buffer(NamedTuple):
-    """A module's buffer at one time; the array is None where gradients flow."""
+    """A module's buffer at one time: its array, or while it is traced a copy of the tensor."""
 
     attributes: dict[str, Any]
     name: str
     tensor: Any
     array: Any
+    copy: Any
 
     def is_changed(self) -> bool:
         """Return whether the module has another tensor now, or the tensor another value."""
-        kept = self.attributes.get(self.name) is self.tensor
-        return not kept or (self.array is not None and self.tensor.array is not self.array)
+        if self.attributes.get(self.name) is not self.tensor:
+            return True
+        if self.copy is not None:
+            return self.tensor.node is not self.copy.node.inputs[0]
+        return self.array is not None and self.tensor.array is not self.array
+
+    def then(self) -> Any:
+        """Return a tensor of the value at that time."""
+        known = self.tensor if self.copy is None else self.copy
+        return known if self.array is None else graph.wrap(self.array)
+
+
+def _kept(tensor: Any) -> tuple[Any, Any]:
+    """Return what a note keeps of a buffer: its array, or a copy while it is traced."""
+    if tensor is None:
+        return None, None
+    if tracing.current() is not None:
+        return None, tensor.detach()
+    return executor.held(tensor), None
 
 
 _Notes = dict[tuple[int, str], _Buffer]
@@ -235,8 +278,9 @@ def note_buffers(attributes: dict[str, Any], names: Iterable[str]) -> None:
             if name in attributes and (id(attributes), name) not in notes:
                 tensor = attributes[name]
                 fixed = tensor is not None and not tensor.requires_grad
-                array = executor.held(tensor) if fixed else None
-                notes[id(attributes), name] = _Buffer(attributes, name, tensor, array)
+                notes[id(attributes), name] = _Buffer(
+                    attributes, name, tensor, *_kept(tensor if fixed else None)
+                )
 
 
 @contextmanager
@@ -249,14 +293,14 @@ def replayed(state: Any, buffers: Sequence[_Buffer]) -> Iterator[None]:
     with _noting() as notes:
         try:
             random.set_state(state)
-            for attributes, name, tensor, array in buffers:
-                note_buffers(attributes, (name,))
-                attributes[name] = tensor if array is None else graph.wrap(array)
+            for buffer in buffers:
+                note_buffers(buffer.attributes, (buffer.name,))
+                buffer.attributes[buffer.name] = buffer.then()
             yield
         finally:
             random.set_state(now)
-            for attributes, name, tensor, _ in notes.values():
-                attributes[name] = tensor
+            for buffer in notes.values():
+                buffer.attributes[buffer.name] = buffer.tensor
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -290,10 +334,10 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _checkpointed(function: Callable[..., Any], tensors: list[Any]) -> Any:
     state, since = random.get_state(), graph.next_serial()
-    leaves = [graph.wrap(executor.held(x)) for x in tensors]
-    for leaf, x in zip(leaves, tensors, strict=True):
-        leaf.requires_grad = x.requires_grad
-    with executor.modes(lazy=None if forward.top(tensors) else False), _noting() as notes:
+    traced = tracing.current() is not None
+    leaves = _own(tensors)
+    stays = traced or forward.top(tensors)
+    with executor.modes(lazy=None if stays else False), _noting() as notes:
         out = function(*aliases(leaves))
     buffers = [x for x in notes.values() if x.is_changed()]
     parts = structure.flat(out)
@@ -301,15 +345,24 @@ def _checkpointed(function: Callable[..., Any], tensors: list[Any]) -> Any:
         return out
     closed = [graph.handle(x) for x in _closed_over(parts, leaves, since, frozenset())]
     op = _Checkpoint(function, len(tensors), state, [weakref.ref(x) for x in closed], buffers)
-    held = [executor.held(x) for x in parts]
     several = structure.is_several(out)
-    result = graph.record(op, [*tensors, *closed], tuple(held) if several else held[0])
+    result = _recorded(op, parts, several, [*tensors, *closed])
     if finite.on():
         finite.note(result.node, user_line())
     if not several:
         return result
     found = iter(result.tuple())
     return structure.rebuilt(out, lambda _: next(found))
+
+
+def _own(tensors: Sequence[Any]) -> list[Any]:
+    """Return leaves of the values and needs of tensors."""
+    if tracing.current() is not None:
+        return [graph.pend(Start.of(), (x,), x.spec, x.requires_grad) for x in tensors]
+    leaves = [graph.wrap(executor.held(x)) for x in tensors]
+    for leaf, x in zip(leaves, tensors, strict=True):
+        leaf.requires_grad = x.requires_grad
+    return leaves
 
 
 # ---- custom_gradient -------------------------------------------------------------
@@ -325,7 +378,8 @@ class _Custom(_Region):
         return self.function(*tensors)[0]
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        return self.pull(out_grad)
+        found = self.pull(out_grad)
+        return (*[None] * self.ready, *found) if self.ready else found
 
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -376,7 +430,10 @@ def _customized(function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
         pull = functools.partial(_pulled, pull, out.spec)
     specs = [x.spec if forward.varies(x) else None for x in tensors]
     pull = functools.partial(_fitting, f"custom_gradient({function.__name__})", pull, specs)
-    held, level = _bare(executor.held(out)), forward.top(tensors)
+    level = forward.top(tensors)
+    if tracing.current() is not None and not level:
+        return _traced(out, several, _Custom(function, pull), tensors)
+    held = _bare(executor.held(out))
     if level:
         primals, tangents = forward.unbox(tensors, level)
         tangent = _tangent_of_rule(pull, out.spec, level, tangents)
@@ -389,6 +446,16 @@ def _customized(function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
             finite.note(result.node, user_line())
     else:
         result = graph.wrap(held)
+    return result.tuple() if several else result
+
+
+def _traced(out: Any, several: bool, op: Any, tensors: Sequence[Any]) -> Any:
+    """Return the result of a rule while it is traced: nothing is computed."""
+    parts = out.tuple() if several else (out,)
+    if not graph.recording() or not any(x.requires_grad for x in tensors):
+        found = tuple(x.detach() for x in parts)
+        return found if several else found[0]
+    result = _recorded(op, parts, several, tensors)
     return result.tuple() if several else result
 
 

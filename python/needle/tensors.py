@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import autograd, config, devices, dtype, executor, graph, ops
+from needle import autograd, config, devices, dtype, executor, graph, ops, tracing
 from needle.augmented import Augmented
 from needle.backend import exchange, memory
 from needle.backend.ndarray import NDArray, array
@@ -19,17 +19,20 @@ from needle.errors import (
     LengthError,
     NeedleError,
     ShapeError,
+    TraceError,
     explain,
 )
 from needle.inplace import InPlace, complete, written
 from needle.methods import Methods
 from needle.ops import movement, operands, select
+from needle.ops.base import Identity
 from needle.ops.operands import declined, destination, has_gradients
+from needle.ops.starts import become
 from needle.value import TensorTuple, Value
 
 _add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
 _divide, _power, _negative = ops.Divide.of(), ops.Power.of(), ops.Negative.of()
-_apply = executor.apply
+_apply, _identity = executor.apply, Identity.of()
 _reshapes = movement.known_reshapes
 
 
@@ -95,6 +98,9 @@ class Tensor(InPlace, Augmented, Methods, Value):
 
     def detach(self) -> Tensor:
         """Return a tensor that shares the data and has no graph."""
+        if self._waits():
+            with executor.modes(recording=False):
+                return _apply(_identity, self)
         return graph.wrap(executor.value_of(self))
 
     @property
@@ -107,13 +113,17 @@ class Tensor(InPlace, Augmented, Methods, Value):
 
     @data.setter
     def data(self, value: Any) -> None:
-        new = _data(value, self.device, None)
+        later = isinstance(value, Tensor) and tracing.current() is not None
+        new = value.to(self.device) if later else _data(value, self.device, None)
         if new.dtype is not self.dtype:
             raise DtypeError(
                 f"data: a {new.dtype} tensor was assigned to a {self.dtype} one; "
                 f'cast it with .astype("{self.dtype}")'
             )
-        graph.set_array(self, new)
+        if later:
+            become(self, new)
+        else:
+            graph.set_array(self, new)
 
     def new_tensor(self, values: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
         """Return a copy of values with the tensor's dtype and device; it requires no gradient."""
@@ -467,6 +477,8 @@ def _shown(x: Tensor, text: Callable[[], str]) -> str:
     """Return a text with the values of x, or with its shape if they cannot be computed."""
     try:
         return text()
+    except TraceError:
+        raise
     except (NeedleError, MemoryError) as error:  # debuggers and messages need a text
         reason = str(error).partition("\n")[0]
         return f"needle.Tensor(shape={x.shape}, dtype={x.dtype}, device={x.device}; {reason})"

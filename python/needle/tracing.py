@@ -41,6 +41,16 @@ def entered(trace: Any) -> Iterator[None]:
         _state.trace = outer
 
 
+changes = 0
+"""How often settings of modules changed: only then programs compare what they depend on."""
+
+
+def changed() -> None:
+    """Note that an attribute of a module, or what requires gradients, changed."""
+    global changes
+    changes += 1
+
+
 def refused(problem: str, advice: str, rule: str = "") -> TraceError:
     """Return the error for something that a traced function may not do."""
     rule = rule or "a compiled function runs once as Python; later calls run its program alone"

@@ -6,11 +6,12 @@ import copy as copying
 from collections.abc import Sequence
 from typing import Any
 
-from needle import autograd, executor, graph, ops
+from needle import autograd, executor, graph, ops, tracing
 from needle.backend.axes import whole
 from needle.backend.ndarray import NDArray, array
 from needle.errors import GradientError, ShapeError, explain
 from needle.ops.operands import has_gradients
+from needle.ops.starts import Start, become, is_start
 
 _needs: Any = graph.TensorBase.requires_grad
 _read = _needs.__get__  # quicker than a Python function
@@ -27,9 +28,14 @@ def _set_requires_grad(self: Any, value: bool) -> None:
         return
     several = type(spec) is tuple
     on = bool(value) and (several or has_gradients(spec.dtype))
+    if type(self.op) is Start:
+        if on != self.requires_grad:
+            become(self, self, on)
+        return
     if on and self.op is not None and not several:  # lazy mode: a leaf is a computed value
         graph.set_array(self, executor.held(self))
     _needs.__set__(self, on)
+    tracing.changed()
 
 
 class Value(graph.TensorBase):
@@ -88,7 +94,11 @@ class Value(graph.TensorBase):
 
     def _is_recorded(self) -> bool:
         """Return whether it is part of a graph; in lazy mode not every op's node is."""
-        return self.op is not None and self.requires_grad
+        return not is_start(self) and self.requires_grad
+
+    def _waits(self) -> bool:
+        """Return whether its value is not known yet, or is that of a program's later call."""
+        return graph.lazy() and (self.array is None or tracing.current() is not None)
 
     def realize_cached_data(self) -> Any:
         """Return the array; compute it first if it is postponed."""
@@ -129,6 +139,8 @@ class TensorTuple(Value):
 
     def detach(self) -> TensorTuple:
         """Return the same values without graph."""
+        if self._waits():
+            return ops.make_tuple(*[x.detach() for x in self.tuple()])
         return graph.wrap(executor.value_of(self))
 
     def __add__(self, other: TensorTuple) -> TensorTuple:

@@ -8,6 +8,7 @@ namespace needle {
 
 PyTypeObject *node_type, *tensor_type;
 int64_t live_tensors, next_serial;
+thread_local PyObject* journal = nullptr;
 
 namespace {
 
@@ -321,9 +322,13 @@ PyObject* tensor_inputs(PyObject* self, void*) {
 }
 PyObject* tensor_array(PyObject* self, void*) { return new_reference(as_tensor(self)->array); }
 PyObject* tensor_node(PyObject* self, void*) { return new_reference(as_tensor(self)->node); }
-PyObject* tensor_grad(PyObject* self, void*) { return new_reference(as_tensor(self)->grad); }
+PyObject* tensor_grad(PyObject* self, void*) {
+  if (journal && PyList_Append(journal, self) < 0) return nullptr;
+  return new_reference(as_tensor(self)->grad);
+}
 PyObject* tensor_name(PyObject* self, void*) { return new_reference(as_tensor(self)->name); }
 int tensor_set_grad(PyObject* self, PyObject* value, void*) {
+  if (!note_change(as_tensor(self))) return -1;
   if (value && value != Py_None) tensor_track(as_tensor(self));
   return set_field(&as_tensor(self)->grad, value);
 }
@@ -337,6 +342,7 @@ int tensor_set_requires_grad(PyObject* self, PyObject* value, void*) {
   const int on = value ? PyObject_IsTrue(value) : 0;
   if (on < 0) return -1;
   Tensor* tensor = as_tensor(self);
+  if (!note_change(tensor)) return -1;
   tensor->requires_grad = on;
   if (tensor->node && !tensor->node->op) {
     Node* node = tensor->node;
@@ -347,8 +353,34 @@ int tensor_set_requires_grad(PyObject* self, PyObject* value, void*) {
   return 0;
 }
 
+PyObject* set_journal(PyObject*, PyObject* list) {
+  PyObject* old = journal ? journal : Py_NewRef(Py_None);
+  journal = list == Py_None ? nullptr : Py_NewRef(list);
+  return old;
+}
+
+PyObject* restore(PyObject*, PyObject* args) {
+  PyObject *object, *array, *node, *grad;
+  int needs;
+  if (!PyArg_ParseTuple(args, "O!OOpO", tensor_type, &object, &array, &node, &needs, &grad)) {
+    return nullptr;
+  }
+  Tensor* tensor = as_tensor(object);
+  Node* old = tensor->node;
+  if (old && old->handle == tensor) old->handle = nullptr;
+  tensor->node = node == Py_None ? nullptr : as_node(Py_NewRef(node));
+  if (tensor->node) tensor->node->handle = tensor;
+  Py_XDECREF(old);
+  tensor->requires_grad = needs;
+  set_field(&tensor->array, array);
+  set_field(&tensor->grad, grad);
+  Py_RETURN_NONE;
+}
+
 PyObject* tensors(PyObject*, PyObject*) { return all_tensors.list(); }
-PyMethodDef functions[] = {{"tensors", tensors, METH_NOARGS, "All live tensors."},
+PyMethodDef functions[] = {{"set_journal", set_journal, METH_O, "Note changes of tensors."},
+                           {"restore", restore, METH_VARARGS, "Undo a noted change."},
+                           {"tensors", tensors, METH_NOARGS, "All live tensors."},
                            {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef tensor_members[] = {
@@ -385,6 +417,16 @@ PyType_Spec tensor_definition = {"needle._core.TensorBase", sizeof(Tensor), 0,
                                  tensor_slots};
 
 }  // namespace
+
+bool note_change(Tensor* tensor) {
+  if (!journal) return true;
+  PyObject* entry = Py_BuildValue(
+      "(ONNON)", tensor, new_reference(tensor->array), new_reference(tensor->node),
+      tensor->requires_grad ? Py_True : Py_False, new_reference(tensor->grad));
+  const bool done = entry && PyList_Append(journal, entry) == 0;
+  Py_XDECREF(entry);
+  return done;
+}
 
 PyObject* spec_of_value(PyObject* value) {  // new reference; Array or tuple of them
   if (is_array(value)) return new_reference(reinterpret_cast<Array*>(value)->spec);

@@ -24,6 +24,10 @@ inline Tensor* as_tensor(PyObject* self) { return reinterpret_cast<Tensor*>(self
 
 extern int64_t live_tensors, next_serial;
 
+// While a function is traced: the thread's list of how tensors were before they changed, or null.
+extern thread_local PyObject* journal;
+bool note_change(Tensor* tensor);  // false with an exception set
+
 Node* node_new(PyObject* op, int n);
 void claim(Node* node, PyObject* value);
 void unclaim(Node* node);

@@ -198,6 +198,7 @@ PyObject* set_array(PyObject*, PyObject* const* args, Py_ssize_t n) {
     return nullptr;
   }
   Tensor* tensor = as_tensor(args[0]);
+  if (!note_change(tensor)) return nullptr;
   leave_graph(tensor);
   set_field(&tensor->array, args[1]);
   Py_RETURN_NONE;
@@ -211,6 +212,7 @@ PyObject* rebind(PyObject*, PyObject* const* args, Py_ssize_t n) {
   Tensor* tensor = as_tensor(args[0]);
   Tensor* source = as_tensor(args[1]);
   if (tensor == source) Py_RETURN_NONE;
+  if (!note_change(tensor) || !note_change(source)) return nullptr;
   Node* old = tensor->node;
   if (old && old->handle == tensor) old->handle = nullptr;
   if (old && old->op) tensor->requires_grad = needs_gradient(source);

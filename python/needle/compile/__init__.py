@@ -1,1 +1,15 @@
-"""``needle.compile``: a function of tensors, traced once and run as one program."""
+"""``needle.compile``: a function of tensors, traced once and run as one program.
+
+compiled.py   ``compile``: which program fits a call
+trace.py      runs the function once, with values that wait
+cells.py      places outside that a program reads and writes
+build.py      from a trace to a listing
+listing.py    the listing, and the protocol of programs
+passes.py     the passes over listings, by the exact rules of rules.py
+program.py    the program in Python
+call.py       a program with its places, ready to run
+"""
+
+from needle.compile.compiled import Compiled, compile
+
+__all__ = ["Compiled", "compile"]

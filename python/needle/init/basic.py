@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from needle import executor, graph, ops
+from needle import executor, graph, ops, tracing
 from needle.backend.axes import sizes_of
 from needle.backend.ndarray import NDArray, full
 from needle.dtype import DType, as_dtype
@@ -17,7 +17,8 @@ from needle.errors import DtypeError, OptionError, ShapeError, no_tensor
 from needle.ops import random
 from needle.ops.attributes import real
 from needle.ops.creation import made
-from needle.ops.sampling import below
+from needle.ops.sampling import below, draw
+from needle.ops.starts import started
 from needle.tensors import Tensor
 
 
@@ -40,9 +41,28 @@ def leaf(data: NDArray, requires_grad: bool) -> Tensor:
     return out
 
 
-def _scaled(draw: NDArray, scale: float, shift: float, kind: DType) -> Tensor:
-    with executor.modes(recording=False, lazy=False):
-        return ops.astype(graph.wrap(draw) * scale + shift, kind)
+def _now() -> Any:
+    """Return the modes in which values are computed at once, except while they are traced."""
+    return executor.modes(recording=False, lazy=tracing.current() is not None)
+
+
+def _drawn(kind: str, shape: tuple[int, ...], device: Any, key: int | None) -> Tensor:
+    """Return numbers of "rand" or "randn", which wait while they are traced."""
+    if tracing.current() is not None:
+        return draw(kind, shape, device, key)
+    return graph.wrap(getattr(random, kind)(shape, device, key))
+
+
+def _started(out: Tensor, requires_grad: bool) -> Tensor:
+    """Return a leaf of a value."""
+    if tracing.current() is None:
+        return leaf(executor.value_of(out), requires_grad)
+    return started(out) if requires_grad else out
+
+
+def _scaled(drawn: Tensor, scale: float, shift: float, kind: DType) -> Tensor:
+    with _now():
+        return ops.astype(drawn * scale + shift, kind)
 
 
 def floating(name: str, dtype: Any) -> DType:
@@ -91,12 +111,12 @@ def rand(
     kind = floating("rand", dtype)
     low, high = real("rand: low", low), real("rand: high", high)
     last = below("rand", low, high, kind)
-    draw = random.rand(sizes("rand", shape, 8), device, key)
-    with executor.modes(recording=False, lazy=False):
-        out = _scaled(draw, high - low, low, kind)
+    drawn = _drawn("rand", sizes("rand", shape, 8), device, key)
+    out = _scaled(drawn, high - low, low, kind)
+    with _now():
         if low <= high:
             out = ops.minimum(out, last)  # rounding may reach high
-    return leaf(executor.value_of(out), requires_grad)
+    return _started(out, requires_grad)
 
 
 def randn(
@@ -122,8 +142,8 @@ def randn(
     mean, std = real("randn: mean", mean), real("randn: std", std)
     if not std >= 0:
         raise OptionError(f"randn: std={std}\n  rule: a number >= 0")
-    draw = random.randn(sizes("randn", shape, 8), device, key)
-    return leaf(executor.value_of(_scaled(draw, std, mean, kind)), requires_grad)
+    drawn = _drawn("randn", sizes("randn", shape, 8), device, key)
+    return _started(_scaled(drawn, std, mean, kind), requires_grad)
 
 
 def randb(
@@ -144,10 +164,10 @@ def randb(
     """
     if not 0 <= real("randb: p", p) <= 1:
         raise OptionError(f"randb: expected p in [0, 1], got {p}")
-    with executor.modes(recording=False, lazy=False):
-        draw = graph.wrap(random.rand(sizes("randb", shape, 8), device, key))
-        out = ops.astype(draw <= p, dtype)
-    return leaf(executor.value_of(out), requires_grad)
+    with _now():
+        drawn = _drawn("rand", sizes("randb", shape, 8), device, key)
+        out = ops.astype(drawn <= p, dtype)
+    return _started(out, requires_grad)
 
 
 def constant(

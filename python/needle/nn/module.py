@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
-from needle import executor, graph, regions
+from needle import executor, graph, regions, tracing
 from needle.devices import cpu, cuda
 from needle.dtype import DType
 from needle.errors import ArgumentError, DataError, NeedleError, OptionError, explain
@@ -109,6 +109,11 @@ class Module(Registry):
         self.training = True
 
     def __setattr__(self, name: str, value: Any) -> None:
+        trace = tracing.current()
+        if trace is not None:
+            trace.assigns(self, name, value)
+        if name not in self._buffers and self.__dict__.get(name) is not value:
+            tracing.changed()
         if name in self._buffers:
             _check_buffer(f"{type(self).__name__}.{name}", value)
             regions.note_buffers(self.__dict__, (name,))
@@ -132,6 +137,8 @@ class Module(Registry):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._buffers:
             regions.note_buffers(self.__dict__, self._buffers)
+        if tracing.active and (trace := tracing.current()) is not None:
+            trace.calls(self)
         try:
             if self._hooks is not None:
                 return self._hooks.call(self, args, kwargs)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from needle import executor, init, ops
+from needle import executor, init, ops, tracing
 from needle.backend.axes import axes_of
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
@@ -77,12 +77,12 @@ class _Statistics(Module):
             return
         new: Any = self.momentum
         if new is None:
-            executor.value_of(self.num_batches_tracked)
+            _settle(self.num_batches_tracked)
             self.num_batches_tracked = self.num_batches_tracked + 1
             new = 1.0 / ops.astype(self.num_batches_tracked, mean.dtype)
         for name, batch in (("running_mean", mean.detach()), ("running_var", var.detach())):
             running = getattr(self, name)
-            executor.value_of(running)  # so that lazy mode does not collect steps
+            _settle(running)
             moved = ops.astype(running, batch.dtype) * (1.0 - new) + batch * new
             setattr(self, name, ops.astype(moved, running.dtype))
 
@@ -93,6 +93,12 @@ class _Statistics(Module):
             "track_running_stats": (self.track_running_stats, self.usually),
         }  # fmt: skip
         return shown(f"{self.num_features}", settings)
+
+
+def _settle(running: Tensor) -> None:
+    """Compute a statistic, so that lazy mode does not collect steps."""
+    if tracing.current() is None:
+        executor.value_of(running)
 
 
 class BatchNorm1d(_Statistics):

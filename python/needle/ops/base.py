@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from needle import backend, core, devices, dtype, executor, forward, graph, reverse
+from needle import backend, core, devices, dtype, executor, forward, graph, reverse, tracing
 from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.dtype import DType
@@ -431,17 +431,24 @@ class Identity(Linear):
         return (out_grad,)
 
 
-class Start(Op):
-    """Return x as the start of a new graph: no gradient flows to x.
+def variables(inputs: Sequence[Any]) -> list[Any]:
+    """Return tensors of the same values, each of which starts a new graph.
 
-    While a function is traced, a leaf with a gradient that gets a new value stands for this.
+    Where recording is on they stay connected to the inputs, so that their results can also be
+    differentiated with respect to the inputs.
     """
-
-    def compute(self, x: Any) -> Any:
-        return x
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (None,)
+    found = []
+    for x in inputs:
+        if graph.recording() and x.requires_grad:
+            found.append(executor.apply(Identity.of(), x))
+            continue
+        if graph.lazy() and (tracing.current() or (x.array is None and not x.node.done)):
+            found.append(graph.pend(Identity.of(), (x,), x.spec, True))
+            continue
+        start = graph.wrap(executor.held(x))
+        start.requires_grad = has_gradients(x.spec.dtype)
+        found.append(start)
+    return found
 
 
 class Placeholder(Op):
@@ -460,26 +467,6 @@ class Placeholder(Op):
 
     def compute(self, *arrays: Any) -> Any:
         raise ArgumentError(f"source {self.index} of a program has no value outside a call")
-
-
-def variables(inputs: Sequence[Any]) -> list[Any]:
-    """Return tensors of the same values, each of which starts a new graph.
-
-    Where recording is on they stay connected to the inputs, so that their results can also be
-    differentiated with respect to the inputs.
-    """
-    found = []
-    for x in inputs:
-        if graph.recording() and x.requires_grad:
-            found.append(executor.apply(Identity.of(), x))
-            continue
-        if graph.lazy() and x.array is None and not x.node.done:
-            found.append(graph.pend(Identity.of(), (x,), x.spec, True))
-            continue
-        start = graph.wrap(executor.held(x))
-        start.requires_grad = has_gradients(x.spec.dtype)
-        found.append(start)
-    return found
 
 
 def aliases(tensors: Sequence[Any]) -> list[Any]:

@@ -68,6 +68,11 @@ def constant(value: bool | int | float, kind: DType, where: Any) -> Any:
     return found
 
 
+def is_constant(tensor: Any) -> bool:
+    """Return whether a tensor is one of the cached numbers."""
+    return any(found is tensor for found, _ in _constants.values())
+
+
 if core.native is not None:
     core.native.set_constants(constant)
 

@@ -242,6 +242,17 @@ def generator(key: int | None = None) -> Generator | None:
     return _generator if key is None else Generator(key)
 
 
+def generator_now() -> Generator | None:
+    """Return the generator itself, or None: no draw is intended."""
+    return _generator
+
+
+def keep(generator: Generator) -> None:
+    """Draw from a generator from now on."""
+    global _generator
+    _generator = generator
+
+
 def _on_host() -> None:
     tracing.check("random numbers are drawn on the host", "ops that draw, such as needle.rand")
 

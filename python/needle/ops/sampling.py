@@ -74,6 +74,11 @@ def _draw(name: str, op: Any, shape: tuple[int, ...], device: Any, key: int | No
     return _applied(lambda *of: op(shape, *of), taken, device, key)
 
 
+def draw(kind: str, shape: tuple[int, ...], device: Any, key: int | None) -> Any:
+    """Return float32 values of "rand" or "randn", as an op, for the generator that governs."""
+    return _draw(kind, RandomUniform if kind == "rand" else RandomNormal, shape, device, key)
+
+
 def _applied(op: Any, taken: tuple[int, int], device: Any, key: int | None) -> Any:
     """Return the result of a draw; while a function is traced, from the stream of its calls.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import core, executor, finite, forward, graph
+from needle import core, executor, finite, forward, graph, tracing
 from needle import dtype as dtypes
 from needle.backend import kernels, ndarray
 from needle.backend.axes import normalise_axis
@@ -36,6 +36,7 @@ from needle.ops.movement import (
 from needle.ops.operands import as_array, as_tensors, cast, constant, read
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.sorting import argsort, nonzero
+from needle.ops.starts import become, is_start
 from needle.ops.tuples import joined
 
 _native_setitem: Any = None if core.native is None else core.native.setitem
@@ -490,8 +491,12 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     if _native_setitem is not None and _native_setitem(x, index, value):
         return
     value = _fitting(x, value)
-    is_leaf = (x.node is None or x.node.op is None) and not forward.top((x, value))
-    if is_leaf and not (graph.recording() and value.requires_grad):
+    is_leaf = is_start(x) and not forward.top((x, value))
+    flows = graph.recording() and value.requires_grad
+    if is_leaf and not flows and graph.lazy() and (tracing.current() or not x.requires_grad):
+        with executor.modes(recording=False):
+            become(x, put(x, index, value))
+    elif is_leaf and not flows:
         with executor.modes(recording=False, lazy=False):
             if x.spec.device.backend.puts:
                 _write(x, index, value)

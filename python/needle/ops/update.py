@@ -69,7 +69,7 @@ class Update(Op):
         rule: the rule, with its flags; its numbers are 0.
 
     Shapes:   params, grads, states: count of each; numbers [n] -> new params, new states
-    Dtypes:   numbers float64, states as ``_states`` makes them
+    Dtypes:   numbers float64, states as ``states_of`` makes them
     """
 
     operation: str
@@ -102,7 +102,8 @@ class Update(Op):
         return (*outs, *(x for state in new for x in state))
 
 
-def _batches(params: Sequence[Any]) -> Iterator[list[Any]]:
+def by_dtype(params: Sequence[Any]) -> Iterator[list[Any]]:
+    """Return the parameters of each device and dtype."""
     batches: dict[Any, list[Any]] = {}
     for p in params:
         spec = executor.spec_of(p)
@@ -110,7 +111,7 @@ def _batches(params: Sequence[Any]) -> Iterator[list[Any]]:
     return iter(batches.values())
 
 
-def _check(operation: str, params: Sequence[Any]) -> list[Any]:
+def check_fit(operation: str, params: Sequence[Any]) -> list[Any]:
     """Check parameters and their gradients; return those whose gradient is by rows."""
     tables = []
     for p in params:
@@ -130,7 +131,7 @@ def _check(operation: str, params: Sequence[Any]) -> list[Any]:
     return tables
 
 
-def _states(state: State, params: Sequence[Any], start: float = 0.0) -> list[NDArray]:
+def states_of(state: State, params: Sequence[Any], start: float = 0.0) -> list[NDArray]:
     """Return the state of parameters of one dtype and device; it follows them to another device.
 
     Missing arrays start with that value.
@@ -200,7 +201,7 @@ def _by_rows(
             index = rows.reshape((rows.size, *[1] * (len(grad.shape) - 1)))
             alone = graph.exclusive(p)
             array = executor.value_of(p)
-            whole = [_states(state, [p], start)[0] for state in held]
+            whole = [states_of(state, [p], start)[0] for state in held]
             part = stand_ins[p] = graph.wrap(kernels.gather(array, index, 0))
             part.grad, part.name = grad.values, p.name
             for state, slot in zip(held, whole, strict=True):
@@ -228,12 +229,12 @@ def _step(
     start: float = 0.0,
 ) -> None:
     """Update parameters and their states (None: no state) by the device's method of that name."""
-    if tables := _check(operation, params):
+    if tables := check_fit(operation, params):
         with _by_rows(params, tables, states, start) as params:
             return _step(operation, params, states, rule, start)
     prepared = [  # before anything changes: memory may run out
-        (batch, *_arrays(batch), [s if s is None else _states(s, batch, start) for s in states])
-        for batch in _batches(params)
+        (batch, *_arrays(batch), [s if s is None else states_of(s, batch, start) for s in states])
+        for batch in by_dtype(params)
     ]
     for batch, outs, arrays, grads, held in prepared:
         getattr(outs[0].device.backend, operation)(outs, arrays, grads, *held, rule)
@@ -297,12 +298,12 @@ def sgd(params: Sequence[Any], velocities: State | None, rule: Sgd) -> None:
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
     """
-    if tables := _check("sgd", params):
+    if tables := check_fit("sgd", params):
         with _by_rows(params, tables, [velocities]) as params:
             return sgd(params, velocities, rule)
     prepared = [  # not by ``_step``, which is slower
-        (batch, *_arrays(batch), None if velocities is None else _states(velocities, batch))
-        for batch in _batches(params)
+        (batch, *_arrays(batch), None if velocities is None else states_of(velocities, batch))
+        for batch in by_dtype(params)
     ]
     for batch, outs, arrays, grads, moving in prepared:
         outs[0].device.backend.sgd(outs, arrays, grads, moving, rule)

@@ -167,6 +167,11 @@ class Optimizer:
         """
         trace = tracing.current()
         if trace is not None:
+            if type(self).update is not Optimizer.update:
+                raise tracing.refused(
+                    f"{type(self).__name__} defines update(), whose numbers would be constants",
+                    "define batches() as Needle's optimizers do, or step() outside the function",
+                )
             trace.step(self)
             return
         having = [[p for p in group["params"] if p.grad is not None] for group in self.groups]

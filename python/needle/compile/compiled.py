@@ -1,0 +1,266 @@
+"""``compile``: functions that are traced once for each kind of call, and then run as programs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from needle import config, executor, finite, forward, graph, structure, tracing
+from needle.compile import build, tree
+from needle.compile.call import Call, ChangedError
+from needle.compile.trace import Trace, kept_outside
+from needle.errors import OptionError, RetraceError, TraceError, unknown
+
+MODES = ("on", "nofuse", "python", "off")
+
+
+def compile(
+    function: Callable[..., Any] | None = None,
+    *,
+    static: Iterable[str] = (),
+    max_traces: int = 8,
+    mode: str | None = None,
+) -> Any:
+    """Return a function that does the same as ``function``, as a program without Python.
+
+    In the first call the function runs once with tensors that have no values yet. The operations
+    that it asks for, forward, backward and the optimizer's step, become a program, which this call
+    and later ones run. Another call of the function follows for arguments of other shapes, dtypes
+    or structure, for other static values, and when a module or a setting changed.
+
+    Tensors that it finds outside (parameters, buffers, the state of optimizers) are read at each
+    call, and get their new values at its end. Results are new tensors. A gradient that the
+    function computed and an optimizer used is None afterwards. Everything that is not a tensor is
+    a constant, except the numbers of optimizers and the random numbers of ``manual_seed``.
+
+    Args:
+        function: takes tensors, also in tuples, lists and dicts, and returns such; or a module.
+        static: names of arguments that are no tensors, on whose values the program depends.
+        max_traces: how many programs are kept.
+        mode: "on"; "nofuse" without fused kernels; "python" without the native runner; "off" to
+            call the function as it is. None: as ``NEEDLE_COMPILE`` says.
+
+    Raises:
+        TraceError: in a call, if the function does something that would not happen in later
+            calls, such as reading a value: nothing is changed then.
+        RetraceError: in a call that needs a new program when there are ``max_traces``.
+        OptionError: for an unknown mode or name of an argument.
+
+    >>> @ndl.compile
+    ... def norm(x):
+    ...     return (x * x).sum() ** 0.5
+    >>> norm(Tensor([3.0, 4.0])).item()
+    5.0
+    """
+    if function is None:
+        return functools.partial(compile, static=static, max_traces=max_traces, mode=mode)
+    structure.check_function("compile", function)
+    names = (static,) if isinstance(static, str) else tuple(static)
+    return Compiled(function, names, max_traces, mode)
+
+
+class Compiled:
+    """A compiled function; see ``compile``. Attributes are those of the function."""
+
+    def __init__(
+        self, function: Callable[..., Any], static: tuple[str, ...], most: int, mode: str | None
+    ) -> None:
+        if mode is not None and mode not in MODES:
+            raise unknown("compile: mode", mode, MODES)
+        if type(most) is not int or most < 1:
+            raise OptionError(f"compile: max_traces is {most!r:.60}\n  rule: an integer above 0")
+        self._function, self._static, self._most, self._mode = function, static, most, mode
+        self._calls: dict[Any, list[Call]] = {}
+        self._signature = _signature(function, static)
+        self.__name__ = structure.name_of(function)
+        self.__doc__ = getattr(function, "__doc__", None)
+        self.__wrapped__ = function
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._function, name)
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else types.MethodType(self, owner)
+
+    def __repr__(self) -> str:
+        return f"compile({self.__name__}: {sum(map(len, self._calls.values()))} programs)"
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        settings = config.current()
+        mode = self._mode or settings.compile
+        if mode == "off" or tracing.current() is not None or finite.on():
+            return self._function(*args, **named)
+        tensors, key = self._flat(args, named)
+        if forward.top(tensors):
+            return self._function(*args, **named)
+        for x in tensors:
+            executor.held(x)
+        key = (key, mode, graph.recording(), _kinds(tensors))
+        calls = self._calls.setdefault(key, [])
+        for call in calls:
+            if call.fits(tensors, settings):
+                try:
+                    return call(tensors)
+                except ChangedError:
+                    continue
+        if sum(map(len, self._calls.values())) >= self._most:
+            raise self._too_many(tensors)
+        made = self._traced(args, named, tensors, mode, settings)
+        out = made(tensors)
+        calls.append(made)
+        return out
+
+    def _flat(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], Any]:
+        """Return the tensors among the arguments, and a key for all else."""
+        tensors: list[Any] = []
+        if self._signature is not None:
+            given = self._signature.bind(*args, **named).arguments
+            key = tuple(
+                (name, _checked_static(name, x))
+                if name in self._static
+                else (name, tree.flatten(x, tensors, self._constant))
+                for name, x in given.items()
+            )
+            return tensors, key
+        key = tree.flatten(args, tensors, self._constant)
+        return tensors, (key, tree.flatten(named, tensors, self._constant) if named else None)
+
+    def _constant(self, x: Any) -> Any:
+        """Return what stands in a key for an argument that is no tensor."""
+        if isinstance(x, (int, float, complex)) or hasattr(x, "__array__"):
+            raise TraceError(
+                f"compile: {self.__name__} got {x!r:.60}, which would be a constant\n"
+                "  rule: numbers and arrays among the arguments are tensors, or named in static=\n"
+                f"  try: needle.Tensor(...), or compile(..., static=('name',))"
+            )
+        return _checked_static("an argument", x)
+
+    def _traced(self, args: Any, named: Any, given: list[Any], mode: str, settings: Any) -> Call:
+        arguments = _copies(given)
+        trace = Trace()
+        try:
+            with trace.running():
+                following = iter(arguments)
+                places = [tree.rebuilt(x, following, lambda y: y) for x in (args, named)]
+                if self._signature is not None:
+                    places = self._in_order(args, named, arguments)
+                out = self._function(*places[0], **places[1])
+                tensors: list[Any] = []
+                shape = tree.flatten(out, tensors, _result)
+                found = build.results(trace, arguments, tensors)
+            frame = tree.rebuilt(out, iter(tree.TENSOR for _ in tensors), lambda y: y)
+            del out, tensors, places, following, shape
+        except BaseException:
+            trace.restore()
+            trace.put_back()
+            raise
+        trace.restore()
+        try:
+            bound = build.bound(trace, found, arguments, given)
+            found = found._replace(outputs=[], kept=[], values={})
+            made = Call(bound, found, trace, frame, mode, settings)
+            del bound
+            trace.forget()
+            where = kept_outside(trace)
+            if where is not None:
+                raise TraceError(
+                    f"compile: a tensor made at {where} is kept outside {self.__name__}\n"
+                    "  rule: it has a value in the first call only\n"
+                    "  try: return it, or register_buffer for a module's own tensor"
+                )
+            return made
+        except BaseException:
+            trace.put_back()
+            raise
+
+    def _in_order(self, args: Any, named: Any, arguments: list[Any]) -> list[Any]:
+        """Return the arguments with tensors replaced, in the order of ``_flat``."""
+        assert self._signature is not None
+        call, following = self._signature.bind(*args, **named), iter(arguments)
+        for name, x in call.arguments.items():
+            if name not in self._static:
+                call.arguments[name] = tree.rebuilt(x, following, lambda y: y)
+        return [call.args, call.kwargs]
+
+    def _too_many(self, tensors: Sequence[Any]) -> RetraceError:
+        seen = "\n".join(
+            f"    {', '.join(map(str, call.bound.specs[: call.arguments]))}"
+            for calls in self._calls.values()
+            for call in calls
+        )
+        return RetraceError(
+            f"compile: {self.__name__} needs program number {self._most + 1}\n"
+            f"  this call: {', '.join(str(x.spec) for x in tensors)}\n  programs for:\n{seen}\n"
+            f"  rule: at most max_traces={self._most}\n"
+            "  try: pad to a few sizes, drop the last batch (drop_last=True), or raise max_traces"
+        )
+
+
+def _signature(function: Any, static: tuple[str, ...]) -> inspect.Signature | None:
+    """Return the signature where names of arguments matter.
+
+    Raises:
+        OptionError: for a static argument that there is not.
+    """
+    if not static:
+        return None
+    found = inspect.signature(function)
+    for name in static:
+        if name not in found.parameters:
+            raise unknown("compile: argument", name, found.parameters)
+    return found
+
+
+def _checked_static(name: str, x: Any) -> Any:
+    try:
+        hash(x)
+    except TypeError:
+        raise TraceError(
+            f"compile: {name} is {x!r:.60}, which cannot be part of a key\n"
+            "  rule: static arguments are hashable"
+        ) from None
+    return type(x), x
+
+
+def _kinds(tensors: Sequence[Any]) -> Any:
+    """Return the key of tensors: specs, strides, what requires gradients, and equal objects."""
+    kinds = [(x.spec, x.requires_grad, build._strides(x.array), type(x)) for x in tensors]
+    seen: dict[int, int] = {}
+    return tuple(kinds), tuple(seen.setdefault(id(x), i) for i, x in enumerate(tensors))
+
+
+def _copies(tensors: Sequence[Any]) -> list[Any]:
+    """Return leaves for the trace, of the same kinds; one for each tensor object.
+
+    Raises:
+        TraceError: for a tensor that is part of a graph.
+    """
+    made: dict[int, Any] = {}
+    for x in tensors:
+        if id(x) in made:
+            continue
+        if x.requires_grad and not x.is_leaf() and graph.recording():
+            raise tracing.refused(
+                f"an argument, the result of {x.op}, is part of a graph",
+                ".detach() it, or compile the whole of the computation",
+                "gradients do not flow into or out of a compiled function",
+            )
+        new: Any = type(x).__new__(type(x))
+        graph.init_tensor(new, x.array, x.requires_grad)
+        new.name = x.name
+        made[id(x)] = new
+    return [made[id(x)] for x in tensors]
+
+
+def _result(x: Any) -> Any:
+    if isinstance(x, (int, float, complex)):
+        return type(x), x
+    raise TraceError(
+        f"compile: the function returned {structure.kind(x)}, {x!r:.60}\n"
+        "  rule: it returns tensors, numbers, texts and None, in tuples, lists and dicts"
+    )

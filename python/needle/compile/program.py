@@ -1,0 +1,78 @@
+"""PythonProgram: the definition of a program, for every device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from needle import executor, graph
+from needle.backend.ndarray import NDArray
+from needle.compile.listing import Listing
+from needle.ops.update import Update
+
+
+class PythonProgram:
+    """Run the nodes of a listing in order, each by its op's ``compute``.
+
+    A value is dropped after its last use. Values that a caller sees are copied where they share
+    memory with a source, a constant or each other.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+        kept = {*listing.outputs, *(node for node, _ in listing.stores)}
+        last: dict[Any, int] = {}
+        for i, node in enumerate(listing.order):
+            for below in node.inputs:
+                last[below] = i
+        self._dying: list[list[Any]] = [[] for _ in listing.order]
+        for node, i in last.items():
+            if node not in kept:
+                self._dying[i].append(node)
+        self._last = last
+        self._cell_of = {node: i for i, node in enumerate(listing.sources)}
+        self._stored = {index for _, index in listing.stores}
+
+    def run(
+        self, arrays: Sequence[NDArray], exclusive: Sequence[bool]
+    ) -> tuple[list[NDArray], list[NDArray]]:
+        """Run once. See ``Program``."""
+        values: dict[Any, Any] = dict(self.listing.constants)
+        values.update(zip(self.listing.sources, arrays, strict=True))
+        with executor.modes(recording=False, lazy=False):
+            for i, node in enumerate(self.listing.order):
+                given = [values[below] for below in node.inputs]
+                if type(node.op) is Update:
+                    values[node] = node.op.stepped(given, self._free(node, i, exclusive))
+                else:
+                    values[node] = node.op.compute(*given)
+                for below in self._dying[i]:
+                    del values[below]
+            return self._results(values, arrays)
+
+    def _free(self, node: Any, i: int, exclusive: Sequence[bool]) -> list[bool]:
+        """Return which inputs of an update may be written: cells that nothing reads later."""
+        later = self.listing.order[i + 1 :]
+        safe = all(type(x.op).__name__ in ("Update", "TupleGetItem", "Start") for x in later)
+        found = []
+        for below in node.inputs:
+            place = self._cell_of.get(below)
+            mine = place is not None and place in self._stored and exclusive[place]
+            found.append(bool(safe and mine and self._last[below] == i))
+        return found
+
+    def _results(
+        self, values: dict[Any, Any], arrays: Sequence[NDArray]
+    ) -> tuple[list[NDArray], list[NDArray]]:
+        """Return outputs and stored arrays, copied where they share memory."""
+        stores = self.listing.stores
+        wanted = [*self.listing.outputs, *(node for node, _ in stores)]
+        places = [None] * len(self.listing.outputs) + [arrays[index] for _, index in stores]
+        held = [graph.wrap(values[node]) for node in wanted]
+        values.clear()
+        found = []
+        for x, place in zip(held, places, strict=True):
+            alone = x.array is place or graph.exclusive(x)
+            found.append(x.array if alone else x.array.copy())
+        count = len(self.listing.outputs)
+        return found[:count], found[count:]
