@@ -54,7 +54,6 @@ class Call:
         self.arguments = sum(type(x) is cells.Argument for x in bound.sources)
         self._cleared, self._needs, self._asked = found.cleared, found.needs, found.asked
         self._steps, self._generator = trace.steps, trace.generator is not None
-        self._made = trace
         self._words = trace.drawn
         self._modules = [(m, _settings_of(m)) for m in trace.modules.values()]
         self._frozen = [
@@ -87,6 +86,8 @@ class Call:
             return False
         bound = self.bound
         for cell, spec, strides in zip(bound.sources, bound.specs, bound.strides, strict=True):
+            if type(cell) is cells.Slot and cell.parameter not in cell.state:
+                continue
             if type(cell) not in (cells.Argument, Numbers, Stream):
                 array = cells.found(cell, arguments)[0]
                 if array is None or array.spec is not spec:
@@ -111,10 +112,7 @@ class Call:
         except BaseException:
             for optimizer, made in reversed(batches):
                 advance(optimizer, made, -1)
-            if self._made is not None:
-                self._made.put_back()
             raise
-        self._made = None
         generator = random.generator_now()
         if generator is not None:
             generator.counter += self._words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from needle import executor, graph
-from needle.backend.ndarray import NDArray
+from needle.backend.ndarray import NDArray, full_of
 
 
 class Argument(NamedTuple):
@@ -58,13 +58,19 @@ class Grad(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A state of an optimizer for a parameter, which belongs to the optimizer alone."""
+    """A state of an optimizer for a parameter, which belongs to the optimizer alone.
+
+    It starts with a value, where it is missing.
+    """
 
     state: dict[Any, NDArray]
     parameter: Any
+    spec: Any
+    start: float
 
-    def array(self) -> NDArray | None:
-        return self.state.get(self.parameter)
+    def array(self) -> NDArray:
+        found = self.state.get(self.parameter)
+        return full_of(self.spec, self.start) if found is None else found
 
     def put(self, arguments: list[Any], array: NDArray) -> None:
         self.state[self.parameter] = array

@@ -157,26 +157,21 @@ class Compiled:
             del out, tensors, places, following, shape
         except BaseException:
             trace.restore()
-            trace.put_back()
             raise
         trace.restore()
-        try:
-            bound = build.bound(trace, found, arguments, given)
-            found = found._replace(outputs=[], kept=[], values={})
-            made = Call(bound, found, trace, frame, mode, settings)
-            del bound
-            trace.forget()
-            where = kept_outside(trace)
-            if where is not None:
-                raise TraceError(
-                    f"compile: a tensor made at {where} is kept outside {self.__name__}\n"
-                    "  rule: it has a value in the first call only\n"
-                    "  try: return it, or register_buffer for a module's own tensor"
-                )
-            return made
-        except BaseException:
-            trace.put_back()
-            raise
+        bound = build.bound(trace, found, arguments, given)
+        found = found._replace(outputs=[], kept=[], values={})
+        made = Call(bound, found, trace, frame, mode, settings)
+        del bound
+        trace.forget()
+        where = kept_outside(trace)
+        if where is not None:
+            raise TraceError(
+                f"compile: a tensor made at {where} is kept outside {self.__name__}\n"
+                "  rule: it has a value in the first call only\n"
+                "  try: return it, or register_buffer for a module's own tensor"
+            )
+        return made
 
     def _in_order(self, args: Any, named: Any, arguments: list[Any]) -> list[Any]:
         """Return the arguments with tensors replaced, in the order of ``_flat``."""

@@ -7,7 +7,7 @@ function read of tensors older than the trace becomes a cell, and so does what i
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -95,7 +95,6 @@ class Trace:
         self.journal: list[Any] = []
         self.before: dict[int, Any] = {}
         self.end = 0
-        self.undo: list[Callable[[], Any]] = []
         self._counted: list[tuple[Any, Any]] = []
         self._streams: dict[Any, Any] = {}
         self._specs: dict[Any, Any] = {}
@@ -191,14 +190,11 @@ class Trace:
             self.slots[key] = (new, self.slots[key][1])
 
     def _slot(self, state: Any, p: Any, batch: Any) -> Any:
-        """Return the tensor of a state's value; what is missing is made."""
+        """Return the tensor of a state's value now."""
         if (id(state), p) not in self.slots:
             (array,) = update.states_of(state, [p], batch.start)
-            old = state.get(p)
-            state[p] = array
-            put = {p: old}
-            self.undo.append(lambda: state.pop(p) if old is None else state.update(put))
-            tensor, cell = graph.wrap(array), cells.Slot(state, p)
+            tensor = graph.wrap(array)
+            cell = cells.Slot(state, p, array.spec, batch.start)
             self.slot_leaves[graph.leaf(tensor)] = cell
             self.slots[id(state), p] = (tensor, cell)
         return self.slots[id(state), p][0]
@@ -216,7 +212,7 @@ class Trace:
             graph.set_journal(outer)
 
     def restore(self) -> None:
-        """Put back tensors, buffers, counts and the generator; ``put_back`` does the rest."""
+        """Put back tensors, buffers, counts and the generator."""
         while self._counted:
             advance(*self._counted.pop(), -1)
         for entry in reversed(self.journal):
@@ -237,12 +233,6 @@ class Trace:
         """Drop all nodes: what is alive then is held from outside."""
         for notes in (self.places, self.slot_leaves, self._streams, self._specs, self.before):
             notes.clear()
-
-    def put_back(self) -> None:
-        """Remove states that were made for the program: there will be none."""
-        for action in reversed(self.undo):
-            action()
-        self.undo.clear()
 
 
 def advance(optimizer: Any, batches: Sequence[Any], by: int = 1) -> None:
