@@ -10,13 +10,15 @@ import gc
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
 from needle.devices import Device
 from needle.dtype import DType
 from needle.errors import ShapeError
+from needle.orders import pending_order as pending_order
+from needle.orders import topo as topo
 
 MAX_DIMS = 16
 
@@ -502,47 +504,6 @@ def restore(tensor: Any, array: Any, node: Any, requires_grad: bool, grad: Any) 
     tensor._requires_grad = requires_grad
     if node is not None:
         node._handle = weakref.ref(tensor)
-
-
-def topo(
-    nodes: Iterable[Any], needs: bool = False, stop: frozenset[Any] | None = None
-) -> list[Any]:
-    """Return all nodes below, inputs first, depth first in the order of inputs; no recursion.
-
-    Args:
-        needs: visit only nodes through which gradients flow.
-        stop: nodes below which the walk stops.
-    """
-    return _ordered(nodes, lambda node: node.needs or not needs, stop or frozenset())
-
-
-def pending_order(nodes: Iterable[Any]) -> list[Any]:
-    """Return the nodes below that have not run, inputs first."""
-    return _ordered(nodes, lambda node: not node.done)
-
-
-def _ordered(
-    nodes: Iterable[Any], wanted: Callable[[Any], bool], stop: frozenset[Any] = frozenset()
-) -> list[Any]:
-    order: list[Any] = []
-    seen: set[int] = set()
-    for root in nodes:
-        stack = [(root, 0)] if id(root) not in seen and wanted(root) else []
-        seen.add(id(root))
-        while stack:
-            node, i = stack.pop()
-            inputs = () if node in stop else node.inputs
-            while i < len(inputs):
-                below = inputs[i]
-                i += 1
-                if id(below) not in seen and wanted(below):
-                    seen.add(id(below))
-                    stack.append((node, i))
-                    stack.append((below, 0))
-                    break
-            else:
-                order.append(node)
-    return order
 
 
 def recording() -> bool:

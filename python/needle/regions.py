@@ -228,11 +228,10 @@ class _Buffer(NamedTuple):
 
     def is_changed(self) -> bool:
         """Return whether the module has another tensor now, or the tensor another value."""
-        if self.attributes.get(self.name) is not self.tensor:
-            return True
-        if self.copy is not None:
+        kept = self.attributes.get(self.name) is self.tensor
+        if kept and self.copy is not None:
             return self.tensor.node is not self.copy.node.inputs[0]
-        return self.array is not None and self.tensor.array is not self.array
+        return not kept or (self.array is not None and self.tensor.array is not self.array)
 
     def then(self) -> Any:
         """Return a tensor of the value at that time."""

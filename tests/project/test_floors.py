@@ -13,7 +13,7 @@ import needle
 PACKAGE = Path(needle.__file__).parent
 FLOORS = [
     {"config", "elsewhere", "errors", "dtype", "core", "scalar"},
-    {"devices", "definition", "backend"},
+    {"devices", "definition", "orders", "backend"},
     {"graph", "structure", "forward", "finite", "executor", "reverse", "tracing"},
     {"ops", "autograd", "regions", "derivatives"},
     {
@@ -48,6 +48,7 @@ FLOORS = [
 ARROWS = {
     ("config", "errors"), ("dtype", "errors"), ("core", "config"),
     ("backend", "devices"), ("backend", "definition"), ("definition", "devices"),
+    ("definition", "orders"),
     ("forward", "graph"), ("forward", "structure"), ("executor", "graph"), ("executor", "forward"),
     ("executor", "finite"), ("executor", "tracing"), ("reverse", "finite"),
     ("reverse", "graph"), ("reverse", "executor"),

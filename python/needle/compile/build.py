@@ -72,7 +72,7 @@ def _before(trace: Trace) -> dict[int, _Before]:
         if tensor.serial >= trace.since:
             continue
         if type(entry) is tuple:
-            found.setdefault(id(tensor), _Before(*entry, id(tensor) in asked))
+            found.setdefault(id(tensor), _Before._make((*entry, id(tensor) in asked)))
         elif id(tensor) not in found:
             asked[id(tensor)] = tensor
     for key, tensor in asked.items():
@@ -95,7 +95,8 @@ def results(trace: Trace, arguments: Sequence[Any], tensors: Sequence[Any]) -> R
     """
     places = {id(x): cells.Argument(i) for i, x in enumerate(arguments)}
     kept: list[tuple[Any, Any]] = []
-    cleared, asked = [], []
+    cleared: list[Any] = []
+    asked: list[tuple[Any, bool]] = []
     trace.before = _before(trace)
     for was in trace.before.values():
         x = was.tensor
@@ -204,7 +205,7 @@ class _Builder:
             raise tracing.refused(
                 "a tensor is an argument and is also found from outside", "use the argument alone"
             )
-        cell = self.places.get(id(tensor)) or self.buffers.get(id(tensor))
+        cell: Any = self.places.get(id(tensor)) or self.buffers.get(id(tensor))
         cell = cell or self.grads.get(id(tensor)) or cells.Held(tensor)
         return self._source(cell, tensor.spec, _strides(tensor.array))
 

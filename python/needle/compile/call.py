@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,7 @@ def _program(listing: Any, mode: str) -> Any:
 
     if mode != "python":
         try:
-            from needle.compile.lower import lower
+            lower = importlib.import_module("needle.compile.lower").lower
         except ImportError:
             return PythonProgram(listing)
         found = lower(listing)

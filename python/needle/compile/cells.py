@@ -11,13 +11,13 @@ from needle.backend.ndarray import NDArray, full_of
 class Argument(NamedTuple):
     """A tensor that the function is called with."""
 
-    index: int
+    place: int
 
     def tensor(self, arguments: list[Any]) -> Any:
-        return arguments[self.index]
+        return arguments[self.place]
 
     def put(self, arguments: list[Any], array: NDArray) -> None:
-        graph.set_array(arguments[self.index], array)
+        graph.set_array(arguments[self.place], array)
 
 
 class Held(NamedTuple):

@@ -245,7 +245,8 @@ def _copies(tensors: Sequence[Any]) -> list[Any]:
                 ".detach() it, or compile the whole of the computation",
                 "gradients do not flow into or out of a compiled function",
             )
-        new: Any = type(x).__new__(type(x))
+        kind: Any = type(x)
+        new = kind.__new__(kind)
         graph.init_tensor(new, x.array, x.requires_grad)
         new.name = x.name
         made[id(x)] = new

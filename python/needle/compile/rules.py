@@ -28,11 +28,11 @@ def stop(work: Any, node: Any, inputs: Sequence[Any]) -> Any:
     op = node.op
     if type(op) in (Identity, Start):
         return inputs[0]
-    if getattr(op, "ready", 0) and not op.several:
+    if getattr(op, "ready", False) and not op.several:
         return inputs[0]
     if type(op) is TupleGetItem:
         made = node.inputs[0].op
-        if isinstance(made, MakeTensorTuple) or (getattr(made, "ready", 0) and made.several):
+        if isinstance(made, MakeTensorTuple) or (getattr(made, "ready", False) and made.several):
             return inputs[0].inputs[op.index]
     return None
 
