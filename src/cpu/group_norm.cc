@@ -51,6 +51,21 @@ void share(const State& s, const double* totals, float* values, const Of& of) {
   }
 }
 
+// The mean of a group of an image, or the variance around its mean, in double: sums of floats left
+// their range.
+template <class Of>
+double far_mean(const State& s, const float* x, int64_t group, const Of& of) {
+  double sum = 0;
+  for (int64_t row = 0; row < s.positions; ++row)
+    for (int64_t i = group * s.width(); i < (group + 1) * s.width(); ++i)
+      sum += of(x[row * s.c + i]);
+  return sum / s.count();
+}
+
+double far_variance(const State& s, const float* x, int64_t group, double mean) {
+  return far_mean(s, x, group, [mean](double v) { return (v - mean) * (v - mean); });
+}
+
 // body(place, column, lanes) for all elements of an image
 template <class Body>
 void each_element(const State& s, const Body& body) {
@@ -79,14 +94,17 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
     sum_columns(s, rows.totals,
                 [&](int64_t at, int64_t, const auto& part) { return part.load(x + at); });
     share(s, rows.totals, mean, [&](double sum, int64_t group) {
-      return as<float>(buffers[1])[image * s.groups + group] = static_cast<float>(sum / s.count());
+      double found = sum / s.count();
+      if (!(std::fabs(found) < INFINITY)) found = far_mean(s, x, group, [](double v) { return v; });
+      return as<float>(buffers[1])[image * s.groups + group] = static_cast<float>(found);
     });
     sum_columns(s, rows.totals, [&](int64_t at, int64_t i, const auto& part) {
       const Floats distance = part.load(x + at) - part.load(mean + i);
       return distance * distance;
     });
     share(s, rows.totals, scale, [&](double sum, int64_t group) {
-      const double var = sum / s.count();
+      double var = sum / s.count();
+      if (!(var < INFINITY)) var = far_variance(s, x, group, mean[group * s.width()]);
       as<float>(buffers[2])[image * s.groups + group] = static_cast<float>(var);
       return static_cast<float>(1 / std::sqrt(var + s.eps));
     });
@@ -116,7 +134,15 @@ void backward_of(const State& s, void* const* buffers, void* workspace, int64_t 
   for (int64_t i = 0; i < s.c; ++i) {
     const int64_t place = image * s.groups + i / s.width();
     mean[i] = as<float>(buffers[6])[place];
-    rstd[i] = static_cast<float>(1 / std::sqrt(as<float>(buffers[7])[place] + s.eps));
+    double var = as<float>(buffers[7])[place];
+    if (!(var < INFINITY)) {  // it has no float
+      if (i % s.width()) {
+        rstd[i] = rstd[i - 1];
+        continue;
+      }
+      var = far_variance(s, x, i / s.width(), mean[i]);
+    }
+    rstd[i] = static_cast<float>(1 / std::sqrt(var + s.eps));
   }
   const auto normal = [&](int64_t at, int64_t i, const auto& part) {
     return (part.load(x + at) - part.load(mean + i)) * part.load(rstd + i);

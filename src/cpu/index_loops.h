@@ -57,7 +57,8 @@ inline int64_t read_index(DType dtype, const void* p) {
 template <class T>
 struct Copy {
   static constexpr bool kPicksSource = true;
-  using Type = T;
+  using Type = T;  // of the source
+  using Dest = T;
   static void element(T& dest, const T& source) { dest = source; }
   static void row(T* to, const T* from, const Loop& loop, int64_t n) {
     if (loop.dest == 1 && loop.source == 1)
@@ -72,6 +73,7 @@ template <class T>
 struct Put {
   static constexpr bool kPicksSource = false;
   using Type = T;
+  using Dest = T;
   static void element(T& dest, const T& source) { dest = source; }
   static void row(T* to, const T* from, const Loop& loop, int64_t n) {
     if (loop.dest == 1 && loop.source == 0)
@@ -81,26 +83,18 @@ struct Put {
   }
 };
 
-template <class T>
-inline void accumulate(T& total, T x) {
-  if constexpr (std::is_same_v<T, BFloat16>)
-    total = to_bfloat16(to_float(total) + to_float(x));
-  else if constexpr (std::is_same_v<T, Half>)
-    total = to_half(to_float(total) + to_float(x));
-  else
-    total += x;
-}
-
-template <class T>
+// Adds to a Sum: one of more bits than T where many small numbers would not change a large one.
+template <class T, class Sum = T>
 struct Add {
   static constexpr bool kPicksSource = false;
   using Type = T;
-  static void element(T& dest, const T& source) { accumulate(dest, source); }
-  static void row(T* __restrict to, const T* __restrict from, const Loop& loop, int64_t n) {
+  using Dest = Sum;
+  static void element(Sum& dest, const T& source) { dest += widen<Sum>(source); }
+  static void row(Sum* __restrict to, const T* __restrict from, const Loop& loop, int64_t n) {
     if (loop.dest == 1 && loop.source == 1)
-      for (int64_t i = 0; i < n; ++i) accumulate(to[i], from[i]);
+      for (int64_t i = 0; i < n; ++i) to[i] += widen<Sum>(from[i]);
     else
-      for (int64_t i = 0; i < n; ++i) accumulate(to[i * loop.dest], from[i * loop.source]);
+      for (int64_t i = 0; i < n; ++i) to[i * loop.dest] += widen<Sum>(from[i * loop.source]);
   }
 };
 
@@ -122,7 +116,7 @@ inline bool wrap(int64_t extent, int64_t& index) {
 template <class Op, class ReadAt>
 int64_t walk_elements(const State& s, const Loop& loop, const Cursor& at, const ReadAt& read) {
   using T = typename Op::Type;
-  T* dest = as<T>(at.dest);
+  auto* dest = as<typename Op::Dest>(at.dest);
   const T* source = as<T>(at.source);
   const int64_t dest_step = loop.dest, index_step = loop.index, source_step = loop.source;
   const int64_t extent = s.extent, pick = s.pick, end = loop.end;
@@ -173,7 +167,7 @@ template <class Op>
     for (int64_t k = 0; k < kBlock; ++k) wrong |= static_cast<uint64_t>(index[k]) >= extent;
     if (wrong) break;
     asm volatile("" ::: "memory");
-    T* dest = as<T>(at.dest) + (kCopies ? i : 0);
+    auto* dest = as<typename Op::Dest>(at.dest) + (kCopies ? i : 0);
     const T* source = as<T>(at.source) + (kCopies ? 0 : i);
 #pragma GCC unroll 16
     for (int64_t k = 0; k < kBlock; ++k) {
@@ -219,7 +213,7 @@ int64_t walk_row(const State& s, const Loop& loop, const Cursor& at) {
   int64_t index = read_index(s.index_dtype, at.index);
   if (!wrap(s.extent, index)) return at.position * loop.size;
   const int64_t picked = index * s.pick;
-  Op::row(as<T>(at.dest) + loop.begin * loop.dest + (Op::kPicksSource ? 0 : picked),
+  Op::row(as<typename Op::Dest>(at.dest) + loop.begin * loop.dest + (Op::kPicksSource ? 0 : picked),
           as<T>(at.source) + loop.begin * loop.source + (Op::kPicksSource ? picked : 0), loop,
           loop.end - loop.begin);
   return INT64_MAX;

@@ -1,6 +1,7 @@
 // Layer norm and RMS norm: a row at a time, while it is in the cache. The gradients of weight and
 // bias are summed over fixed blocks of rows, then over the blocks as a tree, so that they do not
 // depend on the number of threads. float16 and bfloat16 rows pass through a buffer of floats.
+#include <algorithm>
 #include <cmath>
 
 #include "axes.h"
@@ -81,6 +82,26 @@ A mean_square(const A* x, A mean, int64_t d) {
   return sum_vectors<A>(d, square) / static_cast<A>(d);
 }
 
+// The mean and 1 / sqrt(variance + eps) of a row whose squares, or whose sum, leave the range of A:
+// of its elements times a power of two, in double.
+template <class A>
+void far_statistics(const A* x, int64_t d, bool centred, A eps, A& mean, A& rstd) {
+  A most = 0;
+  for (int64_t i = 0; i < d; ++i) most = std::max(most, std::fabs(x[i]));
+  if (!(most > 0 && most < INFINITY)) return;
+  const double scale = std::ldexp(1.0, -std::ilogb(most));
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < d && centred; ++i) sum += x[i] * scale;
+  const double middle = sum / static_cast<double>(d);
+  for (int64_t i = 0; i < d; ++i) {
+    const double distance = x[i] * scale - middle;
+    squares += distance * distance;
+  }
+  mean = static_cast<A>(middle / scale);
+  const double var = squares / static_cast<double>(d) + eps * scale * scale;
+  rstd = static_cast<A>(scale / std::sqrt(var));
+}
+
 template <bool streams, class A>
 int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
   const State<A>& s = state_of<State<A>>(plan);
@@ -91,8 +112,10 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
       const A* x = fetch(s, buffers[3], row, thread_row(s, workspace, thread, 0));
       void* to = byte_offset(buffers[0], row * s.d * s.item_size);
       A* out = s.direct ? as<A>(to) : thread_row(s, workspace, thread, 1);
-      const A mean = s.kind == 0 ? mean_of(x, s.d) : A(0);
-      const A rstd = 1 / std::sqrt(mean_square(x, mean, s.d) + s.eps);
+      A mean = s.kind == 0 ? mean_of(x, s.d) : A(0);
+      const A var = mean_square(x, mean, s.d);
+      A rstd = 1 / std::sqrt(var + s.eps);
+      if (!(var < INFINITY)) far_statistics(x, s.d, s.kind == 0, s.eps, mean, rstd);
       const A* later = streams && row + kRowsAhead < s.rows ? x + kRowsAhead * s.d : nullptr;
       write_row<streams>(out, s.d, [=](int64_t i, auto part) {
         fetch_ahead(later, i);

@@ -5,7 +5,11 @@
 //     kRunningProductGrad  dx[k] = (product before k) * s[k],  s[k] = g[k] + x[k + 1] * s[k + 1]
 //
 // A strip of lines is taken as a whole: from its end for what is behind each element, then from its
-// beginning.
+// beginning. Lines of which a product leaves the range of their type on the way are computed again,
+// with exponents of their own: the gradient may be in the range all the same.
+#include <cmath>
+#include <limits>
+
 #include "kernels_linear.h"
 #include "lines.h"
 
@@ -27,11 +31,26 @@ struct State {
   Write<A> write;
 };
 
+// Whether a product of two numbers overflowed, or lost bits because it is so small.
+template <class A, class V>
+inline auto leaves_range(const V& product, const V& a, const V& b) {
+  using Limits = std::numeric_limits<A>;
+  const auto is_below = [&](A limit) { return product < limit && product > -limit; };
+  if constexpr (std::is_same_v<V, A>) {
+    return !(product <= Limits::max() && product >= Limits::lowest()) ||
+           (is_below(Limits::min()) && a != 0 && b != 0);
+  } else {
+    const auto inside = (product <= Limits::max()) & (product >= Limits::lowest());
+    const auto tiny = (product < Limits::min()) & (product > -Limits::min());
+    return ~inside | (tiny & (a != 0) & (b != 0));
+  }
+}
+
 // V: a number, or a vector of lines; `count` of them are a row of the strip. The compiler would
 // take the lanes of an array one by one, which is a hundred times as slow where they are so small
-// that the processor needs its microcode for each.
+// that the processor needs its microcode for each. Returns whether a line left the range.
 template <int32_t kind, int64_t count, class V, class A>
-void take_strip(const A* __restrict x, const A* __restrict g, A* __restrict out, int64_t n) {
+bool take_strip(const A* __restrict x, const A* __restrict g, A* __restrict out, int64_t n) {
   constexpr int64_t kStep = sizeof(V) / sizeof(A), kRow = count * kStep;
   const auto get = [](const A* p) {
     V v;
@@ -39,22 +58,76 @@ void take_strip(const A* __restrict x, const A* __restrict g, A* __restrict out,
     return v;
   };
   const auto put = [](A* p, const V& v) { std::memcpy(p, &v, sizeof v); };
+  decltype(leaves_range<A>(V{}, V{}, V{})) left{};
+  const auto times = [&](const V& a, const V& b) {
+    const V product = a * b;
+    left = left | leaves_range<A>(product, a, b);
+    return product;
+  };
   for (int64_t j = 0; j < kRow; j += kStep) {
     V behind = {}, before = {};
     behind = before = before + A(1);
     if (kind == kRunningProductGrad) behind = get(g + (n - 1) * kRow + j);
     put(out + (n - 1) * kRow + j, behind);
     for (int64_t i = (n - 2) * kRow + j; i >= 0; i -= kRow) {
-      behind *= get(x + kRow + i);
+      behind = times(behind, get(x + kRow + i));
       if (kind == kRunningProductGrad) behind += get(g + i);
       put(out + i, behind);
     }
     for (int64_t i = j; i < n * kRow; i += kRow) {
-      V found = get(out + i) * before;
+      V found = times(get(out + i), before);
       if (kind == kProductGrad) found *= get(g + i);
       put(out + i, found);
-      before *= get(x + i);
+      before = times(before, get(x + i));
     }
+  }
+  if constexpr (std::is_same_v<V, A>)
+    return left;
+  else
+    return add_lanes<std::conditional_t<sizeof(A) == 8, int64_t, int32_t>>(left) != 0;
+}
+
+// part * 2 ** exponent
+struct Scaled {
+  double part;
+  int exponent;
+
+  static Scaled of(double part, int64_t exponent) {
+    int more;
+    part = std::frexp(part, &more);
+    return {part, part == 0 ? 0 : static_cast<int>(exponent + more)};
+  }
+  Scaled operator*(const Scaled& other) const {
+    return of(part * other.part, int64_t{exponent} + other.exponent);
+  }
+  Scaled operator+(const Scaled& other) const {
+    if (part == 0) return other;
+    if (other.part == 0) return *this;
+    const Scaled &large = exponent >= other.exponent ? *this : other,
+                 &small = exponent >= other.exponent ? other : *this;
+    return of(large.part + std::ldexp(small.part, small.exponent - large.exponent), large.exponent);
+  }
+};
+
+// The line of a strip whose elements are `row` apart. exponents has the same places as out.
+template <int32_t kind, class A>
+void take_line_scaled(const A* x, const A* g, A* out, int32_t* exponents, int64_t n, int64_t row) {
+  for (int64_t i = 0; i < n; ++i)
+    if (!(std::fabs(x[i * row]) < INFINITY && std::fabs(g[i * row]) < INFINITY)) return;
+  const auto scaled = [row](const A* p, int64_t i) { return Scaled::of(p[i * row], 0); };
+  Scaled behind = kind == kProductGrad ? Scaled::of(1, 0) : scaled(g, n - 1);
+  for (int64_t i = n - 1; i >= 0; --i) {
+    if (i < n - 1) behind = behind * scaled(x, i + 1);
+    if (i < n - 1 && kind == kRunningProductGrad) behind = behind + scaled(g, i);
+    out[i * row] = static_cast<A>(behind.part);
+    exponents[i * row] = behind.exponent;
+  }
+  Scaled before = Scaled::of(1, 0);
+  for (int64_t i = 0; i < n; ++i) {
+    Scaled found = before * Scaled::of(out[i * row], exponents[i * row]);
+    if (kind == kProductGrad) found = found * scaled(g, i);
+    out[i * row] = static_cast<A>(std::ldexp(found.part, found.exponent));
+    before = before * scaled(x, i);
   }
 }
 
@@ -64,20 +137,31 @@ struct Task {
   void* out;
   const void *x, *g;
   A *strip_x, *strip_g, *strip_out;
+  int32_t* exponents;
 
   Task(const State<A>& state, void* const* buffers, void* workspace, int thread)
       : s(state), out(buffers[0]), x(buffers[1]), g(buffers[2]) {
     const int64_t size = state.along.size * state.width;
-    strip_x = as<A>(workspace) + 3 * size * thread;
+    strip_x = as<A>(workspace) + 4 * size * thread;
     strip_g = strip_x + size;
     strip_out = strip_g + size;
+    exponents = reinterpret_cast<int32_t*>(strip_out + size);
+  }
+
+  // Of `lines` lines, of which each element is a row.
+  template <int64_t count, class V>
+  void take(int64_t lines) const {
+    const int64_t n = s.along.size, row = count * static_cast<int64_t>(sizeof(V) / sizeof(A));
+    if (!take_strip<kind, count, V>(strip_x, strip_g, strip_out, n)) return;
+    for (int64_t j = 0; j < lines; ++j)
+      take_line_scaled<kind>(strip_x + j, strip_g + j, strip_out + j, exponents + j, n, row);
   }
 
   void one_line(Offsets at) const {
     const int64_t n = s.along.size;
     s.read(strip_x, byte_offset(x, at.x * s.item), n, s.along.x);
     s.read(strip_g, byte_offset(g, at.out * s.item), n, s.along.out);
-    take_strip<kind, 1, A>(strip_x, strip_g, strip_out, n);
+    take<1, A>(1);
     write_run(s.write, s.item, byte_offset(out, at.x * s.item), strip_out, n, s.along.x);
   }
 
@@ -92,7 +176,7 @@ struct Task {
     }
     read_lines(strip_x, s.read, s.item, x, lines, n, s.along.x);
     read_lines(strip_g, s.read, s.item, g, of_g, n, s.along.out);
-    take_strip<kind, 1, Vector<A>>(strip_x, strip_g, strip_out, n);
+    take<1, Vector<A>>(used);
     write_lines(strip_out, s.write, s.item, out, lines, used, n, s.along.x);
   }
 
@@ -107,7 +191,7 @@ struct Task {
       s.read(strip_g + i * kWidth, byte_offset(g, (at.out + i * s.along.out) * s.item), count,
              s.strip.out);
     }
-    take_strip<kind, vectors, Vector<A>>(strip_x, strip_g, strip_out, n);
+    take<vectors, Vector<A>>(count);
     for (int64_t i = 0; i < n; ++i)
       write_run(s.write, s.item, byte_offset(out, (at.x + i * s.along.x) * s.item),
                 strip_out + i * kWidth, count, s.strip.x);
@@ -162,7 +246,7 @@ const char* plan_in(Plan* plan, int32_t kind, const Operand& x, const Operand& g
   s.strips = parts(s.strip.size, s.width);
   const int64_t tasks = turns ? parts(s.kept.total(), s.width) : s.kept.total() * s.strips;
   s.team = team_size(tasks, element_count(x));
-  plan->workspace = 3 * s.along.size * s.width * s.team * static_cast<int64_t>(sizeof(A));
+  plan->workspace = 4 * s.along.size * s.width * s.team * static_cast<int64_t>(sizeof(A));
   return nullptr;
 }
 

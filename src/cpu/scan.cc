@@ -10,6 +10,7 @@ namespace needle::NEEDLE_ISA {
 namespace {
 
 constexpr int64_t kStrip = 512;  // elements of a line, or lines, held at once
+constexpr int64_t kLong = 4096;  // floats of longer lines are summed in double
 constexpr int64_t kAbreast = 4;  // lines whose elements are taken in turn
 
 template <class A>
@@ -24,8 +25,8 @@ struct State {
   Write<A> write;
 };
 
-template <int32_t op, class A>
-inline A step(A total, A x) {
+template <int32_t op, class Total, class A>
+inline Total step(Total total, A x) {
   if constexpr (std::is_same_v<A, int64_t>)  // integers wrap
     return op == kCumSum ? uint64_t(total) + uint64_t(x) : uint64_t(total) * uint64_t(x);
   else
@@ -37,13 +38,14 @@ void write(const State<A>& s, void* out, int64_t offset, const A* x, int64_t n, 
   write_run(s.write, s.out_size, byte_offset(out, offset * s.out_size), x, n, stride);
 }
 
-template <int32_t op, class A>
+template <int32_t op, class Total, class A>
 void scan_line(const State<A>& s, void* out, const void* x, Offsets at) {
-  A buffer[kStrip], total = op == kCumSum ? A(0) : A(1);
+  A buffer[kStrip];
+  Total total = op == kCumSum ? Total(0) : Total(1);
   for (int64_t i = 0; i < s.along.size; i += kStrip) {
     const int64_t n = s.along.size - i < kStrip ? s.along.size - i : kStrip;
     s.read(buffer, byte_offset(x, (at.x + i * s.along.x) * s.x_size), n, s.along.x);
-    for (int64_t j = 0; j < n; ++j) buffer[j] = total = step<op>(total, buffer[j]);
+    for (int64_t j = 0; j < n; ++j) buffer[j] = static_cast<A>(total = step<op>(total, buffer[j]));
     write(s, out, at.out + i * s.along.out, buffer, n, s.along.out);
   }
 }
@@ -57,7 +59,7 @@ void scan_abreast(const State<A>& s, void* out, const void* x, int64_t first) {
   constexpr int64_t kSide = 16 / sizeof(A), kSquares = kAbreast / kSide;
   const int64_t used = least(kAbreast, s.kept.total() - first);
   if (used < kAbreast) {
-    for (int64_t r = 0; r < used; ++r) scan_line<op>(s, out, x, s.kept.at(first + r));
+    for (int64_t r = 0; r < used; ++r) scan_line<op, A>(s, out, x, s.kept.at(first + r));
     return;
   }
   const A* from[kAbreast];
@@ -94,7 +96,7 @@ void scan_abreast(const State<A>& s, void* out, const void* x, int64_t first) {
 }
 
 // Lines from the first on; there may be fewer than lanes.
-template <int32_t op, class A>
+template <int32_t op, class Total, class A>
 void scan_lines(const State<A>& s, void* out, const void* x, int64_t first) {
   constexpr int64_t kWidth = kLanes<A>;
   const int64_t used = least(kWidth, s.kept.total() - first);
@@ -104,45 +106,54 @@ void scan_lines(const State<A>& s, void* out, const void* x, int64_t first) {
     from[r] = at.x;
     to[r] = at.out;
   }
+  constexpr int64_t kParts = sizeof(Total) / sizeof(A), kPart = kWidth / kParts;
+  typedef A Part __attribute__((vector_size(kVectorBytes / kParts)));
   A strip[kChunk * kWidth];
-  Vector<A> total = splat(op == kCumSum ? A(0) : A(1));
+  Vector<Total> total[kParts];
+  for (Vector<Total>& each : total) each = splat(op == kCumSum ? Total(0) : Total(1));
   for (int64_t i = 0; i < s.along.size; i += kChunk) {
     const int64_t n = least(s.along.size - i, kChunk);
     read_lines(strip, s.read, s.x_size, byte_offset(x, i * s.along.x * s.x_size), from, n,
                s.along.x);
-    for (int64_t j = 0; j < n; ++j) {
-      const Vector<A> each = load(strip + j * kWidth);
-      total = op == kCumSum ? total + each : total * each;
-      store(strip + j * kWidth, total);
+    for (int64_t j = 0; j < n * kParts; ++j) {
+      Part found;
+      std::memcpy(&found, strip + j * kPart, sizeof found);
+      const auto each = __builtin_convertvector(found, Vector<Total>);
+      Vector<Total>& own = total[j % kParts];
+      own = op == kCumSum ? own + each : own * each;
+      found = __builtin_convertvector(own, Part);
+      std::memcpy(strip + j * kPart, &found, sizeof found);
     }
     write_lines(strip, s.write, s.out_size, byte_offset(out, i * s.along.out * s.out_size), to,
                 used, n, s.along.out);
   }
 }
 
-template <int32_t op, class A>
+template <int32_t op, class Total, class A>
 void scan_strip(const State<A>& s, void* out, const void* x, Offsets at, int64_t width) {
-  A row[kStrip], total[kStrip];
-  for (int64_t j = 0; j < width; ++j) total[j] = op == kCumSum ? A(0) : A(1);
+  A row[kStrip];
+  Total total[kStrip];
+  for (int64_t j = 0; j < width; ++j) total[j] = op == kCumSum ? Total(0) : Total(1);
   for (int64_t i = 0; i < s.along.size; ++i) {
     s.read(row, byte_offset(x, (at.x + i * s.along.x) * s.x_size), width, s.strip.x);
-    for (int64_t j = 0; j < width; ++j) total[j] = step<op>(total[j], row[j]);
-    write(s, out, at.out + i * s.along.out, total, width, s.strip.out);
+    for (int64_t j = 0; j < width; ++j)
+      row[j] = static_cast<A>(total[j] = step<op>(total[j], row[j]));
+    write(s, out, at.out + i * s.along.out, row, width, s.strip.out);
   }
 }
 
-template <int32_t op, class A>
+template <int32_t op, class Total, class A>
 int64_t run_scan(const Plan* plan, void* const* buffers, void*) {
   const State<A>& s = state_of<State<A>>(plan);
   const void* x = buffers[1];
   run_tasks(s.team, parts(s.kept.total(), s.lines) * s.strips, [&](int64_t task, int) {
-    if (s.turned) return scan_lines<op>(s, buffers[0], x, task * s.lines);
+    if (s.turned) return scan_lines<op, Total>(s, buffers[0], x, task * s.lines);
     if (s.lines > 1) return scan_abreast<op>(s, buffers[0], x, task * s.lines);
     Offsets at = s.kept.at(task / s.strips);
-    if (s.strip.size == 1) return scan_line<op>(s, buffers[0], x, at);
+    if (s.strip.size == 1) return scan_line<op, Total>(s, buffers[0], x, at);
     const int64_t first = task % s.strips * kStrip, rest = s.strip.size - first;
     at = {at.x + first * s.strip.x, at.out + first * s.strip.out};
-    scan_strip<op>(s, buffers[0], x, at, rest < kStrip ? rest : kStrip);
+    scan_strip<op, Total>(s, buffers[0], x, at, rest < kStrip ? rest : kStrip);
   });
   return -1;
 }
@@ -206,7 +217,7 @@ int64_t run_extremes(const Plan* plan, void* const* buffers, void*) {
 template <class A>
 const char* plan_in(Plan* plan, int32_t scan, const Operand& out, const Operand& x, int32_t axis) {
   State<A>& s = state_of<State<A>>(plan);
-  plan->run = scan == kCumSum ? run_scan<kCumSum, A> : run_scan<kCumProd, A>;
+  plan->run = scan == kCumSum ? run_scan<kCumSum, A, A> : run_scan<kCumProd, A, A>;
   plan->workspace = 0;
   s.read = reader<A>(x.dtype);
   s.write = writer<A>(out.dtype);
@@ -221,6 +232,8 @@ const char* plan_in(Plan* plan, int32_t scan, const Operand& out, const Operand&
     else
       s.kept.add(x.shape[i], x.strides[i], out.strides[i]);
   }
+  if constexpr (std::is_same_v<A, float>)
+    if (scan == kCumSum && s.along.size > kLong) plan->run = run_scan<kCumSum, double, A>;
   s.kept.sort();
   s.kept.merge();
   const Axis inner = s.kept.count ? s.kept.axis[s.kept.count - 1] : Axis{1, 0, 0};
@@ -228,7 +241,7 @@ const char* plan_in(Plan* plan, int32_t scan, const Operand& out, const Operand&
   s.strip = line ? Axis{1, 0, 0} : s.kept.pop();
   // lines without elements may be many
   s.strips = element_count(x) == 0 ? 0 : parts(s.strip.size, kStrip);
-  const bool dense = kVectorBytes <= 32 && x.dtype == out.dtype &&
+  const bool dense = kVectorBytes <= 32 && s.along.size <= kLong && x.dtype == out.dtype &&
                      kItemSize[x.dtype] == sizeof(A) && s.along.x == 1 && s.along.out == 1;
   const bool together = s.strip.size == 1 && s.kept.total() >= kLanes<A> && s.along.size > 1;
   s.turned = together && !dense;

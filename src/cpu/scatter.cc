@@ -2,12 +2,30 @@
 #include <atomic>
 #include <cstring>
 
+#include "convert.h"
 #include "index_loops.h"
 #include "kernels_linear.h"
 #include "stream.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
+
+// Sums of halves are kept in float. Those of many numbers each are kept in double, because a float
+// stops growing by ones at 2 ** 24.
+constexpr int64_t kMany = 4096;
+
+bool sums_many(int64_t updates, int64_t extent) {
+  return updates > kMany && (updates >= 8 * extent || updates >= int64_t{1} << 24);
+}
+
+template <class T>
+constexpr bool kIsFloating =
+    std::is_floating_point_v<T> || std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
+
+template <class T, class Sum>
+void store_sums(T* to, const Sum* sums, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = narrow<T>(sums[i]);
+}
 
 // ---- scatter_add of whole rows: updates are ordered by destination, so that each row of the
 // result is written once, by one thread, in the order of its updates
@@ -49,6 +67,20 @@ inline void write_past_caches(void* to, const void* from, int64_t bytes) {
   }
 }
 
+// Adds up the updates of a row, some of its columns at a time.
+template <class Sum, class T>
+void sum_row(const State& s, T* to, const T* updates, const int32_t* order, int64_t count) {
+  constexpr int64_t kColumns = 256;
+  Sum sums[kColumns];
+  for (int64_t first = 0; first < s.loop[1].size; first += kColumns) {
+    const int64_t rest = s.loop[1].size - first, n = rest < kColumns ? rest : kColumns;
+    std::fill_n(sums, n, Sum(0));
+    for (int64_t i = 0; i < count; ++i)
+      Add<T, Sum>::row(sums, updates + order[i] * s.loop[0].source + first, {n, 1, 0, 1, 0, n}, n);
+    store_sums(to + first, sums, n);
+  }
+}
+
 template <class T>
 void write_row(const State& s, T* to, const T* updates, const int32_t* order, int64_t count) {
   const int64_t n = s.loop[1].size, bytes = n * static_cast<int64_t>(sizeof(T));
@@ -57,6 +89,12 @@ void write_row(const State& s, T* to, const T* updates, const int32_t* order, in
     write_past_caches(to, count ? update(0) : nullptr, bytes);
   } else if (count == 0) {
     std::memset(to, 0, bytes);
+  } else if (count == 1) {
+    std::memcpy(to, update(0), bytes);
+  } else if (kIsFloating<T> && count > kMany) {
+    sum_row<double>(s, to, updates, order, count);
+  } else if constexpr (kIsFloating<T> && sizeof(T) == 2) {
+    sum_row<float>(s, to, updates, order, count);
   } else {
     std::memcpy(to, update(0), bytes);
     for (int64_t i = 1; i < count; ++i) Add<T>::row(to, update(i), {n, 1, 0, 1, 0, n}, n);
@@ -95,8 +133,8 @@ bool is_rows(const State& s, int64_t out_elements) {
 constexpr int64_t kStripBytes = 1 << 20;  // larger ones do not stay
 
 // Adds the updates of `width` columns from `first` on. Returns the first bad position.
-template <class T>
-int64_t add_strip(const State& s, T* sums, const void* index, const void* updates, int64_t first,
+template <class T, class Sum>
+int64_t add_strip(const State& s, Sum* sums, const void* index, const void* updates, int64_t first,
                   int64_t width) {
   const Loop &rows = s.loop[0], &columns = s.loop[1];
   const Loop strip = {1, 1, columns.index, columns.source, 0, width};
@@ -108,7 +146,7 @@ int64_t add_strip(const State& s, T* sums, const void* index, const void* update
     for (int64_t line = 0; line < kStrip<T> * s.index_size; line += kLine)
       __builtin_prefetch(byte_offset(at.index, kRowsAhead * index_row + line));
     __builtin_prefetch(byte_offset(at.source, kRowsAhead * row));
-    const int64_t found = walk_last<Add<T>>(s, strip, at);
+    const int64_t found = walk_last<Add<T, Sum>>(s, strip, at);
     if (found < bad) bad = found;
     at = {sums, byte_offset(at.index, index_row), byte_offset(at.source, row),
           at.position + columns.size};
@@ -116,7 +154,7 @@ int64_t add_strip(const State& s, T* sums, const void* index, const void* update
   return bad;
 }
 
-template <class T>
+template <class T, class Sum>
 int64_t run_strips(const Plan* plan, void* const* buffers, void* workspace) {
   const State& s = state_of<State>(plan);
   const int64_t columns = s.loop[1].size;
@@ -124,15 +162,17 @@ int64_t run_strips(const Plan* plan, void* const* buffers, void* workspace) {
   run_tasks(s.team, (columns + kStrip<T> - 1) / kStrip<T>, [&](int64_t task, int thread) {
     const int64_t first = task * kStrip<T>;
     const int64_t width = columns - first < kStrip<T> ? columns - first : kStrip<T>;
-    T* sums = as<T>(workspace) + thread * s.extent * kStrip<T>;
-    std::memset(static_cast<void*>(sums), 0, s.extent * kLine);
-    lower(first_bad, add_strip(s, sums, buffers[1], buffers[2], first, width));
+    Sum* sums = as<Sum>(workspace) + thread * s.extent * kStrip<T>;
+    std::fill_n(sums, s.extent * kStrip<T>, Sum(0));
+    lower(first_bad, add_strip<T>(s, sums, buffers[1], buffers[2], first, width));
     T* to = as<T>(buffers[0]) + first;
     for (int64_t row = 0; row < s.extent; ++row, to += columns, sums += kStrip<T>)
-      if (s.streams)
+      if constexpr (!std::is_same_v<T, Sum>)
+        store_sums(to, sums, width);
+      else if (s.streams)
         write_past_caches(to, sums, kLine);
       else
-        std::memcpy(static_cast<void*>(to), sums, width * sizeof(T));
+        std::memcpy(to, sums, width * sizeof(T));
     if (s.streams) end_streams();
   });
   return first_bad == INT64_MAX ? -1 : first_bad.load();
@@ -149,8 +189,8 @@ bool is_strips(const State& s, int64_t out_elements, int64_t line) {
 
 // ---- scatter_add along the last axis: each line of the result is cleared while it is added to
 
-template <class T>
-int64_t run_lines(const Plan* plan, void* const* buffers, void*) {
+template <class T, class Sum>
+int64_t run_lines(const Plan* plan, void* const* buffers, void* workspace) {
   const State& s = state_of<State>(plan);
   const Loop& lines = s.loop[0];
   std::atomic<int64_t> first_bad{INT64_MAX};
@@ -158,11 +198,17 @@ int64_t run_lines(const Plan* plan, void* const* buffers, void*) {
     const int64_t end = lines.size * (task + 1) / s.team;
     for (int64_t i = lines.size * task / s.team; i < end; ++i) {
       T* to = as<T>(buffers[0]) + i * lines.dest;
-      std::memset(static_cast<void*>(to), 0, s.extent * sizeof(T));
-      const Cursor at = {to, byte_offset(buffers[1], i * lines.index * s.index_size),
+      Sum* sums;
+      if constexpr (std::is_same_v<T, Sum>)
+        sums = to;
+      else
+        sums = as<Sum>(workspace) + task * s.extent;
+      std::fill_n(sums, s.extent, Sum(0));
+      const Cursor at = {sums, byte_offset(buffers[1], i * lines.index * s.index_size),
                          byte_offset(buffers[2], i * lines.source * s.source_size), i};
-      const int64_t found = walk_last<Add<T>>(s, s.loop[1], at);
+      const int64_t found = walk_last<Add<T, Sum>>(s, s.loop[1], at);
       if (found != INT64_MAX) lower(first_bad, found);
+      if constexpr (!std::is_same_v<T, Sum>) store_sums(to, sums, s.extent);
     }
   });
   return first_bad == INT64_MAX ? -1 : first_bad.load();
@@ -174,25 +220,61 @@ bool is_lines(const State& s, int64_t out_elements) {
          s.loop[0].dest == s.extent && s.loop[0].size * s.extent == out_elements;
 }
 
-template <class T>
-void choose_adding(Plan* plan, const Operand& out) {
+// ---- scatter_add of anything else, to sums in memory of their own
+
+template <class T, class Sum>
+int64_t run_apart(const Plan* plan, void* const* buffers, void* workspace) {
+  const State& s = state_of<State>(plan);
+  void* const apart[] = {workspace, buffers[1], buffers[2]};
+  const int64_t bad = run<Add<T, Sum>>(plan, apart, nullptr);
+  constexpr int64_t kPiece = 1 << 16;
+  const int64_t n = s.clear / static_cast<int64_t>(sizeof(Sum));
+  run_tasks(n > kPiece ? threads() : 1, (n + kPiece - 1) / kPiece, [&](int64_t task, int) {
+    const int64_t first = task * kPiece, rest = n - first;
+    store_sums(as<T>(buffers[0]) + first, as<Sum>(workspace) + first,
+               rest < kPiece ? rest : kPiece);
+  });
+  return bad;
+}
+
+template <class T, class Sum>
+void choose_adding_in(Plan* plan, const Operand& out) {
   State& s = state_of<State>(plan);
+  constexpr bool kSame = std::is_same_v<T, Sum>;
+  constexpr int64_t kSize = sizeof(Sum);
   s.clear = element_count(out) * kItemSize[out.dtype];
-  plan->run = run<Add<T>>;
   s.streams = s.pick * kItemSize[out.dtype] % kLine == 0 && s.clear >= streaming_bytes() / 4;
   if (is_rows(s, element_count(out))) {
     plan->run = run_rows<T>;
     plan->workspace = (s.extent + 1 + s.loop[0].size) * static_cast<int64_t>(sizeof(int32_t));
     s.team = team_size(s.extent, element_count(out));
   } else if (is_lines(s, element_count(out))) {
-    plan->run = run_lines<T>;
+    plan->run = run_lines<T, Sum>;
     s.team = team_size(s.loop[0].size, s.loop[0].size * s.loop[1].size);
+    plan->workspace = kSame ? 0 : s.team * s.extent * kSize;
   } else if (is_strips(s, element_count(out), kStrip<T>)) {
-    plan->run = run_strips<T>;
+    plan->run = run_strips<T, Sum>;
     s.team = team_size(s.loop[1].size / kStrip<T>, element_count(out));
     s.pick = kStrip<T>;
-    plan->workspace = s.team * s.extent * kLine;
+    s.dest_size = kSize;
+    plan->workspace = s.team * s.extent * kStrip<T> * kSize;
+  } else if constexpr (kSame) {
+    plan->run = run<Add<T>>;
+  } else {
+    plan->run = run_apart<T, Sum>;
+    s.dest_size = kSize;
+    s.clear = plan->workspace = element_count(out) * kSize;
   }
+}
+
+template <class T>
+void choose_adding(Plan* plan, const Operand& out, int64_t updates) {
+  const bool many = sums_many(updates, state_of<State>(plan).extent);
+  if constexpr (kIsFloating<T>) {
+    if (many) return choose_adding_in<T, double>(plan, out);
+    if (sizeof(T) == 2) return choose_adding_in<T, float>(plan, out);
+  }
+  if constexpr (!kIsFloating<T> || sizeof(T) > 2) choose_adding_in<T, T>(plan, out);
 }
 
 // ---- put: a bad index must leave the memory unchanged, so all indices are checked first
@@ -279,29 +361,29 @@ const char* plan_scatter_add(Plan* plan, const Operand& out, const Operand& inde
   if (const char* problem = plan_loops(plan, out, index, updates, axis, true)) return problem;
   switch (out.dtype) {
     case kFloat32:
-      choose_adding<float>(plan, out);
+      choose_adding<float>(plan, out, index.shape[axis]);
       break;
     case kFloat64:
-      choose_adding<double>(plan, out);
+      choose_adding<double>(plan, out, index.shape[axis]);
       break;
     case kBFloat16:
-      choose_adding<BFloat16>(plan, out);
+      choose_adding<BFloat16>(plan, out, index.shape[axis]);
       break;
     case kFloat16:
-      choose_adding<Half>(plan, out);
+      choose_adding<Half>(plan, out, index.shape[axis]);
       break;
     case kInt8:
     case kUInt8:
-      choose_adding<uint8_t>(plan, out);
+      choose_adding<uint8_t>(plan, out, index.shape[axis]);
       break;
     case kInt16:
-      choose_adding<uint16_t>(plan, out);
+      choose_adding<uint16_t>(plan, out, index.shape[axis]);
       break;
     case kInt32:
-      choose_adding<uint32_t>(plan, out);
+      choose_adding<uint32_t>(plan, out, index.shape[axis]);
       break;
     case kInt64:
-      choose_adding<uint64_t>(plan, out);
+      choose_adding<uint64_t>(plan, out, index.shape[axis]);
       break;
     default:
       return "scatter_add: not defined for bool";

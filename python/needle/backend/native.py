@@ -11,6 +11,7 @@ import numpy as np
 
 from needle.backend import Backend, Describe, memory
 from needle.backend import convolution as convolution  # registers overrides
+from needle.backend import lengths as lengths
 from needle.backend import overrides as overrides
 from needle.backend import sequence as sequence
 from needle.backend.course import CourseTiles

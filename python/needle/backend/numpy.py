@@ -175,6 +175,15 @@ def _wide(x: Any) -> Any:
     return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
 
 
+_LONG, _LONG_LINE = 512, 4096
+
+
+def _by_rows(x: Any, axes: tuple[int, ...]) -> bool:
+    """Return whether NumPy adds many elements one by one: it sums last axes of a row as a tree."""
+    count = math.prod(x.shape[axis] for axis in axes)
+    return count > _LONG and not (x.is_dense() and axes == tuple(range(axes[0], x.ndim)))
+
+
 def _indices(index: Any, axis: int) -> tuple[Any, ...]:
     grid = list(np.ogrid[tuple(slice(0, size) for size in index.shape)])
     grid[axis] = index
@@ -294,12 +303,18 @@ class NumpyBackend(CourseTiles, Backend):
         dtype = {"dtype": out.dtype.numpy} if function in ("sum", "prod") else {}
         if values.dtype.itemsize != x.dtype.itemsize:
             dtype = {}
+        if function in ("sum", "mean") and x.dtype.kind == "f" and _by_rows(x, axes):
+            values, dtype = values.astype(np.float64), {}
         with np.errstate(all="ignore"):
             view(out)[...] = REDUCTIONS[function](values, axis=axes, keepdims=True, **dtype)
 
     def scan(self, function: str, out: Any, x: Any, axis: int) -> None:
+        # float32 sums stop growing by ones at 2 ** 24
+        is_long = x.dtype.kind == "f" and x.ndim and x.shape[axis] > _LONG_LINE
+        dtype = np.float64 if function == "cumsum" and is_long else None
+        more = {} if dtype is None else {"dtype": dtype}
         with np.errstate(all="ignore"):
-            view(out)[...] = SCANS[function](_wide(view(x)), axis=axis)
+            view(out)[...] = SCANS[function](_wide(view(x)), axis=axis, **more)
 
     def matmul(self, out: Any, a: Any, b: Any) -> None:
         with np.errstate(all="ignore"):
@@ -321,9 +336,12 @@ class NumpyBackend(CourseTiles, Backend):
         view(out)[...] = 0
         if bad < 0:
             where = np.where(where < 0, where + out.shape[axis], where)
-            target = _wide(view(out))
-            np.add.at(target, _indices(where, axis), _wide(view(updates)))
-            view(out)[...] = target
+            target, values = view(out), _wide(view(updates))
+            if out.dtype.kind == "f":  # many small numbers would not change a large sum
+                target, values = np.zeros(out.shape), values.astype(np.float64)
+            np.add.at(target, _indices(where, axis), values)
+            with np.errstate(over="ignore", invalid="ignore"):
+                view(out)[...] = target
         return bad
 
     puts = True

@@ -166,6 +166,7 @@ from needle.ops.elementwise import (
     subtract,
     where,
 )
+from needle.ops.euclidean import EuclideanNorm, GlobalNorm, StandardDeviation, std
 from needle.ops.factorizations import (
     QR,
     SVD,
@@ -449,7 +450,6 @@ from needle.ops.scan import (
     cumsum,
     diff,
     prod,
-    std,
     var,
 )
 from needle.ops.select import LinearIndex, Put, getitem, masked_fill, put, scatter, setitem

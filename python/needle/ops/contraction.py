@@ -18,10 +18,10 @@ from needle.ops.attributes import real
 from needle.ops.base import Composite
 from needle.ops.diagonals import diagonal
 from needle.ops.elementwise import cast_like, maximum, multiply
-from needle.ops.functions import sqrt
+from needle.ops.euclidean import euclidean
 from needle.ops.logic import clip
 from needle.ops.matmul import matmul
-from needle.ops.movement import Permute, Reshape, turned, unsqueeze
+from needle.ops.movement import Permute, Reshape, turned
 from needle.ops.operands import as_tensors, cast, promoted, widened
 from needle.ops.rearrange import broadcast_arrays
 from needle.ops.reduce import mean, summation
@@ -71,8 +71,10 @@ class CosineSimilarity(Composite):
     def expand(self, x: Any, y: Any) -> Any:
         a, b = broadcast_arrays(widened(x), widened(y))
         axis = normalise_axis(self.axis, len(shape_of(a)))
-        norms = [sqrt(maximum(summation(z * z, axis), self.eps**2)) for z in (a, b)]
-        return cast(summation(a * b, axis) / (norms[0] * norms[1]), x.spec.dtype)
+        if not self.eps >= 0:
+            raise OptionError(f"cosine_similarity: eps is {self.eps}\n  rule: 0 or more")
+        units = [z / maximum(euclidean(z, axis, keepdims=True), self.eps) for z in (a, b)]
+        return cast(summation(units[0] * units[1], axis), x.spec.dtype)
 
 
 def cosine_similarity(x: Any, y: Any, axis: int = -1, eps: float = 1e-8) -> Any:
@@ -95,7 +97,9 @@ def cov(x: Any, *, correction: float = 1.0) -> Any:
     [[ 1. -2.]
      [-2.  4.]]
     """
-    return cast_like(*_covariances("cov", x, correction))
+    centred, x = _centred("cov", x)
+    room = max(shape_of(x)[-1] - real("cov: correction", correction), 0.0)
+    return cast_like(_products(centred) / room, x)
 
 
 def corrcoef(x: Any) -> Any:
@@ -111,15 +115,13 @@ def corrcoef(x: Any) -> Any:
     [[ 1. -1.]
      [-1.  1.]]
     """
-    joint, x = _covariances("corrcoef", x, 1.0)
-    if not shape_of(joint):
-        return cast_like(joint / joint, x)
-    spread = sqrt(diagonal(joint))
-    return cast_like(clip(joint / unsqueeze(spread, -1) / unsqueeze(spread, -2), -1.0, 1.0), x)
+    centred, x = _centred("corrcoef", x)
+    rows = centred / euclidean(centred, -1, keepdims=True)
+    return cast_like(clip(_products(rows), -1.0, 1.0), x)
 
 
-def _covariances(name: str, x: Any, correction: float) -> tuple[Any, Any]:
-    """Return covariances of rows, of half-precision numbers in float32, and x as a tensor."""
+def _centred(name: str, x: Any) -> tuple[Any, Any]:
+    """Return rows without their means, half-precision ones in float32, and x as a tensor."""
     (x,) = promoted((x,), name, floating=True)
     shape = shape_of(x)
     if len(shape) not in (1, 2) or not shape[-1]:
@@ -128,9 +130,11 @@ def _covariances(name: str, x: Any, correction: float) -> tuple[Any, Any]:
             "a row for each variable, a column for each observation",
         )  # fmt: skip
     wide = widened(x)
-    centred = wide - mean(wide, -1, keepdims=True)
-    other = turned(centred) if len(shape) == 2 else centred
-    return matmul(centred, other) / max(shape[-1] - real(f"{name}: correction", correction), 0.0), x
+    return wide - mean(wide, -1, keepdims=True), x
+
+
+def _products(rows: Any) -> Any:
+    return matmul(rows, turned(rows) if len(shape_of(rows)) == 2 else rows)
 
 
 def outer(x: Any, y: Any) -> Any:

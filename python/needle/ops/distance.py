@@ -18,6 +18,7 @@ from needle.ops.elementwise import (
     subtract,
     where,
 )
+from needle.ops.euclidean import root
 from needle.ops.indexing import beside
 from needle.ops.linalg import norm
 from needle.ops.logic import clip, isfinite
@@ -26,7 +27,6 @@ from needle.ops.matmul import matmul
 from needle.ops.movement import stop_gradient, turned, unsqueeze
 from needle.ops.operands import cast, promoted
 from needle.ops.reduce import mean, summation
-from needle.ops.scan import root
 
 
 def cdist(x: Any, y: Any, p: float = 2.0) -> Any:

@@ -18,7 +18,7 @@ from needle import dtype, executor, graph
 from needle.errors import ArgumentError
 from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
-from needle.ops.operands import as_tensors, cast, constant, default_float, promoted
+from needle.ops.operands import as_tensors, cast, constant, default_float, promoted, widened
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
 
 # ---- arithmetic ----------------------------------------------------------------
@@ -497,12 +497,15 @@ def lerp(x: Any, y: Any, weight: Any) -> Any:
     if isinstance(weight, np.ndarray):
         x, y, weight = as_tensors((x, y, weight), "lerp")
     x, y = promoted((x, y), "lerp", floating=True)
+    kind = x.spec.dtype
+    x, y = widened(x), widened(y)  # half precision may have no number for the difference
     step = subtract(y, x)
     if isinstance(weight, graph.TensorBase):
         behind = subtract(y, step * subtract(1.0, weight))
-        return where(less(weight, 0.5), x + step * weight, behind)
+        out = where(less(weight, 0.5), x + step * weight, behind)
+        return cast(out, dtype.promote(weight.spec.dtype, kind) or kind)
     weight = real("lerp: weight", weight)
-    return x + step * weight if weight < 0.5 else y - step * (1.0 - weight)
+    return cast(x + step * weight if weight < 0.5 else y - step * (1.0 - weight), kind)
 
 
 def addcmul(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Any:

@@ -224,7 +224,7 @@ class LogAddExp(Elementwise):
 
 
 class Hypot(Elementwise):
-    """Length of the vector (x, y): sqrt(x * x + y * y), without overflow.
+    """Length of the vector (x, y): sqrt(x * x + y * y), without overflow; its derivative at 0 is 0.
 
     >>> print(ndl.hypot(Tensor([3.0]), Tensor([4.0])))
     [5.]
@@ -236,7 +236,7 @@ class Hypot(Elementwise):
     samples = binary_samples(np.hypot, 0.5, 2.0)
 
     def derivative(self, out: Any, i: int) -> Any:
-        return out.inputs[i] / out
+        return out.inputs[i] / where(equal(out, 0.0), math.inf, out)
 
 
 class CopySign(Elementwise):

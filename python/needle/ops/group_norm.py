@@ -6,6 +6,7 @@ Images lie in memory as [n, *spatial, channels].
 from __future__ import annotations
 
 import functools
+import math
 from math import prod
 from typing import Any
 
@@ -18,10 +19,10 @@ from needle.executor import shape_of
 from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.conv import channels_first, channels_last
-from needle.ops.elementwise import cast_like, square
+from needle.ops.elementwise import cast_like, less, square, where
 from needle.ops.functions import rsqrt
-from needle.ops.movement import broadcast_to, reshape
-from needle.ops.norm import parameter
+from needle.ops.movement import broadcast_to, reshape, stop_gradient
+from needle.ops.norm import parameter, reciprocal_root
 from needle.ops.operands import widened
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
@@ -149,7 +150,7 @@ class GroupNorm(_Grouped):
         middle = mean(wide, (1, 3), keepdims=True)
         centred = wide - middle
         var = mean(square(centred), (1, 3), keepdims=True)
-        normal = centred * rsqrt(var + self.eps)
+        normal = centred * reciprocal_root(centred, (1, 3), self.eps)
         out = normal * self.per_group(widened(weight)) + self.per_group(widened(bias))
         statistics = (reshape(z, (shape_of(x)[0], self.groups)) for z in (middle, var))
         return cast_like(reshape(out, shape_of(x)), x), *statistics
@@ -190,8 +191,11 @@ class GroupNormGrad(_Grouped):
 
     def expand(self, g: Any, x: Any, weight: Any, middle: Any, var: Any) -> Any:
         slope = self.apart(widened(g))
-        rstd = rsqrt(self.per_group(var) + self.eps)
-        normal = (self.apart(widened(x)) - self.per_group(middle)) * rstd
+        centred = self.apart(widened(x)) - self.per_group(middle)
+        known, var = less(var, math.inf), self.per_group(var)  # squares may leave the range
+        far = reciprocal_root(stop_gradient(centred), (1, 3), self.eps)
+        rstd = where(self.per_group(known), rsqrt(var + self.eps), far)
+        normal = centred * rstd
         h = slope * self.per_group(widened(weight))
         along = mean(h * normal, (1, 3), keepdims=True)
         dx = rstd * (h - mean(h, (1, 3), keepdims=True) - normal * along)

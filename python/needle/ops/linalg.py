@@ -20,13 +20,23 @@ from needle.executor import shape_of
 from needle.ops.attributes import Axes, either, operand_count, real
 from needle.ops.base import OUTPUT, Op, sum_to
 from needle.ops.diagonals import tril, triu
-from needle.ops.elementwise import absolute, cast_like, equal, maximum, not_equal, square, where
+from needle.ops.elementwise import (
+    absolute,
+    cast_like,
+    equal,
+    greater,
+    less,
+    maximum,
+    not_equal,
+    where,
+)
+from needle.ops.euclidean import euclidean
+from needle.ops.logic import logical_and
 from needle.ops.matmul import matmul
-from needle.ops.movement import reshape, squeeze, turned, unsqueeze
+from needle.ops.movement import reshape, squeeze, stop_gradient, turned, unsqueeze
 from needle.ops.operands import promoted, widened
-from needle.ops.reduce import amax, amin, summation
+from needle.ops.reduce import amax, amin, normalised, summation
 from needle.ops.samples import Sample, uniform
-from needle.ops.scan import root
 
 Shape = tuple[int, ...]
 EXACT = ("float64", "float32")
@@ -339,16 +349,26 @@ def norm(
     if ord == 0:
         return cast_like(summation(not_equal(x, 0), axes, keepdims), x)
     wide = widened(x)
-    if ord == 2:  # not |x|, whose derivative at 0 is 0: that of the square were 0 twice
-        return cast_like(root(summation(square(wide), axes, keepdims)), x)
+    if ord == 2:
+        return cast_like(euclidean(wide, axes, keepdims), x)
     size = absolute(wide)
     if math.isinf(ord):
         out = (amax if ord > 0 else amin)(size, axes, keepdims)
     elif ord == 1:
         out = summation(size, axes, keepdims)
     else:
-        out = _power_of_some(summation(_power_of_some(size, ord), axes, keepdims), 1 / ord)
+        unit = _unit(size, ord, normalised(x, axes))
+        total = summation(_power_of_some(size / unit, ord), axes, keepdims)
+        out = _power_of_some(total, 1 / ord) * reshape(unit, shape_of(total))
     return cast_like(out, x)
+
+
+def _unit(size: Any, ord: float, axes: tuple[int, ...]) -> Any:
+    """Return the size that rules each vector's norm; of multiples of it no power overflows."""
+    if not size.spec.size:
+        return summation(size, axes, keepdims=True) + 1.0
+    most = (amax if ord > 0 else amin)(stop_gradient(size), axes, keepdims=True)
+    return where(logical_and(greater(most, 0.0), less(most, math.inf)), most, 1.0)
 
 
 def normalize(x: Any, ord: Any = 2, axis: int = -1, eps: float = 1e-12) -> Any:

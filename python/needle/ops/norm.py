@@ -15,7 +15,8 @@ from needle.executor import shape_of
 from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Composite
 from needle.ops.elementwise import cast_like, square
-from needle.ops.functions import rsqrt
+from needle.ops.euclidean import euclidean
+from needle.ops.functions import hypot, rsqrt
 from needle.ops.movement import broadcast_to, permute, reshape, unsqueeze
 from needle.ops.operands import constant, widened
 from needle.ops.reduce import mean, summation
@@ -45,6 +46,13 @@ class _Norm(Composite):
 
 def _added(grad: Any, part: Any) -> Any:
     return part if grad is None else grad + cast_like(part, grad)
+
+
+def reciprocal_root(x: Any, axes: tuple[int, ...], eps: float) -> Any:
+    """Return 1 / sqrt(mean(x * x) + eps) over axes, also where the squares leave the range."""
+    count = math.prod(shape_of(x)[axis] for axis in axes)
+    size = euclidean(x, axes, keepdims=True) * (count**-0.5 if count else math.nan)
+    return 1.0 / hypot(size, math.sqrt(eps) if eps >= 0 else math.nan)
 
 
 # ---- layer norm --------------------------------------------------------------------
@@ -98,7 +106,7 @@ class LayerNorm(_Norm):
         wide = widened(x)
         middle = mean(wide, -1, keepdims=True)
         centred = wide - middle
-        rstd = rsqrt(mean(square(centred), -1, keepdims=True) + self.eps)
+        rstd = reciprocal_root(centred, (centred.spec.ndim - 1,), self.eps)
         out = centred * rstd * widened(weight) + widened(bias)
         rows = shape_of(x)[:-1]
         return cast_like(out, x), reshape(middle, rows), reshape(rstd, rows)
@@ -192,7 +200,7 @@ class RMSNorm(_Norm):
 
     def expand(self, x: Any, weight: Any) -> Any:
         wide = widened(x)
-        rstd = rsqrt(mean(square(wide), -1, keepdims=True) + self.eps)
+        rstd = reciprocal_root(wide, (wide.spec.ndim - 1,), self.eps)
         return cast_like(wide * rstd * widened(weight), x), reshape(rstd, shape_of(x)[:-1])
 
     def gradient(self, out_grad: Any, out: Any) -> Any:

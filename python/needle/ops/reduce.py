@@ -20,7 +20,7 @@ from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op
 from needle.ops.contract import split_example
 from needle.ops.elementwise import cast_like, equal, not_equal, where
 from needle.ops.movement import BroadcastTo, broadcast_to, reshape
-from needle.ops.operands import in_dtype
+from needle.ops.operands import in_dtype, widened
 from needle.ops.samples import Sample, uniform
 
 
@@ -153,10 +153,11 @@ class _Extreme(Reduction):
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x = out.inputs[0]
         chosen = equal(x, self.spread(out, out))
-        ties = summation(cast_like(chosen, x), self.axes, keepdims=True)
+        # in float32 where x has half precision, in which many ties have no number
+        ties = summation(cast_like(chosen, widened(x)), self.axes, keepdims=True)
         none = where(equal(ties, 0.0), math.nan, 0.0)  # the extreme is NaN
-        share = reshape(out_grad, shape_of(ties)) / ties
-        return (where(chosen, share, cast_like(none, x)),)
+        share = reshape(widened(out_grad), shape_of(ties)) / ties
+        return (where(chosen, cast_like(share, x), cast_like(none, x)),)
 
 
 class Max(_Extreme):

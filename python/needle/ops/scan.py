@@ -11,13 +11,15 @@ import numpy as np
 from needle import executor
 from needle.backend import kernels
 from needle.backend.axes import normalise_axis, whole
+from needle.dtype import float64
 from needle.errors import IndexRangeError, OptionError
 from needle.executor import shape_of
 from needle.ops.attributes import Axes, either, flag, real
-from needle.ops.base import OUTPUT, Composite, Linear, Op, export
-from needle.ops.elementwise import cast_like, equal, square, where
-from needle.ops.functions import Sqrt
+from needle.ops.base import OUTPUT, Composite, Linear, Op
+from needle.ops.elementwise import absolute, cast_like, greater, less, square, where
+from needle.ops.functions import exp2, log2
 from needle.ops.indexing import ScatterAdd
+from needle.ops.logic import clip, logical_and
 from needle.ops.movement import broadcast_to, concat, flip, permute, reshape, stop_gradient
 from needle.ops.operands import cast, constant, in_dtype, promoted, widened
 from needle.ops.reduce import (
@@ -29,6 +31,7 @@ from needle.ops.reduce import (
     reduction_samples,
     summation,
 )
+from needle.ops.rounding import round
 from needle.ops.samples import Sample, uniform
 from needle.ops.tuples import stack
 
@@ -143,7 +146,7 @@ class CumProdGrad(Composite):
         out[k] = (product before k) * s[k],  s[k] = g[k] + x[k + 1] * s[k + 1]
 
     Shapes:   x, g [..., n, ...] -> the same
-    Dtypes:   floating; in float32 when x is float16 or bfloat16
+    Dtypes:   floating; products in float64
     Gradient: x, g; any order
     Raises:   IndexRangeError if the axis is out of range
     """
@@ -152,7 +155,8 @@ class CumProdGrad(Composite):
     samples = _grad_samples(_running_grad)
 
     def expand(self, x: Any, g: Any) -> Any:
-        wide, g = widened(_last(x, self.axis)), widened(_last(g, self.axis))
+        # of many products there, of few in float32, the parts leave the range though not the result
+        wide, g = (cast(_last(each, self.axis), float64) for each in (x, g))
         next_factor = concat([wide[..., 1:], _ones(wide)], -1)
         sums = flip(_recurrence(flip(next_factor, -1), flip(g, -1)), -1)
         return cast_like(_back(_before(wide) * sums, self.axis), x)
@@ -320,8 +324,10 @@ class ProdGrad(Composite):
 
         out[k] = (product before k) * (product behind k) * g[k]
 
+    Products are of numbers near 1, with their powers of two apart, so none overflows on the way.
+
     Shapes:   x, g [..., n, ...] -> the same
-    Dtypes:   floating
+    Dtypes:   floating; products in float64
     Gradient: x, g; any order
     Raises:   IndexRangeError if the axis is out of range
     """
@@ -330,9 +336,27 @@ class ProdGrad(Composite):
     samples = _grad_samples(lambda x, g: [g[k] * np.prod(np.delete(x, k)) for k in range(len(x))])
 
     def expand(self, x: Any, g: Any) -> Any:
-        rows = _last(x, self.axis)
+        rows = cast(_last(x, self.axis), float64)
+        powers = _powers_of_two(stop_gradient(rows))
+        rows = _times_power(rows, -powers)
         others = _before(rows) * flip(_before(flip(rows, -1)), -1)
-        return _back(others, self.axis) * g
+        wide = others * cast(_last(g, self.axis), float64)
+        power = summation(powers, (len(shape_of(rows)) - 1,), keepdims=True) - powers
+        return cast_like(_back(_times_power(wide, power), self.axis), g)
+
+
+def _powers_of_two(x: Any) -> Any:
+    """Return the nearest powers of two as whole numbers; 0 for 0, infinities and NaN."""
+    size = absolute(x)
+    known = logical_and(greater(size, 0.0), less(size, math.inf))
+    return round(log2(where(known, size, 1.0)))
+
+
+def _times_power(x: Any, power: Any) -> Any:
+    """Return x times 2 ** power, in three steps, each of which has a number."""
+    power = clip(power, -3000.0, 3000.0)
+    part = round(power / 3.0)
+    return x * exp2(part) * exp2(part) * exp2(power - part - part)
 
 
 def _size(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
@@ -406,17 +430,6 @@ class Var(Composite):
         centred = wide - mean(wide, self.axes, keepdims=True)
         grad = centred * (reshape(out_grad, kept) * (2.0 * self.factor(x)))
         return (cast_like(grad, x),)
-
-
-class Root(Sqrt):
-    """Square root whose derivative at 0 is 0, as for a standard deviation."""
-
-    def derivative(self, out: Any, i: int) -> Any:
-        none = equal(out, 0.0)
-        return where(none, 0.0, 0.5 / where(none, 1.0, out))
-
-
-root = export(Root)
 
 
 def cumsum(x: Any, axis: int | None = None, *, dtype: Any = None) -> Any:
@@ -533,27 +546,3 @@ def var(
     chosen = normalised(x, either(axes, axis))
     kept = flag("var: keepdims", keepdims)
     return executor.apply(Var.of(chosen, kept, real("var: correction", correction)), x)
-
-
-def std(
-    x: Any,
-    axes: Axes = None,
-    keepdims: bool = False,
-    *,
-    axis: Axes = None,
-    correction: float = 0.0,
-) -> Any:
-    """Standard deviation over axes (all for None): the square root of ``var``.
-
-    Its derivative where all values are equal is 0. float16 and bfloat16 are computed in float32,
-    which holds their squares.
-
-    >>> print(ndl.std(Tensor([1.0, 3.0])))
-    1.0
-    """
-    out = var(x, axes, keepdims, axis=axis, correction=correction)
-    kind = out.spec.dtype
-    if kind.itemsize == 2:
-        out = var(widened(x), axes, keepdims, axis=axis, correction=correction)
-        return cast(root(out), kind)
-    return root(out)

@@ -26,7 +26,7 @@ from needle.ops.elementwise import (
 from needle.ops.indexing import ScatterAdd, beside, take
 from needle.ops.logic import bitwise_invert, logical_not
 from needle.ops.movement import broadcast_to, concat, reshape
-from needle.ops.operands import as_tensors, cast, check_single, promoted
+from needle.ops.operands import as_tensors, cast, check_single, promoted, widened
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.select import Put, getitem, places_along, put
 from needle.ops.sorting import argsort
@@ -175,7 +175,8 @@ class ScatterExtreme(Composite):
         hit = greater(_counts(places, equal(places, places), size), 0)
         own = equal(x, out) if self.include_self else logical_not(hit)
         ties = _counts(places, wins, size) + cast(own, dtype.int64)
-        share = out_grad / cast_like(maximum(ties, 1), out_grad)
+        wide = widened(out_grad)  # half precision has no number for many ties
+        share = cast_like(wide / cast_like(maximum(ties, 1), wide), out_grad)
         return where(own, share, 0.0), where(wins, take(share, places, 0), 0.0), None
 
 
@@ -211,6 +212,9 @@ def scatter_reduce(
     steps = graph.wrap(kernels.arange(size, dtype.int64, x.spec.device))
     places = reshape(getitem(reshape(steps, shape), index), (count,))
     x, values = reshape(x, (size,)), reshape(values, (count,))
+    kind = x.spec.dtype
+    if reduce == "mean":  # of which half precision may have no sum, and no number of them
+        x, values = widened(x), widened(values)
     if reduce in ("amax", "amin"):
         op = ScatterExtreme.of(reduce == "amin", include)
         return reshape(executor.apply(op, x, values, places), shape)
@@ -222,7 +226,7 @@ def scatter_reduce(
     if reduce == "mean":
         counts = cast_like(maximum(counts + int(include), 1), x)
         out = out / counts if x.spec.dtype.is_floating else floor_divide(out, counts)
-    return reshape(out, shape)
+    return reshape(cast(out, kind), shape)
 
 
 def _products(x: Any, values: Any, places: Any, include: bool) -> Any:

@@ -6,13 +6,15 @@ mode.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
-from needle.ops.elementwise import equal, square, where
-from needle.ops.functions import rsqrt
+from needle.ops.elementwise import cast_like, equal, square, where
+from needle.ops.functions import hypot, rsqrt
+from needle.ops.operands import widened
 from needle.ops.samples import binary_samples, unary_samples
 
 
@@ -109,7 +111,8 @@ class Atan(Elementwise):
     samples = unary_samples(-3, 3, np.arctan)
 
     def derivative(self, out: Any, i: int) -> Any:
-        return 1.0 / (1.0 + square(out.inputs[0]))
+        x = out.inputs[0]
+        return cast_like(1.0 / (1.0 + square(widened(x))), x)
 
 
 class Atan2(Elementwise):
@@ -126,26 +129,24 @@ class Atan2(Elementwise):
 
     def derivative(self, out: Any, i: int) -> Any:
         x, y = out.inputs
-        return self._slope(x, y, self._squared(x, y), i)
+        return self._slope(x, y, self._length(x, y), i)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x, y = out.inputs
-        squared = self._squared(x, y)
+        length = self._length(x, y)
         return tuple(
-            sum_to(out_grad * self._slope(x, y, squared, i), node.spec.shape)
-            if node.needs
-            else None
+            sum_to(out_grad * self._slope(x, y, length, i), node.spec.shape) if node.needs else None
             for i, node in enumerate(out.node.inputs)
         )
 
     @staticmethod
-    def _squared(x: Any, y: Any) -> Any:
-        squared = square(x) + square(y)
-        return where(equal(squared, 0.0), 1.0, squared)
+    def _length(x: Any, y: Any) -> Any:
+        length = hypot(x, y)  # its square may leave the range
+        return where(equal(length, 0.0), math.inf, length)
 
     @staticmethod
-    def _slope(x: Any, y: Any, squared: Any, i: int) -> Any:
-        return -x / squared if i else y / squared
+    def _slope(x: Any, y: Any, length: Any, i: int) -> Any:
+        return -x / length / length if i else y / length / length
 
 
 class Sinh(Elementwise):
@@ -229,7 +230,7 @@ class Asinh(Elementwise):
     samples = unary_samples(-3, 3, np.arcsinh)
 
     def derivative(self, out: Any, i: int) -> Any:
-        return rsqrt(square(out.inputs[0]) + 1.0)
+        return 1.0 / hypot(out.inputs[0], 1.0)  # the square may leave the range
 
 
 class Acosh(Elementwise):

@@ -8,6 +8,7 @@ from typing import Any
 
 from needle import executor, ops
 from needle.errors import GradientError, NeedleError, OptionError, explain
+from needle.ops.euclidean import GlobalNorm
 from needle.ops.row_sparse import each, elements
 from needle.tensors import Tensor
 
@@ -44,18 +45,15 @@ def clip_grad_norm(
     if not having:
         raise GradientError("clip_grad_norm: no parameter has a gradient; call backward() first")
     with executor.modes(recording=False):
-        total: Any = None
-        for p in having:
-            grad = elements(p.grad)
-            wide = grad.astype("float32") if grad.dtype.itemsize == 2 else grad
-            part = ops.summation(ops.square(wide))
-            total = part if total is None else total + ops.astype(part, total.dtype)
-        norm = ops.sqrt(total)
+        grads = [elements(p.grad) for p in having]
+        norm = executor.apply(GlobalNorm.of(), *grads)  # squares may leave the range of the dtype
         if error_if_nonfinite and not _finite(norm):
             raise _nonfinite(having, norm)
         factor = ops.minimum(max_norm / (norm + 1e-6), 1.0)
         for p in having:
             p.grad = each(lambda g: g * ops.astype(factor, g.dtype), p.grad)
+        exact = any(g.dtype.name == "float64" for g in grads)
+        norm = norm if exact else ops.astype(norm, "float32")
     return norm
 
 
@@ -101,7 +99,7 @@ def _finite(x: Tensor) -> bool:
 
 
 def _nonfinite(params: list[Tensor], norm: Tensor) -> NeedleError:
-    bad = [p for p in params if not _finite(ops.summation(ops.square(elements(p.grad))))]
+    bad = [p for p in params if not bool(ops.all(ops.isfinite(elements(p.grad))))]
     return explain(
         GradientError, "clip_grad_norm", f"the norm of the gradients is {float(norm)}",
         [("gradient of", p) for p in bad[:10]], "the norm must be finite",

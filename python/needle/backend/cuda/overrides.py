@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from needle import dtype as dtypes
 from needle.backend import kernels, override
+from needle.backend.axes import normalise_axes
+from needle.backend.cuda import reductions
 from needle.backend.cuda.backend import address, aligned, blocks_for, dense
 from needle.backend.cuda.geometry import geometry, power_of_two
 from needle.backend.cuda.table import CPP
@@ -79,6 +81,33 @@ def _teams(rows: int, count: int, dense: bool, between: Iterable[int], *arrays: 
 
 
 # ---- softmax -----------------------------------------------------------------------
+
+
+def _length(x: NDArray, axes: tuple[int, ...]) -> NDArray:
+    """Return the roots of sums of squares over axes, which stay with size 1, in float64."""
+    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    out = empty(kept, dtypes.float64, x.device)
+    reductions.reduce(x.device.backend, "norm", out, x, axes)
+    return out
+
+
+@both("EuclideanNorm")
+def euclidean_norm(op: Any, x: NDArray) -> Any:
+    """Root of the sum of squares, in one pass over the memory."""
+    axes = normalise_axes(op.axes, x.ndim)
+    if not _floating(x):
+        return NotImplemented
+    out = _length(x, axes).astype(x.dtype, copy=False)
+    return out if op.keepdims else out.squeeze(axes)
+
+
+@both("GlobalNorm")
+def global_norm(op: Any, *parts: NDArray) -> Any:
+    """Root of the sum of all squares."""
+    if not all(map(_floating, parts)):
+        return NotImplemented
+    each = [_length(x, tuple(range(x.ndim))).reshape((1,)) for x in parts]
+    return _length(kernels.concatenate(tuple(each), 0), (0,)).reshape(())
 
 
 def _softmax_family() -> Iterable[str]:

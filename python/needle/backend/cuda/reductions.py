@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 KERNELS = {
     "sum": "Sum", "mean": "Mean", "prod": "Prod", "max": "Max", "min": "Min", "any": "Any",
-    "all": "All", "argmax": "ArgMax", "argmin": "ArgMin",
+    "all": "All", "argmax": "ArgMax", "argmin": "ArgMin", "norm": "Norm",
 }  # fmt: skip
 THREADS = 256
 EACH = 32
@@ -24,7 +24,7 @@ EACH = 32
 BLOCKS = 16
 """Number of blocks for each multiprocessor that keeps all of them busy to the end."""
 MAX_PARTS = 4096
-STATE_BYTES = 16
+STATE_BYTES = 24
 
 
 def reduce(backend: CudaBackend, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> None:
@@ -117,7 +117,7 @@ def _parts(most: int, blocks: int, team: int, count: int, multiple: int) -> tupl
 
 def _family(kind: str) -> Iterable[str]:
     for kernel in KERNELS.values():
-        if kernel == "Mean" and kind not in ("float", "double", "f16", "bf16"):
+        if kernel in ("Mean", "Norm") and kind not in ("float", "double", "f16", "bf16"):
             continue
         yield f"reduce<{kernel}, {kind}, i32>"
         yield f"reduce_finish<{kernel}, {kind}>"

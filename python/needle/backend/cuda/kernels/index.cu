@@ -54,10 +54,17 @@ __global__ void __launch_bounds__(256)
   if (key == ~static_cast<u64>(0) || (first > 0 && keys[first - 1] == key)) return;
   const Offsets<2, i64> at(rows, position - first * rows.count);
   T* target = out + key + at.at[0];
+  // Sums of parts: many small numbers would not change one large sum.
+  constexpr i64 kPart = 256;
   Compute<T> sum = widen(*target);
-  for (i64 i = first; i < g.count && keys[i] == key; ++i) {
-    const Offsets<1, i64> from(g, order[i]);
-    sum += widen(updates[from.at[0] + at.at[1]]);
+  for (i64 i = first; i < g.count && keys[i] == key;) {
+    const i64 end = i + kPart < g.count ? i + kPart : g.count;
+    Compute<T> part = 0;
+    for (; i < end && keys[i] == key; ++i) {
+      const Offsets<1, i64> from(g, order[i]);
+      part += widen(updates[from.at[0] + at.at[1]]);
+    }
+    sum += part;
   }
   *target = cast<T>(sum);
 }

@@ -25,7 +25,23 @@ __global__ void __launch_bounds__(256, 3)
     squares += value * value;
   });
   squares = team.over(squares, &room[0], Add());
-  const C rstd = inverse_root(squares / static_cast<C>(d) + static_cast<C>(eps));
+  C rstd = inverse_root(squares / static_cast<C>(d) + static_cast<C>(eps));
+  if (!(squares < highest<C>())) {  // those of smaller numbers have a sum
+    const C scale = sizeof(C) == 8 ? static_cast<C>(0x1p-600) : static_cast<C>(0x1p-100);
+    C sum = 0;
+    if (centred) {
+      each<T, packs>(d, team, [&](int slot, i64 i) { sum += x.at(slot, i) * scale; });
+      sum = team.over(sum, &room[0], Add()) / static_cast<C>(d);
+    }
+    squares = 0;
+    each<T, packs>(d, team, [&](int slot, i64 i) {
+      const C value = x.at(slot, i) * scale - sum;
+      squares += value * value;
+    });
+    squares = team.over(squares, &room[0], Add());
+    rstd = inverse_root(squares / static_cast<C>(d)) * scale;
+    mean = sum / scale;
+  }
   const Row<T, packs> weight(weights, 1, d, team), bias(biases, 1, d, team);
   write<T, packs>(out + team.row * d, 1, d, team, [&](int slot, i64 i) {
     const C scaled = (x.at(slot, i) - mean) * rstd * weight.at(slot, i);

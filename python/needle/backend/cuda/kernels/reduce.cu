@@ -53,6 +53,54 @@ struct Prod : Sum {
   }
 };
 
+// Sums of squares, and their root. Those of float fit into double; those of double are kept apart
+// by size, as multiples of numbers whose squares have the range. Source: Blue, "A portable Fortran
+// program to find the Euclidean norm of a vector", 1978.
+struct Squares {
+  double middle, large, small;
+};
+struct Norm {
+  template <class T>
+  using State = typename Choose<sizeof(T) == 8, Squares, double>::type;
+  template <class T>
+  using Out = double;
+  template <class T>
+  static __device__ State<T> start() {
+    return State<T>{};
+  }
+  template <class X>
+  static __device__ void add(double& s, X x, i64) {
+    s += static_cast<double>(x) * static_cast<double>(x);
+  }
+  template <class X>
+  static __device__ void add(Squares& s, X x, i64) {
+    const double size = x < 0 ? -x : x;
+    if (size > 0x1p400) {
+      s.large += size * 0x1p-600 * (size * 0x1p-600);
+    } else if (size < 0x1p-400) {
+      s.small += size * 0x1p600 * (size * 0x1p600);
+    } else {
+      s.middle += size * size;
+    }
+  }
+  static __device__ void join(double& s, const double& other) { s += other; }
+  static __device__ void join(Squares& s, const Squares& other) {
+    s.middle += other.middle;
+    s.large += other.large;
+    s.small += other.small;
+  }
+  template <class T>
+  static __device__ double finish(const double& s, i64) {
+    return sqrt(s);
+  }
+  template <class T>
+  static __device__ double finish(const Squares& s, i64) {
+    if (s.large != 0) return sqrt(s.large + s.middle * 0x1p-600 * 0x1p-600) * 0x1p600;
+    return s.middle != 0 ? sqrt(s.middle + s.small * 0x1p-600 * 0x1p-600)
+                         : sqrt(s.small) * 0x1p-600;
+  }
+};
+
 // NaN is larger and smaller than everything else.
 template <bool largest>
 struct Extreme {

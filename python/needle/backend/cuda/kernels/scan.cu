@@ -4,10 +4,13 @@
 template <class T>
 using Carry = typename Choose<Traits<T>::is_floating, Compute<T>, i64>::type;
 
-// A scan: the stored type, the state before the first element, and how two parts are joined.
+// A scan: the stored type, that of what is carried along a line (a float sum stops growing by ones
+// at 2 ** 24), the state before the first element, and how two parts are joined.
 struct CumSum {
   template <class T>
   using Out = typename Choose<Traits<T>::is_floating, T, i64>::type;
+  template <class T>
+  using Total = typename Choose<Traits<T>::is_floating, double, i64>::type;
   template <class C>
   static __device__ C start() {
     return 0;
@@ -18,6 +21,8 @@ struct CumSum {
   }
 };
 struct CumProd : CumSum {
+  template <class T>
+  using Total = Carry<T>;
   template <class C>
   static __device__ C start() {
     return 1;
@@ -32,6 +37,8 @@ template <bool largest>
 struct CumExtreme {
   template <class T>
   using Out = T;
+  template <class T>
+  using Total = Carry<T>;
   template <class C>
   static __device__ C start() {
     return largest ? lowest<C>() : highest<C>();
@@ -59,7 +66,8 @@ __global__ void __launch_bounds__(kThreads)
   out += at.at[0];
   x += at.at[1];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  C carry = S::template start<C>();
+  using Total = typename S::template Total<T>;
+  Total carry = S::template start<Total>();
   for (i64 first = 0; first < count; first += kThreads) {
     const i64 i = first + threadIdx.x;
     C value = i < count ? static_cast<C>(widen(x[i * x_step])) : S::template start<C>();
@@ -70,12 +78,13 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (lane == 31) totals[warp] = value;
     __syncthreads();
-    C before = carry;
+    Total before = carry;
     for (int w = 0; w < kWarps; ++w) {
-      if (w < warp) before = S::join(before, totals[w]);
-      carry = S::join(carry, totals[w]);
+      if (w < warp) before = S::join(before, static_cast<Total>(totals[w]));
+      carry = S::join(carry, static_cast<Total>(totals[w]));
     }
-    if (i < count) out[i * out_step] = cast<ScanOut<S, T>>(S::join(before, value));
+    const Total found = S::join(before, static_cast<Total>(value));
+    if (i < count) out[i * out_step] = cast<ScanOut<S, T>>(static_cast<C>(found));
     __syncthreads();
   }
 }
@@ -86,12 +95,13 @@ __global__ void __launch_bounds__(kThreads)
     scan_lines(ScanOut<S, T>* out, const T* x, Geometry<2> lines, i64 count, i64 out_step,
                i64 x_step) {
   using C = Carry<T>;
+  using Total = typename S::template Total<T>;
   const Index line = position_in_grid<Index>();
   if (line >= static_cast<Index>(lines.count)) return;
   const Offsets<2, Index> at(lines, line);
-  C total = S::template start<C>();
+  Total total = S::template start<Total>();
   for (i64 i = 0; i < count; ++i) {
-    total = S::join(total, static_cast<C>(widen(x[at.at[1] + i * x_step])));
-    out[at.at[0] + i * out_step] = cast<ScanOut<S, T>>(total);
+    total = S::join(total, static_cast<Total>(widen(x[at.at[1] + i * x_step])));
+    out[at.at[0] + i * out_step] = cast<ScanOut<S, T>>(static_cast<C>(total));
   }
 }
