@@ -258,5 +258,6 @@ def _result(x: Any) -> Any:
         return type(x), x
     raise TraceError(
         f"compile: the function returned {structure.kind(x)}, {x!r:.60}\n"
-        "  rule: it returns tensors, numbers, texts and None, in tuples, lists and dicts"
+        "  rule: it returns tensors, numbers, texts and None, in tuples, lists and dicts\n"
+        "  try: return the tensors alone"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import core, executor, graph
+from needle import core, executor, graph, tracing
 from needle import dtype as dtypes
 from needle.backend import kernels
 from needle.backend.axes import axes_of, normalise_axis, whole
@@ -168,6 +168,8 @@ class Take(Op):
     def gradient(self, out_grad: Any, out: Any) -> Any:
         table, index = out.node.inputs[0], out.inputs[1]
         shape = table.spec.shape
+        if self.sparse:
+            tracing.check("a gradient by rows has a shape that depends on values", "sparse=False")
         if self.sparse and table.op is None and not (graph.recording() or graph.lazy()):
             return _by_rows(index, out_grad, shape), None
         op = TakeGrad.of(normalise_axis(self.axis, len(shape)), shape)
