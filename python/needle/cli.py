@@ -129,6 +129,7 @@ def _train_parser() -> _Parser:
     add("--out", metavar="FOLDER", help="folder for the run (default: runs/<recipe>-<time>)")
     add("--resume", metavar="FOLDER", help="continue the run in this folder, on the same device")
     add("--threads", type=_count, metavar="N", help="kernel threads (default: all cores)")
+    add("--record", action="store_true", help="record fingerprints of all steps, for needle diff")
     add("--quiet", action="store_true", help="print only the result")
     return parser
 
@@ -156,7 +157,7 @@ def _train(arguments: list[str]) -> int:
             args.data, args.epochs, args.steps, args.batch_size, args.lr, args.seed or 0,
             args.preset,
         )  # fmt: skip
-        return run(recipe, settings, args.out, args.quiet)
+        return run(recipe, settings, args.out, args.quiet, record=args.record)
 
 
 def _resumed(args: argparse.Namespace) -> int:
@@ -265,6 +266,25 @@ def _compare(arguments: list[str]) -> int:
     return 0
 
 
+def _diff(arguments: list[str]) -> int:
+    parser = _Parser(
+        "diff",
+        description="Find where the numbers of two runs part: step, op, line and units in the last "
+        "place. Both were made with --record. Exit code 1 if they differ.",
+        epilog="example: needle diff runs/first runs/second",
+    )
+    parser.add_argument("runs", nargs=2, help="folders of the runs")
+    parser.option("--quick", action="store_true", help="only the step and the tensor; no replay")
+    parser.option("--json", action="store_true", help="print the findings as JSON")
+    args = parser.read(arguments)
+    from needle.tools import diff
+
+    first, second = args.runs
+    found = diff.diff(first, second, args.quick)
+    print(json.dumps(found, indent=1) if args.json else diff.as_text(found))
+    return 1 if found["step"] is not None else 0
+
+
 # ---- needle doctor -------------------------------------------------------------------
 
 
@@ -280,7 +300,8 @@ def _doctor(arguments: list[str]) -> int:
 
 
 _COMMANDS = {
-    "train": _train, "sample": _sample, "report": _report, "compare": _compare, "doctor": _doctor,
+    "train": _train, "sample": _sample, "report": _report, "compare": _compare, "diff": _diff,
+    "doctor": _doctor,
 }  # fmt: skip
 _HELP = """usage: needle COMMAND [options]
 
@@ -288,6 +309,7 @@ _HELP = """usage: needle COMMAND [options]
   sample RUN       continue a text with the model of a run
   report RUN       write a page about a run
   compare RUN RUN  tell what runs differ in
+  diff RUN RUN     find where the numbers of two runs part
   doctor           check this installation
 
   needle COMMAND --help lists the options; needle --version prints the version."""

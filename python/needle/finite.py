@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ class _State(threading.local):
     cause = ""  # the op whose gradient or tangent is being built
     region = ""  # the checkpoint that runs again, and where it was called
     pushed: Any = None  # the op whose value is computed together with its tangent
+    observer: Any = None  # is given results in place of the check
 
 
 _state = _State()
@@ -64,12 +65,33 @@ def compute(op: Any, arrays: Sequence[Any], line: str = "", node: Any = None) ->
     if _state.inside:
         return op.compute(*arrays)
     result = unwatched(op.compute, *arrays)
+    if _state.observer is not None:
+        unwatched(_state.observer, op, result, _place(op, line, node))
+        return result
     for part in result if type(result) is tuple else (result,):
         if _is_suspect(part):
-            place = _places.get(node, "") if node is not None else ""
-            place = place or (_state.cause if op is not _state.pushed else "")
-            _judge(op, arrays, part, place or (f"called at {line}" if line else ""))
+            _judge(op, arrays, part, _place(op, line, node))
     return result
+
+
+def _place(op: Any, line: str, node: Any) -> str:
+    """Return where an op was called, or the op whose gradient it is part of."""
+    place = _places.get(node, "") if node is not None else ""
+    place = place or (_state.cause if op is not _state.pushed else "")
+    return place or (f"called at {line}" if line else "")
+
+
+@contextmanager
+def observed(observer: Callable[[Any, Any, str], None]) -> Iterator[None]:
+    """Call ``observer(op, result, place)`` for each result that would be checked, in this thread.
+
+    Nothing is checked meanwhile. The setting ``finite`` must be on.
+    """
+    outer, _state.observer = _state.observer, observer
+    try:
+        yield
+    finally:
+        _state.observer = outer
 
 
 def gradient(op: Any, out_grad: Any, out: Any) -> Any:

@@ -14,6 +14,7 @@ from needle.recipes.recipe import Recipe, Settings
 from needle.tools.run import RunFolder, environment
 from needle.train import Callback, Evaluate, Result, Trainer
 from needle.train.progress import Progress
+from needle.train.recorder import RECORD, Recorder
 from needle.train.step import Update
 from needle.train.stop import Stop
 
@@ -28,6 +29,7 @@ def train(
     progress: Progress,
     stop: Stop,
     resume: bool = False,
+    record: bool = False,
 ) -> Result:
     """Train a recipe's model, and save everything in the run's folder.
 
@@ -45,6 +47,8 @@ def train(
         if recipe.seconds is not None:
             choose_steps(recipe, recipe.seconds, progress, stop)
         trainer = RecipeTrainer(recipe, folder, progress, stop)
+        if record or (folder.path / RECORD).exists():
+            trainer.callbacks.append(Recorder(folder.path))
         if not resume:
             recipe.keep(folder)
             folder.save_config(describe(trainer))

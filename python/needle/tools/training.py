@@ -23,6 +23,7 @@ def run(
     out: str | None,
     quiet: bool,
     resume: RunFolder | None = None,
+    record: bool = False,
 ) -> int:
     """Train, print the results and their files; return the exit code.
 
@@ -32,6 +33,7 @@ def run(
         out: the folder of the run; None for a new one.
         quiet: whether to print only the result.
         resume: the folder of a run to continue.
+        record: whether to record fingerprints; a run that is continued does as before.
 
     Raises:
         OptionError: if the output folder cannot be written.
@@ -44,7 +46,7 @@ def run(
         with Stop().listening() as stop, folder.lock():
             if resume is None:  # another run may have been here since
                 folder.check_unused()
-            result = train(recipe, settings, folder, show, stop, resume is not None)
+            result = train(recipe, settings, folder, show, stop, resume is not None, record)
     finally:
         folder.discard_if_empty()
     if result.stopped is not None:
