@@ -1,11 +1,13 @@
 """Checkpoints: what is saved is loaded, which ones stay, and what is loaded if one is damaged."""
 
+import threading
+
 import numpy as np
 import pytest
 
 import needle as ndl
 from needle import nn, optim
-from needle.errors import DataError, OptionError
+from needle.errors import DataError, OptionError, SaveError
 from needle.io import Checkpoints
 
 
@@ -82,7 +84,8 @@ def test_asynchronous_saves(tmp_path):
     trained(model, opt)
     saved = Checkpoints(tmp_path)
     for step in range(3):
-        saved.save_async(step, state(model, opt))
+        moments = opt.state_dict(copy=False)  # which the next step changes
+        saved.save_async(step, {"model": model.state_dict(), "optimizer": moments})
         saved.finish()
         expected = trained(model, opt)
     saved.wait()
@@ -90,6 +93,31 @@ def test_asynchronous_saves(tmp_path):
     other = made(1)
     saved.load_into(dict(zip(("model", "optimizer"), other, strict=True)))
     assert trained(*other) == expected
+
+
+def test_the_copy_is_waited_for_and_errors_come_up(tmp_path, monkeypatch):
+    saved, let = Checkpoints(tmp_path / "x"), threading.Event()
+    copyto = np.copyto
+    monkeypatch.setattr(np, "copyto", lambda a, b: (let.wait(60), copyto(a, b)))
+    x = np.ones(4)
+    saved.save_async(1, {"x": x})
+    threading.Timer(0.01, let.set).start()
+    saved.finish()
+    x[:] = 2
+    saved.wait()
+    assert saved.load()["x"].tolist() == [1, 1, 1, 1] and saved.waited > 0
+    (tmp_path / "file").touch()
+    broken = Checkpoints(tmp_path / "file")
+    for ask in (broken.wait, lambda: broken.save_async(2, {"x": x}), lambda: broken.save(2, {})):
+        broken.save_async(1, {"x": x})
+        broken._snapshot.join(60)
+        with pytest.raises(SaveError, match="step 1 was not saved"):
+            ask()
+    broken.save_async(1, {"x": x})
+    broken._snapshot.join(60)
+    with pytest.raises(SaveError):
+        broken.finish()
+    broken.finish()
 
 
 def damage(path):

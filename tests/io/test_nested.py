@@ -45,6 +45,14 @@ def test_a_state_comes_back_as_it_was(name, tmp_path):
     assert same(STATES[name], ndl.load(path))
 
 
+def test_numbers_of_another_byte_order(tmp_path):
+    x = np.arange(3, dtype=">f4")
+    ndl.save({"x": x}, tmp_path / "x")
+    ndl.io.save(tmp_path / "y", {"x": x})
+    assert ndl.load(tmp_path / "x")["x"].tolist() == ndl.load(tmp_path / "y")["x"].tolist()
+    assert ndl.load(tmp_path / "x")["x"].tolist() == [0, 1, 2]
+
+
 def test_a_run_goes_on_from_a_file(tmp_path):
     def made():
         model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
@@ -96,7 +104,7 @@ WRONG = {
     "a number as key": ({"a": {1: 2}}, r"\['a'\] has the key 1"),
     "a key that is not UTF-8": ({"\ud800": 2}, "the state has the key"),
     "a complex number": ({"a": 1j}, "got complex"),
-    "a dtype of NumPy alone": ({"a": np.zeros(2, "uint16")}, "'a' is uint16"),
+    "a dtype of NumPy alone": ({"a": np.zeros(2, "uint16")}, r"\['a'\] is uint16, which load"),
     "the name of the texts": ({"__metadata__": ndl.ones(1)}, "cannot be a name"),
     "a long integer": ({"a": 10**5000}, "integer of 16610 bits"),
 }

@@ -11,7 +11,6 @@ last. So at each instant one complete checkpoint, old or new, is on the disk.
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
 import shutil
@@ -48,6 +47,9 @@ class Checkpoints:
         mode: "min" if a lower figure is better, "max" if a higher one is.
         note: is told what happened, where it is no error; None: a warning of Python.
 
+    Attributes:
+        waited: seconds that saves have waited for the one before.
+
     >>> import tempfile
     >>> model = nn.Linear(3, 2)
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -79,6 +81,7 @@ class Checkpoints:
         self.keep_last, self.keep_best, self.mode = keep_last, keep_best, mode
         self.note = note or (lambda text: warnings.warn(text, stacklevel=3))
         self._snapshot: _Snapshot | None = None
+        self.waited = 0.0
         self._memory: dict[str, np.ndarray[Any, Any]] = {}
 
     # ---- saving ------------------------------------------------------------------
@@ -135,7 +138,9 @@ class Checkpoints:
         """
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
+            began = time.perf_counter()
             snapshot.join()
+            self.waited += time.perf_counter() - began
             if snapshot.error is not None:
                 raise snapshot.error
 
@@ -154,11 +159,12 @@ class Checkpoints:
             os.rename(part, final)
             _flush_folder(self.folder)
             self._name_latest(final, digest)
-        except OSError as error:
+        except BaseException as error:
             shutil.rmtree(part, ignore_errors=True)
-            raise SaveError(
-                f"the checkpoint of step {step} was not saved: {self.folder}: {error.strerror}"
-            ) from error
+            if not isinstance(error, OSError):
+                raise
+            told = f"{self.folder}: {error.strerror or error}"
+            raise SaveError(f"the checkpoint of step {step} was not saved: {told}") from error
         self._remove_old()
         return final
 
@@ -198,11 +204,23 @@ class Checkpoints:
                 continue
             if manifest.is_folder_name(path.name):
                 dead = path.with_name(f".{path.name}.dead")
-                with suppress(OSError):
+                try:
                     os.rename(path, dead)
-                    path = dead
-            if path.name.endswith((".dead", ".part")):
-                shutil.rmtree(path, ignore_errors=True)
+                except OSError as error:
+                    self.note(f"{path} cannot be removed: {error.strerror}")
+                    continue
+                path = dead
+            if path.name.startswith(".") and path.name.endswith((".dead", ".part")):
+                self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        try:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        except OSError as error:
+            self.note(f"{path} cannot be removed: {error.strerror}")
 
     def _ranked(self, found: Sequence[Manifest]) -> Sequence[Manifest]:
         sign = 1 if self.mode == "min" else -1
@@ -284,7 +302,8 @@ class Checkpoints:
             names = manifest.folder_name(step)
             return [x for x in found + broken if f"{x[0].name}-".startswith(f"{names}-")]
         try:
-            name, _, digest = (self.folder / LATEST).read_text().strip().partition(" ")
+            text = manifest.content(self.folder / LATEST).decode()
+            name, _, digest = text.strip().partition(" ")
         except (OSError, ValueError):
             return found + broken
         if not manifest.is_folder_name(name):
@@ -327,6 +346,8 @@ class _Snapshot(threading.Thread):
                 self.arrays = []
                 self.copied.set()
             self.write(copies)
+        except MemoryError as error:
+            self.error = SaveError(f"the checkpoint was not saved: no memory for a copy ({error})")
         except Exception as error:
             self.error = error
 
@@ -346,12 +367,12 @@ def _write_files(folder: Path, arrays: dict[str, Any], document: Any) -> dict[st
     groups: dict[str, dict[str, Any]] = {}
     for path, x in arrays.items():
         file, name = manifest.place(path)
-        groups.setdefault(file, {})[name] = np.asarray(x, order="C")
+        groups.setdefault(file, {})[name] = writer.dense(x)
     files = {}
     for file, group in groups.items():
         name = f"{file}.safetensors"
         files[name] = writer.write(folder / name, group)
-    text = json.dumps(document, indent=1, allow_nan=False).encode()
+    text = tree.text(document, indent=1).encode()
     files[manifest.STATE] = writer.write_buffers(folder / manifest.STATE, [memoryview(text)])
     return files
 

@@ -35,7 +35,7 @@ class Stored(NamedTuple):
         """Yield how it differs from a tensor that is there."""
         have = (tuple(shape), as_dtype(kind))
         if have != (self.entry.shape, self.entry.kind):
-            shown = [f"{k}[{', '.join(map(str, s))}]" for s, k in (have, self.entry[1::-1])]
+            shown = [f"{k}[{', '.join(map(str, s)):.60}]" for s, k in (have, self.entry[1::-1])]
             yield f"wrong: {name} is {shown[0]}, the checkpoint has {shown[1]}"
 
 

@@ -22,8 +22,6 @@ from needle.io import tree, writer
 
 NAME, STATE = "manifest.json", "state.json"
 FORMAT = 1
-MOST_TEXT = 100 * 10**6
-"""Most bytes of a JSON file that is read."""
 _OTHERS = "tensors"  # the file of tensors that are in no such part
 _PART = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.(safetensors|json)")
@@ -147,12 +145,12 @@ def content(path: Path) -> bytes:
     """Return the content of a JSON file.
 
     Raises:
-        ValueError: if it is not a regular file, or has more than 100 MB.
+        ValueError: if it is not a regular file, or is longer than a document may be.
         OSError: if it cannot be read.
     """
     size = _regular(path)
-    if size > MOST_TEXT:
-        raise ValueError(f"{path.name} has {size:,} bytes, more than {MOST_TEXT:,}")
+    if size > tree.MOST:
+        raise ValueError(f"{path.name} has {size:,} bytes, more than {tree.MOST:,}")
     return path.read_bytes()
 
 

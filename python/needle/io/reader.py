@@ -90,7 +90,7 @@ def read_header(path: str, file: BinaryIO) -> Header:
         text = file.read(size)
         if not text.startswith(b"{"):
             raise ValueError("its header does not start with '{'")
-        header = tree.parse(text)
+        header = tree.parse(text, writer.MOST_HEADER)
     except (SafetensorError, ValueError) as error:
         raise bad(path, str(error)) from error
     texts = header.pop(writer.TEXTS, None) or {}

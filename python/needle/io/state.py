@@ -136,7 +136,7 @@ def save_nested(state: Mapping[str, Any], path: AnyPath) -> None:
         _check_name(name)
         found[name] = _values(name, value)
     with replacing(path) as file:
-        text = json.dumps(document, allow_nan=False)
+        text = tree.text(document)
         writer.write(file, found, {_NESTED: text}, durable=False)
 
 
@@ -289,7 +289,7 @@ def _values(name: str, value: Any) -> np.ndarray[Any, Any]:
         as_dtype(value.dtype)
     except OptionError as error:
         raise DataError(f"save: {name!r} is {value.dtype}, which load cannot read") from error
-    return np.asarray(value, order="C")
+    return writer.dense(value)
 
 
 def _number(name: str, value: Any) -> Any:

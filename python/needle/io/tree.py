@@ -23,11 +23,14 @@ import numpy as np
 
 from needle import executor, graph
 from needle.backend.ndarray import NDArray
-from needle.errors import DataError, describe
+from needle.dtype import as_dtype
+from needle.errors import DataError, OptionError, describe
 from needle.nn.module import StateDict
 
 DEPTH = 64
 """Most levels of a state."""
+MOST = 32 * 2**20
+"""Most bytes of a document; read, it takes up to twenty times as much memory."""
 EXACT = 2**53
 """Beyond it, other readers of JSON round integers."""
 _TENSOR, _INTEGER, _NUMBER, _TUPLE = "~tensor", "~integer", "~number", "~tuple"
@@ -99,6 +102,12 @@ class _Split:
 
     def _path(self, value: Any, place: tuple[str, ...]) -> str:
         array = executor.value_of(value) if isinstance(value, graph.TensorBase) else value
+        try:
+            as_dtype(array.dtype)
+        except OptionError:
+            raise DataError(
+                f"save: {_shown(place)} is {array.dtype}, which load cannot read"
+            ) from None
         path = "/".join(key.replace("~", "~0").replace("/", "~1") for key in place)
         path = self.first.setdefault(id(array), path)
         self.arrays[path] = array  # keeps it alive, so that its id stays unique
@@ -195,13 +204,31 @@ def _shared(values: Any, aliases: Any) -> StateDict:
     return StateDict(values, aliases)
 
 
-def parse(text: str | bytes) -> Any:
+def text(document: Any, indent: int | None = None) -> str:
+    """Return a document as JSON.
+
+    Raises:
+        DataError: if it is longer than what ``parse`` accepts.
+    """
+    found = json.dumps(document, indent=indent, allow_nan=False)
+    if len(found.encode()) > MOST:
+        raise DataError(
+            f"save: the state without its tensors takes {len(found):,} bytes\n"
+            f"  rule: at most {MOST:,}; a small file must not fill the memory of who reads it\n"
+            "  try: arrays in the place of lists of numbers"
+        )
+    return found
+
+
+def parse(text: str | bytes, most: int = MOST) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: for what is not JSON, for a key that occurs twice in one object, and for many
-            levels.
+        ValueError: for what is longer than ``most`` bytes or not JSON, for a key that occurs twice
+            in one object, and for many levels.
     """
+    if len(text) > most:
+        raise ValueError(f"its text has {len(text):,} bytes, more than {most:,}")
     try:
         return json.loads(text, object_pairs_hook=unique)
     except RecursionError:

@@ -97,6 +97,14 @@ def layout(
     return [memoryview(len(text).to_bytes(8, "little") + text), *buffers]
 
 
+def dense(x: Any) -> np.ndarray[Any, Any]:
+    """Return an array as the format has it: in C order, the low byte of a number first."""
+    values = np.asarray(x, order="C")
+    return (
+        values.astype(values.dtype.newbyteorder("<")) if values.dtype.byteorder == ">" else values
+    )
+
+
 def write_buffers(
     path: str | os.PathLike[str], buffers: Iterable[memoryview], durable: bool = True
 ) -> Written:
