@@ -6,6 +6,7 @@
 | forward, layouts, saves | the first device, the gate open | always |
 | forward | other devices | first sample always, others by turns |
 | second_order | the first device | by turns; it holds forward |
+| compiled | the first device, the gate open | by turns |
 | all others | everywhere | by turns |
 
 By turns means: whole where the op may have changed (changed.py), else one quarter after each
@@ -97,6 +98,8 @@ def due_part(case: Case, name: str, where: Any, gate: str) -> Case | None:
         return case
     if name == "forward" and case.index == 0:
         return case
+    if name == "compiled" and not first:
+        return None
     job = f"{case.op.__name__} {where.name} {gate} {name}"
     if not CHECKS[name].by_dtype:
         return case if turns.is_due(job, case.index) else None

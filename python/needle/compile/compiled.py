@@ -151,10 +151,10 @@ class Compiled:
                     places = self._in_order(args, named, arguments)
                 out = self._function(*places[0], **places[1])
                 tensors: list[Any] = []
-                shape = tree.flatten(out, tensors, _result)
+                tree.flatten(out, tensors, _result)
                 found = build.results(trace, arguments, tensors)
-            frame = tree.rebuilt(out, iter(tree.TENSOR for _ in tensors), lambda y: y)
-            del out, tensors, places, following, shape
+            frame = tree.frame_of(out)
+            del out, tensors, places, following
         except BaseException:
             trace.restore()
             raise

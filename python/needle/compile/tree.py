@@ -54,6 +54,16 @@ def filled(frame: Any, tensors: Iterator[Any]) -> Any:
     return frame
 
 
+def frame_of(tree: Any) -> Any:
+    """Return a tree with places of tensors in place of the tensors."""
+    if isinstance(tree, graph.TensorBase):
+        several = type(tree.spec) is tuple
+        return tuple(TENSOR for _ in tree.spec) if several else TENSOR
+    if isinstance(tree, (tuple, list)):
+        return structure.like(tree, map(frame_of, tree))
+    return {key: frame_of(x) for key, x in tree.items()} if type(tree) is dict else tree
+
+
 def rebuilt(tree: Any, tensors: Iterator[Any], other: Callable[[Any], Any]) -> Any:
     """Return a tree with its tensors replaced by those that follow, and other objects, too."""
     if isinstance(tree, graph.TensorBase):

@@ -2,7 +2,7 @@
 
 An op defines samples (inputs, static attributes, reference); the checks follow from these:
 value, spec, gradient by finite differences, forward mode by finite differences and against reverse
-mode (``<Jv, u> = <v, J'u>`` to rounding), the four second derivatives, lazy = eager bit for bit,
+mode (``<Jv, u> = <v, J'u>`` to rounding), the four second derivatives, lazy = compiled = eager,
 ``saves`` (every handle is dropped before differentiating), layouts (transposed, sliced, flipped,
 broadcast), override = expansion, device = NumPy device, and the errors.
 """
@@ -17,6 +17,7 @@ import numpy as np
 
 from needle import autograd, backend, devices, dtype, executor, graph
 from needle.backend.ndarray import NDArray, array
+from needle.compile import compile
 from needle.errors import SingularError
 from needle.ops.base import Composite, Elementwise, Op
 from needle.ops.samples import Sample
@@ -215,6 +216,29 @@ def check_lazy(case: Case, where: Any) -> None:
             assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), f"{case}, {kind}: {a} != {b}"
 
 
+def check_compiled(case: Case, where: Any) -> None:
+    """Check that a compiled function gives the same bits, also of gradients, in two calls."""
+    op = case.make()
+
+    def run(*leaves: Any) -> Any:
+        out = op(*[executor.apply(_COPY, x) for x in leaves])
+        if case.has_gradient():
+            _weighted_sum(out, where).backward()
+        return out
+
+    for kind in case.dtypes:
+        eager, compiled = _with_gradients(case, kind, where), compile(run)
+        for leaves in (case.inputs(kind, where), case.inputs(kind, where)):
+            out = compiled(*leaves)
+            parts = out if isinstance(out, tuple) else (out,)
+            found = [part.numpy() for part in parts]
+            found += [x.grad.numpy() for x in leaves if x.grad is not None]
+            for a, b in zip(eager, found, strict=True):
+                assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), (
+                    f"{case}, {kind}: {a} != {b}"
+                )
+
+
 def check_saves(case: Case, where: Any) -> None:
     """Check that gradients, of all inputs or of one, only need the values listed in ``saves``."""
     kept = _with_gradients(case, "float64", where)
@@ -364,6 +388,7 @@ CHECKS = {
     "forward": Check(check_forward, _has_gradient, holds=("gradient",)),
     "second_order": Check(check_second_order, _has_gradient, holds=("gradient", "forward")),
     "lazy": Check(check_lazy, gated=True, by_dtype=True),
+    "compiled": Check(check_compiled, by_dtype=True),
     "saves": Check(check_saves, _has_gradient, gated=True),
     "layouts": Check(check_layouts, gated=True, by_dtype=True),
     "small_shapes": Check(check_small_shapes, _can_shrink, gated=True),
