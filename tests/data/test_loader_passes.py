@@ -292,10 +292,13 @@ def test_a_new_pass_ends_the_one_before_it_on_the_same_workers():
     next(old)
     new = iter(loader)
     assert next(new)[1].tolist() == list(range(16))
-    with pytest.raises(DataError, match="another one of the same loader has begun"):
+    with pytest.raises(DataError, match="another one of the loader has begun"):
         next(old)
-    assert len(list(new)) == 18
+    next(new)
     loader.close()
+    with pytest.raises(DataError, match="the loader was closed"):
+        next(new)
+    assert len(closed(loader)) == 19
 
 
 def test_workers_begin_with_their_function_and_can_be_ended_each_pass():
@@ -305,7 +308,7 @@ def test_workers_begin_with_their_function_and_can_be_ended_each_pass():
         persistent_workers=False,
     )  # fmt: skip
     list(loader)
-    assert sorted(started) == [0, 1] and not loader._owned
+    assert sorted(started) == [0, 1] and not loader._team.engines
     list(loader)
     assert sorted(started) == [0, 0, 1, 1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -117,12 +118,10 @@ class DataLoader:
         self.seed = _seed(seed, generator)
         self.workers = workers if num_workers == 0 else _kind(self, workers)
         self._progress = Progress(0, ended=True)
-        self._pass: weakref.ref[Pass] | None = None
+        self._pass: Pass | None = None
         self._stats, self._resumed = Stats(), False
         self._next_epoch = 0
-        self._owned: list[Engine] = []
-        self._own_pass: Pass | None = None
-        weakref.finalize(self, _close_all, self._owned)
+        self._team = _Team()
 
     # ---- checks ------------------------------------------------------------------------
 
@@ -184,13 +183,12 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, which has not begun a pass and has no workers."""
-        fresh: dict[str, Any] = {"_pass": None, "_own_pass": None, "_owned": [], "_stats": Stats()}
+        fresh: dict[str, Any] = {"_pass": None, "_team": None, "_stats": Stats()}
         return {**self.__dict__, **fresh, "_progress": Progress(self._next_epoch, ended=True)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._owned = []
-        weakref.finalize(self, _close_all, self._owned)
+        self._team = _Team()
 
     def __iter__(self) -> Iterator[Any]:
         """Begin a pass, or go on with the one that was loaded.
@@ -200,38 +198,31 @@ class DataLoader:
         return self._new_pass()
 
     def _new_pass(self) -> Pass:
-        before = self._pass() if self._pass is not None else None
-        if before is not None and self.num_workers:
-            before.leave("this pass has ended, because another one of the same loader has begun")
+        if self._pass is not None and self.num_workers:
+            self._pass.leave("this pass has ended, because another one of the loader has begun")
         progress = self._begin()
         engine = self._engine()
         plan = Plan(iter(()), engine.workers * engine.depth, engine.workers * engine.depth + 2)
         ended: set[int] = set()
         plan.tasks = self._tasks(progress, ended, engine.workers)
         self._stats.begin()
-        convert = self._convert if not isinstance(engine, Threads) else _unchanged
-        owned, keep = self._owned, self.persistent_workers
+        convert = _unchanged
+        if not isinstance(engine, Threads):  # which convert in their threads
+            convert = functools.partial(to_tensors, device=self.device, dtype=self.dtype)
+        keep, team = self.persistent_workers, self._team  # no reference to the loader
 
         def close(broken: bool) -> None:
             if broken or not keep:
-                engine.close()
-                if engine in owned:
-                    owned.remove(engine)
+                team.close(engine, 0.2 if broken else 1.0)
 
-        found = Pass(
-            self, engine, plan, progress, convert, self._stats, self.timeout,
-            self.drop_last, ended, close,
-        )  # fmt: skip
-        self._pass, self._own_pass = weakref.ref(found), None
-        return found
+        self._pass = Pass(
+            engine, plan, progress, convert, self._stats, self.timeout, self.drop_last, ended, close
+        )
+        return self._pass
 
     def __next__(self) -> Any:
         """Return the next batch of the latest pass; begin a pass if needed."""
-        found = self._pass() if self._pass is not None else None
-        if found is None:
-            found = self._new_pass()
-        self._own_pass = found  # or nobody would hold it
-        return next(found)
+        return next(self._pass or self._new_pass())
 
     def _begin(self) -> Progress:
         """Return the progress of a new pass, or of the loaded one."""
@@ -274,13 +265,18 @@ class DataLoader:
     def _engine(self) -> Engine:
         if self.num_workers == 0:
             return Inline(Fetch(self.dataset, self.collate_fn, self.transform))
-        if not self._owned:
-            self._owned.append(self._start())
-        return self._owned[0]
+        if not self._team.engines:
+            self._team.engines.append(self._start())
+        return self._team.engines[0]
 
     def _start(self) -> Engine:
         if self.workers == "process":
-            raise OptionError("DataLoader: workers='process' is not there yet\n  try: 'thread'")
+            from needle.data.processes import Processes
+
+            return Processes(
+                Fetch(self.dataset, self.collate_fn, self.transform),
+                self.num_workers, self.prefetch_factor, self.worker_init_fn,
+            )  # fmt: skip
         convert = _Convert(self.device, self.dtype)
         fetches = [
             Fetch(self.dataset, self.collate_fn, self.transform, convert)
@@ -288,12 +284,11 @@ class DataLoader:
         ]
         return Threads(fetches, self.prefetch_factor, self.worker_init_fn)
 
-    def _convert(self, batch: Any) -> Any:
-        return to_tensors(batch, self.device, self.dtype)
-
     def close(self) -> None:
         """End the workers. A later pass starts new ones."""
-        _close_all(self._owned)
+        if self._pass is not None and self.num_workers:
+            self._pass.leave("the loader was closed", end_workers=True)
+        _close_all(self._team.engines)
 
     # ---- state and figures ---------------------------------------------------------------
 
@@ -351,9 +346,9 @@ class DataLoader:
                 rule="a pass goes on with the same data",
             )  # fmt: skip
         self._check_position(progress, length)
-        if self._pass is not None and (before := self._pass()) is not None:
-            before.leave("this pass has ended, because a state was loaded")
-        self._pass = self._own_pass = None
+        if self._pass is not None:
+            self._pass.leave("this pass has ended, because a state was loaded")
+        self._pass = None
         self._progress, self._next_epoch = progress, progress.epoch + 1
         self._resumed = True
 
@@ -420,13 +415,27 @@ def _kind(loader: DataLoader, workers: str | None) -> str:
         raise unknown("DataLoader: workers", workers, ("thread", "process"))
     native = loader.transform is None or isinstance(loader.transform, Augment)
     arrays = isinstance(loader.dataset, Dataset) and loader.dataset.in_memory()
-    kind = workers or ("thread" if native and arrays and not loader.collate_fn else "thread")
+    kind = workers or ("thread" if native and arrays and not loader.collate_fn else "process")
     if kind == "process":
         from needle.data.pickling import check_picklable
 
         for name in ("dataset", "collate_fn", "transform", "worker_init_fn"):
             check_picklable(name, getattr(loader, name))
     return kind
+
+
+class _Team:
+    """The workers of a loader, which end when neither it nor one of its passes is left."""
+
+    def __init__(self) -> None:
+        self.engines: list[Engine] = []
+        weakref.finalize(self, _close_all, self.engines)
+
+    def close(self, engine: Engine, grace: float) -> None:
+        """End an engine; its workers have so many seconds to end by themselves."""
+        if engine in self.engines:
+            self.engines.remove(engine)
+            engine.close(grace)
 
 
 def _close_all(engines: list[Engine]) -> None:

@@ -22,7 +22,6 @@ class Pass:
     """An iterator over the batches of a pass.
 
     Args:
-        loader: kept alive, because it owns the engine.
         engine: makes the batches.
         plan: which ones, in which order.
         progress: noted as batches are handed out.
@@ -31,18 +30,19 @@ class Pass:
         timeout: longest wait for a batch in seconds; 0: no limit while the workers live.
         drop_last: whether to leave out short batches of a stream.
         ended: shards of a stream that have ended.
-        close: called at the end; True if the engine cannot go on.
+        close: called at the end, with True if the engine cannot go on; keeps its owner alive.
     """
 
     def __init__(
-        self, loader: Any, engine: Engine, plan: Plan, progress: Progress,
-        convert: Callable[[Any], Any], stats: Stats, timeout: float, drop_last: bool,
-        ended: set[int], close: Callable[[bool], None],
+        self, engine: Engine, plan: Plan, progress: Progress, convert: Callable[[Any], Any],
+        stats: Stats, timeout: float, drop_last: bool, ended: set[int],
+        close: Callable[[bool], None],
     ) -> None:  # fmt: skip
-        self.loader, self.engine, self.plan, self.progress = loader, engine, plan, progress
+        self.engine, self.plan, self.progress = engine, plan, progress
         self.convert, self.stats, self.timeout = convert, stats, timeout
         self.drop_last, self.shards_ended, self.close = drop_last, ended, close
         self.failed: dict[int, Failed] = {}
+        self.dead: dict[int, Died] = {}  # told when it is their batch's turn
         self.left: str | None = None
 
     def __iter__(self) -> Pass:
@@ -118,15 +118,19 @@ class Pass:
             left = self.timeout - passed if self.timeout else PIECE
             events = self.engine.wait(max(0.0, min(PIECE, left)))
             for event in events:
-                if isinstance(event, Died):
-                    raise self._died(event)
                 self._note(event)
-            if events:
+            worker = self.plan.jobs[self.plan.taken].worker
+            if worker in self.dead and self.plan.taken not in self.plan.ready:
+                raise self._died(self.dead[worker])
+            if any(not isinstance(event, Died) for event in events):
                 return
             if left <= 0:
                 raise self._late()
 
     def _note(self, event: Any) -> None:
+        if isinstance(event, Died):
+            self.dead[event.worker] = event
+            return
         if isinstance(event, Failed):
             self.failed[event.number] = event
             self.plan.done(event.number, Batch(None, 1, (0, 0, 0, 0)))
@@ -140,19 +144,16 @@ class Pass:
         self.progress.ended = True
         self.close(False)
 
-    def leave(self, why: str) -> None:
-        """End a pass early; wait for the batches that are being made."""
+    def leave(self, why: str, end_workers: bool = False) -> None:
+        """End a pass early; wait for the batches that are being made, or end the workers."""
         if self.progress.ended or self.left is not None:
             return
-        begin, broken = time.monotonic(), False
+        begin, broken = time.monotonic(), end_workers
         try:
             while self.plan.asked - self.plan.taken > len(self.plan.ready) and not broken:
                 for event in self.engine.wait(PIECE):
-                    if isinstance(event, Died):
-                        broken = True
-                    else:
-                        self._note(event)
-                broken = broken or time.monotonic() - begin > (self.timeout or 60)
+                    self._note(event)
+                broken = bool(self.dead) or time.monotonic() - begin > (self.timeout or 60)
         finally:
             self._stop(why, broken)
 
