@@ -107,8 +107,9 @@ class RecipeTrainer(Trainer):
         steps = steps or (recipe.epochs or 1) * recipe.steps_per_epoch()
         judge = Evaluate(
             lambda model: recipe.evaluate(model, stop.check, self.final),
-            recipe.evaluate_every(steps),
-        )
+            recipe.evaluate_every(steps), recipe.mode,
+        )  # fmt: skip
+        folder.checkpoints.mode = recipe.mode
         super().__init__(
             model, recipe.optimizer(model, steps), recipe.loss, _Passes(recipe), evaluate=judge,
             clip=recipe.clip, callbacks=[Own(recipe, folder)], folder=folder, stop=stop,

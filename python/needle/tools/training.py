@@ -43,7 +43,7 @@ def run(
     folder = resume or RunFolder.create(recipe.name, out)
     show = progress.choose(quiet)
     try:
-        with Stop().listening() as stop, folder.lock():
+        with Stop().listening() as stop, folder.locked():
             if resume is None:  # another run may have been here since
                 folder.check_unused()
             result = train(recipe, settings, folder, show, stop, resume is not None, record)
