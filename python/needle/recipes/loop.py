@@ -139,15 +139,15 @@ class _Passes:
     def __iter__(self) -> Iterator[Any]:
         return self.recipe.batches()
 
-    def set_epoch(self, epoch: int) -> None:
-        self.recipe.passes = epoch
-
 
 class Own(Callback):
     """What a recipe does besides steps: pictures, its own state, and ending early."""
 
     def __init__(self, recipe: Recipe, folder: RunFolder) -> None:
         self.recipe, self.folder = recipe, folder
+
+    def epoch(self, t: Trainer, number: int) -> None:
+        self.recipe.passes = number
 
     def evaluated(self, t: Trainer, figures: dict[str, float]) -> None:
         self.recipe.draw(t.model, self.folder, t.done, t.final)

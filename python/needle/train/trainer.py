@@ -125,7 +125,7 @@ class Trainer:
         self.model, self.optimizer, self.loss, self.loader = model, optimizer, loss, loader
         self.own_step, self.accumulate, self.clip = step, accumulate, clip
         self.precision, self.compile = precision, compile
-        self.feed = Feed(loader)
+        self.feed = Feed(loader, self._begin_pass)
         if evaluate is not None and not isinstance(evaluate, Evaluate):
             evaluate = Evaluate(evaluate)
         self.evaluation = evaluate
@@ -235,6 +235,10 @@ class Trainer:
             self.stop.check()
             if self.done < self.total:
                 self._pause()
+
+    def _begin_pass(self, number: int) -> None:
+        for callback in self.callbacks:
+            callback.epoch(self, number)
 
     def _advance(self) -> None:
         """Make an update, and record it."""
