@@ -30,11 +30,13 @@ def train(
     stop: Stop,
     resume: bool = False,
     record: bool = False,
+    save_every: int | None = None,
 ) -> Result:
     """Train a recipe's model, and save everything in the run's folder.
 
     When ``stop`` asks for it, the run finishes the step, saves everything and ends. With ``resume``
-    it continues from the folder's checkpoint, and ends as if it had never been stopped.
+    it continues from the folder's checkpoint, and ends as if it had never been stopped. Besides
+    those after evaluations there are checkpoints every ``save_every`` steps.
 
     Raises:
         NonFiniteError: for NaN or infinities; the weights before that step are saved.
@@ -49,9 +51,10 @@ def train(
         trainer = RecipeTrainer(recipe, folder, progress, stop)
         if record or (folder.path / RECORD).exists():
             trainer.callbacks.append(Recorder(folder.path))
+        trainer.save_every = save_every
         if not resume:
             recipe.keep(folder)
-            folder.save_config(describe(trainer))
+            folder.save_config(describe(trainer))  # last: what has it can be resumed
         try:
             result = trainer.fit(recipe.epochs, recipe.steps, resume)
         finally:
