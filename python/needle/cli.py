@@ -382,7 +382,7 @@ def _torture(arguments: list[str]) -> int:
     parser.add_argument("recipe", help="recipe to train")
     add = parser.option
     add("--minutes", type=_rate, metavar="N", default=1.0, help="how long (default: 1)")
-    add("--steps", type=_count, metavar="N", default=60, help="updates of a run (default: 60)")
+    add("--steps", type=_count, metavar="N", default=200, help="updates of a run (default: 200)")
     add("--chance", type=_seed, metavar="N", default=0, help="seed of the attacks (default: 0)")
     add("--quiet", action="store_true", help="print only the result")
     add("--json", action="store_true", help="print only the result, as JSON")

@@ -25,7 +25,7 @@ from typing import Any
 
 from needle.errors import NeedleError
 
-STEPS, SAVE_EVERY = 60, 5
+STEPS, SAVE_EVERY = 200, 10
 """Defaults: updates of a run, and those between two of its checkpoints."""
 PATIENCE = 120.0
 """Seconds that a process may take longer than the unharmed one; then it counts as hanging."""
@@ -79,6 +79,7 @@ def torture(
     seed: int = 0,
     steps: int = STEPS,
     note: Callable[[str], None] = lambda text: None,
+    command: Sequence[str] = (sys.executable, "-m", "needle"),
 ) -> Report:
     """Attack runs for some minutes; finish and compare the last one.
 
@@ -88,6 +89,7 @@ def torture(
         seed: of the times and kinds of attacks.
         steps: number of updates of a run.
         note: is told what happens.
+        command: starts ``needle``.
 
     Raises:
         TortureError: if a run hangs, cannot be resumed, leaves processes behind, or ends with other
@@ -95,7 +97,7 @@ def torture(
     """
     folder = Path(tempfile.mkdtemp(prefix="needle-torture-"))
     options = ["--steps", str(steps), "--save-every", str(SAVE_EVERY), "--quiet"]
-    victim = _Victim([*train, *options], folder, random.Random(seed), note)
+    victim = _Victim(command, [*train, *options], folder, random.Random(seed), note)
     end = time.monotonic() + 60 * minutes
     took = victim.unharmed()
     note(f"the unharmed run took {took:.1f} s")
@@ -110,8 +112,14 @@ class _Victim:
     """A run that is attacked, beside an unharmed one."""
 
     def __init__(
-        self, train: list[str], folder: Path, chance: random.Random, note: Callable[[str], None]
+        self,
+        command: Sequence[str],
+        train: list[str],
+        folder: Path,
+        chance: random.Random,
+        note: Callable[[str], None],
     ) -> None:
+        self.command = command
         self.train, self.folder, self.chance, self.note = train, folder, chance, note
         self.report = Report()
         self.took = 0.0
@@ -158,7 +166,7 @@ class _Victim:
             arguments += ["--save-every", str(SAVE_EVERY)]
         with open(self.folder / f"{name}.log", "wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "needle", *arguments],
+                [*self.command, *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 

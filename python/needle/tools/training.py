@@ -59,13 +59,11 @@ def run(
             )
     finally:
         folder.discard_if_empty()
+    if result.stopped is None:
+        _conclude(recipe, folder, result, show)
     if as_json:
         print(json.dumps({"run": str(folder.path), **asdict(result)}))
-    if result.stopped is not None:
-        return _stopped(folder, result)
-    if not as_json:
-        _conclude(recipe, folder, result, show)
-    return 0
+    return 0 if result.stopped is None else _stopped(folder, result)
 
 
 class Silent(progress.Progress):

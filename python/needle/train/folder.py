@@ -92,11 +92,17 @@ class Folder:
             return os.fstat(file.fileno()).st_size
 
     def cut(self, size: int) -> None:
-        """Shorten metrics.jsonl to a number of bytes: what follows will be written again."""
+        """Shorten metrics.jsonl to a number of bytes: what follows will be written again.
+
+        Raises:
+            DataError: if it cannot be written.
+        """
         path = self.path / "metrics.jsonl"
-        with suppress(FileNotFoundError):
-            if path.stat().st_size > size:
+        try:
+            if path.exists() and path.stat().st_size > size:
                 os.truncate(path, size)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror})") from error
 
     # ---- checkpoints and weights -------------------------------------------------
 

@@ -145,7 +145,8 @@ class Trainer:
         self.recent_loss = self.busy = self.waited = 0.0
         self.evaluated, self.saved, self.ending, self.final = 0, -1, False, False
         self.seconds_before, self.began = 0.0, time.perf_counter()
-        self.trouble, self.figure = "", None
+        self.trouble = ""
+        self.figure: float | None = None
         self.record_every, self.by_epochs = 1, False
 
     # ---- the loop ----------------------------------------------------------------
