@@ -308,10 +308,20 @@ def _computed(node: Any, arrays: list[Any]) -> Any:
     except NonFiniteError:  # names the line already
         raise
     except (MemoryError, OverflowError, NeedleError) as error:
-        raise _placed(node, error)  # noqa: B904  (a name here would keep the error, and tensors)
+        raise placed(node, error)  # noqa: B904  (a name here would keep the error, and tensors)
 
 
-def _placed(node: Any, error: Exception) -> Exception:
+def note_line(node: Any, line: str) -> None:
+    """Note the user's line of a postponed node, for its errors."""
+    _lines[node] = line
+
+
+def line_of(node: Any) -> str | None:
+    """Return the user's line of a postponed node, if it was noted."""
+    return _lines.get(node)
+
+
+def placed(node: Any, error: Exception) -> Exception:
     """Return the exception of a postponed op as an error that names the op and its line."""
     found = _explained(node.op, [graph.handle(below) for below in node.inputs], error)
     line = _lines.get(node)

@@ -58,7 +58,17 @@ def signature(batches: Sequence[Any]) -> Any:
     ]
 
 
-def _flags(rule: Any) -> Any:
+def _flags(rule: Any) -> list[bool]:
+    """Return the flags of a rule in order."""
+    return [
+        flag
+        for x in steady(rule)
+        for flag in (_flags(x) if isinstance(x, tuple) else [x] if type(x) is bool else ())
+    ]
+
+
+def _bare(rule: Any) -> Any:
+    """Return a rule with its flags alone."""
     return with_numbers(steady(rule), [0.0] * len(numbers_of(rule)))
 
 
@@ -175,7 +185,7 @@ class Trace:
         spec = make_spec(dtypes.float64, params[0].spec.device, (len(numbers),))
         op = update.Update.of(
             batch.operation, len(params), tuple(s is not None for s in batch.states),
-            _flags(batch.rule),
+            _bare(batch.rule),
         )  # fmt: skip
         inputs = [
             *params, *(negative(g) if batch.climbs else g for g in grads), *slots,
