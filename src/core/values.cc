@@ -31,7 +31,7 @@ namespace {
 Node* leaf_of(Tensor* tensor) {
   if (tensor->node) return tensor->node;
   if (!tensor->array) {
-    PyErr_SetString(PyExc_RuntimeError, "the tensor was not initialised");
+    raise("GradientError", "the tensor was not initialised\n  try: needle.Tensor(...)");
     return nullptr;
   }
   Node* node = node_new(nullptr, 0);
