@@ -84,6 +84,7 @@ class Trace:
         slots: for each state and parameter the tensor of its value now, and its cell.
         buffers: for each buffer that was assigned to, its tensor before.
         modules: the modules that were called.
+        made: the modules that were made within it.
         consumed: gradients that an update read, by identity.
         before: how each older tensor was that the function changed, by identity.
         lines: the user's line of each node, by identity.
@@ -100,6 +101,7 @@ class Trace:
         self.slot_leaves: dict[Any, cells.Slot] = {}
         self.buffers: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self.modules: dict[int, Any] = {}
+        self.made: dict[int, Any] = {}
         self.consumed: dict[int, Any] = {}
         self.lines: dict[int, str] = {}
         self.journal: list[Any] = []
@@ -138,7 +140,8 @@ class Trace:
 
     def calls(self, module: Any) -> None:
         """Note a module that is called."""
-        self.modules[id(module)] = module
+        if id(module) not in self.made:
+            self.modules[id(module)] = module
 
     def assigns(self, module: Any, name: str, value: Any) -> None:
         """Note a buffer that is assigned to; refuse any other attribute that changes.
@@ -147,7 +150,11 @@ class Trace:
             TraceError: for another attribute.
         """
         old = module.__dict__.get(name)
-        if name in module._buffers:
+        if not module.__dict__:  # it is made here
+            self.made[id(module)] = module
+        elif id(module) in self.made:
+            pass
+        elif name in module._buffers:
             self.buffers.setdefault((id(module.__dict__), name), (module.__dict__, name, old))
         elif old is not value or name not in module.__dict__:
             raise tracing.refused(
@@ -241,7 +248,14 @@ class Trace:
 
     def forget(self) -> None:
         """Drop all nodes: what is alive then is held from outside."""
-        for notes in (self.places, self.slot_leaves, self._streams, self._specs, self.before):
+        for notes in (
+            self.places,
+            self.slot_leaves,
+            self._streams,
+            self._specs,
+            self.before,
+            self.made,
+        ):
             notes.clear()
 
 
