@@ -29,7 +29,7 @@ from needle.autograd import (
 )
 from needle.backend.ndarray import NDArray
 from needle.backend_selection import BACKEND, array_api
-from needle.compile import compile, explain
+from needle.compile import compile
 from needle.derivatives import hessian, hvp, jacobian, jvp, linearize
 from needle.devices import Device, all_devices, cpu, cpu_numpy, default_device, meta
 from needle.dtype import (
@@ -356,7 +356,7 @@ newaxis = None
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from needle import data, io, nn, optim, standard, testing, train
+    from needle import data, io, nn, optim, scalar, standard, static, testing, train
     from needle.io import load
     from needle.io import save_nested as save
     from needle.nn import fold_batch_norm
@@ -436,7 +436,7 @@ if TYPE_CHECKING:
     from needle.tools.show import show
 
 # Rooms that a program may do without are imported at their first use.
-_ROOMS = ("data", "io", "nn", "optim", "standard", "testing", "train")
+_ROOMS = ("data", "io", "nn", "optim", "scalar", "standard", "static", "testing", "train")
 _FILES = {"save": "save_nested", "load": "load"}
 
 

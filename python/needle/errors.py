@@ -88,6 +88,10 @@ class RetraceError(NeedleError, RuntimeError):
     """A compiled function that was called in too many different ways."""
 
 
+class FeedError(NeedleError, ValueError):
+    """A placeholder that a run of a static graph was not fed with, or with a wrong value."""
+
+
 class ReleasedError(NeedleError, RuntimeError):
     """A value that was freed because nothing needed it anymore."""
 

@@ -26,6 +26,7 @@ FLOORS = [
         "methods",
         "pytorch",
         "standard",
+        "static",
         "tensors",
         "value",
     },  # fmt: skip
@@ -54,7 +55,7 @@ ARROWS = {
     ("reverse", "graph"), ("reverse", "executor"),
     ("structure", "graph"), ("autograd", "ops"), ("regions", "ops"),
     ("derivatives", "autograd"), ("derivatives", "regions"), ("derivatives", "ops"),
-    ("pytorch", "tensors"), ("pytorch", "standard"),
+    ("pytorch", "tensors"), ("pytorch", "standard"), ("static", "compile"), ("static", "tensors"),
     ("tensors", "inplace"), ("aliases", "inspection"), ("pytorch", "inspection"),
     ("tensors", "methods"), ("tensors", "augmented"), ("tensors", "value"),
     ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("nn", "optim"),

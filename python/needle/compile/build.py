@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from needle import executor, graph, tracing
+from needle import graph, tracing
 from needle.compile import cells
 from needle.compile.listing import Listing
 from needle.compile.trace import Numbers, Stream, Trace
@@ -138,7 +138,7 @@ def _keep_grad(trace: Trace, grad: Any, cell: Any, kept: list[Any], cleared: lis
         kept.append((grad, cell))
 
 
-class _Builder:
+class Builder:
     """Copies the nodes of a trace, with placeholders for what comes from outside."""
 
     def __init__(
@@ -166,7 +166,7 @@ class _Builder:
             self._source(cells.Argument(i), x.spec, _strides(x.array))
 
     def _source(self, cell: Any, spec: Any, strides: Any) -> Any:
-        key = _key(cell)
+        key = key_of(cell)
         if key not in self.index:
             i = self.index[key] = len(self.sources)
             self.sources.append(cell)
@@ -221,8 +221,6 @@ class _Builder:
                 inputs = [self.new[below] for below in node.inputs]
                 self.new[node] = made = graph.pend(node.op, inputs, node.spec, False)
                 order.append(made.node)
-                if (line := self.trace.lines.get(id(node))) is not None:
-                    executor.note_line(made.node, line)
                 continue
             tensor = self.start(node)
             if tensor is not None:
@@ -238,7 +236,8 @@ def _strides(array: Any) -> Any:
     return None if array is None or array.strides == array.spec.strides else array.strides
 
 
-def _key(cell: Any) -> Any:
+def key_of(cell: Any) -> Any:
+    """Return a key that is the same for cells of one place."""
     if type(cell) is cells.Buffer:
         return cells.Buffer, id(cell.attributes), cell.name
     if type(cell) is cells.Slot:
@@ -246,7 +245,7 @@ def _key(cell: Any) -> Any:
     if type(cell) is cells.Held:
         return cells.Held, id(cell.owner)
     if type(cell) is cells.Grad:
-        return cells.Grad, _key(cell.of)
+        return cells.Grad, key_of(cell.of)
     return cell if type(cell) is not Stream else Stream
 
 
@@ -262,16 +261,30 @@ def bound(trace: Trace, found: Results, arguments: Sequence[Any], given: Sequenc
     Raises:
         TraceError: if the function found a tensor that is also an argument, or is part of a graph.
     """
-    builder = _Builder(trace, found, arguments, given)
+    builder = Builder(trace, found, arguments, given)
     early = (cells.Buffer, cells.Grad)  # updates come last: nothing that can fail follows them
     last = sorted(found.kept, key=lambda pair: type(pair[1]) not in early)
     roots = [*found.outputs, *(node for node, _ in last)]
     order = builder.order(roots)
     outputs = [graph.leaf(builder.new[node]) for node in found.outputs]
-    stores, delivered = [], []
-    for node, cell in last:
-        value = graph.leaf(builder.new[node])
-        at = builder.index.get(_key(cell))
+    pairs = [(graph.leaf(builder.new[node]), cell) for node, cell in last]
+    return placed(builder, order, outputs, pairs)
+
+
+def placed(
+    builder: Builder, order: list[Any], results: list[Any], kept: list[tuple[Any, Any]]
+) -> Bound:
+    """Return the listing of nodes that a builder copied.
+
+    Args:
+        builder: the builder.
+        order: the nodes, each after its inputs.
+        results: the nodes of the results.
+        kept: nodes of values, and the cells that take them.
+    """
+    outputs, stores, delivered = list(results), [], []
+    for value, cell in kept:
+        at = builder.index.get(key_of(cell))
         storable = type(cell) in (cells.Slot, cells.Held, cells.Argument)
         if at is not None and storable and builder.made[at].spec is value.spec:
             stores.append((value, at))
@@ -282,8 +295,43 @@ def bound(trace: Trace, found: Results, arguments: Sequence[Any], given: Sequenc
     return Bound(
         Listing(order, sources, builder.constants, outputs, stores),
         builder.sources, [x.spec for x in builder.made], [x.node.op.strides for x in builder.made],
-        delivered, len(found.outputs),
+        delivered, len(results),
     )  # fmt: skip
 
 
-__all__ = ["Bound", "Numbers", "Results", "bound", "results"]
+def needed(bound: Bound) -> Bound:
+    """Return a listing without the nodes and the sources that its results do not need."""
+    listing = bound.listing
+    used = {*listing.outputs, *(node for node, _ in listing.stores)}
+    used |= {listing.sources[at] for _, at in listing.stores}
+    for node in reversed(listing.order):
+        if node in used:
+            used.update(node.inputs)
+    places = [i for i, x in enumerate(listing.sources) if x in used]
+    new = {old: i for i, old in enumerate(places)}
+    kept = Listing(
+        [x for x in listing.order if x in used],
+        [listing.sources[i] for i in places],
+        [pair for pair in listing.constants if pair[0] in used],
+        listing.outputs,
+        [(node, new[at]) for node, at in listing.stores],
+    )
+
+    def picked(values: list[Any]) -> list[Any]:
+        return [values[i] for i in places]
+
+    parts = picked(bound.sources), picked(bound.specs), picked(bound.strides)
+    return Bound(kept, *parts, bound.delivered, bound.results)
+
+
+__all__ = [
+    "Bound",
+    "Builder",
+    "Numbers",
+    "Results",
+    "bound",
+    "key_of",
+    "needed",
+    "placed",
+    "results",
+]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -94,11 +93,6 @@ class Optimizer:
 
     lr: Any
     weight_decay: Any
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "step" in cls.__dict__:  # of a class in the course's style, which counts no steps
-            cls.step = _counting(cls.step)  # type: ignore[method-assign]
 
     def __init__(self, params: Any, lr: Any, weight_decay: Any = 0.0, **numbers: Any) -> None:
         groups = _groups(type(self).__name__, params, self.numbers)
@@ -262,8 +256,11 @@ class Optimizer:
 
     zero_grad = reset_grad
 
-    def minimize(self, loss: Tensor) -> Tensor:
+    def minimize(self, loss: Tensor) -> Any:
         """Remove old gradients, run ``loss.backward()`` and make a step; return the loss.
+
+        While a graph of ``needle.static`` is defined, nothing runs: the result is what makes a step
+        when a session runs it.
 
         >>> p = nn.Parameter(Tensor([1.0]))
         >>> opt = optim.SGD([p], lr=0.25)
@@ -274,6 +271,8 @@ class Optimizer:
         """
         if not isinstance(loss, Tensor):
             raise no_tensor(loss)
+        if tracing.active and getattr(tracing.current(), "static_graph", None) is not None:
+            return tracing.current().static_graph.minimize(self, loss)
         self.reset_grad()
         loss.backward()
         self.step()
@@ -388,20 +387,6 @@ class Optimizer:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.numbers)
         count = sum(p.size for p in self.params)
         return f"{type(self).__name__}({count:,} parameters, {values})"
-
-
-def _counting(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method ``step`` that counts itself if it does not do so: schedules read ``t``."""
-
-    @functools.wraps(step)
-    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = self.__dict__.get("t")
-        result = step(self, *args, **kwargs)
-        if before is not None and self.__dict__.get("t") == before:
-            self.t = before + 1
-        return result
-
-    return counted
 
 
 def count(name: str, value: Any) -> int:
