@@ -86,6 +86,9 @@ class MNISTDataset(Dataset):
     An index gives (image, label); a slice or an array of indices gives them stacked. Images stay
     bytes in memory and become floats when you access them.
 
+    Attributes:
+        classes: the names of the labels.
+
     Args:
         image_filename: gzipped IDX file of images.
         label_filename: gzipped IDX file of labels.
@@ -94,6 +97,8 @@ class MNISTDataset(Dataset):
     Raises:
         DataError: if a file is missing or invalid, or the two files do not match.
     """
+
+    classes: tuple[str, ...] = tuple("0123456789")
 
     def __init__(
         self,
@@ -150,25 +155,45 @@ def mnist(
     """
     if train not in (True, False):
         raise OptionError(f"mnist: expected True or False for train, got {train!r:.60}")
-    sources = FILES[bool(train)]
+    return idx_pair("mnist", FILES[bool(train)], MIRRORS, folder, transforms, report)
+
+
+def idx_pair(
+    name: str,
+    sources: Sequence[Source],
+    mirrors: Sequence[str],
+    folder: str | Path | None,
+    transforms: Sequence[Callable[[Any], Any]] | None,
+    report: Callable[[str], None] | None,
+) -> MNISTDataset:
+    """Return the data set of a pair of IDX files, which are downloaded if they are not there.
+
+    Raises:
+        DataError: if the files are missing, invalid, or cannot be downloaded.
+    """
     given = given_folder(folder)
-    found = _look(given, sources) if given is not None else None
+    direct = folder is not None or name == "mnist"
+    found = _look(given, name, sources, direct) if given is not None else None
     if found is None and folder is not None:
         raise DataError(
-            f"mnist: {folder} and {Path(folder) / 'mnist'} do not hold "
+            f"{name}: {folder} and {Path(folder) / name} do not hold "
             f"{' and '.join(source.name for source in sources)}\n"
             "  try: leave out the folder to download the files"
         )
     if found is None:
-        found = cache_folder("mnist")
+        found = cache_folder(name)
         for source in sources:
-            fetch("mnist", source, MIRRORS, found, report)
+            fetch(name, source, mirrors, found, report)
     images, labels = (found / source.name for source in sources)
     return MNISTDataset(images, labels, transforms)
 
 
-def _look(folder: Path, sources: Sequence[Source]) -> Path | None:
-    for place in (folder, folder / "mnist"):
+def _look(folder: Path, name: str, sources: Sequence[Source], direct: bool) -> Path | None:
+    """Return the folder of the files: the one named like the data set, or ``folder`` itself.
+
+    Other data sets have files of MNIST's names, so theirs are not taken from a common folder.
+    """
+    for place in (folder / name, folder) if direct else (folder / name,):
         if all((place / source.name).is_file() for source in sources):
             return place
     return None
