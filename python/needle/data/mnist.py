@@ -53,31 +53,42 @@ def read_idx(path: str | Path, ndim: int) -> np.ndarray[Any, Any]:
     """
     import gzip
 
+    start = 4 + 4 * ndim
+    shape: tuple[int, ...] = ()
     try:
         with gzip.open(path) as file:
-            content = file.read()
+            header = file.read(start)
+            shape = _idx_shape(path, header, ndim)
+            # A few bytes may unpack to any number: the header says how many there should be.
+            content = file.read(math.prod(shape) + 1)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: the gzip file is truncated or damaged ({error})") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from None
-    start = 4 + 4 * ndim
-    if len(content) < start:
-        raise DataError(f"{path}: {len(content)} bytes, but an IDX header alone has {start}")
-    magic = int.from_bytes(content[:4], "big")
-    if magic != 0x800 + ndim:
-        raise DataError(f"{path}: magic number {magic}, expected {0x800 + ndim}")
-    shape = tuple(np.frombuffer(content, ">u4", ndim, 4).tolist())
-    if len(content) - start != math.prod(shape):
+    except (MemoryError, OverflowError):
+        raise DataError(f"{path}: the sizes {' x '.join(map(str, shape))} are too large") from None
+    if len(content) != math.prod(shape):
+        got = "more" if len(content) > math.prod(shape) else len(content)
         raise DataError(
             f"{path}: expected {math.prod(shape)} bytes after the header for the sizes "
-            f"{' x '.join(map(str, shape))}, got {len(content) - start}"
+            f"{' x '.join(map(str, shape))}, got {got}"
         )
     try:
-        return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+        return np.frombuffer(content, np.uint8).reshape(shape)
     except ValueError as error:  # one size is 0, and the product of the others is too large
         raise DataError(f"{path}: the sizes {' x '.join(map(str, shape))}: {error}") from None
+
+
+def _idx_shape(path: str | Path, header: bytes, ndim: int) -> tuple[int, ...]:
+    start = 4 + 4 * ndim
+    if len(header) < start:
+        raise DataError(f"{path}: {len(header)} bytes, but an IDX header alone has {start}")
+    magic = int.from_bytes(header[:4], "big")
+    if magic != 0x800 + ndim:
+        raise DataError(f"{path}: magic number {magic}, expected {0x800 + ndim}")
+    return tuple(np.frombuffer(header, ">u4", ndim, 4).tolist())
 
 
 class MNISTDataset(Dataset):
