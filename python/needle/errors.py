@@ -100,6 +100,10 @@ class ExchangeError(NeedleError, BufferError):
     """Memory that cannot be shared with another library in the requested way."""
 
 
+class NotRecorded(NeedleError, RuntimeError):
+    """Values read, or memory used, in a dry run, where kernels are noted and not run."""
+
+
 class SingularError(NeedleError, ValueError):
     """A matrix that has no inverse, or not the requested factorization."""
 

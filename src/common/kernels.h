@@ -174,7 +174,8 @@ struct Kernels {
   // out[i] = start + i * step in int64 (is_whole) or float64, in C order; out is int32 or int64 (if
   // is_whole), float32 or float64.
   const char* (*plan_ramp)(Plan*, const Operand& out, bool is_whole, double start, double step);
-  const char* (*plan_random_bits)(Plan*, const Operand& out, uint64_t key, uint64_t counter);
+  // Philox blocks from counter + offset on. buffers: out, {key, counter} (two uint64).
+  const char* (*plan_random_bits)(Plan*, const Operand& out, uint64_t offset);
   // The draws of numpy.random: random_sample, standard_normal (both float32; normal numbers come in
   // pairs, and none is left from before), randint from [low, low + last], permutation (both int64).
   // buffers: out, the MersenneTwister, whose state advances.

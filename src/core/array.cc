@@ -1,6 +1,7 @@
 // Spec (interned: equal specs are one object) and Array (a view: spec, storage, offset, strides).
 #include "core.h"
 #include "port.h"
+#include "record.h"
 #include <structmember.h>
 #include <algorithm>
 #include <cstdio>
@@ -201,6 +202,8 @@ void storage_dealloc(PyObject* self) {
 
 int storage_buffer(PyObject* self, Py_buffer* view, int flags) {
   Storage* storage = storage_in(self);
+  view->obj = nullptr;
+  if (!has_values(storage)) return -1;
   const bool readonly = storage->owner && storage->owner->readonly;
   return PyBuffer_FillInfo(view, self, storage->data, storage->nbytes, readonly, flags);
 }
@@ -213,7 +216,8 @@ PyObject* storage_readonly(PyObject* self, void*) {
   return PyBool_FromLong(storage->owner && storage->owner->readonly);
 }
 PyObject* storage_ptr(PyObject* self, PyObject*) {
-  return PyLong_FromVoidPtr(storage_in(self)->data);
+  Storage* storage = storage_in(self);
+  return has_values(storage) ? PyLong_FromVoidPtr(storage->data) : nullptr;
 }
 
 PyGetSetDef storage_getters[] = {
@@ -384,6 +388,7 @@ int array_buffer(PyObject* object, Py_buffer* buffer, int flags) {
                           asks(PyBUF_F_CONTIGUOUS) || asks(PyBUF_ANY_CONTIGUOUS);
   if (!refused && contiguous && !dense && spec->size) refused = "the array is not contiguous";
   if (!refused && asks(PyBUF_F_CONTIGUOUS) && spec->ndim > 1) refused = "the array is in C order";
+  if (!refused && !has_values(self->storage)) return -1;
   Py_ssize_t* sizes =
       refused ? nullptr
               : static_cast<Py_ssize_t*>(PyMem_Malloc(sizeof(Py_ssize_t) * (2 * spec->ndim + 1)));
@@ -426,15 +431,7 @@ PyGetSetDef array_getters[] = {
 PyMemberDef array_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Array, weaklist), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
-// Only make_array makes arrays: one without a spec could not say what it is.
-PyObject* array_refused(PyTypeObject* type, PyObject*, PyObject*) {
-  PyErr_Format(PyExc_TypeError, "cannot create '%s' instances; needle.Tensor(...) makes a tensor",
-               type->tp_name);
-  return nullptr;
-}
-
 PyType_Slot array_slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(array_refused)},
     {Py_tp_dealloc, reinterpret_cast<void*>(array_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(array_traverse)},
     {Py_tp_getset, array_getters},
@@ -568,6 +565,8 @@ Array* array_over(Spec* spec, PyObject* handle, const int64_t* strides) {
   }
   return self;
 }
+
+Array* first_array() { return all_arrays.first; }
 
 Array* array_empty(Spec* spec) {
   Storage* storage = storage_new(spec->size * kItemSize[spec->code]);

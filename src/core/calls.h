@@ -1,6 +1,7 @@
 // Calls of kernels from Python: code that all bindings share.
 #pragma once
 #include "core.h"
+#include "record.h"
 #include <nanobind/nanobind.h>
 #include <string>
 #include <vector>
@@ -40,8 +41,24 @@ inline void* workspace_of(const Plan& plan) {
   return scratch;
 }
 
+inline void refuse_dry(const char* why) {
+  if (!is_dry()) return;
+  raise_not_recorded(why);
+  throw nb::python_error();
+}
+
+// Whether this is a dry run, which only notes the kernel.
+inline bool noted(const Plan& plan, const std::vector<void*>& buffers, int32_t traits,
+                  const char* name = nullptr) {
+  if (!is_dry()) return false;
+  const auto n = static_cast<int64_t>(buffers.size());
+  if (!note(plan, buffers.data(), n, traits, name)) throw nb::python_error();
+  return true;
+}
+
 // Arguments keep the arrays alive; the GIL is free while a kernel runs that may take long.
-inline int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays) {
+inline int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays,
+                   int32_t traits = 0) {
   constexpr int64_t kFew = 1 << 12;  // elements
   std::vector<void*> buffers;
   int64_t size = 0;
@@ -49,6 +66,7 @@ inline int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays)
     buffers.push_back(x ? address(x) : nullptr);
     if (x && x->spec->size > size) size = x->spec->size;
   }
+  if (noted(plan, buffers, traits)) return -1;
   void* scratch = workspace_of(plan);
   if (size <= kFew) return plan.run(&plan, buffers.data(), scratch);
   const Released released;
@@ -60,5 +78,7 @@ void add_image_kernels(nb::module_& m);
 void add_batch_kernels(nb::module_& m);
 void add_search_kernels(nb::module_& m);
 void add_sequence_kernels(nb::module_& m);
+void add_updates(nb::module_& m);
+void add_programs(nb::module_& m);
 
 }  // namespace needle

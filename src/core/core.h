@@ -44,7 +44,7 @@ struct Storage {
   int64_t refs;
   void* data;
   int64_t nbytes;    // asked for
-  int64_t capacity;  // of the block; 0 for adopted memory
+  int64_t capacity;  // of the block; 0 for adopted memory, below it for virtual (record.h)
   Py_buffer* owner;  // of adopted memory; null for our own
   Storage* next;     // in a free list
 };
@@ -64,6 +64,7 @@ void set_memory_limit(int64_t nbytes);    // the same
 void start_memory_limit(int64_t nbytes);  // of this thread and those to come
 void set_exhausted_hook(PyObject* function);
 void* workspace(int64_t nbytes);  // this thread's, until its next call; null as storage_new
+void* arena(int64_t nbytes);      // the same, for the values of a program
 
 // All objects of a type that were allocated, those that wait in its pool too: so that the report
 // of exhausted memory can name its users, at no cost to objects that come from the pool.
@@ -132,6 +133,7 @@ Spec* spec_of(DType code, PyObject* device, int ndim, const int64_t* shape);
 Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* strides,
                  PyTypeObject* type = nullptr);
 Array* array_empty(Spec* spec);
+Array* first_array();  // of all that were allocated (Registry)
 inline bool is_array(PyObject* x) { return PyObject_TypeCheck(x, array_type); }
 // Whether it is an array in memory of the native CPU or of a Port's device (see port.h): subclasses
 // need not be, and other devices go by the definition.
@@ -225,9 +227,7 @@ inline bool needs_gradient(const Tensor* t) {
 void leave_graph(Tensor* tensor);
 // Whether nobody but this tensor holds its memory, so that it may be overwritten.
 bool is_exclusive(const Tensor* tensor);
-void raise(const char* error, const char* message);  // an error of needle.errors, by name
-void refuse_result(PyObject* value);                 // of an op that is no array
-PyObject* wrap_array(PyObject* array);               // steals; without graph
+PyObject* wrap_array(PyObject* array);  // steals; without graph
 // Record a computed result; array is stolen. Null with an exception if a tensor has no value.
 PyObject* record_result(PyObject* op, PyObject* const* tensors, int n, PyObject* array);
 

@@ -57,6 +57,7 @@ bool is_untouched(const Constant& entry) {
 
 // The tensor of a number, new.
 PyObject* make_constant(PyObject* number, uint64_t bits, const Spec* like) {
+  const Wet wet;  // it is kept
   if (!like->native) {
     PyObject* args[3] = {number, like->dtype, like->device};
     PyObject* made =
@@ -208,7 +209,7 @@ PyObject* call_compute(PyObject* op, PyObject* const* tensors, Array* const* arr
   for (int i = 0; i < n; i++) args[i + 1] = reinterpret_cast<PyObject*>(arrays[i]);
   PyObject* out = PyObject_VectorcallMethod(compute_name, args, n + 1, nullptr);
   if (out && !is_array(out) && !PyTuple_Check(out)) {
-    refuse_result(out);
+    PyErr_Format(PyExc_TypeError, "an op returned %s, not an array", Py_TYPE(out)->tp_name);
     Py_CLEAR(out);
   }
   if (!out && PyErr_ExceptionMatches(PyExc_Exception)) explain_error(op, tensors, n);

@@ -2,17 +2,26 @@
 // getitem.cc is x[index].
 #pragma once
 #include "core.h"
+#include "record.h"
 
 namespace needle {
 
 constexpr int kMaxArgs = 3;
 
 // Run a plan; the caller holds references to the arrays. Releases the GIL for long runs.
-// False without memory, with an exception set.
-bool run_plan(const Plan& plan, void* const* buffers, int64_t elements);
+// False without memory, with an exception set. traits: see record.h.
+bool run_plan(const Plan& plan, void* const* buffers, int n, int64_t elements, int32_t traits);
+template <int n>
+bool run_plan(const Plan& plan, void* const (&buffers)[n], int64_t elements, int32_t traits = 0) {
+  return run_plan(plan, buffers, n, elements, traits);
+}
 
 // The same for kernels that look at indices: whether they are all in range, too.
-bool run_checked(const Plan& plan, void* const* buffers, int64_t elements);
+bool run_checked(const Plan& plan, void* const* buffers, int n, int64_t elements);
+template <int n>
+bool run_checked(const Plan& plan, void* const (&buffers)[n], int64_t elements) {
+  return run_checked(plan, buffers, n, elements);
+}
 
 // The result of an op. Null without an exception: not here, ask the definition.
 Array* compute(const Op* op, Array* const* x, int n);

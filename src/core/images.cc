@@ -247,6 +247,7 @@ int64_t check_bands(const Array* first, const Array* weight, const Array* image,
                     weight->spec->shape[0] == m;
   if (!fits) throw nb::value_error("banded: expected a start and a row of weights for each result");
   const int64_t span = weight->spec->shape[1], last = image->spec->shape[axis] - span;
+  if (!is_known(first)) refuse_dry("the rows of a banded matrix depend on values");
   const auto* begin = reinterpret_cast<const int64_t*>(address(first));
   if (std::any_of(begin, begin + m, [&](int64_t i) { return i < 0 || i > last; })) {
     throw nb::value_error("banded: a row of the matrix goes beyond the axis");

@@ -3,6 +3,7 @@
 // training loop asks for the same sizes in every step. Large blocks lie on huge pages where the
 // system has them.
 #include "core.h"
+#include "record.h"
 #include <sys/mman.h>
 #include <algorithm>
 #include <atomic>
@@ -98,6 +99,7 @@ void set_exhausted(int64_t nbytes) {
 }  // namespace
 
 Storage* storage_new(int64_t nbytes) {
+  if (is_dry() && nbytes <= kLargest) return virtual_new(nbytes);
   if (nbytes > kLargest) {
     set_exhausted(nbytes);
     return nullptr;
@@ -139,6 +141,7 @@ Storage* storage_adopt(PyObject* buffer) {
 }
 
 void storage_free(Storage* storage) {
+  if (is_virtual(storage)) return virtual_free(storage);
   if (storage->owner) {
     PyBuffer_Release(storage->owner);
     delete storage->owner;
@@ -176,28 +179,42 @@ void set_exhausted_hook(PyObject* function) {
   Py_XSETREF(explain_exhausted, function);
 }
 
-void* workspace(int64_t nbytes) {
-  struct Block {
-    void* data = nullptr;
-    int64_t size = 0;
-    ~Block() { give_back(); }
-    void give_back() {
-      std::free(data);
-      scratch_bytes -= size;
-      data = nullptr;
-      size = 0;
-    }
-  };
-  thread_local Block block;
-  if (nbytes <= block.size) return block.data;
-  block.give_back();
-  block.data = nbytes > kLargest ? nullptr : obtain(nbytes);
-  if (block.data) {
-    scratch_bytes += block.size = nbytes;
-  } else {
-    set_exhausted(nbytes);
+namespace {
+
+// Memory of a thread that only grows.
+struct Scratch {
+  void* data = nullptr;
+  int64_t size = 0;
+  ~Scratch() { give_back(); }
+  void give_back() {
+    std::free(data);
+    scratch_bytes -= size;
+    data = nullptr;
+    size = 0;
   }
-  return block.data;
+  void* at_least(int64_t nbytes) {
+    if (nbytes <= size) return data;
+    give_back();
+    data = nbytes > kLargest ? nullptr : obtain(nbytes);
+    if (data) {
+      scratch_bytes += size = nbytes;
+    } else {
+      set_exhausted(nbytes);
+    }
+    return data;
+  }
+};
+
+}  // namespace
+
+void* workspace(int64_t nbytes) {
+  thread_local Scratch scratch;
+  return scratch.at_least(nbytes);
+}
+
+void* arena(int64_t nbytes) {
+  thread_local Scratch scratch;
+  return scratch.at_least(nbytes);
 }
 
 }  // namespace needle

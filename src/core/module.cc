@@ -44,6 +44,7 @@ void elementwise(int code, nb::handle out_object, nb::args inputs) {
   check(kernels->plan_elementwise(&plan, code, operand(out), operands.data(),
                                   static_cast<int>(operands.size())),
         function_names[code], native(inputs[inputs.size() - 1]));
+  if (noted(plan, buffers, 0)) return;
   void* scratch = workspace_of(plan);
   const Released released;
   plan.run(&plan, buffers.data(), scratch);
@@ -72,6 +73,7 @@ void run_fused(nb::list program, nb::list outs, nb::list inputs) {
                             static_cast<int>(out_operands.size()), in_operands.data(),
                             static_cast<int>(in_operands.size())),
         "run_fused", native(outs[0]));
+  if (noted(plan, buffers, 0)) return;
   void* scratch = workspace_of(plan);
   const Released released;
   plan.run(&plan, buffers.data(), scratch);
@@ -131,7 +133,7 @@ int64_t gather(nb::handle out, nb::handle x, nb::handle index, int axis) {
   check(kernels->plan_gather(&plan, operand(native(out)), operand(native(x)),
                              operand(native(index)), axis),
         "gather", native(x));
-  return run(plan, {native(out), native(x), native(index)});
+  return run(plan, {native(out), native(x), native(index)}, kChecked);
 }
 
 int64_t scatter_add(nb::handle out, nb::handle index, nb::handle updates, int axis) {
@@ -139,7 +141,7 @@ int64_t scatter_add(nb::handle out, nb::handle index, nb::handle updates, int ax
   check(kernels->plan_scatter_add(&plan, operand(native(out)), operand(native(index)),
                                   operand(native(updates)), axis),
         "scatter_add", native(updates));
-  return run(plan, {native(out), native(index), native(updates)});
+  return run(plan, {native(out), native(index), native(updates)}, kChecked);
 }
 
 void extremes(nb::handle values, nb::handle positions, nb::handle x, int axis, bool largest) {
@@ -159,9 +161,26 @@ void sort(nb::handle values, nb::handle indices, nb::handle x, int axis, bool de
 
 void random_bits(nb::handle out, uint64_t key, uint64_t counter) {
   Plan plan;
-  check(kernels->plan_random_bits(&plan, operand(native(out)), key, counter), "random_bits",
-        native(out));
-  run(plan, {native(out)});
+  check(kernels->plan_random_bits(&plan, operand(native(out)), 0), "random_bits", native(out));
+  uint64_t stream[] = {key, counter};
+  void* buffers[] = {address(native(out)), stream};
+  if (is_dry()) {
+    buffers[1] = table_of(stream, sizeof stream);
+    if (!buffers[1] || !note(plan, buffers, 2, 0, nullptr)) throw nb::python_error();
+    return;
+  }
+  const Released released;
+  plan.run(&plan, buffers, nullptr);
+}
+
+void random_bits_of(nb::handle out, nb::handle stream, uint64_t offset) {
+  const Array* x = native(stream);
+  check_dense(x, "random_bits");
+  if (x->spec->code != kInt64 || x->spec->size != 2)
+    throw nb::value_error("random_bits: expected a stream of two int64");
+  Plan plan;
+  check(kernels->plan_random_bits(&plan, operand(native(out)), offset), "random_bits", native(out));
+  run(plan, {native(out), x});
 }
 
 void ramp(nb::handle out, bool is_whole, double start, double step) {
@@ -175,6 +194,7 @@ void ramp(nb::handle out, bool is_whole, double start, double step) {
 // left out where the number of the others is odd.
 void draw(int32_t kind, nb::handle out, nb::handle state, int64_t low, uint32_t last,
           const std::vector<float>& known) {
+  refuse_dry("numbers are drawn from NumPy's generator");
   const Array* x = native(out);
   check_dense(x, "draw");
   const auto done = static_cast<int64_t>(known.size());
@@ -221,7 +241,8 @@ int64_t cross_entropy(nb::handle loss, nb::handle shift, nb::handle rest, nb::ha
   check(kernels->plan_cross_entropy(&plan, operand(native(logits)), operand(native(labels)), ignore,
                                     smoothing),
         "cross_entropy", native(logits));
-  return run(plan, {native(loss), native(shift), native(rest), native(logits), native(labels)});
+  return run(plan, {native(loss), native(shift), native(rest), native(logits), native(labels)},
+             kChecked);
 }
 
 int64_t cross_entropy_grad(nb::handle dlogits, nb::handle g, nb::handle logits, nb::handle labels,
@@ -231,8 +252,10 @@ int64_t cross_entropy_grad(nb::handle dlogits, nb::handle g, nb::handle logits, 
                                          ignore, smoothing),
         "cross_entropy", native(logits));
   for (nb::handle array : {g, shift, rest}) check_dense(native(array), "cross_entropy");
-  return run(plan, {native(dlogits), native(g), native(logits), native(labels), native(shift),
-                    native(rest)});
+  return run(
+      plan,
+      {native(dlogits), native(g), native(logits), native(labels), native(shift), native(rest)},
+      kChecked);
 }
 
 void layer_norm(int kind, nb::handle out, nb::handle mean, nb::handle rstd, nb::handle x,
@@ -267,58 +290,6 @@ void batch_norm_grad(nb::handle dx, nb::handle dweight, nb::handle dbias, nb::ha
   for (nb::handle array : {g, x, weight}) check_dense(native(array), "batch_norm");
   run(plan, {native(dx), native(dweight), native(dbias), native(g), native(x), native(weight),
              native(mean), native(var)});
-}
-
-// ---- optimizer updates -----------------------------------------------------------------------
-
-struct TensorList {
-  std::vector<int64_t> sizes;
-  std::vector<void*> pointers;
-  DType dtype = kFloat32;
-
-  // Lists of equal length; the entries of each tensor become neighbours.
-  explicit TensorList(std::initializer_list<nb::list> lists, size_t columns) {
-    const size_t n = nb::len(*lists.begin());
-    for (const nb::list& list : lists) {
-      if (nb::len(list) != n) throw nb::value_error("update: lists of different lengths");
-    }
-    for (size_t i = 0; i < n; i++) {
-      const Array* first = native((*lists.begin())[i]);
-      if (i == 0) dtype = first->spec->code;
-      sizes.push_back(first->spec->size);
-      for (const nb::list& list : lists) {
-        const Array* x = native(list[i]);
-        check_dense(x, "update");
-        if (x->spec->size != first->spec->size || x->spec->code != dtype || dtype > kFloat64) {
-          raise_dtype_error("update: sizes or dtypes differ, " + text_of(x));
-        }
-        pointers.push_back(address(x));
-      }
-      pointers.resize((i + 1) * columns, nullptr);
-    }
-  }
-};
-
-void adam(nb::list outs, nb::list ps, nb::list grads, nb::list ms, nb::list vs, double lr,
-          double beta1, double beta2, double eps, double weight_decay, bool decoupled,
-          double correction1, double correction2) {
-  TensorList tensors({outs, ps, grads, ms, vs}, 5);
-  const Adam rule{lr, beta1, beta2, eps, weight_decay, decoupled, correction1, correction2};
-  const Released released;
-  kernels->adam(tensors.dtype, rule, static_cast<int64_t>(tensors.sizes.size()),
-                tensors.sizes.data(), tensors.pointers.data());
-}
-
-void sgd(nb::list outs, nb::list ps, nb::list grads, nb::object velocities, double lr,
-         double momentum, double dampening, double weight_decay, bool nesterov, bool first) {
-  const bool has_velocity = !velocities.is_none();
-  TensorList tensors = has_velocity
-                           ? TensorList({outs, ps, grads, nb::cast<nb::list>(velocities)}, 4)
-                           : TensorList({outs, ps, grads}, 4);
-  const Sgd rule{lr, momentum, dampening, weight_decay, nesterov, first};
-  const Released released;
-  kernels->sgd(tensors.dtype, rule, static_cast<int64_t>(tensors.sizes.size()),
-               tensors.sizes.data(), tensors.pointers.data());
 }
 
 nb::dict memory() {
@@ -399,6 +370,7 @@ NB_MODULE(_core, m) {
   m.def("sort", &needle::sort);
   m.def("ramp", &ramp);
   m.def("random_bits", &random_bits);
+  m.def("random_bits_of", &random_bits_of);
   m.def("draw", &draw);
   m.def("softmax", &softmax);
   m.def("softmax_grad", &softmax_grad);
@@ -412,8 +384,6 @@ NB_MODULE(_core, m) {
   add_batch_kernels(m);
   add_search_kernels(m);
   add_sequence_kernels(m);
-  m.def("adam", &adam);
-  m.def("sgd", &sgd, nb::arg("outs"), nb::arg("ps"), nb::arg("grads"), nb::arg("velocities").none(),
-        nb::arg("lr"), nb::arg("momentum"), nb::arg("dampening"), nb::arg("weight_decay"),
-        nb::arg("nesterov"), nb::arg("first"));
+  add_updates(m);
+  add_programs(m);
 }

@@ -10,7 +10,8 @@
 
 namespace needle {
 
-bool run_checked(const Plan& plan, void* const* buffers, int64_t elements) {
+bool run_checked(const Plan& plan, void* const* buffers, int n, int64_t elements) {
+  if (is_dry()) return note(plan, buffers, n, kChecked, nullptr);
   constexpr int64_t kRelease = 1 << 16;  // elements from which on other Python threads may run
   void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
   if (plan.workspace && !scratch) return false;
@@ -228,6 +229,10 @@ bool put_number(Array* x, const Array* mask, const Array* number) {
 }  // namespace
 
 Array* find_true(const Operand& x, const void* data, PyObject* device) {
+  if (is_dry()) {
+    raise_not_recorded("a shape depends on values");
+    return nullptr;
+  }
   int64_t size = 1;
   for (int i = 0; i < x.ndim; i++) size *= x.shape[i];
   const int64_t blocks = (size + kTrueBlock - 1) / kTrueBlock;

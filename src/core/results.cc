@@ -8,7 +8,8 @@ namespace needle {
 
 constexpr int64_t kRelease = 1 << 16;  // elements from which on other Python threads may run
 
-bool run_plan(const Plan& plan, void* const* buffers, int64_t elements) {
+bool run_plan(const Plan& plan, void* const* buffers, int n, int64_t elements, int32_t traits) {
+  if (is_dry()) return note(plan, buffers, n, traits, nullptr);
   void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
   if (plan.workspace && !scratch) return false;
   if (elements < kRelease) {
@@ -114,8 +115,13 @@ Array* run_broadcast(const Broadcast& plan, Array* const* x) {
     return nullptr;
   }
   void* buffers[kMaxArgs + 1] = {storage->data};
-  for (int k = 0; k < plan.n; k++) buffers[k + 1] = address(x[k]);
-  if (run_plan(plan.plan, buffers, plan.out->size)) return out;
+  bool same = !plan.reordered;
+  for (int k = 0; k < plan.n; k++) {
+    buffers[k + 1] = address(x[k]);
+    same &= !x[k]->strides && (x[k]->spec == plan.out || x[k]->spec->size != plan.out->size);
+  }
+  const int32_t traits = same ? kSameView : 0;
+  if (run_plan(plan.plan, buffers, plan.n + 1, plan.out->size, traits)) return out;
   Py_DECREF(out);
   return nullptr;
 }
@@ -169,6 +175,32 @@ constexpr int8_t kArity[] = {
 #undef TERNARY
 };
 
+// A loop over contiguous operands, as a plan.
+struct Loop {
+  Contiguous function;
+  int64_t n;
+};
+
+int64_t run_loop(const Plan* plan, void* const* buffers, void*) {
+  Loop loop;
+  std::memcpy(&loop, plan->state, sizeof loop);
+  loop.function(buffers[0], buffers + 1, loop.n);
+  return -1;
+}
+
+Array* note_loop(Contiguous function, Array* out, const void* const* inputs, int n) {
+  const Loop loop = {function, out->spec->size};
+  Plan plan;
+  plan.run = run_loop;
+  plan.workspace = 0;
+  std::memcpy(plan.state, &loop, sizeof loop);
+  void* buffers[kMaxArgs + 1] = {out->storage->data};
+  for (int k = 0; k < n; k++) buffers[k + 1] = const_cast<void*>(inputs[k]);
+  if (note(plan, buffers, n + 1, kSameView, "loop")) return out;
+  Py_DECREF(out);
+  return nullptr;
+}
+
 }  // namespace
 
 Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n) {
@@ -196,6 +228,7 @@ Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n) {
   if (!out) return nullptr;
   const void* inputs[kMaxArgs];
   for (int k = 0; k < n; k++) inputs[k] = address(x[k]);
+  if (is_dry()) return note_loop(loop, out, inputs, n);
   loop(out->storage->data, inputs, spec->size);
   return out;
 }
@@ -218,7 +251,8 @@ Array* copy_of(Array* x, DType type, bool in_order) {
   Array* made = array_new(spec, storage, 0, reordered ? strides : nullptr);
   if (!made) return nullptr;
   void* buffers[2] = {storage->data, address(x)};
-  if (run_plan(plan, buffers, in->size)) return made;
+  const bool plain = type == in->code && !x->strides && !reordered;
+  if (run_plan(plan, buffers, in->size, plain ? kSameView | kCopies : 0)) return made;
   Py_DECREF(made);
   return nullptr;
 }

@@ -10,7 +10,7 @@ int64_t put(nb::handle out, nb::handle index, nb::handle values, int axis) {
   check(kernels->plan_put(&plan, operand(native(out)), operand(native(index)),
                           operand(native(values)), axis),
         "put", native(values));
-  return run(plan, {native(out), native(index), native(values)});
+  return run(plan, {native(out), native(index), native(values)}, kChecked);
 }
 
 // indices are broadcast to out's shape. Whether all are in range.
@@ -21,7 +21,7 @@ bool linear_index(nb::handle out, nb::sequence indices, nb::sequence sizes) {
     check(kernels->plan_linear_index(&plan, operand(native(out)), operand(native(index)),
                                      nb::cast<int64_t>(sizes[i]), i == 0),
           "index", native(index));
-    if (run(plan, {native(out), native(index)}) >= 0) return false;
+    if (run(plan, {native(out), native(index)}, kChecked) >= 0) return false;
   }
   return true;
 }
@@ -29,7 +29,7 @@ bool linear_index(nb::handle out, nb::sequence indices, nb::sequence sizes) {
 int64_t check_range(nb::handle x, int64_t low, int64_t high, int64_t kept) {
   Plan plan;
   check(kernels->plan_check_range(&plan, operand(native(x)), low, high, kept), "index", native(x));
-  return run(plan, {native(x)});
+  return run(plan, {native(x)}, kChecked);
 }
 
 // Dense bools -> int64 [axes, how many are true].

@@ -58,10 +58,10 @@ struct Layer {
   // Not longer than the sequence.
   void lengths(const Array* x) const {
     check_dense_shape(x, kInt64, {batch}, "lengths");
-    for (int64_t i = 0; x && i < batch; i++) {
-      const int64_t length = reinterpret_cast<const int64_t*>(address(x))[i];
-      if (length < 0 || length > steps) throw nb::value_error("lengths: out of range");
-    }
+    Plan plan;
+    if (!x) return;
+    check(kernels->plan_check_range(&plan, operand(x), 0, steps + 1, 0), "lengths", x);
+    if (run(plan, {x}, kChecked) >= 0) throw nb::value_error("lengths: out of range");
   }
 };
 

@@ -425,10 +425,15 @@ PyObject* upload(PyObject*, PyObject* const* args, Py_ssize_t n) {
     Py_RETURN_FALSE;
   }
   const int64_t nbytes = out->spec->size * kItemSize[out->spec->code];
-  const bool fits = bytes.len == nbytes && nbytes < 65536;
+  const bool is_noted = is_virtual(out->storage) && bytes.len == nbytes;
+  const bool fits = !is_noted && bytes.len == nbytes && nbytes < 65536;
+  if (is_noted && !note_values(out, bytes.buf, nbytes)) {
+    PyBuffer_Release(&bytes);
+    return nullptr;
+  }
   if (fits) std::memcpy(address(out), bytes.buf, static_cast<size_t>(bytes.len));
   PyBuffer_Release(&bytes);
-  return PyBool_FromLong(fits);
+  return PyBool_FromLong(fits || is_noted);
 }
 
 PyMethodDef functions[] = {

@@ -17,7 +17,7 @@ const char* plan_fused(Plan* plan, const Instruction* program, int32_t length, c
 const char* plan_copy(Plan* plan, const Operand& out, const Operand& x);
 const char* plan_fill(Plan* plan, const Operand& out, double value);
 const char* plan_ramp(Plan* plan, const Operand& out, bool is_whole, double start, double step);
-const char* plan_random_bits(Plan* plan, const Operand& out, uint64_t key, uint64_t counter);
+const char* plan_random_bits(Plan* plan, const Operand& out, uint64_t offset);
 const char* plan_draw(Plan* plan, int32_t kind, const Operand& out, int64_t low, uint32_t last);
 
 }  // namespace needle::NEEDLE_ISA

@@ -11,8 +11,12 @@ namespace {
 constexpr int kLanes = 32;  // blocks computed side by side
 
 struct PhiloxState {
-  uint64_t key, counter;
+  uint64_t offset;
   int64_t words;
+};
+
+struct Stream {
+  uint64_t key, counter;
 };
 
 // Words 4*i .. 4*i+3 of out come from block counter + i. Words are kept in 64 bits, in which their
@@ -42,24 +46,26 @@ void philox(uint32_t* out, uint64_t key, uint64_t counter) {
     for (int w = 0; w < 4; ++w) out[4 * i + w] = static_cast<uint32_t>(x[w][i]);
 }
 
-void fill_words(uint32_t* out, const PhiloxState& state, int64_t first, int64_t end) {
+void fill_words(uint32_t* out, const Stream& stream, int64_t first, int64_t end) {
   constexpr int64_t kWords = 4 * kLanes;
   int64_t word = first;
   for (; word + kWords <= end; word += kWords)
-    philox(out + word, state.key, state.counter + word / 4);
+    philox(out + word, stream.key, stream.counter + word / 4);
   if (word == end) return;
   uint32_t rest[kWords];
-  philox(rest, state.key, state.counter + word / 4);
+  philox(rest, stream.key, stream.counter + word / 4);
   std::copy(rest, rest + (end - word), out + word);
 }
 
 int64_t run_random_bits(const Plan* plan, void* const* buffers, void*) {
   const auto& state = *reinterpret_cast<const PhiloxState*>(plan->state);
   auto* out = static_cast<uint32_t*>(buffers[0]);
+  Stream stream = *static_cast<const Stream*>(buffers[1]);
+  stream.counter += state.offset;
   int64_t lines = (state.words + 63) / 64;
   const int team = state.words < kSerial ? 1 : threads();
   parallel(team, [&](int part) {
-    fill_words(out, state, lines * part / team * 64,
+    fill_words(out, stream, lines * part / team * 64,
                std::min(lines * (part + 1) / team * 64, state.words));
   });
   return -1;
@@ -67,13 +73,13 @@ int64_t run_random_bits(const Plan* plan, void* const* buffers, void*) {
 
 }  // namespace
 
-const char* plan_random_bits(Plan* plan, const Operand& out, uint64_t key, uint64_t counter) {
+const char* plan_random_bits(Plan* plan, const Operand& out, uint64_t offset) {
   if (out.dtype != kInt32 && out.dtype != kInt64) return "random bits are int32 or int64";
   int64_t words = kItemSize[out.dtype] / 4;
   for (int d = 0; d < out.ndim; ++d) words *= out.shape[d];
   plan->run = run_random_bits;
   plan->workspace = 0;
-  *reinterpret_cast<PhiloxState*>(plan->state) = {key, counter, words};
+  *reinterpret_cast<PhiloxState*>(plan->state) = {offset, words};
   return nullptr;
 }
 

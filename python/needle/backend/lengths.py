@@ -1,7 +1,7 @@
 """Lengths and deviations on the native CPU: from plain sums of squares, wherever those fit.
 
 The host reads them here for nothing. Only where one has left the range does the expansion run,
-which takes more passes over the memory.
+which takes more passes over the memory. A program checks them, and gives up where one has.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from needle import dtype as dtypes
 from needle.backend import kernels, override
 from needle.backend.axes import normalise_axes, normalise_axis
-from needle.backend.ndarray import NDArray, array, broadcast_shapes, empty
+from needle.backend.ndarray import NDArray, array, broadcast_shapes, empty, full
 from needle.backend.numpy import view
 
 _LEAST = {dtypes.float32: 2.0**-100, dtypes.float64: 2.0**-800}
@@ -27,10 +27,23 @@ def _wide(x: NDArray) -> NDArray:
 
 def _fits(*sums: NDArray) -> bool:
     for each in sums:
+        if each.device.backend.core.is_recording():
+            _note_fit(each)
+            continue
         values = view(each)
         if not ((values >= _LEAST[each.dtype]) & (values < math.inf)).all():
             return False
     return True
+
+
+def _note_fit(sums: NDArray) -> None:
+    """Note a check of what ``_fits`` asks."""
+    kind, where = sums.dtype, sums.device
+    least, most = full((), _LEAST[kind], kind, where), full((), math.inf, kind, where)
+    large = kernels.elementwise("greater_equal", sums, least, dtype=dtypes.bool_)
+    finite = kernels.elementwise("less", sums, most, dtype=dtypes.bool_)
+    good = kernels.elementwise("minimum", large.astype(dtypes.int32), finite.astype(dtypes.int32))
+    sums.device.backend.core.check_range(good, 1, 2, 1)
 
 
 def _squares(x: NDArray, axes: tuple[int, ...], keepdims: bool) -> NDArray:
@@ -60,6 +73,8 @@ def global_norm(op: Any, *parts: NDArray) -> Any:
         total = part
     if total is None or not _fits(total):
         return op.expanded(*parts)
+    if total.device.backend.core.is_recording():
+        return kernels.elementwise("sqrt", total.astype(dtypes.float64))
     return array(np.float64(math.sqrt(float(view(total)))), dtypes.float64, parts[0].device)
 
 

@@ -9,9 +9,10 @@ the case to ``executor.apply``, which tries again and says in which op.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from needle import config
+from needle import config, core
 from needle.backend.array import arrays
 from needle.errors import OutOfMemoryError, explain
 
@@ -27,6 +28,11 @@ _ADVICE = (
     "no gradients; `del` unused tensors"
 )
 _LINES = "; NEEDLE_DEBUG=1 names the lines that made the tensors"
+
+
+def real() -> AbstractContextManager[None]:
+    """Return a block that computes even within a dry run: for arrays that are kept for later."""
+    return nullcontext() if core.native is None else core.native.Real()
 
 
 def _advice() -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from needle.backend import Backend, Describe, memory
+from needle import dtype as dtypes
+from needle.backend import Backend, Describe, kernels, memory
 from needle.backend import convolution as convolution  # registers overrides
 from needle.backend import lengths as lengths
 from needle.backend import overrides as overrides
@@ -48,8 +49,13 @@ class NativeBackend(CourseTiles, Backend):
         return dict(self.core.memory_info())
 
     def upload(self, out: Any, values: Any) -> None:
-        if values.dtype != out.dtype.numpy or not self.core.upload(out, values):
-            view(out)[...] = values
+        if values.dtype == out.dtype.numpy and self.core.upload(out, values):
+            return
+        if self.core.is_recording():  # which notes dense values only
+            dense = np.broadcast_to(values, out.shape).astype(out.dtype.numpy, order="C")
+            if self.core.upload(out, dense):
+                return
+        view(out)[...] = values
 
     def download(self, x: Any) -> Any:
         return view(x)
@@ -130,11 +136,39 @@ class NativeBackend(CourseTiles, Backend):
         if low >= high or self.core.check_range(x, low, high, kept if known else low) >= 0:
             super().check_range(x, low, high, kept, describe)
 
+    def check_whole(self, x: Any, describe: Describe) -> None:
+        if not self.core.is_recording():
+            super().check_whole(x, describe)
+            return
+        whole = kernels.elementwise("trunc", x)
+        broken = kernels.elementwise("not_equal", x, whole, dtype=dtypes.bool_)
+        self.core.check_range(broken.astype(dtypes.int32), 0, 1, 0)
+
     def sort(self, values: Any, indices: Any, x: Any, axis: int, descending: bool) -> None:
         self.core.sort(values, indices, x, axis, descending)
 
     def random_bits(self, out: Any, key: int, counter: int) -> None:
         self.core.random_bits(out, key, counter)
+
+    def random_bits_of(self, out: Any, stream: Any, offset: int) -> None:
+        self.core.random_bits_of(out, stream, offset)
+
+    def update_by(
+        self,
+        operation: str,
+        outs: Sequence[Any],
+        params: Sequence[Any],
+        grads: Sequence[Any],
+        states: Sequence[Any],
+        rule: Any,
+        numbers: Any,
+    ) -> None:
+        native = {"adam": self.core.adam_by, "sgd": self.core.sgd_by}.get(operation)
+        if native is None or outs[0].dtype.itemsize == 2:
+            super().update_by(operation, outs, params, grads, states, rule, numbers)
+        else:
+            flags = [flag for flag in rule if type(flag) is bool]
+            native(list(outs), _dense(params), _dense(grads), *states, *flags, numbers)
 
     def adam(
         self,

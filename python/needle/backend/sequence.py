@@ -6,7 +6,6 @@ computed in float32.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -200,7 +199,7 @@ def mean_cross_entropy(op: Any, x: NDArray, w: NDArray, labels: NDArray, *bias: 
     labels = _dense(labels, labels.dtype)
     by_class = ws.permute((1, 0)) if op.transposed else ws  # [d, v]
     (n, _), v = x.shape, by_class.shape[1]
-    share = _share(op, labels)
+    share = _share(op, labels, wide)
     losses, gradients = empty((n,), wide, device), _Gradients(op, xs, ws, by_class, share)
     for rows in op.chunks(n, v):
         first, count = rows.start, rows.stop - rows.start
@@ -217,18 +216,23 @@ def mean_cross_entropy(op: Any, x: NDArray, w: NDArray, labels: NDArray, *bias: 
         if op.with_gradient:
             gradients.add(some_x, logits, some_labels, statistics, first)
     total = kernels.reduce("sum", losses, (0,))
-    total = kernels.elementwise("multiply", total, full((), share, wide, device))
+    total = kernels.elementwise("multiply", total, share)
     if not op.with_gradient:
         return total
     return (total, *gradients.results(arrays))
 
 
-def _share(op: Any, labels: NDArray) -> float:
+def _share(op: Any, labels: NDArray, wide: DType) -> NDArray:
     """Return what a row counts."""
-    if not op.mean:
-        return 1.0
-    count = int((labels.numpy() != op.ignore_index).sum())
-    return 1.0 / count if count else math.inf
+    one = full((), 1.0, dtypes.float64, labels.device)
+    if op.mean:
+        ignored = full((), op.ignore_index, dtypes.int64, labels.device)
+        counts = kernels.elementwise(
+            "not_equal", labels.astype(dtypes.int64, copy=False), ignored, dtype=dtypes.bool_
+        )
+        count = kernels.reduce("sum", counts.astype(dtypes.int64), (0,))
+        one = kernels.elementwise("divide", one, count.astype(dtypes.float64))
+    return one.astype(wide, copy=False)
 
 
 def _from(x: NDArray, first: int, count: int) -> NDArray:
@@ -239,7 +243,7 @@ def _from(x: NDArray, first: int, count: int) -> NDArray:
 class _Gradients:
     """What the chunks add up to: gradients of x, of the weight and of the bias."""
 
-    def __init__(self, op: Any, x: NDArray, w: NDArray, by_class: NDArray, share: float) -> None:
+    def __init__(self, op: Any, x: NDArray, w: NDArray, by_class: NDArray, share: NDArray) -> None:
         self.op, self.by_class, self.share, self.core = op, by_class, share, x.device.backend.core
         if op.with_gradient:
             self.dx = empty(x.shape, x.dtype, x.device)
@@ -251,7 +255,7 @@ class _Gradients:
     ) -> None:
         """Add a chunk. Its logits become their gradients."""
         count = x.shape[0]
-        g = full((count,), self.share, x.dtype, x.device)
+        g = self.share.broadcast_to((count,)).copy()
         self.core.cross_entropy_grad(
             logits, g, logits, labels, *statistics, self.op.ignore_index, self.op.label_smoothing
         )

@@ -103,18 +103,15 @@ class Compiled:
         key = (key, mode, graph.recording(), _kinds(tensors))
         calls = self._calls.setdefault(key, [])
         for call in calls:
-            prepared = call.prepared(tensors, settings)
-            if prepared is not None:
+            if call.fits(tensors, settings):
                 try:
-                    return call.run(tensors, prepared)
+                    return call(tensors)
                 except ChangedError:
                     continue
         if sum(map(len, self._calls.values())) >= self._most:
             raise self._too_many(tensors)
         made = self._traced(args, named, tensors, mode, settings)
-        prepared = made.prepared(tensors, settings)
-        assert prepared is not None, "a new program fits its own call"
-        out = made.run(tensors, prepared)
+        out = made(tensors)
         calls.append(made)
         return out
 

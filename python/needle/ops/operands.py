@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from needle import config, core, devices, dtype, executor, forward, graph, structure
+from needle.backend import memory
 from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
 from needle.errors import ArgumentError, DtypeError, GradientError, ShapeError, called, explain
@@ -61,7 +62,7 @@ def constant(value: bool | int | float, kind: DType, where: Any) -> Any:
     if found is None or found.array is not array or found.requires_grad:
         if len(_constants) > 1000:
             _constants.clear()
-        with executor.modes(recording=False, lazy=False):
+        with executor.modes(recording=False, lazy=False), memory.real():
             array = full((), value, kind, where)
             found = graph.wrap(array)
         _constants[key] = found, array  # held twice: no write is in place

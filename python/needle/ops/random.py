@@ -47,7 +47,8 @@ def bits(shape: tuple[int, ...], key: Key, counter: int, device: Any) -> NDArray
 @lru_cache(maxsize=64)
 def _number(value: float, kind: DType, device: Any) -> NDArray:
     """Return a cached 0-d array: making one is slow."""
-    return array(value, kind, device)
+    with memory.real():
+        return array(value, kind, device)
 
 
 def uniform(shape: tuple[int, ...], key: Key, counter: int, device: Any) -> NDArray:
@@ -245,12 +246,6 @@ def generator(key: int | None = None) -> Generator | None:
 def generator_now() -> Generator | None:
     """Return the generator itself, or None: no draw is intended."""
     return _generator
-
-
-def skip(words: int) -> None:
-    """Go on behind blocks of numbers that a program drew."""
-    if _generator is not None:
-        _generator.counter += words
 
 
 def keep(generator: Generator) -> None:
