@@ -29,7 +29,7 @@ from needle.autograd import (
 )
 from needle.backend.ndarray import NDArray
 from needle.backend_selection import BACKEND, array_api
-from needle.compile import compile
+from needle.compile import compile, explain
 from needle.derivatives import hessian, hvp, jacobian, jvp, linearize
 from needle.devices import Device, all_devices, cpu, cpu_numpy, default_device, meta
 from needle.dtype import (

@@ -1,7 +1,4 @@
-"""The command ``needle``: its arguments and exit codes.
-
-Exit codes: 0 success; 1 failure; 2 wrong arguments; 130 and 143 stopped by a signal.
-"""
+"""The command ``needle``: its arguments and exit codes (see ``_CODES``)."""
 
 from __future__ import annotations
 
@@ -62,10 +59,22 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raise OptionError for wrong arguments, with the nearest option for unknown ones."""
+    """Raise OptionError for wrong arguments, with the nearest option for unknown ones.
 
-    def __init__(self, command: str, **settings: Any) -> None:
-        super().__init__(prog=f"needle {command}", allow_abbrev=False, **settings)
+    Args:
+        command: name of the command.
+        description: what it does.
+        examples: commands, each with what it does.
+    """
+
+    def __init__(self, command: str, description: str, examples: dict[str, str]) -> None:
+        wide = max(map(len, examples))
+        lines = [f"  {example:{wide}}  {what}" for example, what in examples.items()]
+        super().__init__(
+            prog=f"needle {command}", allow_abbrev=False, description=description,
+            epilog="\n".join(["examples:", *lines, "", _CODES]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
         self.command = command
         self.known: list[str] = ["--help"]
 
@@ -109,29 +118,42 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-# ---- needle train --------------------------------------------------------------------
+# ---- needle train, needle resume ------------------------------------------------------
 
 
 def _train_parser() -> _Parser:
-    parser = _Parser("train", description="Train a model, and save the run in a folder.")
+    parser = _Parser("train", "Train a model, and save the run in a folder.", {
+        "needle train": "the default recipe, for about a minute",
+        "needle train mlp-mnist --epochs 3 --workers 2": "with batches made ahead",
+        "needle train gpt --data book.txt --out runs/book": "a text of your own",
+    })  # fmt: skip
     parser.add_argument("recipe", nargs="?", help="recipe to train (default: byte-lstm)")
     add = parser.option
     add("--list", action="store_true", help="list the recipes and exit")
-    add("--data", metavar="PATH", help="folder or file of the data (default: NEEDLE_DATA)")
     add("--preset", metavar="NAME", help="one of the recipe's presets (--list names them)")
     add("--epochs", type=_count, metavar="N", help="passes over the training data")
     add("--steps", type=_count, metavar="N", help="updates, instead of --epochs")
     add("--batch-size", type=_count, metavar="N", help="training examples per update")
     add("--lr", type=_rate, metavar="RATE", help="peak learning rate")
-    add("--device", metavar="NAME", help="device to compute on, for example cpu or cpu_numpy")
-    add("--backend", choices=("nd", "np"), help="nd: native; np: NumPy (default: NEEDLE_BACKEND)")
     add("--seed", type=_seed, metavar="N", help="seed of weights and data order (default: 0)")
     add("--out", metavar="FOLDER", help="folder for the run (default: runs/<recipe>-<time>)")
-    add("--resume", metavar="FOLDER", help="continue the run in this folder, on the same device")
-    add("--threads", type=_count, metavar="N", help="kernel threads (default: all cores)")
+    add("--resume", metavar="FOLDER", help="as needle resume FOLDER")
     add("--record", action="store_true", help="record fingerprints of all steps, for needle diff")
-    add("--quiet", action="store_true", help="print only the result")
+    _add_running(parser)
     return parser
+
+
+def _add_running(parser: _Parser) -> None:
+    """Add the options that change how a run is made, and not what it gives."""
+    add = parser.option
+    add("--data", metavar="PATH", help="folder or file of the data (default: NEEDLE_DATA)")
+    add("--device", metavar="NAME", help="device to compute on, for example cpu or cpu_numpy")
+    add("--backend", choices=("nd", "np"), help="nd: native; np: NumPy (default: NEEDLE_BACKEND)")
+    add("--threads", type=_count, metavar="N", help="kernel threads (default: all cores)")
+    add("--save-every", type=_count, metavar="N",
+        help="steps between checkpoints (default: those between evaluations)")  # fmt: skip
+    add("--quiet", action="store_true", help="print only the result")
+    add("--json", action="store_true", help="print only the result, as JSON")
 
 
 def _train(arguments: list[str]) -> int:
@@ -139,16 +161,16 @@ def _train(arguments: list[str]) -> int:
     from needle import recipes
 
     if args.list:
-        for name in recipes.names():
-            recipe = recipes.get(name)
-            default = "  (default)" if name == recipes.DEFAULT else ""
-            presets = f"  (presets: {', '.join(recipe.presets)})" if recipe.presets else ""
-            print(f"{name:16} {recipe.summary}{presets}{default}")
-        return 0
+        return _list_recipes(False)
     if args.steps and args.epochs:
         raise OptionError("train: --steps and --epochs cannot be combined")
     if args.resume is not None:
-        return _resumed(args)
+        given = [name for name in ("epochs", "steps", "batch_size", "lr", "seed", "preset", "out")
+                 if getattr(args, name) is not None]  # fmt: skip
+        if given:
+            option = "--" + given[0].replace("_", "-")
+            raise OptionError(f"train: --resume keeps the settings of the run; remove {option}")
+        return _resumed(args.resume, args, args.recipe)
     recipe = recipes.get(recipes.DEFAULT if args.recipe is None else args.recipe)
     with _in_force(args):
         from needle.tools.training import run
@@ -157,31 +179,39 @@ def _train(arguments: list[str]) -> int:
             args.data, args.epochs, args.steps, args.batch_size, args.lr, args.seed or 0,
             args.preset,
         )  # fmt: skip
-        return run(recipe, settings, args.out, args.quiet, record=args.record)
+        return run(recipe, settings, args.out, record=args.record, **_shown(args))
 
 
-def _resumed(args: argparse.Namespace) -> int:
+def _resume(arguments: list[str]) -> int:
+    parser = _Parser(
+        "resume", "Go on with a run that was stopped or killed, at its last checkpoint.",
+        {"needle resume runs/book": "as if it had never been stopped"},
+    )  # fmt: skip
+    parser.add_argument("run", help="folder of the run")
+    _add_running(parser)
+    args = parser.read(arguments)
+    return _resumed(args.run, args)
+
+
+def _resumed(path: str, args: argparse.Namespace, recipe: str | None = None) -> int:
     from needle import recipes
     from needle.tools.run import RunFolder
 
-    given = [name for name in ("epochs", "steps", "batch_size", "lr", "seed", "preset", "out")
-             if getattr(args, name) is not None]  # fmt: skip
-    if given:
-        option = "--" + given[0].replace("_", "-")
-        raise OptionError(f"train: --resume keeps the settings of the run; remove {option}")
-    folder = RunFolder.open(args.resume)
+    folder = RunFolder.open(path)
     known = folder.config()
-    if args.recipe not in (None, known["recipe"]):
-        raise OptionError(
-            f"train: {args.resume} is a run of recipe {known['recipe']}, not of {args.recipe}"
-        )
+    if recipe not in (None, known["recipe"]):
+        raise OptionError(f"{path} is a run of recipe {known['recipe']}, not of {recipe}")
     if args.backend is None and args.device is None:
         vars(args).update(known["where"])
     settings = recipes.Settings(**{**known["chosen"], **({"data": args.data} if args.data else {})})
     with _in_force(args):
         from needle.tools.training import run
 
-        return run(recipes.get(known["recipe"]), settings, None, args.quiet, folder)
+        return run(recipes.get(known["recipe"]), settings, resume=folder, **_shown(args))
+
+
+def _shown(args: argparse.Namespace) -> dict[str, Any]:
+    return {"quiet": args.quiet, "as_json": args.json, "save_every": args.save_every}
 
 
 def _in_force(args: argparse.Namespace) -> ExitStack:
@@ -203,11 +233,50 @@ def _in_force(args: argparse.Namespace) -> ExitStack:
     return stack
 
 
+# ---- needle list ---------------------------------------------------------------------
+
+
+def _list(arguments: list[str]) -> int:
+    parser = _Parser("list", "List the recipes, or the runs in a folder.", {
+        "needle list": "the recipes, with their presets",
+        "needle list runs": "the runs, with their steps and figures",
+    })  # fmt: skip
+    parser.add_argument("folder", nargs="?", help="folder of runs")
+    parser.option("--json", action="store_true", help="print the list as JSON")
+    args = parser.read(arguments)
+    if args.folder is None:
+        return _list_recipes(args.json)
+    from needle.tools import listing
+
+    found = listing.runs(args.folder)
+    print(json.dumps(found, indent=2) if args.json else listing.as_text(found))
+    return 0
+
+
+def _list_recipes(as_json: bool) -> int:
+    from needle import recipes
+
+    found = [recipes.get(name) for name in recipes.names()]
+    if as_json:
+        rows = [{"name": r.name, "summary": r.summary, "presets": list(r.presets),
+                 "default": r.name == recipes.DEFAULT} for r in found]  # fmt: skip
+        print(json.dumps(rows, indent=2))
+        return 0
+    for recipe in found:
+        default = "  (default)" if recipe.name == recipes.DEFAULT else ""
+        presets = f"  (presets: {', '.join(recipe.presets)})" if recipe.presets else ""
+        print(f"{recipe.name:16} {recipe.summary}{presets}{default}")
+    return 0
+
+
 # ---- needle sample -------------------------------------------------------------------
 
 
 def _sample(arguments: list[str]) -> int:
-    parser = _Parser("sample", description="Continue a text with the model of a run.")
+    parser = _Parser("sample", "Continue a text with the model of a run.", {
+        "needle sample runs/book --prompt 'It was'": "400 tokens more",
+        "needle sample runs/book --prompt 'It was' --temperature 0": "always the likeliest",
+    })  # fmt: skip
     parser.add_argument("run", help="folder of the run")
     add = parser.option
     add("--prompt", metavar="TEXT", required=True, help="beginning of the text")
@@ -231,11 +300,10 @@ def _sample(arguments: list[str]) -> int:
 
 
 def _report(arguments: list[str]) -> int:
-    parser = _Parser(
-        "report",
-        description="Write report.html and report.json into the folder of a run.",
-        epilog="example: needle report runs/mlp-mnist-20260101-120000",
-    )
+    parser = _Parser("report", "Write report.html and report.json into the folder of a run.", {
+        "needle report runs/book": "a page that needs nothing else",
+        "needle report runs/book --json": "its facts, for a program",
+    })  # fmt: skip
     parser.add_argument("run", help="folder of the run")
     parser.option("--out", metavar="FILE", help="path of the page instead")
     parser.option("--json", action="store_true", help="print the facts as JSON, and write nothing")
@@ -251,10 +319,9 @@ def _report(arguments: list[str]) -> int:
 
 def _compare(arguments: list[str]) -> int:
     parser = _Parser(
-        "compare",
-        description="Tell what runs differ in; with --out, draw their curves on one page.",
-        epilog="example: needle compare runs/first runs/second --out both.html",
-    )
+        "compare", "Tell what runs differ in; with --out, draw their curves on one page.",
+        {"needle compare runs/first runs/second --out both.html": "settings, figures, curves"},
+    )  # fmt: skip
     parser.add_argument("runs", nargs="+", help="folders of the runs")
     parser.option("--out", metavar="FILE", help="path of the page")
     parser.option("--json", action="store_true", help="print the differences as JSON")
@@ -268,11 +335,10 @@ def _compare(arguments: list[str]) -> int:
 
 def _diff(arguments: list[str]) -> int:
     parser = _Parser(
-        "diff",
-        description="Find where the numbers of two runs part: step, op, line and units in the last "
+        "diff", "Find where the numbers of two runs part: step, op, line and units in the last "
         "place. Both were made with --record. Exit code 1 if they differ.",
-        epilog="example: needle diff runs/first runs/second",
-    )
+        {"needle diff runs/first runs/second": "runs that should be equal"},
+    )  # fmt: skip
     parser.add_argument("runs", nargs=2, help="folders of the runs")
     parser.option("--quick", action="store_true", help="only the step and the tensor; no replay")
     parser.option("--json", action="store_true", help="print the findings as JSON")
@@ -289,7 +355,10 @@ def _diff(arguments: list[str]) -> int:
 
 
 def _doctor(arguments: list[str]) -> int:
-    parser = _Parser("doctor", description="Check this installation; exit code 1 on a failure.")
+    parser = _Parser("doctor", "Check this installation; exit code 1 on a failure.", {
+        "needle doctor": "all devices, kernels and ops",
+        "needle doctor --json": "the same for a program",
+    })  # fmt: skip
     parser.option("--json", action="store_true", help="print the findings as JSON")
     args = parser.read(arguments)
     from needle.tools import doctor
@@ -299,17 +368,58 @@ def _doctor(arguments: list[str]) -> int:
     return 0 if findings["ok"] else 1
 
 
-_COMMANDS = {
-    "train": _train, "sample": _sample, "report": _report, "compare": _compare, "diff": _diff,
-    "doctor": _doctor,
-}  # fmt: skip
-_HELP = """usage: needle COMMAND [options]
+# ---- needle torture ------------------------------------------------------------------
 
-  train [RECIPE]   train a model (needle train --list shows the recipes)
+
+def _torture(arguments: list[str]) -> int:
+    parser = _Parser(
+        "torture", "Kill runs at random, resume them, and compare their ends with an unharmed run. "
+        "Options that are not listed are those of needle train.", {
+            "needle torture byte-mlp --minutes 5": "about a hundred kills",
+            "needle torture mlp-mnist --workers 2": "workers are killed too",
+        },
+    )  # fmt: skip
+    parser.add_argument("recipe", help="recipe to train")
+    add = parser.option
+    add("--minutes", type=_rate, metavar="N", default=1.0, help="how long (default: 1)")
+    add("--steps", type=_count, metavar="N", default=200, help="updates of a run (default: 200)")
+    add("--chance", type=_seed, metavar="N", default=0, help="seed of the attacks (default: 0)")
+    add("--quiet", action="store_true", help="print only the result")
+    add("--json", action="store_true", help="print only the result, as JSON")
+    args, rest = parser.parse_known_args(arguments)
+    _train_parser().read([args.recipe, *rest])
+    from needle.tools.torture import torture
+
+    quiet = args.quiet or args.json
+    report = torture(
+        ["train", args.recipe, *rest], args.minutes, args.chance, args.steps,
+        (lambda text: None) if quiet else lambda text: print(text, flush=True),
+    )  # fmt: skip
+    print(json.dumps(report.as_json()) if args.json else report.text())
+    return 0
+
+
+_COMMANDS = {
+    "train": _train, "resume": _resume, "sample": _sample, "report": _report,
+    "compare": _compare, "diff": _diff, "list": _list, "doctor": _doctor, "torture": _torture,
+}  # fmt: skip
+_CODES = """exit codes:
+  0    success
+  1    failure: an error, or a training that diverged
+  2    wrong arguments
+  129, 130, 143   stopped by SIGHUP, SIGINT (Ctrl-C) or SIGTERM; a training was saved before"""
+_HELP = f"""usage: needle COMMAND [options]
+
+  train [RECIPE]   train a model
+  resume RUN       go on with a run that was stopped or killed
   sample RUN       continue a text with the model of a run
   report RUN       write a page about a run
   compare RUN RUN  tell what runs differ in
   diff RUN RUN     find where the numbers of two runs part
+  list [FOLDER]    list the recipes, or the runs in a folder
   doctor           check this installation
+  torture RECIPE   kill runs at random, resume them, compare their ends
 
-  needle COMMAND --help lists the options; needle --version prints the version."""
+needle COMMAND --help lists the options, with examples; needle --version prints the version.
+
+{_CODES}"""

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -201,10 +202,47 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def cores() -> int:
-    """Return the number of processor cores that this process may use."""
+    """Return the number of processor cores that this process may use.
+
+    A container's quota counts, of control groups of version 1 and 2: part of a core as a whole one.
+    """
+    known = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        known = len(os.sched_getaffinity(0))
+    return min([known, *map(math.ceil, _quotas())])
+
+
+def _quotas(root: str = "/sys/fs/cgroup", listing: str = "/proc/self/cgroup") -> Iterator[float]:
+    """Yield the quotas, in cores, of this process's control groups and of those around them."""
+    for line in _lines(listing):
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        path = path.strip("/")
+        while True:
+            yield from _quota(os.path.join(root, controllers, path), not controllers)
+            if not path:
+                break
+            path = os.path.dirname(path)
+
+
+def _quota(folder: str, unified: bool) -> Iterator[float]:
+    if unified:
+        found = " ".join(_lines(os.path.join(folder, "cpu.max"))).split()
+    else:
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        found = [word for name in files for word in _lines(os.path.join(folder, name))]
+    if len(found) == 2 and all(word.isdigit() for word in found) and int(found[1]) > 0:
+        yield max(int(found[0]) / int(found[1]), 1.0)
+
+
+def _lines(path: str) -> list[str]:
+    """Return the lines of a file of the system; none if it cannot be read."""
+    try:
+        with open(path) as file:
+            return file.read().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
 
 
 def thread_count() -> int:

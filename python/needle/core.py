@@ -42,6 +42,7 @@ def _load() -> None:
             return
         config.refuse(str(error))  # a wrong NEEDLE_ISA must not disable the kernels
         _core.select_isa("")
+    _core.set_threads(-config.cores())
     _core.set_threads(config.current().threads)
     _core.set_products(config.current().products == "rows")
     _core.start_memory_limit(config.current().memory_limit)

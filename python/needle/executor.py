@@ -28,6 +28,7 @@ from needle.backend import memory
 from needle.backend.array import Array
 from needle.errors import (
     ArgumentError,
+    GradientError,
     NeedleError,
     NonFiniteError,
     ShapeError,
@@ -62,6 +63,13 @@ def _apply(op: Any, /, *inputs: Any, **named: Any) -> Any:
         return _run(op, tensors)
     except (MemoryError, OverflowError, NeedleError) as error:
         raise _explained(op, tensors, error)  # noqa: B904  (it says what caused it)
+
+
+def not_an_array(name: str, result: Any) -> ArgumentError:
+    """Return the error for an op whose ``compute`` returned something else."""
+    kind = type(result)
+    returned = f"{kind.__module__}.{kind.__qualname__}"
+    return ArgumentError(f"{name}: an op returned {returned}, not an array")
 
 
 def _explained(op: Any, tensors: Sequence[Any], error: Exception) -> Exception:
@@ -105,8 +113,7 @@ def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
         arrays = [held(x) for x in tensors]
         array = finite.compute(op, arrays, user_line()) if watched else op.compute(*arrays)
         if not isinstance(array, (Array, tuple)):
-            kind = type(array)
-            raise TypeError(f"an op returned {kind.__module__}.{kind.__qualname__}, not an array")
+            raise not_an_array(op.name, array)
         result = graph.record(op, tensors, array) if needs else graph.wrap(array)
     if watched:
         finite.note(result.node, user_line())
@@ -259,6 +266,8 @@ def held(tensor: Any) -> Any:
     """
     array = tensor.array
     if array is None:
+        if tensor.node is None:
+            raise GradientError("the tensor was not initialised\n  try: needle.Tensor(...)")
         if not tensor.node.done:
             if tracing.current() is not None:
                 raise tracing.read(tensor)
@@ -309,10 +318,20 @@ def _computed(node: Any, arrays: list[Any]) -> Any:
     except NonFiniteError:  # names the line already
         raise
     except (MemoryError, OverflowError, NeedleError) as error:
-        raise _placed(node, error)  # noqa: B904  (a name here would keep the error, and tensors)
+        raise placed(node, error)  # noqa: B904  (a name here would keep the error, and tensors)
 
 
-def _placed(node: Any, error: Exception) -> Exception:
+def note_line(node: Any, line: str) -> None:
+    """Note the user's line of a postponed node, for its errors."""
+    _lines[node] = line
+
+
+def line_of(node: Any) -> str | None:
+    """Return the user's line of a postponed node, if it was noted."""
+    return _lines.get(node)
+
+
+def placed(node: Any, error: Exception) -> Exception:
     """Return the exception of a postponed op as an error that names the op and its line."""
     found = _explained(node.op, [graph.handle(below) for below in node.inputs], error)
     line = _lines.get(node)

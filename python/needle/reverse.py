@@ -45,7 +45,7 @@ def walk(
     order = graph.topo(list(grads), True, towards)
     reached = None if towards is None else _above(order, towards)
     handle, owner, release = graph.handle, graph.owner, graph.release
-    watched = finite.on()
+    watched, lazily = finite.on(), graph.lazy()
     while order:
         node = order.pop()
         out_grad = grads.pop(node, None)
@@ -56,6 +56,8 @@ def walk(
             visit(node, out_grad)
         if op is None or (towards is not None and node in towards):
             continue
+        if lazily and getattr(node, "released", False):  # no older native module has it
+            _check_kept(node)
         out = handle(node)
         parts = finite.gradient(op, out_grad, out) if watched else op.gradient(out_grad, out)
         if type(parts) is not tuple:
@@ -74,6 +76,27 @@ def walk(
                     grads[below] = part
         if not retain_graph:
             release(node)
+
+
+def _check_kept(node: Any) -> None:
+    """Refuse in lazy mode what eager mode refuses: another walk of a node whose values went.
+
+    Values that wait could be computed again, but a program would then only run in this mode.
+
+    Raises:
+        ReleasedError: if its gradient reads a value that no tensor holds.
+    """
+    needed = [mask for x, mask in zip(node.inputs, _masks(node), strict=False) if x.needs]
+    for place, value in [*enumerate(node.inputs), (graph.OUTPUT, node)]:
+        bit = place if value is node else min(place, 62)
+        read = any(mask >> bit & 1 for mask in needed)
+        if read and value.op is not None and graph.peek(value) is None:
+            raise graph.released(graph.handle(value))
+
+
+def _masks(node: Any) -> tuple[int, ...]:
+    masks = tuple(node.op.save_masks)
+    return masks + masks[-1:] * (len(node.inputs) - len(masks))
 
 
 def _miscounted(op: Any, given: int, wanted: int) -> GradientError:

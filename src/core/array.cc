@@ -431,7 +431,15 @@ PyGetSetDef array_getters[] = {
 PyMemberDef array_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Array, weaklist), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
+// Only make_array makes arrays: one without a spec could not say what it is.
+PyObject* array_refused(PyTypeObject* type, PyObject*, PyObject*) {
+  PyErr_Format(PyExc_TypeError, "cannot create '%s' instances; needle.Tensor(...) makes a tensor",
+               type->tp_name);
+  return nullptr;
+}
+
 PyType_Slot array_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(array_refused)},
     {Py_tp_dealloc, reinterpret_cast<void*>(array_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(array_traverse)},
     {Py_tp_getset, array_getters},

@@ -227,7 +227,9 @@ inline bool needs_gradient(const Tensor* t) {
 void leave_graph(Tensor* tensor);
 // Whether nobody but this tensor holds its memory, so that it may be overwritten.
 bool is_exclusive(const Tensor* tensor);
-PyObject* wrap_array(PyObject* array);  // steals; without graph
+void raise(const char* error, const char* message);  // an error of needle.errors, by name
+void refuse_result(PyObject* value);                 // of an op that is no array
+PyObject* wrap_array(PyObject* array);               // steals; without graph
 // Record a computed result; array is stolen. Null with an exception if a tensor has no value.
 PyObject* record_result(PyObject* op, PyObject* const* tensors, int n, PyObject* array);
 

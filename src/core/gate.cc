@@ -209,7 +209,7 @@ PyObject* call_compute(PyObject* op, PyObject* const* tensors, Array* const* arr
   for (int i = 0; i < n; i++) args[i + 1] = reinterpret_cast<PyObject*>(arrays[i]);
   PyObject* out = PyObject_VectorcallMethod(compute_name, args, n + 1, nullptr);
   if (out && !is_array(out) && !PyTuple_Check(out)) {
-    PyErr_Format(PyExc_TypeError, "an op returned %s, not an array", Py_TYPE(out)->tp_name);
+    refuse_result(out);
     Py_CLEAR(out);
   }
   if (!out && PyErr_ExceptionMatches(PyExc_Exception)) explain_error(op, tensors, n);

@@ -144,6 +144,7 @@ PyMemberDef node_members[] = {
     {"serial", T_LONGLONG, offsetof(Node, serial), READONLY, "its number among nodes and tensors"},
     {"needs", T_BOOL, offsetof(Node, needs), READONLY, "whether gradients flow through"},
     {"done", T_BOOL, offsetof(Node, done), READONLY, "whether it has run"},
+    {"released", T_BOOL, offsetof(Node, released), READONLY, "whether its gradient has run"},
     {nullptr, 0, 0, 0, nullptr}};
 PyGetSetDef node_getters[] = {
     {"op", node_op, nullptr, "the op, or None for a leaf", nullptr},
@@ -281,7 +282,7 @@ PyObject* tensor_spec(PyObject* self, void*) {
   Tensor* tensor = as_tensor(self);
   if (tensor->array) return spec_of_value(tensor->array);
   if (tensor->node) return new_reference(tensor->node->spec);
-  PyErr_SetString(PyExc_RuntimeError, "the tensor was not initialised");
+  raise("GradientError", "the tensor was not initialised\n  try: needle.Tensor(...)");
   return nullptr;
 }
 // New reference; a tuple of arrays has more than one.
@@ -420,18 +421,32 @@ PyType_Spec tensor_definition = {"needle._core.TensorBase", sizeof(Tensor), 0,
 
 bool note_change(Tensor* tensor) {
   if (!journal) return true;
-  PyObject* entry = Py_BuildValue(
-      "(ONNON)", tensor, new_reference(tensor->array), new_reference(tensor->node),
-      tensor->requires_grad ? Py_True : Py_False, new_reference(tensor->grad));
+  PyObject* entry =
+      Py_BuildValue("(ONNON)", tensor, new_reference(tensor->array), new_reference(tensor->node),
+                    tensor->requires_grad ? Py_True : Py_False, new_reference(tensor->grad));
   const bool done = entry && PyList_Append(journal, entry) == 0;
   Py_XDECREF(entry);
   return done;
 }
 
+void raise(const char* error, const char* message) {
+  PyObject* module = PyImport_ImportModule("needle.errors");
+  PyObject* kind = module ? PyObject_GetAttrString(module, error) : nullptr;
+  if (kind) PyErr_SetString(kind, message);
+  Py_XDECREF(kind);
+  Py_XDECREF(module);
+}
+
+void refuse_result(PyObject* value) {
+  char text[200];
+  PyOS_snprintf(text, sizeof text, "an op returned %.100s, not an array", Py_TYPE(value)->tp_name);
+  raise("ArgumentError", text);
+}
+
 PyObject* spec_of_value(PyObject* value) {  // new reference; Array or tuple of them
   if (is_array(value)) return new_reference(reinterpret_cast<Array*>(value)->spec);
   if (!PyTuple_Check(value)) {
-    PyErr_Format(PyExc_TypeError, "an op returned %s, not an array", Py_TYPE(value)->tp_name);
+    refuse_result(value);
     return nullptr;
   }
   const Py_ssize_t n = PyTuple_GET_SIZE(value);

@@ -31,7 +31,7 @@ namespace {
 Node* leaf_of(Tensor* tensor) {
   if (tensor->node) return tensor->node;
   if (!tensor->array) {
-    PyErr_SetString(PyExc_RuntimeError, "the tensor was not initialised");
+    raise("GradientError", "the tensor was not initialised\n  try: needle.Tensor(...)");
     return nullptr;
   }
   Node* node = node_new(nullptr, 0);
@@ -225,6 +225,49 @@ PyObject* rebind(PyObject*, PyObject* const* args, Py_ssize_t n) {
   Py_RETURN_NONE;
 }
 
+// The arrays of a list of tensors that have these specs and are dense, and for each whether nobody
+// else holds it; None if one is not so. compile/cells.py has the definition.
+PyObject* gather_arrays(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2 || !PyList_Check(args[0]) || !PyList_Check(args[1]) ||
+      PyList_GET_SIZE(args[0]) != PyList_GET_SIZE(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "gather_arrays(tensors, specs)");
+    return nullptr;
+  }
+  const Py_ssize_t count = PyList_GET_SIZE(args[0]);
+  PyObject *arrays = PyList_New(count), *alone = PyList_New(count);
+  bool fits = arrays && alone;
+  for (Py_ssize_t i = 0; fits && i < count; i++) {
+    PyObject* tensor = PyList_GET_ITEM(args[0], i);
+    PyObject* found = is_tensor(tensor) ? as_tensor(tensor)->array : nullptr;
+    const auto* array = reinterpret_cast<Array*>(found);
+    fits = found && is_array(found) && !array->strides &&
+           reinterpret_cast<PyObject*>(array->spec) == PyList_GET_ITEM(args[1], i);
+    if (!fits) break;
+    PyList_SET_ITEM(alone, i, PyBool_FromLong(is_exclusive(as_tensor(tensor))));
+    PyList_SET_ITEM(arrays, i, new_reference(found));
+  }
+  PyObject* pair = fits ? PyTuple_Pack(2, arrays, alone) : nullptr;
+  Py_XDECREF(arrays);
+  Py_XDECREF(alone);
+  if (!fits && !PyErr_Occurred()) Py_RETURN_NONE;
+  return pair;
+}
+
+PyObject* set_arrays(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2 || !PyList_Check(args[0]) || !PyList_Check(args[1]) ||
+      PyList_GET_SIZE(args[0]) != PyList_GET_SIZE(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "set_arrays(tensors, arrays)");
+    return nullptr;
+  }
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args[0]); i++) {
+    PyObject* pair[] = {PyList_GET_ITEM(args[0], i), PyList_GET_ITEM(args[1], i)};
+    PyObject* done = set_array(nullptr, pair, 2);
+    if (!done) return nullptr;
+    Py_DECREF(done);
+  }
+  Py_RETURN_NONE;
+}
+
 PyObject* init_tensor(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (n != 3 || !is_tensor(args[0])) {
     PyErr_SetString(PyExc_TypeError, "init_tensor(tensor, array, requires_grad)");
@@ -337,6 +380,8 @@ PyMethodDef functions[] = {
     FAST(pend, "The tensor of a result that is not computed yet."),
     FAST(finish, "Give a pending node its value."),
     FAST(set_array, "Give a tensor new data."),
+    FAST(set_arrays, "Give tensors new data."),
+    FAST(gather_arrays, "The arrays of tensors, if they have these specs."),
     FAST(rebind, "Make a tensor stand for what another one does."),
     FAST(init_tensor, "Fill a new tensor object: a leaf."),
     FAST(topo, "All nodes below, inputs first."),

@@ -1,6 +1,7 @@
 // How many threads there are, and the pool that runs their shares.
 #include "threads.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -39,11 +40,15 @@ int processors() {
 
 int limited(int n) { return n < 1 ? 1 : n < kMostThreads ? n : kMostThreads; }
 
+// Threads beyond these would wait for each other to get a processor: shares are run one after the
+// other instead. set_threads may lower it to what a container's quota allows.
+std::atomic<int> cores{limited(processors())};
+
 // OMP_NUM_THREADS, which users know and other libraries obey, or the processors of this process.
 int wanted() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   const int n = text ? std::atoi(text) : 0;
-  return limited(n > 0 ? n : processors());
+  return limited(n > 0 ? n : cores.load());
 }
 
 void pause() {
@@ -141,7 +146,7 @@ void Pool::run(int shares, Share call, const void* body) {
     for (int share = 0; share < shares; ++share) call(body, share);
     return;
   }
-  grow(shares - 1);
+  grow(std::min(shares, cores.load()) - 1);
   call_ = call;
   body_ = body;
   // The first share is not offered: to take it would cost the others time at the same line.
@@ -168,15 +173,17 @@ Pool* const pool = new Pool;
 #endif
 }();
 
-const int all = wanted();
-std::atomic<int> count{all};
+std::atomic<int> count{wanted()};
 thread_local bool alone = false;
 
 }  // namespace
 
 int threads() { return alone ? 1 : count.load(std::memory_order_relaxed); }
 void set_alone(int32_t yes) { alone = yes != 0; }
-void set_threads(int32_t n) { count = n < 1 ? all : limited(n); }
+void set_threads(int32_t n) {
+  if (n < 0) cores = limited(-n);
+  count = n < 1 ? wanted() : limited(n);
+}
 
 void run_shares(int shares, Share call, const void* body) { pool->run(shares, call, body); }
 

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -226,3 +227,18 @@ def test_a_cache_that_cannot_be_written(web, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="cannot be written"):
         fetch(offered("a.gz", b"right"), tmp_path / "file" / "to", "http://x/")
+
+
+def test_no_more_is_unpacked_than_the_header_says(tmp_path):
+    path, head = tmp_path / "a.gz", b"\0\0\x08\x03" + np.array([1, 28, 28], ">u4").tobytes()
+    with gzip.open(path, "wb", 1) as file:
+        file.write(head)
+        for _ in range(200):
+            file.write(bytes(1 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="expected 784 bytes .* got more"):
+            mnist_module.read_idx(path, 3)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()

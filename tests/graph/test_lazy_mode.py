@@ -8,6 +8,7 @@ from small_graphs import constant, tensor
 
 import needle as ndl
 from needle import executor, graph
+from needle.errors import ReleasedError
 from needle.ops.base import Op
 
 
@@ -110,3 +111,19 @@ def test_lazy_results_that_are_dropped_do_not_count_as_waiting():
         for _ in range(1000):
             x + 1.0
         assert graph.pending() == before
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_second_backward_needs_a_kept_graph_in_both_modes(lazy):
+    with ndl.lazy_mode(lazy):
+        x = tensor(3)
+        out = x.exp().tanh().sum()
+        out.backward()
+        with pytest.raises(ReleasedError, match="retain_graph"):
+            out.backward()
+        middle = x.exp()  # whose value a tensor holds
+        out = (middle * 2.0).sum() + x.sum()
+        for _ in range(2):
+            out.backward(retain_graph=True)
+        for _ in range(2):
+            out.backward()

@@ -133,3 +133,13 @@ def test_rms_norm():
     layer.weight.data = ndl.Tensor([1.0, 2.0, 3.0, 4.0])
     expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * [1, 2, 3, 4]
     np.testing.assert_allclose(layer(ndl.Tensor(x)).numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (1, 3, 1)])
+def test_one_value_per_column_has_no_statistics(shape):
+    layer = nn.BatchNorm1d(3)
+    with pytest.raises(ShapeError, match=r"1 value per column[^$]*eval"):
+        layer(ndl.ones(shape))
+    assert layer.eval()(ndl.ones(shape)).shape == shape
+    with pytest.raises(ShapeError, match="1 value per column"):
+        nn.BatchNorm1d(3, track_running_stats=False).eval()(ndl.ones(shape))

@@ -174,3 +174,27 @@ def test_a_plateau_says_what_does_not_fit():
     for call in (lambda: plateau.step(1.0), lambda: optim.ReduceLROnPlateau(opt)):
         with pytest.raises(OptionError, match="is a schedule"):
             call()
+
+
+def test_a_step_in_the_courses_style_advances_its_schedule():
+    class Descent(optim.Optimizer):
+        numbers = ("lr",)
+
+        def step(self):
+            for p in self.params:
+                p.data = p.data - self.current_lr * p.grad.data
+
+    class Noted(Descent):
+        def step(self):
+            super().step()
+            seen.append(self.t)
+
+    seen = []
+    p = parameter([0.0])
+    p.grad = ndl.Tensor([-1.0])
+    for kind in (Descent, Noted):
+        opt = kind([p], lr=optim.Chain((1.0, 2), 10.0))
+        for _ in range(3):
+            opt.step()
+        assert opt.t == 3
+    assert p.item() == 24.0 and seen == [1, 2, 3]

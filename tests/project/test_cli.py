@@ -98,7 +98,9 @@ def test_quiet_prints_the_result_only(tmp_path, source):
     assert (tmp_path / "here" / "weights.safetensors").exists()
 
 
-@pytest.mark.parametrize("number, expected", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "number, expected", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_ends_training_with_one_line_and_the_last_weights(
     tmp_path, source, number, expected
 ):
@@ -111,14 +113,56 @@ def test_a_signal_ends_training_with_one_line_and_the_last_weights(
     _, err = process.communicate(timeout=60)
     assert process.returncode == expected
     assert len(err.splitlines()) == 1 and number.name in err and "last weights" in err
+    assert f"needle resume {tmp_path / 'run'} continues the run" in err
     state = ndl.io.load(tmp_path / "run" / "weights.safetensors")
     assert state["head.weight"].shape[-1] == 256
 
 
-def test_list():
-    code, out, _ = run("train", "--list")
-    assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == recipes.names()
+@pytest.mark.parametrize("how", ["killed", "read"])
+def test_a_run_whose_process_or_reader_goes_away_is_not_lost(tmp_path, source, how):
+    """It is killed before any evaluation, or its output is closed; the end is the same."""
+    arguments = ("train", "byte-mlp", "--data", source, "--steps", 200, *SMALL)
+    process = start(*arguments, "--out", tmp_path / "run")
+    process.stdout.readline()
+    if how == "killed":
+        while not (tmp_path / "run" / "checkpoints" / "latest").exists():
+            assert process.poll() is None
+        process.kill()
+        process.communicate(timeout=60)
+    else:
+        process.stdout.close()
+        assert process.wait(60) == 0 and process.stderr.read() == ""
+        process.stderr.close()
+        assert "bits per byte" in (tmp_path / "run" / "log.txt").read_text()
+    code, out, err = run("resume", tmp_path / "run", "--json")
+    result = json.loads(out)
+    assert code == 0 and result["steps"] == 200 and result["stopped"] is None, err
+    code, out, _ = run("list", tmp_path, "--json")
+    (found,) = json.loads(out)
+    assert (found["state"], found["done"], found["steps"]) == ("complete", 200, 200)
+    assert found["figures"]["bits_per_byte"] == result["figures"]["bits_per_byte"]
+
+
+def test_list(capsys, tmp_path):
+    for command in (["train", "--list"], ["list"]):
+        assert cli.main(command) == 0
+        shown = capsys.readouterr().out
+        assert [line.split()[0] for line in shown.splitlines()] == recipes.names()
+    assert cli.main(["list", "--json"]) == 0
+    assert [x["name"] for x in json.loads(capsys.readouterr().out)] == recipes.names()
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "config.json").write_text("{")
+    assert cli.main(["list", str(tmp_path)]) == 0
+    assert "one" in (text := capsys.readouterr().out) and "damaged" in text
+
+
+def test_help_has_examples_and_exit_codes(capsys):
+    for name in cli._COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([name, "--help"])
+        text = capsys.readouterr().out
+        assert ended.value.code == 0 and f"  needle {name}" in text and "exit codes:" in text
+        assert f"\n  {name} " in cli._HELP
 
 
 def test_version_and_help():
@@ -161,6 +205,9 @@ def fails(capsys, *arguments, code=2):
         (["train", "--steps", "9" * 23], "an integer, at least 1 and at most 2147483647"),
         (["train", ""], "unknown recipe ''; known: "),
         (["train", "--resume", ""], "does not contain a run"),
+        (["resume", "x"], "'x' does not contain a run: no config.json"),
+        (["list", "nowhere"], "'nowhere' is not a folder"),
+        (["torture", "byte-mlp", "--epochz", "3"], "unknown option '--epochz'"),
         (["train", "--resume", "x", "--seed", "0"], "remove --seed"),
         (["train", "--out", ""], "the folder name is empty"),
         (["train", "--backend", "tf"], "invalid choice: 'tf'"),
@@ -202,7 +249,7 @@ def test_a_run_goes_on_where_it_ran(monkeypatch, tmp_path):
 
     where = []
 
-    def run(*args):
+    def run(*args, **_):
         settings = ndl.config.current()
         where.append((settings.backend, settings.device))
         return 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import cli, core, ops
+from needle import cli, config, core, ops
 from needle.backend.numpy import NumpyBackend
 from needle.tools import doctor
 
@@ -110,3 +110,36 @@ def test_threads(monkeypatch):
             assert 1 <= ndl.config.thread_count() <= ndl.config.MOST_THREADS
         monkeypatch.delenv("OMP_NUM_THREADS")
         assert ndl.config.thread_count() == ndl.config.cores()
+
+
+QUOTAS = {
+    "unified": ({"cpu.max": "150000 100000"}, "0::/", 2),
+    "unlimited": ({"cpu.max": "max 100000"}, "0::/", 64),
+    "around it": ({"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}, "0::/a/b", 3),
+    "version 1": (
+        {"cpu/a/cpu.cfs_quota_us": "50000", "cpu/a/cpu.cfs_period_us": "100000"},
+        "4:memory:/x\n1:cpu:/a", 1,
+    ),
+    "joined": (
+        {"cpu,cpuacct/cpu.cfs_quota_us": "400000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+        "2:cpu,cpuacct:/not/here", 4,
+    ),
+    "none of version 1": (
+        {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "1:cpu:/", 64,
+    ),
+    "damaged": ({"cpu.max": "many few"}, "0::/\nnothing", 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUOTAS)
+def test_cores_obey_a_containers_quota(name, monkeypatch, tmp_path):
+    files, groups, expected = QUOTAS[name]
+    for path, text in files.items():
+        (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / path).write_text(text + "\n")
+    (tmp_path / "groups").write_text(groups + "\n")
+    found = list(config._quotas(str(tmp_path / name), str(tmp_path / "groups")))
+    monkeypatch.setattr(config, "_quotas", lambda: iter(found))
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(64), raising=False)
+    assert config.cores() == expected

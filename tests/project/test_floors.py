@@ -159,6 +159,16 @@ def test_arrows_stay_on_one_floor_and_make_no_circle():
         left -= free
 
 
+IN_WORKERS = ("engine", "samplers", "slots", "stream", "worker", "worker_process")
+"""Modules of data/ that run in workers, on NumPy arrays."""
+
+
+@looped("name", IN_WORKERS)
+def test_workers_know_nothing_of_tensors(name):
+    found = {room_of(imported) for _, imported in imports(PACKAGE / "data" / f"{name}.py")}
+    assert not found & {"tensors", "graph", "executor", "autograd", "nn", "optim"}
+
+
 def _reads_environment(node: ast.AST) -> bool:
     return (isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")) or (
         isinstance(node, ast.alias) and node.name in ("environ", "getenv")

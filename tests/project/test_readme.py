@@ -56,9 +56,9 @@ def test_links_lead_to_files():
 
 
 def test_a_checkout_is_small():
-    """At most 5 MB, without what is built or measured there."""
+    """At most 6 MB, without what is built or measured there."""
     files = [path for path in ROOT.iterdir() if path.is_file()]
     files += [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
     kept = [path for path in files if path.suffix not in MADE and RAW not in path.parents]
     large = sorted(((path.stat().st_size, str(path)) for path in kept), reverse=True)
-    assert sum(size for size, _ in large) <= 5 * 2**20, f"the largest: {large[:10]}"
+    assert sum(size for size, _ in large) <= 6 * 2**20, f"the largest: {large[:10]}"

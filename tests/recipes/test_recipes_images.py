@@ -146,7 +146,7 @@ def test_numbers_that_no_run_has_are_refused(tmp_path, part, name, number):
     _, run = whole(Noisy, folder, epochs=1)
     state = run.load_checkpoint()
     state[part][name] = number
-    run.save_checkpoint(state)
+    run.checkpoints.save(99, state)
     with pytest.raises(DataError, match=f"at step|no number {part}/{name}|{part}/{name} = "):
         train(Noisy, Settings(epochs=1), run, progress.Progress(True), Stop(), resume=True)
 
@@ -199,10 +199,10 @@ def test_a_checkpoint_without_its_parts(tmp_path):
     _, run = whole(Noisy, tmp_path / "run", epochs=1)
     state = run.load_checkpoint()
     for part in ("run", "random", "feed", "model", "optimizer"):
-        run.save_checkpoint({k: v for k, v in state.items() if k != part})
+        run.checkpoints.save(99, {k: v for k, v in state.items() if k != part})
         with pytest.raises(DataError, match=f"no part '{part}'"):
             train(Noisy, Settings(epochs=1), run, progress.Progress(True), Stop(), resume=True)
-    run.save_checkpoint({**state, "callbacks": {"Other": {"x": 1}}})
+    run.checkpoints.save(99, {**state, "callbacks": {"Other": {"x": 1}}})
     with pytest.raises(DataError, match="a state of Other"):
         train(Noisy, Settings(epochs=1), run, progress.Progress(True), Stop(), resume=True)
 
@@ -299,7 +299,7 @@ def test_the_cyclegan_recipe_draws_each_epoch_and_goes_on(paintings, tmp_path):
     state = two.load_checkpoint()
     own = state["callbacks"]["Own"]
     own["a.2"] = own.pop("a.0")  # a gap
-    two.save_checkpoint(state)
+    two.checkpoints.save(99, state)
     with pytest.raises(DataError, match="images a are not all of"):
         train(Tiny, Settings(**settings), two, progress.Progress(True), Stop(), resume=True)
 

@@ -9,7 +9,7 @@ import pytest
 from looped import looped
 
 import needle as ndl
-from needle import config, errors, ops
+from needle import config, errors, init, nn, ops
 from needle.errors import (
     ArgumentError,
     DeviceError,
@@ -290,3 +290,44 @@ def test_a_step_beyond_the_axis_takes_its_first_element(where, lazy):
         for step in (3, 2**62, 2**63 - 1, 2**63, 2**70):
             assert x[::step].tolist() == [1.0] and x[::-step].tolist() == [3.0]
             assert (x * 1.0)[1:2:step].tolist() == [2.0]
+
+
+class Nothing(ops.TensorOp):
+    def compute(self, x):
+        return None
+
+
+KERNEL = tensor(1, 1, 2, 2)
+RAW = {
+    "max pool": lambda: ops.adaptive_max_pool1d(tensor(1, 2, 3), 2**64),
+    "max pool layer": lambda: nn.AdaptiveMaxPool1d(2**63)(tensor(1, 2, 1)),
+    "one_hot": lambda: init.one_hot(None, INDEX),
+    "orthogonal": lambda: init.orthogonal(2, 2, gain="x"),
+    "Conv": lambda: nn.Conv(1, 1, ((1, 1), (0, 2))),
+    "Residual": lambda: nn.Residual(tensor(3)),
+    "solve_triangular": lambda: ops.solve_triangular(-1, tensor(3, 3), left=False),
+    "kthvalue": lambda: ops.kthvalue(tensor(4, 4), 1, keepdims=np.array([1, 2])),
+    "names": lambda: nn.Linear(2, 2).load_state_dict({5: tensor(1)}),
+    "no array": lambda: Nothing()(tensor(1)),
+    "lazily": lambda: Nothing()(tensor(1)).numpy(),
+    "not initialised": lambda: ndl.Tensor.__new__(ndl.Tensor).numpy(),
+    "operand": lambda: tensor(2) + ndl.Tensor.__new__(ndl.Tensor),
+    "transposed": lambda: ops.conv_transpose2d(
+        tensor(1, 1, 1, 1), tensor(1, 1, 2, 2), stride=2**61
+    ),
+    "stride": lambda: ops.conv2d(tensor(1, 1, 4, 4), tensor(1, 1, 2, 2), stride=2**63 - 1),
+    "window": lambda: ops.avg_pool2d(tensor(1, 2, 4, 4), 2**62, ceil_mode=True),
+    "window step": lambda: ops.max_pool2d(tensor(1, 2, 4, 4), 2, 2**62),
+}
+
+
+@looped("lazy", [False, True])
+@looped("name", RAW)
+def test_errors_are_needles(name, lazy):
+    with ndl.lazy_mode(lazy), pytest.raises(NeedleError):
+        RAW[name]()
+
+
+def test_only_needle_makes_arrays():
+    with pytest.raises(TypeError):
+        type(tensor(1).array)()

@@ -8,8 +8,11 @@ listing.py    the listing, and the protocol of programs
 passes.py     the passes over listings, by the exact rules of rules.py
 program.py    the program in Python
 call.py       a program with its places, ready to run
+places.py     brings a program's arrays and stores its results
+explain.py    a program as text
 """
 
 from needle.compile.compiled import Compiled, compile
+from needle.compile.explain import explain
 
-__all__ = ["Compiled", "compile"]
+__all__ = ["Compiled", "compile", "explain"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from needle import graph, tracing
+from needle import executor, graph, tracing
 from needle.compile import cells
 from needle.compile.listing import Listing
 from needle.compile.trace import Numbers, Stream, Trace
@@ -221,6 +221,8 @@ class Builder:
                 inputs = [self.new[below] for below in node.inputs]
                 self.new[node] = made = graph.pend(node.op, inputs, node.spec, False)
                 order.append(made.node)
+                if (line := self.trace.lines.get(id(node))) is not None:
+                    executor.note_line(made.node, line)
                 continue
             tensor = self.start(node)
             if tensor is not None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import numpy as np
-
 from needle import graph, tracing
-from needle.backend.ndarray import array
-from needle.backend.update import numbers_of, steady
 from needle.compile import cells, tree
 from needle.compile.build import Bound, Results
-from needle.compile.trace import Numbers, Stream, Trace, advance, signature
+from needle.compile.places import Sources, Stores
+from needle.compile.trace import Trace, advance, signature
 from needle.errors import GradientError
 from needle.ops import random
 from needle.ops.base import Op
@@ -63,105 +60,70 @@ class Call:
         self._changes = tracing.changes
         self.listing = run_passes(bound.listing, settings.check == "spec")
         self.bound = bound._replace(listing=self.listing)
+        self._sources, self._stores = Sources(self.bound), Stores(self.bound)
         self.program = _program(self.listing, mode)
 
     # ---- whether it may run --------------------------------------------------------------
 
-    def fits(self, arguments: list[Any], settings: Any) -> bool:
-        """Return whether the program does what the function would do now."""
+    def prepared(self, arguments: list[Any], settings: Any) -> Any:
+        """Return the arrays for a run, or None where the function would do something else now."""
         if settings is not self._settings and settings != self._settings:
-            return False
-        if self._changes != tracing.changes:
-            if any(_settings_of(m) != known for m, known in self._modules):
-                return False
-            if any(x.requires_grad != needs for x, needs in self._frozen):
-                return False
-            self._changes = tracing.changes
+            return None
+        if self._changes != tracing.changes and not self._as_before():
+            return None
         for cell, there in self._asked:
             if (cell.tensor(arguments).grad is not None) != there:
-                return False
+                return None
         for step in self._steps:
             if len(step.optimizer.groups) != len(step.having):
-                return False
-        if self._generator is (random.generator_now() is None) and self._words:
+                return None
+        if self._words and self._generator is (random.generator_now() is None):
+            return None
+        return self._sources.gather(arguments)
+
+    def _as_before(self) -> bool:
+        """Return whether modules have the settings that they had, and tensors the same needs."""
+        if any(_settings_of(m) != known for m, known in self._modules):
             return False
-        bound = self.bound
-        for cell, spec, strides in zip(bound.sources, bound.specs, bound.strides, strict=True):
-            if type(cell) is cells.Slot and cell.parameter not in cell.state:
-                continue
-            if type(cell) not in (cells.Argument, Numbers, Stream):
-                array = cells.found(cell, arguments)[0]
-                if array is None or array.spec is not spec:
-                    return False
-                if array.strides != (spec.strides if strides is None else strides):
-                    return False
+        if any(x.requires_grad != needs for x, needs in self._frozen):
+            return False
+        self._changes = tracing.changes
         return True
 
     # ---- running ---------------------------------------------------------------------------
 
-    def __call__(self, arguments: list[Any]) -> Any:
-        """Run the program; on an error nothing is changed.
+    def run(self, arguments: list[Any], prepared: tuple[list[Any], list[bool]]) -> Any:
+        """Run the program with what ``prepared`` returned; on an error nothing is changed.
 
         Raises:
             ChangedError: if another program is needed.
         """
+        arrays, exclusive = prepared
         batches: list[Any] = []
         try:
-            self._begin(batches)
-            arrays, exclusive = self._arrays(arguments, batches)
+            for step in self._steps:
+                made = step.optimizer.begin(step.having)
+                if signature(made) != step.signature:
+                    raise ChangedError
+                batches.append((step.optimizer, made))
+                advance(step.optimizer, made)
+            self._sources.fill(arrays, batches)
             outputs, stored = self.program.run(arrays, exclusive)
         except BaseException:
             for optimizer, made in reversed(batches):
                 advance(optimizer, made, -1)
             raise
-        generator = random.generator_now()
-        if generator is not None:
-            generator.counter += self._words
-        del arrays
-        self._store(arguments, outputs, stored)
-        results = map(self._wrapped, outputs, self._needs)
-        return tree.filled(self._frame, results)
-
-    def _begin(self, batches: list[Any]) -> None:
-        for step in self._steps:
-            made = step.optimizer.begin(step.having)
-            if signature(made) != step.signature:
-                raise ChangedError
-            batches.append((step.optimizer, made))
-            advance(step.optimizer, made)
-
-    def _arrays(self, arguments: list[Any], batches: list[Any]) -> tuple[list[Any], list[bool]]:
-        arrays, exclusive = [], []
-        for cell, spec in zip(self.bound.sources, self.bound.specs, strict=True):
-            if type(cell) is Numbers:
-                rule = batches[cell.step][1][cell.batch].rule
-                numbers = np.array(numbers_of(steady(rule)))
-                arrays.append(array(numbers, spec.dtype, spec.device))
-                exclusive.append(False)
-            elif type(cell) is Stream:
-                generator = random.generator_now()
-                assert generator is not None
-                place = np.array([generator.seed, generator.counter], np.uint64).view(np.int64)
-                arrays.append(array(place, spec.dtype, spec.device))
-                exclusive.append(False)
-            else:
-                found, alone = cells.found(cell, arguments)
-                arrays.append(found)
-                exclusive.append(alone)
-        return arrays, exclusive
-
-    def _store(self, arguments: list[Any], outputs: list[Any], stored: list[Any]) -> None:
-        for (_, index), x in zip(self.listing.stores, stored, strict=True):
-            self.bound.sources[index].put(arguments, x)
-        for cell, x in zip(self.bound.delivered, outputs[self.bound.results :], strict=True):
-            cell.put(arguments, x)
+        if self._words:
+            random.skip(self._words)
+        arrays.clear()
+        self._stores.put(arguments, outputs, stored)
         for cell in self._cleared:
             cell.put(arguments, None)
+        return tree.filled(self._frame, map(_wrapped, outputs, self._needs))
 
-    def _wrapped(self, array: Any, needs: bool) -> Any:
-        if needs:
-            return graph.record(_OUTSIDE, (), array)
-        return graph.wrap(array)
+
+def _wrapped(array: Any, needs: bool) -> Any:
+    return graph.record(_OUTSIDE, (), array) if needs else graph.wrap(array)
 
 
 _OUTSIDE = _Outside.of()

@@ -103,15 +103,18 @@ class Compiled:
         key = (key, mode, graph.recording(), _kinds(tensors))
         calls = self._calls.setdefault(key, [])
         for call in calls:
-            if call.fits(tensors, settings):
+            prepared = call.prepared(tensors, settings)
+            if prepared is not None:
                 try:
-                    return call(tensors)
+                    return call.run(tensors, prepared)
                 except ChangedError:
                     continue
         if sum(map(len, self._calls.values())) >= self._most:
             raise self._too_many(tensors)
         made = self._traced(args, named, tensors, mode, settings)
-        out = made(tensors)
+        prepared = made.prepared(tensors, settings)
+        assert prepared is not None, "a new program fits its own call"
+        out = made.run(tensors, prepared)
         calls.append(made)
         return out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from needle import graph
+from needle import executor, graph
 from needle.compile import rules
 from needle.compile.listing import Listing
 from needle.errors import NeedleError
@@ -41,17 +41,21 @@ class Rewriting:
 
     Attributes:
         arrays: the arrays of the constants.
+        line: the user's line of the node that a rule looks at.
     """
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
         self.arrays: dict[Any, Any] = dict(listing.constants)
         self.order: list[Any] = []
+        self.line: str | None = None
 
     def make(self, op: Any, inputs: Sequence[Any], spec: Any) -> Any:
         """Return a new node."""
         made = graph.pend(op, [graph.handle(x) for x in inputs], spec, False).node
         self.order.append(made)
+        if self.line is not None:
+            executor.note_line(made, self.line)
         return made
 
     def constant(self, array: Any) -> Any:
@@ -67,6 +71,9 @@ class Rewriting:
     def adopt(self, nodes: Sequence[Any]) -> None:
         """Take nodes that were made elsewhere, inputs first."""
         self.order += nodes
+        for node in nodes:
+            if self.line is not None:
+                executor.note_line(node, self.line)
 
 
 def rewritten(listing: Listing, rule: Rule) -> Listing:
@@ -81,6 +88,7 @@ def rewritten(listing: Listing, rule: Rule) -> Listing:
     new = {x: x for x in (*listing.sources, *work.arrays)}
     for node in listing.order:
         inputs = [new[x] for x in node.inputs]
+        work.line = executor.line_of(node)
         made = rule(work, node, inputs)
         if made is None:
             same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))

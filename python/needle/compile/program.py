@@ -8,7 +8,16 @@ from typing import Any
 from needle import executor, graph
 from needle.backend.ndarray import NDArray
 from needle.compile.listing import Listing
+from needle.errors import NeedleError
 from needle.ops.update import Update
+
+
+def _computed(node: Any, given: list[Any]) -> Any:
+    """Return the value of a node; its error is that of eager mode, with the user's line."""
+    try:
+        return node.op.compute(*given)
+    except (MemoryError, OverflowError, NeedleError) as error:
+        raise executor.placed(node, error)  # noqa: B904  (a name here would keep the error)
 
 
 class PythonProgram:
@@ -45,7 +54,7 @@ class PythonProgram:
                 if type(node.op) is Update:
                     values[node] = node.op.stepped(given, self._free(node, i, exclusive))
                 else:
-                    values[node] = node.op.compute(*given)
+                    values[node] = _computed(node, given)
                 for below in self._dying[i]:
                     del values[below]
             return self._results(values, arrays)

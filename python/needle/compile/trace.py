@@ -58,7 +58,17 @@ def signature(batches: Sequence[Any]) -> Any:
     ]
 
 
-def _flags(rule: Any) -> Any:
+def _flags(rule: Any) -> list[bool]:
+    """Return the flags of a rule in order."""
+    return [
+        flag
+        for x in steady(rule)
+        for flag in (_flags(x) if isinstance(x, tuple) else [x] if type(x) is bool else ())
+    ]
+
+
+def _bare(rule: Any) -> Any:
+    """Return a rule with its flags alone."""
     return with_numbers(steady(rule), [0.0] * len(numbers_of(rule)))
 
 
@@ -74,7 +84,7 @@ class Trace:
         slots: for each state and parameter the tensor of its value now, and its cell.
         buffers: for each buffer that was assigned to, its tensor before.
         modules: the modules that were called.
-        own: the modules that the function made.
+        made: the modules that were made within it.
         consumed: gradients that an update read, by identity.
         before: how each older tensor was that the function changed, by identity.
         lines: the user's line of each node, by identity.
@@ -94,7 +104,7 @@ class Trace:
         self.slot_leaves: dict[Any, cells.Slot] = {}
         self.buffers: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self.modules: dict[int, Any] = {}
-        self.own: dict[int, Any] = {}
+        self.made: dict[int, Any] = {}
         self.consumed: dict[int, Any] = {}
         self.lines: dict[int, str] = {}
         self.journal: list[Any] = []
@@ -133,7 +143,8 @@ class Trace:
 
     def calls(self, module: Any) -> None:
         """Note a module that is called."""
-        self.modules[id(module)] = module
+        if id(module) not in self.made:
+            self.modules[id(module)] = module
 
     def assigns(self, module: Any, name: str, value: Any) -> None:
         """Note a buffer that is assigned to; refuse any other attribute that changes.
@@ -141,12 +152,12 @@ class Trace:
         Raises:
             TraceError: for another attribute.
         """
-        if "training" not in module.__dict__:  # it is being made, by the function
-            self.own[id(module)] = module
-        if id(module) in self.own:
-            return
         old = module.__dict__.get(name)
-        if name in module._buffers:
+        if not module.__dict__:  # it is made here
+            self.made[id(module)] = module
+        elif id(module) in self.made:
+            pass
+        elif name in module._buffers:
             self.buffers.setdefault((id(module.__dict__), name), (module.__dict__, name, old))
         elif old is not value or name not in module.__dict__:
             raise tracing.refused(
@@ -184,7 +195,7 @@ class Trace:
         spec = make_spec(dtypes.float64, params[0].spec.device, (len(numbers),))
         op = update.Update.of(
             batch.operation, len(params), tuple(s is not None for s in batch.states),
-            _flags(batch.rule),
+            _bare(batch.rule),
         )  # fmt: skip
         inputs = [
             *params, *(negative(g) if batch.climbs else g for g in grads), *slots,
@@ -240,7 +251,14 @@ class Trace:
 
     def forget(self) -> None:
         """Drop all nodes: what is alive then is held from outside."""
-        for notes in (self.places, self.slot_leaves, self._streams, self._specs, self.before):
+        for notes in (
+            self.places,
+            self.slot_leaves,
+            self._streams,
+            self._specs,
+            self.before,
+            self.made,
+        ):
             notes.clear()
 
 

@@ -15,7 +15,9 @@ from needle.data.augment import (
 )
 from needle.data.cifar import CIFAR10Dataset, cifar10, read_cifar_binary, read_cifar_pickle
 from needle.data.collate import collate
+from needle.data.columns import Columns, read_csv, read_parquet
 from needle.data.dataset import ConcatDataset, Dataset, NDArrayDataset, Subset, random_split
+from needle.data.fashion import fashion_mnist
 from needle.data.images import ImageFolder, UnpairedImages, read_image
 from needle.data.loader import DataLoader
 from needle.data.mnist import MNISTDataset, mnist, read_idx
@@ -37,20 +39,22 @@ from needle.data.tokenizers import (
     WordTokenizer,
     load_tokenizer,
 )
+from needle.data.tokens import TokenFile, write_tokens
 from needle.data.transforms import RandomCrop, RandomFlipHorizontal, Transform
 from needle.data.worker import rng
 from needle.errors import missing
 
 __all__ = [
-    "Augment", "BatchTransform", "ByteTokenizer", "CIFAR10Dataset", "ColourJitter",
+    "Augment", "BatchTransform", "ByteTokenizer", "CIFAR10Dataset", "ColourJitter", "Columns",
     "CompiledAugment", "ConcatDataset", "Corpus", "Cutout", "DataLoader", "Dataset", "Dictionary",
     "DistributedSampler", "ImageFolder", "IterableDataset", "LengthBatchSampler", "MNISTDataset",
     "NDArrayDataset", "Normalise", "RandomCrop", "RandomCrops", "RandomFlipHorizontal",
     "RandomFlips", "RandomSampler", "Resize", "Sampler", "SequentialSampler", "ShuffleBuffer",
-    "SourceBytes", "Subset", "TextFile", "Tokenizer", "Transform", "UnpairedImages",
-    "WeightedRandomSampler", "WordTokenizer", "batchify", "cifar10", "collate", "get_batch",
-    "load_tokenizer", "mnist", "penn_treebank", "python_source", "random_split",
-    "read_cifar_binary", "read_cifar_pickle", "read_idx", "read_image", "rng",
+    "SourceBytes", "Subset", "TextFile", "TokenFile", "Tokenizer", "Transform", "UnpairedImages",
+    "WeightedRandomSampler", "WordTokenizer", "batchify", "cifar10", "collate", "fashion_mnist",
+    "get_batch", "load_tokenizer", "mnist", "penn_treebank", "python_source", "random_split",
+    "read_cifar_binary", "read_cifar_pickle", "read_csv", "read_idx", "read_image",
+    "read_parquet", "rng", "write_tokens",
 ]  # fmt: skip
 
 _ELSEWHERE = {"TensorDataset": "NDArrayDataset(x, y)"}

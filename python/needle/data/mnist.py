@@ -53,31 +53,42 @@ def read_idx(path: str | Path, ndim: int) -> np.ndarray[Any, Any]:
     """
     import gzip
 
+    start = 4 + 4 * ndim
+    shape: tuple[int, ...] = ()
     try:
         with gzip.open(path) as file:
-            content = file.read()
+            header = file.read(start)
+            shape = _idx_shape(path, header, ndim)
+            # A few bytes may unpack to any number: the header says how many there should be.
+            content = file.read(math.prod(shape) + 1)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: the gzip file is truncated or damaged ({error})") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from None
-    start = 4 + 4 * ndim
-    if len(content) < start:
-        raise DataError(f"{path}: {len(content)} bytes, but an IDX header alone has {start}")
-    magic = int.from_bytes(content[:4], "big")
-    if magic != 0x800 + ndim:
-        raise DataError(f"{path}: magic number {magic}, expected {0x800 + ndim}")
-    shape = tuple(np.frombuffer(content, ">u4", ndim, 4).tolist())
-    if len(content) - start != math.prod(shape):
+    except (MemoryError, OverflowError):
+        raise DataError(f"{path}: the sizes {' x '.join(map(str, shape))} are too large") from None
+    if len(content) != math.prod(shape):
+        got = "more" if len(content) > math.prod(shape) else len(content)
         raise DataError(
             f"{path}: expected {math.prod(shape)} bytes after the header for the sizes "
-            f"{' x '.join(map(str, shape))}, got {len(content) - start}"
+            f"{' x '.join(map(str, shape))}, got {got}"
         )
     try:
-        return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+        return np.frombuffer(content, np.uint8).reshape(shape)
     except ValueError as error:  # one size is 0, and the product of the others is too large
         raise DataError(f"{path}: the sizes {' x '.join(map(str, shape))}: {error}") from None
+
+
+def _idx_shape(path: str | Path, header: bytes, ndim: int) -> tuple[int, ...]:
+    start = 4 + 4 * ndim
+    if len(header) < start:
+        raise DataError(f"{path}: {len(header)} bytes, but an IDX header alone has {start}")
+    magic = int.from_bytes(header[:4], "big")
+    if magic != 0x800 + ndim:
+        raise DataError(f"{path}: magic number {magic}, expected {0x800 + ndim}")
+    return tuple(np.frombuffer(header, ">u4", ndim, 4).tolist())
 
 
 class MNISTDataset(Dataset):
@@ -85,6 +96,9 @@ class MNISTDataset(Dataset):
 
     An index gives (image, label); a slice or an array of indices gives them stacked. Images stay
     bytes in memory and become floats when you access them.
+
+    Attributes:
+        classes: the names of the labels.
 
     Args:
         image_filename: gzipped IDX file of images.
@@ -94,6 +108,8 @@ class MNISTDataset(Dataset):
     Raises:
         DataError: if a file is missing or invalid, or the two files do not match.
     """
+
+    classes: tuple[str, ...] = tuple("0123456789")
 
     def __init__(
         self,
@@ -150,25 +166,45 @@ def mnist(
     """
     if train not in (True, False):
         raise OptionError(f"mnist: expected True or False for train, got {train!r:.60}")
-    sources = FILES[bool(train)]
+    return idx_pair("mnist", FILES[bool(train)], MIRRORS, folder, transforms, report)
+
+
+def idx_pair(
+    name: str,
+    sources: Sequence[Source],
+    mirrors: Sequence[str],
+    folder: str | Path | None,
+    transforms: Sequence[Callable[[Any], Any]] | None,
+    report: Callable[[str], None] | None,
+) -> MNISTDataset:
+    """Return the data set of a pair of IDX files, which are downloaded if they are not there.
+
+    Raises:
+        DataError: if the files are missing, invalid, or cannot be downloaded.
+    """
     given = given_folder(folder)
-    found = _look(given, sources) if given is not None else None
+    direct = folder is not None or name == "mnist"
+    found = _look(given, name, sources, direct) if given is not None else None
     if found is None and folder is not None:
         raise DataError(
-            f"mnist: {folder} and {Path(folder) / 'mnist'} do not hold "
+            f"{name}: {folder} and {Path(folder) / name} do not hold "
             f"{' and '.join(source.name for source in sources)}\n"
             "  try: leave out the folder to download the files"
         )
     if found is None:
-        found = cache_folder("mnist")
+        found = cache_folder(name)
         for source in sources:
-            fetch("mnist", source, MIRRORS, found, report)
+            fetch(name, source, mirrors, found, report)
     images, labels = (found / source.name for source in sources)
     return MNISTDataset(images, labels, transforms)
 
 
-def _look(folder: Path, sources: Sequence[Source]) -> Path | None:
-    for place in (folder, folder / "mnist"):
+def _look(folder: Path, name: str, sources: Sequence[Source], direct: bool) -> Path | None:
+    """Return the folder of the files: the one named like the data set, or ``folder`` itself.
+
+    Other data sets have files of MNIST's names, so theirs are not taken from a common folder.
+    """
+    for place in (folder / name, folder) if direct else (folder / name,):
         if all((place / source.name).is_file() for source in sources):
             return place
     return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from needle import executor, graph, ops, tracing
-from needle.backend.axes import sizes_of
+from needle.backend.axes import sizes_of, whole
 from needle.backend.ndarray import NDArray, full
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, OptionError, ShapeError, no_tensor
@@ -310,6 +310,7 @@ def one_hot(
     [[0. 0. 1.]
      [1. 0. 0.]]
     """
+    n = whole("one_hot: n", n)
     if n < 0:
         raise ShapeError(f"one_hot: expected a number of classes >= 0, got {n}")
     with executor.modes(recording=False, lazy=False):

@@ -177,6 +177,7 @@ def orthogonal(
     True
     """
     kind, shape = floating("orthogonal", dtype), sizes("orthogonal", shape, 8)
+    gain = real("orthogonal: gain", gain)
     if len(shape) < 2:
         raise ShapeError(f"orthogonal: expected at least 2 axes, got shape {shape}")
     rows, columns = shape[0], math.prod(shape[1:])

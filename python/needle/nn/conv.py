@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from needle import init, ops
-from needle.backend.axes import axes_of
+from needle.backend.axes import axes_of, whole
 from needle.errors import OptionError, ShapeError, unknown
 from needle.executor import shape_of
 from needle.nn.module import Module
@@ -28,6 +28,7 @@ def _bias(size: int, fan_in: int, device: Any, dtype: Any) -> Parameter:
 
 
 def _check_sizes(name: str, ins: int, outs: int, kernel: Sequence[int]) -> None:
+    ins, outs, *kernel = (whole(f"{name}: size", n) for n in (ins, outs, *kernel))
     if min(ins, outs, *kernel) < 1:
         raise ShapeError(
             f"{name}: {ins} channels to {outs}, kernel {tuple(kernel)}\n  rule: sizes >= 1"

@@ -11,7 +11,7 @@ import numpy as np
 
 from needle import init, ops
 from needle.backend.axes import axes_of, normalise_index, whole
-from needle.errors import OptionError, ShapeError, explain
+from needle.errors import ArgumentError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes
@@ -346,6 +346,8 @@ class Residual(Module):
 
     def __init__(self, fn: Module) -> None:
         super().__init__()
+        if not callable(fn):
+            raise ArgumentError(f"Residual: expected a module, got {type(fn).__name__}")
         self.fn = fn
 
     def forward(self, x: Tensor) -> Tensor:

@@ -455,6 +455,8 @@ class Module(Registry):
         except (TypeError, ValueError):
             problem = f"load_state_dict: expected a dict, got {state!r:.60}"
             raise ArgumentError(problem) from None
+        if odd := [name for name in given if not isinstance(name, str)]:
+            raise ArgumentError(f"load_state_dict: the name {odd[0]!r:.60} is not a str")
         for alias, name in getattr(state, "aliases", {}).items():
             if name in state:
                 given.setdefault(alias, state[name])

@@ -109,6 +109,7 @@ class BatchNorm1d(_Statistics):
     running statistics.
 
     Shapes:   x [n, dim] or [n, dim, l] -> the same
+    Raises:   ShapeError if a column has a single value in training
 
     Args:
         dim: number of columns, or channels, of x.
@@ -149,6 +150,12 @@ class BatchNorm1d(_Statistics):
             raise explain(
                 ShapeError, "BatchNorm1d", f"x has shape {x.shape}", [("x", x)],
                 f"x is [n, {self.dim}] or [n, {self.dim}, l], in training with n > 0 and l > 0",
+            )  # fmt: skip
+        if self._by_batch and x.size == self.dim > 0:
+            raise explain(
+                ShapeError, "BatchNorm1d", "1 value per column gives no statistics", [("x", x)],
+                "more than one value per column in training",
+                "model.eval() for single samples; DataLoader(..., drop_last=True) for a last batch",
             )  # fmt: skip
         if self._by_batch:
             out, mean, var = ops.batch_norm(x, self.weight, self.bias, self.eps, axis=1)

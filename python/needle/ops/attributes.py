@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,22 @@ def _numbers(value: Any) -> bool:
     return isinstance(value, tuple) and all(map(_whole, value))
 
 
+def _pairs(value: Any) -> bool:
+    return isinstance(value, tuple) and all(_numbers(x) and len(x) == 2 for x in value)
+
+
+MOST = 2**42
+"""Limit of the sizes, steps and paddings of windows: what is computed of them fits 64 bits."""
+
+
+def _small(value: Any) -> bool:
+    if not -MOST <= value <= MOST:
+        raise OptionError(
+            f"a size, a step or a padding of windows is {value}\n  rule: at most 2**42 = {MOST}"
+        )
+    return True
+
+
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "int": _whole,
     "int | None": lambda value: value is None or _whole(value),
@@ -59,12 +76,11 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "float": lambda value: isinstance(value, (int, float, np.number)),
     "str": lambda value: isinstance(value, str),
     "DType": lambda value: isinstance(value, DType),
-    **dict.fromkeys(("tuple[int, ...]", "Sizes"), _numbers),
+    "tuple[int, ...]": _numbers,
+    "Sizes": lambda value: _numbers(value) and all(map(_small, value)),
     "Floats": lambda value: isinstance(value, tuple) and all(isinstance(x, float) for x in value),
-    **dict.fromkeys(
-        ("tuple[tuple[int, int], ...]", "Pairs"),
-        lambda value: isinstance(value, tuple) and all(_numbers(x) and len(x) == 2 for x in value),
-    ),
+    "tuple[tuple[int, int], ...]": _pairs,
+    "Pairs": lambda value: _pairs(value) and all(map(_small, chain.from_iterable(value))),
 }
 """Checks for attributes with these annotations; an op checks others itself."""
 

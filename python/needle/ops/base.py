@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from needle import backend, core, devices, dtype, executor, forward, graph, reverse, tracing
 from needle.backend import kernels
-from needle.backend.array import make_array, make_spec
+from needle.backend.array import Array, make_array, make_spec
 from needle.dtype import DType
 from needle.errors import ArgumentError, DeviceError, DtypeError, GradientError, explain
 from needle.ops.attributes import check_attribute, exact, operand_count, save_mask
@@ -229,6 +229,8 @@ class Op(graph.OpBase):
         result = self.compute(*arrays)
         if isinstance(result, tuple):
             return tuple(make_spec(a.dtype, where, a.shape) for a in result)
+        if not isinstance(result, Array):
+            raise executor.not_an_array(self.name, result)
         return make_spec(result.dtype, where, result.shape)
 
 

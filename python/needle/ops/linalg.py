@@ -17,7 +17,7 @@ from needle.backend import kernels, ndarray
 from needle.backend.ndarray import broadcast_shapes
 from needle.errors import ShapeError, SingularError, explain, unknown
 from needle.executor import shape_of
-from needle.ops.attributes import Axes, either, operand_count, real
+from needle.ops.attributes import Axes, either, flag, operand_count, real
 from needle.ops.base import OUTPUT, Op, sum_to
 from needle.ops.diagonals import tril, triu
 from needle.ops.elementwise import (
@@ -434,13 +434,18 @@ def solve_triangular(
     [[2.]
      [3.]]
     """
+    a, b = promoted((a, b), "solve_triangular", floating=True)
+    upper, left, unit = (
+        flag(f"solve_triangular: {name}", value)
+        for name, value in (("upper", upper), ("left", left), ("unit", unit))
+    )
     if len(shape_of(b)) == 1:
         column = unsqueeze(b, -1) if left else unsqueeze(b, -2)
         out = solve_triangular(a, column, upper=upper, left=left, unit=unit)
         return squeeze(out, -1 if left else -2)
     if not left:
         return turned(solve_triangular(turned(a), turned(b), upper=not upper, unit=unit))
-    return executor.apply(SolveTriangular.of(bool(upper), bool(unit)), a, b)
+    return executor.apply(SolveTriangular.of(upper, unit), a, b)
 
 
 def det(x: Any) -> Any:

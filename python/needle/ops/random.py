@@ -248,6 +248,12 @@ def generator_now() -> Generator | None:
     return _generator
 
 
+def skip(words: int) -> None:
+    """Go on behind blocks of numbers that a program drew."""
+    if _generator is not None:
+        _generator.counter += words
+
+
 def keep(generator: Generator) -> None:
     """Draw from a generator from now on."""
     global _generator

@@ -274,6 +274,7 @@ def _adaptive_max(name: str, axes: int, x: Any, output_size: Any) -> Any:
     if all(n % m == 0 for n, m in zip(spatial, out, strict=True)):
         kernel = tuple(n // m for n, m in zip(spatial, out, strict=True))
         return (max_pool1d, max_pool2d, max_pool3d)[axes - 1](x, kernel)
+    sizes_of(name, out, 8)
     places = made(name, _bin_places, spatial, out, executor.spec_of(x).device)
     seen = take(flatten(x, 2), places, 2)  # [n, c, windows, elements of one]
     largest = gather(seen, argmax(stop_gradient(seen), -1, True), -1)

@@ -240,6 +240,7 @@ def kthvalue(x: Any, k: int, axis: int = -1, keepdims: bool = False) -> tuple[An
     2.0 2
     """
     axis, k = normalise_axis(axis, len(shape_of(x))), whole("kthvalue: k", k)
+    keepdims = flag("kthvalue: keepdims", keepdims)
     if not 1 <= k <= shape_of(x)[axis]:
         raise explain(
             IndexRangeError, "kthvalue", f"k is {k} of {shape_of(x)[axis]} along axis {axis}",

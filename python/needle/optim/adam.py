@@ -37,6 +37,9 @@ class _Counting(Optimizer):
     def by_count(self, params: list[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
         """Yield parameters with equal counts, and the count of this update."""
         counts = [self.counts.get(p, 0) for p in params]
+        if counts.count(counts[0]) == len(counts):
+            yield counts[0] + 1, params
+            return
         for before in sorted(set(counts)):
             yield before + 1, [p for p, n in zip(params, counts, strict=True) if n == before]
 

@@ -30,11 +30,13 @@ def train(
     stop: Stop,
     resume: bool = False,
     record: bool = False,
+    save_every: int | None = None,
 ) -> Result:
     """Train a recipe's model, and save everything in the run's folder.
 
     When ``stop`` asks for it, the run finishes the step, saves everything and ends. With ``resume``
-    it continues from the folder's checkpoint, and ends as if it had never been stopped.
+    it continues from the folder's checkpoint, and ends as if it had never been stopped. Besides
+    those after evaluations there are checkpoints every ``save_every`` steps.
 
     Raises:
         NonFiniteError: for NaN or infinities; the weights before that step are saved.
@@ -49,9 +51,10 @@ def train(
         trainer = RecipeTrainer(recipe, folder, progress, stop)
         if record or (folder.path / RECORD).exists():
             trainer.callbacks.append(Recorder(folder.path))
+        trainer.save_every = save_every
         if not resume:
             recipe.keep(folder)
-            folder.save_config(describe(trainer))
+            folder.save_config(describe(trainer))  # last: what has it can be resumed
         try:
             result = trainer.fit(recipe.epochs, recipe.steps, resume)
         finally:
@@ -107,8 +110,9 @@ class RecipeTrainer(Trainer):
         steps = steps or (recipe.epochs or 1) * recipe.steps_per_epoch()
         judge = Evaluate(
             lambda model: recipe.evaluate(model, stop.check, self.final),
-            recipe.evaluate_every(steps),
-        )
+            recipe.evaluate_every(steps), recipe.mode,
+        )  # fmt: skip
+        folder.checkpoints.mode = recipe.mode
         super().__init__(
             model, recipe.optimizer(model, steps), recipe.loss, _Passes(recipe), evaluate=judge,
             clip=recipe.clip, callbacks=[Own(recipe, folder)], folder=folder, stop=stop,
@@ -138,15 +142,15 @@ class _Passes:
     def __iter__(self) -> Iterator[Any]:
         return self.recipe.batches()
 
-    def set_epoch(self, epoch: int) -> None:
-        self.recipe.passes = epoch
-
 
 class Own(Callback):
     """What a recipe does besides steps: pictures, its own state, and ending early."""
 
     def __init__(self, recipe: Recipe, folder: RunFolder) -> None:
         self.recipe, self.folder = recipe, folder
+
+    def epoch(self, t: Trainer, number: int) -> None:
+        self.recipe.passes = number
 
     def evaluated(self, t: Trainer, figures: dict[str, float]) -> None:
         self.recipe.draw(t.model, self.folder, t.done, t.final)

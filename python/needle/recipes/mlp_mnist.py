@@ -20,6 +20,7 @@ class MnistRecipe(Recipe):
     name = "mlp-mnist"
     summary = "an MLP with residual blocks on MNIST; 98.0 % test accuracy within 10 epochs"
     item = "images"
+    mode = "max"
     batch_size = 100
     lr = 1e-3
     epochs = 10

@@ -74,6 +74,7 @@ class Recipe:
         summary: one line for ``needle train --list``.
         item: plural name of the items in a batch: "bytes", "images".
         curve: the metric that the picture shows, and the label of its axis.
+        mode: whether the target is better when it is smaller, "min", or larger, "max".
         presets: values of other attributes, by the name of the preset. The class itself has the
             values of the first one.
         batch_size, lr: defaults for ``settings``.
@@ -90,6 +91,7 @@ class Recipe:
     item: ClassVar[str]
     curve: ClassVar[str] = "loss"
     curve_unit: ClassVar[str] = "loss (nats)"
+    mode: ClassVar[str] = "min"
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     batch_size: int
     lr: float

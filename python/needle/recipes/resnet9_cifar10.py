@@ -30,6 +30,7 @@ class CifarRecipe(Recipe):
     name = "resnet9-cifar10"
     summary = "the course's ResNet-9 on CIFAR-10, with pictures of its mistakes"
     item = "images"
+    mode = "max"
     batch_size = 128
     lr = 3e-3
     epochs = 20

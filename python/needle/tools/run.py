@@ -61,18 +61,6 @@ class RunFolder(Folder):
         if (self.path / "config.json").exists():
             raise OptionError(f"--out: {self.path} already contains a run; choose another folder")
 
-    def lock(self) -> io.FolderLock:
-        """Return the lock of the folder, which its run holds while it writes.
-
-        Raises:
-            LockedError: if another run has it.
-            DataError: if the folder cannot be written.
-        """
-        try:
-            return io.FolderLock(self.path)
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be locked ({error.strerror})") from error
-
     def language_model(self) -> tuple[Any, Any]:
         """Return the run's language model, with its weights, and its tokenizer.
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
+from contextlib import suppress
+from dataclasses import asdict
 from importlib.util import find_spec
 
 from needle.recipes import Recipe, Settings
 from needle.recipes.loop import train
 from needle.tools import plot, report
 from needle.tools.run import RunFolder
-from needle.train import progress
+from needle.train import Result, progress
 from needle.train.stop import Stop
 
 MOST_NAMED = 5
@@ -20,10 +23,12 @@ MOST_NAMED = 5
 def run(
     recipe: type[Recipe],
     settings: Settings,
-    out: str | None,
-    quiet: bool,
+    out: str | None = None,
+    quiet: bool = False,
     resume: RunFolder | None = None,
     record: bool = False,
+    as_json: bool = False,
+    save_every: int | None = None,
 ) -> int:
     """Train, print the results and their files; return the exit code.
 
@@ -34,6 +39,8 @@ def run(
         quiet: whether to print only the result.
         resume: the folder of a run to continue.
         record: whether to record fingerprints; a run that is continued does as before.
+        as_json: whether to print only the result, as JSON.
+        save_every: steps between checkpoints; None for those between evaluations.
 
     Raises:
         OptionError: if the output folder cannot be written.
@@ -41,21 +48,52 @@ def run(
         NeedleError: as ``loop.train``.
     """
     folder = resume or RunFolder.create(recipe.name, out)
-    show = progress.choose(quiet)
+    show = Silent() if as_json else progress.choose(quiet)
+    show.log = folder.path / "log.txt"
     try:
-        with Stop().listening() as stop, folder.lock():
+        with Stop().listening() as stop, folder.locked():
             if resume is None:  # another run may have been here since
                 folder.check_unused()
-            result = train(recipe, settings, folder, show, stop, resume is not None, record)
+            result = train(
+                recipe, settings, folder, show, stop, resume is not None, record, save_every
+            )
     finally:
         folder.discard_if_empty()
-    if result.stopped is not None:
-        name = signal.Signals(result.stopped).name
-        message = f"stopped by {name} after step {result.steps}; the last weights are in"
-        advice = f"needle train --resume {folder.path} continues the run"
-        weights = folder.path / "weights.safetensors"
-        print(f"needle: {message} {weights}; {advice}", file=sys.stderr)
-        return 128 + result.stopped
+    if result.stopped is None:
+        _conclude(recipe, folder, result, show)
+    if as_json:
+        print(json.dumps({"run": str(folder.path), **asdict(result)}))
+    return 0 if result.stopped is None else _stopped(folder, result)
+
+
+class Silent(progress.Progress):
+    """No progress and no lines."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+
+    def line(self, text: str) -> None:
+        """Print nothing."""
+
+
+def _stopped(folder: RunFolder, result: Result) -> int:
+    """Say on standard error how to go on; return the exit code."""
+    assert result.stopped is not None
+    name = signal.Signals(result.stopped).name
+    message = f"stopped by {name} after step {result.steps}; the last weights are in"
+    weights = folder.path / "weights.safetensors"
+    with suppress(OSError):  # the terminal may be gone
+        print(
+            f"needle: {message} {weights}; needle resume {folder.path} continues the run",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+    return 128 + result.stopped
+
+
+def _conclude(
+    recipe: type[Recipe], folder: RunFolder, result: Result, show: progress.Progress
+) -> None:
+    """Draw the picture, and say which files there are."""
     _say_what_is_missing(show)
     took = f"{result.steps:,} steps in {progress.clock(result.seconds)}"
     files = ["metrics.jsonl", "config.json", "weights.safetensors"]
@@ -65,7 +103,6 @@ def run(
     files += _pictures(folder, files)
     files.append(report.write(folder.path).name)
     show.line(f"{took}; saved in {folder.path}: {', '.join(files)}")
-    return 0
 
 
 def _pictures(folder: RunFolder, known: list[str]) -> list[str]:

@@ -45,6 +45,12 @@ class Callback:
     def begin(self, t: Trainer) -> None:
         """Do something before the first step, also of a resumed run."""
 
+    def epoch(self, t: Trainer, number: int) -> None:
+        """Do something before the first batch of a pass, the one with a number from 0 on.
+
+        A run that is resumed within a pass calls it again, before ``load_state_dict``.
+        """
+
     def step(self, t: Trainer, out: Out) -> None:
         """Do something after an update."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from needle.errors import DataError
@@ -21,14 +21,16 @@ class Feed:
 
     Args:
         loader: anything that can be iterated again and again; each time is one pass.
+        begin: is called with the number of a pass before its first batch.
 
     Attributes:
         epoch: number of passes that were completed before the one of the last batch.
         place: number of batches taken in this pass.
     """
 
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
+    def __init__(self, loader: Any, begin: Callable[[int], Any] = lambda epoch: None) -> None:
+        self.loader, self.begin = loader, begin
+        self._over = False
         self.epoch = self.place = 0
         self._began: Any = random.get_state()
         self._pass: Iterator[Any] | None = None
@@ -47,7 +49,7 @@ class Feed:
         if batch is _END:
             if self.place == 0:
                 raise DataError("the loader has no batches")
-            self.epoch, self.place, self._pass = self.epoch + 1, 0, None
+            self.epoch, self.place, self._pass, self._over = self.epoch + 1, 0, None, False
             batch = self._next()
         for count in range(1, most + 1):
             if batch is _END:
@@ -57,22 +59,28 @@ class Feed:
             batch = self._next() if count < most else _END
 
     def _next(self) -> Any:
+        if self._over:
+            return _END
         if self._pass is None:
             self._began = random.get_state()
             self._pass = self._iterate()
-        return next(self._pass, _END)
+        batch = next(self._pass, _END)
+        self._over = batch is _END and self.place > 0
+        return batch
 
     def _iterate(self) -> Iterator[Any]:
+        """Begin a pass."""
+        self.begin(self.epoch)
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(self.epoch)
         return iter(self.loader)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position."""
-        state = {"epoch": self.epoch, "place": self.place, "began": dump_random(self._began)}
+        state = {"epoch": self.epoch, "place": self.place, "over": self._over}
         if hasattr(self.loader, "state_dict"):
-            state["loader"] = self.loader.state_dict()
-        return state
+            return {**state, "loader": self.loader.state_dict()}
+        return {**state, "began": dump_random(self._began)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a position. The random numbers that this draws are not given back.
@@ -80,13 +88,18 @@ class Feed:
         Raises:
             DataError: if the loader has fewer batches.
         """
-        self.epoch, self.place = state["epoch"], state["place"]
-        self._began, self._pass = load_random(state["began"]), None
-        if "loader" in state and hasattr(self.loader, "load_state_dict"):
+        self.epoch, self.place, self._over = state["epoch"], state["place"], state["over"]
+        self._pass = None
+        if self.place == 0 or self._over:
+            return
+        if "loader" in state:
+            self.begin(self.epoch)
             self.loader.load_state_dict(state["loader"])
-        elif self.place:
-            random.set_state(self._began)
-            self._pass = self._iterate()
-            for _ in range(self.place):
-                if next(self._pass, _END) is _END:
-                    raise DataError(f"the loader has fewer than {self.place} batches")
+            self._pass = iter(self.loader)
+            return
+        self._began = load_random(state["began"])
+        random.set_state(self._began)
+        self._pass = self._iterate()
+        for _ in range(self.place):
+            if next(self._pass, _END) is _END:
+                raise DataError(f"the loader has fewer than {self.place} batches")

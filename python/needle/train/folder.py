@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from needle import io
 from needle.errors import DataError
 
-CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "weights.safetensors"
 MOST_WAITING = 10_000
 """Lines of metrics that wait in memory while the disk does not take them."""
@@ -24,14 +23,20 @@ DAMAGE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 class Folder:
     """What a run writes: ``metrics.jsonl``, checkpoints and ``weights.safetensors``.
 
-    Attributes:
+    Args:
         path: path of the folder.
+        settings: of its ``io.Checkpoints``.
+
+    Attributes:
+        checkpoints: the checkpoints of the run.
         waiting: lines of metrics that could not be written yet.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], **settings: Any) -> None:
         self.path = Path(path)
+        self.checkpoints = io.Checkpoints(self.path / "checkpoints", **settings)
         self.waiting: list[str] = []
+        self._lock: io.FolderLock | None = None
 
     # ---- metrics -----------------------------------------------------------------
 
@@ -87,27 +92,51 @@ class Folder:
             return os.fstat(file.fileno()).st_size
 
     def cut(self, size: int) -> None:
-        """Shorten metrics.jsonl to a number of bytes: what follows will be written again."""
+        """Shorten metrics.jsonl to a number of bytes: what follows will be written again.
+
+        Raises:
+            DataError: if it cannot be written.
+        """
         path = self.path / "metrics.jsonl"
-        with suppress(FileNotFoundError):
-            if path.stat().st_size > size:
+        try:
+            if path.exists() and path.stat().st_size > size:
                 os.truncate(path, size)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror})") from error
 
     # ---- checkpoints and weights -------------------------------------------------
 
-    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Write a nested dict of numbers and tensors, completely or not at all."""
-        io.save(self.path / CHECKPOINT, dict(_flat(state)))
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs out of the folder within a ``with`` block; blocks may be nested.
+
+        Raises:
+            LockedError: if another run has the lock.
+            DataError: if the folder cannot be written.
+        """
+        if self._lock is not None:
+            yield
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = io.FolderLock(self.path)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be locked ({error.strerror})") from error
+        try:
+            yield
+        finally:
+            self._lock.release()
+            self._lock = None
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """Return the state of the last checkpoint, or None before the first one.
 
         Raises:
-            DataError: if it is damaged.
+            DataError: if there are checkpoints, but none is complete.
         """
-        if not (self.path / CHECKPOINT).is_file():
+        if not any(self.checkpoints.folder.glob("step-*")):
             return None
-        return _nested(io.load(self.path / CHECKPOINT))
+        return dict(self.checkpoints.load())
 
     def save_weights(self, model: Any) -> Path:
         """Write weights.safetensors, completely or not at all; return its path."""
@@ -136,24 +165,3 @@ def _as_json(value: Any) -> Any:
 
 def _as_number(value: Any) -> Any:
     return float(value) if value in ("nan", "inf", "-inf") else value
-
-
-def _flat(state: Mapping[str, Any], start: str = "") -> list[tuple[str, Any]]:
-    found = []
-    for name, value in state.items():
-        if isinstance(value, Mapping):
-            found += _flat(value, f"{start}{name}/")
-        else:
-            found.append((start + name, value))
-    return found
-
-
-def _nested(state: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in state.items():
-        *path, name = key.split("/")
-        place = found
-        for part in path:
-            place = place.setdefault(part, {})
-        place[name] = value
-    return found

@@ -25,7 +25,7 @@ def check_numbers(state: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(state.get(part), Mapping):
             raise DataError(f"the checkpoint has no part {part!r}")
     for part, names in (
-        ("run", (*WHOLE, "step", "metrics")), ("feed", ("epoch", "place")),
+        ("run", (*WHOLE, "step", "metrics")), ("feed", ("epoch", "place", "over")),
         ("random", ("seed", "counter") if "keys" not in state["random"] else ()),
     ):  # fmt: skip
         for name in names:

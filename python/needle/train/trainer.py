@@ -125,7 +125,7 @@ class Trainer:
         self.model, self.optimizer, self.loss, self.loader = model, optimizer, loss, loader
         self.own_step, self.accumulate, self.clip = step, accumulate, clip
         self.precision, self.compile = precision, compile
-        self.feed = Feed(loader)
+        self.feed = Feed(loader, self._begin_pass)
         if evaluate is not None and not isinstance(evaluate, Evaluate):
             evaluate = Evaluate(evaluate)
         self.evaluation = evaluate
@@ -133,8 +133,10 @@ class Trainer:
         self.finite = FiniteCheck() if check_finite else None
         first = [x for x in (self.finite, self.ema) if x is not None]
         self.callbacks: list[Callback] = [*first, *callbacks]
-        self.folder = folder if isinstance(folder, Folder) or folder is None else Folder(folder)
-        self.save_every, self.keep = save_every, keep
+        if folder is not None and not isinstance(folder, Folder):
+            mode = "min" if self.evaluation is None else self.evaluation.mode
+            folder = Folder(folder, keep_last=keep[0], keep_best=keep[1], mode=mode)
+        self.folder, self.save_every = folder, save_every
         self.stop = stop
         self.progress = bars.choose() if progress is None else progress
         self.loggers = Loggers(loggers, self.progress.note)
@@ -144,6 +146,7 @@ class Trainer:
         self.evaluated, self.saved, self.ending, self.final = 0, -1, False, False
         self.seconds_before, self.began = 0.0, time.perf_counter()
         self.trouble = ""
+        self.figure: float | None = None
         self.record_every, self.by_epochs = 1, False
 
     # ---- the loop ----------------------------------------------------------------
@@ -168,6 +171,8 @@ class Trainer:
             if self.stop is None:
                 self.stop = stack.enter_context(Stop().listening())
                 stack.callback(setattr, self, "stop", None)
+            if self.folder is not None:
+                stack.enter_context(self.folder.locked())
             stack.callback(self.loggers.close)
             self._begin(resume)
             figures: dict[str, float] = {}
@@ -206,8 +211,8 @@ class Trainer:
         self._clipped: Callable[[], Any] = lambda: None
         self._step = self._make_step()
         if self.folder is not None:
-            self.folder.path.mkdir(parents=True, exist_ok=True)
             self.folder.remove_parts()
+            self.folder.checkpoints.note = self.progress.line
             self.progress.log = self.folder.path / "log.txt"
         state = self.folder.load_checkpoint() if resume and self.folder is not None else None
         if state is not None:
@@ -231,6 +236,10 @@ class Trainer:
             self.stop.check()
             if self.done < self.total:
                 self._pause()
+
+    def _begin_pass(self, number: int) -> None:
+        for callback in self.callbacks:
+            callback.epoch(self, number)
 
     def _advance(self) -> None:
         """Make an update, and record it."""
@@ -325,6 +334,7 @@ class Trainer:
                 random.set_state(before)
                 raise
             self.evaluated = self.done
+            self.figure = next(iter(figures.values()), None)
             self.record("held-out", final=final, **figures)
             shown = dict(list(figures.items())[:1]) if final else figures
             self.progress.evaluated(self._place(), shown)
@@ -412,13 +422,17 @@ class Trainer:
             self.finite.weights(self)
         try:
             self.folder.write_waiting()
-            self.folder.save_checkpoint(self.state_dict())
+            self.folder.checkpoints.save(self.done, self.state_dict(), self._figure())
         except (DataError, OSError) as error:
             self._tell(error)
             return
         self.saved, self.trouble = self.done, ""
         for callback in self.callbacks:
             callback.saved(self)
+
+    def _figure(self) -> float | None:
+        """Return the figure that the run is judged by, if it is of this step."""
+        return self.figure if self.evaluated == self.done else None
 
     def _tell(self, error: Exception) -> None:
         """Print a line about a disk that does not take what is written, once for each problem."""

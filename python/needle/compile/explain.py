@@ -1,0 +1,84 @@
+"""explain: what the programs of a compiled function do, as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle import executor, structure
+from needle.compile.call import Call
+from needle.compile.compiled import Compiled
+from needle.errors import ArgumentError
+from needle.errors import explain as explained
+
+
+def explain(function: Any) -> str:
+    """Return what each program of a compiled function does: a line for each kernel.
+
+    A line has the kernel's op and the shape of its result, the bytes that it reads and writes, and
+    the line of the user's that asked for it. Programs in Python have a line for each node.
+
+    Args:
+        function: what ``compile`` returned, after a call.
+
+    Raises:
+        ArgumentError: if it is not a compiled function.
+
+    >>> double = ndl.compile(lambda x: x * 2)
+    >>> y = double(Tensor([1.0]))
+    >>> "multiply" in ndl.explain(double)
+    True
+    """
+    if not isinstance(function, Compiled):
+        raise explained(
+            ArgumentError, "explain",
+            f"expected a compiled function, got {structure.kind(function)}",
+            advice="needle.compile(function), and a call of it",
+        )  # fmt: skip
+    calls = [call for kept in function._calls.values() for call in kept]
+    if not calls:
+        return f"{function.__name__}: no program yet; call it first"
+    return "\n\n".join(f"{function.__name__}, program {i}: {_told(x)}" for i, x in enumerate(calls))
+
+
+def _told(call: Call) -> str:
+    listing, bound = call.listing, call.bound
+    given = ", ".join(map(str, bound.specs[: call.arguments]))
+    kinds = [type(x).__name__.lower() for x in bound.sources[call.arguments :]]
+    found = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    lines = [f"takes ({given}); reads {found or 'nothing else'}"]
+    lines += [f"  constant {node.spec}" for node, _ in listing.constants if node.spec.size > 1]
+    rows = _rows(call)
+    wide = max((len(text) for text, _, _ in rows), default=0)
+    lines += [f"  {text:{wide}}  {nbytes:>11,}  {line or ''}" for text, nbytes, line in rows]
+    total = sum(nbytes for _, nbytes, _ in rows)
+    memory = getattr(call.program, "arena_bytes", None)
+    last = f"{len(rows)} nodes, in Python" if memory is None else f"{len(rows)} kernels"
+    rest = "" if memory is None else f"; {memory:,} bytes of memory besides results"
+    return "\n".join([*lines, f"{last}; {total:,} bytes read and written{rest}"])
+
+
+def _rows(call: Call) -> list[tuple[str, int, str | None]]:
+    """Return (text, bytes, line) of each kernel of a program, or of each node."""
+    listing = call.listing
+    native = getattr(call.program, "rows", None)
+    if native is None:
+        return [(_text(x, None), _bytes(x), executor.line_of(x)) for x in listing.order]
+    found = []
+    for row in native():
+        node = listing.order[row.node] if row.node >= 0 else None
+        text = "copy of a result" if node is None else _text(node, row.kernel)
+        found.append((text, row.nbytes, None if node is None else executor.line_of(node)))
+    return found
+
+
+def _text(node: Any, kernel: str | None) -> str:
+    spec = node.spec[0] if type(node.spec) is tuple else node.spec
+    more = f" x {len(node.spec)}" if type(node.spec) is tuple else ""
+    name = f"{node.op.name} ({kernel})" if kernel and kernel != node.op.name else node.op.name
+    return f"{name} {spec.dtype}{list(spec.shape)}{more}"
+
+
+def _bytes(node: Any) -> int:
+    specs = [node.spec, *(x.spec for x in node.inputs)]
+    parts = [part for x in specs for part in (x if type(x) is tuple else (x,))]
+    return sum(x.size * x.dtype.itemsize for x in parts)
