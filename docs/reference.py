@@ -42,6 +42,7 @@ PACKAGES = {
     "optim.lr_scheduler": "PyTorch's schedulers",
     "init": "Initial values",
     "data": "Data",
+    "utils": "Checkpoints and data under PyTorch's names",
     "io": "Files",
     "models": "Models",
     "recipes": "Recipes",

@@ -356,10 +356,10 @@ newaxis = None
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from needle import data, io, nn, optim, scalar, standard, static, testing, train
+    from needle import data, io, nn, optim, scalar, standard, static, testing, train, utils
     from needle.io import load
     from needle.io import save_nested as save
-    from needle.nn import fold_batch_norm
+    from needle.nn import fold_batch_norm, functional_call
     from needle.pytorch import (
         Generator,
         Size,
@@ -436,7 +436,7 @@ if TYPE_CHECKING:
     from needle.tools.show import show
 
 # Rooms that a program may do without are imported at their first use.
-_ROOMS = ("data", "io", "nn", "optim", "scalar", "standard", "static", "testing", "train")
+_ROOMS = ("data", "io", "nn", "optim", "scalar", "standard", "static", "testing", "train", "utils")
 _FILES = {"save": "save_nested", "load": "load"}
 
 
@@ -451,8 +451,8 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
             return _import_module("needle.tools.show").show
         if name in _FILES:
             return getattr(_import_module("needle.io"), _FILES[name])
-        if name == "fold_batch_norm":
-            return _import_module("needle.nn").fold_batch_norm
+        if name in ("fold_batch_norm", "functional_call"):
+            return getattr(_import_module("needle.nn"), name)
         if not name.startswith("_"):
             found = getattr(_import_module("needle.pytorch"), name, None)
             if found is not None and name in _import_module("needle.pytorch").__all__:
@@ -474,4 +474,6 @@ def _elsewhere(name: str) -> str:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS, *_FILES, "fold_batch_norm", "linalg", "show"})
+    return sorted(
+        {*globals(), *_ROOMS, *_FILES, "fold_batch_norm", "functional_call", "linalg", "show"}
+    )

@@ -36,7 +36,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "eig": "numpy.linalg.eig of x.numpy(); needle.linalg.eigh for symmetric matrices",
         "expit": "needle.sigmoid",
         "fft": _SPECTRA,
-        "func": "needle.grad, needle.vjp, needle.jvp, needle.jacobian, needle.hessian",
+        "func": "needle.grad, vjp, jvp, jacobian, hessian, functional_call, in needle itself",
         "gammaln": "needle.lgamma",
         "hamming_window": "numpy.hamming",
         "hann_window": "numpy.hanning",

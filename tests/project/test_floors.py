@@ -31,7 +31,7 @@ FLOORS = [
         "value",
     },  # fmt: skip
     {"nn", "init", "optim", "data", "io"},
-    {"train"},
+    {"train", "utils"},
     {
         "models",
         "recipes",

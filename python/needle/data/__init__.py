@@ -57,7 +57,7 @@ __all__ = [
     "read_parquet", "rng", "write_tokens",
 ]  # fmt: skip
 
-_ELSEWHERE = {"TensorDataset": "NDArrayDataset(x, y)"}
+_ELSEWHERE = {"TensorDataset": "NDArrayDataset(x, y), or needle.utils.data.TensorDataset(x, y)"}
 """Advice for names that PyTorch has in this module."""
 
 

@@ -11,12 +11,14 @@ True
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from needle import init, ops
 from needle.autograd import no_grad
 from needle.errors import ShapeError, explain, unknown
 from needle.executor import shape_of
+from needle.ops import random
 from needle.tensors import Tensor
 
 __all__ = [
@@ -39,6 +41,12 @@ def _filled(tensor: Tensor, values: Tensor) -> Tensor:
     return tensor
 
 
+def _drawn(tensor: Tensor, generator: Any, draw: Callable[..., Tensor], **settings: Any) -> Tensor:
+    """Give a tensor new values that a function of ``init`` draws."""
+    with random.drawing(generator):
+        return _filled(tensor, draw(*shape_of(tensor), **settings, **_like(tensor)))
+
+
 def _like(tensor: Tensor) -> dict[str, Any]:
     return {"device": tensor.device, "dtype": tensor.dtype}
 
@@ -58,27 +66,31 @@ def ones_(tensor: Tensor) -> Tensor:
     return constant_(tensor, 1.0)
 
 
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
     """Fill a tensor with uniform numbers in [a, b). See ``init.rand``."""
-    return _filled(tensor, init.rand(*shape_of(tensor), low=a, high=b, **_like(tensor)))
+    return _drawn(tensor, generator, init.rand, low=a, high=b)
 
 
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
     """Fill a tensor with normal numbers. See ``init.randn``."""
-    return _filled(tensor, init.randn(*shape_of(tensor), mean=mean, std=std, **_like(tensor)))
+    return _drawn(tensor, generator, init.randn, mean=mean, std=std)
 
 
 def trunc_normal_(
-    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+    tensor: Tensor,
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
+    generator: Any = None,
 ) -> Tensor:
     """Fill a tensor with normal numbers within [a, b]. See ``init.trunc_normal``."""
-    drawn = init.trunc_normal(*shape_of(tensor), mean=mean, std=std, low=a, high=b, **_like(tensor))
-    return _filled(tensor, drawn)
+    return _drawn(tensor, generator, init.trunc_normal, mean=mean, std=std, low=a, high=b)
 
 
-def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Fill a matrix with orthogonal rows or columns. See ``init.orthogonal``."""
-    return _filled(tensor, init.orthogonal(*shape_of(tensor), gain=gain, **_like(tensor)))
+    return _drawn(tensor, generator, init.orthogonal, gain=gain)
 
 
 def eye_(tensor: Tensor) -> Tensor:
@@ -169,22 +181,22 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
     return shape[1] * window, shape[0] * window
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Fill a tensor with U(-a, a), a = gain * sqrt(6 / (fan_in + fan_out)).
 
     See ``init.xavier_uniform``.
     """
-    shape, fans = shape_of(tensor), _fans(tensor)
-    return _filled(tensor, init.xavier_uniform(*fans, gain, shape=shape, **_like(tensor)))
+    bound = gain * math.sqrt(6 / max(sum(_fans(tensor)), 1))
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Fill a tensor with N(0, std), std = gain * sqrt(2 / (fan_in + fan_out)).
 
     See ``init.xavier_normal``.
     """
-    shape, fans = shape_of(tensor), _fans(tensor)
-    return _filled(tensor, init.xavier_normal(*fans, gain, shape=shape, **_like(tensor)))
+    std = gain * math.sqrt(2 / max(sum(_fans(tensor)), 1))
+    return normal_(tensor, 0.0, std, generator)
 
 
 def _deviation(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
@@ -195,7 +207,11 @@ def _deviation(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
 
 
 def kaiming_uniform_(
-    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+    tensor: Tensor,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Any = None,
 ) -> Tensor:
     """Fill a tensor with U(-b, b), b = gain * sqrt(3 / fan). See ``init.kaiming_uniform``.
 
@@ -204,13 +220,18 @@ def kaiming_uniform_(
         a: negative slope of "leaky_relu".
         mode: "fan_in" keeps the size of signals, "fan_out" that of gradients.
         nonlinearity: see ``calculate_gain``.
+        generator: a ``needle.Generator`` that draws; None for the usual one.
     """
     bound = math.sqrt(3.0) * _deviation(tensor, a, mode, nonlinearity)
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
 def kaiming_normal_(
-    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+    tensor: Tensor,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Any = None,
 ) -> Tensor:
     """Fill a tensor with N(0, std), std = gain / sqrt(fan). See ``kaiming_uniform_``."""
-    return normal_(tensor, 0.0, _deviation(tensor, a, mode, nonlinearity))
+    return normal_(tensor, 0.0, _deviation(tensor, a, mode, nonlinearity), generator)
