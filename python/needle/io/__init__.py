@@ -2,4 +2,5 @@
 
 from needle.io.checkpoint import Checkpoints
 from needle.io.lock import FolderLock
+from needle.io.pytorch import from_torch
 from needle.io.state import load, load_metadata, replacing, save, save_nested

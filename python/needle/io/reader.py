@@ -28,11 +28,15 @@ THREADS = 2
 
 
 class Entry(NamedTuple):
-    """What a header says of a tensor; ``start`` counts from the beginning of the file."""
+    """What a header says of a tensor; ``start`` counts from the beginning of the file.
+
+    ``raw`` is the name of a dtype that Needle has not, of one byte; its elements are read as bytes.
+    """
 
     kind: DType
     shape: tuple[int, ...]
     start: int
+    raw: str = ""
 
 
 class Header(NamedTuple):
@@ -82,9 +86,12 @@ def read_header(path: str, file: BinaryIO) -> Header:
     """
     from safetensors import SafetensorError, safe_open
 
+    first = file.read(_SIZE)
+    if pickled := _pickled(path, file, first):
+        raise pickled
     same = f"/dev/fd/{file.fileno()}"  # the open file, even if the path leads to another one by now
     try:
-        size = int.from_bytes(file.read(_SIZE), "little")
+        size = int.from_bytes(first, "little")
         with safe_open(same if os.path.exists(same) else path, framework="numpy"):
             pass  # opening checks: sizes, offsets, overlaps, holes
         text = file.read(size)
@@ -99,13 +106,40 @@ def read_header(path: str, file: BinaryIO) -> Header:
     return Header(texts, {name: entries[name] for name in order}, _SIZE + size)
 
 
+def _pickled(path: str, file: BinaryIO, first: bytes) -> NeedleError | None:
+    """Return the error for a file that PyTorch or Python pickled; None for another one."""
+    import zipfile
+
+    if first.startswith(b"PK"):
+        try:
+            names = zipfile.ZipFile(file).namelist()
+        except (zipfile.BadZipFile, ValueError, OSError):
+            return None
+        finally:
+            file.seek(len(first))
+        if not any(name.endswith(".pkl") for name in names):
+            return None
+    elif not (first[:1] == b"\x80" and first[1:2] in b"\x02\x03\x04\x05"):
+        return None
+    return DataError(
+        f"load: {path}: it is a pickle, as torch.save writes\n"
+        "  rule: Needle reads no pickles, because they can run any code\n"
+        "  try: where PyTorch is installed, safetensors.torch.save_file("
+        'torch.load("x.pt", weights_only=True), "x.safetensors"), then '
+        'needle.io.from_torch(model, "x.safetensors")'
+    )
+
+
 def _entry(path: str, name: str, found: Any, start: int) -> Entry:
     """Return a header's entry; the library also accepts lists, and dtypes that we have not."""
     if not isinstance(found, dict) or not isinstance(found["dtype"], str):
         raise bad(path, f"{name!r}: expected dtype, shape and data_offsets, got {found!r:.60}")
-    if found["dtype"] not in _DTYPES:
-        raise bad(path, f"{name!r} is {found['dtype']}, which Needle does not have")
-    return Entry(_DTYPES[found["dtype"]], tuple(found["shape"]), start + found["data_offsets"][0])
+    code, raw = found["dtype"], ""
+    if code.startswith("F8_"):
+        code, raw = writer.CODES["uint8"], code
+    if code not in _DTYPES:
+        raise bad(path, f"{name!r} is {code}, which Needle does not have")
+    return Entry(_DTYPES[code], tuple(found["shape"]), start + found["data_offsets"][0], raw)
 
 
 class Room:

@@ -30,6 +30,7 @@ from needle.errors import (
 )
 from needle.io import reader, tree, writer
 from needle.nn.module import StateDict
+from needle.ops.attributes import either
 
 _NUMBERS, _ALIASES, _NESTED = "needle.numbers", "needle.aliases", "needle.state"
 _OURS = (_NUMBERS, _ALIASES, _NESTED)
@@ -140,19 +141,23 @@ def save_nested(state: Mapping[str, Any], path: AnyPath) -> None:
         writer.write(file, found, {_NESTED: text}, durable=False)
 
 
-def load(path: AnyPath, device: Any = None) -> StateDict:
+def load(path: AnyPath, device: Any = None, *, map_location: Any = None) -> StateDict:
     """Read a safetensors file.
 
     Args:
         path: path of the file.
         device: device of the tensors; the default device for None.
+        map_location: PyTorch's name for device.
 
     Returns:
         What ``save_nested`` wrote, as it was; else tensors and saved numbers by name, with the
-        aliases of shared tensors.
+        aliases of shared tensors. Float8 tensors come as bytes, uint8; ``raw`` of the result has
+        the names of their dtypes.
 
     Raises:
-        DataError: for a file that is missing, truncated or malformed, and for duplicate names.
+        DataError: for a file that is missing, truncated or malformed, and for duplicate names; for
+            a pickle, with what to do.
+        OptionError: if device and map_location are both given.
 
     >>> import tempfile
     >>> model = nn.Linear(3, 2)
@@ -161,13 +166,15 @@ def load(path: AnyPath, device: Any = None) -> StateDict:
     ...     model.load_state_dict(ndl.io.load(f"{folder}/model.safetensors"))
     Mismatch(missing=[], unexpected=[])
     """
-    path, where = _text(path), as_device(device)
+    path = _text(path)
+    where = as_device(either(device, map_location, ("device", "map_location")))
     with reader.opened(path) as file:  # once, because another file may take the name meanwhile
         header = reader.read_header(path, file)
         rooms = {name: reader.room(path, name, x, where) for name, x in header.entries.items()}
         reader.read(path, file, header.size, [room.buffer for room in rooms.values()])
     texts = header.texts
     state = StateDict({name: graph.wrap(room.filled()) for name, room in rooms.items()})
+    state.raw = {name: x.raw for name, x in header.entries.items() if x.raw}
     if _NESTED in texts:
         return _nested(path, texts[_NESTED], state)
     numbers, state.aliases = _extra(path, texts, _NUMBERS), _extra(path, texts, _ALIASES)

@@ -24,6 +24,7 @@ class StateDict(dict[str, Any]):
 
     Attributes:
         aliases: maps every other name of a shared tensor to its first name.
+        raw: the dtypes of tensors that a file has and Needle has not, which came as bytes.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class StateDict(dict[str, Any]):
     ) -> None:
         super().__init__(values or {})
         self.aliases: dict[str, str] = dict(aliases or {})
+        self.raw: dict[str, str] = {}
 
 
 class Mismatch(NamedTuple):
