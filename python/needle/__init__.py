@@ -230,6 +230,7 @@ from needle.ops import (
     min,
     minimum,
     mish,
+    mode,
     moveaxis,
     mse_loss,
     mul_scalar,

@@ -288,6 +288,10 @@ class Aliases(Inspection):
         """Middle value along an axis without NaN, the lower of two."""
         return ops.nanmedian(self, axis)
 
+    def mode(self, axis: int = -1, keepdims: bool = False) -> tuple[Any, Any]:
+        """The most frequent value along an axis, and its position. See ``ops.mode``."""
+        return ops.mode(self, axis, keepdims)
+
     def kthvalue(self, k: int, axis: int = -1, keepdims: bool = False) -> tuple[Any, Any]:
         """The k-th smallest value along an axis, and its position. See ``ops.kthvalue``."""
         return ops.kthvalue(self, k, axis, keepdims)
@@ -449,9 +453,11 @@ class Aliases(Inspection):
         return ops.scatter(self, axis, index, values)
 
     def scatter_add(self, axis: int, index: Any, updates: Any) -> Any:
-        """Add updates at indices along an axis. See ``ops.ScatterAdd``."""
-        shape = shape_of(self)
-        return ops.add(self, ops.scatter_add(index, updates, axis, shape))
+        """Add updates at indices along an axis, which are as many as indices or more."""
+        sizes = shape_of(index)
+        if len(sizes) == len(shape_of(updates)):  # the first updates are for the indices
+            updates = ops.getitem(updates, tuple(slice(0, n) for n in sizes))
+        return ops.add(self, ops.scatter_add(index, updates, axis, shape_of(self)))
 
     def scatter_reduce(
         self, axis: int, index: Any, values: Any, reduce: str, *, include_self: bool = True
@@ -516,9 +522,7 @@ class Aliases(Inspection):
         """The determinants of matrices. See ``ops.det``."""
         return ops.det(self)
 
-    def cholesky(self) -> Any:
-        """The lower triangular factor of matrices. See ``ops.cholesky``."""
-        return ops.cholesky(self)
+    cholesky = ops.cholesky
 
     def dist(self, other: Any, p: float = 2) -> Any:
         """The norm of x - other."""
@@ -528,9 +532,7 @@ class Aliases(Inspection):
         """The diagonal of a matrix, or the matrix of a diagonal. See ``ops.diag``."""
         return ops.diag(self, k)
 
-    def bincount(self, weights: Any = None, minlength: int = 0) -> Any:
-        """Count how often each of 0, 1, 2, ... occurs. See ``ops.bincount``."""
-        return ops.bincount(self, weights, minlength)
+    bincount = ops.bincount
 
     def outer(self, other: Any) -> Any:
         """Products of all pairs of elements of two vectors."""

@@ -18,7 +18,7 @@ from needle.backend.axes import normalise_axis, whole
 from needle.dtype import DType, result_type
 from needle.errors import ArgumentError, explain
 from needle.inspection import Size as Size
-from needle.ops import random
+from needle.ops import dims, random
 from needle.ops.attributes import flag, real
 from needle.ops.operands import default_float, kind_of
 from needle.standard import linalg
@@ -212,7 +212,7 @@ index_put, masked_scatter, select, view_as = map(
     _function, ("index_put", "masked_scatter", "select", "view_as")
 )
 ger = ops.outer
-det, inverse, cross, matrix_power = ops.det, ops.inv, linalg.cross, linalg.matrix_power
+det, inverse, matrix_power = ops.det, ops.inv, linalg.matrix_power
 cholesky, qr, slogdet, pinverse = linalg.cholesky, linalg.qr, linalg.slogdet, linalg.pinv
 concatenate, psi = ops.concat, ops.digamma
 
@@ -274,6 +274,18 @@ def triu_indices(rows: int, columns: int, offset: int = 0, *, device: Any = None
     return ops.stack(ops.nonzero(ops.triu(ops.ones((rows, columns), device=device), offset)))
 
 
+def cross(x: Any, other: Any, axis: int = -1) -> Any:
+    """Return the cross products of vectors of 3 elements along an axis.
+
+    >>> print(ndl.cross(Tensor([1.0, 0.0, 0.0]), Tensor([0.0, 1.0, 0.0])))
+    [0. 0. 1.]
+    """
+    return linalg.cross(x, other, axis=axis)
+
+
+cross = dims.spoken(cross)
+
+
 def cartesian_prod(*tensors: Any) -> Any:
     """Return all combinations of the elements of vectors, one a row; of one vector, itself.
 
@@ -302,7 +314,7 @@ def trapezoid(y: Any, x: Any = None, *, dx: float = 1.0, axis: int = -1) -> Any:
     return ops.summation((last + first) * width, place) * 0.5
 
 
-trapz = trapezoid
+trapezoid = trapz = dims.spoken(trapezoid)
 
 
 def vander(x: Any, columns: int | None = None, increasing: bool = False) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from needle import autograd, config, devices, dtype, executor, graph, ops, tracing
+from needle.aliases import Aliases
 from needle.augmented import Augmented
 from needle.backend import exchange, memory
 from needle.backend.ndarray import NDArray, array
@@ -23,8 +24,9 @@ from needle.errors import (
     explain,
 )
 from needle.inplace import InPlace, complete, written
+from needle.inspection import Inspection
 from needle.methods import Methods
-from needle.ops import movement, operands, select
+from needle.ops import dims, movement, operands, select
 from needle.ops.base import Identity
 from needle.ops.operands import declined, destination, has_gradients
 from needle.ops.starts import become
@@ -377,13 +379,13 @@ class Tensor(InPlace, Augmented, Methods, Value):
         """Smallest value over axes (all for None). See ``ops.Min``."""
         return ops.amin(self, axes if axis is None else ops.either(axes, axis), keepdims)
 
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    def argmax(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
         """Position of the largest value. See ``ops.ArgMax``."""
-        return ops.argmax(self, axis, keepdims)
+        return ops.argmax(self, axes, keepdims, axis=axis)
 
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    def argmin(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
         """Position of the smallest value. See ``ops.ArgMin``."""
-        return ops.argmin(self, axis, keepdims)
+        return ops.argmin(self, axes, keepdims, axis=axis)
 
     def broadcast_to(self, shape: Sequence[int]) -> Tensor:
         """Repeat to a larger shape without copying. See ``ops.BroadcastTo``."""
@@ -451,6 +453,8 @@ def _through(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 for _name, _method in vars(Augmented).items():
     if _name.startswith("__i"):
         setattr(Data, _name, _through(_method))
+for _cls in (Methods, Aliases, Inspection, Tensor):
+    dims.speak_methods(_cls, ops)
 complete(Tensor)
 
 

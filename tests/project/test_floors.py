@@ -57,6 +57,7 @@ ARROWS = {
     ("derivatives", "autograd"), ("derivatives", "regions"), ("derivatives", "ops"),
     ("pytorch", "tensors"), ("pytorch", "standard"), ("static", "compile"), ("static", "tensors"),
     ("tensors", "inplace"), ("aliases", "inspection"), ("pytorch", "inspection"),
+    ("tensors", "aliases"), ("tensors", "inspection"),
     ("tensors", "methods"), ("tensors", "augmented"), ("tensors", "value"),
     ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("nn", "optim"),
     ("io", "nn"),

@@ -31,7 +31,7 @@ def parameter():
 
 WRONG = {
     # two axes, one of them where keepdims stands
-    "x.sum(0, 1)": (ArgumentError, r"summation: keepdims is 1, neither.*\n  try: several axes"),
+    "x.sum(0, 1)": (ArgumentError, r"sum: keepdims is 1, neither.*\n  try: several axes"),
     "x.mean(1, 0)": (ArgumentError, "mean: keepdims is 0"),
     "x.max(0, 'a')": (ArgumentError, "amax: keepdims is 'a'"),
     "x.var(0, 1)": (ArgumentError, "var: keepdims is 1"),

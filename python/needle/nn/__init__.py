@@ -148,7 +148,10 @@ from needle.nn.transformer import (
     TransformerEncoderLayer,
     TransformerLayer,
 )
+from needle.ops.dims import speak_layers as _speak_layers
 from needle.tensors import Parameter
+
+_speak_layers(globals())
 
 _ROOMS = ("functional", "init", "utils")
 """Modules with PyTorch's names, imported at their first use."""

@@ -107,6 +107,7 @@ from needle.ops.diagonals import (
     tril,
     triu,
 )
+from needle.ops.dims import speak_all as _speak_all
 from needle.ops.distance import (
     cdist,
     cosine_embedding_loss,
@@ -314,6 +315,7 @@ from needle.ops.loss import (
     smooth_l1_loss,
 )
 from needle.ops.matmul import MatMul, matmul
+from needle.ops.meanings import mode
 from needle.ops.movement import (
     BroadcastTo,
     Cast,
@@ -400,7 +402,10 @@ from needle.ops.reduce import (
     argmax,
     argmin,
     count_nonzero,
+    max_,
     mean,
+    min_,
+    sum_,
     summation,
 )
 from needle.ops.resample import (
@@ -548,6 +553,10 @@ EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, N
 negate = negative
 
 # NumPy's and PyTorch's. Like ``all``, ``any`` and ``round`` they hide Python's own here, as there.
-abs, sum, max, min, pow, cast = absolute, summation, amax, amin, power, astype
+abs, sum, max, min, pow, cast = absolute, sum_, max_, min_, power, astype
 cat = concatenate = concat
 dot, reverse = matmul, flip
+
+# PyTorch's names of arguments, in functions whose axes mean what they mean there.
+_INSIDE = {"batch_norm", "batch_norm_relu", "dilate", "meshgrid", "scatter_add", "undilate"}
+_speak_all(globals(), {*globals()} - _INSIDE - {"per_axis", "windows"})

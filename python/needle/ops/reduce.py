@@ -18,6 +18,7 @@ from needle.executor import shape_of
 from needle.ops.attributes import Axes, either, flag
 from needle.ops.base import OUTPUT, REDUCE, SUM_TO, Linear, Op
 from needle.ops.contract import split_example
+from needle.ops.dims import documented, reads, speak
 from needle.ops.elementwise import cast_like, equal, not_equal, where
 from needle.ops.movement import BroadcastTo, broadcast_to, reshape
 from needle.ops.operands import in_dtype, widened
@@ -230,6 +231,9 @@ class ArgMax(_Argument):
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Dtypes:   any -> int64
     Raises:   ShapeError if x is empty; OptionError for some axes of several
+
+    >>> print(ndl.argmax(Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=1))
+    [1 0]
     """
 
     function = "argmax"
@@ -243,6 +247,9 @@ class ArgMin(_Argument):
     Shapes:   x -> x without the axes (of size 1 with keepdims)
     Dtypes:   any -> int64
     Raises:   ShapeError if x is empty; OptionError for some axes of several
+
+    >>> print(ndl.argmin(Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=1))
+    [0 1]
     """
 
     function = "argmin"
@@ -319,10 +326,7 @@ def normalised(x: Any, axes: Axes) -> tuple[int, ...]:
     return normalise_axes(axes, len(shape_of(x)))
 
 
-_known: dict[Any, Any] = {}
-
-
-def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+def _of(known: dict[Any, Any], cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     """Return the op of a reduction, and cache it, so that the axes are worked out only once."""
     try:
         op = cls.of(normalised(x, axes), keepdims)
@@ -336,10 +340,10 @@ def _of(cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
         ) from None  # fmt: skip
     plain = axes if isinstance(axes, tuple) else (0 if axes is None else axes,)
     if builtins.all(type(axis) is int for axis in plain):  # a tensor's number may change
-        if len(_known) > 1000:
-            _known.clear()
+        if len(known) > 1000:
+            known.clear()
         kinds = tuple(map(type, axes)) if isinstance(axes, tuple) else type(axes)
-        _known[cls, x.spec.ndim, axes, keepdims, kinds] = op
+        known[x.spec.ndim, axes, keepdims, kinds] = op
     return op
 
 
@@ -368,10 +372,15 @@ def _in_dtype(cls: Any, function: Any, x: Any, axes: Axes, keepdims: bool, kind:
 
 def reducer(cls: type[Reduction], name: str) -> Reducer:
     """Return the public function of a reduction: ``mean = reducer(Mean, "mean")``."""
+    known: dict[Any, Any] = {}  # the ops of its calls
 
     def function(
-        x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, dtype: Any = None
-    ) -> Any:
+        x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, dtype: Any = None,
+        dim: Any = ..., keepdim: Any = ...,
+    ) -> Any:  # fmt: skip
+        if dim is not ... or keepdim is not ...:
+            own = {"x": x, "axes": axes, "keepdims": keepdims, "axis": axis, "dtype": dtype}
+            return speak(function, at, own, {"dim": dim, "keepdim": keepdim})
         if axis is not None:
             axes = either(axes, axis)
         if dtype is not None:
@@ -380,27 +389,28 @@ def reducer(cls: type[Reduction], name: str) -> Reducer:
             keepdims = flag(f"{name}: keepdims", keepdims)
         kinds = tuple(map(type, axes)) if type(axes) is tuple else type(axes)  # 1.0 is not an axis
         try:
-            op = _known[cls, x.spec.ndim, axes, keepdims, kinds]
+            op = known[x.spec.ndim, axes, keepdims, kinds]
         except (KeyError, TypeError, AttributeError):  # axes are a list; x is not a tensor
-            op = _of(cls, x, axes, keepdims)
+            op = _of(known, cls, x, axes, keepdims)
         return executor.apply(op, x)
 
+    at = reads(function, name)
     function.__name__ = function.__qualname__ = name
     function.__code__ = function.__code__.replace(co_name=name)  # the name in errors
     function.__module__ = cls.__module__
     first = (cls.__doc__ or "").partition("\n")[0]
     more = " x is cast to a ``dtype`` first." if cls.casts else ""
     _, example = split_example(cls.__doc__ or "")
-    function.__doc__ = (
-        f"{first} All axes for None.{more} See ``{cls.__name__}``.\n\n{example}".rstrip()
-    )
+    text = f"{first} All axes for None.{more} See ``{cls.__name__}``.\n\n{example}".rstrip()
+    function.__doc__ = documented(text, name, ["dim", "keepdim"])
     return function
 
 
 summation, mean = reducer(Sum, "summation"), reducer(Mean, "mean")
 amax, amin = reducer(Max, "amax"), reducer(Min, "amin")
+sum_, max_, min_ = reducer(Sum, "sum"), reducer(Max, "max"), reducer(Min, "min")
 any, all = reducer(AnyTrue, "any"), reducer(AllTrue, "all")
-_argmax, _argmin = reducer(ArgMax, "argmax"), reducer(ArgMin, "argmin")
+argmax, argmin = reducer(ArgMax, "argmax"), reducer(ArgMin, "argmin")
 
 
 def count_nonzero(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
@@ -411,21 +421,3 @@ def count_nonzero(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Ax
     """
     truth = x if executor.spec_of(x).dtype is dtype.bool_ else not_equal(x, 0)
     return summation(truth, axes, keepdims, axis=axis)
-
-
-def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-    """Position of the largest value. See ``ArgMax``.
-
-    >>> print(ndl.argmax(Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=1))
-    [1 0]
-    """
-    return _argmax(x, axis, keepdims)
-
-
-def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-    """Position of the smallest value. See ``ArgMin``.
-
-    >>> print(ndl.argmin(Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=1))
-    [0 1]
-    """
-    return _argmin(x, axis, keepdims)

@@ -199,7 +199,8 @@ def sort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = Tru
     >>> print(ndl.sort(Tensor([3.0, 1.0, 2.0]), descending=True))
     [3. 2. 1.]
     """
-    return executor.apply(Sort.of(axis, bool(descending)), x)[0]
+    flag("sort: stable", stable)
+    return executor.apply(Sort.of(axis, flag("sort: descending", descending)), x)[0]
 
 
 def argsort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
@@ -208,7 +209,9 @@ def argsort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = 
     >>> print(ndl.argsort(Tensor([3.0, 1.0, 2.0])))
     [1 2 0]
     """
-    return stop_gradient(executor.apply(Sort.of(axis, bool(descending)), x)[1])
+    flag("argsort: stable", stable)
+    order = Sort.of(axis, flag("argsort: descending", descending))
+    return stop_gradient(executor.apply(order, x)[1])
 
 
 def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any]:
@@ -224,7 +227,7 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any
     [3. 2.] [0 2]
     """
     k = whole("topk: k", k)
-    values, indices = executor.apply(Sort.of(axis, bool(largest), k), x).tuple()
+    values, indices = executor.apply(Sort.of(axis, flag("topk: largest", largest), k), x).tuple()
     return values, stop_gradient(indices) if indices.requires_grad else indices
 
 
@@ -247,7 +250,8 @@ def kthvalue(x: Any, k: int, axis: int = -1, keepdims: bool = False) -> tuple[An
             [("x", x)], "k counts from 1",
         )  # fmt: skip
     values, places = (window(part, axis, k - 1, 1) for part in topk(x, k, axis, False))
-    return (values, places) if keepdims else (squeeze(values, axis), squeeze(places, axis))
+    kept = flag("kthvalue: keepdims", keepdims)
+    return (values, places) if kept else (squeeze(values, axis), squeeze(places, axis))
 
 
 def median(x: Any, axis: int = -1) -> Any:
