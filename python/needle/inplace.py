@@ -12,10 +12,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from needle import executor, forward, graph, ops
+from needle import executor, forward, graph, ops, tracing
 from needle.errors import DtypeError, GradientError, NeedleError, OptionError, ShapeError, explain
 from needle.ops.attributes import real
 from needle.ops.random import drawing
+from needle.ops.starts import become, is_start
 
 SAME = """
     abs acos acosh add addcdiv addcmul asin asinh atan atan2 atanh bitwise_and bitwise_not
@@ -39,7 +40,7 @@ def assign(x: Any, out: Any, name: str) -> Any:
     Raises:
         GradientError: if x is a leaf that requires a gradient and out depends on it.
     """
-    is_leaf = x.node is None or x.node.op is None
+    is_leaf = is_start(x)
     if is_leaf and x.requires_grad and out.requires_grad and graph.recording():
         raise explain(
             GradientError, name, "the tensor is a leaf that requires a gradient", [("x", x)],
@@ -49,6 +50,8 @@ def assign(x: Any, out: Any, name: str) -> Any:
     waits = out.array is None and not x.requires_grad
     if out.requires_grad or not is_leaf or forward.top((x, out)) or waits:
         graph.rebind(x, out if out is not x else out.detach())
+    elif tracing.current() is not None:
+        become(x, out)
     else:
         graph.set_array(x, executor.held(out))
     return written(x)
@@ -57,7 +60,9 @@ def assign(x: Any, out: Any, name: str) -> Any:
 def written(x: Any) -> Any:
     """Return x, whose value changed; if it is the ``.data`` of a tensor, change that too."""
     owner = getattr(x, "owner", None)
-    if owner is not None:
+    if owner is not None and tracing.current() is not None:
+        become(owner, x)
+    elif owner is not None:
         graph.set_array(owner, executor.held(x))
     return x
 

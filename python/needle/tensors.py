@@ -431,7 +431,11 @@ class Data(Tensor):
     owner: Tensor
 
     def __init__(self, owner: Tensor) -> None:
-        graph.init_tensor(self, executor.value_of(owner), False)
+        if not owner._waits():
+            graph.init_tensor(self, executor.value_of(owner), False)
+        else:
+            graph.init_tensor(self, array(0.0), False)
+            graph.rebind(self, owner.detach())
         self.owner = owner
 
     def __setitem__(self, index: Any, value: Any) -> None:
