@@ -65,12 +65,13 @@ class Session:
         if call is None:
             call = self._calls[key] = _program(graph, wanted, mode, settings)
         values = _fed(graph, call, feed)
-        if not call.fits(values, settings):
+        prepared = call.prepared(values, settings)
+        if prepared is None:
             raise NeedleError(
                 "run: a variable has another shape, dtype or device than when the graph was "
                 "defined, or random numbers have no seed\n  try: manual_seed, or a new graph"
             )
-        found = call(values)
+        found = call.run(values, prepared)
         return _filled(frame, iter(found), wanted)
 
 
