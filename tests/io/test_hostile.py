@@ -30,7 +30,7 @@ def state(folder, text):
     path = folder / "state.json"
     path.unlink()
     written = writer.write_buffers(path, [memoryview(text.encode())])
-    listing(folder, "state.json", size=written.size, crc32=written.crc32)
+    listing(folder, "state.json", size=written.size, sums=written.sums)
 
 
 def tensors(folder, header, data=b"", length=None):
@@ -40,7 +40,7 @@ def tensors(folder, header, data=b"", length=None):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     size = struct.pack("<Q", len(text) if length is None else length)
     written = writer.write_buffers(path, [memoryview(size + text + data)])
-    listing(folder, size=written.size, crc32=written.crc32)
+    listing(folder, size=written.size, sums=written.sums)
 
 
 def entry(start, stop, shape, kind="F32"):
@@ -66,11 +66,11 @@ HOSTILE = {
     "a path in the manifest": (out, "'../outside.safetensors', which is no name"),
     "an absolute path": (lambda f: listing(f, "/etc/passwd"), "'/etc/passwd', which is no name"),
     "a size of 64 bits": (lambda f: listing(f, size=2**63), "wrong entry for model"),
-    "a large size": (lambda f: listing(f, size=2**62, crc32=[]), "wrong entry for model"),
+    "a large size": (lambda f: listing(f, size=2**62, sums=[]), "wrong entry for model"),
     "a negative size": (lambda f: listing(f, size=-1), "wrong entry for model"),
     "another size": (lambda f: listing(f, size=9), "has 72 bytes, not 9"),
-    "another sum": (lambda f: listing(f, crc32=[1]), "has changed since it was saved"),
-    "sums that are no list": (lambda f: listing(f, crc32="1"), "wrong entry for model"),
+    "another sum": (lambda f: listing(f, sums=[1]), "has changed since it was saved"),
+    "sums that are no list": (lambda f: listing(f, sums="1"), "wrong entry for model"),
     "a file that is not there": (lambda f: listing(f, "x.json"), "x.json: No such file"),
     "files that are a list": (lambda f: changed(f, files=[]), "no table of files"),
     "no JSON file": (lambda f: changed(f, files={}), "no state.json"),

@@ -61,10 +61,11 @@ def test_a_killed_holder_holds_nothing(tmp_path):
             assert child.stdout.readline() == "held\n"
             with pytest.raises(LockedError, match=f"process {child.pid} "):
                 FolderLock(tmp_path)
+            assert lock.user(tmp_path)["pid"] == child.pid
         finally:
             child.kill()
             child.wait(60)
-    assert (tmp_path / "lock").exists()
+    assert (tmp_path / "lock").exists() and lock.user(tmp_path) == {}
     FolderLock(tmp_path).release()
 
 

@@ -10,7 +10,7 @@ from looped import looped
 import needle as ndl
 from needle import nn, optim
 from needle.errors import ArgumentError, DataError
-from needle.io import tree, writer
+from needle.io import reader, tree, writer
 
 
 def same(a, b):
@@ -172,6 +172,38 @@ def test_buffers_are_cut_into_pieces_of_one_size():
     whole = [b"".join(piece) for piece in cut]
     assert b"".join(whole) == b"".join(buffers)
     assert [len(piece) for piece in whole] == [4, 4, 4, 4, 4, 2]
+
+
+def test_a_sum_is_that_of_the_bytes_however_they_lie():
+    content = np.random.default_rng(0).integers(0, 256, 3 * writer.PAGE + 100, "uint8").tobytes()
+
+    def of(*cuts):
+        places = [0, *cuts, len(content)]
+        return writer.checksum(
+            [memoryview(content)[a:b] for a, b in zip(places, places[1:], strict=False)]
+        )
+
+    assert len({of(), of(1), of(4095, 4097), of(3, 3, 8192), of(*range(0, 12000, 7))}) == 1
+    for place in (0, 5000, len(content) - 1):
+        changed = bytearray(content)
+        changed[place] ^= 4
+        assert writer.checksum([memoryview(changed)]) != of()
+    moved = content[4096:8192] + content[:4096] + content[8192:]
+    lost = content[:4096] + bytes(4096) + content[8192:]
+    for other in (moved, lost, content[:-1]):
+        assert writer.checksum([memoryview(other)]) != of()
+
+
+def test_values_are_aligned(tmp_path):
+    state = {str(i): np.ones(n, kind) for i, (n, kind) in enumerate(
+        [(3, "uint8"), (5, "float64"), (7, "float16"), (16, "int8"), (0, "int64"), (1, "float32")]
+    )}  # fmt: skip
+    ndl.save(state, tmp_path / "x")
+    with reader.opened(str(tmp_path / "x")) as file:
+        entries = reader.read_header(str(tmp_path / "x"), file).entries
+    assert all(x.start % x.kind.itemsize == 0 for x in entries.values())
+    assert min(x.start for x in entries.values()) % writer.ALIGNED == 0
+    assert same(state, ndl.load(tmp_path / "x"))
 
 
 def test_a_depth_that_is_saved_is_loaded():

@@ -35,6 +35,14 @@ def test_all_is_well(few_ops):
         assert found["instruction_set"] is None and core.native_error in found["native"]
 
 
+def test_the_disk(tmp_path):
+    found = doctor.check_disk(str(tmp_path))
+    assert found["free"] > 0 and found["locks"] == "by the system" and found["problem"] is None
+    assert list(tmp_path.iterdir()) == []
+    missing = doctor.check_disk(str(tmp_path / "no"))
+    assert missing["problem"] == "No such file or directory" and missing["locks"] == "none"
+
+
 @pytest.mark.skipif(core.native is None, reason="needs the native module")
 def test_every_instruction_set_is_checked(few_ops, monkeypatch):
     found = doctor.examine()

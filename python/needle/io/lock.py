@@ -143,6 +143,19 @@ def holder(path: Path) -> dict[str, Any]:
         return {}
 
 
+def user(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return pid, host and since of the process that has a folder's lock; empty if none has.
+
+    It asks the lock's file, and takes no lock: that would be in the way of a run that begins.
+    """
+    for name in (NAME, BY_FILE):
+        path = Path(folder) / name
+        who = holder(path)
+        if who and not _left_behind(path):
+            return who
+    return {}
+
+
 def _me() -> bytes:
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode()

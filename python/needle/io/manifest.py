@@ -68,7 +68,7 @@ def is_folder_name(name: str) -> bool:
 def write(folder: Path, values: dict[str, Any], files: dict[str, writer.Written]) -> str:
     """Write the manifest of a folder, and wait until it is on the disk; return its digest."""
     entries = {
-        name: {"size": file.size, "piece": writer.PIECE, "crc32": file.crc32}
+        name: {"size": file.size, "piece": writer.PIECE, "sums": file.sums}
         for name, file in files.items()
     }
     text = json.dumps({"format": FORMAT, **values, "files": entries}, indent=1).encode() + b"\n"
@@ -119,7 +119,7 @@ def _manifest(folder: Path, values: Any, digest: str) -> Manifest:
 
 
 def _written(name: str, entry: Any) -> writer.Written:
-    size, piece, checks = (entry[key] for key in ("size", "piece", "crc32"))
+    size, piece, checks = (entry[key] for key in ("size", "piece", "sums"))
     right = (
         _is_count(size) and piece == writer.PIECE and isinstance(checks, list)
         and len(checks) == math.ceil(size / piece) and all(_is_count(x) for x in checks)

@@ -194,7 +194,7 @@ def read(
     file: BinaryIO,
     start: int,
     buffers: Sequence[memoryview],
-    crc32: Sequence[int] | None = None,
+    sums: Sequence[int] | None = None,
 ) -> None:
     """Read a part of a file into buffers.
 
@@ -203,7 +203,7 @@ def read(
         file: the open file.
         start: first byte of the part.
         buffers: all bytes of the part, in the order of the file.
-        crc32: of each piece of the part, where they are known.
+        sums: of each piece of the part, where they are known.
 
     Raises:
         DataError: if the file ends before, or has other bytes than it had.
@@ -213,7 +213,7 @@ def read(
 
     def one(number: int, piece: list[memoryview]) -> None:
         _read_all(path, handle, start + number * writer.PIECE, piece)
-        if crc32 is not None and writer.checksum(piece) != crc32[number]:
+        if sums is not None and writer.checksum(piece) != sums[number]:
             raise DataError(
                 f"load: {path}: it has changed since it was saved, after byte "
                 f"{start + number * writer.PIECE:,}"

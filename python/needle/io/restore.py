@@ -87,7 +87,7 @@ class _Opened:
             if stored not in rooms:
                 rooms[stored] = reader.room(self.path, name, entry, device)
             buffers.append(rooms[stored].buffer)
-        reader.read(self.path, self.file, 0, buffers, self.written.crc32)
+        reader.read(self.path, self.file, 0, buffers, self.written.sums)
 
 
 def _stored(files: Mapping[str, _Opened], path: str) -> Stored:
@@ -100,8 +100,8 @@ def _document(found: Manifest) -> Any:
     path = found.path / manifest.STATE
     try:
         text = manifest.content(path)
-        sums = [writer.checksum(piece) for piece in writer.pieces([memoryview(text)])]
-        if sums != found.files[manifest.STATE].crc32:
+        found_sums = [writer.checksum(x) for x in writer.pieces([memoryview(text)])]
+        if found_sums != found.files[manifest.STATE].sums:
             raise ValueError("it has changed since it was saved")
         return tree.parse(text)
     except OSError as error:

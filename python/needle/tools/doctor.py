@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from needle import config, core, devices, executor, ops
+from needle import config, core, devices, executor, io, ops
 from needle.backend import onednn
 from needle.backend.memory import size_text
 from needle.devices import Device
+from needle.errors import NeedleError
 from needle.testing.checks import Case, cases
 from needle.testing.tolerance import assert_close
 
@@ -44,6 +47,7 @@ def examine() -> Findings:
         "threads": config.thread_count(),
         "cores": config.cores(),
         "memory": _memory(),
+        "disk": check_disk(),
         "switches": {name: v for name, v in vars(config.current()).items() if v not in ("", 0)},
         "ops": checks,
         "other_instruction_sets": others,
@@ -67,6 +71,36 @@ def _memory() -> dict[str, int | None]:
         if "SC_AVPHYS_PAGES" in os.sysconf_names:
             found["available"] = page * os.sysconf("SC_AVPHYS_PAGES")
     return found
+
+
+def check_disk(folder: str | None = None) -> dict[str, Any]:
+    """Return what a folder offers to runs: free bytes, kind of locks, and a checkpoint's way.
+
+    Args:
+        folder: the current one for None.
+
+    Returns:
+        "folder", "free", "locks" ("by the system", "by file" or "none") and "problem": why a
+        checkpoint cannot be saved and loaded there, or None.
+    """
+    where = os.path.abspath(folder or os.curdir)
+    found: dict[str, Any] = {"folder": where, "free": None, "locks": "none", "problem": None}
+    try:
+        found["free"] = shutil.disk_usage(where).free
+        with tempfile.TemporaryDirectory(prefix=".needle-doctor-", dir=where) as place:
+            found["locks"] = _locks(place)
+            checkpoints = io.Checkpoints(os.path.join(place, "checkpoints"))
+            checkpoints.save(1, {"part": {"x": np.arange(3.0)}, "step": 1})
+            if checkpoints.load()["part"]["x"].tolist() != [0.0, 1.0, 2.0]:
+                found["problem"] = "a checkpoint does not come back as it was saved"
+    except (OSError, NeedleError) as error:
+        found["problem"] = getattr(error, "strerror", None) or str(error)
+    return found
+
+
+def _locks(folder: str) -> str:
+    with io.FolderLock(folder) as lock:
+        return "by file" if lock.by_file else "by the system"
 
 
 # ---- ops -------------------------------------------------------------------------------
@@ -179,6 +213,7 @@ def as_text(findings: Findings) -> str:
         ("kernels", f"{isa}  (possible here: {others})" if isa else f"none: {findings['native']}"),
         ("threads", f"{findings['threads']} of {findings['cores']} cores"),
         ("memory", f"{_gigabytes(memory['available'])} free of {_gigabytes(memory['total'])}"),
+        ("disk", _disk_text(findings["disk"])),
         ("switches", " ".join(f"{k}={v}" for k, v in findings["switches"].items())),
     ]
     lines = [f"{name:10} {text}" for name, text in rows]
@@ -219,6 +254,11 @@ def _verdict(start: str, check: dict[str, Any], against: str) -> list[str]:
     verdict = f"{len(failures)} FAILED" if failures else "passed"
     line = f"  {start}{check['ops']} ops, {check['samples']} samples against {against}: {verdict}"
     return [line, *(f"    FAILED {text}" for text in failures)]
+
+
+def _disk_text(disk: dict[str, Any]) -> str:
+    told = f"{_gigabytes(disk['free'])} free in {disk['folder']}; locks {disk['locks']}; "
+    return told + ("checkpoints work" if disk["problem"] is None else disk["problem"])
 
 
 def _gigabytes(size: int | None) -> str:

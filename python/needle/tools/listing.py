@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from needle.errors import DataError, OptionError
+from needle.io import lock
 from needle.tools.run import RunFolder
 from needle.train.folder import DAMAGE, WEIGHTS, content
 
@@ -37,6 +38,8 @@ def _described(path: Path) -> dict[str, Any]:
     done = lines[-1]["step"] if lines else 0
     complete = bool(judged and judged[-1].get("final") and (path / WEIGHTS).exists())
     state = "complete" if complete else "not complete"
+    if user := lock.user(path):
+        state = f"in use by process {user['pid']} on {user['host']}"
     return {**found, "done": done, "figures": figures, "state": state}
 
 
