@@ -154,6 +154,11 @@ def test_list(capsys, tmp_path):
     (tmp_path / "one" / "config.json").write_text("{")
     assert cli.main(["list", str(tmp_path)]) == 0
     assert "one" in (text := capsys.readouterr().out) and "damaged" in text
+    (tmp_path / "one" / "config.json").write_text('{"recipe": "line", "settings": {"steps": 3}}')
+    with ndl.io.FolderLock(tmp_path / "one"):
+        assert cli.main(["list", str(tmp_path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"line 0/3 in use by process {os.getpid()} on " in told
 
 
 def test_help_has_examples_and_exit_codes(capsys):
