@@ -365,6 +365,7 @@ if TYPE_CHECKING:
         Generator,
         Size,
         addmm,
+        aminmax,
         as_tensor,
         baddbmm,
         bitwise_not,
@@ -380,6 +381,7 @@ if TYPE_CHECKING:
         dist,
         div,
         dot,
+        dsplit,
         eq,
         finfo,
         fliplr,
@@ -422,6 +424,7 @@ if TYPE_CHECKING:
         select,
         set_rng_state,
         slogdet,
+        std_mean,
         sub,
         t,
         tensor,
@@ -431,6 +434,7 @@ if TYPE_CHECKING:
         triu_indices,
         true_divide,
         vander,
+        var_mean,
         view_as,
     )
     from needle.standard import linalg

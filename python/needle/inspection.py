@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from needle import devices, ops
@@ -60,6 +62,37 @@ def attribute(other: Any, name: str) -> Any:
         return getattr(other, name)
     except AttributeError:
         raise no_tensor(other) from None
+
+
+PAIRS = ("max", "min", "sort", "median", "nanmedian")
+"""Functions that give one tensor here, and values and indices in PyTorch."""
+
+_unpackings: set[tuple[Any, int]] = set()
+
+
+def watch_unpacking(frame: Any) -> None:
+    """Warn once if a frame takes two rows apart that it means as values and indices.
+
+    That is ``values, indices = x.max(1)``, which raises no error for a result of two rows.
+    """
+    code, place = frame.f_code, frame.f_lasti
+    if (code, place) in _unpackings:
+        return
+    _unpackings.add((code, place))
+    before: list[Any] = []
+    for step in dis.get_instructions(code):
+        if step.offset == place:
+            break
+        before = [] if step.opname.startswith("STORE") else [*before, step]
+    named = [str(s.argval) for s in before if s.opname.startswith(("LOAD_METHOD", "LOAD_ATTR"))]
+    unpacks = step.opname.startswith("UNPACK_SEQUENCE") and step.argval == 2
+    called = before and before[-1].opname.startswith("CALL")  # not the sum of two calls
+    if unpacks and called and named and named[-1] in PAIRS:
+        warnings.warn(
+            f"{named[-1]}: two rows are unpacked; they are no values and indices\n"
+            f"  try: values, indices = x.{named[-1]}(dim=1)",
+            stacklevel=3,
+        )
 
 
 class Inspection:
@@ -125,6 +158,11 @@ class Inspection:
 
     is_sparse = False
     """Whether only some elements are stored; never."""
+
+    @property
+    def mH(self) -> Any:
+        """The matrices transposed: numbers are real. See ``mT``."""
+        return self.mT  # type: ignore[attr-defined]
 
     def is_contiguous(self) -> bool:
         """Return True: ops take any strides."""

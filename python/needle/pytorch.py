@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ __all__ = [
     "Generator",
     "Size",
     "addmm",
+    "aminmax",
     "as_tensor",
     "baddbmm",
     "bitwise_not",
@@ -46,6 +47,7 @@ __all__ = [
     "dist",
     "div",
     "dot",
+    "dsplit",
     "eq",
     "finfo",
     "fliplr",
@@ -88,6 +90,7 @@ __all__ = [
     "select",
     "set_rng_state",
     "slogdet",
+    "std_mean",
     "sub",
     "t",
     "tensor",
@@ -97,6 +100,7 @@ __all__ = [
     "triu_indices",
     "true_divide",
     "vander",
+    "var_mean",
     "view_as",
 ]
 
@@ -243,6 +247,58 @@ def flipud(x: Any) -> Any:
     [2. 1.]
     """
     return ops.flip(x, 0)
+
+
+def dsplit(x: Any, pieces: Any) -> Any:
+    """Split along the third axis. See ``ops.tensor_split``.
+
+    >>> [part.shape for part in ndl.dsplit(ndl.zeros(1, 2, 4), 2)]
+    [(1, 2, 2), (1, 2, 2)]
+    """
+    return ops.tensor_split(x, pieces, 2)
+
+
+class Range(NamedTuple):
+    """The smallest and the largest value."""
+
+    min: Any
+    max: Any
+
+
+def aminmax(x: Any, *, dim: int | None = None, keepdim: bool = False) -> Range:
+    """Return the smallest and the largest values along an axis, of all for None.
+
+    >>> low, high = ndl.aminmax(Tensor([3.0, 1.0, 2.0]))
+    >>> print(low, high)
+    1.0 3.0
+    """
+    return Range(ops.amin(x, dim, keepdim), ops.amax(x, dim, keepdim))
+
+
+def var_mean(
+    x: Any, dim: Any = None, *, unbiased: bool = True, correction: float = 1, keepdim: bool = False
+) -> tuple[Any, Any]:
+    """Return the variance and the mean over axes (all for None).
+
+    >>> var, mean = ndl.var_mean(Tensor([1.0, 2.0, 3.0]))
+    >>> print(var, mean)
+    1.0 2.0
+    """
+    taken = correction if flag("var_mean: unbiased", unbiased) else 0
+    return ops.var(x, dim, keepdim, correction=taken), ops.mean(x, dim, keepdim)
+
+
+def std_mean(
+    x: Any, dim: Any = None, *, unbiased: bool = True, correction: float = 1, keepdim: bool = False
+) -> tuple[Any, Any]:
+    """Return the standard deviation and the mean over axes (all for None).
+
+    >>> std, mean = ndl.std_mean(Tensor([1.0, 2.0, 3.0]))
+    >>> print(std, mean)
+    1.0 2.0
+    """
+    taken = correction if flag("std_mean: unbiased", unbiased) else 0
+    return ops.std(x, dim, keepdim, correction=taken), ops.mean(x, dim, keepdim)
 
 
 def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy as copying
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from needle.errors import (
     explain,
 )
 from needle.inplace import InPlace, complete, written
-from needle.inspection import Inspection
+from needle.inspection import Inspection, watch_unpacking
 from needle.methods import Methods
 from needle.ops import dims, movement, operands, select
 from needle.ops.base import Identity
@@ -274,6 +275,8 @@ class Tensor(InPlace, Augmented, Methods, Value):
     def __iter__(self) -> Any:
         if not self.shape:
             raise TypeError("iteration over a 0-dimensional tensor")
+        if self.shape[0] == 2:
+            watch_unpacking(sys._getframe(1))
         return (self[i] for i in range(self.shape[0]))
 
     # ---- operators -------------------------------------------------------------

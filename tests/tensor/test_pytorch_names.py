@@ -5,12 +5,19 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import warnings
 
 import numpy as np
 import pytest
+from pytorch_names import TABLE
 
 import needle as ndl
 from needle.errors import ArgumentError, DeviceError, DtypeError
+
+try:
+    import torch
+except ImportError:
+    torch = None
 
 
 def test_tensor_has_the_dtypes_of_its_values():
@@ -136,3 +143,54 @@ def test_random_functions_and_modes():
         assert ndl.is_grad_enabled() and (w * w).requires_grad
     with pytest.raises(ArgumentError, match="inference_mode: mode is 3"), ndl.inference_mode(3):
         pass
+
+
+def thing(place):
+    """What a place of PyTorch's names is here."""
+    found = ndl.tensor([[1.0]]) if place == "Tensor" else ndl
+    for part in place.split(".") if place not in ("", "Tensor") else ():
+        found = getattr(found, part)
+    return found
+
+
+def test_the_names_used_most_are_here_or_say_what_to_write():
+    missing, silent = [], []
+    for place, name in TABLE:
+        try:
+            getattr(thing(place), name)
+        except AttributeError as error:
+            (missing if "\n  try: " in str(error) else silent).append((place, name))
+    assert silent == [] and len(TABLE) > 800
+    assert len(missing) < 105, missing
+
+
+@pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
+def test_the_table_has_names_of_pytorch():
+    for place, name in TABLE:
+        found = torch.Tensor if place == "Tensor" else torch
+        for part in place.split(".") if place not in ("", "Tensor") else ():
+            found = getattr(found, part)
+        assert name in dir(found) or hasattr(found, name), (place, name)
+
+
+def test_two_rows_unpacked_as_values_and_indices_warn_once():
+    x = ndl.tensor([[1.0, 2.0], [3.0, 0.0]])
+
+    def predict():
+        _, places = x.max(1)
+        return places
+
+    with pytest.warns(UserWarning, match=r"max: two rows.*\n  try: values, indices = x.max\(dim"):
+        assert predict().item() == 3.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict()
+        for _ in x.max(1):
+            pass
+        first, second = x
+        low, high = x.max(1).sqrt() + x.min(1)
+        values, places = x.max(dim=1)
+    with pytest.warns(UserWarning, match="sort: two rows"):
+        values, places = ndl.sort(x, 1)
+    with pytest.warns(UserWarning, match="min: two rows"):
+        low, high = x.min(axis=1)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import init, ops
 from needle.autograd import no_grad
-from needle.errors import ShapeError, explain, unknown
+from needle.elsewhere import advice
+from needle.errors import ShapeError, explain, missing, unknown
 from needle.executor import shape_of
 from needle.ops import random
 from needle.tensors import Tensor
@@ -235,3 +236,9 @@ def kaiming_normal_(
 ) -> Tensor:
     """Fill a tensor with N(0, std), std = gain / sqrt(fan). See ``kaiming_uniform_``."""
     return normal_(tensor, 0.0, _deviation(tensor, a, mode, nonlinearity), generator)
+
+
+if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+    def __getattr__(name):
+        raise missing("needle.nn.init", name, advice("nn.init", name))

@@ -12,10 +12,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from needle import ops
 from needle.autograd import no_grad
-from needle.errors import OptionError, ShapeError, explain
+from needle.elsewhere import advice
+from needle.errors import OptionError, ShapeError, explain, missing
 from needle.executor import shape_of
 from needle.nn.packed import pack_padded_sequence, pad_packed_sequence
 from needle.optim.clip import clip_grad_norm, clip_grad_value
@@ -99,3 +101,9 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
         for p, n in zip(params, sizes, strict=True):
             p[...] = ops.reshape(vec[start : start + n].detach(), p.shape)
             start += n
+
+
+if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+    def __getattr__(name):
+        raise missing("needle.nn.utils", name, advice("nn.utils", name))

@@ -26,6 +26,7 @@ from needle.data import (
 )
 from needle.data import NDArrayDataset as TensorDataset
 from needle.data import collate as default_collate
+from needle.elsewhere import advice
 from needle.errors import OptionError, missing
 from needle.ops import random
 
@@ -113,4 +114,4 @@ _ELSEWHERE = {
 if not TYPE_CHECKING:  # or every misspelt name would have a type
 
     def __getattr__(name):
-        raise missing("needle.utils.data", name, _ELSEWHERE.get(name, ""))
+        raise missing("needle.utils.data", name, _ELSEWHERE.get(name) or advice("utils.data", name))

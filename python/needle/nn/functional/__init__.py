@@ -11,6 +11,7 @@ different is the spelling (``input``, ``dim``, a weight [out, in]) and the defau
 
 from typing import TYPE_CHECKING
 
+from needle.elsewhere import advice as _advice
 from needle.errors import missing
 from needle.nn.functional.activation import (
     celu,
@@ -126,7 +127,6 @@ __all__ = [
 
 _ELSEWHERE = {
     "alpha_dropout": "F.dropout",
-    "ctc_loss": "",
     "embedding_bag": "F.embedding(ids, weight).mean(1), .sum(1) or .max(1)",
     "multi_head_attention_forward": "nn.MultiheadAttention",
     "pdist": "needle.cdist(x, x): the distances are above its diagonal",
@@ -141,4 +141,6 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
         if name.endswith("_") and name[:-1] in __all__:
             advice = f"x = F.{name[:-1]}(x): functions do not change their input"
             raise missing("needle.nn.functional", name, advice)
-        raise missing("needle.nn.functional", name, _ELSEWHERE.get(name, ""))
+        raise missing(
+            "needle.nn.functional", name, _ELSEWHERE.get(name) or _advice("nn.functional", name)
+        )
