@@ -15,8 +15,8 @@ import needle as ndl
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 SHARED = {
-    "convolution_error", "gpu", "harness", "limits", "product_error", "record", "report",
-    "resnet_shapes", "resnet_twin", "run", "sequence_twin", "tables", "timing", "twin",
+    "convolution_error", "gpu", "harness", "limits", "loader_twin", "product_error", "record",
+    "report", "resnet_shapes", "resnet_twin", "run", "sequence_twin", "tables", "timing", "twin",
 }  # fmt: skip
 SUBJECTS = sorted(path.stem for path in BENCH.glob("*.py") if path.stem not in SHARED)
 PARTS = 3
