@@ -125,12 +125,15 @@ def _train_parser() -> _Parser:
     parser = _Parser("train", "Train a model, and save the run in a folder.", {
         "needle train": "the default recipe, for about a minute",
         "needle train mlp-mnist --epochs 3 --workers 2": "with batches made ahead",
+        "needle train mlp-mnist --set hidden=512": "a wider model",
         "needle train gpt --data book.txt --out runs/book": "a text of your own",
     })  # fmt: skip
     parser.add_argument("recipe", nargs="?", help="recipe to train (default: byte-lstm)")
     add = parser.option
     add("--list", action="store_true", help="list the recipes and exit")
     add("--preset", metavar="NAME", help="one of the recipe's presets (--list names them)")
+    add("--set", metavar="NAME=VALUE", action="append", default=[],
+        help="a setting of the recipe, as hidden=256; an unknown name lists them")  # fmt: skip
     add("--epochs", type=_count, metavar="N", help="passes over the training data")
     add("--steps", type=_count, metavar="N", help="updates, instead of --epochs")
     add("--batch-size", type=_count, metavar="N", help="training examples per update")
@@ -165,8 +168,8 @@ def _train(arguments: list[str]) -> int:
     if args.steps and args.epochs:
         raise OptionError("train: --steps and --epochs cannot be combined")
     if args.resume is not None:
-        given = [name for name in ("epochs", "steps", "batch_size", "lr", "seed", "preset", "out")
-                 if getattr(args, name) is not None]  # fmt: skip
+        settings = ("epochs", "steps", "batch_size", "lr", "seed", "preset", "set", "out")
+        given = [name for name in settings if getattr(args, name) not in (None, [])]
         if given:
             option = "--" + given[0].replace("_", "-")
             raise OptionError(f"train: --resume keeps the settings of the run; remove {option}")
@@ -175,11 +178,11 @@ def _train(arguments: list[str]) -> int:
     with _in_force(args):
         from needle.tools.training import run
 
-        settings = recipes.Settings(
+        chosen = recipes.Settings(
             args.data, args.epochs, args.steps, args.batch_size, args.lr, args.seed or 0,
-            args.preset,
+            args.preset, recipes.read_choices(recipe, args.set),
         )  # fmt: skip
-        return run(recipe, settings, args.out, record=args.record, **_shown(args))
+        return run(recipe, chosen, args.out, record=args.record, **_shown(args))
 
 
 def _resume(arguments: list[str]) -> int:
@@ -368,6 +371,24 @@ def _doctor(arguments: list[str]) -> int:
     return 0 if findings["ok"] else 1
 
 
+# ---- needle completion ---------------------------------------------------------------
+
+
+def _completion(arguments: list[str]) -> int:
+    parser = _Parser("completion", "Print what lets a shell complete commands and options.", {
+        "source <(needle completion bash)": "in ~/.bashrc",
+        "source <(needle completion zsh)": "in ~/.zshrc, after compinit",
+        "needle completion fish > ~/.config/fish/completions/needle.fish": "once",
+    })  # fmt: skip
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+    args = parser.read(arguments)
+    from needle import recipes
+    from needle.tools import completion
+
+    print(completion.script(args.shell, _COMMANDS, recipes.names()), end="")
+    return 0
+
+
 # ---- needle torture ------------------------------------------------------------------
 
 
@@ -402,6 +423,7 @@ def _torture(arguments: list[str]) -> int:
 _COMMANDS = {
     "train": _train, "resume": _resume, "sample": _sample, "report": _report,
     "compare": _compare, "diff": _diff, "list": _list, "doctor": _doctor, "torture": _torture,
+    "completion": _completion,
 }  # fmt: skip
 _CODES = """exit codes:
   0    success
@@ -418,6 +440,7 @@ _HELP = f"""usage: needle COMMAND [options]
   diff RUN RUN     find where the numbers of two runs part
   list [FOLDER]    list the recipes, or the runs in a folder
   doctor           check this installation
+  completion SHELL print what lets bash, zsh or fish complete commands
   torture RECIPE   kill runs at random, resume them, compare their ends
 
 needle COMMAND --help lists the options, with examples; needle --version prints the version.

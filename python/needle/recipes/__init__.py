@@ -5,9 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 
 from needle.errors import unknown
+from needle.recipes.own import choices
+from needle.recipes.own import read as read_choices
 from needle.recipes.recipe import Recipe, Settings
 
-__all__ = ["DEFAULT", "Recipe", "Settings", "get", "names"]
+__all__ = ["DEFAULT", "Recipe", "Settings", "choices", "get", "names", "read_choices"]
 
 DEFAULT = "byte-lstm"
 _MODULES = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import nn, optim
 from needle.errors import OptionError, unknown
+from needle.recipes import own
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Settings:
         lr: highest learning rate.
         seed: seed of the initial weights, the order of the data and dropout.
         preset: name of one of the recipe's sets of values.
+        own: values of the recipe's own settings, by name (see ``recipes.choices``).
 
     Raises:
         OptionError: for a value of the wrong type, or out of range.
@@ -42,6 +44,7 @@ class Settings:
     lr: float | None = None
     seed: int = 0
     preset: str | None = None
+    own: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, rule in (("data", "a path"), ("preset", "a name")):
@@ -112,6 +115,7 @@ class Recipe:
                 raise unknown(f"{self.name}: preset", settings.preset, self.presets)
             for name, value in self.presets[settings.preset].items():
                 setattr(self, name, value)
+        own.apply(self, settings.own)
         self.batch_size = settings.batch_size or self.batch_size
         self.lr = settings.lr or self.lr
         if settings.steps or settings.epochs:

@@ -1,0 +1,83 @@
+"""A recipe's own settings: numbers and names of its class that ``--set NAME=VALUE`` changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from needle.errors import OptionError, unknown
+
+_FIXED = {
+    "batch_size", "curve", "curve_unit", "epochs", "item", "lr", "mode", "name", "num_workers",
+    "passes", "presets", "seconds", "settings", "steps", "summary", "workers",
+}  # fmt: skip
+"""Attributes of a recipe that say what it is, or that have options of their own."""
+
+
+def choices(recipe: type) -> dict[str, Any]:
+    """Return the settings that a recipe has, with their values.
+
+    >>> from needle import recipes
+    >>> recipes.choices(recipes.get("mlp-mnist"))
+    {'clip': None, 'hidden': 256}
+    """
+    found: dict[str, Any] = {}
+    for cls in reversed(recipe.__mro__):
+        for name, value in vars(cls).items():
+            plain = value is None or isinstance(value, (bool, int, float, str))
+            if plain and name not in _FIXED and not name.startswith("_"):
+                found[name] = value
+    return dict(sorted(found.items()))
+
+
+def read(recipe: type, texts: Iterable[str]) -> dict[str, Any]:
+    """Return the values in texts ``NAME=VALUE``, each of the type that the setting has.
+
+    Raises:
+        OptionError: for another text, an unknown name, or a value of another type.
+
+    >>> from needle import recipes
+    >>> recipes.read_choices(recipes.get("mlp-mnist"), ["hidden=512"])
+    {'hidden': 512}
+    """
+    known, found = choices(recipe), {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise OptionError(f"--set: expected NAME=VALUE, got {text!r}")
+        if name not in known:
+            raise unknown(f"{recipe.name}: setting", name, known)  # type: ignore[attr-defined]
+        found[name] = _value(name, value, known[name])
+    return found
+
+
+def _value(name: str, text: str, usual: Any) -> Any:
+    """Return a text as a value of the type of another one; of None: a number."""
+    if isinstance(usual, str):
+        return text
+    if isinstance(usual, bool):
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise OptionError(f"--set: {name}={text}\n  rule: true or false, as {name}={usual}")
+    kind = int if isinstance(usual, int) else float
+    try:
+        return kind(text)
+    except ValueError:
+        rule = "an integer" if kind is int else "a number"
+        raise OptionError(f"--set: {name}={text}\n  rule: {rule}, as {name}={usual}") from None
+
+
+def apply(recipe: Any, values: Mapping[str, Any]) -> None:
+    """Give a recipe its settings.
+
+    Raises:
+        OptionError: for an unknown name, or a value of another type, as in an old run's folder.
+    """
+    known = choices(type(recipe))
+    for name, value in values.items():
+        if name not in known:
+            raise unknown(f"{recipe.name}: setting", name, known)
+        usual = known[name]
+        if usual is not None and not isinstance(value, type(usual)):
+            raise OptionError(f"{name}: got {value!r:.60}\n  rule: {type(usual).__name__}")
+        setattr(recipe, name, value)
