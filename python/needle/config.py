@@ -187,6 +187,11 @@ def current() -> Config:
     return _current.get()
 
 
+def variable() -> ContextVar[Config]:
+    """Return the context variable that holds the settings."""
+    return _current
+
+
 def initial() -> Config:
     """Return the settings from the environment at start."""
     return _initial

@@ -80,5 +80,6 @@ void add_search_kernels(nb::module_& m);
 void add_sequence_kernels(nb::module_& m);
 void add_updates(nb::module_& m);
 void add_programs(nb::module_& m);
+void add_shortcuts(nb::module_& m);
 
 }  // namespace needle

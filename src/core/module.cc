@@ -386,4 +386,5 @@ NB_MODULE(_core, m) {
   add_sequence_kernels(m);
   add_updates(m);
   add_programs(m);
+  add_shortcuts(m);
 }

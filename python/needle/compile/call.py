@@ -41,6 +41,9 @@ class Call:
     Attributes:
         bound: the listing and its places outside.
         arguments: how many of the sources are arguments.
+        frame: the structure of the result.
+        needs: for each result, whether gradients would flow to it.
+        shortened: ``tracing.changes`` when the native module took over its plain calls; or None.
     """
 
     def __init__(
@@ -48,9 +51,10 @@ class Call:
     ) -> None:
         from needle.compile.passes import run_passes
 
-        self._frame, self._settings = frame, settings
+        self.frame, self._settings = frame, settings
+        self.shortened: Any = None
         self.arguments = sum(type(x) is cells.Argument for x in bound.sources)
-        self._cleared, self._needs, self._asked = found.cleared, found.needs, found.asked
+        self._cleared, self.needs, self._asked = found.cleared, found.needs, found.asked
         self._steps, self._generator = trace.steps, trace.generator is not None
         self._words = trace.drawn
         self._modules = [(m, _settings_of(m)) for m in trace.modules.values()]
@@ -80,6 +84,10 @@ class Call:
         if self._words and self._generator is (random.generator_now() is None):
             return None
         return self._sources.gather(arguments)
+
+    def has_effects(self) -> bool:
+        """Return whether a run touches optimizers, random numbers or gradients."""
+        return bool(self._steps or self._words or self._cleared or self._asked)
 
     def _as_before(self) -> bool:
         """Return whether modules have the settings that they had, and tensors the same needs."""
@@ -119,14 +127,14 @@ class Call:
         self._stores.put(arguments, outputs, stored)
         for cell in self._cleared:
             cell.put(arguments, None)
-        return tree.filled(self._frame, map(_wrapped, outputs, self._needs))
+        return tree.filled(self.frame, map(_wrapped, outputs, self.needs))
 
 
 def _wrapped(array: Any, needs: bool) -> Any:
-    return graph.record(_OUTSIDE, (), array) if needs else graph.wrap(array)
+    return graph.record(OUTSIDE, (), array) if needs else graph.wrap(array)
 
 
-_OUTSIDE = _Outside.of()
+OUTSIDE = _Outside.of()
 
 
 def _settings_of(module: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from needle import config, executor, finite, forward, graph, structure, tracing
-from needle.compile import build, tree
+from needle.compile import build, shortcut, tree
 from needle.compile.call import Call, ChangedError
 from needle.compile.trace import Trace, kept_outside
 from needle.errors import OptionError, RetraceError, TraceError, unknown
@@ -62,7 +62,7 @@ def compile(
     return Compiled(function, names, max_traces, mode)
 
 
-class Compiled:
+class Compiled(shortcut.Base):  # type: ignore[misc]  # it is known at import
     """A compiled function; see ``compile``. Attributes are those of the function."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Compiled:
     def __repr__(self) -> str:
         return f"compile({self.__name__}: {sum(map(len, self._calls.values()))} programs)"
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def _called(self, *args: Any, **named: Any) -> Any:
         settings = config.current()
         mode = self._mode or settings.compile
         if mode == "off" or tracing.current() is not None or finite.on():
@@ -106,9 +106,12 @@ class Compiled:
             prepared = call.prepared(tensors, settings)
             if prepared is not None:
                 try:
-                    return call.run(tensors, prepared)
+                    out = call.run(tensors, prepared)
                 except ChangedError:
                     continue
+                if not named:
+                    shortcut.add(self, call, args, settings)
+                return out
         if sum(map(len, self._calls.values())) >= self._most:
             raise self._too_many(tensors)
         made = self._traced(args, named, tensors, mode, settings)
@@ -197,6 +200,10 @@ class Compiled:
             f"  rule: at most max_traces={self._most}\n"
             "  try: pad to a few sizes, drop the last batch (drop_last=True), or raise max_traces"
         )
+
+
+if shortcut.Base is object:
+    Compiled.__call__ = Compiled._called
 
 
 def _signature(function: Any, static: tuple[str, ...]) -> inspect.Signature | None:
