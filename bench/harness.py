@@ -55,8 +55,8 @@ class Case:
         compiled: makes the same of ``torch.compile``; None: it is not measured.
         target: largest allowed ratio of the times, Needle / PyTorch; None: no target.
         group: the part of the subject that the row belongs to.
-        goals: which set of targets it belongs to: "foundation", "ops", "images" or
-            "sequence".
+        goals: which set of targets it belongs to: "foundation", "ops", "images",
+            "sequence" or "pipeline".
         flops: floating point operations of one run, where arithmetic is its limit.
         bytes: bytes that one run must at least move, where memory is its limit.
         torch_threads: threads of PyTorch; 1 where that is faster for it.

@@ -4,6 +4,7 @@ python bench/run.py --goals foundation      the figures of the foundation
 python bench/run.py --goals ops             those of the ops
 python bench/run.py --goals images          those of convolution nets
 python bench/run.py --goals sequence        those of sequence models
+python bench/run.py --goals pipeline        those of loading and saving
 python bench/run.py --all                   everything
 python bench/run.py eager gemm --save       some subjects, recorded in bench/summary.json
 """
@@ -32,6 +33,7 @@ GOALS = {
     ),
     "images": ("convolution", "images", "resnet", "memory"),
     "sequence": ("sequence", "memory"),
+    "pipeline": ("loader", "checkpoint"),
 }
 COMPILED = (
     "gemm", "elementwise", "reduce", "softmax_loss", "norm", "optimizer", "indexing", "sort",

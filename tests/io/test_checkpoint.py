@@ -7,7 +7,7 @@ import pytest
 
 import needle as ndl
 from needle import nn, optim
-from needle.errors import DataError, OptionError, SaveError
+from needle.errors import ArgumentError, DataError, OptionError, SaveError
 from needle.io import Checkpoints
 
 
@@ -95,6 +95,27 @@ def test_asynchronous_saves(tmp_path):
     assert trained(*other) == expected
 
 
+def test_a_snapshot_is_of_one_instant(tmp_path, monkeypatch):
+    """Values that change while the thread copies are not the saved ones."""
+    model, opt = made()
+    trained(model, opt)
+    saved, let = Checkpoints(tmp_path), threading.Event()
+    copyto = np.copyto
+    before = {name: x.numpy().copy() for name, x in model.state_dict().items()}
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "copyto", lambda a, b: (let.wait(60), copyto(a, b)))
+        saved.save_async(1, {"model": model.state_dict(), "optimizer": opt.state_dict()})
+        trained(model, opt)  # without finish: no memory of the state is written to
+        with ndl.no_grad():
+            model[0].bias.add_(1.0)
+        let.set()
+        saved.wait()
+    found = saved.load()
+    assert found["optimizer"]["step"] == 3
+    for name, x in found["model"].items():
+        np.testing.assert_array_equal(x.numpy(), before[name])
+
+
 def test_the_copy_is_waited_for_and_errors_come_up(tmp_path, monkeypatch):
     saved, let = Checkpoints(tmp_path / "x"), threading.Event()
     copyto = np.copyto
@@ -153,3 +174,9 @@ def test_arguments():
     for wrong in ({"keep_last": 0}, {"keep_best": -1}, {"mode": "best"}):
         with pytest.raises(OptionError, match="Checkpoints: "):
             Checkpoints("x", **wrong)
+    saved = Checkpoints("x")
+    wrong = [(-1, {}, None), ("1", {}, None), (True, {}, None), (1, [], None), (1, {}, "low")]
+    for save in (saved.save, saved.save_async):
+        for step, state, figure in wrong:
+            with pytest.raises(ArgumentError, match="Checkpoints: expected a"):
+                save(step, state, figure)

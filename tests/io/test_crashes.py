@@ -71,22 +71,23 @@ def loaded(folder):
     return step
 
 
-def traced(trials, folder, steps, plant=None):
-    """Save undisturbed; return the calls and the disks' folder."""
-    root = folder.parent
+def traced(trials, folder, steps, plant=None, root=None):
+    """Save undisturbed; return a copy of the folder before, and the calls."""
+    root = root or folder.parent
     copy = root.parent / f"{root.name}-before"
     shutil.copytree(root, copy)
     assert trials.run(job(folder, steps, plant)) == (0, "saved")
     return copy, faults.trace(trials.log, root)
 
 
-def crashes(trials, folder, plant=None):
+def crashes(trials, folder, plant=None, root=None):
     """Return what is loaded after each crash of a save of step 2: (is the save done, step)."""
-    copy, calls = traced(trials, folder, [2], plant)
+    root = root or folder.parent
+    copy, calls = traced(trials, folder, [2], plant, root)
     place = copy.parent / "disk"
     done = len(calls)
-    disks = faults.disks(copy, folder.parent, calls, place)
-    found = [(made == done, loaded(place / folder.name)) for made in disks]
+    disks = faults.disks(copy, root, calls, place)
+    found = [(made == done, loaded(place / folder.relative_to(root))) for made in disks]
     assert len(found) > 30
     return found
 
@@ -97,8 +98,9 @@ def test_any_crash_leaves_the_old_or_the_new_checkpoint(trials, before):
 
 
 def test_a_crash_of_the_first_save_leaves_nothing_or_all_of_it(trials, tmp_path):
-    (tmp_path / "x").mkdir()
-    found = crashes(trials, tmp_path / "x" / "run")
+    root = tmp_path / "x"
+    root.mkdir()
+    found = crashes(trials, root / "runs" / "run" / "checkpoints", root=root)
     assert set(found) == {(False, None), (False, 2), (True, 2)}
 
 

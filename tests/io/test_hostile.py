@@ -175,6 +175,17 @@ def test_latest_is_a_pipe(tmp_path):
     assert saved.load() == {"step": 1}
 
 
+def test_names_that_would_fill_the_memory(tmp_path, monkeypatch):
+    saved = Checkpoints(tmp_path)
+    state = {"model": {str(i): np.ones(1, np.float32) for i in range(20)}}
+    saved.save(1, state)
+    monkeypatch.setattr(writer, "MOST_TENSORS", 19)
+    with pytest.raises(DataError, match="it has 20 tensors, more than 19"):
+        saved.load()
+    with pytest.raises(DataError, match="save: 20 tensors, .*\n  rule: at most 19 tensors"):
+        saved.save(2, state)
+
+
 def test_texts_that_would_fill_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(tree, "MOST", 1000)
     saved = Checkpoints(tmp_path)

@@ -17,14 +17,14 @@ import shutil
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from needle.errors import DataError, OptionError, SaveError
+from needle.errors import ArgumentError, DataError, OptionError, SaveError, describe
 from needle.io import manifest, restore, tree, writer
 from needle.io.fill import Misfit
 from needle.io.manifest import Manifest
@@ -95,9 +95,11 @@ class Checkpoints:
             figure: of the evaluation at this step, for ``keep_best``; NaN counts as none.
 
         Raises:
+            ArgumentError: for a step, a state or a figure of the wrong type.
             DataError: for a state that cannot be saved (see ``io.tree``).
             SaveError: if it cannot be written; nothing of it is left, and older ones stay.
         """
+        _check(step, state, figure)
         self.wait()
         arrays, document = tree.split(state)
         return self._write(step, {k: np.asarray(x) for k, x in arrays.items()}, document, figure)
@@ -110,9 +112,11 @@ class Checkpoints:
         still under way is waited for.
 
         Raises:
+            ArgumentError: for a step, a state or a figure of the wrong type.
             DataError: for a state that cannot be saved.
             SaveError: if the save before could not be written.
         """
+        _check(step, state, figure)
         self.wait()
         arrays, document = tree.split(state)
         self._snapshot = _Snapshot(
@@ -176,9 +180,13 @@ class Checkpoints:
         return {"step": int(step), "number": number, "figure": figure, "saved": saved}
 
     def _make_folder(self) -> None:
-        if not self.folder.is_dir():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _flush_folder(self.folder.parent)
+        if self.folder.is_dir():
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _flush_folder(self.folder.parent)
+        for parent in self.folder.absolute().parents[1:]:  # they may be as new
+            with suppress(OSError):
+                writer.flush(parent)
 
     def _unused(self, step: int) -> Path:
         revision = 1
@@ -199,7 +207,7 @@ class Checkpoints:
         found = self.list()
         kept = {x.path.name for x in found[-self.keep_last :]}
         kept |= {x.path.name for x in self._ranked(found)[: self.keep_best]}
-        for path in self.folder.iterdir():
+        for path in self._contents():
             if path.name in kept or path.name == LATEST:
                 continue
             if manifest.is_folder_name(path.name):
@@ -312,10 +320,22 @@ class Checkpoints:
         return [(latest, digest), *(x for x in found + broken if x[0] != latest)]
 
     def _folders(self) -> Sequence[Path]:
+        return [x for x in self._contents() if manifest.is_folder_name(x.name)]
+
+    def _contents(self) -> Sequence[Path]:
         try:
-            return sorted(x for x in self.folder.iterdir() if manifest.is_folder_name(x.name))
+            return sorted(self.folder.iterdir())
         except OSError:
             return []
+
+
+def _check(step: Any, state: Any, figure: Any) -> None:
+    if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step < 2**53:
+        raise ArgumentError(f"Checkpoints: expected an integer >= 0 as step, got {step!r:.60}")
+    if not isinstance(state, Mapping):
+        raise ArgumentError(f"Checkpoints: expected a dict as state, got {describe(state)}")
+    if figure is not None and not isinstance(figure, (int, float, np.number)):
+        raise ArgumentError(f"Checkpoints: expected a number as figure, got {figure!r:.60}")
 
 
 class _Snapshot(threading.Thread):

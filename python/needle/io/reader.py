@@ -97,6 +97,8 @@ def read_header(path: str, file: BinaryIO) -> Header:
         text = file.read(size)
         if not text.startswith(b"{"):
             raise ValueError("its header does not start with '{'")
+        if (count := text.count(b'"data_offsets"')) > writer.MOST_TENSORS:
+            raise ValueError(f"it has {count:,} tensors, more than {writer.MOST_TENSORS:,}")
         header = tree.parse(text, writer.MOST_HEADER)
     except (SafetensorError, ValueError) as error:
         raise bad(path, str(error)) from error

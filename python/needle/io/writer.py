@@ -31,6 +31,8 @@ ALIGNED = 64
 """The values begin at a multiple of this."""
 MOST_BUFFERS = 512
 """Buffers in one call; systems allow 1024 and more."""
+MOST_TENSORS = 2**17
+"""Most tensors of a file; each takes some kilobytes of who reads it, and 60 bytes of the file."""
 MOST_HEADER = 100 * 10**6
 """Most bytes of a header, as all readers of the format have it."""
 
@@ -64,7 +66,8 @@ def write(
         durable: whether to wait until the file is on the disk.
 
     Raises:
-        DataError: if the names need a larger header than the format allows.
+        DataError: if the names need a larger header than the format allows, or for too many
+            tensors.
         OSError: if the file cannot be written.
     """
     return write_buffers(path, layout(arrays, texts), durable)
@@ -76,7 +79,7 @@ def layout(
     """Return the content of a file: its header, then each array's memory.
 
     Raises:
-        DataError: if the header is larger than the format allows.
+        DataError: if the header is larger than the format allows, or for too many tensors.
     """
     # by how far their sizes can be halved, so that each begins at a multiple of its element
     order = sorted(arrays, key=lambda name: -_lowest_bit(arrays[name].nbytes))
@@ -92,10 +95,10 @@ def layout(
             buffers.append(x.reshape(-1).view(np.uint8).data)
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNED)
-    if len(text) > MOST_HEADER:
+    if len(text) > MOST_HEADER or len(arrays) > MOST_TENSORS:
         raise DataError(
-            f"save: the names and texts take {len(text):,} bytes\n"
-            f"  rule: at most {MOST_HEADER:,}, as the safetensors format has it"
+            f"save: {len(arrays):,} tensors, whose names and the texts take {len(text):,} bytes\n"
+            f"  rule: at most {MOST_TENSORS:,} tensors and {MOST_HEADER:,} bytes"
         )
     return [memoryview(len(text).to_bytes(8, "little") + text), *buffers]
 
