@@ -408,12 +408,39 @@ def _scalar(out: Any) -> Any:
     return out
 
 
-def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+def grad(
+    function: Any,
+    argnums: Any = 0,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    *,
+    allow_unused: bool = False,
+) -> Any:
     """Return the gradient function of a scalar function; see ``value_and_grad``.
+
+    ``grad(outputs, inputs)`` of tensors is PyTorch's: a tuple of gradients with respect to the
+    inputs, a tensor or several. The other arguments are for this; ``.grad`` stays as it is.
+
+    Raises:
+        GradientError: if the outputs do not depend on an input.
 
     >>> ndl.grad(ndl.grad(lambda x: x * x * x))(Tensor(2.0)).item()
     12.0
+    >>> x = Tensor([1.0, 2.0])
+    >>> print(*ndl.grad((x * x).sum(), x))
+    [2. 4.]
     """
+    outs = [function] if isinstance(function, graph.TensorBase) else function
+    if isinstance(outs, (list, tuple)) and isinstance(argnums, (graph.TensorBase, list, tuple)):
+        inputs = [argnums] if isinstance(argnums, graph.TensorBase) else list(argnums)
+        given = list(grad_outputs) if isinstance(grad_outputs, (list, tuple)) else [grad_outputs]
+        given = given if len(given) > 1 else given * len(outs)
+        _check_tensors("grad", (*outs, *inputs))
+        with executor.modes(create_graph):
+            seeds = [_seed("grad", out, g) for out, g in zip(outs, given, strict=True)]
+            retain = create_graph if retain_graph is None else retain_graph
+            return reverse.gradients(outs, seeds, inputs, retain, allow_unused)
     structure.check_function("grad", function)
     both = value_and_grad(function, argnums)
 

@@ -75,6 +75,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "cov": "needle.cov(x)",
         "cross": "needle.cross(x, y)",
         "data_ptr": "x.__dlpack__() shares the memory; the address is no part of the interface",
+        "equal": "needle.equal(x, y).all()",
         "geometric_": "x.exponential_()",
         "histc": "needle.histc(x)",
         "imag": _COMPLEX,

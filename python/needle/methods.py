@@ -403,9 +403,9 @@ class Methods(Aliases):
         """The k largest (or smallest) values along an axis, and their positions."""
         return ops.topk(self, k, axis, largest)
 
-    def nonzero(self) -> Any:
-        """The positions of all elements that are not zero, per axis."""
-        return ops.nonzero(self)
+    def nonzero(self, *, as_tuple: bool = True) -> Any:
+        """The positions of all elements that are not zero, per axis. See ``ops.nonzero``."""
+        return ops.nonzero(self, as_tuple=as_tuple)
 
     def unique(
         self, *, return_index: Any = False, return_inverse: Any = False, return_counts: Any = False

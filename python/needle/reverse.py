@@ -179,6 +179,30 @@ def collect(
     ]
 
 
+def gradients(
+    outs: Sequence[Any], seeds: Sequence[Any], inputs: Sequence[Any], retain: bool, unused: bool
+) -> tuple[Any, ...]:
+    """Return the gradients with respect to tensors; None for those that nothing depends on.
+
+    Raises:
+        GradientError: if there is such a tensor and ``unused`` is false, or if one requires none.
+    """
+    below = {id(node) for node in graph.topo([graph.leaf(x) for x in outs], True)}
+    found = []
+    for i, x in enumerate(inputs):
+        reached = x.requires_grad and id(graph.leaf(x)) in below
+        if not reached and not unused:
+            raise explain(
+                GradientError, "grad", f"the outputs do not depend on input {i}", [("input", x)],
+                "every input is part of the graph of the outputs, and requires a gradient",
+                "allow_unused=True, which gives None",
+            )  # fmt: skip
+        found.append(reached)
+    chosen = [x for x, reached in zip(inputs, found, strict=True) if reached]
+    values = iter(collect(outs, seeds, chosen, retain) if chosen else ())
+    return tuple(next(values) if reached else None for reached in found)
+
+
 def full_like(x: Any, value: float) -> Any:
     """Return a tensor of one value with the spec of x."""
     return graph.wrap(full_of(x.spec, value))

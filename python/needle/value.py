@@ -38,6 +38,17 @@ def _set_requires_grad(self: Any, value: bool) -> None:
     tracing.changed()
 
 
+class Answer(int):
+    """True or False, also when called."""
+
+    def __call__(self) -> bool:
+        """Return the answer."""
+        return bool(self)
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
+
 class Value(graph.TensorBase):
     """The value of a node of the graph: a ``Tensor`` or a ``TensorTuple``."""
 
@@ -88,9 +99,10 @@ class Value(graph.TensorBase):
         """Return ``op(*inputs)``."""
         return executor.apply(op, *inputs)
 
-    def is_leaf(self) -> bool:
-        """Return whether no recorded op made this value."""
-        return not self._is_recorded()
+    @property
+    def is_leaf(self) -> Answer:
+        """Whether no recorded op made this value: an attribute, or ``is_leaf()`` in the course."""
+        return Answer(not self._is_recorded())
 
     def _is_recorded(self) -> bool:
         """Return whether it is part of a graph; in lazy mode not every op's node is."""

@@ -12,7 +12,7 @@ import pytest
 from pytorch_names import TABLE
 
 import needle as ndl
-from needle.errors import ArgumentError, DeviceError, DtypeError
+from needle.errors import ArgumentError, DeviceError, DtypeError, GradientError
 
 try:
     import torch
@@ -194,3 +194,43 @@ def test_two_rows_unpacked_as_values_and_indices_warn_once():
         values, places = ndl.sort(x, 1)
     with pytest.warns(UserWarning, match="min: two rows"):
         low, high = x.min(axis=1)
+
+
+def test_grad_of_tensors_is_a_tuple_of_gradients():
+    x, w = ndl.tensor([1.0, 2.0], requires_grad=True), ndl.tensor([3.0, 4.0], requires_grad=True)
+    y = (x * x * w).sum()
+    (first,) = ndl.autograd.grad(y, x, create_graph=True)
+    assert first.tolist() == [6.0, 16.0] and x.grad is None
+    assert [g.tolist() for g in ndl.grad(first.sum(), [x, w])] == [[6.0, 8.0], [2.0, 4.0]]
+    (twice,) = ndl.grad([x * 2, x * 3], x, grad_outputs=[ndl.ones(2), ndl.ones(2) * 2])
+    assert twice.tolist() == [8.0, 8.0]
+    unused = ndl.tensor(1.0, requires_grad=True)
+    assert ndl.grad((x * 2).sum(), [x, unused], allow_unused=True)[1] is None
+    with pytest.raises(GradientError, match=r"do not depend on input 1(.*\n)+.*try: allow_unused"):
+        ndl.grad((x * 2).sum(), [x, unused])
+
+
+def test_sizes_may_come_last_or_one_by_one():
+    assert ndl.empty(2, 3).shape == ndl.empty((2, 3)).shape == (2, 3)
+    drawn = [ndl.randint(3, (2, 3)), ndl.randint(0, 3, (2, 3)), ndl.randint(1, 3, size=(2, 3))]
+    assert all(x.shape == (2, 3) and x.dtype == "int64" and x.max().item() < 3 for x in drawn)
+    assert drawn[2].min().item() >= 1 and ndl.normal(0.0, 2.0, (2, 3)).shape == (2, 3)
+    x = ndl.tensor([[0.0, 1.0], [2.0, 0.0]])
+    assert x.nonzero(as_tuple=False).tolist() == [[0, 1], [1, 0]]
+    assert [i.tolist() for i in ndl.nonzero(x, as_tuple=True)] == [[0, 1], [1, 0]]
+    with pytest.raises(ArgumentError, match="as_tuple is 2"):
+        x.nonzero(as_tuple=2)
+
+
+def test_a_leaf_is_asked_by_name_or_by_a_call():
+    w = ndl.tensor([1.0], requires_grad=True)
+    assert w.is_leaf and w.is_leaf() is True and not (w * 2).is_leaf and repr(w.is_leaf) == "True"
+
+
+def test_linear_algebra_speaks_pytorch_too():
+    x = ndl.tensor([[3.0, 4.0], [6.0, 8.0]])
+    assert ndl.linalg.norm(x, dim=1).tolist() == [5.0, 10.0]
+    assert ndl.linalg.norm(x, dim=1, keepdim=True).shape == (2, 1)
+    assert ndl.std_mean(x, dim=1)[0].tolist() == x.std(dim=1).tolist()
+    assert ndl.var_mean(x, unbiased=False)[0].tolist() == x.var().tolist()
+    assert ndl.aminmax(x, dim=0).max.tolist() == [6.0, 8.0]

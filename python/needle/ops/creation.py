@@ -111,14 +111,17 @@ def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
     return _full("ones", shape, 1, as_dtype(dtype or default_float()), device)
 
 
-def empty(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
+def empty(*shape: Any, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor whose values are not set; float32 for dtype None.
+
+    The sizes are given as a sequence or one by one.
 
     >>> ndl.empty((2, 3)).shape
     (2, 3)
     """
     kind = default_float() if dtype is None else as_dtype(dtype)
-    return made("empty", ndarray.empty, sizes_of("empty", shape), kind, device)
+    sizes = shape[0] if len(shape) == 1 else shape
+    return made("empty", ndarray.empty, sizes_of("empty", sizes), kind, device)
 
 
 def full_like(x: Any, value: float, *, dtype: Any = None, device: Any = None) -> Any:

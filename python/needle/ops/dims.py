@@ -162,7 +162,10 @@ def _text(title: str, parameters: list[Any], marked: dict[str, Any], more: list[
         return f"_{n} if {n} is ... else {n}" if n in marked and n not in needed else n
 
     passed = [*[value(p.name) for p in before], *star, *[f"{n}={value(n)}" for n in named]]
-    head = ", ".join([*[p.name for p in before], *(star or "*"), *named, *more])
+    heads = [p.name for p in before]
+    if alone := sum(p.kind == p.POSITIONAL_ONLY for p in before):
+        heads.insert(alone, "/")
+    head = ", ".join([*heads, *(star or "*"), *named, *more])
     absent = " and ".join([f"{n} is ..." for n in more] + [f"{n} is not ..." for n in needed])
     own = ", ".join(
         f"{p.name!r}: {p.name}{' or ...' if p.kind == p.VAR_POSITIONAL else ''}" for p in parameters
@@ -201,7 +204,8 @@ def speak(function: Callable[..., Any], at: At, own: dict[str, Any], other: dict
         raise ArgumentError(f"{name}: missing the argument {' and '.join(map(repr, lacking))}")
     meaning = MEANINGS.get(name) if speaks else None
     if meaning is None:
-        return function(**given, **other)
+        alone = [n for n, p in parameters.items() if p.kind == p.POSITIONAL_ONLY and n in given]
+        return function(*[given.pop(n) for n in alone], **given, **other)
     if "axis" in given and "axes" in parameters:
         raise OptionError(
             f"{name}: axis={given['axis']!r:.60} speaks NumPy, the other arguments speak PyTorch\n"

@@ -43,14 +43,21 @@ def _shape_first(function: _Function) -> _Function:
     """Allow positional numbers only after a sequence of sizes.
 
     After a number they are in NumPy's order, as in ``normal(0, 1)``: the mean would be taken for
-    the shape, which gives an empty tensor or one of the wrong size.
+    the shape, which gives an empty tensor or one of the wrong size. With the sizes last, as a
+    sequence or as ``size=``, the order is PyTorch's: ``randint(0, 10, (2, 3))``.
     """
     name, code = function.__name__, function.__code__
     numbers = ", ".join(code.co_varnames[1 : code.co_argcount])
 
     @functools.wraps(function)
     def checked(*given: Any, **named: Any) -> Any:
-        if len(given) > 1 and isinstance(given[0], (int, float, np.number)):
+        if "size" in named:
+            given = (*given, named.pop("size"))
+        ordered = len(given) > 1 and isinstance(given[0], (int, float, np.number))
+        if ordered and isinstance(given[-1], (tuple, list)):
+            low = (0,) if name == "randint" and len(given) == 2 else ()
+            given = (given[-1], *low, *given[:-1])
+        elif ordered:
             raise explain(
                 ArgumentError, name, f"the shape comes first; got {given[0]!r}",
                 rule="positional numbers follow a shape that is a tuple or a list",

@@ -455,13 +455,17 @@ def isin(x: Any, values: Any, *, invert: bool = False) -> Any:
 # ---- shapes that depend on values --------------------------------------------------
 
 
-def nonzero(x: Any) -> tuple[Any, ...]:
+def nonzero(x: Any, *, as_tuple: bool = True) -> Any:
     """Return the positions of all elements that are not zero: per axis an int64 tensor.
+
+    Without ``as_tuple``, which is PyTorch's default, they are the rows of one; see ``argwhere``.
 
     >>> rows, columns = ndl.nonzero(Tensor([[0.0, 5.0], [6.0, 0.0]]))
     >>> print(rows, columns)
     [0 1] [1 0]
     """
+    if not flag("nonzero: as_tuple", as_tuple):
+        return argwhere(x)
     (x,) = as_tensors((x,), "nonzero")
     return tuple(map(graph.wrap, kernels.nonzero(executor.value_of(x))))
 

@@ -8,6 +8,7 @@ from needle import ops
 from needle.backend.axes import axes_of, normalise_axis, whole
 from needle.elsewhere import advice
 from needle.errors import AxesError, DtypeError, ShapeError, explain, missing, unknown
+from needle.ops.dims import speak_all
 from needle.standard import operands
 
 
@@ -315,6 +316,9 @@ def svd(x: Any, /, *, full_matrices: bool = True) -> SVD:
 def svdvals(x: Any, /) -> Any:
     """The singular values of matrices, in descending order."""
     return ops.svd(x, False)[1]
+
+
+speak_all(globals(), {"norm"})
 
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type
