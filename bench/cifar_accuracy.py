@@ -43,10 +43,9 @@ class Run:
 
     def batches(self, most: int | None):
         """Yield the batches of all passes, or the first of them."""
-        made = 0
-        for epoch in range(self.recipe.epochs):
-            self.recipe.passes = epoch
-            for batch in self.recipe.batches():
+        made, loader = 0, self.recipe.batches()
+        for _ in range(self.recipe.epochs):
+            for batch in loader:
                 if made == most:
                     return
                 made += 1
@@ -68,7 +67,9 @@ class Run:
             optimizer.param_groups[0]["lr"] = rates.lr(step)
             optimizer.zero_grad()
             labels = torch.tensor(y.numpy().astype(np.int64))
-            torch.nn.functional.cross_entropy(model(torch.tensor(x.numpy())), labels).backward()
+            torch.nn.functional.cross_entropy(
+                model(torch.tensor(x.permute((0, 3, 1, 2)).numpy())), labels
+            ).backward()
             optimizer.step()
         model.eval()
         test = self.recipe.test

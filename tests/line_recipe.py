@@ -8,7 +8,7 @@ import numpy as np
 
 import needle as ndl
 from needle import nn, optim
-from needle.recipes.recipe import Recipe
+from needle.recipes.recipe import Recipe, Shuffled
 
 
 class Line(Recipe):
@@ -24,8 +24,7 @@ class Line(Recipe):
     def load(self, report):
         report("loading")
         x = np.linspace(-1, 1, 20, dtype=np.float32)[:, None]
-        dataset = ndl.data.NDArrayDataset(x, 3 * x)
-        self.loader = ndl.data.DataLoader(dataset, self.batch_size, shuffle=True)
+        self.train = ndl.data.NDArrayDataset(x, 3 * x)
 
     def describe_data(self):
         return {"points": 20}
@@ -37,10 +36,11 @@ class Line(Recipe):
         return optim.SGD(model.parameters(), lr=optim.Constant(self.lr))
 
     def steps_per_epoch(self):
-        return len(self.loader)
+        return -(-len(self.train) // self.batch_size)
 
     def batches(self):
-        return iter(self.loader)
+        order = Shuffled(len(self.train))
+        return self.loader(self.train, batch_size=self.batch_size, sampler=order)
 
     def loss(self, model, batch):
         x, y = batch

@@ -153,6 +153,10 @@ def _add_running(parser: _Parser) -> None:
     add("--device", metavar="NAME", help="device to compute on, for example cpu or cpu_numpy")
     add("--backend", choices=("nd", "np"), help="nd: native; np: NumPy (default: NEEDLE_BACKEND)")
     add("--threads", type=_count, metavar="N", help="kernel threads (default: all cores)")
+    add("--workers", type=_count, metavar="N",
+        help="threads or processes that make batches ahead (default: none)")  # fmt: skip
+    add("--worker-kind", choices=("thread", "process"),
+        help="what workers are (default: as the data needs it)")  # fmt: skip
     add("--save-every", type=_count, metavar="N",
         help="steps between checkpoints (default: those between evaluations)")  # fmt: skip
     add("--quiet", action="store_true", help="print only the result")
@@ -214,7 +218,9 @@ def _resumed(path: str, args: argparse.Namespace, recipe: str | None = None) -> 
 
 
 def _shown(args: argparse.Namespace) -> dict[str, Any]:
-    return {"quiet": args.quiet, "as_json": args.json, "save_every": args.save_every}
+    workers = (args.workers or 0, args.worker_kind)
+    return {"quiet": args.quiet, "as_json": args.json, "save_every": args.save_every,
+            "workers": workers}  # fmt: skip
 
 
 def _in_force(args: argparse.Namespace) -> ExitStack:

@@ -245,7 +245,7 @@ def ignore(text):
 
 def test_bytes_are_predicted_from_those_before(source):
     recipe = recipes.get("byte-mlp")(Settings(data=str(source), batch_size=50), ignore)
-    x, y = next(recipe.batches())
+    x, y = next(iter(recipe.batches()))
     assert x.shape == (50, recipe.context + len(ORDERS)) and y.shape == (50,)
     text = b"\n" * recipe.context + b"abcdefghij" * 30
     for before, after in zip(x.numpy(), y.numpy(), strict=True):

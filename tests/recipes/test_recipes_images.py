@@ -122,7 +122,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path, points):
     class Other(Noisy):
         def load(self, report):
             super().load(report)
-            self.loader.dataset = ndl.data.NDArrayDataset(*np.zeros((2, points, 1), np.float32))
+            self.train = ndl.data.NDArrayDataset(*np.zeros((2, points, 1), np.float32))
 
         def loss(self, model, batch):
             raise AssertionError("a step was made")
@@ -156,7 +156,7 @@ def test_without_training_data_there_is_no_run(tmp_path, settings):
     class Empty(Line):
         def load(self, report):
             super().load(report)
-            self.loader.dataset = []
+            self.train = ndl.data.Subset(self.train, [])
 
     with pytest.raises(DataError, match="line: no training data"):
         whole(Empty, tmp_path / "run", **settings)

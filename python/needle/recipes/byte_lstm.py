@@ -60,8 +60,8 @@ class ByteLSTMRecipe(StandardLibrary, RecurrentRecipe):
         rate = self.warm_cosine(steps)
         return optim.AdamW(model.parameters(), lr=rate, beta2=0.98, weight_decay=0.01)
 
-    def offset(self) -> int:
-        random = np.random.default_rng([self.settings.seed, self.passes])
+    def offset(self, epoch: int) -> int:
+        random = np.random.default_rng([self.settings.seed, epoch])
         return int(random.integers(self.training.size))
 
     def evaluate(

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from needle import nn, optim
+from needle.data import Dataset
 from needle.models.byte_mlp import features
 from needle.recipes.language import constant
+from needle.recipes.recipe import Groups
 from needle.recipes.standard_library import StandardLibrary
 from needle.tensors import Tensor
 
@@ -18,6 +20,33 @@ QUICK = 32_768
 """Number of held-out bytes for an evaluation during training, spread over all of them."""
 ROWS = 2048
 """Number of bytes that an evaluation predicts at once."""
+
+
+class ByteWindows(Dataset):
+    """The bytes of a text, each with the features of those before it.
+
+    Args:
+        text: begins with ``context`` bytes that are not predicted.
+        context: number of bytes before each one.
+    """
+
+    def __init__(self, text: Bytes, context: int) -> None:
+        super().__init__()
+        self.text, self.context = text, context
+
+    def __len__(self) -> int:
+        return len(self.text) - self.context
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = self.batch(np.array([index]))
+        return x[0], y[0]
+
+    def in_memory(self) -> bool:
+        return True
+
+    def batch(self, indices: Bytes) -> Any:
+        windows = np.lib.stride_tricks.sliding_window_view(self.text, self.context + 1)[indices]
+        return features(windows[:, :-1]), windows[:, -1]
 
 
 class ByteRecipe(StandardLibrary):
@@ -46,17 +75,20 @@ class ByteRecipe(StandardLibrary):
     def steps_per_epoch(self) -> int:
         return -(-self.source.values.size // self.batch_size)
 
-    def batches(self) -> Iterator[Any]:
-        key = [self.settings.seed, self.passes] if self.passes else self.settings.seed
-        random = np.random.default_rng(key)
+    def batches(self) -> Any:
+        dataset = ByteWindows(self.training_text, self.context)
+        return self.loader(dataset, batch_sampler=Groups(self.steps_per_epoch(), self._places))
+
+    def _places(self, epoch: int) -> Iterator[Any]:
+        """Yield the positions of the bytes of each batch of a pass."""
+        random = np.random.default_rng([self.settings.seed, epoch] if epoch else self.settings.seed)
         for _ in range(self.steps_per_epoch()):
-            places = random.integers(0, self.source.values.size, self.batch_size)
-            yield self._windows(self.training_text, places)
+            yield random.integers(0, self.source.values.size, self.batch_size)
 
     def _windows(self, text: Bytes, places: Bytes) -> tuple[Tensor, Tensor]:
         """Return the features of the bytes before each position, and the bytes at the positions."""
-        windows = np.lib.stride_tricks.sliding_window_view(text, self.context + 1)[places]
-        return constant(features(windows[:, :-1])), constant(windows[:, -1])
+        x, y = ByteWindows(text, self.context).batch(places)
+        return constant(x), constant(y)
 
     def evaluate(
         self, model: nn.Module, check: Callable[[], None], final: bool

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from needle import nn, ops, optim
-from needle.data import Augment, DataLoader, RandomCrops, RandomFlips, UnpairedImages
+from needle.data import Augment, Dataset, RandomCrops, RandomFlips, UnpairedImages
 from needle.data.download import given_folder
 from needle.errors import DataError, OptionError
 from needle.models.cyclegan import CycleGAN, DCGANGenerator, ImagePool, PatchDiscriminator
-from needle.recipes.recipe import Recipe
+from needle.recipes.recipe import Groups, Recipe
 from needle.tensors import Tensor
 from needle.tools import pictures
 from needle.tools.run import RunFolder
@@ -20,8 +20,46 @@ from needle.tools.run import RunFolder
 SHOWN = 8
 """Number of test images of each kind in a picture."""
 ROW_LABELS = ("A", "A to B", "A to B to A", "B", "B to A", "B to A to B")
+EPOCH = 32
+"""Bits of an index below the number of its pass."""
 ROWS = 10
 """Number of images that an evaluation translates together."""
+
+
+class Pairs(Dataset):
+    """Pairs of images that do not belong together, shifted and mirrored.
+
+    They are a function of the indices: ``epoch << EPOCH | i`` is image i of the first kind and a
+    random one of the second.
+
+    Args:
+        a, b: images, bytes [n, h, w, 3].
+        seed: of the choice and of the changes.
+    """
+
+    def __init__(self, a: Any, b: Any, seed: int) -> None:
+        super().__init__()
+        self.a, self.b, self.seed = a, b, seed
+        self.augment = Augment(RandomCrops(4, "reflect"), RandomFlips(), seed=seed)
+
+    def __len__(self) -> int:
+        return max(len(self.a), len(self.b))
+
+    def __getitem__(self, index: Any) -> Any:
+        a, b = self.batch(np.array([index]))
+        return a[0], b[0]
+
+    def in_memory(self) -> bool:
+        return True
+
+    def batch(self, indices: Any) -> Any:
+        """Return images of both kinds, float32 [n, 3, h, w] in [-1, 1]."""
+        epoch, own = int(indices[0]) >> EPOCH, (indices & (2**EPOCH - 1)) % len(self.a)
+        draw = np.random.default_rng([self.seed, epoch, int(indices[0]) & (2**EPOCH - 1)])
+        others = draw.integers(0, len(self.b), len(indices))
+        a = self.augment(self.a[own], own, epoch)
+        b = self.augment(self.b[others], len(self.a) + others, epoch)
+        return _signed(a), _signed(b)
 
 
 class CycleGanRecipe(Recipe):
@@ -51,10 +89,8 @@ class CycleGanRecipe(Recipe):
             )
         named = given / "apple2orange"
         folder = named if self.settings.data is None and named.is_dir() else given
-        changes = Augment(RandomCrops(4, "reflect"), RandomFlips(), seed=self.settings.seed)
-        self.train = UnpairedImages(folder, size=self.size, report=report, augment=changes)
+        self.train = UnpairedImages(folder, size=self.size, report=report)
         self.test = UnpairedImages(folder, ("testA", "testB"), self.size, report=report)
-        self.loader = DataLoader(self.train, self.batch_size, shuffle=True)
         self.pools = {"a": ImagePool(), "b": ImagePool()}
         self.parts: dict[str, Tensor] = {}
 
@@ -71,11 +107,17 @@ class CycleGanRecipe(Recipe):
         return optim.Adam(model.parameters(), lr=schedule, beta1=0.5, beta2=0.999)
 
     def steps_per_epoch(self) -> int:
-        return len(self.loader)
+        return -(-len(self.train) // self.batch_size)
 
-    def batches(self) -> Iterator[Any]:
-        self.train.epoch = self.passes
-        return iter(self.loader)
+    def batches(self) -> Any:
+        pairs = Pairs(self.train.a, self.train.b, self.settings.seed)
+        return self.loader(pairs, batch_sampler=Groups(self.steps_per_epoch(), self._groups))
+
+    def _groups(self, epoch: int) -> Iterator[Any]:
+        """Yield the indices of the batches of a pass."""
+        order = np.random.default_rng([self.settings.seed, epoch]).permutation(len(self.train))
+        for start in range(0, len(order), self.batch_size):
+            yield order[start : start + self.batch_size] + (epoch << EPOCH)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         assert isinstance(model, CycleGAN)
@@ -150,8 +192,12 @@ class CycleGanRecipe(Recipe):
 
 def _tensor(images: np.ndarray[Any, Any]) -> Tensor:
     """Return bytes [n, h, w, c] as a tensor [n, c, h, w] in [-1, 1]."""
-    values = images.astype(np.float32) / np.float32(127.5) - np.float32(1)
-    return ops.permute(Tensor(values, requires_grad=False), (0, 3, 1, 2))
+    return Tensor(_signed(images), requires_grad=False)
+
+
+def _signed(images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return bytes [n, h, w, c] as float32 [n, c, h, w] in [-1, 1], without moving data."""
+    return np.moveaxis(images.astype(np.float32) / np.float32(127.5) - np.float32(1), -1, 1)
 
 
 def _row(images: Tensor) -> np.ndarray[Any, Any]:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from needle import nn, optim
-from needle.data import TextFile
+from needle.data import Dataset, TextFile
 from needle.errors import DataError, OptionError
 from needle.recipes.language import NO_TARGET, LanguageRecipe, constant, perplexity
+from needle.recipes.recipe import Groups
 from needle.tensors import Tensor
 
 Ids = np.ndarray[Any, Any]
@@ -19,6 +20,36 @@ QUICK = 64
 """Windows of the held-out part that an evaluation during training looks at."""
 ROWS = 16
 """Windows that an evaluation reads at once."""
+
+
+def pairs(ids: Ids, places: Ids) -> tuple[Ids, Ids]:
+    """Return the tokens at places, and those behind them, int64."""
+    return ids[places].astype(np.int64), ids[places + 1].astype(np.int64)
+
+
+class Windows(Dataset):
+    """The windows of a text, by where they begin.
+
+    Args:
+        ids: tokens.
+        length: number of tokens of a window.
+    """
+
+    def __init__(self, ids: Ids, length: int) -> None:
+        super().__init__()
+        self.ids, self.length = ids, length
+
+    def __len__(self) -> int:
+        return len(self.ids) - self.length
+
+    def __getitem__(self, index: Any) -> Any:
+        return pairs(self.ids, index + np.arange(self.length))
+
+    def in_memory(self) -> bool:
+        return True
+
+    def batch(self, indices: Ids) -> Any:
+        return pairs(self.ids, indices[:, None] + np.arange(self.length))
 
 
 class GPTRecipe(LanguageRecipe):
@@ -90,17 +121,21 @@ class GPTRecipe(LanguageRecipe):
     def items_per_step(self) -> int:
         return self.batch_size * self.context
 
-    def batches(self) -> Iterator[Any]:
-        random = np.random.default_rng([self.settings.seed, self.passes])
+    def batches(self) -> Any:
+        dataset = Windows(self.text.train, self.context)
+        return self.loader(dataset, batch_sampler=Groups(self.steps_per_epoch(), self._firsts))
+
+    def _firsts(self, epoch: int) -> Iterator[Any]:
+        """Yield where the windows of each batch of a pass begin."""
+        random = np.random.default_rng([self.settings.seed, epoch])
         spare = len(self.text.train) - 1 - self.windows() * self.context
         firsts = random.integers(spare + 1) + self.context * random.permutation(self.windows())
         for start in range(0, len(firsts), self.batch_size):
-            places = firsts[start : start + self.batch_size, None] + np.arange(self.context)
-            yield self._pairs(self.text.train, places)
+            yield firsts[start : start + self.batch_size]
 
     def _pairs(self, ids: Ids, places: Ids) -> tuple[Tensor, Tensor]:
         """Return the tokens at places, and those behind them."""
-        x, y = (ids[p].astype(np.int64) for p in (places, places + 1))
+        x, y = pairs(ids, places)
         return constant(x), constant(y)
 
     def loss(self, model: Any, batch: Any) -> Tensor:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from needle import nn, optim
-from needle.data import Tokenizer
+from needle.data import Dataset, Tokenizer
 from needle.errors import DataError
 from needle.models import GPT, ByteLSTM, ByteMLP, LanguageModel
 from needle.models.sampling import Sampler, continuation
-from needle.recipes.recipe import Recipe
+from needle.recipes.recipe import Groups, Recipe
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -99,6 +99,35 @@ class TokenText:
         return self.ids[places + 1]
 
 
+class Columns(Dataset):
+    """A text that is read in columns, side by side; item i is row i of them.
+
+    Args:
+        text: the text, which goes on at its beginning.
+        count: number of columns.
+        rows: tokens from each column to the next one.
+    """
+
+    def __init__(self, text: Text, count: int, rows: int) -> None:
+        super().__init__()
+        self.text, self.columns = text, rows * np.arange(count)
+
+    def __len__(self) -> int:
+        return self.text.size
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = self.batch(np.array([index]))
+        return x[0], y
+
+    def in_memory(self) -> bool:
+        return True
+
+    def batch(self, indices: Ids) -> Any:
+        """Return inputs [t, b, *] and targets [t * b]."""
+        places = (indices[:, None] + self.columns) % self.text.size
+        return self.text.inputs(places), self.text.targets(places).reshape(-1)
+
+
 class RecurrentRecipe(LanguageRecipe):
     """Base of the recipes that read a text in columns, side by side, with a state.
 
@@ -117,8 +146,8 @@ class RecurrentRecipe(LanguageRecipe):
     held_out_columns: ClassVar[int] = 10
     hidden: Any = None
 
-    def offset(self) -> int:
-        """Return where in the text this pass begins; it goes on at the text's beginning."""
+    def offset(self, epoch: int) -> int:
+        """Return where in the text a pass begins; it goes on at the text's beginning."""
         return 0
 
     def rows(self) -> int:
@@ -131,15 +160,18 @@ class RecurrentRecipe(LanguageRecipe):
     def items_per_step(self) -> int:
         return self.batch_size * self.length
 
-    def batches(self) -> Iterator[Any]:
+    def begin_pass(self) -> None:
         self.hidden = None
-        rows, size, offset = self.rows(), self.training.size, self.offset()
-        columns = offset + rows * np.arange(self.batch_size)
+
+    def batches(self) -> Any:
+        dataset = Columns(self.training, self.batch_size, self.rows())
+        return self.loader(dataset, batch_sampler=Groups(self.steps_per_epoch(), self._steps))
+
+    def _steps(self, epoch: int) -> Iterator[Any]:
+        """Yield the places of the first column for each batch of a pass."""
+        rows, offset = self.rows(), self.offset(epoch)
         for start in range(0, rows, self.length):
-            steps = np.arange(start, min(start + self.length, rows))[:, None]
-            places = (steps + columns) % size
-            x, y = self.training.inputs(places), self.training.targets(places)
-            yield constant(x), constant(y.reshape(-1))
+            yield offset + np.arange(start, min(start + self.length, rows))
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         x, y = batch

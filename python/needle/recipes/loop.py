@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -31,12 +31,14 @@ def train(
     resume: bool = False,
     record: bool = False,
     save_every: int | None = None,
+    workers: tuple[int, str | None] = (0, None),
 ) -> Result:
     """Train a recipe's model, and save everything in the run's folder.
 
     When ``stop`` asks for it, the run finishes the step, saves everything and ends. With ``resume``
     it continues from the folder's checkpoint, and ends as if it had never been stopped. Besides
-    those after evaluations there are checkpoints every ``save_every`` steps.
+    those after evaluations there are checkpoints every ``save_every`` steps. Number and kind of
+    ``workers`` that make batches ahead change nothing else.
 
     Raises:
         NonFiniteError: for NaN or infinities; the weights before that step are saved.
@@ -46,6 +48,8 @@ def train(
     random.manual_seed(settings.seed)
     try:
         recipe = kind(settings, progress.note)
+        if workers[0]:
+            recipe.num_workers, recipe.workers = workers
         if recipe.seconds is not None:
             choose_steps(recipe, recipe.seconds, progress, stop)
         trainer = RecipeTrainer(recipe, folder, progress, stop)
@@ -78,12 +82,15 @@ def choose_steps(recipe: Recipe, seconds: float, progress: Progress, stop: Stop)
     update = Update(model, recipe.optimizer(model, 1000), recipe.loss, recipe.clip)
     times = []
     start = now = time.perf_counter()
-    for batch in recipe.batches():
+    loader = recipe.batches()
+    recipe.begin_pass()
+    for batch in loader:
         update.one(batch)
         last, now = now, time.perf_counter()
         times.append(now - last)
         if now - start > min(MEASURED, seconds / 10) or stop.signal is not None:
             break
+    del loader  # and its workers
     recipe.load_state(kept)
     random.set_state(before)
     step = statistics.median(times) if times else seconds
@@ -114,7 +121,7 @@ class RecipeTrainer(Trainer):
         )  # fmt: skip
         folder.checkpoints.mode = recipe.mode
         super().__init__(
-            model, recipe.optimizer(model, steps), recipe.loss, _Passes(recipe), evaluate=judge,
+            model, recipe.optimizer(model, steps), recipe.loss, recipe.batches(), evaluate=judge,
             clip=recipe.clip, callbacks=[Own(recipe, folder)], folder=folder, stop=stop,
             progress=progress, item=recipe.item,
         )  # fmt: skip
@@ -130,19 +137,6 @@ class RecipeTrainer(Trainer):
         return f"--lr {min(rate / 3, usual):.1g} (the learning rate was {rate:.2g})"
 
 
-class _Passes:
-    """The loader of a recipe: each iteration is a pass."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-
-    def __len__(self) -> int:
-        return self.recipe.steps_per_epoch()
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.recipe.batches()
-
-
 class Own(Callback):
     """What a recipe does besides steps: pictures, its own state, and ending early."""
 
@@ -151,6 +145,7 @@ class Own(Callback):
 
     def epoch(self, t: Trainer, number: int) -> None:
         self.recipe.passes = number
+        self.recipe.begin_pass()
 
     def evaluated(self, t: Trainer, figures: dict[str, float]) -> None:
         self.recipe.draw(t.model, self.folder, t.done, t.final)

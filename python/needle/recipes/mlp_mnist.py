@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from needle import nn, optim
 from needle.data import DataLoader, mnist
 from needle.errors import DataError
 from needle.models.mlp_resnet import MLPResNet
-from needle.recipes.recipe import Recipe
+from needle.recipes.recipe import Recipe, Shuffled
 
 TARGET = 0.98
 
@@ -31,7 +31,6 @@ class MnistRecipe(Recipe):
         self.test = mnist(self.settings.data, train=False, report=report)
         if not len(self.test):
             raise DataError("mlp-mnist: the test files contain no images")
-        self.loader = DataLoader(self.train, self.batch_size, shuffle=True)
 
     def describe_data(self) -> dict[str, Any]:
         return {"training_images": len(self.train), "test_images": len(self.test)}
@@ -44,10 +43,11 @@ class MnistRecipe(Recipe):
         return optim.AdamW(model.parameters(), lr=schedule, weight_decay=0.01)
 
     def steps_per_epoch(self) -> int:
-        return len(self.loader)
+        return -(-len(self.train) // self.batch_size)
 
-    def batches(self) -> Iterator[Any]:
-        return iter(self.loader)
+    def batches(self) -> Any:
+        order = Shuffled(len(self.train))
+        return self.loader(self.train, batch_size=self.batch_size, sampler=order)
 
     def evaluate(
         self, model: nn.Module, check: Callable[[], None], final: bool

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import nn, optim
+from needle.data import DataLoader
 from needle.errors import OptionError, unknown
+from needle.ops import random
 from needle.recipes import own
 from needle.tensors import Tensor
 
@@ -69,6 +71,41 @@ def _check(name: str, value: Any, right: bool, rule: str) -> None:
         raise OptionError(f"{option}: got {value!r:.60}\n  rule: {rule}")
 
 
+class Shuffled:
+    """The order of a pass, drawn from Needle's generator when the pass begins."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.host_permutation(self.size).tolist())
+
+
+class Groups:
+    """The indices of each batch, as a function of the pass alone.
+
+    Args:
+        count: number of batches in a pass.
+        make: takes the number of a pass and yields the indices of its batches.
+    """
+
+    def __init__(self, count: int, make: Callable[[int], Iterator[Any]]) -> None:
+        self.count, self.make = count, make
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.make(0)
+
+    def batches(self, seed: int, epoch: int) -> Iterator[Any]:
+        """Yield the indices of the batches of a pass."""
+        return self.make(epoch)
+
+
 class Recipe:
     """Base of all recipes. A new one declares the attributes below and defines the methods.
 
@@ -87,6 +124,7 @@ class Recipe:
         settings: settings of the user.
         loss_function: the loss of logits and labels.
         passes: number of completed passes over the training data, counted by the loop.
+        num_workers, workers: of the loaders; the batches are the same with any.
     """
 
     name: ClassVar[str]
@@ -104,6 +142,8 @@ class Recipe:
     clip: float | None = None
     loss_function: nn.Module = nn.SoftmaxLoss()
     passes: int = 0
+    num_workers: int = 0
+    workers: str | None = None
 
     def __init__(self, settings: Settings, report: Callable[[str], None]) -> None:
         """Store the settings and load the data; ``report`` is called before long operations."""
@@ -153,9 +193,19 @@ class Recipe:
         """Return the number of items in a batch."""
         return self.batch_size
 
-    def batches(self) -> Iterator[Any]:
-        """Yield the batches of a pass over the training data."""
+    def batches(self) -> Any:
+        """Return a loader of the training data: each iteration is a pass."""
         raise NotImplementedError
+
+    def loader(self, dataset: Any, **settings: Any) -> DataLoader:
+        """Return a loader with the recipe's seed and workers."""
+        return DataLoader(
+            dataset, seed=self.settings.seed, num_workers=self.num_workers, workers=self.workers,
+            **settings,
+        )  # fmt: skip
+
+    def begin_pass(self) -> None:
+        """Prepare for the first batch of a pass, whose number is ``passes``."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the mean loss of a batch; by default, the loss function of logits and labels."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from needle import nn, ops, optim
-from needle.data import Augment, Normalise, RandomCrops, RandomFlips, cifar10
+from needle.data import (
+    Augment,
+    NDArrayDataset,
+    Normalise,
+    RandomCrops,
+    RandomFlips,
+    cifar10,
+)
 from needle.models.resnet9 import ResNet9
-from needle.ops import random
-from needle.recipes.recipe import Recipe
+from needle.recipes.recipe import Recipe, Shuffled
 from needle.tensors import Tensor
 from needle.tools import pictures, plot
 from needle.tools.run import RunFolder
@@ -57,12 +63,17 @@ class CifarRecipe(Recipe):
     def steps_per_epoch(self) -> int:
         return -(-len(self.train) // self.batch_size)
 
-    def batches(self) -> Iterator[Any]:
-        order = random.host_permutation(len(self.train))
-        for start in range(0, len(order), self.batch_size):
-            indices = order[start : start + self.batch_size]
-            images = self.augment(self.train.images[indices], indices, self.passes)
-            yield _images(images), Tensor(self.train.labels[indices], requires_grad=False)
+    def batches(self) -> Any:
+        dataset = NDArrayDataset(self.train.images, self.train.labels)
+        return self.loader(
+            dataset, batch_size=self.batch_size, sampler=Shuffled(len(dataset)),
+            transform=self.augment,
+        )  # fmt: skip
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        x, y = batch
+        loss: Tensor = self.loss_function(model(ops.permute(x, (0, 3, 1, 2))), y)
+        return loss
 
     def evaluate(
         self, model: nn.Module, check: Callable[[], None], final: bool

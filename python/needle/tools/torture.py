@@ -31,6 +31,8 @@ PATIENCE = 120.0
 """Seconds that a process may take longer than the unharmed one; then it counts as hanging."""
 IN_SAVE = 0.05
 """Most seconds between the beginning of a save and the attack."""
+RUNNING = ("--save-every", "--workers", "--worker-kind", "--device", "--backend", "--threads")
+"""Options of ``needle train`` that a resumed run is given again."""
 KINDS = ("kill", "save", "save", "save", "kill", "worker", "pause", "term", "int", "twice")
 """Attacks, as often as they are drawn."""
 SIGNALS = {"kill": 9, "save": 9, "worker": 9, "term": 15, "twice": 15, "int": 2}
@@ -123,6 +125,9 @@ class _Victim:
         self.train, self.folder, self.chance, self.note = train, folder, chance, note
         self.report = Report()
         self.took = 0.0
+        self.running = [
+            text for i, text in enumerate(train) if text in RUNNING or train[i - 1] in RUNNING
+        ]
         self.kinds = [kind for kind in KINDS if kind != "worker" or "--workers" in train]
 
     def unharmed(self) -> float:
@@ -161,9 +166,8 @@ class _Victim:
     def _start(self, run: Path, name: str) -> subprocess.Popen[bytes]:
         """Begin the run, or resume it once it is known that it can be."""
         begun = (run / "config.json").exists()
-        arguments = ["resume", str(run), "--quiet"] if begun else [*self.train, "--out", str(run)]
-        if begun:
-            arguments += ["--save-every", str(SAVE_EVERY)]
+        new = [*self.train, "--out", str(run)]
+        arguments = ["resume", str(run), "--quiet", *self.running] if begun else new
         with open(self.folder / f"{name}.log", "wb") as log:
             return subprocess.Popen(
                 [*self.command, *arguments],

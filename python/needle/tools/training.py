@@ -29,6 +29,7 @@ def run(
     record: bool = False,
     as_json: bool = False,
     save_every: int | None = None,
+    workers: tuple[int, str | None] = (0, None),
 ) -> int:
     """Train, print the results and their files; return the exit code.
 
@@ -41,6 +42,7 @@ def run(
         record: whether to record fingerprints; a run that is continued does as before.
         as_json: whether to print only the result, as JSON.
         save_every: steps between checkpoints; None for those between evaluations.
+        workers: number and kind of those that make batches ahead.
 
     Raises:
         OptionError: if the output folder cannot be written.
@@ -55,7 +57,15 @@ def run(
             if resume is None:  # another run may have been here since
                 folder.check_unused()
             result = train(
-                recipe, settings, folder, show, stop, resume is not None, record, save_every
+                recipe,
+                settings,
+                folder,
+                show,
+                stop,
+                resume is not None,
+                record,
+                save_every,
+                workers,
             )
     finally:
         folder.discard_if_empty()

@@ -79,7 +79,7 @@ class Feed:
         """Return the position."""
         state = {"epoch": self.epoch, "place": self.place, "over": self._over}
         if hasattr(self.loader, "state_dict"):
-            return {**state, "loader": self.loader.state_dict()}
+            state["loader"] = self.loader.state_dict()
         return {**state, "began": dump_random(self._began)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -92,13 +92,13 @@ class Feed:
         self._pass = None
         if self.place == 0 or self._over:
             return
+        self._began = load_random(state["began"])
+        random.set_state(self._began)  # the order of a pass may be drawn when it begins
         if "loader" in state:
             self.begin(self.epoch)
             self.loader.load_state_dict(state["loader"])
             self._pass = iter(self.loader)
             return
-        self._began = load_random(state["began"])
-        random.set_state(self._began)
         self._pass = self._iterate()
         for _ in range(self.place):
             if next(self._pass, _END) is _END:

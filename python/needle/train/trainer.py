@@ -145,7 +145,7 @@ class Trainer:
         self.recent_loss = self.busy = self.waited = 0.0
         self.evaluated, self.saved, self.ending, self.final = 0, -1, False, False
         self.seconds_before, self.began = 0.0, time.perf_counter()
-        self.trouble = ""
+        self.trouble, self.slow_loader = "", False
         self.figure: float | None = None
         self.record_every, self.by_epochs = 1, False
 
@@ -259,6 +259,7 @@ class Trainer:
         self.progress.step(self.done, out.loss, shown, self.items / max(self.busy, 1e-9))
         if self.done % self.record_every == 0 or self.done == self.total:
             self._record_step(out)
+            self._judge_loader()
 
     def _counted(self, batches: Iterable[Any], out: Out) -> Iterable[Any]:
         """Yield batches; measure how long they take and how many examples they have."""
@@ -387,6 +388,14 @@ class Trainer:
             loader_seconds=round(self.waited, 3),
             **{f"{self.item}_per_second": round(self.items / self.busy, 1)},
         )  # fmt: skip
+
+    def _judge_loader(self) -> None:
+        """Say once if training waits for the loader."""
+        if not self.slow_loader and hasattr(self.loader, "stats"):
+            line = self.loader.stats()["bottleneck"]
+            if line is not None:
+                self.progress.note(line)
+                self.slow_loader = True
 
     def shown(self, loss: float) -> dict[str, float]:
         """Return further figures to show and record with a training loss."""
