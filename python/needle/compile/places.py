@@ -139,7 +139,7 @@ class Sources:
 
 
 class Stores:
-    """Takes the arrays that cells hold after a call."""
+    """Take the arrays that cells hold after a call."""
 
     def __init__(self, bound: Bound) -> None:
         self.held: list[Any] = []
