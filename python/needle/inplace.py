@@ -7,7 +7,6 @@ what changes it changes x.
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -109,7 +108,7 @@ def _twin(method: Callable[..., Any], name: str, keeps: bool) -> Callable[..., A
 
     change.__name__ = f"{name}_"
     change.__qualname__ = f"InPlace.{name}_"
-    change.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
+    change.__wrapped__ = method  # type: ignore[attr-defined]  # for its signature
     change.__doc__ = f"Give x the value of ``x.{name}(...)``, and return x."
     return change
 

@@ -108,6 +108,9 @@ def reads(function: Any, name: str) -> At:
 def spoken(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
     """Return a function that understands PyTorch's names too; itself if it has none."""
     name = name or function.__name__
+    code = getattr(function, "__code__", None)
+    if code is None or (name not in OWN_NAMES and not NAMES.keys() & code.co_varnames):
+        return function  # most have no such name: reading their signatures would take long
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     names = names_of(name, signature.parameters)
@@ -258,6 +261,7 @@ def speak_methods(cls: type, functions: Any) -> None:
 
 
 def _forwards(method: Any, at: At) -> bool:
+    """Return whether a method has the parameters of a function."""
     own = list(inspect.signature(method).parameters.values())[1:]
     theirs = list(at.parameters.values())[1:]
     known = [(p.name, p.kind, p.default) for p in theirs]
