@@ -109,7 +109,7 @@ def _twin(method: Callable[..., Any], name: str, keeps: bool) -> Callable[..., A
     change.__name__ = f"{name}_"
     change.__qualname__ = f"InPlace.{name}_"
     change.__wrapped__ = method  # type: ignore[attr-defined]  # for its signature
-    change.__doc__ = f"Give x the value of ``x.{name}(...)``, and return x."
+    change.__doc__ = f"Give x the value of ``x.{name}(...)``, and return x.\n\n{method.__doc__}"
     return change
 
 

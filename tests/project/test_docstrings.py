@@ -131,9 +131,9 @@ def kind(expression: ast.expr, function: Any) -> str | None:
         return None
     called = expression.func
     name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
-    if name == "explain":
-        return kind(expression.args[0], function)
     value = function.__globals__.get(name)
+    if value is errors.explain:
+        return kind(expression.args[0], function)
     if inspect.isfunction(value):
         return str(value.__annotations__.get("return"))
     return name if isinstance(value, type) else None
