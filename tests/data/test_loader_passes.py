@@ -335,6 +335,43 @@ def test_figures_say_where_time_goes():
     assert slow.bottleneck() is None
 
 
+def test_batches_of_threads_follow_the_settings_of_their_pass():
+    loader = data.DataLoader(arrays(), 16, num_workers=1, workers="thread")
+    assert {str(y.device) for _, y in loader} == {str(ndl.default_device())}
+    with ndl.config(device="cpu_numpy"):
+        assert {str(y.device) for _, y in loader} == {"cpu_numpy()"}
+    loader.close()
+
+
+class Drawn(data.Dataset):
+    """Draws for a whole batch, and in the functions of the loader."""
+
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, index):
+        return float(index)
+
+    def batch(self, indices):
+        return indices + data.rng().random(len(indices))
+
+
+def test_what_draws_for_a_whole_batch_is_the_same_everywhere():
+    def noisy(batch):
+        return batch + data.rng().random(len(batch))
+
+    for more in ({"transform": noisy}, {"collate_fn": noisy}):
+        found = [
+            closed(data.DataLoader(Drawn(), 8, True, seed=1, num_workers=n, workers=kind, **more))
+            for n, kind in ((0, None), (1, "thread"), (3, "thread"))
+        ]
+        assert_same(found[1], found[0])
+        assert_same(found[2], found[0])
+        values = np.concatenate([batch.numpy() % 1 for batch in found[0]])
+        assert len(np.unique(values)) > 40
+    assert ndl.ops.random.sample() is None
+
+
 def test_floating_batches_may_have_another_dtype():
     for workers in (0, 1):
         loader = data.DataLoader(

@@ -170,7 +170,8 @@ class Threads:
     """
 
     def __init__(self, fetches: list[Fetch], depth: int, init: Callable[[int], Any] | None) -> None:
-        self.workers, self.depth, self.init = len(fetches), depth, init
+        self.fetches, self.init = fetches, init
+        self.workers, self.depth = len(fetches), depth
         self.inboxes = [queue.SimpleQueue[Job | None]() for _ in fetches]
         self.outbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.busy: dict[int, Job] = {}

@@ -160,7 +160,7 @@ class UnpairedImages(Dataset):
 
     Attributes:
         a, b: all images, uint8 [n, size, size, 3].
-        epoch: number of the epoch, for ``augment``.
+        epoch: number of the epoch, for ``augment``; a loader with a seed counts by itself.
 
     Args:
         folder: folder with both folders.
@@ -205,13 +205,18 @@ class UnpairedImages(Dataset):
         pair = self.batch(np.atleast_1d(places))
         return pair if np.ndim(places) else (pair[0][0], pair[1][0])
 
+    def by_item(self) -> bool:
+        return True
+
     def batch(self, indices: np.ndarray[Any, Any]) -> tuple[Image, Image]:
         others = random.host_integers(0, len(self.b), len(indices))
         own = indices % len(self.a)
         a, b = self.a[own], self.b[others]
         if self.augment is not None:
-            a = self.augment(a, own, self.epoch)
-            b = self.augment(b, len(self.a) + others, self.epoch)
+            stream = random.sample()  # of a loader with a seed, which knows the epoch
+            epoch = self.epoch if stream is None else stream.epoch
+            a = self.augment(a, own, epoch)
+            b = self.augment(b, len(self.a) + others, epoch)
         return _signed(a), _signed(b)
 
 

@@ -206,8 +206,11 @@ class DataLoader:
         ended: set[int] = set()
         plan.tasks = self._tasks(progress, ended, engine.workers)
         self._stats.begin()
-        convert = _unchanged
-        if not isinstance(engine, Threads):  # which convert in their threads
+        convert: Callable[[Any], Any] = _unchanged
+        if isinstance(engine, Threads):  # they convert, by the settings that hold now
+            for fetch in engine.fetches:
+                fetch.finish = _Convert(self.device, self.dtype)
+        else:
             convert = functools.partial(to_tensors, device=self.device, dtype=self.dtype)
         keep, team = self.persistent_workers, self._team  # no reference to the loader
 
@@ -277,10 +280,8 @@ class DataLoader:
                 Fetch(self.dataset, self.collate_fn, self.transform),
                 self.num_workers, self.prefetch_factor, self.worker_init_fn,
             )  # fmt: skip
-        convert = _Convert(self.device, self.dtype)
         fetches = [
-            Fetch(self.dataset, self.collate_fn, self.transform, convert)
-            for _ in range(self.num_workers)
+            Fetch(self.dataset, self.collate_fn, self.transform) for _ in range(self.num_workers)
         ]
         return Threads(fetches, self.prefetch_factor, self.worker_init_fn)
 

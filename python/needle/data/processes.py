@@ -114,7 +114,7 @@ class Processes:
         except (RuntimeError, OSError) as error:
             os.close(jobs_write)
             os.close(replies_read)
-            first = str(error).strip().partition("\n")[0]
+            first = " ".join(str(error).split()).partition(". ")[0]
             raise explain(
                 DataError, "DataLoader", f"worker {number} cannot be started: {first}" + GUARD
             ) from None

@@ -23,6 +23,10 @@ PARTS = ("fetch", "transform", "collate", "copy")
 """The parts of making a batch of which the time is taken."""
 
 
+_BATCH = 1 << 63
+"""Sets the numbers of a batch apart from those of its items."""
+
+
 @dataclass(frozen=True)
 class Task:
     """The items of a batch: indices; or ``count`` items of a shard from ``start`` on.
@@ -76,6 +80,7 @@ def problem_of(error: BaseException, task: Task | None) -> WorkerProblem:
 def rng() -> np.random.Generator:
     """Return a NumPy generator for the item that is being made, from (seed, epoch, index).
 
+    In ``batch``, ``collate_fn`` and ``transform`` it is one for the batch, by its first index.
     Outside of a loader with a seed it is a generator from NumPy's global stream. Two calls for one
     item give two generators with different numbers.
 
@@ -117,6 +122,18 @@ class Fetch:
         self.open: dict[int, tuple[int, int, Iterator[Any]]] = {}  # shard: epoch, position, items
 
     def __call__(self, task: Task) -> Batch:
+        """Return the batch. What draws for a whole batch has numbers of its own, as items have."""
+        if task.seed is None:
+            return self._timed(task)
+        first = task.start if task.indices is None else int(task.indices[0])
+        key = _BATCH | task.shard << 40 | first & (_BATCH - 1)
+        try:
+            random.enter_sample(random.SampleStream(task.seed, task.epoch, key))
+            return self._timed(task)
+        finally:
+            random.enter_sample(None)
+
+    def _timed(self, task: Task) -> Batch:
         clock = [time.perf_counter_ns()]
         if task.indices is None:
             items: Any = self._read(task)
@@ -149,14 +166,12 @@ class Fetch:
             return dataset.batch(indices)
         if task.seed is None:
             return [dataset[int(i)] for i in indices]
-        try:
-            found = []
-            for i in indices.tolist():
-                random.enter_sample(random.SampleStream(task.seed, task.epoch, i))
-                found.append(dataset[i])
-            return found
-        finally:
-            random.enter_sample(None)
+        whole_batch, found = random.sample(), []
+        for i in indices.tolist():
+            random.enter_sample(random.SampleStream(task.seed, task.epoch, i))
+            found.append(dataset[i])
+        random.enter_sample(whole_batch)
+        return found
 
     def _fresh(self, collated: bool) -> bool:
         if not (self.transform is None or isinstance(self.transform, CompiledAugment)):
@@ -190,6 +205,8 @@ class Fetch:
         epoch, position, items = self.open.pop(task.shard, (-1, -1, iter(())))
         if (epoch, position) != (task.epoch, task.start):
             items = stream.open(task.shard, task.start, task.seed, task.epoch)
+        whole_batch = random.sample()
         found = list(itertools.islice(items, task.count))
+        random.enter_sample(whole_batch)
         self.open[task.shard] = task.epoch, task.start + len(found), items
         return found
