@@ -58,7 +58,10 @@ enum Reduction : int32_t {
   kArgMin,
   kAny,
   kAll,
-  kVariance,  // sum of squared distances from the mean, times a factor; floating
+  kVariance,   // sum of squared distances from the mean, times a factor; floating
+  kDeviation,  // the root of that; kNorm: of the sum of squares. Also where these leave the range
+               // of
+  kNorm,       // the dtype; float32 and float64
   kReductions
 };
 enum Scan : int32_t { kCumSum, kCumProd, kScans };
@@ -183,7 +186,7 @@ struct Kernels {
 
   // out: x's shape with the reduced axes 1; arg reductions: int64 out, one axis or all of them
   // (position in C order). kMean, and sums of float16/bfloat16, accumulate in float32 or wider.
-  // factor: of kVariance.
+  // factor: of kVariance and kDeviation.
   const char* (*plan_reduce)(Plan*, int32_t reduction, const Operand& out, const Operand& x,
                              uint32_t axes, double factor);
   const char* (*plan_scan)(Plan*, int32_t scan, const Operand& out, const Operand& x, int32_t axis);

@@ -11,8 +11,8 @@
 namespace needle {
 
 const Kernels* kernels;
-const char* const reduction_names[] = {"sum",    "prod",   "max", "min", "mean",
-                                       "argmax", "argmin", "any", "all", "variance"};
+const char* const reduction_names[] = {"sum",    "prod", "max", "min",      "mean",      "argmax",
+                                       "argmin", "any",  "all", "variance", "deviation", "norm"};
 
 namespace {
 

@@ -310,6 +310,7 @@ bool reduces_plainly(int32_t reduction, uint32_t axes, const Spec* in) {
   if (axes >> in->ndim) return false;
   const bool position = reduction == kArgMax || reduction == kArgMin;
   if (reduction == kVariance) return in->code <= kFloat16 && in->size > 0;
+  if (reduction > kVariance) return in->code <= kFloat64 && in->size > 0;
   if (position && axes + 1 != 1u << in->ndim && (!axes || axes & (axes - 1))) return false;
   if (position || reduction == kMax || reduction == kMin) return in->size > 0;
   return reduction != kMean || in->code <= kFloat16;
@@ -321,7 +322,7 @@ Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const A
                         int64_t correction) {
   const Spec* in = x->spec;
   if (!reduces_plainly(reduction, axes, in)) return nullptr;
-  if (reduction == kVariance && !x->storage) return nullptr;
+  if (reduction >= kVariance && !x->storage) return nullptr;
   int64_t shape[kMaxDims], count = 1;
   int ndim = 0;
   for (int i = 0; i < in->ndim; i++) {

@@ -46,10 +46,23 @@ inline auto leaves_range(const V& product, const V& a, const V& b) {
   }
 }
 
+// Whether no product of n of these numbers can leave the range: checks would find nothing.
+template <class A>
+bool stays_in_range(const A* x, int64_t size, int64_t n) {
+  A most = 1, least = 1;
+  for (int64_t i = 0; i < size; ++i) {
+    const A v = x[i] < 0 ? -x[i] : x[i];
+    most = v > most ? v : most;
+    least = v < least && v != 0 ? v : least;
+  }
+  const double limit = sizeof(A) == 8 ? 900 : 100;
+  return n * std::log2(most) < limit && -n * std::log2(least) < limit;  // not so for infinities
+}
+
 // V: a number, or a vector of lines; `count` of them are a row of the strip. The compiler would
 // take the lanes of an array one by one, which is a hundred times as slow where they are so small
 // that the processor needs its microcode for each. Returns whether a line left the range.
-template <int32_t kind, int64_t count, class V, class A>
+template <int32_t kind, bool checks, int64_t count, class V, class A>
 bool take_strip(const A* __restrict x, const A* __restrict g, A* __restrict out, int64_t n) {
   constexpr int64_t kStep = sizeof(V) / sizeof(A), kRow = count * kStep;
   const auto get = [](const A* p) {
@@ -61,7 +74,7 @@ bool take_strip(const A* __restrict x, const A* __restrict g, A* __restrict out,
   decltype(leaves_range<A>(V{}, V{}, V{})) left{};
   const auto times = [&](const V& a, const V& b) {
     const V product = a * b;
-    left = left | leaves_range<A>(product, a, b);
+    if constexpr (checks) left = left | leaves_range<A>(product, a, b);
     return product;
   };
   for (int64_t j = 0; j < kRow; j += kStep) {
@@ -152,7 +165,12 @@ struct Task {
   template <int64_t count, class V>
   void take(int64_t lines) const {
     const int64_t n = s.along.size, row = count * static_cast<int64_t>(sizeof(V) / sizeof(A));
-    if (!take_strip<kind, count, V>(strip_x, strip_g, strip_out, n)) return;
+    if (stays_in_range(strip_x, n * row, n) &&
+        (kind == kProductGrad || stays_in_range(strip_g, n * row, 2))) {
+      take_strip<kind, false, count, V>(strip_x, strip_g, strip_out, n);
+      return;
+    }
+    if (!take_strip<kind, true, count, V>(strip_x, strip_g, strip_out, n)) return;
     for (int64_t j = 0; j < lines; ++j)
       take_line_scaled<kind>(strip_x + j, strip_g + j, strip_out + j, exponents + j, n, row);
   }

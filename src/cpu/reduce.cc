@@ -138,7 +138,7 @@ struct Fold {
       for (int64_t k = 0; k < 4; ++k) {
         Part part;
         *part.total = total[k];
-        finish(s, out, row[k], part);
+        finish(s, out, x, row[k], part);
       }
     }
     return begin + 4 * step;
@@ -146,7 +146,7 @@ struct Fold {
   static void join(Part& part, const Part& later, int64_t width) {
     combine_into<op>(part.total, later.total, width);
   }
-  static void finish(const State<A>& s, void* out, const Unit& unit, Part& part) {
+  static void finish(const State<A>& s, void* out, const void*, const Unit& unit, Part& part) {
     if (s.mean)
       for (int64_t j = 0; j < unit.width; ++j) part.total[j] /= static_cast<A>(s.length);
     write_unit(s, out, unit, part.total);
@@ -228,7 +228,8 @@ struct Find {
       best.position[j] = later.position[j];
     }
   }
-  static void finish(const State<A>& s, void* out, const Unit& unit, const Part& best) {
+  static void finish(const State<A>& s, void* out, const void*, const Unit& unit,
+                     const Part& best) {
     for (int64_t j = 0; j < unit.width; ++j)
       as<int64_t>(out)[unit.out + j * s.strip.out] = best.position[j];
   }
@@ -264,7 +265,9 @@ Run choose_run(const Layout& s, int32_t op) {
     case kArgMin:
       return run_units<Find<kMin, A>, A>;
     case kVariance:
-      return variance_run<A>();
+    case kDeviation:
+    case kNorm:
+      return variance_run<A>(op);
     default:
       return nullptr;
   }
@@ -273,7 +276,7 @@ Run choose_run(const Layout& s, int32_t op) {
 // Of a chunk.
 template <class A>
 int64_t part_bytes(const Layout& s, int32_t op) {
-  if (op == kVariance) return sizeof(Moments<A>);
+  if (op >= kVariance) return sizeof(Moments<A>);
   if (is_arg(op)) return sizeof(Best<A>);
   return s.strip.size == 1 ? sizeof(Totals<A, 1>) : sizeof(Totals<A, kStrip>);
 }
@@ -312,6 +315,8 @@ const char* plan_reduce(Plan* plan, int32_t op, const Operand& out, const Operan
     if (out.dtype != kBool) return "reduce: any and all give bool";
     return plan_in<int64_t>(plan, op, out, x, axes, truth_reader(x.dtype));
   }
+  if (op > kVariance && (x.dtype != out.dtype || kItemSize[x.dtype] < 4))
+    return "reduce: deviations and norms of float32 or float64";
   if (x.dtype == kFloat64)
     return plan_in<double>(plan, op, is_arg(op) ? Operand{kFloat64, 0, nullptr, nullptr} : out, x,
                            axes, reader<double>(x.dtype), factor);

@@ -121,7 +121,7 @@ int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
       for (int64_t step = 1; step < s.chunks; step *= 2)
         for (int64_t c = 0; c + step < s.chunks; c += 2 * step)
           Kernel::join(own[c], own[c + step], unit.width);
-      Kernel::finish(s, out, unit, own[0]);
+      Kernel::finish(s, out, x, unit, own[0]);
     }
     return -1;
   }
@@ -135,7 +135,7 @@ int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
       Part part;
       const Unit unit = unit_at(s, i);
       Kernel::fold(s, x, unit, 0, s.length, part);
-      Kernel::finish(s, out, unit, part);
+      Kernel::finish(s, out, x, unit, part);
     }
   });
   return -1;
@@ -225,7 +225,8 @@ struct Moments {
   int64_t count;
   A mean[kStrip], squares[kStrip];
 };
+// op: kVariance, kDeviation or kNorm, whose mean counts as 0.
 template <class A>
-Run variance_run();
+Run variance_run(int32_t op);
 
 }  // namespace needle::NEEDLE_ISA

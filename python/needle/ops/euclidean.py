@@ -15,7 +15,14 @@ from needle.ops.elementwise import absolute, cast_like, equal, greater, less, sq
 from needle.ops.functions import Sqrt
 from needle.ops.movement import reshape, stop_gradient
 from needle.ops.operands import cast, constant, widened
-from needle.ops.reduce import amax, mean, normalised, reduction_samples, summation
+from needle.ops.reduce import (
+    amax,
+    mean,
+    normalised,
+    reduce_natively,
+    reduction_samples,
+    summation,
+)
 from needle.ops.samples import Sample, uniform
 from needle.ops.scan import Var, either
 from needle.ops.tuples import stack
@@ -68,6 +75,9 @@ class EuclideanNorm(Composite):
     samples = reduction_samples(
         lambda x, axis, keepdims: np.sqrt((x * x).sum(axis, keepdims=keepdims))
     )
+
+    def setup(self) -> None:
+        reduce_natively(self, "norm")
 
     def expand(self, x: Any) -> Any:
         wide = widened(x)
@@ -147,6 +157,10 @@ class StandardDeviation(Composite):
             )
         ]
     )  # fmt: skip
+
+    def setup(self) -> None:
+        if self.correction % 1 == 0 and abs(self.correction) < 2**53:
+            reduce_natively(self, "deviation", int(self.correction))
 
     def factor(self, x: Any) -> float:
         """Return the factor for the sum of squares."""

@@ -129,24 +129,22 @@ class Atan2(Elementwise):
 
     def derivative(self, out: Any, i: int) -> Any:
         x, y = out.inputs
-        return self._slope(x, y, self._length(x, y), i)
+        length = self._length(x, y)
+        return (-x if i else y) / length / length
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x, y = out.inputs
         length = self._length(x, y)
+        share = out_grad / length
         return tuple(
-            sum_to(out_grad * self._slope(x, y, length, i), node.spec.shape) if node.needs else None
-            for i, node in enumerate(out.node.inputs)
+            sum_to(share * (side / length), node.spec.shape) if node.needs else None
+            for side, node in zip((y, -x), out.node.inputs, strict=True)
         )
 
     @staticmethod
     def _length(x: Any, y: Any) -> Any:
         length = hypot(x, y)  # its square may leave the range
         return where(equal(length, 0.0), math.inf, length)
-
-    @staticmethod
-    def _slope(x: Any, y: Any, length: Any, i: int) -> Any:
-        return -x / length / length if i else y / length / length
 
 
 class Sinh(Elementwise):
