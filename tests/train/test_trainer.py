@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from looped import looped
 import needle as ndl
 from needle import nn, ops, optim, train
 from needle.errors import ArgumentError, DataError, NonFiniteError, OptionError
+from needle.io import Checkpoints, writer
 
 QUIET = train.Progress(quiet=True)
 
@@ -257,6 +259,63 @@ def test_norms_are_recorded(tmp_path):
     assert lines[2]["gradient_norm"] > 0.1  # before it was clipped
 
 
+# ---- saving while the training goes on -------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["steps", "groups", "compiled", "own"])
+def test_nothing_changes_before_the_state_is_copied(tmp_path, monkeypatch, how):
+    """The copy is held up until it is asked for; the optimizer's own memory is what is saved."""
+    asked, copyto = threading.Event(), np.copyto
+    finish = Checkpoints.finish
+    monkeypatch.setattr(np, "copyto", lambda a, b: (asked.wait(60), copyto(a, b)))
+    monkeypatch.setattr(Checkpoints, "finish", lambda self: (asked.set(), finish(self)))
+    save = Checkpoints.save_async
+    monkeypatch.setattr(Checkpoints, "save_async", lambda *x: (asked.clear(), save(*x)))
+    settings = {"groups": {"accumulate": 2}, "compiled": {"compile": lambda update: update}}
+    if how == "own":
+        settings[how] = {"step": lambda batch: t.optimizer.minimize(squares(t.model, batch)).item()}
+        settings[how]["loss"] = None
+    t = trainer(
+        rule=optim.Adam, folder=tmp_path, save_every=1, keep=(9, 0), **settings.get(how, {})
+    )
+    moments = []
+
+    class Notes(train.Callback):
+        def step(self, t, out):
+            moments.append(np.array(t.optimizer.state_dict()["m.0"]))
+
+    t.callbacks.append(Notes())
+    t.fit(steps=4)
+    for step in (1, 2, 3, 4):
+        found = t.folder.checkpoints.load(step=step)
+        np.testing.assert_array_equal(found["optimizer"]["m.0"].numpy(), moments[step - 1])
+
+
+def test_a_save_that_fails_later_is_told(tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    class Fills(train.Callback):
+        def step(self, t, out):
+            if t.done == 2:
+                t.folder.checkpoints.wait()
+                monkeypatch.setattr(writer, "write_all", full)
+
+        def evaluated(self, t, figures):
+            if t.final:
+                monkeypatch.undo()
+
+    told = train.Progress()
+    t = trainer(
+        folder=tmp_path, save_every=1, callbacks=[Fills()], progress=told,
+        evaluate=train.Evaluate(lambda model: {"error": 1.0}, every=100),
+    )  # fmt: skip
+    assert t.fit(steps=4).steps == 4
+    said = [line for line in capsys.readouterr().out.splitlines() if "No space left" in line]
+    assert said and "step 3: the checkpoint of step 2 was not saved" in said[0]
+    assert t.folder.checkpoints.list()[-1].step == 1
+
+
 # ---- what diverges -------------------------------------------------------------------
 
 
@@ -270,7 +329,7 @@ def test_a_loss_that_is_not_finite_changes_nothing():
 
 def test_an_update_that_diverges_in_the_last_step_is_a_failure(tmp_path):
     def rate(step):
-        return 1e38 if step == 2 else 0.01
+        return 3e38 if step == 2 else 0.01
 
     t = trainer(folder=tmp_path)
     t.optimizer.lr = rate

@@ -58,7 +58,7 @@ class Callback:
         """Do something after an evaluation, with its figures."""
 
     def saved(self, t: Trainer) -> None:
-        """Do something after a checkpoint was written."""
+        """Do something after a checkpoint was made; a thread may still be writing it."""
 
     def end(self, t: Trainer, result: Result) -> None:
         """Do something at the end."""

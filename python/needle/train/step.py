@@ -29,6 +29,7 @@ class Update:
         precision: returns a context in which losses are computed, for example one that lowers the
             precision; None for none.
         check: takes the value of the loss before the parameters change; may raise.
+        ready: is called before the optimizer changes anything; waits while that is being copied.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class Update:
         clip: float | None = None,
         precision: Callable[[], AbstractContextManager[Any]] | None = None,
         check: Callable[[float], Any] = float,
+        ready: Callable[[], Any] = lambda: None,
     ) -> None:
         self.model, self.optimizer, self.loss = model, optimizer, loss
         self.clip, self.precision, self.check = clip, precision or nullcontext, check
+        self.ready = ready
         self.norm: Any = None
 
     def one(self, batch: Any) -> float:
@@ -76,6 +79,7 @@ class Update:
     def _apply(self) -> None:
         if self.clip is not None:
             self.norm = optim.clip_grad_norm(self.optimizer.params, self.clip)
+        self.ready()
         self.optimizer.step()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -173,6 +174,7 @@ class Trainer:
                 stack.callback(setattr, self, "stop", None)
             if self.folder is not None:
                 stack.enter_context(self.folder.locked())
+                stack.callback(self._settle, wait=True)  # before others may write there
             stack.callback(self.loggers.close)
             self._begin(resume)
             figures: dict[str, float] = {}
@@ -277,16 +279,25 @@ class Trainer:
         """Return the function that makes an update from batches and returns the mean loss."""
         if self.own_step is not None:
             own = self.own_step if self.compile is None else self.compile(self.own_step)
-            return lambda batches: self._check_loss(float(own(next(iter(batches)))))
+            return lambda batches: self._check_loss(float(own(self._copied(next(iter(batches))))))
         assert self.loss is not None
         update = Update(
-            self.model, self.optimizer, self.loss, self.clip, self.precision, self._check_loss
-        )
+            self.model, self.optimizer, self.loss, self.clip, self.precision, self._check_loss,
+            self._settle,
+        )  # fmt: skip
         self._clipped = lambda: update.norm
         if self.accumulate > 1:
             return update.several
-        one = update.one if self.compile is None else self.compile(update.one)
-        return lambda batches: one(next(iter(batches)))
+        if self.compile is None:
+            return lambda batches: update.one(next(iter(batches)))
+        update.ready = lambda: None  # a program has no place for it
+        one = self.compile(update.one)
+        return lambda batches: one(self._copied(next(iter(batches))))
+
+    def _copied(self, batch: Any) -> Any:
+        """Return a batch when the state that is being saved may change."""
+        self._settle()
+        return batch
 
     def _check_loss(self, value: float) -> float:
         if self.finite is not None:
@@ -298,9 +309,9 @@ class Trainer:
         due = self.evaluation is not None and self.done % self._evaluate_every() == 0
         if due and self.evaluated != self.done:
             self.evaluate(final=False)
-            self.save()
+            self.save(wait=False)
         elif self.save_every is not None and self.done % self.save_every == 0:
-            self.save()
+            self.save(wait=False)
 
     def _evaluate_every(self) -> int:
         assert self.evaluation is not None
@@ -417,10 +428,14 @@ class Trainer:
 
     # ---- checkpoints -------------------------------------------------------------
 
-    def save(self) -> None:
+    def save(self, wait: bool = True) -> None:
         """Write a checkpoint: everything that the rest of the run depends on.
 
         If the disk does not take it, a line says so and the training goes on.
+
+        Args:
+            wait: whether to wait until it is on the disk; False: a thread copies and writes it
+                while the next step runs, which waits only until the copy is made.
 
         Raises:
             NonFiniteError: if a parameter is not finite; the last checkpoint stays.
@@ -429,15 +444,29 @@ class Trainer:
             return
         if self.finite is not None:
             self.finite.weights(self)
+        self._settle(wait=True)
         try:
             self.folder.write_waiting()
-            self.folder.checkpoints.save(self.done, self.state_dict(), self._figure())
+            checkpoints = self.folder.checkpoints
+            begin = checkpoints.save if wait else checkpoints.save_async
+            begin(self.done, self.state_dict(copy=wait), self._figure())
         except (DataError, OSError) as error:
             self._tell(error)
             return
-        self.saved, self.trouble = self.done, ""
+        self.saved, self.trouble = self.done, self.trouble if not wait else ""
         for callback in self.callbacks:
             callback.saved(self)
+
+    def _settle(self, wait: bool = False) -> None:
+        """Wait until the state that is being saved is copied; or, if ``wait``, written."""
+        if self.folder is None:
+            return
+        checkpoints = self.folder.checkpoints
+        try:
+            (checkpoints.wait if wait else checkpoints.finish)()
+        except DataError as error:
+            self.saved = -1
+            self._tell(error)
 
     def _figure(self) -> float | None:
         """Return the figure that the run is judged by, if it is of this step."""
@@ -450,8 +479,14 @@ class Trainer:
             self.progress.line(f"step {self.done}: {problem}; the training goes on")
         self.trouble = problem
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the run as nested dicts of numbers and tensors."""
+    def state_dict(self, copy: bool = True) -> dict[str, Any]:
+        """Return the state of the run as nested dicts of numbers and tensors.
+
+        Args:
+            copy: whether it stays as it is in later steps; see ``optim.Optimizer.state_dict``.
+        """
+        known = inspect.signature(self.optimizer.state_dict).parameters
+        own = {"copy": copy} if "copy" in known else {}
         run = {name: getattr(self, name) for name in NUMBERS}
         metrics = self.folder.size() if self.folder is not None else 0
         return {
@@ -459,7 +494,7 @@ class Trainer:
             "random": dump_random(random.get_state()),
             "feed": self.feed.state_dict(),
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.optimizer.state_dict(**own),
             "callbacks": {name: s for name, x in self._named() if (s := x.state_dict())},
         }
 
