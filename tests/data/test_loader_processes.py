@@ -35,6 +35,14 @@ def loader_of(dataset, batch_size=8, **more):
     return data.DataLoader(dataset, batch_size, **more)
 
 
+def state_of(pid):
+    """Return the letter of the state of a process; "-" if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "-"
+
+
 def faulty(fault, **more):
     return loader_of(Faulty(fault), **more)
 
@@ -116,11 +124,19 @@ def test_a_worker_that_fails(fault, message):
         assert isinstance(info.value.__cause__, ValueError)
 
 
-@looped("fault, message", [("stop", r"is stopped \(SIGSTOP\)"), ("sleep", "process .* sleeps")])
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@looped("fault, message", [("stop", r"is stopped \(SIGSTOP\)"), ("sleep", "a longer timeout")])
 def test_a_worker_that_gives_nothing(fault, message):
-    loader = loader_of(Faulty(fault, at=0), num_workers=1, timeout=0.2)
+    loader = loader_of(Faulty(fault, at=8), num_workers=1)
+    found = iter(loader)
+    next(found)
+    pid = loader._team.engines[0].team[0].process.pid
+    while fault == "stop" and state_of(pid) != "T":
+        time.sleep(0.01)
+    found.timeout = 0.2
     with pytest.raises(WorkerError, match=rf"no batch within 0.2 s(.*\n)+.*{message}"):
-        list(loader)
+        next(found)
+    assert state_of(pid) in "Z-"
 
 
 def test_a_worker_that_dies_between_batches():
@@ -209,7 +225,8 @@ def test_slots_grow_with_the_next_pass():
 
 
 def test_too_little_shared_memory(monkeypatch):
-    monkeypatch.setattr(slots, "free_memory", lambda: 10_000)
+    free = iter([10**9])  # for the copy of the data set
+    monkeypatch.setattr(slots, "free_memory", lambda: next(free, 10_000))
     loader = loader_of(arrays(), 64)
     with pytest.warns(UserWarning, match=r"need [\d,]+ bytes of shared memory.*10,000 bytes"):
         found = list(loader)
@@ -237,6 +254,28 @@ def test_arrays_of_a_batch_in_memory():
     ring.close()
 
 
+def test_worker_processes_map_the_files_that_the_program_maps(tmp_path, monkeypatch):
+    values = np.arange(60_000, dtype=np.float32).reshape(600, 100)
+    np.save(tmp_path / "x.npy", values)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for array, shared in (
+        (mapped, 0), (mapped[7:], 0), (np.asarray(mapped)[5:][3:9], 0), (values, 1),
+        (mapped[:, 3:], 1), (mapped[:0], 0),
+    ):  # fmt: skip
+        fd, parts = slots.share(data.NDArrayDataset(array))
+        assert (parts[-1][0] + parts[-1][1] > 100_000) == bool(shared)
+        dataset = slots.receive(fd, parts)
+        np.testing.assert_array_equal(dataset.arrays[0], array)
+        if dataset.arrays[0].flags.writeable:
+            dataset.arrays[0][:] = 0  # its own copy of what it changes
+        else:
+            assert not array.flags.writeable
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), values)
+    monkeypatch.setattr(slots, "free_memory", lambda: 300_000)
+    with pytest.raises(DataError, match=r"needs 240,\d+ bytes; 300,000 are free(.*\n)+.*mmap_mode"):
+        slots.share(values)
+
+
 def test_messages_come_in_any_pieces():
     read, write = os.pipe()
     inbox, outbox = slots.Inbox(read), slots.Outbox(write)
@@ -261,18 +300,10 @@ def test_messages_come_in_any_pieces():
 # ---- signals, and growth ---------------------------------------------------------------
 
 
-def is_alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
 def gone(pids):
     """Wait until processes have ended."""
     deadline = time.monotonic() + LIMIT
-    while any(map(is_alive, pids)):
+    while any(state_of(pid) not in "Z-" for pid in pids):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)

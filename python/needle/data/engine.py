@@ -60,16 +60,20 @@ Event = Ready | Failed | Died
 
 
 class Engine(Protocol):
-    """What makes batches; ``close`` may be called twice, and at the end of the interpreter."""
+    """What makes batches.
+
+    ``begin`` is called when a pass begins, with no batch under way; ``close`` may be called twice,
+    and at the end of the interpreter.
+    """
 
     workers: int
     depth: int
 
+    def begin(self) -> None: ...
+
     def submit(self, job: Job) -> None: ...
 
     def wait(self, limit: float) -> list[Event]: ...
-
-    def release(self, slot: int) -> None: ...
 
     def describe(self, worker: int) -> str: ...
 
@@ -142,6 +146,9 @@ class Inline:
     def __init__(self, fetch: Fetch) -> None:
         self.fetch, self.jobs = fetch, list[Job]()
 
+    def begin(self) -> None:
+        pass
+
     def submit(self, job: Job) -> None:
         self.jobs.append(job)
 
@@ -149,9 +156,6 @@ class Inline:
         """Make the next batch; its errors are those of the data set, as they are."""
         job = self.jobs.pop(0)
         return [Ready(job.number, self.fetch(job.task))]
-
-    def release(self, slot: int) -> None:
-        pass
 
     def describe(self, worker: int) -> str:
         return "the caller"
@@ -182,6 +186,9 @@ class Threads:
         for thread in self.threads:
             thread.start()
 
+    def begin(self) -> None:
+        pass
+
     def submit(self, job: Job) -> None:
         self.inboxes[job.worker].put(job)
 
@@ -190,9 +197,6 @@ class Threads:
             return [self.outbox.get(timeout=limit)]
         except queue.Empty:
             return []
-
-    def release(self, slot: int) -> None:
-        pass
 
     def describe(self, worker: int) -> str:
         """Return what a thread is doing: its job, and the lines where it is."""

@@ -202,6 +202,7 @@ class DataLoader:
             self._pass.leave("this pass has ended, because another one of the loader has begun")
         progress = self._begin()
         engine = self._engine()
+        engine.begin()
         plan = Plan(iter(()), engine.workers * engine.depth, engine.workers * engine.depth + 2)
         ended: set[int] = set()
         plan.tasks = self._tasks(progress, ended, engine.workers)

@@ -125,9 +125,12 @@ class Processes:
 
     # ---- jobs and replies ----------------------------------------------------------------
 
-    def submit(self, job: Job) -> None:
-        if self.wanted > self.ring.size and not self.outstanding:
+    def begin(self) -> None:
+        """Grow the slots if a batch did not fit. Later, batches that wait would be overwritten."""
+        if self.wanted > self.ring.size:
             self._grow(self.wanted)
+
+    def submit(self, job: Job) -> None:
         size = self.ring.size
         self.outstanding[job.number] = job.slot, size
         self.team[job.worker].outbox.send(pickle.dumps((job.number, job.slot, size, job.task), 5))
@@ -198,9 +201,6 @@ class Processes:
                 "through pipes, which is slower. Try a smaller prefetch_factor or batch_size.",
                 stacklevel=2,
             )
-
-    def release(self, slot: int) -> None:
-        pass
 
     def describe(self, worker: int) -> str:
         """Return what the system says of a worker."""

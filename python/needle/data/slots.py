@@ -6,6 +6,7 @@ left behind.
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import pickle
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from needle.errors import DataError, explain
 
 __all__ = ["Handle", "Inbox", "Outbox", "Ring", "flatten", "free_memory", "unflatten"]
 
@@ -162,15 +165,49 @@ class Ring:
 # ---- a pickle with its arrays in shared memory -------------------------------------------
 
 
+class _Sharing(pickle.Pickler):
+    """A pickler that sends arrays of a memory-mapped file as the name of the file."""
+
+    def reducer_override(self, value: Any) -> Any:
+        source = value
+        while isinstance(source, np.ndarray) and not isinstance(source, np.memmap):
+            source = source.base
+        whole = isinstance(value, np.ndarray) and value.flags.c_contiguous and value.size > 0
+        if not whole or not isinstance(source, np.memmap) or source.filename is None:
+            return NotImplemented
+        while isinstance(source.base, np.memmap):  # a view of one has its offset
+            source = source.base
+        start = source.offset + value.ctypes.data - source.ctypes.data
+        return _mapped, (str(source.filename), value.dtype, start, value.shape)
+
+
+def _mapped(path: str, dtype: Any, start: int, shape: tuple[int, ...]) -> Any:
+    return np.asarray(np.memmap(path, dtype, "c", start, shape))
+
+
 def share(value: Any) -> tuple[int, list[tuple[int, int]]]:
-    """Pickle a value into shared memory; return its descriptor, and where its parts are."""
+    """Pickle a value into shared memory; return its descriptor, and where its parts are.
+
+    Raises:
+        DataError: if it needs more than half of the free memory.
+    """
     buffers: list[pickle.PickleBuffer] = []
-    text = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    pieces = [memoryview(text), *(buffer.raw() for buffer in buffers)]
+    text = io.BytesIO()
+    _Sharing(text, protocol=5, buffer_callback=buffers.append).dump(value)
+    pieces = [text.getbuffer(), *(buffer.raw() for buffer in buffers)]
     parts, end = [], 0
     for piece in pieces:
         parts.append((end, piece.nbytes))
         end += -(-piece.nbytes // ALIGNED) * ALIGNED
+    if end > (free := free_memory()) // 2:
+        raise explain(
+            DataError,
+            "DataLoader",
+            f"a copy of the data set for worker processes needs {end:,} bytes; {free:,} are free",
+            rule="at most half of the free memory",
+            advice="workers='thread'; or arrays in files that are mapped: np.load(path, "
+            "mmap_mode='r'), ndl.data.TokenFile",
+        )
     fd = shared_file(max(end, 1))
     with mmap.mmap(fd, max(end, 1)) as memory:
         for (start, size), piece in zip(parts, pieces, strict=True):
