@@ -7,7 +7,7 @@ from typing import Any
 
 from needle import ops
 from needle.backend.axes import axes_of, normalise_axis, whole
-from needle.errors import AxesError, IndexRangeError, explain, unknown
+from needle.errors import ArgumentError, AxesError, IndexRangeError, explain, unknown
 from needle.executor import shape_of, spec_of
 from needle.inspection import Inspection, attribute
 from needle.ops.attributes import flag, real
@@ -478,7 +478,13 @@ class Aliases(Inspection):
         return ops.index_fill(self, axis, index, value)
 
     def index_put(self, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
-        """Write values at a tuple of indices, or add them there; returns a new tensor."""
+        """Write values at a tuple of indices, or add them there; returns a new tensor.
+
+        Raises:
+            ArgumentError: if the indices are no tuple.
+        """
+        if not isinstance(indices, (tuple, list)):
+            raise ArgumentError(f"index_put: expected a tuple of indices, got {indices!r:.60}")
         place = tuple(indices)
         if not flag("index_put: accumulate", accumulate):
             return ops.put(self, place, values)
@@ -502,11 +508,7 @@ class Aliases(Inspection):
 
     # ---- products --------------------------------------------------------------
 
-    def mm(self, other: Any) -> Any:
-        """Matrix product."""
-        return ops.matmul(self, other)
-
-    bmm = mv = mm
+    mm = bmm = mv = ops.matmul
 
     def addmm(self, y: Any, z: Any, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
         """beta * x + alpha * (y @ z)."""
@@ -514,13 +516,7 @@ class Aliases(Inspection):
 
     baddbmm = addmv = addmm
 
-    def inverse(self) -> Any:
-        """The inverse of matrices. See ``ops.inv``."""
-        return ops.inv(self)
-
-    def det(self) -> Any:
-        """The determinants of matrices. See ``ops.det``."""
-        return ops.det(self)
+    inverse, det = ops.inv, ops.det
 
     cholesky = ops.cholesky
 
@@ -534,9 +530,7 @@ class Aliases(Inspection):
 
     bincount = ops.bincount
 
-    def outer(self, other: Any) -> Any:
-        """Products of all pairs of elements of two vectors."""
-        return ops.outer(self, other)
+    outer = ops.outer
 
     # ---- other tensors of its dtype and device ---------------------------------------
 

@@ -31,6 +31,7 @@ from needle.errors import (
     no_tensor,
 )
 from needle.ops import operands
+from needle.ops.attributes import flag
 from needle.ops.base import Identity, Op, aliases, starts
 from needle.ops.elementwise import Add, Negative, Subtract
 from needle.ops.operands import has_gradients
@@ -437,10 +438,14 @@ def grad(
         given = list(grad_outputs) if isinstance(grad_outputs, (list, tuple)) else [grad_outputs]
         given = given if len(given) > 1 else given * len(outs)
         _check_tensors("grad", (*outs, *inputs))
+        create_graph = flag("grad: create_graph", create_graph)
+        unused = flag("grad: allow_unused", allow_unused)
         with executor.modes(create_graph):
             seeds = [_seed("grad", out, g) for out, g in zip(outs, given, strict=True)]
-            retain = create_graph if retain_graph is None else retain_graph
-            return reverse.gradients(outs, seeds, inputs, retain, allow_unused)
+            kept = (
+                create_graph if retain_graph is None else flag("grad: retain_graph", retain_graph)
+            )
+            return reverse.gradients(outs, seeds, inputs, kept, unused)
     structure.check_function("grad", function)
     both = value_and_grad(function, argnums)
 

@@ -230,8 +230,13 @@ def meta() -> Device:
 def cuda(number: int = 0) -> Device:
     """Return the CUDA device of this number.
 
-    Never raises, not even for a number that does not exist: see ``.enabled()`` and ``.reason()``.
+    A number that does not exist raises no error: see ``.enabled()`` and ``.reason()``.
+
+    Raises:
+        DeviceError: if it is not a number.
     """
+    if type(number) is not int:
+        raise DeviceError(f"cuda: expected the number of a GPU, got {number!r:.60}")
     return _nth("cuda", number)
 
 

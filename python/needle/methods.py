@@ -11,7 +11,7 @@ from typing import Any
 from needle import ops
 from needle.aliases import Aliases
 from needle.errors import ArgumentError, AxesError, OptionError, explain, unknown
-from needle.executor import shape_of
+from needle.executor import shape_of, spec_of
 from needle.ops.operands import declined
 
 Axes = int | Sequence[int] | None
@@ -363,6 +363,14 @@ class Methods(Aliases):
         """Standard deviation over axes (all for None); correction 1 is the unbiased one."""
         return ops.std(self, axes, keepdims, axis=axis, correction=correction)
 
+    def argmax(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+        """Position of the largest value. See ``ops.ArgMax``."""
+        return ops.argmax(self, axes, keepdims, axis=axis)
+
+    def argmin(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+        """Position of the smallest value. See ``ops.ArgMin``."""
+        return ops.argmin(self, axes, keepdims, axis=axis)
+
     def logsumexp(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
         """Logarithm of the sum of exponentials over axes (all for None)."""
         return ops.logsumexp(self, axes, keepdims, axis=axis)
@@ -490,7 +498,7 @@ class Methods(Aliases):
 
     def numel(self) -> int:
         """Number of elements."""
-        return int(self.spec.size)  # type: ignore[attr-defined]  # of the class that mixes it in
+        return int(spec_of(self).size)
 
     def float(self) -> Any:
         """Convert to float32."""

@@ -15,6 +15,7 @@ import numpy as np
 from needle import executor, graph, ops
 from needle.backend import exchange
 from needle.backend.axes import normalise_axis, whole
+from needle.devices import as_device
 from needle.dtype import DType, result_type
 from needle.errors import ArgumentError, explain
 from needle.inspection import Size as Size
@@ -127,10 +128,11 @@ def tensor(
     >>> ndl.tensor([1, 2]).dtype, ndl.tensor([1.0, 2.0]).requires_grad
     (needle.int64, False)
     """
+    needs = flag("tensor: requires_grad", requires_grad)
     with executor.modes(recording=False):
         out = asarray(data, dtype=dtype, device=device, copy=True)
     out = Tensor(out, requires_grad=False)
-    out.requires_grad = requires_grad
+    out.requires_grad = needs
     return out
 
 
@@ -381,7 +383,8 @@ def vander(x: Any, columns: int | None = None, increasing: bool = False) -> Any:
      [9. 3. 1.]]
     """
     count = executor.shape_of(x)[0] if columns is None else whole("vander: columns", columns)
-    powers = ops.arange(0, count) if increasing else ops.arange(count - 1, -1, -1)
+    rising = flag("vander: increasing", increasing)
+    powers = ops.arange(0, count) if rising else ops.arange(count - 1, -1, -1)
     return ops.power(ops.unsqueeze(x, 1), ops.astype(powers, executor.spec_of(x).dtype))
 
 
@@ -417,6 +420,7 @@ class Generator(random.Generator):
 
     def __init__(self, device: Any = None) -> None:
         super().__init__(0)
+        as_device(device)  # numbers are the same on every device
 
     def manual_seed(self, seed: int) -> Generator:
         """Start anew from a seed; return the generator."""

@@ -28,6 +28,7 @@ from needle.inplace import InPlace, complete, written
 from needle.inspection import Inspection, watch_unpacking
 from needle.methods import Methods
 from needle.ops import dims, movement, operands, select
+from needle.ops.attributes import flag
 from needle.ops.base import Identity
 from needle.ops.operands import declined, destination, has_gradients
 from needle.ops.starts import become
@@ -135,7 +136,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set ``requires_grad`` (for integers and bools it stays False) and return the tensor."""
-        self.requires_grad = requires_grad
+        self.requires_grad = flag("requires_grad_: requires_grad", requires_grad)
         return self
 
     def retain_grad(self) -> None:
@@ -381,14 +382,6 @@ class Tensor(InPlace, Augmented, Methods, Value):
     def min(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
         """Smallest value over axes (all for None). See ``ops.Min``."""
         return ops.amin(self, axes if axis is None else ops.either(axes, axis), keepdims)
-
-    def argmax(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
-        """Position of the largest value. See ``ops.ArgMax``."""
-        return ops.argmax(self, axes, keepdims, axis=axis)
-
-    def argmin(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
-        """Position of the smallest value. See ``ops.ArgMin``."""
-        return ops.argmin(self, axes, keepdims, axis=axis)
 
     def broadcast_to(self, shape: Sequence[int]) -> Tensor:
         """Repeat to a larger shape without copying. See ``ops.BroadcastTo``."""

@@ -9,10 +9,11 @@ import warnings
 
 import numpy as np
 import pytest
+from looped import looped
 from pytorch_names import TABLE
 
 import needle as ndl
-from needle.errors import ArgumentError, DeviceError, DtypeError, GradientError
+from needle.errors import ArgumentError, DeviceError, DtypeError, GradientError, NeedleError
 
 try:
     import torch
@@ -234,3 +235,25 @@ def test_linear_algebra_speaks_pytorch_too():
     assert ndl.std_mean(x, dim=1)[0].tolist() == x.std(dim=1).tolist()
     assert ndl.var_mean(x, unbiased=False)[0].tolist() == x.var().tolist()
     assert ndl.aminmax(x, dim=0).max.tolist() == [6.0, 8.0]
+
+
+WRONG = """
+    ndl.tensor([1.0],requires_grad="yes") ndl.tensor("ab") ndl.device("cuda",True) ndl.device(3)
+    ndl.randperm(2.5) ndl.randperm(4,generator=3) ndl.Generator("gpu") ndl.vander(x[0],3,"yes")
+    ndl.histc(x,2.5) ndl.tril_indices(2.5,3) ndl.trapezoid(x,dx="a") ndl.std_mean(x,unbiased="a")
+    ndl.aminmax(x,dim=0,keepdim="a") ndl.grad((w*w).sum(),w,create_graph="yes") ndl.numel(3)
+    ndl.grad((w*w).sum(),w,allow_unused="yes") ndl.grad((w*w).sum(),w,retain_graph=2)
+    ndl.empty(2,"a") ndl.cuda("a") ndl.cuda(True) ndl.cuda.memory_allocated(1.5) x.size("a")
+    x.clone().add_("a") x.clone().fill_("a") x.clone().copy_("a") x.clone().random_(2.5)
+    x.requires_grad_("no") x.index_put(0,1.0) x.index_put((i,),1.0,accumulate="yes")
+    x.max(dim=True) x.sum(dim=True) x.mode(keepdims="a") x.split(1.5,dim=0) x.argsort(stable="a")
+    x.topk("a") x.squeeze(dim=0.5) x.flatten(start_dim="a") ndl.cat([x],dim="a") x.type("floot")
+    ndl.nn.Softmax(dim=0.5)(x) x.repeat_interleave(1.5,dim=0) x.quantile("a",dim=0)
+"""
+
+
+@looped("call", WRONG.split())
+def test_a_wrong_kind_of_option_is_refused(call):
+    x, w = ndl.tensor([[1.0, 2.0, 3.0]]), ndl.tensor([1.0], requires_grad=True)
+    with pytest.raises(NeedleError):
+        eval(call, {"ndl": ndl, "x": x, "w": w, "i": ndl.tensor([0])})

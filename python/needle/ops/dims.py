@@ -198,6 +198,8 @@ def speak(function: Callable[..., Any], at: At, own: dict[str, Any], other: dict
         twins = [parameter, "axis"] if parameter == "axes" else [parameter]
         for n in (n for n in group if n in other and parameter):
             _check_once(name, n, other[n], {t: given[t] for t in twins if t in given})
+            if isinstance(other[n], bool) and parameter in ("axis", "axes"):
+                raise ArgumentError(f"{name}: {n} is {other[n]}, not an integer")
             given[parameter] = other.pop(n)
     for n in (n for n, p in parameters.items() if p.kind == p.VAR_POSITIONAL):
         _check_once(name, next(iter(other), "dims"), "...", {n: given[n]} if n in given else {})
