@@ -80,13 +80,15 @@ def test_arrays_in_pinned_memory_are_copied_as_they_are(late, kind):
     }
 
 
-def test_batches_pass_through_pinned_memory(late):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_pass_through_pinned_memory(late, workers):
     x = draw(12, 5)
     dataset = ndl.data.NDArrayDataset(x, np.arange(12))
     batches = []
-    loader = ndl.data.DataLoader(dataset, 4, device=EMU)
+    loader = ndl.data.DataLoader(dataset, 4, device=EMU, num_workers=workers, workers="thread")
     with EMU.stream("batches"):
         assert waits(lambda: batches.extend(loader)) == 0
+    loader.close()
     for i, (inputs, labels) in enumerate(batches):
         np.testing.assert_array_equal(inputs.numpy(), x[4 * i : 4 * i + 4])
         assert labels.numpy().tolist() == list(range(4 * i, 4 * i + 4))

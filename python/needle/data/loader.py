@@ -207,12 +207,7 @@ class DataLoader:
         ended: set[int] = set()
         plan.tasks = self._tasks(progress, ended, engine.workers)
         self._stats.begin()
-        convert: Callable[[Any], Any] = _unchanged
-        if isinstance(engine, Threads):  # they convert, by the settings that hold now
-            for fetch in engine.fetches:
-                fetch.finish = _Convert(self.device, self.dtype)
-        else:
-            convert = functools.partial(to_tensors, device=self.device, dtype=self.dtype)
+        convert = self._converter(engine)
         keep, team = self.persistent_workers, self._team  # no reference to the loader
 
         def close(broken: bool) -> None:
@@ -223,6 +218,17 @@ class DataLoader:
             engine, plan, progress, convert, self._stats, self.timeout, self.drop_last, ended, close
         )
         return self._pass
+
+    def _converter(self, engine: Engine) -> Callable[[Any], Any]:
+        """Return what makes tensors of a batch. Threads do it where tensors share host memory."""
+        if not isinstance(engine, Threads):
+            return functools.partial(to_tensors, device=self.device, dtype=self.dtype)
+        shares = hasattr(as_device(self.device).backend, "adopt")
+        for fetch in engine.fetches:  # by the settings that hold now
+            fetch.finish = _Convert(self.device, self.dtype) if shares else None
+        if shares:
+            return _unchanged
+        return functools.partial(to_tensors, device=self.device, dtype=self.dtype)
 
     def __next__(self) -> Any:
         """Return the next batch of the latest pass; begin a pass if needed."""
