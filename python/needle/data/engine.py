@@ -21,7 +21,7 @@ from needle.data.worker import Batch, Fetch, Task, WorkerProblem, problem_of
 __all__ = ["Died", "Engine", "Failed", "Inline", "Job", "Plan", "Ready", "Threads"]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Job:
     """A batch to make: its number in the pass, who makes it, and where it may be written."""
 
@@ -31,7 +31,7 @@ class Job:
     task: Task
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Ready:
     """A batch that was made."""
 
@@ -39,7 +39,7 @@ class Ready:
     batch: Batch
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Failed:
     """What a worker raised instead of making a batch."""
 
@@ -48,7 +48,7 @@ class Failed:
     problem: WorkerProblem
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Died:
     """A worker that ended before its time, and how."""
 

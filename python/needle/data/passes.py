@@ -97,9 +97,8 @@ class Pass:
     def _handed_out(self, job: Job, batch: Batch) -> Any:
         begin = time.perf_counter_ns()
         values = self.convert(batch.values)
-        times = [*batch.times]
-        times[-1] += time.perf_counter_ns() - begin
-        object.__setattr__(batch, "times", tuple(times))
+        *made, copied = batch.times
+        batch.times = (*made, copied + time.perf_counter_ns() - begin)
         self.plan.release(job)
         self.progress.position += batch.size
         if job.task.indices is None:

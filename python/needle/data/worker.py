@@ -27,7 +27,7 @@ _BATCH = 1 << 63
 """Sets the numbers of a batch apart from those of its items."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Task:
     """The items of a batch: indices; or ``count`` items of a shard from ``start`` on.
 
@@ -50,7 +50,7 @@ class Task:
         return f"the items [{shown}{', ...' if len(self.indices) > 8 else ''}]"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Batch:
     """A batch, the number of its items, and the nanoseconds of each of ``PARTS``."""
 
@@ -59,7 +59,7 @@ class Batch:
     times: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class WorkerProblem:
     """An exception in a worker, as it travels to the caller."""
 
