@@ -87,6 +87,24 @@ def test_a_buffer_that_is_shifted_and_returned():
     assert model.past.tolist() == [2, 3, 4]
 
 
+def test_a_buffer_that_is_none_at_first():
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", None)
+
+        def forward(self, x):
+            self.total = x if self.total is None else self.total + x
+            return self.total * 1
+
+    model = Sum()
+    f = ndl.compile(model)
+    x = ndl.Tensor([1.0], requires_grad=False)
+    assert [f(x).item() for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
+    model.total = None
+    assert [f(x).item() for _ in range(2)] == [1.0, 2.0]
+
+
 def test_lists_of_tensors_are_arguments():
     """tinygrad 10850: they were dropped."""
     f = ndl.compile(lambda xs: xs[0] * xs[1])

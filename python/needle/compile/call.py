@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from needle import graph, tracing
-from needle.compile import cells, tree
+from needle import core, graph, tracing
+from needle.compile import cells, lower, tree
 from needle.compile.build import Bound, Results
+from needle.compile.passes import run_passes
 from needle.compile.places import Sources, Stores
+from needle.compile.program import PythonProgram
 from needle.compile.trace import Trace, advance, signature
 from needle.errors import GradientError
 from needle.ops import random
@@ -44,13 +45,12 @@ class Call:
         frame: the structure of the result.
         needs: for each result, whether gradients would flow to it.
         shortened: ``tracing.changes`` when the native module took over its plain calls; or None.
+        why: why the program is one in Python; empty if it is native.
     """
 
     def __init__(
         self, bound: Bound, found: Results, trace: Trace, frame: Any, mode: str, settings: Any
     ) -> None:
-        from needle.compile.passes import run_passes
-
         self.frame, self._settings = frame, settings
         self.shortened: Any = None
         self.arguments = sum(type(x) is cells.Argument for x in bound.sources)
@@ -65,7 +65,8 @@ class Call:
         self.listing = run_passes(bound.listing, settings.check == "spec")
         self.bound = bound._replace(listing=self.listing)
         self._sources, self._stores = Sources(self.bound), Stores(self.bound)
-        self.program = _program(self.listing, mode)
+        self.program, self.why = _program(self.listing, mode)
+        self._process = _process()
 
     # ---- whether it may run --------------------------------------------------------------
 
@@ -74,6 +75,8 @@ class Call:
         if settings is not self._settings and settings != self._settings:
             return None
         if self._changes != tracing.changes and not self._as_before():
+            return None
+        if self._process != _process():
             return None
         for cell, there in self._asked:
             if (cell.tensor(arguments).grad is not None) != there:
@@ -138,24 +141,26 @@ OUTSIDE = _Outside.of()
 
 
 def _settings_of(module: Any) -> list[Any]:
-    """Return the attributes of a module that are no buffers, as they compare."""
+    """Return the attributes of a module as they compare; of buffers whether they are there."""
     return [
-        (name, value if isinstance(value, (int, float, str, bool)) else id(value))
-        for name, value in module.__dict__.items()
-        if name not in module._buffers
+        (name, _compared(value, name in module._buffers)) for name, value in module.__dict__.items()
     ]
 
 
-def _program(listing: Any, mode: str) -> Any:
-    """Return the native program of a listing, or else the Python one."""
-    from needle.compile.program import PythonProgram
+def _compared(value: Any, is_buffer: bool) -> Any:
+    if is_buffer:
+        return value is None
+    return value if isinstance(value, (int, float, str, bool)) else id(value)
 
-    if mode != "python":
-        try:
-            lower = importlib.import_module("needle.compile.lower").lower
-        except ImportError:
-            return PythonProgram(listing)
-        found = lower(listing)
-        if found is not None:
-            return found
-    return PythonProgram(listing)
+
+def _program(listing: Any, mode: str) -> tuple[Any, str]:
+    """Return the native program of a listing, or else the Python one and why."""
+    if mode == "python":
+        return PythonProgram(listing), "as asked for"
+    found = lower.lower(listing)
+    return (PythonProgram(listing), lower.why()) if found is None else (found, "")
+
+
+def _process() -> Any:
+    """Return what plans depend on beside settings."""
+    return None if core.native is None else core.native.isa()

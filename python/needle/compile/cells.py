@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from needle import executor, graph
+from needle import executor, graph, tracing
 from needle.backend.ndarray import NDArray, full_of
 
 
@@ -42,6 +42,8 @@ class Buffer(NamedTuple):
         return self.attributes.get(self.name)
 
     def put(self, arguments: list[Any], array: NDArray) -> None:
+        if self.attributes.get(self.name) is None:
+            tracing.changed()
         self.attributes[self.name] = graph.wrap(array)
 
 

@@ -52,7 +52,8 @@ def _told(call: Call) -> str:
     lines += [f"  {text:{wide}}  {nbytes:>11,}  {line or ''}" for text, nbytes, line in rows]
     total = sum(nbytes for _, nbytes, _ in rows)
     memory = getattr(call.program, "arena_bytes", None)
-    last = f"{len(rows)} nodes, in Python" if memory is None else f"{len(rows)} kernels"
+    in_python = f"{len(rows)} nodes, in Python ({call.why})"
+    last = in_python if memory is None else f"{len(rows)} kernels"
     rest = "" if memory is None else f"; {memory:,} bytes of memory besides results"
     return "\n".join([*lines, f"{last}; {total:,} bytes read and written{rest}"])
 

@@ -114,7 +114,8 @@ class Module(Registry):
         trace = tracing.current()
         if trace is not None:
             trace.assigns(self, name, value)
-        if name not in self._buffers and self.__dict__.get(name) is not value:
+        old = self.__dict__.get(name)
+        if old is not value and (name not in self._buffers or old is None or value is None):
             tracing.changed()
         if name in self._buffers:
             _check_buffer(f"{type(self).__name__}.{name}", value)

@@ -122,7 +122,8 @@ class RecipeTrainer(Trainer):
         folder.checkpoints.mode = recipe.mode
         super().__init__(
             model, recipe.optimizer(model, steps), recipe.loss, recipe.batches(), evaluate=judge,
-            clip=recipe.clip, callbacks=[Own(recipe, folder)], folder=folder, stop=stop,
+            compile=recipe.compiled, clip=recipe.clip, callbacks=[Own(recipe, folder)],
+            folder=folder, stop=stop,
             progress=progress, item=recipe.item,
         )  # fmt: skip
 

@@ -144,6 +144,8 @@ class Recipe:
     passes: int = 0
     num_workers: int = 0
     workers: str | None = None
+    compiled: bool = False
+    """Whether ``loss`` can be compiled: it keeps nothing from batch to batch."""
 
     def __init__(self, settings: Settings, report: Callable[[str], None]) -> None:
         """Store the settings and load the data; ``report`` is called before long operations."""

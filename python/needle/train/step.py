@@ -7,9 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from needle import nn, optim
-from needle.errors import ArgumentError, describe
+from needle.compile import compile
+from needle.errors import ArgumentError, NonFiniteError, describe
+from needle.ops.checked import Finite
 from needle.ops.row_sparse import each
 from needle.tensors import Tensor
+
+_TRACES = 64
+"""Most programs of a training: for batches of different sizes."""
 
 Loss = Callable[[Any, Any], Any]
 
@@ -58,6 +63,35 @@ class Update:
         mean.backward()
         self._apply()
         return value
+
+    def compiled(self) -> Callable[[Any], float]:
+        """Return ``one`` as a program, which does the same; see ``needle.compile``.
+
+        A loss that is not finite stops the program before the parameters change; then ``one`` runs
+        itself, so that ``check`` sees the value.
+        """
+        program = compile(self._whole, max_traces=_TRACES)
+
+        def one(batch: Any) -> float:
+            try:
+                loss, self.norm = program(batch)
+            except NonFiniteError:
+                return self.one(batch)
+            return float(loss.item())
+
+        return one
+
+    def _whole(self, batch: Any) -> tuple[Any, Any]:
+        with self.precision():
+            total, count = _parts(self.loss(self.model, batch))
+            mean = total if count is None else total / count
+        mean = Finite.of()(mean)
+        self.optimizer.reset_grad()
+        mean.backward()
+        self.norm = None
+        self._apply()
+        norm, self.norm = self.norm, None  # a tensor of the trace stays nowhere
+        return mean, norm
 
     def several(self, batches: Iterable[Any]) -> float:
         """Make an update by all batches together; return their mean loss."""

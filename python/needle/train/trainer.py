@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle import executor, nn
+from needle.compile import compile as ndl_compile
 from needle.errors import DataError, OptionError
 from needle.ops import random
 from needle.train import progress as bars
@@ -63,8 +64,8 @@ class Trainer:
         clip: largest norm of the gradient, or None.
         ema: decay of a moving average of the weights, or an ``Ema``; None for none.
         precision: returns a context in which losses are computed, or None.
-        compile: takes the function that makes an update from a batch and returns a faster one; or
-            None.
+        compile: whether to compile the function that makes an update from a batch (see
+            ``needle.compile``); or what takes it and returns a faster one.
         callbacks: see ``Callback``.
         loggers: see ``Logger``; one that fails is switched off.
         folder: folder of the run; None to write nothing.
@@ -107,7 +108,7 @@ class Trainer:
         clip: float | None = None,
         ema: float | Ema | None = None,
         precision: Callable[[], AbstractContextManager[Any]] | None = None,
-        compile: Callable[[Any], Any] | None = None,
+        compile: bool | Callable[[Any], Any] = False,
         callbacks: Iterable[Callback] = (),
         loggers: Iterable[Logger] = (),
         folder: str | os.PathLike[str] | Folder | None = None,
@@ -278,7 +279,8 @@ class Trainer:
     def _make_step(self) -> Callable[[Iterable[Any]], float]:
         """Return the function that makes an update from batches and returns the mean loss."""
         if self.own_step is not None:
-            own = self.own_step if self.compile is None else self.compile(self.own_step)
+            wrap = ndl_compile if self.compile is True else self.compile
+            own = wrap(self.own_step) if wrap else self.own_step
             return lambda batches: self._check_loss(float(own(self._copied(next(iter(batches))))))
         assert self.loss is not None
         update = Update(
@@ -288,10 +290,10 @@ class Trainer:
         self._clipped = lambda: update.norm
         if self.accumulate > 1:
             return update.several
-        if self.compile is None:
+        if not self.compile:
             return lambda batches: update.one(next(iter(batches)))
         update.ready = lambda: None  # a program has no place for it
-        one = self.compile(update.one)
+        one = update.compiled() if self.compile is True else self.compile(update.one)
         return lambda batches: one(self._copied(next(iter(batches))))
 
     def _copied(self, batch: Any) -> Any:
