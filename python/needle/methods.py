@@ -407,9 +407,9 @@ class Methods(Aliases):
         """The positions that sort along an axis; always stable. See ``ops.Sort``."""
         return ops.argsort(self, axis, descending)
 
-    def topk(self, k: int, axis: int = -1, largest: bool = True) -> Any:
+    def topk(self, k: int, axis: int = -1, largest: bool = True, sorted: bool = True) -> Any:
         """The k largest (or smallest) values along an axis, and their positions."""
-        return ops.topk(self, k, axis, largest)
+        return ops.topk(self, k, axis, largest, sorted)
 
     def nonzero(self, *, as_tuple: bool = True) -> Any:
         """The positions of all elements that are not zero, per axis. See ``ops.nonzero``."""

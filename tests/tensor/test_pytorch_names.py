@@ -216,7 +216,10 @@ def test_sizes_may_come_last_or_one_by_one():
     drawn = [ndl.randint(3, (2, 3)), ndl.randint(0, 3, (2, 3)), ndl.randint(1, 3, size=(2, 3))]
     assert all(x.shape == (2, 3) and x.dtype == "int64" and x.max().item() < 3 for x in drawn)
     assert drawn[2].min().item() >= 1 and ndl.normal(0.0, 2.0, (2, 3)).shape == (2, 3)
+    assert ndl.linspace(0, 1, steps=3).tolist() == ndl.linspace(0, end=1, num=3).tolist()
+    assert ndl.arange(1, end=3).tolist() == [1, 2]
     x = ndl.tensor([[0.0, 1.0], [2.0, 0.0]])
+    assert x.topk(1, 1, True, True)[1].tolist() == [[1], [0]]
     assert x.nonzero(as_tuple=False).tolist() == [[0, 1], [1, 0]]
     assert [i.tolist() for i in ndl.nonzero(x, as_tuple=True)] == [[0, 1], [1, 0]]
     with pytest.raises(ArgumentError, match="as_tuple is 2"):

@@ -21,6 +21,7 @@ NAMES: dict[str, tuple[str, ...]] = {"axis": ("dim",), "axes": ("dim",), "keepdi
 """PyTorch's names of parameters."""
 
 OWN_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
+    "arange": {"stop": ("end",)},
     "chunk": {"pieces": ("chunks",)},
     "diag": {"k": ("diagonal",)},
     "diag_embed": {"k": ("offset",), "axis1": ("dim1",), "axis2": ("dim2",)},
@@ -29,6 +30,7 @@ OWN_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "flatten": {"start": ("start_dim",), "stop": ("end_dim",)},
     "index_add": {"slices": ("source",), "": ("alpha",)},
     "index_copy": {"slices": ("source",)},
+    "linspace": {"num": ("steps",), "stop": ("end",)},
     "median": {"": ("keepdim",)},
     "moveaxis": {"target": ("destination",)},
     "nanmedian": {"": ("keepdim",)},
@@ -45,7 +47,6 @@ OWN_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "std": {"": ("unbiased",)},
     "swapaxes": {"axis1": ("dim0",), "axis2": ("dim1",)},
     "tensordot": {"axes": ("dims",)},
-    "topk": {"": ("sorted",)},
     "transpose": {"": ("dim0", "dim1")},
     "tril": {"k": ("diagonal",)},
     "triu": {"k": ("diagonal",)},

@@ -85,7 +85,6 @@ def _pair(function: Inner, given: Given) -> Any:
 
 @means("topk", words=_PAIR)
 def _largest(function: Inner, given: Given) -> Any:
-    flag("topk: sorted", given.pop("sorted", True))
     x, axis = _along("topk", given)
     if x.spec.dtype.kind != "f" or given.get("largest") is False:
         return Extremes(*function(**given))

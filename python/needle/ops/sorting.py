@@ -214,10 +214,13 @@ def argsort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = 
     return stop_gradient(executor.apply(order, x)[1])
 
 
-def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any]:
+def topk(
+    x: Any, k: int, axis: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Any, Any]:
     """Return the k largest (or smallest) values along an axis, in order, and their positions.
 
-    NaN comes last in both orders, as in ``sort``; in PyTorch it counts as the largest.
+    They are in order also if not ``sorted``. NaN comes last in both orders, as in ``sort``; in
+    PyTorch it counts as the largest.
 
     Raises:
         IndexRangeError: if k is negative or above the size of the axis.
@@ -226,7 +229,7 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any
     >>> print(values, positions)
     [3. 2.] [0 2]
     """
-    k = whole("topk: k", k)
+    k, _ = whole("topk: k", k), flag("topk: sorted", sorted)
     values, indices = executor.apply(Sort.of(axis, flag("topk: largest", largest), k), x).tuple()
     return values, stop_gradient(indices) if indices.requires_grad else indices
 
