@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import ops
 from needle.backend.axes import axes_of, normalise_axis, whole
 from needle.errors import ArgumentError, AxesError, IndexRangeError, explain, unknown
 from needle.executor import shape_of, spec_of
-from needle.inspection import Inspection, attribute
+from needle.inspection import Inspection, attribute, sizes_in
 from needle.ops.attributes import flag, real
 from needle.ops.operands import as_tensors, promoted
 from needle.ops.rearrange import window
 
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
+
 Axes = int | Sequence[int] | None
-
-
-def _sizes(shape: tuple[Any, ...]) -> Any:
-    """Return sizes given one by one or as one sequence."""
-    return shape[0] if len(shape) == 1 else shape
 
 
 def _times(x: Any, factor: Any) -> Any:
@@ -37,19 +35,19 @@ class Aliases(Inspection):
 
     # ---- of each element -------------------------------------------------------
 
-    def add(self, other: Any, *, alpha: float = 1) -> Any:
+    def add(self, other: Any, *, alpha: float = 1) -> Tensor:
         """x + alpha * other."""
         return ops.add(self, _times(other, alpha))
 
-    def sub(self, other: Any, *, alpha: float = 1) -> Any:
+    def sub(self, other: Any, *, alpha: float = 1) -> Tensor:
         """x - alpha * other."""
         return ops.subtract(self, _times(other, alpha))
 
-    def mul(self, other: Any) -> Any:
+    def mul(self, other: Any) -> Tensor:
         """x * other."""
         return ops.multiply(self, other)
 
-    def div(self, other: Any, *, rounding_mode: str | None = None) -> Any:
+    def div(self, other: Any, *, rounding_mode: str | None = None) -> Tensor:
         """x / other. Rounding mode "floor" rounds down, "trunc" towards zero; both keep integers.
 
         Raises:
@@ -66,83 +64,83 @@ class Aliases(Inspection):
             return ops.trunc(ops.divide(x, other))
         return ops.floor_divide(ops.subtract(x, ops.fmod(x, other)), other)
 
-    def neg(self) -> Any:
+    def neg(self) -> Tensor:
         """-x."""
         return ops.negative(self)
 
     subtract, multiply, divide, true_divide, negative = sub, mul, div, div, neg
 
-    def floor_divide(self, other: Any) -> Any:
+    def floor_divide(self, other: Any) -> Tensor:
         """x // other."""
         return ops.floor_divide(self, other)
 
-    def remainder(self, other: Any) -> Any:
+    def remainder(self, other: Any) -> Tensor:
         """x % other, with the sign of other."""
         return ops.remainder(self, other)
 
-    def fmod(self, other: Any) -> Any:
+    def fmod(self, other: Any) -> Tensor:
         """Remainder of x / other, with the sign of x. See ``ops.fmod``."""
         return ops.fmod(self, other)
 
-    def frac(self) -> Any:
+    def frac(self) -> Tensor:
         """The fractional part, with the sign of x."""
         return ops.frac(self)
 
-    def xlogy(self, other: Any) -> Any:
+    def xlogy(self, other: Any) -> Tensor:
         """x * log(other), 0 where x is 0. See ``ops.xlogy``."""
         return ops.xlogy(self, other)
 
-    def heaviside(self, values: Any) -> Any:
+    def heaviside(self, values: Any) -> Tensor:
         """0 below 0, 1 above, and values at 0. See ``ops.heaviside``."""
         return ops.heaviside(self, values)
 
-    def sinc(self) -> Any:
+    def sinc(self) -> Tensor:
         """sin(pi * x) / (pi * x), and 1 at 0."""
         return ops.sinc(self)
 
-    def erfc(self) -> Any:
+    def erfc(self) -> Tensor:
         """1 - erf(x), accurate where it is small."""
         return ops.erfc(self)
 
-    def erfinv(self) -> Any:
+    def erfinv(self) -> Tensor:
         """The inverse of the error function."""
         return ops.erfinv(self)
 
-    def atan2(self, other: Any) -> Any:
+    def atan2(self, other: Any) -> Tensor:
         """Angle of the point (other, x)."""
         return ops.atan2(self, other)
 
-    def copysign(self, other: Any) -> Any:
+    def copysign(self, other: Any) -> Tensor:
         """|x| with the sign of other."""
         return ops.copysign(self, other)
 
-    def hypot(self, other: Any) -> Any:
+    def hypot(self, other: Any) -> Tensor:
         """sqrt(x**2 + other**2), without overflow."""
         return ops.hypot(self, other)
 
-    def logaddexp(self, other: Any) -> Any:
+    def logaddexp(self, other: Any) -> Tensor:
         """log(exp(x) + exp(other)), without overflow."""
         return ops.logaddexp(self, other)
 
-    def logaddexp2(self, other: Any) -> Any:
+    def logaddexp2(self, other: Any) -> Tensor:
         """log2(2**x + 2**other), without overflow."""
         return ops.logaddexp2(self, other)
 
-    def lgamma(self) -> Any:
+    def lgamma(self) -> Tensor:
         """Logarithm of the absolute value of the gamma function."""
         return ops.lgamma(self)
 
-    def digamma(self) -> Any:
+    def digamma(self) -> Tensor:
         """Derivative of ``lgamma``."""
         return ops.digamma(self)
 
-    def polygamma(self, n: int) -> Any:
+    def polygamma(self, n: int) -> Tensor:
         """The n-th derivative of ``digamma``."""
         return ops.polygamma(n, self)
 
     def isclose(
         self, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
-    ) -> Any:
+    ) -> Tensor:
         """Whether |x - other| <= atol + rtol * |other|. See ``ops.isclose``."""
         return ops.isclose(self, other, rtol, atol, equal_nan)
 
@@ -152,131 +150,133 @@ class Aliases(Inspection):
         """Whether all elements are close to other's. See ``ops.isclose``."""
         return ops.allclose(self, other, rtol, atol, equal_nan)
 
-    def addcmul(self, y: Any, z: Any, *, value: float = 1.0) -> Any:
+    def addcmul(self, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
         """x + value * y * z."""
         return ops.addcmul(self, y, z, value=value)
 
-    def addcdiv(self, y: Any, z: Any, *, value: float = 1.0) -> Any:
+    def addcdiv(self, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
         """x + value * y / z."""
         return ops.addcdiv(self, y, z, value=value)
 
-    def logit(self, eps: float | None = None) -> Any:
+    def logit(self, eps: float | None = None) -> Tensor:
         """log(x / (1 - x)). See ``ops.logit``."""
         return ops.logit(self, eps)
 
-    def leaky_relu(self, slope: float = 0.01) -> Any:
+    def leaky_relu(self, slope: float = 0.01) -> Tensor:
         """x where it is positive, slope * x elsewhere."""
         return ops.leaky_relu(self, slope)
 
-    def elu(self, alpha: float = 1.0) -> Any:
+    def elu(self, alpha: float = 1.0) -> Tensor:
         """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
         return ops.elu(self, alpha)
 
-    def clamp(self, min: Any = None, max: Any = None) -> Any:
+    def clamp(self, min: Any = None, max: Any = None) -> Tensor:
         """Limit to [min, max]."""
         return ops.clip(self, min, max)
 
-    def clamp_min(self, min: Any) -> Any:
+    def clamp_min(self, min: Any) -> Tensor:
         """The larger of x and min."""
         return ops.clip(self, min)
 
-    def clamp_max(self, max: Any) -> Any:
+    def clamp_max(self, max: Any) -> Tensor:
         """The smaller of x and max."""
         return ops.clip(self, None, max)
 
-    def lerp(self, other: Any, weight: Any) -> Any:
+    def lerp(self, other: Any, weight: Any) -> Tensor:
         """Interpolate between x and other. See ``ops.lerp``."""
         return ops.lerp(self, other, weight)
 
     def nan_to_num(
         self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
-    ) -> Any:
+    ) -> Tensor:
         """Replace NaN and infinities by numbers. See ``ops.nan_to_num``."""
         return ops.nan_to_num(self, nan, posinf, neginf)
 
-    def eq(self, other: Any) -> Any:
+    def eq(self, other: Any) -> Tensor:
         """x == other."""
         return ops.equal(self, other)
 
-    def ne(self, other: Any) -> Any:
+    def ne(self, other: Any) -> Tensor:
         """x != other."""
         return ops.not_equal(self, other)
 
-    def lt(self, other: Any) -> Any:
+    def lt(self, other: Any) -> Tensor:
         """x < other."""
         return ops.less(self, other)
 
-    def le(self, other: Any) -> Any:
+    def le(self, other: Any) -> Tensor:
         """x <= other."""
         return ops.less_equal(self, other)
 
-    def gt(self, other: Any) -> Any:
+    def gt(self, other: Any) -> Tensor:
         """x > other."""
         return ops.greater(self, other)
 
-    def ge(self, other: Any) -> Any:
+    def ge(self, other: Any) -> Tensor:
         """x >= other."""
         return ops.greater_equal(self, other)
 
-    def logical_and(self, other: Any) -> Any:
+    def logical_and(self, other: Any) -> Tensor:
         """Whether neither is zero."""
         return ops.logical_and(self, other)
 
-    def logical_or(self, other: Any) -> Any:
+    def logical_or(self, other: Any) -> Tensor:
         """Whether at least one is not zero."""
         return ops.logical_or(self, other)
 
-    def logical_xor(self, other: Any) -> Any:
+    def logical_xor(self, other: Any) -> Tensor:
         """Whether exactly one is not zero."""
         return ops.logical_xor(self, other)
 
-    def bitwise_and(self, other: Any) -> Any:
+    def bitwise_and(self, other: Any) -> Tensor:
         """x & other."""
         return ops.bitwise_and(self, other)
 
-    def bitwise_or(self, other: Any) -> Any:
+    def bitwise_or(self, other: Any) -> Tensor:
         """x | other."""
         return ops.bitwise_or(self, other)
 
-    def bitwise_xor(self, other: Any) -> Any:
+    def bitwise_xor(self, other: Any) -> Tensor:
         """x ^ other."""
         return ops.bitwise_xor(self, other)
 
-    def bitwise_not(self) -> Any:
+    def bitwise_not(self) -> Tensor:
         """~x."""
         return ops.bitwise_invert(self)
 
-    def where(self, condition: Any, other: Any) -> Any:
+    def where(self, condition: Any, other: Any) -> Tensor:
         """x where the condition is true, else other."""
         return ops.where(condition, self, other)
 
     # ---- over axes -------------------------------------------------------------
 
-    def amax(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+    def amax(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
         """Largest value over axes (all for None)."""
         return ops.amax(self, axes, keepdims, axis=axis)
 
-    def amin(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+    def amin(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
         """Smallest value over axes (all for None)."""
         return ops.amin(self, axes, keepdims, axis=axis)
 
-    def count_nonzero(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+    def count_nonzero(
+        self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
+    ) -> Tensor:
         """Count the elements over axes (all for None) that are not zero."""
         return ops.count_nonzero(self, axes, keepdims, axis=axis)
 
-    def nansum(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+    def nansum(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
         """Sum over axes without NaN. See ``ops.nansum``."""
         return ops.nansum(self, axes, keepdims, axis=axis)
 
-    def nanmean(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+    def nanmean(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
         """Mean over axes without NaN. See ``ops.nanmean``."""
         return ops.nanmean(self, axes, keepdims, axis=axis)
 
-    def diff(self, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    def diff(self, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
         """Differences of neighbours along an axis, n times. See ``ops.diff``."""
         return ops.diff(self, n, axis, prepend, append)
 
-    def logcumsumexp(self, axis: int) -> Any:
+    def logcumsumexp(self, axis: int) -> Tensor:
         """Logarithm of the sum of exponentials up to each element. See ``ops.LogCumSumExp``."""
         return ops.logcumsumexp(self, axis)
 
@@ -303,21 +303,21 @@ class Aliases(Inspection):
         keepdims: bool = False,
         *,
         interpolation: str = "linear",
-    ) -> Any:
+    ) -> Tensor:
         """The values below which a share q of the elements lies. See ``ops.quantile``."""
         return ops.quantile(self, q, axis, keepdims, interpolation=interpolation)
 
-    def argwhere(self) -> Any:
+    def argwhere(self) -> Tensor:
         """The positions of all elements that are not zero: [count, axes]."""
         return ops.argwhere(self)
 
     def searchsorted(
         self, values: Any, side: str | None = None, *, right: bool | None = None
-    ) -> Any:
+    ) -> Tensor:
         """Positions to insert values into x, which is sorted. See ``ops.searchsorted``."""
         return ops.searchsorted(self, values, side, right=right)
 
-    def bucketize(self, edges: Any, right: bool = False) -> Any:
+    def bucketize(self, edges: Any, right: bool = False) -> Tensor:
         """The number of the bucket between sorted edges of each element. See ``ops.bucketize``."""
         return ops.bucketize(self, edges, right)
 
@@ -329,33 +329,33 @@ class Aliases(Inspection):
 
     # ---- arrangement -----------------------------------------------------------
 
-    def view(self, *shape: Any) -> Any:
+    def view(self, *shape: Any) -> Tensor:
         """The same elements in a new shape; unlike PyTorch's it copies where it must."""
         return ops.reshape(self, *shape)
 
-    def view_as(self, other: Any) -> Any:
+    def view_as(self, other: Any) -> Tensor:
         """The same elements in the shape of another tensor."""
         return ops.reshape(self, attribute(other, "shape"))
 
     reshape_as = view_as
 
-    def ravel(self) -> Any:
+    def ravel(self) -> Tensor:
         """All elements along one axis."""
         return ops.reshape(self, (spec_of(self).size,))
 
-    def expand(self, *shape: Any) -> Any:
+    def expand(self, *shape: Any) -> Tensor:
         """Repeat to a larger shape without copying; -1 keeps an axis."""
-        sizes = axes_of(_sizes(shape))
+        sizes = axes_of(sizes_in(shape))
         own = shape_of(self)
         lead = len(sizes) - len(own)
         kept = [own[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(sizes)]
         return ops.broadcast_to(self, kept)
 
-    def expand_as(self, other: Any) -> Any:
+    def expand_as(self, other: Any) -> Tensor:
         """Repeat to the shape of another tensor, without copying."""
         return ops.broadcast_to(self, attribute(other, "shape"))
 
-    def moveaxis(self, source: int | Sequence[int], target: int | Sequence[int]) -> Any:
+    def moveaxis(self, source: int | Sequence[int], target: int | Sequence[int]) -> Tensor:
         """Move axes to other places."""
         return ops.moveaxis(self, source, target)
 
@@ -372,11 +372,11 @@ class Aliases(Inspection):
             raise explain(AxesError, "t", f"x has {ndim} axes", [("x", self)], "a matrix", "x.mT")
         return ops.transpose(self) if ndim == 2 else self
 
-    def unflatten(self, axis: int, sizes: Sequence[int]) -> Any:
+    def unflatten(self, axis: int, sizes: Sequence[int]) -> Tensor:
         """Split an axis into several. See ``ops.unflatten``."""
         return ops.unflatten(self, axis, sizes)
 
-    def narrow(self, axis: int, start: int, length: int) -> Any:
+    def narrow(self, axis: int, start: int, length: int) -> Tensor:
         """``length`` elements along an axis, from ``start`` on.
 
         Raises:
@@ -393,18 +393,18 @@ class Aliases(Inspection):
             )
         return window(self, axis, first, length)
 
-    def select(self, axis: int, index: int) -> Any:
+    def select(self, axis: int, index: int) -> Tensor:
         """One slice along an axis, which is removed."""
         place = normalise_axis(axis, len(shape_of(self)))
         return ops.getitem(self, (*(slice(None),) * place, index))
 
     def pad(
         self, widths: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0
-    ) -> Any:
+    ) -> Tensor:
         """Pad with (before, after) elements per axis. See ``ops.pad``."""
         return ops.pad(self, widths, mode, value)
 
-    def repeat_interleave(self, counts: int | Sequence[int], axis: int | None = None) -> Any:
+    def repeat_interleave(self, counts: int | Sequence[int], axis: int | None = None) -> Tensor:
         """Repeat each element along an axis (``repeat``; PyTorch's own repeat is ``tile``)."""
         return ops.repeat(self, counts, axis)
 
@@ -428,19 +428,19 @@ class Aliases(Inspection):
         """Split along the first axis. See ``ops.vsplit``."""
         return ops.vsplit(self, pieces)
 
-    def index_select(self, axis: int, index: Any) -> Any:
+    def index_select(self, axis: int, index: Any) -> Tensor:
         """Pick slices along an axis."""
         return ops.take(self, index, axis)
 
-    def take_along_dim(self, index: Any, axis: int | None = None) -> Any:
+    def take_along_dim(self, index: Any, axis: int | None = None) -> Tensor:
         """Pick along an axis, one index per element. See ``ops.take_along_dim``."""
         return ops.take_along_dim(self, index, axis)
 
-    def diag_embed(self, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
+    def diag_embed(self, k: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
         """Matrices with these diagonals. See ``ops.diag_embed``."""
         return ops.diag_embed(self, k, axis1, axis2)
 
-    def rot90(self, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
+    def rot90(self, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
         """Rotate by 90 degrees k times. See ``ops.rot90``."""
         return ops.rot90(self, k, axes)
 
@@ -473,7 +473,7 @@ class Aliases(Inspection):
         """Write slices at indices along an axis. See ``ops.index_copy``."""
         return ops.index_copy(self, axis, index, slices)
 
-    def index_fill(self, axis: int, index: Any, value: Any) -> Any:
+    def index_fill(self, axis: int, index: Any, value: Any) -> Tensor:
         """Write a value to slices along an axis. See ``ops.index_fill``."""
         return ops.index_fill(self, axis, index, value)
 
@@ -501,7 +501,7 @@ class Aliases(Inspection):
         count = int(ops.count_nonzero(mask).item())
         return ops.put(self, mask, ops.getitem(ops.reshape(source, (-1,)), slice(0, count)))
 
-    def masked_select(self, mask: Any) -> Any:
+    def masked_select(self, mask: Any) -> Tensor:
         """The elements where a mask is true, as a vector; both broadcast."""
         own, chosen = ops.broadcast_arrays(*as_tensors((self, mask), "masked_select"))
         return ops.getitem(own, chosen)
@@ -520,34 +520,14 @@ class Aliases(Inspection):
 
     cholesky = ops.cholesky
 
-    def dist(self, other: Any, p: float = 2) -> Any:
+    def dist(self, other: Any, p: float = 2) -> Tensor:
         """The norm of x - other."""
         return ops.norm(ops.subtract(self, other), p)
 
-    def diag(self, k: int = 0) -> Any:
+    def diag(self, k: int = 0) -> Tensor:
         """The diagonal of a matrix, or the matrix of a diagonal. See ``ops.diag``."""
         return ops.diag(self, k)
 
     bincount = ops.bincount
 
     outer = ops.outer
-
-    # ---- other tensors of its dtype and device ---------------------------------------
-
-    def new_zeros(self, *shape: Any, dtype: Any = None, device: Any = None) -> Any:
-        """Zeros of a shape."""
-        return self.new_full(_sizes(shape), 0, dtype=dtype, device=device)
-
-    def new_ones(self, *shape: Any, dtype: Any = None, device: Any = None) -> Any:
-        """Ones of a shape."""
-        return self.new_full(_sizes(shape), 1, dtype=dtype, device=device)
-
-    def new_full(self, shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Any:
-        """A tensor of one value."""
-        spec = spec_of(self)
-        return ops.full(shape, value, dtype=dtype or spec.dtype, device=device or spec.device)
-
-    def new_empty(self, *shape: Any, dtype: Any = None, device: Any = None) -> Any:
-        """A tensor whose values are not set."""
-        spec = spec_of(self)
-        return ops.empty(_sizes(shape), dtype=dtype or spec.dtype, device=device or spec.device)

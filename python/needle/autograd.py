@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -36,12 +36,15 @@ from needle.ops.base import Identity, Op, aliases, starts
 from needle.ops.elementwise import Add, Negative, Subtract
 from needle.ops.operands import has_gradients
 
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 __all__ = [
     "Op", "TensorOp", "TensorTupleOp", "backward", "compute_gradient_of_variables",
     "enable_grad", "find_topo_sort", "grad", "no_grad", "set_grad_enabled", "sum_node_list",
     "topo_sort_dfs", "value_and_grad", "vjp",
 ]  # fmt: skip
 
+_Function = Callable[..., Any]
 TensorOp = TensorTupleOp = Op
 """The course's names; ``Tensor``, ``TensorTuple`` and ``Value`` are put here by their modules."""
 
@@ -346,9 +349,13 @@ def places(name: str, argnums: int | Sequence[int], args: Sequence[Any]) -> tupl
     return found
 
 
+@overload
 def value_and_grad(
-    function: Callable[..., Any], argnums: int | Sequence[int] = 0
-) -> Callable[..., tuple[Any, Any]]:
+    function: _Function, argnums: int = 0
+) -> Callable[..., tuple[Tensor, Tensor]]: ...
+@overload
+def value_and_grad(function: _Function, argnums: Sequence[int]) -> Callable[..., Any]: ...
+def value_and_grad(function: _Function, argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """Return a function that gives ``function``'s value and its gradient.
 
     The gradients are part of the graph, except in ``no_grad()``: apply ``grad`` again for higher
@@ -409,6 +416,12 @@ def _scalar(out: Any) -> Any:
     return out
 
 
+@overload
+def grad(function: _Function, argnums: int = 0) -> Callable[..., Tensor]: ...
+@overload
+def grad(function: _Function, argnums: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]: ...
+@overload
+def grad(function: Any, argnums: Any, *more: Any, **named: Any) -> tuple[Tensor, ...]: ...
 def grad(
     function: Any,
     argnums: Any = 0,
@@ -447,7 +460,7 @@ def grad(
             )
             return reverse.gradients(outs, seeds, inputs, kept, unused)
     structure.check_function("grad", function)
-    both = value_and_grad(function, argnums)
+    both: Any = value_and_grad(function, argnums)
 
     def call(*args: Any, **named: Any) -> Any:
         return both(*args, **named)[1]

@@ -11,7 +11,7 @@ a variable output gradient, and its graph, linear in that, is walked for each ta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from needle.errors import DtypeError, GradientError, OptionError, ShapeError, ex
 from needle.ops.base import aliases, starts
 from needle.ops.movement import reshape
 from needle.ops.tuples import stack
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "linearize"]
 
@@ -124,6 +127,14 @@ def _pushed(result: Any, leaves: Sequence[Any]) -> Callable[[Sequence[Any], bool
     return push
 
 
+@overload
+def jacobian(
+    function: Callable[..., Any], argnums: int = 0, mode: str | None = None
+) -> Callable[..., Tensor]: ...
+@overload
+def jacobian(
+    function: Callable[..., Any], argnums: Sequence[int], mode: str | None = None
+) -> Callable[..., tuple[Any, ...]]: ...
 def jacobian(
     function: Callable[..., Any], argnums: int | Sequence[int] = 0, mode: str | None = None
 ) -> Callable[..., Any]:
@@ -173,6 +184,12 @@ def jacobian(
     return call
 
 
+@overload
+def hessian(function: Callable[..., Any], argnums: int = 0) -> Callable[..., Tensor]: ...
+@overload
+def hessian(
+    function: Callable[..., Any], argnums: Sequence[int]
+) -> Callable[..., tuple[Any, ...]]: ...
 def hessian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """Return a function that gives the second derivatives of a scalar function.
 

@@ -34,8 +34,9 @@ _source: Any = definition if core.native is None else core.native
 
 OUTPUT: int = definition.OUTPUT
 if TYPE_CHECKING:
-    from needle.definition import Node, TensorBase
+    from needle.definition import Node as Node
     from needle.definition import Op as OpBase
+    from needle.definition import TensorBase as TensorBase
 else:
     OpBase, Node, TensorBase = _source.Op, _source.Node, _source.TensorBase
 

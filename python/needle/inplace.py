@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import executor, forward, graph, ops, tracing
 from needle.errors import DtypeError, GradientError, NeedleError, OptionError, ShapeError, explain
 from needle.ops.attributes import real
 from needle.ops.random import drawing
 from needle.ops.starts import become, is_start
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 SAME = """
     abs acos acosh add addcdiv addcmul asin asinh atan atan2 atanh bitwise_and bitwise_not
@@ -123,17 +126,17 @@ class InPlace:
 
     __slots__ = ()
 
-    def zero_(self) -> Any:
+    def zero_(self) -> Tensor:
         """Set all elements to 0."""
         return self.fill_(0)
 
-    def fill_(self, value: Any) -> Any:
+    def fill_(self, value: Any) -> Tensor:
         """Set all elements to one value."""
         _warn_of_view(self, "fill_")
         ops.setitem(self, ..., value)
         return written(self)
 
-    def copy_(self, other: Any, non_blocking: bool = False) -> Any:
+    def copy_(self, other: Any, non_blocking: bool = False) -> Tensor:
         """Set the elements to those of another tensor, which is broadcast, cast and moved.
 
         Raises:
@@ -153,17 +156,17 @@ class InPlace:
             drawn = draw(spec.shape, *args, dtype=spec.dtype, device=spec.device)
         return assign(self, drawn, name)
 
-    def normal_(self, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Any:
+    def normal_(self, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
         """Draw all elements from a normal distribution."""
         _real("normal_", mean=mean, std=std)
         return self._drawn("normal_", ops.normal, mean, std, generator=generator)
 
-    def uniform_(self, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Any:
+    def uniform_(self, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Tensor:
         """Draw all elements uniformly from [low, high); PyTorch calls them ``from`` and ``to``."""
         _real("uniform_", low=low, high=high)
         return self._drawn("uniform_", ops.uniform, low, high, generator=generator)
 
-    def exponential_(self, lambd: float = 1.0, *, generator: Any = None) -> Any:
+    def exponential_(self, lambd: float = 1.0, *, generator: Any = None) -> Tensor:
         """Draw all elements from an exponential distribution of rate ``lambd``.
 
         Raises:
@@ -175,7 +178,7 @@ class InPlace:
         with executor.modes(recording=False):
             return assign(self, ops.log1p(-self) * (-1.0 / lambd), "exponential_")  # type: ignore[operator]
 
-    def bernoulli_(self, p: float = 0.5, *, generator: Any = None) -> Any:
+    def bernoulli_(self, p: float = 0.5, *, generator: Any = None) -> Tensor:
         """Set each element to 1 with probability p, else to 0.
 
         Raises:
@@ -186,7 +189,7 @@ class InPlace:
             drawn = ops.bernoulli(spec.shape, p, dtype=spec.dtype, device=spec.device)
         return assign(self, drawn, "bernoulli_")
 
-    def random_(self, low: int = 0, high: int | None = None, *, generator: Any = None) -> Any:
+    def random_(self, low: int = 0, high: int | None = None, *, generator: Any = None) -> Tensor:
         """Draw integers from [low, high); with one number from [0, number).
 
         Without any, up to the largest that the dtype holds exactly (and below 2**31).

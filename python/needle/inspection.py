@@ -13,7 +13,15 @@ from needle.elsewhere import advice
 from needle.errors import no_tensor
 from needle.executor import shape_of, spec_of
 
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
+
 NoneType = type(None)
+
+
+def sizes_in(shape: tuple[Any, ...]) -> Any:
+    """Return sizes given one by one or as one sequence."""
+    return shape[0] if len(shape) == 1 else shape
 
 
 class Size(tuple[int, ...]):
@@ -201,6 +209,26 @@ class Inspection:
     def type_as(self, other: Any) -> Any:
         """Convert to the dtype of another tensor."""
         return ops.astype(self, attribute(other, "dtype"))
+
+    # ---- other tensors of its dtype and device ---------------------------------------
+
+    def new_zeros(self, *shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+        """Zeros of a shape."""
+        return self.new_full(sizes_in(shape), 0, dtype=dtype, device=device)
+
+    def new_ones(self, *shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+        """Ones of a shape."""
+        return self.new_full(sizes_in(shape), 1, dtype=dtype, device=device)
+
+    def new_full(self, shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+        """A tensor of one value."""
+        spec = spec_of(self)
+        return ops.full(shape, value, dtype=dtype or spec.dtype, device=device or spec.device)
+
+    def new_empty(self, *shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+        """A tensor whose values are not set."""
+        spec = spec_of(self)
+        return ops.empty(sizes_in(shape), dtype=dtype or spec.dtype, device=device or spec.device)
 
     if not TYPE_CHECKING:  # else type checkers would accept every misspelt name
 

@@ -32,7 +32,8 @@ from needle.ops.attributes import flag
 from needle.ops.base import Identity
 from needle.ops.operands import declined, destination, has_gradients
 from needle.ops.starts import become
-from needle.value import TensorTuple, Value
+from needle.value import TensorTuple as TensorTuple
+from needle.value import Value as Value
 
 _add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
 _divide, _power, _negative = ops.Divide.of(), ops.Power.of(), ops.Negative.of()

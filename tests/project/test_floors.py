@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from looped import looped
@@ -83,12 +84,25 @@ def is_room(name: str) -> bool:
     return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists() or name == "_core"
 
 
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what ``ast.walk`` does, without what only type checkers read."""
+    yield node
+    for part in ast.iter_child_nodes(node):
+        if not (_is_for_types(node) and part in node.body):
+            yield from walk(part)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    test = getattr(node, "test", None)
+    return isinstance(node, ast.If) and isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+
+
 def imports(path: Path) -> list[tuple[int, str]]:
-    """Every import of a file, wherever it stands, as (line, dotted name below needle)."""
+    """Every import of a file that is carried out, as (line, dotted name below needle)."""
     found = []
     module = module_of(path)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

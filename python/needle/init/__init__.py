@@ -21,3 +21,9 @@ from needle.init.scaled import (
     xavier_uniform,
 )
 from needle.init.truncated import trunc_normal
+
+__all__ = [
+    "constant", "kaiming_normal", "kaiming_uniform", "one_hot", "ones", "ones_like", "orthogonal",
+    "rand", "rand_like", "randb", "randn", "randn_like", "trunc_normal", "xavier_normal",
+    "xavier_uniform", "zeros", "zeros_like",
+]  # fmt: skip

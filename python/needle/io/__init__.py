@@ -4,3 +4,8 @@ from needle.io.checkpoint import Checkpoints
 from needle.io.lock import FolderLock
 from needle.io.pytorch import from_torch
 from needle.io.state import load, load_metadata, replacing, save, save_nested
+
+__all__ = [
+    "Checkpoints", "FolderLock", "from_torch", "load", "load_metadata", "replacing", "save",
+    "save_nested",
+]  # fmt: skip

@@ -151,6 +151,32 @@ from needle.nn.transformer import (
 from needle.ops.dims import speak_layers as _speak_layers
 from needle.tensors import Parameter
 
+__all__ = [
+    "ACTIVATIONS", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d",
+    "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AttentionLayer", "AvgPool1d",
+    "AvgPool2d", "AvgPool3d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
+    "BatchNorm3d", "BatchNormReLU2d", "Bilinear", "CELU", "CircularPad1d", "CircularPad2d",
+    "ConstantPad1d", "ConstantPad2d", "Conv", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d",
+    "ConvTranspose2d", "ConvTranspose3d", "CosineEmbeddingLoss", "CosineSimilarity",
+    "CrossEntropyLoss", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "ELU", "Embedding",
+    "Flatten", "Fold", "GELU", "GLU", "GRU", "GRUCell", "GaussianNLLLoss", "GroupNorm",
+    "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "HingeEmbeddingLoss", "HuberLoss",
+    "Identity", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "KLDivLoss", "L1Loss",
+    "LSTM", "LSTMCell", "LayerNorm", "LayerNorm1d", "LeakyReLU", "LearnedPositions", "Linear",
+    "LogSigmoid", "LogSoftmax", "MSELoss", "MarginRankingLoss", "MaxPool1d", "MaxPool2d",
+    "MaxPool3d", "Mish", "Mismatch", "Module", "ModuleDict", "ModuleList", "MultiHeadAttention",
+    "MultiheadAttention", "NLLLoss", "PReLU", "PackedSequence", "PairwiseDistance", "Parameter",
+    "ParameterDict", "ParameterList", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss",
+    "RMSNorm", "RNN", "RNNCell", "ReLU", "ReLU6", "ReflectionPad1d", "ReflectionPad2d",
+    "ReplicationPad1d", "ReplicationPad2d", "Residual", "SELU", "Sequential", "SiLU", "Sigmoid",
+    "SmoothL1Loss", "Softmax", "SoftmaxLoss", "Softmin", "Softplus", "Softshrink", "Softsign",
+    "StateDict", "Tanh", "Tanhshrink", "Threshold", "Transformer", "TransformerDecoderLayer",
+    "TransformerEncoderLayer", "TransformerLayer", "TripletMarginLoss", "Unflatten", "Unfold",
+    "Upsample", "ZeroPad1d", "ZeroPad2d", "activation", "attention_weights", "fold_batch_norm",
+    "functional", "functional_call", "init", "pack_padded_sequence", "pad_packed_sequence",
+    "utils",
+]  # fmt: skip
+
 _speak_layers(globals())
 
 _ROOMS = ("functional", "init", "utils")

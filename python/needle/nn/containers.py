@@ -169,7 +169,7 @@ class Sequential(Container):
     def __init__(self, *modules: Module) -> None:
         super().__init__(modules)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Tensor:
         for module in self.__dict__["modules"]:
             x = module(x)
         return x

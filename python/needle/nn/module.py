@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+)
 
 from needle import executor, graph, regions, tracing
 from needle.devices import cpu, cuda
@@ -17,6 +26,12 @@ from needle.ops.row_sparse import cleared, parts
 from needle.tensors import Parameter, Tensor
 
 _M = TypeVar("_M", bound="Module")
+_P = ParamSpec("_P")
+_R = TypeVar("_R", covariant=True)
+
+
+class _HasForward(Protocol[_P, _R]):
+    def forward(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
 
 
 class StateDict(dict[str, Any]):
@@ -137,18 +152,25 @@ class Module(Registry):
         """Compute the module's output; calling the module runs this method."""
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._buffers:
-            regions.note_buffers(self.__dict__, self._buffers)
-        if tracing.active and (trace := tracing.current()) is not None:
-            trace.calls(self)
-        try:
-            if self._hooks is not None:
-                return self._hooks.call(self, args, kwargs)
-            return self.forward(*args, **kwargs)
-        except NeedleError as error:
-            self._name_operands(error)
-            raise
+    if TYPE_CHECKING:  # a call has the types of forward
+
+        @property
+        def __call__(self: _HasForward[_P, _R]) -> Callable[_P, _R]: ...
+
+    else:
+
+        def __call__(self, *args, **kwargs):
+            if self._buffers:
+                regions.note_buffers(self.__dict__, self._buffers)
+            if tracing.active and (trace := tracing.current()) is not None:
+                trace.calls(self)
+            try:
+                if self._hooks is not None:
+                    return self._hooks.call(self, args, kwargs)
+                return self.forward(*args, **kwargs)
+            except NeedleError as error:
+                self._name_operands(error)
+                raise
 
     def _name_operands(self, error: NeedleError) -> None:
         """Add the names that parameters have in this module to the error's text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from needle.ops.operands import promoted, widened
 from needle.ops.rearrange import window
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
 from needle.ops.trigonometry import cosh, tanh
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 _erf = np.vectorize(math.erf, otypes=[float])
 
@@ -486,7 +489,7 @@ mish, selu, hardsigmoid, hardswish, softsign = map(
 )
 
 
-def glu(x: Any, axis: int = -1) -> Any:
+def glu(x: Any, axis: int = -1) -> Tensor:
     """The first half along an axis, times the sigmoid of the second. See ``GLU``.
 
     >>> print(ndl.glu(Tensor([1.0, 2.0, 0.0, 100.0])))  # [1, 2] * sigmoid([0, 100])
@@ -499,7 +502,7 @@ relu, relu_grad, silu, gelu_tanh = map(export, (ReLU, ReLUGrad, SiLU, GELUTanh))
 _softplus = export(Softplus)
 
 
-def softplus(x: Any, beta: float = 1.0, threshold: float = math.inf) -> Any:
+def softplus(x: Any, beta: float = 1.0, threshold: float = math.inf) -> Tensor:
     """log(1 + exp(beta * x)) / beta, without overflow. See ``Softplus``.
 
     Args:
@@ -524,7 +527,7 @@ def softplus(x: Any, beta: float = 1.0, threshold: float = math.inf) -> Any:
     return where(greater(steep, threshold), x, cast_like(bend, x))
 
 
-def gelu(x: Any, approximate: str | bool = "none") -> Any:
+def gelu(x: Any, approximate: str | bool = "none") -> Tensor:
     """x times the normal distribution function of x. See ``GELU``.
 
     Args:
@@ -542,7 +545,7 @@ def gelu(x: Any, approximate: str | bool = "none") -> Any:
     return executor.apply(GELU.of() if exact else GELUTanh.of(), x)
 
 
-def leaky_relu(x: Any, slope: Any = 0.01) -> Any:
+def leaky_relu(x: Any, slope: Any = 0.01) -> Tensor:
     """x where x > 0, else slope * x. See ``LeakyReLU``.
 
     >>> print(ndl.leaky_relu(Tensor([-2.0, 3.0]), slope=0.1))
@@ -551,7 +554,7 @@ def leaky_relu(x: Any, slope: Any = 0.01) -> Any:
     return executor.apply(LeakyReLU.of(), x, slope)
 
 
-def elu(x: Any, alpha: Any = 1.0) -> Any:
+def elu(x: Any, alpha: Any = 1.0) -> Tensor:
     """x where x > 0, else alpha * (exp(x) - 1). See ``ELU``.
 
     >>> print(ndl.elu(Tensor([-1.0, 2.0]), alpha=0.5))

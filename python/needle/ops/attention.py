@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import dtype as dtypes
 from needle import executor, tracing
@@ -33,6 +33,9 @@ from needle.ops.operands import as_tensors, cast, promoted, widened
 from needle.ops.reduce import summation
 from needle.ops.sampling import bernoulli, uniform
 from needle.ops.softmax import finite_max
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 _RULE = "q [b, h, t, d], k [b, g, s, d], v [b, g, s, e], where g divides h"
 
@@ -299,7 +302,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     training: bool = True,
     key_lengths: Any = None,
-) -> Any:
+) -> Tensor:
     """Return softmax(scale * q k' + mask) v. See ``Attention``.
 
     A row that sees no key gives zeros. In training with dropout each weight is drawn from the

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import backend, core, devices, dtype, executor, forward, graph, reverse, tracing
 from needle.backend import kernels
@@ -25,6 +25,10 @@ from needle.ops.contract import kinds_of, with_contract
 from needle.ops.foreign import wrapping
 from needle.ops.operands import as_tensors, has_gradients, promoted
 from needle.ops.samples import Sample
+from needle.ops.signatures import signature_of
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 # Kinds that the native gate can run without Python: the numbers of src/core/core.h.
 (
@@ -524,9 +528,10 @@ def spread_to(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 @functools.cache
-def export(cls: type[Op]) -> Callable[..., Any]:
+def export(cls: type[Op]) -> Callable[..., Tensor]:
     """Return the public function of an op without attributes: ``exp = export(Exp)``."""
     function: Any = functools.partial(executor.apply, cls.of())
+    function.__signature__ = signature_of(cls.__name__)
     function.__name__ = function.__qualname__ = function.args[0].name
     function.__doc__ = cls.__doc__
     function.__reduce_ex__ = lambda protocol: (export, (cls,))  # copies are the function itself

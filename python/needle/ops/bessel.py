@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from needle.ops.functions import copysign, exp, sqrt
 from needle.ops.operands import cast
 from needle.ops.samples import Sample, uniform
 from needle.ops.special import Expanded, polynomial
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 class BesselI(Expanded):
@@ -89,7 +92,7 @@ class BesselI(Expanded):
         return slope - sign(x) * out if self.scaled else slope
 
 
-def i0(x: Any) -> Any:
+def i0(x: Any) -> Tensor:
     """Modified Bessel function of the first kind, order 0. See ``BesselI``.
 
     >>> print(ndl.i0(Tensor([0.0, 1.0])))
@@ -98,7 +101,7 @@ def i0(x: Any) -> Any:
     return executor.apply(BesselI.of(0, False), x)
 
 
-def i0e(x: Any) -> Any:
+def i0e(x: Any) -> Tensor:
     """``i0`` times exp(-abs(x)), which is never infinite. See ``BesselI``.
 
     >>> print(ndl.i0e(Tensor([0.0, 1.0, 1000.0])))
@@ -107,7 +110,7 @@ def i0e(x: Any) -> Any:
     return executor.apply(BesselI.of(0, True), x)
 
 
-def i1(x: Any) -> Any:
+def i1(x: Any) -> Tensor:
     """Modified Bessel function of the first kind, order 1. See ``BesselI``.
 
     >>> print(ndl.i1(Tensor([0.0, 1.0])))
@@ -116,7 +119,7 @@ def i1(x: Any) -> Any:
     return executor.apply(BesselI.of(1, False), x)
 
 
-def i1e(x: Any) -> Any:
+def i1e(x: Any) -> Tensor:
     """``i1`` times exp(-abs(x)), which is never infinite. See ``BesselI``.
 
     >>> print(ndl.i1e(Tensor([0.0, 1.0, 1000.0])))

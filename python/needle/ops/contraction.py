@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from string import ascii_letters
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from needle.ops.operands import as_tensors, cast, promoted, widened
 from needle.ops.rearrange import broadcast_arrays
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 def _cosine(x: Any, y: Any, axis: int, eps: float) -> Any:
@@ -77,7 +80,7 @@ class CosineSimilarity(Composite):
         return cast(summation(units[0] * units[1], axis), x.spec.dtype)
 
 
-def cosine_similarity(x: Any, y: Any, axis: int = -1, eps: float = 1e-8) -> Any:
+def cosine_similarity(x: Any, y: Any, axis: int = -1, eps: float = 1e-8) -> Tensor:
     """Return the cosine of the angle between x and y along an axis. See ``CosineSimilarity``.
 
     >>> print(ndl.cosine_similarity(Tensor([[1.0, 0.0]]), Tensor([[3.0, 4.0], [0.0, 1.0]])))
@@ -86,7 +89,7 @@ def cosine_similarity(x: Any, y: Any, axis: int = -1, eps: float = 1e-8) -> Any:
     return executor.apply(CosineSimilarity.of(axis, real("cosine_similarity: eps", eps)), x, y)
 
 
-def cov(x: Any, *, correction: float = 1.0) -> Any:
+def cov(x: Any, *, correction: float = 1.0) -> Tensor:
     """Covariances of the rows of x; each column is an observation. Correction 0 divides by n.
 
     Shapes:   x [d, n] -> [d, d]; x [n] -> []
@@ -102,7 +105,7 @@ def cov(x: Any, *, correction: float = 1.0) -> Any:
     return cast_like(_products(centred) / room, x)
 
 
-def corrcoef(x: Any) -> Any:
+def corrcoef(x: Any) -> Tensor:
     """Correlation coefficients, in [-1, 1], of the rows of x; each column is an observation.
 
     NaN for a row whose values are all equal.
@@ -154,7 +157,7 @@ def outer(x: Any, y: Any) -> Any:
     return executor.apply(column, x) * executor.apply(row, y)
 
 
-def kron(x: Any, y: Any) -> Any:
+def kron(x: Any, y: Any) -> Tensor:
     """The Kronecker product: each element of x times all of y.
 
     Shapes:   x [a...], y [b...], with axes of size 1 in front of the one that has fewer -> [ab...]
@@ -171,7 +174,7 @@ def kron(x: Any, y: Any) -> Any:
     return executor.apply(Reshape.of(sizes), executor.apply(blocks, x) * executor.apply(inside, y))
 
 
-def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
+def vecdot(x: Any, y: Any, axis: int = -1) -> Tensor:
     """Sum of the products along an axis, in the dtype of the products; other axes broadcast.
 
     Raises:
@@ -191,7 +194,7 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
 
 def tensordot(
     x: Any, y: Any, axes: int | tuple[int | Sequence[int], int | Sequence[int]] = 2
-) -> Any:
+) -> Tensor:
     """Sum of products over axes of x and axes of y.
 
     Args:

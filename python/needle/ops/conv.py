@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from needle.ops.movement import Pad, permute
 from needle.ops.operands import promoted
 from needle.ops.padding import pad
 from needle.ops.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -163,7 +166,7 @@ def _check(name: str, axes: int, x: Any, weight: Any, bias: Any, outs: int) -> N
         )  # fmt: skip
 
 
-def channels_last(x: Any) -> Any:
+def channels_last(x: Any) -> Tensor:
     """Return [n, c, *spatial] as [n, *spatial, c]; a view.
 
     >>> ops.channels_last(ndl.ones((1, 3, 5, 6))).shape
@@ -173,7 +176,7 @@ def channels_last(x: Any) -> Any:
     return permute(x, (0, *range(2, ndim), 1))
 
 
-def channels_first(x: Any) -> Any:
+def channels_first(x: Any) -> Tensor:
     """Return [n, *spatial, c] as [n, c, *spatial]; a view.
 
     >>> ops.channels_first(ndl.ones((1, 5, 6, 3))).shape

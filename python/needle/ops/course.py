@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from needle.ops.movement import broadcast_to, reshape, transpose
 from needle.ops.operands import cast, check_single, default_float, plain_number
 from needle.ops.samples import Sample, uniform
 from needle.ops.softmax import log_softmax
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 def _scalar_samples(
@@ -170,7 +173,7 @@ def _with_number(op: type[Composite], with_tensor: Any, a: Any, scalar: Any) -> 
     return with_tensor(a, cast(scalar, a.spec.dtype))
 
 
-def add_scalar(a: Any, scalar: float) -> Any:
+def add_scalar(a: Any, scalar: float) -> Tensor:
     """Add a number, or a tensor of one element, to a tensor. See ``AddScalar``.
 
     >>> print(ndl.add_scalar(Tensor([1.0, 2.0]), 10.0))
@@ -179,7 +182,7 @@ def add_scalar(a: Any, scalar: float) -> Any:
     return _with_number(AddScalar, add, a, scalar)
 
 
-def mul_scalar(a: Any, scalar: float) -> Any:
+def mul_scalar(a: Any, scalar: float) -> Tensor:
     """Multiply a tensor by a number, or a tensor of one element. See ``MulScalar``.
 
     >>> print(ndl.mul_scalar(Tensor([1.0, 2.0]), 10.0))
@@ -188,7 +191,7 @@ def mul_scalar(a: Any, scalar: float) -> Any:
     return _with_number(MulScalar, multiply, a, scalar)
 
 
-def divide_scalar(a: Any, scalar: float) -> Any:
+def divide_scalar(a: Any, scalar: float) -> Tensor:
     """Divide a tensor by a number, or a tensor of one element. See ``DivScalar``.
 
     >>> print(ndl.divide_scalar(Tensor([1.0, 2.0]), 10.0))
@@ -197,7 +200,7 @@ def divide_scalar(a: Any, scalar: float) -> Any:
     return _with_number(DivScalar, divide, a, scalar)
 
 
-def power_scalar(a: Any, scalar: float) -> Any:
+def power_scalar(a: Any, scalar: float) -> Tensor:
     """Raise a tensor to the power of a number, or a tensor of one element. See ``PowerScalar``.
 
     >>> print(ndl.power_scalar(Tensor([1.0, 2.0]), 3))
@@ -206,7 +209,7 @@ def power_scalar(a: Any, scalar: float) -> Any:
     return _with_number(PowerScalar, power, a, scalar)
 
 
-def logsoftmax(a: Any) -> Any:
+def logsoftmax(a: Any) -> Tensor:
     """Logarithm of softmax of each row.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from needle.executor import shape_of
 from needle.ops.attributes import real
 from needle.ops.movement import broadcast_to, reshape, to_device
 from needle.ops.operands import cast, check_single, default_float, plain_number
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 Shape = int | Sequence[int]
 
@@ -41,7 +44,9 @@ def _full(operation: str, shape: Shape, value: Any, kind: DType, device: Any) ->
     return made(operation, ndarray.full, sizes, value, kind, device)
 
 
-def full(shape: Shape, value: bool | int | float, *, dtype: Any = None, device: Any = None) -> Any:
+def full(
+    shape: Shape, value: bool | int | float, *, dtype: Any = None, device: Any = None
+) -> Tensor:
     """Return a tensor of one value. Gradients flow to the value if it is a tensor.
 
     Args:
@@ -91,7 +96,7 @@ def _beside(x: Any, kind: DType, where: Any) -> Any:
     return to_device(cast(x, kind), where)
 
 
-def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
+def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of zeros; float32 for dtype None.
 
     >>> print(ndl.zeros((2, 3)))
@@ -101,7 +106,7 @@ def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
     return _full("zeros", shape, 0, as_dtype(dtype or default_float()), device)
 
 
-def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
+def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of ones; float32 for dtype None.
 
     >>> print(ndl.ones((2, 3)))
@@ -111,7 +116,7 @@ def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Any:
     return _full("ones", shape, 1, as_dtype(dtype or default_float()), device)
 
 
-def empty(*shape: Any, dtype: Any = None, device: Any = None) -> Any:
+def empty(*shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor whose values are not set; float32 for dtype None.
 
     The sizes are given as a sequence or one by one.
@@ -124,7 +129,7 @@ def empty(*shape: Any, dtype: Any = None, device: Any = None) -> Any:
     return made("empty", ndarray.empty, sizes_of("empty", sizes), kind, device)
 
 
-def full_like(x: Any, value: float, *, dtype: Any = None, device: Any = None) -> Any:
+def full_like(x: Any, value: float, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of one value with the shape, dtype and device of x. See ``full``.
 
     >>> print(ndl.full_like(Tensor([1.0, 2.0]), 7.0))
@@ -134,7 +139,7 @@ def full_like(x: Any, value: float, *, dtype: Any = None, device: Any = None) ->
     return full(spec.shape, value, dtype=dtype or spec.dtype, device=device or spec.device)
 
 
-def zeros_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
+def zeros_like(x: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return zeros with the shape, dtype and device of x.
 
     >>> print(ndl.zeros_like(Tensor([5.0, 6.0])))
@@ -143,7 +148,7 @@ def zeros_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
     return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
+def ones_like(x: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return ones with the shape, dtype and device of x.
 
     >>> print(ndl.ones_like(Tensor([5.0, 6.0])))
@@ -152,7 +157,7 @@ def ones_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
     return full_like(x, 1, dtype=dtype, device=device)
 
 
-def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
+def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor with the shape, dtype and device of x whose values are not set.
 
     >>> ndl.empty_like(Tensor([1.0, 2.0])).shape
@@ -169,7 +174,7 @@ def arange(
     *,
     dtype: Any = None,
     device: Any = None,
-) -> Any:
+) -> Tensor:
     """Return start, start + step, ... below stop (from 0 if only one number is given).
 
     The dtype is int64 for integers, else float32, unless one is given. Numbers may be NumPy
@@ -252,7 +257,7 @@ def linspace(
     endpoint: bool = True,
     dtype: Any = None,
     device: Any = None,
-) -> Any:
+) -> Tensor:
     """Return ``num`` evenly spaced numbers from start to stop; float32 for dtype None.
 
     Gradients flow to start and stop if they are tensors.
@@ -314,7 +319,9 @@ def _line(start: Any, stop: Any, count: int, endpoint: bool, kind: DType, device
     return out
 
 
-def eye(n: int, m: int | None = None, *, k: int = 0, dtype: Any = None, device: Any = None) -> Any:
+def eye(
+    n: int, m: int | None = None, *, k: int = 0, dtype: Any = None, device: Any = None
+) -> Tensor:
     """Return an n x m matrix (square for None) with ones on diagonal k; float32 for dtype None.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from needle.ops.rearrange import moveaxis
 from needle.ops.reduce import summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.tuples import atleast_2d
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 class Triangle(Linear):
@@ -62,7 +65,7 @@ class Triangle(Linear):
         return (executor.apply(self, out_grad),)
 
 
-def triu(x: Any, k: int = 0) -> Any:
+def triu(x: Any, k: int = 0) -> Tensor:
     """Keep the elements on and above diagonal k of the last two axes. See ``Triangle``.
 
     >>> print(ndl.triu(ndl.ones((3, 3)), k=1))
@@ -73,7 +76,7 @@ def triu(x: Any, k: int = 0) -> Any:
     return executor.apply(Triangle.of(whole("triu: k", k), True), x)
 
 
-def tril(x: Any, k: int = 0) -> Any:
+def tril(x: Any, k: int = 0) -> Tensor:
     """Keep the elements on and below diagonal k of the last two axes. See ``Triangle``.
 
     >>> print(ndl.tril(ndl.ones((3, 3))))
@@ -153,7 +156,7 @@ class DiagonalGrad(Linear):
         return (executor.apply(Diagonal.of(self.k), out_grad),)
 
 
-def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
+def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
     """The k-th diagonal over two axes, as a new last axis; a view. See ``Diagonal``.
 
     Raises:
@@ -172,7 +175,7 @@ def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
     return executor.apply(Diagonal.of(whole("diagonal: k", k)), x)
 
 
-def diag(x: Any, k: int = 0) -> Any:
+def diag(x: Any, k: int = 0) -> Tensor:
     """Return the k-th diagonal of a matrix, or the matrix with a given vector on it, else zeros.
 
     >>> print(ndl.diag(Tensor([1.0, 2.0])))
@@ -188,7 +191,7 @@ def diag(x: Any, k: int = 0) -> Any:
     return executor.apply(DiagonalGrad.of(k, (size, size)), x)
 
 
-def diag_embed(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
+def diag_embed(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
     """Matrices with x on their k-th diagonal and zeros elsewhere: the inverse of ``diagonal``.
 
     Shapes:   x [..., n] -> [..., n + |k|, n + |k|], these axes moved to axis1 and axis2
@@ -208,7 +211,7 @@ def diag_embed(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
     return moveaxis(out, (-2, -1), (axis1, axis2))
 
 
-def block_diag(*blocks: Any) -> Any:
+def block_diag(*blocks: Any) -> Tensor:
     """Put matrices along the diagonal of a larger one, with zeros elsewhere.
 
     Vectors and numbers count as matrices with one row.
@@ -239,7 +242,7 @@ def block_diag(*blocks: Any) -> Any:
     )
 
 
-def trace(x: Any, k: int = 0) -> Any:
+def trace(x: Any, k: int = 0) -> Tensor:
     """The sum of the k-th diagonal of the last two axes.
 
     >>> print(ndl.trace(Tensor([[1.0, 2.0], [3.0, 4.0]])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import dtype
 from needle.errors import OptionError, ShapeError, explain
@@ -28,8 +28,11 @@ from needle.ops.movement import stop_gradient, turned, unsqueeze
 from needle.ops.operands import cast, promoted
 from needle.ops.reduce import mean, summation
 
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
-def cdist(x: Any, y: Any, p: float = 2.0) -> Any:
+
+def cdist(x: Any, y: Any, p: float = 2.0) -> Tensor:
     """Distances of all points of x from all of y: (sum |x - y| ** p) ** (1 / p); see ``norm``.
 
     For p = 2 and dtypes below float64 it is computed from a matrix product in float64, where the
@@ -75,7 +78,7 @@ def _finite(x: Any) -> Any:
 
 def pairwise_distance(
     x: Any, y: Any, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False
-) -> Any:
+) -> Tensor:
     """Distance between the vectors of x and y, along the last axis: ``norm`` of x - y + eps.
 
     Shapes:   x, y [..., d], which broadcast -> [...]
@@ -96,7 +99,7 @@ def _signs(name: str, like: Any, target: Any) -> Any:
 
 def cosine_embedding_loss(
     x: Any, y: Any, target: Any, *, margin: float = 0.0, reduction: str = "mean"
-) -> Any:
+) -> Tensor:
     """1 - cos(x, y) where the target is 1; max(0, cos(x, y) - margin) where it is -1.
 
     Shapes:   x, y [..., d], target [...]
@@ -113,7 +116,7 @@ def cosine_embedding_loss(
 
 def hinge_embedding_loss(
     x: Any, target: Any, *, margin: float = 1.0, reduction: str = "mean"
-) -> Any:
+) -> Tensor:
     """The distance x where the target is 1; max(0, margin - x) where it is -1.
 
     Shapes:   x, target [...]
@@ -129,7 +132,7 @@ def hinge_embedding_loss(
 
 def margin_ranking_loss(
     x: Any, y: Any, target: Any, *, margin: float = 0.0, reduction: str = "mean"
-) -> Any:
+) -> Tensor:
     """max(0, margin - target * (x - y)): the target is 1 where x should be larger, else -1.
 
     Shapes:   x, y, target [...]
@@ -153,7 +156,7 @@ def triplet_margin_loss(
     eps: float = 1e-6,
     swap: bool = False,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """max(0, distance(anchor, positive) - distance(anchor, negative) + margin).
 
     Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from needle.ops.attributes import real
 from needle.ops.base import OUTPUT, Elementwise, export, sum_to
 from needle.ops.operands import as_tensors, cast, constant, default_float, promoted, widened
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 # ---- arithmetic ----------------------------------------------------------------
 
@@ -473,7 +476,7 @@ equal, not_equal, less, less_equal = map(export, (Equal, NotEqual, Less, LessEqu
 greater, greater_equal, where = map(export, (Greater, GreaterEqual, Where))
 
 
-def heaviside(x: Any, values: Any) -> Any:
+def heaviside(x: Any, values: Any) -> Tensor:
     """Return 0 where x is below 0, 1 above, and values where it is 0; NaN for NaN.
 
     Gradient: values, where x is 0; that of x is 0
@@ -485,7 +488,7 @@ def heaviside(x: Any, values: Any) -> Any:
     return where(equal(x, 0), values, maximum(sign(x), 0))
 
 
-def lerp(x: Any, y: Any, weight: Any) -> Any:
+def lerp(x: Any, y: Any, weight: Any) -> Tensor:
     """Interpolate between x and y: x + weight * (y - x), which is exactly y where the weight is 1.
 
     Shapes:   x, y and weight broadcast
@@ -508,7 +511,7 @@ def lerp(x: Any, y: Any, weight: Any) -> Any:
     return cast(x + step * weight if weight < 0.5 else y - step * (1.0 - weight), kind)
 
 
-def addcmul(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Any:
+def addcmul(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
     """x + value * y * z; shapes broadcast.
 
     >>> print(ndl.addcmul(Tensor([1.0]), Tensor([2.0]), Tensor([3.0]), value=0.5))
@@ -517,7 +520,7 @@ def addcmul(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Any:
     return add(x, multiply(y, z) if value == 1 else multiply(multiply(y, value), z))
 
 
-def addcdiv(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Any:
+def addcdiv(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
     """x + value * y / z; shapes broadcast.
 
     >>> print(ndl.addcdiv(Tensor([1.0]), Tensor([6.0]), Tensor([3.0]), value=0.5))

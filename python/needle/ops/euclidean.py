@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from needle.ops.reduce import (
 from needle.ops.samples import Sample, uniform
 from needle.ops.scan import Var, either
 from needle.ops.tuples import stack
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 class Root(Sqrt):
@@ -190,7 +193,7 @@ def std(
     *,
     axis: Axes = None,
     correction: float = 0.0,
-) -> Any:
+) -> Tensor:
     """Standard deviation over axes (all for None): the square root of ``var``.
 
     Its derivative where all values are equal is 0. float16 and bfloat16 are computed in float32,

@@ -9,7 +9,7 @@ decomposition", 2016; Golub and Pereyra, "The differentiation of pseudo-inverses
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from needle.ops.movement import concat, turned, unsqueeze
 from needle.ops.operands import promoted
 from needle.ops.reduce import amax
 from needle.ops.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 def symmetric(shape: Shape) -> Any:
@@ -359,7 +362,7 @@ def svd(x: Any, full: bool = True) -> tuple[Any, Any, Any]:
     return executor.apply(SVD.of(bool(full)), x).tuple()
 
 
-def pinv(x: Any, rtol: Any = None) -> Any:
+def pinv(x: Any, rtol: Any = None) -> Tensor:
     """The pseudo-inverse of matrices; singular values up to rtol times the largest count as 0.
 
     Args:
@@ -374,7 +377,7 @@ def pinv(x: Any, rtol: Any = None) -> Any:
     return executor.apply(PseudoInverse.of(), x, _limit(x, shape_of(x), rtol))
 
 
-def significant(s: Any, shape: Shape, rtol: Any = None) -> Any:
+def significant(s: Any, shape: Shape, rtol: Any = None) -> Tensor:
     """Return which singular values of a matrix of this shape are above rounding errors; bool."""
     if not shape_of(s)[-1]:
         return s > 0.0

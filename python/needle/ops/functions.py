@@ -7,7 +7,7 @@ mode.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from needle.ops.elementwise import (
 )
 from needle.ops.operands import cast, promoted, widened
 from needle.ops.samples import Sample, binary_samples, unary_samples, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 # ---- powers, exponentials and logarithms -------------------------------------------
 
@@ -369,7 +372,7 @@ copysign, nextafter = map(export, (CopySign, NextAfter))
 sigmoid, sigmoid_grad, erf = map(export, (Sigmoid, SigmoidGrad, Erf))
 
 
-def logit(x: Any, eps: float | None = None) -> Any:
+def logit(x: Any, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), the inverse of ``sigmoid``; with eps, x is first limited to [eps, 1 - eps].
 
     float16 and bfloat16 are computed in float32.
@@ -385,7 +388,7 @@ def logit(x: Any, eps: float | None = None) -> Any:
     return cast(log(wide) - log1p(negative(wide)), x.spec.dtype)
 
 
-def power(x: Any, y: Any) -> Any:
+def power(x: Any, y: Any) -> Tensor:
     """Raise to a power: x ** y. See ``Power``.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from needle.ops.rounding import round
 from needle.ops.samples import Sample, uniform
 from needle.ops.special import Expanded, polynomial
 from needle.ops.trigonometry import cos, sin
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 # Bernoulli's numbers of even index.
 _BERNOULLI = (
@@ -185,7 +188,7 @@ def _reference(n: int, x: Any) -> Any:
 lgamma = export(LGamma)
 
 
-def digamma(x: Any) -> Any:
+def digamma(x: Any) -> Tensor:
     """Derivative of ``lgamma``; NaN at -1, -2, ..., infinite at 0. See ``PolyGamma``.
 
     >>> print(ndl.digamma(Tensor([1.0, 2.0])))
@@ -207,7 +210,7 @@ def polygamma(n: int, x: Any) -> Any:
     return executor.apply(PolyGamma.of(whole("polygamma: n", n)), x)
 
 
-def multigammaln(x: Any, p: int) -> Any:
+def multigammaln(x: Any, p: int) -> Tensor:
     """Logarithm of the gamma function of p dimensions: infinite or NaN for x <= (p - 1) / 2.
 
         sum of lgamma(x - k / 2) over k = 0, ..., p - 1, and p (p - 1) / 4 * log(pi)

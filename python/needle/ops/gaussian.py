@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from needle.ops.functions import erf, exp, log, log1p
 from needle.ops.operands import cast, promoted
 from needle.ops.samples import unary_samples
 from needle.ops.special import Expanded
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 _erfc = np.vectorize(math.erfc, otypes=[float])
 
@@ -52,7 +55,7 @@ class Ndtr(Expanded):
 ndtr = export(Ndtr)
 
 
-def log_ndtr(x: Any) -> Any:
+def log_ndtr(x: Any) -> Tensor:
     """Logarithm of ``ndtr``; it and its derivatives are accurate however far x is from 0.
 
     Computed in float64 and rounded once; by its series below -20 (Abramowitz, Stegun, 26.2.12).
@@ -67,7 +70,8 @@ def log_ndtr(x: Any) -> Any:
     below = ndtr(where(above, -near, near))
     value = where(above, log1p(-below), log(where(above, 1.0, below)))
     t = where(far, wide, -20.0)
-    r, series = 1.0 / square(t), 1.0
+    r: Any = 1.0 / square(t)
+    series: Any = 1.0
     for k in range(21, 0, -2):
         series = 1.0 - k * r * series
     tail = -0.5 * square(t) - log(-t) - 0.5 * math.log(2 * math.pi) + log(series)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from needle.ops.attributes import flag
 from needle.ops.base import Op, sum_to
 from needle.ops.operands import as_tensors
 from needle.ops.samples import Sample, integers, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 def _gather_samples() -> list[Sample]:
@@ -346,7 +349,7 @@ def gather(x: Any, index: Any, axis: Any = -1) -> Any:
     return _picked(Gather.of(axis), axis, False, x, index)
 
 
-def take_along_dim(x: Any, index: Any, axis: int | None = None) -> Any:
+def take_along_dim(x: Any, index: Any, axis: int | None = None) -> Tensor:
     """Pick along an axis as ``gather``; for None, from the flattened x by the flattened index.
 
     >>> x = Tensor([[3.0, 1.0], [2.0, 4.0]])
@@ -404,7 +407,7 @@ def beside(x: Any, index: Any) -> Any:
     return graph.wrap(array(values, str(values.dtype), executor.spec_of(x).device))
 
 
-def take(x: Any, index: Any, axis: int | None = None) -> Any:
+def take(x: Any, index: Any, axis: int | None = None) -> Tensor:
     """Pick slices along an axis; of the flattened x for None. See ``Take``.
 
     The index may also be a number, a list or a range; a number removes the axis.
@@ -423,7 +426,7 @@ def take(x: Any, index: Any, axis: int | None = None) -> Any:
     return _picked(Take.of(axis), axis, True, x, index)
 
 
-def embedding(weight: Any, ids: Any, *, sparse: bool = False) -> Any:
+def embedding(weight: Any, ids: Any, *, sparse: bool = False) -> Tensor:
     """Rows of weight [n, d] at ids [...], which may be floating with whole values: [..., d].
 
     The ids may also be an array, a list or a range. Negative ids are errors.
@@ -448,7 +451,7 @@ def embedding(weight: Any, ids: Any, *, sparse: bool = False) -> Any:
     return _picked(op, 0, True, weight, ids)
 
 
-def one_hot(x: Any, classes: int, dtype: Any = None) -> Any:
+def one_hot(x: Any, classes: int, dtype: Any = None) -> Tensor:
     """1 at position x along a new last axis, else 0; float32 for dtype None. See ``OneHot``.
 
     Raises:

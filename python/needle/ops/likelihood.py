@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from needle.ops.loss import Pairwise, pair_samples, reduced, same_shape
 from needle.ops.movement import broadcast_to, stop_gradient, unsqueeze
 from needle.ops.operands import as_tensors, promoted
 from needle.ops.samples import Sample
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 class BCEWithLogits(Pairwise):
@@ -67,7 +70,7 @@ def _finite(x: Any) -> Any:
     return clip(x, -most, most)
 
 
-def bce(x: Any, target: Any, *, weight: Any = None, reduction: str = "mean") -> Any:
+def bce(x: Any, target: Any, *, weight: Any = None, reduction: str = "mean") -> Tensor:
     """Binary cross entropy of probabilities x and a target in [0, 1].
 
         out = -(target * log(x) + (1 - target) * log(1 - x))
@@ -119,7 +122,7 @@ def bce_with_logits(
     weight: Any = None,
     pos_weight: Any = None,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """Binary cross entropy of sigmoid(x) and the target. See ``BCEWithLogits``.
 
     ``weight`` gives a weight for each element, as for ``bce``; ``pos_weight`` multiplies the loss
@@ -138,7 +141,7 @@ def bce_with_logits(
 
 def gaussian_nll_loss(
     x: Any, target: Any, var: Any, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
-) -> Any:
+) -> Tensor:
     """Negative log-likelihood of targets from normal distributions of means x and variances var.
 
         out = (log(var) + (x - target) ** 2 / var) / 2
@@ -185,7 +188,7 @@ def poisson_nll_loss(
     full: bool = False,
     eps: float = 1e-8,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """Negative log-likelihood of counts from Poisson distributions.
 
         out = exp(x) - target * x

@@ -8,7 +8,7 @@ matrix derivative results for forward and reverse mode algorithmic differentiati
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from needle.ops.movement import reshape, squeeze, stop_gradient, turned, unsquee
 from needle.ops.operands import promoted, widened
 from needle.ops.reduce import amax, amin, normalised, summation
 from needle.ops.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 Shape = tuple[int, ...]
 EXACT = ("float64", "float32")
@@ -317,7 +320,7 @@ def _spread(x: Any) -> Any:
 
 def norm(
     x: Any, ord: Any = 2, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
-) -> Any:
+) -> Tensor:
     """Length of vectors: (sum |x| ** ord) ** (1 / ord) over axes, all for None.
 
     The elements over several axes count as one vector, so ord 2 is the Frobenius norm of a matrix.
@@ -371,7 +374,7 @@ def _unit(size: Any, ord: float, axes: tuple[int, ...]) -> Any:
     return where(logical_and(greater(most, 0.0), less(most, math.inf)), most, 1.0)
 
 
-def normalize(x: Any, ord: Any = 2, axis: int = -1, eps: float = 1e-12) -> Any:
+def normalize(x: Any, ord: Any = 2, axis: int = -1, eps: float = 1e-12) -> Tensor:
     """Divide vectors along an axis by their length, or by eps where they are shorter. See ``norm``.
 
     float16 and bfloat16 are computed in float32, which holds eps.
@@ -448,7 +451,7 @@ def solve_triangular(
     return executor.apply(SolveTriangular.of(upper, unit), a, b)
 
 
-def det(x: Any) -> Any:
+def det(x: Any) -> Tensor:
     """The determinant of matrices. See ``Determinant``.
 
     >>> round(ops.det(Tensor([[1.0, 2.0], [3.0, 5.0]])).item(), 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from needle.ops.reduce import all as all_true
 from needle.ops.reduce import any as any_true
 from needle.ops.reduce import summation
 from needle.ops.samples import Sample, binary_samples, integers, unary_samples, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 def _clip_samples() -> list[Sample]:
@@ -248,7 +251,7 @@ bitwise_invert, bitwise_left_shift = map(export, (BitwiseInvert, BitwiseLeftShif
 bitwise_right_shift = export(BitwiseRightShift)
 
 
-def clip(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Any:
+def clip(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
     """Limit x to [low, high], or [min, max]; None leaves that side open. See ``Clip``.
 
     Raises:
@@ -270,7 +273,7 @@ def clip(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any
     return executor.apply(Clip.of(), x, low, high)
 
 
-def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
+def clamp(x: Any, min: Any = None, max: Any = None) -> Tensor:
     """Limit x to [min, max]; None leaves that side open. See ``Clip``.
 
     >>> print(ndl.clamp(Tensor([-2.0, 0.5, 3.0]), min=0.0, max=1.0))
@@ -288,7 +291,7 @@ def largest(kind: DType) -> float:
 
 def nan_to_num(
     x: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
-) -> Any:
+) -> Tensor:
     """Put numbers in place of NaN and infinities; the gradient there is 0.
 
     Args:
@@ -311,7 +314,7 @@ def nan_to_num(
     return out
 
 
-def nansum(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+def nansum(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
     """Sum over axes (all for None), without NaN; the gradient of a NaN is 0.
 
     >>> print(ndl.nansum(Tensor([1.0, float("nan"), 3.0])))
@@ -323,7 +326,7 @@ def nansum(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = No
     return summation(x, axes, keepdims, axis=axis)
 
 
-def nanmean(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+def nanmean(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
     """Mean over axes (all for None), without NaN; NaN if all are NaN. Integers become floats.
 
     float16 and bfloat16 are added up in float32.
@@ -361,7 +364,9 @@ def contains(x: Any, value: Any) -> bool:
     return comparable(value) and bool(any_true(equal(x, value)).item())
 
 
-def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+def isclose(
+    x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
     """Whether elements are equal, or |x - y| <= atol + rtol * |y|; bool.
 
     Integers are compared in float64, float16 and bfloat16 in float32.

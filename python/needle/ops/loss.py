@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from needle.ops.operands import as_tensors, cast, promoted, widened
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, integers, uniform
 from needle.ops.softmax import finite_max, log_softmax, logsumexp, softmax
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 NOTHING = -(2**63)
 """The ``ignore_index`` for not ignoring any row."""
@@ -245,7 +248,7 @@ def cross_entropy(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """Cross entropy of softmax(logits) and the target. See ``CrossEntropy``.
 
     Args:
@@ -412,7 +415,7 @@ def same_shape(name: str, x: Any, target: Any) -> tuple[Any, Any]:
     return x, target
 
 
-def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
+def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Tensor:
     """Squared distance to the target: its "mean", its "sum", or one loss per element ("none").
 
     Raises:
@@ -425,7 +428,7 @@ def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
     return reduced(squared_difference(x, target), reduction)
 
 
-def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
+def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Tensor:
     """Distance to the target. Arguments as for ``mse_loss``.
 
     >>> print(ndl.l1_loss(Tensor([1.0, 2.0]), Tensor([3.0, 2.0])))
@@ -435,7 +438,7 @@ def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
     return reduced(absolute(x - target), reduction)
 
 
-def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mean") -> Any:
+def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mean") -> Tensor:
     """Squared distance near the target, distance further away. See ``Huber``.
 
     Raises: OptionError if delta is not positive
@@ -450,7 +453,7 @@ def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mea
     return reduced(executor.apply(Huber.of(), x, target, delta), reduction)
 
 
-def smooth_l1_loss(x: Any, target: Any, *, beta: float = 1.0, reduction: str = "mean") -> Any:
+def smooth_l1_loss(x: Any, target: Any, *, beta: float = 1.0, reduction: str = "mean") -> Tensor:
     """Distance to the target minus beta / 2; up to beta, distance ** 2 / (2 * beta).
 
     It is ``huber_loss`` divided by beta, and ``l1_loss`` for beta 0.
@@ -470,7 +473,7 @@ def smooth_l1_loss(x: Any, target: Any, *, beta: float = 1.0, reduction: str = "
 
 def kl_divergence(
     x: Any, target: Any, *, reduction: str = "batchmean", log_target: bool = False
-) -> Any:
+) -> Tensor:
     """Kullback-Leibler divergence of target from exp(x), where x is a log-probability.
 
     With ``log_target`` the target is a log-probability too. Reduction "batchmean" is the sum
@@ -500,7 +503,7 @@ def nll_loss(
     weight: Any = None,
     ignore_index: int | None = None,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """Negative log-likelihood: -x at the label, where x holds log-probabilities.
 
     Args:

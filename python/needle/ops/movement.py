@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from needle.executor import shape_of
 from needle.ops.attributes import Axes, either
 from needle.ops.base import BROADCAST, CAST, PERMUTE, RESHAPE, SLICE, Linear, Op
 from needle.ops.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 Ranges = tuple[tuple[int, int, int], ...]
 
@@ -345,7 +348,7 @@ def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
     return executor.apply(op, x)
 
 
-def permute(x: Any, *axes: Any) -> Any:
+def permute(x: Any, *axes: Any) -> Tensor:
     """Return x with its axes in another order (array API: permute_dims).
 
     >>> ndl.permute(ndl.zeros((2, 3, 4)), (2, 0, 1)).shape
@@ -364,7 +367,7 @@ def turned(x: Any) -> Any:
     return executor.apply(_TURNS[x.spec.ndim - 2], x)
 
 
-def transpose(x: Any, axes: Any = None, *more: int) -> Any:
+def transpose(x: Any, axes: Any = None, *more: int) -> Tensor:
     """Swap two axes, as one argument or two; the last two for None. For any order see ``permute``.
 
     Raises:
@@ -403,7 +406,7 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Any:
     return executor.apply(BroadcastTo.of(axes_of(shape)), x)
 
 
-def squeeze(x: Any, axes: Axes = None, *, axis: Axes = None) -> Any:
+def squeeze(x: Any, axes: Axes = None, *, axis: Axes = None) -> Tensor:
     """Return x without these axes of size 1 (all such axes for None).
 
     Raises:
@@ -423,7 +426,7 @@ def squeeze(x: Any, axes: Axes = None, *, axis: Axes = None) -> Any:
     return reshape(x, tuple(n for i, n in enumerate(shape) if i not in gone))
 
 
-def unsqueeze(x: Any, axis: int) -> Any:
+def unsqueeze(x: Any, axis: int) -> Tensor:
     """Return x with a new axis of size 1 at this place of the result.
 
     >>> ndl.unsqueeze(Tensor([1.0, 2.0]), 1).shape
@@ -434,7 +437,7 @@ def unsqueeze(x: Any, axis: int) -> Any:
     return reshape(x, tuple(shape))
 
 
-def flip(x: Any, axes: Axes = None, *more: int, axis: Axes = None) -> Any:
+def flip(x: Any, axes: Axes = None, *more: int, axis: Axes = None) -> Tensor:
     """Return x with the elements of these axes (all for None) in reverse order; a view.
 
     Several axes are given as one argument or one by one.
@@ -450,7 +453,7 @@ def flip(x: Any, axes: Axes = None, *more: int, axis: Axes = None) -> Any:
     return executor.apply(Slice.of(ranges, ()), x)
 
 
-def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
+def concat(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     """Join tensors along an existing axis. See ``Concat``.
 
     Raises:
@@ -471,7 +474,7 @@ def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
     return executor.apply(Concat.of(normalise_axis(axis, len(shape_of(tensors[0])))), *tensors)
 
 
-def astype(x: Any, dtype: Any) -> Any:
+def astype(x: Any, dtype: Any) -> Tensor:
     """Return x in another dtype. See ``Cast``.
 
     >>> ndl.astype(Tensor([1.7, -1.7]), "int32")
@@ -491,7 +494,7 @@ def to_device(x: Any, device: Any) -> Any:
     return x if executor.spec_of(x).device == target else executor.apply(ToDevice.of(target), x)
 
 
-def copy(x: Any) -> Any:
+def copy(x: Any) -> Tensor:
     """Return a copy of x in fresh memory.
 
     >>> print(ops.copy(Tensor([1.0, 2.0])))
@@ -500,7 +503,7 @@ def copy(x: Any) -> Any:
     return executor.apply(Copy.of(), x)
 
 
-def stop_gradient(x: Any) -> Any:
+def stop_gradient(x: Any) -> Tensor:
     """Return x as a constant: no gradient flows through. See ``StopGradient``.
 
     >>> x = Tensor(3.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from needle.ops.movement import broadcast_to, permute, reshape, unsqueeze
 from needle.ops.operands import constant, widened
 from needle.ops.reduce import mean, summation
 from needle.ops.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 def _rows(x: Any) -> tuple[int, ...]:
@@ -398,7 +401,7 @@ def _last_axes(name: str, x: Any, weight: Any) -> tuple[int, ...]:
     return own
 
 
-def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
     """Normalise over the last axes of x: as many as the weight has; one for None.
 
     See ``LayerNorm``.
@@ -414,7 +417,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) 
     return out if len(own) == 1 else reshape(out, shape_of(x))
 
 
-def rms_norm(x: Any, weight: Any = None, eps: float = 1e-5) -> Any:
+def rms_norm(x: Any, weight: Any = None, eps: float = 1e-5) -> Tensor:
     """Scale the last axes of x (those of the weight, one for None) to unit root mean square.
 
     See ``RMSNorm``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from needle.ops.base import Linear
 from needle.ops.elementwise import where
 from needle.ops.movement import Pad
 from needle.ops.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 Shape = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
@@ -196,7 +199,7 @@ class PadByEdgesGrad(Linear):
 # ---- functions ---------------------------------------------------------------------
 
 
-def pad(x: Any, widths: int | Sequence[Any], mode: str = "constant", value: float = 0.0) -> Any:
+def pad(x: Any, widths: int | Sequence[Any], mode: str = "constant", value: float = 0.0) -> Tensor:
     """Pad x with (before, after) elements per axis.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
@@ -15,8 +15,11 @@ from needle.ops.operands import promoted
 from needle.ops.softmax import softmax
 from needle.ops.trigonometry import tanh
 
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
-def hardtanh(x: Any, low: Any = -1.0, high: Any = 1.0) -> Any:
+
+def hardtanh(x: Any, low: Any = -1.0, high: Any = 1.0) -> Tensor:
     """x limited to [low, high]. See ``Clip``.
 
     >>> print(ndl.hardtanh(Tensor([-3.0, 0.5, 2.0])))
@@ -25,7 +28,7 @@ def hardtanh(x: Any, low: Any = -1.0, high: Any = 1.0) -> Any:
     return clip(x, low, high)
 
 
-def relu6(x: Any) -> Any:
+def relu6(x: Any) -> Tensor:
     """min(max(x, 0), 6). See ``Clip``.
 
     >>> print(ndl.relu6(Tensor([-1.0, 3.0, 8.0])))
@@ -34,7 +37,7 @@ def relu6(x: Any) -> Any:
     return clip(x, 0.0, 6.0)
 
 
-def threshold(x: Any, threshold: float, value: float) -> Any:
+def threshold(x: Any, threshold: float, value: float) -> Tensor:
     """x where it is above a threshold, else a value.
 
     >>> print(ndl.threshold(Tensor([-1.0, 0.5, 2.0]), 1.0, 0.0))
@@ -43,7 +46,7 @@ def threshold(x: Any, threshold: float, value: float) -> Any:
     return where(less_equal(x, threshold), value, x)
 
 
-def hardshrink(x: Any, lambd: float = 0.5) -> Any:
+def hardshrink(x: Any, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0.
 
     >>> print(ndl.hardshrink(Tensor([-1.0, 0.3, 2.0])))
@@ -52,7 +55,7 @@ def hardshrink(x: Any, lambd: float = 0.5) -> Any:
     return where(less_equal(absolute(x), lambd), 0.0, x)
 
 
-def softshrink(x: Any, lambd: float = 0.5) -> Any:
+def softshrink(x: Any, lambd: float = 0.5) -> Tensor:
     """x moved towards 0 by lambd; 0 where |x| <= lambd.
 
     Raises:
@@ -68,7 +71,7 @@ def softshrink(x: Any, lambd: float = 0.5) -> Any:
     return where(less_equal(absolute(x), size), 0.0, x - clip(x, -size, size))
 
 
-def tanhshrink(x: Any) -> Any:
+def tanhshrink(x: Any) -> Tensor:
     """x - tanh(x).
 
     >>> print(ndl.tanhshrink(Tensor([0.0, 2.0])))
@@ -78,7 +81,7 @@ def tanhshrink(x: Any) -> Any:
     return x - tanh(x)
 
 
-def celu(x: Any, alpha: float = 1.0) -> Any:
+def celu(x: Any, alpha: float = 1.0) -> Tensor:
     """x where x > 0, else alpha * (exp(x / alpha) - 1); smooth for every alpha, unlike ``elu``.
 
     Raises:
@@ -95,7 +98,7 @@ def celu(x: Any, alpha: float = 1.0) -> Any:
     return elu(divide(x, alpha)) * alpha
 
 
-def softmin(x: Any, axis: int = -1) -> Any:
+def softmin(x: Any, axis: int = -1) -> Tensor:
     """Positive numbers that add up to 1 along an axis: ``softmax`` of -x.
 
     >>> print(ndl.softmin(Tensor([1.0, 2.0])))
@@ -126,7 +129,7 @@ def prelu(x: Any, weight: Any) -> Any:
     return leaky_relu(x, reshape(weight, slopes))
 
 
-def log_sigmoid(x: Any) -> Any:
+def log_sigmoid(x: Any) -> Tensor:
     """Logarithm of the logistic function, without overflow: -softplus(-x).
 
     >>> print(ndl.log_sigmoid(Tensor([0.0, -100.0])))

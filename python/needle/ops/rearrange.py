@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from needle.ops.movement import (
     unsqueeze,
 )
 from needle.ops.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 def _axes(axes: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
@@ -86,7 +89,7 @@ class Roll(Linear):
         return (executor.apply(Roll.of(tuple(-s for s in self.shifts), self.axes), out_grad),)
 
 
-def roll(x: Any, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes = None) -> Any:
+def roll(x: Any, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes = None) -> Tensor:
     """Move elements along axes (of the flattened x for None) by ``shifts`` places. See ``Roll``.
 
     Raises:
@@ -125,7 +128,7 @@ def _repeat_in_place(x: Any, counts: Sequence[int], inner: bool) -> Any:
     return executor.apply(Reshape.of(whole), spread)
 
 
-def tile(x: Any, counts: int | Sequence[int]) -> Any:
+def tile(x: Any, counts: int | Sequence[int]) -> Tensor:
     """Repeat x as a whole, ``counts`` times along each axis (aligned at the last, as NumPy).
 
     Raises:
@@ -143,7 +146,7 @@ def tile(x: Any, counts: int | Sequence[int]) -> Any:
     return _repeat_in_place(x, (1,) * (ndim - len(times)) + times, False)
 
 
-def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
+def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Tensor:
     """Repeat each element along an axis (of the flattened x for None).
 
     Args:
@@ -176,7 +179,7 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Any:
     return take(x, made("repeat", _repeated, each.astype(np.int64), x), axis)
 
 
-def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
+def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     """Rotate by 90 degrees k times, from the first of two axes to the second; a view.
 
     Raises:
@@ -295,7 +298,7 @@ class UnDilate(Linear):
         return (executor.apply(SliceGrad.of(self._ranges(shape), (), shape), out_grad),)
 
 
-def dilate(x: Any, axes: int | Sequence[int], dilation: int) -> Any:
+def dilate(x: Any, axes: int | Sequence[int], dilation: int) -> Tensor:
     """Put ``dilation`` zeros after every element on each of the axes. See ``Dilate``.
 
     >>> print(ops.dilate(Tensor([1.0, 2.0]), 0, 1))
@@ -304,7 +307,7 @@ def dilate(x: Any, axes: int | Sequence[int], dilation: int) -> Any:
     return executor.apply(Dilate.of(*_dilation("dilate", x, axes, dilation)), x)
 
 
-def undilate(x: Any, axes: int | Sequence[int], dilation: int) -> Any:
+def undilate(x: Any, axes: int | Sequence[int], dilation: int) -> Tensor:
     """Keep every (1 + dilation)-th element on each of the axes. See ``UnDilate``.
 
     >>> print(ops.undilate(Tensor([1.0, 0.0, 2.0, 0.0]), 0, 1))
@@ -327,7 +330,7 @@ def _dilation(
 # ---- axes --------------------------------------------------------------------------
 
 
-def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -> Any:
+def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -> Tensor:
     """Move axes to other places; the others keep their order.
 
     Raises:
@@ -346,7 +349,7 @@ def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -
     return permute(x, order)
 
 
-def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
+def swapaxes(x: Any, axis1: int, axis2: int) -> Tensor:
     """Swap two axes.
 
     >>> ndl.swapaxes(ndl.zeros((2, 3, 4)), 0, 2).shape
@@ -358,7 +361,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
     return permute(x, order)
 
 
-def flatten(x: Any, start: int = 0, stop: int = -1) -> Any:
+def flatten(x: Any, start: int = 0, stop: int = -1) -> Tensor:
     """Merge the axes from start to stop (included) into one.
 
     Raises:
@@ -401,7 +404,7 @@ def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
     return reshape(x, (*shape[:axis], *parts, *shape[axis + 1 :]))
 
 
-def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
+def expand_dims(x: Any, axis: int | Sequence[int]) -> Tensor:
     """Insert axes of size 1 at these places of the result.
 
     >>> ops.expand_dims(ndl.zeros((2, 3)), (0, 2)).shape

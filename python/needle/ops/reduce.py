@@ -6,7 +6,7 @@ import builtins
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from needle.ops.elementwise import cast_like, equal, not_equal, where
 from needle.ops.movement import BroadcastTo, broadcast_to, reshape
 from needle.ops.operands import in_dtype, widened
 from needle.ops.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 def reduction_samples(
@@ -413,7 +416,9 @@ any, all = reducer(AnyTrue, "any"), reducer(AllTrue, "all")
 argmax, argmin = reducer(ArgMax, "argmax"), reducer(ArgMin, "argmin")
 
 
-def count_nonzero(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+def count_nonzero(
+    x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
+) -> Tensor:
     """Count the elements over axes (all for None) that are not zero; int64.
 
     >>> print(ndl.count_nonzero(Tensor([[1.0, 0.0], [3.0, 4.0]]), axis=0))

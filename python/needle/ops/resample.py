@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from needle.ops.pooling import AvgPool, MaxPool
 from needle.ops.rearrange import flatten
 from needle.ops.reduce import argmax, mean
 from needle.ops.windows import WindowsGrad, windows
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 MODES = {
     "nearest": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (3,), "bicubic": (2,),
@@ -233,7 +236,7 @@ def _mixed(x: Any, axis: int, matrix: Any) -> Any:
     return reshape(out, (*shape[:axis], shape_of(matrix)[0], *shape[axis + 1 :]))
 
 
-def adaptive_avg_pool1d(x: Any, output_size: Any) -> Any:
+def adaptive_avg_pool1d(x: Any, output_size: Any) -> Tensor:
     """Average [n, c, t] down to a size. See ``adaptive_avg_pool2d``.
 
     >>> print(ops.adaptive_avg_pool1d(Tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2))
@@ -242,7 +245,7 @@ def adaptive_avg_pool1d(x: Any, output_size: Any) -> Any:
     return _adaptive("adaptive_avg_pool1d", 1, x, output_size)
 
 
-def adaptive_avg_pool2d(x: Any, output_size: Any) -> Any:
+def adaptive_avg_pool2d(x: Any, output_size: Any) -> Tensor:
     """Average images [n, c, h, w] down (or up) to a size, with windows as even as can be.
 
     Window i of m over n elements goes from floor(i n / m) to ceil((i + 1) n / m).
@@ -260,7 +263,7 @@ def adaptive_avg_pool2d(x: Any, output_size: Any) -> Any:
     return _adaptive("adaptive_avg_pool2d", 2, x, output_size)
 
 
-def adaptive_avg_pool3d(x: Any, output_size: Any) -> Any:
+def adaptive_avg_pool3d(x: Any, output_size: Any) -> Tensor:
     """Average volumes [n, c, d, h, w] down to a size. See ``adaptive_avg_pool2d``.
 
     >>> ops.adaptive_avg_pool3d(ndl.ones((1, 3, 8, 8, 8)), 2).shape
@@ -296,7 +299,7 @@ def _bin_places(spatial: Sizes, out: Sizes, device: Any) -> Any:
     return ndarray.array(place, "int64", device)
 
 
-def adaptive_max_pool1d(x: Any, output_size: Any) -> Any:
+def adaptive_max_pool1d(x: Any, output_size: Any) -> Tensor:
     """Take the largest elements of [n, c, t] down to a size. See ``adaptive_max_pool2d``.
 
     >>> print(ops.adaptive_max_pool1d(Tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2))
@@ -305,7 +308,7 @@ def adaptive_max_pool1d(x: Any, output_size: Any) -> Any:
     return _adaptive_max("adaptive_max_pool1d", 1, x, output_size)
 
 
-def adaptive_max_pool2d(x: Any, output_size: Any) -> Any:
+def adaptive_max_pool2d(x: Any, output_size: Any) -> Tensor:
     """Take the largest element of each of so many windows of images [n, c, h, w].
 
     The windows, the arguments and the errors are those of ``adaptive_avg_pool2d``; ties go to the
@@ -317,7 +320,7 @@ def adaptive_max_pool2d(x: Any, output_size: Any) -> Any:
     return _adaptive_max("adaptive_max_pool2d", 2, x, output_size)
 
 
-def adaptive_max_pool3d(x: Any, output_size: Any) -> Any:
+def adaptive_max_pool3d(x: Any, output_size: Any) -> Tensor:
     """Take the largest elements of [n, c, d, h, w] down to a size. See ``adaptive_max_pool2d``.
 
     >>> ops.adaptive_max_pool3d(ndl.ones((1, 3, 8, 8, 8)), 2).shape
@@ -340,7 +343,9 @@ def global_avg_pool(x: Any) -> Any:
 # ---- windows as columns, channels as pixels ------------------------------------------
 
 
-def unfold(x: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
+def unfold(
+    x: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Tensor:
     """Return the windows of images as columns (im2col).
 
     Shapes:   x [n, c, h, w] -> [n, c * elements of a window, windows]
@@ -417,7 +422,7 @@ def _columns(
     return kernel, taps, tuple((low, low) for low in lows), steps
 
 
-def pixel_shuffle(x: Any, factor: int) -> Any:
+def pixel_shuffle(x: Any, factor: int) -> Tensor:
     """Enlarge images by a factor: channels become pixels.
 
     Shapes:   x [..., c * factor ** 2, h, w] -> [..., c, h * factor, w * factor]
@@ -444,7 +449,7 @@ def pixel_shuffle(x: Any, factor: int) -> Any:
     return reshape(permute(parts, order), (*lead, c // factor**2, h * factor, w * factor))
 
 
-def pixel_unshuffle(x: Any, factor: int) -> Any:
+def pixel_unshuffle(x: Any, factor: int) -> Tensor:
     """Shrink images by a factor: pixels become channels. The inverse of ``pixel_shuffle``.
 
     Shapes:   x [..., c, h * factor, w * factor] -> [..., c * factor ** 2, h, w]
@@ -478,7 +483,7 @@ def upsample(
     scale_factor: float | Sequence[float] | None = None,
     mode: str = "nearest",
     align_corners: bool = False,
-) -> Any:
+) -> Tensor:
     """Enlarge (or shrink) images [n, c, *spatial] by their neighbouring pixels.
 
     Position p of the result is (p + 0.5) / scale - 0.5 in x; with ``align_corners`` it is

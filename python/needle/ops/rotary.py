@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from needle.ops.movement import concat, unsqueeze
 from needle.ops.operands import as_tensors, cast, widened
 from needle.ops.samples import Sample, uniform
 from needle.ops.trigonometry import cos, sin
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 def _turned(x: Any, positions: Any, base: float) -> Any:
@@ -95,7 +98,7 @@ class Rotary(Composite):
         return executor.apply(op, out_grad, out.inputs[1]), None
 
 
-def rotary(x: Any, positions: Any = 0, *, base: float = 10000.0) -> Any:
+def rotary(x: Any, positions: Any = 0, *, base: float = 10000.0) -> Tensor:
     """Turn pairs of columns of queries or keys by angles that grow with the position.
 
     See ``Rotary``.

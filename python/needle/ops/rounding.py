@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from needle.ops.base import export
 from needle.ops.elementwise import Step, subtract
 from needle.ops.operands import as_tensors, cast, widened
 from needle.ops.samples import unary_samples
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 class _Rounding(Step):
@@ -63,7 +66,7 @@ class Trunc(_Rounding):
 floor, ceil, trunc = map(export, (Floor, Ceil, Trunc))
 
 
-def round(x: Any, decimals: int = 0) -> Any:
+def round(x: Any, decimals: int = 0) -> Tensor:
     """Round to a number of decimals, halves to the even digit; -1 rounds to tens, -2 to hundreds.
 
     As in NumPy, it rounds ``x * 10 ** decimals``; float16 and bfloat16 in float32. See ``Round``.
@@ -93,7 +96,7 @@ def round(x: Any, decimals: int = 0) -> Any:
     return cast(out, kind)
 
 
-def frac(x: Any) -> Any:
+def frac(x: Any) -> Tensor:
     """Return the fractional part, with the sign of x: x - trunc(x).
 
     >>> print(ndl.frac(Tensor([-1.5, 2.25])))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from needle.ops.reduce import argmax
 from needle.ops.samples import Sample
 from needle.ops.samples import uniform as values
 from needle.ops.sorting import topk
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 Shape = int | Sequence[int]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -127,7 +130,7 @@ def uniform(
     device: Any = None,
     dtype: Any = None,
     key: int | None = None,
-) -> Any:
+) -> Tensor:
     """Return a tensor of values drawn uniformly from [low, high).
 
     They are drawn in float32, also for float64.
@@ -203,7 +206,7 @@ def normal(
     device: Any = None,
     dtype: Any = None,
     key: int | None = None,
-) -> Any:
+) -> Tensor:
     """Return a tensor of normally distributed values. Arguments as for ``uniform``.
 
     They are drawn in float32, also for float64.
@@ -228,7 +231,7 @@ def normal(
 
 def bernoulli(
     shape: Shape, p: float = 0.5, *, device: Any = None, dtype: Any = "bool", key: int | None = None
-) -> Any:
+) -> Tensor:
     """Return a tensor of bools that are true with probability p.
 
     Raises:
@@ -291,7 +294,7 @@ def _holds(kind: Any, low: int, high: int) -> bool:
     return kind.kind == "f" or (fits(low, kind) and fits(high - 1, kind))
 
 
-def permutation(n: int, *, device: Any = None, key: int | None = None) -> Any:
+def permutation(n: int, *, device: Any = None, key: int | None = None) -> Tensor:
     """Return a tensor of 0, 1, ..., n - 1 (int64) in random order.
 
     Raises:
@@ -349,7 +352,7 @@ class Weights(Op):
 
 def multinomial(
     weights: Any, count: int = 1, replacement: bool = False, *, key: int | None = None
-) -> Any:
+) -> Tensor:
     """Draw positions along the last axis with probabilities in proportion to the weights.
 
     The result is int64 [..., count] for weights [..., n]. Weights are not negative and need not add
@@ -415,7 +418,7 @@ class Dropout(Composite):
         return executor.apply(self, out_grad, out.inputs[1]), None
 
 
-def dropout(x: Any, p: float = 0.5, training: bool = True, *, key: int | None = None) -> Any:
+def dropout(x: Any, p: float = 0.5, training: bool = True, *, key: int | None = None) -> Tensor:
     """Set each element to zero with probability p and scale the others by 1 / (1 - p).
 
     It draws one uniform number per element, also for p = 0. Outside training it returns x.

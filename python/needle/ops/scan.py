@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from needle.ops.reduce import (
 from needle.ops.rounding import round
 from needle.ops.samples import Sample, uniform
 from needle.ops.tuples import stack
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 def _scan_samples(reference: Any) -> Any:
@@ -432,7 +435,7 @@ class Var(Composite):
         return (cast_like(grad, x),)
 
 
-def cumsum(x: Any, axis: int | None = None, *, dtype: Any = None) -> Any:
+def cumsum(x: Any, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """Cumulative sum along an axis (of the flattened x for None). See ``CumSum``.
 
     x is cast to a ``dtype`` first.
@@ -446,7 +449,7 @@ def cumsum(x: Any, axis: int | None = None, *, dtype: Any = None) -> Any:
     return executor.apply(CumSum.of(axis), x)
 
 
-def cumprod(x: Any, axis: int | None = None, *, dtype: Any = None) -> Any:
+def cumprod(x: Any, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """Cumulative product along an axis (of the flattened x for None). See ``CumProd``.
 
     x is cast to a ``dtype`` first.
@@ -496,7 +499,7 @@ def _flat(x: Any, axis: int | None) -> tuple[Any, int]:
     return x, normalise_axis(axis, len(shape_of(x)))
 
 
-def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
     """Differences of neighbours along an axis, taken ``n`` times.
 
     Args:
@@ -537,7 +540,7 @@ def var(
     *,
     axis: Axes = None,
     correction: float = 0.0,
-) -> Any:
+) -> Tensor:
     """Variance over axes (all for None); correction 1 is the unbiased one. See ``Var``.
 
     >>> print(ndl.var(Tensor([1.0, 2.0, 3.0]), correction=1))

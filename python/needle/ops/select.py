@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from needle.ops.samples import Sample, integers, uniform
 from needle.ops.sorting import argsort, nonzero
 from needle.ops.starts import become, is_start
 from needle.ops.tuples import joined
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 _native_setitem: Any = None if core.native is None else core.native.setitem
 
@@ -72,7 +75,7 @@ class LinearIndex(Op):
 # ---- reading -----------------------------------------------------------------------
 
 
-def getitem(x: Any, index: Any) -> Any:
+def getitem(x: Any, index: Any) -> Tensor:
     """Return x indexed as in NumPy; integer arrays and masks copy, everything else is a view.
 
     Raises:
@@ -332,7 +335,7 @@ def _winners(places: Any, size: int) -> tuple[Any, Any, Any]:
     return places, wins, hit
 
 
-def put(x: Any, index: Any, value: Any) -> Any:
+def put(x: Any, index: Any, value: Any) -> Tensor:
     """Return x with a value written to ``x[index]``; x itself stays as it is.
 
     Args:
@@ -431,7 +434,7 @@ def _without_leading_ones(value: Any, ndim: int) -> Any:
     return reshape(value, shape[extra:]) if extra and set(shape[:extra]) == {1} else value
 
 
-def masked_fill(x: Any, mask: Any, value: Any) -> Any:
+def masked_fill(x: Any, mask: Any, value: Any) -> Tensor:
     """Replace elements by a value where mask is true; the dtype stays that of x.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from needle.ops.movement import concat, reshape, stop_gradient
 from needle.ops.operands import in_dtype, widened
 from needle.ops.reduce import amax, normalised, summation
 from needle.ops.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 # ---- softmax -----------------------------------------------------------------------
 
@@ -285,7 +288,7 @@ class LogCumSumExp(Composite):
         return cast_like(out, x)
 
 
-def softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Any:
+def softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Tensor:
     """Map x to positive numbers that add up to 1 along an axis. See ``Softmax``.
 
     x is cast to a ``dtype`` first.
@@ -298,7 +301,7 @@ def softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Any:
     return executor.apply(Softmax.of(axis), x)
 
 
-def log_softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Any:
+def log_softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Tensor:
     """Logarithm of softmax. See ``LogSoftmax``.
 
     x is cast to a ``dtype`` first.
@@ -311,7 +314,7 @@ def log_softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Any:
     return executor.apply(LogSoftmax.of(axis), x)
 
 
-def logsumexp(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
+def logsumexp(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
     """Logarithm of the sum of exponentials over axes (all for None). See ``LogSumExp``.
 
     >>> round(ndl.logsumexp(Tensor([1000.0, 1000.0])).item(), 4)
@@ -322,7 +325,7 @@ def logsumexp(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes =
     return executor.apply(LogSumExp.of(chosen, flag("logsumexp: keepdims", keepdims)), x)
 
 
-def logcumsumexp(x: Any, axis: int) -> Any:
+def logcumsumexp(x: Any, axis: int) -> Tensor:
     """Logarithm of the sum of exponentials up to each element. See ``LogCumSumExp``.
 
     >>> print(ndl.logcumsumexp(Tensor([0.0, 0.0, 0.0]), 0))

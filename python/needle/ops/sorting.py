@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,6 +50,9 @@ from needle.ops.reduce import amax, amin, summation
 from needle.ops.samples import Sample, uniform
 from needle.ops.scan import cumsum
 from needle.ops.tuples import stack
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 def _sorted(x: Any, axis: int, descending: bool) -> Any:
@@ -203,7 +206,7 @@ def sort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = Tru
     return executor.apply(Sort.of(axis, flag("sort: descending", descending)), x)[0]
 
 
-def argsort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
+def argsort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
     """Return the positions (int64) that sort x along an axis, always stable. See ``Sort``.
 
     >>> print(ndl.argsort(Tensor([3.0, 1.0, 2.0])))
@@ -333,7 +336,7 @@ def quantile(
     keepdims: bool = False,
     *,
     interpolation: str = "linear",
-) -> Any:
+) -> Tensor:
     """Return the values below which a share q of the elements lies, along an axis (all for None).
 
     The result is NaN if an element is NaN.
@@ -396,7 +399,7 @@ def quantile(
 
 def searchsorted(
     edges: Any, values: Any, side: str | None = None, *, right: bool | None = None
-) -> Any:
+) -> Tensor:
     """Return the positions at which to insert values into sorted edges. See ``SearchSorted``.
 
     Args:
@@ -420,7 +423,7 @@ def searchsorted(
     return executor.apply(SearchSorted.of(side), edges, values)
 
 
-def bucketize(x: Any, edges: Any, right: bool = False) -> Any:
+def bucketize(x: Any, edges: Any, right: bool = False) -> Tensor:
     """Return the number of the bucket between sorted edges for each element of x; int64.
 
     Bucket 0 is below all edges. A value equal to an edge falls into the bucket before it, or after
@@ -435,7 +438,7 @@ def bucketize(x: Any, edges: Any, right: bool = False) -> Any:
     return searchsorted(edges, x, "right" if right else "left")
 
 
-def isin(x: Any, values: Any, *, invert: bool = False) -> Any:
+def isin(x: Any, values: Any, *, invert: bool = False) -> Tensor:
     """Return whether each element of x is among the values (with ``invert``: is not); bool.
 
     NaN is not equal to any value.
@@ -473,7 +476,7 @@ def nonzero(x: Any, *, as_tuple: bool = True) -> Any:
     return tuple(map(graph.wrap, kernels.nonzero(executor.value_of(x))))
 
 
-def argwhere(x: Any) -> Any:
+def argwhere(x: Any) -> Tensor:
     """Return the positions of all elements that are not zero: int64 [count, axes].
 
     >>> print(ndl.argwhere(Tensor([[0.0, 5.0], [6.0, 0.0]])))
@@ -538,7 +541,7 @@ def unique_consecutive(x: Any, *, return_inverse: bool = False, return_counts: b
     return tuple(found) if len(found) > 1 else found[0]
 
 
-def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Tensor:
     """Count how often each of 0, 1, 2, ... occurs in x, or sum the weights of each.
 
     Shapes:   x [n], weights [n] -> [max(largest of x + 1, minlength)]

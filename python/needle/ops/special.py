@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from needle.ops.movement import stop_gradient
 from needle.ops.operands import cast, promoted, widened
 from needle.ops.samples import binary_samples, unary_samples
 from needle.ops.trigonometry import sin
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 
 class Expanded(Elementwise):
@@ -163,7 +166,7 @@ class LogAddExp2(Expanded):
 logaddexp2 = export(LogAddExp2)
 
 
-def fmod(x: Any, y: Any) -> Any:
+def fmod(x: Any, y: Any) -> Tensor:
     """Remainder of x / y rounded towards zero, with the sign of x; exact. Integers by zero give 0.
 
     ``remainder`` has the sign of y.
@@ -180,7 +183,7 @@ def fmod(x: Any, y: Any) -> Any:
     return where(turned, where(equal(rest, 0), rest, rest - y), rest)
 
 
-def sinc(x: Any) -> Any:
+def sinc(x: Any) -> Tensor:
     """sin(pi * x) / (pi * x), and 1 at 0; its derivatives are right there too.
 
     float16 and bfloat16 are computed in float32.
@@ -197,7 +200,7 @@ def sinc(x: Any) -> Any:
     return cast(where(near, series, sin(z) / where(near, 1.0, z)), x.spec.dtype)
 
 
-def xlogy(x: Any, y: Any) -> Any:
+def xlogy(x: Any, y: Any) -> Tensor:
     """x * log(y), and 0 where x is 0 and y is not NaN; shapes broadcast.
 
     >>> print(ndl.xlogy(Tensor([0.0, 2.0]), Tensor([0.0, 1.0])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from needle.ops.base import COMPUTE, ITEM, PROMOTIONS, Op
 from needle.ops.movement import broadcast_to, concat, reshape, to_device
 from needle.ops.operands import cast, constant, promoted, read
 from needle.ops.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 _MOST_PIECES = 1 << 20
 
@@ -211,7 +214,7 @@ def tuple_get_item(value: Any, index: int) -> Any:
     return executor.apply(TupleGetItem.of(index), value)
 
 
-def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
+def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     """Join tensors of equal shape along a new axis. See ``Stack``.
 
     Raises:
@@ -305,7 +308,7 @@ def _pieces(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
     )
 
 
-def hstack(tensors: Sequence[Any]) -> Any:
+def hstack(tensors: Sequence[Any]) -> Tensor:
     """Join tensors along their second axis, and vectors along their only one, as in NumPy.
 
     Raises:
@@ -319,7 +322,7 @@ def hstack(tensors: Sequence[Any]) -> Any:
     return concat(parts, 0 if parts and len(shape_of(parts[0])) == 1 else 1)
 
 
-def vstack(tensors: Sequence[Any]) -> Any:
+def vstack(tensors: Sequence[Any]) -> Tensor:
     """Join tensors along their first axis, vectors as rows.
 
     Raises:
@@ -333,7 +336,7 @@ def vstack(tensors: Sequence[Any]) -> Any:
     return concat([_with_axes(x, 2) for x in _several("vstack", tensors)], 0)
 
 
-def dstack(tensors: Sequence[Any]) -> Any:
+def dstack(tensors: Sequence[Any]) -> Tensor:
     """Join tensors along their third axis; vectors and matrices as slices of it.
 
     Raises:
@@ -346,7 +349,7 @@ def dstack(tensors: Sequence[Any]) -> Any:
     return concat([atleast_3d(x) for x in _several("dstack", tensors)], 2)
 
 
-def column_stack(tensors: Sequence[Any]) -> Any:
+def column_stack(tensors: Sequence[Any]) -> Tensor:
     """Join tensors along their second axis, vectors as columns.
 
     Raises:

@@ -25,6 +25,13 @@ from needle.optim.schedules import (
     Warmup,
 )
 
+__all__ = [
+    "Adadelta", "Adagrad", "Adam", "AdamW", "Chain", "Constant", "Cosine", "Exponential",
+    "Linear", "Milestones", "Momentum", "NAdam", "OneCycle", "Optimizer", "Polynomial", "RAdam",
+    "RMSprop", "ReduceLROnPlateau", "Restarts", "SGD", "Schedule", "Step", "Warmup",
+    "clip_grad_norm", "clip_grad_value", "lr_scheduler", "schedules",
+]  # fmt: skip
+
 _ELSEWHERE = {
     "clip_grad_norm_": "clip_grad_norm, or nn.utils.clip_grad_norm_",
     "clip_grad_value_": "clip_grad_value, or nn.utils.clip_grad_value_",

@@ -262,7 +262,7 @@ class Optimizer:
 
     zero_grad = reset_grad
 
-    def minimize(self, loss: Tensor) -> Any:
+    def minimize(self, loss: Tensor) -> Tensor:
         """Remove old gradients, run ``loss.backward()`` and make a step; return the loss.
 
         While a graph of ``needle.static`` is defined, nothing runs: the result is what makes a step

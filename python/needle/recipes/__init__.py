@@ -9,7 +9,9 @@ from needle.recipes.own import choices
 from needle.recipes.own import read as read_choices
 from needle.recipes.recipe import Recipe, Settings
 
-__all__ = ["DEFAULT", "Recipe", "Settings", "choices", "get", "names", "read_choices"]
+__all__ = [
+    "DEFAULT", "Recipe", "Settings", "choices", "get", "names", "read_choices",
+]  # fmt: skip
 
 DEFAULT = "byte-lstm"
 _MODULES = {

@@ -7,3 +7,8 @@ check of an op class on its samples.
 from needle.testing.checks import CHECKS, Case, Check, cases, check_op
 from needle.testing.gradients import check_gradients
 from needle.testing.tolerance import assert_close, tolerance
+
+__all__ = [
+    "CHECKS", "Case", "Check", "assert_close", "cases", "check_gradients", "check_op",
+    "tolerance",
+]  # fmt: skip
