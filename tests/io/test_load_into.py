@@ -136,7 +136,8 @@ def test_tied_weights(tmp_path):
     saved.load_into({"model": free, "ema": ema})
     weights = [m.weight for m in (*free, *ema)]
     assert [w.tolist() for w in weights] == [expected] * 4
-    assert len({np.asarray(executor.value_of(w)).ctypes.data for w in weights}) == 4
+    arrays = [np.asarray(executor.value_of(w)) for w in weights]
+    assert len({x.ctypes.data for x in arrays}) == 4
     saved.save(1, {"model": free.state_dict()})
     with pytest.raises(DataError, match="1.weight is 0.weight here, not in the checkpoint"):
         saved.load_into({"model": tied})
