@@ -26,6 +26,7 @@ WITHOUT_SAMPLES = {
     "ToDevice": "its result is on another device: test_devices.py",
     "TupleGetItem": "its input is a tuple: test_gradients.py",
     "Identity": "starts the graph of an expansion; every composite tests it",
+    "Fused": "made of steps of other ops: test_fuse.py",
     "_Checkpoint": "holds a function of the user: test_checkpoint.py",
     "_Custom": "holds a function of the user: test_custom_gradient.py",
 }

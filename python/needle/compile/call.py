@@ -7,6 +7,7 @@ from typing import Any
 from needle import core, graph, tracing
 from needle.compile import cells, lower, tree
 from needle.compile.build import Bound, Results
+from needle.compile.fuse import fuse
 from needle.compile.passes import run_passes
 from needle.compile.places import Sources, Stores
 from needle.compile.program import PythonProgram
@@ -157,7 +158,7 @@ def _program(listing: Any, mode: str) -> tuple[Any, str]:
     """Return the native program of a listing, or else the Python one and why."""
     if mode == "python":
         return PythonProgram(listing), "as asked for"
-    found = lower.lower(listing)
+    found = lower.lower(fuse(listing) if mode == "on" else listing)
     return (PythonProgram(listing), lower.why()) if found is None else (found, "")
 
 
