@@ -418,7 +418,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from needle import data, io, nn, optim, scalar, standard, static, testing, train, utils
-    from needle.io import load
+    from needle.io import load, load_program
     from needle.io import save_nested as save
     from needle.nn import fold_batch_norm, functional_call
     from needle.pytorch import (
@@ -502,7 +502,7 @@ if TYPE_CHECKING:
 
 # Rooms that a program may do without are imported at their first use.
 _ROOMS = ("data", "io", "nn", "optim", "scalar", "standard", "static", "testing", "train", "utils")
-_FILES = {"save": "save_nested", "load": "load"}
+_FILES = {"save": "save_nested", "load": "load", "load_program": "load_program"}
 
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type

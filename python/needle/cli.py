@@ -360,6 +360,24 @@ def _diff(arguments: list[str]) -> int:
     return 1 if found["step"] is not None else 0
 
 
+def _show(arguments: list[str]) -> int:
+    parser = _Parser(
+        "show",
+        "Print a saved program: its inputs, its parameters and its nodes.",
+        {"needle show model.needle": "print what Module.save wrote"},
+    )
+    parser.add_argument("file", help="file of the program")
+    args = parser.read(arguments)
+    from needle.io import load_program
+
+    program = load_program(args.file)
+    print(program)
+    for name, x in program.parameters.items():
+        print(f"  {name}: {x.spec}")
+    print(program.show())
+    return 0
+
+
 # ---- needle doctor -------------------------------------------------------------------
 
 
@@ -428,8 +446,8 @@ def _torture(arguments: list[str]) -> int:
 
 _COMMANDS = {
     "train": _train, "resume": _resume, "sample": _sample, "report": _report,
-    "compare": _compare, "diff": _diff, "list": _list, "doctor": _doctor, "torture": _torture,
-    "completion": _completion,
+    "compare": _compare, "diff": _diff, "show": _show, "list": _list, "doctor": _doctor,
+    "torture": _torture, "completion": _completion,
 }  # fmt: skip
 _CODES = """exit codes:
   0    success
@@ -444,6 +462,7 @@ _HELP = f"""usage: needle COMMAND [options]
   report RUN       write a page about a run
   compare RUN RUN  tell what runs differ in
   diff RUN RUN     find where the numbers of two runs part
+  show FILE        print a saved program
   list [FOLDER]    list the recipes, or the runs in a folder
   doctor           check this installation
   completion SHELL print what lets bash, zsh or fish complete commands

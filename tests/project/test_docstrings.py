@@ -96,6 +96,7 @@ def test_every_op_has_a_docstring_of_its_own(op):
 # ---- examples ----------------------------------------------------------------------
 
 WITHOUT_EXAMPLE = {
+    "LoadedProgram",
     "Mismatch", "StateDict", "Parameter", "missing", "replacing", "BatchTransform", "SourceBytes",
     "Tokenizer",
     "penn_treebank",

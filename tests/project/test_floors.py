@@ -61,7 +61,7 @@ ARROWS = {
     ("tensors", "aliases"), ("tensors", "inspection"),
     ("tensors", "methods"), ("tensors", "augmented"), ("tensors", "value"),
     ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("nn", "optim"),
-    ("io", "nn"),
+    ("io", "nn"), ("io", "optim"),
 }  # fmt: skip
 """What a room may import on its own floor. The top floor may import anything."""
 

@@ -56,8 +56,8 @@ class Call:
         self.shortened: Any = None
         self.arguments = sum(type(x) is cells.Argument for x in bound.sources)
         self._cleared, self.needs, self._asked = found.cleared, found.needs, found.asked
-        self._steps, self._generator = trace.steps, trace.generator is not None
-        self._words = trace.drawn
+        self.steps, self._generator = trace.steps, trace.generator is not None
+        self.words = trace.drawn
         self._modules = [(m, _settings_of(m)) for m in trace.modules.values()]
         self._frozen = [
             (x.owner, x.owner.requires_grad) for x in bound.sources if type(x) is cells.Held
@@ -82,16 +82,16 @@ class Call:
         for cell, there in self._asked:
             if (cell.tensor(arguments).grad is not None) != there:
                 return None
-        for step in self._steps:
+        for step in self.steps:
             if len(step.optimizer.groups) != len(step.having):
                 return None
-        if self._words and self._generator is (random.generator_now() is None):
+        if self.words and self._generator is (random.generator_now() is None):
             return None
         return self._sources.gather(arguments)
 
     def has_effects(self) -> bool:
         """Return whether a run touches optimizers, random numbers or gradients."""
-        return bool(self._steps or self._words or self._cleared or self._asked)
+        return bool(self.steps or self.words or self._cleared or self._asked)
 
     def _as_before(self) -> bool:
         """Return whether modules have the settings that they had, and tensors the same needs."""
@@ -113,7 +113,7 @@ class Call:
         arrays, exclusive = prepared
         batches: list[Any] = []
         try:
-            for step in self._steps:
+            for step in self.steps:
                 made = step.optimizer.begin(step.having)
                 if signature(made) != step.signature:
                     raise ChangedError
@@ -125,8 +125,8 @@ class Call:
             for optimizer, made in reversed(batches):
                 advance(optimizer, made, -1)
             raise
-        if self._words:
-            random.skip(self._words)
+        if self.words:
+            random.skip(self.words)
         arrays.clear()
         self._stores.put(arguments, outputs, stored)
         for cell in self._cleared:

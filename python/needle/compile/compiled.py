@@ -87,6 +87,10 @@ class Compiled(shortcut.Base):  # type: ignore[misc]  # it is known at import
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         return self if owner is None else types.MethodType(self, owner)
 
+    def calls(self) -> list[Call]:
+        """Return the programs made so far, with their places."""
+        return [call for kept in self._calls.values() for call in kept]
+
     def __repr__(self) -> str:
         return f"compile({self.__name__}: {sum(map(len, self._calls.values()))} programs)"
 

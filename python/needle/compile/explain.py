@@ -34,7 +34,7 @@ def explain(function: Any) -> str:
             f"expected a compiled function, got {structure.kind(function)}",
             advice="needle.compile(function), and a call of it",
         )  # fmt: skip
-    calls = [call for kept in function._calls.values() for call in kept]
+    calls = function.calls()
     if not calls:
         return f"{function.__name__}: no program yet; call it first"
     return "\n\n".join(f"{function.__name__}, program {i}: {_told(x)}" for i, x in enumerate(calls))

@@ -2,6 +2,7 @@
 
 from needle.io.checkpoint import Checkpoints
 from needle.io.lock import FolderLock
+from needle.io.programs import LoadedProgram, load_program, save_program
 from needle.io.pytorch import from_torch
 from needle.io.state import load, load_metadata, replacing, save, save_nested
 

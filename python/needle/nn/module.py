@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
@@ -413,6 +415,15 @@ class Module(Registry):
         """Move to a CUDA device: its number or name; the first for None."""
         number = 0 if device is None else device
         return self.to(cuda(number) if isinstance(number, int) else number)
+
+    def save(self, path: str | os.PathLike[str], *examples: Any) -> None:
+        """Write what the module computes in evaluation mode, and its parameters, to one file.
+
+        ``needle.load_program(path)`` runs it without the code of the module. The program is for
+        inputs of the shapes and dtypes of ``examples``. See ``io.save_program``.
+        """
+        programs: Any = import_module("needle.io.programs")  # of a room above
+        programs.save_module(self, path, examples)
 
     # ---- state -------------------------------------------------------------------
 
