@@ -157,6 +157,8 @@ def _add_running(parser: _Parser) -> None:
         help="threads or processes that make batches ahead (default: none)")  # fmt: skip
     add("--worker-kind", choices=("thread", "process"),
         help="what workers are (default: as the data needs it)")  # fmt: skip
+    add("--no-compile", dest="compile", action="store_const", const="off",
+        help="run each training step as Python, operation by operation")  # fmt: skip
     add("--save-every", type=_count, metavar="N",
         help="steps between checkpoints (default: those between evaluations)")  # fmt: skip
     add("--quiet", action="store_true", help="print only the result")
@@ -224,15 +226,15 @@ def _shown(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _in_force(args: argparse.Namespace) -> ExitStack:
-    """Return a context in which --backend, --device and --threads are set.
+    """Return a context in which --backend, --device, --threads and --no-compile hold.
 
     Raises:
         DeviceError: if the device is not available.
     """
     changes = {
         name: value
-        for name in ("backend", "device", "threads")
-        if (value := getattr(args, name)) is not None
+        for name in ("backend", "device", "threads", "compile")
+        if (value := getattr(args, name, None)) is not None
     }
     stack = ExitStack()
     stack.enter_context(config.override(**changes))

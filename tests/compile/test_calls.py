@@ -157,6 +157,26 @@ def test_a_parameter_that_is_replaced():
     assert f(x).item() == 4.0
 
 
+def test_hooks_and_settings_of_modules_are_seen():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factors = [2.0]
+
+        def forward(self, x):
+            return x * self.factors[0]
+
+    model = Scaled()
+    f = ndl.compile(model)
+    x = ndl.ones(1, requires_grad=False)
+    assert f(x).item() == 2.0
+    model.factors = [3.0]
+    assert f(x).item() == 3.0
+    with model.register_forward_hook(lambda module, args, out: out + 1):
+        assert f(x).item() == 4.0
+    assert f(x).item() == 3.0
+
+
 def test_modes_of_modules_are_seen():
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.9), nn.BatchNorm1d(2))
     f = ndl.compile(model)

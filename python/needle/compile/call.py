@@ -151,7 +151,24 @@ def _settings_of(module: Any) -> list[Any]:
 def _compared(value: Any, is_buffer: bool) -> Any:
     if is_buffer:
         return value is None
-    return value if isinstance(value, (int, float, str, bool)) else id(value)
+    if hasattr(type(value), "compared"):  # hooks
+        return value.compared()
+    if isinstance(value, (list, tuple)):
+        return [_compared(x, False) for x in value]
+    return value if isinstance(value, (int, float, str, bool)) else _Same(value)
+
+
+class _Same:
+    """An object that is compared by identity; it is held, so that no other has its number."""
+
+    __slots__ = ("held",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Same and other.held is self.held
 
 
 def _program(listing: Any, mode: str) -> tuple[Any, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from needle import tracing
 from needle.errors import ArgumentError
 
 
@@ -16,6 +17,7 @@ class Handle:
 
     def remove(self) -> None:
         """Remove the hook; a second time does nothing."""
+        tracing.changed()
         self._hooks[:] = [entry for entry in self._hooks if entry is not self._entry]
 
     def __enter__(self) -> Handle:
@@ -32,6 +34,10 @@ class Hooks:
         self.before: list[tuple[Callable[..., Any], bool]] = []
         self.after: list[tuple[Callable[..., Any], bool]] = []
 
+    def compared(self) -> tuple[Any, ...]:
+        """Return what must be equal for a program of the module to hold."""
+        return (*self.before, None, *self.after)
+
     def add(self, hooks: list[Any], hook: Any, prepend: bool, with_kwargs: bool) -> Handle:
         """Add a hook to one of the lists.
 
@@ -41,6 +47,7 @@ class Hooks:
         if not callable(hook):
             raise ArgumentError(f"expected a function as a hook, got {hook!r:.60}")
         entry = (hook, with_kwargs)
+        tracing.changed()
         hooks.insert(0 if prepend else len(hooks), entry)
         return Handle(hooks, entry)
 

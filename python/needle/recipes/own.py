@@ -8,8 +8,8 @@ from typing import Any
 from needle.errors import OptionError, unknown
 
 _FIXED = {
-    "batch_size", "curve", "curve_unit", "epochs", "item", "lr", "mode", "name", "num_workers",
-    "passes", "presets", "seconds", "settings", "steps", "summary", "workers",
+    "batch_size", "compiled", "curve", "curve_unit", "epochs", "item", "lr", "mode", "name",
+    "num_workers", "passes", "presets", "seconds", "settings", "steps", "summary", "workers",
 }  # fmt: skip
 """Attributes of a recipe that say what it is, or that have options of their own."""
 

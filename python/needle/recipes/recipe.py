@@ -121,6 +121,7 @@ class Recipe:
         steps, epochs, seconds: length of a run, unless ``settings`` gives it; exactly one is not
             None. With ``seconds`` the loop measures at the start how many steps fit in.
         clip: largest norm of the gradient, or None.
+        compiled: whether ``loss`` can be compiled: it keeps nothing from batch to batch.
         settings: settings of the user.
         loss_function: the loss of logits and labels.
         passes: number of completed passes over the training data, counted by the loop.
@@ -145,7 +146,6 @@ class Recipe:
     num_workers: int = 0
     workers: str | None = None
     compiled: bool = False
-    """Whether ``loss`` can be compiled: it keeps nothing from batch to batch."""
 
     def __init__(self, settings: Settings, report: Callable[[str], None]) -> None:
         """Store the settings and load the data; ``report`` is called before long operations."""
