@@ -340,6 +340,7 @@ from needle.ops import (
     where,
     xlogy,
 )
+from needle.ops.kinds import check_all as _check_all
 from needle.ops.random import manual_seed
 from needle.regions import checkpoint, custom_gradient
 from needle.tensors import Parameter, Tensor, TensorTuple, Value, from_dlpack
@@ -415,6 +416,8 @@ __all__ = [
 newaxis = None
 
 __version__ = "0.1.0"
+
+_check_all(globals())
 
 if TYPE_CHECKING:
     from needle import data, io, nn, optim, scalar, standard, static, testing, train, utils

@@ -395,13 +395,13 @@ def histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     [0. 2. 1. 0.]
     """
     values = ops.reshape(ops.stop_gradient(x), (-1,))
-    low, high = real("histc: min", min), real("histc: max", max)
+    low, high, bins = real("histc: min", min), real("histc: max", max), whole("histc: bins", bins)
     if low == high:
         low, high = float(ops.amin(values).item()), float(ops.amax(values).item())
         low, high = (low, high) if low < high else (low - 1, high + 1)
     inside = ops.getitem(values, (values >= low) & (values <= high))
     places = ops.clip(ops.floor((inside - low) * (bins / (high - low))), 0, bins - 1)
-    counts = ops.bincount(ops.astype(places, "int64"), minlength=whole("histc: bins", bins))
+    counts = ops.bincount(ops.astype(places, "int64"), minlength=bins)
     return ops.astype(counts, executor.spec_of(x).dtype)
 
 

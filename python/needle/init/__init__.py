@@ -21,9 +21,12 @@ from needle.init.scaled import (
     xavier_uniform,
 )
 from needle.init.truncated import trunc_normal
+from needle.ops.kinds import check_all as _check_all
 
 __all__ = [
     "constant", "kaiming_normal", "kaiming_uniform", "one_hot", "ones", "ones_like", "orthogonal",
     "rand", "rand_like", "randb", "randn", "randn_like", "trunc_normal", "xavier_normal",
     "xavier_uniform", "zeros", "zeros_like",
 ]  # fmt: skip
+
+_check_all(globals())

@@ -183,7 +183,7 @@ def constant(
     [[7. 7.]
      [7. 7.]]
     """
-    return _filled("constant", shape, c, dtype, device, requires_grad)
+    return _filled("constant", shape, real("constant: c", c), dtype, device, requires_grad)
 
 
 def _filled(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from needle import executor, ops
+from needle.backend.axes import axes_of
 from needle.errors import ShapeError, unknown
 from needle.init.basic import floating, leaf, rand, randn, sizes
 from needle.ops.attributes import real
@@ -23,8 +24,8 @@ GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0
 
 
 def _gain(nonlinearity: str) -> float:
-    if nonlinearity not in GAINS:
-        raise unknown("nonlinearity", nonlinearity, GAINS)
+    if not isinstance(nonlinearity, str) or nonlinearity not in GAINS:
+        raise unknown("nonlinearity", str(nonlinearity), GAINS)
     return GAINS[nonlinearity]
 
 
@@ -62,7 +63,7 @@ def xavier_uniform(
     """
     bound = real("xavier_uniform: gain", gain) * math.sqrt(6 / _fan(fan_in, fan_out))
     return rand(
-        *((fan_in, fan_out) if shape is None else shape), low=-bound, high=bound,
+        *((fan_in, fan_out) if shape is None else axes_of(shape)), low=-bound, high=bound,
         device=device, dtype=dtype, requires_grad=requires_grad, key=key,
     )  # fmt: skip
 
@@ -85,7 +86,7 @@ def xavier_normal(
     """
     std = real("xavier_normal: gain", gain) * math.sqrt(2 / _fan(fan_in, fan_out))
     return randn(
-        *((fan_in, fan_out) if shape is None else shape), std=std,
+        *((fan_in, fan_out) if shape is None else axes_of(shape)), std=std,
         device=device, dtype=dtype, requires_grad=requires_grad, key=key,
     )  # fmt: skip
 
@@ -119,7 +120,7 @@ def kaiming_uniform(
     """
     bound = _gain(nonlinearity) * math.sqrt(3 / _fan(fan_in))
     return rand(
-        *((fan_in, fan_out) if shape is None else shape), low=-bound, high=bound,
+        *((fan_in, fan_out) if shape is None else axes_of(shape)), low=-bound, high=bound,
         device=device, dtype=dtype, requires_grad=requires_grad, key=key,
     )  # fmt: skip
 
@@ -142,7 +143,7 @@ def kaiming_normal(
     """
     std = _gain(nonlinearity) / math.sqrt(_fan(fan_in))
     return randn(
-        *((fan_in, fan_out) if shape is None else shape), std=std,
+        *((fan_in, fan_out) if shape is None else axes_of(shape)), std=std,
         device=device, dtype=dtype, requires_grad=requires_grad, key=key,
     )  # fmt: skip
 

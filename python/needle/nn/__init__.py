@@ -149,6 +149,8 @@ from needle.nn.transformer import (
     TransformerLayer,
 )
 from needle.ops.dims import speak_layers as _speak_layers
+from needle.ops.kinds import check_all as _check_all
+from needle.ops.kinds import check_layers as _check_layers
 from needle.tensors import Parameter
 
 __all__ = [
@@ -178,6 +180,8 @@ __all__ = [
 ]  # fmt: skip
 
 _speak_layers(globals())
+_check_layers(globals())
+_check_all(globals())
 
 _ROOMS = ("functional", "init", "utils")
 """Modules with PyTorch's names, imported at their first use."""

@@ -237,7 +237,8 @@ class MultiheadAttention(Module):
         self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
         self.batch_first = batch_first
         how: dict[str, Any] = {"device": device, "dtype": dtype}
-        sizes = [embed_dim if n is None else n for n in (embed_dim, kdim, vdim)]
+        sizes = [embed_dim, *(embed_dim if n is None else n for n in (kdim, vdim))]
+        check_sizes(self, kdim=sizes[1], vdim=sizes[2])
         self.in_proj_weight: Tensor | None = None
         if sizes == [embed_dim] * 3:
             self.in_proj_weight = Parameter(init.xavier_uniform(embed_dim, 3 * embed_dim, **how))

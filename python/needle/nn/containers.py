@@ -262,7 +262,7 @@ class ModuleDict(Table[Module]):
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         super().__init__()
-        self.update(modules or {})
+        self.update({} if modules is None else modules)
 
     def _checked(self, what: str, value: Any) -> Module:
         _check_module(what, value)
@@ -279,7 +279,7 @@ class ParameterDict(Table[Tensor]):
 
     def __init__(self, parameters: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()
-        self.update(parameters or {})
+        self.update({} if parameters is None else parameters)
 
     def _checked(self, what: str, value: Any) -> Tensor:
         return _as_parameter(what, value)
@@ -307,6 +307,8 @@ class ParameterList(Module):
     def extend(self, parameters: Iterable[Tensor]) -> ParameterList:
         """Add parameters at the end, all of them or none on an error; return the list."""
         what, size = f"{type(self).__name__}: parameter", len(self)
+        if not isinstance(parameters, Iterable):
+            raise ArgumentError(f"{what}s are {parameters!r:.60}, not several tensors")
         self.held += [_as_parameter(f"{what} {i}", p) for i, p in enumerate(parameters, size)]
         return self
 

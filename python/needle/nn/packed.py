@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from needle import executor, ops
-from needle.errors import IndexRangeError, OptionError, ShapeError, explain
+from needle.backend.axes import whole
+from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.recurrent_grad import running
 from needle.tensors import Tensor
@@ -85,6 +86,7 @@ def pad_packed_sequence(
         total_length: number of steps of the result; the largest length for None.
 
     Raises:
+        ArgumentError: if packed is something else, or ``total_length`` is not an integer.
         OptionError: if ``total_length`` is smaller than the largest length.
 
     >>> packed = nn.pack_padded_sequence(ndl.ones(3, 2, 1), [3, 1])
@@ -94,9 +96,11 @@ def pad_packed_sequence(
      [ 1. -1.]
      [ 1. -1.]]
     """
+    if not isinstance(packed, tuple) or len(packed) != 2:
+        raise ArgumentError(f"pad_packed_sequence: expected a PackedSequence, got {packed!r:.60}")
     x, lengths = packed
     t = shape_of(x)[0]
-    total = t if total_length is None else total_length
+    total = t if total_length is None else whole("pad_packed_sequence: total_length", total_length)
     if total < t:
         raise OptionError(f"pad_packed_sequence: total_length={total}\n  rule: {t} or more")
     inside = running((lengths,), t)

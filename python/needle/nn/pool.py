@@ -440,8 +440,8 @@ class Upsample(Module):
         align_corners: bool = False,
     ) -> None:
         super().__init__()
-        if mode not in MODES:
-            raise unknown("Upsample: mode", mode, MODES)
+        if not isinstance(mode, str) or mode not in MODES:
+            raise unknown("Upsample: mode", str(mode), MODES)
         if (size is None) == (scale_factor is None):
             raise OptionError(
                 f"Upsample: size={size}, scale_factor={scale_factor}\n"

@@ -254,7 +254,7 @@ class _Layers(Module):
         super().__init__()
         self.input_size, self.hidden_size, self.num_layers = sizes
         name = type(self).__name__
-        check_sizes(self, num_layers=self.num_layers)
+        check_sizes(self, hidden_size=sizes[1], num_layers=self.num_layers)
         if self.num_layers < 1:
             raise OptionError(f"{name}: num_layers={self.num_layers}\n  rule: 1 or more")
         check_number(self, "dropout", dropout, 0.0, 1.0)

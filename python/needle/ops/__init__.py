@@ -237,6 +237,7 @@ from needle.ops.indexing import (
     take_along_dim,
 )
 from needle.ops.interpolation import Interpolate, InterpolateGrad
+from needle.ops.kinds import check_all as _check_all
 from needle.ops.likelihood import (
     BCEWithLogits,
     bce,
@@ -643,3 +644,4 @@ dot, reverse = matmul, flip
 # PyTorch's names of arguments, in functions whose axes mean what they mean there.
 _INSIDE = {"batch_norm", "batch_norm_relu", "dilate", "meshgrid", "scatter_add", "undilate"}
 _speak_all(globals(), {*globals()} - _INSIDE - {"per_axis", "windows"})
+_check_all(globals())

@@ -109,7 +109,8 @@ def flag(what: str, value: Any) -> bool:
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    advice = "\n  try: several axes as a tuple, (0, 1)" if isinstance(value, int) else ""
+    axes = isinstance(value, int) and what.endswith("keepdims")
+    advice = "\n  try: several axes as a tuple, (0, 1)" if axes else ""
     raise ArgumentError(f"{what} is {value!r:.60}, neither True nor False{advice}")
 
 

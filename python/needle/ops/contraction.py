@@ -119,6 +119,9 @@ def corrcoef(x: Any) -> Tensor:
      [-1.  1.]]
     """
     centred, x = _centred("corrcoef", x)
+    if len(shape_of(centred)) == 1:
+        size = euclidean(centred)
+        return cast_like(size / size, x)
     rows = centred / euclidean(centred, -1, keepdims=True)
     return cast_like(clip(_products(rows), -1.0, 1.0), x)
 

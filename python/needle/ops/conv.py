@@ -103,14 +103,13 @@ def convolve(x: Any, weight: Any, bias: Any, geometry: Any, slope: float = 1.0) 
         geometry: stride, padding, dilation and groups, as ``Convolution`` has them.
         slope: the factor for results below zero, after the bias is added.
     """
+    slope = real("convolve: slope", slope)
     if bias is None:
         out = executor.apply(Convolution.of(*geometry), x, weight)
         return out if slope == 1 else relu(out) if slope == 0 else leaky_relu(out, slope)
     if slope == 1:
         return executor.apply(ConvolutionBias.of(*geometry), x, weight, bias)
-    return executor.apply(
-        ConvolutionActivation.of(*geometry, real("convolve: slope", slope)), x, weight, bias
-    )
+    return executor.apply(ConvolutionActivation.of(*geometry, slope), x, weight, bias)
 
 
 # ---- PyTorch's faces ---------------------------------------------------------------
@@ -126,7 +125,7 @@ def per_axis(name: str, value: int | Sequence[int], axes: int) -> Sizes:
     >>> ops.per_axis("stride", 2, 3)
     (2, 2, 2)
     """
-    sizes = tuple(whole(name, n) for n in axes_of(value))
+    sizes, axes = tuple(whole(name, n) for n in axes_of(value)), whole("per_axis: axes", axes)
     if len(sizes) == 1:
         sizes *= axes
     if len(sizes) != axes:

@@ -166,6 +166,7 @@ def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
     [1. 4.]
     """
     ndim = len(shape_of(x))
+    axis1, axis2 = whole("diagonal: axis", axis1), whole("diagonal: axis", axis2)
     if ndim >= 2 and (axis1, axis2) != (-2, -1):
         first, second = normalise_axis(axis1, ndim), normalise_axis(axis2, ndim)
         if first == second:

@@ -517,6 +517,7 @@ def addcmul(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
     >>> print(ndl.addcmul(Tensor([1.0]), Tensor([2.0]), Tensor([3.0]), value=0.5))
     [4.]
     """
+    value = real("addcmul: value", value)
     return add(x, multiply(y, z) if value == 1 else multiply(multiply(y, value), z))
 
 
@@ -526,6 +527,7 @@ def addcdiv(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
     >>> print(ndl.addcdiv(Tensor([1.0]), Tensor([6.0]), Tensor([3.0]), value=0.5))
     [2.]
     """
+    value = real("addcdiv: value", value)
     return add(x, divide(y if value == 1 else multiply(y, value), z))
 
 

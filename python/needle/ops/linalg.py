@@ -345,9 +345,9 @@ def norm(
     """
     axes = either(axes, axis)
     (x,) = promoted((x,), "norm", floating=True)
-    ord = 2 if ord is None or ord == "fro" else ord
-    if isinstance(ord, str):
+    if isinstance(ord, str) and ord != "fro":
         raise unknown("norm: ord", ord, ("fro",))
+    ord = 2 if ord is None or isinstance(ord, str) else ord
     ord = real("norm: ord", ord)
     if ord == 0:
         return cast_like(summation(not_equal(x, 0), axes, keepdims), x)

@@ -399,6 +399,7 @@ def reducer(cls: type[Reduction], name: str) -> Reducer:
 
     at = reads(function, name)
     function.__name__ = function.__qualname__ = name
+    function.checks = {}  # type: ignore[attr-defined]  # it has checked its flag itself (kinds.py)
     function.__code__ = function.__code__.replace(co_name=name)  # the name in errors
     function.__module__ = cls.__module__
     first = (cls.__doc__ or "").partition("\n")[0]

@@ -388,7 +388,7 @@ def quantile(
     out = where(logical_and(alone, endless), first, out)
     last = window(values, along, size - 1, 1)  # where NaN is, if there is one
     out = where(isnan(last), last, out)
-    keepdims = keepdims and ndim > 0  # a number has no axes
+    keepdims = flag("quantile: keepdims", keepdims) and ndim > 0  # a number has no axes
     if axis is None and keepdims:
         out, along = reshape(out, (*(1,) * (ndim - 1), -1)), max(ndim - 1, 0)
     if shares.ndim == 0:

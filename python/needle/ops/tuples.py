@@ -14,7 +14,14 @@ from needle.backend import kernels
 from needle.backend.axes import axes_of, normalise_axis, whole
 from needle.backend.ndarray import array, full
 from needle.dtype import DType
-from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
+from needle.errors import (
+    ArgumentError,
+    IndexRangeError,
+    OptionError,
+    ShapeError,
+    explain,
+    no_tensor,
+)
 from needle.executor import shape_of
 from needle.ops.base import COMPUTE, ITEM, PROMOTIONS, Op
 from needle.ops.movement import broadcast_to, concat, reshape, to_device
@@ -211,6 +218,8 @@ def tuple_get_item(value: Any, index: int) -> Any:
     >>> print(ops.tuple_get_item(pair, 1))
     [2.]
     """
+    if not isinstance(value, graph.TensorBase):
+        raise no_tensor(value)
     return executor.apply(TupleGetItem.of(index), value)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from needle import executor
 from needle.backend import ndarray
-from needle.backend.axes import normalise_axis
+from needle.backend.axes import axes_of, normalise_axis
 from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.base import Linear
@@ -147,5 +147,5 @@ def windows(
      [2. 3.]
      [3. 4.]]
     """
-    places = tuple(normalise_axis(axis, len(shape_of(x))) for axis in axes)
-    return executor.apply(Windows.of(places, tuple(sizes), tuple(steps), tuple(dilations)), x)
+    places = tuple(normalise_axis(axis, len(shape_of(x))) for axis in axes_of(axes))
+    return executor.apply(Windows.of(places, *map(axes_of, (sizes, steps, dilations))), x)

@@ -8,6 +8,7 @@ from typing import Any
 
 from needle import executor, ops
 from needle.errors import GradientError, NeedleError, OptionError, explain
+from needle.ops.attributes import flag
 from needle.ops.euclidean import GlobalNorm
 from needle.ops.row_sparse import each, elements
 from needle.tensors import Tensor
@@ -41,6 +42,7 @@ def clip_grad_norm(
     [0.6 0.8]
     """
     _check_limit("clip_grad_norm", "max_norm", max_norm)
+    error_if_nonfinite = flag("clip_grad_norm: error_if_nonfinite", error_if_nonfinite)
     having = _having("clip_grad_norm", params)
     if not having:
         raise GradientError("clip_grad_norm: no parameter has a gradient; call backward() first")

@@ -63,7 +63,7 @@ class ReduceLROnPlateau:
             raise OptionError(f"{name}: expected an optimizer, got {type(optimizer).__name__}")
         for what, given, known in (("mode", mode, ("min", "max")),
                                    ("threshold_mode", threshold_mode, ("rel", "abs"))):  # fmt: skip
-            if given not in known:
+            if not isinstance(given, str) or given not in known:
                 raise unknown(f"{name}: {what}", str(given), known)
         self.optimizer, self.mode, self.threshold_mode = optimizer, mode, threshold_mode
         self.factor, self.threshold = real("factor", factor), real("threshold", threshold)

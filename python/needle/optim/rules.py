@@ -60,7 +60,8 @@ class SGD(Optimizer):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        dampening = 0.0 if nesterov and dampening is None else dampening
+        looks_ahead = str(nesterov) == "True"  # an array has no truth
+        dampening = 0.0 if looks_ahead and dampening is None else dampening
         super().__init__(
             params, lr, weight_decay, momentum=momentum, dampening=dampening, nesterov=nesterov,
             maximize=maximize,
