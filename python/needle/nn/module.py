@@ -22,7 +22,7 @@ from needle.devices import cpu, cuda
 from needle.dtype import DType
 from needle.errors import ArgumentError, DataError, NeedleError, OptionError, explain
 from needle.nn.loading import as_array, faults, mismatch
-from needle.nn.registry import Registry
+from needle.nn.registry import Registry, check_buffer, check_parameter
 from needle.ops.operands import destination
 from needle.ops.row_sparse import cleared, parts
 from needle.tensors import Parameter, Tensor
@@ -135,14 +135,14 @@ class Module(Registry):
         if old is not value and (name not in self._buffers or old is None or value is None):
             tracing.changed()
         if name in self._buffers:
-            _check_buffer(f"{type(self).__name__}.{name}", value)
+            check_buffer(f"{type(self).__name__}.{name}", value)
             regions.note_buffers(self.__dict__, (name,))
         elif isinstance(self.__dict__.get(name), Parameter):
-            _check_parameter(f"{type(self).__name__}.{name}", value)
+            check_parameter(f"{type(self).__name__}.{name}", value)
             if value is None:
                 object.__setattr__(self, "_vacant", (*self._vacant, name))
         elif name in self._vacant and self.__dict__[name] is None:
-            _check_parameter(f"{type(self).__name__}.{name}", value)
+            check_parameter(f"{type(self).__name__}.{name}", value)
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -208,7 +208,7 @@ class Module(Registry):
                 f"register_buffer: {type(self).__name__} already has an attribute {name!r}, "
                 f"a {type(getattr(self, name)).__name__}"
             )
-        _check_buffer(f"{type(self).__name__}.{name}", value)
+        check_buffer(f"{type(self).__name__}.{name}", value)
         self.__dict__.setdefault("_buffers", {})[name] = persistent
         setattr(self, name, value)
 
@@ -538,35 +538,6 @@ class Module(Registry):
         for child_name, child in self.named_children():
             if not any(child is module for module in above):
                 yield from child._lines(child_name, indent + "  ", (*above, self))
-
-
-def _check_parameter(name: str, value: Any) -> None:
-    """Check that a value can take the place of a parameter.
-
-    Raises:
-        ArgumentError: if it is neither a parameter nor None.
-    """
-    if value is not None and not isinstance(value, Parameter):
-        raise explain(
-            ArgumentError, "assignment", f"{name} is a parameter, the new value is not",
-            [("value", value)], "only another Parameter or None can replace a parameter",
-            f"{name.rpartition('.')[2]}.data = y to change its values, Parameter(y) to replace it, "
-            "or del first",
-        )  # fmt: skip
-
-
-def _check_buffer(name: str, value: Any) -> None:
-    """Check that a value can be a buffer.
-
-    Raises:
-        ArgumentError: if it is neither a tensor nor None, or a parameter.
-    """
-    if value is not None and (not isinstance(value, Tensor) or isinstance(value, Parameter)):
-        raise explain(
-            ArgumentError, "assignment", f"{name} is a buffer, the new value cannot be one",
-            [("value", value)], "a buffer is a tensor that is not learned, or None",
-            "value.detach()" if isinstance(value, Parameter) else "Tensor(value)",
-        )  # fmt: skip
 
 
 def _convert(tensor: Tensor, where: Any, kind: DType | None) -> None:

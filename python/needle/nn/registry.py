@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from needle.errors import ArgumentError, OptionError, unknown
+from needle.errors import ArgumentError, OptionError, explain, unknown
 from needle.nn.hooks import Handle, Hooks
 from needle.tensors import Parameter, Tensor
 
@@ -168,3 +168,32 @@ class Registry:
             raise OptionError("register_forward_hook: always_call=True is not available")
         hooks = self._with_hooks()
         return hooks.add(hooks.after, hook, prepend, with_kwargs)
+
+
+def check_parameter(name: str, value: Any) -> None:
+    """Check that a value can take the place of a parameter.
+
+    Raises:
+        ArgumentError: if it is neither a parameter nor None.
+    """
+    if value is not None and not isinstance(value, Parameter):
+        raise explain(
+            ArgumentError, "assignment", f"{name} is a parameter, the new value is not",
+            [("value", value)], "only another Parameter or None can replace a parameter",
+            f"{name.rpartition('.')[2]}.data = y to change its values, Parameter(y) to replace it, "
+            "or del first",
+        )  # fmt: skip
+
+
+def check_buffer(name: str, value: Any) -> None:
+    """Check that a value can be a buffer.
+
+    Raises:
+        ArgumentError: if it is neither a tensor nor None, or a parameter.
+    """
+    if value is not None and (not isinstance(value, Tensor) or isinstance(value, Parameter)):
+        raise explain(
+            ArgumentError, "assignment", f"{name} is a buffer, the new value cannot be one",
+            [("value", value)], "a buffer is a tensor that is not learned, or None",
+            "value.detach()" if isinstance(value, Parameter) else "Tensor(value)",
+        )  # fmt: skip
