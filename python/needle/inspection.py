@@ -7,11 +7,13 @@ import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from needle import devices, ops
 from needle.backend.axes import normalise_axis
 from needle.elsewhere import advice
 from needle.errors import no_tensor
-from needle.executor import shape_of, spec_of
+from needle.executor import shape_of, spec_of, value_of
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
@@ -229,6 +231,14 @@ class Inspection:
         """A tensor whose values are not set."""
         spec = spec_of(self)
         return ops.empty(sizes_in(shape), dtype=dtype or spec.dtype, device=device or spec.device)
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: a picture of the values, shape, dtype and device."""
+        from needle import notebook  # only notebooks need it
+
+        spec, own = spec_of(self), getattr(self, "name", None)
+        values: Any = np.asarray(value_of(self))
+        return notebook.of_tensor(values, str(spec.dtype), spec.device.name, own or "")
 
     if not TYPE_CHECKING:  # else type checkers would accept every misspelt name
 

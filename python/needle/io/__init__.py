@@ -7,6 +7,6 @@ from needle.io.pytorch import from_torch
 from needle.io.state import load, load_metadata, replacing, save, save_nested
 
 __all__ = [
-    "Checkpoints", "FolderLock", "from_torch", "load", "load_metadata", "replacing", "save",
-    "save_nested",
+    "Checkpoints", "FolderLock", "LoadedProgram", "from_torch", "load", "load_metadata",
+    "load_program", "replacing", "save", "save_nested", "save_program",
 ]  # fmt: skip

@@ -99,6 +99,11 @@ class Registry:
             raise unknown(f"{type(self).__name__}: {what}", target, [n for n in named if n])
         return named[target]
 
+    def _repr_html_(self) -> str:
+        from needle import notebook  # only notebooks need it
+
+        return notebook.of_module(self)
+
     # ---- hooks -----------------------------------------------------------------
 
     def _with_hooks(self) -> Hooks:

@@ -101,6 +101,13 @@ class RunFolder(Folder):
         except DAMAGE as error:
             raise DataError(f"{path}: not a valid run file ({error!r})") from None
 
+    def _repr_html_(self) -> str | None:
+        from needle.tools.report import card, facts
+
+        if not (self.path / "config.json").is_file():
+            return None  # notebooks show the plain text
+        return card.card(facts.read(self.path))
+
     def discard_if_empty(self) -> None:
         """Remove the folder if nothing was saved in it."""
         if not any(self.path.iterdir()):

@@ -139,7 +139,7 @@ def command(config: dict[str, Any]) -> str:
     for name, value in chosen.items():
         if value in (None, "", {}, [], ()) or (name == "seed" and value == 0):
             continue
-        option = "--" + name.replace("_", "-")
+        option = "--set" if name == "own" else "--" + name.replace("_", "-")
         if isinstance(value, dict):
             words += [w for k, v in value.items() for w in (option, f"{k}={v}")]
         elif value is not False:
