@@ -20,20 +20,11 @@ from needle.ops.starts import become, is_start
 if TYPE_CHECKING:
     from needle.tensors import Tensor
 
-SAME = """
-    abs acos acosh add addcdiv addcmul asin asinh atan atan2 atanh bitwise_and bitwise_not
-    bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clip copysign cos cosh cumprod cumsum
-    digamma div divide eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmod frac ge gt hypot
-    index_add index_copy index_fill index_put le leaky_relu lerp lgamma log log10 log1p log2
-    logical_and logical_not logical_or logical_xor logit lt masked_fill masked_scatter mul multiply
-    nan_to_num ne neg negative polygamma pow reciprocal relu remainder round rsqrt scatter
-    scatter_add scatter_reduce sigmoid sign sin sinc sinh sqrt square sub subtract tan tanh tril
-    triu true_divide trunc xlogy elu softplus silu
-"""
-"""Methods with a twin that changes the tensor, whose dtype and shape stay."""
+Twin = Callable[..., "Tensor"]
+"""A method that gives a tensor the value of another method; its dtype and shape stay."""
 
-RESHAPED = "squeeze swapaxes t transpose unsqueeze detach"
-"""Methods with a twin that changes the tensor's shape, or takes it out of its graph."""
+Reshaping = Callable[..., "Tensor"]
+"""One that may change the tensor's shape, or takes it out of its graph."""
 
 
 def assign(x: Any, out: Any, name: str) -> Any:
@@ -122,9 +113,116 @@ def _real(name: str, **numbers: Any) -> None:
 
 
 class InPlace:
-    """The methods of tensors whose names end with an underscore."""
+    """The methods of tensors whose names end with an underscore.
+
+    Those that only have a type here are the twins of the methods without the underscore.
+    """
 
     __slots__ = ()
+
+    abs_: Twin
+    acos_: Twin
+    acosh_: Twin
+    add_: Twin
+    addcdiv_: Twin
+    addcmul_: Twin
+    asin_: Twin
+    asinh_: Twin
+    atan2_: Twin
+    atan_: Twin
+    atanh_: Twin
+    bitwise_and_: Twin
+    bitwise_not_: Twin
+    bitwise_or_: Twin
+    bitwise_xor_: Twin
+    ceil_: Twin
+    clamp_: Twin
+    clamp_max_: Twin
+    clamp_min_: Twin
+    clip_: Twin
+    copysign_: Twin
+    cos_: Twin
+    cosh_: Twin
+    cumprod_: Twin
+    cumsum_: Twin
+    detach_: Reshaping
+    digamma_: Twin
+    div_: Twin
+    divide_: Twin
+    elu_: Twin
+    eq_: Twin
+    erf_: Twin
+    erfc_: Twin
+    erfinv_: Twin
+    exp2_: Twin
+    exp_: Twin
+    expm1_: Twin
+    floor_: Twin
+    floor_divide_: Twin
+    fmod_: Twin
+    frac_: Twin
+    ge_: Twin
+    gt_: Twin
+    hypot_: Twin
+    index_add_: Twin
+    index_copy_: Twin
+    index_fill_: Twin
+    index_put_: Twin
+    le_: Twin
+    leaky_relu_: Twin
+    lerp_: Twin
+    lgamma_: Twin
+    log10_: Twin
+    log1p_: Twin
+    log2_: Twin
+    log_: Twin
+    logical_and_: Twin
+    logical_not_: Twin
+    logical_or_: Twin
+    logical_xor_: Twin
+    logit_: Twin
+    lt_: Twin
+    masked_fill_: Twin
+    masked_scatter_: Twin
+    mul_: Twin
+    multiply_: Twin
+    nan_to_num_: Twin
+    ne_: Twin
+    neg_: Twin
+    negative_: Twin
+    polygamma_: Twin
+    pow_: Twin
+    reciprocal_: Twin
+    relu_: Twin
+    remainder_: Twin
+    round_: Twin
+    rsqrt_: Twin
+    scatter_: Twin
+    scatter_add_: Twin
+    scatter_reduce_: Twin
+    sigmoid_: Twin
+    sign_: Twin
+    silu_: Twin
+    sin_: Twin
+    sinc_: Twin
+    sinh_: Twin
+    softplus_: Twin
+    sqrt_: Twin
+    square_: Twin
+    squeeze_: Reshaping
+    sub_: Twin
+    subtract_: Twin
+    swapaxes_: Reshaping
+    t_: Reshaping
+    tan_: Twin
+    tanh_: Twin
+    transpose_: Reshaping
+    tril_: Twin
+    triu_: Twin
+    true_divide_: Twin
+    trunc_: Twin
+    unsqueeze_: Reshaping
+    xlogy_: Twin
 
     def zero_(self) -> Tensor:
         """Set all elements to 0."""
@@ -208,6 +306,6 @@ class InPlace:
 
 def complete(cls: type) -> None:
     """Give a class of tensors the twins of its methods."""
-    for names, keeps in ((SAME, True), (RESHAPED, False)):
-        for name in names.split():
-            setattr(InPlace, f"{name}_", _twin(getattr(cls, name), name, keeps))
+    for twin, kind in InPlace.__annotations__.items():
+        name = twin[:-1]
+        setattr(InPlace, twin, _twin(getattr(cls, name), name, kind == "Twin"))
