@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from needle import ops
-from needle.errors import OptionError, unknown
+from needle.errors import ArgumentError, OptionError, unknown
 from needle.init import constant
 from needle.nn.layers import Identity
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes, shown
 from needle.tensors import Parameter, Tensor
+
+_A = TypeVar("_A", bound=Callable[..., Any])
 
 
 class _Plain(Module):
@@ -470,3 +472,52 @@ def activation(name: str) -> Module:
     if found is None:
         raise unknown("activation", name, ACTIVATIONS)
     return found()
+
+
+class Applied(Module):
+    """A function as a module.
+
+    >>> print(nn.Applied(ndl.tanh)(Tensor([0.0])))
+    [0.]
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        if not callable(function):
+            raise ArgumentError(f"Applied: expected a function, got {function!r:.60}")
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    def extra_repr(self) -> str:
+        return getattr(self.function, "__name__", repr(self.function))
+
+
+def register_activation(name: str) -> Callable[[_A], _A]:
+    """Let ``activation`` and ``Linear(act=...)`` find a function, or a class of modules, by name.
+
+    Raises:
+        OptionError: for a name that is taken, or no name.
+        ArgumentError: if it is neither a function nor a class.
+
+    >>> @nn.register_activation("cubed")
+    ... def cubed(x):
+    ...     return x * x * x
+    >>> print(nn.activation("cubed")(Tensor([2.0])))
+    [8.]
+    """
+    if not isinstance(name, str) or not name or name != name.lower() or name in ACTIVATIONS:
+        raise OptionError(
+            f"register_activation: {name!r:.60}\n  rule: a name in small letters that is not taken"
+        )
+
+    def register(made: _A) -> _A:
+        if not callable(made):
+            raise ArgumentError(f"register_activation: expected a function, got {made!r:.60}")
+        is_class = isinstance(made, type) and issubclass(made, Module)
+        function: Any = made
+        ACTIVATIONS[name] = function if is_class else lambda: Applied(function)
+        return made
+
+    return register

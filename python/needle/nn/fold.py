@@ -103,7 +103,9 @@ def _out_axis(layer: Module, norm: Module) -> int | None:
         return None
     if isinstance(norm, BatchNorm2d) == isinstance(layer, Linear):
         return None
-    if getattr(layer, "slope", 1.0) != 1:  # the norm comes after the rectifier
+    if getattr(layer, "slope", 1.0) != 1 or getattr(layer, "act", None) is not None:
+        return None  # the norm comes after the activation
+    if layer._hooks is not None or norm._hooks is not None:  # which would see other values
         return None
     if isinstance(layer, Linear) and layer.out_features != norm.dim:  # of [n, dim, l]
         return None

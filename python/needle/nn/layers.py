@@ -30,6 +30,21 @@ class Identity(Module):
         return x
 
 
+def _activation(owner: str, act: Any) -> Module | None:
+    """Return an activation that was given by name, or as a module.
+
+    Raises:
+        ArgumentError: if it is neither.
+    """
+    from needle.nn.activation import activation  # which needs this file
+
+    if act is None or isinstance(act, Module):
+        return act
+    if not isinstance(act, str):
+        raise ArgumentError(f"{owner}: expected the name of an activation as act, got {act!r:.60}")
+    return activation(act)
+
+
 class Linear(Module):
     """Affine map: ``x @ weight + bias``.
 
@@ -41,13 +56,25 @@ class Linear(Module):
     Attributes:
         weight: [in_features, out_features].
         bias: [1, out_features], or None.
+        act: what is applied to the result, a module, or None.
 
-    >>> layer = nn.Linear(3, 2)
+    Args:
+        in_features: size of x.
+        out_features: size of the result.
+        bias: whether to add a bias.
+        device: where the parameters are; the default device for None.
+        dtype: their element type.
+        act: an activation, by its name (see ``activation``) or as a module.
+
+    >>> layer = nn.Linear(3, 2, act="relu")
     >>> layer(ndl.ones(4, 3)).shape
     (4, 2)
     >>> layer
     Linear(3, 2)  8 parameters
+      act: ReLU()
     """
+
+    act: Module | None = None
 
     def __init__(
         self,
@@ -56,9 +83,12 @@ class Linear(Module):
         bias: bool = True,
         device: Any = None,
         dtype: Any = "float32",
+        *,
+        act: str | Module | None = None,
     ) -> None:
         super().__init__()
         check_sizes(self, in_features=in_features, out_features=out_features)
+        made = _activation("Linear", act)
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(
             init.kaiming_uniform(in_features, out_features, device=device, dtype=dtype)
@@ -67,13 +97,15 @@ class Linear(Module):
         if bias:
             drawn = init.kaiming_uniform(out_features, 1, device=device, dtype=dtype)
             self.bias = Parameter(drawn.reshape((1, out_features)))
+        if made is not None:
+            self.act = made
 
     def forward(self, x: Tensor) -> Tensor:
         out = x @ self.weight
-        if self.bias is None:
-            return out
-        # The bias is a row [1, n]; adding it to a vector would give a matrix.
-        return out + (self.bias if len(shape_of(out)) > 1 else ops.reshape(self.bias, -1))
+        if self.bias is not None:
+            # The bias is a row [1, n]; adding it to a vector would give a matrix.
+            out = out + (self.bias if len(shape_of(out)) > 1 else ops.reshape(self.bias, -1))
+        return out if self.act is None else self.act(out)
 
     def extra_repr(self) -> str:
         text = f"{self.in_features}, {self.out_features}"
