@@ -184,7 +184,7 @@ int64_t Program::run_bound(char* const* sources, char* const* results, double* s
     bind(0, memory);
     for (size_t i = 0; i < sources_.size(); i++) bind(1 + i, sources[i]);
     for (size_t i = 0; i < results_.size(); i++) bind(1 + sources_.size() + i, results[i]);
-    if (poisons_) std::memset(memory, 0xff, static_cast<size_t>(arena_bytes_));
+    if (poisons_ && memory) std::memset(memory, 0xff, static_cast<size_t>(arena_bytes_));
     const double before = now();
     const int64_t failed = run_steps(scratch, seconds);
     seconds_ = now() - before;

@@ -116,3 +116,10 @@ def test_modes_choose():
     assert counts["on"] == 1 and counts["nofuse"] == counts["python"] == 4
     with config.override(check="poison"):
         np.testing.assert_array_equal(compile(function)(x).numpy(), function(x).numpy())
+
+
+def test_explain_names_what_was_fused():
+    run = compile(lambda x: (ops.tanh(x * 0.5) * x).sum())
+    run(ndl.Tensor(np.ones((300, 300), np.float32)))
+    text = ndl.explain(run)
+    assert "fused" in text and "sum" in text and "2 kernels" in text

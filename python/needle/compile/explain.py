@@ -60,7 +60,7 @@ def _told(call: Call) -> str:
 
 def _rows(call: Call) -> list[tuple[str, int, str | None]]:
     """Return (text, bytes, line) of each kernel of a program, or of each node."""
-    listing = call.listing
+    listing = call.program.listing  # with fused nodes
     native = getattr(call.program, "rows", None)
     if native is None:
         return [(_text(x, None), _bytes(x), executor.line_of(x)) for x in listing.order]
