@@ -30,10 +30,10 @@ def squares(model, batch):
     return ((model(x) - y) ** 2).mean()
 
 
-def trainer(loader=None, rule=optim.SGD, loss=squares, model=None, **settings):
+def trainer(loader=None, rule=optim.SGD, loss=squares, model=None, optimizer=None, **settings):
     ndl.manual_seed(1)
     model = nn.Sequential(nn.Dropout(0.2), nn.Linear(3, 1)) if model is None else model
-    optimizer = rule(model.parameters(), lr=optim.Linear(0.05, 0.01, 12))
+    optimizer = optimizer or rule(model.parameters(), lr=optim.Linear(0.05, 0.01, 12))
     given = {"progress": QUIET, **settings}
     return train.Trainer(model, optimizer, loss, data() if loader is None else loader, **given)
 
@@ -130,6 +130,31 @@ def test_a_step_of_ones_own_in_place_of_a_loss():
     expected = trainer()
     expected.fit(epochs=1)
     assert bits(t) == bits(expected)
+
+
+def test_two_optimizers_go_on_exactly(tmp_path):
+    def make(folder, stop=None):
+        ndl.manual_seed(5)
+        model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+        first, second = (optim.Adam(part.parameters(), lr=0.1) for part in model)
+        both = train.Optimizers(first=first, second=second)
+
+        def step(batch):
+            second.minimize(squares(model, batch))
+            return first.minimize(squares(model, batch))
+
+        return trainer(loss=None, model=model, step=step, folder=folder, stop=stop, optimizer=both)
+
+    whole = make(tmp_path / "whole")
+    whole.fit(epochs=2)
+    make(tmp_path / "run", StopsAt(5)).fit(epochs=2)
+    found = make(tmp_path / "run")
+    found.fit(epochs=2, resume=True)
+    assert bits(found) == bits(whole)
+    with pytest.raises(DataError, match=r"expected \['first', 'second'\], got \['first'\]"):
+        found.optimizer.load_state_dict({"first": {}})
+    with pytest.raises(OptionError, match="at least one"):
+        train.Optimizers()
 
 
 def test_compile_and_precision_take_part_in_each_step():

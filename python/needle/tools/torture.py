@@ -83,7 +83,7 @@ def torture(
     note: Callable[[str], None] = lambda text: None,
     command: Sequence[str] = (sys.executable, "-m", "needle"),
 ) -> Report:
-    """Attack runs for some minutes; finish and compare the last one.
+    """Attack runs for some minutes, at least once; finish and compare the last one.
 
     Args:
         train: arguments of ``needle train``, without the folder and the number of steps.
@@ -103,7 +103,7 @@ def torture(
     end = time.monotonic() + 60 * minutes
     took = victim.unharmed()
     note(f"the unharmed run took {took:.1f} s")
-    while victim.report.runs == 0 or time.monotonic() < end:
+    while not (victim.report.runs and victim.report.attacks) or time.monotonic() < end:
         victim.one_run(end)
     victim.report.steps = steps
     shutil.rmtree(folder, ignore_errors=True)
@@ -145,7 +145,8 @@ class _Victim:
         run = self.folder / name
         while True:
             process = self._start(run, name)
-            kind = self.chance.choice(self.kinds) if time.monotonic() < end else ""
+            early = time.monotonic() < end or not self.report.attacks
+            kind = self.chance.choice(self.kinds) if early else ""
             try:
                 done = self._attack(process, run, kind) if kind else False
                 code = self._wait(process, name)

@@ -13,5 +13,6 @@ from needle.train.callbacks import (
 from needle.train.folder import Folder
 from needle.train.loggers import Logger, Picture, TensorBoard, Text, Trackio, WeightsAndBiases
 from needle.train.progress import Progress
+from needle.train.step import Optimizers
 from needle.train.stop import Stop, Stopped
 from needle.train.trainer import Result, Trainer

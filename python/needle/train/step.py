@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from needle import nn, optim
 from needle.compile import compile
-from needle.errors import ArgumentError, NonFiniteError, describe
+from needle.errors import ArgumentError, DataError, NonFiniteError, OptionError, describe
 from needle.ops.checked import Finite
 from needle.ops.row_sparse import each
 from needle.tensors import Tensor
@@ -115,6 +115,41 @@ class Update:
             self.norm = optim.clip_grad_norm(self.optimizer.params, self.clip)
         self.ready()
         self.optimizer.step()
+
+
+class Optimizers:
+    """Several optimizers as one, for a trainer with a ``step`` of your own.
+
+    Args:
+        optimizers: by name; the rate of the first one is shown.
+
+    >>> p, q = nn.Parameter(Tensor([1.0])), nn.Parameter(Tensor([2.0]))
+    >>> both = ndl.train.Optimizers(maker=optim.SGD([p], lr=0.1), judge=optim.SGD([q], lr=0.2))
+    >>> both.judge.lr, list(both.state_dict())
+    (0.2, ['maker', 'judge'])
+    """
+
+    def __init__(self, **optimizers: optim.Optimizer) -> None:
+        if not optimizers:
+            raise OptionError("Optimizers: expected at least one optimizer, got none")
+        self.by_name = optimizers
+        vars(self).update(optimizers)
+
+    @property
+    def current_lr(self) -> float:
+        """The learning rate of the next step, of the first optimizer."""
+        return next(iter(self.by_name.values())).current_lr
+
+    def state_dict(self, copy: bool = True) -> dict[str, Any]:
+        """Return the states by name; ``copy`` as for ``Optimizer.state_dict``."""
+        return {name: x.state_dict(copy=copy) for name, x in self.by_name.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the states. Raises DataError if the names differ."""
+        if state.keys() != self.by_name.keys():
+            raise DataError(f"Optimizers: expected {list(self.by_name)}, got {list(state)}")
+        for name, optimizer in self.by_name.items():
+            optimizer.load_state_dict(state[name])
 
 
 def _parts(loss: Any) -> tuple[Any, float | None]:

@@ -57,8 +57,8 @@ class Trainer:
         loss: ``loss(model, batch)`` returns the mean loss of a batch, or ``(sum, count)``.
         loader: can be iterated again and again; each time is a pass over the training data.
         step: ``step(batch)`` in place of ``loss``, for other kinds of loops: makes an update and
-            returns the loss as a number or a scalar tensor. ``optimizer`` is then the one that is
-            saved and whose rate is shown.
+            returns the loss as a number or a scalar tensor. ``optimizer`` is then only saved, and
+            its rate shown; ``Optimizers`` makes one of several.
         evaluate: ``evaluate(model)`` returns figures by name, after each pass; or an ``Evaluate``.
         accumulate: number of batches for each update.
         clip: largest norm of the gradient, or None.
