@@ -147,7 +147,7 @@ def test_float8_comes_as_bytes_with_its_name(tmp_path):
     text = json.dumps(header).encode()
     path = tmp_path / "f8.safetensors"
     path.write_bytes(struct.pack("<Q", len(text)) + text + values + struct.pack("<f", 2.5))
-    state = io.load(path, map_location="cpu")
+    state = io.load(path, map_location=ndl.default_device())
     assert state.raw == {"a": "F8_E4M3"} and state["a"].dtype == "uint8"
     assert state["a"].tolist() == [[0, 1, 2], [3, 4, 5]] and state["b"].tolist() == [2.5]
     with pytest.raises(OptionError, match="two names of one argument"):

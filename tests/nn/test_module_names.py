@@ -132,7 +132,7 @@ def test_what_changes_nothing_is_accepted():
         assert np.array_equal(out.numpy(), layer()(x).numpy()) and x.tolist() == [-2.0, 3.0]
     assert nn.Dropout(0.5, inplace=True).eval()(x) is x and nn.ReLU(True)(x).tolist() == [0.0, 3.0]
     model = nn.Linear(3, 2)
-    assert model.to("cpu", non_blocking=True) is model
+    assert model.to(ndl.default_device(), non_blocking=True) is model
     assert model.to(memory_format="channels_last") is model
     for rule in (optim.SGD, optim.Momentum, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam,
                  optim.RMSprop, optim.Adagrad, optim.Adadelta):  # fmt: skip
