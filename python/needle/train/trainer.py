@@ -312,7 +312,7 @@ class Trainer:
         if due and self.evaluated != self.done:
             self.evaluate(final=False)
             self.save(wait=False)
-        elif self.save_every is not None and self.done % self.save_every == 0:
+        elif self.save_every and self.done % self.save_every == 0 and self.saved != self.done:
             self.save(wait=False)
 
     def _evaluate_every(self) -> int:
