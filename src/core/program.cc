@@ -38,6 +38,7 @@ Program::Program(std::unique_ptr<Record> record, std::vector<Source> sources,
     base_of_[results_[k].block] = static_cast<int32_t>(1 + sources_.size() + k);
   }
   find_intervals();
+  share_blocks();
   place_blocks();
   connect();
   allow_in_place();
@@ -67,10 +68,45 @@ void Program::find_intervals() {
   }
 }
 
+// An input in the arena that is as large as the result and that no later step reads; -1: none.
+int32_t Program::dying_input(int32_t i) const {
+  const Step& step = record_->steps[i];
+  const auto places = record_->places.begin() + step.first;
+  for (int32_t k = 1; k < step.n; k++) {
+    const int32_t block = places[k].block;
+    if (block < 0 || block == places[0].block || base_of_[block] != 0) continue;
+    if (intervals_[root_[block]].last != i + 1) continue;
+    if (record_->blocks[block].nbytes != record_->blocks[places[0].block].nbytes) continue;
+    const bool whole = std::all_of(places, places + step.n, [&](const Place& place) {
+      return place.block != block || place.offset == 0;
+    });
+    if (whole) return block;
+  }
+  return -1;
+}
+
+// Lets results lie where an input of their step did, if the kernel allows for it.
+void Program::share_blocks() {
+  root_.resize(intervals_.size());
+  std::iota(root_.begin(), root_.end(), 0);
+  for (int32_t i = 0; i < static_cast<int32_t>(record_->steps.size()); i++) {
+    const Step& step = record_->steps[i];
+    if (!(step.traits & kSameView) || step.n == 0) continue;
+    const Place& result = record_->places[step.first];
+    if (result.block < 0 || base_of_[result.block] != 0 || result.offset) continue;
+    if (intervals_[result.block].first != i) continue;
+    const int32_t input = dying_input(i);
+    if (input < 0) continue;
+    root_[result.block] = root_[input];
+    intervals_[root_[input]].last = intervals_[result.block].last;
+  }
+}
+
 void Program::place_blocks() {
   std::vector<int32_t> order;
   for (size_t i = 0; i < intervals_.size(); i++) {
-    if (base_of_[i] == 0 && intervals_[i].last > 0) order.push_back(static_cast<int32_t>(i));
+    const bool is_placed = base_of_[i] == 0 && root_[i] == static_cast<int32_t>(i);
+    if (is_placed && intervals_[i].last > 0) order.push_back(static_cast<int32_t>(i));
   }
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     return intervals_[a].nbytes > intervals_[b].nbytes;
@@ -107,7 +143,7 @@ void Program::connect() {
       pointers_[i] = reinterpret_cast<void*>(offset);
       continue;
     }
-    const int64_t start = base_of_[block] == 0 ? intervals_[block].offset : 0;
+    const int64_t start = base_of_[block] == 0 ? intervals_[root_[block]].offset : 0;
     bases_[base_of_[block]].users.push_back({static_cast<int32_t>(i), start + offset});
   }
 }

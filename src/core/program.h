@@ -11,7 +11,7 @@ namespace needle {
 struct Interval {
   int64_t nbytes;
   int32_t first, last;
-  int64_t offset;  // in the arena; -1: it lies elsewhere, or nothing uses it
+  int64_t offset;  // in the arena; -1: it lies elsewhere, in another block, or nothing uses it
 };
 
 // What a run takes: arrays of this spec and, unless dense, these strides.
@@ -66,6 +66,8 @@ class Program {
 
  private:
   void find_intervals();
+  void share_blocks();
+  int32_t dying_input(int32_t step) const;
   void place_blocks();
   void connect();
   void allow_in_place();
@@ -79,6 +81,7 @@ class Program {
   std::vector<Source> sources_;
   std::vector<Result> results_;
   std::vector<Interval> intervals_;  // of all blocks
+  std::vector<int32_t> root_;        // of all blocks: the one in whose memory it lies
   std::vector<int32_t> base_of_;     // of all blocks; 0: the arena
   std::vector<Base> bases_;          // the arena, the sources, the results
   std::vector<void*> pointers_;      // as record_->places

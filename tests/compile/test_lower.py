@@ -230,6 +230,14 @@ def test_values_that_live_at_once_do_not_overlap():
     assert len(seconds) == len(program.rows()) and min(seconds) >= 0
 
 
+def test_results_take_the_place_of_inputs_that_die():
+    x = matrix(300, 300)
+    made, program = whole(lambda x: [ops.tanh(ops.exp(ops.sin(x * 0.5) + 1.0)) @ x], x)
+    (value,) = program.intervals()
+    assert program.arena_bytes == value.nbytes == 300 * 300 * 4 and value.last == 6
+    same(program.run([x], [False])[0], PythonProgram(made).run([x], [False])[0])
+
+
 def test_no_kernel_reads_a_value_that_is_dead():
     arrays = [matrix(33, 20), matrix(20, 20)]
     with config.override(check="poison"):
