@@ -37,7 +37,14 @@ class Feed:
 
     def __len__(self) -> int:
         """Return the number of batches in a pass; 0 if the loader does not know it."""
-        return len(self.loader) if hasattr(self.loader, "__len__") else 0
+        return len(self.loader) if self.has_length() else 0
+
+    def has_length(self) -> bool:
+        """Say whether the loader knows the number of batches in a pass; those of streams do not."""
+        try:
+            return len(self.loader) >= 0
+        except TypeError:
+            return False
 
     def group(self, most: int) -> Iterator[Any]:
         """Yield up to a number of batches of one pass; begin the next pass where one is over.

@@ -202,7 +202,7 @@ class Trainer:
         batches = len(self.feed)
         self.per_epoch = -(-batches // self.accumulate)
         if steps is None and not batches:
-            if hasattr(self.loader, "__len__"):
+            if self.feed.has_length():
                 raise DataError("Trainer: the loader has no batches")
             raise OptionError("fit: expected steps=N, because the loader has no length")
         self.total = steps or (epochs or 1) * self.per_epoch
