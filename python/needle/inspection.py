@@ -112,7 +112,7 @@ class Inspection:
 
     # ---- the tensor itself -----------------------------------------------------
 
-    def contiguous(self) -> Any:
+    def contiguous(self, *, memory_format: Any = None) -> Any:
         """Return the tensor itself: ops take any strides, and ``view`` copies where it must."""
         return self
 

@@ -408,8 +408,16 @@ class Tensor(InPlace, Augmented, Methods, Value):
         """Convert to another dtype. See ``ops.Cast``."""
         return ops.astype(self, dtype)
 
-    def to(self, target: Any = None, dtype: Any = None, *, device: Any = None) -> Tensor:
-        """Move to a device, convert to a dtype, or both. Each may be given by its name."""
+    def to(
+        self, target: Any = None, dtype: Any = None, *, device: Any = None, copy: bool = False,
+        non_blocking: bool = False, memory_format: Any = None,
+    ) -> Tensor:  # fmt: skip
+        """Move to a device, convert to a dtype, or both. Each may be given by its name.
+
+        ``copy``, ``non_blocking`` and ``memory_format`` change no values, and nothing else here.
+        """
+        if memory_format is not None and target is dtype is device is None:
+            return self
         where, kind = destination(target, device, dtype)
         out = self if where is None else ops.to_device(self, where)
         return out if kind is None else ops.astype(out, kind)

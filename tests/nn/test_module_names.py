@@ -134,6 +134,14 @@ def test_what_changes_nothing_is_accepted():
     model = nn.Linear(3, 2)
     assert model.to(ndl.default_device(), non_blocking=True) is model
     assert model.to(memory_format="channels_last") is model
+    y = ndl.ones(2)
+    assert y.to(ndl.default_device(), non_blocking=True) is y
+    assert y.to(memory_format="channels_last") is y.contiguous(memory_format=None) is y
+    assert y.to("float64", copy=True).dtype == "float64"
+    for make in (nn.Linear, nn.Embedding, nn.BatchNorm2d, nn.LayerNorm, nn.LSTM, nn.Conv2d):
+        sizes = {nn.Conv2d: (3, 2, 3), nn.BatchNorm2d: (3,), nn.LayerNorm: (3,)}.get(make, (3, 2))
+        layer = make(*sizes, device=None, dtype=None)
+        assert {str(p.dtype) for p in layer.parameters()} == {"float32"}
     for rule in (optim.SGD, optim.Momentum, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam,
                  optim.RMSprop, optim.Adagrad, optim.Adadelta):  # fmt: skip
         rule(model.parameters(), fused=True, foreach=False)

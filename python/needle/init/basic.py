@@ -66,12 +66,12 @@ def _scaled(drawn: Tensor, scale: float, shift: float, kind: DType) -> Tensor:
 
 
 def floating(name: str, dtype: Any) -> DType:
-    """Return the element type of random numbers.
+    """Return the element type of random numbers; float32 for None.
 
     Raises:
         DtypeError: if it is not floating.
     """
-    kind = as_dtype(dtype)
+    kind = as_dtype("float32" if dtype is None else dtype)
     if not kind.is_floating:
         raise DtypeError(
             f"{name}: expected a floating dtype, got {kind}\n"
@@ -189,7 +189,8 @@ def constant(
 def _filled(
     name: str, shape: tuple[Any, ...], value: float, dtype: Any, device: Any, requires_grad: bool
 ) -> Tensor:
-    out: Tensor = made(name, full, sizes(name, shape), value, dtype, device)
+    kind = "float32" if dtype is None else dtype
+    out: Tensor = made(name, full, sizes(name, shape), value, kind, device)
     if requires_grad:  # the default is False
         out.requires_grad = True
     return out
