@@ -34,6 +34,7 @@ GOALS = {
     "images": ("convolution", "images", "resnet", "memory"),
     "sequence": ("sequence", "memory"),
     "pipeline": ("loader", "checkpoint"),
+    "compile": ("compile",),
 }
 COMPILED = (
     "gemm", "elementwise", "reduce", "softmax_loss", "norm", "optimizer", "indexing", "sort",
