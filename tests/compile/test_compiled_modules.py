@@ -22,6 +22,7 @@ SPECIAL = {
 """Arguments of the modules that exist for several numbers of axes, by the name without it."""
 
 ARGUMENTS = {
+    "Applied": ((ndl.ops.tanh,), [(5, 4)]),
     "Bilinear": ((3, 4, 2), [(5, 3), (5, 4)]),
     "Conv": ((4, 3, 3), [PLANE]),
     "Embedding": ((9, 3), ["labels"]),
