@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -252,6 +253,19 @@ def test_arrays_of_a_batch_in_memory():
     assert found[3][1] == "x" and found[4] == 5
     del found
     ring.close()
+
+
+def test_a_batch_goes_when_it_was_written():
+    """Not at the next collection of garbage: workers would hold dozens of them."""
+    array = np.zeros(10)
+    seen = weakref.ref(array)
+    gc.disable()
+    try:
+        flat = slots.flatten({"x": (array, "text")})
+        del array, flat
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_worker_processes_map_the_files_that_the_program_maps(tmp_path, monkeypatch):

@@ -96,26 +96,28 @@ class Field:
 def flatten(values: Any) -> tuple[Any, list[tuple[Field, Any]], int]:
     """Return a batch with a ``Field`` for each array, these arrays, and the bytes they need."""
     found: list[tuple[Field, Any]] = []
-    end = 0
+    tree = _flatten(values, found)
+    field, array = found[-1] if found else (Field("", (), 0), np.empty(0))
+    return tree, found, field.start + _aligned(array.nbytes)
 
-    def walk(value: Any) -> Any:
-        nonlocal end
-        if (
-            isinstance(value, np.ndarray)
-            and not value.dtype.hasobject
-            and value.dtype.names is None
-        ):
-            field = Field(value.dtype.str, value.shape, end)
-            found.append((field, value))
-            end += -(-value.nbytes // ALIGNED) * ALIGNED
-            return field
-        if type(value) in (tuple, list):
-            return type(value)(walk(x) for x in value)
-        if type(value) is dict:
-            return {key: walk(x) for key, x in value.items()}
-        return value
 
-    return walk(values), found, end
+def _flatten(value: Any, found: list[tuple[Field, Any]]) -> Any:
+    # not a function within the other one: it would refer to itself, and batches to it, until the
+    # next collection of garbage
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufcSU":
+        field, array = found[-1] if found else (Field("", (), 0), np.empty(0))
+        start = field.start + _aligned(array.nbytes)
+        found.append((Field(value.dtype.str, value.shape, start), value))
+        return found[-1][0]
+    if type(value) in (tuple, list):
+        return type(value)(_flatten(x, found) for x in value)
+    if type(value) is dict:
+        return {key: _flatten(x, found) for key, x in value.items()}
+    return value
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED
 
 
 def unflatten(values: Any, read: Callable[[Field], Any]) -> Any:
@@ -198,7 +200,7 @@ def share(value: Any) -> tuple[int, list[tuple[int, int]]]:
     parts, end = [], 0
     for piece in pieces:
         parts.append((end, piece.nbytes))
-        end += -(-piece.nbytes // ALIGNED) * ALIGNED
+        end += _aligned(piece.nbytes)
     if end > (free := free_memory()) // 2:
         raise explain(
             DataError,
