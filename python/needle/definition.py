@@ -16,7 +16,7 @@ from typing import Any
 
 from needle.devices import Device
 from needle.dtype import DType
-from needle.errors import GradientError, ShapeError
+from needle.errors import ShapeError
 from needle.orders import pending_order as pending_order
 from needle.orders import topo as topo
 
@@ -260,13 +260,6 @@ class TensorBase(_Described):
     _node: Any
     _requires_grad: bool
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Return a tensor that is nothing yet: ``init_tensor`` makes something of it."""
-        self = object.__new__(cls)
-        self.array = self._node = self._grad = self.name = None
-        self._requires_grad = False
-        return self
-
     @property
     def node(self) -> Any:
         """The node this tensor stands for, or None where no graph was needed."""
@@ -277,8 +270,6 @@ class TensorBase(_Described):
         """The spec (of a tuple: a tuple of them); never computes anything."""
         array = self.array
         if array is None:
-            if self._node is None:
-                raise GradientError("the tensor was not initialised\n  try: needle.Tensor(...)")
             return self._node.spec
         return tuple(a.spec for a in array) if type(array) is tuple else array.spec
 
