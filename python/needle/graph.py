@@ -43,8 +43,7 @@ else:
 # tensors of results
 wrap, record, pend = _source.wrap, _source.record, _source.pend
 init_tensor, set_tensor_classes = _source.init_tensor, _source.set_tensor_classes
-set_journal: Any = getattr(_source, "set_journal", None)  # None in an older native module
-restore: Any = getattr(_source, "restore", None)
+set_journal, restore = _source.set_journal, _source.restore
 set_array, rebind, exclusive = _source.set_array, _source.rebind, _source.exclusive
 # nodes and their values
 leaf, handle, peek, owner = _source.leaf, _source.handle, _source.peek, _source.owner

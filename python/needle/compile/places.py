@@ -34,7 +34,7 @@ def _set_arrays(tensors: list[Any], arrays: list[NDArray]) -> None:
         graph.set_array(x, new)
 
 
-if core.native is not None and hasattr(core.native, "gather_arrays"):
+if core.native is not None:
     _gather, _set_arrays = core.native.gather_arrays, core.native.set_arrays
 
 
