@@ -12,7 +12,7 @@ from needle.errors import DataError
 from needle.ops import random
 from needle.recipes.recipe import Recipe, Settings
 from needle.tools.run import RunFolder, environment
-from needle.train import Callback, Evaluate, Result, Trainer
+from needle.train import Callback, Evaluate, Memory, Norms, Result, Trainer
 from needle.train.progress import Progress
 from needle.train.recorder import RECORD, Recorder
 from needle.train.step import Update
@@ -122,9 +122,9 @@ class RecipeTrainer(Trainer):
         folder.checkpoints.mode = recipe.mode
         super().__init__(
             model, recipe.optimizer(model, steps), recipe.loss, recipe.batches(), evaluate=judge,
-            compile=recipe.compiled, clip=recipe.clip, callbacks=[Own(recipe, folder)],
-            folder=folder, stop=stop,
-            progress=progress, item=recipe.item,
+            compile=recipe.compiled, clip=recipe.clip,
+            callbacks=[Own(recipe, folder), Norms(), Memory()],
+            folder=folder, stop=stop, progress=progress, item=recipe.item,
         )  # fmt: skip
 
     def shown(self, loss: float) -> dict[str, float]:

@@ -7,6 +7,7 @@ from needle.train.callbacks import (
     Ema,
     Evaluate,
     FiniteCheck,
+    Memory,
     Norms,
     Out,
 )

@@ -12,6 +12,9 @@ from needle import executor, nn, ops
 from needle.errors import NonFiniteError, OptionError, explain
 from needle.ops.row_sparse import elements
 
+MEASURED = 100
+"""Number of measurements in a run, of callbacks that are not told how often."""
+
 if TYPE_CHECKING:
     from needle.train.trainer import Result, Trainer
 
@@ -25,6 +28,7 @@ class Out:
         lr: learning rate of the step.
         items: number of training examples.
         figures: further values to show and record; callbacks may add to them.
+        measured: values to record only, if the step gets a line of metrics.
         norm: norm of the gradient before it was clipped, a tensor; None if it was not.
     """
 
@@ -33,6 +37,7 @@ class Out:
     items: int = 0
     figures: dict[str, float] = field(default_factory=dict)
     norm: Any = None
+    measured: dict[str, float] = field(default_factory=dict)
 
 
 class Callback:
@@ -250,35 +255,71 @@ class FiniteCheck(Callback):
         raise explain(NonFiniteError, "train", problem, advice=t.advice())
 
 
-class Norms(Callback):
-    """Record the norms of gradients and weights, and how large an update is beside the weights.
+class _Measuring(Callback):
+    """Base of callbacks that measure now and then.
 
     Args:
-        every: steps between measurements; None for each line of metrics.
+        every: steps between measurements; None for about a hundred in the whole run.
     """
 
     def __init__(self, every: int | None = None) -> None:
         self.every = every
+
+    def due(self, t: Trainer, step: int) -> bool:
+        """Return whether a step is one to measure."""
+        usual = t.record_every * max(1, t.total // (MEASURED * t.record_every))
+        return step % (self.every or usual) == 0
+
+
+class Norms(_Measuring):
+    """Record the norms of gradients and weights, and how large an update is beside the weights.
+
+    A compiled step leaves no gradients; it tells their norm where it clips them.
+
+    Args:
+        every: steps between measurements; None for about a hundred in the whole run.
+    """
+
+    def __init__(self, every: int | None = None) -> None:
+        super().__init__(every)
         self.before: list[Any] = []
 
+    def begin(self, t: Trainer) -> None:
+        self._keep(t)
+
     def step(self, t: Trainer, out: Out) -> None:
-        every = self.every or t.record_every
-        params = [p for p in t.model.parameters() if p.requires_grad]
-        if t.done % every == 0:
+        if self.due(t, t.done):
+            params = [p for p in t.model.parameters() if p.requires_grad]
             weights = _norm(p for p in params)
+            found = {"weight_norm": weights}
             grads = [elements(p.grad) for p in params if p.grad is not None]
-            gradient = float(out.norm) if out.norm is not None else _norm(grads)
-            found = {"gradient_norm": gradient, "weight_norm": weights}
+            if out.norm is not None or grads:
+                found["gradient_norm"] = float(out.norm) if out.norm is not None else _norm(grads)
             if self.before:
                 pairs = zip(params, self.before, strict=True)
                 found["update_ratio"] = _norm(p.detach() - q for p, q in pairs) / (weights or 1.0)
-            out.figures.update(found)
-        self.before = [p.detach() for p in params] if (t.done + 1) % every == 0 else []
+            out.measured.update(found)
+        self._keep(t)
 
-    def begin(self, t: Trainer) -> None:
-        every = self.every or t.record_every
+    def _keep(self, t: Trainer) -> None:
+        """Keep the parameters if the next step is one to measure."""
         params = [p.detach() for p in t.model.parameters() if p.requires_grad]
-        self.before = params if (t.done + 1) % every == 0 else []
+        self.before = params if self.due(t, t.done + 1) else []
+
+
+class Memory(_Measuring):
+    """Record the most memory that the device has had in use so far, where it knows.
+
+    Args:
+        every: steps between measurements; None for about a hundred in the whole run.
+    """
+
+    def step(self, t: Trainer, out: Out) -> None:
+        if self.due(t, t.done):
+            device = next((p.device for p in t.model.parameters()), None)
+            peak = device.backend.memory_info()["peak"] if device is not None else 0
+            if peak:
+                out.measured["memory_megabytes"] = round(peak / 1e6, 2)
 
 
 def _all_finite(x: Any) -> bool:

@@ -397,7 +397,7 @@ class Trainer:
         loss = self.recent_loss / self.recent_steps
         self.recent_loss, self.recent_steps = 0.0, 0
         self.record(
-            "train", loss=loss, **{**self.shown(loss), **out.figures}, lr=out.lr,
+            "train", loss=loss, **{**self.shown(loss), **out.figures, **out.measured}, lr=out.lr,
             loader_seconds=round(self.waited, 3),
             **{f"{self.item}_per_second": round(self.items / self.busy, 1)},
         )  # fmt: skip
