@@ -117,6 +117,8 @@ def test_each_check_and_dtype_has_its_turn_once(device, gate, monkeypatch):
     for op in ops.all_ops():
         for case in planned.cases(op):
             whole = dict(planned.planned(case, where, gate, whole=True))
+            if where.name != planned.FIRST or gate != planned.GATES[0]:
+                whole.pop("compiled", None)  # which has its turns on the first device
             if "second_order" in whole:  # which holds forward, where both are due
                 whole["forward"] = case
             had: dict[str, list[str]] = {}

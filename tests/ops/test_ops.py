@@ -29,6 +29,8 @@ WITHOUT_SAMPLES = {
     "Start": "the value of a tensor within a trace: tests/compile",
     "Again": "a second run of a checkpoint within a trace: tests/compile",
     "Placeholder": "a source of a program: tests/compile",
+    "Feed": "a source of a static graph: tests/graph/test_static.py",
+    "Finite": "stops a program: tests/train",
     "Update": "a step of an optimizer as a node: tests/compile",
     "_Outside": "the result of a compiled function: tests/compile",
     "Fused": "made of steps of other ops: test_fuse.py",

@@ -24,7 +24,14 @@ def start(*arguments, cwd=None, **environment):
     return subprocess.Popen(
         [sys.executable, "-m", "needle", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=env,
+        preexec_fn=default_signals,
     )  # fmt: skip
+
+
+def default_signals():
+    """Undo what a shell ignores for programs in the background: children inherit it."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def run(*arguments, cwd=None, **environment):

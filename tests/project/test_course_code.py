@@ -25,6 +25,7 @@ def layers(kind):
     """Yield the layers under test: their name, and a function that makes one of width 6."""
     for bias in (True, False):
         yield f"linear bias={bias}", lambda bias=bias: kind.Linear(6, 6, bias=bias)
+    yield "wide", lambda: kind.Sequential(kind.Linear(6, 12), kind.Linear(12, 6))
     yield "relu", lambda: kind.Sequential(kind.Linear(6, 6), kind.ReLU())
     yield "flatten", lambda: kind.Sequential(kind.Flatten(), kind.Linear(6, 6))
     yield "batch norm", lambda: kind.Sequential(
@@ -84,7 +85,7 @@ def test_a_students_layers_and_optimizers_equal_needles(backend, tmp_path):
         env={**os.environ, "NEEDLE_BACKEND": backend}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-3000:]
-    assert "equal 45" in run.stdout
+    assert "equal 50" in run.stdout
 
 
 def test_raw_functions_of_a_device(host_device):

@@ -35,12 +35,27 @@ def placed(key: Key, counter: int) -> tuple[int, int]:
     """Return the key and the counter as numbers: those of a stream are read."""
     if isinstance(key, int):
         return key, counter
+    check_stream(key)
     seed, start = np.array(key.numpy()).view(np.uint64).tolist()
     return seed, start + counter
 
 
+def check_stream(key: NDArray) -> None:
+    """Check that an array is a stream.
+
+    Raises:
+        ArgumentError: if it is not int64 [2].
+    """
+    if key.shape != (2,) or key.dtype is not dtypes.int64:
+        raise ArgumentError(
+            f"random numbers: expected a seed, or a stream of two int64, got {key.spec}"
+        )
+
+
 def bits(shape: tuple[int, ...], key: Key, counter: int, device: Any) -> NDArray:
     """Return int32 bits: those of the blocks of 4 words from ``counter`` on."""
+    if not isinstance(key, int):
+        check_stream(key)
     return kernels.random_bits(shape, key, counter, dtypes.int32, device)
 
 
