@@ -37,7 +37,7 @@ REGISTERS = {
 multiprocessor."""
 
 SHARED = {
-    "transpose": 8448, "reduce": 4096, "reduce_finish": 4096, "scan": 64, "matmul": 34816,
+    "transpose": 8448, "reduce": 6144, "reduce_finish": 6144, "scan": 64, "matmul": 34816,
     "sort_chunks": 16384, "column_sums": 4096, "column_finish": 4096,
 }  # fmt: skip
 """The most bytes of shared memory of a block; 64 for kernels that are not named."""
