@@ -38,9 +38,12 @@ def interrupted(kind, folder, after, **settings):
 
 
 def metrics(run):
+    """Return the lines of metrics, without times, memory and what compiled steps do not have."""
+    left_out = ("memory_megabytes", "gradient_norm")
     return [
-        {k: v for k, v in line.items() if "second" not in k} for line in run.metrics()
-    ]  # fmt: skip
+        {k: v for k, v in line.items() if "second" not in k and k not in left_out}
+        for line in run.metrics()
+    ]
 
 
 def weights(run):

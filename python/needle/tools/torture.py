@@ -243,9 +243,10 @@ def _saves(run: Path) -> set[str]:
 
 
 def _metrics(run: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics, without times."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(x).items() if "second" not in k} for x in lines]
+    """Return the lines of metrics, without times and memory."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    measured = ("second", "memory")
+    return [{k: v for k, v in x.items() if not any(m in k for m in measured)} for x in lines]
 
 
 def _group(pid: int) -> list[int]:
