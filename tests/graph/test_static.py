@@ -1,6 +1,7 @@
 """Static graphs: defined once, run in parts; equal to eager mode bit for bit."""
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -190,6 +191,22 @@ def test_a_failing_run_changes_nothing():
         session.run([loss, train], {x: X, y: np.full(10, 7)})
     assert opt.t == 1 and ndl.ops.random.get_state() == seed
     assert all((a == b).all() for a, b in zip(before, state(model), strict=True))
+
+
+def test_a_session_keeps_what_it_knows_programs_by():
+    """It knows them by identities: a new graph at the place of an old one must not get its own."""
+    session = static.Session()
+    with static.Graph() as graph:
+        x = static.Placeholder((1,))
+        y = x * 2.0
+    assert session.run(y, {x: [1.0]}).item() == 2
+    kept = weakref.ref(graph), weakref.ref(y)
+    del graph, x, y
+    gc.collect()
+    assert all(ref() is not None for ref in kept)
+    del session
+    gc.collect()
+    assert not any(ref() for ref in kept)
 
 
 def test_graphs_are_freed():

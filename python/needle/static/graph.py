@@ -207,6 +207,7 @@ class Graph:
         self.builder = Builder(self.trace, found, [], [])
         self.order = self.builder.order([x for x in self.leaves.values() if x not in values])
         self._keep = live  # their identities are keys
+        _graphs[:] = [ref for ref in _graphs if ref() is not None]
         _graphs.append(weakref.ref(self))
 
     def minimize(self, optimizer: Any, loss: Tensor) -> Train:

@@ -27,7 +27,7 @@ class Session:
 
     def __init__(self, graph: Graph | None = None) -> None:
         self.graph = graph
-        self._calls: dict[Any, Call] = {}
+        self._calls: dict[Any, tuple[Call, Any]] = {}  # and what the keys are identities of
 
     def __enter__(self) -> Session:
         return self
@@ -61,9 +61,10 @@ class Session:
         settings = config.current()
         mode = "python" if settings.compile == "off" else settings.compile
         key = (id(graph), mode, settings, *map(id, wanted))
-        call = self._calls.get(key)
-        if call is None:
-            call = self._calls[key] = _program(graph, wanted, mode, settings)
+        if key not in self._calls:
+            made = _program(graph, wanted, mode, settings)
+            self._calls[key] = made, (graph, wanted)
+        call = self._calls[key][0]
         values = _fed(graph, call, feed)
         prepared = call.prepared(values, settings)
         if prepared is None:
