@@ -59,6 +59,19 @@ def test_a_resumed_run_has_the_record_of_one_that_was_not(tmp_path, monkeypatch)
     assert parts == whole
 
 
+def test_losses_that_a_killed_run_took_with_it_are_no_difference(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "SHARE", 0.0)  # lines at steps 1, 2, 4, 8
+    run(tmp_path / "whole")
+    run(tmp_path / "parts", until=7)
+    path = tmp_path / "parts" / RECORD
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))  # killed at step 7: those of 5 to 7 were in memory
+    run(tmp_path / "parts", resume=True)
+    for name in ("whole", "parts"):
+        (tmp_path / name / "config.json").write_text("{}")
+    assert diff.diff(str(tmp_path / "whole"), str(tmp_path / "parts"))["step"] is None
+
+
 def test_recording_takes_a_share_of_the_time(tmp_path, monkeypatch):
     monkeypatch.setattr(recorder, "SHARE", 0.0)
     lines = read(run(tmp_path / "run", steps=12) / RECORD)

@@ -70,9 +70,8 @@ def _first_difference(
     equal = -1
     for step in shared:
         a, b = first[step], second[step]
-        parted = next(
-            (s for s in range(equal + 1, step + 1) if losses[0].get(s) != losses[1].get(s)), None
-        )
+        known = (s for s in range(equal + 1, step + 1) if s in losses[0] and s in losses[1])
+        parted = next((s for s in known if losses[0][s] != losses[1][s]), None)
         what = _different(a, b)
         if parted is not None or what:
             part = min(step, parted or step)
