@@ -303,8 +303,9 @@ class Norms(_Measuring):
 
     def _keep(self, t: Trainer) -> None:
         """Keep the parameters if the next step is one to measure."""
-        params = [p.detach() for p in t.model.parameters() if p.requires_grad]
-        self.before = params if self.due(t, t.done + 1) else []
+        self.before = []
+        if self.due(t, t.done + 1):
+            self.before = [p.detach() for p in t.model.parameters() if p.requires_grad]
 
 
 class Memory(_Measuring):
