@@ -141,7 +141,7 @@ class Compiled(shortcut.Base):  # type: ignore[misc]  # it is known at import
         return tensors, (key, tree.flatten(named, tensors, self._constant) if named else None)
 
     def _constant(self, x: Any) -> Any:
-        """Return what stands in a key for an argument that is no tensor."""
+        """Return what stands in a key for an argument that is not a tensor."""
         if isinstance(x, (int, float, complex)) or hasattr(x, "__array__"):
             raise TraceError(
                 f"compile: {self.__name__} got {x!r:.60}, which would be a constant\n"

@@ -60,7 +60,7 @@ class Part:
         self.target.load_state_dict(part)
 
     def compare(self, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-        """Note names that one side lacks, and what is no tensor."""
+        """Note names that one side lacks, and what is not a tensor."""
         self.faults += [f"missing: {name}" for name in wanted if name not in found]
         self.faults += [f"unexpected: {name}" for name in found if name not in wanted]
 
@@ -84,7 +84,7 @@ class ModulePart(Part):
             if stored is None:
                 continue
             if not isinstance(stored, Stored):
-                self.faults.append(f"wrong: {key} is no tensor in the checkpoint")
+                self.faults.append(f"wrong: {key} is not a tensor in the checkpoint")
                 continue
             self.faults += stored.fault(key, item.shape, item.dtype)
             first = first_of.setdefault(id(item), key)

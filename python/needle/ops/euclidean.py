@@ -199,8 +199,8 @@ def std(
     Its derivative where all values are equal is 0. float16 and bfloat16 are computed in float32,
     which holds their squares; squares outside the range of float32 and float64 do no harm.
 
-    >>> print(ndl.std(Tensor([1.0, 3.0])))
-    1.0
+    >>> print(ndl.std(Tensor([[1.0, 3.0], [2.0, 2.0]]), axis=1))
+    [1. 0.]
     """
     chosen = normalised(x, either(axes, axis))
     kept = flag("std: keepdims", keepdims)

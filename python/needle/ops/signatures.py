@@ -1,4 +1,4 @@
-"""What the functions of ops without attributes take: ``help`` and editors show it."""
+"""Signatures of the functions of ops without attributes, for ``help`` and editors."""
 
 from __future__ import annotations
 
