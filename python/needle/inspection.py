@@ -17,6 +17,7 @@ from needle.executor import shape_of, spec_of, value_of
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
+    from needle.typing import DeviceLike, DTypeLike
 
 NoneType = type(None)
 
@@ -192,7 +193,7 @@ class Inspection:
         """The op that made the tensor; None for a leaf."""
         return self.op if self._is_recorded() else None  # type: ignore[attr-defined]
 
-    def type(self, dtype: Any = None) -> Any:
+    def type(self, dtype: DTypeLike = None) -> Any:
         """Convert to a dtype; without one, return the name of that of x."""
         return ops.astype(self, dtype) if dtype is not None else str(spec_of(self).dtype)
 
@@ -214,20 +215,22 @@ class Inspection:
 
     # ---- other tensors of its dtype and device ---------------------------------------
 
-    def new_zeros(self, *shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    def new_zeros(self, *shape: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
         """Zeros of a shape."""
         return self.new_full(sizes_in(shape), 0, dtype=dtype, device=device)
 
-    def new_ones(self, *shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    def new_ones(self, *shape: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
         """Ones of a shape."""
         return self.new_full(sizes_in(shape), 1, dtype=dtype, device=device)
 
-    def new_full(self, shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    def new_full(
+        self, shape: Any, value: Any, *, dtype: DTypeLike = None, device: DeviceLike = None
+    ) -> Tensor:
         """A tensor of one value."""
         spec = spec_of(self)
         return ops.full(shape, value, dtype=dtype or spec.dtype, device=device or spec.device)
 
-    def new_empty(self, *shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    def new_empty(self, *shape: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
         """A tensor whose values are not set."""
         spec = spec_of(self)
         return ops.empty(sizes_in(shape), dtype=dtype or spec.dtype, device=device or spec.device)

@@ -16,6 +16,7 @@ from needle.ops.operands import declined
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
+    from needle.typing import DeviceLike, DTypeLike
 
 Axes = int | Sequence[int] | None
 
@@ -140,7 +141,7 @@ class Methods(Aliases):
             raise explain(AxesError, "mT", "there are fewer than two axes", [("x", self)])
         return ops.transpose(self)
 
-    def to_device(self, device: Any, /, *, stream: Any = None) -> Any:
+    def to_device(self, device: DeviceLike, /, *, stream: Any = None) -> Any:
         """Move to a device. There are no streams.
 
         Raises:
@@ -343,7 +344,12 @@ class Methods(Aliases):
         return ops.norm(self, ord, axes, keepdims, axis=axis)
 
     def prod(
-        self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, dtype: Any = None
+        self,
+        axes: Axes = None,
+        keepdims: bool = False,
+        *,
+        axis: Axes = None,
+        dtype: DTypeLike = None,
     ) -> Tensor:
         """Product, over axes (all for None)."""
         return ops.prod(self, axes, keepdims, axis=axis, dtype=dtype)
@@ -380,11 +386,11 @@ class Methods(Aliases):
         """Logarithm of the sum of exponentials over axes (all for None)."""
         return ops.logsumexp(self, axes, keepdims, axis=axis)
 
-    def cumsum(self, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+    def cumsum(self, axis: int | None = None, *, dtype: DTypeLike = None) -> Tensor:
         """Cumulative sum along an axis (of the flattened tensor for None)."""
         return ops.cumsum(self, axis, dtype=dtype)
 
-    def cumprod(self, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+    def cumprod(self, axis: int | None = None, *, dtype: DTypeLike = None) -> Tensor:
         """Cumulative product along an axis (of the flattened tensor for None)."""
         return ops.cumprod(self, axis, dtype=dtype)
 
@@ -396,11 +402,11 @@ class Methods(Aliases):
         """Cumulative minimum along an axis, and its position. See ``ops.cummin``."""
         return ops.cummin(self, axis)
 
-    def softmax(self, axis: int = -1, *, dtype: Any = None) -> Tensor:
+    def softmax(self, axis: int = -1, *, dtype: DTypeLike = None) -> Tensor:
         """Positive numbers that add up to 1 along an axis."""
         return ops.softmax(self, axis, dtype=dtype)
 
-    def log_softmax(self, axis: int = -1, *, dtype: Any = None) -> Tensor:
+    def log_softmax(self, axis: int = -1, *, dtype: DTypeLike = None) -> Tensor:
         """Logarithm of softmax."""
         return ops.log_softmax(self, axis, dtype=dtype)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from needle.standard.creation import asarray
 from needle.standard.inspection import finfo as finfo
 from needle.standard.inspection import iinfo as iinfo
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 __all__ = [
     "Generator",
@@ -107,7 +110,7 @@ __all__ = [
 
 
 def tensor(
-    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    data: Any, *, dtype: DTypeLike = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """Return a copy of values as a tensor, with the dtypes of ``torch.tensor``.
 
@@ -136,7 +139,7 @@ def tensor(
     return out
 
 
-def as_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def as_tensor(data: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return values as a tensor, and a tensor as it is if dtype and device agree.
 
     A NumPy array shares its memory where possible; see ``from_dlpack``. Dtypes are those of
@@ -312,7 +315,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
     return tuple(ops.broadcast_arrays(*tensors))
 
 
-def tril_indices(rows: int, columns: int, offset: int = 0, *, device: Any = None) -> Any:
+def tril_indices(rows: int, columns: int, offset: int = 0, *, device: DeviceLike = None) -> Any:
     """Return the positions on and below a diagonal of a matrix: int64 [2, count].
 
     >>> print(ndl.tril_indices(2, 2))
@@ -322,7 +325,7 @@ def tril_indices(rows: int, columns: int, offset: int = 0, *, device: Any = None
     return ops.stack(ops.nonzero(ops.tril(ops.ones((rows, columns), device=device), offset)))
 
 
-def triu_indices(rows: int, columns: int, offset: int = 0, *, device: Any = None) -> Any:
+def triu_indices(rows: int, columns: int, offset: int = 0, *, device: DeviceLike = None) -> Any:
     """Return the positions on and above a diagonal of a matrix: int64 [2, count].
 
     >>> print(ndl.triu_indices(2, 2))
@@ -418,7 +421,7 @@ class Generator(random.Generator):
 
     __slots__ = ()
 
-    def __init__(self, device: Any = None) -> None:
+    def __init__(self, device: DeviceLike = None) -> None:
         super().__init__(0)
         as_device(device)  # numbers are the same on every device
 
@@ -432,7 +435,9 @@ class Generator(random.Generator):
         return int(self.seed)
 
 
-def randperm(n: int, *, generator: Any = None, dtype: Any = "int64", device: Any = None) -> Any:
+def randperm(
+    n: int, *, generator: Any = None, dtype: DTypeLike = "int64", device: DeviceLike = None
+) -> Any:
     """Return 0, 1, ..., n - 1 in random order. See ``permutation``.
 
     >>> print(ndl.sort(ndl.randperm(4)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy as copying
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from needle.ops.starts import become
 from needle.value import TensorTuple as TensorTuple
 from needle.value import Value as Value
 
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
+
 _add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
 _divide, _power, _negative = ops.Divide.of(), ops.Power.of(), ops.Negative.of()
 _apply, _identity = executor.apply, Identity.of()
@@ -61,8 +64,9 @@ class Tensor(InPlace, Augmented, Methods, Value):
     __slots__ = ()
 
     def __init__(
-        self, array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = True
-    ) -> None:
+        self, array: Any, *, device: DeviceLike = None, dtype: DTypeLike = None,
+        requires_grad: bool = True,
+    ) -> None:  # fmt: skip
         data = _data(array, device, dtype, requires_grad)
         graph.init_tensor(self, data, bool(requires_grad) and has_gradients(data.dtype))
         executor.note_leaf(self, type(self).__name__)
@@ -130,7 +134,9 @@ class Tensor(InPlace, Augmented, Methods, Value):
         else:
             graph.set_array(self, new)
 
-    def new_tensor(self, values: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    def new_tensor(
+        self, values: Any, *, dtype: DTypeLike = None, device: DeviceLike = None
+    ) -> Tensor:
         """Return a copy of values with the tensor's dtype and device; it requires no gradient."""
         data = _data(values, device or self.device, dtype or self.dtype)
         return graph.wrap(data.copy() if isinstance(values, (Value, NDArray)) else data)
@@ -153,14 +159,9 @@ class Tensor(InPlace, Augmented, Methods, Value):
             )  # fmt: skip
 
     def backward(
-        self,
-        out_grad: Any = None,
-        *,
-        gradient: Any = None,
-        retain_graph: bool | None = None,
-        create_graph: bool | None = None,
-        accumulate: bool = False,
-    ) -> None:
+        self, out_grad: Any = None, *, gradient: Any = None, retain_graph: bool | None = None,
+        create_graph: bool | None = None, accumulate: bool = False,
+    ) -> None:  # fmt: skip
         """Compute gradients into ``.grad`` of the leaves. See ``autograd.backward``.
 
         ``gradient`` is PyTorch's name for ``out_grad``.
@@ -168,14 +169,11 @@ class Tensor(InPlace, Augmented, Methods, Value):
         if gradient is not None:
             out_grad = ops.either(out_grad, gradient, ("out_grad", "gradient"))
         autograd.backward(
-            self,
-            out_grad,
-            retain_graph=retain_graph,
-            create_graph=create_graph,
+            self, out_grad, retain_graph=retain_graph, create_graph=create_graph,
             accumulate=accumulate,
-        )
+        )  # fmt: skip
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if operands.reading.on:
             raise operands.TensorListed
         return executor.value_of(self).__array__(dtype, copy)
@@ -361,7 +359,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
         return ops.matmul(self, other)
 
     def sum(
-        self, axes: Any = None, keepdims: bool = False, *, axis: Any = None, dtype: Any = None
+        self, axes: Any = None, keepdims: bool = False, *, axis: Any = None, dtype: DTypeLike = None
     ) -> Tensor:
         """Sum over axes (``axes`` or ``axis``; all for None). See ``ops.Sum``."""
         if dtype is not None:
@@ -369,7 +367,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
         return ops.summation(self, axes if axis is None else ops.either(axes, axis), keepdims)
 
     def mean(
-        self, axes: Any = None, keepdims: bool = False, *, axis: Any = None, dtype: Any = None
+        self, axes: Any = None, keepdims: bool = False, *, axis: Any = None, dtype: DTypeLike = None
     ) -> Tensor:
         """Arithmetic mean over axes (all for None). See ``ops.Mean``."""
         if dtype is not None:
@@ -404,13 +402,13 @@ class Tensor(InPlace, Augmented, Methods, Value):
         """Reorder the axes. See ``ops.Permute``."""
         return ops.permute(self, *axes)
 
-    def astype(self, dtype: Any) -> Tensor:
+    def astype(self, dtype: DTypeLike) -> Tensor:
         """Convert to another dtype. See ``ops.Cast``."""
         return ops.astype(self, dtype)
 
     def to(
-        self, target: Any = None, dtype: Any = None, *, device: Any = None, copy: bool = False,
-        non_blocking: bool = False, memory_format: Any = None,
+        self, target: Any = None, dtype: DTypeLike = None, *, device: DeviceLike = None,
+        copy: bool = False, non_blocking: bool = False, memory_format: Any = None,
     ) -> Tensor:  # fmt: skip
         """Move to a device, convert to a dtype, or both. Each may be given by its name.
 
@@ -475,8 +473,9 @@ class Parameter(Tensor):
     """
 
     def __init__(
-        self, array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = True
-    ) -> None:
+        self, array: Any, *, device: DeviceLike = None, dtype: DTypeLike = None,
+        requires_grad: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__(array, device=device, dtype=dtype, requires_grad=requires_grad)
         if requires_grad and not has_gradients(self.dtype):
             raise explain(
@@ -526,7 +525,7 @@ def _data(values: Any, where: Any, kind: Any, varies: bool = False) -> NDArray:
     return values if kind is None else values.astype(kind, copy=False)
 
 
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Tensor:
     """Return a tensor over the memory of another library's array, without copying where possible.
 
     It requires no gradient. The tensor, and results of it that wait in lazy mode, see later writes

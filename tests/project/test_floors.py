@@ -30,6 +30,7 @@ FLOORS = [
         "standard",
         "static",
         "tensors",
+        "typing",
         "value",
     },  # fmt: skip
     {"nn", "init", "optim", "data", "io"},
@@ -61,7 +62,7 @@ ARROWS = {
     ("tensors", "inplace"), ("aliases", "inspection"), ("pytorch", "inspection"),
     ("tensors", "aliases"), ("tensors", "inspection"),
     ("inspection", "notebook"),
-    ("tensors", "methods"), ("tensors", "augmented"), ("tensors", "value"),
+    ("tensors", "methods"), ("tensors", "augmented"), ("tensors", "value"), ("typing", "tensors"),
     ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("nn", "optim"),
     ("io", "nn"), ("io", "optim"),
 }  # fmt: skip

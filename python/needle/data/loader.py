@@ -6,7 +6,7 @@ import contextvars
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from needle.dtype import as_dtype
 from needle.errors import ArgumentError, DataError, OptionError, explain, unknown
 from needle.ops import random
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 __all__ = ["DataLoader", "collate"]
 
@@ -98,8 +101,8 @@ class DataLoader:
         persistent_workers: bool | None = None,
         generator: random.Generator | None = None,
         seed: int | None = None,
-        device: Any = None,
-        dtype: Any = None,
+        device: DeviceLike = None,
+        dtype: DTypeLike = None,
         workers: str | None = None,
         transform: Augment | Callable[[Any], Any] | None = None,
     ) -> None:
@@ -458,7 +461,7 @@ def _unchanged(batch: Any) -> Any:
 class _Convert:
     """Makes tensors in a worker thread, with the settings of the thread that made this object."""
 
-    def __init__(self, device: Any, dtype: Any) -> None:
+    def __init__(self, device: DeviceLike, dtype: DTypeLike) -> None:
         self.device, self.dtype = device, dtype
         self.settings = contextvars.copy_context()
 
@@ -467,7 +470,7 @@ class _Convert:
         return settings.run(to_tensors, batch, self.device, self.dtype, fresh)
 
 
-def to_tensors(batch: Any, device: Any, dtype: Any = None, fresh: bool = False) -> Any:
+def to_tensors(batch: Any, device: DeviceLike, dtype: DTypeLike = None, fresh: bool = False) -> Any:
     """Return a batch with every array as a tensor without gradient; strings stay.
 
     Args:

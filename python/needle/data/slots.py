@@ -16,11 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import reduction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from needle.errors import DataError, explain
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["Handle", "Inbox", "Outbox", "Ring", "flatten", "free_memory", "unflatten"]
 
@@ -183,7 +186,7 @@ class _Sharing(pickle.Pickler):
         return _mapped, (str(source.filename), value.dtype, start, value.shape)
 
 
-def _mapped(path: str, dtype: Any, start: int, shape: tuple[int, ...]) -> Any:
+def _mapped(path: str, dtype: np.dtype[Any], start: int, shape: tuple[int, ...]) -> Any:
     return np.asarray(np.memmap(path, dtype, "c", start, shape))
 
 

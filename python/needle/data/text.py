@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from needle.data.download import Source, cache_folder, fetch, given_folder
 from needle.dtype import as_dtype
 from needle.errors import DataError, IndexRangeError, OptionError
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 __all__ = ["Corpus", "Dictionary", "batchify", "get_batch", "penn_treebank"]
 
@@ -137,7 +140,7 @@ def _file(folder: Path, part: str) -> Path:
 
 
 def batchify(
-    data: Sequence[int], batch_size: int, device: Any = None, dtype: Any = "float32"
+    data: Sequence[int], batch_size: int, device: DeviceLike = None, dtype: DTypeLike = "float32"
 ) -> np.ndarray[Any, Any]:
     """Return numbers in columns, one after the other: [n, batch_size].
 
@@ -168,7 +171,11 @@ def batchify(
 
 
 def get_batch(
-    batches: np.ndarray[Any, Any], i: int, bptt: int, device: Any = None, dtype: Any = None
+    batches: np.ndarray[Any, Any],
+    i: int,
+    bptt: int,
+    device: DeviceLike = None,
+    dtype: DTypeLike = None,
 ) -> tuple[Tensor, Tensor]:
     """Return rows of what ``batchify`` made, and for each word the next one.
 

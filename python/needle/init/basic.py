@@ -7,7 +7,7 @@ the precision of the draw (float32; float64 with ``NEEDLE_BACKEND=np``) before t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import executor, graph, ops, tracing
 from needle.backend.axes import sizes_of, whole
@@ -20,6 +20,9 @@ from needle.ops.creation import made
 from needle.ops.sampling import below, draw
 from needle.ops.starts import started
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 
 def sizes(name: str, shape: tuple[Any, ...], itemsize: int = 1) -> tuple[int, ...]:
@@ -46,7 +49,7 @@ def _now() -> Any:
     return executor.modes(recording=False, lazy=tracing.current() is not None)
 
 
-def _drawn(kind: str, shape: tuple[int, ...], device: Any, key: int | None) -> Tensor:
+def _drawn(kind: str, shape: tuple[int, ...], device: DeviceLike, key: int | None) -> Tensor:
     """Return numbers of "rand" or "randn", which wait while they are traced."""
     if tracing.current() is not None:
         return draw(kind, shape, device, key)
@@ -65,7 +68,7 @@ def _scaled(drawn: Tensor, scale: float, shift: float, kind: DType) -> Tensor:
         return ops.astype(drawn * scale + shift, kind)
 
 
-def floating(name: str, dtype: Any) -> DType:
+def floating(name: str, dtype: DTypeLike) -> DType:
     """Return the element type of random numbers; float32 for None.
 
     Raises:
@@ -84,8 +87,8 @@ def rand(
     *shape: int,
     low: float = 0.0,
     high: float = 1.0,
-    device: Any = None,
-    dtype: Any = "float32",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
@@ -123,8 +126,8 @@ def randn(
     *shape: int,
     mean: float = 0.0,
     std: float = 1.0,
-    device: Any = None,
-    dtype: Any = "float32",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
@@ -149,8 +152,8 @@ def randn(
 def randb(
     *shape: int,
     p: float = 0.5,
-    device: Any = None,
-    dtype: Any = "bool",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "bool",
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
@@ -173,8 +176,8 @@ def randb(
 def constant(
     *shape: int,
     c: float = 1.0,
-    device: Any = None,
-    dtype: Any = "float32",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor of one value.
@@ -187,7 +190,12 @@ def constant(
 
 
 def _filled(
-    name: str, shape: tuple[Any, ...], value: float, dtype: Any, device: Any, requires_grad: bool
+    name: str,
+    shape: tuple[Any, ...],
+    value: float,
+    dtype: DTypeLike,
+    device: DeviceLike,
+    requires_grad: bool,
 ) -> Tensor:
     kind = "float32" if dtype is None else dtype
     out: Tensor = made(name, full, sizes(name, shape), value, kind, device)
@@ -197,7 +205,10 @@ def _filled(
 
 
 def ones(
-    *shape: int, device: Any = None, dtype: Any = "float32", requires_grad: bool = False
+    *shape: int,
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor of ones.
 
@@ -208,7 +219,10 @@ def ones(
 
 
 def zeros(
-    *shape: int, device: Any = None, dtype: Any = "float32", requires_grad: bool = False
+    *shape: int,
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor of zeros.
 
@@ -219,7 +233,7 @@ def zeros(
     return _filled("zeros", shape, 0.0, dtype, device, requires_grad)
 
 
-def _like(make: Any, array: Any, device: Any, dtype: Any, **settings: Any) -> Tensor:
+def _like(make: Any, array: Any, device: DeviceLike, dtype: DTypeLike, **settings: Any) -> Tensor:
     if not hasattr(array, "shape"):
         raise no_tensor(array)
     out: Tensor = make(
@@ -232,7 +246,7 @@ def _like(make: Any, array: Any, device: Any, dtype: Any, **settings: Any) -> Te
 
 
 def zeros_like(
-    array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = False
+    array: Any, *, device: DeviceLike = None, dtype: DTypeLike = None, requires_grad: bool = False
 ) -> Tensor:
     """Return zeros with the shape of a tensor, and by default its device and dtype.
 
@@ -243,7 +257,7 @@ def zeros_like(
 
 
 def ones_like(
-    array: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = False
+    array: Any, *, device: DeviceLike = None, dtype: DTypeLike = None, requires_grad: bool = False
 ) -> Tensor:
     """Return ones with the shape of a tensor, and by default its device and dtype.
 
@@ -256,8 +270,8 @@ def ones_like(
 def rand_like(
     array: Any,
     *,
-    device: Any = None,
-    dtype: Any = None,
+    device: DeviceLike = None,
+    dtype: DTypeLike = None,
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
@@ -272,8 +286,8 @@ def rand_like(
 def randn_like(
     array: Any,
     *,
-    device: Any = None,
-    dtype: Any = None,
+    device: DeviceLike = None,
+    dtype: DTypeLike = None,
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
@@ -288,8 +302,8 @@ def randn_like(
 def one_hot(
     n: int,
     i: Any,
-    device: Any = None,
-    dtype: Any = "float32",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
     """Return rows of zeros with a one at the given positions.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import executor, ops
 from needle.backend.axes import axes_of
@@ -18,6 +18,9 @@ from needle.errors import ShapeError, unknown
 from needle.init.basic import floating, leaf, rand, randn, sizes
 from needle.ops.attributes import real
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0)}
 """Factor that compensates how much each nonlinearity reduces the variance."""
@@ -40,8 +43,8 @@ def xavier_uniform(
     gain: float = 1.0,
     *,
     shape: Sequence[int] | None = None,
-    device: Any = None,
-    dtype: Any = "float32",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
@@ -74,8 +77,8 @@ def xavier_normal(
     gain: float = 1.0,
     *,
     shape: Sequence[int] | None = None,
-    device: Any = None,
-    dtype: Any = "float32",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
@@ -97,8 +100,8 @@ def kaiming_uniform(
     shape: Sequence[int] | None = None,
     nonlinearity: str = "relu",
     *,
-    device: Any = None,
-    dtype: Any = "float32",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
@@ -131,8 +134,8 @@ def kaiming_normal(
     shape: Sequence[int] | None = None,
     nonlinearity: str = "relu",
     *,
-    device: Any = None,
-    dtype: Any = "float32",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:
@@ -151,8 +154,8 @@ def kaiming_normal(
 def orthogonal(
     *shape: int,
     gain: float = 1.0,
-    device: Any = None,
-    dtype: Any = "float32",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:

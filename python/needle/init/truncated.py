@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from needle.init.basic import floating, leaf, sizes
 from needle.ops import random
 from needle.ops.attributes import real
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 # Coefficients of rational functions, highest power first: for quantiles from 0.075 to 0.925, for
 # the tails down to about 1e-11, and for everything beyond.
@@ -78,8 +81,8 @@ def trunc_normal(
     std: float = 1.0,
     low: float = -2.0,
     high: float = 2.0,
-    device: Any = None,
-    dtype: Any = "float32",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
     requires_grad: bool = False,
     key: int | None = None,
 ) -> Tensor:

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from needle.errors import ArgumentError, DataError, OptionError, SaveError, desc
 from needle.io import manifest, restore, tree, writer
 from needle.io.fill import Misfit
 from needle.io.manifest import Manifest
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike
 
 LATEST = "latest"
 _NO_FLUSH = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # of file systems that flush no folders
@@ -249,7 +252,7 @@ class Checkpoints:
         """Return the complete checkpoint with the best figure; None if none has a figure."""
         return next(iter(self._ranked(self.list())), None)
 
-    def load(self, step: int | None = None, device: Any = None) -> Any:
+    def load(self, step: int | None = None, device: DeviceLike = None) -> Any:
         """Return the state of a checkpoint.
 
         Args:

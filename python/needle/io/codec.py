@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import devices, optim
 from needle import dtype as dtypes
@@ -21,6 +21,9 @@ from needle.compile import tree
 from needle.errors import DataError
 from needle.ops.base import Op
 from needle.optim import schedules
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike
 
 PLAIN = (bool, int, str, type(None))
 DEEPEST = 32
@@ -71,7 +74,7 @@ def encode(value: Any) -> Any:
     raise DataError(f"a program with {type(value).__name__} {value!r:.60} cannot be saved")
 
 
-def decode(value: Any, device: Any, depth: int = 0) -> Any:
+def decode(value: Any, device: DeviceLike, depth: int = 0) -> Any:
     """Return what ``encode`` was given, with ``device`` in place of the device of the program.
 
     Raises:
@@ -117,7 +120,7 @@ def encode_op(op: Any) -> dict[str, Any]:
     return {"op": name, "values": [encode(getattr(op, field)) for field in op.static]}
 
 
-def decode_op(value: Any, device: Any) -> Any:
+def decode_op(value: Any, device: DeviceLike) -> Any:
     """Return an op. Raises DataError if Needle has none like it."""
     if not isinstance(value, dict) or not isinstance(value.get("values"), list):
         raise DataError(f"expected an op, got {value!r:.60}")
@@ -137,7 +140,7 @@ def encode_spec(spec: Any) -> Any:
     return {"dtype": spec.dtype.name, "shape": list(spec.shape)}
 
 
-def decode_spec(value: Any, device: Any) -> Any:
+def decode_spec(value: Any, device: DeviceLike) -> Any:
     """Return a spec on a device. Raises DataError if it is not valid."""
     if not isinstance(value, dict) or not isinstance(value.get("shape"), list):
         raise DataError(f"expected a dtype and a shape, got {value!r:.60}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import config, devices, executor, graph
 from needle.compile import cells, passes
@@ -22,6 +22,9 @@ from needle.errors import ArgumentError, DataError, NeedleError, OptionError, Sh
 from needle.io import codec, state, tree
 from needle.ops.base import Placeholder
 from needle.tensors import Parameter, Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike
 
 KEY = "needle.program"
 VERSION = 1
@@ -200,7 +203,7 @@ def _without_gradients(bound: Bound) -> Bound:
 # ---- loading -----------------------------------------------------------------------------
 
 
-def load_program(path: str | os.PathLike[str], device: Any = None) -> LoadedProgram:
+def load_program(path: str | os.PathLike[str], device: DeviceLike = None) -> LoadedProgram:
     """Return a program that was saved, ready to be called. No code of the file runs.
 
     Args:
@@ -233,7 +236,7 @@ def load_program(path: str | os.PathLike[str], device: Any = None) -> LoadedProg
 class _Loader:
     """Makes the parts of a call from JSON and arrays."""
 
-    def __init__(self, document: Any, arrays: Mapping[str, Any], device: Any) -> None:
+    def __init__(self, document: Any, arrays: Mapping[str, Any], device: DeviceLike) -> None:
         if not isinstance(document, dict) or document.get("version") != VERSION:
             raise DataError(f"expected a program of version {VERSION}")
         self.document, self.arrays, self.device = document, arrays, device

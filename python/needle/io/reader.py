@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from needle.backend.ndarray import NDArray, empty
 from needle.dtype import DType, as_dtype
 from needle.errors import DataError, NeedleError, ShapeError
 from needle.io import tree, writer
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike
 
 _DTYPES = {code: as_dtype(name) for name, code in writer.CODES.items()}
 _SIZE = 8  # bytes of the header's length, at the start of the file
@@ -179,7 +182,7 @@ def on_host(x: NDArray) -> bool:
     return x.device.backend.dlpack_device()[0] == _HOST
 
 
-def room(path: str, name: str, entry: Entry, device: Any) -> Room:
+def room(path: str, name: str, entry: Entry, device: DeviceLike) -> Room:
     """Return room for a tensor of a file, on a device.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -16,10 +16,13 @@ from needle.io.fill import Stored
 from needle.io.manifest import Manifest
 from needle.io.reader import Header, Room
 
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike
+
 _TENSORS = ".safetensors"
 
 
-def read(found: Manifest, device: Any, targets: Mapping[str, Any] | None = None) -> Any:
+def read(found: Manifest, device: DeviceLike, targets: Mapping[str, Any] | None = None) -> Any:
     """Return the state of a checkpoint, without the parts that are read into targets.
 
     Args:
@@ -79,7 +82,7 @@ class _Opened:
         self.header: Header = reader.read_header(self.path, self.file)
         self.written = found.files[name]
 
-    def read(self, rooms: dict[Stored, Room], device: Any) -> None:
+    def read(self, rooms: dict[Stored, Room], device: DeviceLike) -> None:
         """Read all tensors; those that have no room get one on a device."""
         buffers = [memoryview(bytearray(self.header.size))]  # for the sums of whole pieces
         for name, entry in self.header.entries.items():

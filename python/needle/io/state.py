@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from needle.errors import (
 from needle.io import reader, tree, writer
 from needle.nn.module import StateDict
 from needle.ops.attributes import either
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike
 
 _NUMBERS, _ALIASES, _NESTED = "needle.numbers", "needle.aliases", "needle.state"
 _OURS = (_NUMBERS, _ALIASES, _NESTED)
@@ -141,7 +144,7 @@ def save_nested(state: Mapping[str, Any], path: AnyPath) -> None:
         writer.write(file, found, {_NESTED: text}, durable=False)
 
 
-def load(path: AnyPath, device: Any = None, *, map_location: Any = None) -> StateDict:
+def load(path: AnyPath, device: DeviceLike = None, *, map_location: Any = None) -> StateDict:
     """Read a safetensors file.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from needle.executor import shape_of
 from needle.models.byte_mlp import BITS, ORDERS, VALUES, features
 from needle.models.sampling import Reader
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike
 
 Bytes = np.ndarray[Any, Any]
 CONTEXT = max(ORDERS)
@@ -101,7 +104,7 @@ class ByteLSTM(nn.Module):
     """
 
     def __init__(
-        self, embedding: int = 16, hidden: int = 256, layers: int = 1, device: Any = None
+        self, embedding: int = 16, hidden: int = 256, layers: int = 1, device: DeviceLike = None
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(ROWS, embedding, device=device)

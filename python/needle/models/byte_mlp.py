@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from needle import init, nn, ops
 from needle.models.sampling import Reader
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike
 
 VALUES = 256
 ORDERS = (2, 3, 4, 6)
@@ -42,7 +45,7 @@ class Block(nn.Module):
     Source: the squared rectifier is from So et al., "Primer", 2021, arXiv:2109.08668.
     """
 
-    def __init__(self, width: int, inner: int, device: Any = None) -> None:
+    def __init__(self, width: int, inner: int, device: DeviceLike = None) -> None:
         super().__init__()
         self.norm = nn.LayerNorm1d(width, device=device)
         self.first = nn.Linear(width, inner, device=device)
@@ -74,7 +77,7 @@ class ByteMLP(nn.Module):
         width: int = 192,
         blocks: int = 2,
         inner: int = 256,
-        device: Any = None,
+        device: DeviceLike = None,
     ) -> None:
         super().__init__()
         self.context = context

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from needle import autograd, config, init, nn, ops
 from needle.errors import ArgumentError, OptionError, ShapeError
 from needle.models.sampling import Reader, Sampler
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 Ids = np.ndarray[Any, Any]
 
@@ -27,7 +30,7 @@ class KVCache:
 
     def __init__(
         self, layers: int, batch: int, groups: int, capacity: int, depth: int,
-        device: Any = None, dtype: Any = "float32",
+        device: DeviceLike = None, dtype: DTypeLike = "float32",
     ) -> None:  # fmt: skip
         def empty() -> list[Tensor]:
             return [
@@ -55,7 +58,7 @@ class Attention(nn.Module):
 
     def __init__(
         self, width: int, heads: int, groups: int, rotary: bool, dropout: float, bias: bool,
-        device: Any = None,
+        device: DeviceLike = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.heads, self.groups, self.depth = heads, groups, width // heads
@@ -88,7 +91,7 @@ class Block(nn.Module):
 
     def __init__(
         self, width: int, inner: int, dropout: float, bias: bool, attention: Attention,
-        device: Any = None,
+        device: DeviceLike = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.norm1 = nn.LayerNorm(width, device=device)
@@ -150,7 +153,7 @@ class GPT(nn.Module):
         positions: str = "learned",
         tied: bool = True,
         bias: bool = True,
-        device: Any = None,
+        device: DeviceLike = None,
     ) -> None:
         super().__init__()
         groups = heads if groups is None else groups

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from needle.errors import unknown
 from needle.executor import shape_of
 from needle.models.sampling import Reader
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 __all__ = ["LanguageModel"]
 
@@ -43,8 +46,8 @@ class LanguageModel(nn.Module):
         num_layers: int = 1,
         seq_model: str = "rnn",
         seq_len: int = 40,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__()
         kinds: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import nn, ops
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 
 def ConvBN(
@@ -14,8 +17,8 @@ def ConvBN(
     kernel_size: int,
     stride: int = 1,
     bias: bool = True,
-    device: Any = None,
-    dtype: Any = "float32",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "float32",
 ) -> nn.Sequential:
     """Return ``relu(norm(conv(x)))``, with batch norm and ReLU as one layer.
 
@@ -28,12 +31,12 @@ def ConvBN(
     )
 
 
-def ResNet9(device: Any = None, dtype: Any = "float32") -> nn.Sequential:
+def ResNet9(device: DeviceLike = None, dtype: DTypeLike = "float32") -> nn.Sequential:
     """Return the course's ResNet-9 for CIFAR-10: 431,946 parameters.
 
     Shapes:   x [n, 3, 32, 32] -> logits [n, 10]
     """
-    where = {"device": device, "dtype": dtype}
+    where: dict[str, Any] = {"device": device, "dtype": dtype}
 
     def twice(width: int) -> nn.Residual:
         path = [ConvBN(width, width, 3, **where) for _ in range(2)]
@@ -68,7 +71,7 @@ class Scale(nn.Module):
 
 
 def DawnResNet9(
-    num_classes: int = 10, width: int = 64, device: Any = None, dtype: Any = "float32"
+    num_classes: int = 10, width: int = 64, device: DeviceLike = None, dtype: DTypeLike = "float32"
 ) -> nn.Sequential:
     """Return the wide ResNet-9 that won DAWNBench's training time on CIFAR-10 (D. Page, 2018).
 
@@ -83,7 +86,7 @@ def DawnResNet9(
         device: device of the parameters; the default device for None.
         dtype: their element type.
     """
-    where = {"device": device, "dtype": dtype}
+    where: dict[str, Any] = {"device": device, "dtype": dtype}
 
     def block(ins: int, outs: int, residual: bool) -> list[nn.Module]:
         layers: list[nn.Module] = [ConvBN(ins, outs, 3, bias=False, **where), nn.MaxPool2d(2)]
@@ -105,7 +108,7 @@ def DawnResNet9(
 
 
 def CNN(
-    num_classes: int = 10, width: int = 32, device: Any = None, dtype: Any = "float32"
+    num_classes: int = 10, width: int = 32, device: DeviceLike = None, dtype: DTypeLike = "float32"
 ) -> nn.Sequential:
     """Return a plain network: three pairs of convolutions, each halving the image, and a head.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from needle import ops
 from needle.errors import ArgumentError, OptionError, unknown
@@ -13,6 +13,9 @@ from needle.nn.layers import Identity
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes, shown
 from needle.tensors import Parameter, Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 _A = TypeVar("_A", bound=Callable[..., Any])
 
@@ -382,8 +385,8 @@ class PReLU(Module):
         self,
         num_parameters: int = 1,
         init: float = 0.25,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__()
         check_sizes(self, num_parameters=num_parameters)

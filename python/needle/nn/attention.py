@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from needle.nn.norm import LayerNorm1d
 from needle.nn.settings import check_number, check_sizes, shown
 from needle.ops import random
 from needle.tensors import Parameter, Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 # ---- the course's ------------------------------------------------------------------
 
@@ -47,14 +50,14 @@ class MultiHeadAttention(Module):
         *,
         dropout: float = 0.0,
         causal: bool = False,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__()
         self.device, self.dtype, self.causal = device, dtype, causal
         self.dropout = Dropout(dropout)
 
-    def create_causal_mask(self, i: int, j: int, device: Any) -> NDArray:
+    def create_causal_mask(self, i: int, j: int, device: DeviceLike) -> NDArray:
         """Return [1, 1, i, j]: what is added to scores, the smallest float32 where keys are hid."""
         mask = np.triu(np.ones((1, 1, i, j), np.float32), j - i + 1)
         return array(-np.finfo(np.float32).max * mask, device=device)
@@ -114,8 +117,8 @@ class AttentionLayer(Module):
         out_features: int | None = None,
         dropout: float = 0.0,
         causal: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__()
         check_sizes(self, q_features=q_features, num_head=num_head, dim_head=dim_head)
@@ -223,8 +226,8 @@ class MultiheadAttention(Module):
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = False,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__()
         check_sizes(self, embed_dim=embed_dim, num_heads=num_heads)

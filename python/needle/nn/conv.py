@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import init, ops
 from needle.backend.axes import axes_of, whole
@@ -18,11 +18,14 @@ from needle.nn.module import Module
 from needle.nn.settings import check_sizes, shown
 from needle.tensors import Parameter, Tensor
 
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
+
 PADDINGS = ("same", "valid")
 """Paddings by name."""
 
 
-def _bias(size: int, fan_in: int, device: Any, dtype: Any) -> Parameter:
+def _bias(size: int, fan_in: int, device: DeviceLike, dtype: DTypeLike) -> Parameter:
     bound = 1.0 / math.sqrt(max(fan_in, 1))
     return Parameter(init.rand(size, low=-bound, high=bound, device=device, dtype=dtype))
 
@@ -74,8 +77,8 @@ class Conv(Module):
         kernel_size: int | Sequence[int],
         stride: int | Sequence[int] = 1,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__()
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
@@ -129,7 +132,7 @@ class _ConvNd(Module):
                 kind = type(self).__name__
                 raise ShapeError(f"{kind}: {name}={value}\n  rule: {name} >= {least}")
 
-    def _draw(self, kernel_size: Any, bias: bool, device: Any, dtype: Any) -> None:
+    def _draw(self, kernel_size: Any, bias: bool, device: DeviceLike, dtype: DTypeLike) -> None:
         name = type(self).__name__
         check_sizes(
             self, in_channels=self.in_channels, out_channels=self.out_channels, groups=self.groups
@@ -178,8 +181,8 @@ class _Straight(_ConvNd):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__()
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
@@ -263,8 +266,8 @@ class _Transposed(_ConvNd):
         groups: int = 1,
         bias: bool = True,
         dilation: int | Sequence[int] = 1,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__()
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from needle import init, ops
 from needle.errors import ShapeError, explain
@@ -12,6 +12,9 @@ from needle.nn.module import Module
 from needle.nn.norm import BatchNorm1d, _Statistics
 from needle.nn.settings import check_number, check_sizes, shown
 from needle.tensors import Parameter, Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 
 def _check(
@@ -132,8 +135,8 @@ class GroupNorm(Module):
         num_channels: int,
         eps: float = 1e-5,
         affine: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__()
         check_sizes(self, num_groups=num_groups, num_channels=num_channels)
@@ -195,8 +198,8 @@ class InstanceNorm2d(_Statistics):
         momentum: float | None = 0.1,
         affine: bool = False,
         track_running_stats: bool = False,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         check_sizes(self, num_features=num_features)
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes
 from needle.ops.attributes import flag
 from needle.tensors import Parameter, Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 
 class Identity(Module):
@@ -81,8 +84,8 @@ class Linear(Module):
         in_features: int,
         out_features: int,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
         *,
         act: str | Module | None = None,
     ) -> None:
@@ -151,8 +154,8 @@ class Embedding(Module):
         self,
         num_embeddings: int,
         embedding_dim: int,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
         *,
         padding_idx: int | None = None,
         sparse: bool = False,
@@ -306,8 +309,8 @@ class Bilinear(Module):
         in2_features: int,
         out_features: int,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__()
         sizes = {"in1_features": in1_features, "in2_features": in2_features}

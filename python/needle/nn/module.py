@@ -27,6 +27,9 @@ from needle.ops.operands import destination
 from needle.ops.row_sparse import cleared, parts
 from needle.tensors import Parameter, Tensor
 
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
+
 _M = TypeVar("_M", bound="Module")
 _P = ParamSpec("_P")
 _R = TypeVar("_R", covariant=True)
@@ -361,9 +364,9 @@ class Module(Registry):
     def to(
         self: _M,
         target: Any = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         *,
-        device: Any = None,
+        device: DeviceLike = None,
         non_blocking: bool = False,
         memory_format: Any = None,
     ) -> _M:
@@ -411,7 +414,7 @@ class Module(Registry):
         """Move to the CPU."""
         return self.to(cpu())
 
-    def cuda(self: _M, device: Any = None) -> _M:
+    def cuda(self: _M, device: DeviceLike = None) -> _M:
         """Move to a CUDA device: its number or name; the first for None."""
         number = 0 if device is None else device
         return self.to(cuda(number) if isinstance(number, int) else number)

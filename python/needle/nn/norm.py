@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import executor, init, ops, tracing
 from needle.backend.axes import axes_of
@@ -13,6 +13,9 @@ from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes, shown
 from needle.tensors import Parameter, Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 
 class _Statistics(Module):
@@ -36,8 +39,8 @@ class _Statistics(Module):
         momentum: float | None,
         affine: bool,
         track_running_stats: bool,
-        device: Any,
-        dtype: Any,
+        device: DeviceLike,
+        dtype: DTypeLike,
     ) -> None:
         super().__init__()
         check_number(self, "eps", eps)
@@ -45,15 +48,16 @@ class _Statistics(Module):
             check_number(self, "momentum", momentum, high=1.0)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.track_running_stats = track_running_stats
-        kwargs = {"device": device, "dtype": dtype}
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
         if affine:
-            self.weight = Parameter(init.ones(num_features, **kwargs))
-            self.bias = Parameter(init.zeros(num_features, **kwargs))
+            self.weight = Parameter(init.ones(num_features, device=device, dtype=dtype))
+            self.bias = Parameter(init.zeros(num_features, device=device, dtype=dtype))
         if track_running_stats:
-            self.register_buffer("running_mean", init.zeros(num_features, **kwargs))
-            self.register_buffer("running_var", init.ones(num_features, **kwargs))
+            self.register_buffer(
+                "running_mean", init.zeros(num_features, device=device, dtype=dtype)
+            )
+            self.register_buffer("running_var", init.ones(num_features, device=device, dtype=dtype))
             if momentum is None:
                 count = init.zeros(device=device, dtype="int64")
                 self.register_buffer("num_batches_tracked", count)
@@ -134,8 +138,8 @@ class BatchNorm1d(_Statistics):
         dim: int,
         eps: float = 1e-5,
         momentum: float | None = 0.1,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
         *,
         affine: bool = True,
         track_running_stats: bool = True,
@@ -171,7 +175,9 @@ class BatchNorm1d(_Statistics):
 class _LastAxes(Module):
     """Base of layers that normalise the last axes of x together."""
 
-    def __init__(self, shape: Any, eps: float, affine: bool, device: Any, dtype: Any) -> None:
+    def __init__(
+        self, shape: Any, eps: float, affine: bool, device: DeviceLike, dtype: DTypeLike
+    ) -> None:
         super().__init__()
         check_number(self, "eps", eps)
         self.shape = axes_of(shape)
@@ -220,8 +226,8 @@ class LayerNorm(_LastAxes):
         shape: int | Sequence[int],
         eps: float = 1e-5,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
         *,
         elementwise_affine: bool = True,
     ) -> None:
@@ -251,7 +257,7 @@ class LayerNorm1d(LayerNorm):
     """
 
     def __init__(
-        self, dim: int, eps: float = 1e-5, device: Any = None, dtype: Any = "float32"
+        self, dim: int, eps: float = 1e-5, device: DeviceLike = None, dtype: DTypeLike = "float32"
     ) -> None:
         super().__init__(dim, eps, True, device, dtype)
 
@@ -276,8 +282,8 @@ class RMSNorm(_LastAxes):
         self,
         dim: int | Sequence[int],
         eps: float = 1e-5,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
         *,
         elementwise_affine: bool = True,
     ) -> None:

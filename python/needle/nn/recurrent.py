@@ -5,7 +5,7 @@ A cell is its layer's op on a sequence of one step, so both give the same bits.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import executor, init, ops
 from needle.errors import ArgumentError, OptionError, ShapeError, explain
@@ -17,6 +17,9 @@ from needle.ops.indexing import beside
 from needle.ops.operands import as_tensors
 from needle.ops.recurrent_grad import zeros
 from needle.tensors import Parameter, Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 State = Tensor | tuple[Tensor, ...] | None
 
@@ -36,7 +39,7 @@ class _Cell(Module):
     weights: ClassVar[tuple[str, ...]] = ("W_ih", "W_hh", "bias_ih", "bias_hh")
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool, device: Any, dtype: Any
+        self, input_size: int, hidden_size: int, bias: bool, device: DeviceLike, dtype: DTypeLike
     ) -> None:
         super().__init__()
         check_sizes(self, input_size=input_size, hidden_size=hidden_size)
@@ -156,8 +159,8 @@ class RNNCell(_Cell):
         hidden_size: int,
         bias: bool = True,
         nonlinearity: str = "tanh",
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         self.nonlinearity = nonlinearity
         self._op(False, False)  # which knows the names
@@ -191,8 +194,8 @@ class GRUCell(_Cell):
         input_size: int,
         hidden_size: int,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype)
 
@@ -233,8 +236,8 @@ class LSTMCell(_Cell):
         input_size: int,
         hidden_size: int,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype)
 
@@ -367,8 +370,8 @@ class RNN(_Layers):
         num_layers: int = 1,
         bias: bool = True,
         nonlinearity: str = "tanh",
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
         *,
         batch_first: bool = False,
         dropout: float = 0.0,
@@ -409,8 +412,8 @@ class GRU(_Layers):
         hidden_size: int,
         num_layers: int = 1,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
         *,
         batch_first: bool = False,
         dropout: float = 0.0,
@@ -451,8 +454,8 @@ class LSTM(_Layers):
         hidden_size: int,
         num_layers: int = 1,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
         *,
         batch_first: bool = False,
         dropout: float = 0.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import init, ops
 from needle.errors import IndexRangeError, ShapeError, explain
@@ -15,6 +15,9 @@ from needle.nn.module import Module
 from needle.nn.norm import LayerNorm, LayerNorm1d
 from needle.nn.settings import check_sizes
 from needle.tensors import Parameter, Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 Function = Callable[[Tensor], Tensor]
 
@@ -39,7 +42,7 @@ class LearnedPositions(Module):
     """
 
     def __init__(
-        self, positions: int, dim: int, device: Any = None, dtype: Any = "float32"
+        self, positions: int, dim: int, device: DeviceLike = None, dtype: DTypeLike = "float32"
     ) -> None:
         super().__init__()
         check_sizes(self, positions=positions, dim=dim)
@@ -99,8 +102,8 @@ class TransformerLayer(Module):
         *,
         dropout: float = 0.0,
         causal: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__()
         how: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -154,8 +157,8 @@ class Transformer(Module):
         dim_head: int = 32,
         dropout: float = 0.0,
         causal: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
         batch_first: bool = False,
         sequence_len: int = 2048,
     ) -> None:
@@ -265,8 +268,8 @@ class TransformerEncoderLayer(_PyTorchLayer):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         settings = {
             "layer_norm_eps": layer_norm_eps, "batch_first": batch_first, "norm_first": norm_first,
@@ -309,8 +312,8 @@ class TransformerDecoderLayer(_PyTorchLayer):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = "float32",
+        device: DeviceLike = None,
+        dtype: DTypeLike = "float32",
     ) -> None:
         settings = {
             "layer_norm_eps": layer_norm_eps, "batch_first": batch_first, "norm_first": norm_first,

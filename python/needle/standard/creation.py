@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,10 +19,15 @@ from needle.ops.operands import as_array, default_float, read
 from needle.ops.tuples import joined
 from needle.standard import operands
 
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
+
 _PYTHON = (bool, int, float, complex, list, tuple, range)
 
 
-def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
+def asarray(
+    obj: Any, /, *, dtype: DTypeLike = None, device: DeviceLike = None, copy: bool | None = None
+) -> Any:
     """Return a tensor of the values of obj; a tensor stays part of its graph, in a list too.
 
     For dtype None bools, integers and floats of Python become bool, int64 and the default float;
@@ -55,7 +60,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     return ops.copy(obj) if copy and out is obj else out
 
 
-def _of_python(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
+def _of_python(obj: Any, dtype: DTypeLike, device: DeviceLike, copy: bool | None) -> Any:
     if copy is False:
         raise OptionError("asarray: Python numbers have no memory to share; copy is False")
     values = read(_numbers, obj)
@@ -98,7 +103,7 @@ def _not_numbers(obj: Any) -> DtypeError:
     )
 
 
-def _of_foreign(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
+def _of_foreign(obj: Any, dtype: DTypeLike, device: DeviceLike, copy: bool | None) -> Any:
     """Return the values of a foreign array, without a copy if possible."""
     foreign = obj if hasattr(obj, "__dlpack__") else np.asarray(obj)
     if isinstance(foreign, np.ndarray):
@@ -116,7 +121,7 @@ def _of_foreign(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
     return ops.astype(out, dtype)
 
 
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Any:
     """Return a tensor over the memory of another library's array. See ``needle.from_dlpack``."""
     if device is None and isinstance(x, graph.TensorBase):
         device = x.spec.device
@@ -129,8 +134,8 @@ def arange(
     stop: float | None = None,
     step: float = 1,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
 ) -> Any:
     """Return start, start + step, ... below stop. See ``ops.arange``.
 
@@ -153,7 +158,7 @@ def arange(
 
 
 @contextmanager
-def _room(name: str, length: float, dtype: Any, device: Any) -> Iterator[None]:
+def _room(name: str, length: float, dtype: DTypeLike, device: DeviceLike) -> Iterator[None]:
     """Check the device's memory before NumPy allocates on the host; convert NumPy's errors."""
     if length >= 2**63:
         raise ShapeError(f"{name}: 2**63 elements or more")
@@ -171,8 +176,8 @@ def linspace(
     /,
     num: int,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
     endpoint: bool = True,
 ) -> Any:
     """Return ``num`` evenly spaced numbers from start to stop.
@@ -197,8 +202,8 @@ def eye(
     /,
     *,
     k: int = 0,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
 ) -> Any:
     """Return a matrix with ones on diagonal k.
 
@@ -212,43 +217,45 @@ def eye(
         return ops.eye(rows, columns, k=k, dtype=dtype, device=device)
 
 
-def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
+def empty(shape: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
     """Return a tensor whose values are not set."""
     return ops.empty(shape, dtype=dtype, device=device)
 
 
-def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
+def zeros(shape: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
     """Return a tensor of zeros."""
     return ops.zeros(shape, dtype=dtype, device=device)
 
 
-def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
+def ones(shape: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
     """Return a tensor of ones."""
     return ops.ones(shape, dtype=dtype, device=device)
 
 
-def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+def full(shape: Any, fill_value: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
     """Return a tensor of one value."""
     operands.number("full", fill_value)
     return ops.full(shape, fill_value, dtype=dtype, device=device)
 
 
-def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
+def empty_like(x: Any, /, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
     """Return a tensor like x whose values are not set."""
     return ops.empty_like(operands.tensor(x), dtype=dtype, device=device)
 
 
-def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
+def zeros_like(x: Any, /, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
     """Return zeros like x."""
     return ops.zeros_like(operands.tensor(x), dtype=dtype, device=device)
 
 
-def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
+def ones_like(x: Any, /, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
     """Return ones like x."""
     return ops.ones_like(operands.tensor(x), dtype=dtype, device=device)
 
 
-def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+def full_like(
+    x: Any, /, fill_value: Any, *, dtype: DTypeLike = None, device: DeviceLike = None
+) -> Any:
     """Return a tensor of one value like x."""
     x = operands.tensor(x)
     operands.number("full_like", fill_value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, unknown
 from needle.ops.operands import default_float
 from needle.standard import operands
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 KINDS: dict[str, tuple[DType, ...]] = {
     "bool": (dtypes.bool_,),
@@ -34,7 +37,7 @@ def _dtype_of(x: Any) -> DType:
     return x.spec.dtype if isinstance(x, graph.TensorBase) else as_dtype(x)
 
 
-def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
+def astype(x: Any, dtype: DTypeLike, /, *, copy: bool = True, device: DeviceLike = None) -> Any:
     """Return x in another dtype, on another device if asked; x itself only without ``copy``."""
     out = ops.astype(operands.tensor(x), dtype)
     out = out if device is None else ops.to_device(out, device)
@@ -47,7 +50,7 @@ def can_cast(from_: Any, to: Any, /) -> bool:
     return dtypes.promote(_dtype_of(from_), target) is target
 
 
-def isdtype(dtype: Any, kind: Any) -> bool:
+def isdtype(dtype: DTypeLike, kind: Any) -> bool:
     """Return whether a dtype is of a kind: a dtype, a name of ``KINDS``, or a tuple of them.
 
     Raises:
@@ -149,7 +152,7 @@ class Info:
         """Return the device of new tensors."""
         return devices.default_device()
 
-    def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
+    def default_dtypes(self, *, device: DeviceLike = None) -> dict[str, DType]:
         """Return the default dtypes."""
         devices.as_device(device)
         return {
@@ -158,7 +161,7 @@ class Info:
             "indexing": dtypes.int64,
         }
 
-    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
+    def dtypes(self, *, device: DeviceLike = None, kind: Any = None) -> dict[str, DType]:
         """Return the dtypes of the standard, by name: all, or those of a kind (or a tuple)."""
         devices.as_device(device)
         chosen = [d for d in dtypes.ALL if d not in BEYOND]

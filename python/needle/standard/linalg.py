@@ -11,6 +11,9 @@ from needle.errors import AxesError, DtypeError, ShapeError, explain, missing, u
 from needle.ops.dims import speak_all
 from needle.standard import operands
 
+if TYPE_CHECKING:
+    from needle.typing import DTypeLike
+
 
 def matmul(x1: Any, x2: Any, /) -> Any:
     """Matrix product; a one-dimensional operand is a row (left) or a column."""
@@ -69,7 +72,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     return ops.diagonal(operands.tensor(x), offset)
 
 
-def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+def trace(x: Any, /, *, offset: int = 0, dtype: DTypeLike = None) -> Any:
     """The sum of a diagonal of the last two axes; of integers in int64 unless told otherwise."""
     x = operands.tensor(x)
     out = ops.trace(x if dtype is None else ops.astype(x, dtype), offset)

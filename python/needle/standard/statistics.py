@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import ops
 from needle.errors import ShapeError
 from needle.standard import operands
 
+if TYPE_CHECKING:
+    from needle.typing import DTypeLike
 
-def sum(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+
+def sum(x: Any, /, *, axis: Any = None, dtype: DTypeLike = None, keepdims: bool = False) -> Any:
     """Sum over axes; of integers in int64 unless a dtype is given."""
     return ops.summation(x, axis, keepdims, dtype=dtype)
 
 
-def prod(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+def prod(x: Any, /, *, axis: Any = None, dtype: DTypeLike = None, keepdims: bool = False) -> Any:
     """Product over axes; of integers in int64 unless a dtype is given."""
     return ops.prod(x, axis, keepdims, dtype=dtype)
 
@@ -58,7 +61,7 @@ def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 def _cumulative(
-    function: Any, first: int, x: Any, axis: int | None, dtype: Any, include_initial: bool
+    function: Any, first: int, x: Any, axis: int | None, dtype: DTypeLike, include_initial: bool
 ) -> Any:
     x = operands.tensor(x)
     if axis is None:
@@ -75,7 +78,7 @@ def _cumulative(
 
 
 def cumulative_sum(
-    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Any, /, *, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False
 ) -> Any:
     """Cumulative sum along an axis; with ``include_initial`` it starts with 0.
 
@@ -86,7 +89,7 @@ def cumulative_sum(
 
 
 def cumulative_prod(
-    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Any, /, *, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False
 ) -> Any:
     """Cumulative product along an axis; with ``include_initial`` it starts with 1.
 

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from needle import devices, graph, tracing
 from needle import dtype as dtypes
@@ -21,6 +21,9 @@ from needle.compile.trace import Trace
 from needle.errors import ArgumentError, FeedError, GradientError, ShapeError
 from needle.ops.base import Placeholder as Source
 from needle.tensors import Parameter, Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike, DTypeLike
 
 _graphs: list[weakref.ref[Graph]] = []
 
@@ -63,7 +66,11 @@ class Placeholder(Tensor):
     """
 
     def __init__(
-        self, shape: Sequence[int], dtype: Any = "float32", name: str = "", device: Any = None
+        self,
+        shape: Sequence[int],
+        dtype: DTypeLike = "float32",
+        name: str = "",
+        device: DeviceLike = None,
     ) -> None:
         owner = Graph.current()
         if owner is None:

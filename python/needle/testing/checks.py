@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from needle.ops.samples import Sample
 from needle.testing.gradients import check_gradients
 from needle.testing.layouts import LAYOUTS
 from needle.testing.tolerance import assert_close
+
+if TYPE_CHECKING:
+    from needle.devices import Device
+    from needle.typing import DeviceLike
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,11 @@ class Case:
         """Return the op with the sample's static attributes."""
         return self.op.of(*self.sample.static)
 
-    def inputs(self, kind: str, where: Any) -> tuple[Any, ...]:
+    def inputs(self, kind: str, where: Device) -> tuple[Any, ...]:
         """Return the inputs as leaves; floating ones in dtype ``kind``."""
         return tuple(map(_leaf, self.storage(kind, where)))
 
-    def storage(self, kind: str, where: Any) -> list[NDArray]:
+    def storage(self, kind: str, where: Device) -> list[NDArray]:
         """Return the inputs as arrays; floating ones in dtype ``kind``."""
         return [array(x, kind if x.dtype.kind == "f" else None, where) for x in self.arrays()]
 
@@ -119,7 +123,7 @@ def _compare(case: Case, found: Any, exact: list[Any], kind: str, what: str) -> 
 # ---- the checks ----------------------------------------------------------------
 
 
-def check_value(case: Case, where: Any) -> None:
+def check_value(case: Case, where: Device) -> None:
     """Check each result against the reference, and its spec against the inferred one."""
     op = case.make()
     for kind in case.dtypes:
@@ -132,7 +136,7 @@ def check_value(case: Case, where: Any) -> None:
         assert specs == expected, f"{op!r}: inferred {expected}, got {specs}"
 
 
-def check_integers(case: Case, where: Any) -> None:
+def check_integers(case: Case, where: Device) -> None:
     """Check that elementwise functions are exact on integers, and wrap around as in NumPy."""
     assert case.sample.reference is not None
     for kind in ("int8", "int32", "int64", "uint8"):
@@ -151,23 +155,23 @@ def _whole(x: Any, kind: str) -> Any:
     ).astype(kind)
 
 
-def check_gradient(case: Case, where: Any) -> None:
+def check_gradient(case: Case, where: Device) -> None:
     """Check the gradient against finite differences."""
     check_gradients(case.make(), *case.inputs("float64", where), mode="reverse")
 
 
-def check_forward(case: Case, where: Any) -> None:
+def check_forward(case: Case, where: Device) -> None:
     """Check the derivative by forward mode against finite differences, and <Jv, u> = <v, J'u>."""
     check_gradients(case.make(), *case.inputs("float64", where), mode="both")
 
 
-def check_second_order(case: Case, where: Any) -> None:
+def check_second_order(case: Case, where: Device) -> None:
     """Check the second derivatives by all combinations of reverse and forward mode."""
     check_gradients(case.make(), *case.inputs("float64", where), order=2)
 
 
 def _with_gradients(
-    case: Case, kind: str, where: Any, keep: bool = True, alone: int | None = None
+    case: Case, kind: str, where: Device, keep: bool = True, alone: int | None = None
 ) -> list[Any]:
     """Return the result and the inputs' gradients as NumPy arrays.
 
@@ -193,7 +197,7 @@ def _with_gradients(
     return values + [x.grad.numpy() for x in leaves if x.grad is not None]
 
 
-def _weighted_sum(out: Any, where: Any) -> Any:
+def _weighted_sum(out: Any, where: Device) -> Any:
     """Return the sum of all floating results, with a separate weight for each element."""
     total = None
     for part in out.tuple() if isinstance(out.spec, tuple) else (out,):
@@ -204,7 +208,7 @@ def _weighted_sum(out: Any, where: Any) -> Any:
     return total
 
 
-def check_lazy(case: Case, where: Any) -> None:
+def check_lazy(case: Case, where: Device) -> None:
     """Check that lazy mode gives the same bits, also of gradients, and computes nothing early."""
     for kind in case.dtypes:
         eager = _with_gradients(case, kind, where)
@@ -216,7 +220,7 @@ def check_lazy(case: Case, where: Any) -> None:
             assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), f"{case}, {kind}: {a} != {b}"
 
 
-def check_compiled(case: Case, where: Any) -> None:
+def check_compiled(case: Case, where: Device) -> None:
     """Check that a compiled function gives the same bits, also of gradients, in two calls."""
     op = case.make()
 
@@ -239,7 +243,7 @@ def check_compiled(case: Case, where: Any) -> None:
                 )
 
 
-def check_saves(case: Case, where: Any) -> None:
+def check_saves(case: Case, where: Device) -> None:
     """Check that gradients, of all inputs or of one, only need the values listed in ``saves``."""
     kept = _with_gradients(case, "float64", where)
     freed = _with_gradients(case, "float64", where, keep=False)
@@ -251,7 +255,7 @@ def check_saves(case: Case, where: Any) -> None:
             assert any(np.array_equal(part, x) for x in freed), f"{case}: input {i} alone"
 
 
-def check_layouts(case: Case, where: Any) -> None:
+def check_layouts(case: Case, where: Device) -> None:
     """Check that transposed, sliced, flipped and broadcast inputs give the same result."""
     op = case.make()
     for kind in case.dtypes:
@@ -278,7 +282,7 @@ def _refusal(op: Op, inputs: Any) -> type[Exception] | None:
     return None
 
 
-def check_small_shapes(case: Case, where: Any) -> None:
+def check_small_shapes(case: Case, where: Device) -> None:
     """Check empty, 0-d and one-element operands (of elementwise ops; others have such samples)."""
     for shape in ((0,), (2, 0, 1), (), (1,), (1, 1)):
         count = int(np.prod(shape))
@@ -288,7 +292,7 @@ def check_small_shapes(case: Case, where: Any) -> None:
         check_value(small, where)
 
 
-def check_override(case: Case, where: Any) -> None:
+def check_override(case: Case, where: Device) -> None:
     """Check a device's override of a composite against the expansion."""
     found = backend.find_override(where.name, case.op.__name__)
     op: Any = case.make()
@@ -307,7 +311,7 @@ def check_override(case: Case, where: Any) -> None:
             assert_close(a.numpy(), wide, b.dtype, case.length(), f"{op!r}, override, {kind}")
 
 
-def check_raises(case: Case, where: Any) -> None:
+def check_raises(case: Case, where: Device) -> None:
     """Check that the call raises the expected error, also in lazy mode, on the line of the call."""
     expected = case.sample.raises
     assert expected is not None
@@ -340,24 +344,24 @@ class _CopyOf(Op):
 _COPY = _CopyOf.of()
 
 
-def _always(case: Case, where: Any) -> bool:
+def _always(case: Case, where: Device) -> bool:
     return True
 
 
-def _has_gradient(case: Case, where: Any) -> bool:
+def _has_gradient(case: Case, where: Device) -> bool:
     return case.has_gradient()
 
 
-def _of_numbers(case: Case, where: Any) -> bool:
+def _of_numbers(case: Case, where: Device) -> bool:
     return issubclass(case.op, Elementwise) and not case.op.floating and case.takes_floats()
 
 
-def _can_shrink(case: Case, where: Any) -> bool:
+def _can_shrink(case: Case, where: Device) -> bool:
     same = len({x.shape for x in case.arrays()}) == 1 and case.arrays()[0].size > 0
     return issubclass(case.op, Elementwise) and same
 
 
-def _is_overridden(case: Case, where: Any) -> bool:
+def _is_overridden(case: Case, where: Device) -> bool:
     found = backend.find_override(where.name, case.op.__name__)
     return issubclass(case.op, Composite) and found is not None
 
@@ -403,7 +407,7 @@ def without_held(names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in held]
 
 
-def check_op(op: type[Op], where: Any = None) -> None:
+def check_op(op: type[Op], where: DeviceLike = None) -> None:
     """Run every check on every sample of an op.
 
     >>> ndl.testing.check_op(ops.Exp)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from needle.backend.ndarray import NDArray, array
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike
 
 Shape = tuple[int, ...]
 
@@ -18,7 +21,7 @@ def shapes(max_dims: int = 4, max_size: int = 5) -> st.SearchStrategy[Shape]:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, values: Any, dtype: str, device: Any) -> NDArray:
+def layouts(draw: st.DrawFn, values: Any, dtype: str, device: DeviceLike) -> NDArray:
     """An array of these values with its axes permuted, reversed, or spread in memory."""
     values = np.asarray(values)
     ndim = values.ndim
@@ -37,7 +40,7 @@ def layouts(draw: st.DrawFn, values: Any, dtype: str, device: Any) -> NDArray:
 
 @st.composite
 def arrays(
-    draw: st.DrawFn, device: Any, dtype: str = "float32", shape: Shape | None = None
+    draw: st.DrawFn, device: DeviceLike, dtype: str = "float32", shape: Shape | None = None
 ) -> NDArray:
     """An array of small integers (their sums are exact) in any layout."""
     chosen = draw(shapes()) if shape is None else shape

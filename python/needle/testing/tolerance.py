@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from needle.dtype import DType, as_dtype
+
+if TYPE_CHECKING:
+    from needle.typing import DTypeLike
 
 EPS: dict[DType | str, float] = {
     "float64": 2.0**-52,
@@ -49,7 +52,7 @@ number with those from 2**-40 to 2**8, functions of two numbers with samples of 
 a margin; tests/ops/test_accuracy.py checks the kernels against these errors."""
 
 
-def tolerance(dtype: Any, length: int = 1) -> float:
+def tolerance(dtype: DTypeLike, length: int = 1) -> float:
     """Return the allowed error, relative to max(1, |expected|).
 
     It covers a few roundings of one element, and a random walk of roundings over ``length`` terms.
@@ -61,7 +64,7 @@ def tolerance(dtype: Any, length: int = 1) -> float:
 def assert_close(
     actual: Any,
     expected: Any,
-    dtype: Any,
+    dtype: DTypeLike,
     length: int = 1,
     what: str = "",
     coarsest: Any = None,

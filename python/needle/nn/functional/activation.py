@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from needle import init, ops
 from needle.errors import OptionError
 from needle.executor import shape_of
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import DTypeLike
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -130,17 +133,17 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return ops.glu(input, dim)
 
 
-def softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tensor:
+def softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike = None) -> Tensor:
     """Scale exp(x) to add up to 1 along an axis, which must be given. See ``ops.softmax``."""
     return ops.softmax(input, _axis("softmax", dim, input), dtype=dtype)
 
 
-def log_softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tensor:
+def log_softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike = None) -> Tensor:
     """Return the logarithm of softmax along an axis. See ``ops.log_softmax``."""
     return ops.log_softmax(input, _axis("log_softmax", dim, input), dtype=dtype)
 
 
-def softmin(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tensor:
+def softmin(input: Tensor, dim: int | None = None, *, dtype: DTypeLike = None) -> Tensor:
     """Return softmax of -x along an axis."""
     x = input if dtype is None else ops.astype(input, dtype)
     return ops.softmin(x, _axis("softmin", dim, input))

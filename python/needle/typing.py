@@ -1,0 +1,35 @@
+"""Types of arguments and results, for annotations.
+
+Needle's own modules read it where ``TYPE_CHECKING`` is set alone, so any floor may name a Tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from needle.backend.ndarray import NDArray
+from needle.devices import Device
+from needle.dtype import DType
+from needle.tensors import Tensor
+
+Numpy: TypeAlias = np.ndarray[Any, Any]
+"""A NumPy array of any shape and dtype."""
+
+Operand: TypeAlias = Tensor | NDArray | Numpy | np.generic | float
+"""What stands beside a tensor in an operation: a tensor, an array or a number."""
+
+DeviceLike: TypeAlias = Device | str | None
+"""A device, or its name; None stands for the default device."""
+
+DTypeLike: TypeAlias = DType | str | type | np.dtype[Any] | None
+"""An element type, its name, or that of NumPy or Python; None stands for the usual one."""
+
+Gradients: TypeAlias = Tensor | Sequence[Tensor | None] | None
+"""What ``Op.gradient`` returns: a gradient or None for each input, or the gradient of the only
+input."""
+
+Slope: TypeAlias = Tensor | float | tuple[Tensor, Tensor]
+"""What ``Elementwise.derivative`` returns: a number, a tensor, or a selection."""
