@@ -1,6 +1,6 @@
 """The numerical error of float32 products: relative root mean square against float64.
 
-python bench/product_error.py    prints a table; src/cpu/gemm_split.h quotes it
+python bench/product_error.py    prints a table; src/cpu/gemm/split.h quotes it
 
 On each instruction set of this processor, and by PyTorch. Of the normal numbers the sums stay
 small, those between 0 and 1 add up.

@@ -466,8 +466,8 @@ with modes(recording=False):
 # value only as long as somebody has a claim on it: a gradient that will read it, or an op that
 # still waits. Here it keeps the value as long as the node lives. The text of `Node` and
 # `TensorBase` is in `python/needle/definition.py`, and `apply` is in `python/needle/executor.py`.
-# All three exist in C++ as well (`src/core/graph.cc`, `src/core/gate.cc`): for small arrays the
-# time goes into the bookkeeping, not into the numbers.
+# All three exist in C++ as well (`src/core/types/graph.cc`, `src/core/gate/gate.cc`): for small
+# arrays the time goes into the bookkeeping, not into the numbers.
 
 
 # ## 4. Reverse mode in 40 lines
@@ -1143,13 +1143,13 @@ else:
         f"step 10: the product of matrices in C takes 1/{seconds[0] / seconds[1]:.0f} of the time"
     )
 
-# **In Needle this is `src/cpu/elementwise.cc`, and it differs because** a kernel there is planned
-# first: operands that lie densely go straight to a loop, others take a longer way
+# **In Needle this is `src/cpu/elementwise/elementwise.cc`, and it differs because** a kernel there
+# is planned first: operands that lie densely go straight to a loop, others take a longer way
 # (`src/common/kernels.h` is the contract). The loops are made from one table too,
 # `src/common/functions.def`, for each dtype and each instruction set of the processor; they compute
-# many numbers with one instruction, on several threads. Products of matrices (`src/cpu/gemm.cc`)
-# are computed in blocks that fit into the processor's caches. `python/needle/backend/native.py`
-# does what `Compiled` does here.
+# many numbers with one instruction, on several threads. Products of matrices
+# (`src/cpu/gemm/gemm.cc`) are computed in blocks that fit into the processor's caches.
+# `python/needle/backend/native.py` does what `Compiled` does here.
 
 
 # ## The end: train a network on both devices

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, replace
 from needle.errors import NeedleError, OptionError, unknown
 
 MOST_THREADS = 64
-"""Limit of the native kernels, as in src/cpu/threads.h."""
+"""Limit of the native kernels, as in src/cpu/base/threads.h."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ python/needle/init/* python/needle/models/* python/needle/recipes/* python/needl
 python/needle/standard/* python/needle/cli.py python/needle/__main__.py python/needle/py.typed
 python/needle/backend_* python/needle/backend/exchange.py python/needle/backend/update.py
 python/needle/backend/cuda/dlpack.py python/needle/backend/cuda/updates.py
-src/cpu/update.cc src/cpu/images.cc src/core/images.cc src/core/batches.cc src/onednn/*
+src/cpu/elementwise/update.cc src/cpu/image/images.cc src/core/bind/convolution.cc
+src/core/bind/augment.cc src/onednn/*
 """
 """Files of the package that no op is made of: their own tests always run whole."""
 
@@ -151,23 +152,22 @@ def of_kernels(file: str) -> set[str] | None:
 
 
 def plans_of(file: str) -> frozenset[str]:
-    """Return the kernels that a file defines, else those of its family: of conv_direct.h conv*."""
+    """Return the kernels that a file defines, else those of its folder."""
     if file in definitions():
         return definitions()[file]
-    family = Path(file).stem.split("_")[0].replace("gemv", "gemm")
-    alike = [plans for path, plans in definitions().items()
-             if Path(path).stem.split("_")[0] == family]  # fmt: skip
-    return frozenset().union(*alike)
+    folder = Path(file).parent
+    beside = [plans for path, plans in definitions().items() if Path(path).parent == folder]
+    return frozenset().union(*beside)
 
 
 @functools.cache
 def definitions() -> dict[str, frozenset[str]]:
-    """Return the kernels that each file of src/cpu defines: ``{"src/cpu/sort.cc": {"sort"}}``."""
+    """Return the kernels of each file: ``{"src/cpu/index/sort.cc": {"sort"}}``."""
     found = {}
-    for path in (turns.ROOT / "src/cpu").glob("*.cc"):
+    for path in (turns.ROOT / "src/cpu").glob("*/*.cc"):
         plans = re.findall(r"^const char\* plan_(\w+)\(", path.read_text(), re.MULTILINE)
         if plans and path.name != "table.cc":
-            found[f"src/cpu/{path.name}"] = frozenset(plans)
+            found[path.relative_to(turns.ROOT).as_posix()] = frozenset(plans)
     return found
 
 

@@ -36,11 +36,11 @@ def test_other_files_reach_all_ops_on_one_device():
 @pytest.mark.skipif(core.native is None, reason="needs the native module")
 @pytest.mark.skipif(not (turns.ROOT / "src/cpu").is_dir(), reason="needs the source of the kernels")
 def test_a_kernel_reaches_the_ops_that_call_it():
-    found = {name for name, device in changed.touched("src/cpu/sort.cc")}
+    found = {name for name, device in changed.touched("src/cpu/index/sort.cc")}
     assert "Sort" in found and len(found) < 10
     assert ("LayerNorm", "*") in reached("python/needle/backend/overrides.py")
-    assert {"Conv", "Convolution"} <= {name for name, _ in changed.touched("src/cpu/conv_direct.h")}
-    assert [*changed.touched("src/cpu/isa.h")] == [("*", changed.FIRST)]
+    assert {"Conv", "Convolution"} <= {name for name, _ in changed.touched("src/cpu/conv/direct.h")}
+    assert [*changed.touched("src/cpu/isa/isa.h")] == [("*", changed.FIRST)]
     assert ndl.cpu().backend.core is core.native
 
 

@@ -136,7 +136,7 @@ class Backend(CourseDevice):
         """Apply a function of functions.def; inputs are broadcast to out's shape already.
 
         This method, ``copy``, ``reduce`` and ``matmul`` may return a ``Launch``, which the native
-        module runs again for other arrays of these specs and strides (src/core/port.h).
+        module runs again for other arrays of these specs and strides (src/core/device/port.h).
         """
         raise NotImplementedError
 

@@ -1,9 +1,8 @@
 """Convolution, pooling, group norm, and batch norm with a rectifier on the native CPU, as a whole.
 
-The kernels (src/cpu/conv*.cc, pool*.cc, group_norm.cc, batch_norm_relu.cc) compute in float32. For
-convolutions float16 and bfloat16 images are converted to it and back. The algorithm of a
-convolution depends only on the specs (src/cpu/conv.cc), or on ``config``; oneDNN is only used if
-that asks for it.
+The kernels (src/cpu/conv, image/pool*.cc, norm/) compute in float32. For convolutions float16 and
+bfloat16 images are converted to it and back. The algorithm of a convolution depends only on the
+specs (src/cpu/conv/conv.cc), or on ``config``; oneDNN is only used if that asks for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Transforms of batches of images [n, h, w, c] on the host, from and to NumPy arrays.
 
-Each is defined in NumPy, and has a native kernel (src/cpu/images.cc) for bytes and float32.
+Each is defined in NumPy, and has a native kernel (src/cpu/image/images.cc) for bytes and float32.
 """
 
 from __future__ import annotations

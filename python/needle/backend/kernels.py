@@ -20,7 +20,7 @@ from needle.dtype import DType
 from needle.errors import DeviceError, DtypeError, IndexRangeError, ShapeError, explain
 
 MOST_WORK = 2**60
-"""Limit of the multiplications in a matrix product, as in src/cpu/gemm.cc."""
+"""Limit of the multiplications in a matrix product, as in src/cpu/gemm/gemm.cc."""
 
 _NAMES = ("x", "y", "z", "w")
 _FUNCTIONS = {} if core.native is None else core.native.functions()

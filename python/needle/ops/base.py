@@ -30,14 +30,14 @@ from needle.ops.signatures import signature_of
 if TYPE_CHECKING:
     from needle.tensors import Tensor
 
-# Kinds that the native gate can run without Python: the numbers of src/core/core.h.
+# Kinds that the native gate can run without Python: the numbers of src/core/types/core.h.
 (
     PYTHON, ELEMENTWISE, RESHAPE, PERMUTE, BROADCAST, SLICE, REDUCE, MATMUL, SUM_TO, ITEM, CAST,
     COMPUTE,
 ) = range(12)  # fmt: skip
 
 PROMOTIONS = ("nothing", "all", "floating", "first")
-"""What ``promotes`` may be, as numbered in src/core/core.h."""
+"""What ``promotes`` may be, as numbered in src/core/types/core.h."""
 
 OUTPUT = "output"
 """Stands in ``saves`` for the op's own result."""

@@ -4,8 +4,8 @@ Each stream has its own slabs. A block is free for reuse in its stream as soon a
 because later work in that stream also runs later. A block that another stream used last waits for
 that stream's event.
 
-With the native module (src/core/port.cc), blocks that are free at once are kept whole for the next
-request of their size and stream; the arena counts them as lent until it needs room.
+With the native module (src/core/device/port.cc), blocks that are free at once are kept whole for
+the next request of their size and stream; the arena counts them as lent until it needs room.
 """
 
 from __future__ import annotations

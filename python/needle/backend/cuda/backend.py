@@ -1,10 +1,11 @@
 """The ``Backend`` contract on CUDA: geometry, choice of kernels, launches.
 
 An eager operation costs the host as much as its launch, so what all of them do is native
-(src/core/port.cc): free blocks, the packing of parameters, the driver's call. ``_again`` keeps what
-a call launched as a ``Launch``, to be run for other arrays of the same specs and strides; the gate
-runs it the next time without Python. Without the native module all of this is arena.py and this
-file alone. A kernel's parameters are 8-byte words, so a launch is one packed buffer.
+(src/core/device/port.cc): free blocks, the packing of parameters, the driver's call. ``_again``
+keeps what a call launched as a ``Launch``, to be run for other arrays of the same specs and
+strides; the gate runs it the next time without Python. Without the native module all of this is
+arena.py and this file alone. A kernel's parameters are 8-byte words, so a launch is one packed
+buffer.
 """
 
 from __future__ import annotations

@@ -1,0 +1,444 @@
+// Results of ops on native arrays, for the common cases, without tensors, graph or Python.
+#include "gate/gate.h"
+#include <cstring>
+#include <limits>
+#include <utility>
+
+namespace needle {
+
+constexpr int64_t kRelease = 1 << 16;  // elements from which on other Python threads may run
+
+bool run_plan(const Plan& plan, void* const* buffers, int n, int64_t elements, int32_t traits) {
+  if (is_dry()) return note(plan, buffers, n, traits, nullptr);
+  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  if (plan.workspace && !scratch) return false;
+  if (elements < kRelease) {
+    plan.run(&plan, buffers, scratch);
+    return true;
+  }
+  const Released released;
+  plan.run(&plan, buffers, scratch);
+  return true;
+}
+
+bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape) {
+  *ndim = 0;
+  for (int k = 0; k < n; k++) *ndim = x[k]->spec->ndim > *ndim ? x[k]->spec->ndim : *ndim;
+  for (int i = 0; i < *ndim; i++) {
+    int64_t size = 1;
+    for (int k = 0; k < n; k++) {
+      const int j = i - (*ndim - x[k]->spec->ndim);
+      const int64_t own = j < 0 ? 1 : x[k]->spec->shape[j];
+      if (own == 1 || own == size) continue;
+      if (size != 1) return false;
+      size = own;
+    }
+    shape[i] = size;
+  }
+  return true;
+}
+
+// Dense strides in the memory order of the first operand of full shape, so that images that lie
+// channels-last stay so. False: C order.
+bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides) {
+  for (int k = 0; k < n; k++) {
+    if (x[k]->spec->ndim != spec->ndim ||
+        std::memcmp(x[k]->spec->shape, spec->shape, spec->ndim * sizeof(int64_t)) != 0) {
+      continue;
+    }
+    if (!x[k]->strides) return false;
+    int order[kMaxDims];
+    for (int i = 0; i < spec->ndim; i++) {
+      const int64_t stride = x[k]->strides[i];
+      if (stride == 0) break;
+      int j = i;
+      for (; j > 0 && std::abs(x[k]->strides[order[j - 1]]) < std::abs(stride); j--) {
+        order[j] = order[j - 1];
+      }
+      order[j] = i;
+      if (i + 1 < spec->ndim) continue;
+      int64_t step = 1;
+      for (int p = spec->ndim - 1; p >= 0; p--) {
+        strides[order[p]] = step;
+        step *= spec->shape[order[p]];
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
+namespace {
+
+// The description of elementwise work on operands of any shapes and strides.
+struct Broadcast {
+  int32_t code;
+  DType out_type;
+  int n;
+  Spec* in[kMaxArgs];
+  Spec* out;
+  bool reordered;
+  int64_t out_strides[kMaxDims];
+  Plan plan;
+};
+
+bool plan_broadcast(Broadcast* plan, Array* const* x) {
+  int ndim;
+  int64_t shape[kMaxDims], strides[kMaxArgs][kMaxDims];
+  if (!broadcast_shape(x, plan->n, &ndim, shape)) return false;
+  plan->out = spec_of(plan->out_type, x[0]->spec->device, ndim, shape);
+  if (!plan->out) return false;
+  Operand operands[kMaxArgs];
+  for (int k = 0; k < plan->n; k++) {
+    broadcast_strides(x[k], ndim, shape, strides[k]);
+    operands[k] = {x[k]->spec->code, ndim, shape, strides[k]};
+  }
+  plan->reordered = kept_order(x, plan->n, plan->out, plan->out_strides);
+  const int64_t* layout = plan->reordered ? plan->out_strides : plan->out->strides;
+  const Operand out = {plan->out_type, ndim, plan->out->shape, layout};
+  if (!kernels->plan_elementwise(&plan->plan, plan->code, out, operands, plan->n)) return true;
+  Py_CLEAR(plan->out);
+  return false;
+}
+
+uint64_t replaced;  // how many kept plans gave way to others
+
+Array* run_broadcast(const Broadcast& plan, Array* const* x) {
+  const uint64_t before = replaced;
+  Storage* storage = storage_new(plan.out->size * kItemSize[plan.out_type]);
+  if (!storage) return nullptr;
+  Py_INCREF(plan.out);
+  Array* out = array_new(plan.out, storage, 0, plan.reordered ? plan.out_strides : nullptr);
+  if (!out) return nullptr;
+  if (replaced != before) {  // a new object lets the collector run, and with it any Python
+    Py_DECREF(out);
+    return nullptr;
+  }
+  void* buffers[kMaxArgs + 1] = {storage->data};
+  bool same = !plan.reordered;
+  for (int k = 0; k < plan.n; k++) {
+    buffers[k + 1] = address(x[k]);
+    same &= !x[k]->strides && (x[k]->spec == plan.out || x[k]->spec->size != plan.out->size);
+  }
+  const int32_t traits = same ? kSameView : 0;
+  if (run_plan(plan.plan, buffers, plan.n + 1, plan.out->size, traits)) return out;
+  Py_DECREF(out);
+  return nullptr;
+}
+
+// Small work on dense operands comes again and again, and planning it costs more than doing it:
+// the last plans, by function and specs. They run with the GIL held, so nobody replaces one.
+Broadcast recent[64];
+
+void forget(Broadcast* known) {
+  if (!known->out) return;
+  for (int k = 0; k < known->n; k++) Py_DECREF(known->in[k]);
+  Py_CLEAR(known->out);
+}
+
+Array* elementwise_strided(int32_t code, DType out_type, Array* const* x, int n) {
+  bool dense = true;
+  size_t hash = code;
+  for (int k = 0; k < n; k++) {
+    dense &= !x[k]->strides && x[k]->spec->size < kRelease;
+    hash = (hash ^ reinterpret_cast<size_t>(x[k]->spec) >> 4) * 0x9E3779B97F4A7C15;
+  }
+  Broadcast* known = &recent[hash >> 58];
+  bool hit =
+      dense && known->out && known->code == code && known->out_type == out_type && known->n == n;
+  for (int k = 0; k < n; k++) hit = hit && known->in[k] == x[k]->spec;
+  if (hit) return run_broadcast(*known, x);
+  Broadcast plan;
+  plan.code = code;
+  plan.out_type = out_type;
+  plan.n = n;
+  if (!plan_broadcast(&plan, x)) return nullptr;
+  Array* out = run_broadcast(plan, x);
+  if (!dense || plan.out->size >= kRelease) {
+    Py_DECREF(plan.out);
+    return out;
+  }
+  replaced++;
+  std::swap(*known, plan);
+  for (int k = 0; k < n; k++) Py_INCREF(known->in[k] = x[k]->spec);
+  forget(&plan);
+  return out;
+}
+
+constexpr int8_t kArity[] = {
+#define UNARY(...) 1,
+#define BINARY(...) 2,
+#define TERNARY(...) 3,
+#include "functions.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+};
+
+// A loop over contiguous operands, as a plan.
+struct Loop {
+  Contiguous function;
+  int64_t n;
+};
+
+int64_t run_loop(const Plan* plan, void* const* buffers, void*) {
+  Loop loop;
+  std::memcpy(&loop, plan->state, sizeof loop);
+  loop.function(buffers[0], buffers + 1, loop.n);
+  return -1;
+}
+
+Array* note_loop(Contiguous function, Array* out, const void* const* inputs, int n) {
+  const Loop loop = {function, out->spec->size};
+  Plan plan;
+  plan.run = run_loop;
+  plan.workspace = 0;
+  std::memcpy(plan.state, &loop, sizeof loop);
+  void* buffers[kMaxArgs + 1] = {out->storage->data};
+  for (int k = 0; k < n; k++) buffers[k + 1] = const_cast<void*>(inputs[k]);
+  if (note(plan, buffers, n + 1, kSameView, "loop")) return out;
+  Py_DECREF(out);
+  return nullptr;
+}
+
+}  // namespace
+
+Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n) {
+  if (!x[0]->storage) return elementwise_elsewhere(code, to_bool, x, n);
+  if (n != kArity[code]) return nullptr;
+  const int first = code == k_where;  // after the condition
+  if (first && x[0]->spec->code != kBool) return nullptr;
+  Spec* spec = x[first]->spec;
+  bool same = first == 0 && !x[0]->strides;
+  for (int k = first + 1; k < n; k++) {
+    if (x[k]->spec->code != spec->code) return nullptr;
+    same &= x[k]->spec == spec && !x[k]->strides;
+  }
+  const DType out_type = to_bool ? kBool : spec->code;
+  const bool plain = same && spec->size <= 4096;
+  const Contiguous loop = plain ? kernels->contiguous(code, spec->code, out_type) : nullptr;
+  if (!loop) return elementwise_strided(code, out_type, x, n);
+  Spec* out_spec = spec;
+  if (to_bool) {
+    out_spec = spec_of(kBool, spec->device, spec->ndim, spec->shape);
+    if (!out_spec) return nullptr;
+  }
+  Array* out = array_empty(out_spec);
+  if (to_bool) Py_DECREF(out_spec);
+  if (!out) return nullptr;
+  const void* inputs[kMaxArgs];
+  for (int k = 0; k < n; k++) inputs[k] = address(x[k]);
+  if (is_dry()) return note_loop(loop, out, inputs, n);
+  loop(out->storage->data, inputs, spec->size);
+  return out;
+}
+
+Array* copy_of(Array* x, DType type, bool in_order) {
+  if (!x->storage) return copy_elsewhere(x, type, in_order);
+  const Spec* in = x->spec;
+  Spec* spec = spec_of(type, in->device, in->ndim, in->shape);
+  if (!spec) return nullptr;
+  int64_t strides[kMaxDims];
+  const bool reordered = in_order && kept_order(&x, 1, spec, strides);
+  const Operand out = {type, in->ndim, in->shape, reordered ? strides : spec->strides};
+  Plan plan;
+  const bool known = !kernels->plan_copy(&plan, out, operand(x));
+  Storage* storage = known ? storage_new(spec->size * kItemSize[type]) : nullptr;
+  if (!storage) {
+    Py_DECREF(spec);
+    return nullptr;
+  }
+  Array* made = array_new(spec, storage, 0, reordered ? strides : nullptr);
+  if (!made) return nullptr;
+  void* buffers[2] = {storage->data, address(x)};
+  const bool plain = type == in->code && !x->strides && !reordered;
+  if (run_plan(plan, buffers, in->size, plain ? kSameView | kCopies : 0)) return made;
+  Py_DECREF(made);
+  return nullptr;
+}
+
+// The dtype of a reduction, as backend/kernels.py has it.
+DType reduced_type(int32_t reduction, DType type) {
+  switch (reduction) {
+    case kAny:
+    case kAll:
+      return kBool;
+    case kArgMax:
+    case kArgMin:
+      return kInt64;
+    case kSum:
+    case kProd:
+      return type > kFloat16 ? kInt64 : type;
+    default:
+      return type;
+  }
+}
+
+namespace {
+
+// Reduce over `axes` of x into a dense array of the given shape, of the same number of elements
+// as x's shape without those axes.
+Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim, const int64_t* shape,
+                   double factor = 1.0) {
+  if (!x->storage) return reduce_elsewhere(reduction, axes, x, ndim, shape);
+  const Spec* in = x->spec;
+  const DType type = reduced_type(reduction, in->code);
+  int64_t kept[kMaxDims], strides[kMaxDims], step = 1;
+  for (int i = in->ndim - 1; i >= 0; i--) {
+    kept[i] = axes >> i & 1 ? 1 : in->shape[i];
+    strides[i] = step;
+    step *= kept[i];
+  }
+  Plan plan;
+  if (kernels->plan_reduce(&plan, reduction, {type, in->ndim, kept, strides}, operand(x), axes,
+                           factor)) {
+    return nullptr;
+  }
+  Spec* spec = spec_of(type, in->device, ndim, shape);
+  Array* out = spec ? array_empty(spec) : nullptr;
+  Py_XDECREF(spec);
+  if (!out) return nullptr;
+  void* buffers[2] = {out->storage->data, address(x)};
+  if (run_plan(plan, buffers, in->size)) return out;
+  Py_DECREF(out);
+  return nullptr;
+}
+
+// Whether the definition has something to say: about positions along several axes, the largest of
+// nothing, means of integers.
+bool reduces_plainly(int32_t reduction, uint32_t axes, const Spec* in) {
+  if (axes >> in->ndim) return false;
+  const bool position = reduction == kArgMax || reduction == kArgMin;
+  if (reduction == kVariance) return in->code <= kFloat16 && in->size > 0;
+  if (reduction > kVariance) return in->code <= kFloat64 && in->size > 0;
+  if (position && axes + 1 != 1u << in->ndim && (!axes || axes & (axes - 1))) return false;
+  if (position || reduction == kMax || reduction == kMin) return in->size > 0;
+  return reduction != kMean || in->code <= kFloat16;
+}
+
+}  // namespace
+
+Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const Array* x,
+                        int64_t correction) {
+  const Spec* in = x->spec;
+  if (!reduces_plainly(reduction, axes, in)) return nullptr;
+  if (reduction >= kVariance && !x->storage) return nullptr;
+  int64_t shape[kMaxDims], count = 1;
+  int ndim = 0;
+  for (int i = 0; i < in->ndim; i++) {
+    const bool reduced = axes >> i & 1;
+    if (reduced) count *= in->shape[i];
+    if (!reduced || keepdims) shape[ndim++] = reduced ? 1 : in->shape[i];
+  }
+  const int64_t room = count - correction;
+  const double factor = room > 0 ? 1.0 / room : std::numeric_limits<double>::infinity();
+  return reduce_into(reduction, axes, x, ndim, shape, factor);
+}
+
+namespace {
+
+// The transpose of a broadcast from the shape in params.
+Array* sum_to(const Op* op, const Array* x) {
+  const int lead = x->spec->ndim - op->n_params;
+  if (lead < 0 || x->spec->code > kFloat16) return nullptr;
+  uint32_t axes = (1u << lead) - 1;
+  for (int i = 0; i < op->n_params; i++) {
+    if (op->params[i] == x->spec->shape[i + lead]) continue;
+    if (op->params[i] != 1) return nullptr;
+    axes |= 1u << (i + lead);
+  }
+  return reduce_into(kSum, axes, x, op->n_params, op->params);
+}
+
+}  // namespace
+
+bool fit(Product* p, Array* const* x) {
+  const Spec *left = x[0]->spec, *right = x[1]->spec;
+  if (left->code != right->code || left->ndim < 2 || right->ndim < 2) return false;
+  if (left->shape[left->ndim - 1] != right->shape[right->ndim - 2]) return false;
+  p->ndim = left->ndim > right->ndim ? left->ndim : right->ndim;
+  for (int i = 0; i < p->ndim - 2; i++) {
+    int64_t size = 1;
+    for (int k = 0; k < 2; k++) {
+      const int j = i - (p->ndim - x[k]->spec->ndim);
+      const int64_t own = j < 0 ? 1 : x[k]->spec->shape[j];
+      if (own == 1 || own == size) continue;
+      if (size != 1) return false;
+      size = own;
+    }
+    p->shape[i] = p->sizes[0][i] = p->sizes[1][i] = size;
+  }
+  for (int k = 0; k < 2; k++) {
+    const Spec* spec = x[k]->spec;
+    for (int i = 1; i <= 2; i++) p->sizes[k][p->ndim - i] = spec->shape[spec->ndim - i];
+    broadcast_strides(x[k], p->ndim, p->sizes[k], p->strides[k]);
+  }
+  p->shape[p->ndim - 2] = p->sizes[0][p->ndim - 2];
+  p->shape[p->ndim - 1] = p->sizes[1][p->ndim - 1];
+  return true;
+}
+
+namespace {
+
+Array* matmul(Array* const* x) {
+  if (!x[0]->storage) return matmul_elsewhere(x);
+  Product p;
+  if (!fit(&p, x)) return nullptr;
+  const DType code = x[0]->spec->code;
+  const int64_t inner = p.sizes[0][p.ndim - 1];
+  if (inner == 1 && code <= kFloat16) return elementwise_result(k_multiply, false, x, 2);
+  Spec* spec = spec_of(code, x[0]->spec->device, p.ndim, p.shape);
+  if (!spec) return nullptr;
+  Plan plan;
+  const char* refused = kernels->plan_matmul(&plan, {code, p.ndim, p.shape, spec->strides},
+                                             {code, p.ndim, p.sizes[0], p.strides[0]},
+                                             {code, p.ndim, p.sizes[1], p.strides[1]});
+  Array* out = refused ? nullptr : array_empty(spec);
+  Py_DECREF(spec);
+  if (!out) return nullptr;
+  void* buffers[3] = {out->storage->data, address(x[0]), address(x[1])};
+  if (run_plan(plan, buffers, out->spec->size * inner / 16)) return out;
+  Py_DECREF(out);
+  return nullptr;
+}
+
+}  // namespace
+
+void forget_plans() {
+  replaced++;
+  for (Broadcast& known : recent) forget(&known);
+}
+
+Array* compute(const Op* op, Array* const* x, int n) {
+  switch (op->kind) {
+    case kElementwise:
+      if (op->params[1] && n > 0 && x[n - 1]->spec->code > kFloat16) return nullptr;
+      return elementwise_result(op->code, op->params[0], x, n);
+    case kMatMul:
+      return n == 2 ? matmul(x) : nullptr;
+    default:
+      break;
+  }
+  if (n != 1) return nullptr;
+  switch (op->kind) {
+    case kCast:
+      return copy_of(x[0], static_cast<DType>(op->params[0]), true);
+    case kReshape:
+      return reshape(x[0], op->n_params, op->params);
+    case kPermute:
+      return permute(x[0], op->n_params, op->params);
+    case kBroadcast:
+      return broadcast(x[0], op->n_params, op->params);
+    case kSlice:
+      return slice(x[0], op->n_params, op->params);
+    case kReduce:
+      return reduction_result(op->code, static_cast<uint32_t>(op->params[0]), op->params[1], x[0],
+                              op->n_params > 2 ? op->params[2] : 0);
+    case kSumTo:
+      return sum_to(op, x[0]);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace needle
