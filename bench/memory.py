@@ -1,4 +1,7 @@
-"""Peak memory of training processes: import, the model, some steps; one framework per process."""
+"""Peak memory of training processes: import, the model, some steps; one framework per process.
+
+``compile.py`` has the rows of compiled steps beside eager ones, which are measured here, too.
+"""
 
 from __future__ import annotations
 
@@ -158,6 +161,42 @@ def peak() -> float:
     return float(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
+def held(which: str, quick: bool) -> tuple[int, int]:
+    """Return the bytes at the peak of some steps of "training/compile's mode", and those at rest.
+
+    Those of arrays, as the device counts them.
+    """
+    import gc
+
+    import needle as ndl
+
+    name, mode = which.split("/")
+    step = TRAININGS[name].needle(2 if quick else TRAININGS[name].batch, "")
+    step = ndl.compile(step, mode=mode)
+    for _ in range(3):
+        step()
+    gc.collect()
+    info = ndl.cpu().backend.memory_info()
+    return info["peak"] + info["workspaces"], info["live"]
+
+
+def above(name: str, quick: bool) -> dict[str, Any]:
+    """Return the row of what a compiled step takes beside parameters and the optimizer's state."""
+    found = {mode: child(f"{name}/{mode}", "stock", quick) for mode in ("on", "off")}
+    rest = found["on"][1]  # an eager step leaves gradients
+    own, theirs = (
+        harness.figures([(peak - rest) / 1e6]) for peak, _ in (found["on"], found["off"])
+    )
+    ratio = own["median"] / theirs["median"]
+    peers = {"Needle, eager": {**theirs, "needle": own, "ratio": ratio, "ratio_min": ratio}}
+    title = TRAININGS[name].name.rpartition(", ")[0]
+    row = {
+        "name": f"memory of a compiled step: {title}", "group": "memory", "goals": "compile",
+        "target": 0.8, "unit": "MB", "peers": peers,
+    }  # fmt: skip
+    return harness.judged(row)
+
+
 def train(which: str, quick: bool) -> None:
     """Make the steps of "training/framework/layout" with that framework alone."""
     name, framework, memory = which.split("/")
@@ -167,13 +206,18 @@ def train(which: str, quick: bool) -> None:
         step()
 
 
-def peak_of(which: str, malloc: str, quick: bool) -> float:
-    """Return the peak, in MB, of a new process that trains."""
+def child(which: str, malloc: str, quick: bool) -> Any:
+    """Return what a new process prints that trains."""
     command = [sys.executable, __file__, "--child", which, *(["--quick"] if quick else [])]
     done = subprocess.run(
         command, env=harness.environment(malloc), check=True, stdout=subprocess.PIPE
     )
-    return float(json.loads(done.stdout)) / 1e6
+    return json.loads(done.stdout)
+
+
+def peak_of(which: str, malloc: str, quick: bool) -> float:
+    """Return the peak, in MB, of a new process that trains."""
+    return float(child(which, malloc, quick)) / 1e6
 
 
 def measure(name: str, quick: bool) -> dict[str, Any]:
@@ -201,6 +245,9 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
 def main() -> None:
     args = harness.parser("memory").parse_args()
     if args.child:
+        if args.child.count("/") == 1:
+            print(json.dumps(held(args.child, args.quick)))
+            return
         train(args.child, args.quick)
         print(json.dumps(peak()))
         return

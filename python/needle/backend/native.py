@@ -65,7 +65,7 @@ class NativeBackend(CourseTiles, Backend):
 
     def fill(self, out: Any, value: float) -> None:
         if _needs_bits(out.dtype, value):
-            view(out)[...] = value
+            self.upload(out, np.array(value, out.dtype.numpy))
         else:
             self.core.fill(out, value)
 

@@ -10,6 +10,7 @@ program.py    the program in Python
 call.py       a program with its places, ready to run
 places.py     brings a program's arrays and stores its results
 explain.py    a program as text
+memory.py     what is alive at its peak
 """
 
 from needle.compile.compiled import Compiled, compile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from needle import executor, graph, tracing
@@ -11,6 +12,7 @@ from needle.compile.listing import Listing
 from needle.compile.trace import Numbers, Stream, Trace
 from needle.ops.base import Placeholder
 from needle.ops.row_sparse import RowSparse
+from needle.ops.update import Update
 
 
 class Results(NamedTuple):
@@ -210,8 +212,12 @@ class Builder:
         return self._source(cell, tensor.spec, _strides(tensor.array))
 
     def order(self, roots: Sequence[Any]) -> list[Any]:
-        """Copy all nodes below, inputs first; return the copies."""
-        order: list[Any] = []
+        """Copy all nodes below; return the copies in the order of the function.
+
+        What waits for an optimizer comes last, so that nothing else can fail after it.
+        """
+        order: list[tuple[bool, int, Any]] = []
+        late: set[Any] = set()
         stack = [(root, False) for root in reversed(roots)]
         while stack:
             node, ready = stack.pop()
@@ -220,7 +226,9 @@ class Builder:
             if ready:
                 inputs = [self.new[below] for below in node.inputs]
                 self.new[node] = made = graph.pend(node.op, inputs, node.spec, False)
-                order.append(made.node)
+                if type(node.op) is Update or not late.isdisjoint(node.inputs):
+                    late.add(node)
+                order.append((node in late, node.serial, made.node))
                 if (line := self.trace.lines.get(id(node))) is not None:
                     executor.note_line(made.node, line)
                 continue
@@ -230,7 +238,8 @@ class Builder:
                 continue
             stack.append((node, True))
             stack.extend((below, False) for below in reversed(node.inputs))
-        return order
+        order.sort(key=itemgetter(0, 1))
+        return [made for *_, made in order]
 
 
 def _strides(array: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from needle import executor, structure
+from needle.compile import memory
 from needle.compile.call import Call
 from needle.compile.compiled import Compiled
 from needle.errors import ArgumentError
@@ -15,7 +16,9 @@ def explain(function: Any) -> str:
     """Return what each program of a compiled function does: a line for each kernel.
 
     A line has the kernel's op and the shape of its result, the bytes that it reads and writes, and
-    the line of the user's that asked for it. Programs in Python have a line for each node.
+    the line of the user's that asked for it. Then follow the memory that a call takes, and the
+    values that are alive when most of it is in use. Programs in Python have a line for each node,
+    and say nothing of memory.
 
     Args:
         function: what ``compile`` returned, after a call.
@@ -51,11 +54,12 @@ def _told(call: Call) -> str:
     wide = max((len(text) for text, _, _ in rows), default=0)
     lines += [f"  {text:{wide}}  {nbytes:>11,}  {line or ''}" for text, nbytes, line in rows]
     total = sum(nbytes for _, nbytes, _ in rows)
-    memory = getattr(call.program, "arena_bytes", None)
-    in_python = f"{len(rows)} nodes, in Python ({call.why})"
-    last = in_python if memory is None else f"{len(rows)} kernels"
-    rest = "" if memory is None else f"; {memory:,} bytes of memory besides results"
-    return "\n".join([*lines, f"{last}; {total:,} bytes read and written{rest}"])
+    if call.why:
+        lines.append(f"{len(rows)} nodes, in Python ({call.why})")
+    else:
+        lines.append(f"{len(rows)} kernels; {total:,} bytes read and written")
+        lines += memory.told(call.program)
+    return "\n".join(lines)
 
 
 def _rows(call: Call) -> list[tuple[str, int, str | None]]:
@@ -63,20 +67,13 @@ def _rows(call: Call) -> list[tuple[str, int, str | None]]:
     listing = call.program.listing  # with fused nodes
     native = getattr(call.program, "rows", None)
     if native is None:
-        return [(_text(x, None), _bytes(x), executor.line_of(x)) for x in listing.order]
+        return [(memory.named(x, None), _bytes(x), executor.line_of(x)) for x in listing.order]
     found = []
     for row in native():
         node = listing.order[row.node] if row.node >= 0 else None
-        text = "copy of a result" if node is None else _text(node, row.kernel)
+        text = "copy of a result" if node is None else memory.named(node, row.kernel)
         found.append((text, row.nbytes, None if node is None else executor.line_of(node)))
     return found
-
-
-def _text(node: Any, kernel: str | None) -> str:
-    spec = node.spec[0] if type(node.spec) is tuple else node.spec
-    more = f" x {len(node.spec)}" if type(node.spec) is tuple else ""
-    name = f"{node.op.name} ({kernel})" if kernel and kernel != node.op.name else node.op.name
-    return f"{name} {spec.dtype}{list(spec.shape)}{more}"
 
 
 def _bytes(node: Any) -> int:

@@ -27,8 +27,9 @@ class Row(NamedTuple):
         node: position in the listing's order of the node that it is part of; -1: a copy at the end.
         kernel: what the kernel does, as far as the op's name does not say it.
         nbytes: bytes that it reads and writes at most.
-        places: for each buffer (kind, number, offset in bytes): "value" in the arena, "source",
-            "result" (outputs, then stores), "constant", or "none".
+        places: for each buffer (kind, number, offset in bytes): "value" (in the memory of the
+            interval of that number), "source", "result" (outputs, then stores), "constant", or
+            "none".
     """
 
     node: int
@@ -38,7 +39,7 @@ class Row(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A value in the arena.
+    """Memory in the arena while it is in use: of a value, and of those computed in its place.
 
     Attributes:
         nbytes: its size.
@@ -80,6 +81,11 @@ class NativeProgram:
     def workspace_bytes(self) -> int:
         """Bytes of the largest workspace of a kernel."""
         return self.native.workspace_bytes
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of the results that get new memory in each call."""
+        return self.native.result_bytes
 
     def rows(self) -> list[Row]:
         """Return all kernels in the order in which they run."""

@@ -23,6 +23,8 @@ from needle.ops.row_sparse import RowSparse
 from needle.ops.starts import become
 
 _PLACE = Placeholder(-1, None)
+ALONE = 1 << 12
+"""Elements from which on a parameter has an update of its own."""
 
 
 class Step(NamedTuple):
@@ -56,6 +58,17 @@ def signature(batches: Sequence[Any]) -> Any:
         (b.operation, list(map(id, b.params)), tuple(s is None for s in b.states), _flags(b.rule))
         for b in batches
     ]
+
+
+def _parts(params: Sequence[Any]) -> Iterator[list[Any]]:
+    """Return the parameters of each update: a large one is alone, so that its gradient dies early.
+
+    The small ones of a dtype are together: a kernel for each takes longer than they do.
+    """
+    for batch in update.by_dtype(params):
+        small = [p for p in batch if p.size < ALONE]
+        yield from ([small] if small else [])
+        yield from ([p] for p in batch if p.size >= ALONE)
 
 
 def _flags(rule: Any) -> list[bool]:
@@ -174,7 +187,7 @@ class Trace:
         self.steps.append(Step(optimizer, having, signature(batches)))
         with executor.modes(recording=False):
             for i, batch in enumerate(batches):
-                for params in update.by_dtype(batch.params):
+                for params in _parts(batch.params):
                     self._update(batch._replace(params=params), Numbers(place, i))
         advance(optimizer, batches)
         self._counted.append((optimizer, batches))

@@ -221,10 +221,21 @@ nb::object measure(Program& program, nb::sequence given, int times) {
   return means;
 }
 
+// Of each block in the arena: the position of its memory among the intervals that Python sees.
+std::vector<int64_t> positions(const Program& program) {
+  const size_t n = program.intervals().size();
+  std::vector<int64_t> found(n);
+  int64_t next = 0;
+  for (size_t i = 0; i < n; i++) found[i] = program.intervals()[i].offset >= 0 ? next++ : -1;
+  for (size_t i = 0; i < n; i++) found[i] = found[program.root_of(static_cast<int32_t>(i))];
+  return found;
+}
+
 // Of each step: (node, name or None, bytes that it reads and writes at most, places), where a place
 // is (kind, number, offset in bytes).
 nb::list rows(const Program& program) {
   const Record& record = program.record();
+  const std::vector<int64_t> intervals = positions(program);
   const auto sources = static_cast<int64_t>(program.sources().size());
   nb::list result;
   for (const Step& step : record.steps) {
@@ -239,7 +250,7 @@ nb::list rows(const Program& program) {
       const int64_t base = program.base_of(place.block);
       nbytes += record.blocks[place.block].nbytes - place.offset;
       const char* kind = base == 0 ? "value" : base <= sources ? "source" : "result";
-      const int64_t number = base == 0         ? place.block
+      const int64_t number = base == 0         ? intervals[place.block]
                              : base <= sources ? base - 1
                                                : base - 1 - sources;
       places.append(nb::make_tuple(kind, number, place.offset));
@@ -274,7 +285,8 @@ void add_programs(nb::module_& m) {
       .def("intervals", &intervals, "(bytes, first step, end, offset) of each value in the arena")
       .def("poison", &Program::poison, "Overwrite values that no later step may use.")
       .def_prop_ro("arena_bytes", &Program::arena_bytes)
-      .def_prop_ro("workspace_bytes", &Program::workspace_bytes);
+      .def_prop_ro("workspace_bytes", &Program::workspace_bytes)
+      .def_prop_ro("result_bytes", &Program::result_bytes, "Of those not written in place.");
   nb::class_<Recording>(m, "Recording", "The dry run of a thread.")
       .def(nb::init<>())
       .def("start", &Recording::start, "Record what this thread computes.")

@@ -37,6 +37,7 @@ Program::Program(std::unique_ptr<Record> record, std::vector<Source> sources,
   for (size_t k = 0; k < results_.size(); k++) {
     base_of_[results_[k].block] = static_cast<int32_t>(1 + sources_.size() + k);
   }
+  hoist_stores();
   find_intervals();
   share_blocks();
   place_blocks();
@@ -50,6 +51,62 @@ Program::Program(std::unique_ptr<Record> record, std::vector<Source> sources,
 Program::~Program() {
   for (const Source& source : sources_) Py_DECREF(source.spec);
   for (const Result& result : results_) Py_DECREF(result.spec);
+}
+
+// What an order of steps must keep: who touches the same memory, here a number, stays in order.
+// A cell and its new value are one memory. Sources that no cell is written over have none: -1.
+std::vector<int32_t> Program::memories() const {
+  const size_t n = record_->blocks.size();
+  std::vector<int32_t> found(n), cell(sources_.size(), -1);
+  std::iota(found.begin(), found.end(), 0);
+  for (const Result& result : results_) {
+    if (result.source >= 0) cell[result.source] = result.block;
+  }
+  for (size_t i = 0; i < n; i++) {
+    if (record_->blocks[i].source >= 0) found[i] = cell[record_->blocks[i].source];
+  }
+  return found;
+}
+
+// Steps that only finish results, updates of parameters above all, come as early as they can: the
+// gradients that they read are dead then. New values of cells wait for the last step that can fail.
+void Program::hoist_stores() {
+  auto& steps = record_->steps;
+  const std::vector<int32_t> memory = memories();
+  const int32_t last_check = find_last_check();
+  std::vector<int32_t> touched(record_->blocks.size(), -1);  // when a memory was, the last time
+  std::vector<int32_t> when(steps.size());
+  for (int32_t i = 0; i < static_cast<int32_t>(steps.size()); i++) {
+    const auto begin = record_->places.begin() + steps[i].first, end = begin + steps[i].n;
+    bool gives = false, makes = steps[i].traits & kChecked;
+    int32_t ready = -1;
+    for (auto place = begin; place != end; ++place) {
+      if (place->block < 0 || memory[place->block] < 0) continue;
+      const bool is_value = base_of_[place->block] == 0;
+      gives |= base_of_[place->block] > static_cast<int32_t>(sources_.size());
+      makes |= is_value && touched[place->block] < 0;
+      ready = std::max(ready, touched[memory[place->block]]);
+    }
+    when[i] = gives && !makes ? std::min(i, std::max(ready, last_check)) : i;
+    for (auto place = begin; place != end; ++place) {
+      if (place->block >= 0 && memory[place->block] >= 0) touched[memory[place->block]] = when[i];
+    }
+  }
+  std::vector<int32_t> order(steps.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return when[a] < when[b]; });
+  std::vector<Step> sorted;
+  for (const int32_t i : order) sorted.push_back(steps[i]);
+  steps.swap(sorted);
+}
+
+int32_t Program::find_last_check() const {
+  int32_t last = -1;
+  for (size_t i = 0; i < record_->steps.size(); i++) {
+    if (record_->steps[i].traits & kChecked) last = static_cast<int32_t>(i);
+  }
+  return last;
 }
 
 void Program::find_intervals() {
@@ -149,10 +206,7 @@ void Program::connect() {
 }
 
 void Program::allow_in_place() {
-  int32_t last_check = -1;
-  for (size_t i = 0; i < record_->steps.size(); i++) {
-    if (record_->steps[i].traits & kChecked) last_check = static_cast<int32_t>(i);
-  }
+  const int32_t last_check = find_last_check();
   for (Result& result : results_) result.in_place = fits_in_place(result, last_check);
 }
 
@@ -176,6 +230,14 @@ bool Program::fits_in_place(const Result& result, int32_t last_check) const {
     }
   }
   return true;
+}
+
+int64_t Program::result_bytes() const {
+  int64_t total = 0;
+  for (const Result& result : results_) {
+    if (!result.in_place) total += record_->blocks[result.block].nbytes;
+  }
+  return total;
 }
 
 void Program::bind(size_t base, char* address) {

@@ -61,10 +61,15 @@ class Program {
   const std::vector<Interval>& intervals() const { return intervals_; }
   int64_t arena_bytes() const { return arena_bytes_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
+  int64_t result_bytes() const;
   int64_t base_of(int32_t block) const { return base_of_[block]; }
+  int32_t root_of(int32_t block) const { return root_[block]; }
   void poison() { poisons_ = true; }
 
  private:
+  std::vector<int32_t> memories() const;
+  void hoist_stores();
+  int32_t find_last_check() const;
   void find_intervals();
   void share_blocks();
   int32_t dying_input(int32_t step) const;
