@@ -118,6 +118,48 @@ def test_means_count_equally_for_each_batch():
         np.testing.assert_allclose(p.grad.numpy(), g.numpy(), rtol=1e-5)
 
 
+def counted_loss(model, batch):
+    return token_loss(model, batch)[0], (batch[0][:, 0] > 0).sum() + 1
+
+
+@looped("loss", [squares, token_loss, counted_loss])
+@looped("clip", [None, 0.1])
+def test_compiled_groups_have_the_bits_of_eager_ones(loss, clip):
+    found = []
+    for compiled in (False, True):
+        ndl.manual_seed(0)
+        norms = []
+        t = trainer(
+            data(rows=18), loss=loss, accumulate=2, clip=clip, compile=compiled,
+            callbacks=[Each(lambda t, out, norms=norms: norms.append((out.loss, out.norm)))],
+        )  # fmt: skip
+        assert t.fit(epochs=2).steps == 6
+        seen = [(a, None if b is None else b.item()) for a, b in norms]
+        found.append((bits(t), seen))
+    assert found[0] == found[1]
+
+
+class Each(train.Callback):
+    """Calls a function after each step."""
+
+    def __init__(self, function):
+        self.step = function
+
+
+def test_a_loss_that_is_not_finite_ends_compiled_groups_before_the_update():
+    def loss(model, batch):
+        return squares(model, batch) / (batch[0].sum() - total)
+
+    batches = list(data(rows=16, shuffle=False))
+    total = batches[3][0].sum().item()
+    t = trainer(batches, loss=loss, accumulate=2, compile=True)
+    before = []
+    t.callbacks.append(Each(lambda t, out: before.append(bits(t))))
+    with pytest.raises(NonFiniteError, match="the loss is"):
+        t.fit(epochs=1)
+    assert t.done == 1 and bits(t) == before[0]
+
+
 def test_a_step_of_ones_own_in_place_of_a_loss():
     t = trainer()
 

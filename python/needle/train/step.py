@@ -29,7 +29,8 @@ class Update:
     Args:
         model: the model.
         optimizer: the optimizer.
-        loss: ``loss(model, batch)`` returns a scalar tensor, or ``(sum, count)``.
+        loss: ``loss(model, batch)`` returns a scalar tensor, or ``(sum, count)``; the count is a
+            number or a tensor.
         clip: largest norm of the gradient, or None.
         precision: returns a context in which losses are computed, for example one that lowers the
             precision; None for none.
@@ -54,15 +55,8 @@ class Update:
 
     def one(self, batch: Any) -> float:
         """Make an update by one batch; return its mean loss."""
-        with self.precision():
-            total, count = _parts(self.loss(self.model, batch))
-            mean = total if count is None else total / count
-        value = float(mean.item())
-        self.check(value)
-        self.optimizer.reset_grad()
-        mean.backward()
-        self._apply()
-        return value
+        mean, self.norm = self._whole(batch, self._seen)
+        return float(mean.item())
 
     def compiled(self) -> Callable[[Any], float]:
         """Return ``one`` as a program, which does the same; see ``needle.compile``.
@@ -70,7 +64,7 @@ class Update:
         A loss that is not finite stops the program before the parameters change; then ``one`` runs
         itself, so that ``check`` sees the value.
         """
-        program = compile(self._whole, max_traces=_TRACES)
+        program = compile(lambda batch: self._whole(batch, Finite.of()), max_traces=_TRACES)
 
         def one(batch: Any) -> float:
             try:
@@ -81,40 +75,72 @@ class Update:
 
         return one
 
-    def _whole(self, batch: Any) -> tuple[Any, Any]:
-        with self.precision():
-            total, count = _parts(self.loss(self.model, batch))
-            mean = total if count is None else total / count
-        mean = Finite.of()(mean)
-        self.optimizer.reset_grad()
-        mean.backward()
-        self.norm = None
-        self._apply()
-        norm, self.norm = self.norm, None  # a tensor of the trace stays nowhere
-        return mean, norm
-
     def several(self, batches: Iterable[Any]) -> float:
         """Make an update by all batches together; return their mean loss."""
+        return self._together(batches, lambda batch: self._part(batch, self._seen), self._average)
+
+    def compiled_several(self) -> Callable[[Iterable[Any]], float]:
+        """Return ``several`` as two programs: one for each batch, and one for the update."""
+        part = compile(lambda batch: self._part(batch, Finite.of()), max_traces=_TRACES)
+
+        def of(batch: Any) -> tuple[Any, Any]:
+            try:
+                return part(batch)  # type: ignore[no-any-return]
+            except NonFiniteError:
+                return self._part(batch, self._seen)
+
+        average = compile(self._average)
+        return lambda batches: self._together(batches, of, average)
+
+    def _together(
+        self, batches: Iterable[Any], part: Callable[[Any], Any], average: Callable[[Any], Any]
+    ) -> float:
         self.optimizer.reset_grad()
         value, number = 0.0, 0.0
         for batch in batches:
-            with self.precision():
-                total, count = _parts(self.loss(self.model, batch))
-            part = float(total.item())
-            self.check(part)
-            total.backward(accumulate=True)
-            value, number = value + part, number + (1 if count is None else count)
-        for p in self.optimizer.params:
-            if p.grad is not None:
-                p.grad = each(lambda g: g / number, p.grad)
-        self._apply()
+            total, count = part(batch)
+            value += float(total.item())
+            number += 1 if count is None else float(count)
+        self.norm = average(Tensor(number, dtype="float64", requires_grad=False))
         return value / number
 
-    def _apply(self) -> None:
+    def _whole(self, batch: Any, check: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """Make an update by one batch; return its mean loss, and the norm of the gradient."""
+        with self.precision():
+            mean, count = _parts(self.loss(self.model, batch))
+            if count is not None:
+                mean = mean / (count.astype(mean.dtype) if isinstance(count, Tensor) else count)
+        mean = check(mean)
+        self.optimizer.reset_grad()
+        mean.backward()
+        return mean, self._apply()
+
+    def _part(self, batch: Any, check: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """Add the gradient of a batch's loss; return the loss, and what it counts."""
+        with self.precision():
+            total, count = _parts(self.loss(self.model, batch))
+        total = check(total)
+        total.backward(accumulate=True)
+        return total, count
+
+    def _average(self, number: Any) -> Any:
+        """Divide the gradients by a number, and update; return the norm of the gradient."""
+        for p in self.optimizer.params:
+            if p.grad is not None:
+                p.grad = each(lambda g: g / number.astype(g.dtype), p.grad)
+        return self._apply()
+
+    def _seen(self, loss: Any) -> Any:
+        self.check(float(loss.item()))
+        return loss
+
+    def _apply(self) -> Any:
+        norm = None
         if self.clip is not None:
-            self.norm = optim.clip_grad_norm(self.optimizer.params, self.clip)
+            norm = optim.clip_grad_norm(self.optimizer.params, self.clip)
         self.ready()
         self.optimizer.step()
+        return norm
 
 
 class Optimizers:
@@ -152,8 +178,8 @@ class Optimizers:
             optimizer.load_state_dict(state[name])
 
 
-def _parts(loss: Any) -> tuple[Any, float | None]:
-    """Return a loss as (mean, None) or (sum, count)."""
+def _parts(loss: Any) -> tuple[Any, Any]:
+    """Return a loss as (mean, None) or (sum, count), a number or a tensor."""
     total, count = loss if isinstance(loss, tuple) and len(loss) == 2 else (loss, None)
     if not isinstance(total, Tensor) or total.size != 1:
         shown = describe(total) if isinstance(total, Tensor) else repr(total)
@@ -161,4 +187,6 @@ def _parts(loss: Any) -> tuple[Any, float | None]:
             f"loss: expected a scalar tensor, got {shown:.80}\n"
             "  rule: loss(model, batch) returns the mean loss, or (sum, count)"
         )
+    if isinstance(count, Tensor):
+        return total, count.detach()
     return total, None if count is None else float(count)

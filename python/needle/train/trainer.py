@@ -64,8 +64,8 @@ class Trainer:
         clip: largest norm of the gradient, or None.
         ema: decay of a moving average of the weights, or an ``Ema``; None for none.
         precision: returns a context in which losses are computed, or None.
-        compile: whether to compile the function that makes an update from a batch (see
-            ``needle.compile``); or what takes it and returns a faster one.
+        compile: whether to compile the function that makes an update (see ``needle.compile``);
+            or what takes it and returns a faster one.
         callbacks: see ``Callback``.
         loggers: see ``Logger``; one that fails is switched off.
         folder: folder of the run; None to write nothing.
@@ -274,7 +274,7 @@ class Trainer:
             if batch is None:
                 return
             out.items += self.count(batch)
-            yield batch
+            yield self.prepared(batch)
 
     def _make_step(self) -> Callable[[Iterable[Any]], float]:
         """Return the function that makes an update from batches and returns the mean loss."""
@@ -288,11 +288,13 @@ class Trainer:
             self._settle,
         )  # fmt: skip
         self._clipped = lambda: update.norm
-        if self.accumulate > 1:
-            return update.several
         if not self.compile:
-            return lambda batches: update.one(next(iter(batches)))
+            several = self.accumulate > 1
+            return update.several if several else lambda batches: update.one(next(iter(batches)))
         update.ready = lambda: None  # a program has no place for it
+        if self.accumulate > 1:
+            together = update.compiled_several() if self.compile is True else update.several
+            return lambda batches: together(map(self._copied, batches))
         one = update.compiled() if self.compile is True else self.compile(update.one)
         return lambda batches: one(self._copied(next(iter(batches))))
 
@@ -413,6 +415,10 @@ class Trainer:
     def shown(self, loss: float) -> dict[str, float]:
         """Return further figures to show and record with a training loss."""
         return {}
+
+    def prepared(self, batch: Any) -> Any:
+        """Return what the loss gets for a batch."""
+        return batch
 
     def count(self, batch: Any) -> int:
         """Return the number of training examples in a batch."""
