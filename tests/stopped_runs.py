@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import needle as ndl
 from needle.recipes.loop import train
 from needle.recipes.recipe import Settings
 from needle.tools.run import RunFolder
@@ -35,6 +36,24 @@ def interrupted(kind, folder, after, **settings):
     again = RunFolder.open(str(folder))
     chosen = Settings(**again.config()["chosen"])
     return train(kind, chosen, again, progress.Progress(True), Stop(), resume=True), again
+
+
+def same_without_programs(kind, folder, run, **settings):
+    """Check that a compiled run has the bits of one that is not, and calls its loss rarely."""
+    calls = []
+
+    class Counted(kind):
+        def loss(self, model, batch):
+            calls.append(model.training)
+            return super().loss(model, batch)
+
+    with ndl.config(compile="off"):
+        result, off = whole(Counted, folder / "off", **settings)
+    assert len(calls) == result.steps
+    assert weights(off) == weights(run) and metrics(off) == metrics(run)
+    calls.clear()
+    _, on = whole(Counted, folder / "on", **settings)
+    assert len(calls) <= 4 < result.steps and weights(on) == weights(run)
 
 
 def metrics(run):

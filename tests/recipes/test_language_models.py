@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from stopped_runs import StopsAt, interrupted, metrics, weights, whole
+from stopped_runs import StopsAt, interrupted, metrics, same_without_programs, weights, whole
 
 import needle as ndl
 from needle import cli, models, nn, recipes
@@ -79,6 +79,7 @@ def test_treebank_runs_go_on_exactly(tmp_path, treebank, name):
     kind, settings = small(name), {"data": str(treebank), "epochs": 3}
     expected, one = whole(kind, tmp_path / "one", **settings)
     assert set(expected.figures) == {"perplexity", "test_perplexity"}
+    same_without_programs(kind, tmp_path / "off", one, **settings)
     per_epoch = expected.steps // 3
     for after in (2, per_epoch, per_epoch + 1):
         found, two = interrupted(kind, tmp_path / f"two{after}", after, **settings)
@@ -90,6 +91,7 @@ def test_byte_lstm_and_gpt_go_on_exactly(tmp_path, source):
     for kind, data in ((Bytes, source), (GPT, source / "abc.py")):
         settings = {"data": str(data), "steps": 50}
         expected, one = whole(kind, tmp_path / kind.name, **settings)
+        same_without_programs(kind, tmp_path / f"{kind.name}-off", one, **settings)
         for after in (3, 10, 41):
             found, two = interrupted(kind, tmp_path / f"{kind.name}{after}", after, **settings)
             assert found.figures == expected.figures and weights(one) == weights(two)

@@ -116,7 +116,7 @@ def results(trace: Trace, arguments: Sequence[Any], tensors: Sequence[Any]) -> R
             _keep_grad(trace, x.grad, cells.Grad(cell), kept, cleared)
     for attributes, name, tensor in trace.buffers.values():
         now = attributes[name]
-        if now is None:
+        if now is None and tensor is not None:
             raise tracing.refused(f"the buffer {name} becomes None", "do that outside the function")
         if now is not tensor:
             kept.append((now, cells.Buffer(attributes, name)))

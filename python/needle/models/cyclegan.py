@@ -6,7 +6,7 @@ networks", 2017, arXiv:1703.10593: sections 3 (losses), 4 (history of images) an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -209,26 +209,62 @@ class ImagePool:
     section 2.3: so the discriminator does not forget earlier generators.
 
     Attributes:
-        images: the earlier images, NumPy arrays [c, h, w].
+        images: the earlier images, [size, c, h, w]; None before the first ones.
+        count: how many of them there are.
 
     Args:
         size: number of earlier images to keep; 0 always returns the new ones.
     """
 
     def __init__(self, size: int = 50) -> None:
-        self.size = size
-        self.images: list[np.ndarray[Any, Any]] = []
+        self.size, self.count = size, 0
+        self.images: Tensor | None = None
 
     def exchange(self, images: Tensor) -> Tensor:
         """Return images [n, c, h, w]: each is the new one, or an earlier one that it replaces."""
-        if not self.size:
-            return images.detach()
-        found = []
-        for image in images.numpy():
-            if len(self.images) < self.size:
-                self.images.append(image)
+        return self.swap(images, self.draw(images)) if self.size else images.detach()
+
+    def draw(self, images: Tensor) -> Tensor:
+        """Draw on the host which earlier images the next ones replace.
+
+        Args:
+            images: images of the same shape as the next ones, and on the same device.
+
+        Returns:
+            For each image that is returned, then for each that is kept, its place among the
+            earlier images and the new ones behind them: int32 [n + size].
+        """
+        if self.images is None:
+            shape, where = (self.size, *images.shape[1:]), images.device
+            self.images = ops.zeros(shape, dtype=images.dtype, device=where)
+        returned, kept = [], list(range(self.size))
+        for new in range(self.size, self.size + images.shape[0]):
+            if self.count < self.size:
+                kept[self.count], out = new, new
+                self.count += 1
             elif random.host_uniform() < 0.5:
                 place = int(random.host_integers(0, self.size, 1)[0])
-                image, self.images[place] = self.images[place], image
-            found.append(image)
-        return Tensor(np.stack(found), device=images.device, requires_grad=False)
+                out, kept[place] = kept[place], new
+            else:
+                out = new
+            returned.append(out)
+        order = np.array(returned + kept, np.int32)
+        return Tensor(order, device=images.device, requires_grad=False)
+
+    def swap(self, images: Tensor, order: Tensor) -> Tensor:
+        """Return and keep images as ``draw`` said; it may be part of a compiled function."""
+        assert self.images is not None
+        n, known = images.shape[0], ops.concat((self.images, images.detach()))
+        self.images.data = known[order[n:]]
+        return known[order[:n]]
+
+    def load(self, images: Sequence[Any]) -> None:
+        """Keep these earlier images, arrays [c, h, w], and no others."""
+        self.count = len(images)
+        if images:
+            rows = [*images, *[np.zeros_like(images[0])] * (self.size - self.count)]
+            kept = Tensor(np.stack(rows), requires_grad=False)
+            if self.images is None:
+                self.images = kept
+            else:
+                self.images.data = kept

@@ -53,7 +53,6 @@ class ByteRecipe(StandardLibrary):
     """Train on bytes at random positions of the training modules; evaluate on held-out modules."""
 
     name = "byte-mlp"
-    compiled = True
     summary = "a byte-level language model of Python's standard library; below zlib's bits per byte"
     batch_size = 512
     lr = 6e-3

@@ -19,6 +19,8 @@ from needle.tools.run import RunFolder
 
 SHOWN = 8
 """Number of test images of each kind in a picture."""
+PARTS = ("adversarial", "cycle", "identity", "discriminator")
+"""Names of the losses."""
 ROW_LABELS = ("A", "A to B", "A to B to A", "B", "B to A", "B to A to B")
 EPOCH = 32
 """Bits of an index below the number of its pass."""
@@ -92,7 +94,7 @@ class CycleGanRecipe(Recipe):
         self.train = UnpairedImages(folder, size=self.size, report=report)
         self.test = UnpairedImages(folder, ("testA", "testB"), self.size, report=report)
         self.pools = {"a": ImagePool(), "b": ImagePool()}
-        self.parts: dict[str, Tensor] = {}
+        self.parts = ops.zeros((len(PARTS),))
 
     def describe_data(self) -> dict[str, Any]:
         kinds = {"train": self.train, "test": self.test}
@@ -119,18 +121,24 @@ class CycleGanRecipe(Recipe):
         for start in range(0, len(order), self.batch_size):
             yield order[start : start + self.batch_size] + (epoch << EPOCH)
 
+    def prepared(self, batch: Any) -> Any:
+        """Add which of the earlier images the generated ones replace: numbers drawn here."""
+        a, b = batch
+        return a, b, self.pools["a"].draw(b), self.pools["b"].draw(a)
+
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         assert isinstance(model, CycleGAN)
-        a, b = batch
+        a, b, order_a, order_b = batch
         losses, fake_b, fake_a = model.generator_losses(a, b)
-        old_a, old_b = self.pools["a"].exchange(fake_a), self.pools["b"].exchange(fake_b)
+        old_a = self.pools["a"].swap(fake_a, order_a)
+        old_b = self.pools["b"].swap(fake_b, order_b)
         losses["discriminator"] = model.discriminator_loss(a, b, old_a, old_b)
-        self.parts = losses
+        self.parts.data = ops.stack([losses[name].detach() for name in PARTS])
         total: Any = sum(losses.values(), start=ops.zeros((), device=a.device))
         return total
 
     def shown(self, loss: float) -> dict[str, float]:
-        return {name: float(part.item()) for name, part in self.parts.items()}
+        return dict(zip(PARTS, self.parts.tolist(), strict=True))
 
     def evaluate(
         self, model: nn.Module, check: Callable[[], None], final: bool
@@ -169,9 +177,9 @@ class CycleGanRecipe(Recipe):
 
     def state(self) -> dict[str, Any]:
         return {
-            f"{kind}.{i}": Tensor(image)
+            f"{kind}.{i}": pool.images[i]
             for kind, pool in self.pools.items()
-            for i, image in enumerate(pool.images)
+            for i in range(pool.count)
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -181,7 +189,7 @@ class CycleGanRecipe(Recipe):
             shape = (3, self.size, self.size)
             if not all(getattr(state.get(name), "shape", None) == shape for name in names):
                 raise DataError(f"cyclegan: the checkpoint's images {kind} are not all of {shape}")
-            pool.images = [state[name].numpy() for name in names]
+            pool.load([state[name].numpy() for name in names])
 
     def conclude(self, model: nn.Module, figures: dict[str, float]) -> list[str]:
         return [

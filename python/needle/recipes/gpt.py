@@ -64,7 +64,6 @@ class GPTRecipe(LanguageRecipe):
     """
 
     name = "gpt"
-    compiled = True
     summary = "a GPT on a text of your own (--data FILE), byte by byte or word by word"
     item = "tokens"
     curve_unit = "loss (nats per token)"

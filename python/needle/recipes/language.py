@@ -13,7 +13,7 @@ from needle.data import Dataset, Tokenizer
 from needle.errors import DataError
 from needle.models import GPT, ByteLSTM, ByteMLP, LanguageModel
 from needle.models.sampling import Sampler, continuation
-from needle.recipes.recipe import Groups, Recipe
+from needle.recipes.recipe import Groups, Recipe, Settings
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -128,6 +128,37 @@ class Columns(Dataset):
         return self.text.inputs(places), self.text.targets(places).reshape(-1)
 
 
+class Reading(nn.Module):
+    """Reads a text batch after batch: the state goes on, but gradients do not.
+
+    The state is in buffers, so that a compiled step carries it on.
+
+    Shapes:   a model and x as for ``RecurrentRecipe`` -> logits [t * b, v]
+
+    Attributes:
+        hidden, cell: the state after the last batch; None for zeros, and for what a model has not.
+    """
+
+    hidden: Tensor | None
+    cell: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("hidden", None)
+        self.register_buffer("cell", None)
+
+    def forward(self, model: nn.Module, x: Any) -> Tensor:
+        state = self.hidden if self.cell is None else (self.hidden, self.cell)
+        logits, state = model(x, state)
+        self.go_on(state if isinstance(state, tuple) else (state,))
+        return logits  # type: ignore[no-any-return]
+
+    def go_on(self, state: tuple[Any, ...]) -> None:
+        """Take one or two tensors as the state, or none."""
+        parts = [h.detach() for h in state]
+        self.hidden, self.cell = (*parts, None, None)[:2]
+
+
 class RecurrentRecipe(LanguageRecipe):
     """Base of the recipes that read a text in columns, side by side, with a state.
 
@@ -138,13 +169,16 @@ class RecurrentRecipe(LanguageRecipe):
         training: the text to learn, set by ``load``.
         length: steps of a batch.
         held_out_columns: columns in which held-out text is read.
-        hidden: the state after the last batch.
+        reading: has the state after the last batch.
     """
 
     training: Text
     length: int
     held_out_columns: ClassVar[int] = 10
-    hidden: Any = None
+
+    def __init__(self, settings: Settings, report: Callable[[str], None]) -> None:
+        self.reading = Reading()
+        super().__init__(settings, report)
 
     def offset(self, epoch: int) -> int:
         """Return where in the text a pass begins; it goes on at the text's beginning."""
@@ -161,7 +195,7 @@ class RecurrentRecipe(LanguageRecipe):
         return self.batch_size * self.length
 
     def begin_pass(self) -> None:
-        self.hidden = None
+        self.reading.go_on(())
 
     def batches(self) -> Any:
         dataset = Columns(self.training, self.batch_size, self.rows())
@@ -175,9 +209,7 @@ class RecurrentRecipe(LanguageRecipe):
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         x, y = batch
-        logits, hidden = model(x, self.hidden)
-        self.hidden = detached(hidden)
-        loss: Tensor = self.loss_function(logits, y)
+        loss: Tensor = self.loss_function(self.reading(model, x), y)
         return loss
 
     def held_out_loss(
@@ -209,8 +241,8 @@ class RecurrentRecipe(LanguageRecipe):
         return total / count
 
     def state(self) -> dict[str, Any]:
-        hidden = self.hidden if isinstance(self.hidden, tuple) else (self.hidden,)
-        return {f"hidden.{i}": h for i, h in enumerate(hidden) if h is not None}
+        parts = self.reading.hidden, self.reading.cell
+        return {f"hidden.{i}": h for i, h in enumerate(parts) if h is not None}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the hidden state. Raises DataError if it is not one of this batch size."""
@@ -221,18 +253,12 @@ class RecurrentRecipe(LanguageRecipe):
                     f"{self.name}: expected a hidden state of {self.batch_size} columns, got "
                     f"{getattr(h, 'shape', h)}"
                 )
-        hidden = tuple(h.detach() for h in found)
-        self.hidden = None if not hidden else hidden[0] if len(hidden) == 1 else hidden
+        self.reading.go_on(tuple(found))
 
 
 def constant(values: Ids) -> Tensor:
     """Return values as a tensor without a gradient."""
     return Tensor(np.ascontiguousarray(values), requires_grad=False)
-
-
-def detached(hidden: Any) -> Any:
-    """Return a state, a tensor or several, through which no gradient flows."""
-    return tuple(h.detach() for h in hidden) if isinstance(hidden, tuple) else hidden.detach()
 
 
 def perplexity(loss: float) -> float:

@@ -80,12 +80,13 @@ def choose_steps(recipe: Recipe, seconds: float, progress: Progress, stop: Stop)
     before, kept = random.get_state(), recipe.state()
     model = recipe.model()
     update = Update(model, recipe.optimizer(model, 1000), recipe.loss, recipe.clip)
+    step = update.compiled() if recipe.compiled else update.one
     times = []
     start = now = time.perf_counter()
     loader = recipe.batches()
     recipe.begin_pass()
     for batch in loader:
-        update.one(batch)
+        step(recipe.prepared(batch))
         last, now = now, time.perf_counter()
         times.append(now - last)
         if now - start > min(MEASURED, seconds / 10) or stop.signal is not None:
@@ -93,11 +94,11 @@ def choose_steps(recipe: Recipe, seconds: float, progress: Progress, stop: Stop)
     del loader  # and its workers
     recipe.load_state(kept)
     random.set_state(before)
-    step = statistics.median(times) if times else seconds
-    recipe.steps = max(1, round((seconds - (now - start)) / step))
+    usual = statistics.median(times) if times else seconds
+    recipe.steps = max(1, round((seconds - (now - start)) / usual))
     recipe.settings = replace(recipe.settings, steps=recipe.steps)
     progress.note(
-        f"a step takes {1000 * step:.1f} ms, so {recipe.steps:,} steps fit into {seconds:g} s; "
+        f"a step takes {1000 * usual:.1f} ms, so {recipe.steps:,} steps fit into {seconds:g} s; "
         "a slower machine makes fewer, --steps fixes their number"
     )
 
@@ -129,6 +130,9 @@ class RecipeTrainer(Trainer):
 
     def shown(self, loss: float) -> dict[str, float]:
         return self.recipe.shown(loss)
+
+    def prepared(self, batch: Any) -> Any:
+        return self.recipe.prepared(batch)
 
     def count(self, batch: Any) -> int:
         return self.recipe.items_per_step()

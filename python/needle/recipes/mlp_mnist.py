@@ -18,7 +18,6 @@ class MnistRecipe(Recipe):
     """Train on the 60,000 training images; evaluate on the 10,000 test images."""
 
     name = "mlp-mnist"
-    compiled = True
     summary = "an MLP with residual blocks on MNIST; 98.0 % test accuracy within 10 epochs"
     item = "images"
     mode = "max"

@@ -121,7 +121,9 @@ class Recipe:
         steps, epochs, seconds: length of a run, unless ``settings`` gives it; exactly one is not
             None. With ``seconds`` the loop measures at the start how many steps fit in.
         clip: largest norm of the gradient, or None.
-        compiled: whether ``loss`` can be compiled: it keeps nothing from batch to batch.
+        compiled: whether to compile ``loss``; False if it does more than compute with tensors,
+            such as counting its calls. Tensors that it keeps from batch to batch are buffers of
+            a module, or are assigned in place (see ``needle.compile``).
         settings: settings of the user.
         loss_function: the loss of logits and labels.
         passes: number of completed passes over the training data, counted by the loop.
@@ -145,7 +147,7 @@ class Recipe:
     passes: int = 0
     num_workers: int = 0
     workers: str | None = None
-    compiled: bool = False
+    compiled: bool = True
 
     def __init__(self, settings: Settings, report: Callable[[str], None]) -> None:
         """Store the settings and load the data; ``report`` is called before long operations."""
@@ -208,6 +210,10 @@ class Recipe:
 
     def begin_pass(self) -> None:
         """Prepare for the first batch of a pass, whose number is ``passes``."""
+
+    def prepared(self, batch: Any) -> Any:
+        """Return what ``loss`` gets for a batch: with what is drawn on the host, for example."""
+        return batch
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the mean loss of a batch; by default, the loss function of logits and labels."""

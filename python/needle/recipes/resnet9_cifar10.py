@@ -34,7 +34,6 @@ class CifarRecipe(Recipe):
     """Train on randomly shifted and mirrored training images; evaluate on the test images."""
 
     name = "resnet9-cifar10"
-    compiled = True
     summary = "the course's ResNet-9 on CIFAR-10, with pictures of its mistakes"
     item = "images"
     mode = "max"
