@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from needle import ops
@@ -26,6 +26,30 @@ def _times(x: Any, factor: Any) -> Any:
         return x if factor == 1 else x * factor
     real("alpha and beta", factor)
     return x * factor
+
+
+def _unary(function: Callable[..., Tensor]) -> Callable[[Any], Tensor]:
+    """Return a function of one tensor as a method: functions that are objects bind no tensor."""
+
+    def method(self: Any) -> Tensor:
+        return function(self)
+
+    return _named(method, function)
+
+
+def _with_other(function: Callable[..., Tensor]) -> Callable[[Any, Any], Tensor]:
+    """Return a function of two tensors as a method, whose argument is ``other``."""
+
+    def method(self: Any, other: Any) -> Tensor:
+        return function(self, other)
+
+    return _named(method, function)
+
+
+def _named(method: Any, function: Any) -> Any:
+    method.__name__ = method.__qualname__ = function.__name__
+    method.__doc__ = function.__doc__
+    return method
 
 
 class Aliases(Inspection):
@@ -64,9 +88,7 @@ class Aliases(Inspection):
             return ops.trunc(ops.divide(x, other))
         return ops.floor_divide(ops.subtract(x, ops.fmod(x, other)), other)
 
-    def neg(self) -> Tensor:
-        """-x."""
-        return ops.negative(self)
+    neg = _unary(ops.negative)
 
     subtract, multiply, divide, true_divide, negative = sub, mul, div, div, neg
 
@@ -78,33 +100,13 @@ class Aliases(Inspection):
         """x % other, with the sign of other."""
         return ops.remainder(self, other)
 
-    def fmod(self, other: Any) -> Tensor:
-        """Remainder of x / other, with the sign of x. See ``ops.fmod``."""
-        return ops.fmod(self, other)
-
-    def frac(self) -> Tensor:
-        """The fractional part, with the sign of x."""
-        return ops.frac(self)
-
-    def xlogy(self, other: Any) -> Tensor:
-        """x * log(other), 0 where x is 0. See ``ops.xlogy``."""
-        return ops.xlogy(self, other)
-
-    def heaviside(self, values: Any) -> Tensor:
-        """0 below 0, 1 above, and values at 0. See ``ops.heaviside``."""
-        return ops.heaviside(self, values)
-
-    def sinc(self) -> Tensor:
-        """sin(pi * x) / (pi * x), and 1 at 0."""
-        return ops.sinc(self)
-
-    def erfc(self) -> Tensor:
-        """1 - erf(x), accurate where it is small."""
-        return ops.erfc(self)
-
-    def erfinv(self) -> Tensor:
-        """The inverse of the error function."""
-        return ops.erfinv(self)
+    fmod = _with_other(ops.fmod)
+    frac = ops.frac
+    xlogy = _with_other(ops.xlogy)
+    heaviside = ops.heaviside
+    sinc = ops.sinc
+    erfc = _unary(ops.erfc)
+    erfinv = _unary(ops.erfinv)
 
     def atan2(self, other: Any) -> Tensor:
         """Angle of the point (other, x)."""
@@ -126,13 +128,8 @@ class Aliases(Inspection):
         """log2(2**x + 2**other), without overflow."""
         return ops.logaddexp2(self, other)
 
-    def lgamma(self) -> Tensor:
-        """Logarithm of the absolute value of the gamma function."""
-        return ops.lgamma(self)
-
-    def digamma(self) -> Tensor:
-        """Derivative of ``lgamma``."""
-        return ops.digamma(self)
+    lgamma = _unary(ops.lgamma)
+    digamma = ops.digamma
 
     def polygamma(self, n: int) -> Tensor:
         """The n-th derivative of ``digamma``."""
@@ -158,17 +155,9 @@ class Aliases(Inspection):
         """x + value * y / z."""
         return ops.addcdiv(self, y, z, value=value)
 
-    def logit(self, eps: float | None = None) -> Tensor:
-        """log(x / (1 - x)). See ``ops.logit``."""
-        return ops.logit(self, eps)
-
-    def leaky_relu(self, slope: float = 0.01) -> Tensor:
-        """x where it is positive, slope * x elsewhere."""
-        return ops.leaky_relu(self, slope)
-
-    def elu(self, alpha: float = 1.0) -> Tensor:
-        """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
-        return ops.elu(self, alpha)
+    logit = ops.logit
+    leaky_relu = ops.leaky_relu
+    elu = ops.elu
 
     def clamp(self, min: Any = None, max: Any = None) -> Tensor:
         """Limit to [min, max]."""
@@ -186,11 +175,7 @@ class Aliases(Inspection):
         """Interpolate between x and other. See ``ops.lerp``."""
         return ops.lerp(self, other, weight)
 
-    def nan_to_num(
-        self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
-    ) -> Tensor:
-        """Replace NaN and infinities by numbers. See ``ops.nan_to_num``."""
-        return ops.nan_to_num(self, nan, posinf, neginf)
+    nan_to_num = ops.nan_to_num
 
     def eq(self, other: Any) -> Tensor:
         """x == other."""
@@ -240,9 +225,7 @@ class Aliases(Inspection):
         """x ^ other."""
         return ops.bitwise_xor(self, other)
 
-    def bitwise_not(self) -> Tensor:
-        """~x."""
-        return ops.bitwise_invert(self)
+    bitwise_not = _unary(ops.bitwise_invert)
 
     def where(self, condition: Any, other: Any) -> Tensor:
         """x where the condition is true, else other."""
@@ -250,66 +233,19 @@ class Aliases(Inspection):
 
     # ---- over axes -------------------------------------------------------------
 
-    def amax(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
-        """Largest value over axes (all for None)."""
-        return ops.amax(self, axes, keepdims, axis=axis)
-
-    def amin(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
-        """Smallest value over axes (all for None)."""
-        return ops.amin(self, axes, keepdims, axis=axis)
-
-    def count_nonzero(
-        self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
-    ) -> Tensor:
-        """Count the elements over axes (all for None) that are not zero."""
-        return ops.count_nonzero(self, axes, keepdims, axis=axis)
-
-    def nansum(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
-        """Sum over axes without NaN. See ``ops.nansum``."""
-        return ops.nansum(self, axes, keepdims, axis=axis)
-
-    def nanmean(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
-        """Mean over axes without NaN. See ``ops.nanmean``."""
-        return ops.nanmean(self, axes, keepdims, axis=axis)
-
-    def diff(self, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
-        """Differences of neighbours along an axis, n times. See ``ops.diff``."""
-        return ops.diff(self, n, axis, prepend, append)
-
-    def logcumsumexp(self, axis: int) -> Tensor:
-        """Logarithm of the sum of exponentials up to each element. See ``ops.LogCumSumExp``."""
-        return ops.logcumsumexp(self, axis)
-
-    def median(self, axis: int = -1) -> Any:
-        """Middle value along an axis, the lower of two."""
-        return ops.median(self, axis)
-
-    def nanmedian(self, axis: int = -1) -> Any:
-        """Middle value along an axis without NaN, the lower of two."""
-        return ops.nanmedian(self, axis)
-
-    def mode(self, axis: int = -1, keepdims: bool = False) -> tuple[Any, Any]:
-        """The most frequent value along an axis, and its position. See ``ops.mode``."""
-        return ops.mode(self, axis, keepdims)
-
-    def kthvalue(self, k: int, axis: int = -1, keepdims: bool = False) -> tuple[Any, Any]:
-        """The k-th smallest value along an axis, and its position. See ``ops.kthvalue``."""
-        return ops.kthvalue(self, k, axis, keepdims)
-
-    def quantile(
-        self,
-        q: Any,
-        axis: int | None = None,
-        keepdims: bool = False,
-        *,
-        interpolation: str = "linear",
-    ) -> Tensor:
-        """The values below which a share q of the elements lies. See ``ops.quantile``."""
-        return ops.quantile(self, q, axis, keepdims, interpolation=interpolation)
-
-    def argwhere(self) -> Tensor:
-        """The positions of all elements that are not zero: [count, axes]."""
-        return ops.argwhere(self)
+    amax = ops.amax
+    amin = ops.amin
+    count_nonzero = ops.count_nonzero
+    nansum = ops.nansum
+    nanmean = ops.nanmean
+    diff = ops.diff
+    logcumsumexp = ops.logcumsumexp
+    median = ops.median
+    nanmedian = ops.nanmedian
+    mode = ops.mode
+    kthvalue = ops.kthvalue
+    quantile = ops.quantile
+    argwhere = ops.argwhere
 
     def searchsorted(
         self, values: Any, side: str | None = None, *, right: bool | None = None
@@ -317,9 +253,7 @@ class Aliases(Inspection):
         """Positions to insert values into x, which is sorted. See ``ops.searchsorted``."""
         return ops.searchsorted(self, values, side, right=right)
 
-    def bucketize(self, edges: Any, right: bool = False) -> Tensor:
-        """The number of the bucket between sorted edges of each element. See ``ops.bucketize``."""
-        return ops.bucketize(self, edges, right)
+    bucketize = ops.bucketize
 
     def unique_consecutive(self, return_inverse: bool = False, return_counts: bool = False) -> Any:
         """The elements that differ from the one before. See ``ops.unique_consecutive``."""
@@ -355,9 +289,7 @@ class Aliases(Inspection):
         """Repeat to the shape of another tensor, without copying."""
         return ops.broadcast_to(self, attribute(other, "shape"))
 
-    def moveaxis(self, source: int | Sequence[int], target: int | Sequence[int]) -> Tensor:
-        """Move axes to other places."""
-        return ops.moveaxis(self, source, target)
+    moveaxis = ops.moveaxis
 
     movedim = moveaxis
 
@@ -372,9 +304,7 @@ class Aliases(Inspection):
             raise explain(AxesError, "t", f"x has {ndim} axes", [("x", self)], "a matrix", "x.mT")
         return ops.transpose(self) if ndim == 2 else self
 
-    def unflatten(self, axis: int, sizes: Sequence[int]) -> Tensor:
-        """Split an axis into several. See ``ops.unflatten``."""
-        return ops.unflatten(self, axis, sizes)
+    unflatten = ops.unflatten
 
     def narrow(self, axis: int, start: int, length: int) -> Tensor:
         """``length`` elements along an axis, from ``start`` on.
@@ -398,59 +328,31 @@ class Aliases(Inspection):
         place = normalise_axis(axis, len(shape_of(self)))
         return ops.getitem(self, (*(slice(None),) * place, index))
 
-    def pad(
-        self, widths: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0
-    ) -> Tensor:
-        """Pad with (before, after) elements per axis. See ``ops.pad``."""
-        return ops.pad(self, widths, mode, value)
+    pad = ops.pad
 
     def repeat_interleave(self, counts: int | Sequence[int], axis: int | None = None) -> Tensor:
         """Repeat each element along an axis (``repeat``; PyTorch's own repeat is ``tile``)."""
         return ops.repeat(self, counts, axis)
 
-    def split(self, axis: int = 0, *, sizes: int | Sequence[int] | None = None) -> Any:
-        """The slices along an axis; with sizes, as in PyTorch, pieces of it, as a tuple."""
-        return ops.split(self, axis, sizes=sizes)
-
-    def chunk(self, pieces: int, axis: int = 0) -> Any:
-        """Split into pieces of equal size along an axis; the last may be smaller."""
-        return ops.chunk(self, pieces, axis)
-
-    def tensor_split(self, pieces: int | Sequence[int], axis: int = 0) -> Any:
-        """Split into a number of pieces, or at places. See ``ops.tensor_split``."""
-        return ops.tensor_split(self, pieces, axis)
-
-    def hsplit(self, pieces: int | Sequence[int]) -> Any:
-        """Split along the second axis. See ``ops.hsplit``."""
-        return ops.hsplit(self, pieces)
-
-    def vsplit(self, pieces: int | Sequence[int]) -> Any:
-        """Split along the first axis. See ``ops.vsplit``."""
-        return ops.vsplit(self, pieces)
+    split = ops.split
+    chunk = ops.chunk
+    tensor_split = ops.tensor_split
+    hsplit = ops.hsplit
+    vsplit = ops.vsplit
 
     def index_select(self, axis: int, index: Any) -> Tensor:
         """Pick slices along an axis."""
         return ops.take(self, index, axis)
 
-    def take_along_dim(self, index: Any, axis: int | None = None) -> Tensor:
-        """Pick along an axis, one index per element. See ``ops.take_along_dim``."""
-        return ops.take_along_dim(self, index, axis)
-
-    def diag_embed(self, k: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
-        """Matrices with these diagonals. See ``ops.diag_embed``."""
-        return ops.diag_embed(self, k, axis1, axis2)
-
-    def rot90(self, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
-        """Rotate by 90 degrees k times. See ``ops.rot90``."""
-        return ops.rot90(self, k, axes)
+    take_along_dim = ops.take_along_dim
+    diag_embed = ops.diag_embed
+    rot90 = ops.rot90
 
     def unfold(self, axis: int, size: int, step: int) -> Any:
         """All windows along an axis, as a new last axis; a view. See ``ops.Windows``."""
         return ops.windows(self, (axis,), (size,), (step,), (1,))
 
-    def scatter(self, axis: int, index: Any, values: Any) -> Any:
-        """Write values at indices along an axis; returns a new tensor. See ``ops.scatter``."""
-        return ops.scatter(self, axis, index, values)
+    scatter = ops.scatter
 
     def scatter_add(self, axis: int, index: Any, updates: Any) -> Any:
         """Add updates at indices along an axis, which are as many as indices or more."""
@@ -459,23 +361,10 @@ class Aliases(Inspection):
             updates = ops.getitem(updates, tuple(slice(0, n) for n in sizes))
         return ops.add(self, ops.scatter_add(index, updates, axis, shape_of(self)))
 
-    def scatter_reduce(
-        self, axis: int, index: Any, values: Any, reduce: str, *, include_self: bool = True
-    ) -> Any:
-        """Reduce values into the elements at indices. See ``ops.scatter_reduce``."""
-        return ops.scatter_reduce(self, axis, index, values, reduce, include_self=include_self)
-
-    def index_add(self, axis: int, index: Any, slices: Any) -> Any:
-        """Add slices along an axis, one at each index. See ``ops.index_add``."""
-        return ops.index_add(self, axis, index, slices)
-
-    def index_copy(self, axis: int, index: Any, slices: Any) -> Any:
-        """Write slices at indices along an axis. See ``ops.index_copy``."""
-        return ops.index_copy(self, axis, index, slices)
-
-    def index_fill(self, axis: int, index: Any, value: Any) -> Tensor:
-        """Write a value to slices along an axis. See ``ops.index_fill``."""
-        return ops.index_fill(self, axis, index, value)
+    scatter_reduce = ops.scatter_reduce
+    index_add = ops.index_add
+    index_copy = ops.index_copy
+    index_fill = ops.index_fill
 
     def index_put(self, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
         """Write values at a tuple of indices, or add them there; returns a new tensor.
@@ -524,10 +413,6 @@ class Aliases(Inspection):
         """The norm of x - other."""
         return ops.norm(ops.subtract(self, other), p)
 
-    def diag(self, k: int = 0) -> Tensor:
-        """The diagonal of a matrix, or the matrix of a diagonal. See ``ops.diag``."""
-        return ops.diag(self, k)
-
+    diag = ops.diag
     bincount = ops.bincount
-
     outer = ops.outer

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from needle import ops
-from needle.aliases import Aliases
+from needle.aliases import Aliases, _unary
 from needle.errors import ArgumentError, AxesError, OptionError, explain, unknown
 from needle.executor import shape_of, spec_of
 from needle.ops.operands import declined
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
-    from needle.typing import DeviceLike, DTypeLike
+    from needle.typing import DeviceLike
 
 Axes = int | Sequence[int] | None
 
@@ -107,9 +107,7 @@ class Methods(Aliases):
         """Round to ``digits`` decimals, 0 for None; the dtype stays. See ``ops.round``."""
         return ops.round(self, 0 if digits is None else digits)
 
-    def __contains__(self, value: Any) -> bool:
-        """Whether any element equals the value, which may broadcast. See ``ops.contains``."""
-        return ops.contains(self, value)
+    __contains__ = ops.contains
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Assign to a place. Results computed before keep the old value. See ``ops.setitem``."""
@@ -157,161 +155,49 @@ class Methods(Aliases):
 
     # ---- of each element -------------------------------------------------------
 
-    def exp(self) -> Tensor:
-        """Exponential."""
-        return ops.exp(self)
-
-    def log(self) -> Tensor:
-        """Natural logarithm."""
-        return ops.log(self)
-
-    def sqrt(self) -> Tensor:
-        """Square root."""
-        return ops.sqrt(self)
-
-    def rsqrt(self) -> Tensor:
-        """Reciprocal square root."""
-        return ops.rsqrt(self)
-
-    def square(self) -> Tensor:
-        """Square."""
-        return ops.square(self)
-
-    def tanh(self) -> Tensor:
-        """Hyperbolic tangent."""
-        return ops.tanh(self)
-
-    def sigmoid(self) -> Tensor:
-        """Logistic function."""
-        return ops.sigmoid(self)
-
-    def relu(self) -> Tensor:
-        """Rectifier."""
-        return ops.relu(self)
-
-    def abs(self) -> Tensor:
-        """Absolute value."""
-        return ops.absolute(self)
-
-    def sign(self) -> Tensor:
-        """Sign: -1, 0 or 1."""
-        return ops.sign(self)
-
-    def reciprocal(self) -> Tensor:
-        """1 / x."""
-        return ops.reciprocal(self)
-
-    def exp2(self) -> Tensor:
-        """Two to the power x."""
-        return ops.exp2(self)
-
-    def expm1(self) -> Tensor:
-        """exp(x) - 1, accurate near 0."""
-        return ops.expm1(self)
-
-    def log2(self) -> Tensor:
-        """Logarithm to base 2."""
-        return ops.log2(self)
-
-    def log10(self) -> Tensor:
-        """Logarithm to base 10."""
-        return ops.log10(self)
-
-    def log1p(self) -> Tensor:
-        """log(1 + x), accurate near 0."""
-        return ops.log1p(self)
-
-    def sin(self) -> Tensor:
-        """Sine."""
-        return ops.sin(self)
-
-    def cos(self) -> Tensor:
-        """Cosine."""
-        return ops.cos(self)
-
-    def tan(self) -> Tensor:
-        """Tangent."""
-        return ops.tan(self)
-
-    def asin(self) -> Tensor:
-        """Inverse sine."""
-        return ops.asin(self)
-
-    def acos(self) -> Tensor:
-        """Inverse cosine."""
-        return ops.acos(self)
-
-    def atan(self) -> Tensor:
-        """Inverse tangent."""
-        return ops.atan(self)
-
-    def sinh(self) -> Tensor:
-        """Hyperbolic sine."""
-        return ops.sinh(self)
-
-    def cosh(self) -> Tensor:
-        """Hyperbolic cosine."""
-        return ops.cosh(self)
-
-    def asinh(self) -> Tensor:
-        """Inverse hyperbolic sine."""
-        return ops.asinh(self)
-
-    def acosh(self) -> Tensor:
-        """Inverse hyperbolic cosine."""
-        return ops.acosh(self)
-
-    def atanh(self) -> Tensor:
-        """Inverse hyperbolic tangent."""
-        return ops.atanh(self)
-
-    def erf(self) -> Tensor:
-        """Error function."""
-        return ops.erf(self)
+    exp = _unary(ops.exp)
+    log = _unary(ops.log)
+    sqrt = _unary(ops.sqrt)
+    rsqrt = _unary(ops.rsqrt)
+    square = _unary(ops.square)
+    tanh = _unary(ops.tanh)
+    sigmoid = _unary(ops.sigmoid)
+    relu = _unary(ops.relu)
+    abs = _unary(ops.absolute)
+    sign = _unary(ops.sign)
+    reciprocal = _unary(ops.reciprocal)
+    exp2 = _unary(ops.exp2)
+    expm1 = _unary(ops.expm1)
+    log2 = _unary(ops.log2)
+    log10 = _unary(ops.log10)
+    log1p = _unary(ops.log1p)
+    sin = _unary(ops.sin)
+    cos = _unary(ops.cos)
+    tan = _unary(ops.tan)
+    asin = _unary(ops.asin)
+    acos = _unary(ops.acos)
+    atan = _unary(ops.atan)
+    sinh = _unary(ops.sinh)
+    cosh = _unary(ops.cosh)
+    asinh = _unary(ops.asinh)
+    acosh = _unary(ops.acosh)
+    atanh = _unary(ops.atanh)
+    erf = _unary(ops.erf)
 
     def softplus(self) -> Tensor:
         """log(1 + exp(x))."""
         return ops.softplus(self)
 
-    def silu(self) -> Tensor:
-        """x * sigmoid(x)."""
-        return ops.silu(self)
-
-    def gelu(self, approximate: str | bool = "none") -> Tensor:
-        """x times the normal distribution function of x; "tanh": an approximation."""
-        return ops.gelu(self, approximate)
-
-    def floor(self) -> Tensor:
-        """Round down."""
-        return ops.floor(self)
-
-    def ceil(self) -> Tensor:
-        """Round up."""
-        return ops.ceil(self)
-
-    def round(self, decimals: Any = 0) -> Tensor:
-        """Round to a number of decimals, halves to the even digit. See ``ops.round``."""
-        return ops.round(self, decimals)
-
-    def trunc(self) -> Tensor:
-        """Round towards zero."""
-        return ops.trunc(self)
-
-    def isnan(self) -> Tensor:
-        """Whether an element is not a number."""
-        return ops.isnan(self)
-
-    def isinf(self) -> Tensor:
-        """Whether an element is infinite."""
-        return ops.isinf(self)
-
-    def isfinite(self) -> Tensor:
-        """Whether an element is neither infinite nor NaN."""
-        return ops.isfinite(self)
-
-    def logical_not(self) -> Tensor:
-        """Whether an element is zero."""
-        return ops.logical_not(self)
+    silu = _unary(ops.silu)
+    gelu = ops.gelu
+    floor = _unary(ops.floor)
+    ceil = _unary(ops.ceil)
+    round = ops.round
+    trunc = _unary(ops.trunc)
+    isnan = _unary(ops.isnan)
+    isinf = _unary(ops.isinf)
+    isfinite = _unary(ops.isfinite)
+    logical_not = _unary(ops.logical_not)
 
     def pow(self, exponent: Any) -> Tensor:
         """x to a power."""
@@ -331,96 +217,28 @@ class Methods(Aliases):
         """The smaller of two, elementwise."""
         return ops.minimum(self, other)
 
-    def masked_fill(self, mask: Any, value: Any) -> Tensor:
-        """Replace elements by the value where mask is true; the dtype stays."""
-        return ops.masked_fill(self, mask, value)
+    masked_fill = ops.masked_fill
 
     # ---- over axes -------------------------------------------------------------
 
-    def norm(
-        self, ord: Any = 2, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
-    ) -> Tensor:
-        """Length of vectors over axes (all for None). See ``ops.norm``."""
-        return ops.norm(self, ord, axes, keepdims, axis=axis)
-
-    def prod(
-        self,
-        axes: Axes = None,
-        keepdims: bool = False,
-        *,
-        axis: Axes = None,
-        dtype: DTypeLike = None,
-    ) -> Tensor:
-        """Product, over axes (all for None)."""
-        return ops.prod(self, axes, keepdims, axis=axis, dtype=dtype)
-
-    def any(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
-        """Whether any element is not zero, over axes (all for None)."""
-        return ops.any(self, axes, keepdims, axis=axis)
-
-    def all(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
-        """Whether all elements are not zero, over axes (all for None)."""
-        return ops.all(self, axes, keepdims, axis=axis)
-
-    def var(
-        self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, correction: float = 0
-    ) -> Tensor:
-        """Variance over axes (all for None); correction 1 is the unbiased one."""
-        return ops.var(self, axes, keepdims, axis=axis, correction=correction)
-
-    def std(
-        self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None, correction: float = 0
-    ) -> Tensor:
-        """Standard deviation over axes (all for None); correction 1 is the unbiased one."""
-        return ops.std(self, axes, keepdims, axis=axis, correction=correction)
-
-    def argmax(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
-        """Position of the largest value. See ``ops.ArgMax``."""
-        return ops.argmax(self, axes, keepdims, axis=axis)
-
-    def argmin(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
-        """Position of the smallest value. See ``ops.ArgMin``."""
-        return ops.argmin(self, axes, keepdims, axis=axis)
-
-    def logsumexp(self, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Any:
-        """Logarithm of the sum of exponentials over axes (all for None)."""
-        return ops.logsumexp(self, axes, keepdims, axis=axis)
-
-    def cumsum(self, axis: int | None = None, *, dtype: DTypeLike = None) -> Tensor:
-        """Cumulative sum along an axis (of the flattened tensor for None)."""
-        return ops.cumsum(self, axis, dtype=dtype)
-
-    def cumprod(self, axis: int | None = None, *, dtype: DTypeLike = None) -> Tensor:
-        """Cumulative product along an axis (of the flattened tensor for None)."""
-        return ops.cumprod(self, axis, dtype=dtype)
-
-    def cummax(self, axis: int | None = None) -> Any:
-        """Cumulative maximum along an axis, and its position. See ``ops.cummax``."""
-        return ops.cummax(self, axis)
-
-    def cummin(self, axis: int | None = None) -> Any:
-        """Cumulative minimum along an axis, and its position. See ``ops.cummin``."""
-        return ops.cummin(self, axis)
-
-    def softmax(self, axis: int = -1, *, dtype: DTypeLike = None) -> Tensor:
-        """Positive numbers that add up to 1 along an axis."""
-        return ops.softmax(self, axis, dtype=dtype)
-
-    def log_softmax(self, axis: int = -1, *, dtype: DTypeLike = None) -> Tensor:
-        """Logarithm of softmax."""
-        return ops.log_softmax(self, axis, dtype=dtype)
-
-    def sort(self, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
-        """The elements in order along an axis; always stable. See ``ops.Sort``."""
-        return ops.sort(self, axis, descending)
-
-    def argsort(self, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
-        """The positions that sort along an axis; always stable. See ``ops.Sort``."""
-        return ops.argsort(self, axis, descending)
-
-    def topk(self, k: int, axis: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-        """The k largest (or smallest) values along an axis, and their positions."""
-        return ops.topk(self, k, axis, largest, sorted)
+    norm = ops.norm
+    prod = ops.prod
+    any = ops.any
+    all = ops.all
+    var = ops.var
+    std = ops.std
+    argmax = ops.argmax
+    argmin = ops.argmin
+    logsumexp = ops.logsumexp
+    cumsum = ops.cumsum
+    cumprod = ops.cumprod
+    cummax = ops.cummax
+    cummin = ops.cummin
+    softmax = ops.softmax
+    log_softmax = ops.log_softmax
+    sort = ops.sort
+    argsort = ops.argsort
+    topk = ops.topk
 
     def nonzero(self, *, as_tuple: bool = True) -> Any:
         """The positions of all elements that are not zero, per axis. See ``ops.nonzero``."""
@@ -439,73 +257,27 @@ class Methods(Aliases):
 
     # ---- arrangement -----------------------------------------------------------
 
-    def squeeze(self, axes: Any = None, *, axis: Any = None) -> Tensor:
-        """Remove axes of size 1 (all such for None)."""
-        return ops.squeeze(self, axes, axis=axis)
-
-    def unsqueeze(self, axis: int) -> Tensor:
-        """Insert an axis of size 1."""
-        return ops.unsqueeze(self, axis)
-
-    def flip(self, axes: Any = None, *more: int, axis: Any = None) -> Tensor:
-        """Reverse the order along axes (all for None)."""
-        return ops.flip(self, axes, *more, axis=axis)
-
-    def gather(self, index: Any, axis: Any = -1) -> Tensor:
-        """Pick along an axis, one index per element; in either order. See ``ops.gather``."""
-        return ops.gather(self, index, axis)
-
-    def take(self, index: Any, axis: int | None = None) -> Tensor:
-        """Pick slices along an axis. See ``ops.Take``."""
-        return ops.take(self, index, axis)
-
-    def flatten(self, start: int = 0, stop: int = -1) -> Tensor:
-        """Merge the axes from start to stop into one."""
-        return ops.flatten(self, start, stop)
-
-    def swapaxes(self, axis1: int, axis2: int) -> Tensor:
-        """Swap two axes."""
-        return ops.swapaxes(self, axis1, axis2)
-
-    def unbind(self, axis: int = 0) -> Any:
-        """The slices along an axis, as a tuple."""
-        return ops.unbind(self, axis)
-
-    def roll(self, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes = None) -> Tensor:
-        """Move elements along axes; they wrap around at the ends."""
-        return ops.roll(self, shifts, axes, axis=axis)
-
-    def tile(self, counts: int | Sequence[int]) -> Tensor:
-        """Repeat the whole tensor along each axis."""
-        return ops.tile(self, counts)
-
-    def repeat(self, counts: int | Sequence[int], axis: int | None = None) -> Tensor:
-        """Repeat each element along an axis."""
-        return ops.repeat(self, counts, axis)
-
-    def tril(self, k: int = 0) -> Tensor:
-        """Keep the elements on and below diagonal k; set the others to 0."""
-        return ops.tril(self, k)
-
-    def triu(self, k: int = 0) -> Tensor:
-        """Keep the elements on and above diagonal k; set the others to 0."""
-        return ops.triu(self, k)
-
-    def diagonal(self, k: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
-        """The k-th diagonal of two axes, as a new last axis."""
-        return ops.diagonal(self, k, axis1, axis2)
-
-    def trace(self, k: int = 0) -> Tensor:
-        """The sum of the k-th diagonal of the last two axes."""
-        return ops.trace(self, k)
+    squeeze = ops.squeeze
+    unsqueeze = ops.unsqueeze
+    flip = ops.flip
+    gather = ops.gather
+    take = ops.take
+    flatten = ops.flatten
+    swapaxes = ops.swapaxes
+    unbind = ops.unbind
+    roll = ops.roll
+    tile = ops.tile
+    repeat = ops.repeat
+    tril = ops.tril
+    triu = ops.triu
+    diagonal = ops.diagonal
+    trace = ops.trace
 
     def dot(self, other: Any) -> Tensor:
         """Matrix product."""
         return ops.matmul(self, other)
 
-    def clone(self) -> Tensor:
-        """A copy in new memory; gradients flow through."""
-        return ops.copy(self)
+    clone = ops.copy
 
     def numel(self) -> int:
         """Number of elements."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy as copying
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -358,33 +358,11 @@ class Tensor(InPlace, Augmented, Methods, Value):
         """Matrix product. See ``ops.matmul``."""
         return ops.matmul(self, other)
 
-    def sum(
-        self, axes: Any = None, keepdims: bool = False, *, axis: Any = None, dtype: DTypeLike = None
-    ) -> Tensor:
-        """Sum over axes (``axes`` or ``axis``; all for None). See ``ops.Sum``."""
-        if dtype is not None:
-            return ops.summation(self, axes, keepdims, axis=axis, dtype=dtype)
-        return ops.summation(self, axes if axis is None else ops.either(axes, axis), keepdims)
-
-    def mean(
-        self, axes: Any = None, keepdims: bool = False, *, axis: Any = None, dtype: DTypeLike = None
-    ) -> Tensor:
-        """Arithmetic mean over axes (all for None). See ``ops.Mean``."""
-        if dtype is not None:
-            return ops.mean(self, axes, keepdims, axis=axis, dtype=dtype)
-        return ops.mean(self, axes if axis is None else ops.either(axes, axis), keepdims)
-
-    def max(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
-        """Largest value over axes (all for None). See ``ops.Max``."""
-        return ops.amax(self, axes if axis is None else ops.either(axes, axis), keepdims)
-
-    def min(self, axes: Any = None, keepdims: bool = False, *, axis: Any = None) -> Tensor:
-        """Smallest value over axes (all for None). See ``ops.Min``."""
-        return ops.amin(self, axes if axis is None else ops.either(axes, axis), keepdims)
-
-    def broadcast_to(self, shape: Sequence[int]) -> Tensor:
-        """Repeat to a larger shape without copying. See ``ops.BroadcastTo``."""
-        return ops.broadcast_to(self, shape)
+    sum = ops.sum
+    mean = ops.mean
+    max = ops.max
+    min = ops.min
+    broadcast_to = ops.broadcast_to
 
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in a new shape; one size may be -1. See ``ops.Reshape``."""
@@ -394,17 +372,9 @@ class Tensor(InPlace, Augmented, Methods, Value):
             return ops.reshape(self, *shape)
         return _apply(op, self)
 
-    def transpose(self, axes: Any = None, *more: int) -> Tensor:
-        """Swap two axes, the last two for None. See ``permute`` for any order."""
-        return ops.transpose(self, axes, *more)
-
-    def permute(self, *axes: Any) -> Tensor:
-        """Reorder the axes. See ``ops.Permute``."""
-        return ops.permute(self, *axes)
-
-    def astype(self, dtype: DTypeLike) -> Tensor:
-        """Convert to another dtype. See ``ops.Cast``."""
-        return ops.astype(self, dtype)
+    transpose = ops.transpose
+    permute = ops.permute
+    astype = ops.astype
 
     def to(
         self, target: Any = None, dtype: DTypeLike = None, *, device: DeviceLike = None,
@@ -461,7 +431,7 @@ for _name, _method in vars(Augmented).items():
     if _name.startswith("__i"):
         setattr(Data, _name, _through(_method))
 for _cls in (Methods, Aliases, Inspection, Tensor):
-    dims.speak_methods(_cls, ops)
+    dims.speak_methods(_cls)
 complete(Tensor)
 
 

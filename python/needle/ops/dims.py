@@ -248,29 +248,11 @@ def speak_all(scope: dict[str, Any], names: set[str]) -> None:
             scope[name] = spoken(function, name)
 
 
-def speak_methods(cls: type, functions: Any) -> None:
-    """Let the methods of a class understand PyTorch's names.
-
-    A method that only calls the function of its name becomes that function: a call less.
-    """
+def speak_methods(cls: type) -> None:
+    """Let the methods of a class understand PyTorch's names."""
     for name, method in list(vars(cls).items()):
-        if not inspect.isfunction(method) or name.startswith("_"):
-            continue
-        function: Any = getattr(functions, name, None)
-        if hasattr(function, "at") and _forwards(method, function.at):
-            setattr(cls, name, function)
-        else:
+        if inspect.isfunction(method) and name[0] != "_" and not hasattr(method, "at"):
             setattr(cls, name, spoken(method, name))
-
-
-def _forwards(method: Any, at: At) -> bool:
-    """Return whether a method has the parameters of a function."""
-    own = list(inspect.signature(method).parameters.values())[1:]
-    theirs = list(at.parameters.values())[1:]
-    known = [(p.name, p.kind, p.default) for p in theirs]
-    return [(p.name, p.kind, p.default) for p in own] == known[: len(own)] and all(
-        p.kind == p.KEYWORD_ONLY for p in theirs[len(own) :]
-    )
 
 
 def speak_layers(scope: dict[str, Any]) -> None:

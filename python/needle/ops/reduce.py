@@ -26,6 +26,7 @@ from needle.ops.samples import Sample, uniform
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
+    from needle.typing import DTypeLike
 
 
 def reduction_samples(
@@ -360,9 +361,26 @@ class Reducer(Protocol):
         keepdims: bool = False,
         *,
         axis: Axes = None,
-        dtype: Any = None,
-    ) -> Any:
+        dtype: DTypeLike = None,
+    ) -> Tensor:
         """Reduce x over axes."""
+
+    def __get__(self, x: Any, cls: Any = None) -> ReducerMethod:
+        """The reduction of x, where the function is a method."""
+
+
+class ReducerMethod(Protocol):
+    """A reduction as a method of a tensor."""
+
+    def __call__(
+        self,
+        axes: Axes = None,
+        keepdims: bool = False,
+        *,
+        axis: Axes = None,
+        dtype: DTypeLike = None,
+    ) -> Tensor:
+        """Reduce the tensor over axes."""
 
 
 def _in_dtype(cls: Any, function: Any, x: Any, axes: Axes, keepdims: bool, kind: Any) -> Any:
