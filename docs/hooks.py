@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import reference
 from render_zero import page
+
+from needle.tools import draw
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -31,9 +35,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def generated() -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each page that no file in docs/ holds."""
     yield "needle_from_zero.md", page((DOCS / "needle_from_zero.py").read_text())
+    yield "step.html", picture((DOCS / "inspecting.md").read_text())
     yield from root_pages()
     for path, text in reference.pages().items():
         yield f"reference/{path}", text
+
+
+def picture(text: str) -> str:
+    """Return the page that ``draw`` makes of the compiled step in a page's first program."""
+    space: dict[str, Any] = {"__name__": "example"}
+    program = re.search(r"```python\n(.*?)```", text, re.S)
+    assert program is not None
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(program[1], "example.py", "exec"), space)
+    return draw.page(space["step"])
 
 
 def root_pages() -> Iterator[tuple[str, str]]:

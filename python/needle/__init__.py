@@ -370,11 +370,13 @@ __all__ = [
     "cosine_similarity", "count_nonzero", "cov", "cpu", "cpu_numpy", "cross", "cross_entropy",
     "cuda", "cummax", "cummin", "cumprod", "cumsum", "custom_gradient", "data", "default_device",
     "det", "detach", "device", "devices", "diag", "diag_embed", "diagonal", "diff", "digamma",
-    "dilate", "dist", "div", "divide", "divide_scalar", "dot", "double", "dropout", "dsplit",
+    "dilate", "dist", "div", "divide", "divide_scalar", "dot", "double", "draw", "dropout",
+    "dsplit",
     "dstack", "dtype", "einsum", "elu", "embedding", "empty", "empty_like", "enable_grad", "eq",
     "equal", "erf", "erfc", "erfinv", "errors", "exp", "exp2", "explain", "expm1", "eye", "finfo",
     "flatten", "flip", "fliplr", "flipud", "float", "float16", "float32", "float64", "floor",
-    "floor_divide", "fmod", "fold", "fold_batch_norm", "frac", "from_dlpack", "from_numpy",
+    "floor_divide", "fmod", "fold", "fold_batch_norm", "forecast", "frac", "from_dlpack",
+    "from_numpy",
     "full", "full_like", "functional_call", "fused_add_scalars", "gather", "gaussian_nll_loss",
     "ge", "gelu", "gelu_tanh", "ger", "get_default_dtype", "get_rng_state", "glu", "grad",
     "graph", "greater", "greater_equal", "gt", "half", "hardshrink", "hardsigmoid", "hardswish",
@@ -396,7 +398,8 @@ __all__ = [
     "no_grad", "nonzero", "norm", "normal", "normalize", "not_equal", "numel", "one_hot", "ones",
     "ones_like", "ops", "optim", "outer", "pad", "pairwise_distance", "permutation", "permute",
     "pinverse", "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "polygamma", "pow",
-    "power", "power_scalar", "prelu", "prod", "promote_types", "psi", "qr", "quantile", "rand",
+    "power", "power_scalar", "prelu", "prod", "profile", "promote_types", "psi", "qr", "quantile",
+    "rand",
     "rand_like", "randint", "randn", "randn_like", "randperm", "reciprocal", "relu", "relu6",
     "remainder", "repeat", "repeat_interleave", "reshape", "result_type", "rms_norm", "roll",
     "rot90", "rotary", "round", "rsqrt", "save", "scalar", "scaled_dot_product_attention",
@@ -501,10 +504,13 @@ if TYPE_CHECKING:
         view_as,
     )
     from needle.standard import linalg
+    from needle.tools.costs import forecast, profile
+    from needle.tools.draw import draw
     from needle.tools.show import show
 
 # Rooms that a program may do without are imported at their first use.
 _ROOMS = ("data", "io", "nn", "optim", "scalar", "standard", "static", "testing", "train", "utils")
+_TOOLS = {"draw": "draw", "forecast": "costs", "profile": "costs", "show": "show"}
 _FILES = {"save": "save_nested", "load": "load", "load_program": "load_program"}
 
 
@@ -515,8 +521,8 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
             return _import_module(f"needle.{name}")
         if name == "linalg":
             return _import_module("needle.standard.linalg")
-        if name == "show":
-            return _import_module("needle.tools.show").show
+        if name in _TOOLS:
+            return getattr(_import_module(f"needle.tools.{_TOOLS[name]}"), name)
         if name in _FILES:
             return getattr(_import_module("needle.io"), _FILES[name])
         if name in ("fold_batch_norm", "functional_call"):
@@ -543,5 +549,5 @@ def _elsewhere(name: str) -> str:
 
 def __dir__() -> list[str]:
     return sorted(
-        {*globals(), *_ROOMS, *_FILES, "fold_batch_norm", "functional_call", "linalg", "show"}
+        {*globals(), *_ROOMS, *_FILES, *_TOOLS, "fold_batch_norm", "functional_call", "linalg"}
     )

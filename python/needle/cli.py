@@ -366,17 +366,45 @@ def _show(arguments: list[str]) -> int:
     parser = _Parser(
         "show",
         "Print a saved program: its inputs, its parameters and its nodes.",
-        {"needle show model.needle": "print what Module.save wrote"},
+        {
+            "needle show model.needle": "print what Module.save wrote",
+            "needle show model.needle --draw model.html": "and draw its graph",
+        },
     )
     parser.add_argument("file", help="file of the program")
+    parser.option("--draw", metavar="PAGE", help="HTML file for a picture of the graph")
     args = parser.read(arguments)
     from needle.io import load_program
 
     program = load_program(args.file)
+    if args.draw is not None:
+        from needle.tools.draw import draw
+
+        draw(program, args.draw)
     print(program)
     for name, x in program.parameters.items():
         print(f"  {name}: {x.spec}")
     print(program.show())
+    return 0
+
+
+def _profile(arguments: list[str]) -> int:
+    parser = _Parser("profile", "Run a saved program and tell what each operation costs.", {
+        "needle profile model.needle": "the costliest operations, predicted and measured",
+        "needle profile model.needle --trace t.json": "and a trace for ui.perfetto.dev",
+    })  # fmt: skip
+    parser.add_argument("file", help="file of the program")
+    parser.option("--trace", metavar="FILE", help="JSON file for the trace events")
+    parser.option("--times", type=_count, metavar="N", default=10,
+                  help="runs, of which the mean counts (default: 10)")  # fmt: skip
+    args = parser.read(arguments)
+    from needle import ops
+    from needle.io import load_program
+    from needle.tools.costs import profile
+
+    program = load_program(args.file)
+    given = [ops.zeros(x.shape, dtype=x.dtype, device=x.device) for x in program.inputs]
+    print(profile(program, *given, path=args.trace, times=args.times))
     return 0
 
 
@@ -448,8 +476,8 @@ def _torture(arguments: list[str]) -> int:
 
 _COMMANDS = {
     "train": _train, "resume": _resume, "sample": _sample, "report": _report,
-    "compare": _compare, "diff": _diff, "show": _show, "list": _list, "doctor": _doctor,
-    "torture": _torture, "completion": _completion,
+    "compare": _compare, "diff": _diff, "show": _show, "profile": _profile,
+    "list": _list, "doctor": _doctor, "torture": _torture, "completion": _completion,
 }  # fmt: skip
 _CODES = """exit codes:
   0    success
@@ -464,7 +492,8 @@ _HELP = f"""usage: needle COMMAND [options]
   report RUN       write a page about a run
   compare RUN RUN  tell what runs differ in
   diff RUN RUN     find where the numbers of two runs part
-  show FILE        print a saved program
+  show FILE        print or draw a saved program
+  profile FILE     tell what each operation of a saved program costs
   list [FOLDER]    list the recipes, or the runs in a folder
   doctor           check this installation
   completion SHELL print what lets bash, zsh or fish complete commands

@@ -8,14 +8,30 @@ Inside an op (in the expansion of a composite) masked infinities are allowed.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from needle import config, dtype
 from needle.backend import kernels
 from needle.errors import NonFiniteError, describe, explain
+
+
+class Seen(NamedTuple):
+    """What an observer is told: an op, its arrays, its result, and when it began and ended.
+
+    Attributes:
+        place: where it was called, or the op whose gradient it is part of.
+    """
+
+    op: Any
+    arrays: Sequence[Any]
+    result: Any
+    place: str
+    began: float
+    ended: float
 
 
 class _State(threading.local):
@@ -64,9 +80,12 @@ def compute(op: Any, arrays: Sequence[Any], line: str = "", node: Any = None) ->
     """
     if _state.inside:
         return op.compute(*arrays)
+    began = time.perf_counter()
     result = unwatched(op.compute, *arrays)
     if _state.observer is not None:
-        unwatched(_state.observer, op, result, _place(op, line, node))
+        ended = time.perf_counter()
+        seen = Seen(op, arrays, result, _place(op, line, node), began, ended)
+        unwatched(_state.observer, seen)
         return result
     for part in result if type(result) is tuple else (result,):
         if _is_suspect(part):
@@ -82,8 +101,8 @@ def _place(op: Any, line: str, node: Any) -> str:
 
 
 @contextmanager
-def observed(observer: Callable[[Any, Any, str], None]) -> Iterator[None]:
-    """Call ``observer(op, result, place)`` for each result that would be checked, in this thread.
+def observed(observer: Callable[[Seen], None]) -> Iterator[None]:
+    """Call the observer for each result that would be checked, in this thread.
 
     Nothing is checked meanwhile. The setting ``finite`` must be on.
     """

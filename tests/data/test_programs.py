@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,6 +121,21 @@ def test_the_command_shows_a_program(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "0.weight: float32[4, 8]" in said and "relu" in said and "takes float32[5, 4]" in said
     assert cli.main(["show", str(tmp_path / "none.needle")]) == 1
+
+
+def test_commands_draw_and_profile_a_program(tmp_path, capsys):
+    path, page, trace = (str(tmp_path / name) for name in ("m.needle", "m.html", "t.json"))
+    network().save(path, ndl.zeros(5, 4))
+    assert cli.main(["show", path, "--draw", page]) == 0
+    assert Path(page).read_text().count("<svg") == 2
+    capsys.readouterr()
+    assert cli.main(["profile", path, "--trace", trace, "--times", "1"]) == 0
+    assert "measured us" in capsys.readouterr().out
+    assert "relu" in Path(trace).read_text()
+    program = ndl.load_program(path)
+    assert [row.op for row in ndl.forecast(program, ndl.zeros(5, 4)).rows].count("matmul") >= 1
+    with pytest.raises(ShapeError, match="argument 0"):
+        ndl.profile(program, ndl.zeros(4, 4))
 
 
 def test_what_cannot_be_saved(tmp_path):

@@ -42,6 +42,7 @@ class Call:
 
     Attributes:
         bound: the listing and its places outside.
+        traced: the listing as it was traced, before all passes.
         arguments: how many of the sources are arguments.
         frame: the structure of the result.
         needs: for each result, whether gradients would flow to it.
@@ -63,6 +64,7 @@ class Call:
             (x.owner, x.owner.requires_grad) for x in bound.sources if type(x) is cells.Held
         ]
         self._changes = tracing.changes
+        self.traced = bound.listing
         self.listing = run_passes(bound.listing, settings.check == "spec")
         self.bound = bound._replace(listing=self.listing)
         self._sources, self._stores = Sources(self.bound), Stores(self.bound)
@@ -113,17 +115,10 @@ class Call:
         arrays, exclusive = prepared
         batches: list[Any] = []
         try:
-            for step in self.steps:
-                made = step.optimizer.begin(step.having)
-                if signature(made) != step.signature:
-                    raise ChangedError
-                batches.append((step.optimizer, made))
-                advance(step.optimizer, made)
-            self._sources.fill(arrays, batches)
+            self._begin(arrays, batches)
             outputs, stored = self.program.run(arrays, exclusive)
         except BaseException:
-            for optimizer, made in reversed(batches):
-                advance(optimizer, made, -1)
+            self._take_back(batches)
             raise
         if self.words:
             random.skip(self.words)
@@ -132,6 +127,33 @@ class Call:
         for cell in self._cleared:
             cell.put(arguments, None)
         return tree.filled(self.frame, map(_wrapped, outputs, self.needs))
+
+    def _begin(self, arrays: list[Any], batches: list[Any]) -> None:
+        """Count the optimizers' steps, which go to ``batches``, and fill in the numbers."""
+        for step in self.steps:
+            made = step.optimizer.begin(step.having)
+            if signature(made) != step.signature:
+                raise ChangedError
+            batches.append((step.optimizer, made))
+            advance(step.optimizer, made)
+        self._sources.fill(arrays, batches)
+
+    def _take_back(self, batches: list[Any]) -> None:
+        for optimizer, made in reversed(batches):
+            advance(optimizer, made, -1)
+
+    def measure(self, prepared: tuple[list[Any], list[bool]], times: int) -> list[float]:
+        """Return the mean seconds of each row of the program over some runs; nothing changes.
+
+        Raises:
+            NeedleError: what a run raises.
+        """
+        batches: list[Any] = []
+        try:
+            self._begin(prepared[0], batches)
+            return list(self.program.measure(prepared[0], times))
+        finally:
+            self._take_back(batches)
 
 
 def _wrapped(array: Any, needs: bool) -> Any:

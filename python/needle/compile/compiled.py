@@ -91,6 +91,26 @@ class Compiled(shortcut.Base):  # type: ignore[misc]  # it is known at import
         """Return the programs made so far, with their places."""
         return [call for kept in self._calls.values() for call in kept]
 
+    def planned(self, *args: Any, **named: Any) -> tuple[Call, Any]:
+        """Return the program for a call, made if there is none, and its arrays; nothing runs.
+
+        Raises:
+            TraceError: as a call.
+        """
+        settings = config.current()
+        mode = self._mode or settings.compile
+        mode = "on" if mode == "off" else mode
+        tensors, key = self._flat(args, named)
+        for x in tensors:
+            executor.held(x)
+        calls = self._calls.setdefault((key, mode, graph.recording(), _kinds(tensors)), [])
+        for call in calls:
+            prepared = call.prepared(tensors, settings)
+            if prepared is not None:
+                return call, prepared
+        calls.append(self._traced(args, named, tensors, mode, settings))
+        return calls[-1], calls[-1].prepared(tensors, settings)
+
     def __repr__(self) -> str:
         return f"compile({self.__name__}: {sum(map(len, self._calls.values()))} programs)"
 

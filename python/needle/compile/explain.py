@@ -10,6 +10,7 @@ from needle.compile.call import Call
 from needle.compile.compiled import Compiled
 from needle.errors import ArgumentError
 from needle.errors import explain as explained
+from needle.ops import work
 
 
 def explain(function: Any) -> str:
@@ -67,7 +68,7 @@ def _rows(call: Call) -> list[tuple[str, int, str | None]]:
     listing = call.program.listing  # with fused nodes
     native = getattr(call.program, "rows", None)
     if native is None:
-        return [(memory.named(x, None), _bytes(x), executor.line_of(x)) for x in listing.order]
+        return [(memory.named(x, None), bytes_of(x), executor.line_of(x)) for x in listing.order]
     found = []
     for row in native():
         node = listing.order[row.node] if row.node >= 0 else None
@@ -76,7 +77,6 @@ def _rows(call: Call) -> list[tuple[str, int, str | None]]:
     return found
 
 
-def _bytes(node: Any) -> int:
-    specs = [node.spec, *(x.spec for x in node.inputs)]
-    parts = [part for x in specs for part in (x if type(x) is tuple else (x,))]
-    return sum(x.size * x.dtype.itemsize for x in parts)
+def bytes_of(node: Any) -> int:
+    """Return the bytes that a node reads and writes at most."""
+    return work.nbytes((node.spec, *(x.spec for x in node.inputs)))

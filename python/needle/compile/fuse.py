@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from needle import core, devices
@@ -52,6 +53,9 @@ class Fused(Op):
         views = [x if x.shape == self.shape else x.broadcast_to(self.shape) for x in arrays]
         spec.device.backend.run_fused(self.steps, [out], views)
         return out
+
+    def flops(self, *specs: Any) -> int:
+        return len(self.steps) * prod(self.shape)
 
     def _strides(self, arrays: Sequence[Any]) -> Any:
         """Return the strides that the single ops would give the result; None: dense."""

@@ -41,10 +41,14 @@ class Peak(NamedTuple):
 
 def named(node: Any, kernel: str | None) -> str:
     """Return a node's op, its kernel unless the op has the same name, and what it computes."""
-    spec = node.spec[0] if type(node.spec) is tuple else node.spec
-    more = f" x {len(node.spec)}" if type(node.spec) is tuple else ""
     name = f"{node.op.name} ({kernel})" if kernel and kernel != node.op.name else node.op.name
-    return f"{name} {spec.dtype}{list(spec.shape)}{more}"
+    return f"{name} {shown(node.spec)}"
+
+
+def shown(spec: Any) -> str:
+    """Return dtype and shape of a spec, or of the first one of several and their number."""
+    first, more = (spec[0], f" x {len(spec)}") if type(spec) is tuple else (spec, "")
+    return f"{first.dtype}{list(first.shape)}{more}"
 
 
 def told(program: NativeProgram) -> list[str]:

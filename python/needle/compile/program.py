@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from needle import executor, graph
@@ -18,6 +20,12 @@ def _computed(node: Any, given: list[Any]) -> Any:
         return node.op.compute(*given)
     except (MemoryError, OverflowError, NeedleError) as error:
         raise executor.placed(node, error)  # noqa: B904  (a name here would keep the error)
+
+
+def node_device(node: Any) -> Any:
+    """Return where a node's value is."""
+    spec = node.spec[0] if type(node.spec) is tuple else node.spec
+    return spec.device
 
 
 class PythonProgram:
@@ -42,10 +50,24 @@ class PythonProgram:
         self._cell_of = {node: i for i, node in enumerate(listing.sources)}
         self._stored = {index for _, index in listing.stores}
 
+    def measure(self, arrays: Sequence[NDArray], times: int = 10) -> list[float]:
+        """Return the mean seconds of each node over so many runs, which store nothing."""
+        total = [0.0] * len(self.listing.order)
+        moments: list[float] = []
+        for _ in range(times):
+            moments[:] = [time.perf_counter()]
+            self.run(arrays, [False] * len(arrays), lambda: moments.append(time.perf_counter()))
+            for i, (start, end) in enumerate(pairwise(moments)):
+                total[i] += end - start
+        return [seconds / times for seconds in total]
+
     def run(
-        self, arrays: Sequence[NDArray], exclusive: Sequence[bool]
+        self,
+        arrays: Sequence[NDArray],
+        exclusive: Sequence[bool],
+        after: Callable[[], None] | None = None,
     ) -> tuple[list[NDArray], list[NDArray]]:
-        """Run once. See ``Program``."""
+        """Run once, see ``Program``; call ``after`` after each node."""
         values: dict[Any, Any] = dict(self.listing.constants)
         values.update(zip(self.listing.sources, arrays, strict=True))
         with executor.modes(recording=False, lazy=False):
@@ -57,6 +79,9 @@ class PythonProgram:
                     values[node] = _computed(node, given)
                 for below in self._dying[i]:
                     del values[below]
+                if after is not None:
+                    node_device(node).backend.synchronize()
+                    after()
             return self._results(values, arrays)
 
     def _free(self, node: Any, i: int, exclusive: Sequence[bool]) -> list[bool]:

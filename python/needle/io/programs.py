@@ -354,6 +354,8 @@ class LoadedProgram:
         parameters: the tensors that it holds, by name.
     """
 
+    __name__ = "program"
+
     def __init__(self, loader: _Loader) -> None:
         self._loader = loader
         self._bound = loader.bound()
@@ -392,6 +394,19 @@ class LoadedProgram:
             ArgumentError: for another number of arguments.
             ShapeError: for an argument of another shape or dtype.
         """
+        given = self._given(arguments)
+        call, prepared = self._prepared(given)
+        return call.run(given, prepared)
+
+    def planned(self, *arguments: Any) -> tuple[Call, Any]:
+        """Return the program for a call and its arrays; nothing runs. Errors as in a call."""
+        return self._prepared(self._given(arguments))
+
+    def calls(self) -> list[Call]:
+        """Return the program, with its places."""
+        return [self._call()]
+
+    def _given(self, arguments: tuple[Any, ...]) -> list[Any]:
         if len(arguments) != len(self.inputs):
             raise ArgumentError(
                 f"the program takes {len(self.inputs)} tensors, got {len(arguments)}\n  rule: "
@@ -401,14 +416,16 @@ class LoadedProgram:
         for i, (x, spec) in enumerate(zip(given, self.inputs, strict=True)):
             if x.spec != spec:
                 raise ShapeError(f"argument {i} of the program is {spec}, got {x.spec}")
-        given = [_dense(x.detach()) for x in given]
+        return [_dense(x.detach()) for x in given]
+
+    def _prepared(self, given: list[Any]) -> tuple[Call, Any]:
         call = self._call()
         prepared = call.prepared(given, config.current())
         if prepared is None:
             raise NeedleError(
                 "the program draws random numbers, which have no seed\n  try: needle.manual_seed"
             )
-        return call.run(given, prepared)
+        return call, prepared
 
     def show(self) -> str:
         """Return the program as text: a line for each node."""

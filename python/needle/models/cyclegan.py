@@ -258,6 +258,10 @@ class ImagePool:
         self.images.data = known[order[n:]]
         return known[order[:n]]
 
+    def kept(self) -> list[Tensor]:
+        """Return the earlier images, [c, h, w]."""
+        return [] if self.images is None else [self.images[i] for i in range(self.count)]
+
     def load(self, images: Sequence[Any]) -> None:
         """Keep these earlier images, arrays [c, h, w], and no others."""
         self.count = len(images)

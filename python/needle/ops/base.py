@@ -20,6 +20,7 @@ from needle.backend import kernels
 from needle.backend.array import Array, make_array, make_spec
 from needle.dtype import DType
 from needle.errors import ArgumentError, DeviceError, DtypeError, GradientError, explain
+from needle.ops import work
 from needle.ops.attributes import check_attribute, exact, operand_count, save_mask
 from needle.ops.contract import kinds_of, with_contract
 from needle.ops.foreign import wrapping
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     PYTHON, ELEMENTWISE, RESHAPE, PERMUTE, BROADCAST, SLICE, REDUCE, MATMUL, SUM_TO, ITEM, CAST,
     COMPUTE,
 ) = range(12)  # fmt: skip
+
+_VIEWS = (RESHAPE, PERMUTE, BROADCAST, SLICE, ITEM)
 
 PROMOTIONS = ("nothing", "all", "floating", "first")
 """What ``promotes`` may be, as numbered in src/core/types/core.h."""
@@ -237,6 +240,10 @@ class Op(graph.OpBase):
             raise executor.not_an_array(self.name, result)
         return make_spec(result.dtype, where, result.shape)
 
+    def flops(self, *specs: Any) -> int:
+        """Return how many operations on numbers the op takes, about: one for each element."""
+        return 0 if self.structural or self.kind in _VIEWS else work.elements(self.infer(*specs))
+
 
 def needed(out: Any) -> list[bool]:
     """Return, per input of a result, whether its gradient is wanted."""
@@ -390,6 +397,9 @@ class Composite(Op):
             if result is not NotImplemented:
                 return result
         return self.expanded(*arrays)
+
+    def flops(self, *specs: Any) -> int:
+        return work.of_expansion(self, specs)
 
     def expanded(self, *arrays: Any) -> Any:
         """Return the result array by the expansion, even if a device overrides it."""

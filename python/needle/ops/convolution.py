@@ -269,6 +269,11 @@ class _Bilinear(Multilinear, Composite):
         return reshape(permute(x, (1, 0, 2)), shape)
 
 
+def _products(g: Any, w: Any) -> int:
+    """Return the operations of a convolution, from the specs of its result and its weight."""
+    return int(2 * g.size * prod(w.shape[:-1]))
+
+
 class Convolution(_Bilinear):
     """Convolve images with a kernel (cross-correlation: the kernel is not flipped).
 
@@ -289,6 +294,9 @@ class Convolution(_Bilinear):
     def compute(self, x: Any, w: Any) -> Any:
         self.check(x.shape, w.shape, None, [("x", x), ("w", w)])
         return super().compute(x, w)
+
+    def flops(self, *specs: Any) -> int:
+        return _products(self.infer(*specs), specs[1])
 
     def expand(self, x: Any, w: Any) -> Any:
         kernel, o = shape_of(w)[:-2], shape_of(w)[-1]
@@ -332,6 +340,9 @@ class ConvolutionInput(_Bilinear):
         image = (g.shape[0] if g.ndim else 0, *self.spatial, channels)
         self.check(image, w.shape, g.shape, [("g", g), ("w", w)])
         return super().compute(g, w)
+
+    def flops(self, *specs: Any) -> int:
+        return _products(*specs)
 
     def expand(self, g: Any, w: Any) -> Any:
         *kernel, width, o = shape_of(w)
@@ -381,6 +392,9 @@ class ConvolutionWeight(_Bilinear):
         weight = (*self.kernel, c // max(self.groups, 1), o)
         self.check(x.shape, weight, g.shape, [("x", x), ("g", g)])
         return super().compute(x, g)
+
+    def flops(self, *specs: Any) -> int:
+        return _products(specs[1], self.infer(*specs))
 
     def expand(self, x: Any, g: Any) -> Any:
         columns = self.columns(widened(x), self.kernel)

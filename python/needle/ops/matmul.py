@@ -53,6 +53,9 @@ class MatMul(Multilinear):
     def compute(self, a: Any, b: Any) -> Any:
         return kernels.matmul(a, b)
 
+    def flops(self, *specs: Any) -> int:
+        return int(2 * self.infer(*specs).size * specs[0].shape[-1])
+
     def gradient(self, out_grad: Any, out: Any) -> Any:
         a, b = out.inputs
         left, right = out.node.inputs

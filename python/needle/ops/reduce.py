@@ -97,6 +97,9 @@ class Reduction(Op):
     def compute(self, x: Any) -> Any:
         return kernels.reduce(self.function, x, self.axes, self.keepdims)
 
+    def flops(self, *specs: Any) -> int:
+        return int(specs[0].size)
+
     def spread(self, x: Any, out: Any) -> Any:
         """Return x, shaped like the result, broadcast over the reduced axes."""
         shape = out.node.inputs[0].spec.shape
@@ -320,6 +323,9 @@ class SumTo(Linear):
         if lead < 0 or builtins.any(i >= lead and self.shape[i - lead] != 1 for i in repeated):
             raise ShapeError(f"sum_to: {self.shape} does not broadcast to {x.shape}")
         return kernels.reduce("sum", x, repeated, True).reshape(self.shape)
+
+    def flops(self, *specs: Any) -> int:
+        return int(specs[0].size)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         return (broadcast_to(out_grad, out.node.inputs[0].spec.shape),)

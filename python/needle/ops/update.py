@@ -81,6 +81,9 @@ class Update(Op):
     def compute(self, *arrays: Any) -> Any:
         return self.stepped(arrays, [False] * len(arrays))
 
+    def flops(self, *specs: Any) -> int:
+        return sum(spec.size for spec in specs[:-1])
+
     def stepped(self, arrays: Sequence[Any], free: Sequence[bool]) -> tuple[Any, ...]:
         """Return the new parameters and states; those of free inputs may be written in place."""
         n = self.count

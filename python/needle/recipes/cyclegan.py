@@ -177,9 +177,9 @@ class CycleGanRecipe(Recipe):
 
     def state(self) -> dict[str, Any]:
         return {
-            f"{kind}.{i}": pool.images[i]
+            f"{kind}.{i}": image
             for kind, pool in self.pools.items()
-            for i in range(pool.count)
+            for i, image in enumerate(pool.kept())
         }
 
     def load_state(self, state: dict[str, Any]) -> None:

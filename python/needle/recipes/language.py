@@ -151,7 +151,7 @@ class Reading(nn.Module):
         state = self.hidden if self.cell is None else (self.hidden, self.cell)
         logits, state = model(x, state)
         self.go_on(state if isinstance(state, tuple) else (state,))
-        return logits  # type: ignore[no-any-return]
+        return logits
 
     def go_on(self, state: tuple[Any, ...]) -> None:
         """Take one or two tensors as the state, or none."""

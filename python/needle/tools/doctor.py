@@ -21,6 +21,8 @@ from needle.devices import Device
 from needle.errors import NeedleError
 from needle.testing.checks import Case, cases
 from needle.testing.tolerance import assert_close
+from needle.tools.limits import Limits, limits
+from needle.tools.limits import as_text as limits_text
 
 Findings = dict[str, Any]
 
@@ -48,6 +50,7 @@ def examine() -> Findings:
         "cores": config.cores(),
         "memory": _memory(),
         "disk": check_disk(),
+        "limits": limits(devices.default_device())._asdict(),
         "switches": {name: v for name, v in vars(config.current()).items() if v not in ("", 0)},
         "ops": checks,
         "other_instruction_sets": others,
@@ -213,6 +216,7 @@ def as_text(findings: Findings) -> str:
         ("kernels", f"{isa}  (possible here: {others})" if isa else f"none: {findings['native']}"),
         ("threads", f"{findings['threads']} of {findings['cores']} cores"),
         ("memory", f"{_gigabytes(memory['available'])} free of {_gigabytes(memory['total'])}"),
+        ("speed", limits_text(Limits(**findings["limits"]))),
         ("disk", _disk_text(findings["disk"])),
         ("switches", " ".join(f"{k}={v}" for k, v in findings["switches"].items())),
     ]

@@ -56,12 +56,13 @@ class Watch(Callback):
         if t.done >= self.last:
             raise Reached
 
-    def op(self, op: Any, result: Any, place: str) -> None:
+    def op(self, seen: finite.Seen) -> None:
         """Take the result of an op."""
         if self.model is not None and self.model.training and self.first <= self.done < self.last:
-            place = place if place.startswith("in the") else f"called at {_caller()}"
-            for part in result if type(result) is tuple else (result,):
-                self.note(str(op), place, part)
+            inside = seen.place.startswith("in the")
+            place = seen.place if inside else f"called at {_caller()}"
+            for part in seen.result if type(seen.result) is tuple else (seen.result,):
+                self.note(str(seen.op), place, part)
 
     def note(self, what: str, place: str, x: Any) -> None:
         """Add an entry."""

@@ -85,7 +85,7 @@ class Update:
 
         def of(batch: Any) -> tuple[Any, Any]:
             try:
-                return part(batch)  # type: ignore[no-any-return]
+                return part(batch)
             except NonFiniteError:
                 return self._part(batch, self._seen)
 

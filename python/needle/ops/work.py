@@ -1,0 +1,40 @@
+"""How much work ops are, about: what ``needle.forecast`` adds up."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from needle import executor, graph, tracing
+
+
+def elements(spec: Any) -> int:
+    """Return the number of elements of a spec, or of several."""
+    return sum(map(elements, spec)) if type(spec) is tuple else int(spec.size)
+
+
+def nbytes(spec: Any) -> int:
+    """Return the bytes of a spec, or of several."""
+    if type(spec) is tuple:
+        return sum(map(nbytes, spec))
+    return int(spec.size * spec.dtype.itemsize)
+
+
+class _Operand(graph.OpBase):
+    """An operand of an expansion that is never computed."""
+
+    name = "operand"
+
+    def compute(self, *arrays: Any) -> Any:
+        raise NotImplementedError
+
+
+@functools.lru_cache(maxsize=4096)
+def of_expansion(op: Any, specs: tuple[Any, ...]) -> int:
+    """Return the sum over the ops that a composite expands to; nothing is computed."""
+    operands = [graph.pend(_Operand(), (), spec, False) for spec in specs]
+    with tracing.entered(None), executor.modes(recording=False, lazy=True):
+        result = op.expand(*operands)
+    parts = result if isinstance(result, tuple) else (result,)
+    nodes = graph.topo([graph.leaf(x) for x in parts])
+    return sum(x.op.flops(*[below.spec for below in x.inputs]) for x in nodes if x.inputs)
