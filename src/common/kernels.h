@@ -17,7 +17,7 @@
 namespace needle {
 
 constexpr int kMaxDims = 16;
-constexpr int kMaxFused = 48;  // instructions in a fused program
+constexpr int kMaxFused = 48, kMaxNumbers = 12;  // instructions and numbers of a fused program
 constexpr size_t kPlanBytes = 1536;
 constexpr int64_t kTrueBlock = 4096;  // elements
 
@@ -86,11 +86,23 @@ struct Operand {
   const int64_t* strides;
 };
 
-// One instruction of a fused elementwise program. Registers 0..n_inputs-1 are the inputs;
-// instruction i writes register n_inputs + i. The last n_outs instructions are the outputs.
+// A fused elementwise program. Its registers are the inputs, then the numbers, then the results of
+// the instructions, in order; each has a dtype, and its values are numbers of that dtype, as if
+// every instruction were a kernel of its own.
 struct Instruction {
-  int32_t function;
-  int16_t args[3];
+  int32_t function;  // or kFunctions + dtype: a cast
+  int16_t args[3];   // registers
+};
+struct Number {
+  double value;
+  DType dtype;
+};
+struct FusedProgram {
+  const Instruction* code;
+  int32_t length;
+  const Number* numbers;
+  int32_t n_numbers;
+  const int16_t* results;  // the registers of the outputs, each once; null: the last ones
 };
 
 // buffers: the outputs, then the inputs, each at its view's first element. workspace: at least
@@ -170,8 +182,9 @@ struct Kernels {
   // and may be one of the inputs (same view).
   const char* (*plan_elementwise)(Plan*, int32_t function, const Operand& out,
                                   const Operand* inputs, int32_t n);
-  const char* (*plan_fused)(Plan*, const Instruction* program, int32_t length, const Operand* outs,
-                            int32_t n_outs, const Operand* inputs, int32_t n_inputs);
+  // Outputs of one shape, and inputs broadcast to it. An output may be the same view as an input.
+  const char* (*plan_fused)(Plan*, const FusedProgram& program, const Operand* outs, int32_t n_outs,
+                            const Operand* inputs, int32_t n_inputs);
   const char* (*plan_copy)(Plan*, const Operand& out, const Operand& x);  // casts; any strides out
   const char* (*plan_fill)(Plan*, const Operand& out, double value);      // any strides out
   // out[i] = start + i * step in int64 (is_whole) or float64, in C order; out is int32 or int64 (if

@@ -13,6 +13,7 @@ from dataset_files import write_mnist
 import needle as ndl
 from needle import cli, devices
 from needle.backend import kernels
+from needle.backend.functions import functions
 from needle.backend.ndarray import array, empty
 from needle.errors import DeviceError, IndexRangeError, OutOfMemoryError
 
@@ -22,7 +23,7 @@ if not any(d.name == "cuda-emu" and d.enabled() for d in ndl.all_devices()):
 from needle.backend.cuda import geometry as geometries
 from needle.backend.cuda.backend import _is_transpose
 from needle.backend.cuda.geometry import geometry
-from needle.backend.cuda.table import CPP, functions
+from needle.backend.cuda.table import CPP
 
 EMU = devices.as_device("cuda-emu")
 rng = np.random.default_rng(0)

@@ -368,28 +368,27 @@ class Backend(CourseDevice):
 
     def run_fused(
         self,
-        program: Sequence[tuple[str, tuple[int, ...]]],
+        program: Sequence[tuple[str, tuple[int | str, ...]]],
         outs: Sequence[NDArray],
         inputs: Sequence[NDArray],
+        results: Sequence[int] | None = None,
     ) -> None:
-        """Run an elementwise program: instruction i writes register ``len(inputs) + i``.
+        """Run an elementwise program (``fused.py`` says what it looks like).
 
-        The last ``len(outs)`` instructions are the outputs. This default runs each instruction by
-        ``elementwise``; a backend may have a faster way.
+        This default runs each step by itself; a backend may have a faster way.
+
+        Args:
+            program: steps (function, arguments).
+            outs: arrays of one shape, each with its register's dtype. One may be the same view as
+                an input.
+            inputs: arrays of that shape (stride 0 where they do not vary).
+            results: the register of each output; None: the last ones.
         """
-        from needle.backend.ndarray import empty
+        from needle.backend import fused
 
-        registers = list(inputs)
-        first_out = len(program) - len(outs)
-        for i, (function, args) in enumerate(program):
-            like = outs[0]
-            out = (
-                outs[i - first_out]
-                if i >= first_out
-                else empty(like.shape, like.dtype, like.device)
-            )
-            self.elementwise(function, out, *[registers[a] for a in args])
-            registers.append(out)
+        code = tuple((function, tuple(arguments)) for function, arguments in program)
+        found = fused.result_registers(code, len(outs), len(inputs), results)
+        fused.run(self, code, outs, inputs, found)
 
 
 def _raise_first(wrong: Any, values: Any, describe: Describe) -> None:

@@ -549,6 +549,11 @@ def function_code(name: str) -> int:
     return int(_FUNCTIONS.get(name, -1))
 
 
+def cast_code(kind: DType) -> int:
+    """Return the number of a cast in native fused programs."""
+    return len(_FUNCTIONS) + kind.code
+
+
 def reduction_code(name: str) -> int:
     """Return the number of a reduction in the native table, or -1."""
     return int(_REDUCTIONS.get(name, -1))

@@ -78,5 +78,11 @@ class MetaBackend(Backend):
     def update_by(self, operation: str, *operands: Any) -> None:
         pass
 
-    def run_fused(self, program: Sequence[Any], outs: Sequence[Any], inputs: Sequence[Any]) -> None:
+    def run_fused(
+        self,
+        program: Sequence[Any],
+        outs: Sequence[Any],
+        inputs: Sequence[Any],
+        results: Sequence[int] | None = None,
+    ) -> None:
         pass

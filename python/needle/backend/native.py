@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
-from needle.backend import Backend, Describe, kernels, memory
+from needle.backend import Backend, Describe, fused, kernels, memory
 from needle.backend import convolution as convolution  # registers overrides
 from needle.backend import lengths as lengths
 from needle.backend import overrides as overrides
@@ -206,12 +206,15 @@ class NativeBackend(CourseTiles, Backend):
 
     def run_fused(
         self,
-        program: Sequence[tuple[str, tuple[int, ...]]],
+        program: Sequence[tuple[str, tuple[int | str, ...]]],
         outs: Sequence[Any],
         inputs: Sequence[Any],
+        results: Sequence[int] | None = None,
     ) -> None:
-        code = [(self._code(function), args) for function, args in program]
-        self.core.run_fused(code, list(outs), list(inputs))
+        code = tuple((function, tuple(arguments)) for function, arguments in program)
+        places = None if results is None else tuple(results)
+        known = _native_program(code, len(outs), tuple(x.dtype for x in inputs), places)
+        self.core.run_fused(*known, list(outs), list(inputs))
 
     def adopt(self, values: np.ndarray[Any, Any]) -> Any:
         """Return a handle over a flat NumPy array's memory, kept alive by the handle."""
@@ -221,3 +224,42 @@ class NativeBackend(CourseTiles, Backend):
 def _dense(arrays: Sequence[Any]) -> list[Any]:
     # exactly: an axis of size 1 may have any stride and be dense all the same
     return [x if x.strides == x.spec.strides else x.copy() for x in arrays]
+
+
+def _code(function: str) -> int:
+    """Return the core's number of a step's function."""
+    cast = fused.CASTS.get(function)
+    return kernels.function_code(function) if cast is None else kernels.cast_code(cast)
+
+
+@functools.lru_cache(maxsize=1024)
+def _native_program(
+    program: fused.Program, outs: int, inputs: tuple[Any, ...], results: tuple[int, ...] | None
+) -> tuple[list[Any], list[Any], list[int]]:
+    """Return a program as the core takes it: instructions, numbers (value, dtype), results.
+
+    The core's registers are the inputs, then the numbers, then the results of instructions.
+    """
+    kinds = fused.register_dtypes(program, inputs)
+    places = fused.result_registers(program, outs, len(inputs), results)
+    owns = [fused.operand_dtype(function, arguments, kinds) for function, arguments in program]
+    texts = dict.fromkeys(
+        (x, own) for (_, arguments), own in zip(program, owns, strict=True) for x in arguments
+        if isinstance(x, str)
+    )  # fmt: skip
+    numbers = {x: i for i, x in enumerate(texts)}
+
+    def register(x: int | str, own: Any) -> int:
+        if isinstance(x, str):
+            return len(inputs) + numbers[x, own]
+        return x if x < len(inputs) else x + len(numbers)
+
+    code = [
+        (
+            _code(function),
+            [register(x, own) for x in arguments],
+        )
+        for (function, arguments), own in zip(program, owns, strict=True)
+    ]
+    values = [(float(fused.value_of(text, own)), own.code) for text, own in texts if own]
+    return code, values, [register(x, None) for x in places]

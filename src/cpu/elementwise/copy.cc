@@ -74,14 +74,14 @@ const char* plan_copy(Plan* plan, const Operand& out, const Operand& x) {
   const Loops loops = {conversion(x.dtype, out.dtype), nullptr, nullptr, Work::kLittle};
   if (plan_contiguous(plan, loops, out, &x, 1) || plan_rows(plan, loops, out, &x, 1))
     return nullptr;
-  return plan_program(plan, nullptr, 0, &out, 1, &x, 1, &out.dtype);
+  return plan_program(plan, {}, &out, 1, &x, 1, &out.dtype);
 }
 
 const char* plan_fill(Plan* plan, const Operand& out, double value) {
   if (is_dense(out)) return plan_dense_fill(plan, out, value);
   static const int64_t kNoStrides[kMaxDims] = {};
   Operand constant = {out.dtype, out.ndim, out.shape, kNoStrides};
-  const char* problem = plan_program(plan, nullptr, 0, &out, 1, &constant, 1, &out.dtype);
+  const char* problem = plan_program(plan, {}, &out, 1, &constant, 1, &out.dtype);
   if (problem) return problem;
   auto* program = reinterpret_cast<TileProgram*>(plan->state);
   const void* source = &value;

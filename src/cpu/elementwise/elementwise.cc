@@ -176,7 +176,7 @@ const char* plan_elementwise(Plan* plan, int32_t function, const Operand& out,
     if (plan_rows(plan, loops, out, inputs, n)) return nullptr;
   }
   Instruction instruction = {function, {0, 1, 2}};
-  return plan_fused(plan, &instruction, 1, &out, 1, inputs, n);
+  return plan_fused(plan, {&instruction, 1, nullptr, 0, nullptr}, &out, 1, inputs, n);
 }
 
 }  // namespace needle::NEEDLE_ISA

@@ -12,8 +12,8 @@ void count_as_zen(int32_t generation);
 Contiguous contiguous(int32_t function, DType input, DType out);
 const char* plan_elementwise(Plan* plan, int32_t function, const Operand& out,
                              const Operand* inputs, int32_t n);
-const char* plan_fused(Plan* plan, const Instruction* program, int32_t length, const Operand* outs,
-                       int32_t n_outs, const Operand* inputs, int32_t n_inputs);
+const char* plan_fused(Plan* plan, const FusedProgram& program, const Operand* outs, int32_t n_outs,
+                       const Operand* inputs, int32_t n_inputs);
 const char* plan_copy(Plan* plan, const Operand& out, const Operand& x);
 const char* plan_fill(Plan* plan, const Operand& out, double value);
 const char* plan_ramp(Plan* plan, const Operand& out, bool is_whole, double start, double step);

@@ -14,83 +14,154 @@ constexpr int kSlots = 40, kSquareSlots = 4;
 constexpr int kPad = 64;  // keeps tiles off the same cache sets
 constexpr int64_t kTilesBytes = kSlots * (kTileBytes + kPad);
 static_assert(kTilesBytes >= kSquareSlots * (kSquareTileBytes + kPad));
-constexpr int kRegisters = kMaxOperands + kMaxFused;
+constexpr int kRegisters = kMaxOperands + kMaxNumbers + kMaxFused;
+static_assert(kRegisters <= INT8_MAX);
 constexpr int64_t kPiece = 512;  // elements computed at a time beside an operand that is repeated
+
+bool is_cast(int function) { return function >= kFunctions; }
+int arguments_of(int function) { return is_cast(function) ? 1 : arity_of(function); }
+bool is_half(int dtype) { return dtype == kFloat16 || dtype == kBFloat16; }
+DType held_type(int dtype) { return register_type(DType(dtype)); }
 
 // ---- planning ------------------------------------------------------------------------------
 
 // The dtype of each register, and whether the program is well typed.
 const char* infer_types(TileProgram* program, const Instruction* code, DType* types) {
   for (int i = 0; i < program->length; ++i) {
-    const Instruction& instruction = code[i];
-    int arity = arity_of(instruction.function);
+    const int32_t function = code[i].function;
+    if (function < 0 || function >= kFusedFunctions) return "there is no such function";
+    const int arity = arguments_of(function), out = program->first_result() + i;
     Step& step = program->steps[i];
-    step.function = static_cast<int16_t>(instruction.function);
-    int out = program->n_inputs + i;
+    step = {static_cast<int8_t>(function), 0, 0, {}};
     for (int k = 0; k < arity; ++k) {
-      step.args[k] = instruction.args[k];
-      if (step.args[k] < 0 || step.args[k] >= out) return "an argument comes after its use";
+      if (code[i].args[k] < 0 || code[i].args[k] >= out) return "an argument comes after its use";
+      step.args[k] = static_cast<int8_t>(code[i].args[k]);
     }
-    DType type = types[step.args[arity - 1]];  // the first of `where` is its condition
-    for (int k = 0; k < arity; ++k) {
-      bool condition = instruction.function == k_where && k == 0;
-      if (types[step.args[k]] != (condition ? kBool : type)) return "the arguments' dtypes differ";
+    const DType type = types[step.args[arity - 1]];  // the first of `where` is its condition
+    step.type = static_cast<int8_t>(held_type(type));
+    if (is_cast(function)) {
+      types[out] = DType(function - kFunctions);
+    } else {
+      for (int k = 0; k < arity; ++k) {
+        const bool condition = function == k_where && k == 0;
+        if (types[step.args[k]] != (condition ? kBool : type))
+          return "the arguments' dtypes differ";
+      }
+      if (!loop_of(function, held_type(type))) return "the function is not defined for this dtype";
+      types[out] = gives_bool(function) ? kBool : type;
     }
-    if (!loop_of(step.function, type)) return "the function is not defined for this dtype";
-    step.type = static_cast<int16_t>(type);
-    types[out] = gives_bool(step.function) ? kBool : type;
+    step.out = static_cast<int8_t>(types[out]);
   }
   return nullptr;
 }
 
-// Gives each result a tile; a tile is free again after the last instruction that reads it.
-bool assign_slots(TileProgram* program, bool* taken) {
-  int8_t last_use[kRegisters];
-  int registers = program->n_inputs + program->length;
-  for (int r = 0; r < registers; ++r) last_use[r] = static_cast<int8_t>(r - program->n_inputs);
+// The last instruction that reads each register; kMaxFused: it is an output; -1: none.
+void find_uses(TileProgram* program, int8_t* last_use) {
+  std::fill_n(last_use, kRegisters, int8_t{-1});
   for (int i = 0; i < program->length; ++i)
-    for (int k = 0; k < arity_of(program->steps[i].function); ++k)
+    for (int k = 0; k < arguments_of(program->steps[i].function); ++k)
       last_use[program->steps[i].args[k]] = static_cast<int8_t>(i);
-  for (int k = 0; k < program->n_outs; ++k) last_use[registers - 1 - k] = kMaxFused;
+  for (int i = 0; i < program->n_inputs; ++i)
+    program->operands[program->n_outs + i].last = last_use[i];
   for (int i = 0; i < program->length; ++i) {
-    int slot = 0;
-    while (slot < kSlots && taken[slot]) ++slot;
-    if (slot == kSlots) return false;
-    taken[slot] = true;
-    program->slot[i] = static_cast<int8_t>(slot);
-    for (int j = 0; j <= i; ++j)
-      if (last_use[program->n_inputs + j] == i) taken[program->slot[j]] = false;
+    Step& step = program->steps[i];
+    const bool waits = !is_cast(step.function) && last_use[program->first_result() + i] < 0;
+    if (is_half(step.out) && waits) step.out = kFloat32;
   }
-  return true;
+  for (int k = 0; k < program->n_outs; ++k) last_use[program->results[k]] = kMaxFused;
 }
 
-// Chooses the blocks, and where every value lives while a block is computed.
-const char* place_values(TileProgram* program, const Operand* const* operands, const DType* types) {
-  int count = program->n_outs + program->n_inputs;
-  int registers = program->n_inputs + program->length;
-  int64_t item = 1;  // bytes of the widest element
-  for (int i = 0; i < count; ++i) item = std::max(item, kItemSize[operands[i]->dtype]);
-  for (int r = 0; r < registers; ++r) item = std::max(item, kItemSize[types[r]]);
-  bool few = registers <= kSquareSlots;
-  int64_t tile_bytes = few ? kFewTileBytes : kTileBytes;
-  int64_t square_bytes = few ? kSquareTileBytes : kTileBytes;
-  program->slot_bytes = static_cast<int16_t>(square_bytes + kPad);
-  if (!plan_walk(&program->walk, operands, count, tile_bytes / item, square_bytes / item))
-    return "too many operands and dimensions";
-  int64_t bytes = kItemSize[operands[0]->dtype];
-  for (int d = 0; d < program->walk.ndim; ++d) bytes *= program->walk.dim(d)[0];
-  program->streams = bytes >= elementwise_streaming_bytes();
+// Gives a tile to each register that needs one; that of a result is free again after the last
+// instruction that reads it. Returns how many there are.
+int assign_slots(TileProgram* program, const int8_t* last_use) {
+  bool taken[kSlots + 1] = {};
+  int used = 0;
+  const auto take = [&] {
+    int slot = 0;
+    while (slot < kSlots && taken[slot]) ++slot;
+    taken[slot] = true;
+    used = std::max(used, slot + 1);
+    return static_cast<int8_t>(slot);
+  };
+  for (int i = 0; i < program->n_inputs; ++i) {
+    Role& input = program->operands[program->n_outs + i];
+    if (!input.dense || input.dtype != input.type) input.slot = take();
+  }
+  for (int k = 0; k < program->n_numbers; ++k) program->number_slot[k] = take();
+  for (int i = 0; i < program->length; ++i) {
+    program->slot[i] = take();
+    for (int j = 0; j <= i; ++j)
+      if (last_use[program->first_result() + j] == i) taken[program->slot[j]] = false;
+  }
+  return used;
+}
 
-  bool taken[kSlots] = {};
+// Chooses blocks of at most so many bytes. Returns how many tiles there are, or 0: too many
+// operands and dimensions.
+int place_values(TileProgram* program, const Operand* const* operands, const int8_t* last_use,
+                 int64_t tile, int64_t square_tile) {
+  const int count = program->n_outs + program->n_inputs;
+  if (!plan_walk(&program->walk, operands, count, tile, square_tile)) return 0;
   for (int i = 0; i < count; ++i) {
     Role& operand = program->operands[i];
     operand.dense = is_dense(program->walk, i);
-    bool one = program->walk.dim(0)[1 + i] == 0 && program->walk.dim(1)[1 + i] == 0;
+    const bool one = program->walk.dim(0)[1 + i] == 0 && program->walk.dim(1)[1 + i] == 0;
     operand.repeated = i >= program->n_outs && program->length > 0 && !operand.dense && one;
-    bool in_place = operand.dense && operand.dtype == operand.type;
-    if (i >= program->n_outs) taken[operand.slot] = !in_place;
   }
-  return assign_slots(program, taken) ? nullptr : "too many values are alive at once";
+  return std::max(1, assign_slots(program, last_use));
+}
+
+const char* choose_blocks(TileProgram* program, const Operand* const* operands,
+                          const DType* types) {
+  const int registers = program->first_result() + program->length;
+  int64_t item = 1;  // bytes of the widest element
+  for (int i = 0; i < program->n_outs + program->n_inputs; ++i)
+    item = std::max(item, kItemSize[operands[i]->dtype]);
+  for (int r = 0; r < registers; ++r) item = std::max(item, kItemSize[held_type(types[r])]);
+  int8_t last_use[kRegisters];
+  find_uses(program, last_use);
+  const bool few = registers - program->n_numbers <= kSquareSlots;
+  const int64_t bytes = few ? kFewTileBytes : kTileBytes;
+  const int64_t square_bytes = few ? kSquareTileBytes : kTileBytes;
+  const int slots = place_values(program, operands, last_use, bytes / item, square_bytes / item);
+  if (slots == 0) return "too many operands and dimensions";
+  if (slots > kSlots || slots * (square_bytes + kPad) > kTilesBytes)
+    return "too many values are alive at once";
+  program->slot_bytes = static_cast<int16_t>(square_bytes + kPad);
+  int64_t size = kItemSize[operands[0]->dtype];
+  for (int d = 0; d < program->walk.ndim; ++d) size *= program->walk.dim(d)[0];
+  program->streams = size >= elementwise_streaming_bytes();
+  return nullptr;
+}
+
+void convert(DType from, DType to, void* out, const void* x, int64_t n) {
+  conversion(from, to)(out, &x, n);
+}
+
+void set_numbers(TileProgram* program, const FusedProgram& from, DType* types) {
+  program->n_numbers = static_cast<int16_t>(from.n_numbers);
+  for (int k = 0; k < from.n_numbers; ++k) {
+    const DType dtype = from.numbers[k].dtype, held = held_type(dtype);
+    int64_t bits = 0;
+    convert(kFloat64, dtype, &bits, &from.numbers[k].value, 1);
+    program->numbers[k] = bits;
+    if (held != dtype) convert(dtype, held, &program->numbers[k], &bits, 1);
+    program->number_type[k] = static_cast<int8_t>(held);
+    types[program->n_inputs + k] = dtype;
+  }
+}
+
+const char* set_results(TileProgram* program, const int16_t* results) {
+  const int end = program->first_result() + program->length;
+  const int first = program->length > 0 ? program->first_result() : 0;
+  for (int i = 0; i < program->n_outs; ++i) {
+    const int r = results ? results[i] : end - program->n_outs + i;
+    if (r < first || r >= end) return "an output is no result of an instruction";
+    for (int j = 0; j < i; ++j)
+      if (program->results[j] == r) return "two outputs are one result";
+    program->results[i] = static_cast<int8_t>(r);
+  }
+  return nullptr;
 }
 
 // ---- running -------------------------------------------------------------------------------
@@ -104,8 +175,16 @@ class Interpreter {
       filled_from_[i] = nullptr;
       registers_[i] = tile(operand(program.n_outs + i).slot);
     }
+    for (int k = 0; k < program.n_numbers; ++k) fill_number(k);
+    std::fill_n(output_of_, program.length, int8_t{-1});
     for (int i = 0; i < program.length; ++i)
-      registers_[program.n_inputs + i] = tile(program.slot[i]);
+      registers_[program.first_result() + i] = tile(program.slot[i]);
+    for (int i = 0; i < program.n_outs; ++i) {
+      const int step = program.results[i] - program.first_result();
+      if (program.length > 0) output_of_[step] = static_cast<int8_t>(i);
+      is_direct_[i] = program.length > 0 && operand(i).dense &&
+                      operand(i).dtype == operand(i).type && !is_read_after(i, step);
+    }
   }
 
   void run(int64_t first, int64_t end) {
@@ -124,11 +203,23 @@ class Interpreter {
   const Role& operand(int i) const { return program_.operands[i]; }
   void* tile(int slot) { return tiles_ + slot * program_.slot_bytes; }
   int64_t count() const { return position_.rows * position_.cols; }
-  int output_register(int i) const {
-    return program_.n_inputs + program_.length - program_.n_outs + i;
-  }
   char* address(int i) const {
     return static_cast<char*>(buffers_[i]) + position_.offsets[i] * kItemSize[operand(i).dtype];
+  }
+
+  // Whether the memory of an output is an input's that later instructions read.
+  bool is_read_after(int out, int step) const {
+    for (int i = 0; i < program_.n_inputs; ++i) {
+      const int at = program_.n_outs + i;
+      if (buffers_[at] == buffers_[out] && operand(at).last > step) return true;
+    }
+    return false;
+  }
+
+  void fill_number(int k) {
+    void* to = registers_[program_.n_inputs + k] = tile(program_.number_slot[k]);
+    const int64_t n = std::min(kPiece, program_.walk.rows * program_.walk.cols);
+    load_block(to, &program_.numbers[k], 1, n, 0, 0, kItemSize[program_.number_type[k]]);
   }
 
   void fetch(int input) {
@@ -149,7 +240,7 @@ class Interpreter {
     if (from.dtype == from.type) {
       registers_[input] = const_cast<void*>(source);
     } else {
-      conversion(DType(from.dtype), DType(from.type))(tile(from.slot), &source, n);
+      convert(DType(from.dtype), DType(from.type), tile(from.slot), source, n);
     }
   }
 
@@ -157,8 +248,7 @@ class Interpreter {
   void place_outputs() {
     if (program_.streams) return;
     for (int i = 0; i < program_.n_outs; ++i)
-      if (program_.length > 0 && operand(i).dense && operand(i).dtype == operand(i).type)
-        registers_[output_register(i)] = address(i);
+      if (is_direct_[i]) registers_[program_.results[i]] = address(i);
   }
 
   // Runs one instruction. In pieces if the result goes around the caches, or for an argument that
@@ -166,8 +256,8 @@ class Interpreter {
   // for those who read it.
   void execute(int i) {
     const Step& step = program_.steps[i];
-    const int out = i - (program_.length - program_.n_outs), arity = arity_of(step.function);
-    const int64_t item = gives_bool(step.function) ? 1 : kItemSize[step.type], n = count();
+    const int out = output_of_[i], arity = arguments_of(step.function);
+    const int64_t item = kItemSize[held_type(step.out)], n = count();
     const bool streams = out >= 0 && streams_now(out);
     const void* inputs[3];
     int64_t advance[3];  // bytes per element
@@ -179,39 +269,52 @@ class Interpreter {
       inputs[k] = registers_[step.args[k]];
       advance[k] = repeated ? 0 : step.function == k_where && k == 0 ? 1 : kItemSize[step.type];
     }
-    char* result = static_cast<char*>(registers_[program_.n_inputs + i]);
+    char* result = static_cast<char*>(registers_[program_.first_result() + i]);
     for (int64_t first = 0; first < n; first += piece) {
       const int64_t length = std::min(piece, n - first);
-      loop.run(result + first * item, inputs, length);
-      if (streams) stream(address(out) + first * item, result + first * item, length * item);
+      void* to = result + first * item;
+      if (is_half(step.out)) {
+        if (!is_cast(step.function)) {
+          loop.run(to, inputs, length);
+          convert(kFloat32, DType(step.out), raw_, to, length);
+        } else {
+          loop.run(raw_, inputs, length);
+        }
+        convert(DType(step.out), kFloat32, to, raw_, length);
+      } else {
+        loop.run(to, inputs, length);
+      }
+      if (streams) stream(address(out) + first * item, to, length * item);
       for (int k = 0; k < arity; ++k)
         inputs[k] = static_cast<const char*>(inputs[k]) + length * advance[k];
     }
   }
 
   bool is_repeated(int from) const {
-    return from < program_.n_inputs && operand(program_.n_outs + from).repeated;
+    if (from >= program_.n_inputs) return from < program_.first_result();
+    return operand(program_.n_outs + from).repeated;
   }
 
   Loop loop_for(const Step& step, int arity) const {
+    if (is_cast(step.function))
+      return {conversion(DType(step.type), DType(step.function - kFunctions)), 0};
     uint32_t ones = 0;
     for (int k = 0; k < arity; ++k) ones |= uint32_t{is_repeated(step.args[k])} << k;
     return choose_loop(loops_of(step.function, DType(step.type)), arity, ones);
   }
 
   bool streams_now(int out) const {
-    const Role& to = operand(out);
-    return program_.streams && to.dense && to.dtype == to.type && is_streamable(address(out));
+    return program_.streams && is_direct_[out] && is_streamable(address(out));
   }
 
   void store(int i) {
     const Role& to = operand(i);
-    const void* source = registers_[output_register(i)];
+    const void* source = registers_[program_.results[i]];
     char* target = address(i);
-    if (source == target || (program_.length > 0 && streams_now(i))) return;
+    if (source == target || streams_now(i)) return;
     if (to.dtype != to.type) {
       void* converted = to.dense && !program_.streams ? target : raw_;
-      conversion(DType(to.type), DType(to.dtype))(converted, &source, count());
+      convert(DType(to.type), DType(to.dtype), converted, source, count());
       source = converted;
       if (source == target) return;
     }
@@ -248,6 +351,8 @@ class Interpreter {
   void* registers_[kRegisters];
   const void* filled_from_[kMaxOperands];  // a broadcast tile is filled once, not per block
   int64_t filled_count_[kMaxOperands];
+  int8_t output_of_[kMaxFused];   // the output that each instruction gives; -1: none
+  bool is_direct_[kMaxOperands];  // the output may be written before the last instruction
   alignas(64) char raw_[kSquareTileBytes];
   alignas(64) char tiles_[kTilesBytes];
 };
@@ -274,42 +379,44 @@ int64_t run_program(const Plan* plan, void* const* buffers, void*) {
 
 }  // namespace
 
-const char* plan_program(Plan* plan, const Instruction* code, int32_t length, const Operand* outs,
-                         int32_t n_outs, const Operand* inputs, int32_t n_inputs,
-                         const DType* input_types) {
+const char* plan_program(Plan* plan, const FusedProgram& from, const Operand* outs, int32_t n_outs,
+                         const Operand* inputs, int32_t n_inputs, const DType* input_types) {
   static_assert(alignof(TileProgram) <= 16);
-  if (n_outs + n_inputs > kMaxOperands || length > kMaxFused) return "the program is too long";
+  if (n_outs + n_inputs > kMaxOperands || from.length > kMaxFused || from.n_numbers > kMaxNumbers)
+    return "the program is too long";
   auto* program = reinterpret_cast<TileProgram*>(plan->state);
   plan->run = run_program;
   plan->workspace = 0;
   program->n_outs = static_cast<int16_t>(n_outs);
   program->n_inputs = static_cast<int16_t>(n_inputs);
-  program->length = static_cast<int16_t>(length);
+  program->length = static_cast<int16_t>(from.length);
 
   DType types[kRegisters];
   std::copy(input_types, input_types + n_inputs, types);
-  if (const char* problem = infer_types(program, code, types)) return problem;
+  set_numbers(program, from, types);
+  if (const char* problem = infer_types(program, from.code, types)) return problem;
+  if (const char* problem = set_results(program, from.results)) return problem;
+  const auto held = [&](DType type) { return from.length > 0 ? held_type(type) : type; };
   const Operand* operands[kMaxOperands];
   for (int i = 0; i < n_outs; ++i) {
     operands[i] = &outs[i];
-    DType type = types[n_inputs + length - n_outs + i];
-    if (register_type(outs[i].dtype) != register_type(type))
-      return "the output's dtype is not the result's";
-    program->operands[i] = {int8_t(outs[i].dtype), int8_t(type), 0, 0, 0};
+    const DType type = held(types[program->results[i]]);
+    if (held(outs[i].dtype) != type) return "the output's dtype is not the result's";
+    program->operands[i] = {int8_t(outs[i].dtype), int8_t(type), 0, 0, 0, -1};
   }
   for (int i = 0; i < n_inputs; ++i) {
     operands[n_outs + i] = &inputs[i];
-    program->operands[n_outs + i] = {int8_t(inputs[i].dtype), int8_t(types[i]), 0, int8_t(i), 0};
+    program->operands[n_outs + i] = {int8_t(inputs[i].dtype), int8_t(held(types[i])), 0, 0, 0, -1};
   }
-  return place_values(program, operands, types);
+  return choose_blocks(program, operands, types);
 }
 
-const char* plan_fused(Plan* plan, const Instruction* program, int32_t length, const Operand* outs,
-                       int32_t n_outs, const Operand* inputs, int32_t n_inputs) {
+const char* plan_fused(Plan* plan, const FusedProgram& program, const Operand* outs, int32_t n_outs,
+                       const Operand* inputs, int32_t n_inputs) {
   if (n_inputs > kMaxOperands) return "too many inputs";
   DType types[kMaxOperands];
-  for (int i = 0; i < n_inputs; ++i) types[i] = register_type(inputs[i].dtype);
-  return plan_program(plan, program, length, outs, n_outs, inputs, n_inputs, types);
+  for (int i = 0; i < n_inputs; ++i) types[i] = inputs[i].dtype;
+  return plan_program(plan, program, outs, n_outs, inputs, n_inputs, types);
 }
 
 }  // namespace needle::NEEDLE_ISA

@@ -26,7 +26,8 @@ from needle.backend.cuda.geometry import Geometry, geometry, pack
 from needle.backend.cuda.jit import Unit
 from needle.backend.cuda.pinned import Pinned
 from needle.backend.cuda.streams import Streams
-from needle.backend.cuda.table import BITS, CPP, functions
+from needle.backend.cuda.table import BITS, CPP
+from needle.backend.functions import functions
 from needle.backend.ndarray import empty_of
 from needle.backend.update import Adam, RMSprop, Sgd
 from needle.dtype import ALL, DType
@@ -328,11 +329,13 @@ class CudaBackend(Backend):
 
     def run_fused(
         self,
-        program: Sequence[tuple[str, tuple[int, ...]]],
+        program: Sequence[tuple[str, tuple[int | str, ...]]],
         outs: Sequence[Any],
         inputs: Sequence[Any],
+        results: Sequence[int] | None = None,
     ) -> None:
-        fused.run(self, tuple((name, tuple(args)) for name, args in program), outs, inputs)
+        code = tuple((name, tuple(args)) for name, args in program)
+        fused.run(self, code, outs, inputs, results)
 
 
 def dense(*arrays: Any) -> list[Any]:
