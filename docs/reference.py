@@ -225,9 +225,9 @@ def _kernels(op: type[ops.Op]) -> str:
 @functools.cache
 def _rows() -> set[str]:
     """Return the names of the elementwise functions, of functions.def."""
-    from needle.backend.cuda import table
+    from needle.backend.functions import functions
 
-    return set(table.functions())
+    return set(functions())
 
 
 def _source(op: type[ops.Op]) -> str:

@@ -47,13 +47,14 @@ class Call:
         frame: the structure of the result.
         needs: for each result, whether gradients would flow to it.
         shortened: ``tracing.changes`` when the native module took over its plain calls; or None.
+        mode: that of ``compile``.
         why: why the program is one in Python; empty if it is native.
     """
 
     def __init__(
         self, bound: Bound, found: Results, trace: Trace, frame: Any, mode: str, settings: Any
     ) -> None:
-        self.frame, self._settings = frame, settings
+        self.frame, self.mode, self._settings = frame, mode, settings
         self.shortened: Any = None
         self.arguments = sum(type(x) is cells.Argument for x in bound.sources)
         self._cleared, self.needs, self._asked = found.cleared, found.needs, found.asked

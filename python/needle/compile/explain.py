@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from needle import executor, structure
 from needle.compile import memory
 from needle.compile.call import Call
 from needle.compile.compiled import Compiled
+from needle.compile.fuse import Groups
 from needle.errors import ArgumentError
 from needle.errors import explain as explained
 from needle.ops import work
@@ -17,9 +20,9 @@ def explain(function: Any) -> str:
     """Return what each program of a compiled function does: a line for each kernel.
 
     A line has the kernel's op and the shape of its result, the bytes that it reads and writes, and
-    the line of the user's that asked for it. Then follow the memory that a call takes, and the
-    values that are alive when most of it is in use. Programs in Python have a line for each node,
-    and say nothing of memory.
+    the line of the user's that asked for it. Then follow the memory that a call takes, the values
+    that are alive when most of it is in use, and pairs of elementwise ops that were not fused into
+    one kernel, with the reason. Programs in Python have a line for each node, and no more.
 
     Args:
         function: what ``compile`` returned, after a call.
@@ -60,7 +63,18 @@ def _told(call: Call) -> str:
     else:
         lines.append(f"{len(rows)} kernels; {total:,} bytes read and written")
         lines += memory.told(call.program)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_refusals(call)])
+
+
+def _refusals(call: Call) -> Iterator[str]:
+    """Yield a line for each kind of nodes that could not be fused."""
+    if call.why or call.mode != "on":
+        return
+    refused = Groups(call.listing).refused
+    kinds = Counter((below.op.name, node.op.name, why) for node, below, why in refused)
+    for (below, node, why), count in kinds.items():
+        times = f", {count} times" if count > 1 else ""
+        yield f"not fused: {below} into {node}: {why}{times}"
 
 
 def _rows(call: Call) -> list[tuple[str, int, str | None]]:

@@ -1,110 +1,213 @@
-"""Fusion: chains of elementwise ops over long arrays as one kernel, which reads memory once.
+"""Fusion: elementwise ops that read each other's results as one kernel, which reads memory once.
 
-A group is a node and those elementwise nodes below it that only the group reads. The tile
-interpreter of the native module runs it with the loops of the single ops, so it has their bits.
-Arrays that fit into the caches gain nothing, so they stay as they are.
+A group is emitted where its last node was. Values that are read outside the group are results of
+the kernel, if all these readers come after it; the others never reach memory. The tile interpreter
+of the native module runs it with the loops of the single ops, so it has their bits. Arrays that
+fit into the caches gain nothing, so they stay as they are.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import functools
 from collections.abc import Sequence
-from math import prod
+from math import isnan, prod
 from typing import Any
 
-from needle import core, devices
+from needle import core, devices, executor
 from needle import dtype as dtypes
 from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
+from needle.backend.fused import register_dtypes, registers_of
 from needle.backend.ndarray import kept_order
 from needle.compile.listing import Listing
-from needle.compile.passes import rewritten
+from needle.compile.passes import Rewriting, alive
 from needle.ops.base import Elementwise, Op
+from needle.ops.tuples import TupleGetItem
 
 SMALLEST = 1 << 16
 """Elements from which on chains are fused; shorter ones were not faster."""
-MOST_STEPS, MOST_INPUTS = 24, 12
-
-Step = tuple[str, tuple[int, ...]]
+MOST_STEPS, MOST_OPERANDS, MOST_NUMBERS = 24, 16, 12
+_MOST_TILES = 40
+"""What a program needs at most in the interpreter: inputs, numbers and steps together."""
+_MOST_STRIDES = 96
+"""Numbers that say how the interpreter walks through memory."""
+_EXACT = 2**53
+"""Integers that numbers of a program can be."""
 
 
 class Fused(Op):
     """A program of elementwise functions on operands that broadcast.
 
     Attributes:
-        steps: (function, registers): the inputs are the first registers, then come the results of
-            the steps; the last one is the result.
-        shape: of the result.
-        dtype: of the result.
+        steps: (function, arguments): see ``needle.backend.fused``.
+        results: registers of steps, each once: one result, or a tuple of them.
+        shape: of each result.
 
-    Shapes:   operands that broadcast -> shape
-    Dtypes:   one floating dtype, but for bools that choose
+    Shapes:   operands that broadcast -> shape, or a tuple of this shape
+    Dtypes:   those of the functions
     """
 
     steps: Any
+    results: tuple[int, ...]
     shape: tuple[int, ...]
-    dtype: Any
     is_differentiable = False
 
-    def compute(self, *arrays: Any) -> Any:
-        spec = make_spec(self.dtype, arrays[0].device, self.shape)
-        handle = spec.device.backend.allocate(spec.size * spec.dtype.itemsize)
-        out = make_array(spec, handle, 0, self._strides(arrays))
-        views = [x if x.shape == self.shape else x.broadcast_to(self.shape) for x in arrays]
-        spec.device.backend.run_fused(self.steps, [out], views)
-        return out
+    @functools.cached_property
+    def name(self) -> str:
+        return f"fused({', '.join(function for function, _ in self.steps)})"
 
     def flops(self, *specs: Any) -> int:
         return len(self.steps) * prod(self.shape)
 
-    def _strides(self, arrays: Sequence[Any]) -> Any:
-        """Return the strides that the single ops would give the result; None: dense."""
+    def compute(self, *arrays: Any) -> Any:
+        device = arrays[0].device
+        kinds = register_dtypes(self.steps, tuple(x.dtype for x in arrays))
+        strides = self._strides(arrays, kinds)
+        outs = []
+        for register in self.results:
+            spec = make_spec(kinds[register], device, self.shape)
+            handle = device.backend.allocate(spec.size * spec.dtype.itemsize)
+            outs.append(make_array(spec, handle, 0, strides[register]))
+        views = [x if x.shape == self.shape else x.broadcast_to(self.shape) for x in arrays]
+        device.backend.run_fused(self.steps, outs, views, self.results)
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    def _strides(self, arrays: Sequence[Any], kinds: Sequence[Any]) -> list[Any]:
+        """Return the strides that the single ops would give each register; None: dense."""
         meta = devices.meta()
+        found: list[Any] = [None] * len(kinds)
         registers = [
             make_array(make_spec(x.dtype, meta, x.shape), None, 0, x.strides) for x in arrays
         ]
-        spec = make_spec(self.dtype, meta, self.shape)
-        strides = None
-        for _, places in self.steps:
-            given = [registers[i] for i in places]
-            strides = kept_order(self.shape, tuple(x for x in given if 0 not in x.strides))
-            registers.append(make_array(spec, None, 0, strides))
-        return strides
+        for i, (_, arguments) in enumerate(self.steps, len(arrays)):
+            given = [registers[r] for r in registers_of(arguments)]
+            found[i] = kept_order(self.shape, tuple(x for x in given if 0 not in x.strides))
+            registers.append(make_array(make_spec(kinds[i], meta, self.shape), None, 0, found[i]))
+        return found
 
 
 def fuse(listing: Listing) -> Listing:
-    """Return the listing with chains of elementwise nodes as one node each."""
-    groups = {node: members for node, members in _groups(listing).items() if len(members) > 1}
-    inside = {x for members in groups.values() for x in members}
-    new: dict[Any, Any] = {}  # what takes the place of the members' inputs
-
-    def fused(work: Any, node: Any, inputs: Sequence[Any]) -> Any:
-        if node in inside:
-            new.update(zip(node.inputs, inputs, strict=True))
-        return _emitted(work, node, groups[node], new) if node in groups else None
-
-    return rewritten(listing, fused) if groups else listing
-
-
-def _groups(listing: Listing) -> dict[Any, list[Any]]:
-    """Return for the last node of each group its members, in order."""
-    readers = Counter(x for node in listing.order for x in node.inputs)
-    readers.update(listing.outputs)
-    readers.update(node for node, _ in listing.stores)
-    groups: dict[Any, list[Any]] = {}
+    """Return the listing with groups of elementwise nodes as one node each."""
+    groups = Groups(listing)
+    last = {group[-1]: group for group in groups.found()}
+    if not last:
+        return listing
+    inside = {node for group in last.values() for node in group}
+    work = Rewriting(listing)
+    new = {x: x for x in (*listing.sources, *work.arrays)}
     for node in listing.order:
-        if not _can_fuse(node):
-            continue
+        work.line = executor.line_of(node)
+        if node in last:
+            new.update(_emitted(work, groups, last[node], new))
+        elif node not in inside:
+            inputs = [new[x] for x in node.inputs]
+            same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+            new[node] = node if same else work.make(node.op, inputs, node.spec)
+            if same:
+                work.order.append(node)
+    outputs = [new[x] for x in listing.outputs]
+    return alive(work, outputs, [(new[x], i) for x, i in listing.stores])
+
+
+def _emitted(work: Rewriting, groups: Groups, members: list[Any], new: Any) -> dict[Any, Any]:
+    """Make the node of a group; return what takes the place of each member that others read."""
+    inside = set(members)
+    outside = list(dict.fromkeys(x for m in members for x in m.inputs if x not in inside))
+    arguments: dict[Any, int | str] = {x: groups.numbers[x] for x in outside if x in groups.numbers}
+    operands = [x for x in outside if x not in arguments]
+    arguments.update({x: i for i, x in enumerate(operands)})
+    steps = []
+    for i, member in enumerate(members, len(operands)):
+        steps.append((function_of(member.op), tuple(arguments[x] for x in member.inputs)))
+        arguments[member] = i
+    results = [m for m in members if groups.is_read_outside(m, inside)]
+    registers = tuple(arguments[m] for m in results)
+    op = Fused.of(tuple(steps), registers, members[-1].spec.shape)
+    specs = tuple(m.spec for m in results)
+    made = work.make(op, [new[x] for x in operands], specs[0] if len(specs) == 1 else specs)
+    if len(specs) == 1:
+        return {results[0]: made}
+    return {m: work.make(TupleGetItem.of(i), [made], m.spec) for i, m in enumerate(results)}
+
+
+class Groups:
+    """The groups of a listing.
+
+    Attributes:
+        refused: (node, one that it reads, why they were not joined).
+        numbers: the constants of one element, as arguments of steps.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self.order = listing.order
+        self.place = {node: i for i, node in enumerate(listing.order)}
+        found = ((x, number_of(array)) for x, array in listing.constants)
+        self.numbers = {x: text for x, text in found if text is not None}
+        self.readers: dict[Any, list[Any]] = {}  # None: the caller
+        for node in listing.order:
+            for below in node.inputs:
+                self.readers.setdefault(below, []).append(node)
+        for node in (*listing.outputs, *(x for x, _ in listing.stores)):
+            self.readers.setdefault(node, []).append(None)
+        self.refused: list[tuple[Any, Any, str]] = []
+        self.of: dict[Any, list[Any]] = {}
+        for node in listing.order:
+            if _can_fuse(node):
+                self._join(node)
+
+    def found(self) -> list[list[Any]]:
+        """Return the members of each group of several, in their order."""
+        lasts = [x for x in self.order if x in self.of and self.of[x][-1] is x]
+        return [self.of[x] for x in lasts if len(self.of[x]) > 1]
+
+    def is_read_outside(self, node: Any, inside: set[Any]) -> bool:
+        """Return whether a node is read by others than these."""
+        return any(x not in inside for x in self.readers.get(node, ()))
+
+    def _join(self, node: Any) -> None:
         members = [node]
         for below in dict.fromkeys(node.inputs):
-            if below not in groups or readers[below] != node.inputs.count(below):
+            if below not in self.of or below in members:
                 continue
-            joined = [*groups[below], *members]
-            if below.spec.shape == node.spec.shape and _fits(joined):
+            joined = sorted({*self.of[below], *members}, key=self.place.__getitem__)
+            why = self._obstacle(joined)
+            if why:
+                self.refused.append((node, below, why))
+            else:
                 members = joined
-                del groups[below]
-        groups[node] = members
-    return groups
+        for member in members:
+            self.of[member] = members
+
+    def _obstacle(self, members: list[Any]) -> str:
+        """Return why nodes cannot be one kernel where the last of them is; empty if they can."""
+        inside, last = set(members), members[-1]
+        if any(x.spec.shape != last.spec.shape for x in members):
+            return "the shapes differ"
+        for node in members:
+            others = (x for x in self.readers[node] if x is not None and x not in inside)
+            if any(self.place[x] < self.place[last] for x in others):
+                return "another op needs a value in between"
+        return self._excess(members, inside)
+
+    def _excess(self, members: list[Any], inside: set[Any]) -> str:
+        """Return of what a program of nodes would have too much."""
+        outside = {x for node in members for x in node.inputs} - inside
+        numbers = sum(x in self.numbers for x in outside)
+        operands = len(outside) - numbers
+        operands += sum(self.is_read_outside(node, inside) for node in members)
+        if len(members) > MOST_STEPS or len(outside) + len(members) > _MOST_TILES:
+            return f"more than {MOST_STEPS} steps"
+        if numbers > MOST_NUMBERS:
+            return f"more than {MOST_NUMBERS} numbers"
+        strides = (max(2, len(members[-1].spec.shape)) + 1) * (operands + 1)
+        if operands > MOST_OPERANDS or strides > _MOST_STRIDES:
+            return f"more than {MOST_OPERANDS} operands"
+        return ""
+
+
+def function_of(op: Any) -> str:
+    """Return the function of a step."""
+    return op.function
 
 
 def _can_fuse(node: Any) -> bool:
@@ -116,28 +219,17 @@ def _can_fuse(node: Any) -> bool:
     kinds = [x.spec.dtype for x in node.inputs]
     if op.function == "where" and kinds[0] is dtypes.bool_:
         kinds = kinds[1:]
-    same = all(kind is kinds[0] for kind in kinds) and kinds[0] in (dtypes.float32, dtypes.float64)
+    same = all(kind is kinds[0] for kind in kinds)
+    same = same and kinds[0] in (dtypes.float32, dtypes.float64)
     known = core.native is not None and kernels.function_code(op.function) >= 0
     return known and same and spec.dtype in (kinds[0], dtypes.bool_)
 
 
-def _fits(members: Sequence[Any]) -> bool:
-    inside = set(members)
-    floats = {x.spec.dtype for x in members} - {dtypes.bool_}
-    return (
-        len(floats) <= 1
-        and len(members) <= MOST_STEPS
-        and len({x for node in members for x in node.inputs} - inside) <= MOST_INPUTS
-    )
-
-
-def _emitted(work: Any, node: Any, members: Sequence[Any], new: dict[Any, Any]) -> Any:
-    inside = set(members)
-    outside = list(dict.fromkeys(x for m in members for x in m.inputs if x not in inside))
-    registers = {x: i for i, x in enumerate(outside)}
-    steps = []
-    for member in members:
-        steps.append((member.op.function, tuple(registers[x] for x in member.inputs)))
-        registers[member] = len(registers)
-    op = Fused.of(tuple(steps), node.spec.shape, node.spec.dtype)
-    return work.make(op, [new[x] for x in outside], node.spec)
+def number_of(array: Any) -> str | None:
+    """Return a constant of one element as an argument of a step, or None."""
+    if array is None or array.size != 1:
+        return None
+    value = array.item()
+    if isinstance(value, float):
+        return None if isnan(value) else repr(value)
+    return str(int(value)) if abs(value) <= _EXACT else None

@@ -98,10 +98,10 @@ def rewritten(listing: Listing, rule: Rule) -> Listing:
         new[node] = made
     outputs = [new[x] for x in listing.outputs]
     stores = [(new[x], i) for x, i in listing.stores]
-    return _alive(work, outputs, stores)
+    return alive(work, outputs, stores)
 
 
-def _alive(work: Rewriting, outputs: list[Any], stores: list[tuple[Any, int]]) -> Listing:
+def alive(work: Rewriting, outputs: list[Any], stores: list[tuple[Any, int]]) -> Listing:
     """Return the listing of the nodes that outputs and stores need, updates last."""
     needed = {*outputs, *(x for x, _ in stores)}
     for node in reversed(work.order):
