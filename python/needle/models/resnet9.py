@@ -20,14 +20,15 @@ def ConvBN(
     device: DeviceLike = None,
     dtype: DTypeLike = "float32",
 ) -> nn.Sequential:
-    """Return ``relu(norm(conv(x)))``, with batch norm and ReLU as one layer.
+    """Return ``relu(norm(conv(x)))``.
 
     Shapes:   x [n, in_channels, h, w] -> [n, out_channels, h', w'], h' = ceil(h / stride) for odd
               kernels
     """
     return nn.Sequential(
         nn.Conv(in_channels, out_channels, kernel_size, stride, bias, device, dtype),
-        nn.BatchNormReLU2d(out_channels, device=device, dtype=dtype),
+        nn.BatchNorm2d(out_channels, device=device, dtype=dtype),
+        nn.ReLU(),
     )
 
 

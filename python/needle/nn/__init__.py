@@ -63,7 +63,6 @@ from needle.nn.fold import fold_batch_norm
 from needle.nn.image_norm import (
     BatchNorm2d,
     BatchNorm3d,
-    BatchNormReLU2d,
     GroupNorm,
     InstanceNorm1d,
     InstanceNorm2d,
@@ -159,7 +158,7 @@ __all__ = [
     "ACTIVATIONS", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d",
     "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "Applied", "AttentionLayer",
     "AvgPool1d", "AvgPool2d", "AvgPool3d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d",
-    "BatchNorm2d", "BatchNorm3d", "BatchNormReLU2d", "Bilinear", "CELU", "CircularPad1d",
+    "BatchNorm2d", "BatchNorm3d", "Bilinear", "CELU", "CircularPad1d",
     "CircularPad2d", "ConstantPad1d", "ConstantPad2d", "Conv", "Conv1d", "Conv2d", "Conv3d",
     "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "CosineEmbeddingLoss",
     "CosineSimilarity", "CrossEntropyLoss", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d",

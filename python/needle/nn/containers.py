@@ -14,6 +14,8 @@ from collections.abc import (
 from typing import Any, Generic, TypeVar
 
 from needle.errors import ArgumentError, IndexRangeError, OptionError, unknown
+from needle.nn.activation import ReLU
+from needle.nn.image_norm import BatchNorm2d
 from needle.nn.module import Module
 from needle.tensors import Parameter, Tensor
 
@@ -153,7 +155,7 @@ def _place(held: Container | ParameterList, index: Any, what: str) -> int:
 
 
 class Sequential(Container):
-    """Apply modules one after the other.
+    """Apply modules one after the other. A ``BatchNorm2d`` and the ``ReLU`` behind it are one pass.
 
     Attributes:
         modules: the modules, as a tuple. As for any module, ``modules()`` yields the container and
@@ -170,8 +172,16 @@ class Sequential(Container):
         super().__init__(modules)
 
     def forward(self, x: Any) -> Tensor:
-        for module in self.__dict__["modules"]:
-            x = module(x)
+        modules = self.__dict__["modules"]
+        rectified = False
+        for module, after in zip(modules, (*modules[1:], None), strict=False):
+            if rectified:  # together with the norm before it
+                rectified = False
+            elif type(module) is BatchNorm2d and type(after) is ReLU and after._hooks is None:
+                rectified = module._hooks is None
+                x = module(x, _rectified=True) if rectified else module(x)
+            else:
+                x = module(x)
         return x
 
     def _of(self, modules: Iterable[Module]) -> Any:

@@ -12,7 +12,7 @@ from needle.errors import ArgumentError
 from needle.nn.activation import LeakyReLU, ReLU
 from needle.nn.containers import Sequential
 from needle.nn.conv import Conv, _ConvNd, _Straight
-from needle.nn.image_norm import BatchNorm2d, BatchNormReLU2d
+from needle.nn.image_norm import BatchNorm2d
 from needle.nn.layers import Identity, Linear
 from needle.nn.module import Module, search
 from needle.nn.norm import BatchNorm1d
@@ -70,7 +70,7 @@ def _folded(modules: list[Module], places: Counter[int]) -> list[Module]:
         axis = _out_axis(layer, norm)
         if axis is not None and once[i]:
             _fold(layer, norm, axis)
-            modules[i + 1] = ReLU() if isinstance(norm, BatchNormReLU2d) else Identity()
+            modules[i + 1] = Identity()
     _rectify(modules, once)
     return modules
 

@@ -58,11 +58,13 @@ class BatchNorm2d(BatchNorm1d):
     spatial: ClassVar[int] = 2
     """Number of spatial axes."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *, _rectified: bool = False) -> Tensor:
+        """Normalise; ``_rectified``: and apply the ReLU that follows, in the same pass."""
         self._check(x)
         if not self._by_batch:
-            return self._evaluated(x)
-        out, mean, var = ops.batch_norm(x, self.weight, self.bias, self.eps, axis=1)
+            return ops.relu(self._evaluated(x)) if _rectified else self._evaluated(x)
+        norm = ops.batch_norm_relu if _rectified else ops.batch_norm
+        out, mean, var = norm(x, self.weight, self.bias, eps=self.eps, axis=1)
         self._track(mean, var)
         return out
 
@@ -85,28 +87,6 @@ class BatchNorm3d(BatchNorm2d):
     """
 
     spatial = 3
-
-
-class BatchNormReLU2d(BatchNorm2d):
-    """Batch norm followed by ReLU, with an optional shortcut added between: one op in training.
-
-    Shapes:   x [n, dim, h, w], residual of the same shape or None -> the same
-
-    >>> norm, x = nn.BatchNormReLU2d(3), ndl.rand(8, 3, 4, 4)
-    >>> (norm(x, residual=x) >= 0).all().item()
-    True
-    """
-
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        self._check(x)
-        if not self._by_batch:
-            out = self._evaluated(x)
-            return ops.relu(out if residual is None else out + residual)
-        out, mean, var = ops.batch_norm_relu(
-            x, self.weight, self.bias, residual, self.eps, axis=1
-        )  # fmt: skip
-        self._track(mean, var)
-        return out
 
 
 class GroupNorm(Module):
